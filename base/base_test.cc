@@ -1,0 +1,64 @@
+#include <string>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/digest.h"
+#include "base/hex.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::base {
+namespace {
+
+// RFC 3720, B.4.
+TEST(Crc32cTest, MatchesThePublishedVectors) {
+  const std::string zeros(32, '\0');
+  const std::string ones(32, '\xff');
+  EXPECT_EQ(Crc32c(zeros.data(), zeros.size()), 0x8a9136aau);
+  EXPECT_EQ(Crc32c(ones.data(), ones.size()), 0x62a8ab43u);
+  EXPECT_EQ(Crc32c("123456789", 9), 0xe3069283u);
+  EXPECT_EQ(Crc32c("", 0), 0u);
+}
+
+TEST(DigestTest, TextFormRoundTrips) {
+  const Digest d = DigestOf("pactrain");
+  EXPECT_EQ(ParseDigest(d.ToString()), d);
+  EXPECT_EQ(d.Short(), d.ToString().substr(0, 8));
+}
+
+TEST(DigestTest, ParseRefusesWrongLengthAndLetters) {
+  EXPECT_FALSE(ParseDigest("").has_value());
+  EXPECT_FALSE(ParseDigest(std::string(31, '0')).has_value());
+  EXPECT_FALSE(ParseDigest(std::string(31, '0') + "g").has_value());
+}
+
+TEST(DigestTest, FieldBordersCount) {
+  EXPECT_NE(DigestBuilder().Add("ab").Add("c").Build(),
+            DigestBuilder().Add("a").Add("bc").Build());
+}
+
+absl::StatusOr<int> Half(int x) {
+  if (x % 2 != 0) return absl::InvalidArgumentError("odd");
+  return x / 2;
+}
+
+absl::StatusOr<int> Quarter(int x) {
+  ASSIGN_OR_RETURN(const int half, Half(x));
+  RETURN_IF_ERROR(Half(half).status());
+  return half / 2;
+}
+
+TEST(StatusMacrosTest, ErrorsReturnEarly) {
+  ASSERT_OK_AND_ASSIGN(const int two, Quarter(8));
+  EXPECT_EQ(two, 2);
+  EXPECT_THAT(Quarter(6), StatusIs(absl::StatusCode::kInvalidArgument, "odd"));
+}
+
+TEST(CheckDeathTest, AFailedCheckNamesTheCondition) {
+  EXPECT_DEATH(PT_CHECK(1 == 2), "1 == 2");
+}
+
+}  // namespace
+}  // namespace pactrain::base

@@ -1,0 +1,150 @@
+// What an agent and the coordinator say to each other, as plain structs. The wire
+// form is proto/pactrain/v1/agent.proto; rpc/proto_convert checks and converts.
+//
+// Every message is idempotent: it can be lost with a stream and said again on the
+// next one.
+#ifndef PACTRAIN_PROTOCOL_CONTROL_H_
+#define PACTRAIN_PROTOCOL_CONTROL_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "protocol/types.h"
+
+namespace pactrain::protocol {
+
+// ---- Agent to coordinator -------------------------------------------------
+
+// First message of a stream. After it the agent repeats TrainerJoined and the
+// latest MaskVote of all its trainers.
+struct AgentHello {
+  std::string agent;
+  Digest incarnation;
+  std::string site;
+  std::string data_address;
+  std::string version;      // Of the software, "0.1.0".
+  std::string cluster_id;   // Pinned from an earlier coordinator; empty: none yet.
+  uint64_t highest_term = 0;
+};
+
+// Every heartbeat interval.
+struct Heartbeat {};
+
+struct TrainerJoined {
+  GroupId group;
+  Trainer trainer;
+  // Generation the trainer already belongs to; 0: none. Lets a restarted
+  // coordinator take up where the last one stopped.
+  uint64_t generation = 0;
+};
+
+struct TrainerLeft {
+  GroupId group;
+  uint32_t rank = 0;
+  Digest attach_id;
+  std::string reason;  // "detached" or what killed it.
+};
+
+// A trainer's word on its mask set (architecture: Masks).
+struct MaskVote {
+  GroupId group;
+  uint64_t generation = 0;
+  uint32_t rank = 0;
+  Digest layout_digest;
+  Digest mask_digest;          // Empty: it has no masks.
+  uint32_t steps_unchanged = 0;
+  uint32_t settle_steps = 1;   // Steps unchanged that make this vote count.
+  bool inside_decision = true;  // Its mask set is inside the decision's.
+  uint64_t kept_elements = 0;
+  uint64_t elements = 0;
+};
+
+// Answer to Prepare: agreed to name it in commit votes, or refused with a reason.
+struct PrepareAnswer {
+  GroupId group;
+  uint64_t generation = 0;
+  uint64_t version = 0;
+  bool accepted = false;
+  std::string reason;
+};
+
+// Progress of a group at one agent, at most twice a second: telemetry, not durable.
+struct StepReport {
+  GroupId group;
+  uint64_t generation = 0;
+  uint64_t committed_step = 0;   // The newest; meaningful if committed_count > 0.
+  uint64_t committed_count = 0;  // Since the generation began.
+  uint64_t decision_version = 0;  // In force for the next step.
+  uint64_t failed_attempts = 0;
+  double step_seconds = 0;        // Mean since the last report; 0: none committed.
+  struct Link {
+    std::string peer_site;
+    uint64_t sent_bytes = 0;      // Since the agent started.
+    uint64_t received_bytes = 0;
+    double goodput_bytes_per_second = 0;  // While busy; 0: not measured yet.
+    double rtt_seconds = 0;               // 0: not measured yet.
+  };
+  std::vector<Link> links;
+};
+
+using AgentMessage =
+    std::variant<AgentHello, Heartbeat, TrainerJoined, TrainerLeft, MaskVote,
+                 PrepareAnswer, StepReport>;
+
+// ---- Coordinator to agent -------------------------------------------------
+
+// Answer to AgentHello.
+struct Welcome {
+  std::string cluster_id;  // Made once per state directory.
+  uint64_t term = 0;
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+};
+
+struct StartGeneration {
+  Generation generation;
+};
+
+// Why a group has no generation yet, for the waiting trainers' log and errors.
+struct GroupWaiting {
+  GroupId group;
+  std::string reason;  // "waiting for ranks 2, 3 of 4"
+};
+
+// A trainer may not take part; final for this attach.
+struct JoinRefused {
+  GroupId group;
+  uint32_t rank = 0;
+  Digest attach_id;
+  std::string reason;
+};
+
+struct Prepare {
+  GroupId group;
+  uint64_t generation = 0;
+  Decision decision;
+};
+
+// Takes back a Prepare that is not in force yet.
+struct Revoke {
+  GroupId group;
+  uint64_t generation = 0;
+  uint64_t version = 0;
+};
+
+// The generation is over (a member or trainer is gone): every trainer of it that
+// is still attached gets an error.
+struct EndGeneration {
+  GroupId group;
+  uint64_t generation = 0;
+  std::string reason;
+};
+
+using CoordinatorMessage = std::variant<Welcome, StartGeneration, GroupWaiting,
+                                        JoinRefused, Prepare, Revoke, EndGeneration>;
+
+}  // namespace pactrain::protocol
+
+#endif  // PACTRAIN_PROTOCOL_CONTROL_H_

@@ -1,0 +1,122 @@
+// The words of the glossary (ARCHITECTURE.md) as types: what a generation, a
+// decision and a plan are. Shared by coordinator, agents and the simulator.
+//
+// Plain values without behaviour beyond their digests. Thread-compatible.
+#ifndef PACTRAIN_PROTOCOL_TYPES_H_
+#define PACTRAIN_PROTOCOL_TYPES_H_
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/digest.h"
+
+namespace pactrain::protocol {
+
+using base::Digest;
+
+// What travels. DENSE is not a mode: it is said of one attempt that sends all
+// elements in fp32 although the decision in force says otherwise.
+enum class Mode : uint8_t { kFull = 1, kCompacted = 2, kTernary = 3 };
+enum class Codec : uint8_t { kFp32 = 1, kBf16 = 2 };
+// How contributions are combined: gradients are summed; a broadcast of bytes is
+// a bitwise XOR to which all ranks but one contribute zeros (exact for any bits).
+enum class Op : uint8_t { kSum = 1, kXor = 2 };
+
+absl::string_view ModeName(Mode mode);    // "FULL", "COMPACTED", "TERNARY".
+absl::string_view CodecName(Codec codec);  // "fp32", "bf16".
+
+// One attached model of a job. Each model of a job has generations, decisions
+// and steps of its own.
+struct GroupId {
+  std::string job;
+  uint16_t model = 0;
+  auto operator<=>(const GroupId&) const = default;
+  std::string ToString() const;  // "job" for model 0, else "job/2".
+};
+
+// One trainer as it attached. `attach_id` is random and new for every attach, so
+// that a restarted trainer never passes for its predecessor.
+struct Trainer {
+  uint32_t rank = 0;
+  uint32_t world_size = 0;
+  Digest attach_id;
+  // Equal for all trainers that one launch started; another after a restart.
+  std::string launch;
+  // Over parameter names, shapes and dtypes: all ranks must train one model.
+  Digest model_digest;
+  std::string model_summary;  // "62 parameters, 5,586,981 elements" for errors.
+  uint64_t elements = 0;      // Of all parameters that need a gradient.
+  uint64_t resume_step = 0;   // From the session's state_dict; 0: none.
+  bool operator==(const Trainer&) const = default;
+};
+
+// One agent of a generation with the trainers behind it.
+struct Member {
+  std::string agent;         // Name, unique in the cluster.
+  Digest incarnation;        // Random, new for every process.
+  std::string site;
+  std::string data_address;  // "host:port" of its data plane.
+  std::vector<uint32_t> ranks;           // Ascending.
+  std::vector<Digest> attach_ids;        // Parallel to `ranks`.
+  bool operator==(const Member&) const = default;
+};
+
+// Who sends what to whom between the sites. Sites are numbered in the order of
+// `Generation::sites`. Chunk c of a bucket goes along trees[c % trees.size()].
+struct Plan {
+  struct Tree {
+    // parent[s] is the site above s; parent[root] == root.
+    std::vector<uint16_t> parent;
+    bool operator==(const Tree&) const = default;
+  };
+  // Two sites only: no root, both send E(their sum) and both add in site order.
+  bool swap = false;
+  std::vector<Tree> trees;  // Empty if and only if `swap`.
+  bool operator==(const Plan&) const = default;
+  Digest ComputeDigest() const;
+};
+
+// What travels from some step on, versioned. Versions grow within a group, also
+// over generations.
+struct Decision {
+  uint64_t version = 0;
+  Mode mode = Mode::kFull;
+  Codec codec = Codec::kFp32;
+  Digest mask_digest;    // Empty for FULL.
+  Digest layout_digest;  // COMPACTED holds for buckets of this layout only.
+  std::string reason;    // One sentence, the same in log, metric and API.
+  bool operator==(const Decision&) const = default;
+};
+
+// One fixed membership of a group, numbered upwards.
+struct Generation {
+  GroupId group;
+  uint64_t term = 0;  // Of the coordinator that formed it.
+  uint64_t number = 0;
+  uint32_t world_size = 0;
+  std::string launch;
+  uint64_t base_step = 0;  // The first step of this generation.
+  std::vector<std::string> sites;  // Ascending; a site's index is its number.
+  std::vector<Member> members;     // By (site, agent); an index is a member number.
+  Plan plan;
+  Decision decision;  // In force for base_step.
+  bool operator==(const Generation&) const = default;
+  // Over everything above except `decision.reason`.
+  Digest ComputeDigest() const;
+  int SiteOf(int member) const;                // Index into `sites`.
+  std::vector<int> MembersOfSite(int site) const;  // Ascending.
+};
+
+// InvalidArgument: not [a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?; `what` names the field.
+absl::Status CheckName(absl::string_view what, absl::string_view name);
+// InvalidArgument: sizes over limits.h, an index out of range, a tree that is not
+// one tree, ranks that are not exactly 0..world_size-1.
+absl::Status CheckGeneration(const Generation& generation);
+
+}  // namespace pactrain::protocol
+
+#endif  // PACTRAIN_PROTOCOL_TYPES_H_
