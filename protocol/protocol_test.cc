@@ -1,0 +1,296 @@
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+#include "protocol/control.h"
+#include "protocol/frame.h"
+#include "protocol/limits.h"
+#include "protocol/types.h"
+
+namespace pactrain::protocol {
+namespace {
+
+using ::pactrain::base::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+Member MakeMember(std::string agent, std::string site,
+                  std::vector<uint32_t> ranks) {
+  Member member;
+  member.agent = std::move(agent);
+  member.incarnation = {1, 2};
+  member.site = std::move(site);
+  member.data_address = "127.0.0.1:7000";
+  for (uint32_t rank : ranks) member.attach_ids.push_back({3, rank});
+  member.ranks = std::move(ranks);
+  return member;
+}
+
+Generation ThreeSites() {
+  Generation g;
+  g.group = {"job", 0};
+  g.term = 1;
+  g.number = 1;
+  g.world_size = 4;
+  g.launch = "launch";
+  g.sites = {"a", "b", "c"};
+  g.members = {MakeMember("x", "a", {2}), MakeMember("y", "b", {0, 3}),
+               MakeMember("z", "c", {1})};
+  g.plan.trees = {{{1, 1, 1}}};
+  return g;
+}
+
+TEST(Generation, AWholeOneIsAccepted) {
+  EXPECT_OK(CheckGeneration(ThreeSites()));
+  EXPECT_EQ(ThreeSites().SiteOf(2), 2);
+  EXPECT_EQ(ThreeSites().MembersOfSite(1), std::vector<int>{1});
+}
+
+TEST(Generation, DigestCoversEverythingButTheReason) {
+  const Digest base = ThreeSites().ComputeDigest();
+  std::vector<Generation> others(11, ThreeSites());
+  others[0].group.model = 1;
+  others[1].term = 2;
+  others[2].number = 2;
+  others[3].launch = "other";
+  others[4].base_step = 5;
+  others[5].sites[0] = "aa";
+  others[6].members[0].incarnation = {9, 9};
+  others[7].members[1].attach_ids[0] = {9, 9};
+  others[8].plan.trees[0].parent = {0, 0, 0};
+  others[9].decision.codec = Codec::kBf16;
+  others[10].decision.layout_digest = {1, 1};
+  for (const Generation& other : others) EXPECT_NE(other.ComputeDigest(), base);
+  Generation same = ThreeSites();
+  same.decision.reason = "in other words";
+  EXPECT_EQ(same.ComputeDigest(), base);
+}
+
+TEST(Generation, EachDefectIsNamed) {
+  struct Case {
+    void (*spoil)(Generation&);
+    const char* text;
+  };
+  const Case cases[] = {
+      {[](Generation& g) { g.group.job = "Job"; }, "job"},
+      {[](Generation& g) { g.group.model = kMaxModels; }, "model"},
+      {[](Generation& g) { g.number = 0; }, "number"},
+      {[](Generation& g) { g.world_size = 0; }, "world_size"},
+      {[](Generation& g) { g.world_size = kMaxRanks + 1; }, "world_size"},
+      {[](Generation& g) { g.world_size = 5; }, "4 ranks"},
+      {[](Generation& g) { g.launch = std::string(64, 'x'); }, "launch"},
+      {[](Generation& g) { g.sites.clear(); }, "sites"},
+      {[](Generation& g) { std::swap(g.sites[0], g.sites[1]); }, "ascending"},
+      {[](Generation& g) { g.sites.push_back("d"); }, "no member"},
+      {[](Generation& g) { g.members.clear(); }, "members"},
+      {[](Generation& g) { g.members[0].site = "q"; }, "not one of"},
+      {[](Generation& g) { g.members[0].incarnation = {}; }, "incarnation"},
+      {[](Generation& g) { g.members[0].data_address = ""; }, "data_address"},
+      {[](Generation& g) { g.members[0].ranks = {}; }, "ranks"},
+      {[](Generation& g) { g.members[0].ranks = {0}; }, "rank 0 is repeated"},
+      {[](Generation& g) { g.members[0].ranks = {9}; }, "rank 9"},
+      {[](Generation& g) {
+         std::swap(g.members[1].ranks[0], g.members[1].ranks[1]);
+       },
+       "ascending"},
+      {[](Generation& g) { std::swap(g.members[0], g.members[1]); }, "ordered"},
+      {[](Generation& g) { g.plan.swap = true; }, "if and only if"},
+      {[](Generation& g) {
+         g.plan = {true, {}};
+       },
+       "two sites"},
+      {[](Generation& g) {
+         g.plan.trees[0].parent = {0, 0};
+       },
+       "2 sites"},
+      {[](Generation& g) {
+         g.plan.trees[0].parent = {0, 0, 3};
+       },
+       "parent 3"},
+      {[](Generation& g) {
+         g.plan.trees[0].parent = {0, 1, 1};
+       },
+       "2 roots"},
+      {[](Generation& g) {
+         g.plan.trees[0].parent = {0, 2, 1};
+       },
+       "cycle"},
+      {[](Generation& g) { g.plan.trees.resize(33, g.plan.trees[0]); },
+       "33 trees"},
+  };
+  for (const Case& c : cases) {
+    Generation g = ThreeSites();
+    c.spoil(g);
+    EXPECT_THAT(CheckGeneration(g), StatusIs(kInvalid, HasSubstr(c.text)))
+        << c.text;
+  }
+}
+
+TEST(Name, OnlySmallLettersDigitsAndInnerPunctuation) {
+  for (const char* good : {"a", "0", "job-1", "a.b_c", "x9"}) {
+    EXPECT_OK(CheckName("job", good));
+  }
+  EXPECT_OK(CheckName("job", std::string(63, 'a')));
+  for (const char* bad : {"", "-a", "a-", "A", "a b", "a/b", ".", "\xc3\xa4"}) {
+    EXPECT_THAT(CheckName("job", bad), StatusIs(kInvalid, HasSubstr("job")));
+  }
+  EXPECT_FALSE(CheckName("job", std::string(64, 'a')).ok());
+}
+
+FrameHeader DataHeader() {
+  FrameHeader h;
+  h.context = {0x0102030405060708, 0x090a0b0c0d0e0f10};
+  h.step = 1ull << 40;
+  h.attempt = 2;
+  h.model = 3;
+  h.bucket = 4;
+  h.chunk = 5;
+  h.frame = 31;
+  h.leg = Leg::kUp;
+  h.codec = Codec::kBf16;
+  h.source = 7;
+  h.bytes = 4096;
+  h.elements = 2048;
+  h.payload_crc = 0xdeadbeef;
+  return h;
+}
+
+TEST(Header, RoundTrips) {
+  uint8_t bytes[kHeaderBytes];
+  EncodeHeader(DataHeader(), bytes);
+  EXPECT_EQ(bytes[0], 'P');
+  ASSERT_OK_AND_ASSIGN(FrameHeader back, DecodeHeader(bytes));
+  EXPECT_EQ(back, DataHeader());
+}
+
+TEST(Header, EveryFlippedBitIsDataLoss) {
+  uint8_t bytes[kHeaderBytes];
+  EncodeHeader(DataHeader(), bytes);
+  for (size_t bit = 0; bit < kHeaderBytes * 8; ++bit) {
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    EXPECT_THAT(DecodeHeader(bytes),
+                StatusIs(absl::StatusCode::kDataLoss, testing::_));
+    bytes[bit / 8] ^= 1 << (bit % 8);
+  }
+}
+
+TEST(Header, FieldsOutOfRangeAreRefused) {
+  const auto refused = [](void (*spoil)(FrameHeader&), const char* text) {
+    FrameHeader h = DataHeader();
+    spoil(h);
+    uint8_t bytes[kHeaderBytes];
+    EncodeHeader(h, bytes);
+    EXPECT_THAT(DecodeHeader(bytes), StatusIs(kInvalid, HasSubstr(text)));
+  };
+  refused([](FrameHeader& h) { h.leg = static_cast<Leg>(6); }, "leg");
+  refused([](FrameHeader& h) { h.codec = static_cast<Codec>(3); }, "codec");
+  refused([](FrameHeader& h) { h.flags = 1; }, "flags");
+  refused([](FrameHeader& h) { h.bytes = kMaxFramePayload + 1; }, "bytes");
+  refused([](FrameHeader& h) { h.elements = kChunkElements + 1; }, "elements");
+  refused(
+      [](FrameHeader& h) {
+        h.leg = Leg::kControl;
+        h.bytes = kMaxControlMessage + 1;
+      },
+      "bytes");
+}
+
+std::vector<PeerControl> OneOfEach() {
+  const Digest g{1, 2};
+  const CommitVote vote{g, 1, 77, 2, {3, 4}, {5, 6}, 9};
+  const Abort abort{g,    1,   77, 2, Cause::kLayout, "site a has 5, site b 6",
+                    true, vote};
+  const Certificate certificate{g, 1, 77, 2, {3, 4}, 9};
+  BucketContext context;
+  context.generation = g;
+  context.bucket = 3;
+  context.elements = 1000;
+  context.bucket_layout = {7, 7};
+  context.mode = Mode::kCompacted;
+  context.mask_digest = {8, 8};
+  context.op = Op::kXor;
+  context.dtype = "float32";
+  const GroupId group{"job", 1};
+  return {PeerHello{"agent-a", {1, 1}, "cluster", "agent-b"},
+          Ping{42, true},
+          GroupControl{group, vote},
+          GroupControl{group, abort},
+          GroupControl{group, certificate},
+          GroupControl{group, ContextNotice{1, context}}};
+}
+
+absl::Span<const uint8_t> Bytes(const std::string& s) {
+  return absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(s.data()),
+                             s.size());
+}
+
+TEST(Control, EachKindRoundTrips) {
+  for (const PeerControl& control : OneOfEach()) {
+    const std::string bytes = EncodeControl(control);
+    ASSERT_OK_AND_ASSIGN(PeerControl back, DecodeControl(Bytes(bytes)));
+    EXPECT_EQ(back, control);
+  }
+}
+
+TEST(Control, CutAtAnyByteOrLongerIsRefused) {
+  for (const PeerControl& control : OneOfEach()) {
+    const std::string bytes = EncodeControl(control);
+    for (size_t size = 0; size < bytes.size(); ++size) {
+      EXPECT_THAT(DecodeControl(Bytes(bytes).first(size)),
+                  StatusIs(kInvalid, HasSubstr("cut short")));
+    }
+    const std::string longer = bytes + '\0';
+    EXPECT_THAT(DecodeControl(Bytes(longer)),
+                StatusIs(kInvalid, HasSubstr("left over")));
+  }
+}
+
+TEST(Control, UnknownKindsAndValuesAreRefused) {
+  std::string bytes = EncodeControl(OneOfEach()[3]);
+  for (uint8_t kind : {0, 7, 255}) {
+    bytes[0] = static_cast<char>(kind);
+    EXPECT_THAT(DecodeControl(Bytes(bytes)),
+                StatusIs(kInvalid, HasSubstr("kind")));
+  }
+  bytes = EncodeControl(OneOfEach()[1]);
+  bytes.back() = 2;
+  EXPECT_THAT(DecodeControl(Bytes(bytes)),
+              StatusIs(kInvalid, HasSubstr("echo")));
+  EXPECT_THAT(DecodeControl(Bytes(std::string(kMaxControlMessage + 1, '\1'))),
+              StatusIs(kInvalid, HasSubstr("at most")));
+}
+
+TEST(Control, ALongReasonIsCutNotRefused) {
+  GroupControl control{{"job", 0}, Abort{}};
+  std::get<Abort>(control.body).detail = std::string(10000, 'x');
+  const std::string bytes = EncodeControl(control);
+  ASSERT_OK_AND_ASSIGN(PeerControl back, DecodeControl(Bytes(bytes)));
+  EXPECT_EQ(std::get<Abort>(std::get<GroupControl>(back).body).detail.size(),
+            kMaxTextLength);
+}
+
+TEST(Context, EveryFieldIsInTheDigest) {
+  const BucketContext base;
+  std::vector<BucketContext> others(12);
+  others[0].generation = {1, 1};
+  others[1].model = 1;
+  others[2].bucket = 1;
+  others[3].elements = 1;
+  others[4].bucket_layout = {1, 1};
+  others[5].decision_version = 1;
+  others[6].mode = Mode::kCompacted;
+  others[7].dense = true;
+  others[8].codec = Codec::kBf16;
+  others[9].mask_digest = {1, 1};
+  others[10].op = Op::kXor;
+  others[11].dtype = "bfloat16";
+  for (const BucketContext& other : others) {
+    EXPECT_NE(other.ComputeDigest(), base.ComputeDigest());
+  }
+}
+
+}  // namespace
+}  // namespace pactrain::protocol
