@@ -1,0 +1,52 @@
+# Every target sets up what it needs by itself (tools/setup) and can be run alone.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+SEEDS ?= 20000
+
+# More flags for every bazel call, e.g. BAZEL_FLAGS=--jobs=1.
+BAZEL_FLAGS ?=
+PYTHON := .venv/bin/python
+export BAZEL_FLAGS
+
+.PHONY: help setup build test verify demo bench-bytes sim nightly clean
+
+help:  ## This list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
+	  column -t -s '|'
+
+setup:  ## Installs what is missing (Debian packages, .venv); done by all others too.
+	@tools/setup verify
+
+build:  ## Builds both daemons and the trainer library into out/bin and the Python package.
+	@tools/setup
+	@tools/build
+
+test: build  ## All C++ and Python tests; ends with "N passed, N failed".
+	@$(PYTHON) tools/run_tests.py
+
+verify:  ## Sanitizers, clang thread-safety analysis, format, lint, types, layer walls.
+	@tools/setup verify
+	@tools/verify
+
+demo: build  ## Three sites on 100 Mbps links: plain DDP against PacTrain (KEEP=1: leave it up).
+	@$(PYTHON) -m bench.demo
+
+bench-bytes: build  ## Bytes on the narrow links, counted at the interface.
+	@$(PYTHON) -m bench.bytes
+
+sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
+	@tools/setup
+	@tools/simulate "$(SEEDS)" "$(FIRST)"
+
+nightly:  ## test, verify, and the long runs: 200,000 simulator seeds, bench-bytes, the demo.
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory verify
+	@$(MAKE) --no-print-directory sim SEEDS=200000
+	@$(MAKE) --no-print-directory bench-bytes
+	@$(MAKE) --no-print-directory demo
+
+clean:  ## Removes everything that was built or measured; keeps .venv.
+	-@bazel shutdown
+	-@bazel clean
+	@rm -rf out .cache python_client/src/pactrain/_native

@@ -1,0 +1,104 @@
+"""The rooms of the tree and which room may use which (style.md's arrows, written out).
+
+A room is a folder; a file or Bazel package belongs to the longest room that is a prefix
+of its path. `trainer/wire` is the one header that trainer library and agent share.
+"""
+
+from __future__ import annotations
+
+ALLOWED: dict[str, frozenset[str]] = {
+    "base": frozenset(),
+    "protocol": frozenset({"base"}),
+    "proto": frozenset(),
+    "kernels": frozenset(),
+    "trainer/wire": frozenset(),
+    "trainer/core": frozenset({"kernels", "trainer/wire"}),
+    "trainer": frozenset({"kernels", "trainer/core", "trainer/wire"}),
+    "agent/core": frozenset({"base", "protocol"}),
+    "agent/codec": frozenset({"base", "protocol", "kernels"}),
+    "agent/exchange": frozenset({"base", "protocol"}),
+    "agent/local": frozenset({"base", "protocol", "trainer/wire"}),
+    "agent/rpc": frozenset({"base", "protocol", "proto", "agent/core"}),
+    "agent/metrics": frozenset({"base", "protocol", "agent/core"}),
+    "agent": frozenset(
+        {
+            "base",
+            "protocol",
+            "proto",
+            "kernels",
+            "trainer/wire",
+            "agent/core",
+            "agent/codec",
+            "agent/exchange",
+            "agent/local",
+            "agent/rpc",
+            "agent/metrics",
+        }
+    ),
+    "coordinator/core": frozenset({"base", "protocol"}),
+    "coordinator/store": frozenset({"base", "protocol", "proto", "coordinator/core"}),
+    # Of `coordinator` itself rpc uses the driver.
+    "coordinator/rpc": frozenset({"base", "protocol", "proto", "coordinator/core", "coordinator"}),
+    "coordinator/metrics": frozenset({"base", "protocol", "coordinator/core"}),
+    "coordinator": frozenset(
+        {
+            "base",
+            "protocol",
+            "proto",
+            "coordinator/core",
+            "coordinator/store",
+            "coordinator/rpc",
+            "coordinator/metrics",
+        }
+    ),
+    "examples": frozenset({"trainer"}),
+}
+
+# Whatever lies in these may use anything, and nothing may use it.
+TEST_ROOMS = frozenset({"tests", "bench"})
+
+# System libraries (@system//:name) that a room may link, also through others.
+PURE_LIBRARIES = frozenset({"absl", "xxhash"})
+LINKS: dict[str, frozenset[str]] = {
+    "base": PURE_LIBRARIES | {"spdlog"},
+    "protocol": PURE_LIBRARIES,
+    "kernels": frozenset(),
+    "trainer/wire": frozenset(),
+    "trainer/core": frozenset({"xxhash"}),
+    "trainer": frozenset({"xxhash"}),
+    "agent/core": PURE_LIBRARIES,
+    "coordinator/core": PURE_LIBRARIES,
+    "agent/codec": PURE_LIBRARIES,
+}
+
+# The same for #include <...>: prefixes that a room must not open.
+FORBIDDEN_INCLUDES: dict[str, tuple[str, ...]] = {
+    room: tuple(
+        prefix
+        for library, prefixes in {
+            "absl": ("absl/",),
+            "grpc": ("grpc", "google/protobuf"),
+            "prometheus": ("prometheus/",),
+            "asio": ("asio",),
+            "sqlite": ("sqlite3",),
+            "spdlog": ("spdlog/", "fmt/"),
+            "torch": ("torch/", "ATen/", "c10/"),
+        }.items()
+        if library not in links
+        for prefix in prefixes
+    )
+    for room, links in LINKS.items()
+}
+
+
+def room_of(path: str) -> str | None:
+    """The room of a file or package path; None for third_party and the like."""
+    stem = path.rsplit(".", 1)[0]
+    parts = stem.split("/")
+    if parts[0] in TEST_ROOMS:
+        return parts[0]
+    for length in range(len(parts), 0, -1):
+        name = "/".join(parts[:length])
+        if name in ALLOWED:
+            return name
+    return None
