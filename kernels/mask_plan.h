@@ -38,6 +38,13 @@ class MaskPlan {
   std::vector<size_t> offsets_;  // tiles() + 1 values.
 };
 
+// Tiles of a plan, [first, end).
+struct TileRange {
+  size_t first;
+  size_t end;
+};
+inline TileRange AllTiles(const MaskPlan& plan) { return {0, plan.tiles()}; }
+
 }  // namespace pactrain::kernels
 
 #endif  // PACTRAIN_KERNELS_MASK_PLAN_H_
