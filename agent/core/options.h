@@ -1,0 +1,37 @@
+// Settings of an agent's core. Plain values.
+#ifndef PACTRAIN_AGENT_CORE_OPTIONS_H_
+#define PACTRAIN_AGENT_CORE_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/digest.h"
+
+namespace pactrain::agent {
+
+struct Options {
+  std::string agent;  // Name, unique in the cluster.
+  base::Digest incarnation;
+  std::string site;
+  // Bounds the time without byte progress of a step; 100 ms .. 1 day. All other
+  // limits derive from it.
+  absl::Duration step_deadline = absl::Seconds(60);
+  // Of all trainers' slots and results together; 0: no limit of its own.
+  uint64_t max_memory_bytes = 0;
+  int max_trainers = 1024;
+
+  // InvalidArgument: names the field, what it is and what is allowed.
+  absl::Status Check() const;
+
+  // Without byte progress, after which an attempt is given up.
+  absl::Duration stall_timeout() const { return step_deadline / 6; }
+  // For what the members must find out without each other's silence: an
+  // unresolved attempt or a lost connection ends the generation after it.
+  absl::Duration resolution_timeout() const { return step_deadline / 12; }
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_CORE_OPTIONS_H_

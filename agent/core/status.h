@@ -1,0 +1,38 @@
+// What an agent knows about its groups, for the metrics. Plain values.
+#ifndef PACTRAIN_AGENT_CORE_STATUS_H_
+#define PACTRAIN_AGENT_CORE_STATUS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "protocol/frame.h"
+#include "protocol/types.h"
+
+namespace pactrain::agent {
+
+inline constexpr size_t kCauses =
+    static_cast<size_t>(protocol::Cause::kMemberLost) + 1;
+
+// Counters grow while the agent lives, over all generations of the group.
+struct GroupStatus {
+  protocol::GroupId group;
+  uint64_t generation = 0;  // 0: none runs.
+  std::string phase;        // "waiting", "running", "ended".
+  int trainers = 0;         // Attached here.
+  uint64_t next_step = 0;
+  uint64_t committed_count = 0;
+  std::array<uint64_t, kCauses> failed_attempts = {};  // By cause.
+  uint64_t refused_steps = 0;      // Not applied, and the generation lived on.
+  uint64_t ended_generations = 0;  // By an error.
+  uint64_t dense_steps = 0;        // Committed as DENSE.
+  // Data frames of committed and failed attempts to and from other sites.
+  uint64_t sent_bytes = 0;
+  uint64_t received_bytes = 0;
+  protocol::Decision decision;  // In force for next_step.
+  uint64_t candidate = 0;       // Version of the prepared decision; 0: none.
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_CORE_STATUS_H_
