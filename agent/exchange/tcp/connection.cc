@@ -1,0 +1,271 @@
+#include "agent/exchange/tcp/connection.h"
+
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "asio/buffer.hpp"
+#include "asio/write.hpp"
+#include "base/clock.h"
+#include "base/status_macros.h"
+
+namespace pactrain::agent {
+namespace {
+
+using protocol::FrameHeader;
+using protocol::GroupControl;
+using protocol::Leg;
+using protocol::PeerControl;
+using protocol::PeerHello;
+using protocol::Ping;
+
+constexpr size_t kReadBytes = 256 << 10;
+constexpr size_t kWriteFrames = 32;  // Two buffers each: what one writev takes.
+constexpr size_t kWriteBytes = 256 << 10;
+// With an egress limit a batch is small, so that control soon gets its turn and
+// several connections to a site share the link evenly.
+constexpr size_t kLimitedWriteBytes = 16 << 10;
+// Unsent bytes that the kernel takes over: what is there can no longer be
+// overtaken by control.
+constexpr int kUnsentInKernelBytes = 128 << 10;
+constexpr double kNewRttWeight = 0.2;
+
+// A failed option only costs speed or early detection: not an error.
+void SetOptions(asio::ip::tcp::socket& socket, absl::Duration suspect) {
+  asio::error_code ignored;
+  socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  const unsigned timeout_ms =
+      static_cast<unsigned>(absl::ToInt64Milliseconds(suspect));
+  const int fd = socket.native_handle();
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentInKernelBytes,
+             sizeof kUnsentInKernelBytes);
+}
+
+std::string RemoteName(const asio::ip::tcp::socket& socket) {
+  asio::error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  if (error) return "(gone)";
+  return absl::StrCat(endpoint.address().to_string(), ":", endpoint.port());
+}
+
+}  // namespace
+
+Connection::Connection(asio::ip::tcp::socket socket, const Limits& limits,
+                       ConnectionOwner* owner)
+    : socket_(std::move(socket)),
+      handshake_timer_(socket_.get_executor()),
+      egress_timer_(socket_.get_executor()),
+      limits_(limits),
+      owner_(owner),
+      remote_(RemoteName(socket_)),
+      read_buffer_(kReadBytes),
+      queue_(limits.max_control_bytes) {}
+
+void Connection::Start() {
+  SetOptions(socket_, limits_.suspect);
+  handshake_timer_.expires_after(absl::ToChronoNanoseconds(limits_.handshake));
+  handshake_timer_.async_wait(
+      [self = shared_from_this()](const asio::error_code& error) {
+        if (error || self->accepted()) return;
+        self->Close(absl::DeadlineExceededError(
+            absl::StrCat("no handshake with ", self->remote_, " within ",
+                         absl::FormatDuration(self->limits_.handshake))));
+      });
+  Read();
+}
+
+void Connection::SendHello(const PeerHello& hello) { SendControl(hello); }
+
+void Connection::Accept(const std::string& agent, SiteTraffic* traffic,
+                        std::shared_ptr<TokenBucket> limit) {
+  agent_ = agent;
+  traffic_ = traffic;
+  traffic_->sent_bytes += before_accept_.sent_bytes;
+  traffic_->received_bytes += before_accept_.received_bytes;
+  limit_ = std::move(limit);
+  last_received_ = base::MonotonicNow();
+  handshake_timer_.cancel();
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->open_ = true;
+    for (Frame& frame : std::exchange(self->unread_, {})) {
+      self->OnFrame(std::move(frame));
+    }
+    self->Read();
+  });
+}
+
+void Connection::SendControl(const PeerControl& control) {
+  if (closed_) return;
+  const absl::Status pushed = queue_.PushControl(OutFrame(control));
+  if (!pushed.ok()) return Close(pushed);
+  Pump();
+}
+
+void Connection::SendData(const FrameHeader& header, Payload payload) {
+  if (closed_) return;
+  queue_.PushData(OutFrame(header, std::move(payload)));
+  Pump();
+}
+
+void Connection::Tick() {
+  if (closed_ || !accepted()) return;
+  const absl::Duration now = base::MonotonicNow();
+  traffic_->goodput_bytes_per_second += goodput_.Sample(now);
+  if (now - last_received_ > limits_.suspect) {
+    return Close(absl::DeadlineExceededError(
+        absl::StrCat("nothing came from ", remote_, " for ",
+                     absl::FormatDuration(limits_.suspect))));
+  }
+  // The peer pings as well, so one open ping is enough to keep both sides sure.
+  if (ping_open_) return;
+  ping_open_ = true;
+  ping_sent_ = now;
+  SendControl(Ping{.id = ++pings_, .echo = false});
+}
+
+void Connection::Close(const absl::Status& why) {
+  if (closed_) return;
+  closed_ = true;
+  const auto self = shared_from_this();  // The owner may let go of us.
+  asio::error_code ignored;
+  handshake_timer_.cancel();
+  egress_timer_.cancel();
+  socket_.close(ignored);
+  owner_->OnClosed(self, why);
+}
+
+void Connection::Read() {
+  if (closed_) return;
+  socket_.async_read_some(
+      asio::buffer(read_buffer_),
+      [self = shared_from_this()](const asio::error_code& error, size_t bytes) {
+        if (self->closed_) return;
+        if (error) {
+          return self->Close(absl::UnavailableError(absl::StrCat(
+              "connection with ", self->remote_, ": ", error.message())));
+        }
+        self->OnBytes(bytes);
+      });
+}
+
+void Connection::OnBytes(size_t bytes) {
+  last_received_ = base::MonotonicNow();
+  (accepted() ? *traffic_ : before_accept_).received_bytes += bytes;
+  std::vector<Frame> frames;
+  const absl::Status fed =
+      decoder_.Feed(absl::MakeConstSpan(read_buffer_.data(), bytes), &frames);
+  // Frames before the damage are whole.
+  for (Frame& frame : frames) OnFrame(std::move(frame));
+  if (!fed.ok()) {
+    return Close(absl::Status(fed.code(),
+                              absl::StrCat("from ", remote_, ": ",
+                                           absl::string_view(fed.message()))));
+  }
+  // After the hello nothing more is read until Accept(), which reads on.
+  if (!hello_received_ || open_) Read();
+}
+
+void Connection::OnFrame(Frame frame) {
+  if (closed_) return;
+  if (hello_received_ && !open_) {
+    unread_.push_back(std::move(frame));
+    return;
+  }
+  if (frame.header.leg == Leg::kControl) {
+    const absl::Status handled = OnControlFrame(frame);
+    if (!handled.ok()) Close(handled);
+    return;
+  }
+  if (!hello_received_) {
+    return Close(absl::FailedPreconditionError(
+        absl::StrCat(remote_, " sent data before its hello")));
+  }
+  owner_->OnData(*this, std::move(frame));
+}
+
+absl::Status Connection::OnControlFrame(const Frame& frame) {
+  ASSIGN_OR_RETURN(const PeerControl control,
+                   protocol::DecodeControl(frame.payload));
+  const auto* hello = std::get_if<PeerHello>(&control);
+  if ((hello != nullptr) == hello_received_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(remote_, hello_received_ ? " sent a second hello"
+                                              : " did not send a hello first"));
+  }
+  if (hello != nullptr) {
+    hello_received_ = true;
+    owner_->OnHello(shared_from_this(), *hello);
+  } else if (const auto* ping = std::get_if<Ping>(&control)) {
+    OnPing(*ping);
+  } else {
+    owner_->OnControl(*this, std::get<GroupControl>(control));
+  }
+  return absl::OkStatus();
+}
+
+void Connection::OnPing(const Ping& ping) {
+  if (!ping.echo) return SendControl(Ping{.id = ping.id, .echo = true});
+  if (!ping_open_ || ping.id != pings_) return;
+  ping_open_ = false;
+  const absl::Duration rtt = last_received_ - ping_sent_;
+  absl::Duration& smoothed = traffic_->rtt;
+  smoothed = smoothed == absl::ZeroDuration()
+                 ? rtt
+                 : kNewRttWeight * rtt + (1 - kNewRttWeight) * smoothed;
+}
+
+void Connection::Pump() {
+  if (closed_ || writing_) return;
+  const bool limited = limit_ != nullptr;
+  batch_ =
+      queue_.Take(limited ? kLimitedWriteBytes : kWriteBytes, kWriteFrames);
+  const absl::Duration now = base::MonotonicNow();
+  if (batch_.empty()) return goodput_.Idle(now);
+  writing_ = true;
+  goodput_.Busy(now);
+  if (!limited) return WriteBatch();
+  size_t bytes = 0;
+  for (const OutFrame& frame : batch_) bytes += frame.size();
+  const absl::Duration wait = limit_->Take(bytes, now);
+  if (wait <= absl::ZeroDuration()) return WriteBatch();
+  egress_timer_.expires_after(absl::ToChronoNanoseconds(wait));
+  egress_timer_.async_wait(
+      [self = shared_from_this()](const asio::error_code& error) {
+        if (!error && !self->closed_) self->WriteBatch();
+      });
+}
+
+void Connection::WriteBatch() {
+  std::vector<asio::const_buffer> buffers;
+  buffers.reserve(2 * batch_.size());
+  for (const OutFrame& frame : batch_) {
+    buffers.push_back(asio::buffer(frame.header));
+    if (frame.payload.bytes.empty()) continue;
+    buffers.push_back(
+        asio::buffer(frame.payload.bytes.data(), frame.payload.bytes.size()));
+  }
+  asio::async_write(
+      socket_, std::move(buffers),
+      [self = shared_from_this()](const asio::error_code& error, size_t bytes) {
+        if (self->closed_) return;
+        if (error) {
+          return self->Close(absl::UnavailableError(absl::StrCat(
+              "connection with ", self->remote_, ": ", error.message())));
+        }
+        self->OnWritten(bytes);
+      });
+}
+
+void Connection::OnWritten(size_t bytes) {
+  (accepted() ? *traffic_ : before_accept_).sent_bytes += bytes;
+  goodput_.Sent(bytes);
+  writing_ = false;
+  batch_.clear();
+  Pump();
+}
+
+}  // namespace pactrain::agent

@@ -1,0 +1,129 @@
+// One TCP connection to another agent: hello both ways, then frames.
+//
+// Control overtakes data. Every way out (an error, a bad frame, silence,
+// Close()) ends in exactly one OnClosed(), after which the owner hears nothing
+// more.
+//
+// Not thread-safe: everything runs on the io_context's one thread. Handlers in
+// flight share ownership, so an owner may let go of a closed connection at
+// once.
+#ifndef PACTRAIN_AGENT_EXCHANGE_TCP_CONNECTION_H_
+#define PACTRAIN_AGENT_EXCHANGE_TCP_CONNECTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "agent/exchange/tcp/frame_decoder.h"
+#include "agent/exchange/tcp/send_queue.h"
+#include "agent/exchange/tcp/token_bucket.h"
+#include "agent/exchange/tcp/traffic.h"
+#include "asio/ip/tcp.hpp"
+#include "asio/steady_timer.hpp"
+#include "protocol/frame.h"
+
+namespace pactrain::agent {
+
+class Connection;
+
+class ConnectionOwner {
+ public:
+  virtual ~ConnectionOwner() = default;
+  // The peer's hello came. The owner answers with Accept() or Close(), now or
+  // within the handshake limit; nothing more is read until then.
+  virtual void OnHello(const std::shared_ptr<Connection>& connection,
+                       const protocol::PeerHello& hello) = 0;
+  // A data frame or a GroupControl; only after Accept().
+  virtual void OnData(Connection& connection, Frame frame) = 0;
+  virtual void OnControl(Connection& connection,
+                         const protocol::GroupControl& control) = 0;
+  virtual void OnClosed(const std::shared_ptr<Connection>& connection,
+                        const absl::Status& why) = 0;
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  struct Limits {
+    absl::Duration handshake = absl::Seconds(5);
+    // Without a byte from the peer for so long it counts as gone.
+    absl::Duration suspect = absl::Seconds(10);
+    size_t max_control_bytes = 8 << 20;
+  };
+
+  // `owner` must outlive the connection's io_context handlers or Close() it.
+  Connection(asio::ip::tcp::socket socket, const Limits& limits,
+             ConnectionOwner* owner);
+
+  // Sets the socket's options and starts to read; the hello must come within
+  // limits.handshake.
+  void Start();
+  // The first frame that is sent.
+  void SendHello(const protocol::PeerHello& hello);
+  // The hello is fine: from here on frames go both ways; the first comes from a
+  // handler of its own. `traffic` is where the bytes are counted (it outlives
+  // this); `limit` may be nullptr.
+  void Accept(const std::string& agent, SiteTraffic* traffic,
+              std::shared_ptr<TokenBucket> limit);
+
+  // Closes the connection if the peer has left too much control unread.
+  void SendControl(const protocol::PeerControl& control);
+  void SendData(const protocol::FrameHeader& header, Payload payload);
+
+  // Once per heartbeat interval: pings, and closes a silent connection.
+  void Tick();
+
+  // The cause reaches the owner by OnClosed(), from within this call. Closing
+  // twice is fine.
+  void Close(const absl::Status& why);
+
+  bool accepted() const { return traffic_ != nullptr; }
+  // The peer's name; empty before Accept().
+  const std::string& agent() const { return agent_; }
+  // "127.0.0.1:4711", for messages.
+  const std::string& remote() const { return remote_; }
+
+ private:
+  void Read();
+  void OnBytes(size_t bytes);
+  void OnFrame(Frame frame);
+  absl::Status OnControlFrame(const Frame& frame);
+  void OnPing(const protocol::Ping& ping);
+  void Pump();
+  void WriteBatch();
+  void OnWritten(size_t bytes);
+
+  asio::ip::tcp::socket socket_;
+  asio::steady_timer handshake_timer_;
+  asio::steady_timer egress_timer_;
+  const Limits limits_;
+  ConnectionOwner* owner_;
+  const std::string remote_;
+  std::string agent_;
+  bool closed_ = false;
+
+  std::vector<uint8_t> read_buffer_;
+  FrameDecoder decoder_;
+  bool hello_received_ = false;
+  bool open_ = false;          // Accept() has taken effect.
+  std::vector<Frame> unread_;  // Came with the hello; handled once open.
+
+  SendQueue queue_;
+  std::vector<OutFrame> batch_;  // Being written, or waiting for the limit.
+  bool writing_ = false;
+  std::shared_ptr<TokenBucket> limit_;
+
+  SiteTraffic* traffic_ = nullptr;
+  SiteTraffic before_accept_;
+  GoodputMeter goodput_;
+  absl::Duration last_received_;
+  uint64_t pings_ = 0;
+  absl::Duration ping_sent_;
+  bool ping_open_ = false;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_EXCHANGE_TCP_CONNECTION_H_

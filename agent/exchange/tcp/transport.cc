@@ -1,0 +1,402 @@
+#include "agent/exchange/tcp/transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "asio/post.hpp"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace pactrain::agent {
+namespace {
+
+using asio::ip::tcp;
+using protocol::GroupControl;
+using protocol::PeerHello;
+
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
+
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+// The last colon parts host and port; an IPv6 host may stand in brackets.
+absl::StatusOr<HostPort> SplitAddress(absl::string_view what,
+                                      absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " '", address, "' is not host:port with a port from 0 to 65535"));
+  }
+  absl::string_view host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  return HostPort{std::string(host), absl::StrCat(port)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(
+    asio::io_context& io, const Options& options, TransportEvents* events) {
+  auto transport =
+      std::unique_ptr<Transport>(new Transport(io, options, events));
+  RETURN_IF_ERROR(transport->Listen());
+  transport->AcceptNext();
+  transport->TickLater();
+  return transport;
+}
+
+Transport::Transport(asio::io_context& io, const Options& options,
+                     TransportEvents* events)
+    : io_(io),
+      options_(options),
+      events_(events),
+      acceptor_(io),
+      resolver_(io),
+      tick_timer_(io),
+      random_(options.incarnation.lo) {}
+
+Transport::~Transport() {
+  SetPeers({});
+  for (const auto& [connection, handshake] : std::exchange(handshakes_, {})) {
+    connection->Close(absl::CancelledError("the agent stops"));
+  }
+}
+
+absl::Status Transport::Listen() {
+  ASSIGN_OR_RETURN(const HostPort address,
+                   SplitAddress("listen address", options_.listen_address));
+  asio::error_code error;
+  const auto host = asio::ip::make_address(address.host, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen address '", options_.listen_address,
+                     "': the host is not a numeric IP address"));
+  }
+  const tcp::endpoint endpoint(host,
+                               static_cast<uint16_t>(std::stoi(address.port)));
+  acceptor_.open(endpoint.protocol(), error);
+  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor_.bind(endpoint, error);
+  if (!error)
+    acceptor_.listen(asio::socket_base::max_listen_connections, error);
+  if (error) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", options_.listen_address, ": ", error.message()));
+  }
+  return absl::OkStatus();
+}
+
+std::string Transport::listen_address() const {
+  asio::error_code ignored;
+  const tcp::endpoint endpoint = acceptor_.local_endpoint(ignored);
+  const std::string host = endpoint.address().to_string();
+  return endpoint.address().is_v6()
+             ? absl::StrCat("[", host, "]:", endpoint.port())
+             : absl::StrCat(host, ":", endpoint.port());
+}
+
+void Transport::SetClusterId(absl::string_view cluster_id) {
+  cluster_id_ = std::string(cluster_id);
+}
+
+void Transport::SetPeers(const std::vector<Peer>& peers) {
+  std::map<std::string, Peer> wanted;
+  for (const Peer& peer : peers) wanted[peer.agent] = peer;
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    const auto found = wanted.find(it->first);
+    if (found != wanted.end() && found->second == it->second.peer) {
+      wanted.erase(found);
+      ++it;
+      continue;
+    }
+    // Out of the map first, so that OnClosed() takes it for no loss.
+    const std::shared_ptr<Connection> connection = it->second.connection;
+    it = peers_.erase(it);
+    if (connection != nullptr) {
+      connection->Close(absl::CancelledError("no longer a peer"));
+    }
+  }
+  for (const auto& [agent, peer] : wanted) {
+    PeerState& state = peers_.try_emplace(agent, io_).first->second;
+    state.peer = peer;
+    state.backoff = kFirstBackoff;
+    if (WeDial(agent)) Dial(state);
+  }
+  // Somebody may have dialled before we knew it.
+  std::vector<std::shared_ptr<Connection>> waiting;
+  for (const auto& [connection, handshake] : handshakes_) {
+    if (handshake.hello.has_value()) waiting.push_back(connection);
+  }
+  for (const auto& connection : waiting) TryFinishHandshake(connection);
+}
+
+bool Transport::IsConnected(const std::string& agent) const {
+  const auto it = peers_.find(agent);
+  return it != peers_.end() && it->second.connection != nullptr;
+}
+
+void Transport::SendData(const std::string& agent,
+                         const protocol::FrameHeader& header, Payload payload) {
+  if (!IsConnected(agent)) return;
+  peers_.at(agent).connection->SendData(header, std::move(payload));
+}
+
+void Transport::SendControl(const std::string& agent,
+                            const GroupControl& control) {
+  if (!IsConnected(agent)) return;
+  peers_.at(agent).connection->SendControl(control);
+}
+
+void Transport::ClosePeer(const std::string& agent, const std::string& reason) {
+  if (!IsConnected(agent)) return;
+  const std::shared_ptr<Connection> connection = peers_.at(agent).connection;
+  connection->Close(absl::FailedPreconditionError(reason));
+}
+
+void Transport::AcceptNext() {
+  acceptor_.async_accept(
+      [this](const asio::error_code& error, tcp::socket socket) {
+        if (error == asio::error::operation_aborted) return;
+        if (!error) {
+          OnInbound(std::move(socket));
+        } else {
+          LOG_WARN("accepting a data connection failed: {}", error.message());
+        }
+        AcceptNext();
+      });
+}
+
+void Transport::OnInbound(tcp::socket socket) {
+  if (CountInbound() >= options_.max_inbound) {
+    LOG_WARN("data connection refused: {} are open, {} allowed", CountInbound(),
+             options_.max_inbound);
+    return;  // Closes the socket.
+  }
+  const auto connection = NewConnection(std::move(socket));
+  handshakes_[connection] = Handshake{};
+  connection->Start();
+}
+
+std::shared_ptr<Connection> Transport::NewConnection(tcp::socket socket) {
+  return std::make_shared<Connection>(std::move(socket), options_.connection,
+                                      static_cast<ConnectionOwner*>(this));
+}
+
+int Transport::CountInbound() const {
+  int count = 0;
+  for (const auto& [connection, handshake] : handshakes_) {
+    if (handshake.dialled_agent.empty()) ++count;
+  }
+  for (const auto& [agent, state] : peers_) {
+    if (state.connection != nullptr && !WeDial(agent)) ++count;
+  }
+  return count;
+}
+
+void Transport::Dial(PeerState& state) {
+  if (state.dialling || state.connection != nullptr) return;
+  const std::string agent = state.peer.agent;
+  const auto address = SplitAddress("data address", state.peer.address);
+  if (!address.ok()) {
+    LOG_WARN("agent {} cannot be reached: {}", agent,
+             std::string(address.status().message()));
+    return;
+  }
+  state.dialling = true;
+  struct Attempt {
+    explicit Attempt(asio::io_context& io) : socket(io), timer(io) {}
+    tcp::socket socket;
+    asio::steady_timer timer;
+    bool timed_out = false;
+  };
+  auto attempt = std::make_shared<Attempt>(io_);
+  attempt->timer.expires_after(
+      absl::ToChronoNanoseconds(options_.connection.handshake));
+  attempt->timer.async_wait([attempt](const asio::error_code& error) {
+    if (error) return;
+    asio::error_code ignored;
+    attempt->timed_out = true;
+    attempt->socket.close(ignored);
+  });
+  auto done = [this, agent, attempt](const asio::error_code& error) {
+    attempt->timer.cancel();
+    OnDialled(agent, std::move(attempt->socket), error);
+  };
+  resolver_.async_resolve(
+      address->host, address->port,
+      [attempt, done](const asio::error_code& error,
+                      const tcp::resolver::results_type& endpoints) {
+        if (error) return done(error);
+        if (attempt->timed_out) return done(asio::error::timed_out);
+        attempt->socket.async_connect(endpoints.begin()->endpoint(), done);
+      });
+}
+
+void Transport::OnDialled(const std::string& agent, tcp::socket socket,
+                          const asio::error_code& error) {
+  PeerState* state = Find(agent);
+  if (state == nullptr) return;
+  state->dialling = false;
+  if (state->connection != nullptr) return;
+  if (error) {
+    LOG_DEBUG("dialling agent {} at {}: {}", agent, state->peer.address,
+              error.message());
+    return RedialLater(*state);
+  }
+  const auto connection = NewConnection(std::move(socket));
+  handshakes_[connection] = Handshake{.dialled_agent = agent, .hello = {}};
+  state->dialling = true;
+  connection->Start();
+  connection->SendHello(OwnHello(agent));
+}
+
+void Transport::RedialLater(PeerState& state) {
+  if (!WeDial(state.peer.agent) || state.dialling) return;
+  // Jitter keeps the agents of a job from dialling in step.
+  const double share = std::uniform_real_distribution<>(0.5, 1.0)(random_);
+  state.redial_timer.expires_after(
+      absl::ToChronoNanoseconds(share * state.backoff));
+  state.backoff = std::min(2 * state.backoff, kMaxBackoff);
+  state.redial_timer.async_wait(
+      [this, agent = state.peer.agent](const asio::error_code& error) {
+        if (error) return;
+        if (PeerState* state = Find(agent)) Dial(*state);
+      });
+}
+
+Transport::PeerState* Transport::Find(const std::string& agent) {
+  const auto it = peers_.find(agent);
+  return it == peers_.end() ? nullptr : &it->second;
+}
+
+void Transport::OnHello(const std::shared_ptr<Connection>& connection,
+                        const PeerHello& hello) {
+  handshakes_.at(connection).hello = hello;
+  TryFinishHandshake(connection);
+}
+
+void Transport::TryFinishHandshake(
+    const std::shared_ptr<Connection>& connection) {
+  const auto it = handshakes_.find(connection);
+  if (it == handshakes_.end()) return;
+  const PeerHello hello = *it->second.hello;
+  const absl::Status checked = CheckHello(hello, it->second.dialled_agent);
+  if (absl::IsUnavailable(checked)) return;  // The handshake limit bounds it.
+  if (!checked.ok()) return connection->Close(checked);
+  if (it->second.dialled_agent.empty()) connection->SendHello(OwnHello(""));
+  Adopt(*Find(hello.agent), connection);
+}
+
+void Transport::Adopt(PeerState& state,
+                      const std::shared_ptr<Connection>& connection) {
+  handshakes_.erase(connection);
+  // The peer dialled anew, so it has given up the old one.
+  if (state.connection != nullptr) {
+    state.connection->Close(absl::UnavailableError("replaced by a newer one"));
+  }
+  state.connection = connection;
+  state.dialling = false;
+  state.backoff = kFirstBackoff;
+  const Peer& peer = state.peer;
+  LOG_INFO("connected with agent {} of site {} at {}", peer.agent, peer.site,
+           connection->remote());
+  // Posted before Accept() posts the first frame.
+  asio::post(io_,
+             [this, agent = peer.agent] { events_->OnPeerConnected(agent); });
+  connection->Accept(peer.agent, &traffic_[peer.site],
+                     options_.egress.ForSite(peer.site));
+}
+
+absl::Status Transport::CheckHello(const PeerHello& hello,
+                                   const std::string& dialled_agent) const {
+  if (!hello.expected_agent.empty() && hello.expected_agent != options_.agent) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("agent ", hello.agent, " wants agent ",
+                     hello.expected_agent, " but this is ", options_.agent));
+  }
+  if (!hello.cluster_id.empty() && !cluster_id_.empty() &&
+      hello.cluster_id != cluster_id_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("agent ", hello.agent, " is of cluster ", hello.cluster_id,
+                     ", this one of ", cluster_id_));
+  }
+  if (!dialled_agent.empty() && hello.agent != dialled_agent) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "agent ", hello.agent, " answers where ", dialled_agent, " should"));
+  }
+  if (dialled_agent.empty() && hello.agent >= options_.agent) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("agent ", hello.agent, " dialled, but ", options_.agent,
+                     " is not the larger name"));
+  }
+  const auto it = peers_.find(hello.agent);
+  if (it == peers_.end() || it->second.peer.incarnation != hello.incarnation) {
+    return absl::UnavailableError("no generation names it yet");
+  }
+  return absl::OkStatus();
+}
+
+PeerHello Transport::OwnHello(const std::string& expected) const {
+  return PeerHello{.agent = options_.agent,
+                   .incarnation = options_.incarnation,
+                   .cluster_id = cluster_id_,
+                   .expected_agent = expected};
+}
+
+void Transport::OnData(Connection& connection, Frame frame) {
+  events_->OnPeerData(connection.agent(), std::move(frame));
+}
+
+void Transport::OnControl(Connection& connection, const GroupControl& control) {
+  events_->OnPeerControl(connection.agent(), control);
+}
+
+void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
+                         const absl::Status& why) {
+  const auto handshake = handshakes_.find(connection);
+  if (handshake != handshakes_.end()) {
+    LOG_DEBUG("handshake with {} failed: {}", connection->remote(),
+              std::string(why.message()));
+    PeerState* state = Find(handshake->second.dialled_agent);
+    handshakes_.erase(handshake);
+    if (state == nullptr) return;
+    state->dialling = false;
+    return RedialLater(*state);
+  }
+  PeerState* state = Find(connection->agent());
+  if (state == nullptr || state->connection != connection) return;
+  state->connection = nullptr;
+  LOG_WARN("lost the connection with agent {}: {}", connection->agent(),
+           std::string(why.message()));
+  // Posted: Close() may come from within SendControl().
+  asio::post(io_, [this, agent = connection->agent(), why] {
+    events_->OnPeerDisconnected(agent, why);
+  });
+  RedialLater(*state);
+}
+
+void Transport::TickLater() {
+  tick_timer_.expires_after(absl::ToChronoNanoseconds(options_.heartbeat));
+  tick_timer_.async_wait([this](const asio::error_code& error) {
+    if (error) return;
+    for (auto& [site, traffic] : traffic_) traffic.goodput_bytes_per_second = 0;
+    std::vector<std::shared_ptr<Connection>> connections;
+    for (const auto& [agent, state] : peers_) {
+      if (state.connection != nullptr) connections.push_back(state.connection);
+    }
+    for (const auto& connection : connections) connection->Tick();
+    TickLater();
+  });
+}
+
+}  // namespace pactrain::agent

@@ -1,0 +1,302 @@
+#include "agent/exchange/tcp/transport.h"
+
+#include <functional>
+#include <utility>
+
+#include "asio/write.hpp"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/status_matchers.h"
+#include "protocol/limits.h"
+
+namespace pactrain::agent {
+namespace {
+
+using protocol::Abort;
+using protocol::FrameHeader;
+using protocol::GroupControl;
+using protocol::Leg;
+using protocol::PeerHello;
+
+// What a transport told, in order.
+class Recorder : public TransportEvents {
+ public:
+  void OnPeerConnected(const std::string& agent) override {
+    connected.push_back(agent);
+  }
+  void OnPeerDisconnected(const std::string& agent,
+                          const absl::Status& why) override {
+    disconnected.push_back(why);
+  }
+  void OnPeerData(const std::string& agent, Frame frame) override {
+    order += 'd';
+    frames.push_back(std::move(frame));
+  }
+  void OnPeerControl(const std::string& agent,
+                     const GroupControl& control) override {
+    order += 'c';
+    controls.push_back(control);
+  }
+
+  std::vector<std::string> connected;
+  std::vector<absl::Status> disconnected;
+  std::vector<Frame> frames;
+  std::vector<GroupControl> controls;
+  std::string order;
+};
+
+class TransportTest : public ::testing::Test {
+ protected:
+  struct Node {
+    Recorder events;
+    std::unique_ptr<Transport> transport;
+    Transport::Peer AsPeer() const {
+      return {name, incarnation, site, transport->listen_address()};
+    }
+    std::string name;
+    base::Digest incarnation;
+    std::string site;
+  };
+
+  std::unique_ptr<Node> MakeNode(const std::string& name,
+                                 EgressLimits egress = {}) {
+    auto node = std::make_unique<Node>();
+    node->name = name;
+    node->incarnation = base::DigestOf(name);
+    node->site = "site-" + name;
+    Transport::Options options;
+    options.agent = name;
+    options.incarnation = node->incarnation;
+    options.egress = std::move(egress);
+    options.heartbeat = absl::Milliseconds(20);
+    auto transport = Transport::Start(io_, options, &node->events);
+    PT_CHECK(transport.ok());
+    node->transport = std::move(transport).value();
+    return node;
+  }
+
+  void Introduce(Node& a, Node& b) {
+    a.transport->SetPeers({b.AsPeer()});
+    b.transport->SetPeers({a.AsPeer()});
+    ASSERT_TRUE(RunUntil([&] {
+      return !a.events.connected.empty() && !b.events.connected.empty();
+    }));
+  }
+
+  bool RunUntil(const std::function<bool()>& done) {
+    const absl::Duration end = base::MonotonicNow() + absl::Seconds(20);
+    while (!done() && base::MonotonicNow() < end) {
+      io_.run_one_for(std::chrono::milliseconds(50));
+    }
+    return done();
+  }
+
+  static Payload MakePayload(size_t bytes, uint8_t seed) {
+    auto data = std::make_shared<std::vector<uint8_t>>(bytes);
+    for (size_t i = 0; i < bytes; ++i) {
+      (*data)[i] = static_cast<uint8_t>(seed + i);
+    }
+    return {data, absl::MakeConstSpan(*data)};
+  }
+  static FrameHeader DataHeader(uint16_t frame) {
+    FrameHeader header;
+    header.step = 7;
+    header.frame = frame;
+    header.leg = Leg::kUp;
+    return header;
+  }
+  static GroupControl AbortFor(uint64_t step) {
+    Abort abort;
+    abort.step = step;
+    return {{"job", 0}, abort};
+  }
+
+  // A peer written by hand, to send what a Transport would not.
+  asio::ip::tcp::socket DialRaw(const Node& node) {
+    asio::ip::tcp::socket socket(io_);
+    const std::string address = node.transport->listen_address();
+    const int port = std::stoi(address.substr(address.rfind(':') + 1));
+    socket.connect(
+        {asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(port)});
+    return socket;
+  }
+  static void SendRaw(asio::ip::tcp::socket& socket, const OutFrame& frame) {
+    asio::write(socket, asio::buffer(frame.header));
+    asio::write(socket, asio::buffer(frame.payload.bytes.data(),
+                                     frame.payload.bytes.size()));
+  }
+  bool RunUntilClosed(asio::ip::tcp::socket& socket) {
+    socket.non_blocking(true);
+    return RunUntil([&] {
+      char byte[4096];
+      asio::error_code error;
+      socket.read_some(asio::buffer(byte), error);
+      return error && error != asio::error::would_block;
+    });
+  }
+  static PeerHello HelloFrom(const Node& from, const Node& to) {
+    return {from.name, from.incarnation, "", to.name};
+  }
+
+  asio::io_context io_;
+};
+
+TEST_F(TransportTest, FramesArriveIntactAndInOrderBothWays) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  Introduce(*a, *b);
+  const size_t sizes[] = {0, 1, 8192, protocol::kMaxFramePayload};
+  for (uint16_t i = 0; i < 4; ++i) {
+    a->transport->SendData("b", DataHeader(i), MakePayload(sizes[i], i));
+    b->transport->SendData("a", DataHeader(i), MakePayload(sizes[i], i));
+  }
+  ASSERT_TRUE(RunUntil([&] {
+    return a->events.frames.size() == 4 && b->events.frames.size() == 4;
+  }));
+  for (const Recorder* events : {&a->events, &b->events}) {
+    for (uint16_t i = 0; i < 4; ++i) {
+      const Frame& frame = events->frames[i];
+      EXPECT_EQ(frame.header.frame, i);
+      EXPECT_EQ(frame.header.step, 7u);
+      EXPECT_EQ(absl::MakeConstSpan(frame.payload),
+                MakePayload(sizes[i], i).bytes);
+    }
+  }
+}
+
+TEST_F(TransportTest, ControlOvertakesQueuedData) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  Introduce(*a, *b);
+  for (uint16_t i = 0; i < 2000; ++i) {
+    a->transport->SendData("b", DataHeader(i), MakePayload(8192, 1));
+  }
+  a->transport->SendControl("b", AbortFor(9));
+  ASSERT_TRUE(RunUntil([&] { return b->events.order.size() == 2001; }));
+  EXPECT_LT(b->events.order.find('c'), 1000u);
+  EXPECT_EQ(b->events.controls[0], AbortFor(9));
+}
+
+TEST_F(TransportTest, DialWaitsUntilTheOtherSideKnowsThePeer) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  a->transport->SetPeers({b->AsPeer()});
+  auto raw = DialRaw(*b);  // The accept queue moves while b knows nobody.
+  ASSERT_TRUE(RunUntil([&] { return io_.poll_one() == 0; }));
+  EXPECT_TRUE(a->events.connected.empty());
+  b->transport->SetPeers({a->AsPeer()});
+  EXPECT_TRUE(RunUntil([&] { return !a->events.connected.empty(); }));
+}
+
+TEST_F(TransportTest, LostConnectionIsToldAndDialledAgain) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  Introduce(*a, *b);
+  b->transport->SetPeers({});  // b hangs up, then takes a back.
+  ASSERT_TRUE(RunUntil([&] { return !a->events.disconnected.empty(); }));
+  b->transport->SetPeers({a->AsPeer()});
+  EXPECT_TRUE(RunUntil([&] { return a->events.connected.size() == 2; }));
+}
+
+TEST_F(TransportTest, BadMagicClosesOnlyThatConnection) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  Introduce(*a, *b);
+  auto raw = DialRaw(*b);
+  asio::write(raw, asio::buffer(std::string(64, 'x')));
+  EXPECT_TRUE(RunUntilClosed(raw));
+  EXPECT_TRUE(b->transport->IsConnected("a"));
+}
+
+TEST_F(TransportTest, BadPayloadChecksumIsDataLoss) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  b->transport->SetPeers({a->AsPeer()});
+  auto raw = DialRaw(*b);
+  SendRaw(raw, OutFrame(HelloFrom(*a, *b)));
+  OutFrame damaged(DataHeader(1), MakePayload(100, 1));
+  damaged.payload = MakePayload(100, 2);
+  SendRaw(raw, damaged);
+  ASSERT_TRUE(RunUntilClosed(raw));
+  ASSERT_TRUE(RunUntil([&] { return !b->events.disconnected.empty(); }));
+  EXPECT_EQ(b->events.disconnected[0].code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(b->events.frames.empty());
+}
+
+TEST_F(TransportTest, OversizedFrameIsRefusedFromItsHeaderAlone) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  b->transport->SetPeers({a->AsPeer()});
+  auto raw = DialRaw(*b);
+  SendRaw(raw, OutFrame(HelloFrom(*a, *b)));
+  FrameHeader header = DataHeader(1);
+  header.bytes = protocol::kMaxFramePayload + 1;
+  uint8_t bytes[protocol::kHeaderBytes];
+  protocol::EncodeHeader(header, bytes);
+  asio::write(raw, asio::buffer(bytes));
+  EXPECT_TRUE(RunUntilClosed(raw));
+  ASSERT_TRUE(RunUntil([&] { return !b->events.disconnected.empty(); }));
+  EXPECT_EQ(b->events.disconnected[0].code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(TransportTest, HelloForAnotherAgentOrClusterIsRefused) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  b->transport->SetClusterId("one");
+  b->transport->SetPeers({a->AsPeer()});
+  PeerHello wrong_agent = HelloFrom(*a, *b);
+  wrong_agent.expected_agent = "c";
+  PeerHello wrong_cluster = HelloFrom(*a, *b);
+  wrong_cluster.cluster_id = "two";
+  for (const PeerHello& hello : {wrong_agent, wrong_cluster}) {
+    auto raw = DialRaw(*b);
+    SendRaw(raw, OutFrame(hello));
+    EXPECT_TRUE(RunUntilClosed(raw));
+  }
+  EXPECT_TRUE(b->events.connected.empty());
+}
+
+TEST_F(TransportTest, DataBeforeTheHelloIsRefused) {
+  auto b = MakeNode("b");
+  auto raw = DialRaw(*b);
+  SendRaw(raw, OutFrame(DataHeader(1), MakePayload(10, 1)));
+  EXPECT_TRUE(RunUntilClosed(raw));
+}
+
+TEST_F(TransportTest, ConnectionsOverTheCapAreRefused) {
+  auto b = MakeNode("b");
+  std::vector<asio::ip::tcp::socket> open;
+  for (int i = 0; i < 256; ++i) open.push_back(DialRaw(*b));
+  auto one_more = DialRaw(*b);
+  EXPECT_TRUE(RunUntilClosed(one_more));
+}
+
+TEST_F(TransportTest, BytesAreCountedPerSiteWithHeaders) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  Introduce(*a, *b);
+  const uint64_t before = b->transport->traffic().at("site-a").received_bytes;
+  a->transport->SendData("b", DataHeader(1), MakePayload(100000, 1));
+  ASSERT_TRUE(RunUntil([&] { return b->events.frames.size() == 1; }));
+  const SiteTraffic& in_b = b->transport->traffic().at("site-a");
+  EXPECT_GE(in_b.received_bytes - before, 100064u);
+  EXPECT_LT(in_b.received_bytes - before, 110000u);  // Pings come on top.
+  ASSERT_TRUE(RunUntil([&] {
+    return a->transport->traffic().at("site-b").sent_bytes > 100064;
+  }));
+}
+
+TEST_F(TransportTest, PingMeasuresTheRoundTrip) {
+  auto a = MakeNode("a"), b = MakeNode("b");
+  Introduce(*a, *b);
+  EXPECT_TRUE(RunUntil([&] {
+    return a->transport->traffic().at("site-b").rtt > absl::ZeroDuration();
+  }));
+}
+
+TEST(StartTransport, RefusesAnAddressThatIsNone) {
+  asio::io_context io;
+  Recorder events;
+  for (const char* address : {"", "127.0.0.1", "host:1", "127.0.0.1:70000"}) {
+    Transport::Options options;
+    options.listen_address = address;
+    EXPECT_THAT(Transport::Start(io, options, &events),
+                base::StatusIs(absl::StatusCode::kInvalidArgument,
+                               ::testing::HasSubstr("listen address")));
+  }
+}
+
+}  // namespace
+}  // namespace pactrain::agent
