@@ -23,7 +23,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -108,7 +107,7 @@ class TrainerState {
   //   kInvalidArgument: not attached, index out of order, a step is already
   //     complete, elements or dtype out of range, the slot is too small.
   //   Any other: the open step (or the session) has failed with it.
-  // Changes nothing on error.
+  // After an error nothing has been placed.
   Error Place(Time now, const Bucket& bucket, Placement* placement);
   // The message for a bucket that lies in the slot; `outside` is what
   // WriteBucket returned. To be called in order, once per Placement.
@@ -145,6 +144,7 @@ class TrainerState {
 
   const std::optional<wire::Attached>& attached() const { return attached_; }
   const wire::Decision& decision() const { return decision_; }
+  // The step that is open, or the one that bucket 0 will open.
   uint64_t next_step() const { return next_step_; }
   uint64_t wanted_slot_bytes() const;
   bool over() const { return !error_.ok(); }
@@ -166,9 +166,13 @@ class TrainerState {
   Event BadMessage(const std::string& what);
   Event End(Error error);
 
+  Error CheckOrder(const Bucket& bucket) const;
   Error CheckBucket(const Bucket& bucket) const;
-  void OpenStep();
+  void OpenStep(Time now);
+  void FailStep(Error error);
   Placement PlaceAt(const Bucket& bucket, uint64_t offset) const;
+  void FillReport(Time now, const wire::Committed& message,
+                  StepReport* report) const;
   std::string Violation(const Placement& placement, uint64_t outside) const;
   Time StepBound() const;
 
@@ -186,6 +190,7 @@ class TrainerState {
 
   // The open step.
   bool open_ = false;
+  uint64_t step_ = 0;
   bool complete_ = false;  // The last bucket is submitted.
   uint32_t attempt_ = 1;
   bool dense_ = false;
@@ -193,14 +198,13 @@ class TrainerState {
   uint64_t dense_end_ = 0;  // The same if all were dense.
   std::vector<Placement>
       placements_;  // By bucket; of the last step until reopened.
-  std::vector<Placement> resubmits_;
   Time last_progress_ = {};
   Time last_submit_ = {};
   std::optional<Outcome> outcome_;
   bool fetchable_ = false;  // placements_ are those of a committed step.
 
-  // Said about next_step_ before it is opened.
-  std::optional<wire::Resubmit> early_resubmit_;
+  // Said about the next step before it is opened.
+  uint32_t early_resubmit_attempt_ = 0;  // 0: none.
   std::optional<Error> early_failure_;
   Error last_failure_;  // Of the step before, until the next is opened.
 };

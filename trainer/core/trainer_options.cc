@@ -1,0 +1,86 @@
+#include <string>
+
+#include "trainer/core/text.h"
+#include "trainer/core/trainer_state.h"
+
+namespace pactrain::trainer {
+namespace {
+
+constexpr uint32_t kMaxRanks = 1024;  // As protocol/limits.h.
+constexpr uint32_t kMaxModels = 16;
+
+// Enough for all elements, however they are cut into buckets.
+uint64_t EnoughSlotBytes(uint64_t elements) {
+  return 4 * elements + wire::kSlotAlign * kMaxBuckets;
+}
+
+Error Invalid(const std::string& text) {
+  return {.code = wire::Code::kInvalidArgument, .text = text};
+}
+
+Error CheckName(const std::string& field, const std::string& value) {
+  if (value.size() < wire::kNameBytes &&
+      value.find('\0') == std::string::npos) {
+    return {};
+  }
+  return Invalid(field + " has " + std::to_string(value.size()) +
+                 " characters, allowed are " +
+                 std::to_string(wire::kNameBytes - 1) + ".\nShorten it.");
+}
+
+Error CheckRange(const std::string& field, uint64_t value, uint64_t low,
+                 uint64_t high) {
+  if (value >= low && value <= high) return {};
+  return Invalid(field + " is " + std::to_string(value) + ", allowed " +
+                 std::to_string(low) + " to " + std::to_string(high) +
+                 ".\nCorrect it and attach again.");
+}
+
+}  // namespace
+
+Error CheckOptions(const TrainerOptions& options) {
+  if (options.job.empty()) {
+    return Invalid("job is empty.\nName the job, equal on all ranks.");
+  }
+  for (const Error& error :
+       {CheckName("job", options.job), CheckName("site", options.site),
+        CheckName("launch", options.launch),
+        CheckRange("world_size", options.world_size, 1, kMaxRanks),
+        CheckRange("rank", options.rank, 0, options.world_size - 1ull),
+        CheckRange("model", options.model, 0, kMaxModels - 1),
+        CheckRange("elements", options.elements, 1, kMaxElements),
+        CheckRange("slot_bytes", options.slot_bytes, 0,
+                   EnoughSlotBytes(kMaxElements))}) {
+    if (!error.ok()) return error;
+  }
+  if (options.attach_timeout <= Time::zero()) {
+    return Invalid("attach_timeout is not above 0.\nGive it some seconds.");
+  }
+  return {};
+}
+
+uint64_t TrainerState::wanted_slot_bytes() const {
+  return options_.slot_bytes != 0 ? options_.slot_bytes
+                                  : EnoughSlotBytes(options_.elements);
+}
+
+wire::Hello TrainerState::MakeHello() const {
+  wire::Hello hello = {};
+  hello.header = {wire::Kind::kHello, sizeof(hello)};
+  hello.version = wire::kVersion;
+  hello.rank = options_.rank;
+  hello.world_size = options_.world_size;
+  hello.model = options_.model;
+  hello.attach_id = options_.attach_id;
+  hello.model_digest = options_.model_digest;
+  hello.elements = options_.elements;
+  hello.slot_bytes = wanted_slot_bytes();
+  hello.resume_step = options_.resume_step;
+  SetText(hello.job, options_.job);
+  SetText(hello.launch, options_.launch);
+  SetText(hello.site, options_.site);
+  SetText(hello.model_summary, options_.model_summary);
+  return hello;
+}
+
+}  // namespace pactrain::trainer

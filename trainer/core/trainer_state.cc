@@ -1,0 +1,240 @@
+// Messages, ends and deadlines; the buckets of a step are in trainer_step.cc.
+#include "trainer/core/trainer_state.h"
+
+#include <utility>
+
+#include "trainer/core/packet.h"
+#include "trainer/core/text.h"
+
+namespace pactrain::trainer {
+namespace {
+
+constexpr uint64_t kNoStep = ~uint64_t{0};
+constexpr Time kWatchdogMargin = std::chrono::seconds(2);
+
+std::string Seconds(Time time) {
+  const auto tenths =
+      std::chrono::duration_cast<std::chrono::milliseconds>(time).count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+}  // namespace
+
+TrainerState::TrainerState(TrainerOptions options, Time now)
+    : options_(std::move(options)), started_(now) {}
+
+Event TrainerState::OnMessage(Time now, const void* packet, size_t bytes) {
+  if (over()) return Event::kNone;
+  AgentPacket parsed;
+  const std::string wrong = ParsePacket(packet, bytes, &parsed);
+  if (!wrong.empty()) return BadMessage(wrong);
+  if (const auto* m = std::get_if<wire::Waiting>(&parsed)) {
+    return OnWaiting(now, *m);
+  }
+  if (const auto* m = std::get_if<wire::Attached>(&parsed)) {
+    return OnAttached(now, *m);
+  }
+  if (const auto* m = std::get_if<wire::Failed>(&parsed)) return OnFailed(*m);
+  if (!attached_.has_value()) {
+    return BadMessage("a message about a step came before Attached");
+  }
+  if (const auto* m = std::get_if<wire::Resubmit>(&parsed)) {
+    return OnResubmit(now, *m);
+  }
+  return OnCommitted(now, std::get<wire::Committed>(parsed));
+}
+
+Event TrainerState::OnWaiting(Time now, const wire::Waiting& message) {
+  last_progress_ = now;
+  if (attached_.has_value() || waiting_text_ == message.text) {
+    return Event::kNone;
+  }
+  waiting_text_ = message.text;
+  return Event::kWaiting;
+}
+
+Event TrainerState::OnAttached(Time now, const wire::Attached& message) {
+  if (attached_.has_value()) return BadMessage("Attached came twice");
+  if (message.world_size != options_.world_size) {
+    return BadMessage("Attached.world_size is " +
+                      std::to_string(message.world_size) + ", asked for was " +
+                      std::to_string(options_.world_size));
+  }
+  if (message.slot_bytes < wanted_slot_bytes() ||
+      message.result_bytes < message.slot_bytes) {
+    return BadMessage("the slot has " + std::to_string(message.slot_bytes) +
+                      " bytes and the result " +
+                      std::to_string(message.result_bytes) + ", wanted were " +
+                      std::to_string(wanted_slot_bytes()) + " each");
+  }
+  attached_ = message;
+  decision_ = message.decision;
+  next_step_ = message.base_step;
+  last_progress_ = now;
+  return Event::kAttached;
+}
+
+Event TrainerState::OnResubmit(Time now, const wire::Resubmit& message) {
+  if (message.step < next_step_) return Event::kNone;
+  if (message.step > next_step_) {
+    return BadMessage("Resubmit names step " + std::to_string(message.step) +
+                      ", the next one is " + std::to_string(next_step_));
+  }
+  if (!open_ || outcome_.has_value()) {
+    early_resubmit_attempt_ = message.attempt;
+    return Event::kNone;
+  }
+  if (message.attempt <= attempt_) return Event::kNone;
+  attempt_ = message.attempt;
+  dense_ = true;
+  last_progress_ = now;
+  return Event::kResubmit;
+}
+
+Event TrainerState::OnCommitted(Time now, const wire::Committed& message) {
+  if (message.step < next_step_) return Event::kNone;
+  if (message.step > next_step_ || !open_ || outcome_.has_value() ||
+      !complete_ || message.attempt < attempt_) {
+    return BadMessage("Committed names step " + std::to_string(message.step) +
+                      " attempt " + std::to_string(message.attempt) +
+                      ", which this trainer has not submitted");
+  }
+  if (message.world_size != options_.world_size) {
+    return BadMessage("Committed.world_size is " +
+                      std::to_string(message.world_size) + ", attached with " +
+                      std::to_string(options_.world_size));
+  }
+  outcome_.emplace();
+  FillReport(now, message, &outcome_->report);
+  decision_ = message.next;
+  ++next_step_;
+  fetchable_ = true;
+  return Event::kStepDone;
+}
+
+Event TrainerState::OnFailed(const wire::Failed& message) {
+  Error error = {.code = message.code,
+                 .text = message.text,
+                 .final = message.final != 0 || !attached_.has_value()};
+  if (error.final) return End(std::move(error));
+  if (message.step == kNoStep) {
+    if (!open_ || outcome_.has_value()) return Event::kNone;
+  } else if (message.step < next_step_) {
+    return Event::kNone;
+  } else if (message.step > next_step_) {
+    return BadMessage("Failed names step " + std::to_string(message.step) +
+                      ", the next one is " + std::to_string(next_step_));
+  } else if (!open_ || outcome_.has_value()) {
+    early_failure_ = std::move(error);
+    return Event::kNone;
+  }
+  FailStep(std::move(error));
+  return Event::kStepDone;
+}
+
+Event TrainerState::OnClosed(Time now) {
+  if (over()) return Event::kNone;
+  return End({.code = wire::Code::kAgentUnresponsive,
+              .text = "the agent at " + options_.agent +
+                      " closed the connection: it was stopped or has died.\n"
+                      "Look at the agent's log, start it again and restart the "
+                      "training from its last checkpoint."});
+}
+
+Event TrainerState::OnError(wire::Code code, const std::string& text) {
+  if (over()) return Event::kNone;
+  return End({.code = code, .text = text});
+}
+
+Event TrainerState::BadMessage(const std::string& what) {
+  return End({.code = wire::Code::kInternal,
+              .text = "the agent at " + options_.agent +
+                      " broke the protocol: " + what +
+                      ".\nCheck that agent and trainer library are of one "
+                      "version; report this if they are."});
+}
+
+Event TrainerState::End(Error error) {
+  error.final = true;
+  error_ = error;
+  if (open_ && !outcome_.has_value()) FailStep(std::move(error));
+  return Event::kOver;
+}
+
+void TrainerState::FailStep(Error error) {
+  outcome_.emplace();
+  outcome_->error = std::move(error);
+  ++next_step_;
+}
+
+Time TrainerState::StepBound() const {
+  return std::chrono::milliseconds(attached_->step_deadline_ms) +
+         kWatchdogMargin;
+}
+
+std::optional<Time> TrainerState::deadline() const {
+  if (over()) return std::nullopt;
+  if (!attached_.has_value()) return started_ + options_.attach_timeout;
+  if (!open_ || outcome_.has_value() || !complete_) return std::nullopt;
+  return last_progress_ + StepBound();
+}
+
+Event TrainerState::OnTick(Time now) {
+  const std::optional<Time> end = deadline();
+  if (!end.has_value() || now < *end) return Event::kNone;
+  if (attached_.has_value()) {
+    return End({.code = wire::Code::kAgentUnresponsive,
+                .text = "step " + std::to_string(step_) +
+                        ": no word from the agent at " + options_.agent +
+                        " for " + Seconds(StepBound()) +
+                        " (the step deadline and 2 s).\nLook at the agent's "
+                        "log, restart it and the training from its last "
+                        "checkpoint."});
+  }
+  if (waiting_text_.empty()) {
+    return End({.code = wire::Code::kAgentUnresponsive,
+                .text = "the agent at " + options_.agent +
+                        " took the connection but said nothing for " +
+                        Seconds(options_.attach_timeout) +
+                        ".\nLook at the agent's log and restart it."});
+  }
+  return End(
+      {.code = wire::Code::kCoordinatorUnavailable,
+       .text = "attach ended after " + Seconds(options_.attach_timeout) +
+               ", still " + waiting_text_ +
+               ".\nStart what is missing, or raise the attach timeout."});
+}
+
+Error TrainerState::Vote(const VoteOptions& options, wire::Vote* message) {
+  if (over()) return error_;
+  if (!attached_.has_value()) {
+    return {
+        .code = wire::Code::kInvalidArgument,
+        .text = "a mask vote before the session is attached.\nAttach first."};
+  }
+  if (options.kept_elements > options.elements ||
+      options.elements > kMaxElements) {
+    return {.code = wire::Code::kInvalidArgument,
+            .text = "the vote has " + std::to_string(options.kept_elements) +
+                    " kept of " + std::to_string(options.elements) +
+                    " elements, allowed kept <= elements <= " +
+                    std::to_string(kMaxElements) + ".\nCorrect the counts."};
+  }
+  vote_ = options;
+  *message = {};
+  message->header = {wire::Kind::kVote, sizeof(*message)};
+  message->layout_digest = options.layout_digest;
+  message->mask_digest = options.mask_digest;
+  message->kept_elements = options.kept_elements;
+  message->elements = options.elements;
+  message->steps_unchanged = options.steps_unchanged;
+  message->settle_steps = options.settle_steps;
+  message->inside_decision = options.inside_decision ? 1 : 0;
+  return {};
+}
+
+wire::Detach TrainerState::MakeDetach() const {
+  return {.header = {wire::Kind::kDetach, sizeof(wire::Detach)}};
+}
+
+}  // namespace pactrain::trainer
