@@ -1,0 +1,246 @@
+#include "coordinator/core/coordinator_state.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "protocol/limits.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+constexpr size_t kMaxGroups =
+    static_cast<size_t>(protocol::kMaxJobs) * protocol::kMaxModels;
+
+}  // namespace
+
+absl::string_view GroupPhaseName(GroupPhase phase) {
+  switch (phase) {
+    case GroupPhase::kWaiting:
+      return "waiting";
+    case GroupPhase::kRunning:
+      return "running";
+    case GroupPhase::kEnded:
+      return "ended";
+  }
+  return "unknown";
+}
+
+CoordinatorState::CoordinatorState(const Options& options,
+                                   const Identity& identity, absl::Duration now)
+    : options_(options), identity_(identity), agents_(options, now) {}
+
+absl::StatusOr<CoordinatorState> CoordinatorState::Create(
+    const Options& options, const Identity& identity,
+    const Recovered& recovered, absl::Duration now) {
+  RETURN_IF_ERROR(options.Check());
+  if (identity.term == 0 || identity.cluster_id.empty()) {
+    return absl::InvalidArgumentError(
+        "identity: term must be at least 1 and cluster_id not empty");
+  }
+  CoordinatorState state(options, identity, now);
+  for (const auto& [id, group] : recovered.groups) {
+    state.groups_.emplace(id, Group(id, options, group));
+  }
+  return state;
+}
+
+Group::Context CoordinatorState::MakeContext(absl::Duration now,
+                                             Effects& effects) const {
+  return {options_, agents_, identity_.term, read_only_, now, effects};
+}
+
+Effects CoordinatorState::OnMessage(StreamId stream,
+                                    const protocol::AgentMessage& message,
+                                    absl::Duration now) {
+  Effects effects;
+  if (const auto* hello = std::get_if<protocol::AgentHello>(&message)) {
+    OnHello(stream, *hello, now, effects);
+    return effects;
+  }
+  const Agent* agent = agents_.Hear(stream, now);
+  if (agent == nullptr) {
+    effects.closes.push_back(
+        {stream, absl::FailedPreconditionError(
+                     "the first message of a stream must be Hello")});
+    return effects;
+  }
+  Group::Context c = MakeContext(now, effects);
+  if (const auto* joined = std::get_if<protocol::TrainerJoined>(&message)) {
+    OnJoined(*agent, *joined, c);
+  } else if (const auto* left = std::get_if<protocol::TrainerLeft>(&message)) {
+    if (Group* group = FindGroup(left->group)) group->OnLeft(*agent, *left, c);
+  } else if (const auto* vote = std::get_if<protocol::MaskVote>(&message)) {
+    if (Group* group = FindGroup(vote->group)) group->OnVote(*agent, *vote, c);
+  } else if (const auto* answer =
+                 std::get_if<protocol::PrepareAnswer>(&message)) {
+    if (Group* group = FindGroup(answer->group))
+      group->OnAnswer(*agent, *answer, c);
+  } else if (const auto* report = std::get_if<protocol::StepReport>(&message)) {
+    if (Group* group = FindGroup(report->group))
+      group->OnReport(*agent, *report, c);
+  }
+  return effects;
+}
+
+absl::Status CoordinatorState::CheckHello(
+    const protocol::AgentHello& hello) const {
+  if (!hello.cluster_id.empty() && hello.cluster_id != identity_.cluster_id) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "agent '", hello.agent, "' belongs to cluster ", hello.cluster_id,
+        ", this coordinator is of cluster ", identity_.cluster_id,
+        ": point the agent at its own coordinator, or restart it to join this "
+        "one"));
+  }
+  if (hello.highest_term > identity_.term) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "agent '", hello.agent, "' has seen term ", hello.highest_term,
+        ", this coordinator has term ", identity_.term,
+        ": it is an old one or runs on an old copy of the state directory; "
+        "stop it"));
+  }
+  return absl::OkStatus();
+}
+
+void CoordinatorState::OnHello(StreamId stream,
+                               const protocol::AgentHello& hello,
+                               absl::Duration now, Effects& effects) {
+  absl::Status status = CheckHello(hello);
+  if (status.ok()) {
+    auto admission = agents_.Admit(stream, hello, now);
+    if (admission.ok() && admission->replaced != 0) {
+      effects.closes.push_back(
+          {admission->replaced,
+           absl::AbortedError("the agent opened a newer stream")});
+    }
+    status = admission.status();
+  }
+  if (!status.ok()) {
+    effects.Warn(std::string(status.message()));
+    if (agents_.Hear(stream, now) != nullptr) Drop(stream, now, effects);
+    effects.closes.push_back({stream, std::move(status)});
+    return;
+  }
+  effects.sends.push_back(
+      {stream, protocol::Welcome{identity_.cluster_id, identity_.term,
+                                 options_.heartbeat_interval}});
+  effects.Log(absl::StrCat("agent '", hello.agent, "' of site '", hello.site,
+                           "' at ", hello.data_address, " connected"));
+  Group::Context c = MakeContext(now, effects);
+  const Agent& agent = *agents_.Find(hello.agent);
+  for (auto& [id, group] : groups_) group.OnAgentConnected(agent, c);
+}
+
+void CoordinatorState::OnJoined(const Agent& agent,
+                                const protocol::TrainerJoined& joined,
+                                Group::Context& c) {
+  auto it = groups_.find(joined.group);
+  if (it == groups_.end()) {
+    absl::Status room = MakeRoom(joined.group, c);
+    if (!room.ok()) {
+      c.effects.Warn(std::string(room.message()));
+      c.effects.sends.push_back(
+          {agent.stream,
+           protocol::JoinRefused{joined.group, joined.trainer.rank,
+                                 joined.trainer.attach_id,
+                                 std::string(room.message())}});
+      return;
+    }
+    it = groups_.emplace(joined.group, Group(joined.group, options_)).first;
+  }
+  it->second.OnJoined(agent, joined, c);
+}
+
+absl::Status CoordinatorState::MakeRoom(const protocol::GroupId& id,
+                                        Group::Context& c) {
+  std::set<std::string> live_jobs;
+  auto oldest = groups_.end();
+  for (auto it = groups_.begin(); it != groups_.end(); ++it) {
+    if (!it->second.idle(c)) {
+      live_jobs.insert(it->first.job);
+    } else if (oldest == groups_.end() ||
+               it->second.ended_at() < oldest->second.ended_at()) {
+      oldest = it;
+    }
+  }
+  if (!live_jobs.contains(id.job) &&
+      live_jobs.size() >= static_cast<size_t>(protocol::kMaxJobs)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "job '", id.job, "' would be one more than the ", protocol::kMaxJobs,
+        " jobs that this coordinator serves at once"));
+  }
+  if (groups_.size() < kMaxGroups || oldest == groups_.end())
+    return absl::OkStatus();
+  if (c.read_only && oldest->second.ever_formed()) {
+    return absl::UnavailableError(
+        "the coordinator's journal cannot be written; see its log");
+  }
+  if (oldest->second.ever_formed()) {
+    c.effects.records.push_back(GroupForgotten{oldest->first});
+  }
+  groups_.erase(oldest);
+  return absl::OkStatus();
+}
+
+void CoordinatorState::Drop(StreamId stream, absl::Duration now,
+                            Effects& effects) {
+  const Agent* agent = agents_.Disconnect(stream, now);
+  if (agent == nullptr) return;
+  for (auto& [id, group] : groups_) group.OnAgentDisconnected(*agent);
+}
+
+Effects CoordinatorState::OnStreamClosed(StreamId stream,
+                                         const std::string& reason,
+                                         absl::Duration now) {
+  Effects effects;
+  if (const Agent* agent = agents_.Hear(stream, now)) {
+    effects.Warn(
+        absl::StrCat("agent '", agent->name, "' lost its stream: ", reason));
+    Drop(stream, now, effects);
+  }
+  return effects;
+}
+
+Effects CoordinatorState::Tick(absl::Duration now) {
+  Effects effects;
+  for (StreamId stream : agents_.Silent(now)) {
+    absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+        "no heartbeat for ", absl::FormatDuration(options_.agent_timeout)));
+    // Not Hear(): the agent was silent.
+    effects.Warn(absl::StrCat("closing a silent stream: ", status.message()));
+    Drop(stream, now, effects);
+    effects.closes.push_back({stream, std::move(status)});
+  }
+  agents_.ForgetGone(options_.gone_after, now);
+  Group::Context c = MakeContext(now, effects);
+  for (auto it = groups_.begin(); it != groups_.end();) {
+    it->second.Tick(c);
+    // Trainers that waited and left leave nothing behind.
+    it = !it->second.ever_formed() && it->second.idle(c) ? groups_.erase(it)
+                                                         : ++it;
+  }
+  return effects;
+}
+
+Group* CoordinatorState::FindGroup(const protocol::GroupId& id) {
+  auto it = groups_.find(id);
+  return it == groups_.end() ? nullptr : &it->second;
+}
+
+StateSnapshot CoordinatorState::Snapshot(absl::Duration now) const {
+  StateSnapshot snapshot;
+  snapshot.cluster_id = identity_.cluster_id;
+  snapshot.term = identity_.term;
+  snapshot.read_only = read_only_;
+  for (const auto& [name, agent] : agents_.all()) {
+    snapshot.agents.push_back({name, agent.site, agent.connected()});
+  }
+  Effects unused;
+  const Group::Context c = MakeContext(now, unused);
+  for (const auto& [id, group] : groups_)
+    snapshot.groups.push_back(group.Snapshot(c));
+  return snapshot;
+}
+
+}  // namespace pactrain::coordinator

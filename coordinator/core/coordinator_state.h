@@ -1,0 +1,93 @@
+// Everything the coordinator decides: who trains together (generations), what
+// travels (decisions) and along which plan, for all groups of all jobs.
+//
+// Rules:
+//   - Terms, generation numbers and decision versions only go up.
+//   - A generation is formed only from all ranks 0..world_size-1 of one launch,
+//     and only when no trainer of the group's last generation can still be
+//     there.
+//   - A running generation ends only when one of its trainers leaves or one of
+//     its agents comes back as another process; a broken stream ends nothing.
+//   - Soft state (streams, joins, votes, reports) is rebuilt from what agents
+//     repeat after Hello; what `records` name survives a restart.
+//   - Groups do not influence each other.
+//
+// Pure: no I/O, clock, threads or logging. Thread-compatible. Copyable.
+#ifndef PACTRAIN_COORDINATOR_CORE_COORDINATOR_STATE_H_
+#define PACTRAIN_COORDINATOR_CORE_COORDINATOR_STATE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/core/agents.h"
+#include "coordinator/core/effects.h"
+#include "coordinator/core/group.h"
+#include "coordinator/core/journal_record.h"
+#include "coordinator/core/options.h"
+#include "coordinator/core/snapshot.h"
+#include "protocol/control.h"
+
+namespace pactrain::coordinator {
+
+class CoordinatorState {
+ public:
+  struct Identity {
+    std::string cluster_id;  // 32 hex digits, made once per state directory.
+    uint64_t term = 0;       // Of this run, durable; >= 1.
+  };
+  // Takes up where `recovered` ends. `now` is monotonic time since any start.
+  // InvalidArgument: an option is out of range, or the links are not one tree.
+  static absl::StatusOr<CoordinatorState> Create(const Options& options,
+                                                 const Identity& identity,
+                                                 const Recovered& recovered,
+                                                 absl::Duration now);
+
+  // A message from an agent, already checked against limits.h. The first of a
+  // stream must be AgentHello; anything wrong with it closes the stream.
+  Effects OnMessage(StreamId stream, const protocol::AgentMessage& message,
+                    absl::Duration now);
+  // The stream is gone; unknown streams (closed by an effect before) are
+  // ignored.
+  Effects OnStreamClosed(StreamId stream, const std::string& reason,
+                         absl::Duration now);
+  // To be called at least every heartbeat interval.
+  Effects Tick(absl::Duration now);
+
+  // While read-only (the journal cannot be written) no effects hold records:
+  // nothing is formed, decided or ended; running generations go on.
+  void SetReadOnly(bool read_only) { read_only_ = read_only; }
+
+  StateSnapshot Snapshot(absl::Duration now) const;
+
+ private:
+  CoordinatorState(const Options& options, const Identity& identity,
+                   absl::Duration now);
+
+  Group::Context MakeContext(absl::Duration now, Effects& effects) const;
+  absl::Status CheckHello(const protocol::AgentHello& hello) const;
+  void OnHello(StreamId stream, const protocol::AgentHello& hello,
+               absl::Duration now, Effects& effects);
+  void OnJoined(const Agent& agent, const protocol::TrainerJoined& joined,
+                Group::Context& c);
+  // Null: no such group.
+  Group* FindGroup(const protocol::GroupId& id);
+  // Lets a new group in; may forget one that ended long ago.
+  // ResourceExhausted: too many live jobs. Unavailable: read-only.
+  absl::Status MakeRoom(const protocol::GroupId& id, Group::Context& c);
+  // The agent of this stream has none any more.
+  void Drop(StreamId stream, absl::Duration now, Effects& effects);
+
+  Options options_;
+  Identity identity_;
+  bool read_only_ = false;
+  Agents agents_;
+  std::map<protocol::GroupId, Group> groups_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_COORDINATOR_STATE_H_

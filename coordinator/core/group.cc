@@ -1,0 +1,315 @@
+#include "coordinator/core/group.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/planner.h"
+#include "coordinator/core/policy.h"
+#include "coordinator/core/rank_list.h"
+
+namespace pactrain::coordinator {
+
+using protocol::EndGeneration;
+using protocol::Generation;
+using protocol::GroupWaiting;
+using protocol::JoinRefused;
+using protocol::Member;
+using protocol::StartGeneration;
+using protocol::TrainerJoined;
+
+Group::Group(const protocol::GroupId& id, const Options& options)
+    : id_(id), membership_(options.refusal_time) {}
+
+Group::Group(const protocol::GroupId& id, const Options& options,
+             const Recovered::Group& recovered)
+    : id_(id),
+      membership_(options.refusal_time),
+      generation_(recovered.generation),
+      ended_(recovered.ended),
+      end_reason_(recovered.end_reason),
+      seats_(recovered.generation, /*present=*/false),
+      reserved_step_(recovered.reserved_step),
+      votes_(recovered.generation.world_size),
+      decisions_(recovered) {}
+
+const Member* Group::FindMember(const Agent& agent) const {
+  if (!generation_) return nullptr;
+  for (const Member& member : generation_->members) {
+    if (member.agent == agent.name && member.incarnation == agent.incarnation) {
+      return &member;
+    }
+  }
+  return nullptr;
+}
+
+void Group::SendToMembers(const protocol::CoordinatorMessage& message,
+                          Context& c) {
+  for (const Member& member : generation_->members) {
+    const Agent* agent = c.agents.Find(member.agent);
+    if (agent != nullptr && agent->connected() &&
+        agent->incarnation == member.incarnation) {
+      c.effects.sends.push_back({agent->stream, message});
+    }
+  }
+}
+
+std::string Group::SeatText(uint32_t rank) const {
+  for (const Member& member : generation_->members) {
+    if (std::count(member.ranks.begin(), member.ranks.end(), rank) > 0) {
+      return absl::StrCat("rank ", rank, " (agent '", member.agent, "', site '",
+                          member.site, "')");
+    }
+  }
+  return absl::StrCat("rank ", rank);
+}
+
+void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
+                     Context& c) {
+  const protocol::Trainer& trainer = joined.trainer;
+  if (generation_ && seats_.Find(trainer.rank, trainer.attach_id) != nullptr) {
+    Rejoin(agent, joined, c);
+  } else if (joined.generation == 0) {
+    Enlist(agent, trainer, c);
+  } else {
+    // Of a generation that is over for us, or that another history formed.
+    c.effects.sends.push_back(
+        {agent.stream,
+         EndGeneration{
+             id_, joined.generation,
+             absl::StrCat("rank ", trainer.rank, " has no place in generation ",
+                          joined.generation, " any more")}});
+  }
+}
+
+void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
+                   Context& c) {
+  seats_.Confirm(joined.trainer.rank, joined.trainer.attach_id);
+  if (ended_) {
+    c.effects.sends.push_back(
+        {agent.stream, EndGeneration{id_, generation_->number, end_reason_}});
+  } else if (joined.generation == 0) {
+    c.effects.sends.push_back({agent.stream, StartGeneration{*generation_}});
+  }
+}
+
+void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
+                   Context& c) {
+  const Candidate candidate{trainer, agent.name, agent.site};
+  if (ended_) seats_.Replace(agent.name, trainer.rank);
+  Refuse(membership_.Join(candidate, c.now), c);
+  TryForm(c);
+  const std::string reason = WaitingReason(c);
+  if (membership_.AgentNames().contains(agent.name) &&
+      waiting_told_[agent.name] != reason) {
+    waiting_told_[agent.name] = reason;
+    c.effects.sends.push_back({agent.stream, GroupWaiting{id_, reason}});
+  }
+}
+
+void Group::Refuse(const std::vector<Membership::Refusal>& refusals,
+                   Context& c) {
+  for (const Membership::Refusal& refusal : refusals) {
+    const Candidate& candidate = refusal.candidate;
+    const Agent* agent = c.agents.Find(candidate.agent);
+    if (agent == nullptr || !agent->connected()) continue;
+    c.effects.sends.push_back(
+        {agent->stream,
+         JoinRefused{id_, candidate.trainer.rank, candidate.trainer.attach_id,
+                     refusal.reason}});
+  }
+  if (!refusals.empty()) {
+    c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": refused ",
+                                refusals.size(),
+                                " trainers: ", refusals.front().reason));
+  }
+}
+
+void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
+                   Context& c) {
+  if (membership_.Leave(left.rank, left.attach_id)) return;
+  if (!generation_ || !seats_.Leave(left.rank, left.attach_id)) return;
+  if (ended_) {
+    TryForm(c);
+  } else if (left.reason != "detached") {
+    End(absl::StrCat(SeatText(left.rank), " left: ", left.reason), c);
+  } else if (seats_.AllLeft()) {
+    End("all trainers detached", c);
+  } else if (!detached_at_) {
+    // The others may still be handed the last step's result.
+    detached_at_ = c.now;
+  }
+}
+
+void Group::OnAgentConnected(const Agent& agent, Context& c) {
+  membership_.DropAgent(agent.name);
+  waiting_told_.erase(agent.name);
+  const std::vector<uint32_t> lost = seats_.OnAgentConnected(agent, c.now);
+  if (!running()) return;
+  if (!lost.empty()) {
+    End(absl::StrCat("agent '", agent.name, "' (site '", agent.site,
+                     "') was restarted, which lost ", RankList(lost)),
+        c);
+  } else if (decisions_.prepared() && FindMember(agent) != nullptr) {
+    c.effects.sends.push_back(
+        {agent.stream,
+         protocol::Prepare{id_, generation_->number, *decisions_.prepared()}});
+  }
+}
+
+void Group::OnAgentDisconnected(const Agent& agent) {
+  membership_.DropAgent(agent.name);
+  waiting_told_.erase(agent.name);
+}
+
+void Group::Tick(Context& c) {
+  const std::vector<uint32_t> lost =
+      seats_.Expire(c.agents, c.options.rejoin_timeout, c.now);
+  if (running()) {
+    if (end_due_) {
+      End(*end_due_, c);
+    } else if (!lost.empty()) {
+      End(absl::StrCat(
+              SeatText(lost.front()),
+              " was not named again when its agent's stream was opened anew"),
+          c);
+    } else if (detached_at_ &&
+               c.now - *detached_at_ >= c.options.detach_grace) {
+      End("a trainer detached while others still train", c);
+    }
+  }
+  TryForm(c);
+  Decide(c);
+  SendWaiting(c);
+}
+
+void Group::TryForm(Context& c) {
+  const Launch* launch = membership_.Complete();
+  if (launch == nullptr || c.read_only) return;
+  if (generation_ && seats_.FirstHeld(c.agents, c.options.gone_after, c.now))
+    return;
+  if (running()) {
+    const std::string name = launch->name;
+    End(absl::StrCat("launch '", name, "' takes over: no agent of launch '",
+                     generation_->launch, "' has been heard for ",
+                     absl::FormatDuration(c.options.gone_after)),
+        c);
+    return;  // End() formed it.
+  }
+  Form(membership_.Take(launch->name), c);
+}
+
+Generation Group::MakeGeneration(const Launch& launch, Context& c) const {
+  Generation generation;
+  generation.group = id_;
+  generation.term = c.term;
+  generation.number = generation_ ? generation_->number + 1 : 1;
+  generation.world_size = launch.world_size();
+  generation.launch = launch.name;
+  generation.base_step = NextStep();
+  std::map<std::pair<std::string, std::string>, Member> members;
+  std::set<std::string> sites;
+  for (const auto& [rank, candidate] : launch.by_rank) {
+    const Agent& agent = *c.agents.Find(candidate.agent);
+    Member& member = members[{agent.site, agent.name}];
+    member.agent = agent.name;
+    member.incarnation = agent.incarnation;
+    member.site = agent.site;
+    member.data_address = agent.data_address;
+    member.ranks.push_back(rank);
+    member.attach_ids.push_back(candidate.trainer.attach_id);
+    sites.insert(agent.site);
+    generation.base_step =
+        std::max(generation.base_step, candidate.trainer.resume_step);
+  }
+  for (auto& [key, member] : members)
+    generation.members.push_back(std::move(member));
+  generation.sites.assign(sites.begin(), sites.end());
+  generation.plan = MakePlan(generation.sites, c.options.links);
+  return generation;
+}
+
+void Group::Form(const Launch& launch, Context& c) {
+  Generation generation = MakeGeneration(launch, c);
+  generation.decision = decisions_.Start(FullDecision(
+      c.options, absl::StrCat("generation ", generation.number,
+                              " starts FULL: no mask set is agreed yet")));
+  seats_ = Seats(generation, /*present=*/true);
+  votes_ = MaskVotes(generation.world_size);
+  mask_state_ = MaskState::kMissing;
+  last_equal_ = {};
+  logged_mask_ = logged_layout_ = {};
+  refused_.reset();
+  progress_ = {};
+  reserved_step_ = generation.base_step;
+  detached_at_.reset();
+  end_due_.reset();
+  ended_ = false;
+  for (const Member& member : generation.members)
+    waiting_told_.erase(member.agent);
+  generation_ = std::move(generation);
+  c.effects.records.push_back(GenerationFormed{*generation_});
+  SendToMembers(StartGeneration{*generation_}, c);
+  c.effects.Log(absl::StrCat(
+      "job ", id_.ToString(), ": generation ", generation_->number,
+      " of launch '", generation_->launch, "' with ", generation_->world_size,
+      " trainers at ", generation_->members.size(), " agents in ",
+      generation_->sites.size(), " sites from step ", generation_->base_step));
+}
+
+void Group::End(const std::string& reason, Context& c) {
+  if (c.read_only) {
+    end_due_ = reason;
+    return;
+  }
+  ended_ = true;
+  end_due_.reset();
+  end_reason_ = reason;
+  ended_at_ = c.now;
+  decisions_.Revoke();
+  c.effects.records.push_back(
+      GenerationEnded{id_, generation_->number, reason, NextStep()});
+  SendToMembers(EndGeneration{id_, generation_->number, reason}, c);
+  c.effects.Log(absl::StrCat("job ", id_.ToString(), ": generation ",
+                             generation_->number, " ended: ", reason));
+  TryForm(c);
+}
+
+uint64_t Group::NextStep() const {
+  if (progress_.committed_count() > 0) return progress_.committed_step() + 1;
+  if (progress_.any()) return generation_->base_step;
+  return reserved_step_;
+}
+
+std::string Group::WaitingReason(const Context& c) const {
+  const Launch* launch = membership_.Complete();
+  if (launch == nullptr) return membership_.WaitingReason();
+  if (c.read_only)
+    return "the coordinator's journal cannot be written; see its log";
+  const Seats::Seat* held =
+      generation_ ? seats_.FirstHeld(c.agents, c.options.gone_after, c.now)
+                  : nullptr;
+  if (held == nullptr) return "forming a generation";
+  return absl::StrCat("waiting for ", SeatText(held->rank), " of launch '",
+                      generation_->launch, "' to end: generation ",
+                      generation_->number, ended_ ? " is over" : " still runs");
+}
+
+void Group::SendWaiting(Context& c) {
+  if (membership_.empty()) return;
+  const std::string reason = WaitingReason(c);
+  for (const std::string& name : membership_.AgentNames()) {
+    std::string& told = waiting_told_[name];
+    if (told == reason) continue;
+    told = reason;
+    c.effects.sends.push_back(
+        {c.agents.Find(name)->stream, GroupWaiting{id_, reason}});
+  }
+}
+
+bool Group::idle(const Context& c) const {
+  return membership_.empty() && !running() &&
+         seats_.FirstHeld(c.agents, c.options.gone_after, c.now) == nullptr;
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,130 @@
+// One group: its waiting trainers, its generation and its decisions.
+//
+// Rules: as in coordinator_state.h. While `read_only` nothing is formed,
+// decided or ended; what was due is done when the journal can be written again.
+//
+// Pure. Thread-compatible. Copyable.
+#ifndef PACTRAIN_COORDINATOR_CORE_GROUP_H_
+#define PACTRAIN_COORDINATOR_CORE_GROUP_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/core/agents.h"
+#include "coordinator/core/decisions.h"
+#include "coordinator/core/effects.h"
+#include "coordinator/core/journal_record.h"
+#include "coordinator/core/mask_votes.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/options.h"
+#include "coordinator/core/progress.h"
+#include "coordinator/core/seats.h"
+#include "coordinator/core/snapshot.h"
+#include "protocol/control.h"
+
+namespace pactrain::coordinator {
+
+class Group {
+ public:
+  // What surrounds one step of the core.
+  struct Context {
+    const Options& options;
+    const Agents& agents;
+    uint64_t term = 0;
+    bool read_only = false;
+    absl::Duration now;
+    Effects& effects;
+  };
+
+  Group(const protocol::GroupId& id, const Options& options);
+  Group(const protocol::GroupId& id, const Options& options,
+        const Recovered::Group& recovered);
+
+  // The agent's word about its trainers. Messages that no longer fit (an older
+  // generation, a trainer that left) are answered with what the agent missed.
+  void OnJoined(const Agent& agent, const protocol::TrainerJoined& joined,
+                Context& c);
+  void OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
+              Context& c);
+  void OnVote(const Agent& agent, const protocol::MaskVote& vote, Context& c);
+  void OnAnswer(const Agent& agent, const protocol::PrepareAnswer& answer,
+                Context& c);
+  void OnReport(const Agent& agent, const protocol::StepReport& report,
+                Context& c);
+
+  // The agent opened a stream, maybe as another process than before.
+  void OnAgentConnected(const Agent& agent, Context& c);
+  void OnAgentDisconnected(const Agent& agent);
+  void Tick(Context& c);
+
+  // Nobody waits, and no trainer of a generation can still be there.
+  bool idle(const Context& c) const;
+  bool ever_formed() const { return generation_.has_value(); }
+  absl::Duration ended_at() const { return ended_at_; }
+  GroupSnapshot Snapshot(const Context& c) const;
+
+ private:
+  bool running() const { return generation_.has_value() && !ended_; }
+
+  // group.cc: membership.
+  void Rejoin(const Agent& agent, const protocol::TrainerJoined& joined,
+              Context& c);
+  void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);
+  void Refuse(const std::vector<Membership::Refusal>& refusals, Context& c);
+  void TryForm(Context& c);
+  void Form(const Launch& launch, Context& c);
+  protocol::Generation MakeGeneration(const Launch& launch, Context& c) const;
+  void End(const std::string& reason, Context& c);
+  std::string SeatText(uint32_t rank) const;
+  std::string WaitingReason(const Context& c) const;
+  void SendWaiting(Context& c);
+  uint64_t NextStep() const;
+  void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
+  // Null: no member of the generation by name and process.
+  const protocol::Member* FindMember(const Agent& agent) const;
+
+  // group_decisions.cc: what travels.
+  void Decide(Context& c);
+  void NoteMasks(const MaskAgreement& masks, Context& c);
+  void Prepare(protocol::Decision decision, Context& c);
+  void Revoke(const std::string& reason, Context& c);
+  std::string RunningReason(const Context& c) const;
+
+  protocol::GroupId id_;
+  Membership membership_;
+  std::map<std::string, std::string> waiting_told_;  // Agent -> reason.
+
+  std::optional<protocol::Generation> generation_;  // The newest.
+  bool ended_ = false;
+  std::string end_reason_;
+  absl::Duration ended_at_;
+  // Due when the journal can be written.
+  std::optional<std::string> end_due_;
+  // When the first trainer of the generation detached in peace.
+  std::optional<absl::Duration> detached_at_;
+  Seats seats_;
+  Progress progress_;
+  uint64_t reserved_step_ = 0;
+
+  MaskVotes votes_{0};
+  MaskState mask_state_ = MaskState::kMissing;
+  MaskAgreement last_equal_;  // The newest equal votes.
+  protocol::Digest logged_mask_, logged_layout_;
+  Decisions decisions_;
+  // The prepared decision that an agent refused: not tried again until a vote
+  // says something new or an epoch has passed.
+  struct Refused {
+    protocol::Decision decision;
+    uint64_t step = 0;
+  };
+  std::optional<Refused> refused_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_GROUP_H_

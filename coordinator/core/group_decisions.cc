@@ -1,0 +1,184 @@
+// What travels: mask votes in, decisions out.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/group.h"
+#include "coordinator/core/policy.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+// Steps are reserved in the journal this far ahead, and again when fewer than
+// half are left, so that reports cost a write once in many steps only.
+constexpr uint64_t kReserveSteps = 1000;
+
+}  // namespace
+
+using protocol::Decision;
+
+void Group::OnVote(const Agent& agent, const protocol::MaskVote& vote,
+                   Context& c) {
+  if (!running() || vote.generation != generation_->number) return;
+  const protocol::Member* member = FindMember(agent);
+  if (member == nullptr ||
+      std::count(member->ranks.begin(), member->ranks.end(), vote.rank) == 0) {
+    c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": agent '", agent.name,
+                                "' sent a mask vote of rank ", vote.rank,
+                                ", which is not its own; ignored"));
+    return;
+  }
+  const absl::StatusOr<bool> changed =
+      votes_.Add(vote, progress_.committed_count());
+  if (changed.ok() && *changed) refused_.reset();
+  Decide(c);
+}
+
+void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
+                     Context& c) {
+  if (!generation_ || report.generation != generation_->number) return;
+  if (FindMember(agent) == nullptr) return;
+  progress_.Add(agent.name, agent.site, report);
+  // After the end the exact step is known better than it was when logged.
+  const uint64_t ahead = ended_ ? 0 : kReserveSteps;
+  if (!c.read_only && reserved_step_ < NextStep() + ahead / 2) {
+    reserved_step_ = NextStep() + ahead;
+    c.effects.records.push_back(StepsReserved{id_, reserved_step_});
+  }
+  if (!running()) return;
+  if (decisions_.SetInForce(progress_.version_in_force())) {
+    const Decision& now = decisions_.in_force();
+    c.effects.Log(absl::StrCat("job ", id_.ToString(), ": decision ",
+                               now.version, " (", protocol::ModeName(now.mode),
+                               " ", protocol::CodecName(now.codec),
+                               ") is in force: ", now.reason));
+  }
+  Decide(c);
+}
+
+void Group::OnAnswer(const Agent& agent, const protocol::PrepareAnswer& answer,
+                     Context& c) {
+  if (!running() || answer.generation != generation_->number) return;
+  const auto& prepared = decisions_.prepared();
+  if (!prepared || prepared->version != answer.version || answer.accepted)
+    return;
+  if (FindMember(agent) == nullptr || c.read_only) return;
+  refused_ = Refused{*prepared, progress_.committed_count()};
+  Revoke(absl::StrCat("agent '", agent.name, "' (site '", agent.site,
+                      "') refused it: ", answer.reason),
+         c);
+  Decide(c);
+}
+
+void Group::NoteMasks(const MaskAgreement& masks, Context& c) {
+  if (masks.state == MaskState::kSettling ||
+      masks.state == MaskState::kStable) {
+    last_equal_ = masks;
+  }
+  if (masks.state != mask_state_) {
+    mask_state_ = masks.state;
+    c.effects.Log(absl::StrCat("job ", id_.ToString(), ": ", masks.reason));
+  }
+  if (masks.state == MaskState::kStable &&
+      (masks.mask_digest != logged_mask_ ||
+       masks.layout_digest != logged_layout_)) {
+    logged_mask_ = masks.mask_digest;
+    logged_layout_ = masks.layout_digest;
+    c.effects.records.push_back(MaskSetStable{
+        id_, generation_->number, masks.mask_digest, masks.layout_digest,
+        masks.kept_elements, masks.elements});
+  }
+}
+
+void Group::Decide(Context& c) {
+  if (!running() || c.read_only) return;
+  const uint64_t step = progress_.committed_count();
+  NoteMasks(votes_.Evaluate(step), c);
+  std::optional<Decision> wanted =
+      Choose(c.options, decisions_.aim(), votes_, step);
+  if (!wanted) return;
+  if (refused_ && SameContent(*wanted, refused_->decision) &&
+      step < refused_->step + c.options.epoch_steps) {
+    // Not again so soon; but what is in force must not make every step dense.
+    const Decision& now = decisions_.in_force();
+    if (now.mode == protocol::Mode::kFull ||
+        !votes_.OutsideOf(now.mask_digest, now.layout_digest)) {
+      return;
+    }
+    wanted = FullDecision(c.options,
+                          "the new mask set was refused and is not inside "
+                          "the agreed one");
+  }
+  if (SameContent(*wanted, decisions_.aim())) return;
+  if (decisions_.prepared() && SameContent(*wanted, decisions_.in_force())) {
+    Revoke(wanted->reason, c);
+  } else {
+    Prepare(std::move(*wanted), c);
+  }
+}
+
+void Group::Prepare(Decision wanted, Context& c) {
+  const Decision& decision = decisions_.Prepare(std::move(wanted));
+  c.effects.records.push_back(DecisionMade{id_, generation_->number, decision});
+  SendToMembers(protocol::Prepare{id_, generation_->number, decision}, c);
+  c.effects.Log(absl::StrCat(
+      "job ", id_.ToString(), ": prepares decision ", decision.version, " (",
+      protocol::ModeName(decision.mode), " ",
+      protocol::CodecName(decision.codec), "): ", decision.reason));
+}
+
+void Group::Revoke(const std::string& reason, Context& c) {
+  const uint64_t version = decisions_.prepared()->version;
+  decisions_.Revoke();
+  c.effects.records.push_back(
+      DecisionRevoked{id_, generation_->number, version, reason});
+  SendToMembers(protocol::Revoke{id_, generation_->number, version}, c);
+  c.effects.Log(absl::StrCat("job ", id_.ToString(), ": revokes decision ",
+                             version, ": ", reason));
+}
+
+std::string Group::RunningReason(const Context& c) const {
+  std::string text = votes_.Evaluate(progress_.committed_count()).reason;
+  std::vector<std::string> silent;
+  for (const protocol::Member& member : generation_->members) {
+    const Agent* agent = c.agents.Find(member.agent);
+    if (agent == nullptr || !agent->connected()) {
+      silent.push_back(absl::StrCat("'", member.agent, "'"));
+    }
+  }
+  if (!silent.empty()) {
+    absl::StrAppend(&text, "; no stream from ", silent.size(), " agents (",
+                    absl::StrJoin(silent, ", "), "), the generation goes on");
+  }
+  if (end_due_) absl::StrAppend(&text, "; to be ended: ", *end_due_);
+  return text;
+}
+
+GroupSnapshot Group::Snapshot(const Context& c) const {
+  GroupSnapshot s;
+  s.group = id_;
+  s.generation = generation_;
+  if (running()) {
+    s.phase = GroupPhase::kRunning;
+    s.reason = RunningReason(c);
+    s.in_force = decisions_.in_force();
+    s.prepared = decisions_.prepared();
+  } else if (generation_ && membership_.empty()) {
+    s.phase = GroupPhase::kEnded;
+    s.reason = end_reason_;
+  } else {
+    s.phase = GroupPhase::kWaiting;
+    s.reason = WaitingReason(c);
+  }
+  s.history = decisions_.history();
+  s.committed_step = progress_.committed_step();
+  s.committed_count = progress_.committed_count();
+  s.failed_attempts = progress_.failed_attempts();
+  s.step_seconds = progress_.step_seconds();
+  s.kept_elements = last_equal_.kept_elements;
+  s.elements = last_equal_.elements;
+  s.links = progress_.Links();
+  return s;
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,55 @@
+#include "coordinator/core/journal_record.h"
+
+#include <algorithm>
+
+namespace pactrain::coordinator {
+namespace {
+
+void Remember(Recovered::Group& group, const protocol::Decision& decision) {
+  group.history.insert(group.history.begin(), decision);
+  if (group.history.size() > kMaxHistory) group.history.pop_back();
+  group.last_version = std::max(group.last_version, decision.version);
+}
+
+struct Applier {
+  std::map<protocol::GroupId, Recovered::Group>& groups;
+
+  void operator()(const GenerationFormed& r) {
+    Recovered::Group& group = groups[r.generation.group];
+    group.generation = r.generation;
+    group.ended = false;
+    group.end_reason.clear();
+    group.prepared.reset();
+    group.reserved_step = std::max(group.reserved_step, r.generation.base_step);
+    Remember(group, r.generation.decision);
+  }
+  void operator()(const GenerationEnded& r) {
+    Recovered::Group& group = groups[r.group];
+    group.ended = true;
+    group.end_reason = r.reason;
+    group.prepared.reset();
+    // Exact where reports told it, so that no numbers are skipped needlessly.
+    group.reserved_step = r.next_step;
+  }
+  void operator()(const DecisionMade& r) {
+    Recovered::Group& group = groups[r.group];
+    group.prepared = r.decision;
+    Remember(group, r.decision);
+  }
+  void operator()(const DecisionRevoked& r) {
+    groups[r.group].prepared.reset();
+  }
+  void operator()(const MaskSetStable&) {}
+  void operator()(const StepsReserved& r) {
+    groups[r.group].reserved_step = r.step;
+  }
+  void operator()(const GroupForgotten& r) { groups.erase(r.group); }
+};
+
+}  // namespace
+
+void Recovered::Apply(const JournalRecord& record) {
+  std::visit(Applier{groups}, record);
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,94 @@
+// What the coordinator makes durable, and the state that reading it back gives.
+//
+// Plain values. `Recovered` is a fold of all records in order, so a journal in
+// memory, in SQLite or in the simulator recovers the same state.
+#ifndef PACTRAIN_COORDINATOR_CORE_JOURNAL_RECORD_H_
+#define PACTRAIN_COORDINATOR_CORE_JOURNAL_RECORD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "protocol/types.h"
+
+namespace pactrain::coordinator {
+
+// Decisions of a group that are kept, newest first.
+inline constexpr size_t kMaxHistory = 20;
+
+// A generation with its first decision.
+struct GenerationFormed {
+  protocol::Generation generation;
+};
+
+struct GenerationEnded {
+  protocol::GroupId group;
+  uint64_t generation = 0;
+  std::string reason;
+  uint64_t next_step = 0;  // First step that no report of it has named.
+};
+
+struct DecisionMade {
+  protocol::GroupId group;
+  uint64_t generation = 0;
+  protocol::Decision decision;
+};
+
+struct DecisionRevoked {
+  protocol::GroupId group;
+  uint64_t generation = 0;
+  uint64_t version = 0;
+  std::string reason;
+};
+
+// All trainers of a generation settled on this mask set.
+struct MaskSetStable {
+  protocol::GroupId group;
+  uint64_t generation = 0;
+  protocol::Digest mask_digest;
+  protocol::Digest layout_digest;
+  uint64_t kept_elements = 0;
+  uint64_t elements = 0;
+};
+
+// Steps below `step` may have been used: a generation formed without any report
+// from its predecessor starts here, so that steps never go back.
+struct StepsReserved {
+  protocol::GroupId group;
+  uint64_t step = 0;
+};
+
+// The group's state is dropped to make room; it ended long ago.
+struct GroupForgotten {
+  protocol::GroupId group;
+};
+
+using JournalRecord =
+    std::variant<GenerationFormed, GenerationEnded, DecisionMade,
+                 DecisionRevoked, MaskSetStable, StepsReserved, GroupForgotten>;
+
+// What survives a restart.
+struct Recovered {
+  struct Group {
+    protocol::Generation generation;  // The newest.
+    bool ended = false;
+    std::string end_reason;
+    // Newest first, at most kMaxHistory, over generations; revoked ones too.
+    std::vector<protocol::Decision> history;
+    // The newest decision of `generation` if it was prepared, not revoked.
+    std::optional<protocol::Decision> prepared;
+    uint64_t last_version = 0;
+    uint64_t reserved_step = 0;
+  };
+  std::map<protocol::GroupId, Group> groups;
+
+  void Apply(const JournalRecord& record);
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_JOURNAL_RECORD_H_

@@ -1,0 +1,67 @@
+// Finds the mask set that all trainers of a generation have settled on.
+//
+// A trainer's newest vote counts. The mask set is stable once every trainer has
+// voted for the same mask set and bucket layout, each for at least its own
+// settle_steps; any other vote starts anew.
+//
+// Pure. Thread-compatible. Copyable.
+#ifndef PACTRAIN_COORDINATOR_CORE_MASK_VOTES_H_
+#define PACTRAIN_COORDINATOR_CORE_MASK_VOTES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "protocol/control.h"
+
+namespace pactrain::coordinator {
+
+enum class MaskState {
+  kMissing,   // Not all trainers have voted.
+  kNone,      // All have, and none has masks.
+  kUnequal,   // Mask sets or layouts differ.
+  kSettling,  // Equal, not old enough everywhere.
+  kStable,
+};
+
+struct MaskAgreement {
+  MaskState state = MaskState::kMissing;
+  // The rest up to `reason` is set for kSettling and kStable.
+  protocol::Digest mask_digest;
+  protocol::Digest layout_digest;
+  uint64_t kept_elements = 0;
+  uint64_t elements = 0;
+  uint64_t unequal_steps = 0;  // Steps since the votes became unequal.
+  std::string reason;          // "mask sets of ranks 0 and 3 differ"
+};
+
+class MaskVotes {
+ public:
+  explicit MaskVotes(uint32_t world_size) : votes_(world_size) {}
+
+  // Counts a vote made after `step` committed steps. True: it says something
+  // new (another mask set or layout than this trainer's last vote).
+  // InvalidArgument: `vote.rank` is not below the world size.
+  absl::StatusOr<bool> Add(const protocol::MaskVote& vote, uint64_t step);
+
+  // What the votes say after `step` committed steps.
+  MaskAgreement Evaluate(uint64_t step) const;
+
+  // A trainer whose newest mask set is neither the one with these digests nor
+  // inside it. Nothing: there is none.
+  std::optional<uint32_t> OutsideOf(
+      const protocol::Digest& mask_digest,
+      const protocol::Digest& layout_digest) const;
+
+ private:
+  std::optional<std::string> Difference() const;
+
+  std::vector<std::optional<protocol::MaskVote>> votes_;  // By rank.
+  std::optional<uint64_t> unequal_since_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_MASK_VOTES_H_

@@ -1,0 +1,183 @@
+#include "coordinator/core/membership.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/rank_list.h"
+#include "protocol/limits.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+std::string Where(const Candidate& c) {
+  return absl::StrCat("rank ", c.trainer.rank, " (agent '", c.agent,
+                      "', site '", c.site, "')");
+}
+
+std::string MissingRanks(const Launch& launch) {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < launch.world_size(); ++rank) {
+    if (!launch.by_rank.contains(rank)) missing.push_back(rank);
+  }
+  return absl::StrCat(RankList(missing), " of ", launch.world_size());
+}
+
+// Why the two can never be of one generation.
+std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b) {
+  if (a.trainer.world_size != b.trainer.world_size) {
+    return absl::StrCat("world_size differs: ", Where(a), " has ",
+                        a.trainer.world_size, ", ", Where(b), " has ",
+                        b.trainer.world_size,
+                        "; start all ranks with the same world_size");
+  }
+  if (a.trainer.model_digest != b.trainer.model_digest) {
+    return absl::StrCat(
+        "models differ: ", Where(a), " has ", a.trainer.model_summary, " [",
+        a.trainer.model_digest.Short(), "], ", Where(b), " has ",
+        b.trainer.model_summary, " [", b.trainer.model_digest.Short(),
+        "]; all ranks must train one model (names, shapes and "
+        "dtypes of its parameters)");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<Membership::Refusal> Membership::Join(const Candidate& candidate,
+                                                  absl::Duration now) {
+  const std::string& name = candidate.trainer.launch;
+  if (refused_ && refused_->name == name && now < refused_->until) {
+    return {{candidate, refused_->reason}};
+  }
+  auto launch = std::find_if(launches_.begin(), launches_.end(),
+                             [&](const Launch& l) { return l.name == name; });
+  if (launch == launches_.end()) {
+    if (launches_.size() >= kMaxLaunches) {
+      return {{candidate,
+               absl::StrCat(
+                   "launch '", name, "': ", kMaxLaunches,
+                   " other launches of this job wait already; all trainers "
+                   "of one run must name the same launch")}};
+    }
+    launches_.push_back({name, {{candidate.trainer.rank, candidate}}});
+    return {};
+  }
+  const Candidate& first = launch->by_rank.begin()->second;
+  if (auto reason = WhyApart(first, candidate)) {
+    return RefuseLaunch(candidate, *reason, now);
+  }
+  if (auto reason = WhyNot(*launch, candidate)) return {{candidate, *reason}};
+  launch->by_rank[candidate.trainer.rank] = candidate;
+  return {};
+}
+
+std::optional<std::string> Membership::WhyNot(
+    const Launch& launch, const Candidate& candidate) const {
+  auto same = launch.by_rank.find(candidate.trainer.rank);
+  if (same != launch.by_rank.end() &&
+      same->second.trainer.attach_id != candidate.trainer.attach_id) {
+    return absl::StrCat(Where(candidate),
+                        " is attached already: ", Where(same->second),
+                        "; ranks must be unique over all sites of a job");
+  }
+  std::set<std::string> agents = {candidate.agent}, sites = {candidate.site};
+  int beside = 0;
+  for (const auto& [rank, other] : launch.by_rank) {
+    agents.insert(other.agent);
+    sites.insert(other.site);
+    beside += other.agent == candidate.agent && rank != candidate.trainer.rank;
+  }
+  if (beside >= protocol::kMaxTrainersPerAgent) {
+    return absl::StrCat(Where(candidate), " is one more than the ",
+                        protocol::kMaxTrainersPerAgent,
+                        " trainers that one agent may have in a job");
+  }
+  if (agents.size() > protocol::kMaxAgents) {
+    return absl::StrCat(Where(candidate), " is at one agent more than the ",
+                        protocol::kMaxAgents, " that a job may have");
+  }
+  if (sites.size() > protocol::kMaxSites) {
+    return absl::StrCat(Where(candidate), " is in one site more than the ",
+                        protocol::kMaxSites, " that a job may have");
+  }
+  return std::nullopt;
+}
+
+std::vector<Membership::Refusal> Membership::RefuseLaunch(
+    const Candidate& newcomer, const std::string& reason, absl::Duration now) {
+  Launch launch = Take(newcomer.trainer.launch);
+  std::vector<Refusal> refusals = {{newcomer, reason}};
+  for (const auto& [rank, other] : launch.by_rank) {
+    // An equal attach_id is the newcomer's own earlier word.
+    if (other.trainer.attach_id == newcomer.trainer.attach_id) continue;
+    refusals.push_back({other, reason});
+  }
+  refused_ = RefusedLaunch{launch.name, reason, now + refusal_time_};
+  return refusals;
+}
+
+bool Membership::Leave(uint32_t rank, const protocol::Digest& attach_id) {
+  for (auto launch = launches_.begin(); launch != launches_.end(); ++launch) {
+    auto it = launch->by_rank.find(rank);
+    if (it == launch->by_rank.end() ||
+        it->second.trainer.attach_id != attach_id) {
+      continue;
+    }
+    launch->by_rank.erase(it);
+    if (launch->by_rank.empty()) launches_.erase(launch);
+    return true;
+  }
+  return false;
+}
+
+void Membership::DropAgent(const std::string& agent) {
+  for (Launch& launch : launches_) {
+    std::erase_if(launch.by_rank, [&](const auto& entry) {
+      return entry.second.agent == agent;
+    });
+  }
+  std::erase_if(launches_, [](const Launch& l) { return l.by_rank.empty(); });
+}
+
+Launch Membership::Take(const std::string& name) {
+  for (auto launch = launches_.begin(); launch != launches_.end(); ++launch) {
+    if (launch->name != name) continue;
+    Launch taken = std::move(*launch);
+    launches_.erase(launch);
+    return taken;
+  }
+  return {name, {}};
+}
+
+const Launch* Membership::Complete() const {
+  for (const Launch& launch : launches_) {
+    if (launch.complete()) return &launch;
+  }
+  return nullptr;
+}
+
+std::set<std::string> Membership::AgentNames() const {
+  std::set<std::string> names;
+  for (const Launch& launch : launches_) {
+    for (const auto& [rank, candidate] : launch.by_rank)
+      names.insert(candidate.agent);
+  }
+  return names;
+}
+
+std::string Membership::WaitingReason() const {
+  if (launches_.empty()) return "waiting for trainers to attach";
+  if (launches_.size() == 1) {
+    return absl::StrCat("waiting for ", MissingRanks(launches_[0]));
+  }
+  std::vector<std::string> parts;
+  for (const Launch& launch : launches_) {
+    parts.push_back(absl::StrCat("launch '", launch.name, "' lacks ",
+                                 MissingRanks(launch)));
+  }
+  return absl::StrCat(absl::StrJoin(parts, ", "),
+                      ": all trainers of one run must name the same launch");
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,92 @@
+// The trainers of a group that wait for a generation, by launch.
+//
+// Every trainer waits in the launch that started it. A launch is complete when
+// all ranks 0..world_size-1 are there; trainers that cannot train together are
+// refused with both sides named.
+//
+// Pure. Thread-compatible. Copyable.
+#ifndef PACTRAIN_COORDINATOR_CORE_MEMBERSHIP_H_
+#define PACTRAIN_COORDINATOR_CORE_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/core/agents.h"
+#include "protocol/types.h"
+
+namespace pactrain::coordinator {
+
+struct Candidate {
+  protocol::Trainer trainer;
+  std::string agent;
+  std::string site;
+};
+
+struct Launch {
+  std::string name;
+  std::map<uint32_t, Candidate> by_rank;
+
+  uint32_t world_size() const {
+    return by_rank.begin()->second.trainer.world_size;
+  }
+  bool complete() const { return by_rank.size() == world_size(); }
+};
+
+class Membership {
+ public:
+  // Launches of a group that may wait at once.
+  static constexpr size_t kMaxLaunches = 4;
+
+  explicit Membership(absl::Duration refusal_time)
+      : refusal_time_(refusal_time) {}
+
+  struct Refusal {
+    Candidate candidate;
+    std::string reason;
+  };
+  // Adds a trainer; repeating an equal one changes nothing. Returns who is
+  // refused: nobody, the newcomer (its rank is taken, a limit), or everyone of
+  // its launch (world size or model differ: it could never become complete).
+  std::vector<Refusal> Join(const Candidate& candidate, absl::Duration now);
+
+  // False: no such trainer waits.
+  bool Leave(uint32_t rank, const protocol::Digest& attach_id);
+  void DropAgent(const std::string& agent);
+  // Removes and returns a launch that waits.
+  Launch Take(const std::string& launch);
+
+  // The launch that has waited longest among the complete ones. Null: none is.
+  const Launch* Complete() const;
+  bool empty() const { return launches_.empty(); }
+  // Agents with a waiting trainer.
+  std::set<std::string> AgentNames() const;
+  // "waiting for ranks 2, 3 of 4".
+  std::string WaitingReason() const;
+
+ private:
+  std::optional<std::string> WhyNot(const Launch& launch,
+                                    const Candidate& candidate) const;
+  std::vector<Refusal> RefuseLaunch(const Candidate& newcomer,
+                                    const std::string& reason,
+                                    absl::Duration now);
+
+  absl::Duration refusal_time_;
+  std::vector<Launch> launches_;  // In order of arrival; none is empty.
+  // The launch refused last; later trainers of it get the same answer for a
+  // while.
+  struct RefusedLaunch {
+    std::string name;
+    std::string reason;
+    absl::Duration until;
+  };
+  std::optional<RefusedLaunch> refused_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_MEMBERSHIP_H_

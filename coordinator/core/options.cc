@@ -1,0 +1,32 @@
+#include "coordinator/core/options.h"
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/planner.h"
+
+namespace pactrain::coordinator {
+
+absl::Status Options::Check() const {
+  if (epoch_steps < 1 || epoch_steps > 1'000'000) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "epoch_steps is ", epoch_steps, "; 1 to 1000000 is allowed"));
+  }
+  if (heartbeat_interval < absl::Milliseconds(10) ||
+      heartbeat_interval > absl::Seconds(10)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "heartbeat_interval is ", absl::FormatDuration(heartbeat_interval),
+        "; 10ms to 10s is allowed"));
+  }
+  if (agent_timeout <= heartbeat_interval) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("agent_timeout is ", absl::FormatDuration(agent_timeout),
+                     "; it must be longer than heartbeat_interval, which is ",
+                     absl::FormatDuration(heartbeat_interval)));
+  }
+  if (max_agents < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_agents is ", max_agents, "; at least 1 is needed"));
+  }
+  return CheckLinks(links);
+}
+
+}  // namespace pactrain::coordinator

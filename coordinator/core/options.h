@@ -1,0 +1,43 @@
+// Settings of the coordinator's core. Plain values.
+#ifndef PACTRAIN_COORDINATOR_CORE_OPTIONS_H_
+#define PACTRAIN_COORDINATOR_CORE_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "protocol/types.h"
+
+namespace pactrain::coordinator {
+
+struct Options {
+  protocol::Codec codec = protocol::Codec::kFp32;
+  // Steps for which unequal mask votes may keep a COMPACTED decision; 1..1e6.
+  uint32_t epoch_steps = 50;
+  // Pairs of sites joined by a link. Empty: all sites hang on a common core.
+  std::vector<std::pair<std::string, std::string>> links;
+  // Told to agents; 10 ms..10 s.
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  // A stream that is silent this long is closed; > heartbeat_interval.
+  absl::Duration agent_timeout = absl::Seconds(3);
+  // A trainer that its agent has not named again this long after a new stream
+  // was opened is gone.
+  absl::Duration rejoin_timeout = absl::Seconds(3);
+  // An agent without a stream for this long does not hold back a new launch.
+  absl::Duration gone_after = absl::Seconds(10);
+  // The others of a generation may go on this long after the first detached.
+  absl::Duration detach_grace = absl::Seconds(5);
+  // A launch that cannot form (models differ) is refused this long.
+  absl::Duration refusal_time = absl::Seconds(60);
+  int max_agents = 1024;  // With a stream.
+
+  // InvalidArgument: names the field, what it is and what is allowed.
+  absl::Status Check() const;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_OPTIONS_H_

@@ -1,0 +1,146 @@
+#include "coordinator/core/planner.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "protocol/limits.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using protocol::Plan;
+using Graph = std::map<std::string, std::vector<std::string>>;
+
+Graph ToGraph(const Links& links) {
+  Graph graph;
+  for (const auto& [a, b] : links) {
+    graph[a].push_back(b);
+    graph[b].push_back(a);
+  }
+  return graph;
+}
+
+// A walk over the tree from one site: every site with its distance and the
+// nearest of `sites` (an index) on the way back to the start.
+struct Reached {
+  int hops = 0;
+  int above = 0;
+};
+
+void Walk(const Graph& graph, const std::vector<std::string>& sites,
+          const std::string& at, const std::string& from, Reached reached,
+          std::map<std::string, Reached>& out) {
+  out[at] = reached;
+  const auto here = std::find(sites.begin(), sites.end(), at);
+  Reached next{reached.hops + 1, reached.above};
+  if (here != sites.end()) next.above = static_cast<int>(here - sites.begin());
+  for (const std::string& neighbour : graph.at(at)) {
+    if (neighbour != from) Walk(graph, sites, neighbour, at, next, out);
+  }
+}
+
+std::map<std::string, Reached> WalkFrom(const Graph& graph,
+                                        const std::vector<std::string>& sites,
+                                        int root) {
+  std::map<std::string, Reached> reached;
+  Walk(graph, sites, sites[root], "", {0, root}, reached);
+  return reached;
+}
+
+// The linked site from which the farthest other one is nearest; -1: none is
+// linked.
+int Centre(const Graph& graph, const std::vector<std::string>& sites) {
+  std::tuple<int, int, int> best = {0, 0, -1};
+  for (int s = 0; s < static_cast<int>(sites.size()); ++s) {
+    if (!graph.contains(sites[s])) continue;
+    const auto reached = WalkFrom(graph, sites, s);
+    int farthest = 0, total = 0;
+    for (const std::string& site : sites) {
+      auto it = reached.find(site);
+      if (it == reached.end()) continue;
+      farthest = std::max(farthest, it->second.hops);
+      total += it->second.hops;
+    }
+    const std::tuple<int, int, int> score = {farthest, total, s};
+    if (std::get<2>(best) < 0 || score < best) best = score;
+  }
+  return std::get<2>(best);
+}
+
+Plan::Tree LinkTree(const Graph& graph, const std::vector<std::string>& sites,
+                    int root) {
+  const auto reached = WalkFrom(graph, sites, root);
+  Plan::Tree tree;
+  for (const std::string& site : sites) {
+    auto it = reached.find(site);
+    tree.parent.push_back(
+        static_cast<uint16_t>(it == reached.end() ? root : it->second.above));
+  }
+  return tree;
+}
+
+}  // namespace
+
+absl::Status CheckLinks(const Links& links) {
+  std::set<std::string> seen;
+  for (const auto& [a, b] : links) {
+    RETURN_IF_ERROR(protocol::CheckName("site in links", a));
+    RETURN_IF_ERROR(protocol::CheckName("site in links", b));
+    if (a == b) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("links: '", a, "-", b, "' joins a site with itself"));
+    }
+    seen.insert(a);
+    seen.insert(b);
+  }
+  if (seen.size() > protocol::kMaxSites) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("links name ", seen.size(), " sites; at most ",
+                     protocol::kMaxSites, " are allowed"));
+  }
+  if (links.empty()) return absl::OkStatus();
+  // As many links as sites less one, and all reached: a tree.
+  std::set<std::string> reached = {links[0].first};
+  for (size_t round = 0; round < links.size(); ++round) {
+    for (const auto& [a, b] : links) {
+      if (reached.contains(a) || reached.contains(b)) {
+        reached.insert(a);
+        reached.insert(b);
+      }
+    }
+  }
+  if (reached.size() != seen.size() || links.size() != seen.size() - 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "links: ", links.size(), " links over ", seen.size(),
+        " sites are not one tree (no ring, no part left out); sites on "
+        "a common core need no links"));
+  }
+  return absl::OkStatus();
+}
+
+Plan MakePlan(const std::vector<std::string>& sites, const Links& links) {
+  PT_CHECK(!sites.empty());
+  Plan plan;
+  if (sites.size() == 2) {
+    plan.swap = true;
+    return plan;
+  }
+  const Graph graph = ToGraph(links);
+  const int centre = Centre(graph, sites);
+  if (centre >= 0) {
+    plan.trees.push_back(LinkTree(graph, sites, centre));
+    return plan;
+  }
+  for (size_t root = 0; root < sites.size(); ++root) {
+    plan.trees.push_back(
+        {std::vector<uint16_t>(sites.size(), static_cast<uint16_t>(root))});
+  }
+  return plan;
+}
+
+}  // namespace pactrain::coordinator

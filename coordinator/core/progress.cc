@@ -1,0 +1,33 @@
+#include "coordinator/core/progress.h"
+
+#include <algorithm>
+
+namespace pactrain::coordinator {
+
+void Progress::Add(const std::string& agent, const std::string& site,
+                   const protocol::StepReport& report) {
+  if (report.committed_count > 0) {
+    committed_step_ = std::max(committed_step_, report.committed_step);
+    committed_count_ = std::max(committed_count_, report.committed_count);
+  }
+  failed_attempts_ = std::max(failed_attempts_, report.failed_attempts);
+  version_in_force_ = std::max(version_in_force_, report.decision_version);
+  if (report.step_seconds > 0) step_seconds_ = report.step_seconds;
+  std::vector<LinkSnapshot>& links = links_[agent];
+  links.clear();
+  for (const protocol::StepReport::Link& link : report.links) {
+    links.push_back({agent, site, link.peer_site, link.sent_bytes,
+                     link.received_bytes, link.goodput_bytes_per_second,
+                     link.rtt_seconds});
+  }
+}
+
+std::vector<LinkSnapshot> Progress::Links() const {
+  std::vector<LinkSnapshot> all;
+  for (const auto& [agent, links] : links_) {
+    all.insert(all.end(), links.begin(), links.end());
+  }
+  return all;
+}
+
+}  // namespace pactrain::coordinator

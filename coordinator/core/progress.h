@@ -1,0 +1,44 @@
+// How far a generation has come, from its agents' step reports (telemetry: lost
+// and repeated freely, never durable).
+//
+// Pure. Thread-compatible. Copyable.
+#ifndef PACTRAIN_COORDINATOR_CORE_PROGRESS_H_
+#define PACTRAIN_COORDINATOR_CORE_PROGRESS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/snapshot.h"
+#include "protocol/control.h"
+
+namespace pactrain::coordinator {
+
+class Progress {
+ public:
+  // The newest report of an agent (a member of the generation) counts.
+  void Add(const std::string& agent, const std::string& site,
+           const protocol::StepReport& report);
+
+  // A commit is a commit of all: the agent that is farthest ahead counts.
+  uint64_t committed_step() const { return committed_step_; }
+  uint64_t committed_count() const { return committed_count_; }
+  uint64_t failed_attempts() const { return failed_attempts_; }
+  uint64_t version_in_force() const { return version_in_force_; }
+  double step_seconds() const { return step_seconds_; }
+  bool any() const { return !links_.empty(); }
+  std::vector<LinkSnapshot> Links() const;
+
+ private:
+  uint64_t committed_step_ = 0;
+  uint64_t committed_count_ = 0;
+  uint64_t failed_attempts_ = 0;
+  uint64_t version_in_force_ = 0;
+  double step_seconds_ = 0;
+  std::map<std::string, std::vector<LinkSnapshot>> links_;  // By agent.
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_PROGRESS_H_

@@ -1,0 +1,102 @@
+#include "coordinator/core/seats.h"
+
+#include <algorithm>
+
+namespace pactrain::coordinator {
+
+Seats::Seats(const protocol::Generation& generation, bool present)
+    : members_(generation.members) {
+  for (size_t m = 0; m < members_.size(); ++m) {
+    for (size_t i = 0; i < members_[m].ranks.size(); ++i) {
+      seats_.push_back({members_[m].ranks[i], members_[m].attach_ids[i], m,
+                        present ? State::kPresent : State::kAwaited,
+                        absl::ZeroDuration()});
+    }
+  }
+  std::sort(seats_.begin(), seats_.end(),
+            [](const Seat& a, const Seat& b) { return a.rank < b.rank; });
+}
+
+const Seats::Seat* Seats::Find(uint32_t rank,
+                               const protocol::Digest& attach_id) const {
+  if (rank >= seats_.size() || seats_[rank].attach_id != attach_id)
+    return nullptr;
+  return &seats_[rank];
+}
+
+bool Seats::Confirm(uint32_t rank, const protocol::Digest& attach_id) {
+  const Seat* seat = Find(rank, attach_id);
+  if (seat == nullptr || seat->state == State::kLeft) return false;
+  seats_[rank].state = State::kPresent;
+  return true;
+}
+
+bool Seats::Leave(uint32_t rank, const protocol::Digest& attach_id) {
+  const Seat* seat = Find(rank, attach_id);
+  if (seat == nullptr || seat->state == State::kLeft) return false;
+  seats_[rank].state = State::kLeft;
+  return true;
+}
+
+void Seats::Replace(const std::string& agent, uint32_t rank) {
+  if (rank < seats_.size() && MemberOf(seats_[rank]).agent == agent) {
+    seats_[rank].state = State::kLeft;
+  }
+}
+
+std::vector<uint32_t> Seats::OnAgentConnected(const Agent& agent,
+                                              absl::Duration now) {
+  std::vector<uint32_t> lost;
+  for (Seat& seat : seats_) {
+    if (MemberOf(seat).agent != agent.name || seat.state == State::kLeft)
+      continue;
+    if (MemberOf(seat).incarnation == agent.incarnation) {
+      seat.state = State::kAwaited;
+      seat.awaited_since = now;
+    } else {
+      seat.state = State::kLeft;
+      lost.push_back(seat.rank);
+    }
+  }
+  return lost;
+}
+
+std::vector<uint32_t> Seats::Expire(const Agents& agents,
+                                    absl::Duration timeout,
+                                    absl::Duration now) {
+  std::vector<uint32_t> lost;
+  for (Seat& seat : seats_) {
+    if (seat.state != State::kAwaited) continue;
+    const Agent* agent = agents.Find(MemberOf(seat).agent);
+    if (agent == nullptr || !agent->connected()) continue;
+    if (now - seat.awaited_since <= timeout) continue;
+    seat.state = State::kLeft;
+    lost.push_back(seat.rank);
+  }
+  return lost;
+}
+
+const Seats::Seat* Seats::FirstHeld(const Agents& agents,
+                                    absl::Duration gone_after,
+                                    absl::Duration now) const {
+  for (const Seat& seat : seats_) {
+    if (seat.state == State::kLeft) continue;
+    const protocol::Member& member = MemberOf(seat);
+    if (!agents.IsGone(member.agent, member.incarnation, gone_after, now)) {
+      return &seat;
+    }
+  }
+  return nullptr;
+}
+
+bool Seats::AllLeft() const {
+  return std::all_of(seats_.begin(), seats_.end(),
+                     [](const Seat& s) { return s.state == State::kLeft; });
+}
+
+bool Seats::HasAgent(const std::string& agent) const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [&](const auto& m) { return m.agent == agent; });
+}
+
+}  // namespace pactrain::coordinator

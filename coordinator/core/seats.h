@@ -1,0 +1,77 @@
+// Who of a formed generation is still there.
+//
+// Every trainer has a seat. A seat is left for good when its agent says so,
+// when the agent comes back as another process, or when the agent opened a new
+// stream and did not name the trainer again in time. A broken stream alone
+// frees no seat.
+//
+// Pure. Thread-compatible. Copyable.
+#ifndef PACTRAIN_COORDINATOR_CORE_SEATS_H_
+#define PACTRAIN_COORDINATOR_CORE_SEATS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/core/agents.h"
+#include "protocol/types.h"
+
+namespace pactrain::coordinator {
+
+class Seats {
+ public:
+  enum class State {
+    kPresent,
+    kAwaited,  // To be named again by its agent since a new stream was opened.
+    kLeft,
+  };
+  struct Seat {
+    uint32_t rank = 0;
+    protocol::Digest attach_id;
+    size_t member = 0;  // Index into `members`.
+    State state = State::kPresent;
+    absl::Duration awaited_since;
+  };
+
+  Seats() = default;
+  // `present` false: after a restart, when no agent has been heard yet.
+  Seats(const protocol::Generation& generation, bool present);
+
+  // Null: no such trainer in this generation.
+  const Seat* Find(uint32_t rank, const protocol::Digest& attach_id) const;
+  // The trainer is (still) there. False: it is not of this generation, or left.
+  bool Confirm(uint32_t rank, const protocol::Digest& attach_id);
+  // False: it is not of this generation, or left already.
+  bool Leave(uint32_t rank, const protocol::Digest& attach_id);
+  // `agent` attached a new trainer for `rank`: the old one of an ended
+  // generation is gone.
+  void Replace(const std::string& agent, uint32_t rank);
+
+  // An agent opened a stream: its trainers must be named again; with another
+  // incarnation they are gone. Returns the ranks that were lost by it.
+  std::vector<uint32_t> OnAgentConnected(const Agent& agent,
+                                         absl::Duration now);
+  // Ranks that became lost because they were not named again in time.
+  std::vector<uint32_t> Expire(const Agents& agents, absl::Duration timeout,
+                               absl::Duration now);
+
+  // The first seat whose trainer may still be there. Null: all are gone.
+  const Seat* FirstHeld(const Agents& agents, absl::Duration gone_after,
+                        absl::Duration now) const;
+  bool AllLeft() const;
+  bool HasAgent(const std::string& agent) const;
+  const protocol::Member& MemberOf(const Seat& seat) const {
+    return members_[seat.member];
+  }
+  const std::vector<protocol::Member>& members() const { return members_; }
+
+ private:
+  std::vector<protocol::Member> members_;
+  std::vector<Seat> seats_;  // By rank.
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_SEATS_H_

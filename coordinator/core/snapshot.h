@@ -1,0 +1,64 @@
+// What the coordinator knows, for the admin service and the metrics.
+//
+// Plain values, made by CoordinatorState::Snapshot().
+#ifndef PACTRAIN_COORDINATOR_CORE_SNAPSHOT_H_
+#define PACTRAIN_COORDINATOR_CORE_SNAPSHOT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "protocol/types.h"
+
+namespace pactrain::coordinator {
+
+enum class GroupPhase { kWaiting, kRunning, kEnded };
+absl::string_view GroupPhaseName(GroupPhase phase);  // "waiting", ...
+
+// One direction of a link as one agent last measured it.
+struct LinkSnapshot {
+  std::string agent;
+  std::string site;
+  std::string peer_site;
+  uint64_t sent_bytes = 0;
+  uint64_t received_bytes = 0;
+  double goodput_bytes_per_second = 0;
+  double rtt_seconds = 0;
+};
+
+struct GroupSnapshot {
+  protocol::GroupId group;
+  GroupPhase phase = GroupPhase::kWaiting;
+  std::string reason;
+  std::optional<protocol::Generation> generation;
+  std::optional<protocol::Decision> in_force;
+  std::optional<protocol::Decision> prepared;
+  std::vector<protocol::Decision> history;  // Newest first.
+  uint64_t committed_step = 0;
+  uint64_t committed_count = 0;
+  uint64_t failed_attempts = 0;
+  double step_seconds = 0;
+  uint64_t kept_elements = 0;  // Of the newest equal mask votes; 0 of 0: none.
+  uint64_t elements = 0;
+  std::vector<LinkSnapshot> links;
+};
+
+struct AgentSnapshot {
+  std::string agent;
+  std::string site;
+  bool connected = false;
+};
+
+struct StateSnapshot {
+  std::string cluster_id;
+  uint64_t term = 0;
+  bool read_only = false;
+  std::vector<AgentSnapshot> agents;
+  std::vector<GroupSnapshot> groups;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_SNAPSHOT_H_
