@@ -1,0 +1,111 @@
+#include "base/net.h"
+
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+
+namespace pactrain::base {
+namespace {
+
+absl::Status Malformed(absl::string_view text, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("address '", text, "' ", what,
+                   "; host:port is needed, like 127.0.0.1:7070"));
+}
+
+bool IsIpv4(const std::string& host, in_addr* out) {
+  return inet_pton(AF_INET, host.c_str(), out) == 1;
+}
+
+bool IsIpv6(const std::string& host, in6_addr* out) {
+  return inet_pton(AF_INET6, host.c_str(), out) == 1;
+}
+
+std::string NamespaceOf(const char* path) {
+  char target[64];
+  const ssize_t n = readlink(path, target, sizeof target);
+  return n > 0 ? std::string(target, n) : std::string();
+}
+
+}  // namespace
+
+std::string HostPort::ToString() const {
+  return host.find(':') == std::string::npos
+             ? absl::StrCat(host, ":", port)
+             : absl::StrCat("[", host, "]:", port);
+}
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
+  // The longest host name is 253 characters.
+  if (text.size() > 255) return Malformed(text.substr(0, 32), "is too long");
+  const size_t colon = text.rfind(':');
+  if (colon == absl::string_view::npos) return Malformed(text, "has no port");
+  absl::string_view host = text.substr(0, colon);
+  uint32_t port = 0;
+  const absl::string_view digits = text.substr(colon + 1);
+  if (digits.empty() || digits.find_first_not_of("0123456789") != digits.npos ||
+      !absl::SimpleAtoi(digits, &port) || port > 65535) {
+    return Malformed(text, "has no port from 0 to 65535");
+  }
+  if (absl::ConsumePrefix(&host, "[")) {
+    in6_addr ignored;
+    if (!absl::ConsumeSuffix(&host, "]") ||
+        !IsIpv6(std::string(host), &ignored)) {
+      return Malformed(text, "has no IPv6 address in its brackets");
+    }
+  } else if (host.find_first_of(": /") != host.npos) {
+    return Malformed(text, "has a malformed host");
+  }
+  if (host.empty()) return Malformed(text, "has no host");
+  return HostPort{std::string(host), static_cast<uint16_t>(port)};
+}
+
+bool IsLoopback(absl::string_view host) {
+  const std::string text(host);
+  in_addr v4;
+  if (IsIpv4(text, &v4)) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6;
+  if (IsIpv6(text, &v6)) return IN6_IS_ADDR_LOOPBACK(&v6);
+  return text == "localhost";
+}
+
+bool InOwnNetworkNamespace() {
+  const std::string own = NamespaceOf("/proc/self/ns/net");
+  const std::string init = NamespaceOf("/proc/1/ns/net");
+  return !own.empty() && !init.empty() && own != init;
+}
+
+absl::StatusOr<HostPort> CheckListenAddress(absl::string_view address,
+                                            bool insecure_network) {
+  ASSIGN_OR_RETURN(HostPort parsed, ParseHostPort(address));
+  if (IsLoopback(parsed.host)) return parsed;
+  in_addr v4;
+  in6_addr v6;
+  if (!IsIpv4(parsed.host, &v4) && !IsIpv6(parsed.host, &v6)) {
+    return Malformed(address,
+                     "names a host; to listen, an IP address is needed");
+  }
+  const char* kWhy =
+      " is not loopback, and what is said there is not encrypted or "
+      "authenticated "
+      "yet: ";
+  if (!insecure_network) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "address '", address, "'", kWhy,
+        "listen on 127.0.0.1 (--insecure-network allows others inside "
+        "a test's own network namespace)"));
+  }
+  if (!InOwnNetworkNamespace()) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "address '", address, "'", kWhy,
+        "--insecure-network holds only inside a network namespace other "
+        "than the machine's (ip netns exec NAME ...)"));
+  }
+  return parsed;
+}
+
+}  // namespace pactrain::base

@@ -1,0 +1,46 @@
+// Where a daemon may listen.
+//
+// Until the transport is secured, daemons bind loopback only. Tests may bind
+// other addresses inside a network namespace of their own.
+#ifndef PACTRAIN_BASE_NET_H_
+#define PACTRAIN_BASE_NET_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace pactrain::base {
+
+struct HostPort {
+  std::string
+      host;  // An IPv4 address or an IPv6 one without brackets, or a name.
+  uint16_t port = 0;
+  std::string ToString() const;  // "10.0.0.1:80", "[::1]:80".
+};
+
+// Reads "host:port" or "[ipv6]:port".
+// InvalidArgument: names the text and what is wrong with it.
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+
+// 127.0.0.0/8, ::1 or "localhost".
+bool IsLoopback(absl::string_view host);
+
+// This process is in another network namespace than PID 1, so what it binds is
+// not reachable from the machine's own network. False also when /proc does not
+// tell.
+bool InOwnNetworkNamespace();
+
+// May a daemon listen at `address` ("host:port", port 0: any)? Loopback: yes.
+// Otherwise only with `insecure_network` and in a network namespace of its own.
+// The host must be an address or "localhost".
+//   InvalidArgument:  not an address and port.
+//   PermissionDenied: refused; says why and what to do.
+absl::StatusOr<HostPort> CheckListenAddress(absl::string_view address,
+                                            bool insecure_network);
+
+}  // namespace pactrain::base
+
+#endif  // PACTRAIN_BASE_NET_H_

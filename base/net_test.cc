@@ -1,0 +1,72 @@
+#include "base/net.h"
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::base {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ParseHostPort, ReadsIpv4Ipv6AndNames) {
+  ASSERT_OK_AND_ASSIGN(HostPort v4, ParseHostPort("10.0.0.1:7070"));
+  EXPECT_EQ(v4.host, "10.0.0.1");
+  EXPECT_EQ(v4.port, 7070);
+  EXPECT_EQ(v4.ToString(), "10.0.0.1:7070");
+  ASSERT_OK_AND_ASSIGN(HostPort v6, ParseHostPort("[::1]:0"));
+  EXPECT_EQ(v6.host, "::1");
+  EXPECT_EQ(v6.ToString(), "[::1]:0");
+  ASSERT_OK_AND_ASSIGN(HostPort name, ParseHostPort("node-7.example:65535"));
+  EXPECT_EQ(name.host, "node-7.example");
+}
+
+TEST(ParseHostPort, RefusesMalformedTextNamingIt) {
+  for (const char* text :
+       {"", "x", ":1", "host:", "host:-1", "host:+1", "host:65536",
+        "host:99999999999", "host:1x", "::1:80", "[::1:80", "[x]:80", "a b:80",
+        "http://h:80"}) {
+    EXPECT_THAT(ParseHostPort(text),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)))
+        << text;
+  }
+  EXPECT_THAT(
+      ParseHostPort(std::string(300, 'x') + ":1"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too long")));
+}
+
+TEST(CheckListenAddress, LoopbackIsFine) {
+  for (const char* text :
+       {"127.0.0.1:0", "127.9.9.9:1", "[::1]:80", "localhost:0"}) {
+    EXPECT_OK(CheckListenAddress(text, /*insecure_network=*/false)) << text;
+  }
+}
+
+TEST(CheckListenAddress, OtherAddressesAreRefusedWithTheReason) {
+  for (const char* text :
+       {"0.0.0.0:80", "10.0.0.1:80", "[::]:80", "128.0.0.1:80"}) {
+    EXPECT_THAT(CheckListenAddress(text, /*insecure_network=*/false),
+                StatusIs(absl::StatusCode::kPermissionDenied,
+                         HasSubstr("not loopback")))
+        << text;
+  }
+}
+
+TEST(CheckListenAddress, InsecureNetworkNeedsANamespaceOfItsOwn) {
+  const auto checked =
+      CheckListenAddress("10.0.0.1:80", /*insecure_network=*/true);
+  if (InOwnNetworkNamespace()) {
+    EXPECT_OK(checked);
+  } else {
+    EXPECT_THAT(checked, StatusIs(absl::StatusCode::kPermissionDenied,
+                                  HasSubstr("network namespace")));
+  }
+}
+
+TEST(CheckListenAddress, AHostNameIsNoPlaceToListen) {
+  EXPECT_THAT(
+      CheckListenAddress("example.org:80", /*insecure_network=*/true),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("IP address")));
+}
+
+}  // namespace
+}  // namespace pactrain::base
