@@ -23,6 +23,7 @@ enum class ControlKind : uint8_t {
   kAbort = 4,
   kCertificate = 5,
   kContextNotice = 6,
+  kReady = 7,
 };
 
 // Appends little-endian integers and length-prefixed text.
@@ -159,6 +160,7 @@ void Write(Writer& w, const Abort& abort) {
   w.Text(abort.detail, kMaxTextLength);
   w.Int(static_cast<uint8_t>(abort.voted));
   Write(w, abort.vote);
+  w.Int(static_cast<uint8_t>(abort.answer));
 }
 
 Abort ReadAbort(Reader& r) {
@@ -168,6 +170,7 @@ Abort ReadAbort(Reader& r) {
   abort.detail = r.Text("detail", kMaxTextLength);
   abort.voted = r.Bool("voted");
   abort.vote = ReadVote(r);
+  abort.answer = r.Bool("answer");
   return abort;
 }
 
@@ -222,6 +225,20 @@ ContextNotice ReadNotice(Reader& r) {
   return notice;
 }
 
+void Write(Writer& w, const Ready& ready) {
+  w.Write(ready.generation);
+  w.Int(ready.model);
+  w.Int(static_cast<uint8_t>(ready.answer));
+}
+
+Ready ReadReady(Reader& r) {
+  Ready ready;
+  ready.generation = r.ReadDigest("generation");
+  ready.model = r.Int<uint16_t>("model");
+  ready.answer = r.Bool("answer");
+  return ready;
+}
+
 void Write(Writer& w, const PeerHello& hello) {
   w.Text(hello.agent, kMaxNameLength);
   w.Write(hello.incarnation);
@@ -244,8 +261,10 @@ constexpr ControlKind KindOf() {
   if constexpr (std::is_same_v<T, Abort>) return ControlKind::kAbort;
   if constexpr (std::is_same_v<T, Certificate>)
     return ControlKind::kCertificate;
-  if constexpr (std::is_same_v<T, ContextNotice>)
+  if constexpr (std::is_same_v<T, ContextNotice>) {
     return ControlKind::kContextNotice;
+  }
+  if constexpr (std::is_same_v<T, Ready>) return ControlKind::kReady;
 }
 
 GroupControl ReadGroupControl(Reader& r, ControlKind kind) {
@@ -262,8 +281,11 @@ GroupControl ReadGroupControl(Reader& r, ControlKind kind) {
     case ControlKind::kCertificate:
       control.body = ReadCertificate(r);
       break;
-    default:
+    case ControlKind::kContextNotice:
       control.body = ReadNotice(r);
+      break;
+    default:
+      control.body = ReadReady(r);
   }
   return control;
 }
@@ -382,6 +404,8 @@ absl::string_view CauseName(Cause cause) {
       return "result digest";
     case Cause::kMask:
       return "mask";
+    case Cause::kDeadline:
+      return "deadline";
     case Cause::kLayout:
       return "layout";
     case Cause::kParameters:
@@ -422,7 +446,7 @@ absl::StatusOr<PeerControl> DecodeControl(absl::Span<const uint8_t> payload) {
   }
   Reader r(payload);
   const auto kind =
-      r.Enum("kind", ControlKind::kPeerHello, ControlKind::kContextNotice);
+      r.Enum("kind", ControlKind::kPeerHello, ControlKind::kReady);
   PeerControl control;
   if (kind == ControlKind::kPeerHello) {
     control = ReadHello(r);

@@ -1,8 +1,10 @@
 // What agents send each other on the data plane: a 64-byte header, then `bytes`
-// of payload. One connection per pair of agents of a cluster, in both directions.
+// of payload. One connection per pair of agents of a cluster, in both
+// directions.
 //
 // Data frames carry elements of a bucket; control frames carry a vote, an abort
-// and so on. A receiver checks the header before anything is added or allocated.
+// and so on. A receiver checks the header before anything is added or
+// allocated.
 #ifndef PACTRAIN_PROTOCOL_FRAME_H_
 #define PACTRAIN_PROTOCOL_FRAME_H_
 
@@ -34,45 +36,45 @@ enum class Leg : uint8_t {
 
 // All integers little-endian on the wire, in this order, no padding.
 struct FrameHeader {
-  Digest context;          // 16 bytes; see BucketContext. Empty for control.
-  uint64_t step = 0;       // 8
-  uint16_t attempt = 0;    // 2, from 1
-  uint16_t model = 0;      // 2
-  uint32_t bucket = 0;     // 4
-  uint32_t chunk = 0;      // 4
-  uint16_t frame = 0;      // 2, within the chunk
+  Digest context;           // 16 bytes; see BucketContext. Empty for control.
+  uint64_t step = 0;        // 8
+  uint16_t attempt = 0;     // 2, from 1
+  uint16_t model = 0;       // 2
+  uint32_t bucket = 0;      // 4
+  uint32_t chunk = 0;       // 4
+  uint16_t frame = 0;       // 2, within the chunk
   Leg leg = Leg::kControl;  // 1
   Codec codec = Codec::kFp32;  // 1
-  uint16_t source = 0;     // 2, the sender's member number
-  uint16_t flags = 0;      // 2, zero in this version
-  uint32_t bytes = 0;      // 4, of payload
-  uint32_t elements = 0;   // 4
-  uint32_t payload_crc = 0;  // 4; header_crc (4) follows, magic (4) precedes
+  uint16_t source = 0;         // 2, the sender's member number
+  uint16_t flags = 0;          // 2, zero in this version
+  uint32_t bytes = 0;          // 4, of payload
+  uint32_t elements = 0;       // 4
+  uint32_t payload_crc = 0;    // 4; header_crc (4) follows, magic (4) precedes
   bool operator==(const FrameHeader&) const = default;
 };
 
 // Writes 64 bytes, header CRC included.
 void EncodeHeader(const FrameHeader& header, uint8_t out[kHeaderBytes]);
-// DataLoss: wrong magic or CRC. InvalidArgument: a field out of range (bytes over
-// kMaxFramePayload, unknown leg or codec, elements over kChunkElements).
+// DataLoss: wrong magic or CRC. InvalidArgument: a field out of range (bytes
+// over kMaxFramePayload, unknown leg or codec, elements over kChunkElements).
 absl::StatusOr<FrameHeader> DecodeHeader(const uint8_t in[kHeaderBytes]);
 
 // Everything that must be equal at both ends for two contributions to be added.
-// Its digest is in every data frame; the text goes once per connection, so that an
-// error can name the field.
+// Its digest is in every data frame; the text goes once per connection, so that
+// an error can name the field.
 struct BucketContext {
-  Digest generation;       // Generation::ComputeDigest().
+  Digest generation;  // Generation::ComputeDigest().
   uint16_t model = 0;
   uint32_t bucket = 0;
-  uint64_t elements = 0;   // As sent: kept elements if compacted.
-  Digest bucket_layout;    // Over the bucket's parameters, in order.
+  uint64_t elements = 0;  // As sent: kept elements if compacted.
+  Digest bucket_layout;   // Over the bucket's parameters, in order.
   uint64_t decision_version = 0;
   Mode mode = Mode::kFull;
-  bool dense = false;      // This attempt sends all elements in fp32.
+  bool dense = false;  // This attempt sends all elements in fp32.
   Codec codec = Codec::kFp32;
-  Digest mask_digest;      // Empty unless compacted.
+  Digest mask_digest;  // Empty unless compacted.
   Op op = Op::kSum;
-  std::string dtype;       // Of the trainers' bucket: "float32", "bfloat16".
+  std::string dtype;  // Of the trainers' bucket: "float32", "bfloat16".
   bool operator==(const BucketContext&) const = default;
   Digest ComputeDigest() const;
 };
@@ -81,14 +83,15 @@ struct BucketContext {
 // decides what happens next.
 enum class Cause : uint8_t {
   kNone = 0,
-  kConnection = 1,   // } same bytes again
-  kStall = 2,        // }
-  kChecksum = 3,     // }
+  kConnection = 1,    // } same bytes again
+  kStall = 2,         // }
+  kChecksum = 3,      // }
   kResultDigest = 4,  // Results differ: fp32 of the same elements.
-  kMask = 5,         // Masks differ or an element outside: DENSE, resubmit all.
-  kLayout = 6,       // Refused: not applied, the error names both sides.
-  kParameters = 7,   // Final: parameters differ between ranks.
-  kMemberLost = 8,   // Final: an agent or trainer is gone.
+  kMask = 5,        // Masks differ or an element outside: DENSE, resubmit all.
+  kDeadline = 6,    // Refused: a rank did not submit within the step deadline.
+  kLayout = 7,      // Refused: not applied, the error names both sides.
+  kParameters = 8,  // Final: parameters differ between ranks.
+  kMemberLost = 9,  // Final: an agent or trainer is gone.
 };
 absl::string_view CauseName(Cause cause);
 
@@ -98,9 +101,9 @@ struct CommitVote {
   uint16_t model = 0;
   uint64_t step = 0;
   uint16_t attempt = 0;
-  Digest result;               // Over all results of the step.
-  Digest parameters;           // Of the trainers' parameters; empty: not this step.
-  uint64_t candidate = 0;      // Version of the prepared decision; 0: none.
+  Digest result;           // Over all results of the step.
+  Digest parameters;       // Of the trainers' parameters; empty: not this step.
+  uint64_t candidate = 0;  // Version of the prepared decision; 0: none.
   bool operator==(const CommitVote&) const = default;
 };
 
@@ -110,9 +113,10 @@ struct Abort {
   uint64_t step = 0;
   uint16_t attempt = 0;
   Cause cause = Cause::kNone;
-  std::string detail;          // For the trainers' error; names both sides.
-  bool voted = false;          // The sender had voted; `vote` is that vote.
+  std::string detail;  // For the trainers' error; names both sides.
+  bool voted = false;  // The sender had voted; `vote` is that vote.
   CommitVote vote;
+  bool answer = false;  // To an old message; is never answered itself.
   bool operator==(const Abort&) const = default;
 };
 
@@ -134,13 +138,23 @@ struct ContextNotice {
   bool operator==(const ContextNotice&) const = default;
 };
 
-// First frame on a connection, both ways. `job` names nothing here: one connection
-// serves all groups that two agents share.
+// The sender runs this generation: from now on it takes data frames of it on
+// this connection. A receiver that runs it, too, answers with its own.
+struct Ready {
+  Digest generation;
+  uint16_t model = 0;
+  bool answer = false;  // Never answered itself.
+  bool operator==(const Ready&) const = default;
+};
+
+// First frame on a connection, both ways. `job` names nothing here: one
+// connection serves all groups that two agents share.
 struct PeerHello {
   std::string agent;
   Digest incarnation;
   std::string cluster_id;
-  std::string expected_agent;  // Whom the sender means to talk to; empty: accepted.
+  std::string
+      expected_agent;  // Whom the sender means to talk to; empty: accepted.
   bool operator==(const PeerHello&) const = default;
 };
 
@@ -153,7 +167,7 @@ struct Ping {
 
 struct GroupControl {
   GroupId group;  // Names the group of the message in `body`.
-  std::variant<CommitVote, Abort, Certificate, ContextNotice> body;
+  std::variant<CommitVote, Abort, Certificate, ContextNotice, Ready> body;
   bool operator==(const GroupControl&) const = default;
 };
 

@@ -201,8 +201,8 @@ TEST(Header, FieldsOutOfRangeAreRefused) {
 std::vector<PeerControl> OneOfEach() {
   const Digest g{1, 2};
   const CommitVote vote{g, 1, 77, 2, {3, 4}, {5, 6}, 9};
-  const Abort abort{g,    1,   77, 2, Cause::kLayout, "site a has 5, site b 6",
-                    true, vote};
+  const Abort abort{
+      g, 1, 77, 2, Cause::kLayout, "site a has 5, site b 6", true, vote, true};
   const Certificate certificate{g, 1, 77, 2, {3, 4}, 9};
   BucketContext context;
   context.generation = g;
@@ -219,7 +219,8 @@ std::vector<PeerControl> OneOfEach() {
           GroupControl{group, vote},
           GroupControl{group, abort},
           GroupControl{group, certificate},
-          GroupControl{group, ContextNotice{1, context}}};
+          GroupControl{group, ContextNotice{1, context}},
+          GroupControl{group, Ready{g, 1, true}}};
 }
 
 absl::Span<const uint8_t> Bytes(const std::string& s) {
@@ -250,7 +251,7 @@ TEST(Control, CutAtAnyByteOrLongerIsRefused) {
 
 TEST(Control, UnknownKindsAndValuesAreRefused) {
   std::string bytes = EncodeControl(OneOfEach()[3]);
-  for (uint8_t kind : {0, 7, 255}) {
+  for (uint8_t kind : {0, 8, 255}) {
     bytes[0] = static_cast<char>(kind);
     EXPECT_THAT(DecodeControl(Bytes(bytes)),
                 StatusIs(kInvalid, HasSubstr("kind")));

@@ -1,0 +1,19 @@
+#include "agent/codec/bf16.h"
+
+#include <bit>
+
+#include "kernels/bf16.h"
+
+namespace pactrain::agent {
+
+static_assert(std::endian::native == std::endian::little);
+
+void Bf16Codec::Encode(const float* in, size_t elements, uint8_t* out) const {
+  kernels::ToBf16(in, elements, reinterpret_cast<uint16_t*>(out));
+}
+
+void Bf16Codec::Decode(const uint8_t* in, size_t elements, float* out) const {
+  kernels::FromBf16(reinterpret_cast<const uint16_t*>(in), elements, out);
+}
+
+}  // namespace pactrain::agent

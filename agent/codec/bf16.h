@@ -1,0 +1,18 @@
+// The upper half of a float, rounded to nearest even; NaN stays NaN.
+#ifndef PACTRAIN_AGENT_CODEC_BF16_H_
+#define PACTRAIN_AGENT_CODEC_BF16_H_
+
+#include "agent/codec/codec.h"
+
+namespace pactrain::agent {
+
+class Bf16Codec : public Codec {
+ public:
+  size_t BytesFor(size_t elements) const override { return elements * 2; }
+  void Encode(const float* in, size_t elements, uint8_t* out) const override;
+  void Decode(const uint8_t* in, size_t elements, float* out) const override;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_CODEC_BF16_H_

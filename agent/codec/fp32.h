@@ -1,0 +1,18 @@
+// The bits as they are, little-endian.
+#ifndef PACTRAIN_AGENT_CODEC_FP32_H_
+#define PACTRAIN_AGENT_CODEC_FP32_H_
+
+#include "agent/codec/codec.h"
+
+namespace pactrain::agent {
+
+class Fp32Codec : public Codec {
+ public:
+  size_t BytesFor(size_t elements) const override { return elements * 4; }
+  void Encode(const float* in, size_t elements, uint8_t* out) const override;
+  void Decode(const uint8_t* in, size_t elements, float* out) const override;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_CODEC_FP32_H_
