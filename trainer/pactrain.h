@@ -131,13 +131,15 @@ void pt_require_dense(pt_session* session, const char* reason);
 /* Submits bucket `bucket` (0, 1, 2, ... in order) of the open step; bucket 0 opens
  * it. `data` must stay valid and unchanged until pt_wait() returns. With `last`,
  * `parameters` may carry a digest of the parameters (else NULL) that must be equal
- * on all ranks. Returns at once: copying (or compacting) is all it does. */
+ * on all ranks. Returns at once: copying (or compacting) is all it does. An error
+ * while buckets are still to come ends the step: pt_wait() returns it, too. */
 int pt_submit(pt_session* session, uint32_t bucket, const void* data, uint64_t elements,
               int dtype, int op, pt_digest bucket_layout, int last,
               const pt_digest* parameters);
 
 /* Waits until the open step is committed (PT_OK) or has failed; bounded by the step
- * deadline + 2 s without progress. May be called before the last pt_submit().
+ * deadline + 2 s without a word from the agent, counted from the last pt_submit() of
+ * the step. May be called as soon as bucket 0 is submitted.
  * After PT_STEP_NOT_APPLIED the next step may be submitted unless pt_is_final();
  * after the other errors the session is over. */
 int pt_wait(pt_session* session, pt_step* out);

@@ -107,7 +107,9 @@ class TrainerState {
   //   kInvalidArgument: not attached, index out of order, a step is already
   //     complete, elements or dtype out of range, the slot is too small.
   //   Any other: the open step (or the session) has failed with it.
-  // After an error nothing has been placed.
+  // After an error nothing has been placed; kInvalidArgument while buckets of
+  // the open step are still to come is final, because that step can never be
+  // complete.
   Error Place(Time now, const Bucket& bucket, Placement* placement);
   // The message for a bucket that lies in the slot; `outside` is what
   // WriteBucket returned. To be called in order, once per Placement.

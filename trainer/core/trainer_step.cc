@@ -23,8 +23,14 @@ std::string Name(const Bucket& bucket) {
 
 Error TrainerState::Place(Time now, const Bucket& bucket,
                           Placement* placement) {
-  if (Error error = CheckOrder(bucket); !error.ok()) return error;
-  if (Error error = CheckBucket(bucket); !error.ok()) return error;
+  Error error = CheckOrder(bucket);
+  if (error.ok()) error = CheckBucket(bucket);
+  if (!error.ok()) {
+    // A step that lacks a bucket for good would never end.
+    const bool stuck = open_ && !outcome_.has_value() && !complete_;
+    if (stuck && !over()) End(error);
+    return error;
+  }
   if (bucket.index == 0) OpenStep(now);
   if (outcome_.has_value()) return outcome_->error;
   *placement = PlaceAt(bucket, end_);

@@ -1,0 +1,35 @@
+// An owned file descriptor.
+//
+// Thread-compatible. Closes on destruction.
+#ifndef PACTRAIN_TRAINER_FD_H_
+#define PACTRAIN_TRAINER_FD_H_
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace pactrain::trainer {
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace pactrain::trainer
+
+#endif  // PACTRAIN_TRAINER_FD_H_

@@ -1,0 +1,296 @@
+// The C ABI: checks pointers, converts structs, calls Session.
+#include "trainer/pactrain.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/session.h"
+#include "xxhash.h"
+
+struct pt_session {
+  std::unique_ptr<pactrain::trainer::Session> impl;
+};
+
+namespace pactrain::trainer {
+namespace {
+
+thread_local std::string last_error;
+
+wire::Digest128 ToWire(const pt_digest& digest) {
+  return {digest.hi, digest.lo};
+}
+
+pt_digest FromWire(const wire::Digest128& digest) {
+  return {digest.hi, digest.lo};
+}
+
+std::string OrEmpty(const char* text) { return text == nullptr ? "" : text; }
+
+Error Invalid(const std::string& text) {
+  return {.code = wire::Code::kInvalidArgument, .text = text};
+}
+
+// Nothing may be thrown into C.
+template <typename Call>
+Error Guarded(Call call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return {.code = wire::Code::kInternal,
+            .text = "out of memory.\nGive this process more memory."};
+  }
+}
+
+template <typename Call>
+int Run(pt_session* session, Call call) {
+  if (session == nullptr) return PT_INVALID_ARGUMENT;
+  const Error error = Guarded(call);
+  if (!error.ok()) session->impl->SetErrorText(error.text);
+  return static_cast<int>(error.code);
+}
+
+void FillDecision(const wire::Decision& from, pt_decision* to) {
+  *to = {};
+  to->version = from.version;
+  to->mode = from.mode;
+  to->codec = from.codec;
+  to->mask_digest = FromWire(from.mask_digest);
+  to->layout_digest = FromWire(from.layout_digest);
+  static_assert(sizeof(to->reason) == sizeof(from.reason));
+  std::memcpy(to->reason, from.reason, sizeof(to->reason));
+}
+
+void FillStep(const StepReport& from, pt_step* to) {
+  *to = {};
+  to->step = from.step;
+  to->attempts = from.attempts;
+  to->world_size = from.world_size;
+  to->dense = from.dense ? 1 : 0;
+  to->mode = static_cast<int32_t>(from.mode);
+  to->codec = static_cast<int32_t>(from.codec);
+  to->sent_bytes = from.sent_bytes;
+  to->received_bytes = from.received_bytes;
+  to->elements = from.elements;
+  to->submitted_elements = from.submitted_elements;
+  to->wait_seconds = std::chrono::duration<double>(from.wait).count();
+  FillDecision(from.next, &to->next);
+}
+
+Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
+  if (OrEmpty(from.agent).empty()) {
+    return Invalid(
+        "agent is empty.\nGive the socket of the agent on this node, like "
+        "unix:/run/pactrain/agent.sock.");
+  }
+  to->agent = from.agent;
+  to->job = OrEmpty(from.job);
+  to->site = OrEmpty(from.site);
+  to->launch = OrEmpty(from.launch);
+  to->rank = from.rank;
+  to->world_size = from.world_size;
+  to->model = from.model;
+  to->model_digest = ToWire(from.model_digest);
+  to->model_summary = OrEmpty(from.model_summary);
+  to->elements = from.elements;
+  to->slot_bytes = from.slot_bytes;
+  to->resume_step = from.resume_step;
+  to->attach_timeout = std::chrono::milliseconds(from.attach_timeout_ms);
+  to->gse = from.gse != 0;
+  if (getrandom(&to->attach_id, sizeof(to->attach_id), 0) !=
+      sizeof(to->attach_id)) {
+    return {.code = wire::Code::kInternal,
+            .text = "getrandom() failed: no attach id.\nCheck the system."};
+  }
+  return {};
+}
+
+Error MakeMaskSet(uint32_t buckets, const pt_digest* bucket_layouts,
+                  const uint64_t* elements, const uint8_t* const* bitmaps,
+                  MaskSet* set) {
+  if (buckets > kMaxBuckets) {
+    return Invalid("a mask set of " + std::to_string(buckets) +
+                   " buckets, allowed are " + std::to_string(kMaxBuckets) +
+                   ".\nUse larger buckets.");
+  }
+  if (buckets > 0 && (bucket_layouts == nullptr || elements == nullptr ||
+                      bitmaps == nullptr)) {
+    return Invalid("a mask set's array is null.\nPass all three.");
+  }
+  for (uint32_t b = 0; b < buckets; ++b) {
+    if (elements[b] > kMaxElements ||
+        (bitmaps[b] == nullptr && elements[b] > 0)) {
+      return Invalid("mask of bucket " + std::to_string(b) + ": " +
+                     std::to_string(elements[b]) + " elements" +
+                     (bitmaps[b] == nullptr ? " without a bitmap" : "") +
+                     ", allowed are " + std::to_string(kMaxElements) +
+                     ".\nCorrect it.");
+    }
+    set->buckets.push_back(
+        {ToWire(bucket_layouts[b]),
+         std::make_shared<const kernels::MaskPlan>(bitmaps[b], elements[b])});
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace pactrain::trainer
+
+namespace trainer = pactrain::trainer;
+using trainer::Error;
+
+uint32_t pt_abi_version(void) { return PT_ABI_VERSION; }
+
+const char* pt_version(void) { return "0.1.0"; }
+
+pt_digest pt_digest_of(const void* data, uint64_t bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(data, bytes);
+  return {hash.high64, hash.low64};
+}
+
+const char* pt_last_error(void) { return trainer::last_error.c_str(); }
+
+int pt_attach(const pt_attach_options* options, pt_session** out,
+              void (*on_waiting)(const char* text, void* arg), void* arg) {
+  const Error error = trainer::Guarded([&]() -> Error {
+    if (options == nullptr || out == nullptr) {
+      return trainer::Invalid("options or out is null.\nPass both.");
+    }
+    *out = nullptr;
+    trainer::TrainerOptions converted;
+    Error invalid = trainer::ToOptions(*options, &converted);
+    if (!invalid.ok()) return invalid;
+    auto session = std::make_unique<pt_session>();
+    Error failed = trainer::Session::Attach(
+        std::move(converted),
+        [&](const std::string& text) {
+          if (on_waiting != nullptr) on_waiting(text.c_str(), arg);
+        },
+        &session->impl);
+    if (failed.ok()) *out = session.release();
+    return failed;
+  });
+  trainer::last_error = error.text;
+  return static_cast<int>(error.code);
+}
+
+void pt_close(pt_session* session) { delete session; }
+
+uint64_t pt_generation(const pt_session* session) {
+  return session->impl->attached().generation;
+}
+
+uint64_t pt_next_step(const pt_session* session) {
+  return session->impl->next_step();
+}
+
+uint32_t pt_world_size(const pt_session* session) {
+  return session->impl->attached().world_size;
+}
+
+const char* pt_site(const pt_session* session) {
+  return session->impl->attached().site;
+}
+
+const char* pt_agent_name(const pt_session* session) {
+  return session->impl->attached().agent;
+}
+
+uint64_t pt_step_deadline_ms(const pt_session* session) {
+  return session->impl->attached().step_deadline_ms;
+}
+
+void pt_current_decision(const pt_session* session, pt_decision* out) {
+  trainer::FillDecision(session->impl->decision(), out);
+}
+
+const char* pt_error_text(const pt_session* session) {
+  // A copy: another thread of this session may fail meanwhile.
+  thread_local std::string text;
+  text = session == nullptr ? "session is null" : session->impl->error_text();
+  return text.c_str();
+}
+
+int pt_set_masks(pt_session* session, pt_digest mask_digest,
+                 pt_digest layout_digest, uint32_t buckets,
+                 const pt_digest* bucket_layouts, const uint64_t* elements,
+                 const uint8_t* const* bitmaps) {
+  return trainer::Run(session, [&] {
+    trainer::MaskSet set;
+    set.mask_digest = trainer::ToWire(mask_digest);
+    set.layout_digest = trainer::ToWire(layout_digest);
+    Error error =
+        trainer::MakeMaskSet(buckets, bucket_layouts, elements, bitmaps, &set);
+    return error.ok() ? session->impl->SetMasks(std::move(set)) : error;
+  });
+}
+
+int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
+            uint32_t steps_unchanged, uint32_t settle_steps,
+            int inside_decision, uint64_t kept_elements, uint64_t elements) {
+  return trainer::Run(session, [&] {
+    return session->impl->Vote({.layout_digest = trainer::ToWire(layout_digest),
+                                .mask_digest = trainer::ToWire(mask_digest),
+                                .steps_unchanged = steps_unchanged,
+                                .settle_steps = settle_steps,
+                                .inside_decision = inside_decision != 0,
+                                .kept_elements = kept_elements,
+                                .elements = elements});
+  });
+}
+
+void pt_require_dense(pt_session* session, const char* reason) {
+  if (session == nullptr) return;
+  // A reason without words is a reason, too.
+  session->impl->RequireDense(reason != nullptr && *reason == '\0'
+                                  ? "the trainer asked for it"
+                                  : trainer::OrEmpty(reason));
+}
+
+int pt_submit(pt_session* session, uint32_t bucket, const void* data,
+              uint64_t elements, int dtype, int op, pt_digest bucket_layout,
+              int last, const pt_digest* parameters) {
+  return trainer::Run(session, [&] {
+    // Values out of range are told from each other by Session, not cut to a
+    // byte.
+    const auto byte = [](int value) {
+      return static_cast<uint8_t>(std::clamp(value, 0, 255));
+    };
+    trainer::Bucket converted;
+    converted.index = bucket;
+    converted.elements = elements;
+    converted.op = static_cast<trainer::Op>(byte(op));
+    converted.dtype = static_cast<trainer::Dtype>(byte(dtype));
+    converted.layout = trainer::ToWire(bucket_layout);
+    converted.last = last != 0;
+    if (parameters != nullptr) {
+      converted.parameters = trainer::ToWire(*parameters);
+    }
+    return session->impl->Submit(converted, data);
+  });
+}
+
+int pt_wait(pt_session* session, pt_step* out) {
+  return trainer::Run(session, [&] {
+    trainer::StepReport report;
+    Error error = session->impl->Wait(&report);
+    if (error.ok() && out != nullptr) trainer::FillStep(report, out);
+    return error;
+  });
+}
+
+int pt_is_final(const pt_session* session) {
+  return session->impl->over() ? 1 : 0;
+}
+
+int pt_fetch(pt_session* session, uint32_t bucket, void* out) {
+  return trainer::Run(session,
+                      [&] { return session->impl->Fetch(bucket, out); });
+}

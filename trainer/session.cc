@@ -1,0 +1,249 @@
+#include "trainer/session.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace pactrain::trainer {
+namespace {
+
+Time Now() { return std::chrono::steady_clock::now().time_since_epoch(); }
+
+Error Invalid(const std::string& text) {
+  return {.code = wire::Code::kInvalidArgument, .text = text};
+}
+
+}  // namespace
+
+Session::Session(TrainerOptions options)
+    : options_(options), owner_(getpid()), state_(std::move(options), Now()) {}
+
+Session::~Session() {
+  // A fork shares the socket: its end must not detach the parent.
+  if (getpid() != owner_) return;
+  base::MutexLock lock(&mu_);
+  if (state_.attached().has_value() && !state_.over()) {
+    link_.Send(state_.MakeDetach());
+  }
+}
+
+Error Session::Attach(TrainerOptions options,
+                      const std::function<void(const std::string&)>& on_waiting,
+                      std::unique_ptr<Session>* session) {
+  if (Error error = CheckOptions(options); !error.ok()) return error;
+  std::unique_ptr<Session> made(new Session(std::move(options)));
+  if (Error error = made->Connect(on_waiting); !error.ok()) return error;
+  *session = std::move(made);
+  return {};
+}
+
+Error Session::Connect(
+    const std::function<void(const std::string&)>& on_waiting) {
+  Error error = link_.Connect(options_.agent, options_.attach_timeout);
+  if (!error.ok()) return error;
+  Event event;
+  {
+    base::MutexLock lock(&mu_);
+    event = Send(state_.MakeHello());
+  }
+  while (event != Event::kAttached) {
+    std::string waiting;
+    std::optional<Time> timeout;
+    {
+      base::MutexLock lock(&mu_);
+      if (event != Event::kOver) event = Pump();
+      if (event == Event::kOver) return state_.error();
+      if (event == Event::kWaiting) waiting = state_.waiting_text();
+      if (state_.deadline().has_value()) timeout = *state_.deadline() - Now();
+    }
+    if (event == Event::kWaiting && on_waiting) on_waiting(waiting);
+    if (event == Event::kNone) link_.Poll(false, timeout);
+  }
+  base::MutexLock lock(&mu_);
+  attached_ = *state_.attached();
+  return {};
+}
+
+template <typename Message>
+Event Session::Send(const Message& message) {
+  return link_.Send(message) ? Event::kNone : LastWords();
+}
+
+Event Session::LastWords() {
+  AgentLink::Packet packet;
+  while (!state_.over() &&
+         link_.Receive(&packet) == AgentLink::Received::kPacket) {
+    state_.OnMessage(Now(), packet.bytes.data(), packet.bytes.size());
+  }
+  state_.OnClosed(Now());
+  return Event::kOver;
+}
+
+Event Session::Pump() {
+  if (state_.over()) return Event::kOver;
+  if (!link_.Flush()) return LastWords();
+  AgentLink::Packet packet;
+  for (;;) {
+    const AgentLink::Received received = link_.Receive(&packet);
+    if (received == AgentLink::Received::kClosed) {
+      state_.OnClosed(Now());
+      return Event::kOver;
+    }
+    if (received == AgentLink::Received::kNothing) {
+      return state_.OnTick(Now());
+    }
+    const Event event = Handle(std::move(packet));
+    if (event != Event::kNone) return event;
+  }
+}
+
+Event Session::Handle(AgentLink::Packet packet) {
+  const Event event =
+      state_.OnMessage(Now(), packet.bytes.data(), packet.bytes.size());
+  if (event == Event::kAttached) return MapRegions(std::move(packet.fds));
+  if (event == Event::kResubmit) return Resubmit();
+  return event;
+}
+
+Event Session::MapRegions(std::vector<Fd> fds) {
+  std::string wrong;
+  if (fds.size() != 2) {
+    wrong = "Attached came with " + std::to_string(fds.size()) +
+            " file descriptors instead of 2";
+  } else {
+    const wire::Attached& attached = *state_.attached();
+    wrong = slot_.Map(std::move(fds[0]), attached.slot_bytes,
+                      Region::Access::kReadWrite);
+    if (wrong.empty()) {
+      wrong = result_.Map(std::move(fds[1]), attached.result_bytes,
+                          Region::Access::kRead);
+    }
+  }
+  if (wrong.empty()) return Event::kAttached;
+  return state_.OnError(
+      wire::Code::kInternal,
+      "the shared memory of the agent at " + options_.agent +
+          " cannot be used: " + wrong +
+          ".\nCheck that agent and trainer library are of one version, and "
+          "the memory limits of this process.");
+}
+
+Event Session::Resubmit() {
+  for (const Placement& placement : state_.TakeResubmits()) {
+    const uint64_t outside =
+        WriteBucket(placement, data_[placement.bucket.index], slot_.data());
+    const Event event = Send(state_.Submit(Now(), placement, outside));
+    if (event != Event::kNone) return event;
+  }
+  return Event::kNone;
+}
+
+Error Session::Submit(const Bucket& bucket, const void* data) {
+  base::MutexLock lock(&mu_);
+  if (getpid() != owner_) {
+    return Invalid(
+        "the session belongs to another process.\nAttach in the process that "
+        "trains; a forked child may not use its parent's session.");
+  }
+  if (data == nullptr && bucket.elements > 0) {
+    return Invalid("bucket " + std::to_string(bucket.index) +
+                   ": data is null.\nPass the bucket's memory.");
+  }
+  Placement placement;
+  Error error = state_.Place(Now(), bucket, &placement);
+  if (!error.ok()) {
+    link_.Wake();
+    return error;
+  }
+  data_.resize(bucket.index + size_t{1});
+  data_[bucket.index] = data;
+  const uint64_t outside = WriteBucket(placement, data, slot_.data());
+  Event event = Send(state_.Submit(Now(), placement, outside));
+  // A wait in progress has a deadline from now on, or packets to send.
+  link_.Wake();
+  return event == Event::kOver ? state_.error() : Error{};
+}
+
+Error Session::Wait(StepReport* report) {
+  for (;;) {
+    std::optional<Time> timeout;
+    bool for_room = false;
+    {
+      base::MutexLock lock(&mu_);
+      if (!state_.step_open()) {
+        if (state_.over()) return state_.error();
+        return Invalid("no step is open.\nSubmit bucket 0 first.");
+      }
+      if (!state_.step_done()) Pump();
+      if (state_.step_done()) {
+        Error error = state_.TakeStep(report);
+        if (error.ok()) world_size_ = report->world_size;
+        return error;
+      }
+      if (state_.deadline().has_value()) timeout = *state_.deadline() - Now();
+      for_room = link_.has_queued();
+    }
+    link_.Poll(for_room, timeout);
+  }
+}
+
+Error Session::Fetch(uint32_t bucket, void* out) {
+  base::MutexLock lock(&mu_);
+  const Placement* placement = state_.Find(bucket);
+  if (placement == nullptr) {
+    return Invalid(
+        "no result of bucket " + std::to_string(bucket) +
+        ".\nFetch buckets of a committed step before the next one is "
+        "submitted.");
+  }
+  if (out == nullptr && placement->bucket.elements > 0) {
+    return Invalid("out is null.\nPass memory for " +
+                   std::to_string(placement->bucket.elements) + " elements.");
+  }
+  ReadBucket(*placement, result_.data(), world_size_, out);
+  return {};
+}
+
+Error Session::SetMasks(MaskSet masks) {
+  base::MutexLock lock(&mu_);
+  return state_.SetMasks(std::move(masks));
+}
+
+Error Session::Vote(const TrainerState::VoteOptions& options) {
+  base::MutexLock lock(&mu_);
+  wire::Vote message;
+  if (Error error = state_.Vote(options, &message); !error.ok()) return error;
+  return Send(message) == Event::kOver ? state_.error() : Error{};
+}
+
+void Session::RequireDense(const std::string& reason) {
+  base::MutexLock lock(&mu_);
+  state_.RequireDense(reason);
+}
+
+uint64_t Session::next_step() {
+  base::MutexLock lock(&mu_);
+  return state_.next_step();
+}
+
+wire::Decision Session::decision() {
+  base::MutexLock lock(&mu_);
+  return state_.decision();
+}
+
+bool Session::over() {
+  base::MutexLock lock(&mu_);
+  return state_.over();
+}
+
+void Session::SetErrorText(const std::string& text) {
+  base::MutexLock lock(&mu_);
+  error_text_ = text;
+}
+
+std::string Session::error_text() {
+  base::MutexLock lock(&mu_);
+  return error_text_;
+}
+
+}  // namespace pactrain::trainer

@@ -1,0 +1,87 @@
+// One attached trainer: TrainerState with its socket, shared memory and clock.
+//
+// A step's data pointers are borrowed from Submit() until Wait() returns,
+// because a step may have to be sent again.
+//
+// Thread-safe: one mutex; Submit() in one thread and Wait() in another is the
+// ordinary use. Copying to and from shared memory happens under the mutex (a
+// resubmission and a submission must not overlap); waiting does not.
+#ifndef PACTRAIN_TRAINER_SESSION_H_
+#define PACTRAIN_TRAINER_SESSION_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "trainer/agent_link.h"
+#include "trainer/core/trainer_state.h"
+#include "trainer/region.h"
+
+namespace pactrain::trainer {
+
+class Session {
+ public:
+  // Blocks until all ranks are there. Errors as pt_attach(). `on_waiting` is
+  // called from this thread.
+  static Error Attach(TrainerOptions options,
+                      const std::function<void(const std::string&)>& on_waiting,
+                      std::unique_ptr<Session>* session);
+  // Tells the agent, unless this is a forked child of the one that attached.
+  ~Session();
+
+  Error Submit(const Bucket& bucket, const void* data) ABSL_LOCKS_EXCLUDED(mu_);
+  Error Wait(StepReport* report) ABSL_LOCKS_EXCLUDED(mu_);
+  Error Fetch(uint32_t bucket, void* out) ABSL_LOCKS_EXCLUDED(mu_);
+  Error SetMasks(MaskSet masks) ABSL_LOCKS_EXCLUDED(mu_);
+  Error Vote(const TrainerState::VoteOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
+  void RequireDense(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
+
+  uint64_t next_step() ABSL_LOCKS_EXCLUDED(mu_);
+  wire::Decision decision() ABSL_LOCKS_EXCLUDED(mu_);
+  bool over() ABSL_LOCKS_EXCLUDED(mu_);
+  // What the agent said when it attached this trainer.
+  const wire::Attached& attached() const { return attached_; }
+
+  // The text of the last error that a call returned; empty: none yet.
+  void SetErrorText(const std::string& text) ABSL_LOCKS_EXCLUDED(mu_);
+  std::string error_text() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  explicit Session(TrainerOptions options);
+
+  Error Connect(const std::function<void(const std::string&)>& on_waiting)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Sends what is queued, handles what has come, up to the end of a step or an
+  // event that the caller of Connect() must see; then the deadline.
+  Event Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Event Handle(AgentLink::Packet packet) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Event MapRegions(std::vector<Fd> fds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Event Resubmit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  template <typename Message>
+  Event Send(const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A broken socket may still hold the agent's last words.
+  Event LastWords() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const TrainerOptions options_;
+  const pid_t owner_;  // The process that attached.
+  AgentLink link_;     // Poll() and Wake() without mu_, the rest with it.
+  wire::Attached attached_ = {};  // Constant once Attach() has returned.
+
+  base::Mutex mu_;
+  TrainerState state_ ABSL_GUARDED_BY(mu_);
+  Region slot_ ABSL_GUARDED_BY(mu_);
+  Region result_ ABSL_GUARDED_BY(mu_);
+  std::vector<const void*> data_ ABSL_GUARDED_BY(mu_);  // By bucket.
+  uint32_t world_size_ ABSL_GUARDED_BY(mu_) = 1;        // Of the last commit.
+  std::string error_text_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace pactrain::trainer
+
+#endif  // PACTRAIN_TRAINER_SESSION_H_
