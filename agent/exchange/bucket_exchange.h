@@ -1,0 +1,124 @@
+// One bucket of one attempt at one member: from the node's local sum to the
+// result that all ranks of the generation share bit for bit.
+//
+// Rules:
+//   - A frame is folded once all its contributions are there, and at once sent
+//   on:
+//     no frame waits for its chunk.
+//   - Contributions are added in one order whatever the order of arrival: the
+//     members of the site, then the sites below, ascending; in a swap by site.
+//   - Only decoded bytes of the root (in a swap: of both owners) enter a
+//   result.
+//   - A header is checked before anything is added; a repeated frame changes
+//     nothing.
+//
+// Pure. Thread-compatible. Shares `local` and the payloads with what it sends.
+#ifndef PACTRAIN_AGENT_EXCHANGE_BUCKET_EXCHANGE_H_
+#define PACTRAIN_AGENT_EXCHANGE_BUCKET_EXCHANGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "agent/codec/codec.h"
+#include "agent/exchange/payload.h"
+#include "agent/exchange/schedule.h"
+#include "protocol/frame.h"
+
+namespace pactrain::agent {
+
+struct OutgoingFrame {
+  int member = 0;
+  protocol::FrameHeader header;
+  Payload payload;
+};
+
+class BucketExchange {
+ public:
+  struct Options {
+    const Schedule* schedule = nullptr;  // Outlives the exchange.
+    protocol::BucketContext context;
+    uint64_t step = 0;
+    uint16_t attempt = 1;
+    std::shared_ptr<const float[]> local;  // context.elements of them.
+    absl::Span<float> result;              // As many; written frame by frame.
+  };
+  explicit BucketExchange(const Options& options);
+
+  // Sends what the local sum alone allows. To be called once, first.
+  void Start(std::vector<OutgoingFrame>& out);
+
+  // Takes a data frame of this step, attempt and bucket from `member`.
+  // InvalidArgument: a field is not what this bucket's schedule expects;
+  // nothing
+  //   was changed.
+  absl::Status Receive(int member, const protocol::FrameHeader& header,
+                       const Payload& payload, std::vector<OutgoingFrame>& out);
+
+  bool done() const { return missing_frames_ == 0; }
+  const protocol::BucketContext& context() const { return options_.context; }
+  const protocol::Digest& digest() const { return digest_; }
+
+ private:
+  using Leg = protocol::Leg;
+
+  // One frame of a chunk.
+  struct Frame {
+    // Of an owned chunk: the contributions that came, parallel to
+    // Chunk::sources.
+    std::vector<Payload> in;
+    uint32_t missing = 0;  // Of `in`.
+    Payload own;           // Swap: this site's encoded sum.
+    Payload other;         // Swap: the other site's.
+    bool done = false;     // The result is written.
+  };
+  struct Chunk {
+    uint32_t number = 0;
+    uint32_t elements = 0;
+    Schedule::Route route;
+    // Of an owned chunk: the other members of the site, then route.children.
+    std::vector<int> sources;
+    std::vector<Frame> frames;
+  };
+  // The place of a frame in the bucket.
+  struct Piece {
+    Chunk* chunk;
+    uint32_t frame;
+    uint64_t offset;  // In elements, from the start of the bucket.
+    uint32_t elements;
+  };
+
+  bool Owns(const Chunk& chunk) const;
+  Chunk MakeChunk(uint32_t number) const;
+  Piece PieceAt(Chunk& chunk, uint32_t frame) const;
+  absl::Status Check(int member, const protocol::FrameHeader& header,
+                     const Payload& payload) const;
+  // The codec of a leg's bytes.
+  protocol::Codec CodecOf(Leg leg) const;
+  int SourceIndex(const Chunk& chunk, int member, Leg leg) const;
+
+  // All contributions are there: folds, encodes, sends on.
+  void Fold(const Piece& piece, std::vector<OutgoingFrame>& out);
+  std::shared_ptr<const float[]> SumOf(const Piece& piece,
+                                       const float** sum) const;
+  void Swap(const Piece& piece, std::vector<OutgoingFrame>& out);
+  // The result's bytes are known: writes it and hands the bytes down.
+  void Publish(const Piece& piece, protocol::Codec codec, const Payload& bytes,
+               std::vector<OutgoingFrame>& out);
+  Payload Encode(std::shared_ptr<const float[]> owner, const float* values,
+                 uint32_t elements) const;
+  void Send(const Piece& piece, Leg leg, int member, const Payload& payload,
+            std::vector<OutgoingFrame>& out) const;
+
+  const Options options_;
+  const protocol::Digest digest_;  // Of the context.
+  const Codec& codec_;
+  std::vector<Chunk> chunks_;
+  uint64_t missing_frames_ = 0;  // Of the result.
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_EXCHANGE_BUCKET_EXCHANGE_H_

@@ -1,0 +1,64 @@
+#include "agent/exchange/schedule.h"
+
+#include <algorithm>
+
+namespace pactrain::agent {
+
+using protocol::kChunkElements;
+using protocol::kFrameElements;
+
+uint32_t ChunkCount(uint64_t elements) {
+  return static_cast<uint32_t>((elements + kChunkElements - 1) /
+                               kChunkElements);
+}
+
+uint32_t ChunkElements(uint64_t elements, uint32_t chunk) {
+  const uint64_t begin = uint64_t{chunk} * kChunkElements;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(kChunkElements, elements - begin));
+}
+
+uint32_t FrameCount(uint32_t chunk_elements) {
+  return (chunk_elements + kFrameElements - 1) / kFrameElements;
+}
+
+uint32_t FrameElements(uint32_t chunk_elements, uint32_t frame) {
+  return std::min(kFrameElements, chunk_elements - frame * kFrameElements);
+}
+
+Schedule::Schedule(const protocol::Generation& generation, int me)
+    : me_(me), plan_(generation.plan) {
+  for (size_t member = 0; member < generation.members.size(); ++member) {
+    site_of_.push_back(generation.SiteOf(static_cast<int>(member)));
+  }
+  for (size_t site = 0; site < generation.sites.size(); ++site) {
+    sites_.push_back(generation.MembersOfSite(static_cast<int>(site)));
+  }
+  site_ = site_of_[me];
+}
+
+int Schedule::OwnerIn(int site, uint32_t chunk, uint32_t chunks) const {
+  const std::vector<int>& members = sites_[site];
+  return members[uint64_t{chunk} * members.size() / chunks];
+}
+
+Schedule::Route Schedule::RouteOf(uint32_t chunk, uint32_t chunks) const {
+  Route route;
+  route.owner = OwnerIn(site_, chunk, chunks);
+  if (route.owner != me_) return route;
+  if (plan_.swap) {
+    route.swap = OwnerIn(1 - site_, chunk, chunks);
+    return route;
+  }
+  const auto& parent = plan_.trees[chunk % plan_.trees.size()].parent;
+  if (parent[site_] != site_)
+    route.parent = OwnerIn(parent[site_], chunk, chunks);
+  for (size_t site = 0; site < parent.size(); ++site) {
+    if (parent[site] == site_ && static_cast<int>(site) != site_) {
+      route.children.push_back(OwnerIn(static_cast<int>(site), chunk, chunks));
+    }
+  }
+  return route;
+}
+
+}  // namespace pactrain::agent
