@@ -1,6 +1,6 @@
 // Between the structs of control.h and their wire form, and the one border at
-// which both daemons check what the other sent: every size, enum, name and digest
-// length against limits.h, before it sizes or indexes anything.
+// which both daemons check what the other sent: every size, enum, name and
+// digest length against limits.h, before it sizes or indexes anything.
 //
 // FromProto: InvalidArgument names the field, what came and what is allowed.
 // ToProto never fails; texts over kMaxTextLength are cut.
@@ -17,7 +17,8 @@ v1::AgentMessage ToProto(const AgentMessage& message);
 absl::StatusOr<AgentMessage> FromProto(const v1::AgentMessage& proto);
 
 v1::CoordinatorMessage ToProto(const CoordinatorMessage& message);
-absl::StatusOr<CoordinatorMessage> FromProto(const v1::CoordinatorMessage& proto);
+absl::StatusOr<CoordinatorMessage> FromProto(
+    const v1::CoordinatorMessage& proto);
 
 // Parts that the admin service and the journal use, too.
 v1::Group ToProto(const GroupId& group);

@@ -1,0 +1,253 @@
+// What agents say: control.h <-> agent.proto.
+#include "base/hex.h"
+#include "base/net.h"
+#include "base/status_macros.h"
+#include "protocol/limits.h"
+#include "protocol/proto_check.h"
+#include "protocol/proto_convert.h"
+
+namespace pactrain::protocol {
+namespace {
+
+struct Writer {
+  v1::AgentMessage& out;
+
+  void operator()(const AgentHello& m) {
+    v1::Hello& p = *out.mutable_hello();
+    p.set_agent(m.agent);
+    p.set_incarnation(WriteDigest(m.incarnation));
+    p.set_site(m.site);
+    p.set_data_address(m.data_address);
+    p.set_version(WriteText(m.version, kMaxNameLength));
+    p.set_cluster_id(m.cluster_id);
+    p.set_highest_term(m.highest_term);
+  }
+  void operator()(const Heartbeat&) { out.mutable_heartbeat(); }
+  void operator()(const TrainerJoined& m) {
+    v1::TrainerJoined& p = *out.mutable_trainer_joined();
+    *p.mutable_group() = ToProto(m.group);
+    p.set_generation(m.generation);
+    v1::Trainer& t = *p.mutable_trainer();
+    t.set_rank(m.trainer.rank);
+    t.set_world_size(m.trainer.world_size);
+    t.set_attach_id(WriteDigest(m.trainer.attach_id));
+    t.set_launch(WriteText(m.trainer.launch, kMaxNameLength));
+    t.set_model_digest(WriteDigest(m.trainer.model_digest));
+    t.set_model_summary(WriteText(m.trainer.model_summary, kMaxSummaryLength));
+    t.set_elements(m.trainer.elements);
+    t.set_resume_step(m.trainer.resume_step);
+  }
+  void operator()(const TrainerLeft& m) {
+    v1::TrainerLeft& p = *out.mutable_trainer_left();
+    *p.mutable_group() = ToProto(m.group);
+    p.set_rank(m.rank);
+    p.set_attach_id(WriteDigest(m.attach_id));
+    p.set_reason(WriteText(m.reason, kMaxTextLength));
+  }
+  void operator()(const MaskVote& m) {
+    v1::MaskVote& p = *out.mutable_mask_vote();
+    *p.mutable_group() = ToProto(m.group);
+    p.set_generation(m.generation);
+    p.set_rank(m.rank);
+    p.set_layout_digest(WriteDigest(m.layout_digest));
+    p.set_mask_digest(WriteDigest(m.mask_digest));
+    p.set_steps_unchanged(m.steps_unchanged);
+    p.set_settle_steps(m.settle_steps);
+    p.set_inside_decision(m.inside_decision);
+    p.set_kept_elements(m.kept_elements);
+    p.set_elements(m.elements);
+  }
+  void operator()(const PrepareAnswer& m) {
+    v1::PrepareAnswer& p = *out.mutable_prepare_answer();
+    *p.mutable_group() = ToProto(m.group);
+    p.set_generation(m.generation);
+    p.set_version(m.version);
+    p.set_accepted(m.accepted);
+    p.set_reason(WriteText(m.reason, kMaxTextLength));
+  }
+  void operator()(const StepReport& m) {
+    v1::StepReport& p = *out.mutable_step_report();
+    *p.mutable_group() = ToProto(m.group);
+    p.set_generation(m.generation);
+    p.set_committed_step(m.committed_step);
+    p.set_committed_count(m.committed_count);
+    p.set_decision_version(m.decision_version);
+    p.set_failed_attempts(m.failed_attempts);
+    p.set_step_seconds(m.step_seconds);
+    for (const StepReport::Link& link : m.links) {
+      v1::StepReport::Link& l = *p.add_links();
+      l.set_peer_site(link.peer_site);
+      l.set_sent_bytes(link.sent_bytes);
+      l.set_received_bytes(link.received_bytes);
+      l.set_goodput_bytes_per_second(link.goodput_bytes_per_second);
+      l.set_rtt_seconds(link.rtt_seconds);
+    }
+  }
+};
+
+absl::StatusOr<AgentMessage> Read(const v1::Hello& p) {
+  RETURN_IF_ERROR(CheckName("hello.agent", p.agent()));
+  RETURN_IF_ERROR(CheckName("hello.site", p.site()));
+  RETURN_IF_ERROR(
+      CheckLength("hello.data_address", p.data_address(), kMaxAddressLength));
+  RETURN_IF_ERROR(base::ParseHostPort(p.data_address()).status());
+  RETURN_IF_ERROR(CheckLength("hello.version", p.version(), kMaxNameLength));
+  if (!p.cluster_id().empty() && !base::ParseDigest(p.cluster_id())) {
+    return absl::InvalidArgumentError(
+        "hello.cluster_id is not 32 hex digits (and not empty)");
+  }
+  AgentHello m;
+  m.agent = p.agent();
+  ASSIGN_OR_RETURN(m.incarnation,
+                   ReadDigest("hello.incarnation", p.incarnation(), true));
+  m.site = p.site();
+  m.data_address = p.data_address();
+  m.version = p.version();
+  m.cluster_id = p.cluster_id();
+  m.highest_term = p.highest_term();
+  return m;
+}
+
+absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
+  TrainerJoined m;
+  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  m.generation = p.generation();
+  const v1::Trainer& t = p.trainer();
+  RETURN_IF_ERROR(
+      CheckRange("trainer.world_size", t.world_size(), 1, kMaxRanks));
+  RETURN_IF_ERROR(CheckRange("trainer.rank", t.rank(), 0, t.world_size() - 1));
+  RETURN_IF_ERROR(CheckLength("trainer.launch", t.launch(), kMaxNameLength));
+  RETURN_IF_ERROR(CheckLength("trainer.model_summary", t.model_summary(),
+                              kMaxSummaryLength));
+  RETURN_IF_ERROR(
+      CheckRange("trainer.elements", t.elements(), 1, kMaxElements));
+  // Far above any real step, and far enough from the end to count on.
+  RETURN_IF_ERROR(
+      CheckRange("trainer.resume_step", t.resume_step(), 0, uint64_t{1} << 62));
+  m.trainer.rank = t.rank();
+  m.trainer.world_size = t.world_size();
+  ASSIGN_OR_RETURN(m.trainer.attach_id,
+                   ReadDigest("trainer.attach_id", t.attach_id(), true));
+  m.trainer.launch = t.launch();
+  ASSIGN_OR_RETURN(m.trainer.model_digest,
+                   ReadDigest("trainer.model_digest", t.model_digest(), true));
+  m.trainer.model_summary = t.model_summary();
+  m.trainer.elements = t.elements();
+  m.trainer.resume_step = t.resume_step();
+  return m;
+}
+
+absl::StatusOr<AgentMessage> Read(const v1::TrainerLeft& p) {
+  TrainerLeft m;
+  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  RETURN_IF_ERROR(CheckRange("trainer_left.rank", p.rank(), 0, kMaxRanks - 1));
+  RETURN_IF_ERROR(
+      CheckLength("trainer_left.reason", p.reason(), kMaxTextLength));
+  m.rank = p.rank();
+  ASSIGN_OR_RETURN(m.attach_id,
+                   ReadDigest("trainer_left.attach_id", p.attach_id(), true));
+  m.reason = p.reason();
+  return m;
+}
+
+absl::StatusOr<AgentMessage> Read(const v1::MaskVote& p) {
+  MaskVote m;
+  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  RETURN_IF_ERROR(CheckRange("mask_vote.rank", p.rank(), 0, kMaxRanks - 1));
+  RETURN_IF_ERROR(
+      CheckRange("mask_vote.settle_steps", p.settle_steps(), 1, ~uint32_t{0}));
+  RETURN_IF_ERROR(
+      CheckRange("mask_vote.elements", p.elements(), 0, kMaxElements));
+  RETURN_IF_ERROR(CheckRange("mask_vote.kept_elements", p.kept_elements(), 0,
+                             p.elements()));
+  m.generation = p.generation();
+  m.rank = p.rank();
+  ASSIGN_OR_RETURN(m.mask_digest,
+                   ReadDigest("mask_vote.mask_digest", p.mask_digest(), false));
+  ASSIGN_OR_RETURN(m.layout_digest,
+                   ReadDigest("mask_vote.layout_digest", p.layout_digest(),
+                              !m.mask_digest.empty()));
+  m.steps_unchanged = p.steps_unchanged();
+  m.settle_steps = p.settle_steps();
+  m.inside_decision = p.inside_decision();
+  m.kept_elements = p.kept_elements();
+  m.elements = p.elements();
+  return m;
+}
+
+absl::StatusOr<AgentMessage> Read(const v1::PrepareAnswer& p) {
+  PrepareAnswer m;
+  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  RETURN_IF_ERROR(
+      CheckLength("prepare_answer.reason", p.reason(), kMaxTextLength));
+  m.generation = p.generation();
+  m.version = p.version();
+  m.accepted = p.accepted();
+  m.reason = p.reason();
+  return m;
+}
+
+absl::StatusOr<StepReport::Link> Read(const v1::StepReport::Link& p) {
+  RETURN_IF_ERROR(CheckName("step_report.link.peer_site", p.peer_site()));
+  RETURN_IF_ERROR(CheckMeasure("step_report.link.goodput_bytes_per_second",
+                               p.goodput_bytes_per_second()));
+  RETURN_IF_ERROR(
+      CheckMeasure("step_report.link.rtt_seconds", p.rtt_seconds()));
+  return StepReport::Link{p.peer_site(), p.sent_bytes(), p.received_bytes(),
+                          p.goodput_bytes_per_second(), p.rtt_seconds()};
+}
+
+absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {
+  StepReport m;
+  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  RETURN_IF_ERROR(CheckMeasure("step_report.step_seconds", p.step_seconds()));
+  RETURN_IF_ERROR(CheckRange("step_report.committed_step", p.committed_step(),
+                             0, uint64_t{1} << 62));
+  RETURN_IF_ERROR(CheckRange("step_report.links (their number)", p.links_size(),
+                             0, kMaxSites));
+  m.generation = p.generation();
+  m.committed_step = p.committed_step();
+  m.committed_count = p.committed_count();
+  m.decision_version = p.decision_version();
+  m.failed_attempts = p.failed_attempts();
+  m.step_seconds = p.step_seconds();
+  for (const v1::StepReport::Link& in : p.links()) {
+    ASSIGN_OR_RETURN(StepReport::Link link, Read(in));
+    m.links.push_back(std::move(link));
+  }
+  return m;
+}
+
+}  // namespace
+
+v1::AgentMessage ToProto(const AgentMessage& message) {
+  v1::AgentMessage proto;
+  std::visit(Writer{proto}, message);
+  return proto;
+}
+
+absl::StatusOr<AgentMessage> FromProto(const v1::AgentMessage& proto) {
+  switch (proto.kind_case()) {
+    case v1::AgentMessage::kHello:
+      return Read(proto.hello());
+    case v1::AgentMessage::kHeartbeat:
+      return Heartbeat{};
+    case v1::AgentMessage::kTrainerJoined:
+      return Read(proto.trainer_joined());
+    case v1::AgentMessage::kTrainerLeft:
+      return Read(proto.trainer_left());
+    case v1::AgentMessage::kMaskVote:
+      return Read(proto.mask_vote());
+    case v1::AgentMessage::kPrepareAnswer:
+      return Read(proto.prepare_answer());
+    case v1::AgentMessage::kStepReport:
+      return Read(proto.step_report());
+    case v1::AgentMessage::KIND_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "agent message of no kind known here: the agent is newer than the "
+      "coordinator");
+}
+
+}  // namespace pactrain::protocol

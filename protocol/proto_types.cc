@@ -1,0 +1,178 @@
+// types.h <-> types.proto.
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "protocol/limits.h"
+#include "protocol/proto_check.h"
+#include "protocol/proto_convert.h"
+
+namespace pactrain::protocol {
+namespace {
+
+v1::Member ToProto(const Member& member) {
+  v1::Member proto;
+  proto.set_agent(member.agent);
+  proto.set_incarnation(WriteDigest(member.incarnation));
+  proto.set_site(member.site);
+  proto.set_data_address(member.data_address);
+  for (uint32_t rank : member.ranks) proto.add_ranks(rank);
+  for (const Digest& id : member.attach_ids)
+    proto.add_attach_ids(WriteDigest(id));
+  return proto;
+}
+
+absl::StatusOr<Member> FromProto(const v1::Member& proto) {
+  Member member;
+  RETURN_IF_ERROR(CheckName("member.agent", proto.agent()));
+  RETURN_IF_ERROR(CheckName("member.site", proto.site()));
+  RETURN_IF_ERROR(CheckLength("member.data_address", proto.data_address(),
+                              kMaxAddressLength));
+  RETURN_IF_ERROR(CheckRange("member.ranks (their number)", proto.ranks_size(),
+                             1, kMaxTrainersPerAgent));
+  if (proto.ranks_size() != proto.attach_ids_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("member.attach_ids has ", proto.attach_ids_size(),
+                     " entries; ranks has ", proto.ranks_size()));
+  }
+  member.agent = proto.agent();
+  ASSIGN_OR_RETURN(member.incarnation,
+                   ReadDigest("member.incarnation", proto.incarnation(), true));
+  member.site = proto.site();
+  member.data_address = proto.data_address();
+  member.ranks.assign(proto.ranks().begin(), proto.ranks().end());
+  for (const std::string& id : proto.attach_ids()) {
+    ASSIGN_OR_RETURN(Digest attach_id,
+                     ReadDigest("member.attach_ids", id, true));
+    member.attach_ids.push_back(attach_id);
+  }
+  return member;
+}
+
+v1::Plan ToProto(const Plan& plan) {
+  v1::Plan proto;
+  proto.set_swap(plan.swap);
+  for (const Plan::Tree& tree : plan.trees) {
+    v1::Plan::Tree* out = proto.add_trees();
+    for (uint16_t parent : tree.parent) out->add_parent(parent);
+  }
+  return proto;
+}
+
+absl::StatusOr<Plan> FromProto(const v1::Plan& proto) {
+  Plan plan;
+  plan.swap = proto.swap();
+  RETURN_IF_ERROR(CheckRange("plan.trees (their number)", proto.trees_size(), 0,
+                             kMaxSites));
+  for (const v1::Plan::Tree& in : proto.trees()) {
+    RETURN_IF_ERROR(CheckRange("plan.tree.parent (their number)",
+                               in.parent_size(), 1, kMaxSites));
+    Plan::Tree tree;
+    for (uint32_t parent : in.parent()) {
+      RETURN_IF_ERROR(CheckRange("plan.tree.parent", parent, 0, kMaxSites - 1));
+      tree.parent.push_back(static_cast<uint16_t>(parent));
+    }
+    plan.trees.push_back(std::move(tree));
+  }
+  return plan;
+}
+
+}  // namespace
+
+v1::Group ToProto(const GroupId& group) {
+  v1::Group proto;
+  proto.set_job(group.job);
+  proto.set_model(group.model);
+  return proto;
+}
+
+absl::StatusOr<GroupId> FromProto(const v1::Group& proto) {
+  RETURN_IF_ERROR(CheckName("group.job", proto.job()));
+  RETURN_IF_ERROR(CheckRange("group.model", proto.model(), 0, kMaxModels - 1));
+  return GroupId{proto.job(), static_cast<uint16_t>(proto.model())};
+}
+
+v1::Decision ToProto(const Decision& decision) {
+  v1::Decision proto;
+  proto.set_version(decision.version);
+  proto.set_mode(static_cast<v1::Mode>(decision.mode));
+  proto.set_codec(static_cast<v1::Codec>(decision.codec));
+  proto.set_mask_digest(WriteDigest(decision.mask_digest));
+  proto.set_layout_digest(WriteDigest(decision.layout_digest));
+  proto.set_reason(WriteText(decision.reason, kMaxReasonLength));
+  return proto;
+}
+
+absl::StatusOr<Decision> FromProto(const v1::Decision& proto) {
+  Decision decision;
+  RETURN_IF_ERROR(
+      CheckRange("decision.version", proto.version(), 1, ~uint64_t{0}));
+  // TERNARY is reserved: nobody here can carry it out.
+  RETURN_IF_ERROR(CheckRange("decision.mode",
+                             static_cast<uint32_t>(proto.mode()), v1::MODE_FULL,
+                             v1::MODE_COMPACTED));
+  RETURN_IF_ERROR(CheckRange("decision.codec",
+                             static_cast<uint32_t>(proto.codec()),
+                             v1::CODEC_FP32, v1::CODEC_BF16));
+  RETURN_IF_ERROR(
+      CheckLength("decision.reason", proto.reason(), kMaxReasonLength));
+  const bool compacted = proto.mode() == v1::MODE_COMPACTED;
+  decision.version = proto.version();
+  decision.mode = static_cast<Mode>(proto.mode());
+  decision.codec = static_cast<Codec>(proto.codec());
+  ASSIGN_OR_RETURN(
+      decision.mask_digest,
+      ReadDigest("decision.mask_digest", proto.mask_digest(), compacted));
+  ASSIGN_OR_RETURN(
+      decision.layout_digest,
+      ReadDigest("decision.layout_digest", proto.layout_digest(), compacted));
+  if (!compacted &&
+      !(decision.mask_digest.empty() && decision.layout_digest.empty())) {
+    return absl::InvalidArgumentError(
+        "decision.mask_digest and layout_digest must be empty for FULL");
+  }
+  decision.reason = proto.reason();
+  return decision;
+}
+
+v1::Generation ToProto(const Generation& generation) {
+  v1::Generation proto;
+  *proto.mutable_group() = ToProto(generation.group);
+  proto.set_term(generation.term);
+  proto.set_number(generation.number);
+  proto.set_world_size(generation.world_size);
+  proto.set_launch(WriteText(generation.launch, kMaxNameLength));
+  proto.set_base_step(generation.base_step);
+  for (const std::string& site : generation.sites) proto.add_sites(site);
+  for (const Member& member : generation.members) {
+    *proto.add_members() = ToProto(member);
+  }
+  *proto.mutable_plan() = ToProto(generation.plan);
+  *proto.mutable_decision() = ToProto(generation.decision);
+  return proto;
+}
+
+absl::StatusOr<Generation> FromProto(const v1::Generation& proto) {
+  Generation generation;
+  ASSIGN_OR_RETURN(generation.group, FromProto(proto.group()));
+  RETURN_IF_ERROR(
+      CheckLength("generation.launch", proto.launch(), kMaxNameLength));
+  RETURN_IF_ERROR(CheckRange("generation.sites (their number)",
+                             proto.sites_size(), 1, kMaxSites));
+  RETURN_IF_ERROR(CheckRange("generation.members (their number)",
+                             proto.members_size(), 1, kMaxAgents));
+  generation.term = proto.term();
+  generation.number = proto.number();
+  generation.world_size = proto.world_size();
+  generation.launch = proto.launch();
+  generation.base_step = proto.base_step();
+  generation.sites.assign(proto.sites().begin(), proto.sites().end());
+  for (const v1::Member& in : proto.members()) {
+    ASSIGN_OR_RETURN(Member member, FromProto(in));
+    generation.members.push_back(std::move(member));
+  }
+  ASSIGN_OR_RETURN(generation.plan, FromProto(proto.plan()));
+  ASSIGN_OR_RETURN(generation.decision, FromProto(proto.decision()));
+  RETURN_IF_ERROR(CheckGeneration(generation));
+  return generation;
+}
+
+}  // namespace pactrain::protocol
