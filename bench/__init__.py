@@ -1,0 +1,1 @@
+"""Measurements of the whole system over emulated links."""

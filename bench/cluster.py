@@ -1,0 +1,85 @@
+"""A coordinator and one agent per host of a testbed, from out/bin."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.processes import Children
+from bench.testbed import Host, LoopbackTestbed
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / "out" / "bin"
+READY_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Agent:
+    host: Host
+    socket: Path
+    metrics: str  # "address:port".
+
+    @property
+    def trainer_env(self) -> dict[str, str]:
+        """What a trainer on this host needs to find its agent."""
+        return {"PACTRAIN_AGENT": f"unix:{self.socket}"}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    coordinator: str  # "address:port" of its gRPC service.
+    metrics: str
+    agents: tuple[Agent, ...]
+
+
+def free_port(address: str) -> int:
+    """A port that was free a moment ago (loopback only: namespaces are ours alone)."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port = probe.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+
+def start_cluster(
+    bed: LoopbackTestbed,
+    children: Children,
+    folder: Path,
+    coordinator_host: Host,
+    agent_flags: Sequence[str] = (),
+) -> Cluster:
+    """Starts all daemons and returns when all are listening.
+
+    Without shaped links every agent limits what it sends to each other site.
+    """
+    insecure = ["--insecure-network"] if bed.shaped else []
+    links = ",".join(f"{link.a}-{link.b}" for link in bed.links)
+    address = coordinator_host.address
+    coordinator = f"{address}:{port_on(bed, address, 7440)}"
+    metrics = f"{address}:{port_on(bed, address, 7441)}"
+    argv = [str(BIN / "pactrain-coordinator"), f"--listen={coordinator}",
+            f"--listen-metrics={metrics}", f"--state-dir={folder / 'state'}",
+            "--cluster=bench", *([f"--links={links}"] if links else []), *insecure]  # fmt: skip
+    child = children.start("coordinator", bed.command(coordinator_host, argv), {})
+    child.wait_for("listening", READY_SECONDS)
+    limit = []
+    if not bed.shaped and bed.links:
+        limit = [f"--egress-limit=*={min(k.rate_mbps for k in bed.links):g}mbit"]
+    agents = []
+    for host in bed.hosts:
+        agent = Agent(host, folder / f"{host.name}.sock",
+                      f"{host.address}:{port_on(bed, host.address, 7451)}")  # fmt: skip
+        argv = [str(BIN / "pactrain-agent"), f"--name={host.name}", f"--site={host.site}",
+                f"--coordinator={coordinator}", f"--socket={agent.socket}",
+                f"--listen-data={host.address}:{port_on(bed, host.address, 7450)}",
+                f"--listen-metrics={agent.metrics}", *limit, *insecure, *agent_flags]  # fmt: skip
+        child = children.start(f"agent-{host.name}", bed.command(host, argv), {})
+        child.wait_for("listening", READY_SECONDS)
+        agents.append(agent)
+    return Cluster(coordinator, metrics, tuple(agents))
+
+
+def port_on(bed: LoopbackTestbed, address: str, preferred: int) -> int:
+    return preferred if bed.shaped else free_port(address)

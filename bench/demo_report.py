@@ -1,0 +1,164 @@
+"""What the demo says at its end: the table, summary.json and the plot."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+GOAL_SPEEDUP = 3.0
+GOAL_ACCURACY = 0.01
+
+
+@dataclass
+class Outcome:
+    """One run, gathered from the events of its rank 0."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    parameters: int = 0
+    kept: int = 0
+    accuracy: float = 0.0  # At the end, over all test images.
+    curve: list[tuple[float, float]] = field(default_factory=list)  # Seconds, accuracy.
+    modes: list[dict[str, Any]] = field(default_factory=list)
+    link_bytes: list[tuple[int, int]] | None = None
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "network":
+            self.parameters, self.kept = event["parameters"], event["kept"]
+        elif kind == "mode":
+            self.modes.append({k: event[k] for k in ("step", "mode", "codec", "reason")})
+        elif kind == "accuracy" and event["final"]:
+            self.accuracy = event["accuracy"]
+        elif kind == "accuracy":
+            self.curve.append((event["seconds"], event["accuracy"]))
+        elif kind == "done":
+            self.seconds, self.steps = event["seconds"], event["steps"]
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.seconds / max(1, self.steps)
+
+    def seconds_to(self, target: float) -> float:
+        """When the accuracy was first reached. REQUIRES: it was."""
+        return next(seconds for seconds, accuracy in self.curve if accuracy >= target)
+
+    def summary(self, target: float) -> dict[str, Any]:
+        return {
+            "seconds": round(self.seconds, 3),
+            "seconds_to_accuracy": round(self.seconds_to(target), 3),
+            "accuracy": round(self.accuracy, 5),
+            "link_bytes": [list(pair) for pair in self.link_bytes or []],
+        }
+
+
+def data_in_use() -> tuple[str, str]:
+    """Name and title of the data that the trainers will load."""
+    if os.environ.get("PACTRAIN_DATA"):
+        return "cifar10", f"CIFAR-10 (JPEG copy) from {os.environ['PACTRAIN_DATA']}"
+    return "digits", "scikit-learn's digits: a smoke run (set PACTRAIN_DATA for CIFAR-10)"
+
+
+def print_network(compute: Outcome, steps: int) -> None:
+    print(
+        f"network: VGG-like, {compute.parameters:,} parameters, {compute.kept:,} kept after "
+        f"pruning ({1 - compute.kept / compute.parameters:.0%} pruned); computing alone takes "
+        f"{compute.seconds_per_step:.3f} s a step",
+        flush=True,
+    )
+
+
+def finish(
+    out: Path,
+    data: str,
+    shaped: bool,
+    compute: Outcome,
+    ddp: Outcome,
+    ours: Outcome,
+    steps: int,
+) -> None:
+    """Prints the table, writes summary.json and plot.png under `out`."""
+    target = min(max(a for _, a in ddp.curve), max(a for _, a in ours.curve))
+    summary = {
+        "data": data,
+        "ddp": ddp.summary(target),
+        "pactrain": ours.summary(target),
+        "target_accuracy": round(target, 5),
+        "speedup": round(ddp.seconds / ours.seconds, 3),
+        "speedup_ceiling": round(ddp.seconds / (compute.seconds_per_step * steps), 3),
+        "modes": ours.modes,
+        "network": "namespaces" if shaped else "loopback",
+    }
+    print_table(summary, ddp, ours, steps)
+    plot(out / "plot.png", ddp, ours, target)
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    print(f"\nwritten: {out / 'summary.json'}, {out / 'plot.png'}", flush=True)
+
+
+def print_table(summary: Mapping[str, Any], ddp: Outcome, ours: Outcome, steps: int) -> None:
+    def row(name: str, left: str, right: str) -> None:
+        print(f"  {name:<34}{left:>16}{right:>16}")
+
+    print()
+    row("", "plain DDP", "PacTrain")
+    row("steps", str(steps), str(steps))
+    row("seconds (training only)", f"{ddp.seconds:.1f}", f"{ours.seconds:.1f}")
+    row(f"seconds to accuracy {summary['target_accuracy']:.3f}",
+        f"{summary['ddp']['seconds_to_accuracy']:.1f}",
+        f"{summary['pactrain']['seconds_to_accuracy']:.1f}")  # fmt: skip
+    row("final test accuracy", f"{ddp.accuracy:.4f}", f"{ours.accuracy:.4f}")
+    if ddp.link_bytes and ours.link_bytes:
+        names = ["a > b", "b > a", "b > c", "c > b"]
+        left = [b for pair in ddp.link_bytes for b in pair]
+        right = [b for pair in ours.link_bytes for b in pair]
+        for name, x, y in zip(names, left, right, strict=True):
+            row(f"MB on link {name}", f"{x / 1e6:.1f}", f"{y / 1e6:.1f}")
+        elements = ddp.parameters * steps
+        row("bytes per weight, step, direction", f"{sum(left) / 4 / elements:.2f}",
+            f"{sum(right) / 4 / elements:.2f}")  # fmt: skip
+    print("\n  modes over time (PacTrain):")
+    for mode in summary["modes"]:
+        print(f"    from step {mode['step']:>4}: {mode['mode']} {mode['codec']} - {mode['reason']}")
+    apart = abs(ddp.accuracy - ours.accuracy)
+    print(
+        f"\n  speed-up {summary['speedup']:.2f} (goal {GOAL_SPEEDUP:g}: "
+        f"{verdict(summary['speedup'] >= GOAL_SPEEDUP)}); "
+        f"{summary['speedup_ceiling']:.2f} if communication were free\n"
+        f"  final accuracies {apart:.4f} apart (goal {GOAL_ACCURACY:g}: "
+        f"{verdict(apart <= GOAL_ACCURACY)})"
+    )
+
+
+def verdict(met: bool) -> str:
+    return "met" if met else "NOT met"
+
+
+def plot(path: Path, ddp: Outcome, ours: Outcome, target: float) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), width_ratios=(2, 1))
+    for outcome, name, color in ((ddp, "plain DDP", "#888888"), (ours, "PacTrain", "#1565c0")):
+        seconds, accuracy = zip(*outcome.curve, strict=True)
+        left.plot(seconds, accuracy, marker="o", markersize=3, label=name, color=color)
+    left.axhline(target, color="#cccccc", linewidth=1, zorder=0)
+    left.set_xlabel("training seconds over two 100 Mbps links")
+    left.set_ylabel("test accuracy")
+    left.legend(frameon=False)
+    for offset, (outcome, color) in enumerate(((ddp, "#888888"), (ours, "#1565c0"))):
+        flat = [b / 1e6 for pair in outcome.link_bytes or [(0, 0), (0, 0)] for b in pair]
+        right.bar([i + 0.4 * offset for i in range(4)], flat, width=0.4, color=color)
+    right.set_xticks([i + 0.2 for i in range(4)], ["a>b", "b>a", "b>c", "c>b"])
+    right.set_ylabel("MB sent on each link")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"{ddp.parameters / 1e6:.1f} M weights, 70 % pruned, 6 trainers in 3 sites")
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)

@@ -1,0 +1,215 @@
+"""Sites on one machine: network namespaces joined by links of a given rate.
+
+    with open_testbed(sites={"a": 1, "b": 1}, links=[Link("a", "b", 100)]) as bed:
+        subprocess.Popen(bed.command(bed.hosts[0], ["iperf3", "-s"]))
+        ...
+        print(bed.link_bytes())
+
+Hosts of a site hang on a switch (bridge) without limit; switches are joined by veth
+pairs that tbf shapes in both directions. Everything of one run is named
+"pactrain-<pid>-..."; it is removed by close(), and what a killed run left is removed when
+the next one starts. Where namespaces are not allowed there is only loopback: the
+programs under test must then limit themselves. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+PREFIX = "pactrain-"
+# One burst is free for an idle link: 32 kB is 2.6 ms at 100 Mbps.
+TBF = "burst 32kb latency 200ms"
+
+
+@dataclass(frozen=True)
+class Link:
+    """Joins two sites; `rate_mbps` (10^6 bits per second, headers included) holds per direction."""
+
+    a: str
+    b: str
+    rate_mbps: float
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine of a site."""
+
+    name: str
+    site: str
+    address: str
+    interface: str
+    namespace: str | None  # None: the machine itself.
+
+
+class TestbedError(RuntimeError):
+    """A command that builds the testbed failed; says which and what it printed."""
+
+
+def run(*command: str) -> str:
+    """The standard output of a command; TestbedError if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        raise TestbedError(f"'{' '.join(command)}' failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+class LoopbackTestbed:
+    """All hosts are this machine; nothing is shaped and no bytes are counted."""
+
+    shaped = False
+
+    def __init__(self, sites: Mapping[str, int], links: Sequence[Link]) -> None:
+        check(sites, links)
+        self.links = tuple(links)
+        names = [(s, i) for s, count in sites.items() for i in range(count)]
+        self.hosts = tuple(Host(f"{s}{i}", s, "127.0.0.1", "lo", None) for s, i in names)
+
+    def command(self, host: Host, argv: Sequence[str]) -> list[str]:
+        """`argv`, to be run on `host`."""
+        return list(argv)
+
+    def link_bytes(self) -> list[tuple[int, int]] | None:
+        """Per link: bytes sent from a to b and from b to a since the start; None: not counted."""
+        return None
+
+    def close(self) -> None:
+        """Removes everything; a second call does nothing."""
+
+    def __enter__(self) -> LoopbackTestbed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class NamespaceTestbed(LoopbackTestbed):
+    """Hosts are network namespaces and links are shaped; needs root."""
+
+    shaped = True
+
+    def __init__(self, sites: Mapping[str, int], links: Sequence[Link]) -> None:
+        super().__init__(sites, links)
+        remove_leftovers()
+        self._prefix = f"{PREFIX}{os.getpid()}-"
+        self._core = self._prefix + "core"
+        names = [(s, i) for s, count in sites.items() for i in range(count)]
+        self.hosts = tuple(
+            Host(f"{s}{i}", s, f"10.77.0.{number}", "e0", f"{self._prefix}{s}{i}")
+            for number, (s, i) in enumerate(names, 1)
+        )
+        try:
+            self._build(list(sites))
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, sites: list[str]) -> None:
+        run("ip", "netns", "add", self._core)
+        commands = []
+        for number in range(len(sites)):
+            commands += [f"link add br{number} type bridge", f"link set br{number} up"]
+        for number, link in enumerate(self.links):
+            commands += [
+                f"link add t{number}a type veth peer name t{number}b",
+                f"link set t{number}a master br{sites.index(link.a)} up",
+                f"link set t{number}b master br{sites.index(link.b)} up",
+            ]
+        self._ip_core(commands)
+        for number, link in enumerate(self.links):
+            for end in "ab":
+                device = f"t{number}{end}"
+                run(*f"tc -n {self._core} qdisc add dev {device} root tbf".split(),
+                    *f"rate {link.rate_mbps}mbit {TBF}".split())  # fmt: skip
+        for number, host in enumerate(self.hosts):
+            self._add_host(host, number, sites.index(host.site))
+
+    def _add_host(self, host: Host, number: int, bridge: int) -> None:
+        assert host.namespace is not None
+        run("ip", "netns", "add", host.namespace)
+        self._ip_core(
+            [
+                f"link add p{number} type veth peer name e0 netns {host.namespace}",
+                f"link set p{number} master br{bridge} up",
+            ]
+        )
+        for command in (f"addr add {host.address}/24 dev e0", "link set e0 up", "link set lo up"):
+            run("ip", "-n", host.namespace, *command.split())
+        # A link that was idle between two steps keeps its congestion window, as on any
+        # well-set-up training host; else both systems pay for it at every step.
+        setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
+        run(*self.command(host, ["sh", "-c", f"test ! -w {setting} || echo 0 > {setting}"]))
+
+    def _ip_core(self, commands: Sequence[str]) -> None:
+        for command in commands:
+            run("ip", "-n", self._core, *command.split())
+
+    def command(self, host: Host, argv: Sequence[str]) -> list[str]:
+        """`argv`, to be run on `host`; the process id stays that of the program."""
+        assert host.namespace is not None
+        return ["ip", "netns", "exec", host.namespace, *argv]
+
+    def link_bytes(self) -> list[tuple[int, int]] | None:
+        """Per link: bytes sent from a to b and from b to a since the start, headers included."""
+        shown = json.loads(run("tc", "-n", self._core, "-s", "-j", "qdisc", "show"))
+        sent = {q["dev"]: q["bytes"] for q in shown if q["kind"] == "tbf"}
+        return [(sent[f"t{i}a"], sent[f"t{i}b"]) for i in range(len(self.links))]
+
+    def close(self) -> None:
+        """Removes all namespaces of this run, and with them the interfaces in them."""
+        for name in namespaces():
+            if name.startswith(self._prefix):
+                subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def check(sites: Mapping[str, int], links: Sequence[Link]) -> None:
+    """ValueError if a link names no site, or the numbers are out of range."""
+    hosts = sum(sites.values())
+    if not 1 <= hosts <= 200:
+        raise ValueError(f"hosts = {hosts}, allowed: 1 to 200")
+    for link in links:
+        for site in (link.a, link.b):
+            if site not in sites:
+                raise ValueError(f"link names site '{site}', allowed: {', '.join(sites)}")
+        if not link.rate_mbps > 0:
+            raise ValueError(f"rate_mbps = {link.rate_mbps}, allowed: more than 0")
+
+
+def namespaces() -> list[str]:
+    """Names of all network namespaces of this machine."""
+    return [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line.strip()]
+
+
+def remove_leftovers() -> None:
+    """Removes the namespaces of runs that are no longer alive."""
+    for name in namespaces():
+        pid = name.removeprefix(PREFIX).split("-")[0]
+        if name.startswith(PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def why_no_namespaces() -> str | None:
+    """Why shaped namespaces cannot be made here; None if they can (tried, not guessed)."""
+    if os.geteuid() != 0:
+        return "not root"
+    try:
+        with NamespaceTestbed({"a": 1, "b": 1}, [Link("a", "b", 100)]):
+            return None
+    except (TestbedError, OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+
+
+def open_testbed(sites: Mapping[str, int], links: Sequence[Link]) -> LoopbackTestbed:
+    """Shaped namespaces where they can be made, else loopback (see `shaped`)."""
+    if why_no_namespaces() is None:
+        return NamespaceTestbed(sites, links)
+    return LoopbackTestbed(sites, links)
