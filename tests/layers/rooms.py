@@ -1,50 +1,64 @@
 """The rooms of the tree and which room may use which (style.md's arrows, written out).
 
 A room is a folder; a file or Bazel package belongs to the longest room that is a prefix
-of its path. `trainer/wire` is the one header that trainer library and agent share.
+of its path. `trainer/wire` is the one header that trainer library and agent share, and
+`protocol/proto_*` turns protobuf messages into the plain structs of `protocol`.
 """
 
 from __future__ import annotations
+
+PROTO_CONVERT = "protocol/proto_convert"
 
 ALLOWED: dict[str, frozenset[str]] = {
     "base": frozenset(),
     "protocol": frozenset({"base"}),
     "proto": frozenset(),
+    # The one place where wire data becomes plain structs.
+    PROTO_CONVERT: frozenset({"base", "protocol", "proto"}),
     "kernels": frozenset(),
     "trainer/wire": frozenset(),
     "trainer/core": frozenset({"kernels", "trainer/wire"}),
     "trainer": frozenset({"kernels", "trainer/core", "trainer/wire"}),
-    "agent/core": frozenset({"base", "protocol"}),
+    # Of the exchange only what is pure; sockets are in agent/exchange/tcp.
+    "agent/core": frozenset({"base", "protocol", "trainer/wire", "agent/exchange"}),
     "agent/codec": frozenset({"base", "protocol", "kernels"}),
-    "agent/exchange": frozenset({"base", "protocol"}),
+    "agent/exchange": frozenset({"base", "protocol", "kernels", "agent/codec"}),
+    "agent/exchange/tcp": frozenset({"base", "protocol", "agent/exchange"}),
     "agent/local": frozenset({"base", "protocol", "trainer/wire"}),
-    "agent/rpc": frozenset({"base", "protocol", "proto", "agent/core"}),
+    "agent/rpc": frozenset({"base", "protocol", "proto", PROTO_CONVERT, "agent/core"}),
     "agent/metrics": frozenset({"base", "protocol", "agent/core"}),
     "agent": frozenset(
         {
             "base",
             "protocol",
             "proto",
+            PROTO_CONVERT,
             "kernels",
             "trainer/wire",
             "agent/core",
             "agent/codec",
             "agent/exchange",
+            "agent/exchange/tcp",
             "agent/local",
             "agent/rpc",
             "agent/metrics",
         }
     ),
     "coordinator/core": frozenset({"base", "protocol"}),
-    "coordinator/store": frozenset({"base", "protocol", "proto", "coordinator/core"}),
+    "coordinator/store": frozenset(
+        {"base", "protocol", "proto", PROTO_CONVERT, "coordinator/core"}
+    ),
     # Of `coordinator` itself rpc uses the driver.
-    "coordinator/rpc": frozenset({"base", "protocol", "proto", "coordinator/core", "coordinator"}),
+    "coordinator/rpc": frozenset(
+        {"base", "protocol", "proto", PROTO_CONVERT, "coordinator/core", "coordinator"}
+    ),
     "coordinator/metrics": frozenset({"base", "protocol", "coordinator/core"}),
     "coordinator": frozenset(
         {
             "base",
             "protocol",
             "proto",
+            PROTO_CONVERT,
             "coordinator/core",
             "coordinator/store",
             "coordinator/rpc",
@@ -69,6 +83,7 @@ LINKS: dict[str, frozenset[str]] = {
     "agent/core": PURE_LIBRARIES,
     "coordinator/core": PURE_LIBRARIES,
     "agent/codec": PURE_LIBRARIES,
+    "agent/exchange": PURE_LIBRARIES,
 }
 
 # The same for #include <...>: prefixes that a room must not open.
@@ -94,6 +109,8 @@ FORBIDDEN_INCLUDES: dict[str, tuple[str, ...]] = {
 def room_of(path: str) -> str | None:
     """The room of a file or package path; None for third_party and the like."""
     stem = path.rsplit(".", 1)[0]
+    if stem.startswith("protocol/proto_"):
+        return PROTO_CONVERT
     parts = stem.split("/")
     if parts[0] in TEST_ROOMS:
         return parts[0]
