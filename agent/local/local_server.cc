@@ -1,0 +1,187 @@
+#include "agent/local/local_server.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace pactrain::agent {
+namespace {
+
+using asio::posix::stream_descriptor;
+
+// When the process is out of descriptors.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+std::string FailedPacket(wire::Code code, const std::string& text) {
+  wire::Failed failed = {};
+  failed.header = {wire::Kind::kFailed, sizeof(failed)};
+  failed.step = ~0ull;
+  failed.code = code;
+  failed.final = 1;
+  text.copy(failed.text, sizeof(failed.text) - 1);
+  return PacketOf(failed);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Start(
+    asio::io_context& io, const Options& options, LocalEvents* events) {
+  ASSIGN_OR_RETURN(SocketFile file, SocketFile::Listen(options.socket_path));
+  auto server = std::unique_ptr<LocalServer>(
+      new LocalServer(io, options, std::move(file), events));
+  server->WaitAccept();
+  return server;
+}
+
+LocalServer::LocalServer(asio::io_context& io, const Options& options,
+                         SocketFile file, LocalEvents* events)
+    : io_(io),
+      options_(options),
+      file_(std::move(file)),
+      events_(events),
+      // Its own descriptor: asio and the file each close theirs.
+      acceptor_(io, fcntl(file_.fd(), F_DUPFD_CLOEXEC, 0)),
+      accept_timer_(io) {}
+
+LocalServer::~LocalServer() {
+  StopListening();
+  while (!links_.empty()) links_.begin()->second.link->Drop();
+}
+
+void LocalServer::Send(uint64_t trainer, std::string packet,
+                       std::vector<std::shared_ptr<SharedMemory>> memory) {
+  const auto it = links_.find(trainer);
+  if (it == links_.end()) return;
+  it->second.link->Send(std::move(packet), std::move(memory));
+}
+
+void LocalServer::Close(uint64_t trainer) {
+  const auto it = links_.find(trainer);
+  if (it != links_.end()) it->second.link->Close();
+}
+
+void LocalServer::StopListening() {
+  asio::error_code ignored;
+  acceptor_.close(ignored);
+  accept_timer_.cancel();
+  file_.Remove();
+}
+
+void LocalServer::WaitAccept() {
+  acceptor_.async_wait(stream_descriptor::wait_read,
+                       [this](const asio::error_code& error) {
+                         if (!error) AcceptAll();
+                       });
+}
+
+void LocalServer::AcceptAll() {
+  while (true) {
+    Fd socket(accept4(acceptor_.native_handle(), nullptr, nullptr,
+                      SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.valid()) {
+      Admit(std::move(socket));
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return WaitAccept();
+    LOG_WARN("accepting a trainer failed: {}", std::strerror(errno));
+    accept_timer_.expires_after(kAcceptPause);
+    return accept_timer_.async_wait([this](const asio::error_code& error) {
+      if (!error) AcceptAll();
+    });
+  }
+}
+
+void LocalServer::Admit(Fd socket) {
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  const uint64_t id = next_id_++;
+  Entry& entry = links_[id];
+  entry.link = std::make_shared<TrainerLink>(
+      io_, id, std::move(socket), peer.pid, options_.link,
+      static_cast<TrainerLinkOwner*>(this));
+  entry.link->Start();
+  if (peer.uid != 0 && peer.uid != geteuid()) {
+    return Refuse(
+        *entry.link, wire::Code::kRefused,
+        absl::StrCat("user ", peer.uid, " may not use the agent of user ",
+                     geteuid(), ".\nRun the training as the agent's user."));
+  }
+  if (links_.size() > options_.max_connections) {
+    return Refuse(
+        *entry.link, wire::Code::kRefused,
+        absl::StrCat("this agent has ", links_.size() - 1,
+                     " connections and allows ", options_.max_connections,
+                     ".\nStop trainers that are no longer needed."));
+  }
+  entry.handshake_timer = std::make_unique<asio::steady_timer>(io_);
+  entry.handshake_timer->expires_after(
+      absl::ToChronoNanoseconds(options_.handshake));
+  entry.handshake_timer->async_wait(
+      [link = entry.link](const asio::error_code& error) {
+        if (!error) link->Drop();
+      });
+}
+
+void LocalServer::Refuse(TrainerLink& link, wire::Code code,
+                         const std::string& text) {
+  link.Send(FailedPacket(code, text));
+  link.Close();
+}
+
+void LocalServer::OnPacket(TrainerLink& link,
+                           absl::Span<const uint8_t> packet) {
+  absl::StatusOr<TrainerPacket> parsed = ParseTrainerPacket(packet);
+  if (!parsed.ok()) {
+    return OnBadPacket(link, std::string(parsed.status().message()));
+  }
+  Entry& entry = links_.at(link.id());
+  const auto* hello = std::get_if<wire::Hello>(&*parsed);
+  if ((hello != nullptr) == entry.introduced) {
+    return OnBadPacket(
+        link, hello != nullptr ? "a second Hello came" : "no Hello came first");
+  }
+  if (hello != nullptr) {
+    entry.introduced = true;
+    entry.handshake_timer->cancel();
+    return events_->OnHello(link.id(), *hello);
+  }
+  std::visit(
+      [&](const auto& message) {
+        using T = std::decay_t<decltype(message)>;
+        if constexpr (!std::is_same_v<T, wire::Hello>) {
+          events_->OnMessage(link.id(), message);
+        }
+      },
+      *parsed);
+}
+
+void LocalServer::OnBadPacket(TrainerLink& link, const std::string& what) {
+  const bool introduced = links_.at(link.id()).introduced;
+  const uint64_t id = link.id();
+  LOG_WARN("trainer connection {}: {}", id, what);
+  Refuse(link, wire::Code::kInvalidArgument,
+         absl::StrCat("the agent did not understand its trainer: ", what,
+                      ".\nUse the same release of library and agent."));
+  if (introduced) events_->OnTrainerGone(id, absl::StrCat("failed: ", what));
+}
+
+void LocalServer::OnGone(TrainerLink& link, const std::string& reason) {
+  if (links_.at(link.id()).introduced) {
+    events_->OnTrainerGone(link.id(), reason);
+  }
+}
+
+void LocalServer::OnClosed(TrainerLink& link) { links_.erase(link.id()); }
+
+}  // namespace pactrain::agent

@@ -1,0 +1,96 @@
+// Where the trainers of this node come in: accepts them on the Unix socket and
+// passes on what they say.
+//
+// Only processes of the agent's own user or root are let in. A trainer whose
+// packets are malformed is told so and is gone; nobody else notices.
+//
+// Not thread-safe: everything runs on the io_context's one thread; destroyed
+// there after the io_context has stopped running.
+#ifndef PACTRAIN_AGENT_LOCAL_LOCAL_SERVER_H_
+#define PACTRAIN_AGENT_LOCAL_LOCAL_SERVER_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "agent/local/packet.h"
+#include "agent/local/socket_file.h"
+#include "agent/local/trainer_link.h"
+#include "trainer/wire.h"
+
+namespace pactrain::agent {
+
+// Called from the server's handlers, never from within a call of its methods.
+// Of a trainer come: one OnHello, messages, and OnTrainerGone unless the agent
+// closed it before.
+class LocalEvents {
+ public:
+  using Message = std::variant<wire::Submit, wire::Vote, wire::Detach>;
+  virtual ~LocalEvents() = default;
+  virtual void OnHello(uint64_t trainer, const wire::Hello& hello) = 0;
+  virtual void OnMessage(uint64_t trainer, const Message& message) = 0;
+  virtual void OnTrainerGone(uint64_t trainer, const std::string& reason) = 0;
+};
+
+class LocalServer : private TrainerLinkOwner {
+ public:
+  struct Options {
+    std::string socket_path;
+    absl::Duration handshake = absl::Seconds(5);  // Until the Hello.
+    TrainerLink::Limits link;
+    size_t max_connections = 1100;
+  };
+
+  // Errors: as SocketFile::Listen().
+  static absl::StatusOr<std::unique_ptr<LocalServer>> Start(
+      asio::io_context& io, const Options& options, LocalEvents* events);
+  ~LocalServer() override;
+
+  // For a trainer that is gone both do nothing.
+  void Send(uint64_t trainer, std::string packet,
+            std::vector<std::shared_ptr<SharedMemory>> memory = {});
+  // After what was sent has been read, in a bounded time.
+  void Close(uint64_t trainer);
+
+  // Lets nobody in any more and removes the socket file.
+  void StopListening();
+  // Connections, those in their handshake or being closed included.
+  size_t open_count() const { return links_.size(); }
+
+ private:
+  struct Entry {
+    std::shared_ptr<TrainerLink> link;
+    bool introduced = false;  // Its Hello has been passed on.
+    std::unique_ptr<asio::steady_timer> handshake_timer;
+  };
+
+  LocalServer(asio::io_context& io, const Options& options, SocketFile file,
+              LocalEvents* events);
+  void WaitAccept();
+  void AcceptAll();
+  void Admit(Fd socket);
+  // Tells the trainer and closes its link.
+  void Refuse(TrainerLink& link, wire::Code code, const std::string& text);
+
+  // TrainerLinkOwner:
+  void OnPacket(TrainerLink& link, absl::Span<const uint8_t> packet) override;
+  void OnGone(TrainerLink& link, const std::string& reason) override;
+  void OnClosed(TrainerLink& link) override;
+  // The packet's order or content is wrong.
+  void OnBadPacket(TrainerLink& link, const std::string& what);
+
+  asio::io_context& io_;
+  const Options options_;
+  SocketFile file_;
+  LocalEvents* const events_;
+  asio::posix::stream_descriptor acceptor_;
+  asio::steady_timer accept_timer_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, Entry> links_;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_LOCAL_LOCAL_SERVER_H_

@@ -1,0 +1,396 @@
+#include "agent/local/local_server.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdlib>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "agent/local/memory_table.h"
+#include "base/clock.h"
+#include "base/status_matchers.h"
+
+namespace pactrain::agent {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Recorder : public LocalEvents {
+ public:
+  void OnHello(uint64_t trainer, const wire::Hello& hello) override {
+    hellos.push_back(trainer);
+  }
+  void OnMessage(uint64_t trainer, const Message& message) override {
+    messages.push_back(message);
+  }
+  void OnTrainerGone(uint64_t trainer, const std::string& reason) override {
+    gone.push_back(reason);
+  }
+  std::vector<uint64_t> hellos;
+  std::vector<Message> messages;
+  std::vector<std::string> gone;
+};
+
+// A trainer written by hand.
+class RawTrainer {
+ public:
+  explicit RawTrainer(const std::string& path)
+      : fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    connected_ = connect(fd_.get(), reinterpret_cast<sockaddr*>(&address),
+                         sizeof address) == 0;
+  }
+  bool connected() const { return connected_; }
+  template <typename Message>
+  void Send(const Message& message) {
+    SendBytes(PacketOf(message));
+  }
+  void SendBytes(const std::string& bytes) {
+    ASSERT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  // The size of the next packet, 0 at the end, -1 if there is none now.
+  ssize_t Receive(void* packet, size_t bytes, std::vector<Fd>* fds = nullptr) {
+    iovec part = {packet, bytes};
+    alignas(cmsghdr) char control[256] = {};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t got = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+    const cmsghdr* header = CMSG_FIRSTHDR(&message);
+    if (got > 0 && header != nullptr && fds != nullptr) {
+      const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < count; ++i) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+        fds->emplace_back(fd);
+      }
+    }
+    return got;
+  }
+  void Close() { fd_ = Fd(); }
+
+ private:
+  Fd fd_;
+  bool connected_ = false;
+};
+
+wire::Hello MakeHello() {
+  wire::Hello hello = {};
+  hello.header = {wire::Kind::kHello, sizeof(hello)};
+  hello.version = wire::kVersion;
+  return hello;
+}
+
+class LocalServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = absl::StrCat(::testing::TempDir(), "/local-XXXXXX");
+    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
+    options_.socket_path = absl::StrCat(directory_, "/run/agent.sock");
+    Start();
+  }
+  void TearDown() override {
+    server_.reset();
+    rmdir(absl::StrCat(directory_, "/run").c_str());
+    EXPECT_EQ(rmdir(directory_.c_str()), 0) << "something is left behind";
+  }
+  void Start() {
+    ASSERT_OK_AND_ASSIGN(server_, LocalServer::Start(io_, options_, &events_));
+  }
+  bool RunUntil(const std::function<bool()>& done) {
+    const absl::Duration end = base::MonotonicNow() + absl::Seconds(20);
+    while (!done()) {  // Asked once a turn: it may take a packet.
+      if (base::MonotonicNow() > end) return false;
+      io_.run_one_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+  RawTrainer Connect() { return RawTrainer(options_.socket_path); }
+  RawTrainer Attach() {
+    RawTrainer trainer = Connect();
+    const size_t before = events_.hellos.size();
+    trainer.Send(MakeHello());
+    EXPECT_TRUE(RunUntil([&] { return events_.hellos.size() > before; }));
+    return trainer;
+  }
+  // What the agent answered last before it hung up.
+  wire::Failed ExpectFailed(RawTrainer& trainer) {
+    wire::Failed failed = {};
+    EXPECT_TRUE(RunUntil([&] {
+      return trainer.Receive(&failed, sizeof failed) == sizeof failed;
+    }));
+    EXPECT_EQ(failed.final, 1);
+    char byte;
+    EXPECT_TRUE(RunUntil([&] { return trainer.Receive(&byte, 1) == 0; }));
+    return failed;
+  }
+
+  asio::io_context io_;
+  Recorder events_;
+  std::string directory_;
+  LocalServer::Options options_;
+  std::unique_ptr<LocalServer> server_;
+};
+
+TEST_F(LocalServerTest, MemoryArrivesSealedAndSharedBothWays) {
+  RawTrainer trainer = Attach();
+  MemoryTable table;
+  ASSERT_OK_AND_ASSIGN(const TrainerBuffers buffers,
+                       table.Make(events_.hellos[0], "region", 8192));
+  wire::Attached attached = {};
+  attached.header = {wire::Kind::kAttached, sizeof(attached)};
+  server_->Send(events_.hellos[0], PacketOf(attached),
+                {buffers.slot, buffers.result});
+  std::vector<Fd> fds;
+  ASSERT_TRUE(RunUntil([&] {
+    return trainer.Receive(&attached, sizeof attached, &fds) == sizeof attached;
+  }));
+  ASSERT_EQ(fds.size(), 2u);
+  const int slot = fds[0].get(), result = fds[1].get();
+  for (int fd : {slot, result}) {
+    EXPECT_NE(ftruncate(fd, 0), 0);
+    EXPECT_NE(ftruncate(fd, 1 << 20), 0);
+    EXPECT_NE(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+  }
+  auto map = [](int fd, int protection) {
+    return static_cast<uint8_t*>(
+        mmap(nullptr, 8192, protection, MAP_SHARED, fd, 0));
+  };
+  uint8_t* slot_bytes = map(slot, PROT_READ | PROT_WRITE);
+  ASSERT_NE(slot_bytes, MAP_FAILED);
+  slot_bytes[8191] = 17;
+  EXPECT_EQ(buffers.slot->bytes()[8191], 17);
+
+  EXPECT_EQ(map(result, PROT_READ | PROT_WRITE), MAP_FAILED);
+  EXPECT_LT(pwrite(result, "x", 1, 0), 0);
+  const Fd again(open(absl::StrCat("/proc/self/fd/", result).c_str(), O_RDWR));
+  EXPECT_EQ(map(again.get(), PROT_READ | PROT_WRITE), MAP_FAILED);
+  uint8_t* result_bytes = map(result, PROT_READ);
+  ASSERT_NE(result_bytes, MAP_FAILED);
+  buffers.result->bytes()[0] = 23;
+  EXPECT_EQ(result_bytes[0], 23);
+  munmap(slot_bytes, 8192);
+  munmap(result_bytes, 8192);
+}
+
+TEST_F(LocalServerTest, MessagesComeInOrderAndEofIsTheEnd) {
+  RawTrainer trainer = Attach();
+  for (uint64_t step = 0; step < 50; ++step) {
+    wire::Submit submit = {};
+    submit.header = {wire::Kind::kSubmit, sizeof(submit)};
+    submit.mode = submit.op = submit.dtype = 1;
+    submit.step = step;
+    trainer.Send(submit);
+  }
+  trainer.Close();
+  ASSERT_TRUE(RunUntil([&] { return !events_.gone.empty(); }));
+  ASSERT_EQ(events_.messages.size(), 50u);
+  for (uint64_t step = 0; step < 50; ++step) {
+    EXPECT_EQ(std::get<wire::Submit>(events_.messages[step]).step, step);
+  }
+  EXPECT_THAT(events_.gone[0], HasSubstr("closed its connection"));
+  EXPECT_TRUE(RunUntil([&] { return server_->open_count() == 0; }));
+}
+
+TEST_F(LocalServerTest, DeadTrainerIsSeenThoughItsChildHoldsTheSocket) {
+  int gate[2];
+  ASSERT_EQ(pipe(gate), 0);
+  const pid_t trainer = fork();
+  if (trainer == 0) {
+    RawTrainer raw(options_.socket_path);
+    // Like a DataLoader worker: it lives until the test ends.
+    if (fork() == 0) {
+      close(gate[1]);
+      char byte;
+      [[maybe_unused]] const ssize_t n = read(gate[0], &byte, 1);
+      _exit(0);
+    }
+    raw.SendBytes(PacketOf(MakeHello()));
+    pause();
+    _exit(0);
+  }
+  ASSERT_TRUE(RunUntil([&] { return !events_.hellos.empty(); }));
+  kill(trainer, SIGKILL);
+  waitpid(trainer, nullptr, 0);
+  EXPECT_TRUE(RunUntil([&] { return !events_.gone.empty(); }));
+  EXPECT_THAT(events_.gone.at(0),
+              HasSubstr(absl::StrCat("ended (process ", trainer)));
+  close(gate[0]);
+  close(gate[1]);
+}
+
+TEST_F(LocalServerTest, MalformedPacketEndsOnlyThatTrainer) {
+  RawTrainer good = Attach();
+  RawTrainer bad = Attach();
+  bad.SendBytes("this is no packet");
+  const wire::Failed failed = ExpectFailed(bad);
+  EXPECT_EQ(failed.code, wire::Code::kInvalidArgument);
+  EXPECT_THAT(failed.text, HasSubstr("same release"));
+  EXPECT_EQ(events_.gone.size(), 1u);
+  good.Send(wire::Detach{{wire::Kind::kDetach, sizeof(wire::Detach)}});
+  EXPECT_TRUE(RunUntil([&] { return events_.messages.size() == 1; }));
+}
+
+TEST_F(LocalServerTest, FirstPacketMustBeAHello) {
+  RawTrainer trainer = Connect();
+  trainer.Send(wire::Detach{{wire::Kind::kDetach, sizeof(wire::Detach)}});
+  EXPECT_THAT(ExpectFailed(trainer).text, HasSubstr("no Hello came first"));
+  EXPECT_TRUE(events_.gone.empty());  // It was never introduced.
+}
+
+TEST_F(LocalServerTest, OversizedPacketIsRefused) {
+  RawTrainer trainer = Attach();
+  trainer.SendBytes(std::string(wire::kMaxMessage + 1000, 'x'));
+  EXPECT_THAT(ExpectFailed(trainer).text, HasSubstr("allowed are 8 to 8192"));
+}
+
+TEST_F(LocalServerTest, WhatWasSentBeforeCloseIsReadThoughTheTrainerTalksOn) {
+  RawTrainer trainer = Attach();
+  wire::Waiting waiting = {};
+  waiting.header = {wire::Kind::kWaiting, sizeof(waiting)};
+  for (int i = 0; i < 100; ++i) {
+    server_->Send(events_.hellos[0], PacketOf(waiting));
+  }
+  server_->Close(events_.hellos[0]);
+  trainer.Send(wire::Detach{{wire::Kind::kDetach, sizeof(wire::Detach)}});
+  int received = 0;
+  ssize_t bytes = -1;
+  ASSERT_TRUE(RunUntil([&] {
+    bytes = trainer.Receive(&waiting, sizeof waiting);
+    if (bytes > 0) ++received;
+    return bytes == 0;
+  }));
+  EXPECT_EQ(received, 100);
+  EXPECT_TRUE(events_.messages.empty());
+}
+
+TEST_F(LocalServerTest, TrainerThatDoesNotReadIsGone) {
+  RawTrainer trainer = Attach();
+  wire::Waiting waiting = {};
+  waiting.header = {wire::Kind::kWaiting, sizeof(waiting)};
+  for (int i = 0; i < 2000; ++i) {
+    server_->Send(events_.hellos[0], PacketOf(waiting));
+  }
+  EXPECT_TRUE(RunUntil([&] { return !events_.gone.empty(); }));
+  EXPECT_THAT(events_.gone.at(0), HasSubstr("does not read"));
+}
+
+TEST_F(LocalServerTest, ConnectionsOverTheCapAreToldSo) {
+  server_.reset();
+  options_.max_connections = 1;
+  Start();
+  RawTrainer first = Attach();
+  RawTrainer second = Connect();
+  EXPECT_THAT(ExpectFailed(second).text, HasSubstr("allows 1"));
+}
+
+TEST_F(LocalServerTest, SilentConnectionIsDroppedAtTheHandshakeLimit) {
+  server_.reset();
+  options_.handshake = absl::Milliseconds(10);
+  Start();
+  RawTrainer silent = Connect();
+  char byte;
+  EXPECT_TRUE(RunUntil([&] { return silent.Receive(&byte, 1) == 0; }));
+}
+
+TEST_F(LocalServerTest, SecondAgentOnTheSocketIsRefused) {
+  EXPECT_THAT(LocalServer::Start(io_, options_, &events_),
+              base::StatusIs(absl::StatusCode::kAlreadyExists,
+                             HasSubstr("another agent listens")));
+  EXPECT_TRUE(Connect().connected());
+}
+
+TEST_F(LocalServerTest, StaleSocketFileIsReplaced) {
+  const pid_t agent = fork();
+  if (agent == 0) {  // Dies without tidying up.
+    server_->StopListening();
+    asio::io_context io;
+    auto stale = LocalServer::Start(io, options_, &events_);
+    _exit(stale.ok() ? 0 : 1);
+  }
+  server_->StopListening();
+  int status = 0;
+  waitpid(agent, &status, 0);
+  ASSERT_EQ(status, 0);
+  ASSERT_FALSE(Connect().connected());
+  server_.reset();
+  Start();
+  EXPECT_TRUE(Connect().connected());
+}
+
+TEST_F(LocalServerTest, AFileOfAnotherKindIsLeftAlone) {
+  server_.reset();
+  const Fd file(open(options_.socket_path.c_str(), O_CREAT | O_WRONLY, 0600));
+  EXPECT_THAT(LocalServer::Start(io_, options_, &events_),
+              base::StatusIs(absl::StatusCode::kFailedPrecondition,
+                             HasSubstr("file of another kind")));
+  EXPECT_EQ(unlink(options_.socket_path.c_str()), 0);
+}
+
+TEST_F(LocalServerTest, DirectoryThatOthersMayWriteIsRefused) {
+  server_.reset();
+  const std::string run = absl::StrCat(directory_, "/run");
+  ASSERT_EQ(chmod(run.c_str(), 0777), 0);
+  EXPECT_THAT(LocalServer::Start(io_, options_, &events_),
+              base::StatusIs(absl::StatusCode::kFailedPrecondition,
+                             HasSubstr("chmod 0700")));
+}
+
+TEST_F(LocalServerTest, SocketIsOursAloneAndGoesWithTheServer) {
+  struct stat info = {};
+  ASSERT_EQ(stat(options_.socket_path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  ASSERT_EQ(stat(absl::StrCat(directory_, "/run").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  server_.reset();
+  EXPECT_NE(stat(options_.socket_path.c_str(), &info), 0);
+}
+
+TEST(ParseSocketPath, TakesAbsolutePathsThatFit) {
+  EXPECT_EQ(*ParseSocketPath("unix:/run/a.sock"), "/run/a.sock");
+  EXPECT_EQ(*ParseSocketPath("/run/a.sock"), "/run/a.sock");
+  for (const std::string& text :
+       {std::string("run/a.sock"), std::string("unix:"), std::string("/run/"),
+        "/" + std::string(108, 'x')}) {
+    EXPECT_THAT(ParseSocketPath(text),
+                base::StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("socket '")));
+  }
+}
+
+TEST(MemoryTable, TrainersOfARegionShareItsResultWhileOneLives) {
+  MemoryTable table;
+  ASSERT_OK_AND_ASSIGN(const TrainerBuffers one, table.Make(1, "r", 64));
+  ASSERT_OK_AND_ASSIGN(const TrainerBuffers two, table.Make(2, "r", 64));
+  ASSERT_OK_AND_ASSIGN(const TrainerBuffers other, table.Make(3, "s", 64));
+  EXPECT_EQ(one.result, two.result);
+  EXPECT_NE(one.slot, two.slot);
+  EXPECT_NE(one.result, other.result);
+  table.Release(1);
+  EXPECT_EQ(table.Find(1).slot, nullptr);
+  EXPECT_EQ(table.Find(2).result, two.result);
+}
+
+TEST(MemoryTable, MoreThanTheMachineHasIsAnErrorNotACrash) {
+  MemoryTable table;
+  EXPECT_THAT(table.Make(1, "r", 1ull << 50),
+              base::StatusIs(absl::StatusCode::kResourceExhausted,
+                             HasSubstr("shared memory of")));
+}
+
+}  // namespace
+}  // namespace pactrain::agent

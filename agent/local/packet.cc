@@ -1,0 +1,109 @@
+#include "agent/local/packet.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "protocol/limits.h"
+#include "protocol/types.h"
+
+namespace pactrain::agent {
+namespace {
+
+template <size_t kBytes>
+absl::Status CheckText(absl::string_view field, const char (&text)[kBytes]) {
+  if (std::memchr(text, 0, kBytes) != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has no NUL within its ", kBytes, " bytes"));
+}
+
+absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t low,
+                        uint64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, ", allowed are ", low, " to ", high));
+}
+
+absl::Status Check(const wire::Hello& hello) {
+  if (hello.version != wire::kVersion) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the library speaks version ", hello.version,
+                     " of the local protocol, this agent ", wire::kVersion,
+                     "; install the same release of both"));
+  }
+  RETURN_IF_ERROR(CheckText("Hello.job", hello.job));
+  RETURN_IF_ERROR(CheckText("Hello.launch", hello.launch));
+  RETURN_IF_ERROR(CheckText("Hello.site", hello.site));
+  return CheckText("Hello.model_summary", hello.model_summary);
+}
+
+absl::Status Check(const wire::Submit& submit) {
+  using protocol::Mode;
+  using protocol::Op;
+  RETURN_IF_ERROR(
+      CheckRange("Submit.bucket", submit.bucket, 0, protocol::kMaxBuckets - 1));
+  RETURN_IF_ERROR(CheckRange("Submit.elements", submit.elements, 0,
+                             protocol::kMaxElements));
+  RETURN_IF_ERROR(CheckRange("Submit.mode", submit.mode,
+                             static_cast<uint64_t>(Mode::kFull),
+                             static_cast<uint64_t>(Mode::kCompacted)));
+  RETURN_IF_ERROR(CheckRange("Submit.op", submit.op,
+                             static_cast<uint64_t>(Op::kSum),
+                             static_cast<uint64_t>(Op::kXor)));
+  RETURN_IF_ERROR(CheckRange("Submit.dtype", submit.dtype, 1, 2));
+  RETURN_IF_ERROR(CheckRange("Submit.dense", submit.dense, 0, 1));
+  RETURN_IF_ERROR(CheckRange("Submit.last", submit.last, 0, 1));
+  RETURN_IF_ERROR(CheckRange("Submit.violation", submit.violation, 0, 1));
+  return CheckText("Submit.violation_text", submit.violation_text);
+}
+
+absl::Status Check(const wire::Vote& vote) {
+  return CheckRange("Vote.inside_decision", vote.inside_decision, 0, 1);
+}
+
+absl::Status Check(const wire::Detach&) { return absl::OkStatus(); }
+
+template <typename Message>
+absl::StatusOr<TrainerPacket> Read(absl::Span<const uint8_t> packet) {
+  Message message;
+  if (packet.size() != sizeof(message)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packet has ", packet.size(), " bytes, its kind has ",
+                     sizeof(message)));
+  }
+  std::memcpy(&message, packet.data(), sizeof(message));
+  RETURN_IF_ERROR(Check(message));
+  return message;
+}
+
+}  // namespace
+
+absl::StatusOr<TrainerPacket> ParseTrainerPacket(
+    absl::Span<const uint8_t> packet) {
+  wire::Header header;
+  if (packet.size() < sizeof(header) || packet.size() > wire::kMaxMessage) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packet has ", packet.size(), " bytes, allowed are ",
+                     sizeof(header), " to ", wire::kMaxMessage));
+  }
+  std::memcpy(&header, packet.data(), sizeof(header));
+  if (header.bytes != packet.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packet has ", packet.size(), " bytes, its header says ",
+                     header.bytes));
+  }
+  switch (header.kind) {
+    case wire::Kind::kHello:
+      return Read<wire::Hello>(packet);
+    case wire::Kind::kSubmit:
+      return Read<wire::Submit>(packet);
+    case wire::Kind::kVote:
+      return Read<wire::Vote>(packet);
+    case wire::Kind::kDetach:
+      return Read<wire::Detach>(packet);
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("a packet has kind ", static_cast<uint32_t>(header.kind),
+                       ", which no trainer sends"));
+  }
+}
+
+}  // namespace pactrain::agent

@@ -1,0 +1,129 @@
+#include "agent/local/packet.h"
+
+#include <vector>
+
+#include "base/status_matchers.h"
+
+namespace pactrain::agent {
+namespace {
+
+using ::testing::HasSubstr;
+
+wire::Hello GoodHello() {
+  wire::Hello hello = {};
+  hello.header = {wire::Kind::kHello, sizeof(hello)};
+  hello.version = wire::kVersion;
+  return hello;
+}
+
+wire::Submit GoodSubmit() {
+  wire::Submit submit = {};
+  submit.header = {wire::Kind::kSubmit, sizeof(submit)};
+  submit.mode = submit.op = submit.dtype = 1;
+  return submit;
+}
+
+template <typename Message>
+absl::StatusOr<TrainerPacket> Parse(const Message& message) {
+  return ParseTrainerPacket(absl::MakeConstSpan(
+      reinterpret_cast<const uint8_t*>(&message), sizeof(message)));
+}
+
+template <typename Message>
+void ExpectRefused(const Message& message, const std::string& field) {
+  EXPECT_THAT(Parse(message), base::StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr(field)));
+}
+
+TEST(ParseTrainerPacket, ReadsEveryKind) {
+  ASSERT_OK_AND_ASSIGN(TrainerPacket packet, Parse(GoodHello()));
+  EXPECT_TRUE(std::holds_alternative<wire::Hello>(packet));
+  ASSERT_OK_AND_ASSIGN(packet, Parse(GoodSubmit()));
+  EXPECT_TRUE(std::holds_alternative<wire::Submit>(packet));
+  wire::Vote vote = {};
+  vote.header = {wire::Kind::kVote, sizeof(vote)};
+  ASSERT_OK_AND_ASSIGN(packet, Parse(vote));
+  EXPECT_TRUE(std::holds_alternative<wire::Vote>(packet));
+  wire::Detach detach = {{wire::Kind::kDetach, sizeof(detach)}};
+  ASSERT_OK_AND_ASSIGN(packet, Parse(detach));
+  EXPECT_TRUE(std::holds_alternative<wire::Detach>(packet));
+}
+
+TEST(ParseTrainerPacket, RefusesEveryTruncation) {
+  const std::string whole = PacketOf(GoodSubmit());
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    std::string cut = whole.substr(0, bytes);
+    // Also when the header tells the same lie.
+    for (bool lie : {false, true}) {
+      const uint32_t claimed = static_cast<uint32_t>(bytes);
+      if (lie && bytes >= sizeof(wire::Header)) {
+        std::memcpy(cut.data() + offsetof(wire::Header, bytes), &claimed, 4);
+      }
+      EXPECT_FALSE(ParseTrainerPacket(
+                       absl::MakeConstSpan(
+                           reinterpret_cast<const uint8_t*>(cut.data()), bytes))
+                       .ok());
+    }
+  }
+}
+
+TEST(ParseTrainerPacket, RefusesOversizedPackets) {
+  std::vector<uint8_t> packet(wire::kMaxMessage + 1);
+  EXPECT_THAT(ParseTrainerPacket(packet),
+              base::StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("allowed are 8 to 8192")));
+}
+
+TEST(ParseTrainerPacket, RefusesTextsThatDoNotEnd) {
+  const auto fill = [](auto& text) { std::memset(text, 'x', sizeof(text)); };
+  wire::Hello hello = GoodHello();
+  fill(hello.job);
+  ExpectRefused(hello, "Hello.job");
+  hello = GoodHello();
+  fill(hello.launch);
+  ExpectRefused(hello, "Hello.launch");
+  hello = GoodHello();
+  fill(hello.site);
+  ExpectRefused(hello, "Hello.site");
+  hello = GoodHello();
+  fill(hello.model_summary);
+  ExpectRefused(hello, "Hello.model_summary");
+  wire::Submit submit = GoodSubmit();
+  fill(submit.violation_text);
+  ExpectRefused(submit, "Submit.violation_text");
+}
+
+TEST(ParseTrainerPacket, RefusesAnotherVersionAndSaysWhatToDo) {
+  wire::Hello hello = GoodHello();
+  hello.version = wire::kVersion + 1;
+  ExpectRefused(hello, "install the same release");
+}
+
+TEST(ParseTrainerPacket, RefusesValuesOutOfRange) {
+  wire::Submit submit = GoodSubmit();
+  submit.mode = 3;
+  ExpectRefused(submit, "Submit.mode is 3");
+  submit = GoodSubmit();
+  submit.op = 0;
+  ExpectRefused(submit, "Submit.op is 0");
+  submit = GoodSubmit();
+  submit.dtype = 3;
+  ExpectRefused(submit, "Submit.dtype is 3");
+  submit = GoodSubmit();
+  submit.bucket = 4096;
+  ExpectRefused(submit, "Submit.bucket is 4096");
+  submit = GoodSubmit();
+  submit.elements = ~0ull;
+  ExpectRefused(submit, "Submit.elements");
+  submit = GoodSubmit();
+  submit.last = 2;
+  ExpectRefused(submit, "Submit.last is 2");
+}
+
+TEST(ParseTrainerPacket, RefusesWhatOnlyAgentsSend) {
+  wire::Detach detach = {{wire::Kind::kCommitted, sizeof(detach)}};
+  ExpectRefused(detach, "kind 35");
+}
+
+}  // namespace
+}  // namespace pactrain::agent

@@ -1,0 +1,77 @@
+#include "agent/local/shared_memory.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace pactrain::agent {
+namespace {
+
+// What the machine can still give without killing somebody; nothing if it does
+// not tell.
+std::optional<uint64_t> AvailableBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string line;
+  while (std::getline(meminfo, line)) {
+    unsigned long long kilobytes = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kilobytes) == 1) {
+      return uint64_t{kilobytes} << 10;
+    }
+  }
+  return std::nullopt;
+}
+
+absl::Status Failed(const char* what, uint64_t bytes) {
+  const int error = errno;
+  const std::string text = absl::StrCat(
+      "shared memory of ", bytes, " bytes: ", what, ": ", std::strerror(error));
+  return error == ENOMEM || error == ENOSPC || error == EFBIG
+             ? absl::ResourceExhaustedError(text)
+             : absl::InternalError(text);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(
+    const char* name, uint64_t bytes, TrainerMay trainer_may) {
+  PT_CHECK(bytes > 0);
+  // fallocate() alone would take page after page until the kernel kills.
+  const std::optional<uint64_t> available = AvailableBytes();
+  if (available.has_value() && bytes > *available) {
+    return absl::ResourceExhaustedError(absl::StrCat("shared memory of ", bytes,
+                                                     " bytes: the machine has ",
+                                                     *available, " available"));
+  }
+  Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return Failed("memfd_create", bytes);
+  const auto size = static_cast<off_t>(bytes);
+  if (ftruncate(fd.get(), size) != 0) return Failed("ftruncate", bytes);
+  if (fallocate(fd.get(), 0, 0, size) != 0) return Failed("fallocate", bytes);
+  void* mapped =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (mapped == MAP_FAILED) return Failed("mmap", bytes);
+  auto memory = std::shared_ptr<SharedMemory>(new SharedMemory(
+      std::move(fd), absl::MakeSpan(static_cast<uint8_t*>(mapped), bytes)));
+  // Our own mapping stays writable under F_SEAL_FUTURE_WRITE; a descriptor
+  // opened read-only would not do, as it can be opened again through /proc.
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (trainer_may == TrainerMay::kOnlyRead) seals |= F_SEAL_FUTURE_WRITE;
+  if (fcntl(memory->fd(), F_ADD_SEALS, seals) != 0) {
+    return Failed("F_ADD_SEALS", bytes);
+  }
+  return memory;
+}
+
+SharedMemory::~SharedMemory() { munmap(bytes_.data(), bytes_.size()); }
+
+}  // namespace pactrain::agent
