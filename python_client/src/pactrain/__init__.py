@@ -1,0 +1,43 @@
+"""PacTrain: data-parallel training over slow links with pruned, agreed gradients.
+
+pactrain.prune(model, 0.7)
+ddp = torch.nn.parallel.DistributedDataParallel(model)
+session = pactrain.attach(ddp)
+"""
+
+from __future__ import annotations
+
+from .attach import attach
+from .errors import (
+    AgentUnresponsiveError,
+    CoordinatorUnavailableError,
+    InvalidArgument,
+    PacTrainError,
+    RefusedError,
+    ResyncRequiredError,
+    StepNotAppliedError,
+)
+from .prune import PruneReport, apply_masks, prune
+from .session import NullSession, Session
+from .types import Codec, Decision, Mode
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentUnresponsiveError",
+    "Codec",
+    "CoordinatorUnavailableError",
+    "Decision",
+    "InvalidArgument",
+    "Mode",
+    "NullSession",
+    "PacTrainError",
+    "PruneReport",
+    "RefusedError",
+    "ResyncRequiredError",
+    "Session",
+    "StepNotAppliedError",
+    "apply_masks",
+    "attach",
+    "prune",
+]

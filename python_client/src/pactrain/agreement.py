@@ -1,0 +1,146 @@
+"""What ranks settle before the first step: equal settings and one mask set.
+
+Every rank tells its settings and the digest of its masks; if the digests differ,
+rank 0's masks go to all. Both are steps through the agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+from torch import Tensor
+
+from . import storage, words
+from .errors import RefusedError
+from .masks import MaskSet
+from .parameters import ParameterTable
+from .types import Digest, Native
+
+_VERSION = 1
+_SETTLE_WORDS = 4  # Of the digest.
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What has to be equal on all ranks. Small integers."""
+
+    gse: int
+    sync_masks: int
+    buffer_sync_interval: int
+    parameter_check_interval: int
+    buffer_bytes: int
+    settle_steps: int
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """`masks` is None if all ranks had the same set already."""
+
+    masks: dict[str, Tensor] | None
+    settle_steps: int
+
+
+def record_words(world_size: int) -> int:
+    """Words of the first exchange, for the size of the slot."""
+    return world_size * (len(fields(Settings)) + _SETTLE_WORDS)
+
+
+def mask_words(table: ParameterTable) -> int:
+    """Words of the second exchange, for the size of the slot."""
+    return sum(-(-parameter.numel() // 32) for _, parameter in table)
+
+
+def agree(
+    native: Native,
+    table: ParameterTable,
+    mine: MaskSet,
+    settings: Settings,
+    rank: int,
+    world_size: int,
+) -> Agreed:
+    """Returns what all ranks use from now on.
+
+    Raises:
+      RefusedError: settings differ, or masks do and sync_masks is off; on all ranks.
+      PacTrainError: the exchange failed.
+    """
+    all_settings, digests = _gather(native, mine, settings, rank, world_size)
+    _check_settings(all_settings)
+    different = [r for r, digest in enumerate(digests) if digest != digests[0]]
+    if not different:
+        return Agreed(None, all_settings[0].settle_steps)
+    if not settings.sync_masks:
+        raise RefusedError(
+            f"Mask sets differ and sync_masks is off: rank 0 has {digests[0]}, rank "
+            f"{different[0]} has {digests[different[0]]} (this is rank {rank}, with "
+            f"{mine}).\nPrune all ranks alike, or attach with sync_masks=True."
+        )
+    masks = _broadcast(native, table, mine, rank)
+    return Agreed(masks, all_settings[0].settle_steps)
+
+
+def _gather(
+    native: Native, mine: MaskSet, settings: Settings, rank: int, world_size: int
+) -> tuple[list[Settings], list[Digest]]:
+    width = record_words(1)
+    record = [*astuple(settings), *mine.digest.words()]
+    sent = np.zeros((world_size, width), dtype=np.uint32)
+    sent[rank] = record
+    layout = native.digest_of(f"pactrain settings {_VERSION} {width}".encode())
+    received = words.exchange(native, sent.reshape(-1), layout)
+    rows: list[list[int]] = received.reshape(world_size, width).tolist()
+    return (
+        [Settings(*row[:-_SETTLE_WORDS]) for row in rows],
+        [_digest(row[-_SETTLE_WORDS:]) for row in rows],
+    )
+
+
+def _digest(parts: Sequence[int]) -> Digest:
+    return Digest(parts[0] << 32 | parts[1], parts[2] << 32 | parts[3])
+
+
+def _check_settings(all_settings: Sequence[Settings]) -> None:
+    for rank, settings in enumerate(all_settings):
+        for item in fields(Settings):
+            if item.name == "settle_steps":
+                continue  # Of rank 0's masks, which all use.
+            first = getattr(all_settings[0], item.name)
+            value = getattr(settings, item.name)
+            if value != first:
+                raise RefusedError(
+                    f"{item.name} differs: rank 0 has {first}, rank {rank} has {value}."
+                    "\nGive attach() the same arguments and model on all ranks."
+                )
+
+
+def _broadcast(
+    native: Native, table: ParameterTable, mine: MaskSet, rank: int
+) -> dict[str, Tensor]:
+    pieces = []
+    for name, parameter in table:
+        size = -(-parameter.numel() // 32)
+        mask = mine.masks.get(name)
+        if rank != 0:
+            pieces.append(np.zeros(size, dtype=np.uint32))
+        elif mask is None:
+            pieces.append(np.full(size, 0xFFFFFFFF, dtype=np.uint32))
+        else:
+            pieces.append(
+                words.from_bytes(storage.pack(storage.flatten(mask, parameter)))
+            )
+    layout = native.digest_of(
+        b"pactrain masks" + table.digest(native.digest_of).to_bytes()
+    )
+    received = words.exchange(native, np.concatenate(pieces), layout)
+    masks: dict[str, Tensor] = {}
+    offset = 0
+    for name, parameter in table:
+        size = -(-parameter.numel() // 32)
+        bits = received[offset : offset + size].view(np.uint8)
+        offset += size
+        flat = storage.unpack(bits, parameter.numel())
+        if not bool(flat.all()):
+            masks[name] = storage.unflatten(flat, parameter)
+    return masks

@@ -1,0 +1,296 @@
+"""attach(): hands an ordinary DistributedDataParallel to the agent on this node."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+import warnings
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from . import agreement
+from ._library import NativeSession, digest_of
+from .buffers import BufferSync
+from .checks import check_model, unwrap
+from .config import AttachConfig, attach_timeout_from, config_from_environment
+from .engine import EngineOptions, StepEngine
+from .errors import CoordinatorUnavailableError, InvalidArgument
+from .hook import exchange_hook
+from .mask_keeper import MaskKeeper
+from .masks import MaskSource, masks_from_weights, named_masks
+from .parameters import ParameterTable
+from .session import (
+    NullSession,
+    Parts,
+    Session,
+    clear_all_gradients,
+    finds_unused,
+    sessions,
+    unpack_state,
+)
+from .types import AttachOptions
+
+_SETTLE_STEPS_FROM_WEIGHTS = 3
+_SLOT_ALIGN = 64  # Bytes; each bucket starts so.
+
+Masks = Mapping[str, Tensor] | Literal["weights"] | None
+
+logger = logging.getLogger("pactrain")
+
+
+def attach(
+    model: nn.Module,
+    masks: Masks = None,
+    *,
+    gse: bool = True,
+    sync_masks: bool = True,
+    buffer_sync_interval: int = 50,
+    state: Mapping[str, Any] | None = None,
+) -> Session | NullSession:
+    """Exchanges the model's gradients through the agent from the next step on.
+
+    All ranks call it; it returns when all are there. Agent, job and site come from
+    PACTRAIN_* or the launcher's variables (a table in the user guide). A model that is
+    not data-parallel is left as it is, with a warning.
+
+    Args:
+      model: a DistributedDataParallel on the CPU, also compiled or wrapped once more.
+      masks: None takes those of prune(), set_masks() and torch.nn.utils.prune;
+        {name: mask} declares them; "weights" takes weight != 0 of all parameters with
+        two or more dimensions, once, now.
+      gse: drop gradients outside the masks and keep weights there at zero (gradient
+        sparsity enforcement). False: a gradient there makes its step dense.
+      sync_masks: all ranks take rank 0's masks; False refuses different ones.
+      buffer_sync_interval: steps between two synchronisations of the buffers from rank
+        0, which replace DDP's own before every forward; 0: never.
+      state: state_dict() of an earlier session to continue.
+
+    Raises:
+      InvalidArgument: an argument or variable is out of range.
+      RefusedError: a kind of model or set-up that cannot be taken; says which.
+      AgentUnresponsiveError: no agent answers at PACTRAIN_AGENT.
+      CoordinatorUnavailableError: not all ranks came in time; says who is missing.
+      PacTrainError: PACTRAIN_AGENT is not set; weights were loaded after prune.
+    """
+    ddp = unwrap(model)
+    if ddp is None:
+        warnings.warn(
+            f"pactrain.attach: {type(model).__name__} is not wrapped in "
+            "DistributedDataParallel, so there is nothing to exchange.",
+            stacklevel=2,
+        )
+        return NullSession()
+    check_model(ddp, [session.ddp for session in sessions])
+    table = ParameterTable(ddp.module, ddp.parameters_to_ignore)
+    config = _config(ddp, gse, sync_masks, buffer_sync_interval)
+    source, settle_steps = _declare_masks(ddp, table, masks, state)
+    index = _free_index()
+    options = _options(ddp, table, config, index, state)
+    native = NativeSession.attach(
+        options, functools.partial(_log_waiting, config.rank == 0)
+    )
+    try:
+        keeper = MaskKeeper(table, source, native, config.gse)
+        keeper.settle_steps = settle_steps
+        keeper.tolerate_outside = state is not None and not state["masks_active"]
+        parts = Parts(ddp, table, native, config, keeper, source, index)
+        _agree(parts)
+        keeper.check_weights()
+        keeper.obey(native.decision)
+    except BaseException:
+        native.close()
+        raise
+    return _start(parts)
+
+
+def _config(
+    ddp: DistributedDataParallel, gse: bool, sync_masks: bool, buffer_sync_interval: int
+) -> AttachConfig:
+    group = ddp.process_group
+    rank = dist.get_rank(group)
+    # The whole configuration is checked before anything waits for other ranks.
+    config = config_from_environment(
+        rank=rank,
+        world_size=dist.get_world_size(group),
+        gse=gse,
+        sync_masks=sync_masks,
+        # Buffers that DDP was told to keep apart stay apart.
+        buffer_sync_interval=buffer_sync_interval if ddp.forward_sync_buffers else 0,
+    )
+    token = launch_token(dist.get_global_rank(group, 0), rank)
+    return config.with_launch_token(os.environ, token)
+
+
+def launch_token(first_rank: int, rank: int) -> str:
+    """A random text that rank 0 of the group chose when its process first attached.
+
+    Raises:
+      CoordinatorUnavailableError: rank 0 did not attach in time.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    key = f"pactrain/launch/{first_rank}"
+    if rank == 0:
+        store.set(key, _process_token())
+    timeout = attach_timeout_from(os.environ)
+    try:
+        store.wait([key], timedelta(seconds=timeout))
+    except RuntimeError as error:
+        raise CoordinatorUnavailableError(
+            f"Rank 0 did not attach its model within {timeout:g} s "
+            "(PACTRAIN_ATTACH_TIMEOUT).\nCall pactrain.attach() on all ranks."
+        ) from error
+    return bytes(store.get(key)).decode()
+
+
+@functools.cache
+def _process_token() -> str:
+    return secrets.token_hex(16)
+
+
+def _declare_masks(
+    ddp: DistributedDataParallel,
+    table: ParameterTable,
+    masks: Masks,
+    state: Mapping[str, Any] | None,
+) -> tuple[MaskSource, int]:
+    source = MaskSource(ddp.module, table)
+    if state is not None:
+        source.write(unpack_state(table, state))
+    elif isinstance(masks, Mapping):
+        source.write(named_masks(table, masks))
+    elif masks == "weights":
+        source.write(masks_from_weights(table))
+        return source, _SETTLE_STEPS_FROM_WEIGHTS
+    elif masks is not None:
+        raise InvalidArgument(
+            f"masks is {masks!r}; allowed are None, 'weights' and {{name: mask}}.\n"
+            "Give one of them."
+        )
+    return source, 1
+
+
+def _free_index() -> int:
+    used = {session.model_index for session in sessions}
+    return next(index for index in range(len(used) + 1) if index not in used)
+
+
+def _options(
+    ddp: DistributedDataParallel,
+    table: ParameterTable,
+    config: AttachConfig,
+    index: int,
+    state: Mapping[str, Any] | None,
+) -> AttachOptions:
+    words = [agreement.record_words(config.world_size), agreement.mask_words(table)]
+    sizes = [
+        sum(_aligned(4 * parameter.numel()) for _, parameter in table),
+        *(_aligned(4 * count) for count in words),
+        _aligned(BufferSync(ddp.module, ddp.parameters_to_ignore).size_bytes),
+    ]
+    return AttachOptions(
+        agent=config.agent,
+        job=config.job,
+        site=config.site,
+        launch=config.launch,
+        rank=config.rank,
+        world_size=config.world_size,
+        model=index,
+        model_digest=table.digest(digest_of),
+        model_summary=table.summary,
+        elements=table.elements,
+        slot_bytes=max(sizes),
+        resume_step=0 if state is None else int(state["step"]),
+        attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
+        gse=config.gse,
+    )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _SLOT_ALIGN) * _SLOT_ALIGN
+
+
+def _log_waiting(is_first: bool, text: str) -> None:
+    logger.log(logging.WARNING if is_first else logging.INFO, "waiting: %s", text)
+
+
+def _agree(parts: Parts) -> None:
+    ddp, config, keeper = parts.ddp, parts.config, parts.keeper
+    buffers = BufferSync(ddp.module, ddp.parameters_to_ignore)
+    settings = agreement.Settings(
+        gse=int(config.gse),
+        sync_masks=int(config.sync_masks),
+        buffer_sync_interval=config.buffer_sync_interval,
+        parameter_check_interval=config.parameter_check_interval,
+        buffer_bytes=buffers.size_bytes,
+        settle_steps=keeper.settle_steps,
+    )
+    agreed = agreement.agree(
+        parts.native,
+        parts.table,
+        keeper.current,
+        settings,
+        config.rank,
+        config.world_size,
+    )
+    if agreed.masks is not None:
+        before = keeper.current
+        keeper.adopt(agreed.masks)
+        if before.digest != keeper.current.digest:
+            logger.warning(
+                "rank %d: masks %s were replaced by rank 0's, %s",
+                config.rank,
+                before,
+                keeper.current,
+            )
+    keeper.settle_steps = agreed.settle_steps
+
+
+def _start(parts: Parts) -> Session:
+    ddp, config = parts.ddp, parts.config
+    engine = StepEngine(
+        parts.native,
+        parts.table,
+        parts.keeper,
+        BufferSync(ddp.module, ddp.parameters_to_ignore),
+        EngineOptions(
+            rank=config.rank,
+            buffer_sync_interval=config.buffer_sync_interval,
+            parameter_check_interval=config.parameter_check_interval,
+            clear_gradients=clear_all_gradients,
+            join_enabled=lambda: bool(ddp._join_config.enable),
+        ),
+    )
+    ddp.register_comm_hook(engine, exchange_hook)
+    ddp.forward_sync_buffers = False
+    session = Session(parts, engine)
+    if config.rank == 0:
+        _log_start(session, parts)
+    return session
+
+
+def _log_start(session: Session, parts: Parts) -> None:
+    config, keeper = parts.config, parts.keeper
+    logger.info(
+        "job %s: %d ranks, generation %d, masks %s; this is site %s, agent %s",
+        config.job,
+        config.world_size,
+        session.generation,
+        keeper.current if keeper.current else "none",
+        session.site,
+        session.agent,
+    )
+    if config.job_is_default:
+        logger.info("no job id is set: set PACTRAIN_JOB_ID where jobs share agents")
+    if not config.site:
+        logger.info("PACTRAIN_SITE is not set: the agent's own site is used")
+    traffic = "the first weights (once) and the order of buckets (once)"
+    if finds_unused(parts.ddp):
+        traffic += ", and the search for unused parameters (every step)"
+    logger.info("DDP's own process group still carries %s", traffic)

@@ -1,0 +1,104 @@
+"""What attach() cannot take, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .engine import DTYPES
+from .errors import RefusedError
+
+_WRAPPERS = ("_orig_mod", "_forward_module", "module", "model")
+_MAX_WRAPPERS = 8
+_SHARDED = ("FullyShardedDataParallel", "FSDPModule")
+
+
+def unwrap(model: nn.Module) -> DistributedDataParallel | None:
+    """The DistributedDataParallel inside torch.compile's and other tools' wrappers.
+
+    Raises:
+      RefusedError: the model is sharded by FSDP.
+    """
+    for module in model.modules():
+        if any(kind.__name__ in _SHARDED for kind in type(module).__mro__):
+            raise RefusedError(
+                "The model is sharded by FSDP, which is not supported.\n"
+                "Wrap it in DistributedDataParallel instead."
+            )
+    inner: object = model
+    for _ in range(_MAX_WRAPPERS):
+        if isinstance(inner, DistributedDataParallel):
+            return inner
+        children = (getattr(inner, name, None) for name in _WRAPPERS)
+        inner = next(
+            (child for child in children if isinstance(child, nn.Module)), None
+        )
+    return None
+
+
+def check_model(
+    ddp: DistributedDataParallel, attached: Sequence[DistributedDataParallel]
+) -> None:
+    """Raises RefusedError if this model cannot be attached; the text says why."""
+    if any(other is ddp or other.module is ddp.module for other in attached):
+        raise RefusedError(
+            "This model is attached already.\n"
+            "Use the session that the first attach() returned, or close it."
+        )
+    _check_parameters(ddp)
+    _check_settings(ddp)
+
+
+def _check_parameters(ddp: DistributedDataParallel) -> None:
+    for name, parameter in ddp.module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.device.type != "cpu":
+            raise RefusedError(
+                f"{name} is on {parameter.device}; this release exchanges gradients of "
+                "CPU models only.\nMove the model to the CPU, or train with plain DDP."
+            )
+        if parameter.dtype not in DTYPES:
+            raise RefusedError(
+                f"{name} is {parameter.dtype}; allowed are float32 and bfloat16.\n"
+                "Convert the model, or freeze this parameter."
+            )
+    for name, module in ddp.module.named_modules():
+        if getattr(module, "sparse", False) and isinstance(
+            module, (nn.Embedding, nn.EmbeddingBag)
+        ):
+            raise RefusedError(
+                f"{name} has sparse gradients, which are not supported.\n"
+                "Make the embedding with sparse=False."
+            )
+
+
+def _check_settings(ddp: DistributedDataParallel) -> None:
+    if ddp.mixed_precision is not None:
+        raise RefusedError(
+            "DDP's mixed_precision registers a communication hook of its own.\n"
+            "Use torch.autocast instead."
+        )
+    if ddp._comm_hooks:
+        raise RefusedError(
+            "The model has a communication hook already, and DDP takes one only.\n"
+            "Attach before, or instead of, register_comm_hook()."
+        )
+    if any(hasattr(p, "_in_backward_optimizers") for p in ddp.module.parameters()):
+        raise RefusedError(
+            "An optimizer that runs in backward() applies gradients before their step "
+            "is committed.\nCall optimizer.step() after backward()."
+        )
+    if ddp._use_python_reducer:
+        raise RefusedError(
+            "Compiled autograd's python_reducer ignores what a communication hook "
+            "returns.\nUse torch.compile without compiled autograd."
+        )
+    if ddp.skip_all_reduce_unused_params or ddp._delay_all_reduce_params:
+        raise RefusedError(
+            "DDP would reduce some gradients by itself "
+            "(skip_all_reduce_unused_params or delay_all_reduce_named_params).\n"
+            "Make the DistributedDataParallel without these arguments."
+        )

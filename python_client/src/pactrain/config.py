@@ -1,0 +1,192 @@
+"""Where the agent is and which job this is: from arguments and the environment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from .errors import InvalidArgument, PacTrainError
+
+DEFAULT_JOB = "default"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?")
+_MAX_INTERVAL = 1_000_000
+
+
+@dataclass(frozen=True)
+class AttachConfig:
+    """Everything attach() needs beside the model; checked at construction.
+
+    Raises:
+      InvalidArgument: a field is out of range; the text names it.
+    """
+
+    agent: str  # "unix:/run/pactrain/agent.sock"
+    job: str
+    site: str  # Empty: the agent's.
+    launch: str  # Equal on all ranks of one launch.
+    rank: int
+    world_size: int
+    job_is_default: bool = False
+    gse: bool = True
+    sync_masks: bool = True
+    buffer_sync_interval: int = 50  # Committed steps; 0: never.
+    parameter_check_interval: int = 100  # Committed steps.
+    attach_timeout_seconds: float = 300.0
+
+    def with_launch_token(
+        self, environment: Mapping[str, str], token: str
+    ) -> AttachConfig:
+        """The same for the launch that `token` belongs to."""
+        return replace(self, launch=launch_from(environment, token))
+
+    def __post_init__(self) -> None:
+        _check_agent(self.agent)
+        _check_name("job (PACTRAIN_JOB_ID)", self.job)
+        if self.site:
+            _check_name("site (PACTRAIN_SITE)", self.site)
+        if not 1 <= self.world_size <= 1024:
+            raise InvalidArgument(
+                f"world_size is {self.world_size}; allowed are 1 to 1024.\n"
+                "Train with fewer processes."
+            )
+        if not 0 <= self.rank < self.world_size:
+            raise InvalidArgument(
+                f"rank is {self.rank}; allowed are 0 to {self.world_size - 1}.\n"
+                "Start the ranks with torchrun or Slurm."
+            )
+        _check_range("buffer_sync_interval", self.buffer_sync_interval, 0)
+        _check_range("parameter_check_interval", self.parameter_check_interval, 1)
+        if not 1 <= self.attach_timeout_seconds <= 86_400:
+            raise InvalidArgument(
+                f"attach_timeout_seconds is {self.attach_timeout_seconds}; allowed "
+                "are 1 to 86400.\nSet PACTRAIN_ATTACH_TIMEOUT to seconds in that range."
+            )
+
+
+def _check_agent(agent: str) -> None:
+    if not agent.startswith("unix:/"):
+        raise InvalidArgument(
+            f"agent (PACTRAIN_AGENT) is {agent!r}; an address looks like "
+            "'unix:/run/pactrain/agent.sock'.\n"
+            "Set it to the --socket of the pactrain-agent on this node."
+        )
+
+
+def _check_name(field: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"{field} is {name!r}; a name has 1 to 63 of a-z, 0-9, '-', '.', '_' and "
+            "starts and ends with a letter or digit.\nChoose such a name."
+        )
+
+
+def _check_range(field: str, value: int, lowest: int) -> None:
+    if isinstance(value, bool) or not lowest <= value <= _MAX_INTERVAL:
+        raise InvalidArgument(
+            f"{field} is {value}; allowed are {lowest} to {_MAX_INTERVAL}.\n"
+            "Give a number of steps in that range."
+        )
+
+
+def agent_from(environment: Mapping[str, str]) -> str:
+    """The agent's address.
+
+    Raises:
+      PacTrainError: PACTRAIN_AGENT is not set.
+    """
+    agent = environment.get("PACTRAIN_AGENT", "")
+    if not agent:
+        raise PacTrainError(
+            "PACTRAIN_AGENT is not set: there is no agent to hand gradients to.\n"
+            "Start one on this node (pactrain-agent --socket=/run/pactrain/agent.sock "
+            "...) and set PACTRAIN_AGENT=unix:/run/pactrain/agent.sock."
+        )
+    if agent.startswith("unix:///"):
+        return "unix:" + agent[len("unix://") :]
+    return agent
+
+
+def job_from(environment: Mapping[str, str]) -> str | None:
+    """The job's name, or None if nothing names it.
+
+    PACTRAIN_JOB_ID as it is, else SLURM_JOB_ID, else TORCHELASTIC_RUN_ID (where
+    "none", torchrun's default, counts as unset) with characters a name cannot have
+    made '-'.
+    """
+    named = environment.get("PACTRAIN_JOB_ID")
+    if named:
+        return named
+    run = environment.get("TORCHELASTIC_RUN_ID", "none")
+    derived = environment.get("SLURM_JOB_ID") or (run if run != "none" else "")
+    cleaned = re.sub(r"[^-a-z0-9._]", "-", derived.lower())[:63].strip("-._")
+    return cleaned or None
+
+
+def launch_from(environment: Mapping[str, str], token: str) -> str:
+    """A name of this launch: equal on all ranks, another after a restart.
+
+    `token` is random and equal on all ranks; see attach.launch_token().
+    """
+    parts = [
+        environment.get(name, "")
+        for name in (
+            "TORCHELASTIC_RUN_ID",
+            "TORCHELASTIC_RESTART_COUNT",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+        )
+    ]
+    return hashlib.blake2b(
+        "\0".join([*parts, token]).encode(), digest_size=16
+    ).hexdigest()
+
+
+def attach_timeout_from(environment: Mapping[str, str]) -> float:
+    """Seconds; PACTRAIN_ATTACH_TIMEOUT, default 300.
+
+    Raises:
+      InvalidArgument: not a number.
+    """
+    text = environment.get("PACTRAIN_ATTACH_TIMEOUT", "300")
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"PACTRAIN_ATTACH_TIMEOUT is {text!r}; allowed are 1 to 86400.\n"
+            "Set it to a number of seconds."
+        ) from None
+
+
+def config_from_environment(
+    *,
+    rank: int,
+    world_size: int,
+    token: str = "",
+    gse: bool = True,
+    sync_masks: bool = True,
+    buffer_sync_interval: int = 50,
+    environment: Mapping[str, str] = os.environ,
+) -> AttachConfig:
+    """The configuration of one attach; the table of variables is in the user guide.
+
+    Raises:
+      PacTrainError: PACTRAIN_AGENT is not set.
+      InvalidArgument: a variable or argument is out of range.
+    """
+    job = job_from(environment)
+    return AttachConfig(
+        agent=agent_from(environment),
+        job=job or DEFAULT_JOB,
+        job_is_default=job is None,
+        site=environment.get("PACTRAIN_SITE", ""),
+        launch=launch_from(environment, token),
+        rank=rank,
+        world_size=world_size,
+        gse=gse,
+        sync_masks=sync_masks,
+        buffer_sync_interval=buffer_sync_interval,
+        attach_timeout_seconds=attach_timeout_from(environment),
+    )

@@ -1,0 +1,292 @@
+"""The steps of one attached model: submit buckets, wait for the commit, hand back.
+
+The hook submits each bucket and returns a future at once. When the last bucket of a
+step is submitted, a waiter thread waits for the commit, writes the means into the
+buckets and completes all futures of the step together: either all or none.
+
+Hook and waiter never work on a session at the same time: the next step's first bucket
+comes after backward() returned, that is after the futures completed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+
+from .buffers import BufferSync
+from .errors import PacTrainError, RefusedError, StepNotAppliedError
+from .layout import BucketLayout, LayoutCache
+from .mask_keeper import MaskKeeper
+from .parameters import ParameterTable
+from .stats import Counters
+from .types import Digest, DType, Mode, Native, Op, StepResult
+
+DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
+
+logger = logging.getLogger("pactrain")
+
+
+@dataclass
+class _Step:
+    """A step between its first bucket and the completion of its futures."""
+
+    buffers: list[Tensor] = field(default_factory=list)
+    layouts: list[BucketLayout] = field(default_factory=list)
+    futures: list[Future[Tensor]] = field(default_factory=list)
+    error: PacTrainError | None = None
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """`join_enabled` tells whether DDP's join() context is in use just now."""
+
+    rank: int
+    buffer_sync_interval: int
+    parameter_check_interval: int
+    clear_gradients: Callable[[], None]
+    join_enabled: Callable[[], bool]
+
+
+class StepEngine:
+    """Called by the hook, on the thread that runs backward()."""
+
+    def __init__(
+        self,
+        native: Native,
+        table: ParameterTable,
+        keeper: MaskKeeper,
+        buffers: BufferSync,
+        options: EngineOptions,
+    ) -> None:
+        self.counters = Counters()
+        self.last_error: PacTrainError | None = None
+        self.check_weights_next = False
+        self.check_parameters_next = True
+        self._native = native
+        self._table = table
+        self._keeper = keeper
+        self._buffers = buffers
+        self._options = options
+        self._layouts = LayoutCache(table, native.digest_of)
+        self._fatal: PacTrainError | None = None
+        self._step: _Step | None = None
+        self._submitted = 0  # Buckets of the open step.
+        self._last_buffer_sync = native.next_step
+        self._last_parameter_check = native.next_step
+        self._waiter = _Waiter()
+
+    @property
+    def busy(self) -> bool:
+        """True between the first bucket of a step and its end."""
+        return self._step is not None
+
+    def on_bucket(self, bucket: GradBucket) -> Future[Tensor]:
+        """Submits one bucket; never raises: errors go into the future."""
+        raw: Future[Tensor] = Future()
+        # DDP would hide the text of an exception that is set on its own future.
+        shown = raw.then(_result)
+        step = self._step_of(bucket)
+        step.futures.append(raw)
+        if step.error is None:
+            try:
+                self._submit(step, bucket)
+            except PacTrainError as error:
+                step.error = error
+            except Exception as error:
+                step.error = PacTrainError(
+                    f"The hook failed: {error!r}.\nPlease report this."
+                )
+                step.error.__cause__ = error
+        if bucket.is_last():
+            if step.error is None:
+                self._waiter.run(lambda: self._finish(step))
+            else:
+                self._judge(step.error)
+                self._fail(step, step.error)
+        return shown
+
+    def _judge(self, error: PacTrainError) -> None:
+        """Ends the session if the open step cannot be left as it is.
+
+        With no bucket submitted, or if the step failed at all ranks, the next backward
+        pass may try again.
+        """
+        if self._fatal is not None:
+            return
+        failed_everywhere = isinstance(error, StepNotAppliedError)
+        if self._native.is_final or (self._submitted and not failed_everywhere):
+            self._fatal = error
+        elif failed_everywhere:
+            with contextlib.suppress(PacTrainError):
+                self._native.wait()  # Ends the step; it has failed already.
+
+    def _step_of(self, bucket: GradBucket) -> _Step:
+        if bucket.index() != 0 and self._step is not None:
+            return self._step
+        left_open = self._step is not None and self._submitted > 0
+        self._step = _Step()
+        self._submitted = 0
+        if left_open and self._fatal is None:
+            self._fatal = PacTrainError(
+                "The backward pass before this one stopped half way, and other ranks "
+                "still wait for its buckets.\nRestart the job from a checkpoint."
+            )
+        self._step.error = self._fatal
+        return self._step
+
+    def _submit(self, step: _Step, bucket: GradBucket) -> None:
+        if bucket.index() == 0:
+            self._begin()
+        buffer = bucket.buffer()
+        layout = self._layouts.bucket(bucket.parameters(), buffer)
+        dtype = DTYPES.get(buffer.dtype)
+        if dtype is None or buffer.layout != torch.strided:
+            raise RefusedError(
+                f"A bucket has gradients of {buffer.dtype}, {buffer.layout}; "
+                "allowed are dense float32 and bfloat16.\nUse such parameters."
+            )
+        step.buffers.append(buffer)
+        step.layouts.append(layout)
+        self._native.submit(
+            bucket.index(),
+            buffer.data_ptr(),
+            buffer.numel(),
+            dtype,
+            Op.SUM,
+            layout.digest,
+            bucket.is_last(),
+            self._parameter_digest() if bucket.is_last() else None,
+        )
+        self._submitted += 1
+
+    def _begin(self) -> None:
+        if self._options.join_enabled():
+            raise RefusedError(
+                "DDP's join() changes the divisor of a step and is not supported.\n"
+                "Give all ranks equally many batches."
+            )
+        self._keeper.begin_step()
+        if self.check_weights_next:
+            self._keeper.check_weights()
+            self.check_weights_next = False
+
+    def _parameter_digest(self) -> Digest | None:
+        step = self._native.next_step
+        due = (
+            step - self._last_parameter_check >= self._options.parameter_check_interval
+        )
+        if not due and not self.check_parameters_next:
+            return None
+        self._last_parameter_check = step
+        self.check_parameters_next = False
+        return self._table.value_digest(self._native.digest_of)
+
+    def _finish(self, step: _Step) -> None:
+        """On the waiter's thread."""
+        try:
+            result = self._native.wait()
+            for index, buffer in enumerate(step.buffers):
+                self._native.fetch(index, buffer.data_ptr())
+        except PacTrainError as error:
+            if self._native.is_final:
+                self._fatal = error
+            self._fail(step, error)
+            return
+        self._after_commit(step, result)
+        self._step = None
+        for future, buffer in zip(step.futures, step.buffers, strict=True):
+            future.set_result(buffer)
+
+    def _after_commit(self, step: _Step, result: StepResult) -> None:
+        """The step is committed: what fails from here on fails the next one."""
+        self.counters.add(result)
+        try:
+            layout = self._layouts.step(step.layouts)
+            if result.mode == Mode.FULL and not result.dense:
+                self._keeper.mask_gradients(layout, step.buffers)
+            self._keeper.committed(layout, result.next)
+            interval = self._options.buffer_sync_interval
+            if interval and result.step + 1 - self._last_buffer_sync >= interval:
+                self.sync_buffers()
+        except PacTrainError as error:
+            logger.warning("after step %d: %s", result.step, error)
+            if self._native.is_final:
+                self._fatal = error
+        except Exception as error:
+            logger.exception("after step %d", result.step)
+            self._fatal = PacTrainError(f"{error!r}.\nPlease report this.")
+
+    def sync_buffers(self) -> None:
+        """Gives all ranks the buffers of rank 0. All ranks call it at the same step.
+
+        REQUIRES: no step is open.
+        """
+        self._last_buffer_sync = self._native.next_step
+        self._buffers.run(self._native, self._options.rank)
+        self._last_buffer_sync = self._native.next_step
+        self.counters.buffer_syncs += 1
+
+    def _fail(self, step: _Step, error: PacTrainError) -> None:
+        self.counters.failed_steps += 1
+        self.last_error = error
+        self._options.clear_gradients()
+        self._step = None
+        self._submitted = 0
+        for future in step.futures:
+            future.set_exception(error)  # type: ignore[arg-type]
+
+    def take_error(self) -> PacTrainError | None:
+        """The error of the last failed step, once."""
+        error, self.last_error = self.last_error, None
+        return error
+
+    def end(self, error: PacTrainError) -> None:
+        """Every later step fails with `error`."""
+        self._fatal = error
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Ends the waiter. False: it is still in a step after the timeout."""
+        return self._waiter.stop(timeout_seconds)
+
+
+def _result(future: Future[Tensor]) -> Tensor:
+    return future.wait()
+
+
+class _Waiter:
+    """One thread that runs what it is given, in order; daemonic."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=_run, args=(self._queue,), name="pactrain-waiter", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, work: Callable[[], None]) -> None:
+        self._queue.put(work)
+
+    def stop(self, timeout_seconds: float) -> bool:
+        self._queue.put(None)
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+
+def _run(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (item := work.get()) is not None:
+        item()
+        del item
+
+
+def clear_gradients(parameters: Iterable[Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = None

@@ -1,0 +1,35 @@
+"""What can go wrong, as types. The last line of every message says what to do."""
+
+from __future__ import annotations
+
+
+class PacTrainError(RuntimeError):
+    """Base of all errors of this package.
+
+    After one that is raised by a step, the gradients of all attached models are
+    cleared and no rank has applied a part of the step.
+    """
+
+
+class StepNotAppliedError(PacTrainError):
+    """No rank applied the step: the batch can be done again."""
+
+
+class ResyncRequiredError(PacTrainError):
+    """The outcome of a step is unknown here, or ranks differ: load a checkpoint."""
+
+
+class AgentUnresponsiveError(PacTrainError):
+    """The agent on this node is not there, or went away."""
+
+
+class CoordinatorUnavailableError(PacTrainError):
+    """The job could not be formed in time; the text names what was waited for."""
+
+
+class RefusedError(PacTrainError):
+    """This model, job or setting cannot be taken as it is."""
+
+
+class InvalidArgument(PacTrainError, ValueError):
+    """An argument or variable has a value that is not allowed."""

@@ -1,0 +1,100 @@
+"""Layouts: which parameters each bucket of DDP holds, in which order.
+
+DDP rebuilds its buckets after the first step (with static_graph after the second),
+so nothing may be keyed by the index of a bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from . import storage
+from .masks import MaskSet
+from .parameters import ParameterTable
+from .types import Digest, Digester
+
+
+@dataclass(frozen=True)
+class BucketLayout:
+    """The parameters of one bucket, in order. Equal on ranks with equal digest."""
+
+    parameters: tuple[int, ...]  # Indices into the ParameterTable.
+    elements: int
+    digest: Digest
+
+
+@dataclass(frozen=True)
+class StepLayout:
+    """The buckets of one step, in order."""
+
+    buckets: tuple[BucketLayout, ...]
+    digest: Digest
+
+
+class LayoutCache:
+    """Layouts of the buckets seen so far, so that a step computes none anew."""
+
+    def __init__(self, table: ParameterTable, digest_of: Digester) -> None:
+        self._table = table
+        self._digest_of = digest_of
+        self._buckets: dict[tuple[object, ...], BucketLayout] = {}
+        self._steps: dict[tuple[Digest, ...], StepLayout] = {}
+
+    def bucket(self, parameters: Sequence[Tensor], buffer: Tensor) -> BucketLayout:
+        """KeyError: a parameter is not of this model."""
+        key = (*map(id, parameters), buffer.dtype)
+        layout = self._buckets.get(key)
+        if layout is None:
+            layout = self._buckets[key] = self._make(parameters, buffer)
+        return layout
+
+    def step(self, buckets: Sequence[BucketLayout]) -> StepLayout:
+        key = tuple(bucket.digest for bucket in buckets)
+        layout = self._steps.get(key)
+        if layout is None:
+            digest = self._digest_of(b"".join(digest.to_bytes() for digest in key))
+            layout = self._steps[key] = StepLayout(tuple(buckets), digest)
+        return layout
+
+    def _make(self, parameters: Sequence[Tensor], buffer: Tensor) -> BucketLayout:
+        indices = tuple(self._table.index_of(parameter) for parameter in parameters)
+        names = self._table.names
+        text = "\n".join(
+            f"{names[i]} {tuple(p.shape)} {storage.bucket_strides(p)}"
+            for i, p in zip(indices, parameters, strict=True)
+        )
+        digest = self._digest_of(f"{buffer.dtype} {buffer.numel()}\n{text}".encode())
+        return BucketLayout(indices, buffer.numel(), digest)
+
+
+def bucket_masks(
+    layout: StepLayout, table: ParameterTable, masks: MaskSet
+) -> list[Tensor]:
+    """For each bucket a 1-D bool tensor in the order of the bucket."""
+    entries = list(table)
+    flat = []
+    for bucket in layout.buckets:
+        pieces = []
+        for index in bucket.parameters:
+            name, parameter = entries[index]
+            mask = masks.masks.get(name)
+            pieces.append(
+                torch.ones(parameter.numel(), dtype=torch.bool)
+                if mask is None
+                else storage.flatten(mask, parameter)
+            )
+        flat.append(torch.cat(pieces))
+    return flat
+
+
+def bucket_bitmaps(
+    layout: StepLayout, table: ParameterTable, masks: MaskSet
+) -> list[npt.NDArray[np.uint8]]:
+    """For each bucket the bits that pt_set_masks() takes."""
+    return [storage.pack(mask) for mask in bucket_masks(layout, table, masks)]

@@ -1,0 +1,93 @@
+"""The parameters of a model that need a gradient, in a fixed order with names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+from torch import nn
+
+from . import storage
+from .errors import InvalidArgument
+from .types import Digest, Digester
+
+_COMPILED = "_orig_mod."
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what torch.compile and DDP put into it."""
+    return name.replace(_COMPILED, "").removeprefix("module.")
+
+
+class ParameterTable:
+    """Immutable list of (name, parameter), in registration order.
+
+    Names are without the prefixes of wrappers, so that a checkpoint made from a
+    compiled model fits the plain one.
+    """
+
+    def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
+        """`ignored` are names that DDP leaves alone.
+
+        Raises:
+          InvalidArgument: the model has no parameter that needs a gradient.
+        """
+        self._items = [
+            (name.replace(_COMPILED, ""), parameter)
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad and name not in ignored
+        ]
+        self._index = {id(p): i for i, (_, p) in enumerate(self._items)}
+        self._by_name = dict(self._items)
+        self._model_name = type(getattr(module, "_orig_mod", module)).__name__
+        if self.elements == 0:
+            raise InvalidArgument(
+                f"model ({self._model_name}) has no parameter that needs a gradient.\n"
+                "Give a model with parameters that require gradients."
+            )
+
+    def __iter__(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def elements(self) -> int:
+        return sum(parameter.numel() for _, parameter in self._items)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self._items]
+
+    def index_of(self, parameter: object) -> int:
+        """Its place in the order. KeyError: not one of this model."""
+        return self._index[id(parameter)]
+
+    def find(self, name: str) -> tuple[str, nn.Parameter] | None:
+        """The entry for a name, also in the form other tools give it."""
+        for candidate in (name, plain_name(name), plain_name(name) + "_orig"):
+            if candidate in self._by_name:
+                return candidate, self._by_name[candidate]
+        return None
+
+    @property
+    def summary(self) -> str:
+        """For error messages of other ranks."""
+        return f"{self._model_name}: {len(self)} parameters, {self.elements:,} elements"
+
+    def digest(self, digest_of: Digester) -> Digest:
+        """Over names, shapes, orders in memory and dtypes: equal on all ranks."""
+        text = "\n".join(
+            f"{name} {tuple(p.shape)} {storage.bucket_strides(p)} {p.dtype}"
+            for name, p in self._items
+        )
+        return digest_of(text.encode())
+
+    def value_digest(self, digest_of: Digester) -> Digest:
+        """Over the values of all parameters, bit for bit."""
+        parts = [
+            digest_of(np.ascontiguousarray(storage.raw_bytes(p))).to_bytes()
+            for _, p in self._items
+        ]
+        return digest_of(b"".join(parts))

@@ -1,0 +1,356 @@
+"""What attach() returns: the handle of one attached model."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from . import optimizer_hook, storage
+from .config import AttachConfig
+from .engine import StepEngine
+from .errors import InvalidArgument, PacTrainError
+from .mask_keeper import MaskKeeper
+from .masks import MaskSource, named_masks, registry
+from .parameters import ParameterTable
+from .types import Decision, Native
+
+STATE_VERSION = 1
+_CLOSE_MARGIN_SECONDS = 3.0
+
+logger = logging.getLogger("pactrain")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a session is made of."""
+
+    ddp: DistributedDataParallel
+    table: ParameterTable
+    native: Native
+    config: AttachConfig
+    keeper: MaskKeeper
+    source: MaskSource
+    model_index: int
+
+
+class Session:
+    """One model attached to the agent on this node.
+
+    Made by attach(). Used by the thread that trains. Not fork-safe: DataLoader workers
+    may be forked, but must not use it.
+    """
+
+    def __init__(self, parts: Parts, engine: StepEngine) -> None:
+        self._ddp = parts.ddp
+        self._table = parts.table
+        self._native = parts.native
+        self._config = parts.config
+        self._keeper = parts.keeper
+        self._source = parts.source
+        self.model_index = parts.model_index
+        self._engine = engine
+        self._closed = False
+        self._next_step = 0  # Once closed.
+        self._pid = os.getpid()
+        self._first_decision = parts.native.decision
+        self._init_bytes = _module_bytes(parts.ddp)
+        self._load_hooks = [
+            module.register_load_state_dict_post_hook(_after_load)
+            for module in (parts.ddp, parts.ddp.module)
+        ]
+        for _, parameter in parts.table:
+            registry.attach(parameter)
+        optimizer_hook.watch(parts.keeper)
+        sessions.add(self)
+
+    @property
+    def ddp(self) -> DistributedDataParallel:
+        return self._ddp
+
+    @property
+    def decision(self) -> Decision:
+        """In force for the next step."""
+        last = self._engine.counters.last
+        return self._first_decision if last is None else last.next
+
+    @property
+    def mode(self) -> str:
+        """With the codec, as in "COMPACTED (fp32)"."""
+        decision = self.decision
+        return f"{decision.mode.name} ({decision.codec.name.lower()})"
+
+    @property
+    def site(self) -> str:
+        return self._native.site
+
+    @property
+    def agent(self) -> str:
+        return self._native.agent_name
+
+    @property
+    def generation(self) -> int:
+        return self._native.generation
+
+    @property
+    def next_step(self) -> int:
+        return self._next_step if self._closed else self._native.next_step
+
+    @property
+    def parameters(self) -> ParameterTable:
+        return self._table
+
+    @property
+    def last_error(self) -> PacTrainError | None:
+        """The typed error of the last failed step, until guard() has raised it."""
+        return self._engine.last_error
+
+    def stats(self) -> dict[str, float]:
+        """Counters with names that start with "pactrain/", for any logger.
+
+        Bytes are bytes; sent and received ones are this node's agent's, to and from
+        other sites, so trainers of one node see the same. process_group_bytes is what
+        DDP itself sent or received here, computed from what it says it does.
+        """
+        values = self._engine.counters.flat()
+        keeper = self._keeper
+        active = keeper.active
+        values |= {
+            "pactrain/keep": keeper.current.keep,
+            "pactrain/active_keep": 1.0 if active is None else active.keep,
+            "pactrain/masks_active": float(active is not None),
+            "pactrain/process_group_bytes": float(self._process_group_bytes()),
+        }
+        if not self._closed:
+            values["pactrain/generation"] = float(self._native.generation)
+        return values
+
+    def _process_group_bytes(self) -> int:
+        searches = self._engine.counters.steps if finds_unused(self._ddp) else 0
+        return self._init_bytes + searches * 4 * len(self._table)
+
+    def report(self, loss: float | None = None, lr: float | None = None) -> None:
+        """Tells the loss and learning rate of the last step; they appear in stats().
+
+        Raises:
+          InvalidArgument: not a number.
+        """
+        for name, value in (("loss", loss), ("lr", lr)):
+            if value is None:
+                continue
+            try:
+                self._engine.counters.reported[name] = float(value)
+            except (TypeError, ValueError):
+                raise InvalidArgument(
+                    f"{name} is {value!r}; allowed is a number.\nGive loss.item()."
+                ) from None
+
+    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
+        """Replaces the model's masks by {name: mask}; missing names are kept whole.
+
+        They act when all ranks have given the same ones.
+
+        Raises:
+          InvalidArgument: an unknown name or a wrong shape.
+        """
+        self._source.write(named_masks(self._table, masks))
+        self._source.mark_changed()
+
+    def apply_masks(self) -> None:
+        """Weights times the agreed masks; only for optimizers not made by torch."""
+        self._keeper.enforce()
+
+    def sync_buffers(self) -> None:
+        """Gives all ranks the buffers (BatchNorm statistics) of rank 0, now.
+
+        All ranks must call it between the same two steps: before evaluating on all of
+        them, say. A checkpoint that rank 0 writes needs none.
+
+        Raises: the typed error of the exchange.
+        """
+        self._check_open()
+        self._engine.sync_buffers()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and bitmaps, for torch.save; give it to attach(state=).
+
+        No other rank takes part, so rank 0 alone may call it.
+        """
+        return {
+            "version": STATE_VERSION,
+            "step": self.next_step,
+            "masks": self._keeper.packed(),
+            "masks_active": self._keeper.active is not None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes the masks of a checkpoint over; all ranks call it.
+
+        The step counter is taken over by attach(state=) only: within a session it
+        never goes back.
+
+        Raises:
+          InvalidArgument: not made by state_dict(), or of another model.
+        """
+        self._source.write(unpack_state(self._table, state))
+        self._source.mark_changed()
+        self._keeper.tolerate_outside = not state["masks_active"]
+        self.weights_loaded()
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Raises the typed error of a step that DDP made a RuntimeError of."""
+        self._engine.take_error()
+        try:
+            yield
+        except PacTrainError:
+            raise
+        except RuntimeError:
+            error = self._engine.take_error()
+            if error is None:
+                raise
+            raise error from None
+
+    def close(self) -> None:
+        """Leaves the job. Idempotent; also done at exit. Later backwards fail."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._next_step = self._native.next_step
+        self._closed = True
+        sessions.discard(self)
+        optimizer_hook.unwatch(self._keeper)
+        for hook in self._load_hooks:
+            hook.remove()
+        for _, parameter in self._table:
+            registry.detach(parameter)
+        self._engine.end(
+            PacTrainError(
+                "The session of this model is closed.\n"
+                "Wrap the model in a new DistributedDataParallel to train on."
+            )
+        )
+        patience = self._native.step_deadline_seconds + _CLOSE_MARGIN_SECONDS
+        if self._engine.stop(patience):
+            self._native.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PacTrainError("The session is closed.\nAttach a new model.")
+
+    def owns(self, module: nn.Module) -> bool:
+        """True for the attached model, wrapped or not."""
+        return module is self._ddp or module is self._ddp.module
+
+    def weights_loaded(self) -> None:
+        """Weights are new: they are checked before the next step."""
+        self._engine.check_weights_next = True
+        self._engine.check_parameters_next = True
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.mode
+        return f"<pactrain.Session of job {self._config.job!r}, {state}>"
+
+
+class NullSession:
+    """What attach() returns for a model that is not data-parallel: does nothing."""
+
+    decision = None
+    last_error = None
+    mode = "off"
+
+    def stats(self) -> dict[str, float]:
+        return {}
+
+    def report(self, loss: float | None = None, lr: float | None = None) -> None:
+        """Nothing to tell."""
+
+    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
+        """Nothing to mask."""
+
+    def apply_masks(self) -> None:
+        """Nothing to mask."""
+
+    def sync_buffers(self) -> None:
+        """There is one rank."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing to load."""
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        yield
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+# Strong: DDP keeps the hook, so a session lives until it is closed.
+sessions: set[Session] = set()
+
+
+def _after_load(module: nn.Module, keys: object) -> None:
+    # A plain function, not a method: copies of the model copy their hooks.
+    for session in sessions:
+        if session.owns(module):
+            session.weights_loaded()
+
+
+def clear_all_gradients() -> None:
+    """Of all attached models: a failed step of one leaves no gradient in any."""
+    for session in list(sessions):
+        for _, parameter in session.parameters:
+            parameter.grad = None
+
+
+def unpack_state(table: ParameterTable, state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The masks in a state_dict() by parameter name.
+
+    Raises:
+      InvalidArgument: not made by state_dict(), or of another model.
+    """
+    if state.get("version") != STATE_VERSION:
+        raise InvalidArgument(
+            f"state has version {state.get('version')!r}; allowed is {STATE_VERSION}.\n"
+            "Give what session.state_dict() returned."
+        )
+    masks: dict[str, Tensor] = {}
+    for name, bits in state["masks"].items():
+        found = table.find(name)
+        if found is None or -(-found[1].numel() // 8) != bits.numel():
+            raise InvalidArgument(
+                f"state has a mask for {name!r}, which this model has not in that size."
+                "\nGive the state of a session of the same model."
+            )
+        flat = storage.unpack(bits.numpy(), found[1].numel())
+        masks[found[0]] = flat.reshape(found[1].shape)
+    return masks
+
+
+def finds_unused(ddp: DistributedDataParallel) -> bool:
+    return bool(ddp.find_unused_parameters) and not ddp.static_graph
+
+
+def _module_bytes(ddp: DistributedDataParallel) -> int:
+    tensors = [*ddp.module.parameters(), *ddp.module.buffers()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _close_all() -> None:
+    for session in list(sessions):
+        try:
+            session.close()
+        except Exception as error:  # At exit there is nobody to handle it.
+            logger.debug("close at exit: %s", error)
+
+
+atexit.register(_close_all)

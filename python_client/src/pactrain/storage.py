@@ -1,0 +1,73 @@
+"""Storage order: how DDP lays the gradient of a parameter into a bucket.
+
+A bucket holds each parameter's elements in the order of its memory, not of its
+indices: a channels_last weight comes in NHWC order. Masks of buckets must follow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """True if the elements fill one gapless piece of memory, in any order.
+
+    The same rule by which DDP chooses the order of a parameter in its bucket.
+    """
+    expected = 1
+    dimensions = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, size in sorted(item for item in dimensions if item[1] != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def bucket_strides(parameter: Tensor) -> tuple[int, ...]:
+    """The strides of the parameter's piece of a bucket."""
+    if is_dense(parameter):
+        return tuple(parameter.stride())
+    return tuple(torch.empty(parameter.shape, device="meta").stride())
+
+
+def flatten(values: Tensor, parameter: Tensor) -> Tensor:
+    """`values` (of the parameter's shape) as a 1-D tensor in bucket order."""
+    ordered = torch.empty_strided(
+        parameter.shape, bucket_strides(parameter), dtype=values.dtype
+    )
+    ordered.copy_(values)
+    return ordered.as_strided((parameter.numel(),), (1,))
+
+
+def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
+    """The reverse of flatten(): a new tensor with the parameter's shape."""
+    ordered = torch.empty_strided(
+        parameter.shape, bucket_strides(parameter), dtype=flat.dtype
+    )
+    ordered.as_strided((parameter.numel(),), (1,)).copy_(flat)
+    return ordered
+
+
+def pack(flat: Tensor) -> npt.NDArray[np.uint8]:
+    """Bools as bits, least significant first; the last byte is filled with zeros."""
+    return np.packbits(flat.numpy(), bitorder="little")
+
+
+def unpack(bits: npt.NDArray[np.uint8], elements: int) -> Tensor:
+    """The reverse of pack()."""
+    flat = np.unpackbits(bits, count=elements, bitorder="little")
+    return torch.from_numpy(flat).to(torch.bool)
+
+
+def raw_bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
+    """The bytes of a tensor in storage order; a view where it is dense."""
+    detached = tensor.detach()
+    if is_dense(detached):
+        flat = detached.as_strided((detached.numel(),), (1,))
+    else:
+        flat = detached.contiguous().reshape(-1)
+    view: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return view

@@ -1,0 +1,171 @@
+"""Plain values shared by all modules; the numbers are those of trainer/pactrain.h."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes: TypeAlias = "bytes | npt.NDArray[np.uint8]"
+
+
+class Mode(enum.IntEnum):
+    """What travels: everything, the kept elements, or those coarsely quantised."""
+
+    FULL = 1
+    COMPACTED = 2
+    TERNARY = 3
+
+
+class Codec(enum.IntEnum):
+    FP32 = 1
+    BF16 = 2
+
+
+class DType(enum.IntEnum):
+    FLOAT32 = 1
+    BFLOAT16 = 2
+
+
+class Op(enum.IntEnum):
+    """SUM of gradients, or XOR: words of one rank, to which the others add zeros."""
+
+    SUM = 1
+    XOR = 2
+
+
+class Digest(NamedTuple):
+    """128 bits; all zero means none."""
+
+    hi: int
+    lo: int
+
+    def __bool__(self) -> bool:
+        return (self.hi, self.lo) != (0, 0)
+
+    def __str__(self) -> str:
+        return f"{self.hi:016x}{self.lo:016x}"
+
+    def words(self) -> list[int]:
+        """As four 32-bit words."""
+        return [part >> shift & 0xFFFFFFFF for part in self for shift in (32, 0)]
+
+    def to_bytes(self) -> bytes:
+        return self.hi.to_bytes(8, "big") + self.lo.to_bytes(8, "big")
+
+
+NO_DIGEST = Digest(0, 0)
+
+Digester: TypeAlias = Callable[["bytes | npt.NDArray[np.uint8]"], Digest]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What travels from some step on. `reason` is one sentence."""
+
+    version: int
+    mode: Mode
+    codec: Codec
+    mask_digest: Digest
+    layout_digest: Digest
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One committed step.
+
+    The bytes are those of this node's agent, to and from other sites;
+    `submitted_elements` counts this rank's elements after compaction.
+    """
+
+    step: int
+    attempts: int
+    dense: bool
+    mode: Mode
+    codec: Codec
+    sent_bytes: int
+    received_bytes: int
+    elements: int
+    submitted_elements: int
+    wait_seconds: float
+    next: Decision
+
+
+@dataclass(frozen=True)
+class AttachOptions:
+    """The fields of pt_attach_options."""
+
+    agent: str
+    job: str
+    site: str
+    launch: str
+    rank: int
+    world_size: int
+    model: int
+    model_digest: Digest
+    model_summary: str
+    elements: int
+    slot_bytes: int
+    resume_step: int
+    attach_timeout_ms: int
+    gse: bool
+
+
+class Native(Protocol):
+    """What the session needs of the trainer library; see trainer/pactrain.h."""
+
+    def digest_of(self, data: Bytes) -> Digest: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def next_step(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def site(self) -> str: ...
+    @property
+    def agent_name(self) -> str: ...
+    @property
+    def step_deadline_seconds(self) -> float: ...
+    @property
+    def decision(self) -> Decision: ...
+    @property
+    def is_final(self) -> bool: ...
+    def set_masks(
+        self,
+        mask_digest: Digest,
+        layout_digest: Digest,
+        bucket_layouts: Sequence[Digest],
+        elements: Sequence[int],
+        bitmaps: Sequence[npt.NDArray[np.uint8]],
+    ) -> None: ...
+    def vote(
+        self,
+        layout_digest: Digest,
+        mask_digest: Digest,
+        steps_unchanged: int,
+        settle_steps: int,
+        inside_decision: bool,
+        kept_elements: int,
+        elements: int,
+    ) -> None: ...
+    def require_dense(self, reason: str | None) -> None: ...
+    def submit(
+        self,
+        bucket: int,
+        data: int,
+        elements: int,
+        dtype: DType,
+        op: Op,
+        layout: Digest,
+        last: bool,
+        parameters: Digest | None,
+    ) -> None: ...
+    def wait(self) -> StepResult: ...
+    def fetch(self, bucket: int, out: int) -> None: ...
+    def close(self) -> None: ...
