@@ -1,0 +1,180 @@
+// pt_attach() against a fake agent, and against none.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "trainer/fake_agent.h"
+#include "trainer/pactrain.h"
+
+namespace pactrain::trainer {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using wire::Code;
+
+pt_attach_options Options(const std::string& address) {
+  pt_attach_options options = {};
+  options.agent = address.c_str();
+  options.job = "job";
+  options.launch = "launch-1";
+  options.world_size = 4;
+  options.elements = 100000;
+  options.attach_timeout_ms = 20000;
+  options.gse = 1;
+  return options;
+}
+
+// The text of a failed attach with this code.
+std::string AttachError(const std::string& address, int expected,
+                        uint32_t timeout_ms = 20000) {
+  pt_attach_options options = Options(address);
+  options.attach_timeout_ms = timeout_ms;
+  pt_session* session = nullptr;
+  EXPECT_EQ(pt_attach(&options, &session, nullptr, nullptr), expected);
+  EXPECT_EQ(session, nullptr);
+  return pt_last_error();
+}
+
+TEST(AttachTest, GivesWhatTheAgentSaid) {
+  FakeAgent agent([](FakeAgent& a) {
+    const wire::Hello hello = a.Accept();
+    EXPECT_STREQ(hello.job, "job");
+    EXPECT_STREQ(hello.launch, "launch-1");
+    EXPECT_EQ(hello.slot_bytes, 4 * 100000 + 64 * 4096);
+    a.SendWaiting("waiting for rank 3");
+    a.SendWaiting("waiting for rank 3");
+    a.SendAttached(FakeAgent::AttachedFor(hello));
+    EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+    EXPECT_TRUE(a.AtEnd());
+  });
+  std::vector<std::string> said;
+  const std::string address = agent.address();
+  const pt_attach_options options = Options(address);
+  pt_session* session = nullptr;
+  ASSERT_EQ(pt_attach(
+                &options, &session,
+                [](const char* text, void* arg) {
+                  static_cast<std::vector<std::string>*>(arg)->push_back(text);
+                },
+                &said),
+            PT_OK)
+      << pt_last_error();
+  EXPECT_THAT(said, ElementsAre("waiting for rank 3"));
+  EXPECT_EQ(pt_generation(session), 3u);
+  EXPECT_EQ(pt_next_step(session), 7u);
+  EXPECT_EQ(pt_world_size(session), 4u);
+  EXPECT_STREQ(pt_site(session), "north");
+  EXPECT_STREQ(pt_agent_name(session), "node-1");
+  EXPECT_EQ(pt_step_deadline_ms(session), 60000u);
+  pt_close(session);
+}
+
+TEST(AttachTest, TimeoutNamesWhatWasWaitedFor) {
+  std::promise<void> done;
+  FakeAgent agent([&](FakeAgent& a) {
+    a.Accept();
+    a.SendWaiting("waiting for ranks 2, 3 of 4");
+    done.get_future().wait();
+  });
+  EXPECT_THAT(AttachError(agent.address(), PT_COORDINATOR_UNAVAILABLE, 200),
+              HasSubstr("waiting for ranks 2, 3 of 4"));
+  done.set_value();
+}
+
+TEST(AttachTest, RefusalSaysWhy) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Accept();
+    a.SendFailed(~0ull, Code::kRefused, true, "rank 1 has another model.");
+  });
+  EXPECT_EQ(AttachError(agent.address(), PT_REFUSED),
+            "rank 1 has another model.");
+}
+
+TEST(AttachTest, AgentThatDiesMeanwhileIsUnresponsive) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Accept();
+    a.Hangup();
+  });
+  EXPECT_THAT(AttachError(agent.address(), PT_AGENT_UNRESPONSIVE),
+              HasSubstr("closed the connection"));
+}
+
+TEST(AttachTest, MissingAgentIsNamedWithItsPathAndWhatToDo) {
+  const std::string error =
+      AttachError("unix:/nonexistent/agent.sock", PT_AGENT_UNRESPONSIVE);
+  EXPECT_THAT(error, HasSubstr("/nonexistent/agent.sock"));
+  EXPECT_THAT(error, HasSubstr("Start pactrain-agent"));
+}
+
+TEST(AttachTest, StaleSocketIsToldFromAMissingOne) {
+  char directory[] = "/tmp/pactrain-test-XXXXXX";
+  const std::string path = std::string(mkdtemp(directory)) + "/agent.sock";
+  {
+    const Fd left(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    sockaddr_un name = {};
+    name.sun_family = AF_UNIX;
+    std::memcpy(name.sun_path, path.data(), path.size());
+    ASSERT_EQ(
+        bind(left.get(), reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  }
+  EXPECT_THAT(AttachError("unix:" + path, PT_AGENT_UNRESPONSIVE),
+              HasSubstr("nobody listens"));
+  unlink(path.c_str());
+  rmdir(directory);
+}
+
+TEST(AttachTest, BadAddressesAndOptionsAreNamed) {
+  EXPECT_THAT(AttachError("agent.sock", PT_INVALID_ARGUMENT),
+              HasSubstr("absolute path"));
+  EXPECT_THAT(
+      AttachError("unix:/" + std::string(200, 'x'), PT_INVALID_ARGUMENT),
+      HasSubstr("201 characters"));
+  EXPECT_THAT(AttachError("", PT_INVALID_ARGUMENT),
+              HasSubstr("agent is empty"));
+  EXPECT_THAT(AttachError("unix:/x", PT_INVALID_ARGUMENT, 0),
+              HasSubstr("attach_timeout"));
+  pt_session* session = nullptr;
+  EXPECT_EQ(pt_attach(nullptr, &session, nullptr, nullptr),
+            PT_INVALID_ARGUMENT);
+}
+
+// What the trainer says to an Attached that comes with these memories: their
+// bytes (0: as announced) and whether they are sealed.
+std::string ErrorWith(std::vector<std::pair<uint64_t, bool>> memories) {
+  FakeAgent agent([&](FakeAgent& a) {
+    const wire::Attached attached = FakeAgent::AttachedFor(a.Accept());
+    std::vector<Fd> owned;
+    std::vector<int> fds;
+    for (const auto& [bytes, sealed] : memories) {
+      owned.push_back(FakeAgent::MakeMemory(
+          bytes == 0 ? attached.slot_bytes : bytes, sealed));
+      fds.push_back(owned.back().get());
+    }
+    a.SendWithFds(attached, fds);
+    EXPECT_TRUE(a.AtEnd());
+  });
+  return AttachError(agent.address(), PT_INTERNAL);
+}
+
+TEST(AttachTest, MemoryThatCouldVanishIsRefused) {
+  EXPECT_THAT(ErrorWith({}), HasSubstr("0 file descriptors"));
+  EXPECT_THAT(ErrorWith({{0, true}}), HasSubstr("1 file descriptors"));
+  EXPECT_THAT(ErrorWith({{0, false}, {0, true}}), HasSubstr("sealed"));
+  EXPECT_THAT(ErrorWith({{0, true}, {0, false}}), HasSubstr("sealed"));
+  EXPECT_THAT(ErrorWith({{4096, true}, {0, true}}),
+              HasSubstr("the memfd has 4096 bytes"));
+}
+
+}  // namespace
+}  // namespace pactrain::trainer

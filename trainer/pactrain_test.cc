@@ -1,0 +1,511 @@
+// The C ABI against a fake agent on a real socket with real shared memory:
+// steps.
+#include "trainer/pactrain.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/digest.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/bf16.h"
+#include "trainer/fake_agent.h"
+
+namespace pactrain::trainer {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using wire::Code;
+
+constexpr pt_digest kBucketLayout = {1, 1};
+constexpr pt_digest kMask = {2, 2};
+constexpr pt_digest kLayout = {3, 3};
+
+wire::Decision Full() {
+  wire::Decision decision = {};
+  decision.version = 1;
+  decision.mode = PT_FULL;
+  decision.codec = PT_CODEC_FP32;
+  return decision;
+}
+
+wire::Decision Compacted() {
+  wire::Decision decision = Full();
+  decision.version = 2;
+  decision.mode = PT_COMPACTED;
+  decision.mask_digest = {kMask.hi, kMask.lo};
+  decision.layout_digest = {kLayout.hi, kLayout.lo};
+  std::strcpy(decision.reason, "masks are stable");
+  return decision;
+}
+
+void AttachCompacted(FakeAgent& agent) {
+  wire::Attached attached = FakeAgent::AttachedFor(agent.Accept());
+  attached.decision = Compacted();
+  agent.SendAttached(attached);
+}
+
+class PactrainTest : public ::testing::Test {
+ protected:
+  ~PactrainTest() override { pt_close(session_); }
+
+  void Attach(const FakeAgent& agent, int gse = 1) {
+    const std::string address = agent.address();
+    pt_attach_options options = {};
+    options.agent = address.c_str();
+    options.job = "job";
+    options.world_size = 4;
+    options.elements = 100000;
+    options.attach_timeout_ms = 20000;
+    options.gse = gse;
+    ASSERT_EQ(pt_attach(&options, &session_, nullptr, nullptr), PT_OK)
+        << pt_last_error();
+  }
+
+  int Submit(uint32_t bucket, const std::vector<float>& data, bool last) {
+    return pt_submit(session_, bucket, data.data(), data.size(), PT_FLOAT32,
+                     PT_SUM, kBucketLayout, last ? 1 : 0, nullptr);
+  }
+
+  std::vector<float> Fetch(uint32_t bucket, size_t elements) {
+    std::vector<float> out(elements, -1.0f);
+    EXPECT_EQ(pt_fetch(session_, bucket, out.data()), PT_OK)
+        << pt_error_text(session_);
+    return out;
+  }
+
+  // Two buckets of four elements; the first and the last of each are kept.
+  void SetMasks() {
+    const uint8_t bitmap = 0b1001;
+    const uint8_t* bitmaps[] = {&bitmap, &bitmap};
+    const pt_digest layouts[] = {kBucketLayout, kBucketLayout};
+    const uint64_t elements[] = {4, 4};
+    ASSERT_EQ(
+        pt_set_masks(session_, kMask, kLayout, 2, layouts, elements, bitmaps),
+        PT_OK)
+        << pt_error_text(session_);
+  }
+
+  pt_session* session_ = nullptr;
+  pt_step step_ = {};
+};
+
+TEST_F(PactrainTest, CommittedStepIsFetchedAsTheMean) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    const auto submits = a.ReceiveStep();
+    ASSERT_EQ(submits.size(), 2u);
+    EXPECT_EQ(a.slot(submits[1].offset)[1], 5.0f);
+    a.Answer(submits, 6.0f);
+    a.SendCommitted(submits.back(), Compacted());
+  });
+  Attach(agent);
+  const std::vector<float> first = {1, 2, 3}, second = {4, 5};
+  ASSERT_EQ(Submit(0, first, false), PT_OK);
+  ASSERT_EQ(Submit(1, second, true), PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
+  EXPECT_THAT(Fetch(0, 3), ElementsAre(1.5f, 3.0f, 4.5f));
+  EXPECT_THAT(Fetch(1, 2), ElementsAre(6.0f, 7.5f));
+  EXPECT_EQ(step_.step, 7u);
+  EXPECT_EQ(step_.attempts, 1u);
+  EXPECT_EQ(step_.mode, PT_FULL);
+  EXPECT_EQ(step_.elements, 5u);
+  EXPECT_EQ(step_.sent_bytes, 11u);
+  EXPECT_EQ(step_.received_bytes, 12u);
+  EXPECT_GE(step_.wait_seconds, 0.0);
+  EXPECT_EQ(step_.next.version, 2u);
+  EXPECT_STREQ(step_.next.reason, "masks are stable");
+  pt_decision now = {};
+  pt_current_decision(session_, &now);
+  EXPECT_EQ(now.mode, PT_COMPACTED);
+  EXPECT_EQ(pt_fetch(session_, 2, &now), PT_INVALID_ARGUMENT);
+}
+
+TEST_F(PactrainTest, CompactedStepCarriesOnlyKeptElements) {
+  FakeAgent agent([](FakeAgent& a) {
+    AttachCompacted(a);
+    const auto submits = a.ReceiveStep();
+    EXPECT_EQ(submits[0].mode, PT_COMPACTED);
+    EXPECT_EQ(submits[0].elements, 2u);
+    EXPECT_EQ(a.slot(submits[0].offset)[0], 1.0f);
+    EXPECT_EQ(a.slot(submits[0].offset)[1], 4.0f);
+    a.Answer(submits, 4.0f);
+    a.SendCommitted(submits.back(), Compacted());
+  });
+  Attach(agent);
+  SetMasks();
+  const std::vector<float> data = {1, 2, 3, 4};
+  ASSERT_EQ(Submit(0, data, true), PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
+  EXPECT_THAT(Fetch(0, 4), ElementsAre(1.0f, 0.0f, 0.0f, 4.0f));
+  EXPECT_EQ(step_.mode, PT_COMPACTED);
+  EXPECT_EQ(step_.submitted_elements, 2u);
+}
+
+TEST_F(PactrainTest, Bf16BucketTravelsAsFp32) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    const auto submits = a.ReceiveStep();
+    EXPECT_EQ(submits[0].dtype, PT_BFLOAT16);
+    EXPECT_EQ(a.slot(submits[0].offset)[0], 1.5f);
+    a.Answer(submits, 4.0f);
+    a.SendCommitted(submits.back(), Full());
+  });
+  Attach(agent);
+  const float values[] = {1.5f, -2.0f, 0.25f};
+  uint16_t data[3], out[3] = {};
+  kernels::ToBf16(values, 3, data);
+  ASSERT_EQ(pt_submit(session_, 0, data, 3, PT_BFLOAT16, PT_SUM, kBucketLayout,
+                      1, nullptr),
+            PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK);
+  ASSERT_EQ(pt_fetch(session_, 0, out), PT_OK);
+  EXPECT_THAT(out, ElementsAre(data[0], data[1], data[2]));
+}
+
+TEST_F(PactrainTest, XorGivesTheBits) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    const auto submits = a.ReceiveStep();
+    EXPECT_EQ(submits[0].op, PT_XOR);
+    std::memcpy(a.result(submits[0].offset), a.slot(submits[0].offset), 8);
+    a.SendCommitted(submits.back(), Full());
+  });
+  Attach(agent);
+  const uint32_t words[] = {0x7f800001, 0xdeadbeef};
+  uint32_t out[2] = {};
+  ASSERT_EQ(pt_submit(session_, 0, words, 2, PT_FLOAT32, PT_XOR, kBucketLayout,
+                      1, nullptr),
+            PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK);
+  ASSERT_EQ(pt_fetch(session_, 0, out), PT_OK);
+  EXPECT_THAT(out, ElementsAre(0x7f800001u, 0xdeadbeefu));
+}
+
+TEST_F(PactrainTest, ResubmitIsAnsweredDenseFromTheHeldBuckets) {
+  FakeAgent agent([](FakeAgent& a) {
+    AttachCompacted(a);
+    EXPECT_EQ(a.ReceiveStep()[0].elements, 2u);
+    a.SendResubmit(7, 2);
+    const auto submits = a.ReceiveStep();
+    ASSERT_EQ(submits.size(), 2u);
+    EXPECT_EQ(submits[0].attempt, 2u);
+    EXPECT_EQ(submits[0].dense, 1);
+    EXPECT_EQ(submits[0].elements, 4u);
+    EXPECT_EQ(a.slot(submits[0].offset)[1], 2.0f);
+    a.Answer(submits, 4.0f);
+    a.SendCommitted(submits.back(), Compacted());
+  });
+  Attach(agent);
+  SetMasks();
+  const std::vector<float> first = {1, 2, 3, 4}, second = {5, 6, 7, 8};
+  ASSERT_EQ(Submit(0, first, false), PT_OK);
+  ASSERT_EQ(Submit(1, second, true), PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
+  EXPECT_EQ(Fetch(0, 4), first);
+  EXPECT_EQ(Fetch(1, 4), second);
+  EXPECT_EQ(step_.dense, 1);
+  EXPECT_EQ(step_.attempts, 2u);
+}
+
+TEST_F(PactrainTest, ResubmitReachesAStepThatIsNotYetComplete) {
+  std::promise<void> resubmitted;
+  FakeAgent agent([&](FakeAgent& a) {
+    AttachCompacted(a);
+    EXPECT_EQ(a.Receive<wire::Submit>().elements, 2u);
+    a.SendResubmit(7, 2);
+    EXPECT_EQ(a.Receive<wire::Submit>().elements, 4u);
+    resubmitted.set_value();
+    const wire::Submit second = a.Receive<wire::Submit>();
+    EXPECT_EQ(second.bucket, 1u);
+    EXPECT_EQ(second.elements, 4u);
+    EXPECT_EQ(second.attempt, 2u);
+    a.SendCommitted(second, Full());
+  });
+  Attach(agent);
+  SetMasks();
+  const std::vector<float> data = {1, 2, 3, 4};
+  ASSERT_EQ(Submit(0, data, false), PT_OK);
+  std::thread waiter([&] { EXPECT_EQ(pt_wait(session_, &step_), PT_OK); });
+  resubmitted.get_future().wait();
+  EXPECT_EQ(Submit(1, data, true), PT_OK);
+  waiter.join();
+  EXPECT_EQ(step_.dense, 1);
+}
+
+TEST_F(PactrainTest, ElementOutsideTheMaskIsToldToTheAgent) {
+  FakeAgent agent([](FakeAgent& a) {
+    AttachCompacted(a);
+    const auto submits = a.ReceiveStep();
+    EXPECT_EQ(submits[0].violation, 0);
+    EXPECT_EQ(submits[1].violation, 1);
+    EXPECT_THAT(submits[1].violation_text, HasSubstr("1 elements of bucket 1"));
+    a.SendFailed(7, Code::kStepNotApplied, false, "refused");
+  });
+  Attach(agent, 0);
+  SetMasks();
+  const std::vector<float> clean = {1, 0, -0.0f, 4}, other = {1, 0, 9, 4};
+  ASSERT_EQ(Submit(0, clean, false), PT_OK);
+  ASSERT_EQ(Submit(1, other, true), PT_OK);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_STEP_NOT_APPLIED);
+}
+
+TEST_F(PactrainTest, WaitRunsBesideSubmits) {
+  static constexpr uint32_t kBuckets = 300;
+  static constexpr uint32_t kSteps = 5;
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      const auto submits = a.ReceiveStep();
+      EXPECT_EQ(submits.size(), kBuckets);
+      a.Answer(submits, 4.0f);
+      a.SendCommitted(submits.back(), Full());
+    }
+  });
+  Attach(agent);
+  const std::vector<float> data(100, 3.0f);
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    ASSERT_EQ(Submit(0, data, false), PT_OK);
+    std::thread waiter([&] { EXPECT_EQ(pt_wait(session_, &step_), PT_OK); });
+    for (uint32_t b = 1; b < kBuckets; ++b) {
+      EXPECT_EQ(Submit(b, data, b + 1 == kBuckets), PT_OK);
+    }
+    waiter.join();
+    EXPECT_EQ(step_.step, 7u + step);
+    EXPECT_EQ(Fetch(kBuckets - 1, 100), data);
+  }
+}
+
+TEST_F(PactrainTest, SubmitNeverWaitsForAnAgentThatDoesNotRead) {
+  std::promise<void> submitted;
+  FakeAgent agent([&](FakeAgent& a) {
+    a.Attach();
+    submitted.get_future().wait();
+    const auto submits = a.ReceiveStep();
+    EXPECT_EQ(submits.size(), 2000u);
+    a.Answer(submits, 4.0f);
+    a.SendCommitted(submits.back(), Full());
+  });
+  Attach(agent);
+  const std::vector<float> data = {1.0f};
+  for (uint32_t b = 0; b < 2000; ++b) {
+    ASSERT_EQ(Submit(b, data, b == 1999), PT_OK);
+  }
+  submitted.set_value();
+  EXPECT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
+}
+
+TEST_F(PactrainTest, StepNotAppliedLeavesTheSessionUsable) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    a.ReceiveStep();
+    a.SendFailed(7, Code::kStepNotApplied, false,
+                 "bucket 0: rank 1 has 5 elements.\nUse one bucket cap.");
+    const auto submits = a.ReceiveStep();
+    EXPECT_EQ(submits[0].step, 8u);
+    a.SendCommitted(submits.back(), Full());
+  });
+  Attach(agent);
+  const std::vector<float> data = {1};
+  ASSERT_EQ(Submit(0, data, true), PT_OK);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_STEP_NOT_APPLIED);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("Use one bucket cap."));
+  EXPECT_EQ(pt_is_final(session_), 0);
+  float out = 0;
+  EXPECT_EQ(pt_fetch(session_, 0, &out), PT_INVALID_ARGUMENT);
+  ASSERT_EQ(Submit(0, data, true), PT_OK);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_OK);
+}
+
+TEST_F(PactrainTest, FinalFailureEndsTheSession) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    a.ReceiveStep();
+    a.SendFailed(7, Code::kResyncRequired, true, "agent b is gone.\nReload.");
+  });
+  Attach(agent);
+  const std::vector<float> data = {1};
+  ASSERT_EQ(Submit(0, data, true), PT_OK);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_RESYNC_REQUIRED);
+  EXPECT_EQ(pt_is_final(session_), 1);
+  EXPECT_EQ(Submit(0, data, true), PT_RESYNC_REQUIRED);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_RESYNC_REQUIRED);
+}
+
+TEST_F(PactrainTest, DeathOfTheAgentInAStepIsATypedErrorAtOnce) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    a.Receive<wire::Submit>();
+    a.Hangup();
+  });
+  Attach(agent);
+  const std::vector<float> data = {1};
+  ASSERT_EQ(Submit(0, data, false), PT_OK);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_AGENT_UNRESPONSIVE);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr(agent.address()));
+  EXPECT_EQ(pt_is_final(session_), 1);
+}
+
+TEST_F(PactrainTest, DeathWithASubmitUnreadIsTheSame) {
+  std::promise<void> submitted;
+  FakeAgent agent([&](FakeAgent& a) {
+    a.Attach();
+    submitted.get_future().wait();
+    a.SendFailed(7, Code::kStepNotApplied, false, "first this.");
+    a.Hangup();  // The socket is reset.
+  });
+  Attach(agent);
+  const std::vector<float> data = {1};
+  ASSERT_EQ(Submit(0, data, true), PT_OK);
+  submitted.set_value();
+  EXPECT_EQ(pt_wait(session_, &step_), PT_STEP_NOT_APPLIED);
+  // Submitting may or may not notice yet; the step cannot end well.
+  Submit(0, data, true);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_AGENT_UNRESPONSIVE);
+}
+
+TEST_F(PactrainTest, DeathOfTheAgentBetweenStepsShowsAtTheNextSubmit) {
+  std::promise<void> dead;
+  FakeAgent agent([&](FakeAgent& a) {
+    a.Attach();
+    a.Hangup();
+    dead.set_value();
+  });
+  Attach(agent);
+  dead.get_future().wait();
+  const std::vector<float> data = {1};
+  EXPECT_EQ(Submit(0, data, true), PT_AGENT_UNRESPONSIVE);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_AGENT_UNRESPONSIVE);
+}
+
+TEST_F(PactrainTest, LastWordsOfTheAgentAreTheError) {
+  std::promise<void> dead;
+  FakeAgent agent([&](FakeAgent& a) {
+    a.Attach();
+    a.Receive<wire::Vote>();
+    a.SendFailed(~0ull, Code::kResyncRequired, true, "site b left.\nReload.");
+    a.Hangup();
+    dead.set_value();
+  });
+  Attach(agent);
+  ASSERT_EQ(pt_vote(session_, kLayout, kMask, 1, 1, 1, 50, 100), PT_OK);
+  dead.get_future().wait();
+  const std::vector<float> data = {1};
+  EXPECT_EQ(Submit(0, data, true), PT_RESYNC_REQUIRED);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("site b left"));
+}
+
+TEST_F(PactrainTest, SilentAgentEndsAStepWithinTheBound) {
+  std::promise<void> done;
+  FakeAgent agent([&](FakeAgent& a) {
+    wire::Attached attached = FakeAgent::AttachedFor(a.Accept());
+    attached.step_deadline_ms = 1;
+    a.SendAttached(attached);
+    done.get_future().wait();
+  });
+  Attach(agent);
+  const std::vector<float> data = {1};
+  ASSERT_EQ(Submit(0, data, false), PT_OK);
+  std::thread waiter([&] {
+    EXPECT_EQ(pt_wait(session_, &step_), PT_AGENT_UNRESPONSIVE);
+    EXPECT_THAT(pt_error_text(session_), HasSubstr("no word from the agent"));
+  });
+  EXPECT_EQ(Submit(1, data, true), PT_OK);
+  waiter.join();
+  done.set_value();
+}
+
+TEST_F(PactrainTest, ForkedChildDoesNotDetachItsParent) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    const auto submits = a.ReceiveStep();
+    a.SendCommitted(submits.back(), Full());
+  });
+  Attach(agent);
+  const float data = 1;
+  const pid_t child = fork();
+  if (child == 0) {
+    const int refused = pt_submit(session_, 0, &data, 1, PT_FLOAT32, PT_SUM,
+                                  kBucketLayout, 1, nullptr);
+    pt_close(session_);
+    _exit(refused == PT_INVALID_ARGUMENT ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_EQ(pt_submit(session_, 0, &data, 1, PT_FLOAT32, PT_SUM, kBucketLayout,
+                      1, nullptr),
+            PT_OK);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
+}
+
+TEST_F(PactrainTest, VoteAndRequiredDenseReachTheAgent) {
+  FakeAgent agent([](FakeAgent& a) {
+    AttachCompacted(a);
+    const wire::Vote vote = a.Receive<wire::Vote>();
+    EXPECT_EQ(vote.kept_elements, 50u);
+    EXPECT_EQ(vote.settle_steps, 3u);
+    const auto submits = a.ReceiveStep();
+    EXPECT_STREQ(submits[0].violation_text, "weights were loaded");
+    a.SendFailed(7, Code::kStepNotApplied, false, "");
+  });
+  Attach(agent);
+  SetMasks();
+  EXPECT_EQ(pt_vote(session_, kLayout, kMask, 2, 3, 1, 50, 100), PT_OK);
+  pt_require_dense(session_, "weights were loaded");
+  const std::vector<float> data = {1, 2, 3, 4};
+  EXPECT_EQ(Submit(0, data, true), PT_OK);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_STEP_NOT_APPLIED);
+}
+
+TEST_F(PactrainTest, MisuseIsRefusedInWords) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+  });
+  Attach(agent);
+  EXPECT_EQ(pt_wait(session_, &step_), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("no step is open"));
+  EXPECT_EQ(pt_submit(session_, 0, nullptr, 4, PT_FLOAT32, PT_SUM,
+                      kBucketLayout, 1, nullptr),
+            PT_INVALID_ARGUMENT);
+  const float data = 1;
+  EXPECT_EQ(
+      pt_submit(session_, 0, &data, 1, 257, PT_SUM, kBucketLayout, 1, nullptr),
+      PT_INVALID_ARGUMENT);
+  const uint64_t too_many = 1ull << 40;
+  const uint8_t bitmap = 0;
+  const uint8_t* bitmaps[] = {&bitmap};
+  EXPECT_EQ(pt_set_masks(session_, kMask, kLayout, 1, &kBucketLayout, &too_many,
+                         bitmaps),
+            PT_INVALID_ARGUMENT);
+  EXPECT_EQ(pt_set_masks(session_, kMask, kLayout, 5000, &kBucketLayout,
+                         &too_many, bitmaps),
+            PT_INVALID_ARGUMENT);
+  EXPECT_EQ(pt_vote(session_, kLayout, kMask, 1, 1, 1, 101, 100),
+            PT_INVALID_ARGUMENT);
+  EXPECT_EQ(pt_wait(nullptr, &step_), PT_INVALID_ARGUMENT);
+  EXPECT_EQ(pt_is_final(session_), 0);
+  pt_close(session_);
+  session_ = nullptr;
+}
+
+TEST(DigestTest, IsTheSameAsTheAgents) {
+  for (const char* text : {"", "a", "some longer text of a mask set"}) {
+    const base::Digest expected = base::DigestOf(text, std::strlen(text));
+    const pt_digest digest = pt_digest_of(text, std::strlen(text));
+    EXPECT_EQ(digest.hi, expected.hi);
+    EXPECT_EQ(digest.lo, expected.lo);
+  }
+}
+
+}  // namespace
+}  // namespace pactrain::trainer
