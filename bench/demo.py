@@ -8,22 +8,21 @@ Ctrl-C. Whatever ends it, no process, namespace or temporary file stays.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
 from bench import demo_report
-from bench.cluster import Cluster, free_port, start_cluster
+from bench.cluster import Cluster, start_cluster
 from bench.demo_report import Outcome
-from bench.processes import Child, Children, ProcessError
+from bench.launch import difference, events, start_trainers
+from bench.processes import Children, ProcessError
 from bench.progress import Progress
 from bench.testbed import Link, LoopbackTestbed, open_testbed, why_no_namespaces
 
@@ -36,7 +35,6 @@ TRAINERS_PER_HOST = 2
 WORLD = len(SITES) * TRAINERS_PER_HOST
 STEPS = 120
 COMPUTE_STEPS = 20
-SILENT_SECONDS = 120.0  # A run that prints nothing for so long has failed.
 
 
 class Demo:
@@ -52,63 +50,39 @@ class Demo:
         """Trains once with six trainers; ProcessError if one of them fails or hangs."""
         outcome = Outcome()
         progress = Progress(title, steps, [f"{k.a}-{k.b}" for k in self.bed.links])
+        argv = ["-m", "bench.demo_train", "--run", kind, "--checkpoint", self.checkpoint,
+                "--steps", str(steps)]  # fmt: skip
+        if kind == "ddp" and not self.bed.shaped:
+            argv += ["--pace-mbps", str(RATE_MBPS)]
         with Children(self.folder) as trainers:
-            first = self._start_trainers(trainers, kind, steps, cluster)
-            silent_since = time.monotonic()
+            first = start_trainers(self.bed, trainers, kind, argv, TRAINERS_PER_HOST, cluster)
             before = None
-            while True:
-                line = first.line(0.5)
-                if line is None:
-                    trainers.check()
-                    if first.process.poll() is not None:
-                        break
-                    if time.monotonic() - silent_since > SILENT_SECONDS:
-                        raise first.error(f"was silent for {SILENT_SECONDS:.0f} s")
-                    continue
-                silent_since = time.monotonic()
-                event = json.loads(line)
+            for event in events(first, trainers):
+                moved = self.bed.link_bytes()
                 if event["event"] == "start":
-                    before = self.bed.link_bytes()
+                    before = moved
                 if event["event"] == "done":
-                    outcome.link_bytes = difference(before, self.bed.link_bytes())
+                    outcome.link_bytes = difference(before, moved) or computed_bytes(
+                        kind, outcome.parameters * steps, event["agent_bytes"]
+                    )
                 outcome.add(event)
-                progress.show(event, self.bed.link_bytes())
+                progress.show(event, moved)
             trainers.wait(30)
         progress.end()
         return outcome
 
-    def _start_trainers(
-        self, trainers: Children, kind: str, steps: int, cluster: Cluster | None
-    ) -> Child:
-        address = self.bed.hosts[0].address
-        port = 29500 if self.bed.shaped else free_port(address)
-        started = []
-        for rank in range(WORLD):
-            host = self.bed.hosts[rank // TRAINERS_PER_HOST]
-            env = {
-                "RANK": str(rank), "LOCAL_RANK": str(rank % TRAINERS_PER_HOST),
-                "WORLD_SIZE": str(WORLD), "LOCAL_WORLD_SIZE": str(TRAINERS_PER_HOST),
-                "MASTER_ADDR": address, "MASTER_PORT": str(port),
-                "GLOO_SOCKET_IFNAME": host.interface, "OMP_NUM_THREADS": "1",
-                "PACTRAIN_JOB_ID": "demo",
-            }  # fmt: skip
-            if cluster is not None:
-                env |= cluster.agents[rank // TRAINERS_PER_HOST].trainer_env
-            argv = [sys.executable, "-m", "bench.demo_train", "--run", kind,
-                    "--checkpoint", self.checkpoint, "--steps", str(steps)]  # fmt: skip
-            if kind == "ddp" and not self.bed.shaped:
-                argv += ["--pace-mbps", str(RATE_MBPS)]
-            name = f"{kind}-trainer-{rank}"
-            started.append(trainers.start(name, self.bed.command(host, argv), env))
-        return started[0]
 
+def computed_bytes(kind: str, elements: int, agent_bytes: list[list[int]]) -> list[tuple[int, int]]:
+    """Bytes per link and direction where no interface counts them.
 
-def difference(
-    before: list[tuple[int, int]] | None, after: list[tuple[int, int]] | None
-) -> list[tuple[int, int]] | None:
-    if before is None or after is None:
-        return None
-    return [(c - a, d - b) for (a, b), (c, d) in zip(before, after, strict=True)]
+    For PacTrain what the agents of the outer sites say they sent and received; for plain
+    DDP what a ring needs: 2 (N - 1) / N times 4 bytes.
+    """
+    if kind == "ddp":
+        ring = int(elements * 4 * 2 * (WORLD - 1) / WORLD)
+        return [(ring, ring), (ring, ring)]
+    first, last = agent_bytes[0], agent_bytes[-1]
+    return [(first[0], first[1]), (last[1], last[0])]
 
 
 def pretrain() -> str:

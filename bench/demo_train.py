@@ -158,23 +158,24 @@ class Run:
             emit("start")
         self.clock.start()
         for step in range(self.options.steps):
+            if self.rank == 0:
+                self.report_mode(step)
             loss = self.train_step(step)
             if self.rank == 0:
-                self.report_step(step, loss)
+                emit("step", step=step + 1, loss=loss, seconds=self.clock.now())
             last = step + 1 == self.options.steps
             if (step + 1) % self.options.evaluate_every == 0 and not last:
                 self.evaluate_untimed(step + 1, CURVE_IMAGES)
         dist.barrier()
         self.clock.stop()
-        if self.rank == 0:
-            emit("done", seconds=self.clock.seconds, steps=self.options.steps)
+        self.report_end()
         self.evaluate(self.options.steps, CURVE_IMAGES)
         self.evaluate(self.options.steps, len(self.images.test.labels), final=True)
         if self.session is not None:
             self.session.close()
 
-    def report_step(self, step: int, loss: float) -> None:
-        emit("step", step=step + 1, loss=loss, seconds=self.clock.now())
+    def report_mode(self, step: int) -> None:
+        """What is in force for the step that comes, whenever it changes."""
         if self.session is None:
             return
         decision = self.session.decision
@@ -182,6 +183,18 @@ class Run:
             self.mode = (decision.mode.name, decision.codec.name.lower())
             emit("mode", step=step + 1, mode=self.mode[0], codec=self.mode[1],
                  reason=decision.reason)  # fmt: skip
+
+    def report_end(self) -> None:
+        """Also what each rank's agent exchanged with other sites: [sent, received]."""
+        mine = [0, 0]
+        if self.session is not None:
+            stats = self.session.stats()
+            mine = [int(stats[f"pactrain/{way}_bytes"]) for way in ("sent", "received")]
+        agent_bytes: list[list[int]] = [[0, 0]] * self.world
+        dist.all_gather_object(agent_bytes, mine)
+        if self.rank == 0:
+            emit("done", seconds=self.clock.seconds, steps=self.options.steps,
+                 agent_bytes=agent_bytes)  # fmt: skip
 
     def evaluate_untimed(self, step: int, limit: int) -> None:
         self.clock.stop()
