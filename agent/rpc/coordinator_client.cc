@@ -1,0 +1,212 @@
+#include "agent/rpc/coordinator_client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "asio/post.hpp"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "protocol/limits.h"
+
+namespace pactrain::agent {
+namespace {
+
+constexpr absl::Duration kLogInterval = absl::Seconds(10);
+constexpr absl::Duration kStopTimeout = absl::Seconds(5);
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  // The pauses between tries are ours; the channel's own only follow.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
+                   static_cast<int>(protocol::kMaxControlMessage));
+  // A proxy meant for the web must not come between.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+}  // namespace
+
+// Lets the destructor wait until gRPC is done and keeps late posts from
+// reaching a client that is gone.
+struct CoordinatorClient::Mailbox {
+  base::Mutex mutex;
+  base::CondVar changed;
+  CoordinatorClient* client ABSL_GUARDED_BY(mutex) = nullptr;
+  int open_streams ABSL_GUARDED_BY(mutex) = 0;
+
+  // Runs `what` on the io_context's thread.
+  template <typename Function>
+  void Post(Function what) {
+    base::MutexLock lock(&mutex);
+    if (client == nullptr) return;
+    asio::post(client->io_, std::move(what));
+  }
+};
+
+CoordinatorClient::CoordinatorClient(asio::io_context& io,
+                                     const Options& options,
+                                     CoordinatorEvents* events)
+    : io_(io),
+      options_(options),
+      events_(events),
+      stub_(v1::Coordinator::NewStub(MakeChannel(options.address))),
+      mailbox_(std::make_shared<Mailbox>()),
+      backoff_(options.first_backoff),
+      retry_timer_(io),
+      welcome_timer_(io),
+      heartbeat_timer_(io),
+      random_(options.hello.incarnation.hi) {
+  {
+    base::MutexLock lock(&mailbox_->mutex);
+    mailbox_->client = this;
+  }
+  Connect();
+}
+
+CoordinatorClient::~CoordinatorClient() {
+  if (stream_ != nullptr) stream_->Cancel();
+  const absl::Duration end = base::MonotonicNow() + kStopTimeout;
+  base::MutexLock lock(&mailbox_->mutex);
+  mailbox_->client = nullptr;
+  while (mailbox_->open_streams > 0 && base::MonotonicNow() < end) {
+    mailbox_->changed.WaitFor(&mailbox_->mutex, absl::Milliseconds(100));
+  }
+}
+
+void CoordinatorClient::Connect() {
+  const uint64_t number = ++stream_number_;
+  {
+    base::MutexLock lock(&mailbox_->mutex);
+    ++mailbox_->open_streams;
+  }
+  AgentStream::Callbacks callbacks;
+  callbacks.on_message =
+      [this, number, mailbox = mailbox_](protocol::CoordinatorMessage message) {
+        mailbox->Post([this, number, message = std::move(message)] {
+          OnMessage(number, message);
+        });
+      };
+  callbacks.on_done = [this, number, mailbox = mailbox_](absl::Status status) {
+    mailbox->Post([this, number, status] { OnDone(number, status); });
+    base::MutexLock lock(&mailbox->mutex);
+    --mailbox->open_streams;
+    mailbox->changed.NotifyAll();
+  };
+  stream_ = AgentStream::Start(stub_.get(), std::move(callbacks));
+  stream_->Send(options_.hello);
+  welcome_timer_.expires_after(
+      absl::ToChronoNanoseconds(options_.welcome_timeout));
+  welcome_timer_.async_wait([this](const asio::error_code& error) {
+    if (error || connected_ || stream_ == nullptr) return;
+    Abandon(absl::DeadlineExceededError(absl::StrCat(
+        "no answer within ", absl::FormatDuration(options_.welcome_timeout))));
+  });
+}
+
+void CoordinatorClient::Send(const protocol::AgentMessage& message) {
+  if (stream_ != nullptr) stream_->Send(message);
+}
+
+void CoordinatorClient::OnMessage(uint64_t stream,
+                                  const protocol::CoordinatorMessage& message) {
+  if (stream != stream_number_ || stream_ == nullptr) return;
+  if (const auto* welcome = std::get_if<protocol::Welcome>(&message)) {
+    const absl::Status checked = CheckWelcome(*welcome);
+    if (!checked.ok()) return Abandon(checked);
+    OnWelcome(*welcome);
+  } else if (!connected_) {
+    return Abandon(absl::FailedPreconditionError(
+        "its first message is not the answer to our hello"));
+  }
+  events_->OnCoordinatorMessage(message);
+}
+
+absl::Status CoordinatorClient::CheckWelcome(
+    const protocol::Welcome& welcome) const {
+  const protocol::AgentHello& hello = options_.hello;
+  if (!hello.cluster_id.empty() && welcome.cluster_id != hello.cluster_id) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "it is of cluster ", welcome.cluster_id, " but this agent belongs to ",
+        hello.cluster_id, "; restart the agent to move it"));
+  }
+  if (welcome.term < hello.highest_term) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it is an old one: term ", welcome.term, ", but term ",
+                     hello.highest_term, " was seen before"));
+  }
+  return absl::OkStatus();
+}
+
+void CoordinatorClient::OnWelcome(const protocol::Welcome& welcome) {
+  options_.hello.cluster_id = welcome.cluster_id;
+  options_.hello.highest_term = welcome.term;
+  heartbeat_interval_ = welcome.heartbeat_interval;
+  if (connected_) return;
+  connected_ = true;
+  backoff_ = options_.first_backoff;
+  last_reason_.clear();
+  last_logged_ = -absl::InfiniteDuration();
+  welcome_timer_.cancel();
+  LOG_INFO("connected with coordinator {} of cluster {}, term {}",
+           options_.address, welcome.cluster_id, welcome.term);
+  HeartbeatLater();
+  events_->OnCoordinatorConnected();
+}
+
+void CoordinatorClient::HeartbeatLater() {
+  heartbeat_timer_.expires_after(
+      absl::ToChronoNanoseconds(heartbeat_interval_));
+  heartbeat_timer_.async_wait([this](const asio::error_code& error) {
+    if (error || !connected_) return;
+    Send(protocol::Heartbeat{});
+    HeartbeatLater();
+  });
+}
+
+void CoordinatorClient::Abandon(const absl::Status& why) {
+  stream_->Cancel();
+  Lost(why);
+}
+
+void CoordinatorClient::OnDone(uint64_t stream, const absl::Status& status) {
+  if (stream != stream_number_ || stream_ == nullptr) return;
+  Lost(status.ok() ? absl::UnavailableError("it ended the connection")
+                   : status);
+}
+
+void CoordinatorClient::Lost(const absl::Status& why) {
+  stream_ = nullptr;
+  const bool was_connected = std::exchange(connected_, false);
+  welcome_timer_.cancel();
+  heartbeat_timer_.cancel();
+  const std::string reason =
+      absl::StrCat("coordinator ", options_.address, " cannot be reached (",
+                   absl::string_view(why.message()), ")");
+  const absl::Duration now = base::MonotonicNow();
+  if (was_connected || now - last_logged_ >= kLogInterval) {
+    LOG_WARN("{}; trying again", reason);
+    last_logged_ = now;
+  }
+  const double share = std::uniform_real_distribution<>(0.5, 1.0)(random_);
+  retry_timer_.expires_after(absl::ToChronoNanoseconds(share * backoff_));
+  backoff_ = std::min(2 * backoff_, options_.max_backoff);
+  retry_timer_.async_wait([this](const asio::error_code& error) {
+    if (!error) Connect();
+  });
+  if (was_connected || reason != last_reason_) {
+    last_reason_ = reason;
+    events_->OnCoordinatorDisconnected(reason);
+  }
+}
+
+}  // namespace pactrain::agent

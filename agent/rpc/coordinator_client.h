@@ -1,0 +1,96 @@
+// The agent's link to the coordinator: keeps one AgentStream open and says when
+// there is one.
+//
+// A broken stream is opened anew with growing, jittered pauses, for ever. The
+// cluster of the first Welcome is the agent's for life, and a coordinator with
+// a lower term than one seen before is an old one: both are refused.
+//
+// Not thread-safe: used on the io_context's one thread; destroyed there after
+// the io_context has stopped running. gRPC's threads only post into it.
+#ifndef PACTRAIN_AGENT_RPC_COORDINATOR_CLIENT_H_
+#define PACTRAIN_AGENT_RPC_COORDINATOR_CLIENT_H_
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "agent/rpc/agent_stream.h"
+#include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
+#include "protocol/control.h"
+
+namespace pactrain::agent {
+
+// Called from handlers of the io_context, never from within a call.
+class CoordinatorEvents {
+ public:
+  virtual ~CoordinatorEvents() = default;
+  // Its Welcome is accepted; OnCoordinatorMessage() with it follows.
+  virtual void OnCoordinatorConnected() = 0;
+  virtual void OnCoordinatorMessage(
+      const protocol::CoordinatorMessage& message) = 0;
+  // After a connection, and once more for every failed try with a new reason:
+  // "coordinator 127.0.0.1:7070 cannot be reached (connection refused)".
+  virtual void OnCoordinatorDisconnected(const std::string& reason) = 0;
+};
+
+class CoordinatorClient {
+ public:
+  struct Options {
+    std::string address;  // "host:port"
+    // Sent first on every stream; cluster and term are filled in.
+    protocol::AgentHello hello;
+    absl::Duration welcome_timeout = absl::Seconds(5);
+    absl::Duration first_backoff = absl::Milliseconds(200);
+    absl::Duration max_backoff = absl::Seconds(3);
+  };
+
+  // Starts to connect. `events` must outlive this.
+  CoordinatorClient(asio::io_context& io, const Options& options,
+                    CoordinatorEvents* events);
+  ~CoordinatorClient();
+
+  bool connected() const { return connected_; }
+  // REQUIRES: connected(). What a broken stream has not sent is lost.
+  void Send(const protocol::AgentMessage& message);
+
+  const std::string& cluster_id() const { return options_.hello.cluster_id; }
+
+ private:
+  struct Mailbox;  // Where gRPC's threads leave things; outlives this.
+
+  void Connect();
+  void OnMessage(uint64_t stream, const protocol::CoordinatorMessage& message);
+  void OnDone(uint64_t stream, const absl::Status& status);
+  // Why this coordinator is not ours.
+  absl::Status CheckWelcome(const protocol::Welcome& welcome) const;
+  void OnWelcome(const protocol::Welcome& welcome);
+  // Gives up the stream for a reason of ours.
+  void Abandon(const absl::Status& why);
+  void Lost(const absl::Status& why);
+  void HeartbeatLater();
+
+  asio::io_context& io_;
+  Options options_;
+  CoordinatorEvents* const events_;
+  std::unique_ptr<v1::Coordinator::Stub> stub_;
+  std::shared_ptr<Mailbox> mailbox_;
+  std::shared_ptr<AgentStream> stream_;  // Null between two tries.
+  uint64_t stream_number_ = 0;
+  bool connected_ = false;
+  absl::Duration heartbeat_interval_;
+  absl::Duration backoff_;
+  std::string last_reason_;
+  absl::Duration last_logged_ = -absl::InfiniteDuration();
+  asio::steady_timer retry_timer_;
+  asio::steady_timer welcome_timer_;
+  asio::steady_timer heartbeat_timer_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_RPC_COORDINATOR_CLIENT_H_
