@@ -7,7 +7,7 @@ session = pactrain.attach(ddp)
 
 from __future__ import annotations
 
-from .attach import attach
+from .attaching import attach
 from .errors import (
     AgentUnresponsiveError,
     CoordinatorUnavailableError,
@@ -17,7 +17,7 @@ from .errors import (
     ResyncRequiredError,
     StepNotAppliedError,
 )
-from .prune import PruneReport, apply_masks, prune
+from .pruning import PruneReport, apply_masks, prune
 from .session import NullSession, Session
 from .types import Codec, Decision, Mode
 

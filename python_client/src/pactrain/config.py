@@ -128,7 +128,7 @@ def job_from(environment: Mapping[str, str]) -> str | None:
 def launch_from(environment: Mapping[str, str], token: str) -> str:
     """A name of this launch: equal on all ranks, another after a restart.
 
-    `token` is random and equal on all ranks; see attach.launch_token().
+    `token` is random and equal on all ranks; see attaching.launch_token().
     """
     parts = [
         environment.get(name, "")

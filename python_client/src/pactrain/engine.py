@@ -132,14 +132,8 @@ class StepEngine:
     def _step_of(self, bucket: GradBucket) -> _Step:
         if bucket.index() != 0 and self._step is not None:
             return self._step
-        left_open = self._step is not None and self._submitted > 0
         self._step = _Step()
         self._submitted = 0
-        if left_open and self._fatal is None:
-            self._fatal = PacTrainError(
-                "The backward pass before this one stopped half way, and other ranks "
-                "still wait for its buckets.\nRestart the job from a checkpoint."
-            )
         self._step.error = self._fatal
         return self._step
 

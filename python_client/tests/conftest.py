@@ -1,0 +1,78 @@
+"""Fixtures: a process group of one rank, and attach() over the fake library."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from fake_native import FakeJob, FakeNative, digest_of
+from torch import nn
+
+import pactrain
+from pactrain import attaching
+from pactrain.session import sessions
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Attached:
+    """A model that is attached to a fake job of one rank."""
+
+    def __init__(self, ddp, session: pactrain.Session, native: FakeNative):
+        self.ddp = ddp
+        self.session = session
+        self.native = native
+        self.job = native.job
+
+    def step(self, inputs=None, optimizer=None):
+        """One forward and backward pass; with an optimizer also its step."""
+        inputs = torch.ones(4, 6) if inputs is None else inputs
+        if optimizer is not None:
+            optimizer.zero_grad()
+        self.ddp(inputs).square().mean().backward()
+        if optimizer is not None:
+            optimizer.step()
+
+
+@pytest.fixture
+def attach(group, monkeypatch):
+    """attach(model, ddp options, **attach options) -> Attached"""
+    monkeypatch.setenv("PACTRAIN_AGENT", "unix:/run/agent.sock")
+    monkeypatch.setenv("PACTRAIN_JOB_ID", "unit")
+    monkeypatch.setattr(attaching, "digest_of", digest_of)
+    made: list[FakeNative] = []
+
+    def fake_attach(options, on_waiting):
+        made.append(FakeJob(step=options.resume_step).rank())
+        made[-1].options = options
+        return made[-1]
+
+    monkeypatch.setattr(attaching.NativeSession, "attach", fake_attach)
+
+    def run(model, ddp_options=None, **options):
+        ddp = nn.parallel.DistributedDataParallel(model, **(ddp_options or {}))
+        session = pactrain.attach(ddp, **options)
+        return Attached(ddp, session, made[-1])
+
+    yield run
+    for session in list(sessions):
+        session.close()
+
+
+def small_net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
+    )
+
+
+@pytest.fixture
+def net():
+    return small_net()

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+import torch
+from conftest import small_net
+from fake_native import FakeJob, digest_of
+
+import pactrain
+from pactrain.agreement import Settings, agree
+from pactrain.masks import MaskSource, make_mask_set
+from pactrain.parameters import ParameterTable
+
+SETTINGS = Settings(
+    gse=1,
+    sync_masks=1,
+    buffer_sync_interval=50,
+    parameter_check_interval=100,
+    buffer_bytes=0,
+    settle_steps=1,
+)
+
+
+def changed(**fields):
+    return dataclasses.replace(SETTINGS, **fields)
+
+
+def agree_all(models, settings):
+    job = FakeJob(len(models))
+    results = [None] * len(models)
+
+    def run(rank):
+        table = ParameterTable(models[rank])
+        masks, _ = MaskSource(models[rank], table).read()
+        mine = make_mask_set(table, masks, digest_of)
+        native = job.rank(rank)
+        try:
+            results[rank] = agree(
+                native, table, mine, settings[rank], rank, len(models)
+            )
+        except pactrain.PacTrainError as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(r,)) for r in range(len(models))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return results
+
+
+def pruned(seed):
+    model = small_net(seed)
+    pactrain.prune(model, 0.5)
+    return model
+
+
+def test_equal_masks_are_not_sent():
+    results = agree_all([pruned(0), pruned(0)], [SETTINGS] * 2)
+    assert [result.masks for result in results] == [None, None]
+
+
+def test_all_ranks_get_rank_zeros_masks():
+    models = [pruned(0), pruned(1), small_net(2)]
+    results = agree_all(models, [SETTINGS] * 3)
+    expected, _ = MaskSource(models[0], ParameterTable(models[0])).read()
+    for result in results:
+        assert set(result.masks) == {"2.weight"}
+        assert torch.equal(result.masks["2.weight"], expected["2.weight"])
+
+
+def test_an_unpruned_rank_zero_clears_all_masks():
+    results = agree_all([small_net(0), pruned(1)], [SETTINGS] * 2)
+    assert [result.masks for result in results] == [{}, {}]
+
+
+def test_without_sync_masks_a_difference_is_refused_on_all_ranks():
+    results = agree_all([pruned(0), pruned(1)], [changed(sync_masks=0)] * 2)
+    assert all(isinstance(result, pactrain.RefusedError) for result in results)
+    assert "rank 0 has" in str(results[1])
+    assert "rank 1 has" in str(results[1])
+
+
+def test_settings_that_differ_are_refused_by_name_on_all_ranks():
+    settings = [SETTINGS, changed(buffer_sync_interval=20)]
+    for result in agree_all([pruned(0), pruned(0)], settings):
+        assert isinstance(result, pactrain.RefusedError)
+        assert "buffer_sync_interval differs: rank 0 has 50" in str(result)
+        assert "rank 1 has 20" in str(result)
+
+
+def test_settle_steps_are_rank_zeros():
+    settings = [changed(settle_steps=3), SETTINGS]
+    results = agree_all([pruned(0), small_net(1)], settings)
+    assert [result.settle_steps for result in results] == [3, 3]
+
+
+@pytest.mark.parametrize("ranks", [1, 5])
+def test_any_number_of_ranks(ranks):
+    results = agree_all([pruned(0)] * ranks, [SETTINGS] * ranks)
+    assert all(result.masks is None for result in results)

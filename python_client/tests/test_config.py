@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+import pactrain
+from pactrain import config
+
+AGENT = {"PACTRAIN_AGENT": "unix:/run/agent.sock"}
+
+
+def make(environment, **options):
+    return config.config_from_environment(
+        rank=0, world_size=2, environment=environment, **options
+    )
+
+
+def test_no_agent_says_how_to_start_one():
+    with pytest.raises(pactrain.PacTrainError, match=r"AGENT is not set.*\n.*--socket"):
+        make({})
+
+
+@pytest.mark.parametrize("agent", ["/run/a.sock", "tcp://host:1", "unix:relative"])
+def test_an_agent_address_of_another_form_is_an_error(agent):
+    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_AGENT"):
+        make({"PACTRAIN_AGENT": agent})
+
+
+def test_three_slashes_are_one():
+    assert config.agent_from({"PACTRAIN_AGENT": "unix:///run/a"}) == "unix:/run/a"
+
+
+@pytest.mark.parametrize(
+    ("environment", "job"),
+    [
+        ({"PACTRAIN_JOB_ID": "a", "SLURM_JOB_ID": "7"}, "a"),
+        ({"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "run"}, "7"),
+        ({"TORCHELASTIC_RUN_ID": "My Run/1"}, "my-run-1"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "default"),
+        ({}, "default"),
+    ],
+)
+def test_the_job_is_the_first_id_that_is_set(environment, job):
+    assert make({**AGENT, **environment}).job == job
+
+
+@pytest.mark.parametrize("job", ["Upper", "a" * 64, "-a", "a b"])
+def test_a_bad_job_id_is_an_error_that_names_the_variable(job):
+    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_JOB_ID"):
+        make({**AGENT, "PACTRAIN_JOB_ID": job})
+
+
+def test_a_bad_site_is_an_error_that_names_the_variable():
+    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_SITE"):
+        make({**AGENT, "PACTRAIN_SITE": "No Site"})
+
+
+@pytest.mark.parametrize("seconds", ["soon", "0", "-3"])
+def test_a_bad_attach_timeout_is_an_error(seconds):
+    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_ATTACH_TIMEOUT"):
+        make({**AGENT, "PACTRAIN_ATTACH_TIMEOUT": seconds})
+
+
+def test_a_bad_interval_is_an_error():
+    with pytest.raises(ValueError, match="buffer_sync_interval is -1"):
+        make(AGENT, buffer_sync_interval=-1)
+
+
+def test_a_restart_is_another_launch():
+    first = config.launch_from({"TORCHELASTIC_RESTART_COUNT": "0"}, "t")
+    again = config.launch_from({"TORCHELASTIC_RESTART_COUNT": "1"}, "t")
+    assert first != again
+    assert config.launch_from({"TORCHELASTIC_RESTART_COUNT": "0"}, "t") == first
+    assert config.launch_from({"TORCHELASTIC_RESTART_COUNT": "0"}, "u") != first
+    assert len(first) <= 63

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import torch
+from fake_native import digest_of
+from torch import nn
+
+from pactrain.layout import LayoutCache, bucket_bitmaps, bucket_masks
+from pactrain.masks import make_mask_set
+from pactrain.parameters import ParameterTable
+
+
+def test_bits_follow_the_bucket_in_storage_order():
+    model = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+    table = ParameterTable(model)
+    weight, bias = model.weight, model.bias
+    mask = torch.rand_like(weight) > 0.5
+    masks = make_mask_set(table, {"weight": mask}, digest_of)
+    cache = LayoutCache(table, digest_of)
+    bucket = cache.bucket([bias, weight], torch.empty(52))
+    layout = cache.step([bucket])
+    (flat,) = bucket_masks(layout, table, masks)
+    expected = torch.cat([torch.ones(4) > 0, mask.permute(0, 2, 3, 1).reshape(-1)])
+    assert torch.equal(flat, expected)
+    assert bucket_bitmaps(layout, table, masks)[0].size == 7
+
+
+def test_a_layout_depends_on_order_dtype_and_split(net):
+    table = ParameterTable(net)
+    cache = LayoutCache(table, digest_of)
+    first, second = net[0].bias, net[2].bias
+    both = torch.empty(16)
+    layouts = [
+        cache.bucket([first, second], both),
+        cache.bucket([second, first], both),
+        cache.bucket([first, second], both.bfloat16()),
+    ]
+    assert len({layout.digest for layout in layouts}) == 3
+    half = torch.empty(8)
+    split = [cache.bucket([first], half), cache.bucket([second], half)]
+    assert cache.step(split).digest != cache.step(layouts[:1]).digest
+
+
+def test_the_same_buckets_are_the_same_layout_object(net):
+    cache = LayoutCache(ParameterTable(net), digest_of)
+    bucket = cache.bucket([net[0].bias], torch.empty(8))
+    assert cache.bucket([net[0].bias], torch.empty(8)) is bucket
+    assert cache.step([bucket]) is cache.step([bucket])

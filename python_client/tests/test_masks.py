@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import copy
+import gc
+
+import pytest
+import torch
+from conftest import small_net
+from fake_native import digest_of
+from torch import nn
+from torch.nn.utils import prune as torch_prune
+
+import pactrain
+from pactrain.masks import (
+    MaskSource,
+    make_mask_set,
+    masks_from_weights,
+    named_masks,
+    registry,
+)
+from pactrain.parameters import ParameterTable
+
+
+def mask_set(model):
+    table = ParameterTable(model)
+    masks, unenforced = MaskSource(model, table).read()
+    return make_mask_set(table, masks, digest_of, unenforced)
+
+
+def test_the_registry_holds_no_parameter_alive():
+    model = small_net()
+    pactrain.prune(model, 0.5)
+    before = len(registry._masks)
+    del model
+    gc.collect()
+    assert len(registry._masks) < before
+
+
+def test_equal_masks_have_equal_digests_and_others_do_not():
+    first, second = small_net(), small_net()
+    pactrain.prune(first, 0.5)
+    pactrain.prune(second, 0.5)
+    assert mask_set(first).digest == mask_set(second).digest
+    pactrain.prune(second, 0.6)
+    assert mask_set(first).digest != mask_set(second).digest
+
+
+def test_a_mask_that_keeps_all_counts_as_none(net):
+    plain = mask_set(net)
+    registry.set(net[2].weight, torch.ones(8, 8))
+    assert mask_set(net).digest == plain.digest
+    assert not mask_set(net)
+
+
+def test_keep_is_of_all_elements(net):
+    pactrain.prune(net, 0.5)
+    masks = mask_set(net)
+    assert masks.elements == sum(p.numel() for p in net.parameters())
+    assert masks.kept == masks.elements - 32
+
+
+def test_a_compiled_model_has_the_names_of_the_plain_one(net):
+    compiled = torch.compile(net, backend="eager")
+    assert ParameterTable(compiled).names == ParameterTable(net).names
+
+
+def test_masks_of_torch_prune_are_found_and_not_enforced(net):
+    torch_prune.random_unstructured(net[2], "weight", 0.5)
+    masks = mask_set(net)
+    assert list(masks.masks) == ["2.weight_orig"]
+    assert masks.unenforced == {"2.weight_orig"}
+    assert torch.equal(masks.masks["2.weight_orig"], net[2].weight_mask.bool())
+
+
+def test_inside_is_a_subset(net):
+    pactrain.prune(net, 0.5)
+    larger = mask_set(net)
+    pactrain.prune(net, 0.75)
+    smaller = mask_set(net)
+    assert smaller.is_inside(larger)
+    assert smaller.is_inside(smaller)
+    assert not larger.is_inside(smaller)
+
+
+def test_a_mask_set_is_a_copy(net):
+    pactrain.prune(net, 0.5)
+    masks = mask_set(net)
+    registry.get(net[2].weight).fill_(False)
+    assert masks.masks["2.weight"].any()
+
+
+def test_changes_are_seen_once(net):
+    source = MaskSource(net, ParameterTable(net))
+    assert not source.changed()
+    pactrain.prune(net, 0.5)
+    assert source.changed()
+    assert not source.changed()
+    registry.get(net[2].weight)[0, 0] = True
+    assert source.changed()
+    torch_prune.random_unstructured(net[4], "weight", 0.5)
+    assert source.changed()
+    net[4].weight_mask[0, 0] = 0
+    assert source.changed()
+
+
+def test_own_writes_are_no_change(net):
+    torch_prune.random_unstructured(net[4], "weight", 0.5)
+    source = MaskSource(net, ParameterTable(net))
+    written = {"4.weight_orig": torch.zeros(3, 8), "2.weight": torch.zeros(8, 8)}
+    source.write(written)
+    assert not source.changed()
+    assert not net[4].weight_mask.any()
+    assert not registry.get(net[2].weight).any()
+    source.write({})
+    assert net[4].weight_mask.all()
+    assert registry.get(net[2].weight) is None
+
+
+def test_two_masks_for_one_parameter_are_an_error(net):
+    torch_prune.random_unstructured(net[2], "weight", 0.5)
+    registry.set(net[2].weight_orig, torch.zeros(8, 8))
+    with pytest.raises(pactrain.InvalidArgument, match=r"2\.weight_orig has a mask"):
+        mask_set(net)
+
+
+def test_weights_masks_are_those_of_matrices_only(net):
+    with torch.no_grad():
+        net[2].bias.zero_()
+        net[2].weight[0] = 0
+    masks = masks_from_weights(ParameterTable(net))
+    assert set(masks) == {"0.weight", "2.weight", "4.weight"}
+    assert not masks["2.weight"][0].any()
+    assert masks["2.weight"][1:].all()
+
+
+def test_given_masks_may_be_named_as_ddp_and_torch_prune_name_them(net):
+    torch_prune.random_unstructured(net[4], "weight", 0.5)
+    table = ParameterTable(net)
+    given = {"module.2.weight": torch.ones(8, 8), "4.weight": torch.ones(3, 8)}
+    assert set(named_masks(table, given)) == {"2.weight", "4.weight_orig"}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"7.weight": torch.ones(1)}, "names no parameter"),
+        ({"2.weight": torch.ones(3)}, r"is \(3,\)"),
+        ({"2.weight": 1}, "is int"),
+    ],
+)
+def test_bad_given_masks_are_errors_that_name_them(net, given, text):
+    with pytest.raises(pactrain.InvalidArgument, match=text):
+        named_masks(ParameterTable(net), given)
+
+
+def test_a_copy_of_a_model_has_no_masks(net):
+    pactrain.prune(net, 0.5)
+    assert not mask_set(copy.deepcopy(net))
+
+
+def test_model_digest_sees_memory_order():
+    plain = nn.Conv2d(2, 2, 3)
+    last = copy.deepcopy(plain).to(memory_format=torch.channels_last)
+    tables = [ParameterTable(plain), ParameterTable(last)]
+    assert tables[0].digest(digest_of) != tables[1].digest(digest_of)
+
+
+def test_value_digest_sees_one_bit(net):
+    table = ParameterTable(net)
+    before = table.value_digest(digest_of)
+    assert table.value_digest(digest_of) == before
+    with torch.no_grad():
+        net[0].bias[0] += 1e-6
+    assert table.value_digest(digest_of) != before

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import small_net
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+import pactrain
+from pactrain import _library, checks
+
+
+def test_a_bare_module_is_a_warned_no_op(net):
+    with pytest.warns(UserWarning, match="not wrapped in DistributedDataParallel"):
+        session = pactrain.attach(net)
+    session.report(loss=1.0)
+    with session.guard():
+        pass
+    assert session.stats() == {}
+    assert session.state_dict() == {}
+    session.close()
+
+
+def test_a_second_attach_is_refused(attach, net):
+    attached = attach(net)
+    with pytest.raises(pactrain.RefusedError, match="attached already"):
+        pactrain.attach(attached.ddp)
+
+
+def test_a_second_hook_is_refused(attach, net):
+    ddp = DistributedDataParallel(net)
+    ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    with pytest.raises(pactrain.RefusedError, match="communication hook already"):
+        checks.check_model(ddp, [])
+
+
+def test_half_and_double_parameters_are_refused(group, net):
+    with pytest.raises(pactrain.RefusedError, match="float64"):
+        checks.check_model(DistributedDataParallel(net.double()), [])
+
+
+def test_a_sparse_embedding_is_refused(group):
+    ddp = DistributedDataParallel(nn.Sequential(nn.Embedding(4, 2, sparse=True)))
+    with pytest.raises(pactrain.RefusedError, match="sparse gradients"):
+        checks.check_model(ddp, [])
+
+
+def test_a_model_that_is_not_on_the_cpu_is_refused(group, net):
+    ddp = DistributedDataParallel(net)
+    ddp.module.to("meta")
+    with pytest.raises(pactrain.RefusedError, match="is on meta"):
+        checks.check_model(ddp, [])
+
+
+def test_skipped_reductions_are_refused(group, net):
+    ddp = DistributedDataParallel(net, skip_all_reduce_unused_params=True)
+    with pytest.raises(pactrain.RefusedError, match="skip_all_reduce_unused_params"):
+        checks.check_model(ddp, [])
+
+
+def test_mixed_precision_of_ddp_is_refused(group, net):
+    ddp = DistributedDataParallel(net)
+    ddp.mixed_precision = object()
+    with pytest.raises(pactrain.RefusedError, match="mixed_precision"):
+        checks.check_model(ddp, [])
+
+
+def test_fsdp_is_refused():
+    class FullyShardedDataParallel(nn.Module):
+        pass
+
+    with pytest.raises(pactrain.RefusedError, match="FSDP"):
+        checks.unwrap(nn.Sequential(FullyShardedDataParallel()))
+
+
+def test_wrappers_are_looked_through(group, net):
+    class Wrapper(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+    ddp = DistributedDataParallel(net)
+    assert checks.unwrap(Wrapper(torch.compile(ddp, backend="eager"))) is ddp
+
+
+def test_join_is_refused_in_words(attach, net):
+    attached = attach(net)
+    with (
+        pytest.raises(pactrain.RefusedError, match=r"join\(\)"),
+        attached.session.guard(),
+        attached.ddp.join(),
+    ):
+        attached.step()
+
+
+def test_bad_masks_are_refused(attach):
+    with pytest.raises(pactrain.InvalidArgument, match="masks is 'auto'"):
+        attach(small_net(), masks="auto")
+
+
+def test_no_agent_in_the_environment_is_an_error(group, net, monkeypatch):
+    monkeypatch.delenv("PACTRAIN_AGENT", raising=False)
+    with pytest.raises(pactrain.PacTrainError, match="PACTRAIN_AGENT is not set"):
+        pactrain.attach(DistributedDataParallel(net))
+
+
+def test_a_missing_library_is_an_error_that_lists_the_places(monkeypatch, tmp_path):
+    monkeypatch.delenv("PACTRAIN_TRAINER_LIBRARY", raising=False)
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    with pytest.raises(pactrain.PacTrainError, match="was not found; looked at"):
+        _library.find_library()
+
+
+def test_a_named_library_that_is_not_there_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.setenv("PACTRAIN_TRAINER_LIBRARY", str(tmp_path / "no.so"))
+    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_TRAINER_LIBRARY"):
+        _library.find_library()

@@ -1,0 +1,432 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+import io
+
+import pytest
+import torch
+from conftest import small_net
+from fake_native import FULL
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import prune as torch_prune
+
+import pactrain
+from pactrain.types import Mode, Op
+
+
+def pruned(amount=0.5):
+    model = small_net()
+    pactrain.prune(model, amount)
+    return model
+
+
+def activate(attached, version=1):
+    """From the next commit on the decision has the masks that were voted for."""
+    digest = attached.native.votes[-1]["mask"]
+    decision = dataclasses.replace(
+        FULL, version=version, mode=Mode.COMPACTED, mask_digest=digest
+    )
+    attached.job.decide = lambda step: decision
+
+
+def outside(model):
+    """How many weights of the pruned layer are not zero outside its mask."""
+    mask = pactrain.masks.registry.get(model[2].weight)
+    return int((model[2].weight[~mask] != 0).sum())
+
+
+def test_gradients_are_those_of_plain_ddp(attach, net):
+    plain = DistributedDataParallel(copy.deepcopy(net))
+    attached = attach(net)
+    for _ in range(3):
+        plain.zero_grad()
+        plain(torch.ones(4, 6)).square().mean().backward()
+        attached.ddp.zero_grad()
+        attached.step()
+    for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_votes_begin_when_the_layout_was_seen_twice(attach):
+    attached = attach(pruned())
+    attached.step()
+    assert not attached.native.votes  # DDP rebuilds its buckets after this step.
+    attached.step()
+    assert not attached.native.votes
+    attached.step()
+    (vote,) = attached.native.votes
+    assert (vote["unchanged"], vote["settle"], vote["inside"]) == (1, 1, True)
+    assert vote["elements"] - vote["kept"] == 32
+    mask, layout, bitmaps = attached.native.mask_sets[-1]
+    assert (mask, layout) == (vote["mask"], vote["layout"])
+    assert sum(int(b.sum() >= 0) for b in bitmaps) == len(bitmaps)
+    attached.step()
+    assert len(attached.native.votes) == 1
+
+
+def test_a_model_without_masks_never_votes(attach, net):
+    attached = attach(net)
+    for _ in range(4):
+        attached.step()
+    assert not attached.native.votes
+
+
+def test_nothing_is_masked_before_the_decision(attach):
+    model = pruned()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        attached.step(optimizer=optimizer)
+    assert outside(model) > 0
+
+
+def test_from_the_activating_commit_on_weights_and_state_are_masked(attach):
+    model = pruned()
+    attached = attach(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.1)
+    for _ in range(3):
+        attached.step(optimizer=optimizer)
+    activate(attached)
+    attached.step(optimizer=optimizer)
+    mask = pactrain.masks.registry.get(model[2].weight)
+    assert outside(model) == 0
+    state = optimizer.state[model[2].weight]
+    assert not state["exp_avg"][~mask].any()
+    assert state["exp_avg"][mask].any()
+    attached.step(optimizer=optimizer)
+    assert outside(model) == 0
+    assert not model[2].weight.grad[~mask].any()
+    assert attached.session.stats()["pactrain/masks_active"] == 1
+
+
+def test_gse_off_masks_no_weight_and_no_gradient(attach):
+    model = pruned()
+    attached = attach(model, gse=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        attached.step(optimizer=optimizer)
+    activate(attached)
+    attached.step(optimizer=optimizer)
+    assert outside(model) > 0
+    assert attached.native.options.gse is False
+
+
+def test_a_smaller_mask_goes_on_and_votes_for_itself(attach):
+    model = pruned(0.5)
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        attached.step(optimizer=optimizer)
+    activate(attached)
+    attached.step(optimizer=optimizer)
+    before = model[2].weight.detach().clone()
+    pactrain.prune(model, 0.75)
+    assert torch.equal(model[2].weight, before)  # Only the agreed mask acts.
+    attached.step(optimizer=optimizer)
+    assert attached.native.votes[-2]["unchanged"] == 0
+    assert all(vote["inside"] for vote in attached.native.votes)
+    activate(attached, version=2)
+    attached.step(optimizer=optimizer)
+    assert int((model[2].weight != 0).sum()) <= 16
+
+
+def test_a_mask_outside_the_decision_is_told_at_once(attach):
+    model = pruned(0.5)
+    attached = attach(model)
+    for _ in range(3):
+        attached.step()
+    activate(attached)
+    attached.step()
+    mask = pactrain.masks.registry.get(model[2].weight)
+    attached.session.set_masks({"2.weight": ~mask})
+    attached.step()
+    assert [vote["inside"] for vote in attached.native.votes[-2:]] == [False, False]
+    activate(attached, version=2)
+    attached.step()
+    assert attached.session.stats()["pactrain/active_keep"] < 1
+
+
+def test_weights_loaded_after_prune_are_an_error_at_attach(attach):
+    model = pruned()
+    model.load_state_dict(small_net(1).state_dict())
+    with pytest.raises(pactrain.PacTrainError, match="weights were loaded after prune"):
+        attach(model)
+
+
+def test_weights_loaded_after_attach_are_an_error_before_the_step(attach):
+    model = pruned()
+    attached = attach(model)
+    model.load_state_dict(small_net(1).state_dict())
+    with (
+        pytest.raises(pactrain.PacTrainError, match=r"2\.weight has 32 non-zero"),
+        attached.session.guard(),
+    ):
+        attached.step()
+    pactrain.apply_masks(model)
+    attached.step()
+
+
+def test_torch_prune_may_have_any_weight_orig(attach, net):
+    torch_prune.random_unstructured(net[2], "weight", 0.5)
+    attached = attach(net)
+    before = net[2].weight_orig.detach().clone()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        attached.step(optimizer=optimizer)
+    activate(attached)
+    attached.step(optimizer=optimizer)
+    dropped = net[2].weight_mask == 0
+    assert torch.equal(net[2].weight_orig[dropped], before[dropped])
+
+
+def test_masks_from_weights_settle_in_three_steps(attach):
+    model = pruned()
+    pactrain.masks.registry.remove(model[2].weight)
+    attached = attach(model, masks="weights")
+    for _ in range(7):
+        attached.step()
+    assert [vote["unchanged"] for vote in attached.native.votes] == [1, 2, 3]
+    assert attached.native.votes[-1]["settle"] == 3
+
+
+def test_a_failed_step_raises_its_type_and_clears_gradients(attach, net):
+    attached = attach(net)
+    error = pactrain.StepNotAppliedError("step 0: layouts differ.\nMake them equal.")
+    attached.native.fail_next = error
+    with (
+        pytest.raises(pactrain.StepNotAppliedError) as raised,
+        attached.session.guard(),
+    ):
+        attached.step()
+    assert raised.value is error
+    assert all(parameter.grad is None for parameter in net.parameters())
+    assert attached.session.last_error is None
+    attached.step()  # The session lives.
+    assert attached.session.stats()["pactrain/failed_steps"] == 1
+
+
+def test_without_guard_the_text_is_shown(attach, net):
+    attached = attach(net)
+    attached.native.fail_next = pactrain.StepNotAppliedError("why.\nwhat to do.")
+    with pytest.raises(RuntimeError, match=r"StepNotAppliedError: why\.\nwhat to do"):
+        attached.step()
+    assert isinstance(attached.session.last_error, pactrain.StepNotAppliedError)
+
+
+def test_after_a_final_error_every_step_fails_with_it(attach, net):
+    attached = attach(net)
+    attached.native.fail_next = pactrain.ResyncRequiredError("gone.\nReload.")
+    attached.native.is_final = True
+    for _ in range(2):
+        with (
+            pytest.raises(pactrain.ResyncRequiredError, match="gone"),
+            attached.session.guard(),
+        ):
+            attached.step()
+    assert len(attached.native.submits) == 2  # The gather at attach, one step.
+
+
+def test_guard_lets_other_errors_pass(attach, net):
+    attached = attach(net)
+    with pytest.raises(RuntimeError, match="mine"), attached.session.guard():
+        raise RuntimeError("mine")
+
+
+def test_guard_does_not_raise_an_old_error(attach, net):
+    attached = attach(net)
+    attached.native.fail_next = pactrain.StepNotAppliedError("old.\nRedo.")
+    with pytest.raises(RuntimeError):
+        attached.step()
+    with pytest.raises(RuntimeError, match="new"), attached.session.guard():
+        raise RuntimeError("new")
+
+
+def test_no_sync_accumulates_without_a_step(attach, net):
+    attached = attach(net)
+    with attached.ddp.no_sync():
+        attached.step()
+    assert len(attached.native.submits) == 1
+    attached.step()
+    assert attached.session.stats()["pactrain/steps"] == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"find_unused_parameters": True},
+        {"static_graph": True},
+        {"gradient_as_bucket_view": True},
+        {"bucket_cap_mb": 0.0001},
+        {"batched_grad_copy": True},
+    ],
+)
+def test_every_kind_of_ddp_steps(attach, options):
+    model = pruned()
+    attached = attach(model, options)
+    for _ in range(5):
+        attached.ddp.zero_grad()
+        attached.step()
+    assert model[2].weight.grad.any()
+    assert attached.native.votes
+
+
+def test_an_unused_parameter_keeps_no_gradient(attach):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used = nn.Linear(6, 2)
+            self.unused = nn.Linear(6, 2)
+
+        def forward(self, inputs):
+            return self.used(inputs)
+
+    model = Net()
+    attached = attach(model, {"find_unused_parameters": True})
+    attached.step()
+    assert model.unused.weight.grad is None
+
+
+def test_a_bfloat16_model_steps(attach):
+    attached = attach(pruned().bfloat16())
+    attached.step(torch.ones(4, 6, dtype=torch.bfloat16))
+    assert attached.ddp.module[2].weight.grad.dtype == torch.bfloat16
+
+
+def test_non_finite_gradients_reach_the_scaler(attach, net):
+    attached = attach(net)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    before = net[0].weight.detach().clone()
+    inputs = torch.full((4, 6), float("inf"))
+    scaler.scale(attached.ddp(inputs).mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(net[0].weight, before)
+    assert scaler.get_scale() == 1.0
+
+
+def test_a_compiled_model_attaches_and_steps(group, attach, net, monkeypatch):
+    attach(small_net())  # Sets the environment up.
+    compiled = torch.compile(DistributedDataParallel(net), backend="eager")
+    session = pactrain.attach(compiled)
+    compiled(torch.ones(4, 6)).mean().backward()
+    assert session.stats()["pactrain/steps"] == 1
+
+
+def test_ddps_buffer_broadcast_is_off_and_buffers_go_through_the_agents(attach):
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+    attached = attach(model, buffer_sync_interval=2)
+    assert attached.ddp.forward_sync_buffers is False
+    for _ in range(4):
+        attached.step()
+    ops = [op for op, _, _ in attached.native.submits]
+    assert ops == [Op.XOR] + [Op.SUM, Op.SUM, Op.XOR] * 2
+    assert attached.session.stats()["pactrain/buffer_syncs"] == 2
+    assert model[1].num_batches_tracked == 4
+
+
+def test_buffers_that_ddp_keeps_apart_stay_apart(attach):
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+    attached = attach(model, {"forward_sync_buffers": False}, buffer_sync_interval=1)
+    attached.step()
+    assert attached.session.stats()["pactrain/buffer_syncs"] == 0
+
+
+def test_parameters_are_compared_at_the_first_step_and_after_a_load(attach, net):
+    attached = attach(net)
+    attached.step()
+    attached.step()
+    net.load_state_dict(small_net(3).state_dict())
+    attached.step()
+    sent = [digest is not None for op, _, digest in attached.native.submits[1:]]
+    assert sent == [True, False, True]
+
+
+def test_a_state_resumes_masks_and_step(attach):
+    first = attach(pruned())
+    for _ in range(3):
+        first.step()
+    saved = io.BytesIO()
+    torch.save(
+        {"model": first.ddp.module.state_dict(), "session": first.session.state_dict()},
+        saved,
+    )
+    saved.seek(0)
+    loaded = torch.load(saved, weights_only=True)
+    model = small_net(5)
+    model.load_state_dict(loaded["model"])
+    second = attach(model, state=loaded["session"])
+    assert second.native.options.resume_step == first.session.next_step
+    assert second.session.state_dict()["masks"].keys() == {"2.weight"}
+    for _ in range(3):
+        second.step()
+    assert second.native.votes[-1]["mask"] == first.native.votes[-1]["mask"]
+
+
+def test_a_state_of_another_model_is_an_error(attach, net):
+    state = attach(pruned()).session.state_dict()
+    other = attach(nn.Linear(6, 3))
+    with pytest.raises(pactrain.InvalidArgument, match=r"mask for '2\.weight'"):
+        other.session.load_state_dict(state)
+    with pytest.raises(pactrain.InvalidArgument, match="state has version None"):
+        other.session.load_state_dict({})
+
+
+def test_report_shows_in_stats_and_refuses_words(attach, net):
+    session = attach(net).session
+    session.report(loss=0.5, lr=torch.tensor(0.1))
+    assert session.stats()["pactrain/loss"] == 0.5
+    with pytest.raises(pactrain.InvalidArgument, match="loss is 'low'"):
+        session.report(loss="low")
+
+
+def test_stats_are_floats_with_prefix(attach, net):
+    attached = attach(net)
+    attached.step()
+    stats = attached.session.stats()
+    assert all(name.startswith("pactrain/") for name in stats)
+    assert all(type(value) is float for value in stats.values())
+    assert stats["pactrain/sent_bytes"] == 8
+    assert stats["pactrain/generation"] == 7
+
+
+def test_close_is_idempotent_and_later_backwards_say_so(attach, net):
+    attached = attach(net)
+    attached.step()
+    attached.session.close()
+    attached.session.close()
+    assert attached.native.closed
+    assert attached.session.state_dict()["step"] == attached.native.next_step
+    with pytest.raises(RuntimeError, match="session of this model is closed"):
+        attached.step()
+
+
+def test_a_copy_of_an_attached_model_is_made(attach, net):
+    attached = attach(net)
+    clone = copy.deepcopy(net)
+    clone.load_state_dict(net.state_dict())
+    attached.step()
+
+
+def test_a_failed_step_of_one_model_clears_all(attach, net):
+    first, second = attach(net), attach(small_net(1))
+    first.step()
+    second.native.fail_next = pactrain.StepNotAppliedError("no.\nRedo.")
+    with pytest.raises(RuntimeError):
+        second.step()
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_models_get_their_own_index(attach, net):
+    first, second = attach(net), attach(small_net(1))
+    assert [a.native.options.model for a in (first, second)] == [0, 1]
+    first.session.close()
+    assert attach(small_net(2)).native.options.model == 0
+
+
+def test_the_slot_holds_the_largest_exchange(attach):
+    attached = attach(nn.Linear(1, 1))
+    assert attached.native.options.slot_bytes == 128
+    assert attached.native.options.elements == 2

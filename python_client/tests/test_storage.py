@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pactrain import storage
+
+SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
+
+
+@given(SHAPES, st.randoms(use_true_random=False))
+def test_flatten_is_memory_order_for_any_permutation(shape, random):
+    order = random.sample(range(len(shape)), len(shape))
+    inverse = [order.index(i) for i in range(len(shape))]
+    parameter = torch.empty([shape[i] for i in order]).permute(inverse)
+    assert storage.is_dense(parameter)
+    count = parameter.numel()
+    parameter.as_strided((count,), (1,)).copy_(torch.arange(count))
+    flat = storage.flatten(parameter, parameter)
+    assert torch.equal(flat, torch.arange(count, dtype=torch.float))
+    assert torch.equal(storage.unflatten(flat, parameter), parameter)
+
+
+def test_a_channels_last_weight_is_in_nhwc_order():
+    weight = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    expected = weight.permute(0, 2, 3, 1).reshape(-1)
+    assert torch.equal(storage.flatten(weight, weight), expected)
+
+
+def test_a_slice_with_gaps_is_taken_in_index_order():
+    sliced = torch.arange(12.0).reshape(3, 4)[:, :2]
+    assert not storage.is_dense(sliced)
+    expected = [0.0, 1, 4, 5, 8, 9]
+    assert storage.flatten(sliced, sliced).tolist() == expected
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_unpack_reverses_pack(bits):
+    flat = torch.tensor(bits, dtype=torch.bool)
+    assert torch.equal(storage.unpack(storage.pack(flat), len(bits)), flat)
+
+
+def test_bits_are_least_significant_first():
+    flat = torch.tensor([True] + [False] * 7 + [False, True])
+    assert storage.pack(flat).tolist() == [1, 2]
+
+
+def test_raw_bytes_of_a_scalar():
+    assert storage.raw_bytes(torch.tensor(3, dtype=torch.int64)).tolist()[0] == 3
