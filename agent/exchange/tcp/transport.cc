@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "asio/post.hpp"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/net.h"
 #include "base/status_macros.h"
 
 namespace pactrain::agent {
@@ -19,29 +19,6 @@ using protocol::PeerHello;
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
-
-struct HostPort {
-  std::string host;
-  std::string port;
-};
-
-// The last colon parts host and port; an IPv6 host may stand in brackets.
-absl::StatusOr<HostPort> SplitAddress(absl::string_view what,
-                                      absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == absl::string_view::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 ||
-      port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, " '", address, "' is not host:port with a port from 0 to 65535"));
-  }
-  absl::string_view host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  return HostPort{std::string(host), absl::StrCat(port)};
-}
 
 }  // namespace
 
@@ -73,17 +50,17 @@ Transport::~Transport() {
 }
 
 absl::Status Transport::Listen() {
-  ASSIGN_OR_RETURN(const HostPort address,
-                   SplitAddress("listen address", options_.listen_address));
+  ASSIGN_OR_RETURN(const base::HostPort address,
+                   base::ParseHostPort(options_.listen_address));
   asio::error_code error;
-  const auto host = asio::ip::make_address(address.host, error);
+  const auto host = asio::ip::make_address(
+      address.host == "localhost" ? "127.0.0.1" : address.host, error);
   if (error) {
     return absl::InvalidArgumentError(
         absl::StrCat("listen address '", options_.listen_address,
                      "': the host is not a numeric IP address"));
   }
-  const tcp::endpoint endpoint(host,
-                               static_cast<uint16_t>(std::stoi(address.port)));
+  const tcp::endpoint endpoint(host, address.port);
   acceptor_.open(endpoint.protocol(), error);
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(endpoint, error);
@@ -99,10 +76,8 @@ absl::Status Transport::Listen() {
 std::string Transport::listen_address() const {
   asio::error_code ignored;
   const tcp::endpoint endpoint = acceptor_.local_endpoint(ignored);
-  const std::string host = endpoint.address().to_string();
-  return endpoint.address().is_v6()
-             ? absl::StrCat("[", host, "]:", endpoint.port())
-             : absl::StrCat(host, ":", endpoint.port());
+  return base::HostPort{endpoint.address().to_string(), endpoint.port()}
+      .ToString();
 }
 
 void Transport::SetClusterId(absl::string_view cluster_id) {
@@ -206,7 +181,7 @@ int Transport::CountInbound() const {
 void Transport::Dial(PeerState& state) {
   if (state.dialling || state.connection != nullptr) return;
   const std::string agent = state.peer.agent;
-  const auto address = SplitAddress("data address", state.peer.address);
+  const auto address = base::ParseHostPort(state.peer.address);
   if (!address.ok()) {
     LOG_WARN("agent {} cannot be reached: {}", agent,
              std::string(address.status().message()));
@@ -233,7 +208,7 @@ void Transport::Dial(PeerState& state) {
     OnDialled(agent, std::move(attempt->socket), error);
   };
   resolver_.async_resolve(
-      address->host, address->port,
+      address->host, absl::StrCat(address->port),
       [attempt, done](const asio::error_code& error,
                       const tcp::resolver::results_type& endpoints) {
         if (error) return done(error);
