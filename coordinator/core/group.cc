@@ -308,7 +308,7 @@ void Group::SendWaiting(Context& c) {
 }
 
 bool Group::idle(const Context& c) const {
-  return membership_.empty() && !running() &&
+  return membership_.idle(c.now) && !running() &&
          seats_.FirstHeld(c.agents, c.options.gone_after, c.now) == nullptr;
 }
 

@@ -63,6 +63,10 @@ class Membership {
   // The launch that has waited longest among the complete ones. Null: none is.
   const Launch* Complete() const;
   bool empty() const { return launches_.empty(); }
+  // Nobody waits, and no refusal has to be remembered.
+  bool idle(absl::Duration now) const {
+    return empty() && !(refused_ && now < refused_->until);
+  }
   // Agents with a waiting trainer.
   std::set<std::string> AgentNames() const;
   // "waiting for ranks 2, 3 of 4".

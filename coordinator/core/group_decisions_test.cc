@@ -1,0 +1,251 @@
+// What travels: votes, PREPARE, refusals and revokes in all orders.
+#include "base/status_matchers.h"
+#include "coordinator/core/policy.h"
+#include "coordinator/core/test_cluster.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using protocol::Mode;
+using protocol::Prepare;
+using protocol::Revoke;
+using ::testing::HasSubstr;
+
+// Four trainers at two agents in two sites, in a running generation.
+class DecisionTest : public ::testing::Test {
+ protected:
+  DecisionTest() { t_.FormFour(); }
+
+  void VoteAll(uint64_t mask, bool inside = true) {
+    for (uint32_t rank = 0; rank < 4; ++rank) VoteOne(rank, mask, inside);
+  }
+  void VoteOne(uint32_t rank, uint64_t mask, bool inside = true) {
+    t_.Vote(rank < 2 ? "a" : "b", rank, mask, /*steps_unchanged=*/1, inside);
+  }
+  void ReportAll(uint64_t version, uint64_t count) {
+    t_.Report("a", version, count);
+    t_.Report("b", version, count);
+  }
+  // Until COMPACTED with `mask` is in force as version 2.
+  void Compact(uint64_t mask) {
+    VoteAll(mask);
+    ReportAll(2, 10);
+    t_.Clear();
+  }
+  uint64_t Prepared() const {
+    const auto prepare = t_.Got<Prepare>("a");
+    return prepare ? prepare->decision.version : 0;
+  }
+
+  TestCluster t_;
+};
+
+TEST_F(DecisionTest, StableVotesPrepareCompacted) {
+  VoteAll(11);
+  const auto prepare = t_.Got<Prepare>("b");
+  ASSERT_TRUE(prepare.has_value());
+  EXPECT_EQ(prepare->generation, 1);
+  EXPECT_EQ(prepare->decision.version, 2);
+  EXPECT_EQ(prepare->decision.mode, Mode::kCompacted);
+  EXPECT_EQ(prepare->decision.mask_digest, (protocol::Digest{11, 11}));
+  EXPECT_THAT(prepare->decision.reason, HasSubstr("keeps 30.0 %"));
+  EXPECT_EQ(t_.Snapshot().in_force->mode, Mode::kFull);
+  ReportAll(2, 1);
+  EXPECT_EQ(t_.Snapshot().in_force->version, 2);
+  EXPECT_FALSE(t_.Snapshot().prepared.has_value());
+  EXPECT_EQ(t_.Snapshot().kept_elements, 30);
+}
+
+TEST_F(DecisionTest, WithoutMasksItStaysFullAndSaysSo) {
+  VoteAll(0);
+  EXPECT_EQ(Prepared(), 0);
+  EXPECT_EQ(t_.Snapshot().reason, "no masks declared");
+}
+
+TEST_F(DecisionTest, RepeatedVotesPrepareOnce) {
+  VoteAll(11);
+  VoteAll(11);
+  EXPECT_EQ(Prepared(), 2);
+  EXPECT_EQ(t_.records().size(), 3);  // Formed, stable, decision.
+}
+
+TEST_F(DecisionTest, ANewSetGoesFromCompactedToCompacted) {
+  Compact(11);
+  VoteOne(0, 12);
+  VoteOne(1, 12);
+  EXPECT_EQ(Prepared(), 0);  // All inside: lossless, so it may stay.
+  VoteOne(2, 12);
+  VoteOne(3, 12);
+  EXPECT_EQ(Prepared(), 3);
+  EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kCompacted);
+}
+
+TEST_F(DecisionTest, ASetOutsideTheAgreedOneGoesBackToFull) {
+  Compact(11);
+  VoteOne(3, 12, /*inside=*/false);
+  EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kFull);
+  EXPECT_THAT(t_.Got<Prepare>("a")->decision.reason, HasSubstr("rank 3"));
+  ReportAll(3, 12);
+  for (uint32_t rank : {0, 1, 2}) VoteOne(rank, 12, /*inside=*/false);
+  EXPECT_EQ(Prepared(), 4);
+  EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kCompacted);
+}
+
+TEST_F(DecisionTest, VotesUnequalForAnEpochGoBackToFull) {
+  Compact(11);
+  VoteOne(3, 12);
+  ReportAll(2, 60);
+  EXPECT_EQ(Prepared(), 0);
+  ReportAll(2, 61);
+  ASSERT_EQ(Prepared(), 3);
+  EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kFull);
+  EXPECT_THAT(t_.Got<Prepare>("a")->decision.reason,
+              HasSubstr("more than 50 steps"));
+}
+
+TEST_F(DecisionTest, ANewLayoutNeedsANewDecision) {
+  Compact(11);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    t_.Vote(rank < 2 ? "a" : "b", rank, 11, 1, true, /*layout=*/2);
+  }
+  ASSERT_EQ(Prepared(), 3);
+  EXPECT_EQ(t_.Got<Prepare>("a")->decision.layout_digest,
+            (protocol::Digest{2, 2}));
+}
+
+TEST_F(DecisionTest, ARefusedDecisionIsRevokedAndNotTriedAgainAtOnce) {
+  VoteAll(11);
+  t_.Answer("a", 2, true);
+  t_.Answer("b", 2, false);
+  EXPECT_EQ(t_.Got<Revoke>("a")->version, 2);
+  EXPECT_EQ(t_.Got<Revoke>("b")->version, 2);
+  t_.Clear();
+  VoteAll(11);
+  ReportAll(1, 49);
+  EXPECT_EQ(Prepared(), 0);
+  ReportAll(1, 50);
+  EXPECT_EQ(Prepared(), 3);
+}
+
+TEST_F(DecisionTest, ARefusedDecisionIsTriedAgainWhenVotesChange) {
+  VoteAll(11);
+  t_.Answer("b", 2, false);
+  VoteAll(12);
+  EXPECT_EQ(Prepared(), 3);
+}
+
+TEST_F(DecisionTest, ARefusalThatLeavesDenseStepsGoesToFull) {
+  Compact(11);
+  VoteAll(12,
+          /*inside=*/false);  // FULL first, then COMPACTED with the new set.
+  const uint64_t version = Prepared();
+  EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kCompacted);
+  t_.Answer("b", version, false);
+  EXPECT_EQ(Prepared(), version + 1);
+  EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kFull);
+}
+
+TEST_F(DecisionTest, VotesGoingBackRevokeWhatIsPrepared) {
+  Compact(11);
+  VoteAll(12);
+  EXPECT_EQ(Prepared(), 3);
+  VoteAll(11);
+  EXPECT_EQ(t_.Got<Revoke>("a")->version, 3);
+  EXPECT_EQ(t_.Snapshot().in_force->version, 2);
+  EXPECT_FALSE(t_.Snapshot().prepared.has_value());
+}
+
+TEST_F(DecisionTest, ARevokeThatCameTooLateIsCorrected) {
+  Compact(11);
+  VoteAll(12);
+  VoteAll(11);       // Revokes 3,
+  ReportAll(3, 20);  // but it was in force already.
+  EXPECT_EQ(Prepared(), 4);
+  EXPECT_EQ(t_.Got<Prepare>("a")->decision.mask_digest,
+            (protocol::Digest{11, 11}));
+}
+
+TEST_F(DecisionTest, ALateRefusalOfAnOlderVersionIsIgnored) {
+  VoteAll(11);
+  VoteAll(12);  // Replaces version 2 by 3.
+  EXPECT_EQ(Prepared(), 3);
+  t_.Answer("b", 2, false);
+  EXPECT_FALSE(t_.Got<Revoke>("a").has_value());
+  EXPECT_EQ(t_.Snapshot().prepared->version, 3);
+}
+
+TEST_F(DecisionTest, PrepareIsRepeatedOnANewStream) {
+  VoteAll(11);
+  t_.Clear();
+  t_.Connect("b", "y", /*same_process=*/true);
+  ASSERT_TRUE(t_.Got<Prepare>("b").has_value());
+  EXPECT_EQ(t_.Got<Prepare>("b")->decision.version, 2);
+}
+
+TEST_F(DecisionTest, ARestartKeepsTheDecisionInForce) {
+  Compact(11);
+  t_.RestartCoordinator();
+  t_.Connect("a", "x", /*same_process=*/true);
+  t_.Rejoin("a", 0, 1);
+  t_.Rejoin("a", 1, 1);
+  t_.Connect("b", "y", /*same_process=*/true);
+  t_.Rejoin("b", 2, 1);
+  t_.Rejoin("b", 3, 1);
+  ReportAll(2, 12);
+  t_.Clear();
+  VoteAll(11);
+  EXPECT_EQ(t_.Snapshot().in_force->version, 2);
+  EXPECT_EQ(Prepared(), 0);
+  VoteAll(12);
+  EXPECT_EQ(Prepared(), 3);
+}
+
+TEST_F(DecisionTest, ARestartWithAPreparedDecisionRepeatsIt) {
+  VoteAll(11);
+  t_.RestartCoordinator();
+  t_.Connect("a", "x", /*same_process=*/true);
+  EXPECT_EQ(Prepared(), 2);
+}
+
+TEST_F(DecisionTest, VotesThatAreNotTheAgentsToGiveAreIgnored) {
+  t_.Say("a",
+         protocol::MaskVote{t_.group, 9, 0, {1, 1}, {2, 2}, 5, 1, true, 3, 9});
+  EXPECT_THAT(t_.Snapshot().reason, HasSubstr("ranks 0, 1, 2, 3"));
+  t_.Vote("a", 3, 11);
+  EXPECT_THAT(t_.Snapshot().reason, HasSubstr("ranks 0, 1, 2, 3"));
+}
+
+TEST_F(DecisionTest, ReadOnlyDecidesNothing) {
+  t_.state().SetReadOnly(true);
+  t_.Clear();
+  VoteAll(11);
+  EXPECT_TRUE(t_.records().empty());
+  EXPECT_EQ(Prepared(), 0);
+  t_.state().SetReadOnly(false);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_EQ(Prepared(), 2);
+}
+
+MaskVotes OneVote(uint64_t kept) {
+  MaskVotes votes(1);
+  EXPECT_OK(
+      votes.Add({{"j", 0}, 1, 0, {1, 1}, {2, 2}, 5, 1, true, kept, 9}, 0));
+  return votes;
+}
+
+TEST(Policy, MasksThatKeepEverythingAreFull) {
+  const auto wanted = Choose({}, FullDecision({}, ""), OneVote(9), 0);
+  ASSERT_TRUE(wanted.has_value());
+  EXPECT_EQ(wanted->mode, Mode::kFull);
+}
+
+TEST(Policy, TheCodecIsTheOptions) {
+  Options options;
+  options.codec = protocol::Codec::kBf16;
+  EXPECT_EQ(Choose(options, FullDecision(options, ""), OneVote(3), 0)->codec,
+            protocol::Codec::kBf16);
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator

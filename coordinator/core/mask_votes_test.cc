@@ -1,0 +1,149 @@
+#include "coordinator/core/mask_votes.h"
+
+#include <random>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using base::StatusIs;
+using protocol::MaskVote;
+using ::testing::HasSubstr;
+
+MaskVote Make(uint32_t rank, uint64_t mask, uint32_t unchanged = 3,
+              uint32_t settle = 3, uint64_t layout = 1) {
+  MaskVote vote;
+  vote.rank = rank;
+  vote.mask_digest = {0, mask};
+  vote.layout_digest = {1, layout};
+  vote.steps_unchanged = unchanged;
+  vote.settle_steps = settle;
+  vote.kept_elements = mask == 0 ? 100 : 30;
+  vote.elements = 100;
+  return vote;
+}
+
+TEST(MaskVotes, StableWhenAllAreEqualAndSettled) {
+  MaskVotes votes(2);
+  EXPECT_OK(votes.Add(Make(0, 5), 0));
+  EXPECT_EQ(votes.Evaluate(0).state, MaskState::kMissing);
+  EXPECT_EQ(votes.Evaluate(0).reason, "no mask vote yet from rank 1");
+  EXPECT_OK(votes.Add(Make(1, 5), 0));
+  const MaskAgreement agreed = votes.Evaluate(0);
+  EXPECT_EQ(agreed.state, MaskState::kStable);
+  EXPECT_EQ(agreed.mask_digest, (protocol::Digest{0, 5}));
+  EXPECT_EQ(agreed.kept_elements, 30);
+}
+
+TEST(MaskVotes, YoungVotesSettleFirst) {
+  MaskVotes votes(2);
+  EXPECT_OK(votes.Add(Make(0, 5, 3), 0));
+  EXPECT_OK(votes.Add(Make(1, 5, 2), 0));
+  EXPECT_EQ(votes.Evaluate(0).state, MaskState::kSettling);
+  EXPECT_OK(votes.Add(Make(1, 5, 3), 1));
+  EXPECT_EQ(votes.Evaluate(1).state, MaskState::kStable);
+}
+
+TEST(MaskVotes, RepeatedEqualVoteIsNoNews) {
+  MaskVotes votes(2);
+  EXPECT_TRUE(*votes.Add(Make(0, 5), 0));
+  EXPECT_FALSE(*votes.Add(Make(0, 5), 0));
+  EXPECT_TRUE(*votes.Add(Make(0, 6), 0));
+  EXPECT_TRUE(*votes.Add(Make(0, 6, 3, 3, /*layout=*/2), 0));
+}
+
+TEST(MaskVotes, UnequalVotesCountTheirSteps) {
+  MaskVotes votes(2);
+  EXPECT_OK(votes.Add(Make(0, 5), 10));
+  EXPECT_OK(votes.Add(Make(1, 6), 12));
+  EXPECT_EQ(votes.Evaluate(12).state, MaskState::kUnequal);
+  EXPECT_EQ(votes.Evaluate(12).reason, "mask sets of ranks 0 and 1 differ");
+  EXPECT_EQ(votes.Evaluate(40).unequal_steps, 28);
+  EXPECT_OK(votes.Add(Make(1, 5), 40));
+  EXPECT_EQ(votes.Evaluate(40).state, MaskState::kStable);
+  EXPECT_OK(votes.Add(Make(1, 6), 50));
+  EXPECT_EQ(votes.Evaluate(51).unequal_steps, 1);
+}
+
+TEST(MaskVotes, LayoutsMustAgreeToo) {
+  MaskVotes votes(2);
+  EXPECT_OK(votes.Add(Make(0, 5, 3, 3, 1), 0));
+  EXPECT_OK(votes.Add(Make(1, 5, 3, 3, 2), 0));
+  EXPECT_EQ(votes.Evaluate(0).reason, "bucket layouts of ranks 0 and 1 differ");
+}
+
+TEST(MaskVotes, NoMasksAtAllIsAnAgreement) {
+  MaskVotes votes(2);
+  EXPECT_OK(votes.Add(Make(0, 0), 0));
+  EXPECT_OK(votes.Add(Make(1, 0), 0));
+  EXPECT_EQ(votes.Evaluate(0).state, MaskState::kNone);
+  EXPECT_EQ(votes.Evaluate(0).reason, "no masks declared");
+}
+
+TEST(MaskVotes, ARankOutOfRangeIsRefused) {
+  MaskVotes votes(2);
+  EXPECT_THAT(
+      votes.Add(Make(2, 5), 0),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 2")));
+}
+
+TEST(MaskVotes, OutsideIsSaidOnlyOfAnotherMaskSet) {
+  MaskVotes votes(2);
+  MaskVote vote = Make(0, 5);
+  vote.inside_decision = false;
+  EXPECT_OK(votes.Add(vote, 0));
+  EXPECT_FALSE(votes.OutsideOf({0, 5}, {1, 1}).has_value());
+  EXPECT_EQ(votes.OutsideOf({0, 6}, {1, 1}), 0);
+  EXPECT_EQ(votes.OutsideOf({0, 5}, {1, 2}), 0);
+}
+
+// The same by brute force over all newest votes, with no state kept.
+MaskState Model(const std::vector<std::optional<MaskVote>>& newest) {
+  bool missing = false, none = true, young = false;
+  for (const auto& a : newest) {
+    if (!a) {
+      missing = true;
+      continue;
+    }
+    for (const auto& b : newest) {
+      if (b && (a->mask_digest != b->mask_digest ||
+                a->layout_digest != b->layout_digest)) {
+        return MaskState::kUnequal;
+      }
+    }
+    none = none && a->mask_digest.empty();
+    young = young || a->steps_unchanged < a->settle_steps;
+  }
+  if (missing) return MaskState::kMissing;
+  if (none) return MaskState::kNone;
+  return young ? MaskState::kSettling : MaskState::kStable;
+}
+
+TEST(MaskVotes, AgreesWithADumbModelOnRandomVotes) {
+  std::mt19937 random(1);
+  const auto below = [&](uint32_t n) {
+    return static_cast<uint32_t>(random() % n);
+  };
+  int seen[5] = {};
+  for (int round = 0; round < 2000; ++round) {
+    const uint32_t world = 1 + below(4);
+    MaskVotes votes(world);
+    std::vector<std::optional<MaskVote>> newest(world);
+    for (int i = 0; i < 12; ++i) {
+      // The layout changes seldom, so that agreements are common enough.
+      const MaskVote vote = Make(below(world), below(2), below(4), 1 + below(3),
+                                 1 + below(8) / 7);
+      ASSERT_OK(votes.Add(vote, i));
+      newest[vote.rank] = vote;
+      const MaskState state = votes.Evaluate(i).state;
+      ASSERT_EQ(state, Model(newest)) << "round " << round << " vote " << i;
+      ++seen[static_cast<int>(state)];
+    }
+  }
+  for (int count : seen) EXPECT_GT(count, 100);
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator

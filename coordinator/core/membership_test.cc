@@ -1,0 +1,143 @@
+#include "coordinator/core/membership.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "protocol/limits.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+Candidate Make(uint32_t rank, uint32_t world, const std::string& agent,
+               const std::string& launch = "run-1", uint64_t attach = 0) {
+  Candidate c;
+  c.trainer.rank = rank;
+  c.trainer.world_size = world;
+  c.trainer.attach_id = {1, attach == 0 ? rank + 1 : attach};
+  c.trainer.launch = launch;
+  c.trainer.model_digest = {5, 5};
+  c.trainer.model_summary = "2 parameters";
+  c.agent = agent;
+  c.site = "site-" + agent;
+  return c;
+}
+
+class MembershipTest : public ::testing::Test {
+ protected:
+  std::vector<Membership::Refusal> Join(const Candidate& c) {
+    return membership_.Join(c, now_);
+  }
+  absl::Duration now_ = absl::Seconds(1);
+  Membership membership_{absl::Seconds(60)};
+};
+
+TEST_F(MembershipTest, IsCompleteWhenAllRanksAreThere) {
+  EXPECT_THAT(Join(Make(0, 3, "a")), IsEmpty());
+  EXPECT_THAT(Join(Make(2, 3, "b")), IsEmpty());
+  EXPECT_EQ(membership_.Complete(), nullptr);
+  EXPECT_EQ(membership_.WaitingReason(), "waiting for rank 1 of 3");
+  EXPECT_THAT(Join(Make(1, 3, "b")), IsEmpty());
+  ASSERT_NE(membership_.Complete(), nullptr);
+  EXPECT_EQ(membership_.Complete()->by_rank.size(), 3);
+}
+
+TEST_F(MembershipTest, RepeatedJoinChangesNothing) {
+  Join(Make(0, 2, "a"));
+  EXPECT_THAT(Join(Make(0, 2, "a")), IsEmpty());
+  EXPECT_EQ(membership_.WaitingReason(), "waiting for rank 1 of 2");
+}
+
+TEST_F(MembershipTest, ManyMissingRanksAreCounted) {
+  Join(Make(0, 1024, "a"));
+  EXPECT_EQ(
+      membership_.WaitingReason(),
+      "waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8, ... (1023 in all) of 1024");
+}
+
+TEST_F(MembershipTest, ATakenRankIsRefusedAndTheFirstStays) {
+  Join(Make(0, 2, "a"));
+  const auto refused = Join(Make(0, 2, "b", "run-1", 99));
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].candidate.agent, "b");
+  EXPECT_THAT(refused[0].reason, HasSubstr("agent 'a'"));
+  EXPECT_THAT(refused[0].reason, HasSubstr("agent 'b'"));
+  EXPECT_EQ(membership_.WaitingReason(), "waiting for rank 1 of 2");
+}
+
+TEST_F(MembershipTest, AnotherModelRefusesTheWholeLaunchNamingBothSides) {
+  Join(Make(0, 3, "a"));
+  Candidate other = Make(1, 3, "b");
+  other.trainer.model_digest = {6, 6};
+  other.trainer.model_summary = "3 parameters";
+  const auto refused = Join(other);
+  ASSERT_THAT(refused, SizeIs(2));
+  for (const auto& refusal : refused) {
+    for (const char* part : {"rank 0", "site 'site-a'", "2 parameters",
+                             "rank 1", "site 'site-b'", "3 parameters"}) {
+      EXPECT_THAT(refusal.reason, HasSubstr(part));
+    }
+  }
+  EXPECT_TRUE(membership_.empty());
+}
+
+TEST_F(MembershipTest, LatecomersOfARefusedLaunchAreRefusedForAWhile) {
+  Join(Make(0, 3, "a"));
+  Join(Make(1, 2, "b"));  // Another world_size.
+  EXPECT_THAT(Join(Make(2, 3, "a")), SizeIs(1));
+  EXPECT_THAT(Join(Make(0, 3, "a", "run-2")), IsEmpty());
+  now_ += absl::Seconds(60);
+  EXPECT_THAT(Join(Make(2, 3, "a")), IsEmpty());
+}
+
+TEST_F(MembershipTest, TwoLaunchesAreNamedInTheReason) {
+  Join(Make(0, 2, "a", "run-a"));
+  Join(Make(1, 2, "b", "run-b"));
+  EXPECT_EQ(membership_.Complete(), nullptr);
+  EXPECT_EQ(
+      membership_.WaitingReason(),
+      "launch 'run-a' lacks rank 1 of 2, launch 'run-b' lacks rank 0 of 2: all "
+      "trainers of one run must name the same launch");
+}
+
+TEST_F(MembershipTest, TooManyLaunchesAreRefused) {
+  for (size_t i = 0; i < Membership::kMaxLaunches; ++i) {
+    EXPECT_THAT(Join(Make(0, 2, "a", "run-" + std::to_string(i))), IsEmpty());
+  }
+  EXPECT_THAT(Join(Make(0, 2, "a", "one-more")), SizeIs(1));
+}
+
+TEST_F(MembershipTest, TooManyTrainersSitesOrAgentsAreRefused) {
+  for (int i = 0; i < protocol::kMaxTrainersPerAgent; ++i) {
+    EXPECT_THAT(Join(Make(i, 1000, "a")), IsEmpty());
+  }
+  EXPECT_THAT(Join(Make(500, 1000, "a")), SizeIs(1));
+  for (int i = 1; i < protocol::kMaxSites; ++i) {
+    EXPECT_THAT(Join(Make(100 + i, 1000, "agent-" + std::to_string(i))),
+                IsEmpty());
+  }
+  EXPECT_THAT(Join(Make(501, 1000, "one-more-site")), SizeIs(1));
+  for (int i = protocol::kMaxSites; i < protocol::kMaxAgents; ++i) {
+    Candidate c = Make(100 + i, 1000, "agent-" + std::to_string(i));
+    c.site = "site-a";
+    EXPECT_THAT(Join(c), IsEmpty());
+  }
+  Candidate c = Make(502, 1000, "one-more-agent");
+  c.site = "site-a";
+  EXPECT_THAT(Join(c), SizeIs(1));
+}
+
+TEST_F(MembershipTest, WhoLeavesNoLongerWaits) {
+  Join(Make(0, 2, "a"));
+  Join(Make(1, 2, "b"));
+  EXPECT_FALSE(membership_.Leave(0, {9, 9}));
+  EXPECT_TRUE(membership_.Leave(0, {1, 1}));
+  EXPECT_EQ(membership_.Complete(), nullptr);
+  membership_.DropAgent("b");
+  EXPECT_TRUE(membership_.empty());
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator

@@ -1,0 +1,140 @@
+#include "coordinator/core/test_cluster.h"
+
+#include "base/check.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+const char* const kCluster = "00112233445566778899aabbccddeeff";
+
+protocol::Digest Id(uint64_t n) {
+  return n == 0 ? protocol::Digest{} : protocol::Digest{n, n};
+}
+
+}  // namespace
+
+TestCluster::TestCluster(const Options& options) : options_(options) {
+  auto state =
+      CoordinatorState::Create(options_, {kCluster, term_}, journal_, now_);
+  PT_CHECK(state.ok());
+  state_ = *std::move(state);
+}
+
+void TestCluster::Connect(const std::string& agent, const std::string& site,
+                          bool same_process) {
+  AgentProcess& process = agents_[agent];
+  if (!same_process) process = {site, Id(next_id_++), 0, {}};
+  process.stream = next_id_++;
+  Say(agent, protocol::AgentHello{agent, process.incarnation, site,
+                                  "127.0.0.1:9", "t", "", 0});
+}
+
+void TestCluster::Disconnect(const std::string& agent) {
+  Act(state_->OnStreamClosed(agents_.at(agent).stream, "cut", now_));
+}
+
+void TestCluster::RestartCoordinator() {
+  ++term_;
+  auto state =
+      CoordinatorState::Create(options_, {kCluster, term_}, journal_, now_);
+  PT_CHECK(state.ok());
+  state_ = *std::move(state);
+  Clear();
+}
+
+void TestCluster::Advance(absl::Duration by) {
+  now_ += by;
+  Act(state_->Tick(now_));
+}
+
+void TestCluster::Pass(int seconds, const std::vector<std::string>& alive) {
+  for (int i = 0; i < seconds; ++i) {
+    for (const std::string& agent : alive) Say(agent, protocol::Heartbeat{});
+    Advance(absl::Seconds(1));
+  }
+}
+
+void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
+                       const std::string& launch) {
+  protocol::Trainer trainer{rank,   world,      Id(next_id_++),
+                            launch, Id(model),  "a network",
+                            100,    resume_step};
+  agents_.at(agent).trainers[rank] = trainer;
+  Say(agent, protocol::TrainerJoined{group, trainer, 0});
+}
+
+void TestCluster::Rejoin(const std::string& agent, uint32_t rank,
+                         uint64_t generation) {
+  Say(agent, protocol::TrainerJoined{group, agents_.at(agent).trainers.at(rank),
+                                     generation});
+}
+
+void TestCluster::Leave(const std::string& agent, uint32_t rank,
+                        const std::string& reason) {
+  Say(agent,
+      protocol::TrainerLeft{
+          group, rank, agents_.at(agent).trainers.at(rank).attach_id, reason});
+}
+
+void TestCluster::Vote(const std::string& agent, uint32_t rank, uint64_t mask,
+                       uint32_t steps_unchanged, bool inside, uint64_t layout) {
+  const uint64_t generation = journal_.groups.at(group).generation.number;
+  Say(agent, protocol::MaskVote{group, generation, rank, Id(layout), Id(mask),
+                                steps_unchanged, 1, inside,
+                                mask == 0 ? 100u : 30u, 100});
+}
+
+void TestCluster::Answer(const std::string& agent, uint64_t version,
+                         bool accepted) {
+  const uint64_t generation = journal_.groups.at(group).generation.number;
+  Say(agent, protocol::PrepareAnswer{group, generation, version, accepted,
+                                     "no buffers"});
+}
+
+void TestCluster::Report(const std::string& agent, uint64_t version,
+                         uint64_t count) {
+  const protocol::Generation& g = journal_.groups.at(group).generation;
+  protocol::StepReport report;
+  report.group = group;
+  report.generation = g.number;
+  report.committed_count = count;
+  report.committed_step = g.base_step + count - (count > 0);
+  report.decision_version = version;
+  Say(agent, report);
+}
+
+void TestCluster::Say(const std::string& agent,
+                      const protocol::AgentMessage& message) {
+  Act(state_->OnMessage(agents_.at(agent).stream, message, now_));
+}
+
+void TestCluster::Act(Effects effects) {
+  for (const JournalRecord& record : effects.records) {
+    journal_.Apply(record);
+    records_.push_back(record);
+  }
+  for (const Effects::Send& send : effects.sends) {
+    for (const auto& [name, process] : agents_) {
+      if (process.stream == send.stream) inbox_[name].push_back(send.message);
+    }
+  }
+  for (const Effects::Close& close : effects.closes) {
+    closed_[close.stream] = close.status;
+  }
+}
+
+absl::Status TestCluster::Closed(const std::string& agent) const {
+  auto it = closed_.find(agents_.at(agent).stream);
+  return it == closed_.end() ? absl::OkStatus() : it->second;
+}
+
+void TestCluster::FormFour() {
+  Connect("a", "x");
+  Connect("b", "y");
+  Join("a", 0, 4);
+  Join("a", 1, 4);
+  Join("b", 2, 4);
+  Join("b", 3, 4);
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,93 @@
+// A coordinator's core with agents and trainers around it, for tests: every
+// stream has an inbox, records go to a journal in memory, time is set by hand.
+#ifndef PACTRAIN_COORDINATOR_CORE_TEST_CLUSTER_H_
+#define PACTRAIN_COORDINATOR_CORE_TEST_CLUSTER_H_
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/coordinator_state.h"
+
+namespace pactrain::coordinator {
+
+class TestCluster {
+ public:
+  explicit TestCluster(const Options& options = {});
+
+  // Opens a stream for an agent of site `site`; a new process unless `same` is
+  // set. Its earlier stream is not closed first.
+  void Connect(const std::string& agent, const std::string& site,
+               bool same_process = false);
+  void Disconnect(const std::string& agent);
+  // Everything soft is lost; term + 1. Streams are gone.
+  void RestartCoordinator();
+  void Advance(absl::Duration by);  // And ticks.
+  // Seconds in which the named agents send heartbeats.
+  void Pass(int seconds, const std::vector<std::string>& alive);
+
+  // `rank` of `world` at `agent`; a new attach.
+  void Join(const std::string& agent, uint32_t rank, uint32_t world,
+            const std::string& launch = "run-1");
+  void Rejoin(const std::string& agent, uint32_t rank, uint64_t generation);
+  void Leave(const std::string& agent, uint32_t rank,
+             const std::string& reason);
+  void Vote(const std::string& agent, uint32_t rank, uint64_t mask,
+            uint32_t steps_unchanged = 1, bool inside = true,
+            uint64_t layout = 1);
+  void Answer(const std::string& agent, uint64_t version, bool accepted);
+  void Report(const std::string& agent, uint64_t version, uint64_t count);
+  void Say(const std::string& agent, const protocol::AgentMessage& message);
+  void Act(Effects effects);
+
+  // Two agents a (site x) and b (site y) with ranks 0, 1 and 2, 3, all joined.
+  void FormFour();
+
+  // The newest message of a kind that the agent got since the last Clear().
+  template <typename T>
+  std::optional<T> Got(const std::string& agent) const {
+    const auto& inbox = inbox_.find(agent);
+    if (inbox == inbox_.end()) return std::nullopt;
+    for (auto it = inbox->second.rbegin(); it != inbox->second.rend(); ++it) {
+      if (const T* m = std::get_if<T>(&*it)) return *m;
+    }
+    return std::nullopt;
+  }
+  void Clear() { inbox_.clear(), closed_.clear(), records_.clear(); }
+  // Why the agent's newest stream was closed.
+  absl::Status Closed(const std::string& agent) const;
+  GroupSnapshot Snapshot() const { return state().Snapshot(now_).groups.at(0); }
+
+  const CoordinatorState& state() const { return *state_; }
+  CoordinatorState& state() { return *state_; }
+  const Recovered& journal() const { return journal_; }
+  const std::vector<JournalRecord>& records() const { return records_; }
+  absl::Duration now() const { return now_; }
+  protocol::GroupId group{"job", 0};
+  // What trainers say of themselves.
+  uint64_t model = 7;
+  uint64_t resume_step = 0;
+
+ private:
+  Options options_;
+  std::optional<CoordinatorState> state_;
+  Recovered journal_;
+  std::vector<JournalRecord> records_;  // Since the last Clear().
+  uint64_t term_ = 1;
+  uint64_t next_id_ = 1;
+  absl::Duration now_ = absl::Seconds(1000);
+  struct AgentProcess {
+    std::string site;
+    protocol::Digest incarnation;
+    StreamId stream = 0;
+    std::map<uint32_t, protocol::Trainer> trainers;
+  };
+  std::map<std::string, AgentProcess> agents_;
+  std::map<std::string, std::vector<protocol::CoordinatorMessage>> inbox_;
+  std::map<StreamId, absl::Status> closed_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_TEST_CLUSTER_H_
