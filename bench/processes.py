@@ -83,8 +83,9 @@ class Child:
 class Children:
     """All children of a run; stop() or leaving the with block ends them."""
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, patience_seconds: float = 5.0) -> None:
         self._logs = logs
+        self._patience_seconds = patience_seconds
         self._children: list[Child] = []
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> Child:
@@ -109,11 +110,11 @@ class Children:
         self.check()
 
     def stop(self) -> None:
-        """Asks all to end, and kills what is still there after five seconds."""
+        """Asks all to end, and kills what is still there after the patience."""
         running = [c.process for c in self._children if c.process.poll() is None]
         for process in running:
             _signal(process, signal.SIGTERM)
-        end = time.monotonic() + 5
+        end = time.monotonic() + self._patience_seconds
         for process in running:
             try:
                 process.wait(max(0.0, end - time.monotonic()))

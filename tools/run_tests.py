@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST_FOLDERS = ("python_client/tests", "tests/e2e", "tests/bench", "examples")
+PYTEST_FOLDERS = ("tools", "python_client/tests", "tests/e2e", "bench")
 
 
 @dataclass(frozen=True)

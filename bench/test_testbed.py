@@ -1,0 +1,112 @@
+"""The emulated network is what it says, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import testbed
+from bench.testbed import Link, LoopbackTestbed, NamespaceTestbed
+
+ROOT = Path(__file__).resolve().parent.parent
+LINKS = [Link("a", "b", 100), Link("b", "c", 100)]
+SITES = {"a": 1, "b": 2, "c": 1}
+
+needs_namespaces = pytest.mark.skipif(
+    testbed.why_no_namespaces() is not None, reason=str(testbed.why_no_namespaces())
+)
+
+RECEIVE = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 0))
+print(server.getsockname()[1], flush=True)
+peer, _ = server.accept()
+while peer.recv(1 << 20):
+    pass
+"""
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as peer:
+    peer.sendall(bytes(int(sys.argv[3])))
+"""
+
+
+def send(bed: LoopbackTestbed, source: int, target: int, size: int) -> None:
+    """Sends `size` bytes from one host to another and waits until they are there."""
+    python = [sys.executable, "-c"]
+    address = bed.hosts[target].address
+    receive = bed.command(bed.hosts[target], [*python, RECEIVE, address])
+    with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout is not None
+        port = receiver.stdout.readline().strip()
+        argv = [*python, SEND, address, port, str(size)]
+        subprocess.run(bed.command(bed.hosts[source], argv), check=True, timeout=60)
+        receiver.wait(60)
+
+
+@needs_namespaces
+def test_bytes_are_counted_on_the_links_they_cross() -> None:
+    with NamespaceTestbed(SITES, LINKS) as bed:
+        before = bed.link_bytes()
+        send(bed, source=0, target=1, size=1_000_000)
+        after = bed.link_bytes()
+    assert before is not None and after is not None
+    forward = after[0][0] - before[0][0]
+    assert 1_000_000 < forward < 1_080_000
+    assert after[0][1] - before[0][1] < 100_000
+    assert after[1][0] - before[1][0] < 20_000
+
+
+@needs_namespaces
+def test_hosts_of_one_site_do_not_use_the_links() -> None:
+    with NamespaceTestbed(SITES, LINKS) as bed:
+        before = bed.link_bytes()
+        send(bed, source=1, target=2, size=1_000_000)
+        after = bed.link_bytes()
+    assert before is not None and after is not None
+    assert all(x - y < 20_000 for a, b in zip(after, before, strict=True)
+               for x, y in zip(a, b, strict=True))  # fmt: skip
+
+
+@needs_namespaces
+def test_nothing_stays_after_close() -> None:
+    with NamespaceTestbed(SITES, LINKS):
+        assert mine()
+    assert not mine()
+
+
+@needs_namespaces
+def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
+    script = (
+        "import sys\n"
+        "from bench.testbed import Link, NamespaceTestbed\n"
+        "bed = NamespaceTestbed({'a': 1, 'b': 1}, [Link('a', 'b', 100)])\n"
+        "print('up', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, text=True,
+                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    assert run.stdout is not None and run.stdout.readline() == "up\n"
+    run.send_signal(signal.SIGKILL)
+    run.communicate(timeout=30)
+    assert named(run.pid)
+    with NamespaceTestbed(SITES, LINKS):
+        assert not named(run.pid)
+
+
+def test_a_link_must_name_known_sites() -> None:
+    with pytest.raises(ValueError, match="link names site 'x', allowed: a, b"):
+        LoopbackTestbed({"a": 1, "b": 1}, [Link("a", "x", 100)])
+
+
+def mine() -> list[str]:
+    return named(os.getpid())
+
+
+def named(pid: int) -> list[str]:
+    return [n for n in testbed.namespaces() if n.startswith(f"{testbed.PREFIX}{pid}-")]
