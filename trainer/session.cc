@@ -21,7 +21,7 @@ Session::Session(TrainerOptions options)
 Session::~Session() {
   // A fork shares the socket: its end must not detach the parent.
   if (getpid() != owner_) return;
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (state_.attached().has_value() && !state_.over()) {
     link_.Send(state_.MakeDetach());
   }
@@ -43,14 +43,14 @@ Error Session::Connect(
   if (!error.ok()) return error;
   Event event;
   {
-    base::MutexLock lock(&mu_);
+    MutexLock lock(&mu_);
     event = Send(state_.MakeHello());
   }
   while (event != Event::kAttached) {
     std::string waiting;
     std::optional<Time> timeout;
     {
-      base::MutexLock lock(&mu_);
+      MutexLock lock(&mu_);
       if (event != Event::kOver) event = Pump();
       if (event == Event::kOver) return state_.error();
       if (event == Event::kWaiting) waiting = state_.waiting_text();
@@ -59,7 +59,7 @@ Error Session::Connect(
     if (event == Event::kWaiting && on_waiting) on_waiting(waiting);
     if (event == Event::kNone) link_.Poll(false, timeout);
   }
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   attached_ = *state_.attached();
   return {};
 }
@@ -139,7 +139,7 @@ Event Session::Resubmit() {
 }
 
 Error Session::Submit(const Bucket& bucket, const void* data) {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   if (getpid() != owner_) {
     return Invalid(
         "the session belongs to another process.\nAttach in the process that "
@@ -169,7 +169,7 @@ Error Session::Wait(StepReport* report) {
     std::optional<Time> timeout;
     bool for_room = false;
     {
-      base::MutexLock lock(&mu_);
+      MutexLock lock(&mu_);
       if (!state_.step_open()) {
         if (state_.over()) return state_.error();
         return Invalid("no step is open.\nSubmit bucket 0 first.");
@@ -188,7 +188,7 @@ Error Session::Wait(StepReport* report) {
 }
 
 Error Session::Fetch(uint32_t bucket, void* out) {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   const Placement* placement = state_.Find(bucket);
   if (placement == nullptr) {
     return Invalid(
@@ -205,44 +205,44 @@ Error Session::Fetch(uint32_t bucket, void* out) {
 }
 
 Error Session::SetMasks(MaskSet masks) {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return state_.SetMasks(std::move(masks));
 }
 
 Error Session::Vote(const TrainerState::VoteOptions& options) {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   wire::Vote message;
   if (Error error = state_.Vote(options, &message); !error.ok()) return error;
   return Send(message) == Event::kOver ? state_.error() : Error{};
 }
 
 void Session::RequireDense(const std::string& reason) {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   state_.RequireDense(reason);
 }
 
 uint64_t Session::next_step() {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return state_.next_step();
 }
 
 wire::Decision Session::decision() {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return state_.decision();
 }
 
 bool Session::over() {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return state_.over();
 }
 
 void Session::SetErrorText(const std::string& text) {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   error_text_ = text;
 }
 
 std::string Session::error_text() {
-  base::MutexLock lock(&mu_);
+  MutexLock lock(&mu_);
   return error_text_;
 }
 

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
 #include "trainer/agent_link.h"
 #include "trainer/core/trainer_state.h"
+#include "trainer/mutex.h"
 #include "trainer/region.h"
 
 namespace pactrain::trainer {
@@ -35,51 +35,51 @@ class Session {
   // Tells the agent, unless this is a forked child of the one that attached.
   ~Session();
 
-  Error Submit(const Bucket& bucket, const void* data) ABSL_LOCKS_EXCLUDED(mu_);
-  Error Wait(StepReport* report) ABSL_LOCKS_EXCLUDED(mu_);
-  Error Fetch(uint32_t bucket, void* out) ABSL_LOCKS_EXCLUDED(mu_);
-  Error SetMasks(MaskSet masks) ABSL_LOCKS_EXCLUDED(mu_);
-  Error Vote(const TrainerState::VoteOptions& options) ABSL_LOCKS_EXCLUDED(mu_);
-  void RequireDense(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
+  Error Submit(const Bucket& bucket, const void* data) PACTRAIN_EXCLUDES(mu_);
+  Error Wait(StepReport* report) PACTRAIN_EXCLUDES(mu_);
+  Error Fetch(uint32_t bucket, void* out) PACTRAIN_EXCLUDES(mu_);
+  Error SetMasks(MaskSet masks) PACTRAIN_EXCLUDES(mu_);
+  Error Vote(const TrainerState::VoteOptions& options) PACTRAIN_EXCLUDES(mu_);
+  void RequireDense(const std::string& reason) PACTRAIN_EXCLUDES(mu_);
 
-  uint64_t next_step() ABSL_LOCKS_EXCLUDED(mu_);
-  wire::Decision decision() ABSL_LOCKS_EXCLUDED(mu_);
-  bool over() ABSL_LOCKS_EXCLUDED(mu_);
+  uint64_t next_step() PACTRAIN_EXCLUDES(mu_);
+  wire::Decision decision() PACTRAIN_EXCLUDES(mu_);
+  bool over() PACTRAIN_EXCLUDES(mu_);
   // What the agent said when it attached this trainer.
   const wire::Attached& attached() const { return attached_; }
 
   // The text of the last error that a call returned; empty: none yet.
-  void SetErrorText(const std::string& text) ABSL_LOCKS_EXCLUDED(mu_);
-  std::string error_text() ABSL_LOCKS_EXCLUDED(mu_);
+  void SetErrorText(const std::string& text) PACTRAIN_EXCLUDES(mu_);
+  std::string error_text() PACTRAIN_EXCLUDES(mu_);
 
  private:
   explicit Session(TrainerOptions options);
 
   Error Connect(const std::function<void(const std::string&)>& on_waiting)
-      ABSL_LOCKS_EXCLUDED(mu_);
+      PACTRAIN_EXCLUDES(mu_);
   // Sends what is queued, handles what has come, up to the end of a step or an
   // event that the caller of Connect() must see; then the deadline.
-  Event Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Event Handle(AgentLink::Packet packet) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Event MapRegions(std::vector<Fd> fds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Event Resubmit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Event Pump() PACTRAIN_REQUIRES(mu_);
+  Event Handle(AgentLink::Packet packet) PACTRAIN_REQUIRES(mu_);
+  Event MapRegions(std::vector<Fd> fds) PACTRAIN_REQUIRES(mu_);
+  Event Resubmit() PACTRAIN_REQUIRES(mu_);
   template <typename Message>
-  Event Send(const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Event Send(const Message& message) PACTRAIN_REQUIRES(mu_);
   // A broken socket may still hold the agent's last words.
-  Event LastWords() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Event LastWords() PACTRAIN_REQUIRES(mu_);
 
   const TrainerOptions options_;
   const pid_t owner_;  // The process that attached.
   AgentLink link_;     // Poll() and Wake() without mu_, the rest with it.
   wire::Attached attached_ = {};  // Constant once Attach() has returned.
 
-  base::Mutex mu_;
-  TrainerState state_ ABSL_GUARDED_BY(mu_);
-  Region slot_ ABSL_GUARDED_BY(mu_);
-  Region result_ ABSL_GUARDED_BY(mu_);
-  std::vector<const void*> data_ ABSL_GUARDED_BY(mu_);  // By bucket.
-  uint32_t world_size_ ABSL_GUARDED_BY(mu_) = 1;        // Of the last commit.
-  std::string error_text_ ABSL_GUARDED_BY(mu_);
+  Mutex mu_;
+  TrainerState state_ PACTRAIN_GUARDED_BY(mu_);
+  Region slot_ PACTRAIN_GUARDED_BY(mu_);
+  Region result_ PACTRAIN_GUARDED_BY(mu_);
+  std::vector<const void*> data_ PACTRAIN_GUARDED_BY(mu_);  // By bucket.
+  uint32_t world_size_ PACTRAIN_GUARDED_BY(mu_) = 1;  // Of the last commit.
+  std::string error_text_ PACTRAIN_GUARDED_BY(mu_);
 };
 
 }  // namespace pactrain::trainer
