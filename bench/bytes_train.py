@@ -11,11 +11,12 @@ import json
 import sys
 import time
 
-import pactrain
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+import pactrain
 
 
 def gradient(rank: int, step: int, elements: int) -> torch.Tensor:

@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pactrain
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+import pactrain
 from bench import data, model
 
 AMOUNT = 0.7

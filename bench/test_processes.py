@@ -32,7 +32,10 @@ def test_waiting_for_a_word_ends_when_the_child_does(tmp_path: Path) -> None:
 
 def test_stop_also_ends_a_child_that_ignores_sigterm(tmp_path: Path) -> None:
     script = (
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); signal.pause()"
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('up')\n"
+        "signal.pause()\n"
     )
     children = Children(tmp_path, patience_seconds=0.2)
     child = children.start("stubborn", python(script), {})

@@ -87,19 +87,23 @@ def run_cpp_tests() -> Count:
 
 
 def run_python_tests() -> Count:
-    """pytest over the folders that hold tests, in one process."""
-    folders = [f for f in PYTEST_FOLDERS if any((ROOT / f).glob("**/test_*.py"))]
-    if not folders:
-        return Count()
-    with tempfile.TemporaryDirectory() as folder:
-        xml = Path(folder) / "pytest.xml"
+    """pytest, one process per folder: their modules may have equal names."""
+    total = Count()
+    for folder in PYTEST_FOLDERS:
+        if any((ROOT / folder).glob("**/test_*.py")):
+            total += run_pytest(folder)
+    return total
+
+
+def run_pytest(folder: str) -> Count:
+    with tempfile.TemporaryDirectory() as scratch:
+        xml = Path(scratch) / "pytest.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--durations=5", f"--junitxml={xml}"]
-        status = subprocess.run(
-            command + folders, cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-        ).returncode
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        status = subprocess.run([*command, folder], cwd=ROOT, env=environment).returncode
         count = count_junit(xml) if xml.exists() else Count()
     if status != 0 and count.failed == 0:
-        print(f"pytest ended with status {status}: counted as one failure", flush=True)
+        print(f"pytest {folder} ended with status {status}: counted as one failure", flush=True)
         count += Count(0, 1)
     return count
 

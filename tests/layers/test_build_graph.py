@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from rooms import ALLOWED, LINKS, TEST_ROOMS, room_of
 
 OWN_ROOMS = ("wire", "proto_convert")

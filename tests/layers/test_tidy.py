@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from rooms import ALLOWED, FORBIDDEN_INCLUDES, TEST_ROOMS, room_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
