@@ -1,0 +1,179 @@
+// The coordinator's word: generations, decisions, refusals.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/core/agent_impl.h"
+
+namespace pactrain::agent {
+
+using protocol::Generation;
+
+namespace {
+
+constexpr size_t kMaxGroups = 4096;  // Whose newest generation is remembered.
+
+}  // namespace
+
+GroupState* AgentState::Impl::Running(const protocol::GroupId& group,
+                                      uint64_t generation) {
+  auto it = groups_.find(group);
+  if (it == groups_.end() || it->second->generation().number != generation) {
+    return nullptr;
+  }
+  return it->second.get();
+}
+
+// Everything is said again: the coordinator may be another one.
+void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
+  outbox_.coordinator_connected = true;
+  outbox_.Log("connected to the coordinator");
+  for (const auto& [id, record] : trainers_.all()) {
+    outbox_.ToCoordinator(protocol::TrainerJoined{record.group, record.trainer,
+                                                  record.generation});
+    if (record.vote) outbox_.ToCoordinator(*record.vote);
+  }
+}
+
+void AgentState::Impl::On(const CoordinatorDisconnected& event,
+                          absl::Duration) {
+  outbox_.coordinator_connected = false;
+  coordinator_reason_ = event.reason;
+  outbox_.Warn(absl::StrCat("lost the coordinator: ", event.reason,
+                            "; running generations go on"));
+  for (const auto& [id, record] : trainers_.all()) {
+    if (record.generation != 0) continue;
+    outbox_.ToTrainer(id, MakeWaiting(absl::StrCat(
+                              "waiting for the coordinator: ", event.reason)));
+  }
+}
+
+void AgentState::Impl::On(const protocol::CoordinatorMessage& event,
+                          absl::Duration now) {
+  std::visit([&](const auto& message) { On(message, now); }, event);
+}
+
+// Cluster, term and heartbeat are the shell's.
+void AgentState::Impl::On(const protocol::Welcome&, absl::Duration) {}
+
+std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
+    const Generation& generation, int me) {
+  const protocol::Member& member = generation.members[me];
+  std::vector<GroupState::LocalTrainer> trainers;
+  bool complete = true;
+  for (size_t i = 0; i < member.ranks.size(); ++i) {
+    TrainerRecord* record =
+        trainers_.Find(generation.group, member.ranks[i], member.attach_ids[i]);
+    if (record == nullptr || record->generation != 0) {
+      complete = false;
+      outbox_.ToCoordinator(protocol::TrainerLeft{
+          generation.group, member.ranks[i], member.attach_ids[i],
+          "left before the generation began"});
+      continue;
+    }
+    trainers.push_back({record->id, record->trainer.rank, record->memory, {}});
+    trainers.back().masks.rank = record->trainer.rank;
+  }
+  if (complete) return trainers;
+  for (const auto& trainer : trainers) {
+    FailTrainer(trainer.id, wire::Code::kStepNotApplied,
+                absl::StrCat("generation ", generation.number,
+                             " could not begin: a rank on this node left.\n"
+                             "Start all ranks again."));
+    DropTrainer(trainer.id, "its generation could not begin", absl::Duration());
+    outbox_.effects.emplace_back(CloseTrainer{trainer.id});
+  }
+  return {};
+}
+
+void AgentState::Impl::On(const protocol::StartGeneration& message,
+                          absl::Duration now) {
+  const Generation& generation = message.generation;
+  const absl::Status status = protocol::CheckGeneration(generation);
+  const auto it = std::find_if(
+      generation.members.begin(), generation.members.end(),
+      [&](const protocol::Member& m) { return m.agent == options_.agent; });
+  if (!status.ok() || it == generation.members.end() ||
+      it->incarnation != options_.incarnation || it->site != options_.site) {
+    outbox_.Warn(absl::StrCat(
+        "ignored a generation that is not for this agent: ", status.message()));
+    return;
+  }
+  if (newest_.size() >= kMaxGroups) {
+    std::erase_if(newest_, [&](const auto& entry) {
+      return groups_.count(entry.first) == 0;
+    });
+  }
+  uint64_t& newest = newest_[generation.group];
+  if (generation.number <= newest) return;  // Said again.
+  newest = generation.number;
+  auto old = groups_.find(generation.group);
+  if (old != groups_.end()) {
+    old->second->BeginEnd(
+        protocol::Cause::kMemberLost,
+        absl::StrCat("generation ", generation.number, " follows it"), now);
+    old->second->EndNow();
+    SweepEnded(now);
+  }
+  const int me = static_cast<int>(it - generation.members.begin());
+  std::vector<GroupState::LocalTrainer> trainers = TrainersOf(generation, me);
+  if (trainers.empty()) return;
+  for (const auto& trainer : trainers) {
+    trainers_.Find(trainer.id)->generation = generation.number;
+  }
+  outbox_.Log(absl::StrCat(generation.group.ToString(), ": generation ",
+                           generation.number, " with ", generation.world_size,
+                           " ranks at ", generation.members.size(),
+                           " agents in ", generation.sites.size(),
+                           " sites begins at step ", generation.base_step));
+  for (const protocol::Member& member : generation.members) {
+    incarnations_[member.agent] = member.incarnation;
+  }
+  auto& group = groups_[generation.group];
+  group = std::make_unique<GroupState>(&options_, generation, me,
+                                       std::move(trainers), &outbox_, now);
+  UpdatePeers(now);
+  group->Start(now);
+}
+
+void AgentState::Impl::On(const protocol::GroupWaiting& message,
+                          absl::Duration) {
+  for (const auto& [id, record] : trainers_.all()) {
+    if (record.group == message.group && record.generation == 0) {
+      outbox_.ToTrainer(id, MakeWaiting(message.reason));
+    }
+  }
+}
+
+void AgentState::Impl::On(const protocol::JoinRefused& message,
+                          absl::Duration now) {
+  TrainerRecord* record =
+      trainers_.Find(message.group, message.rank, message.attach_id);
+  if (record == nullptr) return;
+  const TrainerId id = record->id;
+  FailTrainer(id, wire::Code::kRefused,
+              absl::StrCat(message.reason, ".\nCorrect it and start again."));
+  DropTrainer(id, absl::StrCat("was refused: ", message.reason), now);
+  outbox_.effects.emplace_back(CloseTrainer{id});
+}
+
+void AgentState::Impl::On(const protocol::Prepare& message, absl::Duration) {
+  if (GroupState* group = Running(message.group, message.generation)) {
+    group->OnPrepare(message.decision);
+  }
+}
+
+void AgentState::Impl::On(const protocol::Revoke& message, absl::Duration) {
+  if (GroupState* group = Running(message.group, message.generation)) {
+    group->OnRevoke(message.version);
+  }
+}
+
+void AgentState::Impl::On(const protocol::EndGeneration& message,
+                          absl::Duration now) {
+  if (GroupState* group = Running(message.group, message.generation)) {
+    group->BeginEnd(protocol::Cause::kMemberLost, message.reason, now);
+  }
+}
+
+}  // namespace pactrain::agent

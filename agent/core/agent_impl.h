@@ -1,0 +1,88 @@
+// The inside of AgentState: routes events to groups and keeps what they share.
+#ifndef PACTRAIN_AGENT_CORE_AGENT_IMPL_H_
+#define PACTRAIN_AGENT_CORE_AGENT_IMPL_H_
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/core/agent_state.h"
+#include "agent/core/group_state.h"
+#include "agent/core/outbox.h"
+#include "agent/core/trainers.h"
+
+namespace pactrain::agent {
+
+class AgentState::Impl {
+ public:
+  explicit Impl(const Options& options)
+      : options_(options), trainers_(options) {}
+
+  absl::StatusOr<HelloGrant> CheckHello(const wire::Hello& hello) const;
+  Effects Handle(const Event& event, absl::Duration now);
+  std::vector<GroupStatus> Status() const;
+
+ private:
+  // A generation that is over here; answers members that are still at it.
+  struct Ended {
+    std::unique_ptr<GroupState> group;
+    absl::Duration until;
+  };
+
+  // agent_state.cc: trainers and time.
+  void On(const TrainerHello& event, absl::Duration now);
+  void On(const TrainerMessage& event, absl::Duration now);
+  void On(const TrainerGone& event, absl::Duration now);
+  void On(const Tick& event, absl::Duration now);
+  void OnVote(TrainerRecord& record, const wire::Vote& vote);
+  // Ends the trainer's generation, if it has one, and forgets it.
+  void DropTrainer(TrainerId id, const std::string& reason, absl::Duration now);
+  void FailTrainer(TrainerId id, wire::Code code, const std::string& text);
+  void TellLeft(const TrainerRecord& record, const std::string& reason);
+  GroupState* RunningGroupOf(const TrainerRecord& record);
+  void SweepEnded(absl::Duration now);
+
+  // agent_peers.cc
+  void On(const PeerConnected& event, absl::Duration now);
+  void On(const PeerDisconnected& event, absl::Duration now);
+  void On(const PeerControl& event, absl::Duration now);
+  void On(const PeerData& event, absl::Duration now);
+  void UpdatePeers(absl::Duration now);
+  void ForgetPeer(const std::string& agent, absl::Duration now);
+  GroupState* FindGeneration(const protocol::GroupId& group,
+                             const protocol::Digest& generation);
+
+  // agent_coordinator.cc
+  void On(const CoordinatorConnected& event, absl::Duration now);
+  void On(const CoordinatorDisconnected& event, absl::Duration now);
+  void On(const protocol::CoordinatorMessage& event, absl::Duration now);
+  void On(const protocol::Welcome& message, absl::Duration now);
+  void On(const protocol::StartGeneration& message, absl::Duration now);
+  void On(const protocol::GroupWaiting& message, absl::Duration now);
+  void On(const protocol::JoinRefused& message, absl::Duration now);
+  void On(const protocol::Prepare& message, absl::Duration now);
+  void On(const protocol::Revoke& message, absl::Duration now);
+  void On(const protocol::EndGeneration& message, absl::Duration now);
+  // Its trainers here, by rank; empty if one of them is not there.
+  std::vector<GroupState::LocalTrainer> TrainersOf(
+      const protocol::Generation& generation, int me);
+  GroupState* Running(const protocol::GroupId& group, uint64_t generation);
+
+  const Options options_;
+  Outbox outbox_;
+  Trainers trainers_;
+  std::map<protocol::GroupId, std::unique_ptr<GroupState>> groups_;
+  std::deque<Ended> ended_;
+  std::map<protocol::GroupId, uint64_t> newest_;  // Generation seen per group.
+  std::map<protocol::GroupId, GroupStatus> history_;  // Of ended generations.
+  // Of each peer, as the newest StartGeneration named it.
+  std::map<std::string, protocol::Digest> incarnations_;
+  std::vector<SetPeers::Peer> peers_;  // As last told to the shell.
+  std::string coordinator_reason_ = "not reached yet";
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_CORE_AGENT_IMPL_H_

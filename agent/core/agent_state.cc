@@ -1,0 +1,228 @@
+#include "agent/core/agent_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/core/agent_impl.h"
+#include "agent/core/wire_convert.h"
+#include "base/status_macros.h"
+
+namespace pactrain::agent {
+namespace {
+
+constexpr size_t kMaxEnded = 64;     // Generations that still answer.
+constexpr size_t kMaxHistory = 256;  // Groups whose counters are kept.
+
+wire::Code CodeOf(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? wire::Code::kInvalidArgument
+                                         : wire::Code::kRefused;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AgentState>> AgentState::Create(
+    const Options& options) {
+  RETURN_IF_ERROR(options.Check());
+  return std::unique_ptr<AgentState>(new AgentState(options));
+}
+
+AgentState::AgentState(const Options& options)
+    : impl_(std::make_unique<Impl>(options)) {}
+AgentState::~AgentState() = default;
+
+absl::StatusOr<AgentState::HelloGrant> AgentState::CheckHello(
+    const wire::Hello& hello) const {
+  return impl_->CheckHello(hello);
+}
+Effects AgentState::Handle(const Event& event, absl::Duration now) {
+  return impl_->Handle(event, now);
+}
+std::vector<GroupStatus> AgentState::Status() const { return impl_->Status(); }
+
+absl::StatusOr<AgentState::HelloGrant> AgentState::Impl::CheckHello(
+    const wire::Hello& hello) const {
+  ASSIGN_OR_RETURN(TrainerRecord record, trainers_.Check(hello));
+  return HelloGrant{record.bytes, record.region};
+}
+
+Effects AgentState::Impl::Handle(const Event& event, absl::Duration now) {
+  std::visit([&](const auto& e) { On(e, now); }, event);
+  SweepEnded(now);
+  return std::exchange(outbox_.effects, {});
+}
+
+void AgentState::Impl::On(const TrainerHello& event, absl::Duration) {
+  auto record = trainers_.Check(event.hello);
+  absl::Status status = record.status();
+  if (status.ok() && (event.memory.slot.size() != record->bytes ||
+                      event.memory.result.size() != record->bytes)) {
+    status =
+        absl::FailedPreconditionError("no memory was made for the trainer");
+  }
+  if (!status.ok()) {
+    outbox_.Warn(absl::StrCat("refused a trainer: ", status.message()));
+    outbox_.ToTrainer(
+        event.trainer,
+        MakeFailed(
+            kNoStep, CodeOf(status), true,
+            absl::StrCat(status.message(), ".\nCorrect it and attach again.")));
+    outbox_.effects.emplace_back(CloseTrainer{event.trainer});
+    return;
+  }
+  record->id = event.trainer;
+  record->memory = event.memory;
+  outbox_.Log(absl::StrCat("rank ", record->trainer.rank, " of ",
+                           record->group.ToString(), " attached"));
+  if (outbox_.coordinator_connected) {
+    outbox_.ToCoordinator(
+        protocol::TrainerJoined{record->group, record->trainer, 0});
+  } else {
+    outbox_.ToTrainer(event.trainer,
+                      MakeWaiting(absl::StrCat("waiting for the coordinator: ",
+                                               coordinator_reason_)));
+  }
+  trainers_.Add(*std::move(record));
+}
+
+GroupState* AgentState::Impl::RunningGroupOf(const TrainerRecord& record) {
+  if (record.generation == 0) return nullptr;
+  return Running(record.group, record.generation);
+}
+
+void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
+  TrainerRecord* record = trainers_.Find(event.trainer);
+  if (record == nullptr) return;
+  GroupState* group = RunningGroupOf(*record);
+  if (std::holds_alternative<wire::Detach>(event.message)) {
+    DropTrainer(event.trainer, "detached", now);
+    outbox_.effects.emplace_back(CloseTrainer{event.trainer});
+    return;
+  }
+  absl::Status status = group == nullptr
+                            ? absl::InvalidArgumentError(
+                                  "a message about a step came before Attached")
+                            : absl::OkStatus();
+  if (const auto* submit = std::get_if<wire::Submit>(&event.message)) {
+    if (status.ok()) status = group->OnSubmit(event.trainer, *submit, now);
+  } else if (status.ok()) {
+    OnVote(*record, std::get<wire::Vote>(event.message));
+  }
+  if (status.ok()) return;
+  FailTrainer(event.trainer, wire::Code::kInvalidArgument,
+              absl::StrCat(status.message(),
+                           ".\nUse one version of agent and trainer library."));
+  DropTrainer(event.trainer,
+              absl::StrCat("broke the protocol: ", status.message()), now);
+  outbox_.effects.emplace_back(CloseTrainer{event.trainer});
+}
+
+void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote) {
+  protocol::MaskVote out;
+  out.group = record.group;
+  out.generation = record.generation;
+  out.rank = record.trainer.rank;
+  out.layout_digest = FromWire(vote.layout_digest);
+  out.mask_digest = FromWire(vote.mask_digest);
+  out.steps_unchanged = vote.steps_unchanged;
+  out.settle_steps = std::max<uint32_t>(1, vote.settle_steps);
+  out.inside_decision = vote.inside_decision != 0;
+  out.elements = vote.elements;
+  out.kept_elements = std::min(vote.kept_elements, vote.elements);
+  record.vote = out;
+  outbox_.ToCoordinator(out);
+  if (GroupState* group = RunningGroupOf(record)) {
+    group->OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest});
+  }
+}
+
+void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
+  DropTrainer(event.trainer, event.reason, now);
+}
+
+void AgentState::Impl::TellLeft(const TrainerRecord& record,
+                                const std::string& reason) {
+  outbox_.ToCoordinator(protocol::TrainerLeft{
+      record.group, record.trainer.rank, record.trainer.attach_id, reason});
+}
+
+void AgentState::Impl::FailTrainer(TrainerId id, wire::Code code,
+                                   const std::string& text) {
+  outbox_.ToTrainer(id, MakeFailed(kNoStep, code, true, text));
+}
+
+void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
+                                   absl::Duration now) {
+  TrainerRecord* record = trainers_.Find(id);
+  if (record == nullptr) return;
+  outbox_.Log(absl::StrCat("rank ", record->trainer.rank, " of ",
+                           record->group.ToString(), " is gone: ", reason));
+  TellLeft(*record, reason);
+  GroupState* group = RunningGroupOf(*record);
+  const uint32_t rank = record->trainer.rank;
+  if (group != nullptr) {
+    group->DropTrainer(id);
+    group->BeginEnd(protocol::Cause::kMemberLost,
+                    absl::StrCat("rank ", rank, " at agent ", options_.agent,
+                                 " (site ", options_.site, ") ", reason),
+                    now);
+  }
+  trainers_.Remove(id);
+}
+
+void AgentState::Impl::On(const Tick&, absl::Duration now) {
+  for (auto& [id, group] : groups_) group->Tick(now);
+}
+
+// Lets go of the trainers of generations that ended while an event was handled.
+void AgentState::Impl::SweepEnded(absl::Duration now) {
+  bool changed = false;
+  for (auto it = groups_.begin(); it != groups_.end();) {
+    if (!it->second->ended()) {
+      ++it;
+      continue;
+    }
+    const GroupState& group = *it->second;
+    for (const GroupState::LocalTrainer& trainer : group.trainers()) {
+      TrainerRecord* record = trainers_.Find(trainer.id);
+      if (record == nullptr) continue;
+      TellLeft(*record, group.end_reason());
+      trainers_.Remove(trainer.id);
+      outbox_.effects.emplace_back(CloseTrainer{trainer.id});
+    }
+    if (history_.size() < kMaxHistory || history_.count(it->first) > 0) {
+      GroupStatus& status = history_[it->first];
+      status.group = it->first;
+      group.FillStatus(status);
+      status.trainers = 0;
+    }
+    ended_.push_back({std::move(it->second), now + options_.stall_timeout()});
+    it = groups_.erase(it);
+    changed = true;
+  }
+  while (!ended_.empty() &&
+         (ended_.front().until <= now || ended_.size() > kMaxEnded)) {
+    ended_.pop_front();
+    changed = true;
+  }
+  if (changed) UpdatePeers(now);
+}
+
+std::vector<GroupStatus> AgentState::Impl::Status() const {
+  std::map<protocol::GroupId, GroupStatus> statuses = history_;
+  for (const auto& [id, record] : trainers_.all()) {
+    GroupStatus& status = statuses[record.group];
+    status.group = record.group;
+    status.phase = "waiting";
+    ++status.trainers;
+  }
+  for (const auto& [id, group] : groups_) {
+    statuses[id].group = id;
+    group->FillStatus(statuses[id]);
+  }
+  std::vector<GroupStatus> result;
+  for (auto& [id, status] : statuses) result.push_back(std::move(status));
+  return result;
+}
+
+}  // namespace pactrain::agent

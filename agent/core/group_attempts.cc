@@ -1,0 +1,317 @@
+// The life of an attempt: buckets, vote or abort, and what follows.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "agent/core/group_state.h"
+#include "agent/core/wire_convert.h"
+#include "base/check.h"
+#include "protocol/limits.h"
+
+namespace pactrain::agent {
+
+using protocol::Abort;
+using protocol::Cause;
+using protocol::Certificate;
+using protocol::CommitVote;
+
+void GroupState::BeginAttempt(absl::Duration now) {
+  ballot_ = Ballot(names_);
+  exchange_ = StepExchange(&schedule_, &names_, step_, attempt_);
+  own_vote_.reset();
+  own_abort_.reset();
+  last_progress_ = now;
+  OpenBuckets(now);
+  ReplayEarly(now);
+}
+
+// What was held for this attempt is taken, what comes after it still held.
+void GroupState::ReplayEarly(absl::Duration now) {
+  const uint64_t step = step_;
+  const uint16_t attempt = attempt_;
+  early_bytes_ = 0;
+  for (IncomingFrame& frame : std::exchange(early_frames_, {})) {
+    // Counted when they came.
+    const size_t bytes = frame.payload.bytes.size();
+    if (schedule_.SiteOf(frame.member) != schedule_.site()) {
+      counters_.received_bytes -= bytes + protocol::kHeaderBytes;
+      step_received_bytes_ -= bytes + protocol::kHeaderBytes;
+    }
+    OnFrame(std::move(frame), now);
+  }
+  for (size_t m = 0; m < peers_.size(); ++m) {
+    for (auto& control : std::exchange(peers_[m].early, {})) {
+      // A replayed abort may resolve this attempt and begin the next one; what
+      // is left is then taken as if it came now.
+      OnControl(static_cast<int>(m), control, now);
+    }
+  }
+  if (step == step_ && attempt == attempt_) MaybeVote(now);
+}
+
+void GroupState::OpenBuckets(absl::Duration now) {
+  if (ended_ || own_abort_.has_value() || !AllReady()) return;
+  for (const LocalStep::Bucket& bucket : local_.buckets()) {
+    if (bucket.sum == nullptr || exchange_.opened(bucket.context.bucket)) {
+      continue;
+    }
+    protocol::BucketContext context = bucket.context;
+    if (exact_) context.codec = protocol::Codec::kFp32;
+    auto* result = reinterpret_cast<float*>(trainers_[0].memory.result.data() +
+                                            bucket.offset);
+    std::vector<OutgoingFrame> out;
+    std::optional<Problem> problem = exchange_.Open(
+        context, bucket.sum, absl::MakeSpan(result, context.elements), out);
+    SendFrames(std::move(out));
+    if (problem) {
+      AbortAttempt(problem->cause, problem->detail, now);
+      return;
+    }
+  }
+  const int stranger =
+      local_.complete() ? exchange_.HeldBeyond(local_.buckets().size()) : -1;
+  if (stranger >= 0) {
+    AbortAttempt(
+        Cause::kLayout,
+        absl::StrCat(names_[stranger], " has more than the ",
+                     local_.buckets().size(), " buckets of ", names_[me()]),
+        now);
+    return;
+  }
+  MaybeVote(now);
+}
+
+void GroupState::SendFrames(std::vector<OutgoingFrame> frames) {
+  for (OutgoingFrame& frame : frames) {
+    if (schedule_.SiteOf(frame.member) != schedule_.site()) {
+      const size_t bytes = frame.header.bytes + protocol::kHeaderBytes;
+      counters_.sent_bytes += bytes;
+      step_sent_bytes_ += bytes;
+    }
+    const protocol::BucketContext* context =
+        exchange_.ContextOf(frame.header.bucket);
+    outbox_->ToPeer(generation_.members[frame.member].agent, generation_.group,
+                    *context, frame.header, std::move(frame.payload));
+  }
+}
+
+void GroupState::AbortAttempt(Cause cause, const std::string& detail,
+                              absl::Duration now) {
+  if (ended_ || own_abort_.has_value()) return;
+  Abort abort;
+  abort.generation = digest_;
+  abort.model = generation_.group.model;
+  abort.step = step_;
+  abort.attempt = attempt_;
+  abort.cause = cause;
+  abort.detail = detail.substr(0, wire::kTextBytes / 4);
+  abort.voted = own_vote_.has_value();
+  if (own_vote_) abort.vote = *own_vote_;
+  own_abort_ = abort;
+  aborted_at_ = now;
+  Touch(now);
+  PT_CHECK(ballot_.AddAbort(me(), abort));
+  TellAll(abort);
+  Resolve(now);
+}
+
+// Over what every rank is about to use, and over what it is said to be.
+protocol::Digest GroupState::ResultDigest() const {
+  base::DigestBuilder digest;
+  for (const LocalStep::Bucket& bucket : local_.buckets()) {
+    digest.Add(exchange_.ContextOf(bucket.context.bucket)->ComputeDigest());
+    digest.AddRaw(trainers_[0].memory.result.data() + bucket.offset,
+                  bucket.context.elements * 4);
+  }
+  return digest.Build();
+}
+
+void GroupState::MaybeVote(absl::Duration now) {
+  if (ended_ || own_vote_.has_value() || own_abort_.has_value() ||
+      !local_.complete() ||
+      exchange_.done_buckets() != local_.buckets().size()) {
+    return;
+  }
+  CommitVote vote;
+  vote.generation = digest_;
+  vote.model = generation_.group.model;
+  vote.step = step_;
+  vote.attempt = attempt_;
+  vote.result = ResultDigest();
+  vote.parameters = local_.parameters();
+  vote.candidate = switch_.NameCandidate();
+  own_vote_ = vote;
+  PT_CHECK(ballot_.AddVote(me(), vote));
+  last_progress_ = now;
+  TellAll(vote);
+  Resolve(now);
+}
+
+void GroupState::Resolve(absl::Duration now) {
+  if (ended_) return;
+  const Resolution resolution = ballot_.Resolve();
+  switch (resolution.kind) {
+    case Resolution::Kind::kOpen:
+      break;
+    case Resolution::Kind::kCommitted:
+      Commit(resolution.candidate, now);
+      break;
+    case Resolution::Kind::kFailed:
+      FailAttempt(resolution, now);
+      break;
+    case Resolution::Kind::kDisagreed:
+      if (resolution.cause == Cause::kParameters) {
+        BeginEnd(resolution.cause, resolution.detail, now);
+      } else {
+        AbortAttempt(resolution.cause, resolution.detail, now);
+      }
+  }
+  EndIfResolved(now);
+}
+
+void GroupState::Commit(uint64_t candidate, absl::Duration now) {
+  switch_.OnResolved(candidate);
+  past_ = PastAttempt{step_, attempt_, std::nullopt, std::nullopt};
+  past_->certificate =
+      Certificate{digest_,           generation_.group.model,   step_, attempt_,
+                  own_vote_->result, switch_.in_force().version};
+  auto committed = MakeMessage<wire::Committed>(wire::Kind::kCommitted);
+  committed.step = step_;
+  committed.attempt = attempt_;
+  committed.world_size = generation_.world_size;
+  committed.sent_bytes = step_sent_bytes_;
+  committed.received_bytes = step_received_bytes_;
+  committed.next = ToWire(switch_.in_force());
+  TellTrainers(committed);
+  if (candidate != 0) {
+    outbox_->Log(absl::StrFormat("%s: decision %d holds from step %d: %s (%s)",
+                                 generation_.group.ToString(),
+                                 switch_.in_force().version, step_ + 1,
+                                 switch_.in_force().reason,
+                                 protocol::ModeName(switch_.in_force().mode)));
+  }
+  ++counters_.committed_count;
+  if (dense_) ++counters_.dense_steps;
+  committed_step_ = step_;
+  if (open_since_) step_seconds_sum_ += now - *open_since_;
+  NextStep(now);
+}
+
+void GroupState::FailAttempt(const Resolution& resolution, absl::Duration now) {
+  switch_.OnResolved(0);
+  ++counters_.failed_attempts[static_cast<size_t>(resolution.cause)];
+  ++failed_attempts_;
+  if (ending_.has_value()) return;  // Resolve() ends it: nobody committed.
+  outbox_->Log(absl::StrFormat("%s: step %d attempt %d failed (%s): %s",
+                               generation_.group.ToString(), step_, attempt_,
+                               protocol::CauseName(resolution.cause),
+                               resolution.detail));
+  if (resolution.cause == Cause::kDeadline ||
+      resolution.cause == Cause::kLayout ||
+      attempt_ >= protocol::kMaxAttempts) {
+    RefuseStep(resolution, now);
+    return;
+  }
+  past_ = PastAttempt{step_, attempt_, std::nullopt, own_abort_};
+  ++attempt_;
+  if (resolution.cause == Cause::kResultDigest) exact_ = true;
+  if (resolution.cause == Cause::kMask && !dense_) MakeDense(resolution.detail);
+  BeginAttempt(now);
+}
+
+void GroupState::MakeDense(const std::string& reason) {
+  dense_ = true;
+  local_.Reset(switch_.in_force(), attempt_, true);
+  auto resubmit = MakeMessage<wire::Resubmit>(wire::Kind::kResubmit);
+  resubmit.step = step_;
+  resubmit.attempt = attempt_;
+  SetText(reason, resubmit.text);
+  TellTrainers(resubmit);
+}
+
+void GroupState::RefuseStep(const Resolution& resolution, absl::Duration now) {
+  past_ = PastAttempt{step_, attempt_, std::nullopt, own_abort_};
+  ++counters_.refused_steps;
+  const bool layout = resolution.cause == Cause::kLayout;
+  const std::string text = absl::StrFormat(
+      "step %d was applied at no rank (attempt %d of %d, cause: %s): %s.\n%s",
+      step_, attempt_, protocol::kMaxAttempts,
+      protocol::CauseName(resolution.cause), resolution.detail,
+      layout ? "Give all ranks the same model and the same bucket sizes."
+             : "The session goes on: do the batch again, or leave it out.");
+  outbox_->Warn(absl::StrCat(generation_.group.ToString(), ": ", text));
+  const wire::Failed failed =
+      MakeFailed(step_, wire::Code::kStepNotApplied, false, text);
+  TellTrainers(failed);
+  NextStep(now);
+}
+
+void GroupState::NextStep(absl::Duration now) {
+  ++step_;
+  attempt_ = 1;
+  dense_ = false;
+  exact_ = false;
+  open_since_.reset();
+  step_sent_bytes_ = 0;
+  step_received_bytes_ = 0;
+  local_.Reset(switch_.in_force(), 1, false);
+  BeginAttempt(now);
+  if (ending_) AbortAttempt(ending_->cause, ending_->detail, now);
+}
+
+void GroupState::BeginEnd(Cause cause, const std::string& reason,
+                          absl::Duration now) {
+  if (ended_) return;
+  if (!ending_) {
+    ending_ = Problem{cause, reason};
+    ending_since_ = now;
+  }
+  AbortAttempt(ending_->cause, ending_->detail, now);
+  EndIfResolved(now);
+}
+
+void GroupState::EndIfResolved(absl::Duration now) {
+  if (!ending_ || ended_) return;
+  const Resolution::Kind kind = ballot_.Resolve().kind;
+  // Without this member's vote, or with a refusal, nobody can have committed.
+  if (!own_vote_ || ballot_.HasRefusal() || kind == Resolution::Kind::kFailed ||
+      kind == Resolution::Kind::kDisagreed) {
+    End(true);
+  } else if (now - ending_since_ >= options_->resolution_timeout()) {
+    End(false);
+  }
+}
+
+void GroupState::EndNow() {
+  if (!ended_) End(false);
+}
+
+void GroupState::End(bool outcome_known) {
+  ended_ = true;
+  ++counters_.ended_generations;
+  const bool resync = !outcome_known || ending_->cause == Cause::kParameters;
+  end_reason_ =
+      absl::StrFormat("generation %d ended (%s): %s", generation_.number,
+                      protocol::CauseName(ending_->cause), ending_->detail);
+  const std::string text = absl::StrCat(
+      local_.opened()
+          ? absl::StrCat("step ", step_,
+                         outcome_known ? " was applied at no rank: "
+                                       : " may have been applied elsewhere: ")
+          : "",
+      end_reason_, ".\n",
+      resync ? "Load the last checkpoint at all ranks and start them again."
+             : "Start all ranks again from the last checkpoint.");
+  outbox_->Warn(absl::StrCat(generation_.group.ToString(), ": ", text));
+  const wire::Failed failed = MakeFailed(
+      local_.opened() ? step_ : kNoStep,
+      resync ? wire::Code::kResyncRequired : wire::Code::kStepNotApplied, true,
+      text);
+  TellTrainers(failed);
+  // Nothing of an ended generation is written or sent any more.
+  exchange_ = StepExchange(&schedule_, &names_, step_, attempt_);
+  early_frames_.clear();
+}
+
+}  // namespace pactrain::agent

@@ -1,0 +1,193 @@
+// Trainers and decisions; the rest is in group_peers, group_attempts,
+// group_tick.
+#include "agent/core/group_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "agent/core/wire_convert.h"
+
+namespace pactrain::agent {
+namespace {
+
+std::vector<std::string> NamesOf(const protocol::Generation& generation) {
+  std::vector<std::string> names;
+  for (const protocol::Member& member : generation.members) {
+    names.push_back(
+        absl::StrCat("agent ", member.agent, " (site ", member.site, ")"));
+  }
+  return names;
+}
+
+std::vector<LocalStep::Member> SlotsOf(
+    const std::vector<GroupState::LocalTrainer>& trainers) {
+  std::vector<LocalStep::Member> members;
+  for (const auto& trainer : trainers) {
+    members.push_back({trainer.rank, trainer.memory.slot});
+  }
+  return members;
+}
+
+}  // namespace
+
+GroupState::GroupState(const Options* options, protocol::Generation generation,
+                       int me, std::vector<LocalTrainer> trainers,
+                       Outbox* outbox, absl::Duration now)
+    : options_(options),
+      generation_(std::move(generation)),
+      digest_(generation_.ComputeDigest()),
+      schedule_(generation_, me),
+      names_(NamesOf(generation_)),
+      trainers_(std::move(trainers)),
+      outbox_(outbox),
+      peers_(generation_.members.size()),
+      switch_(generation_.decision),
+      step_(generation_.base_step),
+      local_(SlotsOf(trainers_), digest_, generation_.group.model),
+      exchange_(&schedule_, &names_, step_, attempt_),
+      ballot_(names_),
+      last_progress_(now),
+      last_repeat_(now),
+      last_waiting_(now),
+      last_report_(now) {
+  for (Peer& peer : peers_) peer.down_since = now;
+  local_.Reset(switch_.in_force(), 1, false);
+}
+
+void GroupState::Start(absl::Duration now) {
+  for (const LocalTrainer& trainer : trainers_) Attach(trainer);
+  for (size_t m = 0; m < peers_.size(); ++m) {
+    const int member = static_cast<int>(m);
+    if (member != me() &&
+        outbox_->links.IsConnected(generation_.members[m].agent)) {
+      OnPeerConnected(member);
+    }
+  }
+  last_progress_ = now;
+}
+
+void GroupState::Attach(const LocalTrainer& trainer) {
+  auto attached = MakeMessage<wire::Attached>(wire::Kind::kAttached);
+  attached.world_size = generation_.world_size;
+  attached.member = static_cast<uint32_t>(me());
+  attached.generation = generation_.number;
+  attached.base_step = generation_.base_step;
+  attached.slot_bytes = trainer.memory.slot.size();
+  attached.result_bytes = trainer.memory.result.size();
+  attached.step_deadline_ms =
+      static_cast<uint64_t>(absl::ToInt64Milliseconds(options_->step_deadline));
+  attached.decision = ToWire(switch_.in_force());
+  SetText(options_->agent, attached.agent);
+  SetText(options_->site, attached.site);
+  outbox_->ToTrainer(trainer.id, attached);
+}
+
+int GroupState::MemberOf(const std::string& agent) const {
+  for (size_t m = 0; m < generation_.members.size(); ++m) {
+    if (generation_.members[m].agent == agent) return static_cast<int>(m);
+  }
+  return -1;
+}
+
+int GroupState::TrainerIndex(TrainerId trainer) const {
+  for (size_t i = 0; i < trainers_.size(); ++i) {
+    if (trainers_[i].id == trainer) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+void GroupState::DropTrainer(TrainerId trainer) {
+  const int index = TrainerIndex(trainer);
+  if (index >= 0) trainers_[index].gone = true;
+}
+
+void GroupState::TellTrainers(const decltype(SendTrainer::message)& message) {
+  for (const LocalTrainer& trainer : trainers_) {
+    if (!trainer.gone) outbox_->ToTrainer(trainer.id, message);
+  }
+}
+
+void GroupState::Touch(absl::Duration now) {
+  if (open_since_.has_value()) return;
+  open_since_ = now;
+  last_progress_ = now;
+}
+
+absl::Status GroupState::OnSubmit(TrainerId trainer, const wire::Submit& submit,
+                                  absl::Duration now) {
+  if (ended_) return absl::OkStatus();
+  // Sent before the trainer knew that the step was refused or is made dense.
+  if (submit.step < step_) return absl::OkStatus();
+  if (submit.step == step_ && submit.attempt < local_.attempt()) {
+    return absl::OkStatus();
+  }
+  if (submit.step > step_ || submit.attempt > local_.attempt()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "Submit names step %d attempt %d; open is step %d attempt %d",
+        submit.step, submit.attempt, step_, local_.attempt()));
+  }
+  auto problem = local_.Add(TrainerIndex(trainer), submit);
+  if (!problem.ok()) return problem.status();
+  Touch(now);
+  last_progress_ = now;
+  if (*problem && (*problem)->cause == protocol::Cause::kParameters) {
+    BeginEnd((*problem)->cause, (*problem)->detail, now);
+  } else if (*problem) {
+    AbortAttempt((*problem)->cause, (*problem)->detail, now);
+  }
+  OpenBuckets(now);
+  return absl::OkStatus();
+}
+
+std::vector<MaskState> GroupState::Masks() const {
+  std::vector<MaskState> masks;
+  for (const LocalTrainer& trainer : trainers_) masks.push_back(trainer.masks);
+  return masks;
+}
+
+void GroupState::OnMasks(TrainerId trainer, const MaskState& masks) {
+  const int index = TrainerIndex(trainer);
+  if (index < 0) return;
+  trainers_[index].masks = masks;
+  const uint64_t candidate = switch_.candidate();
+  const std::string reason = switch_.OnMasks(Masks());
+  if (reason.empty()) return;
+  outbox_->Log(absl::StrCat(generation_.group.ToString(),
+                            ": withdrew decision ", candidate, ": ", reason));
+  outbox_->ToCoordinator(protocol::PrepareAnswer{
+      generation_.group, generation_.number, candidate, false, reason});
+}
+
+void GroupState::OnPrepare(const protocol::Decision& decision) {
+  const std::string reason = switch_.Prepare(decision, Masks());
+  if (!reason.empty()) {
+    outbox_->Log(absl::StrCat(generation_.group.ToString(),
+                              ": refused decision ", decision.version, ": ",
+                              reason));
+  }
+  outbox_->ToCoordinator(
+      protocol::PrepareAnswer{generation_.group, generation_.number,
+                              decision.version, reason.empty(), reason});
+}
+
+void GroupState::FillStatus(GroupStatus& status) const {
+  status.generation = ended_ ? 0 : generation_.number;
+  status.phase = ended_ ? "ended" : "running";
+  status.trainers = static_cast<int>(trainers_.size());
+  status.next_step = step_;
+  status.decision = switch_.in_force();
+  status.candidate = switch_.candidate();
+  status.committed_count += counters_.committed_count;
+  for (size_t cause = 0; cause < kCauses; ++cause) {
+    status.failed_attempts[cause] += counters_.failed_attempts[cause];
+  }
+  status.refused_steps += counters_.refused_steps;
+  status.ended_generations += counters_.ended_generations;
+  status.dense_steps += counters_.dense_steps;
+  status.sent_bytes += counters_.sent_bytes;
+  status.received_bytes += counters_.received_bytes;
+}
+
+}  // namespace pactrain::agent

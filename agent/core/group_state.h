@@ -1,0 +1,212 @@
+// One generation of a group at one agent: its steps, attempts and decisions.
+//
+// Rules (architecture: "Commit", "A failed attempt"):
+//   - A vote and an abort of an attempt never change once said, and no vote
+//   follows
+//     an own abort. Both are said again until the attempt is resolved.
+//   - One who has moved on answers an old vote or abort with its certificate,
+//   or
+//     with its own abort of that attempt; members are never further apart.
+//   - An attempt fails only by the aborts of all members; the worst cause of
+//   all
+//     decides between a retry, DENSE, a refused step and the end.
+//   - Once this generation ends here, nothing is contributed to it ever again.
+//
+// Pure; writes the result region while handling an event. Thread-compatible.
+#ifndef PACTRAIN_AGENT_CORE_GROUP_STATE_H_
+#define PACTRAIN_AGENT_CORE_GROUP_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "agent/core/ballot.h"
+#include "agent/core/decision_switch.h"
+#include "agent/core/events.h"
+#include "agent/core/local_step.h"
+#include "agent/core/options.h"
+#include "agent/core/outbox.h"
+#include "agent/core/status.h"
+#include "agent/core/step_exchange.h"
+#include "agent/exchange/schedule.h"
+#include "protocol/control.h"
+
+namespace pactrain::agent {
+
+// How the last attempt before the open one was resolved: what a member that
+// missed it is answered with.
+struct PastAttempt {
+  uint64_t step = 0;
+  uint16_t attempt = 0;
+  std::optional<protocol::Certificate> certificate;  // It was committed,
+  std::optional<protocol::Abort> abort;              // or this was our abort.
+};
+
+class GroupState {
+ public:
+  struct LocalTrainer {
+    TrainerId id = 0;
+    uint32_t rank = 0;
+    TrainerMemory memory;
+    MaskState masks;
+    bool gone = false;  // Nothing is told to it, its slot is not read.
+  };
+  // `trainers`: those of member `me`, by rank. `options` and `outbox` outlive
+  // this.
+  GroupState(const Options* options, protocol::Generation generation, int me,
+             std::vector<LocalTrainer> trainers, Outbox* outbox,
+             absl::Duration now);
+
+  // Tells the trainers and the connected peers that the generation is here.
+  void Start(absl::Duration now);
+
+  // InvalidArgument: the trainer breaks the protocol and is to be dropped.
+  absl::Status OnSubmit(TrainerId trainer, const wire::Submit& submit,
+                        absl::Duration now);
+  // The trainer can no longer take part; BeginEnd() is to follow.
+  void DropTrainer(TrainerId trainer);
+  void OnMasks(TrainerId trainer, const MaskState& masks);
+
+  void OnPeerConnected(int member);
+  void OnPeerDisconnected(int member, bool damaged, const std::string& reason,
+                          absl::Duration now);
+  void OnControl(int member, const protocol::GroupControl& control,
+                 absl::Duration now);
+  void OnFrame(IncomingFrame frame, absl::Duration now);
+
+  void OnPrepare(const protocol::Decision& decision);
+  void OnRevoke(uint64_t version) { switch_.Revoke(version); }
+  // Nobody can go on in this generation: ends it, after an open vote is
+  // resolved.
+  void BeginEnd(protocol::Cause cause, const std::string& reason,
+                absl::Duration now);
+  void EndNow();  // Whatever is open. REQUIRES: BeginEnd() was called.
+
+  void Tick(absl::Duration now);
+
+  // Ended: all trainers have been told; it only answers other members still,
+  // and touches no memory of trainers.
+  bool ended() const { return ended_; }
+  const std::string& end_reason() const { return end_reason_; }
+
+  const protocol::Generation& generation() const { return generation_; }
+  const protocol::Digest& digest() const { return digest_; }
+  const std::vector<LocalTrainer>& trainers() const { return trainers_; }
+  int me() const { return schedule_.me(); }
+  int MemberOf(const std::string& agent) const;  // -1: none.
+  // Adds its counters and says what is open.
+  void FillStatus(GroupStatus& status) const;
+
+ private:
+  struct Peer {
+    bool connected = false;
+    bool ready = false;  // Told so on this connection.
+    bool ever_ready = false;
+    absl::Duration down_since;
+    std::vector<protocol::GroupControl> early;  // About what comes next.
+  };
+  enum class When { kPast, kNow, kNext, kOther };
+
+  // group_state.cc
+  int TrainerIndex(TrainerId trainer) const;
+  std::vector<MaskState> Masks() const;
+  void TellTrainers(const decltype(SendTrainer::message)& message);
+  void Attach(const LocalTrainer& trainer);
+  void Touch(absl::Duration now);  // The step is open from now on.
+
+  // group_peers.cc
+  When Classify(uint64_t step, uint16_t attempt) const;
+  void OnReady(int member, const protocol::Ready& ready, absl::Duration now);
+  void OnVote(int member, const protocol::GroupControl& control,
+              absl::Duration now);
+  void OnAbort(int member, const protocol::GroupControl& control,
+               absl::Duration now);
+  void OnCertificate(const protocol::Certificate& certificate,
+                     absl::Duration now);
+  void HoldControl(int member, const protocol::GroupControl& control);
+  void AnswerEnded(int member, const protocol::GroupControl& control);
+  void AnswerPast(int member, uint64_t step, uint16_t attempt);
+  bool AllReady() const;
+  size_t HoldLimit() const;
+  void Tell(int member,
+            decltype(protocol::GroupControl::body) body);  // If connected.
+  void TellAll(const decltype(protocol::GroupControl::body)& body);
+  void RepeatOwnWord(int member);
+
+  // group_attempts.cc
+  void BeginAttempt(absl::Duration now);
+  void ReplayEarly(absl::Duration now);
+  void OpenBuckets(absl::Duration now);
+  void SendFrames(std::vector<OutgoingFrame> frames);
+  void AbortAttempt(protocol::Cause cause, const std::string& detail,
+                    absl::Duration now);
+  void MaybeVote(absl::Duration now);
+  protocol::Digest ResultDigest() const;
+  void Resolve(absl::Duration now);
+  void Commit(uint64_t candidate, absl::Duration now);
+  void FailAttempt(const Resolution& resolution, absl::Duration now);
+  void MakeDense(const std::string& reason);
+  void RefuseStep(const Resolution& resolution, absl::Duration now);
+  void NextStep(absl::Duration now);
+  void EndIfResolved(absl::Duration now);
+  void End(bool outcome_known);
+
+  // group_tick.cc
+  void CheckPeers(absl::Duration now);
+  void CheckProgress(absl::Duration now);
+  absl::Duration StallTimeout() const;
+  void Report(absl::Duration now);
+
+  const Options* const options_;
+  const protocol::Generation generation_;
+  const protocol::Digest digest_;
+  const Schedule schedule_;
+  const std::vector<std::string> names_;  // Of the members.
+  std::vector<LocalTrainer> trainers_;
+  Outbox* const outbox_;
+  std::vector<Peer> peers_;  // By member; own entry unused.
+  DecisionSwitch switch_;
+
+  // The open attempt.
+  uint64_t step_;
+  uint16_t attempt_ = 1;
+  bool dense_ = false;  // Of this step from some attempt on.
+  bool exact_ = false;  // fp32, because results differed.
+  LocalStep local_;
+  StepExchange exchange_;
+  Ballot ballot_;
+  std::optional<protocol::CommitVote> own_vote_;
+  std::optional<protocol::Abort> own_abort_;
+  std::optional<absl::Duration> open_since_;  // Set: something of it was heard.
+  absl::Duration last_progress_;
+  absl::Duration aborted_at_;
+
+  // What came for the next attempt or step, and how much of it.
+  std::vector<IncomingFrame> early_frames_;
+  size_t early_bytes_ = 0;
+
+  std::optional<PastAttempt> past_;
+  std::optional<Problem> ending_;  // Why the generation is about to end.
+  absl::Duration ending_since_;
+  bool ended_ = false;
+  std::string end_reason_;
+
+  // Telemetry.
+  GroupStatus counters_;
+  uint64_t step_sent_bytes_ = 0;  // Of the open step, to other sites.
+  uint64_t step_received_bytes_ = 0;
+  absl::Duration last_repeat_;
+  absl::Duration last_waiting_;
+  absl::Duration last_report_;
+  absl::Duration step_seconds_sum_;
+  uint64_t committed_step_ = 0;
+  uint64_t reported_count_ = 0;
+  uint64_t failed_attempts_ = 0;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_CORE_GROUP_STATE_H_

@@ -1,0 +1,121 @@
+// What time brings: repeats, stalls, deadlines, reports.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "agent/core/group_state.h"
+#include "agent/core/wire_convert.h"
+#include "protocol/limits.h"
+
+namespace pactrain::agent {
+
+using protocol::Cause;
+
+namespace {
+
+constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
+
+}  // namespace
+
+void GroupState::Tick(absl::Duration now) {
+  if (ended_) return;
+  if (now - last_repeat_ >= options_->resolution_timeout() / 5) {
+    last_repeat_ = now;
+    for (size_t m = 0; m < peers_.size(); ++m) {
+      if (static_cast<int>(m) == me()) continue;
+      if (!peers_[m].ready) {
+        Tell(static_cast<int>(m),
+             protocol::Ready{digest_, generation_.group.model, false});
+      }
+      RepeatOwnWord(static_cast<int>(m));
+    }
+  }
+  CheckPeers(now);
+  CheckProgress(now);
+  EndIfResolved(now);
+  Report(now);
+}
+
+// Only while a step is open: between steps a broken network harms nobody.
+void GroupState::CheckPeers(absl::Duration now) {
+  if (!open_since_ || ended_) return;
+  for (size_t m = 0; m < peers_.size(); ++m) {
+    const Peer& peer = peers_[m];
+    if (static_cast<int>(m) == me() || peer.ready) continue;
+    const absl::Duration since = std::max(*open_since_, peer.down_since);
+    const absl::Duration limit = peer.ever_ready
+                                     ? options_->resolution_timeout()
+                                     : options_->stall_timeout();
+    if (now - since < limit) continue;
+    BeginEnd(
+        Cause::kMemberLost,
+        absl::StrFormat("%s could not be reached from %s for %s", names_[m],
+                        names_[me()], absl::FormatDuration(limit)),
+        now);
+    return;
+  }
+}
+
+// All attempts together, with the time to resolve the last one, last one step
+// deadline.
+absl::Duration GroupState::StallTimeout() const {
+  const absl::Duration stall = options_->stall_timeout();
+  if (attempt_ < protocol::kMaxAttempts) return stall;
+  return options_->step_deadline - (protocol::kMaxAttempts - 1) * stall -
+         options_->resolution_timeout();
+}
+
+void GroupState::CheckProgress(absl::Duration now) {
+  if (!open_since_ || ended_) return;
+  const absl::Duration idle = now - last_progress_;
+  if (own_abort_) {
+    if (now - aborted_at_ < options_->resolution_timeout()) return;
+    BeginEnd(Cause::kMemberLost,
+             absl::StrCat("no answer to an abort (",
+                          protocol::CauseName(own_abort_->cause), ") from ",
+                          ballot_.MissingAborts()),
+             now);
+  } else if (local_.complete()) {
+    if (idle < StallTimeout() || !AllReady()) return;
+    AbortAttempt(
+        Cause::kStall,
+        own_vote_ ? absl::StrCat("no vote from ", ballot_.MissingVotes()) : "",
+        now);
+  } else if (local_.opened() &&
+             idle >= options_->step_deadline - options_->resolution_timeout()) {
+    AbortAttempt(Cause::kDeadline,
+                 absl::StrFormat("%s for %s", local_.MissingText(),
+                                 absl::FormatDuration(idle)),
+                 now);
+  }
+  // The trainers' own watchdog counts from the last word they had.
+  if (last_progress_ > last_waiting_ &&
+      now - last_waiting_ >= options_->resolution_timeout() && !ended_ &&
+      open_since_) {
+    last_waiting_ = now;
+    const wire::Waiting waiting = MakeWaiting(
+        absl::StrFormat("step %d attempt %d is under way", step_, attempt_));
+    TellTrainers(waiting);
+  }
+}
+
+void GroupState::Report(absl::Duration now) {
+  if (ended_ || now - last_report_ < kReportInterval) return;
+  const uint64_t count = counters_.committed_count - reported_count_;
+  last_report_ = now;
+  protocol::StepReport report;
+  report.group = generation_.group;
+  report.generation = generation_.number;
+  report.committed_step = committed_step_;
+  report.committed_count = counters_.committed_count;
+  report.decision_version = switch_.in_force().version;
+  report.failed_attempts = failed_attempts_;
+  if (count > 0) {
+    report.step_seconds = absl::ToDoubleSeconds(step_seconds_sum_) / count;
+  }
+  reported_count_ = counters_.committed_count;
+  step_seconds_sum_ = absl::ZeroDuration();
+  outbox_->ToCoordinator(std::move(report));
+}
+
+}  // namespace pactrain::agent

@@ -1,0 +1,216 @@
+#include "agent/core/local_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "agent/core/wire_convert.h"
+#include "agent/exchange/combine.h"
+#include "base/status_macros.h"
+#include "protocol/limits.h"
+
+namespace pactrain::agent {
+
+using protocol::BucketContext;
+using protocol::Cause;
+using protocol::Codec;
+using protocol::Mode;
+using protocol::Op;
+
+Cause Difference(const BucketContext& a, const BucketContext& b) {
+  if (a == b) return Cause::kNone;
+  if (a.bucket_layout != b.bucket_layout || a.op != b.op ||
+      a.dtype != b.dtype || a.bucket != b.bucket ||
+      a.decision_version != b.decision_version) {
+    return Cause::kLayout;
+  }
+  // One model, one layout: what differs is what the masks left of it.
+  const bool masked = a.mode != Mode::kFull || b.mode != Mode::kFull;
+  return masked ? Cause::kMask : Cause::kLayout;
+}
+
+std::string Describe(const BucketContext& c) {
+  std::string text = absl::StrFormat(
+      "%d elements of layout %s (%s, %s %s%s", c.elements,
+      c.bucket_layout.Short(), c.dtype, protocol::ModeName(c.mode),
+      protocol::CodecName(c.codec), c.op == Op::kXor ? ", broadcast" : "");
+  if (!c.mask_digest.empty()) {
+    absl::StrAppend(&text, ", mask set ", c.mask_digest.Short());
+  }
+  return absl::StrCat(text, ", decision ", c.decision_version, ")");
+}
+
+LocalStep::LocalStep(std::vector<Member> members,
+                     const protocol::Digest& generation, uint16_t model)
+    : members_(std::move(members)), generation_(generation), model_(model) {}
+
+void LocalStep::Reset(const protocol::Decision& decision, uint16_t attempt,
+                      bool dense) {
+  decision_ = decision;
+  attempt_ = attempt;
+  dense_ = dense;
+  buckets_.clear();
+  next_bucket_.assign(members_.size(), 0);
+  finished_.assign(members_.size(), false);
+  parameters_ = {};
+  parameters_rank_.reset();
+}
+
+bool LocalStep::complete() const {
+  return std::find(finished_.begin(), finished_.end(), false) ==
+         finished_.end();
+}
+
+bool LocalStep::Expects(uint32_t index) const {
+  return index < buckets_.size() || buckets_.empty() || !buckets_.back().last;
+}
+
+std::string LocalStep::MissingText() const {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!finished_[i]) {
+      return absl::StrFormat("rank %d has not submitted bucket %d",
+                             members_[i].rank, next_bucket_[i]);
+    }
+  }
+  return "";
+}
+
+absl::Status LocalStep::Check(int index, const wire::Submit& s) const {
+  const auto refuse = [&](absl::string_view field, uint64_t got,
+                          absl::string_view want) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "Submit of rank %d, step %d, bucket %d: %s is %d, want %s",
+        members_[index].rank, s.step, s.bucket, field, got, want));
+  };
+  const uint64_t slot = members_[index].slot.size();
+  if (finished_[index] || s.bucket != next_bucket_[index] ||
+      s.bucket >= static_cast<uint32_t>(protocol::kMaxBuckets)) {
+    return refuse("bucket", s.bucket, absl::StrCat(next_bucket_[index]));
+  }
+  if (s.offset % wire::kSlotAlign != 0 || s.offset > slot) {
+    return refuse("offset", s.offset, "a multiple of 64 in the slot");
+  }
+  if (s.elements > (slot - s.offset) / 4) {
+    return refuse("elements", s.elements,
+                  absl::StrCat("at most ", (slot - s.offset) / 4));
+  }
+  if (s.op < 1 || s.op > 2) return refuse("op", s.op, "1 or 2");
+  if (s.dtype < 1 || s.dtype > 2) return refuse("dtype", s.dtype, "1 or 2");
+  const bool compacted = s.mode == static_cast<uint8_t>(Mode::kCompacted);
+  if (!compacted && s.mode != static_cast<uint8_t>(Mode::kFull)) {
+    return refuse("mode", s.mode, "1 or 2");
+  }
+  if (s.decision_version != decision_.version) {
+    return refuse("decision_version", s.decision_version,
+                  absl::StrCat(decision_.version));
+  }
+  if ((s.dense != 0) != dense_) {
+    return refuse("dense", s.dense, dense_ ? "1" : "0");
+  }
+  if (compacted && (dense_ || decision_.mode != Mode::kCompacted ||
+                    FromWire(s.mask_digest) != decision_.mask_digest)) {
+    return refuse("mode", s.mode, "1, or the mask set of the decision");
+  }
+  return absl::OkStatus();
+}
+
+BucketContext LocalStep::ContextOf(const wire::Submit& s) const {
+  BucketContext c;
+  c.generation = generation_;
+  c.model = model_;
+  c.bucket = s.bucket;
+  c.elements = s.elements;
+  c.bucket_layout = FromWire(s.bucket_layout);
+  c.decision_version = s.decision_version;
+  c.mode = static_cast<Mode>(s.mode);
+  c.dense = dense_;
+  c.op = static_cast<Op>(s.op);
+  c.codec = dense_ || c.op == Op::kXor ? Codec::kFp32 : decision_.codec;
+  if (c.mode == Mode::kCompacted) c.mask_digest = FromWire(s.mask_digest);
+  c.dtype = s.dtype == 1 ? "float32" : "bfloat16";
+  return c;
+}
+
+std::optional<Problem> LocalStep::Compare(const Bucket& bucket, uint32_t rank,
+                                          const wire::Submit& submit) const {
+  const BucketContext context = ContextOf(submit);
+  Cause cause = Difference(bucket.context, context);
+  if (cause == Cause::kNone &&
+      (bucket.last != (submit.last != 0) || bucket.offset != submit.offset)) {
+    cause = Cause::kLayout;
+  }
+  if (cause == Cause::kNone) return std::nullopt;
+  const auto end = [](bool last) { return last ? " and no more buckets" : ""; };
+  return Problem{
+      cause, absl::StrFormat("bucket %d: rank %d has %s%s, rank %d has %s%s",
+                             submit.bucket, bucket.first_rank,
+                             Describe(bucket.context), end(bucket.last), rank,
+                             Describe(context), end(submit.last != 0))};
+}
+
+std::optional<Problem> LocalStep::AddParameters(
+    uint32_t rank, const protocol::Digest& digest) {
+  if (!parameters_rank_.has_value()) {
+    parameters_rank_ = rank;
+    parameters_ = digest;
+  }
+  if (digest == parameters_) return std::nullopt;
+  return Problem{
+      Cause::kParameters,
+      absl::StrFormat("parameters differ: %s at rank %d, %s at rank %d",
+                      parameters_.Short(), *parameters_rank_, digest.Short(),
+                      rank)};
+}
+
+absl::StatusOr<std::optional<Problem>> LocalStep::Add(
+    int index, const wire::Submit& submit) {
+  RETURN_IF_ERROR(Check(index, submit));
+  const uint32_t rank = members_[index].rank;
+  ++next_bucket_[index];
+  finished_[index] = submit.last != 0;
+  std::optional<Problem> problem;
+  if (!Expects(submit.bucket)) {
+    problem = {Cause::kLayout,
+               absl::StrFormat("rank %d has bucket %d, rank %d has only %d",
+                               rank, submit.bucket, buckets_.back().first_rank,
+                               buckets_.size())};
+    return problem;
+  }
+  if (submit.bucket == buckets_.size()) {
+    Bucket bucket;
+    bucket.context = ContextOf(submit);
+    bucket.offset = submit.offset;
+    bucket.last = submit.last != 0;
+    bucket.first_rank = rank;
+    buckets_.push_back(std::move(bucket));
+  }
+  Bucket& bucket = buckets_[submit.bucket];
+  ++bucket.submitted;
+  problem = Compare(bucket, rank, submit);
+  if (!problem && submit.violation != 0) {
+    problem = {Cause::kMask, GetText(submit.violation_text)};
+  }
+  if (!problem && submit.last != 0) {
+    problem = AddParameters(rank, FromWire(submit.parameters));
+  }
+  if (problem) bucket.broken = true;
+  if (!bucket.broken && bucket.submitted == static_cast<int>(members_.size())) {
+    Sum(bucket);
+  }
+  return problem;
+}
+
+void LocalStep::Sum(Bucket& bucket) const {
+  std::vector<const float*> terms;
+  for (const Member& member : members_) {
+    terms.push_back(
+        reinterpret_cast<const float*>(member.slot.data() + bucket.offset));
+  }
+  const uint64_t elements = bucket.context.elements;
+  auto sum = std::make_shared_for_overwrite<float[]>(elements);
+  Combine(bucket.context.op, terms, elements, sum.get());
+  bucket.sum = std::move(sum);
+}
+
+}  // namespace pactrain::agent

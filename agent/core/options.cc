@@ -1,0 +1,28 @@
+#include "agent/core/options.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "protocol/types.h"
+
+namespace pactrain::agent {
+
+absl::Status Options::Check() const {
+  RETURN_IF_ERROR(protocol::CheckName("agent", agent));
+  RETURN_IF_ERROR(protocol::CheckName("site", site));
+  if (incarnation.empty()) {
+    return absl::InvalidArgumentError("incarnation: may not be zero");
+  }
+  if (step_deadline < absl::Milliseconds(100) ||
+      step_deadline > absl::Hours(24)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step_deadline: ", absl::FormatDuration(step_deadline),
+                     "; allowed are 100ms to 24h"));
+  }
+  if (max_trainers < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_trainers: ", max_trainers, "; want at least 1"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pactrain::agent

@@ -1,0 +1,80 @@
+#include "agent/core/step_exchange.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace pactrain::agent {
+
+using protocol::BucketContext;
+using protocol::Cause;
+
+StepExchange::StepExchange(const Schedule* schedule,
+                           const std::vector<std::string>* names, uint64_t step,
+                           uint16_t attempt)
+    : schedule_(schedule), names_(names), step_(step), attempt_(attempt) {}
+
+const BucketContext* StepExchange::ContextOf(uint32_t bucket) const {
+  auto it = exchanges_.find(bucket);
+  return it == exchanges_.end() ? nullptr : &it->second.context();
+}
+
+int StepExchange::HeldBeyond(uint32_t buckets) const {
+  auto it = held_.lower_bound(buckets);
+  return it == held_.end() ? -1 : it->second.front().member;
+}
+
+std::optional<Problem> StepExchange::Open(const BucketContext& context,
+                                          std::shared_ptr<const float[]> local,
+                                          absl::Span<float> result,
+                                          std::vector<OutgoingFrame>& out) {
+  BucketExchange::Options options;
+  options.schedule = schedule_;
+  options.context = context;
+  options.step = step_;
+  options.attempt = attempt_;
+  options.local = std::move(local);
+  options.result = result;
+  BucketExchange& exchange =
+      exchanges_.try_emplace(context.bucket, options).first->second;
+  exchange.Start(out);
+  if (exchange.done()) ++done_buckets_;
+  auto node = held_.extract(context.bucket);
+  if (node.empty()) return std::nullopt;
+  std::optional<Problem> problem;
+  for (const IncomingFrame& frame : node.mapped()) {
+    held_bytes_ -= frame.payload.bytes.size();
+    if (!problem) problem = Deliver(exchange, frame, out);
+  }
+  return problem;
+}
+
+std::optional<Problem> StepExchange::Receive(IncomingFrame frame,
+                                             std::vector<OutgoingFrame>& out) {
+  auto it = exchanges_.find(frame.header.bucket);
+  if (it != exchanges_.end()) return Deliver(it->second, frame, out);
+  held_bytes_ += frame.payload.bytes.size();
+  held_[frame.header.bucket].push_back(std::move(frame));
+  return std::nullopt;
+}
+
+std::optional<Problem> StepExchange::Deliver(BucketExchange& exchange,
+                                             const IncomingFrame& frame,
+                                             std::vector<OutgoingFrame>& out) {
+  if (frame.header.context != exchange.digest()) {
+    const BucketContext& ours = exchange.context();
+    return Problem{
+        Difference(ours, frame.context),
+        absl::StrFormat("bucket %d: %s has %s, %s has %s", ours.bucket,
+                        (*names_)[schedule_->me()], Describe(ours),
+                        (*names_)[frame.member], Describe(frame.context))};
+  }
+  const bool was_done = exchange.done();
+  const absl::Status status =
+      exchange.Receive(frame.member, frame.header, frame.payload, out);
+  if (exchange.done() && !was_done) ++done_buckets_;
+  if (status.ok()) return std::nullopt;
+  return Problem{Cause::kChecksum, std::string(status.message())};
+}
+
+}  // namespace pactrain::agent

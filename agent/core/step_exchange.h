@@ -1,0 +1,77 @@
+// The data plane of one attempt of a step at one agent: its buckets' exchanges,
+// and the frames that came before their bucket was submitted here.
+//
+// Rule: a frame is given to its bucket only if its context equals the local
+// one.
+//
+// Pure but for writing results. Thread-compatible.
+#ifndef PACTRAIN_AGENT_CORE_STEP_EXCHANGE_H_
+#define PACTRAIN_AGENT_CORE_STEP_EXCHANGE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "agent/core/local_step.h"
+#include "agent/exchange/bucket_exchange.h"
+#include "agent/exchange/payload.h"
+#include "agent/exchange/schedule.h"
+#include "protocol/frame.h"
+
+namespace pactrain::agent {
+
+// A data frame as it came, with what its context digest stands for.
+struct IncomingFrame {
+  int member = 0;
+  protocol::BucketContext context;
+  protocol::FrameHeader header;
+  Payload payload;
+};
+
+class StepExchange {
+ public:
+  // `names`: of the members, for texts. Both outlive the exchange.
+  StepExchange(const Schedule* schedule, const std::vector<std::string>* names,
+               uint64_t step, uint16_t attempt);
+
+  bool opened(uint32_t bucket) const { return exchanges_.count(bucket) > 0; }
+  bool any_opened() const { return !exchanges_.empty(); }
+  size_t done_buckets() const { return done_buckets_; }
+
+  // Starts a bucket: sends, and takes the frames that were held for it.
+  std::optional<Problem> Open(const protocol::BucketContext& context,
+                              std::shared_ptr<const float[]> local,
+                              absl::Span<float> result,
+                              std::vector<OutgoingFrame>& out);
+  // Takes a frame of this step and attempt, or holds it for its bucket.
+  std::optional<Problem> Receive(IncomingFrame frame,
+                                 std::vector<OutgoingFrame>& out);
+  // Null: not opened.
+  const protocol::BucketContext* ContextOf(uint32_t bucket) const;
+  // The sender of a frame that is held for a bucket from `buckets` on; -1:
+  // none.
+  int HeldBeyond(uint32_t buckets) const;
+  size_t held_bytes() const { return held_bytes_; }
+
+ private:
+  std::optional<Problem> Deliver(BucketExchange& exchange,
+                                 const IncomingFrame& frame,
+                                 std::vector<OutgoingFrame>& out);
+
+  const Schedule* schedule_;
+  const std::vector<std::string>* names_;
+  uint64_t step_;
+  uint16_t attempt_;
+  std::map<uint32_t, BucketExchange> exchanges_;
+  std::map<uint32_t, std::vector<IncomingFrame>> held_;  // By bucket.
+  size_t held_bytes_ = 0;
+  size_t done_buckets_ = 0;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_CORE_STEP_EXCHANGE_H_

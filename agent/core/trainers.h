@@ -1,0 +1,58 @@
+// The trainers attached to an agent: admission, memory limits, newest mask
+// votes.
+//
+// Pure. Thread-compatible.
+#ifndef PACTRAIN_AGENT_CORE_TRAINERS_H_
+#define PACTRAIN_AGENT_CORE_TRAINERS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "agent/core/events.h"
+#include "agent/core/options.h"
+#include "agent/core/wire_convert.h"
+#include "protocol/control.h"
+
+namespace pactrain::agent {
+
+struct TrainerRecord {
+  TrainerId id = 0;
+  protocol::GroupId group;
+  protocol::Trainer trainer;
+  TrainerMemory memory;
+  std::string region;
+  uint64_t bytes = 0;       // Of the slot, and of the result.
+  uint64_t generation = 0;  // 0: waits for one.
+  std::optional<protocol::MaskVote> vote;
+};
+
+class Trainers {
+ public:
+  explicit Trainers(const Options& options) : options_(options) {}
+
+  // The record that Add() would make. Errors as AgentState::CheckHello.
+  absl::StatusOr<TrainerRecord> Check(const wire::Hello& hello) const;
+  void Add(TrainerRecord record);
+  void Remove(TrainerId id) { records_.erase(id); }
+
+  TrainerRecord* Find(TrainerId id);
+  // Waiting or not; null: none.
+  TrainerRecord* Find(const protocol::GroupId& group, uint32_t rank,
+                      const protocol::Digest& attach_id);
+  std::map<TrainerId, TrainerRecord>& all() { return records_; }
+  const std::map<TrainerId, TrainerRecord>& all() const { return records_; }
+
+ private:
+  absl::Status CheckRegion(const TrainerRecord& record) const;
+  absl::Status CheckMemory(const TrainerRecord& record) const;
+
+  const Options options_;
+  std::map<TrainerId, TrainerRecord> records_;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_CORE_TRAINERS_H_
