@@ -1,0 +1,64 @@
+"""summary.json has the promised keys, and its figures follow from the runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import demo_report
+from bench.demo import computed_bytes
+from bench.demo_report import Outcome
+
+
+def outcome(seconds: float, curve: list[tuple[float, float]], sent: int) -> Outcome:
+    return Outcome(
+        seconds=seconds,
+        steps=10,
+        parameters=100,
+        kept=30,
+        accuracy=curve[-1][1],
+        curve=curve,
+        link_bytes=[(sent, sent + 1), (sent + 2, sent + 3)],
+    )
+
+
+@pytest.fixture
+def summary(tmp_path: Path) -> dict[str, object]:
+    compute = outcome(1.0, [(0.0, 0.0)], 0)
+    ddp = outcome(40.0, [(0.0, 0.5), (20.0, 0.6), (40.0, 0.7)], 1000)
+    ours = outcome(10.0, [(0.0, 0.5), (5.0, 0.61), (10.0, 0.69)], 200)
+    ours.modes = [{"step": 1, "mode": "FULL", "codec": "fp32", "reason": "r"}]
+    demo_report.finish(tmp_path, "cifar10", True, compute, ddp, ours, 10)
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+    loaded: dict[str, object] = json.loads((tmp_path / "summary.json").read_text())
+    return loaded
+
+
+def test_summary_has_exactly_the_promised_keys(summary: dict[str, object]) -> None:
+    assert set(summary) == {
+        "data", "ddp", "pactrain", "target_accuracy", "speedup", "speedup_ceiling", "modes",
+        "network",
+    }  # fmt: skip
+    for run in ("ddp", "pactrain"):
+        part = summary[run]
+        assert isinstance(part, dict)
+        assert set(part) == {"seconds", "seconds_to_accuracy", "accuracy", "link_bytes"}
+
+
+def test_the_target_is_what_both_runs_reach(summary: dict[str, object]) -> None:
+    assert summary["target_accuracy"] == 0.69
+    ddp, ours = summary["ddp"], summary["pactrain"]
+    assert isinstance(ddp, dict) and isinstance(ours, dict)
+    assert (ddp["seconds_to_accuracy"], ours["seconds_to_accuracy"]) == (40.0, 10.0)
+
+
+def test_speedups_compare_seconds_of_the_same_steps(summary: dict[str, object]) -> None:
+    assert (summary["speedup"], summary["speedup_ceiling"]) == (4.0, 40.0)
+
+
+def test_without_interfaces_a_ring_is_computed_and_agents_are_asked() -> None:
+    assert computed_bytes("ddp", 600, []) == [(4000, 4000), (4000, 4000)]
+    agents = [[10, 11], [10, 11], [30, 31], [30, 31], [20, 21], [20, 21]]
+    assert computed_bytes("pactrain", 600, agents) == [(10, 11), (21, 20)]
