@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fake_native import FakeJob, FakeNative, digest_of
+from small_nets import small_net
 from torch import nn
 
 import pactrain
@@ -64,13 +65,6 @@ def attach(group, monkeypatch):
     yield run
     for session in list(sessions):
         session.close()
-
-
-def small_net(seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
-    )
 
 
 @pytest.fixture

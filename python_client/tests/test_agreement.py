@@ -5,8 +5,8 @@ import threading
 
 import pytest
 import torch
-from conftest import small_net
 from fake_native import FakeJob, digest_of
+from small_nets import small_net
 
 import pactrain
 from pactrain.agreement import Settings, agree

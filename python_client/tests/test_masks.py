@@ -5,8 +5,8 @@ import gc
 
 import pytest
 import torch
-from conftest import small_net
 from fake_native import digest_of
+from small_nets import small_net
 from torch import nn
 from torch.nn.utils import prune as torch_prune
 

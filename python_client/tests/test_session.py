@@ -6,8 +6,8 @@ import io
 
 import pytest
 import torch
-from conftest import small_net
 from fake_native import FULL
+from small_nets import small_net
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import prune as torch_prune

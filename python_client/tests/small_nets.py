@@ -1,0 +1,13 @@
+"""Models for unit tests."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def small_net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)
+    )

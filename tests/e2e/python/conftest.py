@@ -1,0 +1,69 @@
+"""A cluster for the whole run, and one of their own for tests that kill daemons."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# The server that ranks are forked from starts with these.
+os.environ["OMP_NUM_THREADS"] = "1"
+HERE = str(Path(__file__).parent)
+sys.path.insert(0, HERE)
+sys.path.insert(0, str(Path(__file__).parents[3]))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [HERE, str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+)
+
+from daemons import Cluster  # noqa: E402
+from launcher import Launch, Scenario  # noqa: E402
+
+Start = Callable[..., Launch]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
+        cluster = Cluster(Path(folder), sites=2)
+        yield cluster
+        cluster.stop()
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Cluster]:
+    """Two sites with a short step deadline: 6 s without progress end a step."""
+    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
+        cluster = Cluster(Path(folder), sites=2, agent_flags=["--step-deadline=6s"])
+        yield cluster
+        cluster.stop()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Start]:
+    """launch(cluster, scenario, world, job=..., **arguments) -> Launch"""
+    launches: list[Launch] = []
+
+    def start(
+        cluster: Cluster,
+        scenario: Scenario,
+        world: int = 2,
+        job: str | None = None,
+        environment: dict[str, str] | None = None,
+        **arguments: Any,
+    ) -> Launch:
+        environments = [
+            {**place, **(environment or {})}
+            for place in cluster.environments(world, job or cluster.new_job())
+        ]
+        store = tmp_path / f"store-{len(launches)}"
+        launches.append(Launch(scenario, environments, store, arguments))
+        return launches[-1]
+
+    yield start
+    for launched in launches:
+        launched.__exit__()

@@ -1,0 +1,526 @@
+"""What ranks do in the end-to-end tests. Each function runs in every rank of a job."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from launcher import Talk
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import prune as torch_prune
+
+import pactrain
+from pactrain.masks import registry
+
+STEPS = 20
+
+
+def digest(model: nn.Module) -> str:
+    """Over all parameters, bit for bit."""
+    whole = hashlib.sha256()
+    for parameter in model.parameters():
+        bits = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
+        whole.update(bits.numpy().tobytes())
+    return whole.hexdigest()
+
+
+def mlp(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(),
+        nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4),
+    )  # fmt: skip
+
+
+def batch(talk: Talk, step: int, shape: tuple[int, ...] = (8, 10)) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + talk.rank)
+    return torch.randn(shape, generator=generator)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+def train_step(ddp: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    optimizer.zero_grad()
+    ddp(inputs).float().square().mean().backward()
+    optimizer.step()
+
+
+def outcome(session: Any, model: nn.Module) -> dict[str, Any]:
+    stats = session.stats()
+    return {
+        "digest": digest(model),
+        "mode": session.mode,
+        "stats": stats,
+        "next_step": session.next_step,
+        "finite": all(bool(p.isfinite().all()) for p in model.parameters()),
+    }
+
+
+def like_plain_ddp(talk: Talk) -> dict[str, Any]:
+    """PacTrain, and then plain DDP with the masks put on by hand from the same step."""
+    model = mlp()
+    pactrain.prune(model, 0.7)
+    masks = {name: registry.get(p) for name, p in model.named_parameters()}
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    active_from = None
+    for step in range(STEPS):
+        train_step(ddp, optimizer, batch(talk, step))
+        if active_from is None and session.stats()["pactrain/masks_active"]:
+            active_from = step
+    result = outcome(session, model)
+    session.close()
+
+    plain = mlp()
+    pactrain.apply_masks(plain, {n: m for n, m in masks.items() if m is not None})
+    ddp = DistributedDataParallel(plain)
+    optimizer = sgd(plain)
+    kept = [(p, masks[name]) for name, p in plain.named_parameters() if masks[name] is not None]
+    for step in range(STEPS):
+        active = active_from is not None and step > active_from
+        optimizer.zero_grad()
+        ddp(batch(talk, step)).square().mean().backward()
+        with torch.no_grad():
+            for parameter, mask in kept if active else ():
+                parameter.grad.mul_(mask)
+            optimizer.step()
+            for parameter, mask in kept if active or step == active_from else ():
+                parameter.mul_(mask)
+                if step == active_from:
+                    optimizer.state[parameter]["momentum_buffer"].mul_(mask)
+    pairs = zip(model.parameters(), plain.parameters(), strict=True)
+    result["equal"] = all(torch.equal(a, b) for a, b in pairs)
+    result["active_from"] = active_from
+    return result
+
+
+def seeded_differently(talk: Talk) -> dict[str, Any]:
+    """Every rank prunes weights of its own before DDP gives all rank 0's."""
+    model = mlp(seed=talk.rank)
+    pactrain.prune(model, 0.6)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(STEPS):
+        train_step(ddp, optimizer, batch(talk, step))
+    result = outcome(session, model)
+    mask = registry.get(model[2].weight)
+    assert mask is not None
+    result["outside"] = int((model[2].weight[~mask] != 0).sum())
+    return result
+
+
+def different_masks_without_sync(talk: Talk) -> None:
+    model = mlp(seed=talk.rank)
+    pactrain.prune(model, 0.6)
+    pactrain.attach(DistributedDataParallel(model), sync_masks=False)
+
+
+def loaded_after_prune(talk: Talk) -> dict[str, Any]:
+    model = mlp()
+    pactrain.prune(model, 0.6)
+    model.load_state_dict(mlp(seed=1).state_dict())
+    ddp = DistributedDataParallel(model)
+    try:
+        pactrain.attach(ddp)
+    except pactrain.PacTrainError as error:
+        text = str(error)
+    pactrain.apply_masks(model)
+    session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(5):
+        train_step(ddp, optimizer, batch(talk, step))
+    return {**outcome(session, model), "text": text}
+
+
+def checkpointed(talk: Talk, folder: str, start: int, stop: int, save: list[int]) -> dict[str, Any]:
+    """Trains from the checkpoint of step `start` (0: none) up to `stop`."""
+    model = mlp(seed=start)
+    optimizer = sgd(model)
+    state = None
+    if start:
+        loaded = torch.load(Path(folder) / f"{start}.pt", weights_only=True)
+        model.load_state_dict(loaded["model"])
+        optimizer.load_state_dict(loaded["optimizer"])
+        state = loaded["session"]
+    else:
+        pactrain.prune(model, 0.6)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp, state=state)
+    first_step = session.next_step
+    for step in range(start, stop):
+        train_step(ddp, optimizer, batch(talk, step))
+        if step + 1 in save and talk.rank == 0:
+            torch.save(
+                {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "session": session.state_dict(),
+                },
+                Path(folder) / f"{step + 1}.pt",
+            )
+    result = outcome(session, model)
+    result["first_step"] = first_step
+    result["keep"] = session.stats()["pactrain/keep"]
+    session.close()
+    return result
+
+
+def one_rank_changes_its_mask(talk: Talk, inside: bool) -> dict[str, Any]:
+    """After ten steps rank 1 alone wants another mask; later all ranks want it."""
+    model = mlp()
+    pactrain.prune(model, 0.5)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    old = {n: registry.get(p) for n, p in model.named_parameters()}
+    masks = {n: m for n, m in old.items() if m is not None}
+    other = {}
+    for name, mask in masks.items():
+        drop = torch.zeros_like(mask)
+        drop.view(-1)[::3] = True
+        other[name] = mask & ~drop if inside else mask | drop
+    for step in range(2 * STEPS):
+        if (step == 10 and talk.rank == 1) or (step == 20 and talk.rank != 1):
+            session.set_masks(other)
+        train_step(ddp, optimizer, batch(talk, step))
+        if step == 19:
+            alone = outcome(session, model)
+    result = outcome(session, model)
+    result["alone"] = alone
+    wanted = sum(int(mask.sum()) for mask in other.values())
+    exempt = sum(p.numel() for n, p in model.named_parameters() if n not in masks)
+    result["wanted_keep"] = (wanted + exempt) / session.parameters.elements
+    return result
+
+
+def elements_outside(talk: Talk) -> dict[str, Any]:
+    """gse=False and a gradient outside the mask at rank 1 in step 15 only."""
+    model = mlp()
+    pactrain.prune(model, 0.5)
+    mask = registry.get(model[2].weight)
+    assert mask is not None
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp, gse=False)
+    outside = False
+
+    def mask_gradient(grad: torch.Tensor) -> torch.Tensor:
+        assert mask is not None
+        return grad * mask + (~mask * 2.0 if outside else 0.0)
+
+    for parameter, kept in (
+        (p, registry.get(p)) for p in model.parameters() if p is not model[2].weight
+    ):
+        if kept is not None:
+            parameter.register_hook(lambda grad, kept=kept: grad * kept)
+    model[2].weight.register_hook(mask_gradient)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(STEPS):
+        outside = step == 15 and talk.rank == 1
+        train_step(ddp, optimizer, batch(talk, step))
+        if step == 14:
+            before = session.stats()["pactrain/dense_steps"]
+            mode_before = session.mode
+        if step == 15:
+            stats = session.stats()
+            gradient = model[2].weight.grad[~mask].unique().tolist()
+    return {
+        **outcome(session, model),
+        "dense_before": before,
+        "mode_before": mode_before,
+        "dense": stats["pactrain/dense_steps"],
+        "gradient": gradient,
+    }
+
+
+def another_bucket_cap(talk: Talk) -> dict[str, Any]:
+    model = mlp()
+    ddp = DistributedDataParallel(
+        model,
+        find_unused_parameters=True,  # Or DDP would take rank 0's buckets over.
+        bucket_cap_mb=25 if talk.rank == 0 else 0.001,
+    )
+    session = pactrain.attach(ddp)
+    texts = []
+    for step in range(2):
+        try:
+            with session.guard():
+                ddp(batch(talk, step)).square().mean().backward()
+        except pactrain.StepNotAppliedError as error:
+            texts.append(str(error))
+    cleared = all(parameter.grad is None for parameter in model.parameters())
+    return {"texts": texts, "cleared": cleared, "digest": digest(model)}
+
+
+def another_model(talk: Talk) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(10, 4 + talk.rank)
+    pactrain.attach(DistributedDataParallel(model, init_sync=False))
+
+
+class TwoHeads(nn.Module):
+    """A parameter that is unused at some ranks, and one that is unused at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(10, 32)
+        self.left = nn.Linear(32, 32)
+        self.right = nn.Linear(32, 32)
+        self.never = nn.Linear(32, 32)
+
+    def forward(self, inputs: torch.Tensor, right: bool = False) -> torch.Tensor:
+        hidden = self.body(inputs).relu()
+        head = self.right if right else self.left
+        return head(hidden)
+
+
+def conv(norm: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8) if norm else nn.Identity(), nn.ReLU(),
+        nn.Conv2d(8, 8, 3), nn.ReLU(),
+        nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+    )  # fmt: skip
+
+
+def _zoo_plain(talk: Talk) -> dict[str, Any]:
+    return _zoo_run(talk, mlp(), {})
+
+
+def _zoo_bfloat16(talk: Talk) -> dict[str, Any]:
+    model = mlp().bfloat16()
+    return _zoo_run(talk, model, {}, lambda s: batch(talk, s).bfloat16())
+
+
+def _zoo_mixed(talk: Talk) -> dict[str, Any]:
+    """fp32 and bf16 parameters in one model: buckets of both kinds."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(10, 32)
+            self.half = nn.Linear(32, 32).bfloat16()
+            self.last = nn.Linear(32, 4)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.last(self.half(self.first(inputs).bfloat16()).float())
+
+    torch.manual_seed(0)
+    return _zoo_run(talk, Mixed(), {})
+
+
+def _zoo_channels_last(talk: Talk) -> dict[str, Any]:
+    model = conv().to(memory_format=torch.channels_last)
+    shape = (4, 3, 12, 12)
+    return _zoo_run(
+        talk,
+        model,
+        {},
+        lambda s: batch(talk, s, shape).contiguous(memory_format=torch.channels_last),
+    )
+
+
+def _zoo_small_buckets(talk: Talk) -> dict[str, Any]:
+    return _zoo_run(talk, mlp(), {"bucket_cap_mb": 0.004, "gradient_as_bucket_view": True})
+
+
+def _zoo_static_graph(talk: Talk) -> dict[str, Any]:
+    return _zoo_run(talk, mlp(), {"static_graph": True})
+
+
+def _zoo_torch_prune(talk: Talk) -> dict[str, Any]:
+    model = mlp(seed=talk.rank)
+    torch_prune.random_unstructured(model[2], "weight", 0.6)
+    torch_prune.l1_unstructured(model[4], "weight", 0.6)
+    ddp = DistributedDataParallel(model)
+    return _zoo_train(talk, model, ddp, pactrain.attach(ddp))
+
+
+def _zoo_weights(talk: Talk) -> dict[str, Any]:
+    model = mlp()
+    pactrain.prune(model, 0.6)
+    for parameter in model.parameters():
+        registry.remove(parameter)  # As if it came from somewhere else.
+    ddp = DistributedDataParallel(model)
+    return _zoo_train(talk, model, ddp, pactrain.attach(ddp, masks="weights"))
+
+
+def _zoo_compiled(talk: Talk) -> dict[str, Any]:
+    model = mlp()
+    pactrain.prune(model, 0.6)
+    ddp = torch.compile(DistributedDataParallel(model), backend="aot_eager")
+    return _zoo_train(talk, model, ddp, pactrain.attach(ddp))
+
+
+def _zoo_run(
+    talk: Talk,
+    model: nn.Module,
+    options: dict[str, Any],
+    inputs: Callable[[int], torch.Tensor] | None = None,
+) -> dict[str, Any]:
+    pactrain.prune(model, 0.6)
+    ddp = DistributedDataParallel(model, **options)
+    return _zoo_train(talk, model, ddp, pactrain.attach(ddp), inputs)
+
+
+def _zoo_train(
+    talk: Talk,
+    model: nn.Module,
+    ddp: nn.Module,
+    session: Any,
+    inputs: Callable[[int], torch.Tensor] | None = None,
+) -> dict[str, Any]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(STEPS):
+        train_step(ddp, optimizer, inputs(step) if inputs else batch(talk, step))
+    result = outcome(session, model)
+    session.close()
+    return result
+
+
+def _zoo_no_sync(talk: Talk) -> dict[str, Any]:
+    model = mlp()
+    pactrain.prune(model, 0.6)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            ddp(batch(talk, step)).square().mean().backward()
+        ddp(batch(talk, step + 100)).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    result = outcome(session, model)
+    assert result["stats"]["pactrain/steps"] == STEPS
+    session.close()
+    return result
+
+
+def _zoo_unused(talk: Talk) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = TwoHeads()
+    pactrain.prune(model, 0.6, exempt=("body", "never"))
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        right = (step + talk.rank) % 2 == 0
+        ddp(batch(talk, step), right=right).square().mean().backward()
+        optimizer.step()
+    result = outcome(session, model)
+    assert model.never.weight.grad is None
+    session.close()
+    return result
+
+
+def _zoo_scaler(talk: Talk) -> dict[str, Any]:
+    """One rank's gradient overflows in one step: all ranks skip it."""
+    model = mlp()
+    pactrain.prune(model, 0.6)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    skipped = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = ddp(batch(talk, step)).square().mean()
+        if step in (0, 12) and talk.rank == talk.world - 1:
+            loss = loss * float("inf")
+        before = digest(model)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if digest(model) == before:
+            skipped.append(step)
+    assert skipped == [0, 12], skipped
+    result = outcome(session, model)
+    session.close()
+    return result
+
+
+def _zoo_batch_norm(talk: Talk) -> dict[str, Any]:
+    model = conv(norm=True)
+    pactrain.prune(model, 0.6)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp, buffer_sync_interval=5)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        train_step(ddp, optimizer, batch(talk, step, (4, 3, 12, 12)))
+    own = model[1].running_mean.clone()
+    session.sync_buffers()
+    result = outcome(session, model)
+    result["buffers"] = [buffer.double().sum().item() for buffer in model.buffers()]
+    result["moved"] = not torch.equal(own, model[1].running_mean)
+    assert result["stats"]["pactrain/buffer_syncs"] >= 3
+    session.close()
+    return result
+
+
+ZOO = {
+    name.removeprefix("_zoo_"): function
+    for name, function in sorted(globals().items())
+    if name.startswith("_zoo_") and name not in ("_zoo_run", "_zoo_train")
+}
+
+
+def zoo(talk: Talk, kinds: list[str]) -> dict[str, dict[str, Any]]:
+    """Kinds of models one after another, each attached anew in one process."""
+    return {kind: ZOO[kind](talk) for kind in kinds}
+
+
+def interrupted(talk: Talk) -> dict[str, Any]:
+    """Five steps, a pause in which the test does something, then as many as it says."""
+    model = mlp()
+    pactrain.prune(model, 0.6)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    error: pactrain.PacTrainError | None = None
+    step, stop = 0, 5
+    while step < stop:
+        before = digest(model)
+        optimizer.zero_grad()
+        try:
+            with session.guard():
+                ddp(batch(talk, step)).square().mean().backward()
+        except pactrain.PacTrainError as failed:
+            error = failed
+            break
+        optimizer.step()
+        step += 1
+        if step == 5:
+            talk.say("training")
+            stop += talk.hear()
+    return {
+        "steps": step,
+        "error": type(error).__name__,
+        "text": str(error),
+        "digest": digest(model),
+        "untouched": error is None or digest(model) == before,
+        "cleared": all(p.grad is None for p in model.parameters()),
+    }
+
+
+def attach_only(talk: Talk, amount: float = 0.5) -> str:
+    model = mlp()
+    pactrain.prune(model, amount)
+    session = pactrain.attach(DistributedDataParallel(model))
+    session.close()
+    return "attached"
+
+
+def only_rank_zero_attaches(talk: Talk) -> None:
+    ddp = DistributedDataParallel(mlp())
+    if talk.rank == 0:
+        pactrain.attach(ddp)
+    talk.hear()

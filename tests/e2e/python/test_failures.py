@@ -1,0 +1,93 @@
+"""Who is killed or missing, and what the others are told."""
+
+from __future__ import annotations
+
+import os
+
+import scenarios
+
+DEADLINE_SECONDS = 6.0  # --step-deadline of own_cluster.
+TYPED = {
+    "StepNotAppliedError",
+    "ResyncRequiredError",
+    "AgentUnresponsiveError",
+}
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm"))
+
+
+def test_the_coordinator_may_die_and_come_back(own_cluster, launch):
+    running = launch(own_cluster, scenarios.interrupted)
+    running.wait_said("training")
+    own_cluster.coordinator.kill()
+    running.tell(15)
+    results = [rank.value for rank in running.finish()]
+    assert [result["steps"] for result in results] == [20, 20]
+    assert len({result["digest"] for result in results}) == 1
+    own_cluster.coordinator.restart()
+    again = launch(own_cluster, scenarios.attach_only).finish()
+    assert [rank.value for rank in again] == ["attached"] * 2
+
+
+def test_a_killed_trainer_ends_the_others_with_a_typed_error(own_cluster, launch):
+    before = shared_memory()
+    running = launch(own_cluster, scenarios.interrupted, world=4)
+    running.wait_said("training")
+    running.tell(15, [0, 1, 2])
+    running.kill(3)
+    ranks = running.finish(DEADLINE_SECONDS + 20)
+    for rank in ranks[:3]:
+        assert rank.value["error"] in TYPED, rank
+        assert rank.value["untouched"]
+        assert rank.value["cleared"]
+        assert rank.value["text"].count("\n") >= 1
+    assert len({rank.value["digest"] for rank in ranks[:3]}) == 1
+    assert shared_memory() <= before
+    again = launch(own_cluster, scenarios.attach_only, world=4).finish()
+    assert [rank.value for rank in again] == ["attached"] * 4
+
+
+def test_a_killed_agent_ends_all_with_typed_errors(own_cluster, launch):
+    before = shared_memory()
+    running = launch(own_cluster, scenarios.interrupted, world=4)
+    running.wait_said("training")
+    own_cluster.agents[1].kill()
+    running.tell(15)
+    ranks = running.finish(DEADLINE_SECONDS + 20)
+    for number, rank in enumerate(ranks):
+        assert rank.value["error"] in TYPED, rank
+        assert rank.value["untouched"]
+        if number >= 2:
+            assert rank.value["error"] == "AgentUnresponsiveError"
+    assert len({rank.value["digest"] for rank in ranks}) == 1
+    assert shared_memory() <= before
+    own_cluster.agents[1].restart()  # On the socket path of the dead one.
+    again = launch(own_cluster, scenarios.attach_only).finish()
+    assert [rank.value for rank in again] == ["attached"] * 2
+
+
+def test_a_missing_agent_is_one_clear_error(cluster, launch):
+    nowhere = {"PACTRAIN_AGENT": "unix:/nowhere/agent.sock"}
+    for rank in launch(cluster, scenarios.attach_only, environment=nowhere).finish():
+        assert rank.error == "AgentUnresponsiveError"
+        assert "/nowhere/agent.sock" in rank.text
+
+
+def test_bad_settings_are_errors_before_anyone_waits(cluster, launch):
+    ranks = launch(cluster, scenarios.attach_only, amount=1.5).finish()
+    assert [rank.error for rank in ranks] == ["InvalidArgument"] * 2
+    assert "amount is 1.5" in ranks[0].text
+    site = {"PACTRAIN_SITE": "elsewhere"}
+    for rank in launch(cluster, scenarios.attach_only, environment=site).finish():
+        assert rank.error == "RefusedError"
+        assert "elsewhere" in rank.text
+
+
+def test_a_rank_that_never_attaches_is_named(cluster, launch):
+    quick = {"PACTRAIN_ATTACH_TIMEOUT": "2"}
+    running = launch(cluster, scenarios.only_rank_zero_attaches, environment=quick)
+    running.wait_until(lambda: bool(running.ranks[0].error), 20)
+    assert running.ranks[0].error == "CoordinatorUnavailableError"
+    assert "1" in running.ranks[0].text
