@@ -201,6 +201,7 @@ def test_a_failed_step_raises_its_type_and_clears_gradients(attach, net):
     ):
         attached.step()
     assert raised.value is error
+    assert not error.final
     assert all(parameter.grad is None for parameter in net.parameters())
     assert attached.session.last_error is None
     attached.step()  # The session lives.
@@ -221,10 +222,11 @@ def test_after_a_final_error_every_step_fails_with_it(attach, net):
     attached.native.is_final = True
     for _ in range(2):
         with (
-            pytest.raises(pactrain.ResyncRequiredError, match="gone"),
+            pytest.raises(pactrain.ResyncRequiredError, match="gone") as raised,
             attached.session.guard(),
         ):
             attached.step()
+        assert raised.value.final
     assert len(attached.native.submits) == 2  # The gather at attach, one step.
 
 

@@ -230,6 +230,7 @@ class StepEngine:
         self.counters.buffer_syncs += 1
 
     def _fail(self, step: _Step, error: PacTrainError) -> None:
+        error.final = self._fatal is not None
         self.counters.failed_steps += 1
         self.last_error = error
         self._options.clear_gradients()

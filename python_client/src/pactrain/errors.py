@@ -8,7 +8,12 @@ class PacTrainError(RuntimeError):
 
     After one that is raised by a step, the gradients of all attached models are
     cleared and no rank has applied a part of the step.
+
+    Attributes:
+      final: the session is over; later steps fail with the same error.
     """
+
+    final = False
 
 
 class StepNotAppliedError(PacTrainError):

@@ -99,15 +99,22 @@ class MaskKeeper:
         if not self.current and self.active is None:
             return  # Nothing is pruned: everything is sent.
         if self._steps_unchanged == 1:
+            self._set_masks(layout)
+        if 1 <= self._steps_unchanged <= self.settle_steps:
+            self._vote(layout)
+
+    def _set_masks(self, layout: StepLayout) -> None:
+        sets = [self.current]
+        if self.active is not None and not self._is_active(self.current.digest):
+            sets.insert(0, self.active)  # The library forgets the oldest.
+        for masks in sets:
             self._native.set_masks(
-                self.current.digest,
+                masks.digest,
                 layout.digest,
                 [bucket.digest for bucket in layout.buckets],
                 [bucket.elements for bucket in layout.buckets],
-                bucket_bitmaps(layout, self._table, self.current),
+                bucket_bitmaps(layout, self._table, masks),
             )
-        if 1 <= self._steps_unchanged <= self.settle_steps:
-            self._vote(layout)
 
     def _vote(self, layout: StepLayout) -> None:
         self._native.vote(

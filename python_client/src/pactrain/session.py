@@ -60,7 +60,7 @@ class Session:
         self._closed = False
         self._next_step = 0  # Once closed.
         self._pid = os.getpid()
-        self._first_decision = parts.native.decision
+        self._last_decision = parts.native.decision  # Once closed.
         self._init_bytes = _module_bytes(parts.ddp)
         self._load_hooks = [
             module.register_load_state_dict_post_hook(_after_load)
@@ -78,8 +78,7 @@ class Session:
     @property
     def decision(self) -> Decision:
         """In force for the next step."""
-        last = self._engine.counters.last
-        return self._first_decision if last is None else last.next
+        return self._last_decision if self._closed else self._native.decision
 
     @property
     def mode(self) -> str:
@@ -223,6 +222,7 @@ class Session:
         if self._closed or os.getpid() != self._pid:
             return
         self._next_step = self._native.next_step
+        self._last_decision = self._native.decision
         self._closed = True
         sessions.discard(self)
         optimizer_hook.unwatch(self._keeper)
