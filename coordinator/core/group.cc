@@ -85,7 +85,15 @@ void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
 void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
                    Context& c) {
   seats_.Confirm(joined.trainer.rank, joined.trainer.attach_id);
-  if (ended_) {
+  if (ended_ && joined.generation == 0) {
+    // Its agent never heard of the generation, and it can have no other one.
+    c.effects.sends.push_back(
+        {agent.stream,
+         JoinRefused{id_, joined.trainer.rank, joined.trainer.attach_id,
+                     absl::StrCat("generation ", generation_->number,
+                                  " ended before it began here: ",
+                                  end_reason_)}});
+  } else if (ended_) {
     c.effects.sends.push_back(
         {agent.stream, EndGeneration{id_, generation_->number, end_reason_}});
   } else if (joined.generation == 0) {

@@ -1,0 +1,264 @@
+#include "coordinator/driver/driver.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
+constexpr absl::Duration kHealInterval = absl::Seconds(5);
+// An agent names all its trainers and their votes at once when it connects.
+constexpr int kMaxMessagesPerSecond = 20'000;
+// Streams that have not said Hello yet, beyond the agents.
+constexpr int kMaxStrangers = 64;
+
+absl::Duration Now() {
+  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+// Texts of agents and trainers must not begin lines of their own in our log.
+std::string OneLine(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  }
+  return text;
+}
+
+void Log(const Effects::Event& event) {
+  if (event.warning) {
+    LOG_WARN("{}", OneLine(event.text));
+  } else {
+    LOG_INFO("{}", OneLine(event.text));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Driver>> Driver::Create(const Options& options,
+                                                       Journal* journal) {
+  ASSIGN_OR_RETURN(CoordinatorState state,
+                   CoordinatorState::Create(options, journal->identity(),
+                                            journal->recovered(), Now()));
+  return std::unique_ptr<Driver>(
+      new Driver(options, journal, std::move(state)));
+}
+
+Driver::Driver(const Options& options, Journal* journal, CoordinatorState state)
+    : options_(options),
+      journal_(journal),
+      state_(std::move(state)),
+      durable_(journal->recovered()) {}
+
+Driver::~Driver() { Stop(); }
+
+void Driver::Stop() {
+  {
+    base::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  stopping_cv_.NotifyAll();
+  if (timer_.joinable()) timer_.join();
+}
+
+void Driver::SetTickListener(std::function<void()> listener) {
+  tick_listener_ = std::move(listener);
+}
+
+void Driver::Start() {
+  timer_ = std::thread([this] { Loop(); });
+}
+
+void Driver::Loop() {
+  while (true) {
+    {
+      base::MutexLock lock(&mu_);
+      if (!stopping_) stopping_cv_.WaitFor(&mu_, kTick);
+      if (stopping_) return;
+    }
+    Tick();
+    if (tick_listener_) tick_listener_();
+  }
+}
+
+absl::StatusOr<StreamId> Driver::Open(std::shared_ptr<Stream> stream) {
+  base::MutexLock lock(&mu_);
+  if (streams_.size() >=
+      static_cast<size_t>(options_.max_agents) + kMaxStrangers) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("too many streams: ", streams_.size(), " are open"));
+  }
+  const absl::Duration now = Now();
+  const StreamId id = next_stream_++;
+  streams_[id] = {std::move(stream), now, false, now, 0};
+  return id;
+}
+
+bool Driver::TooMany(OpenStream& stream, absl::Duration now) const {
+  if (now - stream.window >= absl::Seconds(1)) {
+    stream.window = now;
+    stream.messages = 0;
+  }
+  return ++stream.messages > kMaxMessagesPerSecond;
+}
+
+void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
+  {
+    base::MutexLock lock(&mu_);
+    auto it = streams_.find(stream);
+    if (it == streams_.end()) return;  // Closed; its last words.
+    const absl::Duration now = Now();
+    if (TooMany(it->second, now)) {
+      Run(state_.OnStreamClosed(stream, "too many messages", now));
+      Shut(stream,
+           absl::ResourceExhaustedError(absl::StrCat(
+               "more than ", kMaxMessagesPerSecond, " messages in a second")));
+    } else {
+      it->second.said_hello =
+          true;  // If it was not Hello, it is closed anyway.
+      Run(state_.OnMessage(stream, message, now));
+    }
+  }
+  Deliver();
+}
+
+void Driver::OnClosed(StreamId stream, const std::string& reason) {
+  {
+    base::MutexLock lock(&mu_);
+    if (streams_.erase(stream) == 0) return;
+    Run(state_.OnStreamClosed(stream, reason, Now()));
+  }
+  Deliver();
+}
+
+void Driver::Tick() {
+  {
+    base::MutexLock lock(&mu_);
+    const absl::Duration now = Now();
+    ShutMute(now);
+    if (read_only_ && now >= next_heal_) TryHeal(now);
+    Run(state_.Tick(now));
+  }
+  Deliver();
+}
+
+void Driver::Drain() {
+  {
+    base::MutexLock lock(&mu_);
+    ShutAll(absl::UnavailableError("the coordinator is shutting down"));
+  }
+  Deliver();
+}
+
+StateSnapshot Driver::Snapshot() const {
+  base::MutexLock lock(&mu_);
+  return state_.Snapshot(Now());
+}
+
+void Driver::Run(Effects effects) {
+  if (!effects.records.empty()) {
+    const absl::Status status = journal_->Append(effects.records);
+    if (!status.ok()) return Fail(status);
+    for (const JournalRecord& record : effects.records) durable_.Apply(record);
+  }
+  for (Effects::Event& event : effects.events) {
+    outbox_.push_back({nullptr, std::move(event)});
+  }
+  for (Effects::Send& send : effects.sends) {
+    auto it = streams_.find(send.stream);
+    if (it != streams_.end()) {
+      outbox_.push_back({it->second.stream, std::move(send.message)});
+    }
+  }
+  for (Effects::Close& close : effects.closes) {
+    Shut(close.stream, std::move(close.status));
+  }
+}
+
+void Driver::Fail(const absl::Status& status) {
+  const absl::Duration now = Now();
+  Warn(absl::StrCat(
+      "THE JOURNAL CANNOT BE WRITTEN: ", status.message(),
+      "; read-only from now on: nothing is formed or decided, running "
+      "generations go on; free the disk"));
+  read_only_ = true;
+  next_heal_ = now + kHealInterval;
+  // The core is ahead of the journal: back to what is durable, as after a
+  // restart. The same options and identity were accepted before.
+  state_ =
+      *CoordinatorState::Create(options_, journal_->identity(), durable_, now);
+  state_.SetReadOnly(true);
+  ShutAll(
+      absl::UnavailableError("the coordinator's journal cannot be written, it "
+                             "is read-only: connect again"));
+}
+
+void Driver::TryHeal(absl::Duration now) {
+  next_heal_ = now + kHealInterval;
+  const absl::Status status = journal_->Append({});
+  if (!status.ok()) {
+    Warn(absl::StrCat("the journal still cannot be written: ",
+                      status.message()));
+    return;
+  }
+  read_only_ = false;
+  state_.SetReadOnly(false);
+  Warn("the journal can be written again");
+}
+
+void Driver::Shut(StreamId stream, absl::Status status) {
+  auto it = streams_.find(stream);
+  if (it == streams_.end()) return;
+  outbox_.push_back({std::move(it->second.stream), std::move(status)});
+  streams_.erase(it);
+}
+
+void Driver::ShutMute(absl::Duration now) {
+  std::vector<StreamId> mute;
+  for (const auto& [id, stream] : streams_) {
+    if (!stream.said_hello && now - stream.opened_at > kHelloTimeout)
+      mute.push_back(id);
+  }
+  for (StreamId id : mute) {
+    Shut(id, absl::DeadlineExceededError(absl::StrCat(
+                 "no Hello within ", absl::FormatDuration(kHelloTimeout))));
+  }
+}
+
+void Driver::ShutAll(const absl::Status& status) {
+  while (!streams_.empty()) Shut(streams_.begin()->first, status);
+}
+
+void Driver::Warn(std::string text) {
+  outbox_.push_back({nullptr, Effects::Event{true, std::move(text)}});
+}
+
+void Driver::Deliver() {
+  while (true) {
+    std::deque<Outgoing> batch;
+    {
+      base::MutexLock lock(&mu_);
+      if (delivering_ || outbox_.empty()) return;
+      delivering_ = true;
+      batch.swap(outbox_);
+    }
+    for (const Outgoing& out : batch) {
+      if (const auto* event = std::get_if<Effects::Event>(&out.what)) {
+        Log(*event);
+      } else if (const auto* status = std::get_if<absl::Status>(&out.what)) {
+        out.stream->Close(*status);
+      } else {
+        out.stream->Send(std::get<protocol::CoordinatorMessage>(out.what));
+      }
+    }
+    base::MutexLock lock(&mu_);
+    delivering_ = false;
+  }
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,118 @@
+// Runs the core: events in, effects out, with the coordinator's only clock,
+// timer and mutex around it.
+//
+// Rules:
+//   - Effects are made durable before any of their messages is handed over;
+//     messages leave in the order in which the core made them.
+//   - When the journal cannot be written, nothing of those effects is told: the
+//     core starts anew from what is durable, read-only, and agents connect
+//     again; running generations go on. Writing is tried again every few
+//     seconds.
+//
+// Thread-safe. Never calls a Stream, listener or log while holding its mutex.
+#ifndef PACTRAIN_COORDINATOR_DRIVER_DRIVER_H_
+#define PACTRAIN_COORDINATOR_DRIVER_DRIVER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "coordinator/core/coordinator_state.h"
+#include "coordinator/store/journal.h"
+
+namespace pactrain::coordinator {
+
+class Driver {
+ public:
+  // The way to one agent. Neither method blocks.
+  class Stream {
+   public:
+    virtual ~Stream() = default;
+    virtual void Send(const protocol::CoordinatorMessage& message) = 0;
+    virtual void Close(const absl::Status& status) = 0;  // Nothing follows it.
+  };
+
+  // `journal` must outlive the driver.
+  // InvalidArgument: an option is out of range.
+  static absl::StatusOr<std::unique_ptr<Driver>> Create(const Options& options,
+                                                        Journal* journal);
+  ~Driver();  // Stop().
+
+  // Called after every timer tick, ten a second. REQUIRES: before Start().
+  void SetTickListener(std::function<void()> listener);
+  void Start();  // Starts the timer.
+  void Stop();   // Stops the timer; the listener is not called any more.
+
+  // A new stream. ResourceExhausted: too many.
+  absl::StatusOr<StreamId> Open(std::shared_ptr<Stream> stream);
+  void OnMessage(StreamId stream, const protocol::AgentMessage& message);
+  void OnClosed(StreamId stream, const std::string& reason);
+  // What the timer does; for tests.
+  void Tick();
+  // Closes all streams; agents carry on and look for us again.
+  void Drain();
+
+  StateSnapshot Snapshot() const;
+
+ private:
+  struct OpenStream {
+    std::shared_ptr<Stream> stream;
+    absl::Duration opened_at;
+    bool said_hello = false;
+    // Messages since `window`, for the limit per second.
+    absl::Duration window;
+    int messages = 0;
+  };
+  // What is to be handed over once the mutex is free.
+  struct Outgoing {
+    std::shared_ptr<Stream> stream;  // Null: a line for the log.
+    std::variant<protocol::CoordinatorMessage, absl::Status, Effects::Event>
+        what;
+  };
+
+  Driver(const Options& options, Journal* journal, CoordinatorState state);
+
+  void Run(Effects effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TryHeal(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Shut(StreamId stream, absl::Status status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ShutMute(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ShutAll(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool TooMany(OpenStream& stream, absl::Duration now) const;
+  void Warn(std::string text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Hands over what Run() left, unless another thread is doing it.
+  void Deliver() ABSL_LOCKS_EXCLUDED(mu_);
+  void Loop();
+
+  const Options options_;
+  Journal* const journal_;
+  std::function<void()> tick_listener_;
+  std::thread timer_;
+
+  mutable base::Mutex mu_;
+  base::CondVar stopping_cv_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  CoordinatorState state_ ABSL_GUARDED_BY(mu_);
+  Recovered durable_ ABSL_GUARDED_BY(mu_);  // What a restart would find.
+  bool read_only_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Duration next_heal_ ABSL_GUARDED_BY(mu_);
+  StreamId next_stream_ ABSL_GUARDED_BY(mu_) = 1;
+  std::map<StreamId, OpenStream> streams_ ABSL_GUARDED_BY(mu_);
+  std::deque<Outgoing> outbox_ ABSL_GUARDED_BY(mu_);
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_DRIVER_DRIVER_H_

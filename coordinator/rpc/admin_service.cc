@@ -1,0 +1,153 @@
+#include "coordinator/rpc/admin_service.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/rpc/agent_stream.h"
+#include "coordinator/rpc/job_watch.h"
+#include "protocol/proto_convert.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+std::optional<GroupSnapshot> Find(const Driver& driver,
+                                  const protocol::GroupId& id) {
+  for (GroupSnapshot& group : driver.Snapshot().groups) {
+    if (group.group == id) return std::move(group);
+  }
+  return std::nullopt;
+}
+
+grpc::Status NotFound(const protocol::GroupId& id) {
+  return {grpc::StatusCode::NOT_FOUND,
+          absl::StrCat("no job '", id.ToString(),
+                       "' is known; ListJobs names them")};
+}
+
+}  // namespace
+
+v1::JobState ToProto(const GroupSnapshot& s) {
+  v1::JobState proto;
+  *proto.mutable_group() = protocol::ToProto(s.group);
+  proto.set_state(std::string(GroupPhaseName(s.phase)));
+  proto.set_reason(s.reason);
+  if (s.generation)
+    *proto.mutable_generation() = protocol::ToProto(*s.generation);
+  if (s.in_force) *proto.mutable_decision() = protocol::ToProto(*s.in_force);
+  if (s.prepared) *proto.mutable_prepared() = protocol::ToProto(*s.prepared);
+  for (const protocol::Decision& decision : s.history) {
+    *proto.add_history() = protocol::ToProto(decision);
+  }
+  proto.set_committed_step(s.committed_step);
+  proto.set_committed_count(s.committed_count);
+  proto.set_failed_attempts(s.failed_attempts);
+  if (s.elements > 0) {
+    proto.set_keep(static_cast<double>(s.kept_elements) /
+                   static_cast<double>(s.elements));
+  }
+  proto.set_step_seconds(s.step_seconds);
+  return proto;
+}
+
+grpc::ServerUnaryReactor* AdminService::ListJobs(
+    grpc::CallbackServerContext* context, const v1::ListJobsRequest*,
+    v1::ListJobsResponse* response) {
+  const StateSnapshot snapshot = driver_->Snapshot();
+  response->set_term(snapshot.term);
+  response->set_cluster_id(snapshot.cluster_id);
+  for (const GroupSnapshot& group : snapshot.groups) {
+    *response->add_jobs() = ToProto(group);
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::GetJob(
+    grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
+    v1::GetJobResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto id = protocol::FromProto(request->group());
+  if (!id.ok()) {
+    reactor->Finish(ToGrpc(id.status()));
+  } else if (auto group = Find(*driver_, *id)) {
+    *response->mutable_job() = ToProto(*group);
+    reactor->Finish(grpc::Status::OK);
+  } else {
+    reactor->Finish(NotFound(*id));
+  }
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::WatchJobResponse>* AdminService::WatchJob(
+    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
+  const auto id = protocol::FromProto(request->group());
+  auto watch = JobWatch::Make(this, id.ok() ? *id : protocol::GroupId{});
+  std::optional<GroupSnapshot> group;
+  if (!id.ok()) {
+    watch->End(ToGrpc(id.status()));
+  } else if (group = Find(*driver_, *id); !group) {
+    watch->End(NotFound(*id));
+  } else {
+    bool room = false, draining = false;
+    {
+      base::MutexLock lock(&mu_);
+      draining = draining_;
+      room = watches_.size() < kMaxWatchers;
+      if (room && !draining) watches_.insert(watch);
+    }
+    if (draining) {
+      watch->End(
+          {grpc::StatusCode::UNAVAILABLE, "the coordinator is shutting down"});
+    } else if (!room) {
+      watch->End({grpc::StatusCode::RESOURCE_EXHAUSTED,
+                  absl::StrCat(kMaxWatchers, " watchers are there already")});
+    } else {
+      watch->Offer(ToProto(*group));
+    }
+  }
+  return watch.get();
+}
+
+void AdminService::Tick() {
+  std::vector<std::shared_ptr<JobWatch>> watches;
+  {
+    base::MutexLock lock(&mu_);
+    watches.assign(watches_.begin(), watches_.end());
+  }
+  if (watches.empty()) return;
+  const StateSnapshot snapshot = driver_->Snapshot();
+  for (const auto& watch : watches) {
+    const auto group = std::find_if(
+        snapshot.groups.begin(), snapshot.groups.end(),
+        [&](const GroupSnapshot& g) { return g.group == watch->group(); });
+    if (group == snapshot.groups.end()) {
+      watch->End(NotFound(watch->group()));
+    } else {
+      watch->Offer(ToProto(*group));
+    }
+  }
+}
+
+void AdminService::Drain() {
+  std::set<std::shared_ptr<JobWatch>> watches;
+  {
+    base::MutexLock lock(&mu_);
+    draining_ = true;
+    watches = watches_;
+  }
+  for (const auto& watch : watches) {
+    watch->End(
+        {grpc::StatusCode::UNAVAILABLE, "the coordinator is shutting down"});
+  }
+}
+
+void AdminService::Forget(const std::shared_ptr<JobWatch>& watch) {
+  base::MutexLock lock(&mu_);
+  watches_.erase(watch);
+}
+
+}  // namespace pactrain::coordinator

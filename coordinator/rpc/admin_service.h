@@ -1,0 +1,58 @@
+// The admin service: what the coordinator knows, read-only.
+//
+// Watchers get a group's state when it has changed since they last got it, at
+// most ten times a second. Thread-safe.
+#ifndef PACTRAIN_COORDINATOR_RPC_ADMIN_SERVICE_H_
+#define PACTRAIN_COORDINATOR_RPC_ADMIN_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <set>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "coordinator/driver/driver.h"
+#include "pactrain/v1/admin.grpc.pb.h"
+
+namespace pactrain::coordinator {
+
+v1::JobState ToProto(const GroupSnapshot& snapshot);
+
+class JobWatch;
+
+class AdminService : public v1::Admin::CallbackService {
+ public:
+  static constexpr size_t kMaxWatchers = 64;
+
+  // `driver` must outlive the service.
+  explicit AdminService(const Driver* driver) : driver_(driver) {}
+
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
+                                     const v1::ListJobsRequest* request,
+                                     v1::ListJobsResponse* response) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
+                                   const v1::GetJobRequest* request,
+                                   v1::GetJobResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(
+      grpc::CallbackServerContext* context,
+      const v1::WatchJobRequest* request) override;
+
+  // Shows watchers what changed; called by the driver's timer.
+  void Tick();
+  // Ends all watches and takes no new ones.
+  void Drain();
+
+ private:
+  friend class JobWatch;
+  void Forget(const std::shared_ptr<JobWatch>& watch);
+
+  const Driver* const driver_;
+  base::Mutex mu_;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<std::shared_ptr<JobWatch>> watches_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_RPC_ADMIN_SERVICE_H_

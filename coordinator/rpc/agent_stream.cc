@@ -1,0 +1,140 @@
+#include "coordinator/rpc/agent_stream.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "protocol/proto_convert.h"
+
+namespace pactrain::coordinator {
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  // The codes have the same numbers.
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      std::string(status.message()));
+}
+
+AgentStream* AgentStream::Serve(Driver* driver,
+                                grpc::CallbackServerContext* context) {
+  std::shared_ptr<AgentStream> stream(new AgentStream(driver, context));
+  stream->self_ = stream;
+  absl::StatusOr<StreamId> id = driver->Open(stream);
+  if (id.ok()) {
+    stream->id_ = *id;
+  } else {
+    stream->Close(id.status());
+  }
+  stream->ReadNext();
+  return stream.get();
+}
+
+void AgentStream::Send(const protocol::CoordinatorMessage& message) {
+  bool overflow = false;
+  {
+    base::MutexLock lock(&mu_);
+    if (closed_) return;
+    overflow = queue_.size() >= kMaxQueue;
+    if (!overflow) queue_.push_back(protocol::ToProto(message));
+  }
+  if (overflow) {
+    Close(absl::ResourceExhaustedError(absl::StrCat(
+        "the agent does not read: ", kMaxQueue, " messages wait")));
+    // The open write may never end by itself.
+    context_->TryCancel();
+    return;
+  }
+  Proceed();
+}
+
+void AgentStream::Close(const absl::Status& status) {
+  {
+    base::MutexLock lock(&mu_);
+    if (closed_) return;
+    closed_ = status;
+  }
+  Proceed();
+}
+
+void AgentStream::Proceed() {
+  std::optional<absl::Status> finish;
+  {
+    base::MutexLock lock(&mu_);
+    if (writing_ || finished_) return;
+    if (!queue_.empty()) {
+      writing_ = true;
+      out_ = std::move(queue_.front());
+      queue_.pop_front();
+    } else if (closed_ && reading_ == 0) {
+      finished_ = true;
+      finish = closed_;
+    } else {
+      return;
+    }
+  }
+  // Outside the mutex: gRPC may call back at once.
+  if (finish) {
+    Finish(ToGrpc(*finish));
+  } else {
+    StartWrite(&out_);
+  }
+}
+
+void AgentStream::OnWriteDone(bool ok) {
+  {
+    base::MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) {
+      queue_.clear();
+      if (!closed_) closed_ = absl::UnavailableError("the stream broke");
+    }
+  }
+  Proceed();
+}
+
+absl::Status AgentStream::Handle() {
+  ASSIGN_OR_RETURN(protocol::AgentMessage message, protocol::FromProto(in_));
+  driver_->OnMessage(id_, message);
+  return absl::OkStatus();
+}
+
+void AgentStream::OnReadDone(bool ok) {
+  {
+    base::MutexLock lock(&mu_);
+    if (finished_) return;
+    ++reading_;
+  }
+  const absl::Status status = ok ? Handle() : absl::OkStatus();
+  if (!ok || !status.ok()) {
+    driver_->OnClosed(
+        id_, ok ? std::string(status.message()) : "closed by the agent");
+    Close(status);
+  }
+  ReadNext();
+}
+
+void AgentStream::ReadNext() {
+  bool more = false;
+  {
+    base::MutexLock lock(&mu_);
+    more = !closed_;
+  }
+  // As long as this call is counted, nobody finishes the stream under it.
+  if (more) StartRead(&in_);
+  {
+    base::MutexLock lock(&mu_);
+    --reading_;
+  }
+  Proceed();
+}
+
+void AgentStream::OnCancel() {
+  driver_->OnClosed(id_, "the connection is gone");
+  Close(absl::CancelledError("the connection is gone"));
+}
+
+void AgentStream::OnDone() {
+  driver_->OnClosed(id_, "the stream ended");
+  self_.reset();
+}
+
+}  // namespace pactrain::coordinator

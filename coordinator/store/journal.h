@@ -1,0 +1,36 @@
+// Where the coordinator keeps what must survive it.
+//
+// Rules: what Append() has accepted survives any crash; a batch is kept as a
+// whole or not at all; one process at a time holds a journal; every opening has
+// a higher term than all before, durable before it is handed out.
+//
+// Thread-compatible (the driver calls it under its mutex).
+#ifndef PACTRAIN_COORDINATOR_STORE_JOURNAL_H_
+#define PACTRAIN_COORDINATOR_STORE_JOURNAL_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/coordinator_state.h"
+#include "coordinator/core/journal_record.h"
+
+namespace pactrain::coordinator {
+
+class Journal {
+ public:
+  virtual ~Journal() = default;
+
+  // Cluster id, and the term of this opening.
+  virtual const CoordinatorState::Identity& identity() const = 0;
+  // What was there when the journal was opened.
+  virtual const Recovered& recovered() const = 0;
+
+  // Makes the records durable, in order; blocks until they are. With no records
+  // it only finds out whether writing works.
+  //   ResourceExhausted: the disk is full. Unavailable: any other I/O error.
+  virtual absl::Status Append(const std::vector<JournalRecord>& records) = 0;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_STORE_JOURNAL_H_

@@ -1,0 +1,273 @@
+#include "coordinator/store/record_tables.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "protocol/proto_check.h"
+#include "protocol/proto_convert.h"
+
+namespace pactrain::coordinator {
+
+using protocol::Decision;
+using protocol::GroupId;
+using protocol::ReadDigest;
+using protocol::WriteDigest;
+
+// `generation` and the steps are the newest; `prepared_version` is 0 for none.
+const char kSchema1[] = R"sql(
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE groups (
+  job TEXT NOT NULL, model INTEGER NOT NULL,
+  generation INTEGER NOT NULL, ended INTEGER NOT NULL, end_reason TEXT NOT NULL,
+  prepared_version INTEGER NOT NULL, last_version INTEGER NOT NULL,
+  reserved_step INTEGER NOT NULL,
+  PRIMARY KEY (job, model)) WITHOUT ROWID;
+CREATE TABLE generations (
+  job TEXT NOT NULL, model INTEGER NOT NULL, number INTEGER NOT NULL,
+  record BLOB NOT NULL,  -- pactrain.v1.Generation
+  end_reason TEXT NOT NULL,
+  PRIMARY KEY (job, model, number));
+CREATE TABLE decisions (
+  job TEXT NOT NULL, model INTEGER NOT NULL, version INTEGER NOT NULL,
+  generation INTEGER NOT NULL, mode INTEGER NOT NULL, codec INTEGER NOT NULL,
+  mask_digest BLOB NOT NULL, layout_digest BLOB NOT NULL, reason TEXT NOT NULL,
+  revoke_reason TEXT NOT NULL,
+  PRIMARY KEY (job, model, version)) WITHOUT ROWID;
+CREATE TABLE mask_sets (
+  id INTEGER PRIMARY KEY,
+  job TEXT NOT NULL, model INTEGER NOT NULL, generation INTEGER NOT NULL,
+  mask_digest BLOB NOT NULL, layout_digest BLOB NOT NULL,
+  kept_elements INTEGER NOT NULL, elements INTEGER NOT NULL);
+CREATE INDEX mask_sets_group ON mask_sets (job, model, id);
+)sql";
+
+namespace {
+
+// Drops all but the newest kMaxHistory rows of a group.
+absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
+                   const GroupId& g) {
+  return db
+      .Prepare(absl::StrCat("DELETE FROM ", table,
+                            " WHERE job = ?1 AND model = ?2 AND ", key,
+                            " NOT IN (SELECT ", key, " FROM ", table,
+                            " WHERE job = ?1 AND model = ?2 ORDER BY ", key,
+                            " DESC LIMIT ", kMaxHistory, ")"))
+      .Bind(g.job)
+      .Bind(uint64_t{g.model})
+      .Run();
+}
+
+struct Writer {
+  Database& db;
+
+  absl::Status InsertDecision(const GroupId& g, uint64_t generation,
+                              const Decision& d) {
+    RETURN_IF_ERROR(
+        db.Prepare("INSERT INTO decisions VALUES (?,?,?,?,?,?,?,?,?,'')")
+            .Bind(g.job)
+            .Bind(uint64_t{g.model})
+            .Bind(d.version)
+            .Bind(generation)
+            .Bind(static_cast<uint64_t>(d.mode))
+            .Bind(static_cast<uint64_t>(d.codec))
+            .BindBlob(WriteDigest(d.mask_digest))
+            .BindBlob(WriteDigest(d.layout_digest))
+            .Bind(d.reason)
+            .Run());
+    return Prune(db, "decisions", "version", g);
+  }
+
+  absl::Status operator()(const GenerationFormed& r) {
+    const protocol::Generation& g = r.generation;
+    RETURN_IF_ERROR(
+        db.Prepare(
+              "INSERT INTO groups VALUES (?1,?2,?3,0,'',0,?4,?5) ON CONFLICT "
+              "DO UPDATE SET generation=?3, ended=0, end_reason='', "
+              "prepared_version=0, last_version=?4, "
+              "reserved_step=max(reserved_step, ?5)")
+            .Bind(g.group.job)
+            .Bind(uint64_t{g.group.model})
+            .Bind(g.number)
+            .Bind(g.decision.version)
+            .Bind(g.base_step)
+            .Run());
+    RETURN_IF_ERROR(db.Prepare("INSERT INTO generations VALUES (?,?,?,?,'')")
+                        .Bind(g.group.job)
+                        .Bind(uint64_t{g.group.model})
+                        .Bind(g.number)
+                        .BindBlob(protocol::ToProto(g).SerializeAsString())
+                        .Run());
+    RETURN_IF_ERROR(Prune(db, "generations", "number", g.group));
+    return InsertDecision(g.group, g.number, g.decision);
+  }
+
+  absl::Status operator()(const GenerationEnded& r) {
+    RETURN_IF_ERROR(db.Prepare("UPDATE groups SET ended=1, end_reason=?3, "
+                               "prepared_version=0, reserved_step=?4 "
+                               "WHERE job=?1 AND model=?2")
+                        .Bind(r.group.job)
+                        .Bind(uint64_t{r.group.model})
+                        .Bind(r.reason)
+                        .Bind(r.next_step)
+                        .Run());
+    return db
+        .Prepare(
+            "UPDATE generations SET end_reason=?4 "
+            "WHERE job=?1 AND model=?2 AND number=?3")
+        .Bind(r.group.job)
+        .Bind(uint64_t{r.group.model})
+        .Bind(r.generation)
+        .Bind(r.reason)
+        .Run();
+  }
+
+  absl::Status operator()(const DecisionMade& r) {
+    RETURN_IF_ERROR(InsertDecision(r.group, r.generation, r.decision));
+    return db
+        .Prepare(
+            "UPDATE groups SET prepared_version=?3, last_version=?3 "
+            "WHERE job=?1 AND model=?2")
+        .Bind(r.group.job)
+        .Bind(uint64_t{r.group.model})
+        .Bind(r.decision.version)
+        .Run();
+  }
+
+  absl::Status operator()(const DecisionRevoked& r) {
+    RETURN_IF_ERROR(
+        db.Prepare(
+              "UPDATE groups SET prepared_version=0 WHERE job=? AND model=?")
+            .Bind(r.group.job)
+            .Bind(uint64_t{r.group.model})
+            .Run());
+    return db
+        .Prepare(
+            "UPDATE decisions SET revoke_reason=?4 "
+            "WHERE job=?1 AND model=?2 AND version=?3")
+        .Bind(r.group.job)
+        .Bind(uint64_t{r.group.model})
+        .Bind(r.version)
+        .Bind(r.reason)
+        .Run();
+  }
+
+  absl::Status operator()(const MaskSetStable& r) {
+    RETURN_IF_ERROR(
+        db.Prepare("INSERT INTO mask_sets VALUES (NULL,?,?,?,?,?,?,?)")
+            .Bind(r.group.job)
+            .Bind(uint64_t{r.group.model})
+            .Bind(r.generation)
+            .BindBlob(WriteDigest(r.mask_digest))
+            .BindBlob(WriteDigest(r.layout_digest))
+            .Bind(r.kept_elements)
+            .Bind(r.elements)
+            .Run());
+    return Prune(db, "mask_sets", "id", r.group);
+  }
+
+  absl::Status operator()(const StepsReserved& r) {
+    return db
+        .Prepare("UPDATE groups SET reserved_step=?3 WHERE job=?1 AND model=?2")
+        .Bind(r.group.job)
+        .Bind(uint64_t{r.group.model})
+        .Bind(r.step)
+        .Run();
+  }
+
+  absl::Status operator()(const GroupForgotten& r) {
+    for (const char* table :
+         {"groups", "generations", "decisions", "mask_sets"}) {
+      RETURN_IF_ERROR(db.Prepare(absl::StrCat("DELETE FROM ", table,
+                                              " WHERE job=? AND model=?"))
+                          .Bind(r.group.job)
+                          .Bind(uint64_t{r.group.model})
+                          .Run());
+    }
+    return absl::OkStatus();
+  }
+};
+
+absl::Status Damaged(const GroupId& group, absl::string_view what) {
+  return absl::DataLossError(
+      absl::StrCat("journal: job ", group.ToString(), ": ", what));
+}
+
+absl::StatusOr<Decision> ReadDecision(const Statement& row) {
+  Decision d;
+  d.version = row.Integer(0);
+  d.mode = static_cast<protocol::Mode>(row.Integer(1));
+  d.codec = static_cast<protocol::Codec>(row.Integer(2));
+  ASSIGN_OR_RETURN(d.mask_digest,
+                   ReadDigest("mask_digest", row.Text(3), false));
+  ASSIGN_OR_RETURN(d.layout_digest,
+                   ReadDigest("layout_digest", row.Text(4), false));
+  d.reason = row.Text(5);
+  return d;
+}
+
+absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
+                       uint64_t prepared_version, Recovered::Group& group) {
+  bool found = false;
+  RETURN_IF_ERROR(db.Prepare("SELECT record FROM generations WHERE job=? AND "
+                             "model=? AND number=?")
+                      .Bind(id.job)
+                      .Bind(uint64_t{id.model})
+                      .Bind(generation)
+                      .Run([&](const Statement& row) -> absl::Status {
+                        v1::Generation proto;
+                        if (!proto.ParseFromString(row.Text(0))) {
+                          return Damaged(
+                              id, "a generation record cannot be parsed");
+                        }
+                        auto read = protocol::FromProto(proto);
+                        if (!read.ok())
+                          return Damaged(id, read.status().message());
+                        group.generation = *std::move(read);
+                        found = true;
+                        return absl::OkStatus();
+                      }));
+  if (!found)
+    return Damaged(id, absl::StrCat("generation ", generation, " is missing"));
+  return db
+      .Prepare(
+          "SELECT version, mode, codec, mask_digest, layout_digest, reason "
+          "FROM "
+          "decisions WHERE job=? AND model=? ORDER BY version DESC")
+      .Bind(id.job)
+      .Bind(uint64_t{id.model})
+      .Run([&](const Statement& row) -> absl::Status {
+        auto decision = ReadDecision(row);
+        if (!decision.ok()) return Damaged(id, decision.status().message());
+        if (decision->version == prepared_version) group.prepared = *decision;
+        group.history.push_back(*std::move(decision));
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace
+
+absl::Status WriteRecord(Database& database, const JournalRecord& record) {
+  return std::visit(Writer{database}, record);
+}
+
+absl::StatusOr<Recovered> ReadRecords(Database& db) {
+  Recovered recovered;
+  RETURN_IF_ERROR(db.Prepare("SELECT job, model, generation, ended, "
+                             "end_reason, prepared_version, "
+                             "last_version, reserved_step FROM groups")
+                      .Run([&](const Statement& row) -> absl::Status {
+                        const GroupId id{row.Text(0),
+                                         static_cast<uint16_t>(row.Integer(1))};
+                        Recovered::Group& group = recovered.groups[id];
+                        group.ended = row.Integer(3) != 0;
+                        group.end_reason = row.Text(4);
+                        group.last_version = row.Integer(6);
+                        group.reserved_step = row.Integer(7);
+                        return ReadGroup(db, id, row.Integer(2), row.Integer(5),
+                                         group);
+                      }));
+  return recovered;
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,82 @@
+// A thin RAII shell over SQLite's C API: statements with typed binding, errors
+// as absl::Status.
+//
+// Thread-compatible.
+#ifndef PACTRAIN_COORDINATOR_STORE_SQLITE_H_
+#define PACTRAIN_COORDINATOR_STORE_SQLITE_H_
+
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace pactrain::coordinator {
+
+class Database;
+
+// One prepared statement; bind in order, then run. Not to outlive its Database.
+class Statement {
+ public:
+  Statement& Bind(uint64_t value);
+  Statement& Bind(absl::string_view text);
+  Statement& BindBlob(absl::string_view bytes);
+
+  // Runs it once; for each row calls `row` (which reads columns).
+  absl::Status Run(
+      const std::function<absl::Status(const Statement&)>& row = {});
+
+  uint64_t Integer(int column) const;
+  std::string Text(int column) const;  // Also of a blob.
+
+ private:
+  friend class Database;
+  Statement(Database* database, sqlite3_stmt* statement, absl::Status status)
+      : database_(database),
+        statement_(statement),
+        status_(std::move(status)) {}
+
+  struct Finalizer {
+    void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
+  };
+  Database* database_;
+  std::unique_ptr<sqlite3_stmt, Finalizer> statement_;
+  absl::Status status_;  // The first error of preparing or binding.
+  int bound_ = 0;
+};
+
+class Database {
+ public:
+  // Opens or creates a file. Errors as below.
+  static absl::StatusOr<std::unique_ptr<Database>> Open(
+      const std::string& path);
+  ~Database();
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  // Errors of a bad statement come out of Statement::Run().
+  Statement Prepare(absl::string_view sql);
+  // Statements without parameters and rows.
+  absl::Status Execute(const std::string& sql);
+  // `body` within a transaction: all of it, durably, or nothing.
+  absl::Status Transaction(const std::function<absl::Status()>& body);
+
+  // The last error. ResourceExhausted: disk full. DataLoss: not a database or
+  // damaged. Unavailable: anything else. Names the file.
+  absl::Status Error(absl::string_view doing) const;
+
+ private:
+  Database(const std::string& path, sqlite3* handle)
+      : path_(path), handle_(handle) {}
+  std::string path_;
+  sqlite3* handle_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_STORE_SQLITE_H_

@@ -1,0 +1,150 @@
+#include "coordinator/store/sqlite_journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "coordinator/store/record_tables.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+absl::Status SystemError(const std::string& path, absl::string_view doing) {
+  const int error = errno;
+  const std::string text =
+      absl::StrCat(path, ": cannot ", doing, ": ", std::strerror(error));
+  return error == ENOSPC ? absl::ResourceExhaustedError(text)
+                         : absl::UnavailableError(text);
+}
+
+absl::StatusOr<std::string> NewClusterId() {
+  base::Digest id;
+  if (getrandom(&id, sizeof id, 0) != sizeof id) {
+    return absl::UnavailableError("no random bytes for a cluster id");
+  }
+  return id.ToString();
+}
+
+absl::Status SetMeta(Database& db, absl::string_view key,
+                     absl::string_view value) {
+  return db.Prepare("INSERT OR REPLACE INTO meta VALUES (?, ?)")
+      .Bind(key)
+      .Bind(value)
+      .Run();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
+    const std::string& dir, const std::string& cluster) {
+  std::unique_ptr<SqliteJournal> journal(new SqliteJournal());
+  if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
+    return SystemError(dir, "make the state directory");
+  }
+  RETURN_IF_ERROR(journal->Lock(dir));
+  ASSIGN_OR_RETURN(journal->database_, Database::Open(dir + "/journal.db"));
+  RETURN_IF_ERROR(
+      journal->database_->Execute("PRAGMA journal_mode=WAL; PRAGMA "
+                                  "synchronous=FULL; PRAGMA busy_timeout=0"));
+  RETURN_IF_ERROR(journal->Migrate());
+  RETURN_IF_ERROR(journal->BeginTerm(dir, cluster));
+  ASSIGN_OR_RETURN(journal->recovered_, ReadRecords(*journal->database_));
+  return journal;
+}
+
+SqliteJournal::~SqliteJournal() {
+  database_.reset();
+  if (lock_ >= 0) close(lock_);
+}
+
+absl::Status SqliteJournal::Lock(const std::string& dir) {
+  const std::string path = dir + "/lock";
+  lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock_ < 0) return SystemError(path, "open");
+  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return SystemError(path, "lock");
+    return absl::FailedPreconditionError(absl::StrCat(
+        "state directory ", dir,
+        " is in use by another coordinator: stop it, or name another "
+        "--state-dir"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SqliteJournal::Migrate() {
+  uint64_t version = 0;
+  RETURN_IF_ERROR(
+      database_->Prepare("PRAGMA user_version").Run([&](const Statement& row) {
+        version = row.Integer(0);
+        return absl::OkStatus();
+      }));
+  if (version > kSchemaVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the journal has schema version ", version,
+                     ", this coordinator knows up to ", kSchemaVersion,
+                     ": it was written by a newer one; use that"));
+  }
+  if (version == kSchemaVersion) return absl::OkStatus();
+  return database_->Transaction([&]() -> absl::Status {
+    RETURN_IF_ERROR(database_->Execute(kSchema1));
+    return database_->Execute(
+        absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
+  });
+}
+
+absl::Status SqliteJournal::BeginTerm(const std::string& dir,
+                                      const std::string& cluster) {
+  std::map<std::string, std::string> meta;
+  RETURN_IF_ERROR(database_->Prepare("SELECT key, value FROM meta")
+                      .Run([&](const Statement& row) {
+                        meta[row.Text(0)] = row.Text(1);
+                        return absl::OkStatus();
+                      }));
+  if (meta.empty()) {
+    ASSIGN_OR_RETURN(const std::string id, NewClusterId());
+    meta = {{"cluster_id", id}, {"cluster", cluster}, {"term", "0"}};
+  }
+  if (meta["cluster"] != cluster) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "state directory ", dir, " belongs to cluster '", meta["cluster"],
+        "', this coordinator is told to serve cluster '", cluster,
+        "': correct --cluster or --state-dir"));
+  }
+  if (!absl::SimpleAtoi(meta["term"], &identity_.term)) {
+    return absl::DataLossError(
+        absl::StrCat("state directory ", dir, ": term '", meta["term"], "'"));
+  }
+  ++identity_.term;
+  identity_.cluster_id = meta["cluster_id"];
+  meta["term"] = absl::StrCat(identity_.term);
+  return database_->Transaction([&]() -> absl::Status {
+    for (const auto& [key, value] : meta) {
+      RETURN_IF_ERROR(SetMeta(*database_, key, value));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status SqliteJournal::Append(const std::vector<JournalRecord>& records) {
+  return database_->Transaction([&]() -> absl::Status {
+    for (const JournalRecord& record : records) {
+      RETURN_IF_ERROR(WriteRecord(*database_, record));
+    }
+    // An empty transaction would not touch the disk.
+    if (records.empty()) {
+      return SetMeta(*database_, "term", absl::StrCat(identity_.term));
+    }
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace pactrain::coordinator

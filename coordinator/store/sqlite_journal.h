@@ -1,0 +1,54 @@
+// The journal in one SQLite file (WAL, synchronous=FULL) of a state directory.
+//
+// `DIR/journal.db` holds it, `DIR/lock` is locked while it is open. Old
+// generations, decisions and mask sets are dropped beyond the newest
+// kMaxHistory of each group.
+#ifndef PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
+#define PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/store/journal.h"
+#include "coordinator/store/sqlite.h"
+
+namespace pactrain::coordinator {
+
+class SqliteJournal : public Journal {
+ public:
+  // Opens the journal of cluster `cluster` in `dir`, made if missing, and
+  // begins a new term.
+  //   FailedPrecondition: another coordinator has it open, it belongs to
+  //   another
+  //                       cluster, or a newer version wrote it.
+  //   ResourceExhausted:  the disk is full.
+  //   DataLoss:           the file is damaged.
+  //   Unavailable:        it cannot be read or written.
+  static absl::StatusOr<std::unique_ptr<SqliteJournal>> Open(
+      const std::string& dir, const std::string& cluster);
+  ~SqliteJournal() override;
+
+  const CoordinatorState::Identity& identity() const override {
+    return identity_;
+  }
+  const Recovered& recovered() const override { return recovered_; }
+  absl::Status Append(const std::vector<JournalRecord>& records) override;
+
+ private:
+  SqliteJournal() = default;
+  absl::Status Lock(const std::string& dir);
+  absl::Status Migrate();
+  absl::Status BeginTerm(const std::string& dir, const std::string& cluster);
+
+  int lock_ = -1;
+  std::unique_ptr<Database> database_;
+  CoordinatorState::Identity identity_;
+  Recovered recovered_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
