@@ -155,7 +155,6 @@ void CoordinatorClient::OnWelcome(const protocol::Welcome& welcome) {
   connected_ = true;
   backoff_ = options_.first_backoff;
   last_reason_.clear();
-  last_logged_ = -absl::InfiniteDuration();
   welcome_timer_.cancel();
   LOG_INFO("connected with coordinator {} of cluster {}, term {}",
            options_.address, welcome.cluster_id, welcome.term);
@@ -192,20 +191,22 @@ void CoordinatorClient::Lost(const absl::Status& why) {
   const std::string reason =
       absl::StrCat("coordinator ", options_.address, " cannot be reached (",
                    absl::string_view(why.message()), ")");
-  const absl::Duration now = base::MonotonicNow();
-  if (was_connected || now - last_logged_ >= kLogInterval) {
-    LOG_WARN("{}; trying again", reason);
-    last_logged_ = now;
-  }
   const double share = std::uniform_real_distribution<>(0.5, 1.0)(random_);
   retry_timer_.expires_after(absl::ToChronoNanoseconds(share * backoff_));
   backoff_ = std::min(2 * backoff_, options_.max_backoff);
   retry_timer_.async_wait([this](const asio::error_code& error) {
     if (!error) Connect();
   });
+  // A new reason is told, and logged where it is told to; one that stays is
+  // said from time to time.
+  const absl::Duration now = base::MonotonicNow();
   if (was_connected || reason != last_reason_) {
     last_reason_ = reason;
+    last_logged_ = now;
     events_->OnCoordinatorDisconnected(reason);
+  } else if (now - last_logged_ >= kLogInterval) {
+    last_logged_ = now;
+    LOG_WARN("{}; trying on", reason);
   }
 }
 

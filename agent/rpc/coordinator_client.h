@@ -84,7 +84,7 @@ class CoordinatorClient {
   absl::Duration heartbeat_interval_;
   absl::Duration backoff_;
   std::string last_reason_;
-  absl::Duration last_logged_ = -absl::InfiniteDuration();
+  absl::Duration last_logged_;
   asio::steady_timer retry_timer_;
   asio::steady_timer welcome_timer_;
   asio::steady_timer heartbeat_timer_;

@@ -1,0 +1,257 @@
+#include "agent/driver.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "agent/local/packet.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+
+namespace pactrain::agent {
+namespace {
+
+constexpr absl::Duration kMaxTick = absl::Milliseconds(100);
+// For the last messages to peers, coordinator and trainers.
+constexpr absl::Duration kStopLinger = absl::Milliseconds(500);
+
+Payload PayloadOf(std::vector<uint8_t> bytes) {
+  auto owner = std::make_shared<const std::vector<uint8_t>>(std::move(bytes));
+  return {owner, absl::MakeConstSpan(*owner)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(asio::io_context& io,
+                                                      const Options& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<AgentState> state,
+                   AgentState::Create(options.core));
+  auto driver =
+      std::unique_ptr<Driver>(new Driver(io, options, std::move(state)));
+  RETURN_IF_ERROR(driver->Open());
+  driver->TickLater();
+  return driver;
+}
+
+Driver::Driver(asio::io_context& io, const Options& options,
+               std::unique_ptr<AgentState> state)
+    : io_(io),
+      options_(options),
+      state_(std::move(state)),
+      metrics_(std::make_shared<AgentMetrics>(MetricsSnapshot())),
+      tick_timer_(io),
+      stop_timer_(io) {}
+
+absl::Status Driver::Open() {
+  const agent::Options& core = options_.core;
+  Transport::Options data;
+  data.agent = core.agent;
+  data.incarnation = core.incarnation;
+  data.listen_address = options_.listen_data;
+  data.egress = options_.egress;
+  ASSIGN_OR_RETURN(transport_, Transport::Start(io_, data, this));
+
+  LocalServer::Options local;
+  local.socket_path = options_.socket_path;
+  ASSIGN_OR_RETURN(local_, LocalServer::Start(io_, local, this));
+
+  CoordinatorClient::Options coordinator;
+  coordinator.address = options_.coordinator;
+  coordinator.hello.agent = core.agent;
+  coordinator.hello.incarnation = core.incarnation;
+  coordinator.hello.site = core.site;
+  coordinator.hello.data_address = options_.advertise_data.empty()
+                                       ? data_address()
+                                       : options_.advertise_data;
+  coordinator.hello.version = base::kVersion;
+  coordinator_ = std::make_unique<CoordinatorClient>(
+      io_, coordinator, static_cast<CoordinatorEvents*>(this));
+  metrics_->Publish(Snapshot());
+  return absl::OkStatus();
+}
+
+void Driver::TickLater() {
+  const absl::Duration interval =
+      std::min(kMaxTick, options_.core.resolution_timeout() / 10);
+  tick_timer_.expires_after(absl::ToChronoNanoseconds(interval));
+  tick_timer_.async_wait([this](const asio::error_code& error) {
+    if (error) return;
+    Handle(Tick{});
+    metrics_->Publish(Snapshot());
+    TickLater();
+  });
+}
+
+MetricsSnapshot Driver::Snapshot() const {
+  MetricsSnapshot snapshot;
+  snapshot.agent = options_.core.agent;
+  snapshot.site = options_.core.site;
+  snapshot.coordinator_connected = coordinator_->connected();
+  for (const auto& [site, traffic] : transport_->traffic()) {
+    snapshot.peers.push_back({site, traffic.sent_bytes, traffic.received_bytes,
+                              traffic.rtt, traffic.goodput_bytes_per_second});
+  }
+  snapshot.groups = state_->Status();
+  return snapshot;
+}
+
+void Driver::Stop() {
+  LOG_INFO("stopping: ends {} trainers", trainers_.size());
+  local_->StopListening();
+  for (const TrainerId trainer : std::exchange(trainers_, {})) {
+    Fail(trainer, wire::Code::kAgentUnresponsive,
+         "the agent on this node was stopped.\nStart it again, then the "
+         "training.");
+    Handle(TrainerGone{trainer, "lost its agent, which was stopped"});
+    memory_.Release(trainer);
+  }
+  stop_timer_.expires_after(absl::ToChronoNanoseconds(kStopLinger));
+  stop_timer_.async_wait([this](const asio::error_code&) { io_.stop(); });
+}
+
+void Driver::Handle(const Event& event) {
+  for (Effect& effect : state_->Handle(event, base::MonotonicNow())) {
+    std::visit([this](auto& e) { Run(e); }, effect);
+  }
+}
+
+void Driver::Run(SetPeers& effect) {
+  std::vector<Transport::Peer> peers;
+  for (SetPeers::Peer& peer : effect.peers) {
+    peers.push_back({std::move(peer.agent), peer.incarnation,
+                     std::move(peer.site), std::move(peer.data_address)});
+  }
+  transport_->SetPeers(peers);
+}
+
+void Driver::Run(SendPeerControl& effect) {
+  transport_->SendControl(effect.agent, effect.control);
+}
+
+void Driver::Run(SendPeerData& effect) {
+  transport_->SendData(effect.agent, effect.header, std::move(effect.payload));
+}
+
+void Driver::Run(ClosePeer& effect) {
+  transport_->ClosePeer(effect.agent, effect.reason);
+}
+
+void Driver::Run(SendTrainer& effect) {
+  std::vector<std::shared_ptr<SharedMemory>> memory;
+  if (std::holds_alternative<wire::Attached>(effect.message)) {
+    const TrainerBuffers buffers = memory_.Find(effect.trainer);
+    memory = {buffers.slot, buffers.result};
+  }
+  std::visit(
+      [&](const auto& message) {
+        local_->Send(effect.trainer, PacketOf(message), std::move(memory));
+      },
+      effect.message);
+}
+
+void Driver::Run(CloseTrainer& effect) {
+  trainers_.erase(effect.trainer);
+  local_->Close(effect.trainer);
+  memory_.Release(effect.trainer);
+}
+
+void Driver::Run(SendCoordinator& effect) {
+  if (auto* report = std::get_if<protocol::StepReport>(&effect.message)) {
+    AddLinks(*report);
+  }
+  coordinator_->Send(effect.message);
+}
+
+void Driver::Run(LogLine& effect) {
+  if (effect.warning) {
+    LOG_WARN("{}", effect.text);
+  } else {
+    LOG_INFO("{}", effect.text);
+  }
+}
+
+void Driver::AddLinks(protocol::StepReport& report) const {
+  for (const auto& [site, traffic] : transport_->traffic()) {
+    if (site == options_.core.site) continue;
+    report.links.push_back({site, traffic.sent_bytes, traffic.received_bytes,
+                            traffic.goodput_bytes_per_second,
+                            absl::ToDoubleSeconds(traffic.rtt)});
+  }
+}
+
+void Driver::Fail(TrainerId trainer, wire::Code code, const std::string& text) {
+  wire::Failed failed = {};
+  failed.header = {wire::Kind::kFailed, sizeof(failed)};
+  failed.step = ~0ull;
+  failed.code = code;
+  failed.final = 1;
+  text.copy(failed.text, sizeof(failed.text) - 1);
+  local_->Send(trainer, PacketOf(failed));
+  local_->Close(trainer);
+}
+
+void Driver::OnPeerConnected(const std::string& agent) {
+  Handle(PeerConnected{agent});
+}
+
+void Driver::OnPeerDisconnected(const std::string& agent,
+                                const absl::Status& why) {
+  Handle(PeerDisconnected{agent, absl::IsDataLoss(why),
+                          std::string(why.message())});
+}
+
+void Driver::OnPeerData(const std::string& agent, Frame frame) {
+  Handle(PeerData{agent, frame.header, PayloadOf(std::move(frame.payload))});
+}
+
+void Driver::OnPeerControl(const std::string& agent,
+                           const protocol::GroupControl& control) {
+  Handle(PeerControl{agent, control});
+}
+
+void Driver::OnHello(uint64_t trainer, const wire::Hello& hello) {
+  TrainerHello event{trainer, hello, {}};
+  const auto grant = state_->CheckHello(hello);
+  if (grant.ok()) {
+    const auto buffers = memory_.Make(trainer, grant->region, grant->bytes);
+    if (!buffers.ok()) {
+      return Fail(
+          trainer, wire::Code::kRefused,
+          absl::StrCat(absl::string_view(buffers.status().message()),
+                       ".\nFree memory on this node, or train a smaller "
+                       "model."));
+    }
+    event.memory = {buffers->slot->bytes(), buffers->result->bytes()};
+    trainers_.insert(trainer);
+  }
+  Handle(event);
+}
+
+void Driver::OnMessage(uint64_t trainer, const Message& message) {
+  Handle(TrainerMessage{trainer, message});
+}
+
+void Driver::OnTrainerGone(uint64_t trainer, const std::string& reason) {
+  // Not known, or closed by the core in the meantime.
+  if (trainers_.erase(trainer) == 0) return;
+  Handle(TrainerGone{trainer, reason});
+  memory_.Release(trainer);
+}
+
+void Driver::OnCoordinatorConnected() {
+  transport_->SetClusterId(coordinator_->cluster_id());
+  Handle(CoordinatorConnected{});
+}
+
+void Driver::OnCoordinatorMessage(const protocol::CoordinatorMessage& message) {
+  Handle(message);
+}
+
+void Driver::OnCoordinatorDisconnected(const std::string& reason) {
+  Handle(CoordinatorDisconnected{reason});
+}
+
+}  // namespace pactrain::agent

@@ -1,0 +1,102 @@
+// The agent's event loop: turns what sockets tell into events of the core and
+// carries out the core's effects.
+//
+// It decides nothing. Everything runs on the io_context's one thread.
+#ifndef PACTRAIN_AGENT_DRIVER_H_
+#define PACTRAIN_AGENT_DRIVER_H_
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "agent/core/agent_state.h"
+#include "agent/exchange/tcp/transport.h"
+#include "agent/local/local_server.h"
+#include "agent/local/memory_table.h"
+#include "agent/metrics/agent_metrics.h"
+#include "agent/rpc/coordinator_client.h"
+#include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
+
+namespace pactrain::agent {
+
+class Driver : private TransportEvents,
+               private LocalEvents,
+               private CoordinatorEvents {
+ public:
+  struct Options {
+    agent::Options core;
+    std::string socket_path;
+    std::string listen_data = "127.0.0.1:0";
+    std::string advertise_data;  // Empty: what listen_data was bound to.
+    std::string coordinator;     // "host:port"
+    EgressLimits egress;
+  };
+
+  // Opens both listeners and starts to connect to the coordinator.
+  //   InvalidArgument: an option is out of range.
+  //   others:          as Transport::Start() and LocalServer::Start().
+  static absl::StatusOr<std::unique_ptr<Driver>> Start(asio::io_context& io,
+                                                       const Options& options);
+
+  std::string data_address() const { return transport_->listen_address(); }
+  const std::shared_ptr<AgentMetrics>& metrics() const { return metrics_; }
+
+  // Ends every trainer's session with an error, tells everybody who has to
+  // know, and stops the io_context once that had time to leave.
+  void Stop();
+
+ private:
+  Driver(asio::io_context& io, const Options& options,
+         std::unique_ptr<AgentState> state);
+  absl::Status Open();
+  void TickLater();
+  MetricsSnapshot Snapshot() const;
+
+  void Handle(const Event& event);
+  void Run(SetPeers& effect);
+  void Run(SendPeerControl& effect);
+  void Run(SendPeerData& effect);
+  void Run(ClosePeer& effect);
+  void Run(SendTrainer& effect);
+  void Run(CloseTrainer& effect);
+  void Run(SendCoordinator& effect);
+  void Run(LogLine& effect);
+  void AddLinks(protocol::StepReport& report) const;
+  // Ends a trainer that the core does not know or is about to be told of.
+  void Fail(TrainerId trainer, wire::Code code, const std::string& text);
+
+  // TransportEvents:
+  void OnPeerConnected(const std::string& agent) override;
+  void OnPeerDisconnected(const std::string& agent,
+                          const absl::Status& why) override;
+  void OnPeerData(const std::string& agent, Frame frame) override;
+  void OnPeerControl(const std::string& agent,
+                     const protocol::GroupControl& control) override;
+  // LocalEvents:
+  void OnHello(uint64_t trainer, const wire::Hello& hello) override;
+  void OnMessage(uint64_t trainer, const Message& message) override;
+  void OnTrainerGone(uint64_t trainer, const std::string& reason) override;
+  // CoordinatorEvents:
+  void OnCoordinatorConnected() override;
+  void OnCoordinatorMessage(
+      const protocol::CoordinatorMessage& message) override;
+  void OnCoordinatorDisconnected(const std::string& reason) override;
+
+  asio::io_context& io_;
+  const Options options_;
+  const std::unique_ptr<AgentState> state_;
+  const std::shared_ptr<AgentMetrics> metrics_;
+  MemoryTable memory_;            // Outlives the core's use of it.
+  std::set<TrainerId> trainers_;  // That the core knows.
+  asio::steady_timer tick_timer_;
+  asio::steady_timer stop_timer_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<LocalServer> local_;
+  std::unique_ptr<CoordinatorClient> coordinator_;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_DRIVER_H_

@@ -1,0 +1,137 @@
+#include "agent/flags.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <iostream>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "base/net.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "protocol/types.h"
+
+namespace pactrain::agent {
+namespace {
+
+// The host's name as an agent name, empty if it cannot be one.
+std::string HostName() {
+  std::array<char, 65> text = {};
+  if (gethostname(text.data(), text.size() - 1) != 0) return "";
+  std::string name(text.data());
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return protocol::CheckName("name", name).ok() ? name : "";
+}
+
+base::Digest RandomDigest() {
+  std::random_device random;
+  auto word = [&] { return (uint64_t{random()} << 32) | random(); };
+  return {word(), word()};
+}
+
+// As the flags are written, before they are understood.
+struct Words {
+  std::string step_deadline = "60s";
+  std::string socket = "unix:/run/pactrain/agent.sock";
+  std::vector<std::string> egress_limits;
+  bool insecure_network = false;
+};
+
+absl::Status Understand(const Words& words, Flags& flags) {
+  Driver::Options& driver = flags.driver;
+  if (driver.core.agent.empty()) {
+    return absl::InvalidArgumentError(
+        "--name: the host's name cannot be an agent's name; give one");
+  }
+  flags.site_given = !driver.core.site.empty();
+  if (!flags.site_given) driver.core.site = driver.core.agent;
+  driver.core.incarnation = RandomDigest();
+  if (!absl::ParseDuration(words.step_deadline, &driver.core.step_deadline)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--step-deadline '", words.step_deadline,
+                     "' is not a duration, such as 60s or 2m"));
+  }
+  RETURN_IF_ERROR(driver.core.Check());
+  ASSIGN_OR_RETURN(driver.socket_path, ParseSocketPath(words.socket));
+  RETURN_IF_ERROR(base::ParseHostPort(driver.coordinator).status());
+  for (std::string* address : {&driver.listen_data, &flags.listen_metrics}) {
+    ASSIGN_OR_RETURN(
+        const base::HostPort checked,
+        base::CheckListenAddress(*address, words.insecure_network));
+    *address = checked.ToString();
+  }
+  if (!driver.advertise_data.empty()) {
+    RETURN_IF_ERROR(base::ParseHostPort(driver.advertise_data).status());
+  }
+  std::vector<EgressLimit> limits;
+  for (const std::string& text : words.egress_limits) {
+    ASSIGN_OR_RETURN(limits.emplace_back(), ParseEgressLimit(text));
+  }
+  ASSIGN_OR_RETURN(driver.egress, EgressLimits::Create(limits));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::optional<Flags> ParseFlags(int argc, const char* const* argv,
+                                int* exit_code) {
+  Flags flags;
+  Words words;
+  Driver::Options& driver = flags.driver;
+  driver.core.agent = HostName();
+  driver.coordinator = "127.0.0.1:7070";
+  flags.listen_metrics = "127.0.0.1:0";
+  flags.log_level = "info";
+
+  CLI::App app{
+      "pactrain-agent: sums the gradients of this node's trainers with "
+      "those of all other nodes."};
+  app.option_defaults()->always_capture_default();
+  app.set_version_flag("--version", base::kVersion);
+  app.add_option("--name", driver.core.agent,
+                 "Unique in the cluster; default: the host's name");
+  app.add_option("--site", driver.core.site,
+                 "Nodes joined by a fast network; default: the agent's name");
+  app.add_option("--coordinator", driver.coordinator, "host:port");
+  app.add_option("--socket", words.socket, "For this node's trainers");
+  app.add_option("--listen-data", driver.listen_data,
+                 "host:port for other agents; port 0: any");
+  app.add_option(
+      "--advertise-data", driver.advertise_data,
+      "host:port at which other agents reach this one; default: what "
+      "--listen-data was bound to");
+  app.add_option("--listen-metrics", flags.listen_metrics,
+                 "host:port of /metrics; port 0: any");
+  app.add_option("--step-deadline", words.step_deadline,
+                 "Longest time without progress of a step");
+  app.add_option("--egress-limit", words.egress_limits,
+                 "SITE=RATE, such as eu=100mbit; *=RATE for every other site; "
+                 "repeatable");
+  app.add_flag("--insecure-network", words.insecure_network,
+               "Allow listening beyond loopback, inside a network namespace of "
+               "its own");
+  app.add_option("--log-level", flags.log_level, "debug, info, warn or error");
+  try {
+    app.parse(argc, const_cast<char**>(argv));
+  } catch (const CLI::ParseError& error) {
+    *exit_code = app.exit(error);
+    return std::nullopt;
+  }
+  const absl::Status understood = Understand(words, flags);
+  if (!understood.ok()) {
+    std::cerr << "pactrain-agent: " << understood.message() << std::endl;
+    *exit_code = 2;
+    return std::nullopt;
+  }
+  return flags;
+}
+
+}  // namespace pactrain::agent

@@ -1,0 +1,26 @@
+// The command line of pactrain-agent.
+#ifndef PACTRAIN_AGENT_FLAGS_H_
+#define PACTRAIN_AGENT_FLAGS_H_
+
+#include <string>
+
+#include "agent/driver.h"
+
+namespace pactrain::agent {
+
+struct Flags {
+  Driver::Options driver;
+  std::string listen_metrics;
+  std::string log_level;
+  bool site_given = false;
+};
+
+// Reads and checks everything that can be checked before anything is opened.
+// Nothing: the process is to end with `*exit_code`; the one message (a mistake,
+// the help or the version) has been written.
+std::optional<Flags> ParseFlags(int argc, const char* const* argv,
+                                int* exit_code);
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_FLAGS_H_

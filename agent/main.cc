@@ -1,0 +1,61 @@
+// pactrain-agent: one per node. Flags, wiring, signals.
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <optional>
+
+#include "agent/driver.h"
+#include "agent/flags.h"
+#include "agent/metrics/metrics_server.h"
+#include "asio/io_context.hpp"
+#include "asio/signal_set.hpp"
+#include "base/log.h"
+
+namespace pactrain::agent {
+namespace {
+
+int Failed(const absl::Status& status) {
+  std::cerr << "pactrain-agent: " << status.message() << std::endl;
+  return 1;
+}
+
+int Run(const Flags& flags) {
+  asio::io_context io(1);
+  auto driver = Driver::Start(io, flags.driver);
+  if (!driver.ok()) return Failed(driver.status());
+  auto metrics =
+      MetricsServer::Start(flags.listen_metrics, (*driver)->metrics());
+  if (!metrics.ok()) return Failed(metrics.status());
+
+  const Options& core = flags.driver.core;
+  LOG_INFO("agent {} of site {}{}, coordinator {}", core.agent, core.site,
+           flags.site_given ? "" : " (no --site given: each node is its own)",
+           flags.driver.coordinator);
+  std::printf("listening socket=%s data=%s metrics=%s\n",
+              flags.driver.socket_path.c_str(),
+              (*driver)->data_address().c_str(), (*metrics)->address().c_str());
+  std::fflush(stdout);
+
+  asio::signal_set signals(io, SIGINT, SIGTERM);
+  signals.async_wait([&](const asio::error_code& error, int) {
+    if (!error) (*driver)->Stop();
+  });
+  io.run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace pactrain::agent
+
+int main(int argc, char** argv) {
+  int exit_code = 0;
+  const std::optional<pactrain::agent::Flags> flags =
+      pactrain::agent::ParseFlags(argc, argv, &exit_code);
+  if (!flags.has_value()) return exit_code;
+  if (!pactrain::base::InitLog("agent", flags->log_level)) {
+    std::cerr << "pactrain-agent: --log-level '" << flags->log_level
+              << "' is not debug, info, warn or error" << std::endl;
+    return 2;
+  }
+  return pactrain::agent::Run(*flags);
+}

@@ -1,0 +1,52 @@
+// The agent's numbers for Prometheus: an immutable snapshot of what the driver
+// knows, written out when somebody asks.
+//
+// Thread-safe: the driver publishes on its thread, the HTTP server collects on
+// its own.
+#ifndef PACTRAIN_AGENT_METRICS_AGENT_METRICS_H_
+#define PACTRAIN_AGENT_METRICS_AGENT_METRICS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "agent/core/status.h"
+#include "base/mutex.h"
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
+
+namespace pactrain::agent {
+
+struct MetricsSnapshot {
+  struct Peer {
+    std::string site;
+    uint64_t sent_bytes = 0;
+    uint64_t received_bytes = 0;
+    absl::Duration rtt;
+    double goodput_bytes_per_second = 0;
+  };
+  std::string agent;
+  std::string site;
+  bool coordinator_connected = false;
+  std::vector<Peer> peers;  // By site.
+  std::vector<GroupStatus> groups;
+};
+
+class AgentMetrics : public prometheus::Collectable {
+ public:
+  explicit AgentMetrics(MetricsSnapshot first) { Publish(std::move(first)); }
+
+  void Publish(MetricsSnapshot snapshot);
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  mutable base::Mutex mutex_;
+  std::shared_ptr<const MetricsSnapshot> snapshot_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_METRICS_AGENT_METRICS_H_

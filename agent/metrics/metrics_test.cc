@@ -1,0 +1,86 @@
+#include "agent/metrics/agent_metrics.h"
+#include "agent/metrics/metrics_server.h"
+#include "asio/connect.hpp"
+#include "asio/io_context.hpp"
+#include "asio/ip/tcp.hpp"
+#include "asio/read.hpp"
+#include "asio/write.hpp"
+#include "base/net.h"
+#include "base/status_matchers.h"
+
+namespace pactrain::agent {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Get(const std::string& address) {
+  const auto parsed = base::ParseHostPort(address);
+  asio::io_context io;
+  asio::ip::tcp::socket socket(io);
+  socket.connect({asio::ip::make_address(parsed->host), parsed->port});
+  asio::write(socket, asio::buffer(std::string(
+                          "GET /metrics HTTP/1.0\r\nHost: agent\r\n\r\n")));
+  std::string answer;
+  asio::error_code end;
+  asio::read(socket, asio::dynamic_buffer(answer), end);
+  return answer;
+}
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    snapshot_.agent = "node-1";
+    snapshot_.site = "eu";
+    metrics_ = std::make_shared<AgentMetrics>(snapshot_);
+    ASSERT_OK_AND_ASSIGN(server_,
+                         MetricsServer::Start("127.0.0.1:0", metrics_));
+  }
+
+  MetricsSnapshot snapshot_;
+  std::shared_ptr<AgentMetrics> metrics_;
+  std::unique_ptr<MetricsServer> server_;
+};
+
+TEST_F(MetricsTest, ZerosAreThereFromTheStart) {
+  const std::string page = Get(server_->address());
+  EXPECT_THAT(page, HasSubstr("pactrain_agent_build_info{version=\"0.1.0\","
+                              "agent=\"node-1\",site=\"eu\"} 1"));
+  EXPECT_THAT(page, HasSubstr("pactrain_agent_coordinator_connected 0"));
+  EXPECT_THAT(page, HasSubstr("pactrain_agent_groups 0"));
+}
+
+TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
+  snapshot_.peers.push_back({"us", 100, 200, absl::Milliseconds(50), 1e6});
+  GroupStatus group;
+  group.group = {"job", 1};
+  group.trainers = 2;
+  group.committed_count = 7;
+  group.failed_attempts[static_cast<size_t>(protocol::Cause::kStall)] = 3;
+  group.decision.mode = protocol::Mode::kCompacted;
+  snapshot_.groups.push_back(group);
+  metrics_->Publish(snapshot_);
+  const std::string page = Get(server_->address());
+  for (const char* line : {
+           "peer_bytes_total{site=\"us\",direction=\"sent\"} 100",
+           "peer_bytes_total{site=\"us\",direction=\"received\"} 200",
+           "peer_rtt_seconds{site=\"us\"} 0.05",
+           "trainers{job=\"job\",model=\"1\"} 2",
+           "steps_committed_total{job=\"job\",model=\"1\"} 7",
+           "attempts_failed_total{job=\"job\",model=\"1\",cause=\"stall\"} 3",
+           "attempts_failed_total{job=\"job\",model=\"1\",cause=\"mask\"} 0",
+           "decision{job=\"job\",model=\"1\",mode=\"COMPACTED\",codec=\"fp32\"}"
+           " "
+           "1",
+       }) {
+    EXPECT_THAT(page, HasSubstr(line));
+  }
+}
+
+TEST_F(MetricsTest, TakenAddressIsAnErrorThatNamesIt) {
+  EXPECT_THAT(MetricsServer::Start(server_->address(), metrics_),
+              base::StatusIs(absl::StatusCode::kUnavailable,
+                             HasSubstr(server_->address())));
+}
+
+}  // namespace
+}  // namespace pactrain::agent
