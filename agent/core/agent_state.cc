@@ -14,6 +14,9 @@ namespace {
 constexpr size_t kMaxEnded = 64;     // Generations that still answer.
 constexpr size_t kMaxHistory = 256;  // Groups whose counters are kept.
 
+// What TrainerLeft says of one that ended its session itself.
+constexpr char kDetached[] = "detached";
+
 wire::Code CodeOf(const absl::Status& status) {
   return absl::IsInvalidArgument(status) ? wire::Code::kInvalidArgument
                                          : wire::Code::kRefused;
@@ -95,7 +98,7 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
   if (record == nullptr) return;
   GroupState* group = RunningGroupOf(*record);
   if (std::holds_alternative<wire::Detach>(event.message)) {
-    DropTrainer(event.trainer, "detached", now);
+    DropTrainer(event.trainer, kDetached, now);
     outbox_.effects.emplace_back(CloseTrainer{event.trainer});
     return;
   }
@@ -161,11 +164,10 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
   GroupState* group = RunningGroupOf(*record);
   const uint32_t rank = record->trainer.rank;
   if (group != nullptr) {
-    group->DropTrainer(id);
-    group->BeginEnd(protocol::Cause::kMemberLost,
-                    absl::StrCat("rank ", rank, " at agent ", options_.agent,
-                                 " (site ", options_.site, ") ", reason),
-                    now);
+    group->DropTrainer(id, reason == kDetached,
+                       absl::StrCat("rank ", rank, " at agent ", options_.agent,
+                                    " (site ", options_.site, ") ", reason),
+                       now);
   }
   trainers_.Remove(id);
 }

@@ -99,6 +99,15 @@ void GroupState::SendFrames(std::vector<OutgoingFrame> frames) {
 void GroupState::AbortAttempt(Cause cause, const std::string& detail,
                               absl::Duration now) {
   if (ended_ || own_abort_.has_value()) return;
+  own_abort_ = MakeAbort(cause, detail);
+  aborted_at_ = now;
+  Touch(now);
+  PT_CHECK(ballot_.AddAbort(me(), *own_abort_));
+  TellAll(*own_abort_);
+  Resolve(now);
+}
+
+Abort GroupState::MakeAbort(Cause cause, const std::string& detail) const {
   Abort abort;
   abort.generation = digest_;
   abort.model = generation_.group.model;
@@ -108,12 +117,7 @@ void GroupState::AbortAttempt(Cause cause, const std::string& detail,
   abort.detail = detail.substr(0, wire::kTextBytes / 4);
   abort.voted = own_vote_.has_value();
   if (own_vote_) abort.vote = *own_vote_;
-  own_abort_ = abort;
-  aborted_at_ = now;
-  Touch(now);
-  PT_CHECK(ballot_.AddAbort(me(), abort));
-  TellAll(abort);
-  Resolve(now);
+  return abort;
 }
 
 // Over what every rank is about to use, and over what it is said to be.
@@ -281,6 +285,13 @@ void GroupState::EndIfResolved(absl::Duration now) {
   } else if (now - ending_since_ >= options_->resolution_timeout()) {
     End(false);
   }
+}
+
+void GroupState::EndQuietly() {
+  ended_ = true;
+  end_reason_ = *detached_;
+  // For those who go on nevertheless.
+  own_abort_ = MakeAbort(Cause::kMemberLost, *detached_);
 }
 
 void GroupState::EndNow() {

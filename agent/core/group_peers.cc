@@ -194,6 +194,7 @@ void GroupState::OnAbort(int member, const GroupControl& control,
             absl::StrCat(names_[member], " contradicts its own vote"));
         break;
       }
+      if (EndForDetached(now)) break;
       Touch(now);
       if (abort.cause >= Cause::kParameters) {
         BeginEnd(abort.cause, abort.detail, now);
@@ -237,6 +238,7 @@ void GroupState::OnFrame(IncomingFrame frame, absl::Duration now) {
   if (ended_) return;
   const When when = Classify(frame.header.step, frame.header.attempt);
   if (when != When::kNow && when != When::kNext) return;
+  if (when == When::kNow && EndForDetached(now)) return;
   const int member = frame.member;
   const size_t bytes = frame.payload.bytes.size();
   if (early_bytes_ + exchange_.held_bytes() + bytes > HoldLimit()) {

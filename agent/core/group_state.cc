@@ -98,9 +98,25 @@ int GroupState::TrainerIndex(TrainerId trainer) const {
   return -1;
 }
 
-void GroupState::DropTrainer(TrainerId trainer) {
+void GroupState::DropTrainer(TrainerId trainer, bool clean,
+                             const std::string& reason, absl::Duration now) {
   const int index = TrainerIndex(trainer);
-  if (index >= 0) trainers_[index].gone = true;
+  if (ended_ || index < 0) return;
+  trainers_[index].gone = true;
+  if (!clean || open_since_) {
+    BeginEnd(protocol::Cause::kMemberLost, reason, now);
+    return;
+  }
+  if (!detached_) detached_ = reason;
+  const bool empty = std::all_of(trainers_.begin(), trainers_.end(),
+                                 [](const LocalTrainer& t) { return t.gone; });
+  if (empty) EndQuietly();
+}
+
+bool GroupState::EndForDetached(absl::Duration now) {
+  if (!detached_) return false;
+  BeginEnd(protocol::Cause::kMemberLost, *detached_, now);
+  return true;
 }
 
 void GroupState::TellTrainers(const decltype(SendTrainer::message)& message) {
@@ -117,7 +133,7 @@ void GroupState::Touch(absl::Duration now) {
 
 absl::Status GroupState::OnSubmit(TrainerId trainer, const wire::Submit& submit,
                                   absl::Duration now) {
-  if (ended_) return absl::OkStatus();
+  if (ended_ || EndForDetached(now)) return absl::OkStatus();
   // Sent before the trainer knew that the step was refused or is made dense.
   if (submit.step < step_) return absl::OkStatus();
   if (submit.step == step_ && submit.attempt < local_.attempt()) {

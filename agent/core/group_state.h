@@ -66,8 +66,11 @@ class GroupState {
   // InvalidArgument: the trainer breaks the protocol and is to be dropped.
   absl::Status OnSubmit(TrainerId trainer, const wire::Submit& submit,
                         absl::Duration now);
-  // The trainer can no longer take part; BeginEnd() is to follow.
-  void DropTrainer(TrainerId trainer);
+  // The trainer can no longer take part. `clean`: it detached. Between steps
+  // that hurts nobody until a step is opened: the others may be about to
+  // detach, too.
+  void DropTrainer(TrainerId trainer, bool clean, const std::string& reason,
+                   absl::Duration now);
   void OnMasks(TrainerId trainer, const MaskState& masks);
 
   void OnPeerConnected(int member);
@@ -116,6 +119,9 @@ class GroupState {
   void TellTrainers(const decltype(SendTrainer::message)& message);
   void Attach(const LocalTrainer& trainer);
   void Touch(absl::Duration now);  // The step is open from now on.
+  void EndQuietly();               // Nobody is left here to be told.
+  // A trainer detached and now a step is opened: true, and the end begun.
+  bool EndForDetached(absl::Duration now);
 
   // group_peers.cc
   When Classify(uint64_t step, uint16_t attempt) const;
@@ -143,6 +149,8 @@ class GroupState {
   void SendFrames(std::vector<OutgoingFrame> frames);
   void AbortAttempt(protocol::Cause cause, const std::string& detail,
                     absl::Duration now);
+  protocol::Abort MakeAbort(protocol::Cause cause,
+                            const std::string& detail) const;
   void MaybeVote(absl::Duration now);
   protocol::Digest ResultDigest() const;
   void Resolve(absl::Duration now);
@@ -189,7 +197,8 @@ class GroupState {
   size_t early_bytes_ = 0;
 
   std::optional<PastAttempt> past_;
-  std::optional<Problem> ending_;  // Why the generation is about to end.
+  std::optional<std::string> detached_;  // Who did between steps.
+  std::optional<Problem> ending_;        // Why the generation is about to end.
   absl::Duration ending_since_;
   bool ended_ = false;
   std::string end_reason_;
