@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
-from pactrain.types import Mode, Op
+from pactrain.types import NO_DIGEST, Mode, Op
 
 
 def pruned(amount=0.5):
@@ -66,11 +66,31 @@ def test_votes_begin_when_the_layout_was_seen_twice(attach):
     assert len(attached.native.votes) == 1
 
 
-def test_a_model_without_masks_never_votes(attach, net):
+def test_a_model_without_masks_says_so_once(attach, net):
     attached = attach(net)
     for _ in range(4):
         attached.step()
-    assert not attached.native.votes
+    (vote,) = attached.native.votes
+    assert vote["mask"] == NO_DIGEST
+    assert vote["kept"] == vote["elements"]
+    assert not attached.native.mask_sets
+
+
+def test_removed_masks_stay_in_force(attach, caplog):
+    model = pruned()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        attached.step(optimizer=optimizer)
+    mask = pactrain.masks.registry.get(model[2].weight)
+    activate(attached)
+    attached.step(optimizer=optimizer)
+    attached.session.set_masks({})
+    attached.job.decide = lambda step: dataclasses.replace(FULL, version=2)
+    for _ in range(3):
+        attached.step(optimizer=optimizer)
+    assert not model[2].weight[~mask].any()
+    assert "masks were removed" in caplog.text
 
 
 def test_nothing_is_masked_before_the_decision(attach):

@@ -82,6 +82,11 @@ class MaskKeeper:
             del self._known[oldest]
         self._steps_unchanged = 0
         self._inside = self.active is None or masks.is_inside(self.active)
+        if self.active and not masks:
+            logger.warning(
+                "the masks were removed: those in force stay until the model is "
+                "attached again"
+            )
         if self._layout is not None:
             self._vote(self._layout)  # Too young to count: withdraws the last vote.
 
@@ -96,18 +101,15 @@ class MaskKeeper:
         else:
             self._layout = layout
             self._steps_unchanged = 0
-        if not self.current and self.active is None:
-            return  # Nothing is pruned: everything is sent.
         if self._steps_unchanged == 1:
             self._set_masks(layout)
         if 1 <= self._steps_unchanged <= self.settle_steps:
             self._vote(layout)
 
     def _set_masks(self, layout: StepLayout) -> None:
-        sets = [self.current]
-        if self.active is not None and not self._is_active(self.current.digest):
-            sets.insert(0, self.active)  # The library forgets the oldest.
-        for masks in sets:
+        # Those in force first: the library forgets the oldest.
+        sets = {s.digest: s for s in (self.active, self.current) if s}
+        for masks in sets.values():
             self._native.set_masks(
                 masks.digest,
                 layout.digest,

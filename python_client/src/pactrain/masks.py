@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from . import storage
 from .errors import InvalidArgument
 from .parameters import ParameterTable
-from .types import Digest, Digester
+from .types import NO_DIGEST, Digest, Digester
 
 
 class Registry:
@@ -108,7 +108,10 @@ def make_mask_set(
     digest_of: Digester,
     unenforced: frozenset[str] = frozenset(),
 ) -> MaskSet:
-    """Masks that keep everything are left out, so that equal sets have one digest."""
+    """Masks that keep everything are left out, so that equal sets have one digest.
+
+    A set without masks has the digest NO_DIGEST.
+    """
     used: dict[str, Tensor] = {}
     parts = [table.digest(digest_of).to_bytes()]
     kept = 0
@@ -123,7 +126,7 @@ def make_mask_set(
         parts.append(name.encode() + b"\0" + digest_of(bits).to_bytes())
     return MaskSet(
         masks=used,
-        digest=digest_of(b"".join(parts)),
+        digest=digest_of(b"".join(parts)) if used else NO_DIGEST,
         kept=kept,
         elements=table.elements,
         unenforced=unenforced & used.keys(),
