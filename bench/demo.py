@@ -35,6 +35,7 @@ TRAINERS_PER_HOST = 2
 WORLD = len(SITES) * TRAINERS_PER_HOST
 STEPS = 120
 COMPUTE_STEPS = 20
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Demo:
@@ -159,6 +160,8 @@ def wait_for_interrupt(cluster: Cluster, bed: LoopbackTestbed) -> None:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
+    for more in STOPPING:  # Nothing may disturb the clean-up.
+        signal.signal(more, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -166,7 +169,7 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.demo", description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args(argv)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in STOPPING:
         signal.signal(number, interrupt)
     os.chdir(ROOT)
     try:

@@ -14,6 +14,7 @@ programs under test must then limit themselves. Not thread-safe.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
@@ -107,6 +108,7 @@ class NamespaceTestbed(LoopbackTestbed):
             Host(f"{s}{i}", s, f"10.77.0.{number}", "e0", f"{self._prefix}{s}{i}")
             for number, (s, i) in enumerate(names, 1)
         )
+        atexit.register(self.close)
         try:
             self._build(list(sites))
         except BaseException:
@@ -166,6 +168,7 @@ class NamespaceTestbed(LoopbackTestbed):
 
     def close(self) -> None:
         """Removes all namespaces of this run, and with them the interfaces in them."""
+        atexit.unregister(self.close)
         for name in namespaces():
             if name.startswith(self._prefix):
                 subprocess.run(["ip", "netns", "del", name], capture_output=True)
