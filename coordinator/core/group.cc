@@ -265,7 +265,8 @@ void Group::Form(const Launch& launch, Context& c) {
       generation_->sites.size(), " sites from step ", generation_->base_step));
 }
 
-void Group::End(const std::string& reason, Context& c) {
+// By value: the reason may be end_due_ itself, which is reset here.
+void Group::End(std::string reason, Context& c) {
   if (c.read_only) {
     end_due_ = reason;
     return;

@@ -79,7 +79,7 @@ class Group {
   void TryForm(Context& c);
   void Form(const Launch& launch, Context& c);
   protocol::Generation MakeGeneration(const Launch& launch, Context& c) const;
-  void End(const std::string& reason, Context& c);
+  void End(std::string reason, Context& c);
   std::string SeatText(uint32_t rank) const;
   std::string WaitingReason(const Context& c) const;
   void SendWaiting(Context& c);
