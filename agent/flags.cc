@@ -6,7 +6,6 @@
 #include <array>
 #include <cctype>
 #include <iostream>
-#include <optional>
 #include <random>
 #include <vector>
 
@@ -122,7 +121,13 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
   try {
     app.parse(argc, const_cast<char**>(argv));
   } catch (const CLI::ParseError& error) {
-    *exit_code = app.exit(error);
+    if (error.get_exit_code() == 0) {  // --help or --version
+      *exit_code = app.exit(error);
+    } else {
+      std::cerr << "pactrain-agent: " << error.what() << "; see --help"
+                << std::endl;
+      *exit_code = 2;
+    }
     return std::nullopt;
   }
   const absl::Status understood = Understand(words, flags);

@@ -2,6 +2,7 @@
 #ifndef PACTRAIN_AGENT_FLAGS_H_
 #define PACTRAIN_AGENT_FLAGS_H_
 
+#include <optional>
 #include <string>
 
 #include "agent/driver.h"

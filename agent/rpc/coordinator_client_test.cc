@@ -1,0 +1,194 @@
+#include "agent/rpc/coordinator_client.h"
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status_matchers.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "protocol/proto_convert.h"
+
+namespace pactrain::agent {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Answers a hello with `welcome`, then keeps what comes until the stream
+// breaks.
+class FakeCoordinator : public v1::Coordinator::Service {
+ public:
+  explicit FakeCoordinator(protocol::Welcome welcome, int port = 0)
+      : welcome_(std::move(welcome)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port),
+                             grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeCoordinator() override {
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  int port() const { return port_; }
+  std::vector<protocol::AgentMessage> received() {
+    base::MutexLock lock(&mutex_);
+    return received_;
+  }
+
+ private:
+  grpc::Status AgentStream(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::AgentMessage>*
+          stream) override {
+    v1::AgentMessage message;
+    while (stream->Read(&message)) {
+      auto parsed = protocol::FromProto(message);
+      if (!parsed.ok()) return grpc::Status(grpc::INVALID_ARGUMENT, "bad");
+      if (std::holds_alternative<protocol::AgentHello>(*parsed)) {
+        stream->Write(protocol::ToProto(welcome_));
+      }
+      base::MutexLock lock(&mutex_);
+      received_.push_back(*std::move(parsed));
+    }
+    return grpc::Status::OK;
+  }
+
+  const protocol::Welcome welcome_;
+  int port_ = 0;
+  base::Mutex mutex_;
+  std::vector<protocol::AgentMessage> received_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class CoordinatorClientTest : public ::testing::Test,
+                              protected CoordinatorEvents {
+ protected:
+  static protocol::Welcome WelcomeOf(const std::string& cluster,
+                                     uint64_t term) {
+    return {cluster, term, absl::Milliseconds(10)};
+  }
+  void Connect(int port) {
+    CoordinatorClient::Options options;
+    options.address = absl::StrCat("127.0.0.1:", port);
+    options.hello.agent = "a";
+    options.hello.site = "s";
+    options.hello.incarnation = {1, 2};
+    options.hello.data_address = "127.0.0.1:1";
+    options.hello.version = "0.1.0";
+    options.first_backoff = absl::Milliseconds(5);
+    options.max_backoff = absl::Milliseconds(50);
+    client_ = std::make_unique<CoordinatorClient>(
+        io_, options, static_cast<CoordinatorEvents*>(this));
+  }
+  bool RunUntil(const std::function<bool()>& done) {
+    const absl::Duration end = base::MonotonicNow() + absl::Seconds(30);
+    while (!done()) {
+      if (base::MonotonicNow() > end) return false;
+      io_.run_one_for(std::chrono::milliseconds(10));
+    }
+    return true;
+  }
+  std::string LastReason() const {
+    return reasons_.empty() ? "" : reasons_.back();
+  }
+
+  void OnCoordinatorConnected() override { ++connected_; }
+  void OnCoordinatorMessage(
+      const protocol::CoordinatorMessage& message) override {
+    messages_.push_back(message);
+  }
+  void OnCoordinatorDisconnected(const std::string& reason) override {
+    reasons_.push_back(reason);
+  }
+
+  asio::io_context io_;
+  int connected_ = 0;
+  std::vector<protocol::CoordinatorMessage> messages_;
+  std::vector<std::string> reasons_;
+  std::unique_ptr<CoordinatorClient> client_;
+};
+
+TEST_F(CoordinatorClientTest, SaysHelloFirstThenMessagesAndHeartbeats) {
+  FakeCoordinator coordinator(WelcomeOf(std::string(32, 'a'), 3));
+  Connect(coordinator.port());
+  ASSERT_TRUE(RunUntil([&] { return messages_.size() == 1; }));
+  EXPECT_EQ(connected_, 1);
+  EXPECT_EQ(client_->cluster_id(), std::string(32, 'a'));
+  protocol::TrainerLeft left;
+  left.group.job = "job";
+  left.attach_id = {3, 4};
+  client_->Send(left);
+  ASSERT_TRUE(RunUntil([&] { return coordinator.received().size() >= 4; }));
+  const auto received = coordinator.received();
+  EXPECT_EQ(std::get<protocol::AgentHello>(received[0]).agent, "a");
+  int heartbeats = 0, lefts = 0;
+  for (const auto& message : received) {
+    heartbeats += std::holds_alternative<protocol::Heartbeat>(message);
+    lefts += std::holds_alternative<protocol::TrainerLeft>(message);
+  }
+  EXPECT_GE(heartbeats, 1);
+  EXPECT_EQ(lefts, 1);
+}
+
+TEST_F(CoordinatorClientTest, ReconnectsWithThePinnedClusterAndTerm) {
+  auto coordinator =
+      std::make_unique<FakeCoordinator>(WelcomeOf(std::string(32, 'a'), 3));
+  const int port = coordinator->port();
+  Connect(port);
+  ASSERT_TRUE(RunUntil([&] { return connected_ == 1; }));
+  coordinator.reset();
+  ASSERT_TRUE(RunUntil([&] { return !reasons_.empty(); }));
+  EXPECT_FALSE(client_->connected());
+  EXPECT_THAT(LastReason(),
+              HasSubstr(absl::StrCat("coordinator 127.0.0.1:", port,
+                                     " cannot be reached (")));
+  FakeCoordinator next(WelcomeOf(std::string(32, 'a'), 4), port);
+  ASSERT_TRUE(RunUntil([&] { return connected_ == 2; }));
+  const auto hello = std::get<protocol::AgentHello>(next.received()[0]);
+  EXPECT_EQ(hello.cluster_id, std::string(32, 'a'));
+  EXPECT_EQ(hello.highest_term, 3u);
+}
+
+TEST_F(CoordinatorClientTest, AnotherClusterIsRefused) {
+  auto coordinator =
+      std::make_unique<FakeCoordinator>(WelcomeOf(std::string(32, 'a'), 3));
+  const int port = coordinator->port();
+  Connect(port);
+  ASSERT_TRUE(RunUntil([&] { return connected_ == 1; }));
+  coordinator.reset();
+  FakeCoordinator other(WelcomeOf(std::string(32, 'b'), 9), port);
+  EXPECT_TRUE(RunUntil([&] {
+    return LastReason().find("this agent belongs to") != std::string::npos;
+  }));
+  EXPECT_EQ(connected_, 1);
+}
+
+TEST_F(CoordinatorClientTest, AnOldCoordinatorIsRefused) {
+  auto coordinator =
+      std::make_unique<FakeCoordinator>(WelcomeOf(std::string(32, 'a'), 3));
+  const int port = coordinator->port();
+  Connect(port);
+  ASSERT_TRUE(RunUntil([&] { return connected_ == 1; }));
+  coordinator.reset();
+  FakeCoordinator old(WelcomeOf(std::string(32, 'a'), 2), port);
+  EXPECT_TRUE(RunUntil([&] {
+    return LastReason().find("it is an old one") != std::string::npos;
+  }));
+  EXPECT_EQ(connected_, 1);
+}
+
+TEST_F(CoordinatorClientTest, UnreachableCoordinatorIsSaidWithItsAddress) {
+  Connect(1);
+  ASSERT_TRUE(RunUntil([&] { return !reasons_.empty(); }));
+  EXPECT_THAT(LastReason(),
+              HasSubstr("coordinator 127.0.0.1:1 cannot be reached ("));
+}
+
+}  // namespace
+}  // namespace pactrain::agent
