@@ -1,14 +1,16 @@
 #include "coordinator/driver/driver.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 
 namespace pactrain::coordinator {
 namespace {
+
+using base::MonotonicNow;
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
@@ -18,16 +20,16 @@ constexpr int kMaxMessagesPerSecond = 20'000;
 // Streams that have not said Hello yet, beyond the agents.
 constexpr int kMaxStrangers = 64;
 
-absl::Duration Now() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
-
 // Texts of agents and trainers must not begin lines of their own in our log.
 std::string OneLine(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ') c = ' ';
   }
   return text;
+}
+
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the coordinator is shutting down");
 }
 
 void Log(const Effects::Event& event) {
@@ -42,9 +44,10 @@ void Log(const Effects::Event& event) {
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Create(const Options& options,
                                                        Journal* journal) {
-  ASSIGN_OR_RETURN(CoordinatorState state,
-                   CoordinatorState::Create(options, journal->identity(),
-                                            journal->recovered(), Now()));
+  ASSIGN_OR_RETURN(
+      CoordinatorState state,
+      CoordinatorState::Create(options, journal->identity(),
+                               journal->recovered(), MonotonicNow()));
   return std::unique_ptr<Driver>(
       new Driver(options, journal, std::move(state)));
 }
@@ -88,12 +91,13 @@ void Driver::Loop() {
 
 absl::StatusOr<StreamId> Driver::Open(std::shared_ptr<Stream> stream) {
   base::MutexLock lock(&mu_);
+  if (draining_) return ShuttingDown();
   if (streams_.size() >=
       static_cast<size_t>(options_.max_agents) + kMaxStrangers) {
     return absl::ResourceExhaustedError(
         absl::StrCat("too many streams: ", streams_.size(), " are open"));
   }
-  const absl::Duration now = Now();
+  const absl::Duration now = MonotonicNow();
   const StreamId id = next_stream_++;
   streams_[id] = {std::move(stream), now, false, now, 0};
   return id;
@@ -112,7 +116,7 @@ void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
     base::MutexLock lock(&mu_);
     auto it = streams_.find(stream);
     if (it == streams_.end()) return;  // Closed; its last words.
-    const absl::Duration now = Now();
+    const absl::Duration now = MonotonicNow();
     if (TooMany(it->second, now)) {
       Run(state_.OnStreamClosed(stream, "too many messages", now));
       Shut(stream,
@@ -131,7 +135,7 @@ void Driver::OnClosed(StreamId stream, const std::string& reason) {
   {
     base::MutexLock lock(&mu_);
     if (streams_.erase(stream) == 0) return;
-    Run(state_.OnStreamClosed(stream, reason, Now()));
+    Run(state_.OnStreamClosed(stream, reason, MonotonicNow()));
   }
   Deliver();
 }
@@ -139,7 +143,7 @@ void Driver::OnClosed(StreamId stream, const std::string& reason) {
 void Driver::Tick() {
   {
     base::MutexLock lock(&mu_);
-    const absl::Duration now = Now();
+    const absl::Duration now = MonotonicNow();
     ShutMute(now);
     if (read_only_ && now >= next_heal_) TryHeal(now);
     Run(state_.Tick(now));
@@ -150,14 +154,15 @@ void Driver::Tick() {
 void Driver::Drain() {
   {
     base::MutexLock lock(&mu_);
-    ShutAll(absl::UnavailableError("the coordinator is shutting down"));
+    draining_ = true;
+    ShutAll(ShuttingDown());
   }
   Deliver();
 }
 
 StateSnapshot Driver::Snapshot() const {
   base::MutexLock lock(&mu_);
-  return state_.Snapshot(Now());
+  return state_.Snapshot(MonotonicNow());
 }
 
 void Driver::Run(Effects effects) {
@@ -181,7 +186,7 @@ void Driver::Run(Effects effects) {
 }
 
 void Driver::Fail(const absl::Status& status) {
-  const absl::Duration now = Now();
+  const absl::Duration now = MonotonicNow();
   Warn(absl::StrCat(
       "THE JOURNAL CANNOT BE WRITTEN: ", status.message(),
       "; read-only from now on: nothing is formed or decided, running "

@@ -53,13 +53,14 @@ class Driver {
   void Start();  // Starts the timer.
   void Stop();   // Stops the timer; the listener is not called any more.
 
-  // A new stream. ResourceExhausted: too many.
+  // A new stream. ResourceExhausted: too many. Unavailable: draining.
   absl::StatusOr<StreamId> Open(std::shared_ptr<Stream> stream);
   void OnMessage(StreamId stream, const protocol::AgentMessage& message);
   void OnClosed(StreamId stream, const std::string& reason);
   // What the timer does; for tests.
   void Tick();
-  // Closes all streams; agents carry on and look for us again.
+  // Closes all streams and takes no new ones; agents carry on and look for us
+  // again.
   void Drain();
 
   StateSnapshot Snapshot() const;
@@ -103,6 +104,7 @@ class Driver {
   mutable base::Mutex mu_;
   base::CondVar stopping_cv_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
   CoordinatorState state_ ABSL_GUARDED_BY(mu_);
   Recovered durable_ ABSL_GUARDED_BY(mu_);  // What a restart would find.
   bool read_only_ ABSL_GUARDED_BY(mu_) = false;

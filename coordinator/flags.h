@@ -1,0 +1,30 @@
+// The command line of pactrain-coordinator.
+#ifndef PACTRAIN_COORDINATOR_FLAGS_H_
+#define PACTRAIN_COORDINATOR_FLAGS_H_
+
+#include <optional>
+#include <string>
+
+#include "base/net.h"
+#include "coordinator/core/options.h"
+
+namespace pactrain::coordinator {
+
+struct Flags {
+  base::HostPort listen;
+  base::HostPort listen_metrics;
+  std::string state_dir;
+  std::string cluster;
+  std::string log_level;
+  Options core;
+};
+
+// Reads and checks everything that can be checked before anything is opened.
+// Nothing: the process is to end with `*exit_code`; the one message (a mistake,
+// the help or the version) has been written.
+std::optional<Flags> ParseFlags(int argc, const char* const* argv,
+                                int* exit_code);
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_FLAGS_H_

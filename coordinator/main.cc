@@ -1,0 +1,73 @@
+// pactrain-coordinator: one per organisation. Flags, wiring, signals.
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "base/log.h"
+#include "coordinator/driver/driver.h"
+#include "coordinator/flags.h"
+#include "coordinator/metrics/coordinator_metrics.h"
+#include "coordinator/metrics/metrics_server.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/store/sqlite_journal.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+int Failed(const absl::Status& status) {
+  std::cerr << "pactrain-coordinator: " << status.message() << std::endl;
+  return 1;
+}
+
+int Run(const Flags& flags, const sigset_t& signals) {
+  auto journal = SqliteJournal::Open(flags.state_dir, flags.cluster);
+  if (!journal.ok()) return Failed(journal.status());
+  auto driver = Driver::Create(flags.core, journal->get());
+  if (!driver.ok()) return Failed(driver.status());
+  auto metrics = MetricsServer::Start(
+      flags.listen_metrics, std::make_shared<CoordinatorMetrics>(
+                                [d = driver->get()] { return d->Snapshot(); }));
+  if (!metrics.ok()) return Failed(metrics.status());
+  auto server = Server::Start(flags.listen, driver->get());
+  if (!server.ok()) return Failed(server.status());
+
+  const CoordinatorState::Identity& identity = (*journal)->identity();
+  LOG_INFO("cluster {} ({}), term {}, state in {}", flags.cluster,
+           identity.cluster_id, identity.term, flags.state_dir);
+  std::printf("listening grpc=%s metrics=%s\n",
+              (*server)->address().ToString().c_str(),
+              (*metrics)->address().ToString().c_str());
+  std::fflush(stdout);
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  LOG_INFO("stopping on signal {}; agents carry on", signal);
+  (*server)->Stop();
+  return 0;
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator
+
+int main(int argc, char** argv) {
+  int exit_code = 0;
+  const std::optional<pactrain::coordinator::Flags> flags =
+      pactrain::coordinator::ParseFlags(argc, argv, &exit_code);
+  if (!flags.has_value()) return exit_code;
+  if (!pactrain::base::InitLog("coordinator", flags->log_level)) {
+    std::cerr << "pactrain-coordinator: --log-level '" << flags->log_level
+              << "' is not debug, info, warn or error" << std::endl;
+    return 2;
+  }
+  // A file size limit is an error of write(), not our end.
+  std::signal(SIGXFSZ, SIG_IGN);
+  // Blocked before any thread starts, so that only sigwait() takes them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return pactrain::coordinator::Run(*flags, signals);
+}

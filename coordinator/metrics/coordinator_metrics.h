@@ -1,0 +1,34 @@
+// The coordinator's metric families, made from a snapshot at each scrape.
+//
+// Thread-safe: Collect() takes a snapshot of its own.
+#ifndef PACTRAIN_COORDINATOR_METRICS_COORDINATOR_METRICS_H_
+#define PACTRAIN_COORDINATOR_METRICS_COORDINATOR_METRICS_H_
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/snapshot.h"
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
+
+namespace pactrain::coordinator {
+
+class CoordinatorMetrics : public prometheus::Collectable {
+ public:
+  // Pairs of sites per group that are exported; the rest is left out.
+  static constexpr size_t kMaxLinks = 40;
+
+  // `snapshot` must be thread-safe.
+  explicit CoordinatorMetrics(std::function<StateSnapshot()> snapshot)
+      : snapshot_(std::move(snapshot)) {}
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const std::function<StateSnapshot()> snapshot_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_METRICS_COORDINATOR_METRICS_H_
