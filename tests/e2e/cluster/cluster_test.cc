@@ -1,0 +1,208 @@
+// Real daemons and real trainers of the C ABI on loopback: three sites with one
+// agent and two trainers each. What is killed, is killed with SIGKILL.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/cluster/child.h"
+#include "trainer/pactrain.h"
+
+namespace pactrain::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Where Bazel lays them for a test.
+constexpr char kCoordinator[] = "coordinator/pactrain-coordinator";
+constexpr char kAgent[] = "agent/pactrain-agent";
+constexpr char kTrainer[] = "tests/e2e/cluster/sum_trainer";
+
+constexpr int kSites = 3;
+constexpr uint32_t kWorld = 6;
+constexpr int kForever = 1000000;
+
+// The word after `key` in a daemon's line "listening ... key=value ...".
+std::string ValueOf(const std::string& line, const std::string& key) {
+  const size_t at = line.find(key + "=");
+  if (at == std::string::npos) return "";
+  const size_t begin = at + key.size() + 1;
+  return line.substr(begin, line.find(' ', begin) - begin);
+}
+
+class ClusterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = "/tmp/pactrain-e2e-XXXXXX";
+    ASSERT_NE(mkdtemp(folder_.data()), nullptr);
+    StartCoordinator("127.0.0.1:0");
+    for (int site = 0; site < kSites; ++site) {
+      agents_.push_back(nullptr);
+      StartAgent(site);
+    }
+  }
+  void TearDown() override {
+    trainers_.clear();
+    agents_.clear();
+    coordinator_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void StartCoordinator(const std::string& listen) {
+    coordinator_ = std::make_unique<Child>(std::vector<std::string>{
+        kCoordinator, "--listen", listen, "--listen-metrics",
+        "127.0.0.1:0", "--state-dir", folder_ + "/state", "--cluster", "e2e"});
+    const auto line = coordinator_->WaitForLine("listening");
+    ASSERT_TRUE(line.has_value()) << "the coordinator did not start";
+    coordinator_address_ = ValueOf(*line, "grpc");
+    ASSERT_NE(coordinator_address_, "") << *line;
+  }
+
+  std::string SocketOf(int site) const {
+    return absl::StrCat(folder_, "/agent-", site, ".sock");
+  }
+  void StartAgent(int site) {
+    agents_[site] = std::make_unique<Child>(std::vector<std::string>{
+        kAgent, "--name", absl::StrCat("agent-", site), "--site",
+        absl::StrCat("site-", site), "--coordinator", coordinator_address_,
+        "--socket", "unix:" + SocketOf(site), "--step-deadline", "12s"});
+    ASSERT_TRUE(agents_[site]->WaitForLine("listening").has_value());
+  }
+
+  // Two trainers for each site, in rank order.
+  void Launch(const std::string& job, int steps) {
+    trainers_.clear();
+    for (uint32_t rank = 0; rank < kWorld; ++rank) {
+      const int site = static_cast<int>(rank) / 2;
+      trainers_.push_back(std::make_unique<Child>(std::vector<std::string>{
+          kTrainer, "unix:" + SocketOf(site), job,
+          absl::StrCat(rank), absl::StrCat(kWorld), absl::StrCat(steps)}));
+    }
+  }
+  void ExpectAllDone() {
+    for (uint32_t rank = 0; rank < kWorld; ++rank) {
+      EXPECT_EQ(trainers_[rank]->Wait(), 0)
+          << "rank " << rank << ": " << LastLine(rank);
+    }
+  }
+  std::string LastLine(uint32_t rank) const {
+    const auto& lines = trainers_[rank]->lines();
+    return lines.empty() ? "" : lines.back();
+  }
+  // All trainers but those of `killed` end with one of `codes`, soon.
+  void ExpectErrors(const std::vector<int>& codes, int first, int last) {
+    const absl::Duration start = base::MonotonicNow();
+    for (int rank = first; rank <= last; ++rank) {
+      const auto code = trainers_[rank]->Wait(absl::Seconds(14));
+      ASSERT_TRUE(code.has_value()) << "rank " << rank << " hangs";
+      EXPECT_THAT(codes, ::testing::Contains(*code))
+          << "rank " << rank << ": " << LastLine(rank);
+      EXPECT_THAT(LastLine(rank), HasSubstr(absl::StrCat("error ", *code)));
+    }
+    EXPECT_LT(base::MonotonicNow() - start, absl::Seconds(14));
+  }
+  void ExpectTrains(const std::string& job) {
+    Launch(job, 5);
+    ExpectAllDone();
+  }
+
+  std::string folder_;
+  std::string coordinator_address_;
+  std::unique_ptr<Child> coordinator_;
+  std::vector<std::unique_ptr<Child>> agents_;
+  std::vector<std::unique_ptr<Child>> trainers_;
+};
+
+TEST_F(ClusterTest, SumsAreExactFirstFullThenCompacted) {
+  Launch("sums", 40);
+  ExpectAllDone();
+  for (uint32_t rank = 0; rank < kWorld; ++rank) {
+    std::string modes;
+    for (const std::string& line : trainers_[rank]->lines()) {
+      if (line.rfind("step ", 0) != 0) continue;
+      modes += line.find("COMPACTED") != std::string::npos ? 'C' : 'F';
+    }
+    EXPECT_THAT(modes, ::testing::MatchesRegex("F+C+")) << "rank " << rank;
+    EXPECT_EQ(modes.size(), 40u);
+  }
+}
+
+TEST_F(ClusterTest, StoppedAgentsLeaveNothingBehind) {
+  ExpectTrains("tidy");
+  for (int site = 0; site < kSites; ++site) {
+    agents_[site]->Signal(SIGTERM);
+    EXPECT_EQ(agents_[site]->Wait(), 0);
+    EXPECT_FALSE(std::filesystem::exists(SocketOf(site)));
+  }
+}
+
+TEST_F(ClusterTest, KilledTrainerEndsTheStepWithAnErrorForAllOthers) {
+  Launch("trainer-dies", kForever);
+  ASSERT_TRUE(trainers_[5]->WaitForLine("step 3"));
+  trainers_[5]->Kill();
+  ExpectErrors({PT_STEP_NOT_APPLIED, PT_RESYNC_REQUIRED}, 0, 4);
+  EXPECT_THAT(LastLine(0), HasSubstr("rank 5"));
+  ExpectTrains("trainer-dies");
+}
+
+TEST_F(ClusterTest, KilledAgentEndsTheStepAndItsRestartTrainsAgain) {
+  Launch("agent-dies", kForever);
+  ASSERT_TRUE(trainers_[0]->WaitForLine("step 3"));
+  agents_[2]->Kill();
+  ExpectErrors({PT_STEP_NOT_APPLIED, PT_RESYNC_REQUIRED}, 0, 3);
+  ExpectErrors({PT_AGENT_UNRESPONSIVE}, 4, 5);
+  StartAgent(2);  // Over the socket file that the dead one left.
+  ExpectTrains("agent-dies");
+}
+
+TEST_F(ClusterTest, StoppedAgentTellsItsTrainersAndTheOthers) {
+  Launch("agent-stops", kForever);
+  ASSERT_TRUE(trainers_[0]->WaitForLine("step 3"));
+  agents_[0]->Signal(SIGTERM);
+  ExpectErrors({PT_STEP_NOT_APPLIED, PT_RESYNC_REQUIRED}, 2, 5);
+  ExpectErrors({PT_AGENT_UNRESPONSIVE}, 0, 1);
+  EXPECT_EQ(agents_[0]->Wait(), 0);
+}
+
+TEST_F(ClusterTest, KilledCoordinatorStopsNothingAndItsRestartResumes) {
+  Launch("coordinator-dies", kForever);
+  ASSERT_TRUE(trainers_[0]->WaitForLine("COMPACTED"));
+  coordinator_->Kill();
+  for (int step = 0; step < 20; ++step) {
+    ASSERT_TRUE(trainers_[3]->WaitForLine("ok"));
+  }
+  StartCoordinator(coordinator_address_);
+  // The running job goes on, and a new one finds a coordinator.
+  for (int step = 0; step < 20; ++step) {
+    ASSERT_TRUE(trainers_[3]->WaitForLine("COMPACTED ok"));
+  }
+  auto running = std::move(trainers_);
+  ExpectTrains("after-restart");
+  ASSERT_TRUE(running[3]->WaitForLine("COMPACTED ok"));
+}
+
+TEST_F(ClusterTest, TwoJobsDoNotDisturbEachOther) {
+  Launch("one", kForever);
+  auto one = std::move(trainers_);
+  Launch("two", kForever);
+  ASSERT_TRUE(trainers_[0]->WaitForLine("step 2"));
+  ASSERT_TRUE(one[0]->WaitForLine("step 2"));
+  trainers_[1]->Kill();
+  ExpectErrors({PT_STEP_NOT_APPLIED, PT_RESYNC_REQUIRED}, 2, 5);
+  for (int step = 0; step < 10; ++step) {
+    ASSERT_TRUE(one[5]->WaitForLine("ok"));
+  }
+}
+
+}  // namespace
+}  // namespace pactrain::e2e
