@@ -1,0 +1,162 @@
+#include "coordinator/driver/driver.h"
+
+#include <algorithm>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using base::StatusIs;
+using protocol::EndGeneration;
+using protocol::GroupWaiting;
+using protocol::StartGeneration;
+using protocol::Welcome;
+using ::testing::HasSubstr;
+
+// Refuses to write while `full`; what was written is kept in `kept`.
+class FakeJournal : public Journal {
+ public:
+  const CoordinatorState::Identity& identity() const override {
+    return identity_;
+  }
+  const Recovered& recovered() const override { return kept; }
+  absl::Status Append(const std::vector<JournalRecord>& records) override {
+    ++appends;
+    if (full) return absl::ResourceExhaustedError("disk full");
+    for (const JournalRecord& record : records) kept.Apply(record);
+    return absl::OkStatus();
+  }
+
+  bool full = false;
+  int appends = 0;
+  Recovered kept;
+
+ private:
+  CoordinatorState::Identity identity_{"00112233445566778899aabbccddeeff", 1};
+};
+
+class FakeStream : public Driver::Stream {
+ public:
+  explicit FakeStream(const FakeJournal* journal) : journal_(journal) {}
+  void Send(const protocol::CoordinatorMessage& message) override {
+    if (std::holds_alternative<StartGeneration>(message)) {
+      // Log before tell.
+      EXPECT_FALSE(journal_->kept.groups.empty());
+    }
+    received.push_back(message);
+  }
+  void Close(const absl::Status& status) override { closed = status; }
+  template <typename T>
+  bool Got() const {
+    return std::any_of(
+        received.begin(), received.end(),
+        [](const auto& message) { return std::holds_alternative<T>(message); });
+  }
+
+  std::vector<protocol::CoordinatorMessage> received;
+  absl::Status closed;
+
+ private:
+  const FakeJournal* const journal_;
+};
+
+class DriverTest : public ::testing::Test {
+ protected:
+  DriverTest() {
+    auto driver = Driver::Create({}, &journal_);
+    EXPECT_OK(driver);
+    driver_ = *std::move(driver);
+  }
+  // A stream of agent "a"; its trainer is rank 0 of 1.
+  StreamId Connect() {
+    stream_ = std::make_shared<FakeStream>(&journal_);
+    const StreamId id = *driver_->Open(stream_);
+    driver_->OnMessage(
+        id, protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", "", 0});
+    return id;
+  }
+  void Join(StreamId id, const std::string& job = "job") {
+    driver_->OnMessage(id, protocol::TrainerJoined{{job, 0}, trainer_, 0});
+  }
+
+  FakeJournal journal_;
+  std::unique_ptr<Driver> driver_;
+  std::shared_ptr<FakeStream> stream_;
+  protocol::Trainer trainer_{0, 1, {2, 2}, "run-1", {3, 3}, "a network", 10, 0};
+};
+
+TEST_F(DriverTest, LogsBeforeItTells) {
+  Join(Connect());
+  EXPECT_TRUE(stream_->Got<Welcome>());
+  EXPECT_TRUE(stream_->Got<StartGeneration>());
+  EXPECT_EQ(journal_.appends, 1);
+}
+
+TEST_F(DriverTest, WhatCannotBeLoggedIsNotTold) {
+  const StreamId id = Connect();
+  journal_.full = true;
+  Join(id);
+  EXPECT_FALSE(stream_->Got<StartGeneration>());
+  EXPECT_THAT(stream_->closed,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("journal")));
+  EXPECT_TRUE(driver_->Snapshot().read_only);
+  // The agent comes again and hears why nothing happens.
+  Join(Connect());
+  EXPECT_FALSE(stream_->Got<StartGeneration>());
+  EXPECT_TRUE(stream_->Got<GroupWaiting>());
+  EXPECT_TRUE(stream_->closed.ok());
+}
+
+TEST_F(DriverTest, ARunningGenerationGoesOnWhileReadOnly) {
+  const StreamId id = Connect();
+  Join(id);
+  journal_.full = true;
+  Join(id, "other");
+  const StreamId again = Connect();
+  driver_->OnMessage(again, protocol::TrainerJoined{{"job", 0}, trainer_, 1});
+  driver_->Tick();
+  const StateSnapshot snapshot = driver_->Snapshot();
+  ASSERT_EQ(snapshot.groups.size(), 1);
+  EXPECT_EQ(snapshot.groups[0].phase, GroupPhase::kRunning);
+  EXPECT_FALSE(stream_->Got<EndGeneration>());
+}
+
+TEST_F(DriverTest, ATooChattyStreamIsClosed) {
+  const StreamId id = Connect();
+  for (int i = 0; i < 100'000 && stream_->closed.ok(); ++i) {
+    driver_->OnMessage(id, protocol::Heartbeat{});
+  }
+  EXPECT_THAT(stream_->closed, StatusIs(absl::StatusCode::kResourceExhausted,
+                                        HasSubstr("messages")));
+}
+
+TEST_F(DriverTest, TooManyStreamsAreRefused) {
+  for (int i = 0; i < Options().max_agents + 64; ++i) {
+    ASSERT_OK(driver_->Open(std::make_shared<FakeStream>(&journal_)));
+  }
+  EXPECT_THAT(
+      driver_->Open(std::make_shared<FakeStream>(&journal_)),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("streams")));
+}
+
+TEST_F(DriverTest, DrainClosesStreamsAndTakesNoNewOnes) {
+  Connect();
+  driver_->Drain();
+  EXPECT_THAT(stream_->closed, StatusIs(absl::StatusCode::kUnavailable,
+                                        HasSubstr("shutting down")));
+  EXPECT_THAT(driver_->Open(stream_), StatusIs(absl::StatusCode::kUnavailable,
+                                               HasSubstr("shutting down")));
+}
+
+TEST_F(DriverTest, BadOptionsAreRefused) {
+  Options options;
+  options.epoch_steps = 0;
+  EXPECT_THAT(
+      Driver::Create(options, &journal_),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("epoch_steps")));
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator

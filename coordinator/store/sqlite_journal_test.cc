@@ -1,0 +1,232 @@
+#include "coordinator/store/sqlite_journal.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "coordinator/core/test_cluster.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using base::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+bool operator==(const Recovered::Group& a, const Recovered::Group& b) {
+  return a.generation == b.generation && a.ended == b.ended &&
+         a.end_reason == b.end_reason && a.history == b.history &&
+         a.prepared == b.prepared && a.last_version == b.last_version &&
+         a.reserved_step == b.reserved_step;
+}
+
+class SqliteJournalTest : public ::testing::Test {
+ protected:
+  SqliteJournalTest()
+      : dir_(absl::StrCat(
+            ::testing::TempDir(), "/",
+            ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    std::filesystem::remove_all(dir_);
+  }
+  absl::StatusOr<std::unique_ptr<SqliteJournal>> Open(
+      const std::string& cluster = "one") {
+    return SqliteJournal::Open(dir_, cluster);
+  }
+  void Overwrite(absl::string_view bytes) {
+    std::filesystem::create_directories(dir_);
+    std::ofstream(dir_ + "/journal.db", std::ios::trunc) << bytes;
+  }
+
+  const std::string dir_;
+};
+
+TEST_F(SqliteJournalTest, EveryOpeningHasAHigherTermOfTheSameCluster) {
+  std::string id;
+  for (uint64_t term = 1; term <= 3; ++term) {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    EXPECT_EQ(journal->identity().term, term);
+    if (id.empty()) id = journal->identity().cluster_id;
+    EXPECT_EQ(journal->identity().cluster_id, id);
+    EXPECT_EQ(id.size(), 32);
+  }
+}
+
+TEST_F(SqliteJournalTest, AnotherClustersDirectoryIsRefusedWithBothNames) {
+  ASSERT_OK(Open("one"));
+  EXPECT_THAT(Open("two"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("'one'"), HasSubstr("'two'"))));
+  // The refusal took no term.
+  ASSERT_OK_AND_ASSIGN(auto journal, Open("one"));
+  EXPECT_EQ(journal->identity().term, 2);
+}
+
+TEST_F(SqliteJournalTest, ASecondCoordinatorIsRefused) {
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               HasSubstr("in use")));
+  journal.reset();
+  EXPECT_OK(Open());
+}
+
+TEST_F(SqliteJournalTest, ADirectoryThatCannotBeMadeIsNamed) {
+  EXPECT_THAT(
+      SqliteJournal::Open("/proc/nowhere/state", "one"),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/proc/nowhere")));
+}
+
+TEST_F(SqliteJournalTest, AFileThatIsNoDatabaseIsDataLoss) {
+  Overwrite(std::string(8192, 'x'));
+  EXPECT_THAT(Open(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("journal.db")));
+}
+
+TEST_F(SqliteJournalTest, ANewerSchemaIsRefused) {
+  ASSERT_OK(Open());
+  {
+    ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
+    ASSERT_OK(database->Execute("PRAGMA user_version = 99"));
+  }
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               HasSubstr("version 99")));
+}
+
+TEST_F(SqliteJournalTest, AGenerationRecordThatCannotBeOursIsDataLoss) {
+  TestCluster t;
+  t.FormFour();
+  {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    ASSERT_OK(journal->Append(t.records()));
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
+    ASSERT_OK(database->Execute("UPDATE generations SET record = x'0a'"));
+  }
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("job")));
+}
+
+// Everything that the core writes in an eventful life, read back after each
+// step, equals the fold of the records.
+TEST_F(SqliteJournalTest, RecoversWhatTheRecordsFoldTo) {
+  TestCluster t;
+  const auto check = [&](const char* what) {
+    {
+      ASSERT_OK_AND_ASSIGN(auto journal, Open());
+      ASSERT_OK(journal->Append(t.records()));
+    }
+    t.Clear();
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    ASSERT_EQ(journal->recovered().groups.size(), t.journal().groups.size())
+        << what;
+    for (const auto& [id, group] : t.journal().groups) {
+      EXPECT_TRUE(journal->recovered().groups.at(id) == group) << what;
+    }
+  };
+  const auto vote_all = [&](uint64_t mask) {
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      t.Vote(rank < 2 ? "a" : "b", rank, mask);
+    }
+  };
+  t.FormFour();
+  check("formed");
+  vote_all(11);
+  check("prepared");
+  t.Answer("b", 2, false);
+  check("revoked");
+  t.Report("a", 1, 600);
+  check("reserved");
+  for (uint64_t mask = 20; mask < 20 + 2 * kMaxHistory; ++mask) vote_all(mask);
+  check("history is bounded");
+  t.Leave("b", 3, "crashed");
+  check("ended");
+  t.group = {"other", 3};
+  t.Join("a", 0, 1);
+  check("second group");
+  Effects forget;
+  forget.records.push_back(GroupForgotten{{"other", 3}});
+  t.Act(forget);
+  check("forgotten");
+}
+
+TEST_F(SqliteJournalTest, OldRowsAreDropped) {
+  TestCluster t;
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  t.Connect("a", "x");
+  for (size_t i = 0; i < 3 * kMaxHistory; ++i) {
+    t.Join("a", 0, 1, absl::StrCat("run-", i));
+    t.Vote("a", 0, 100 + i);
+    t.Leave("a", 0, "detached");
+  }
+  ASSERT_OK(journal->Append(t.records()));
+  journal.reset();
+  ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
+  for (const char* table : {"generations", "decisions", "mask_sets"}) {
+    uint64_t rows = 0;
+    ASSERT_OK(database->Prepare(absl::StrCat("SELECT count(*) FROM ", table))
+                  .Run([&](const Statement& row) {
+                    rows = row.Integer(0);
+                    return absl::OkStatus();
+                  }));
+    EXPECT_EQ(rows, kMaxHistory) << table;
+  }
+}
+
+TEST_F(SqliteJournalTest, ABatchIsKeptAsAWholeOrNotAtAll) {
+  TestCluster t;
+  t.FormFour();
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  std::vector<JournalRecord> twice = t.records();
+  twice.push_back(t.records()[0]);  // The same generation again: refused.
+  EXPECT_FALSE(journal->Append(twice).ok());
+  journal.reset();
+  ASSERT_OK_AND_ASSIGN(journal, Open());
+  EXPECT_TRUE(journal->recovered().groups.empty());
+  EXPECT_OK(journal->Append(t.records()));
+}
+
+// No file may grow past `bytes` while this lives: a disk that is full.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit = {bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST_F(SqliteJournalTest, AFullDiskAtStartIsAnErrorThatNamesTheFile) {
+  FullDisk full(1);
+  const auto journal = Open();
+  ASSERT_FALSE(journal.ok());
+  EXPECT_THAT(std::string(journal.status().message()), HasSubstr("journal.db"));
+}
+
+TEST_F(SqliteJournalTest, AFullDiskLaterLosesNothingAndHeals) {
+  TestCluster t;
+  t.FormFour();
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  {
+    FullDisk full(1);
+    EXPECT_FALSE(journal->Append(t.records()).ok());
+    EXPECT_FALSE(journal->Append({}).ok());
+  }
+  EXPECT_OK(journal->Append({}));
+  EXPECT_OK(journal->Append(t.records()));
+  journal.reset();
+  ASSERT_OK_AND_ASSIGN(journal, Open());
+  EXPECT_EQ(journal->recovered().groups.size(), 1);
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator
