@@ -101,13 +101,19 @@ MetricsSnapshot Driver::Snapshot() const {
 void Driver::Stop() {
   LOG_INFO("stopping: ends {} trainers", trainers_.size());
   local_->StopListening();
-  for (const TrainerId trainer : std::exchange(trainers_, {})) {
+  const std::set<TrainerId> trainers = std::exchange(trainers_, {});
+  // All are told before the core hears of the first: it would tell the others
+  // that a rank is gone, which is not the reason.
+  for (const TrainerId trainer : trainers) {
     Fail(trainer, wire::Code::kAgentUnresponsive,
          "the agent on this node was stopped.\nStart it again, then the "
          "training.");
+  }
+  for (const TrainerId trainer : trainers) {
     Handle(TrainerGone{trainer, "lost its agent, which was stopped"});
     memory_.Release(trainer);
   }
+  if (trainers.empty()) return io_.stop();
   stop_timer_.expires_after(absl::ToChronoNanoseconds(kStopLinger));
   stop_timer_.async_wait([this](const asio::error_code&) { io_.stop(); });
 }

@@ -283,8 +283,8 @@ void Transport::Adopt(PeerState& state,
   state.dialling = false;
   state.backoff = kFirstBackoff;
   const Peer& peer = state.peer;
-  LOG_INFO("connected with agent {} of site {} at {}", peer.agent, peer.site,
-           connection->remote());
+  LOG_DEBUG("connected with agent {} of site {} at {}", peer.agent, peer.site,
+            connection->remote());
   // Posted before Accept() posts the first frame.
   asio::post(io_,
              [this, agent = peer.agent] { events_->OnPeerConnected(agent); });
@@ -351,8 +351,8 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
   PeerState* state = Find(connection->agent());
   if (state == nullptr || state->connection != connection) return;
   state->connection = nullptr;
-  LOG_WARN("lost the connection with agent {}: {}", connection->agent(),
-           std::string(why.message()));
+  LOG_DEBUG("lost the connection with agent {}: {}", connection->agent(),
+            std::string(why.message()));
   // Posted: Close() may come from within SendControl().
   asio::post(io_, [this, agent = connection->agent(), why] {
     events_->OnPeerDisconnected(agent, why);

@@ -99,7 +99,7 @@ class ClusterTest : public ::testing::Test {
     const auto& lines = trainers_[rank]->lines();
     return lines.empty() ? "" : lines.back();
   }
-  // All trainers but those of `killed` end with one of `codes`, soon.
+  // Ranks `first` to `last` end with one of `codes`, soon.
   void ExpectErrors(const std::vector<int>& codes, int first, int last) {
     const absl::Duration start = base::MonotonicNow();
     for (int rank = first; rank <= last; ++rank) {
