@@ -1,0 +1,59 @@
+#!/bin/bash
+# The daemon as a process: its one line, /metrics, signals, and mistakes that end
+# in one clear message and a non-zero exit.
+set -u
+daemon=$PWD/coordinator/pactrain-coordinator
+dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/coordinator.XXXXXX")
+trap 'kill "${pid:-}" 2>/dev/null; rm -rf "$dir"' EXIT
+
+fail() { echo "FAILED: $*"; cat "$dir"/*.err 2>/dev/null; exit 1; }
+# start NAME ARGUMENTS...: sets pid, grpc and metrics once it listens.
+start() {
+  local name=$1; shift
+  : >"$dir/$name.out"
+  "$daemon" --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 \
+    --state-dir "$dir/state" "$@" >"$dir/$name.out" 2>"$dir/$name.err" &
+  pid=$!
+  local line
+  # The line comes or the process ends; tail ends with the process.
+  line=$(tail -n +1 -f --pid=$pid "$dir/$name.out" | grep -m1 listening)
+  [[ $line =~ ^listening\ grpc=(.+)\ metrics=(.+)$ ]] || fail "$name: no line: $line"
+  grpc=${BASH_REMATCH[1]} metrics=${BASH_REMATCH[2]}
+}
+# refused TEXT ARGUMENTS...: ends non-zero with one line that holds TEXT.
+refused() {
+  local text=$1; shift
+  if "$daemon" --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 "$@" \
+      >"$dir/refused.out" 2>"$dir/refused.err"; then
+    fail "accepted: $*"
+  fi
+  [[ $(wc -l <"$dir/refused.err") == 1 ]] || fail "not one line: $*"
+  grep -qF -- "$text" "$dir/refused.err" || fail "no '$text' for: $*"
+}
+scrape() {
+  exec 3<>"/dev/tcp/${metrics%:*}/${metrics#*:}" || fail "no /metrics"
+  printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+  cat <&3
+  exec 3>&-
+}
+
+start first
+scrape | grep -q '^pactrain_coordinator_term 1' || fail "term 1 is not in /metrics"
+refused "in use by another coordinator" --state-dir "$dir/state"
+kill -TERM "$pid"; wait "$pid" || fail "SIGTERM: exit $?"
+
+start second
+scrape | grep -q '^pactrain_coordinator_term 2' || fail "term 2 is not in /metrics"
+kill -KILL "$pid"; wait "$pid" 2>/dev/null
+
+start third
+scrape | grep -q '^pactrain_coordinator_term 3' || fail "term 3 is not in /metrics"
+kill -INT "$pid"; wait "$pid" || fail "SIGINT: exit $?"
+
+refused "belongs to cluster 'default'" --state-dir "$dir/state" --cluster other
+refused "--no-such-flag" --no-such-flag
+refused "--log-level" --log-level loud
+refused "cannot make the state directory" --state-dir /proc/nowhere
+# A limit on file sizes stands for a full disk.
+(ulimit -f 8; refused "journal.db" --state-dir "$dir/full") || exit 1
+echo PASSED

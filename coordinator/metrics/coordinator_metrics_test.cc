@@ -1,0 +1,114 @@
+#include "coordinator/metrics/coordinator_metrics.h"
+
+#include <regex>
+#include <sstream>
+
+#include "base/status_matchers.h"
+#include "coordinator/metrics/metrics_server.h"
+#include "gtest/gtest.h"
+#include "prometheus/text_serializer.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using base::StatusIs;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+StateSnapshot Running() {
+  StateSnapshot s;
+  s.cluster_id = "c0ffee";
+  s.term = 3;
+  s.agents = {{"a", "x", true}, {"b", "y", false}};
+  GroupSnapshot g;
+  g.group = {"job", 1};
+  g.phase = GroupPhase::kRunning;
+  g.generation.emplace().number = 2;
+  g.in_force = protocol::Decision{
+      5,  protocol::Mode::kCompacted, protocol::Codec::kBf16, {1, 1}, {2, 2},
+      "r"};
+  g.committed_count = 70;
+  g.failed_attempts = 4;
+  g.kept_elements = 30;
+  g.elements = 100;
+  g.links = {{"a", "x", "y", 1, 2, 1000, 0.25},
+             {"a2", "x", "y", 1, 2, 500, 0.5}};
+  s.groups.push_back(g);
+  return s;
+}
+
+std::string Page(const StateSnapshot& snapshot) {
+  const CoordinatorMetrics metrics([&] { return snapshot; });
+  std::ostringstream text;
+  prometheus::TextSerializer().Serialize(text, metrics.Collect());
+  return text.str();
+}
+
+TEST(CoordinatorMetrics, StartsWithZeros) {
+  const std::string page = Page({});
+  for (const char* line :
+       {"pactrain_coordinator_agents{state=\"connected\"} 0\n",
+        "pactrain_coordinator_jobs{state=\"running\"} 0\n",
+        "pactrain_coordinator_read_only 0\n"}) {
+    EXPECT_THAT(page, HasSubstr(line));
+  }
+}
+
+TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
+  const std::string page = Page(Running());
+  for (const char* line :
+       {"build_info{version=\"0.1.0\",cluster_id=\"c0ffee\"} 1\n", "_term 3\n",
+        "agents{state=\"disconnected\"} 1\n", "jobs{state=\"running\"} 1\n",
+        "generation{job=\"job\",model=\"1\"} 2\n",
+        "decision_version{job=\"job\",model=\"1\"} 5\n",
+        "decision{job=\"job\",model=\"1\",mode=\"COMPACTED\",codec=\"bf16\"} "
+        "1\n",
+        "masks_keep_ratio{job=\"job\",model=\"1\"} 0.3",
+        "steps_committed_total{job=\"job\",model=\"1\"} 70\n",
+        "attempts_failed_total{job=\"job\",model=\"1\"} 4\n",
+        "goodput_bytes_per_second{job=\"job\",model=\"1\",site=\"x\",peer_site="
+        "\"y\"} "
+        "1500\n",
+        "rtt_seconds{job=\"job\",model=\"1\",site=\"x\",peer_site=\"y\"} "
+        "0.5\n"}) {
+    EXPECT_THAT(page, HasSubstr(line));
+  }
+}
+
+TEST(CoordinatorMetrics, NamesFollowTheConventions) {
+  const CoordinatorMetrics metrics(Running);
+  for (const auto& family : metrics.Collect()) {
+    EXPECT_TRUE(std::regex_match(
+        family.name, std::regex("pactrain_coordinator_[a-z]+(_[a-z]+)*")))
+        << family.name;
+    EXPECT_FALSE(family.help.empty()) << family.name;
+    const bool counter = family.type == prometheus::MetricType::Counter;
+    const bool total =
+        family.name.size() > 6 &&
+        family.name.compare(family.name.size() - 6, 6, "_total") == 0;
+    EXPECT_EQ(counter, total) << family.name;
+  }
+}
+
+TEST(CoordinatorMetrics, LinksOfAGroupAreBounded) {
+  StateSnapshot s = Running();
+  for (int i = 0; i < 1000; ++i) {
+    s.groups[0].links.push_back(
+        {"a", "x" + std::to_string(i), "y", 0, 0, 1, 1});
+  }
+  EXPECT_THAT(Page(s), HasSubstr("site=\"x30\""));
+  EXPECT_THAT(Page(s), Not(HasSubstr("site=\"x100\"")));
+}
+
+TEST(MetricsServer, ATakenPortIsAnError) {
+  auto metrics = std::make_shared<CoordinatorMetrics>(Running);
+  ASSERT_OK_AND_ASSIGN(auto server,
+                       MetricsServer::Start({"127.0.0.1", 0}, metrics));
+  EXPECT_GT(server->address().port, 0);
+  EXPECT_THAT(MetricsServer::Start(server->address(), metrics),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr(server->address().ToString())));
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator
