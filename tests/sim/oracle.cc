@@ -1,0 +1,140 @@
+#include "tests/sim/oracle.h"
+
+#include <bit>
+
+#include "absl/strings/str_format.h"
+#include "base/digest.h"
+
+namespace pactrain::sim {
+
+void Oracle::Fail(uint32_t rank, uint64_t step, const std::string& what) {
+  world_->Fail(absl::StrFormat("rank %d, step %d: %s", rank, step, what));
+}
+
+void Oracle::Attached(uint32_t rank, uint64_t generation, uint64_t base_step) {
+  if (generation < newest_generation_) {
+    Fail(rank, base_step,
+         absl::StrFormat("generation %d after %d", generation,
+                         newest_generation_));
+  }
+  newest_generation_ = generation;
+  auto [it, first] = base_steps_.emplace(generation, base_step);
+  if (it->second != base_step) {
+    Fail(rank, base_step, "ranks of one generation begin at different steps");
+  }
+  if (first && committed_ > 0 && base_step <= newest_committed_) {
+    Fail(rank, base_step,
+         absl::StrFormat("the generation begins at a step up to %d, which was "
+                         "committed before",
+                         newest_committed_));
+  }
+}
+
+void Oracle::Opened(uint32_t rank, uint64_t generation, uint64_t number,
+                    uint64_t decision, const Contribution& contribution) {
+  Step& step = steps_[number];
+  if (step.generation != generation) {
+    if (!step.committed.empty()) {
+      Fail(rank, number, "opened again after it was committed");
+    }
+    step = {};
+    step.generation = generation;
+    step.decision = decision;
+  }
+  if (step.decision != decision) {
+    Fail(rank, number,
+         absl::StrFormat("opened under decision %d, elsewhere under %d",
+                         decision, step.decision));
+  }
+  step.contributions[rank] = contribution;
+}
+
+void Oracle::NotApplied(uint32_t rank, uint64_t generation, uint64_t number) {
+  Step& step = steps_[number];
+  if (step.generation != generation) return;  // Never opened by anybody.
+  if (!step.committed.empty()) {
+    Fail(rank, number,
+         absl::StrFormat("said not to be applied, rank %d applied it",
+                         *step.committed.begin()));
+  }
+  step.not_applied.insert(rank);
+}
+
+void Oracle::Committed(uint32_t rank, uint64_t generation, uint64_t number,
+                       uint64_t next_decision,
+                       const std::vector<Bucket>& buckets) {
+  ++deliveries_;
+  Step& step = steps_[number];
+  if (!step.not_applied.empty()) {
+    Fail(rank, number,
+         absl::StrFormat("applied, rank %d was told that nobody did",
+                         *step.not_applied.begin()));
+  }
+  if (!step.committed.insert(rank).second) {
+    Fail(rank, number, "applied twice");
+  }
+  base::DigestBuilder digest;
+  for (const Bucket& bucket : buckets) {
+    digest.Add(bucket.elements.size());
+    digest.AddRaw(bucket.data, bucket.elements.size() * 4);
+  }
+  const protocol::Digest result = digest.Build();
+  if (step.committed.size() > 1) {
+    if (result != step.result) Fail(rank, number, "results differ");
+    if (next_decision != step.next_decision) {
+      Fail(rank, number,
+           absl::StrFormat("decision %d is next, elsewhere %d", next_decision,
+                           step.next_decision));
+    }
+    return;
+  }
+  if (committed_ > 0 && number <= newest_committed_) {
+    Fail(rank, number,
+         absl::StrFormat("committed after step %d", newest_committed_));
+  }
+  ++committed_;
+  newest_committed_ = number;
+  step.result = result;
+  step.next_decision = next_decision;
+  CheckValues(generation, number, step, buckets);
+}
+
+void Oracle::CheckValues(uint64_t generation, uint64_t number, const Step& step,
+                         const std::vector<Bucket>& buckets) {
+  if (step.contributions.size() != workload_->world_size()) {
+    Fail(0, number, "committed before all ranks opened it");
+    return;
+  }
+  const Contribution& first = step.contributions.begin()->second;
+  for (const auto& [rank, contribution] : step.contributions) {
+    if (contribution.layout != first.layout) {
+      Fail(rank, number, "committed although layouts differ");
+    }
+    if (contribution.parameters != first.parameters) {
+      Fail(rank, number, "committed although parameters differ");
+    }
+  }
+  for (const Bucket& bucket : buckets) {
+    for (size_t i = 0; i < bucket.elements.size(); ++i) {
+      const uint64_t element = bucket.elements[i];
+      float sum = 0;
+      uint32_t bits = 0;
+      for (const auto& [rank, contribution] : step.contributions) {
+        const float value =
+            workload_->Value(rank, generation, number, contribution, element);
+        sum += value;
+        bits ^= std::bit_cast<uint32_t>(value);
+      }
+      const bool right = workload_->IsXor(number)
+                             ? bits == std::bit_cast<uint32_t>(bucket.data[i])
+                             : sum == bucket.data[i];
+      if (right) continue;
+      Fail(0, number,
+           absl::StrFormat("element %d is %g, expected %g", element,
+                           bucket.data[i], sum));
+      return;
+    }
+  }
+}
+
+}  // namespace pactrain::sim

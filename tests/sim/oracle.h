@@ -1,0 +1,71 @@
+// What must hold whatever breaks: told of everything that trainers see, it
+// fails the run at the first thing that no correct system would show.
+#ifndef PACTRAIN_TESTS_SIM_ORACLE_H_
+#define PACTRAIN_TESTS_SIM_ORACLE_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/types.h"
+#include "tests/sim/workload.h"
+#include "tests/sim/world.h"
+
+namespace pactrain::sim {
+
+class Oracle {
+ public:
+  Oracle(World* world, const Workload* workload)
+      : world_(world), workload_(workload) {}
+
+  // One attach is told of its generation. Numbers never go back, first steps
+  // are never ones that were used.
+  void Attached(uint32_t rank, uint64_t generation, uint64_t base_step);
+  // A rank opens a step: all that open it do so under one decision.
+  void Opened(uint32_t rank, uint64_t generation, uint64_t step,
+              uint64_t decision, const Contribution& contribution);
+
+  // One bucket of a result as it lies in the result region.
+  struct Bucket {
+    const float* data = nullptr;
+    std::vector<uint64_t> elements;  // Which ones, over all buckets.
+  };
+  void Committed(uint32_t rank, uint64_t generation, uint64_t step,
+                 uint64_t next_decision, const std::vector<Bucket>& buckets);
+  void NotApplied(uint32_t rank, uint64_t generation, uint64_t step);
+
+  uint64_t commits() const { return committed_; }
+  uint64_t deliveries() const { return deliveries_; }
+  uint64_t newest_committed() const { return newest_committed_; }
+
+ private:
+  struct Step {
+    uint64_t generation = 0;
+    uint64_t decision = 0;
+    std::map<uint32_t, Contribution> contributions;
+    std::set<uint32_t> committed;
+    std::set<uint32_t> not_applied;
+    uint64_t next_decision = 0;
+    protocol::Digest result;
+  };
+
+  void CheckValues(uint64_t generation, uint64_t number, const Step& step,
+                   const std::vector<Bucket>& buckets);
+  void Fail(uint32_t rank, uint64_t step, const std::string& what);
+
+  World* const world_;
+  const Workload* const workload_;
+  std::map<uint64_t, Step> steps_;  // By number: used in one generation only.
+  std::map<uint64_t, uint64_t> base_steps_;  // By generation.
+  uint64_t newest_generation_ = 0;
+  uint64_t newest_step_ = 0;  // The newest that any rank opened.
+  uint64_t newest_committed_ = 0;
+  uint64_t committed_ = 0;
+  uint64_t deliveries_ = 0;
+};
+
+}  // namespace pactrain::sim
+
+#endif  // PACTRAIN_TESTS_SIM_ORACLE_H_

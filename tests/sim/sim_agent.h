@@ -1,0 +1,97 @@
+// One agent process: the real AgentState, and a shell of plain memory and
+// simulated connections around it.
+#ifndef PACTRAIN_TESTS_SIM_SIM_AGENT_H_
+#define PACTRAIN_TESTS_SIM_SIM_AGENT_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/core/agent_state.h"
+#include "tests/sim/mutant.h"
+#include "tests/sim/network.h"
+#include "tests/sim/sim_coordinator.h"
+#include "tests/sim/sim_trainer.h"
+#include "tests/sim/world.h"
+
+namespace pactrain::sim {
+
+class SimAgent : public PeerEnd, public StreamClient {
+ public:
+  struct Options {
+    std::string name;
+    std::string site;
+    absl::Duration step_deadline;
+    Mutant mutant = Mutant::kNone;
+  };
+  SimAgent(World* world, Network* network, SimCoordinator* coordinator,
+           const Options& options);
+
+  void Start();
+  void Crash();
+  void BreakStream();
+
+  // A trainer connects and says Hello. Returns its id, 0: nobody listens.
+  agent::TrainerId Attach(SimTrainer* trainer);
+  void FromTrainer(agent::TrainerId id, const SimTrainer::ToAgent& message);
+  void TrainerDied(agent::TrainerId id);
+
+  // PeerEnd:
+  bool alive() const override { return state_ != nullptr; }
+  const std::string& name() const override { return options_.name; }
+  base::Digest incarnation() const override { return {life_, 42}; }
+  bool Wants(const PeerEnd& peer) const override;
+  void OnPeerEvent(const agent::Event& event) override;
+  // StreamClient:
+  void OnStreamMessage(uint64_t stream,
+                       const protocol::CoordinatorMessage& message) override;
+  void OnStreamClosed(uint64_t stream, const std::string& reason) override;
+
+ private:
+  struct Connection {
+    SimTrainer* trainer = nullptr;
+    std::shared_ptr<SharedMemory> slot;
+    std::shared_ptr<SharedMemory> result;
+    Lane to_trainer;
+    Lane to_agent;
+    bool closed = false;      // By the core; forgotten when all is delivered.
+    wire::Decision decision;  // As last told; for a mutant.
+    uint32_t world_size = 0;
+  };
+
+  void Handle(const agent::Event& event);
+  void OnHello(agent::TrainerId id, const wire::Hello& hello);
+  void Dial();
+  void Tick(uint64_t life, int count);
+  absl::Duration LocalDelay();
+
+  void Do(const agent::SetPeers& effect);
+  void Do(const agent::SendPeerControl& effect);
+  void Do(const agent::SendPeerData& effect);
+  void Do(const agent::ClosePeer& effect);
+  void Do(const agent::SendTrainer& effect);
+  void Do(const agent::CloseTrainer& effect);
+  void Do(const agent::SendCoordinator& effect);
+  void Do(const agent::LogLine& effect);
+  void DeliverNow(const protocol::CommitVote& vote);
+
+  World* const world_;
+  Network* const network_;
+  SimCoordinator* const coordinator_;
+  const Options options_;
+  uint64_t life_ = 0;  // Also makes the incarnation.
+  std::unique_ptr<agent::AgentState> state_;
+  uint64_t stream_ = 0;
+  uint64_t highest_term_ = 0;
+  std::map<std::string, base::Digest> peers_;
+  agent::TrainerId next_trainer_ = 1;
+  std::map<agent::TrainerId, Connection> trainers_;
+  std::map<std::string, std::weak_ptr<SharedMemory>> regions_;
+  std::optional<protocol::CommitVote> last_vote_;
+};
+
+}  // namespace pactrain::sim
+
+#endif  // PACTRAIN_TESTS_SIM_SIM_AGENT_H_

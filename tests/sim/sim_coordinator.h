@@ -1,0 +1,70 @@
+// The coordinator process: the real CoordinatorState over a journal that
+// survives crashes and streams that do not.
+#ifndef PACTRAIN_TESTS_SIM_SIM_COORDINATOR_H_
+#define PACTRAIN_TESTS_SIM_SIM_COORDINATOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "coordinator/core/coordinator_state.h"
+#include "tests/sim/mutant.h"
+#include "tests/sim/world.h"
+
+namespace pactrain::sim {
+
+// The agent's end of a stream.
+class StreamClient {
+ public:
+  virtual ~StreamClient() = default;
+  virtual void OnStreamMessage(uint64_t stream,
+                               const protocol::CoordinatorMessage& message) = 0;
+  virtual void OnStreamClosed(uint64_t stream, const std::string& reason) = 0;
+};
+
+class SimCoordinator {
+ public:
+  SimCoordinator(World* world, const coordinator::Options& options,
+                 Mutant mutant);
+
+  void Start();
+  void Crash();
+  bool alive() const { return state_.has_value(); }
+  // The journal cannot be written for a while.
+  void FillDisk(absl::Duration time);
+
+  // 0: nobody listens.
+  uint64_t Connect(StreamClient* client);
+  void Send(uint64_t stream, protocol::AgentMessage message);
+  // The stream breaks; both ends learn of it in their own time.
+  void Break(uint64_t stream);
+
+ private:
+  struct Stream {
+    StreamClient* client = nullptr;
+    Lane to_agent;
+    Lane to_coordinator;
+  };
+
+  void Tick(uint64_t life);
+  void Carry(coordinator::Effects effects);
+  void CloseClientEnd(uint64_t stream, const std::string& reason);
+  absl::Duration Delay();
+
+  World* const world_;
+  const coordinator::Options options_;
+  const Mutant mutant_;
+  coordinator::Recovered journal_;  // Durable.
+  uint64_t term_ = 0;               // Durable.
+  uint64_t life_ = 0;
+  bool disk_full_ = false;
+  std::optional<coordinator::CoordinatorState> state_;
+  uint64_t next_stream_ = 1;
+  std::map<uint64_t, Stream> streams_;
+};
+
+}  // namespace pactrain::sim
+
+#endif  // PACTRAIN_TESTS_SIM_SIM_COORDINATOR_H_

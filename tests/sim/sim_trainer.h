@@ -1,0 +1,124 @@
+// One training process: the real TrainerState, shared memory that is plain
+// memory, and a script of steps. Its owner (the job) starts it anew when it
+// ends.
+#ifndef PACTRAIN_TESTS_SIM_SIM_TRAINER_H_
+#define PACTRAIN_TESTS_SIM_SIM_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/core/effects.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/workload.h"
+#include "tests/sim/world.h"
+#include "trainer/core/trainer_state.h"
+
+namespace pactrain::sim {
+
+// Zeroed memory that starts at a multiple of wire::kSlotAlign.
+class SharedMemory {
+ public:
+  explicit SharedMemory(size_t bytes)
+      : bytes_(bytes), data_(new (std::align_val_t{64}) uint8_t[bytes]()) {}
+  uint8_t* data() { return data_.get(); }
+  size_t size() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(uint8_t* p) const {
+      ::operator delete[](p, std::align_val_t{64});
+    }
+  };
+  size_t bytes_;
+  std::unique_ptr<uint8_t, Free> data_;
+};
+
+class SimTrainer {
+ public:
+  using ToAgent =
+      std::variant<wire::Hello, wire::Submit, wire::Vote, wire::Detach>;
+  using FromAgent = decltype(agent::SendTrainer::message);
+
+  struct Options {
+    uint32_t rank = 0;
+    uint64_t launch = 0;
+    int steps = 0;  // To commit before it detaches.
+    int mask_epoch = 0;
+    bool gse = true;
+    uint64_t resume_step = 0;
+    absl::Duration step_deadline;
+  };
+  enum class End { kDone, kFailed };
+  SimTrainer(World* world, const Workload* workload, Oracle* oracle,
+             const Options& options, std::function<void(ToAgent)> send,
+             std::function<void(End)> ended);
+
+  wire::Hello MakeHello() const { return state_->MakeHello(); }
+  void SetMemory(std::shared_ptr<SharedMemory> slot,
+                 std::shared_ptr<SharedMemory> result) {
+    slot_ = std::move(slot);
+    result_ = std::move(result);
+  }
+  void OnMessage(const FromAgent& message);
+  void OnClosed();  // The agent is gone.
+  void Kill() { alive_ = false; }
+  bool alive() const { return alive_; }
+  uint32_t rank() const { return options_.rank; }
+  const std::string& waiting() const { return state_->waiting_text(); }
+  std::string Progress() const;
+
+  // Faults, from the next step on.
+  void ChangeMask(int epoch) { next_mask_epoch_ = epoch; }
+  void UseWrongLayoutOnce() { wrong_layout_ = true; }
+  void UseWrongParametersOnce() { wrong_parameters_ = true; }
+  void AddNoiseOnce() { noise_ = true; }
+  void Pause(absl::Duration time) { pause_ = time; }
+
+ private:
+  trainer::Time Now() const;
+  void Later(absl::Duration delay, void (SimTrainer::*run)());
+  void Handle(trainer::Event event);
+  void Vote(bool inside);
+  void OpenStep();
+  void SubmitNext();
+  void Write(const trainer::Placement& placement);
+  void FinishStep();
+  void ReportCommit(const trainer::StepReport& report);
+  void Finish(End end);
+  void Watch();
+
+  World* const world_;
+  const Workload* const workload_;
+  Oracle* const oracle_;
+  const Options options_;
+  const std::function<void(ToAgent)> send_;
+  const std::function<void(End)> ended_;
+  std::unique_ptr<trainer::TrainerState> state_;
+  std::shared_ptr<SharedMemory> slot_;
+  std::shared_ptr<SharedMemory> result_;
+  bool alive_ = true;
+
+  int mask_epoch_;
+  std::optional<int> next_mask_epoch_;
+  bool wrong_layout_ = false;
+  bool wrong_parameters_ = false;
+  bool noise_ = false;
+  absl::Duration pause_;
+
+  // The open step.
+  uint64_t generation_ = 0;
+  bool open_ = false;
+  uint64_t step_ = 0;
+  Contribution contribution_;
+  size_t next_bucket_ = 0;
+  int commits_ = 0;
+};
+
+}  // namespace pactrain::sim
+
+#endif  // PACTRAIN_TESTS_SIM_SIM_TRAINER_H_

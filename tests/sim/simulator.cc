@@ -1,0 +1,312 @@
+#include "tests/sim/simulator.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/network.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/sim_agent.h"
+#include "tests/sim/sim_coordinator.h"
+#include "tests/sim/sim_trainer.h"
+#include "tests/sim/workload.h"
+#include "tests/sim/world.h"
+
+namespace pactrain::sim {
+namespace {
+
+constexpr absl::Duration kFaultsEnd = absl::Seconds(3);
+// From the last fault to the end of the job: an old launch's deadlines, the
+// coordinator's patience with lost agents, and a launch of its own.
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+absl::Duration Ms(int64_t ms) { return absl::Milliseconds(ms); }
+
+class Simulation {
+ public:
+  explicit Simulation(const RunOptions& options);
+  RunResult Run();
+
+ private:
+  struct Seat {
+    std::unique_ptr<SimTrainer> trainer;
+    size_t agent = 0;
+    agent::TrainerId id = 0;
+    bool done = false;
+  };
+
+  void MakeAgents(const RunOptions& options);
+  void Launch();
+  void AttachWhenPossible(uint64_t launch, size_t rank);
+  void OnTrainerEnd(uint64_t launch, size_t rank, SimTrainer::End end);
+  void KillLaunch(absl::Duration relaunch_after);
+  void Kill(Seat& seat);
+
+  void PlanFaults();
+  void Fault();
+  void FaultOfAgent(size_t a);
+  void FaultOfTrainer(SimTrainer& trainer);
+
+  World world_;
+  Random& random_;
+  std::vector<size_t> agent_of_rank_;
+  std::unique_ptr<Workload> workload_;
+  std::unique_ptr<Oracle> oracle_;
+  std::unique_ptr<Network> network_;
+  std::unique_ptr<SimCoordinator> coordinator_;
+  std::vector<std::unique_ptr<SimAgent>> agents_;
+  absl::Duration step_deadline_ = absl::Seconds(6);
+  bool gse_ = true;
+  int steps_ = 0;
+
+  uint64_t launch_ = 0;
+  bool killing_ = false;
+  std::vector<Seat> seats_;
+  std::vector<std::unique_ptr<SimTrainer>> old_trainers_;
+  int mask_epoch_ = 0;
+  bool finished_ = false;
+};
+
+Simulation::Simulation(const RunOptions& options)
+    : world_(options.seed, options.verbose), random_(world_.random) {
+  MakeAgents(options);
+  workload_ = std::make_unique<Workload>(
+      Hash({options.seed}), static_cast<uint32_t>(agent_of_rank_.size()));
+  oracle_ = std::make_unique<Oracle>(&world_, workload_.get());
+  gse_ = random_.Chance(700);
+  steps_ = 8 + static_cast<int>(random_.Below(25));
+}
+
+void Simulation::MakeAgents(const RunOptions& options) {
+  coordinator::Options settings;
+  settings.codec =
+      random_.Chance(500) ? protocol::Codec::kFp32 : protocol::Codec::kBf16;
+  settings.epoch_steps = 3;
+  const size_t sites = 1 + random_.Below(3);
+  if (sites == 3 && random_.Chance(500)) {  // A chain; else rotating roots.
+    settings.links = {{"site-0", "site-1"}, {"site-1", "site-2"}};
+  }
+  coordinator_ =
+      std::make_unique<SimCoordinator>(&world_, settings, options.mutant);
+  Network::Options net;
+  net.duplicate_permille = random_.Chance(500) ? 50 : 0;
+  net.slow_permille = random_.Chance(500) ? 30 : 0;
+  network_ = std::make_unique<Network>(&world_, net);
+  for (size_t s = 0; s < sites; ++s) {
+    const size_t in_site = 1 + random_.Below(sites > 2 ? 2 : 3);
+    for (size_t a = 0; a < in_site; ++a) {
+      SimAgent::Options agent;
+      agent.name = absl::StrCat("agent-", s, "-", a);
+      agent.site = absl::StrCat("site-", s);
+      agent.step_deadline = step_deadline_;
+      agent.mutant = options.mutant;
+      agents_.push_back(std::make_unique<SimAgent>(&world_, network_.get(),
+                                                   coordinator_.get(), agent));
+      network_->Add(agents_.back().get());
+      const size_t trainers = 1 + random_.Below(2);
+      agent_of_rank_.insert(agent_of_rank_.end(), trainers, agents_.size() - 1);
+    }
+  }
+}
+
+RunResult Simulation::Run() {
+  world_.After(random_.Between(Ms(0), Ms(300)),
+               [this] { coordinator_->Start(); });
+  for (auto& agent : agents_) {
+    world_.After(random_.Between(Ms(0), Ms(300)), [&] { agent->Start(); });
+  }
+  Launch();
+  PlanFaults();
+  while (world_.failure().empty() && !finished_ &&
+         world_.now() < kFaultsEnd + kPatience && world_.RunNext()) {
+  }
+  if (world_.failure().empty() && !finished_) {
+    std::string text = "the job has not finished";
+    for (const Seat& seat : seats_) {
+      if (seat.trainer) {
+        absl::StrAppend(&text, "; ", seat.trainer->Progress(), " ",
+                        seat.trainer->waiting());
+      }
+    }
+    world_.Fail(text);
+  }
+  return {world_.failure(), world_.trace(), oracle_->deliveries(),
+          oracle_->commits(), world_.faults};
+}
+
+// ---- The job: its launcher starts all ranks anew when one fails ----
+
+void Simulation::Launch() {
+  ++launch_;
+  killing_ = false;
+  for (Seat& seat : seats_) {
+    if (seat.trainer) old_trainers_.push_back(std::move(seat.trainer));
+  }
+  seats_.clear();
+  seats_.resize(agent_of_rank_.size());
+  // From a checkpoint of the newest committed step, an older one, or none.
+  const uint64_t newest = oracle_->newest_committed();
+  const uint64_t resume =
+      random_.Chance(500) ? newest : random_.Below(newest + 1);
+  for (size_t rank = 0; rank < seats_.size(); ++rank) {
+    SimTrainer::Options options;
+    options.rank = static_cast<uint32_t>(rank);
+    options.launch = launch_;
+    options.steps = steps_;
+    options.mask_epoch = mask_epoch_;
+    options.gse = gse_;
+    options.resume_step = resume;
+    options.step_deadline = step_deadline_;
+    Seat& seat = seats_[rank];
+    seat.agent = agent_of_rank_[rank];
+    seat.trainer = std::make_unique<SimTrainer>(
+        &world_, workload_.get(), oracle_.get(), options,
+        [this, rank, launch = launch_](const SimTrainer::ToAgent& message) {
+          if (launch != launch_) return;
+          agents_[seats_[rank].agent]->FromTrainer(seats_[rank].id, message);
+        },
+        [this, rank, launch = launch_](SimTrainer::End end) {
+          OnTrainerEnd(launch, rank, end);
+        });
+    world_.After(
+        random_.Between(Ms(0), Ms(400)),
+        [this, rank, launch = launch_] { AttachWhenPossible(launch, rank); });
+  }
+}
+
+void Simulation::AttachWhenPossible(uint64_t launch, size_t rank) {
+  if (launch != launch_ || killing_) return;
+  Seat& seat = seats_[rank];
+  seat.id = agents_[seat.agent]->Attach(seat.trainer.get());
+  if (seat.id != 0) return;
+  world_.After(Ms(100),
+               [this, launch, rank] { AttachWhenPossible(launch, rank); });
+}
+
+void Simulation::OnTrainerEnd(uint64_t launch, size_t rank,
+                              SimTrainer::End end) {
+  if (launch != launch_) return;
+  if (end == SimTrainer::End::kFailed) {
+    KillLaunch(random_.Between(Ms(100), Ms(600)));
+    return;
+  }
+  seats_[rank].done = true;
+  finished_ = std::all_of(seats_.begin(), seats_.end(),
+                          [](const Seat& seat) { return seat.done; });
+}
+
+void Simulation::Kill(Seat& seat) {
+  if (!seat.trainer->alive()) return;
+  seat.trainer->Kill();
+  if (seat.id != 0) agents_[seat.agent]->TrainerDied(seat.id);
+}
+
+void Simulation::KillLaunch(absl::Duration relaunch_after) {
+  if (std::exchange(killing_, true)) return;
+  world_.After(random_.Between(Ms(1), Ms(200)), [this, relaunch_after] {
+    for (Seat& seat : seats_) Kill(seat);
+    world_.After(relaunch_after, [this] { Launch(); });
+  });
+}
+
+// ---- Faults ----
+
+void Simulation::PlanFaults() {
+  const uint64_t count = random_.Below(6);
+  for (uint64_t i = 0; i < count; ++i) {
+    world_.After(random_.Between(Ms(300), kFaultsEnd), [this] { Fault(); });
+  }
+}
+
+void Simulation::Fault() {
+  const size_t a = random_.Below(agents_.size());
+  const size_t b = random_.Below(agents_.size());
+  switch (random_.Below(8)) {
+    case 0:
+    case 1: {
+      if (a == b) return;
+      const bool damaged = random_.Chance(200);
+      world_.CountFault(damaged ? "damage" : "break");
+      network_->Break(a, b, random_.Between(Ms(0), Ms(100)), damaged);
+      return;
+    }
+    case 2:
+      if (a == b) return;
+      world_.CountFault("partition");
+      network_->Break(a, b, random_.Between(Ms(100), absl::Seconds(3)), false);
+      return;
+    case 3:
+      return FaultOfAgent(a);
+    case 4:
+      if (!coordinator_->alive()) return;
+      world_.CountFault("coordinator crash");
+      coordinator_->Crash();
+      world_.After(random_.Between(Ms(50), absl::Seconds(4)),
+                   [this] { coordinator_->Start(); });
+      return;
+    case 5:
+      world_.CountFault("disk full");
+      coordinator_->FillDisk(random_.Between(Ms(100), absl::Seconds(3)));
+      return;
+    default: {
+      Seat& seat = seats_[random_.Below(seats_.size())];
+      if (!seat.trainer || !seat.trainer->alive()) return;
+      if (!random_.Chance(150)) return FaultOfTrainer(*seat.trainer);
+      world_.CountFault("trainer crash");
+      Kill(seat);
+      KillLaunch(random_.Between(Ms(100), Ms(600)));
+    }
+  }
+}
+
+void Simulation::FaultOfAgent(size_t a) {
+  if (random_.Chance(500)) {
+    world_.CountFault("stream break");
+    agents_[a]->BreakStream();
+    return;
+  }
+  if (!agents_[a]->alive()) return;
+  world_.CountFault("agent crash");
+  agents_[a]->Crash();
+  world_.After(random_.Between(Ms(50), absl::Seconds(2)),
+               [this, a] { agents_[a]->Start(); });
+}
+
+void Simulation::FaultOfTrainer(SimTrainer& trainer) {
+  switch (random_.Below(6)) {
+    case 0:
+      world_.CountFault("slow trainer");
+      trainer.Pause(random_.Between(Ms(100), absl::Seconds(8)));
+      break;
+    case 1:
+      world_.CountFault("mask change of one");
+      trainer.ChangeMask(mask_epoch_ + 1);
+      break;
+    case 2:
+      world_.CountFault("mask change of all");
+      ++mask_epoch_;
+      for (Seat& seat : seats_) seat.trainer->ChangeMask(mask_epoch_);
+      break;
+    case 3:
+      world_.CountFault("wrong layout");
+      trainer.UseWrongLayoutOnce();
+      break;
+    case 4:
+      world_.CountFault("wrong parameters");
+      trainer.UseWrongParametersOnce();
+      break;
+    default:
+      world_.CountFault("element outside the mask");
+      trainer.AddNoiseOnce();
+  }
+}
+
+}  // namespace
+
+RunResult RunSeed(const RunOptions& options) {
+  return Simulation(options).Run();
+}
+
+}  // namespace pactrain::sim
