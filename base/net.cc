@@ -1,7 +1,13 @@
 #include "base/net.h"
 
 #include <arpa/inet.h>
-#include <unistd.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -25,10 +31,12 @@ bool IsIpv6(const std::string& host, in6_addr* out) {
   return inet_pton(AF_INET6, host.c_str(), out) == 1;
 }
 
-std::string NamespaceOf(const char* path) {
-  char target[64];
-  const ssize_t n = readlink(path, target, sizeof target);
-  return n > 0 ? std::string(target, n) : std::string();
+// Which namespace a file of /proc/PID/ns or /run/netns stands for; nullopt
+// where it may not be looked at.
+std::optional<std::pair<dev_t, ino_t>> NamespaceOf(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) return std::nullopt;
+  return std::pair(found.st_dev, found.st_ino);
 }
 
 }  // namespace
@@ -74,9 +82,17 @@ bool IsLoopback(absl::string_view host) {
 }
 
 bool InOwnNetworkNamespace() {
-  const std::string own = NamespaceOf("/proc/self/ns/net");
-  const std::string init = NamespaceOf("/proc/1/ns/net");
-  return !own.empty() && !init.empty() && own != init;
+  const auto own = NamespaceOf("/proc/self/ns/net");
+  if (!own.has_value()) return false;
+  if (const auto init = NamespaceOf("/proc/1/ns/net")) return own != init;
+  // Containers hide PID 1's. What `ip netns` has named is not the machine's
+  // own.
+  std::error_code ignored;
+  for (const auto& named :
+       std::filesystem::directory_iterator("/run/netns", ignored)) {
+    if (NamespaceOf(named.path()) == own) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<HostPort> CheckListenAddress(absl::string_view address,

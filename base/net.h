@@ -28,9 +28,9 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 // 127.0.0.0/8, ::1 or "localhost".
 bool IsLoopback(absl::string_view host);
 
-// This process is in another network namespace than PID 1, so what it binds is
-// not reachable from the machine's own network. False also when /proc does not
-// tell.
+// This process is in another network namespace than PID 1, or, where PID 1
+// cannot be looked at, in one that `ip netns` has named; so what it binds is
+// not reachable from the machine's own network. False when neither tells.
 bool InOwnNetworkNamespace();
 
 // May a daemon listen at `address` ("host:port", port 0: any)? Loopback: yes.
