@@ -160,8 +160,9 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
   if (record == nullptr) return;
   outbox_.Log(absl::StrCat("rank ", record->trainer.rank, " of ",
                            record->group.ToString(), " is gone: ", reason));
-  TellLeft(*record, reason);
   GroupState* group = RunningGroupOf(*record);
+  if (group != nullptr) group->Report();
+  TellLeft(*record, reason);
   const uint32_t rank = record->trainer.rank;
   if (group != nullptr) {
     group->DropTrainer(id, reason == kDetached,

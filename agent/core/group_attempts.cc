@@ -299,6 +299,7 @@ void GroupState::EndNow() {
 }
 
 void GroupState::End(bool outcome_known) {
+  Report();
   ended_ = true;
   ++counters_.ended_generations;
   const bool resync = !outcome_known || ending_->cause == Cause::kParameters;

@@ -89,6 +89,9 @@ class GroupState {
   void EndNow();  // Whatever is open. REQUIRES: BeginEnd() was called.
 
   void Tick(absl::Duration now);
+  // Tells the coordinator how far the group has come. Also to be called before
+  // it is told that a trainer left: the next generation begins after that step.
+  void Report();
 
   // Ended: all trainers have been told; it only answers other members still,
   // and touches no memory of trainers.
@@ -166,7 +169,7 @@ class GroupState {
   void CheckPeers(absl::Duration now);
   void CheckProgress(absl::Duration now);
   absl::Duration StallTimeout() const;
-  void Report(absl::Duration now);
+  void ReportIfDue(absl::Duration now);
 
   const Options* const options_;
   const protocol::Generation generation_;

@@ -33,7 +33,7 @@ void GroupState::Tick(absl::Duration now) {
   CheckPeers(now);
   CheckProgress(now);
   EndIfResolved(now);
-  Report(now);
+  ReportIfDue(now);
 }
 
 // Only while a step is open: between steps a broken network harms nobody.
@@ -99,10 +99,15 @@ void GroupState::CheckProgress(absl::Duration now) {
   }
 }
 
-void GroupState::Report(absl::Duration now) {
+void GroupState::ReportIfDue(absl::Duration now) {
   if (ended_ || now - last_report_ < kReportInterval) return;
-  const uint64_t count = counters_.committed_count - reported_count_;
   last_report_ = now;
+  Report();
+}
+
+void GroupState::Report() {
+  if (ended_) return;
+  const uint64_t count = counters_.committed_count - reported_count_;
   protocol::StepReport report;
   report.group = generation_.group;
   report.generation = generation_.number;
