@@ -97,13 +97,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--plain", action="store_true", help="train without PacTrain")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument(
-        "--batch", type=int, default=32, help="images per rank and step"
-    )
+    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
     parser.add_argument("--amount", type=float, default=0.7, help="share to prune")
-    parser.add_argument(
-        "--checkpoint", type=Path, help="file to resume from and save to"
-    )
+    parser.add_argument("--checkpoint", type=Path, help="file to resume from and save to")
     options = parser.parse_args()
 
     dist.init_process_group("gloo")

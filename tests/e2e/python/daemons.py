@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import socket
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.processes import Child
 
 ROOT = Path(__file__).resolve().parents[3]
-BIN = ROOT / "out" / "bin"
+# Another build of the daemons can be tested with PACTRAIN_TEST_BIN.
+BIN = Path(os.environ.get("PACTRAIN_TEST_BIN", ROOT / "out" / "bin"))
 READY_SECONDS = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+STOP_SECONDS = 10.0
 
 
 class Daemon:
@@ -27,7 +22,7 @@ class Daemon:
 
     def __init__(self, name: str, argv: Sequence[str], folder: Path) -> None:
         self.name = name
-        self._argv = argv
+        self.argv = argv
         self._folder = folder
         self._starts = 0
         self.child = self._start()
@@ -35,8 +30,9 @@ class Daemon:
     def _start(self) -> Child:
         self._starts += 1
         log = self._folder / f"{self.name}.{self._starts}.log"
-        child = Child(self.name, self._argv, {}, log)
-        child.wait_for("listening", READY_SECONDS)
+        child = Child(self.name, self.argv, {}, log)
+        line = child.wait_for("listening", READY_SECONDS)
+        self.listening = dict(part.split("=", 1) for part in line.split()[1:])
         return child
 
     def kill(self) -> None:
@@ -44,17 +40,22 @@ class Daemon:
         self.child.process.wait()
 
     def restart(self) -> None:
+        """On the address that it had."""
         if self.child.process.poll() is None:
             self.kill()
         self.child = self._start()
 
-    def stop(self) -> None:
+    def terminate(self) -> None:
         if self.child.process.poll() is None:
             self.child.process.terminate()
-            try:
-                self.child.process.wait(5)
-            except Exception:
-                self.kill()
+
+    def wait(self) -> int:
+        """Its exit status; -9 if it had to be killed."""
+        try:
+            return self.child.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.child.process.wait()
 
 
 class Cluster:
@@ -63,19 +64,19 @@ class Cluster:
     def __init__(self, folder: Path, sites: int, agent_flags: Sequence[str] = ()) -> None:
         self.folder = folder
         self._jobs = 0
-        self.address = f"127.0.0.1:{free_port()}"
-        self.coordinator = Daemon(
-            "coordinator",
-            [
-                str(BIN / "pactrain-coordinator"),
-                f"--listen={self.address}",
-                f"--listen-metrics=127.0.0.1:{free_port()}",
-                f"--state-dir={folder / 'state'}",
-                "--cluster=e2e",
-            ],
-            folder,
-        )
+        self.coordinator = Daemon("coordinator", self._coordinator("127.0.0.1:0"), folder)
+        self.address = self.coordinator.listening["grpc"]
+        self.coordinator.argv = self._coordinator(self.address)
         self.agents = [self._agent(number, agent_flags) for number in range(sites)]
+
+    def _coordinator(self, address: str) -> list[str]:
+        return [
+            str(BIN / "pactrain-coordinator"),
+            f"--listen={address}",
+            "--listen-metrics=127.0.0.1:0",
+            f"--state-dir={self.folder / 'state'}",
+            "--cluster=e2e",
+        ]
 
     def _agent(self, number: int, flags: Sequence[str]) -> Daemon:
         return Daemon(
@@ -85,9 +86,9 @@ class Cluster:
                 f"--name=agent-{number}",
                 f"--site=site-{number}",
                 f"--coordinator={self.address}",
-                f"--socket={self.socket(number)}",
-                f"--listen-data=127.0.0.1:{free_port()}",
-                f"--listen-metrics=127.0.0.1:{free_port()}",
+                f"--socket=unix:{self.socket(number)}",
+                "--listen-data=127.0.0.1:0",
+                "--listen-metrics=127.0.0.1:0",
                 *flags,
             ],
             self.folder,
@@ -112,5 +113,8 @@ class Cluster:
         ]
 
     def stop(self) -> None:
-        for daemon in [*self.agents, self.coordinator]:
-            daemon.stop()
+        daemons = [*self.agents, self.coordinator]
+        for daemon in daemons:
+            daemon.terminate()
+        for daemon in daemons:
+            daemon.wait()

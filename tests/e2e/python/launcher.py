@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.nn.parallel", "pactrain", "scenarios"])
+_context.set_forkserver_preload(["scenarios", "torch._dynamo"])  # DDP imports the latter.
 
 
 @dataclass

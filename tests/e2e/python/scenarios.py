@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pactrain
 from pactrain.masks import registry
 
 STEPS = 20
+MOST_STEPS = 5000
 
 
 def digest(model: nn.Module) -> str:
@@ -39,6 +40,25 @@ def mlp(seed: int = 0) -> nn.Sequential:
 def batch(talk: Talk, step: int, shape: tuple[int, ...] = (8, 10)) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1000 * step + talk.rank)
     return torch.randn(shape, generator=generator)
+
+
+def steps(
+    session: Any,
+    done: Callable[[], bool] | None = None,
+    start: int = 0,
+    after: int = 10,
+) -> Iterator[int]:
+    """Step numbers: at least STEPS, until `done` (COMPACTED) was so for `after` steps.
+
+    How soon that is depends on the machine; all ranks see it after the same step.
+    """
+    compacted = done or (lambda: session.decision.mode == pactrain.Mode.COMPACTED)
+    step, since = start, 0
+    while step < start + STEPS or since < after:
+        assert step < start + MOST_STEPS, f"still {session.mode}: {session.decision}"
+        yield step
+        step += 1
+        since = since + 1 if compacted() else 0
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -71,7 +91,7 @@ def like_plain_ddp(talk: Talk) -> dict[str, Any]:
     session = pactrain.attach(ddp)
     optimizer = sgd(model)
     active_from = None
-    for step in range(STEPS):
+    for step in steps(session):
         train_step(ddp, optimizer, batch(talk, step))
         if active_from is None and session.stats()["pactrain/masks_active"]:
             active_from = step
@@ -83,17 +103,17 @@ def like_plain_ddp(talk: Talk) -> dict[str, Any]:
     ddp = DistributedDataParallel(plain)
     optimizer = sgd(plain)
     kept = [(p, masks[name]) for name, p in plain.named_parameters() if masks[name] is not None]
-    for step in range(STEPS):
-        active = active_from is not None and step > active_from
+    for again in range(step + 1):
+        active = active_from is not None and again > active_from
         optimizer.zero_grad()
-        ddp(batch(talk, step)).square().mean().backward()
+        ddp(batch(talk, again)).square().mean().backward()
         with torch.no_grad():
             for parameter, mask in kept if active else ():
                 parameter.grad.mul_(mask)
             optimizer.step()
-            for parameter, mask in kept if active or step == active_from else ():
+            for parameter, mask in kept if active or again == active_from else ():
                 parameter.mul_(mask)
-                if step == active_from:
+                if again == active_from:
                     optimizer.state[parameter]["momentum_buffer"].mul_(mask)
     pairs = zip(model.parameters(), plain.parameters(), strict=True)
     result["equal"] = all(torch.equal(a, b) for a, b in pairs)
@@ -108,7 +128,7 @@ def seeded_differently(talk: Talk) -> dict[str, Any]:
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for step in range(STEPS):
+    for step in steps(session):
         train_step(ddp, optimizer, batch(talk, step))
     result = outcome(session, model)
     mask = registry.get(model[2].weight)
@@ -141,7 +161,7 @@ def loaded_after_prune(talk: Talk) -> dict[str, Any]:
 
 
 def checkpointed(talk: Talk, folder: str, start: int, stop: int, save: list[int]) -> dict[str, Any]:
-    """Trains from the checkpoint of step `start` (0: none) up to `stop`."""
+    """Trains from the checkpoint of step `start` (0: none) up to `stop` (0: COMPACTED)."""
     model = mlp(seed=start)
     optimizer = sgd(model)
     state = None
@@ -155,7 +175,7 @@ def checkpointed(talk: Talk, folder: str, start: int, stop: int, save: list[int]
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp, state=state)
     first_step = session.next_step
-    for step in range(start, stop):
+    for step in range(start, stop) if stop else steps(session, start=start):
         train_step(ddp, optimizer, batch(talk, step))
         if step + 1 in save and talk.rank == 0:
             torch.save(
@@ -173,8 +193,12 @@ def checkpointed(talk: Talk, folder: str, start: int, stop: int, save: list[int]
     return result
 
 
+def active_keep(session: Any) -> float:
+    return float(session.stats()["pactrain/active_keep"])
+
+
 def one_rank_changes_its_mask(talk: Talk, inside: bool) -> dict[str, Any]:
-    """After ten steps rank 1 alone wants another mask; later all ranks want it."""
+    """Rank 1 alone wants another mask for ten steps; then all ranks want it."""
     model = mlp()
     pactrain.prune(model, 0.5)
     ddp = DistributedDataParallel(model)
@@ -187,22 +211,31 @@ def one_rank_changes_its_mask(talk: Talk, inside: bool) -> dict[str, Any]:
         drop = torch.zeros_like(mask)
         drop.view(-1)[::3] = True
         other[name] = mask & ~drop if inside else mask | drop
-    for step in range(2 * STEPS):
-        if (step == 10 and talk.rank == 1) or (step == 20 and talk.rank != 1):
-            session.set_masks(other)
+    for step in steps(session):
         train_step(ddp, optimizer, batch(talk, step))
-        if step == 19:
-            alone = outcome(session, model)
+    if talk.rank == 1:
+        session.set_masks(other)
+    for more in range(step + 1, step + 11):
+        train_step(ddp, optimizer, batch(talk, more))
+    alone = outcome(session, model)
+    if talk.rank != 1:
+        session.set_masks(other)
+    wanted = sum(int(mask.sum()) for mask in other.values())
+    wanted += sum(p.numel() for n, p in model.named_parameters() if n not in masks)
+    keep = wanted / session.parameters.elements
+
+    def in_force() -> bool:
+        return session.mode[0] == "C" and abs(active_keep(session) - keep) < 1e-9
+
+    for last in steps(session, in_force, start=more + 1):
+        train_step(ddp, optimizer, batch(talk, last))
     result = outcome(session, model)
     result["alone"] = alone
-    wanted = sum(int(mask.sum()) for mask in other.values())
-    exempt = sum(p.numel() for n, p in model.named_parameters() if n not in masks)
-    result["wanted_keep"] = (wanted + exempt) / session.parameters.elements
     return result
 
 
 def elements_outside(talk: Talk) -> dict[str, Any]:
-    """gse=False and a gradient outside the mask at rank 1 in step 15 only."""
+    """gse=False and a gradient outside the mask at rank 1 in one step."""
     model = mlp()
     pactrain.prune(model, 0.5)
     mask = registry.get(model[2].weight)
@@ -222,20 +255,20 @@ def elements_outside(talk: Talk) -> dict[str, Any]:
             parameter.register_hook(lambda grad, kept=kept: grad * kept)
     model[2].weight.register_hook(mask_gradient)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for step in range(STEPS):
-        outside = step == 15 and talk.rank == 1
+    for step in steps(session):
         train_step(ddp, optimizer, batch(talk, step))
-        if step == 14:
-            before = session.stats()["pactrain/dense_steps"]
-            mode_before = session.mode
-        if step == 15:
-            stats = session.stats()
-            gradient = model[2].weight.grad[~mask].unique().tolist()
+    before = session.stats()["pactrain/dense_steps"]
+    outside = talk.rank == 1
+    train_step(ddp, optimizer, batch(talk, step + 1))
+    outside = False
+    dense = session.stats()["pactrain/dense_steps"]
+    gradient = model[2].weight.grad[~mask].unique().tolist()
+    for more in range(step + 2, step + 5):
+        train_step(ddp, optimizer, batch(talk, more))
     return {
         **outcome(session, model),
         "dense_before": before,
-        "mode_before": mode_before,
-        "dense": stats["pactrain/dense_steps"],
+        "dense": dense,
         "gradient": gradient,
     }
 
@@ -306,11 +339,11 @@ def _zoo_mixed(talk: Talk) -> dict[str, Any]:
         def __init__(self) -> None:
             super().__init__()
             self.first = nn.Linear(10, 32)
-            self.half = nn.Linear(32, 32).bfloat16()
+            self.middle = nn.Linear(32, 32).bfloat16()
             self.last = nn.Linear(32, 4)
 
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return self.last(self.half(self.first(inputs).bfloat16()).float())
+            return self.last(self.middle(self.first(inputs).bfloat16()).float())
 
     torch.manual_seed(0)
     return _zoo_run(talk, Mixed(), {})
@@ -378,7 +411,7 @@ def _zoo_train(
     inputs: Callable[[int], torch.Tensor] | None = None,
 ) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for step in range(STEPS):
+    for step in steps(session):
         train_step(ddp, optimizer, inputs(step) if inputs else batch(talk, step))
     result = outcome(session, model)
     session.close()
@@ -391,7 +424,7 @@ def _zoo_no_sync(talk: Talk) -> dict[str, Any]:
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp)
     optimizer = sgd(model)
-    for step in range(STEPS):
+    for step in steps(session):
         optimizer.zero_grad()
         with ddp.no_sync():
             ddp(batch(talk, step)).square().mean().backward()
@@ -399,7 +432,7 @@ def _zoo_no_sync(talk: Talk) -> dict[str, Any]:
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
     result = outcome(session, model)
-    assert result["stats"]["pactrain/steps"] == STEPS
+    assert result["stats"]["pactrain/steps"] == step + 1
     session.close()
     return result
 
@@ -411,7 +444,7 @@ def _zoo_unused(talk: Talk) -> dict[str, Any]:
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     session = pactrain.attach(ddp)
     optimizer = sgd(model)
-    for step in range(STEPS):
+    for step in steps(session):
         optimizer.zero_grad()
         right = (step + talk.rank) % 2 == 0
         ddp(batch(talk, step), right=right).square().mean().backward()
@@ -431,7 +464,7 @@ def _zoo_scaler(talk: Talk) -> dict[str, Any]:
     optimizer = sgd(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     skipped = []
-    for step in range(STEPS):
+    for step in steps(session):
         optimizer.zero_grad()
         loss = ddp(batch(talk, step)).square().mean()
         if step in (0, 12) and talk.rank == talk.world - 1:
@@ -454,8 +487,10 @@ def _zoo_batch_norm(talk: Talk) -> dict[str, Any]:
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp, buffer_sync_interval=5)
     optimizer = sgd(model)
-    for step in range(STEPS):
+    for step in steps(session):
         train_step(ddp, optimizer, batch(talk, step, (4, 3, 12, 12)))
+    with torch.no_grad():
+        ddp(batch(talk, step + 1, (4, 3, 12, 12)))  # Every rank's own statistics.
     own = model[1].running_mean.clone()
     session.sync_buffers()
     result = outcome(session, model)
