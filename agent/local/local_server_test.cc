@@ -98,7 +98,8 @@ wire::Hello MakeHello() {
 class LocalServerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    directory_ = absl::StrCat(::testing::TempDir(), "/local-XXXXXX");
+    // Not TempDir(): it may be longer than a socket path can be.
+    directory_ = "/tmp/pactrain-local-XXXXXX";
     ASSERT_NE(mkdtemp(directory_.data()), nullptr);
     options_.socket_path = absl::StrCat(directory_, "/run/agent.sock");
     Start();

@@ -93,6 +93,7 @@ absl::StatusOr<std::string> ParseSocketPath(absl::string_view text) {
 }
 
 absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path) {
+  RETURN_IF_ERROR(ParseSocketPath(path).status());
   RETURN_IF_ERROR(PrepareDirectory(path));
   RETURN_IF_ERROR(RemoveStale(path));
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -23,6 +23,7 @@ class SocketFile {
  public:
   // Listens (SOCK_SEQPACKET, non-blocking). A missing directory is made with
   // mode 0700; a socket file on which nobody listens any more is replaced.
+  //   InvalidArgument:    as ParseSocketPath().
   //   AlreadyExists:      another agent listens there.
   //   FailedPrecondition: the path is something else than a socket, or others
   //                       could replace the file.
