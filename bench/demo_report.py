@@ -24,6 +24,7 @@ class Outcome:
     accuracy: float = 0.0  # At the end, over all test images.
     curve: list[tuple[float, float]] = field(default_factory=list)  # Seconds, accuracy.
     modes: list[dict[str, Any]] = field(default_factory=list)
+    mode_seconds: list[float] = field(default_factory=list)  # When each of them began.
     link_bytes: list[tuple[int, int]] | None = None
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -32,6 +33,7 @@ class Outcome:
             self.parameters, self.kept = event["parameters"], event["kept"]
         elif kind == "mode":
             self.modes.append({k: event[k] for k in ("step", "mode", "codec", "reason")})
+            self.mode_seconds.append(event["seconds"])
         elif kind == "accuracy" and event["final"]:
             self.accuracy = event["accuracy"]
         elif kind == "accuracy":
@@ -148,6 +150,10 @@ def plot(path: Path, ddp: Outcome, ours: Outcome, target: float) -> None:
         seconds, accuracy = zip(*outcome.curve, strict=True)
         left.plot(seconds, accuracy, marker="o", markersize=3, label=name, color=color)
     left.axhline(target, color="#cccccc", linewidth=1, zorder=0)
+    for seconds, mode in zip(ours.mode_seconds, ours.modes, strict=True):
+        left.axvline(seconds, color="#1565c0", linewidth=0.8, linestyle=":", zorder=0)
+        left.annotate(f" {mode['mode']} {mode['codec']}", (seconds, 0.02), rotation=90,
+                      xycoords=("data", "axes fraction"), fontsize=7, color="#1565c0")  # fmt: skip
     left.set_xlabel("training seconds over two 100 Mbps links")
     left.set_ylabel("test accuracy")
     left.legend(frameon=False)

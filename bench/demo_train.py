@@ -182,7 +182,7 @@ class Run:
         if (decision.mode.name, decision.codec.name.lower()) != self.mode:
             self.mode = (decision.mode.name, decision.codec.name.lower())
             emit("mode", step=step + 1, mode=self.mode[0], codec=self.mode[1],
-                 reason=decision.reason)  # fmt: skip
+                 reason=decision.reason, seconds=self.clock.now())  # fmt: skip
 
     def report_end(self) -> None:
         """Also what each rank's agent exchanged with other sites: [sent, received]."""

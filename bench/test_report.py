@@ -30,6 +30,7 @@ def summary(tmp_path: Path) -> dict[str, object]:
     ddp = outcome(40.0, [(0.0, 0.5), (20.0, 0.6), (40.0, 0.7)], 1000)
     ours = outcome(10.0, [(0.0, 0.5), (5.0, 0.61), (10.0, 0.69)], 200)
     ours.modes = [{"step": 1, "mode": "FULL", "codec": "fp32", "reason": "r"}]
+    ours.mode_seconds = [0.0]
     demo_report.finish(tmp_path, "cifar10", True, compute, ddp, ours, 10)
     assert (tmp_path / "plot.png").stat().st_size > 1000
     loaded: dict[str, object] = json.loads((tmp_path / "summary.json").read_text())
