@@ -217,7 +217,7 @@ def _aligned(size: int) -> int:
 
 
 def _log_waiting(is_first: bool, text: str) -> None:
-    logger.log(logging.WARNING if is_first else logging.INFO, "waiting: %s", text)
+    logger.log(logging.WARNING if is_first else logging.INFO, "%s", text)
 
 
 def _agree(parts: Parts) -> None:

@@ -513,6 +513,27 @@ def zoo(talk: Talk, kinds: list[str]) -> dict[str, dict[str, Any]]:
     return {kind: ZOO[kind](talk) for kind in kinds}
 
 
+def diverged(talk: Talk, later: bool) -> dict[str, Any]:
+    """Rank 1 has other weights: from the start, or by a load of its own."""
+    model = mlp()
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(3 if later else 0):
+        train_step(ddp, optimizer, batch(talk, step))
+    if talk.rank == 1:
+        with torch.no_grad():
+            model[0].bias[0] += 1
+        if later:
+            model.load_state_dict(model.state_dict())
+    try:
+        with session.guard():
+            ddp(batch(talk, 9)).square().mean().backward()
+    except pactrain.PacTrainError as error:
+        return {"error": type(error).__name__, "text": str(error), "final": error.final}
+    return {"error": "none", "text": "", "final": False}
+
+
 def interrupted(talk: Talk) -> dict[str, Any]:
     """Five steps, a pause in which the test does something, then as many as it says."""
     model = mlp()

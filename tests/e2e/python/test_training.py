@@ -94,6 +94,14 @@ def test_a_gradient_outside_the_mask_makes_its_step_dense(cluster, launch):
         assert result["gradient"] == [1.0]  # 2 at one of two ranks: the mean.
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_weights_that_differ_between_ranks_end_the_job(cluster, launch, later):
+    for result in values(launch(cluster, scenarios.diverged, later=later).finish()):
+        assert result["error"] == "ResyncRequiredError", result
+        assert result["final"]
+        assert "site-1" in result["text"]
+
+
 def test_another_bucket_cap_is_refused_with_both_sides_named(cluster, launch):
     results = values(launch(cluster, scenarios.another_bucket_cap).finish())
     for result in results:
