@@ -150,9 +150,9 @@ def plot(path: Path, ddp: Outcome, ours: Outcome, target: float) -> None:
         seconds, accuracy = zip(*outcome.curve, strict=True)
         left.plot(seconds, accuracy, marker="o", markersize=3, label=name, color=color)
     left.axhline(target, color="#cccccc", linewidth=1, zorder=0)
-    for seconds, mode in zip(ours.mode_seconds, ours.modes, strict=True):
-        left.axvline(seconds, color="#1565c0", linewidth=0.8, linestyle=":", zorder=0)
-        left.annotate(f" {mode['mode']} {mode['codec']}", (seconds, 0.02), rotation=90,
+    for since, mode in zip(ours.mode_seconds, ours.modes, strict=True):
+        left.axvline(since, color="#1565c0", linewidth=0.8, linestyle=":", zorder=0)
+        left.annotate(f" {mode['mode']} {mode['codec']}", (since, 0.02), rotation=90,
                       xycoords=("data", "axes fraction"), fontsize=7, color="#1565c0")  # fmt: skip
     left.set_xlabel("training seconds over two 100 Mbps links")
     left.set_ylabel("test accuracy")
