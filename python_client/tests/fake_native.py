@@ -87,9 +87,6 @@ class FakeNative:
             }
         )
 
-    def require_dense(self, reason):
-        raise AssertionError("not used")
-
     def submit(self, bucket, data, elements, dtype, op, layout, last, parameters):
         assert bucket == len(self._buckets)
         if op == Op.XOR:

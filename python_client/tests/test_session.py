@@ -425,6 +425,30 @@ def test_close_is_idempotent_and_later_backwards_say_so(attach, net):
         attached.step()
 
 
+def test_buffers_can_be_synchronised_between_steps_only(attach):
+    attached = attach(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)))
+    attached.session.sync_buffers()
+    attached.step()
+    assert attached.session.stats()["pactrain/buffer_syncs"] == 1
+    attached.session.close()
+    with pytest.raises(pactrain.PacTrainError, match="session is closed"):
+        attached.session.sync_buffers()
+
+
+def test_an_error_of_our_own_ends_the_step_too(attach, net, monkeypatch):
+    attached = attach(net)
+
+    def fetch(bucket, out):
+        raise KeyError("oops")
+
+    monkeypatch.setattr(attached.native, "fetch", fetch)
+    with (
+        pytest.raises(pactrain.PacTrainError, match="Internal error: KeyError"),
+        attached.session.guard(),
+    ):
+        attached.step()
+
+
 def test_a_copy_of_an_attached_model_is_made(attach, net):
     attached = attach(net)
     clone = copy.deepcopy(net)

@@ -204,7 +204,6 @@ def _declare(library: ctypes.CDLL) -> None:
                 ctypes.c_uint64,
             ],
         ),
-        "pt_require_dense": (None, [session, ctypes.c_char_p]),
         "pt_submit": (
             ctypes.c_int,
             [
@@ -420,10 +419,6 @@ class NativeSession:
                 elements,
             )
         )
-
-    def require_dense(self, reason: str | None) -> None:
-        text = None if reason is None else reason.encode()
-        self._library.pt_require_dense(self._open(), text)
 
     def submit(
         self,

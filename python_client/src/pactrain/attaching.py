@@ -122,7 +122,7 @@ def _config(
         gse=gse,
         sync_masks=sync_masks,
         # Buffers that DDP was told to keep apart stay apart.
-        buffer_sync_interval=buffer_sync_interval if ddp.forward_sync_buffers else 0,
+        buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
     )
     token = launch_token(dist.get_global_rank(group, 0), rank)
     return config.with_launch_token(os.environ, token)
@@ -268,7 +268,7 @@ def _start(parts: Parts) -> Session:
         ),
     )
     ddp.register_comm_hook(engine, exchange_hook)
-    ddp.forward_sync_buffers = False
+    ddp.broadcast_buffers = False
     session = Session(parts, engine)
     if config.rank == 0:
         _log_start(session, parts)

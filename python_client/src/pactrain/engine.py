@@ -14,7 +14,7 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -102,10 +102,7 @@ class StepEngine:
             except PacTrainError as error:
                 step.error = error
             except Exception as error:
-                step.error = PacTrainError(
-                    f"The hook failed: {error!r}.\nPlease report this."
-                )
-                step.error.__cause__ = error
+                step.error = _internal(error)
         if bucket.is_last():
             if step.error is None:
                 self._waiter.run(lambda: self._finish(step))
@@ -195,6 +192,10 @@ class StepEngine:
                 self._fatal = error
             self._fail(step, error)
             return
+        except Exception as error:  # Or backward() would wait for ever.
+            self._fatal = _internal(error)
+            self._fail(step, self._fatal)
+            return
         self._after_commit(step, result)
         self._step = None
         for future, buffer in zip(step.futures, step.buffers, strict=True):
@@ -217,7 +218,7 @@ class StepEngine:
                 self._fatal = error
         except Exception as error:
             logger.exception("after step %d", result.step)
-            self._fatal = PacTrainError(f"{error!r}.\nPlease report this.")
+            self._fatal = _internal(error)
 
     def sync_buffers(self) -> None:
         """Gives all ranks the buffers of rank 0. All ranks call it at the same step.
@@ -253,6 +254,12 @@ class StepEngine:
         return self._waiter.stop(timeout_seconds)
 
 
+def _internal(error: Exception) -> PacTrainError:
+    wrapped = PacTrainError(f"Internal error: {error!r}.\nPlease report this.")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 def _result(future: Future[Tensor]) -> Tensor:
     return future.wait()
 
@@ -280,8 +287,3 @@ def _run(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (item := work.get()) is not None:
         item()
         del item
-
-
-def clear_gradients(parameters: Iterable[Tensor]) -> None:
-    for parameter in parameters:
-        parameter.grad = None

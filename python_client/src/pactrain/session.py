@@ -174,7 +174,7 @@ class Session:
 
         Raises: the typed error of the exchange.
         """
-        self._check_open()
+        self._check_between_steps()
         self._engine.sync_buffers()
 
     def state_dict(self) -> dict[str, Any]:
@@ -240,9 +240,13 @@ class Session:
         if self._engine.stop(patience):
             self._native.close()
 
-    def _check_open(self) -> None:
+    def _check_between_steps(self) -> None:
         if self._closed:
             raise PacTrainError("The session is closed.\nAttach a new model.")
+        if self._engine.busy:
+            raise PacTrainError(
+                "A step is under way.\nCall this between backward() and the next one."
+            )
 
     def owns(self, module: nn.Module) -> bool:
         """True for the attached model, wrapped or not."""

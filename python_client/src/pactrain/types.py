@@ -154,7 +154,6 @@ class Native(Protocol):
         kept_elements: int,
         elements: int,
     ) -> None: ...
-    def require_dense(self, reason: str | None) -> None: ...
     def submit(
         self,
         bucket: int,
