@@ -8,7 +8,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
-from pactrain import _library, checks
+from pactrain import _abi, checks
 
 
 def test_a_bare_module_is_a_warned_no_op(net):
@@ -107,12 +107,12 @@ def test_no_agent_in_the_environment_is_an_error(group, net, monkeypatch):
 
 def test_a_missing_library_is_an_error_that_lists_the_places(monkeypatch, tmp_path):
     monkeypatch.delenv("PACTRAIN_TRAINER_LIBRARY", raising=False)
-    monkeypatch.setattr(_library, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    monkeypatch.setattr(_abi, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     with pytest.raises(pactrain.PacTrainError, match="was not found; looked at"):
-        _library.find_library()
+        _abi.find_library()
 
 
 def test_a_named_library_that_is_not_there_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("PACTRAIN_TRAINER_LIBRARY", str(tmp_path / "no.so"))
     with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_TRAINER_LIBRARY"):
-        _library.find_library()
+        _abi.find_library()

@@ -1,23 +1,20 @@
-"""The trainer library (trainer/pactrain.h) through ctypes.
+"""A session of the trainer library (trainer/pactrain.h).
 
 `NativeSession` is the one user of the C functions; every code but PT_OK becomes the
-typed error of `pactrain.errors`. ctypes releases the GIL during each call.
+typed error of `pactrain.errors`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import errors
+from . import _abi, errors
 from .types import (
     AttachOptions,
     Bytes,
@@ -30,9 +27,6 @@ from .types import (
     StepResult,
 )
 
-ABI_VERSION = 1
-LIBRARY_NAME = "libpactrain_trainer.so"
-
 _PT_OK = 0
 _ERRORS: dict[int, type[errors.PacTrainError]] = {
     1: errors.InvalidArgument,
@@ -44,200 +38,16 @@ _ERRORS: dict[int, type[errors.PacTrainError]] = {
 }
 
 
-class _Digest(ctypes.Structure):
-    _fields_ = (("hi", ctypes.c_uint64), ("lo", ctypes.c_uint64))
-
-
-class _AttachOptions(ctypes.Structure):
-    _fields_ = (
-        ("agent", ctypes.c_char_p),
-        ("job", ctypes.c_char_p),
-        ("site", ctypes.c_char_p),
-        ("launch", ctypes.c_char_p),
-        ("rank", ctypes.c_uint32),
-        ("world_size", ctypes.c_uint32),
-        ("model", ctypes.c_uint32),
-        ("model_digest", _Digest),
-        ("model_summary", ctypes.c_char_p),
-        ("elements", ctypes.c_uint64),
-        ("slot_bytes", ctypes.c_uint64),
-        ("resume_step", ctypes.c_uint64),
-        ("attach_timeout_ms", ctypes.c_uint32),
-        ("gse", ctypes.c_int),
-    )
-
-
-class _Decision(ctypes.Structure):
-    _fields_ = (
-        ("version", ctypes.c_uint64),
-        ("mode", ctypes.c_int32),
-        ("codec", ctypes.c_int32),
-        ("mask_digest", _Digest),
-        ("layout_digest", _Digest),
-        ("reason", ctypes.c_char * 256),
-    )
-
-
-class _Step(ctypes.Structure):
-    _fields_ = (
-        ("step", ctypes.c_uint64),
-        ("attempts", ctypes.c_uint32),
-        ("world_size", ctypes.c_uint32),
-        ("dense", ctypes.c_int32),
-        ("mode", ctypes.c_int32),
-        ("codec", ctypes.c_int32),
-        ("sent_bytes", ctypes.c_uint64),
-        ("received_bytes", ctypes.c_uint64),
-        ("elements", ctypes.c_uint64),
-        ("submitted_elements", ctypes.c_uint64),
-        ("wait_seconds", ctypes.c_double),
-        ("next", _Decision),
-    )
-
-
-_OnWaiting = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
-_DigestPointer = ctypes.POINTER(_Digest)
-_Uint64Pointer = ctypes.POINTER(ctypes.c_uint64)
-
-
-def find_library() -> Path:
-    """The file of the trainer library.
-
-    Raises:
-      InvalidArgument: PACTRAIN_TRAINER_LIBRARY names no file.
-      PacTrainError: there is none in any of the known places.
-    """
-    named = os.environ.get("PACTRAIN_TRAINER_LIBRARY")
-    if named:
-        if not Path(named).is_file():
-            raise errors.InvalidArgument(
-                f"PACTRAIN_TRAINER_LIBRARY is {named!r}, and there is no such file.\n"
-                f"Set it to the path of {LIBRARY_NAME}, or unset it."
-            )
-        return Path(named)
-    package = Path(__file__).resolve().parent
-    places = [package / "_native" / LIBRARY_NAME]
-    if len(package.parents) > 2:  # .../python_client/src/pactrain of a checkout
-        places.append(package.parents[2] / "bazel-bin" / "trainer" / LIBRARY_NAME)
-    for place in places:
-        if place.is_file():
-            return place
-    raise errors.PacTrainError(
-        f"The trainer library {LIBRARY_NAME} was not found; looked at "
-        + ", ".join(str(place) for place in places)
-        + ".\nBuild it with `make build`, or set PACTRAIN_TRAINER_LIBRARY to its path."
-    )
-
-
-@functools.cache
-def load_library() -> ctypes.CDLL:
-    """The loaded library with typed functions; loaded once.
-
-    Raises:
-      PacTrainError: not found, cannot be loaded, or of another ABI version.
-    """
-    path = find_library()
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise errors.PacTrainError(
-            f"{path} cannot be loaded: {error}.\n"
-            "Build it again for this machine with `make build`."
-        ) from error
-    _declare(library)
-    version = library.pt_abi_version()
-    if version != ABI_VERSION:
-        raise errors.PacTrainError(
-            f"{path} has ABI version {version}, this package needs {ABI_VERSION}.\n"
-            "Install the package and the library of one release."
-        )
-    return library
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    session = ctypes.c_void_p
-    functions: dict[str, tuple[Any, list[Any]]] = {
-        "pt_abi_version": (ctypes.c_uint32, []),
-        "pt_version": (ctypes.c_char_p, []),
-        "pt_digest_of": (_Digest, [ctypes.c_void_p, ctypes.c_uint64]),
-        "pt_last_error": (ctypes.c_char_p, []),
-        "pt_attach": (
-            ctypes.c_int,
-            [
-                ctypes.POINTER(_AttachOptions),
-                ctypes.POINTER(session),
-                _OnWaiting,
-                ctypes.c_void_p,
-            ],
-        ),
-        "pt_close": (None, [session]),
-        "pt_generation": (ctypes.c_uint64, [session]),
-        "pt_next_step": (ctypes.c_uint64, [session]),
-        "pt_world_size": (ctypes.c_uint32, [session]),
-        "pt_site": (ctypes.c_char_p, [session]),
-        "pt_agent_name": (ctypes.c_char_p, [session]),
-        "pt_step_deadline_ms": (ctypes.c_uint64, [session]),
-        "pt_current_decision": (None, [session, ctypes.POINTER(_Decision)]),
-        "pt_error_text": (ctypes.c_char_p, [session]),
-        "pt_set_masks": (
-            ctypes.c_int,
-            [
-                session,
-                _Digest,
-                _Digest,
-                ctypes.c_uint32,
-                _DigestPointer,
-                _Uint64Pointer,
-                ctypes.POINTER(ctypes.c_void_p),
-            ],
-        ),
-        "pt_vote": (
-            ctypes.c_int,
-            [
-                session,
-                _Digest,
-                _Digest,
-                ctypes.c_uint32,
-                ctypes.c_uint32,
-                ctypes.c_int,
-                ctypes.c_uint64,
-                ctypes.c_uint64,
-            ],
-        ),
-        "pt_submit": (
-            ctypes.c_int,
-            [
-                session,
-                ctypes.c_uint32,
-                ctypes.c_void_p,
-                ctypes.c_uint64,
-                ctypes.c_int,
-                ctypes.c_int,
-                _Digest,
-                ctypes.c_int,
-                _DigestPointer,
-            ],
-        ),
-        "pt_wait": (ctypes.c_int, [session, ctypes.POINTER(_Step)]),
-        "pt_is_final": (ctypes.c_int, [session]),
-        "pt_fetch": (ctypes.c_int, [session, ctypes.c_uint32, ctypes.c_void_p]),
-    }
-    for name, (result, arguments) in functions.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
-
-
-def _to_c(digest: Digest) -> _Digest:
-    return _Digest(digest.hi, digest.lo)
+def _to_c(digest: Digest) -> _abi.Digest:
+    return _abi.Digest(digest.hi, digest.lo)
 
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
-def _to_options(options: AttachOptions) -> _AttachOptions:
-    return _AttachOptions(
+def _to_options(options: AttachOptions) -> _abi.AttachOptions:
+    return _abi.AttachOptions(
         agent=options.agent.encode(),
         job=options.job.encode(),
         site=options.site.encode(),
@@ -255,7 +65,7 @@ def _to_options(options: AttachOptions) -> _AttachOptions:
     )
 
 
-def _to_decision(decision: _Decision) -> Decision:
+def _to_decision(decision: _abi.Decision) -> Decision:
     return Decision(
         version=decision.version,
         mode=Mode(decision.mode),
@@ -275,7 +85,7 @@ def _error(code: int, text: str) -> errors.PacTrainError:
 def digest_of(data: Bytes) -> Digest:
     """XXH3-128 of a byte range."""
     view = np.frombuffer(data, dtype=np.uint8) if isinstance(data, bytes) else data
-    result = load_library().pt_digest_of(view.ctypes.data, view.nbytes)
+    result = _abi.load_library().pt_digest_of(view.ctypes.data, view.nbytes)
     return Digest(result.hi, result.lo)
 
 
@@ -300,13 +110,13 @@ class NativeSession:
 
         Raises: the typed error of the code of pt_attach().
         """
-        library = load_library()
+        library = _abi.load_library()
         outcome: list[NativeSession | errors.PacTrainError] = []
         done = threading.Event()
 
         def run() -> None:
             handle = ctypes.c_void_p()
-            callback = _OnWaiting(lambda text, _: on_waiting(_text(text)))
+            callback = _abi.OnWaiting(lambda text, _: on_waiting(_text(text)))
             fields = _to_options(options)
             code = library.pt_attach(
                 ctypes.byref(fields), ctypes.byref(handle), callback, None
@@ -368,7 +178,7 @@ class NativeSession:
 
     @property
     def decision(self) -> Decision:
-        out = _Decision()
+        out = _abi.Decision()
         self._library.pt_current_decision(self._open(), ctypes.byref(out))
         return _to_decision(out)
 
@@ -391,7 +201,7 @@ class NativeSession:
                 _to_c(mask_digest),
                 _to_c(layout_digest),
                 count,
-                (_Digest * count)(*(_to_c(digest) for digest in bucket_layouts)),
+                (_abi.Digest * count)(*(_to_c(digest) for digest in bucket_layouts)),
                 (ctypes.c_uint64 * count)(*elements),
                 (ctypes.c_void_p * count)(*(bits.ctypes.data for bits in bitmaps)),
             )
@@ -448,7 +258,7 @@ class NativeSession:
         )
 
     def wait(self) -> StepResult:
-        out = _Step()
+        out = _abi.Step()
         self._check(self._library.pt_wait(self._open(), ctypes.byref(out)))
         return StepResult(
             step=out.step,

@@ -60,8 +60,8 @@ class ClusterTest : public ::testing::Test {
 
   void StartCoordinator(const std::string& listen) {
     coordinator_ = std::make_unique<Child>(std::vector<std::string>{
-        kCoordinator, "--listen", listen, "--listen-metrics",
-        "127.0.0.1:0", "--state-dir", folder_ + "/state", "--cluster", "e2e"});
+        kCoordinator, "--listen", listen, "--listen-metrics", "127.0.0.1:0",
+        "--state-dir", folder_ + "/state", "--cluster", "e2e"});
     const auto line = coordinator_->WaitForLine("listening");
     ASSERT_TRUE(line.has_value()) << "the coordinator did not start";
     coordinator_address_ = ValueOf(*line, "grpc");
@@ -85,8 +85,8 @@ class ClusterTest : public ::testing::Test {
     for (uint32_t rank = 0; rank < kWorld; ++rank) {
       const int site = static_cast<int>(rank) / 2;
       trainers_.push_back(std::make_unique<Child>(std::vector<std::string>{
-          kTrainer, "unix:" + SocketOf(site), job,
-          absl::StrCat(rank), absl::StrCat(kWorld), absl::StrCat(steps)}));
+          kTrainer, "unix:" + SocketOf(site), job, absl::StrCat(rank),
+          absl::StrCat(kWorld), absl::StrCat(steps)}));
     }
   }
   void ExpectAllDone() {
@@ -189,6 +189,23 @@ TEST_F(ClusterTest, KilledCoordinatorStopsNothingAndItsRestartResumes) {
   auto running = std::move(trainers_);
   ExpectTrains("after-restart");
   ASSERT_TRUE(running[3]->WaitForLine("COMPACTED ok"));
+}
+
+TEST_F(ClusterTest, UnreachableCoordinatorIsATypedErrorThatNamesIt) {
+  coordinator_->Kill();
+  Child trainer(
+      {kTrainer, "unix:" + SocketOf(1), "job", "0", "1", "1", "1500"});
+  EXPECT_EQ(trainer.Wait(), PT_COORDINATOR_UNAVAILABLE);
+  const std::string& error = trainer.lines().back();
+  EXPECT_THAT(error, HasSubstr("coordinator " + coordinator_address_));
+  EXPECT_THAT(error, HasSubstr("cannot be reached"));
+}
+
+TEST_F(ClusterTest, SecondAgentOnASocketIsRefused) {
+  Child second({kAgent, "--name", "second", "--coordinator",
+                coordinator_address_, "--socket", "unix:" + SocketOf(0)});
+  EXPECT_EQ(second.Wait(), 1);
+  ExpectTrains("first-goes-on");
 }
 
 TEST_F(ClusterTest, TwoJobsDoNotDisturbEachOther) {

@@ -2,7 +2,7 @@
 // that comes back against the sum it works out itself, so that a missing or a
 // double contribution shows.
 //
-//   sum_trainer AGENT JOB RANK WORLD STEPS
+//   sum_trainer AGENT JOB RANK WORLD STEPS [ATTACH_TIMEOUT_MS]
 //
 // Prints "attached", "step N MODE ok" per step, and at an error
 // "error CODE: TEXT" with the code as the exit code. Zeros outside a mask that
@@ -63,7 +63,7 @@ class Trainer {
   }
   ~Trainer() { pt_close(session_); }
 
-  int Attach(const char* agent, const char* job) {
+  int Attach(const char* agent, const char* job, uint32_t timeout_ms) {
     pt_attach_options options = {};
     options.agent = agent;
     options.job = job;
@@ -73,7 +73,7 @@ class Trainer {
     options.model_digest = DigestOfNumber(1);
     options.model_summary = "4 buckets of a test";
     for (const uint64_t size : kSizes) options.elements += size;
-    options.attach_timeout_ms = 30000;
+    options.attach_timeout_ms = timeout_ms;
     options.gse = 1;
     auto print = [](const char* text, void*) {
       std::printf("waiting %s\n", text);
@@ -158,11 +158,13 @@ class Trainer {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) return Fail(PT_INVALID_ARGUMENT, "wants five arguments");
+  if (argc < 6) return Fail(PT_INVALID_ARGUMENT, "wants five arguments");
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Trainer trainer(static_cast<uint32_t>(std::atoi(argv[3])),
                   static_cast<uint32_t>(std::atoi(argv[4])));
-  int code = trainer.Attach(argv[1], argv[2]);
+  const uint32_t timeout_ms =
+      argc > 6 ? static_cast<uint32_t>(std::atoi(argv[6])) : 30000;
+  int code = trainer.Attach(argv[1], argv[2], timeout_ms);
   for (int step = 0; code == PT_OK && step < std::atoi(argv[5]); ++step) {
     code = trainer.Step();
   }

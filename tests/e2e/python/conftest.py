@@ -44,6 +44,16 @@ def own_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def chain() -> Iterator[Cluster]:
+    """Three sites in a chain; bf16 between them."""
+    flags = ["--links=site-0:site-1,site-1:site-2", "--codec=bf16"]
+    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
+        cluster = Cluster(Path(folder), sites=3, coordinator_flags=flags)
+        yield cluster
+        cluster.stop()
+
+
+@pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Start]:
     """launch(cluster, scenario, world, job=..., **arguments) -> Launch"""
     launches: list[Launch] = []

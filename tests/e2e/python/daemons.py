@@ -61,8 +61,15 @@ class Daemon:
 class Cluster:
     """One coordinator and one agent in each of `sites` sites."""
 
-    def __init__(self, folder: Path, sites: int, agent_flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sites: int,
+        agent_flags: Sequence[str] = (),
+        coordinator_flags: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
+        self._coordinator_flags = coordinator_flags
         self._jobs = 0
         self.coordinator = Daemon("coordinator", self._coordinator("127.0.0.1:0"), folder)
         self.address = self.coordinator.listening["grpc"]
@@ -76,6 +83,7 @@ class Cluster:
             "--listen-metrics=127.0.0.1:0",
             f"--state-dir={self.folder / 'state'}",
             "--cluster=e2e",
+            *self._coordinator_flags,
         ]
 
     def _agent(self, number: int, flags: Sequence[str]) -> Daemon:

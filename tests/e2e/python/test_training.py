@@ -34,6 +34,14 @@ def test_ranks_that_prune_different_weights_end_equal(cluster, launch):
         assert result["outside"] == 0
 
 
+def test_six_ranks_in_a_chain_of_three_sites_end_equal_with_bf16(chain, launch):
+    results = values(launch(chain, scenarios.seeded_differently, world=6).finish())
+    equal_digests(results)
+    for result in results:
+        assert result["mode"] == "COMPACTED (bf16)"
+        assert result["outside"] == 0
+
+
 def test_without_sync_masks_a_difference_is_refused_everywhere(cluster, launch):
     for rank in launch(cluster, scenarios.different_masks_without_sync).finish():
         assert rank.error == "RefusedError"

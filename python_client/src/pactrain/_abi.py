@@ -1,0 +1,201 @@
+"""The C functions and structs of trainer/pactrain.h, and where the library is.
+
+ctypes releases the GIL during each call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from . import errors
+
+ABI_VERSION = 1
+LIBRARY_NAME = "libpactrain_trainer.so"
+
+
+class Digest(ctypes.Structure):
+    _fields_ = (("hi", ctypes.c_uint64), ("lo", ctypes.c_uint64))
+
+
+class AttachOptions(ctypes.Structure):
+    _fields_ = (
+        ("agent", ctypes.c_char_p),
+        ("job", ctypes.c_char_p),
+        ("site", ctypes.c_char_p),
+        ("launch", ctypes.c_char_p),
+        ("rank", ctypes.c_uint32),
+        ("world_size", ctypes.c_uint32),
+        ("model", ctypes.c_uint32),
+        ("model_digest", Digest),
+        ("model_summary", ctypes.c_char_p),
+        ("elements", ctypes.c_uint64),
+        ("slot_bytes", ctypes.c_uint64),
+        ("resume_step", ctypes.c_uint64),
+        ("attach_timeout_ms", ctypes.c_uint32),
+        ("gse", ctypes.c_int),
+    )
+
+
+class Decision(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint64),
+        ("mode", ctypes.c_int32),
+        ("codec", ctypes.c_int32),
+        ("mask_digest", Digest),
+        ("layout_digest", Digest),
+        ("reason", ctypes.c_char * 256),
+    )
+
+
+class Step(ctypes.Structure):
+    _fields_ = (
+        ("step", ctypes.c_uint64),
+        ("attempts", ctypes.c_uint32),
+        ("world_size", ctypes.c_uint32),
+        ("dense", ctypes.c_int32),
+        ("mode", ctypes.c_int32),
+        ("codec", ctypes.c_int32),
+        ("sent_bytes", ctypes.c_uint64),
+        ("received_bytes", ctypes.c_uint64),
+        ("elements", ctypes.c_uint64),
+        ("submitted_elements", ctypes.c_uint64),
+        ("wait_seconds", ctypes.c_double),
+        ("next", Decision),
+    )
+
+
+OnWaiting = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
+DigestPointer = ctypes.POINTER(Digest)
+Uint64Pointer = ctypes.POINTER(ctypes.c_uint64)
+
+
+def find_library() -> Path:
+    """The file of the trainer library.
+
+    Raises:
+      InvalidArgument: PACTRAIN_TRAINER_LIBRARY names no file.
+      PacTrainError: there is none in any of the known places.
+    """
+    named = os.environ.get("PACTRAIN_TRAINER_LIBRARY")
+    if named:
+        if not Path(named).is_file():
+            raise errors.InvalidArgument(
+                f"PACTRAIN_TRAINER_LIBRARY is {named!r}, and there is no such file.\n"
+                f"Set it to the path of {LIBRARY_NAME}, or unset it."
+            )
+        return Path(named)
+    package = Path(__file__).resolve().parent
+    places = [package / "_native" / LIBRARY_NAME]
+    if len(package.parents) > 2:  # .../python_client/src/pactrain of a checkout
+        places.append(package.parents[2] / "bazel-bin" / "trainer" / LIBRARY_NAME)
+    for place in places:
+        if place.is_file():
+            return place
+    raise errors.PacTrainError(
+        f"The trainer library {LIBRARY_NAME} was not found; looked at "
+        + ", ".join(str(place) for place in places)
+        + ".\nBuild it with `make build`, or set PACTRAIN_TRAINER_LIBRARY to its path."
+    )
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL:
+    """The loaded library with typed functions; loaded once.
+
+    Raises:
+      PacTrainError: not found, cannot be loaded, or of another ABI version.
+    """
+    path = find_library()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise errors.PacTrainError(
+            f"{path} cannot be loaded: {error}.\n"
+            "Build it again for this machine with `make build`."
+        ) from error
+    _declare(library)
+    version = library.pt_abi_version()
+    if version != ABI_VERSION:
+        raise errors.PacTrainError(
+            f"{path} has ABI version {version}, this package needs {ABI_VERSION}.\n"
+            "Install the package and the library of one release."
+        )
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    session = ctypes.c_void_p
+    functions: dict[str, tuple[Any, list[Any]]] = {
+        "pt_abi_version": (ctypes.c_uint32, []),
+        "pt_version": (ctypes.c_char_p, []),
+        "pt_digest_of": (Digest, [ctypes.c_void_p, ctypes.c_uint64]),
+        "pt_last_error": (ctypes.c_char_p, []),
+        "pt_attach": (
+            ctypes.c_int,
+            [
+                ctypes.POINTER(AttachOptions),
+                ctypes.POINTER(session),
+                OnWaiting,
+                ctypes.c_void_p,
+            ],
+        ),
+        "pt_close": (None, [session]),
+        "pt_generation": (ctypes.c_uint64, [session]),
+        "pt_next_step": (ctypes.c_uint64, [session]),
+        "pt_world_size": (ctypes.c_uint32, [session]),
+        "pt_site": (ctypes.c_char_p, [session]),
+        "pt_agent_name": (ctypes.c_char_p, [session]),
+        "pt_step_deadline_ms": (ctypes.c_uint64, [session]),
+        "pt_current_decision": (None, [session, ctypes.POINTER(Decision)]),
+        "pt_error_text": (ctypes.c_char_p, [session]),
+        "pt_set_masks": (
+            ctypes.c_int,
+            [
+                session,
+                Digest,
+                Digest,
+                ctypes.c_uint32,
+                DigestPointer,
+                Uint64Pointer,
+                ctypes.POINTER(ctypes.c_void_p),
+            ],
+        ),
+        "pt_vote": (
+            ctypes.c_int,
+            [
+                session,
+                Digest,
+                Digest,
+                ctypes.c_uint32,
+                ctypes.c_uint32,
+                ctypes.c_int,
+                ctypes.c_uint64,
+                ctypes.c_uint64,
+            ],
+        ),
+        "pt_submit": (
+            ctypes.c_int,
+            [
+                session,
+                ctypes.c_uint32,
+                ctypes.c_void_p,
+                ctypes.c_uint64,
+                ctypes.c_int,
+                ctypes.c_int,
+                Digest,
+                ctypes.c_int,
+                DigestPointer,
+            ],
+        ),
+        "pt_wait": (ctypes.c_int, [session, ctypes.POINTER(Step)]),
+        "pt_is_final": (ctypes.c_int, [session]),
+        "pt_fetch": (ctypes.c_int, [session, ctypes.c_uint32, ctypes.c_void_p]),
+    }
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
