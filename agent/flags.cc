@@ -30,6 +30,12 @@ std::string HostName() {
   return protocol::CheckName("name", name).ok() ? name : "";
 }
 
+// "0.0.0.0:80" and the like.
+bool IsAnyAddress(const std::string& address) {
+  const auto parsed = base::ParseHostPort(address);
+  return parsed.ok() && (parsed->host == "0.0.0.0" || parsed->host == "::");
+}
+
 base::Digest RandomDigest() {
   std::random_device random;
   auto word = [&] { return (uint64_t{random()} << 32) | random(); };
@@ -69,6 +75,10 @@ absl::Status Understand(const Words& words, Flags& flags) {
   }
   if (!driver.advertise_data.empty()) {
     RETURN_IF_ERROR(base::ParseHostPort(driver.advertise_data).status());
+  } else if (IsAnyAddress(driver.listen_data)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen-data ", driver.listen_data,
+        " is no address that others could dial; give --advertise-data"));
   }
   std::vector<EgressLimit> limits;
   for (const std::string& text : words.egress_limits) {

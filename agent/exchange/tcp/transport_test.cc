@@ -69,6 +69,7 @@ class TransportTest : public ::testing::Test {
     options.incarnation = node->incarnation;
     options.egress = std::move(egress);
     options.heartbeat = absl::Milliseconds(20);
+    options.connection = limits_;
     auto transport = Transport::Start(io_, options, &node->events);
     PT_CHECK(transport.ok());
     node->transport = std::move(transport).value();
@@ -139,6 +140,7 @@ class TransportTest : public ::testing::Test {
   }
 
   asio::io_context io_;
+  Connection::Limits limits_;
 };
 
 TEST_F(TransportTest, FramesArriveIntactAndInOrderBothWays) {
@@ -262,6 +264,65 @@ TEST_F(TransportTest, ConnectionsOverTheCapAreRefused) {
   for (int i = 0; i < 256; ++i) open.push_back(DialRaw(*b));
   auto one_more = DialRaw(*b);
   EXPECT_TRUE(RunUntilClosed(one_more));
+}
+
+TEST_F(TransportTest, SilentPeerIsDropped) {
+  limits_.suspect = absl::Milliseconds(100);
+  auto a = MakeNode("a"), b = MakeNode("b");
+  b->transport->SetPeers({a->AsPeer()});
+  auto raw = DialRaw(*b);
+  SendRaw(raw, OutFrame(HelloFrom(*a, *b)));
+  ASSERT_TRUE(RunUntil([&] { return !b->events.disconnected.empty(); }));
+  EXPECT_THAT(b->events.disconnected[0],
+              base::StatusIs(absl::StatusCode::kDeadlineExceeded,
+                             ::testing::HasSubstr("nothing came from")));
+}
+
+TEST_F(TransportTest, HandshakeIsBounded) {
+  limits_.handshake = absl::Milliseconds(20);
+  auto b = MakeNode("b");
+  auto raw = DialRaw(*b);
+  EXPECT_TRUE(RunUntilClosed(raw));
+}
+
+TEST_F(TransportTest, PeerThatLeavesControlUnreadIsDropped) {
+  limits_.max_control_bytes = 1 << 20;
+  auto a = MakeNode("a"), b = MakeNode("b");
+  b->transport->SetPeers({a->AsPeer()});
+  auto raw = DialRaw(*b);
+  SendRaw(raw, OutFrame(HelloFrom(*a, *b)));
+  ASSERT_TRUE(RunUntil([&] { return b->transport->IsConnected("a"); }));
+  for (int i = 0; i < 1000000 && b->transport->IsConnected("a"); ++i) {
+    b->transport->SendControl("a", AbortFor(1));
+  }
+  ASSERT_TRUE(RunUntil([&] { return !b->events.disconnected.empty(); }));
+  EXPECT_EQ(b->events.disconnected[0].code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(TransportTest, EgressLimitHoldsForAllConnectionsToASite) {
+  constexpr double kRate = 4e6;
+  auto a = MakeNode("a", EgressLimits::Create({{"eu", kRate}}).value());
+  auto b = MakeNode("b"), c = MakeNode("c");
+  b->site = c->site = "eu";
+  a->transport->SetPeers({b->AsPeer(), c->AsPeer()});
+  b->transport->SetPeers({a->AsPeer()});
+  c->transport->SetPeers({a->AsPeer()});
+  ASSERT_TRUE(RunUntil([&] { return a->events.connected.size() == 2; }));
+  const absl::Duration start = base::MonotonicNow();
+  for (uint16_t i = 0; i < 60; ++i) {
+    a->transport->SendData("b", DataHeader(i), MakePayload(8192, 1));
+    a->transport->SendData("c", DataHeader(i), MakePayload(8192, 1));
+  }
+  // Whatever the machine does, no more may ever have come than rate x time, a
+  // burst, and a batch of either connection.
+  ASSERT_TRUE(RunUntil([&] {
+    const size_t frames = b->events.frames.size() + c->events.frames.size();
+    const double seconds = absl::ToDoubleSeconds(base::MonotonicNow() - start);
+    EXPECT_LE(static_cast<double>(frames) * 8256,
+              kRate * seconds + EgressLimits::kBurstBytes + 2 * 24576);
+    return frames == 120;
+  }));
 }
 
 TEST_F(TransportTest, BytesAreCountedPerSiteWithHeaders) {
