@@ -75,7 +75,9 @@ struct PrepareAnswer {
 struct StepReport {
   GroupId group;
   uint64_t generation = 0;
-  uint64_t committed_step = 0;   // The newest; meaningful if committed_count > 0.
+  // The newest; meaningful if committed_count > 0. A step that the agent voted for
+  // counts as long as its outcome is open: it may have been committed.
+  uint64_t committed_step = 0;
   uint64_t committed_count = 0;  // Since the generation began.
   uint64_t decision_version = 0;  // In force for the next step.
   uint64_t failed_attempts = 0;

@@ -28,6 +28,9 @@ GroupState* AgentState::Impl::Running(const protocol::GroupId& group,
 void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
   outbox_.coordinator_connected = true;
   outbox_.Log("connected to the coordinator");
+  for (const auto& [id, report] : last_reports_) {
+    outbox_.ToCoordinator(report);
+  }
   for (const auto& [id, record] : trainers_.all()) {
     outbox_.ToCoordinator(protocol::TrainerJoined{record.group, record.trainer,
                                                   record.generation});

@@ -76,6 +76,8 @@ class AgentState::Impl {
   std::map<protocol::GroupId, std::unique_ptr<GroupState>> groups_;
   std::deque<Ended> ended_;
   std::map<protocol::GroupId, uint64_t> newest_;  // Generation seen per group.
+  // Of each group's generation that ended last: said again on every stream.
+  std::map<protocol::GroupId, protocol::StepReport> last_reports_;
   std::map<protocol::GroupId, GroupStatus> history_;  // Of ended generations.
   // Of each peer, as the newest StartGeneration named it.
   std::map<std::string, protocol::Digest> incarnations_;

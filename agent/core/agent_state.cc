@@ -186,12 +186,16 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
       continue;
     }
     const GroupState& group = *it->second;
+    last_reports_[it->first] = group.MakeReport();
     for (const GroupState::LocalTrainer& trainer : group.trainers()) {
       TrainerRecord* record = trainers_.Find(trainer.id);
       if (record == nullptr) continue;
       TellLeft(*record, group.end_reason());
       trainers_.Remove(trainer.id);
       outbox_.effects.emplace_back(CloseTrainer{trainer.id});
+    }
+    if (last_reports_.size() > kMaxHistory) {
+      last_reports_.erase(last_reports_.begin());
     }
     if (history_.size() < kMaxHistory || history_.count(it->first) > 0) {
       GroupStatus& status = history_[it->first];

@@ -105,6 +105,8 @@ class GroupState {
   int MemberOf(const std::string& agent) const;  // -1: none.
   // Adds its counters and says what is open.
   void FillStatus(GroupStatus& status) const;
+  // How far it came. An open vote counts as a commit: it may have been one.
+  protocol::StepReport MakeReport() const;
 
  private:
   struct Peer {

@@ -107,20 +107,26 @@ void GroupState::ReportIfDue(absl::Duration now) {
 
 void GroupState::Report() {
   if (ended_) return;
+  protocol::StepReport report = MakeReport();
   const uint64_t count = counters_.committed_count - reported_count_;
-  protocol::StepReport report;
-  report.group = generation_.group;
-  report.generation = generation_.number;
-  report.committed_step = committed_step_;
-  report.committed_count = counters_.committed_count;
-  report.decision_version = switch_.in_force().version;
-  report.failed_attempts = failed_attempts_;
   if (count > 0) {
     report.step_seconds = absl::ToDoubleSeconds(step_seconds_sum_) / count;
   }
   reported_count_ = counters_.committed_count;
   step_seconds_sum_ = absl::ZeroDuration();
   outbox_->ToCoordinator(std::move(report));
+}
+
+protocol::StepReport GroupState::MakeReport() const {
+  protocol::StepReport report;
+  report.group = generation_.group;
+  report.generation = generation_.number;
+  report.committed_step = own_vote_ ? step_ : committed_step_;
+  report.committed_count =
+      counters_.committed_count + (own_vote_.has_value() ? 1 : 0);
+  report.decision_version = switch_.in_force().version;
+  report.failed_attempts = failed_attempts_;
+  return report;
 }
 
 }  // namespace pactrain::agent

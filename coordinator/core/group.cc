@@ -89,10 +89,10 @@ void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
     // Its agent never heard of the generation, and it can have no other one.
     c.effects.sends.push_back(
         {agent.stream,
-         JoinRefused{id_, joined.trainer.rank, joined.trainer.attach_id,
-                     absl::StrCat("generation ", generation_->number,
-                                  " ended before it began here: ",
-                                  end_reason_)}});
+         JoinRefused{
+             id_, joined.trainer.rank, joined.trainer.attach_id,
+             absl::StrCat("generation ", generation_->number,
+                          " ended before it began here: ", end_reason_)}});
   } else if (ended_) {
     c.effects.sends.push_back(
         {agent.stream, EndGeneration{id_, generation_->number, end_reason_}});
@@ -137,6 +137,7 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    Context& c) {
   if (membership_.Leave(left.rank, left.attach_id)) return;
   if (!generation_ || !seats_.Leave(left.rank, left.attach_id)) return;
+  last_step_known_ = true;
   if (ended_) {
     TryForm(c);
   } else if (left.reason != "detached") {
@@ -214,7 +215,7 @@ Generation Group::MakeGeneration(const Launch& launch, Context& c) const {
   generation.number = generation_ ? generation_->number + 1 : 1;
   generation.world_size = launch.world_size();
   generation.launch = launch.name;
-  generation.base_step = NextStep();
+  generation.base_step = SafeNextStep();
   std::map<std::pair<std::string, std::string>, Member> members;
   std::set<std::string> sites;
   for (const auto& [rank, candidate] : launch.by_rank) {
@@ -249,7 +250,7 @@ void Group::Form(const Launch& launch, Context& c) {
   logged_mask_ = logged_layout_ = {};
   refused_.reset();
   progress_ = {};
-  reserved_step_ = generation.base_step;
+  last_step_known_ = false;
   detached_at_.reset();
   end_due_.reset();
   ended_ = false;
@@ -257,6 +258,7 @@ void Group::Form(const Launch& launch, Context& c) {
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
   c.effects.records.push_back(GenerationFormed{*generation_});
+  reserved_step_ = generation_->base_step + kReserveSteps;
   SendToMembers(StartGeneration{*generation_}, c);
   c.effects.Log(absl::StrCat(
       "job ", id_.ToString(), ": generation ", generation_->number,
@@ -277,7 +279,7 @@ void Group::End(std::string reason, Context& c) {
   ended_at_ = c.now;
   decisions_.Revoke();
   c.effects.records.push_back(
-      GenerationEnded{id_, generation_->number, reason, NextStep()});
+      GenerationEnded{id_, generation_->number, reason, SafeNextStep()});
   SendToMembers(EndGeneration{id_, generation_->number, reason}, c);
   c.effects.Log(absl::StrCat("job ", id_.ToString(), ": generation ",
                              generation_->number, " ended: ", reason));
@@ -288,6 +290,11 @@ uint64_t Group::NextStep() const {
   if (progress_.committed_count() > 0) return progress_.committed_step() + 1;
   if (progress_.any()) return generation_->base_step;
   return reserved_step_;
+}
+
+uint64_t Group::SafeNextStep() const {
+  if (last_step_known_ && progress_.any()) return NextStep();
+  return std::max(reserved_step_, NextStep());
 }
 
 std::string Group::WaitingReason(const Context& c) const {

@@ -83,7 +83,11 @@ class Group {
   std::string SeatText(uint32_t rank) const;
   std::string WaitingReason(const Context& c) const;
   void SendWaiting(Context& c);
+  // After the newest step that a report named; the reserved one without
+  // reports.
   uint64_t NextStep() const;
+  // A step that no trainer can have used, for the next generation.
+  uint64_t SafeNextStep() const;
   void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
   // Null: no member of the generation by name and process.
   const protocol::Member* FindMember(const Agent& agent) const;
@@ -110,6 +114,10 @@ class Group {
   Seats seats_;
   Progress progress_;
   uint64_t reserved_step_ = 0;
+  // An agent said that a trainer left. Its report just before counts the step
+  // that it had voted for; a commit anywhere has its vote, so no later one is
+  // possible.
+  bool last_step_known_ = false;
 
   MaskVotes votes_{0};
   MaskState mask_state_ = MaskState::kMissing;

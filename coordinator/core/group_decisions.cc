@@ -7,14 +7,6 @@
 #include "coordinator/core/policy.h"
 
 namespace pactrain::coordinator {
-namespace {
-
-// Steps are reserved in the journal this far ahead, and again when fewer than
-// half are left, so that reports cost a write once in many steps only.
-constexpr uint64_t kReserveSteps = 1000;
-
-}  // namespace
-
 using protocol::Decision;
 
 void Group::OnVote(const Agent& agent, const protocol::MaskVote& vote,

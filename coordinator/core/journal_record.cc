@@ -20,7 +20,8 @@ struct Applier {
     group.ended = false;
     group.end_reason.clear();
     group.prepared.reset();
-    group.reserved_step = std::max(group.reserved_step, r.generation.base_step);
+    group.reserved_step =
+        std::max(group.reserved_step, r.generation.base_step + kReserveSteps);
     Remember(group, r.generation.decision);
   }
   void operator()(const GenerationEnded& r) {

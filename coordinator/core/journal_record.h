@@ -20,7 +20,11 @@ namespace pactrain::coordinator {
 // Decisions of a group that are kept, newest first.
 inline constexpr size_t kMaxHistory = 20;
 
-// A generation with its first decision.
+// Steps are reserved this far ahead, and again when fewer than half are left,
+// so that reports cost a write once in many steps only.
+inline constexpr uint64_t kReserveSteps = 1000;
+
+// A generation with its first decision. Reserves steps, too.
 struct GenerationFormed {
   protocol::Generation generation;
 };
