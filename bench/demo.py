@@ -24,7 +24,7 @@ from bench.demo_report import Outcome
 from bench.launch import difference, events, start_trainers
 from bench.processes import Children, ProcessError
 from bench.progress import Progress
-from bench.testbed import Link, LoopbackTestbed, open_testbed, why_no_namespaces
+from bench.testbed import Link, LoopbackTestbed, NamespaceTestbed, why_no_namespaces
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "out" / "demo"
@@ -104,13 +104,13 @@ def pretrain() -> str:
         return path
 
 
-def run_demo(steps: int, keep: bool) -> int:
-    why = why_no_namespaces()
+def run_demo(steps: int, keep: bool, loopback: bool) -> int:
+    why = "--loopback was given" if loopback else why_no_namespaces()
     if why is None:
         print(f"network: namespaces, two links of {RATE_MBPS} Mbps (tbf) between sites a - b - c")
     else:
         print(
-            f"network: loopback, since namespaces cannot be made ({why}); agents limit their "
+            f"network: loopback without namespaces ({why}); agents limit their "
             f"egress to {RATE_MBPS} Mbps and plain DDP is paced to the same"
         )
     data_name, data_title = demo_report.data_in_use()
@@ -119,7 +119,7 @@ def run_demo(steps: int, keep: bool) -> int:
     OUT.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="pactrain-demo-") as name,
-        open_testbed(SITES, LINKS) as bed,
+        (NamespaceTestbed if why is None else LoopbackTestbed)(SITES, LINKS) as bed,
         Children(Path(name)) as daemons,
     ):
         folder = Path(name)
@@ -168,12 +168,13 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 def main(argv: list[str], env: Mapping[str, str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.demo", description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--loopback", action="store_true", help="no network namespaces")
     options = parser.parse_args(argv)
     for number in STOPPING:
         signal.signal(number, interrupt)
     os.chdir(ROOT)
     try:
-        return run_demo(options.steps, env.get("KEEP") == "1")
+        return run_demo(options.steps, env.get("KEEP") == "1", options.loopback)
     except KeyboardInterrupt:
         print("\nstopped; everything that was started is gone", flush=True)
         return 130

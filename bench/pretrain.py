@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from bench import data, model
 
 OUT = Path(__file__).resolve().parent.parent / "out"
-EPOCHS = {"cifar10": 2, "digits": 30}
+EPOCHS = {"cifar10": 2, "digits": 10}
 BATCH = 64
 PEAK_RATE = 0.04
 SEED = 7
@@ -71,9 +71,10 @@ def pretrain(images: data.Data) -> torch.nn.Module:
             torch.autograd.backward(loss)
             optimizer.step()
             schedule.step()
-            if (step + 1) % 200 == 0:
+            done = epoch * steps + step + 1
+            if done % 100 == 0:
                 print(
-                    f"pre-training: epoch {epoch + 1}/{epochs}, step {step + 1}/{steps}, "
+                    f"pre-training: step {done}/{epochs * steps}, "
                     f"loss {loss.item():.3f}, {time.monotonic() - start:.0f} s",
                     flush=True,
                 )

@@ -1,6 +1,6 @@
 """Sites on one machine: network namespaces joined by links of a given rate.
 
-    with open_testbed(sites={"a": 1, "b": 1}, links=[Link("a", "b", 100)]) as bed:
+    with NamespaceTestbed(sites={"a": 1, "b": 1}, links=[Link("a", "b", 100)]) as bed:
         subprocess.Popen(bed.command(bed.hosts[0], ["iperf3", "-s"]))
         ...
         print(bed.link_bytes())
@@ -8,8 +8,8 @@
 Hosts of a site hang on a switch (bridge) without limit; switches are joined by veth
 pairs that tbf shapes in both directions. Everything of one run is named
 "pactrain-<pid>-..."; it is removed by close(), and what a killed run left is removed when
-the next one starts. Where namespaces are not allowed there is only loopback: the
-programs under test must then limit themselves. Not thread-safe.
+the next one starts. Where namespaces are not allowed (why_no_namespaces()) there is
+LoopbackTestbed: the programs under test must then limit themselves. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -209,10 +209,3 @@ def why_no_namespaces() -> str | None:
             return None
     except (TestbedError, OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-
-
-def open_testbed(sites: Mapping[str, int], links: Sequence[Link]) -> LoopbackTestbed:
-    """Shaped namespaces where they can be made, else loopback (see `shaped`)."""
-    if why_no_namespaces() is None:
-        return NamespaceTestbed(sites, links)
-    return LoopbackTestbed(sites, links)
