@@ -21,8 +21,13 @@ int Failed(const absl::Status& status) {
 
 int Run(const Flags& flags) {
   asio::io_context io(1);
+  // From here on a signal waits for the loop: the socket is always removed.
+  asio::signal_set signals(io, SIGINT, SIGTERM);
   auto driver = Driver::Start(io, flags.driver);
   if (!driver.ok()) return Failed(driver.status());
+  signals.async_wait([&](const asio::error_code& error, int) {
+    if (!error) (*driver)->Stop();
+  });
   auto metrics =
       MetricsServer::Start(flags.listen_metrics, (*driver)->metrics());
   if (!metrics.ok()) return Failed(metrics.status());
@@ -36,10 +41,6 @@ int Run(const Flags& flags) {
               (*driver)->data_address().c_str(), (*metrics)->address().c_str());
   std::fflush(stdout);
 
-  asio::signal_set signals(io, SIGINT, SIGTERM);
-  signals.async_wait([&](const asio::error_code& error, int) {
-    if (!error) (*driver)->Stop();
-  });
   io.run();
   return 0;
 }

@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/cluster/child.h"
+#include "tests/e2e/cluster/relay.h"
 #include "trainer/pactrain.h"
 
 namespace pactrain::e2e {
@@ -71,12 +72,24 @@ class ClusterTest : public ::testing::Test {
   std::string SocketOf(int site) const {
     return absl::StrCat(folder_, "/agent-", site, ".sock");
   }
-  void StartAgent(int site) {
-    agents_[site] = std::make_unique<Child>(std::vector<std::string>{
-        kAgent, "--name", absl::StrCat("agent-", site), "--site",
-        absl::StrCat("site-", site), "--coordinator", coordinator_address_,
-        "--socket", "unix:" + SocketOf(site), "--step-deadline", "12s"});
-    ASSERT_TRUE(agents_[site]->WaitForLine("listening").has_value());
+  // Returns the data address.
+  std::string StartAgent(int site, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> argv = {kAgent,
+                                     "--name",
+                                     absl::StrCat("agent-", site),
+                                     "--site",
+                                     absl::StrCat("site-", site),
+                                     "--coordinator",
+                                     coordinator_address_,
+                                     "--socket",
+                                     "unix:" + SocketOf(site),
+                                     "--step-deadline",
+                                     "12s"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    agents_[site] = std::make_unique<Child>(argv);
+    const auto line = agents_[site]->WaitForLine("listening");
+    EXPECT_TRUE(line.has_value()) << "agent " << site << " did not start";
+    return ValueOf(line.value_or(""), "data");
   }
 
   // Two trainers for each site, in rank order.
@@ -189,6 +202,25 @@ TEST_F(ClusterTest, KilledCoordinatorStopsNothingAndItsRestartResumes) {
   auto running = std::move(trainers_);
   ExpectTrains("after-restart");
   ASSERT_TRUE(running[3]->WaitForLine("COMPACTED ok"));
+}
+
+TEST_F(ClusterTest, DamagedAndBrokenConnectionsCostRetriesNeverASum) {
+  Relay relay;
+  agents_[2]->Signal(SIGTERM);
+  ASSERT_EQ(agents_[2]->Wait(), 0);
+  relay.SetTarget(StartAgent(2, {"--advertise-data", relay.address()}));
+  Launch("damage", 60);
+  for (int step = 5; step < 56; step += 10) {
+    ASSERT_TRUE(trainers_[4]
+                    ->WaitForLine(absl::StrCat("step ", step, " "))
+                    .has_value());
+    if (step % 20 == 5) {
+      relay.DamageNext();
+    } else {
+      relay.BreakAll();
+    }
+  }
+  ExpectAllDone();
 }
 
 TEST_F(ClusterTest, UnreachableCoordinatorIsATypedErrorThatNamesIt) {
