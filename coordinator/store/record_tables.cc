@@ -90,7 +90,7 @@ struct Writer {
             .Bind(uint64_t{g.group.model})
             .Bind(g.number)
             .Bind(g.decision.version)
-            .Bind(g.base_step)
+            .Bind(g.base_step + kReserveSteps)
             .Run());
     RETURN_IF_ERROR(db.Prepare("INSERT INTO generations VALUES (?,?,?,?,'')")
                         .Bind(g.group.job)
