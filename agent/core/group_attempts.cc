@@ -16,6 +16,12 @@ using protocol::Cause;
 using protocol::Certificate;
 using protocol::CommitVote;
 
+namespace {
+
+constexpr size_t kMaxRefused = 16;  // Steps whose reason is kept.
+
+}  // namespace
+
 void GroupState::BeginAttempt(absl::Duration now) {
   ballot_ = Ballot(names_);
   exchange_ = StepExchange(&schedule_, &names_, step_, attempt_);
@@ -226,12 +232,19 @@ void GroupState::FailAttempt(const Resolution& resolution, absl::Duration now) {
 
 void GroupState::MakeDense(const std::string& reason) {
   dense_ = true;
+  dense_reason_ = reason;
   local_.Reset(switch_.in_force(), attempt_, true);
+  for (const LocalTrainer& trainer : trainers_) {
+    if (!trainer.gone && trainer.opened_step == step_) TellDense(trainer);
+  }
+}
+
+void GroupState::TellDense(const LocalTrainer& trainer) {
   auto resubmit = MakeMessage<wire::Resubmit>(wire::Kind::kResubmit);
   resubmit.step = step_;
-  resubmit.attempt = attempt_;
-  SetText(reason, resubmit.text);
-  TellTrainers(resubmit);
+  resubmit.attempt = local_.attempt();
+  SetText(dense_reason_, resubmit.text);
+  outbox_->ToTrainer(trainer.id, resubmit);
 }
 
 void GroupState::RefuseStep(const Resolution& resolution, absl::Duration now) {
@@ -245,9 +258,15 @@ void GroupState::RefuseStep(const Resolution& resolution, absl::Duration now) {
       layout ? "Give all ranks the same model and the same bucket sizes."
              : "The session goes on: do the batch again, or leave it out.");
   outbox_->Warn(absl::StrCat(generation_.group.ToString(), ": ", text));
+  refused_[step_] = text;
+  if (refused_.size() > kMaxRefused) refused_.erase(refused_.begin());
   const wire::Failed failed =
       MakeFailed(step_, wire::Code::kStepNotApplied, false, text);
-  TellTrainers(failed);
+  for (const LocalTrainer& trainer : trainers_) {
+    if (!trainer.gone && trainer.opened_step == step_) {
+      outbox_->ToTrainer(trainer.id, failed);
+    }
+  }
   NextStep(now);
 }
 

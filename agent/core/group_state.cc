@@ -119,6 +119,17 @@ bool GroupState::EndForDetached(absl::Duration now) {
   return true;
 }
 
+void GroupState::AnswerLate(LocalTrainer& trainer, uint64_t step) {
+  if (step == step_) return TellDense(trainer);
+  auto it = refused_.find(step);
+  outbox_->ToTrainer(
+      trainer.id,
+      MakeFailed(step, wire::Code::kStepNotApplied, false,
+                 it != refused_.end() ? it->second
+                                      : "the step was refused long ago.\n"
+                                        "Do the batch again."));
+}
+
 void GroupState::TellTrainers(const decltype(SendTrainer::message)& message) {
   for (const LocalTrainer& trainer : trainers_) {
     if (!trainer.gone) outbox_->ToTrainer(trainer.id, message);
@@ -134,9 +145,13 @@ void GroupState::Touch(absl::Duration now) {
 absl::Status GroupState::OnSubmit(TrainerId trainer, const wire::Submit& submit,
                                   absl::Duration now) {
   if (ended_ || EndForDetached(now)) return absl::OkStatus();
-  // Sent before the trainer knew that the step was refused or is made dense.
-  if (submit.step < step_) return absl::OkStatus();
-  if (submit.step == step_ && submit.attempt < local_.attempt()) {
+  LocalTrainer& sender = trainers_[TrainerIndex(trainer)];
+  const bool opens = sender.opened_step != submit.step;
+  sender.opened_step = submit.step;
+  // Sent before the trainer knew that the step is refused or made dense.
+  if (submit.step < step_ ||
+      (submit.step == step_ && submit.attempt < local_.attempt())) {
+    if (opens) AnswerLate(sender, submit.step);
     return absl::OkStatus();
   }
   if (submit.step > step_ || submit.attempt > local_.attempt()) {

@@ -17,6 +17,7 @@
 #define PACTRAIN_AGENT_CORE_GROUP_STATE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +53,7 @@ class GroupState {
     uint32_t rank = 0;
     TrainerMemory memory;
     MaskState masks;
+    uint64_t opened_step = ~uint64_t{0};  // Of its newest Submit.
     bool gone = false;  // Nothing is told to it, its slot is not read.
   };
   // `trainers`: those of member `me`, by rank. `options` and `outbox` outlive
@@ -121,6 +123,9 @@ class GroupState {
   // group_state.cc
   int TrainerIndex(TrainerId trainer) const;
   std::vector<MaskState> Masks() const;
+  // Its first Submit of a step that was refused, or made dense, before it came:
+  // only now can the trainer be told.
+  void AnswerLate(LocalTrainer& trainer, uint64_t step);
   void TellTrainers(const decltype(SendTrainer::message)& message);
   void Attach(const LocalTrainer& trainer);
   void Touch(absl::Duration now);  // The step is open from now on.
@@ -162,6 +167,7 @@ class GroupState {
   void Commit(uint64_t candidate, absl::Duration now);
   void FailAttempt(const Resolution& resolution, absl::Duration now);
   void MakeDense(const std::string& reason);
+  void TellDense(const LocalTrainer& trainer);
   void RefuseStep(const Resolution& resolution, absl::Duration now);
   void NextStep(absl::Duration now);
   void EndIfResolved(absl::Duration now);
@@ -186,6 +192,7 @@ class GroupState {
   // The open attempt.
   uint64_t step_;
   uint16_t attempt_ = 1;
+  std::string dense_reason_;
   bool dense_ = false;  // Of this step from some attempt on.
   bool exact_ = false;  // fp32, because results differed.
   LocalStep local_;
@@ -202,8 +209,9 @@ class GroupState {
   size_t early_bytes_ = 0;
 
   std::optional<PastAttempt> past_;
-  std::optional<std::string> detached_;  // Who did between steps.
-  std::optional<Problem> ending_;        // Why the generation is about to end.
+  std::map<uint64_t, std::string> refused_;  // The newest refused steps: why.
+  std::optional<std::string> detached_;      // Who did between steps.
+  std::optional<Problem> ending_;  // Why the generation is about to end.
   absl::Duration ending_since_;
   bool ended_ = false;
   std::string end_reason_;

@@ -136,10 +136,9 @@ void SimTrainer::OpenStep() {
 }
 
 void SimTrainer::SubmitNext() {
-  if (!open_) return;
   const absl::Duration pause = std::exchange(pause_, absl::ZeroDuration());
   if (pause > absl::ZeroDuration()) {
-    Later(pause, &SimTrainer::SubmitNext);
+    SubmitLater(pause);
     return;
   }
   const size_t count = workload_->buckets(contribution_.layout);
@@ -165,11 +164,18 @@ void SimTrainer::SubmitNext() {
   ++next_bucket_;
   Write(placement);
   if (!bucket.last) {
-    Later(world_->random.Between(absl::ZeroDuration(), absl::Milliseconds(5)),
-          &SimTrainer::SubmitNext);
+    SubmitLater(
+        world_->random.Between(absl::ZeroDuration(), absl::Milliseconds(5)));
   } else {
     Watch();
   }
+}
+
+// Unless the step has failed by then.
+void SimTrainer::SubmitLater(absl::Duration delay) {
+  world_->After(delay, [this, step = step_] {
+    if (alive_ && open_ && step == step_) SubmitNext();
+  });
 }
 
 void SimTrainer::Write(const trainer::Placement& placement) {

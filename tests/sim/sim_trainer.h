@@ -86,6 +86,7 @@ class SimTrainer {
   void Vote(bool inside);
   void OpenStep();
   void SubmitNext();
+  void SubmitLater(absl::Duration delay);
   void Write(const trainer::Placement& placement);
   void FinishStep();
   void ReportCommit(const trainer::StepReport& report);
