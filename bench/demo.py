@@ -88,8 +88,10 @@ def computed_bytes(kind: str, elements: int, agent_bytes: list[list[int]]) -> li
 
 def pretrain() -> str:
     """The path of the pre-trained weights; trains them if they are not there yet."""
+    # Passive: on a busy machine threads that spin at every barrier cost most of the time.
     with tempfile.TemporaryDirectory(prefix="pactrain-") as logs, Children(Path(logs)) as children:
-        child = children.start("pretrain", [sys.executable, "-m", "bench.pretrain"], {})
+        child = children.start("pretrain", [sys.executable, "-m", "bench.pretrain"],
+                               {"OMP_WAIT_POLICY": "PASSIVE"})  # fmt: skip
         path = ""
         while child.process.poll() is None or path == "":
             line = child.line(1.0)
