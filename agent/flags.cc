@@ -84,7 +84,8 @@ absl::Status Understand(const Words& words, Flags& flags) {
   for (const std::string& text : words.egress_limits) {
     ASSIGN_OR_RETURN(limits.emplace_back(), ParseEgressLimit(text));
   }
-  ASSIGN_OR_RETURN(driver.egress, EgressLimits::Create(limits));
+  ASSIGN_OR_RETURN(driver.egress,
+                   EgressLimits::Create(limits, driver.core.site));
   return absl::OkStatus();
 }
 

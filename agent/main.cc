@@ -42,6 +42,7 @@ int Run(const Flags& flags) {
   std::fflush(stdout);
 
   io.run();
+  driver->reset();  // Before the HTTP server, which takes its time to stop.
   return 0;
 }
 

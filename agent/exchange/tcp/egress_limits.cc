@@ -49,8 +49,9 @@ absl::StatusOr<EgressLimit> ParseEgressLimit(absl::string_view text) {
 }
 
 absl::StatusOr<EgressLimits> EgressLimits::Create(
-    const std::vector<EgressLimit>& limits) {
+    const std::vector<EgressLimit>& limits, const std::string& own_site) {
   EgressLimits result;
+  result.own_site_ = own_site;
   for (const EgressLimit& limit : limits) {
     if (!result.rates_.emplace(limit.site, limit.bytes_per_second).second) {
       return absl::InvalidArgumentError(
@@ -63,7 +64,7 @@ absl::StatusOr<EgressLimits> EgressLimits::Create(
 
 std::shared_ptr<TokenBucket> EgressLimits::ForSite(const std::string& site) {
   auto rate = rates_.find(site);
-  if (rate == rates_.end()) rate = rates_.find("*");
+  if (rate == rates_.end() && site != own_site_) rate = rates_.find("*");
   if (rate == rates_.end()) return nullptr;
   std::shared_ptr<TokenBucket>& bucket = buckets_[site];
   if (bucket == nullptr) {

@@ -17,7 +17,8 @@
 namespace pactrain::agent {
 
 struct EgressLimit {
-  std::string site;  // "*": every site that has no limit of its own.
+  // "*": every site but one's own that has no limit of its own.
+  std::string site;
   double bytes_per_second = 0;
 };
 
@@ -34,13 +35,14 @@ class EgressLimits {
 
   // InvalidArgument: a site is named twice.
   static absl::StatusOr<EgressLimits> Create(
-      const std::vector<EgressLimit>& limits);
+      const std::vector<EgressLimit>& limits, const std::string& own_site);
 
   // The bucket of a site, the same one at every call; nullptr: no limit. "*"
   // gives each site a bucket of its own.
   std::shared_ptr<TokenBucket> ForSite(const std::string& site);
 
  private:
+  std::string own_site_;
   std::map<std::string, double> rates_;
   std::map<std::string, std::shared_ptr<TokenBucket>> buckets_;
 };

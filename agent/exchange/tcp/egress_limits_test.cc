@@ -47,7 +47,7 @@ TEST(EgressLimits, RefusesWhatIsNoLimitAndSaysHowToWriteOne) {
 
 TEST(EgressLimits, SitesHaveBucketsOfTheirOwn) {
   ASSERT_OK_AND_ASSIGN(EgressLimits limits,
-                       EgressLimits::Create({{"*", 1e6}, {"eu", 2e6}}));
+                       EgressLimits::Create({{"*", 1e6}, {"eu", 2e6}}, "here"));
   EXPECT_EQ(limits.ForSite("eu")->bytes_per_second(), 2e6);
   EXPECT_EQ(limits.ForSite("us")->bytes_per_second(), 1e6);
   EXPECT_NE(limits.ForSite("us"), limits.ForSite("asia"));
@@ -56,12 +56,20 @@ TEST(EgressLimits, SitesHaveBucketsOfTheirOwn) {
 
 TEST(EgressLimits, NoLimitWhereNoneIsGiven) {
   ASSERT_OK_AND_ASSIGN(EgressLimits limits,
-                       EgressLimits::Create({{"eu", 2e6}}));
+                       EgressLimits::Create({{"eu", 2e6}}, "here"));
   EXPECT_EQ(limits.ForSite("us"), nullptr);
 }
 
+TEST(EgressLimits, StarLeavesTheOwnSiteAlone) {
+  ASSERT_OK_AND_ASSIGN(EgressLimits limits,
+                       EgressLimits::Create({{"*", 1e6}}, "here"));
+  EXPECT_EQ(limits.ForSite("here"), nullptr);
+  ASSERT_OK_AND_ASSIGN(limits, EgressLimits::Create({{"here", 1e6}}, "here"));
+  EXPECT_NE(limits.ForSite("here"), nullptr);
+}
+
 TEST(EgressLimits, RefusesASiteGivenTwice) {
-  EXPECT_THAT(EgressLimits::Create({{"eu", 2e6}, {"eu", 1e6}}),
+  EXPECT_THAT(EgressLimits::Create({{"eu", 2e6}, {"eu", 1e6}}, "here"),
               base::StatusIs(absl::StatusCode::kInvalidArgument,
                              ::testing::HasSubstr("twice")));
 }

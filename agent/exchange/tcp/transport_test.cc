@@ -302,7 +302,7 @@ TEST_F(TransportTest, PeerThatLeavesControlUnreadIsDropped) {
 
 TEST_F(TransportTest, EgressLimitHoldsForAllConnectionsToASite) {
   constexpr double kRate = 4e6;
-  auto a = MakeNode("a", EgressLimits::Create({{"eu", kRate}}).value());
+  auto a = MakeNode("a", EgressLimits::Create({{"eu", kRate}}, "").value());
   auto b = MakeNode("b"), c = MakeNode("c");
   b->site = c->site = "eu";
   a->transport->SetPeers({b->AsPeer(), c->AsPeer()});
