@@ -12,10 +12,13 @@ int main(int argc, char** argv) {
   uint64_t seeds = 2000;
   uint64_t first_seed = 1;
   bool verbose = false;
+  int mutant = 0;
   CLI::App app("Whole-system simulator; every seed is one run.");
   app.add_option("--seeds", seeds, "How many");
   app.add_option("--first-seed,--seed", first_seed, "The first of them");
   app.add_flag("--verbose", verbose, "Tell what happens");
+  app.add_option("--mutant", mutant, "Break a rule on purpose (mutant.h)")
+      ->check(CLI::Range(0, 4));
   CLI11_PARSE(app, argc, argv);
 
   uint64_t failed = 0, steps = 0, commits = 0;
@@ -24,6 +27,7 @@ int main(int argc, char** argv) {
     pactrain::sim::RunOptions options;
     options.seed = seed;
     options.verbose = verbose;
+    options.mutant = static_cast<pactrain::sim::Mutant>(mutant);
     const pactrain::sim::RunResult result = pactrain::sim::RunSeed(options);
     steps += result.steps;
     commits += result.commits;

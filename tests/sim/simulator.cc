@@ -214,7 +214,7 @@ void Simulation::KillLaunch(absl::Duration relaunch_after) {
 // ---- Faults ----
 
 void Simulation::PlanFaults() {
-  const uint64_t count = random_.Below(6);
+  const uint64_t count = random_.Below(random_.Chance(200) ? 20 : 5);
   for (uint64_t i = 0; i < count; ++i) {
     world_.After(random_.Between(Ms(300), kFaultsEnd), [this] { Fault(); });
   }
