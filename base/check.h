@@ -17,10 +17,10 @@ namespace pactrain::base {
 
 }  // namespace pactrain::base
 
-#define PT_CHECK(condition)                                           \
-  do {                                                                \
-    if (!(condition)) [[unlikely]]                                    \
-      ::pactrain::base::CheckFailed(__FILE__, __LINE__, #condition);  \
+#define PT_CHECK(condition)                                          \
+  do {                                                               \
+    if (!(condition)) [[unlikely]]                                   \
+      ::pactrain::base::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (false)
 
 #endif  // PACTRAIN_BASE_CHECK_H_

@@ -1,5 +1,5 @@
-// The one clock of the shells: monotonic, in the unit that cores and timers share.
-// Cores never read it; they are given `now`.
+// The one clock of the shells: monotonic, in the unit that cores and timers
+// share. Cores never read it; they are given `now`.
 #ifndef PACTRAIN_BASE_CLOCK_H_
 #define PACTRAIN_BASE_CLOCK_H_
 

@@ -1,6 +1,7 @@
 // A std::mutex with clang thread-safety annotations.
 //
-// Not absl::Mutex: ThreadSanitizer reports false races on Debian's packaged one.
+// Not absl::Mutex: ThreadSanitizer reports false races on Debian's packaged
+// one.
 #ifndef PACTRAIN_BASE_MUTEX_H_
 #define PACTRAIN_BASE_MUTEX_H_
 

@@ -11,10 +11,10 @@
 #define PT_CONCAT(a, b) PT_CONCAT_INNER(a, b)
 
 // Returns from the calling function when `expr` is not OK.
-#define RETURN_IF_ERROR(expr)                          \
-  do {                                                 \
-    absl::Status pt_status = (expr);                   \
-    if (!pt_status.ok()) return pt_status;             \
+#define RETURN_IF_ERROR(expr)              \
+  do {                                     \
+    absl::Status pt_status = (expr);       \
+    if (!pt_status.ok()) return pt_status; \
   } while (false)
 
 // ASSIGN_OR_RETURN(auto x, MakeX());

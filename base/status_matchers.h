@@ -1,5 +1,5 @@
-// GoogleTest helpers for absl::Status: EXPECT_OK(x), ASSERT_OK_AND_ASSIGN(v, x),
-// EXPECT_THAT(x, StatusIs(code, message_matcher)).
+// GoogleTest helpers for absl::Status: EXPECT_OK(x), ASSERT_OK_AND_ASSIGN(v,
+// x), EXPECT_THAT(x, StatusIs(code, message_matcher)).
 #ifndef PACTRAIN_BASE_STATUS_MATCHERS_H_
 #define PACTRAIN_BASE_STATUS_MATCHERS_H_
 
@@ -39,9 +39,9 @@ MATCHER(IsOk, "is OK") {
 #define ASSERT_OK(expr) ASSERT_THAT((expr), ::pactrain::base::IsOk())
 #define ASSERT_OK_AND_ASSIGN(lhs, expr) \
   ASSERT_OK_AND_ASSIGN_INNER(PT_CONCAT(pt_test_statusor_, __LINE__), lhs, expr)
-#define ASSERT_OK_AND_ASSIGN_INNER(var, lhs, expr)         \
-  auto var = (expr);                                       \
-  ASSERT_TRUE(var.ok()) << var.status();                   \
+#define ASSERT_OK_AND_ASSIGN_INNER(var, lhs, expr) \
+  auto var = (expr);                               \
+  ASSERT_TRUE(var.ok()) << var.status();           \
   lhs = std::move(var).value()
 
 #endif  // PACTRAIN_BASE_STATUS_MATCHERS_H_

@@ -1,8 +1,9 @@
-// What an agent and the coordinator say to each other, as plain structs. The wire
-// form is proto/pactrain/v1/agent.proto; rpc/proto_convert checks and converts.
+// What an agent and the coordinator say to each other, as plain structs. The
+// wire form is proto/pactrain/v1/agent.proto; rpc/proto_convert checks and
+// converts.
 //
-// Every message is idempotent: it can be lost with a stream and said again on the
-// next one.
+// Every message is idempotent: it can be lost with a stream and said again on
+// the next one.
 #ifndef PACTRAIN_PROTOCOL_CONTROL_H_
 #define PACTRAIN_PROTOCOL_CONTROL_H_
 
@@ -25,8 +26,9 @@ struct AgentHello {
   Digest incarnation;
   std::string site;
   std::string data_address;
-  std::string version;      // Of the software, "0.1.0".
-  std::string cluster_id;   // Pinned from an earlier coordinator; empty: none yet.
+  std::string version;  // Of the software, "0.1.0".
+  std::string
+      cluster_id;  // Pinned from an earlier coordinator; empty: none yet.
   uint64_t highest_term = 0;
 };
 
@@ -54,15 +56,16 @@ struct MaskVote {
   uint64_t generation = 0;
   uint32_t rank = 0;
   Digest layout_digest;
-  Digest mask_digest;          // Empty: it has no masks.
+  Digest mask_digest;  // Empty: it has no masks.
   uint32_t steps_unchanged = 0;
-  uint32_t settle_steps = 1;   // Steps unchanged that make this vote count.
+  uint32_t settle_steps = 1;    // Steps unchanged that make this vote count.
   bool inside_decision = true;  // Its mask set is inside the decision's.
   uint64_t kept_elements = 0;
   uint64_t elements = 0;
 };
 
-// Answer to Prepare: agreed to name it in commit votes, or refused with a reason.
+// Answer to Prepare: agreed to name it in commit votes, or refused with a
+// reason.
 struct PrepareAnswer {
   GroupId group;
   uint64_t generation = 0;
@@ -71,20 +74,21 @@ struct PrepareAnswer {
   std::string reason;
 };
 
-// Progress of a group at one agent, at most twice a second: telemetry, not durable.
+// Progress of a group at one agent, at most twice a second: telemetry, not
+// durable.
 struct StepReport {
   GroupId group;
   uint64_t generation = 0;
-  // The newest; meaningful if committed_count > 0. A step that the agent voted for
-  // counts as long as its outcome is open: it may have been committed.
+  // The newest; meaningful if committed_count > 0. A step that the agent voted
+  // for counts as long as its outcome is open: it may have been committed.
   uint64_t committed_step = 0;
-  uint64_t committed_count = 0;  // Since the generation began.
+  uint64_t committed_count = 0;   // Since the generation began.
   uint64_t decision_version = 0;  // In force for the next step.
   uint64_t failed_attempts = 0;
-  double step_seconds = 0;        // Mean since the last report; 0: none committed.
+  double step_seconds = 0;  // Mean since the last report; 0: none committed.
   struct Link {
     std::string peer_site;
-    uint64_t sent_bytes = 0;      // Since the agent started.
+    uint64_t sent_bytes = 0;  // Since the agent started.
     uint64_t received_bytes = 0;
     double goodput_bytes_per_second = 0;  // While busy; 0: not measured yet.
     double rtt_seconds = 0;               // 0: not measured yet.
@@ -136,16 +140,17 @@ struct Revoke {
   uint64_t version = 0;
 };
 
-// The generation is over (a member or trainer is gone): every trainer of it that
-// is still attached gets an error.
+// The generation is over (a member or trainer is gone): every trainer of it
+// that is still attached gets an error.
 struct EndGeneration {
   GroupId group;
   uint64_t generation = 0;
   std::string reason;
 };
 
-using CoordinatorMessage = std::variant<Welcome, StartGeneration, GroupWaiting,
-                                        JoinRefused, Prepare, Revoke, EndGeneration>;
+using CoordinatorMessage =
+    std::variant<Welcome, StartGeneration, GroupWaiting, JoinRefused, Prepare,
+                 Revoke, EndGeneration>;
 
 }  // namespace pactrain::protocol
 

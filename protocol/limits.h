@@ -1,5 +1,5 @@
-// Every limit on what a peer, a trainer or a file may ask for. A value is checked
-// against these before it sizes an allocation, an index or a loop.
+// Every limit on what a peer, a trainer or a file may ask for. A value is
+// checked against these before it sizes an allocation, an index or a loop.
 #ifndef PACTRAIN_PROTOCOL_LIMITS_H_
 #define PACTRAIN_PROTOCOL_LIMITS_H_
 
@@ -8,22 +8,23 @@
 
 namespace pactrain::protocol {
 
-inline constexpr int kMaxRanks = 1024;             // Trainers of a job.
-inline constexpr int kMaxAgents = 64;              // Agents of a job (vote mesh).
-inline constexpr int kMaxSites = 32;               // Sites of a job.
-inline constexpr int kMaxTrainersPerAgent = 64;    // Of one job on one node.
-inline constexpr int kMaxModels = 16;              // Attached models of a job.
-inline constexpr int kMaxJobs = 100;               // Jobs of a coordinator.
-inline constexpr int kMaxBuckets = 4096;           // Buckets of a layout.
+inline constexpr int kMaxRanks = 1024;           // Trainers of a job.
+inline constexpr int kMaxAgents = 64;            // Agents of a job (vote mesh).
+inline constexpr int kMaxSites = 32;             // Sites of a job.
+inline constexpr int kMaxTrainersPerAgent = 64;  // Of one job on one node.
+inline constexpr int kMaxModels = 16;            // Attached models of a job.
+inline constexpr int kMaxJobs = 100;             // Jobs of a coordinator.
+inline constexpr int kMaxBuckets = 4096;         // Buckets of a layout.
 inline constexpr uint64_t kMaxElements = (1ull << 31) - 1;  // Of one model.
-inline constexpr int kMaxAttempts = 4;             // Of one step.
-inline constexpr size_t kMaxFramePayload = 4 << 20;      // Bytes.
-inline constexpr size_t kMaxControlMessage = 1 << 20;    // Bytes.
-inline constexpr size_t kMaxNameLength = 63;       // Job, site and agent names.
-inline constexpr size_t kMaxTextLength = 4096;     // Reasons and error texts.
+inline constexpr int kMaxAttempts = 4;                      // Of one step.
+inline constexpr size_t kMaxFramePayload = 4 << 20;         // Bytes.
+inline constexpr size_t kMaxControlMessage = 1 << 20;       // Bytes.
+inline constexpr size_t kMaxNameLength = 63;    // Job, site and agent names.
+inline constexpr size_t kMaxTextLength = 4096;  // Reasons and error texts.
 
 inline constexpr uint32_t kChunkElements = 65536;  // One owner per chunk.
-inline constexpr uint32_t kFrameElements = 2048;   // Sent, checked and folded at once.
+inline constexpr uint32_t kFrameElements =
+    2048;  // Sent, checked and folded at once.
 
 }  // namespace pactrain::protocol
 

@@ -23,10 +23,11 @@ using base::Digest;
 enum class Mode : uint8_t { kFull = 1, kCompacted = 2, kTernary = 3 };
 enum class Codec : uint8_t { kFp32 = 1, kBf16 = 2 };
 // How contributions are combined: gradients are summed; a broadcast of bytes is
-// a bitwise XOR to which all ranks but one contribute zeros (exact for any bits).
+// a bitwise XOR to which all ranks but one contribute zeros (exact for any
+// bits).
 enum class Op : uint8_t { kSum = 1, kXor = 2 };
 
-absl::string_view ModeName(Mode mode);    // "FULL", "COMPACTED", "TERNARY".
+absl::string_view ModeName(Mode mode);     // "FULL", "COMPACTED", "TERNARY".
 absl::string_view CodecName(Codec codec);  // "fp32", "bf16".
 
 // One attached model of a job. Each model of a job has generations, decisions
@@ -38,8 +39,8 @@ struct GroupId {
   std::string ToString() const;  // "job" for model 0, else "job/2".
 };
 
-// One trainer as it attached. `attach_id` is random and new for every attach, so
-// that a restarted trainer never passes for its predecessor.
+// One trainer as it attached. `attach_id` is random and new for every attach,
+// so that a restarted trainer never passes for its predecessor.
 struct Trainer {
   uint32_t rank = 0;
   uint32_t world_size = 0;
@@ -56,12 +57,12 @@ struct Trainer {
 
 // One agent of a generation with the trainers behind it.
 struct Member {
-  std::string agent;         // Name, unique in the cluster.
-  Digest incarnation;        // Random, new for every process.
+  std::string agent;   // Name, unique in the cluster.
+  Digest incarnation;  // Random, new for every process.
   std::string site;
-  std::string data_address;  // "host:port" of its data plane.
-  std::vector<uint32_t> ranks;           // Ascending.
-  std::vector<Digest> attach_ids;        // Parallel to `ranks`.
+  std::string data_address;        // "host:port" of its data plane.
+  std::vector<uint32_t> ranks;     // Ascending.
+  std::vector<Digest> attach_ids;  // Parallel to `ranks`.
   bool operator==(const Member&) const = default;
 };
 
@@ -99,22 +100,24 @@ struct Generation {
   uint64_t number = 0;
   uint32_t world_size = 0;
   std::string launch;
-  uint64_t base_step = 0;  // The first step of this generation.
+  uint64_t base_step = 0;          // The first step of this generation.
   std::vector<std::string> sites;  // Ascending; a site's index is its number.
-  std::vector<Member> members;     // By (site, agent); an index is a member number.
+  std::vector<Member>
+      members;  // By (site, agent); an index is a member number.
   Plan plan;
   Decision decision;  // In force for base_step.
   bool operator==(const Generation&) const = default;
   // Over everything above except `decision.reason`.
   Digest ComputeDigest() const;
-  int SiteOf(int member) const;                // Index into `sites`.
+  int SiteOf(int member) const;                    // Index into `sites`.
   std::vector<int> MembersOfSite(int site) const;  // Ascending.
 };
 
-// InvalidArgument: not [a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?; `what` names the field.
+// InvalidArgument: not [a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?; `what` names the
+// field.
 absl::Status CheckName(absl::string_view what, absl::string_view name);
-// InvalidArgument: sizes over limits.h, an index out of range, a tree that is not
-// one tree, ranks that are not exactly 0..world_size-1.
+// InvalidArgument: sizes over limits.h, an index out of range, a tree that is
+// not one tree, ranks that are not exactly 0..world_size-1.
 absl::Status CheckGeneration(const Generation& generation);
 
 }  // namespace pactrain::protocol

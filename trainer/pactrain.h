@@ -1,15 +1,15 @@
-/* C ABI of the trainer library: how a training process hands gradient buckets to
- * the agent on its node and gets the mean over all ranks back. Used by the Python
- * client (ctypes) and by C++ trainers. No torch, no gRPC.
+/* C ABI of the trainer library: how a training process hands gradient buckets
+ * to the agent on its node and gets the mean over all ranks back. Used by the
+ * Python client (ctypes) and by C++ trainers. No torch, no gRPC.
  *
- * A step: pt_submit() for bucket 0, 1, ... (the last one marked), while one other
- * thread sits in pt_wait(); when it returns PT_OK, pt_fetch() every bucket.
- * Either every rank of the job gets bit-identical results for all buckets of a
- * step, or every rank gets an error and nothing was applied.
+ * A step: pt_submit() for bucket 0, 1, ... (the last one marked), while one
+ * other thread sits in pt_wait(); when it returns PT_OK, pt_fetch() every
+ * bucket. Either every rank of the job gets bit-identical results for all
+ * buckets of a step, or every rank gets an error and nothing was applied.
  *
- * Threads: pt_submit() from one thread and pt_wait() from another may run at the
- * same time; all other calls one at a time per session. Not fork-safe: a forked
- * child must not use a session.
+ * Threads: pt_submit() from one thread and pt_wait() from another may run at
+ * the same time; all other calls one at a time per session. Not fork-safe: a
+ * forked child must not use a session.
  *
  * Every function that returns int returns a pt_code; on any but PT_OK
  * pt_error_text() of the session (or pt_last_error() where there is none) says
@@ -29,11 +29,11 @@ extern "C" {
 enum pt_code {
   PT_OK = 0,
   PT_INVALID_ARGUMENT = 1,
-  PT_STEP_NOT_APPLIED = 2,       /* nobody applied it: the batch can be redone */
-  PT_RESYNC_REQUIRED = 3,        /* outcome unknown, or ranks differ: reload */
+  PT_STEP_NOT_APPLIED = 2, /* nobody applied it: the batch can be redone */
+  PT_RESYNC_REQUIRED = 3,  /* outcome unknown, or ranks differ: reload */
   PT_AGENT_UNRESPONSIVE = 4,
   PT_COORDINATOR_UNAVAILABLE = 5,
-  PT_REFUSED = 6,                /* the job cannot take this trainer as it is */
+  PT_REFUSED = 6, /* the job cannot take this trainer as it is */
   PT_INTERNAL = 7
 };
 
@@ -44,19 +44,21 @@ enum pt_op { PT_SUM = 1, PT_XOR = 2 };
 
 typedef struct pt_session pt_session;
 
-typedef struct { uint64_t hi, lo; } pt_digest; /* all zero: none */
+typedef struct {
+  uint64_t hi, lo;
+} pt_digest; /* all zero: none */
 
 typedef struct {
-  const char* agent;          /* "unix:/run/pactrain/agent.sock" */
+  const char* agent; /* "unix:/run/pactrain/agent.sock" */
   const char* job;
-  const char* site;           /* NULL or "": the agent's */
-  const char* launch;         /* equal on all ranks of one launch */
+  const char* site;   /* NULL or "": the agent's */
+  const char* launch; /* equal on all ranks of one launch */
   uint32_t rank, world_size, model;
-  pt_digest model_digest;     /* over names, shapes and dtypes of the parameters */
-  const char* model_summary;  /* for error messages of other ranks */
-  uint64_t elements;          /* of all parameters that need a gradient, >= 1 */
-  uint64_t slot_bytes;        /* 0: enough for all elements in any bucket layout */
-  uint64_t resume_step;       /* from an earlier session; 0: none */
+  pt_digest model_digest; /* over names, shapes and dtypes of the parameters */
+  const char* model_summary; /* for error messages of other ranks */
+  uint64_t elements;         /* of all parameters that need a gradient, >= 1 */
+  uint64_t slot_bytes;  /* 0: enough for all elements in any bucket layout */
+  uint64_t resume_step; /* from an earlier session; 0: none */
   uint32_t attach_timeout_ms; /* until all ranks are there */
   int gse;                    /* 1: gradients outside the mask are dropped;
                                  0: one makes the step dense */
@@ -64,37 +66,39 @@ typedef struct {
 
 typedef struct {
   uint64_t version;
-  int32_t mode, codec;        /* pt_mode, pt_codec */
+  int32_t mode, codec; /* pt_mode, pt_codec */
   pt_digest mask_digest, layout_digest;
   char reason[256];
 } pt_decision;
 
 typedef struct {
   uint64_t step;
-  uint32_t attempts;          /* 1: went through at once */
+  uint32_t attempts; /* 1: went through at once */
   uint32_t world_size;
-  int32_t dense;              /* 1: all elements in fp32 although the decision said
-                                 COMPACTED */
-  int32_t mode;               /* of the buckets of this step; FULL if any was */
+  int32_t dense; /* 1: all elements in fp32 although the decision said
+                    COMPACTED */
+  int32_t mode;  /* of the buckets of this step; FULL if any was */
   int32_t codec;
-  uint64_t sent_bytes, received_bytes;   /* by this node's agent, to and from other sites */
-  uint64_t elements, submitted_elements; /* of this rank's buckets; after compaction */
-  double wait_seconds;        /* from the last submit to the commit */
-  pt_decision next;           /* in force for the next step */
+  uint64_t sent_bytes,
+      received_bytes; /* by this node's agent, to and from other sites */
+  uint64_t elements,
+      submitted_elements; /* of this rank's buckets; after compaction */
+  double wait_seconds;    /* from the last submit to the commit */
+  pt_decision next;       /* in force for the next step */
 } pt_step;
 
 uint32_t pt_abi_version(void);
-const char* pt_version(void);       /* of the software: "0.1.0" */
+const char* pt_version(void); /* of the software: "0.1.0" */
 /* XXH3-128 of a byte range: for masks, layouts and parameters. */
 pt_digest pt_digest_of(const void* data, uint64_t bytes);
-const char* pt_last_error(void);    /* of this thread's last failed pt_attach */
+const char* pt_last_error(void); /* of this thread's last failed pt_attach */
 
 /* Connects to the agent and waits until all ranks of the job are there.
- * PT_INVALID_ARGUMENT, PT_AGENT_UNRESPONSIVE (no agent at the address, or it went
- * away), PT_COORDINATOR_UNAVAILABLE (timeout, with what was waited for),
- * PT_REFUSED (another model, duplicate rank, wrong site, ...). On success *out is
- * to be freed by pt_close(). `on_waiting` may be NULL; it is called from this
- * thread with what is waited for whenever that changes. */
+ * PT_INVALID_ARGUMENT, PT_AGENT_UNRESPONSIVE (no agent at the address, or it
+ * went away), PT_COORDINATOR_UNAVAILABLE (timeout, with what was waited for),
+ * PT_REFUSED (another model, duplicate rank, wrong site, ...). On success *out
+ * is to be freed by pt_close(). `on_waiting` may be NULL; it is called from
+ * this thread with what is waited for whenever that changes. */
 int pt_attach(const pt_attach_options* options, pt_session** out,
               void (*on_waiting)(const char* text, void* arg), void* arg);
 
@@ -111,43 +115,46 @@ void pt_current_decision(const pt_session* session, pt_decision* out);
 const char* pt_error_text(const pt_session* session);
 
 /* Gives the bitmaps of one mask set for one layout. Bucket b has `elements[b]`
- * elements; bit i of bitmaps[b] (least significant first, byte i / 8) is 1 where
- * element i is kept. Copied. A session holds the newest four; a decision whose mask
- * set and layout are not among them is sent FULL.
- * REQUIRES: no step is open. PT_INVALID_ARGUMENT: counts over the limits. */
-int pt_set_masks(pt_session* session, pt_digest mask_digest, pt_digest layout_digest,
-                 uint32_t buckets, const pt_digest* bucket_layouts,
-                 const uint64_t* elements, const uint8_t* const* bitmaps);
+ * elements; bit i of bitmaps[b] (least significant first, byte i / 8) is 1
+ * where element i is kept. Copied. A session holds the newest four; a decision
+ * whose mask set and layout are not among them is sent FULL. REQUIRES: no step
+ * is open. PT_INVALID_ARGUMENT: counts over the limits. */
+int pt_set_masks(pt_session* session, pt_digest mask_digest,
+                 pt_digest layout_digest, uint32_t buckets,
+                 const pt_digest* bucket_layouts, const uint64_t* elements,
+                 const uint8_t* const* bitmaps);
 
 /* Tells the coordinator what this rank's mask set is. `inside_decision` 0 makes
  * every step dense until a decision for this mask set is in force. */
 int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
-            uint32_t steps_unchanged, uint32_t settle_steps, int inside_decision,
-            uint64_t kept_elements, uint64_t elements);
+            uint32_t steps_unchanged, uint32_t settle_steps,
+            int inside_decision, uint64_t kept_elements, uint64_t elements);
 
-/* While `reason` is not NULL every step is made dense, with this text as the reason. */
+/* While `reason` is not NULL every step is made dense, with this text as the
+ * reason. */
 void pt_require_dense(pt_session* session, const char* reason);
 
-/* Submits bucket `bucket` (0, 1, 2, ... in order) of the open step; bucket 0 opens
- * it. `data` must stay valid and unchanged until pt_wait() returns. With `last`,
- * `parameters` may carry a digest of the parameters (else NULL) that must be equal
- * on all ranks. Returns at once: copying (or compacting) is all it does. An error
- * while buckets are still to come ends the step: pt_wait() returns it, too. */
-int pt_submit(pt_session* session, uint32_t bucket, const void* data, uint64_t elements,
-              int dtype, int op, pt_digest bucket_layout, int last,
-              const pt_digest* parameters);
+/* Submits bucket `bucket` (0, 1, 2, ... in order) of the open step; bucket 0
+ * opens it. `data` must stay valid and unchanged until pt_wait() returns. With
+ * `last`, `parameters` may carry a digest of the parameters (else NULL) that
+ * must be equal on all ranks. Returns at once: copying (or compacting) is all
+ * it does. An error while buckets are still to come ends the step: pt_wait()
+ * returns it, too. */
+int pt_submit(pt_session* session, uint32_t bucket, const void* data,
+              uint64_t elements, int dtype, int op, pt_digest bucket_layout,
+              int last, const pt_digest* parameters);
 
-/* Waits until the open step is committed (PT_OK) or has failed; bounded by the step
- * deadline + 2 s without a word from the agent, counted from the last pt_submit() of
- * the step. May be called as soon as bucket 0 is submitted.
- * After PT_STEP_NOT_APPLIED the next step may be submitted unless pt_is_final();
- * after the other errors the session is over. */
+/* Waits until the open step is committed (PT_OK) or has failed; bounded by the
+ * step deadline + 2 s without a word from the agent, counted from the last
+ * pt_submit() of the step. May be called as soon as bucket 0 is submitted.
+ * After PT_STEP_NOT_APPLIED the next step may be submitted unless
+ * pt_is_final(); after the other errors the session is over. */
 int pt_wait(pt_session* session, pt_step* out);
 int pt_is_final(const pt_session* session);
 
-/* Writes the mean (PT_SUM: sum / world_size; PT_XOR: the bits) of a bucket of the
- * step that pt_wait() just returned to `out`, in the bucket's dtype, zeros outside
- * the mask. REQUIRES: before the next pt_submit(). */
+/* Writes the mean (PT_SUM: sum / world_size; PT_XOR: the bits) of a bucket of
+ * the step that pt_wait() just returned to `out`, in the bucket's dtype, zeros
+ * outside the mask. REQUIRES: before the next pt_submit(). */
 int pt_fetch(pt_session* session, uint32_t bucket, void* out);
 
 #ifdef __cplusplus

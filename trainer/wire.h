@@ -3,12 +3,14 @@
 // byte order; strings are NUL-terminated inside their array.
 //
 // Gradients never pass the socket: each trainer has a slot (shared memory it
-// writes) and all trainers of a group on a node read one result region. Both are
-// sealed memfds made by the agent; file descriptors go from agent to trainer only.
+// writes) and all trainers of a group on a node read one result region. Both
+// are sealed memfds made by the agent; file descriptors go from agent to
+// trainer only.
 //
 //   trainer                         agent
 //   Hello                     ->
-//                             <-    Waiting*            (progress, while ranks miss)
+//                             <-    Waiting*            (progress, while ranks
+//                             miss)
 //                             <-    Attached + 2 fds    or Failed
 //   Submit* (last one marked) ->
 //                             <-    Resubmit*           (send all again, dense)
@@ -24,10 +26,11 @@
 namespace pactrain::wire {
 
 inline constexpr uint32_t kVersion = 1;
-inline constexpr size_t kMaxMessage = 8192;  // Bytes; larger packets are refused.
-inline constexpr size_t kNameBytes = 64;     // 63 characters and the NUL.
+inline constexpr size_t kMaxMessage =
+    8192;                                 // Bytes; larger packets are refused.
+inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
 inline constexpr size_t kTextBytes = 2048;
-inline constexpr size_t kSlotAlign = 64;     // Bytes; each bucket starts so.
+inline constexpr size_t kSlotAlign = 64;  // Bytes; each bucket starts so.
 
 enum class Kind : uint32_t {
   // trainer -> agent
@@ -47,11 +50,11 @@ enum class Kind : uint32_t {
 enum class Code : uint32_t {
   kOk = 0,
   kInvalidArgument = 1,
-  kStepNotApplied = 2,          // Nobody applied it: safe to redo the batch.
-  kResyncRequired = 3,          // Outcome unknown or state differs: reload.
+  kStepNotApplied = 2,  // Nobody applied it: safe to redo the batch.
+  kResyncRequired = 3,  // Outcome unknown or state differs: reload.
   kAgentUnresponsive = 4,
   kCoordinatorUnavailable = 5,
-  kRefused = 6,                 // The job cannot take this trainer as it is.
+  kRefused = 6,  // The job cannot take this trainer as it is.
   kInternal = 7,
 };
 
@@ -78,14 +81,15 @@ struct Decision {
 
 struct Hello {
   Header header;
-  uint32_t version;     // kVersion
+  uint32_t version;  // kVersion
   uint32_t rank;
   uint32_t world_size;
   uint32_t model;
   Digest128 attach_id;  // Random.
   Digest128 model_digest;
-  uint64_t elements;    // Of all parameters that need a gradient.
-  uint64_t slot_bytes;  // Wanted for the slot and for the result; equal on a node.
+  uint64_t elements;  // Of all parameters that need a gradient.
+  uint64_t
+      slot_bytes;  // Wanted for the slot and for the result; equal on a node.
   uint64_t resume_step;
   char job[kNameBytes];
   char launch[kNameBytes];
@@ -101,9 +105,9 @@ struct Waiting {
 struct Attached {
   Header header;
   uint32_t world_size;
-  uint32_t member;         // The agent's member number.
+  uint32_t member;  // The agent's member number.
   uint64_t generation;
-  uint64_t base_step;      // The first step to submit.
+  uint64_t base_step;  // The first step to submit.
   uint64_t slot_bytes;
   uint64_t result_bytes;
   uint64_t step_deadline_ms;
@@ -117,23 +121,23 @@ struct Attached {
 struct Submit {
   Header header;
   uint64_t step;
-  uint32_t attempt;         // From 1; a Resubmit names the next one.
-  uint32_t bucket;          // 0, 1, 2, ... within the step.
-  uint64_t elements;        // In the slot: kept elements if compacted.
-  uint64_t offset;          // Bytes from the start of the slot; the result lands at
-                            // the same offset of the result region.
+  uint32_t attempt;   // From 1; a Resubmit names the next one.
+  uint32_t bucket;    // 0, 1, 2, ... within the step.
+  uint64_t elements;  // In the slot: kept elements if compacted.
+  uint64_t offset;    // Bytes from the start of the slot; the result lands at
+                      // the same offset of the result region.
   Digest128 bucket_layout;  // Over the bucket's parameters.
   uint64_t decision_version;
-  Digest128 mask_digest;    // Zero unless compacted.
+  Digest128 mask_digest;  // Zero unless compacted.
   uint8_t mode;
   uint8_t dense;
   uint8_t op;
-  uint8_t dtype;            // 1 float32, 2 bfloat16
-  uint8_t last;             // The step has no more buckets.
-  uint8_t violation;        // Cannot be sent losslessly as the decision says:
-                            // make this step dense.
+  uint8_t dtype;      // 1 float32, 2 bfloat16
+  uint8_t last;       // The step has no more buckets.
+  uint8_t violation;  // Cannot be sent losslessly as the decision says:
+                      // make this step dense.
   uint8_t pad[2];
-  Digest128 parameters;     // With `last`: digest of the parameters, or zero.
+  Digest128 parameters;  // With `last`: digest of the parameters, or zero.
   char violation_text[256];
 };
 
@@ -167,21 +171,21 @@ struct Committed {
   Header header;
   uint64_t step;
   uint32_t attempt;
-  uint32_t world_size;      // Divide the sums by this.
-  uint64_t sent_bytes;      // By this agent to other sites for this step.
+  uint32_t world_size;  // Divide the sums by this.
+  uint64_t sent_bytes;  // By this agent to other sites for this step.
   uint64_t received_bytes;
-  Decision next;            // In force for the next step.
+  Decision next;  // In force for the next step.
 };
 
 // `final` false: the step was not applied, the next one may be submitted.
 // True: this attach is over.
 struct Failed {
   Header header;
-  uint64_t step;            // ~0: not about a step.
+  uint64_t step;  // ~0: not about a step.
   Code code;
   uint8_t final;
   uint8_t pad[3];
-  char text[kTextBytes];    // Its last line says what to do.
+  char text[kTextBytes];  // Its last line says what to do.
 };
 
 }  // namespace pactrain::wire
