@@ -3,14 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 
 namespace pactrain::coordinator {
 namespace {
-
-using base::MonotonicNow;
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
@@ -43,18 +40,20 @@ void Log(const Effects::Event& event) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Create(const Options& options,
-                                                       Journal* journal) {
-  ASSIGN_OR_RETURN(
-      CoordinatorState state,
-      CoordinatorState::Create(options, journal->identity(),
-                               journal->recovered(), MonotonicNow()));
+                                                       Journal* journal,
+                                                       Clock clock) {
+  ASSIGN_OR_RETURN(CoordinatorState state,
+                   CoordinatorState::Create(options, journal->identity(),
+                                            journal->recovered(), clock()));
   return std::unique_ptr<Driver>(
-      new Driver(options, journal, std::move(state)));
+      new Driver(options, journal, std::move(clock), std::move(state)));
 }
 
-Driver::Driver(const Options& options, Journal* journal, CoordinatorState state)
+Driver::Driver(const Options& options, Journal* journal, Clock clock,
+               CoordinatorState state)
     : options_(options),
       journal_(journal),
+      clock_(std::move(clock)),
       state_(std::move(state)),
       durable_(journal->recovered()) {}
 
@@ -97,7 +96,7 @@ absl::StatusOr<StreamId> Driver::Open(std::shared_ptr<Stream> stream) {
     return absl::ResourceExhaustedError(
         absl::StrCat("too many streams: ", streams_.size(), " are open"));
   }
-  const absl::Duration now = MonotonicNow();
+  const absl::Duration now = clock_();
   const StreamId id = next_stream_++;
   streams_[id] = {std::move(stream), now, false, now, 0};
   return id;
@@ -116,7 +115,7 @@ void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
     base::MutexLock lock(&mu_);
     auto it = streams_.find(stream);
     if (it == streams_.end()) return;  // Closed; its last words.
-    const absl::Duration now = MonotonicNow();
+    const absl::Duration now = clock_();
     if (TooMany(it->second, now)) {
       Run(state_.OnStreamClosed(stream, "too many messages", now));
       Shut(stream,
@@ -135,7 +134,7 @@ void Driver::OnClosed(StreamId stream, const std::string& reason) {
   {
     base::MutexLock lock(&mu_);
     if (streams_.erase(stream) == 0) return;
-    Run(state_.OnStreamClosed(stream, reason, MonotonicNow()));
+    Run(state_.OnStreamClosed(stream, reason, clock_()));
   }
   Deliver();
 }
@@ -143,7 +142,7 @@ void Driver::OnClosed(StreamId stream, const std::string& reason) {
 void Driver::Tick() {
   {
     base::MutexLock lock(&mu_);
-    const absl::Duration now = MonotonicNow();
+    const absl::Duration now = clock_();
     ShutMute(now);
     if (read_only_ && now >= next_heal_) TryHeal(now);
     Run(state_.Tick(now));
@@ -162,7 +161,7 @@ void Driver::Drain() {
 
 StateSnapshot Driver::Snapshot() const {
   base::MutexLock lock(&mu_);
-  return state_.Snapshot(MonotonicNow());
+  return state_.Snapshot(clock_());
 }
 
 void Driver::Run(Effects effects) {
@@ -186,7 +185,7 @@ void Driver::Run(Effects effects) {
 }
 
 void Driver::Fail(const absl::Status& status) {
-  const absl::Duration now = MonotonicNow();
+  const absl::Duration now = clock_();
   Warn(absl::StrCat(
       "THE JOURNAL CANNOT BE WRITTEN: ", status.message(),
       "; read-only from now on: nothing is formed or decided, running "

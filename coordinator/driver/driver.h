@@ -26,6 +26,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "coordinator/core/coordinator_state.h"
 #include "coordinator/store/journal.h"
@@ -42,10 +43,13 @@ class Driver {
     virtual void Close(const absl::Status& status) = 0;  // Nothing follows it.
   };
 
-  // `journal` must outlive the driver.
+  using Clock = std::function<absl::Duration()>;
+
+  // `journal` must outlive the driver. `clock` is monotonic and thread-safe.
   // InvalidArgument: an option is out of range.
-  static absl::StatusOr<std::unique_ptr<Driver>> Create(const Options& options,
-                                                        Journal* journal);
+  static absl::StatusOr<std::unique_ptr<Driver>> Create(
+      const Options& options, Journal* journal,
+      Clock clock = base::MonotonicNow);
   ~Driver();  // Stop().
 
   // Called after every timer tick, ten a second. REQUIRES: before Start().
@@ -81,7 +85,8 @@ class Driver {
         what;
   };
 
-  Driver(const Options& options, Journal* journal, CoordinatorState state);
+  Driver(const Options& options, Journal* journal, Clock clock,
+         CoordinatorState state);
 
   void Run(Effects effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -98,6 +103,7 @@ class Driver {
 
   const Options options_;
   Journal* const journal_;
+  const Clock clock_;
   std::function<void()> tick_listener_;
   std::thread timer_;
 

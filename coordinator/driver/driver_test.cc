@@ -1,7 +1,9 @@
 #include "coordinator/driver/driver.h"
 
 #include <algorithm>
+#include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -65,7 +67,7 @@ class FakeStream : public Driver::Stream {
 class DriverTest : public ::testing::Test {
  protected:
   DriverTest() {
-    auto driver = Driver::Create({}, &journal_);
+    auto driver = Driver::Create({}, &journal_, [this] { return now_; });
     EXPECT_OK(driver);
     driver_ = *std::move(driver);
   }
@@ -81,6 +83,7 @@ class DriverTest : public ::testing::Test {
     driver_->OnMessage(id, protocol::TrainerJoined{{job, 0}, trainer_, 0});
   }
 
+  absl::Duration now_ = absl::Seconds(1000);
   FakeJournal journal_;
   std::unique_ptr<Driver> driver_;
   std::shared_ptr<FakeStream> stream_;
@@ -121,6 +124,63 @@ TEST_F(DriverTest, ARunningGenerationGoesOnWhileReadOnly) {
   ASSERT_EQ(snapshot.groups.size(), 1);
   EXPECT_EQ(snapshot.groups[0].phase, GroupPhase::kRunning);
   EXPECT_FALSE(stream_->Got<EndGeneration>());
+}
+
+TEST_F(DriverTest, FormsWhatWaitedOnceTheJournalIsBack) {
+  const StreamId id = Connect();
+  journal_.full = true;
+  Join(id);
+  Join(Connect());
+  journal_.full = false;
+  now_ += absl::Seconds(1);
+  driver_->Tick();
+  EXPECT_TRUE(driver_->Snapshot().read_only);
+  now_ += absl::Seconds(4);
+  driver_->Tick();
+  EXPECT_FALSE(driver_->Snapshot().read_only);
+  // The silent agent lost its stream meanwhile, as it should; it comes again.
+  Join(Connect());
+  EXPECT_TRUE(stream_->Got<StartGeneration>());
+}
+
+TEST_F(DriverTest, AStreamWithoutHelloIsClosed) {
+  auto mute = std::make_shared<FakeStream>(&journal_);
+  ASSERT_OK(driver_->Open(mute));
+  now_ += absl::Seconds(5);
+  driver_->Tick();
+  EXPECT_TRUE(mute->closed.ok());
+  now_ += absl::Milliseconds(1);
+  driver_->Tick();
+  EXPECT_THAT(mute->closed, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                     HasSubstr("Hello")));
+}
+
+TEST_F(DriverTest, ThreadsMeetSafely) {
+  driver_->Start();
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < 4; ++i) {
+    threads.emplace_back([this, i] {
+      for (uint64_t round = 0; round < 100; ++round) {
+        const auto stream = std::make_shared<FakeStream>(&journal_);
+        const StreamId id = *driver_->Open(stream);
+        driver_->OnMessage(id, protocol::AgentHello{absl::StrCat("agent-", i),
+                                                    {1, i + 1},
+                                                    "x",
+                                                    "127.0.0.1:9",
+                                                    "t",
+                                                    "",
+                                                    0});
+        driver_->OnMessage(id, protocol::Heartbeat{});
+        EXPECT_EQ(driver_->Snapshot().term, 1);
+        driver_->OnClosed(id, "bye");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  driver_->Stop();
+  for (const AgentSnapshot& agent : driver_->Snapshot().agents) {
+    EXPECT_FALSE(agent.connected) << agent.agent;
+  }
 }
 
 TEST_F(DriverTest, ATooChattyStreamIsClosed) {
