@@ -73,7 +73,7 @@ void AgentState::Impl::On(const PeerData& event, absl::Duration now) {
     return;
   }
   GroupState* group = FindGeneration(known->group, known->context.generation);
-  if (group == nullptr || group->ended()) return;
+  if (group == nullptr) return;
   const int member = group->MemberOf(event.agent);
   if (member < 0 || member == group->me()) return;
   group->OnFrame({member, known->context, event.header, event.payload}, now);

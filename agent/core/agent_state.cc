@@ -203,7 +203,7 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
       group.FillStatus(status);
       status.trainers = 0;
     }
-    ended_.push_back({std::move(it->second), now + options_.stall_timeout()});
+    ended_.push_back({std::move(it->second), now + options_.step_deadline});
     it = groups_.erase(it);
     changed = true;
   }

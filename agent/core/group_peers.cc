@@ -121,6 +121,19 @@ void GroupState::AnswerEnded(int member, const GroupControl& control) {
   }
 }
 
+// The sender has opened a step that this member will never take part in.
+void GroupState::AnswerFrame(const IncomingFrame& frame) {
+  Peer& peer = peers_[frame.member];
+  if (!own_abort_ || own_abort_->step != frame.header.step ||
+      own_abort_->attempt != frame.header.attempt || peer.answered_frame) {
+    return;
+  }
+  peer.answered_frame = true;  // Later ones come from the same attempt.
+  Abort answer = *own_abort_;
+  answer.answer = true;
+  Tell(frame.member, std::move(answer));
+}
+
 // Members are at most one attempt or one step apart: whoever goes further needs
 // this one's word.
 GroupState::When GroupState::Classify(uint64_t step, uint16_t attempt) const {
@@ -235,7 +248,7 @@ size_t GroupState::HoldLimit() const {
 }
 
 void GroupState::OnFrame(IncomingFrame frame, absl::Duration now) {
-  if (ended_) return;
+  if (ended_) return AnswerFrame(frame);
   const When when = Classify(frame.header.step, frame.header.attempt);
   if (when != When::kNow && when != When::kNext) return;
   if (when == When::kNow && EndForDetached(now)) return;

@@ -116,6 +116,7 @@ class GroupState {
     bool ready = false;  // Told so on this connection.
     bool ever_ready = false;
     absl::Duration down_since;
+    bool answered_frame = false;                // Since the generation ended.
     std::vector<protocol::GroupControl> early;  // About what comes next.
   };
   enum class When { kPast, kNow, kNext, kOther };
@@ -144,6 +145,7 @@ class GroupState {
                      absl::Duration now);
   void HoldControl(int member, const protocol::GroupControl& control);
   void AnswerEnded(int member, const protocol::GroupControl& control);
+  void AnswerFrame(const IncomingFrame& frame);
   void AnswerPast(int member, uint64_t step, uint16_t attempt);
   bool AllReady() const;
   size_t HoldLimit() const;

@@ -1,0 +1,412 @@
+// Two agents of one trainer each, wired together without a network. What
+// happens under faults is the simulator's (tests/sim).
+#include "agent/core/agent_state.h"
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/core/wire_convert.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::agent {
+namespace {
+
+using base::StatusIs;
+using protocol::Digest;
+using testing::HasSubstr;
+
+constexpr uint64_t kBytes = 4096;
+
+wire::Hello MakeHello(uint32_t rank, uint32_t world = 2) {
+  auto hello = MakeMessage<wire::Hello>(wire::Kind::kHello);
+  hello.version = wire::kVersion;
+  hello.rank = rank;
+  hello.world_size = world;
+  hello.attach_id = {rank + 1, 1};
+  hello.model_digest = {5, 5};
+  hello.elements = 100;
+  hello.slot_bytes = kBytes;
+  SetText("job", hello.job);
+  SetText("run-1", hello.launch);
+  return hello;
+}
+
+Options OptionsOf(const std::string& name, const std::string& site) {
+  Options options;
+  options.agent = name;
+  options.site = site;
+  options.incarnation = {7, 7};
+  return options;
+}
+
+// An agent with its one trainer, and what the trainer was told.
+struct Node {
+  Node(const std::string& name, const std::string& site)
+      : name(name), state(*AgentState::Create(OptionsOf(name, site))) {}
+
+  std::string name;
+  std::unique_ptr<AgentState> state;
+  alignas(64) uint8_t slot[kBytes] = {};
+  alignas(64) uint8_t result[kBytes] = {};
+  std::vector<decltype(SendTrainer::message)> told;
+  std::vector<protocol::AgentMessage> to_coordinator;
+  std::vector<std::string> closed_peers;
+  bool closed = false;
+
+  template <typename T>
+  const T* Last() const {
+    for (auto it = told.rbegin(); it != told.rend(); ++it) {
+      if (const T* message = std::get_if<T>(&*it)) return message;
+    }
+    return nullptr;
+  }
+};
+
+class Pair : public testing::Test {
+ protected:
+  Pair() {
+    generation_.group = {"job", 0};
+    generation_.number = 3;
+    generation_.world_size = 2;
+    generation_.base_step = 10;
+    generation_.launch = "run-1";
+    generation_.sites = {"a", "b"};
+    generation_.plan.swap = true;
+    generation_.decision.version = 1;
+    for (int i = 0; i < 2; ++i) {
+      Node& node = *nodes_[i];
+      protocol::Member member;
+      member.agent = node.name;
+      member.incarnation = {7, 7};
+      member.site = i == 0 ? "a" : "b";
+      member.data_address = "127.0.0.1:1";
+      member.ranks = {static_cast<uint32_t>(i)};
+      member.attach_ids = {{static_cast<uint64_t>(i) + 1, 1}};
+      generation_.members.push_back(member);
+    }
+  }
+
+  // Both trainers are attached and both agents connected.
+  void Begin() {
+    for (Node* node : nodes_) {
+      Give(*node, CoordinatorConnected{});
+      const uint32_t rank = node == nodes_[0] ? 0 : 1;
+      Give(*node, TrainerHello{1,
+                               MakeHello(rank),
+                               {absl::MakeConstSpan(node->slot, kBytes),
+                                absl::MakeSpan(node->result, kBytes)}});
+      Give(*node, protocol::CoordinatorMessage(
+                      protocol::StartGeneration{generation_}));
+    }
+    Give(*nodes_[0], PeerConnected{"y"});
+    Give(*nodes_[1], PeerConnected{"x"});
+    Deliver();
+  }
+
+  void Give(Node& node, const Event& event) {
+    Node& other = &node == nodes_[0] ? *nodes_[1] : *nodes_[0];
+    for (Effect& effect : node.state->Handle(event, now_)) {
+      if (auto* control = std::get_if<SendPeerControl>(&effect)) {
+        queue_.push_back({&other, PeerControl{node.name, control->control}});
+      } else if (auto* data = std::get_if<SendPeerData>(&effect)) {
+        queue_.push_back(
+            {&other, PeerData{node.name, data->header, data->payload}});
+      } else if (auto* send = std::get_if<SendTrainer>(&effect)) {
+        node.told.push_back(send->message);
+      } else if (auto* word = std::get_if<SendCoordinator>(&effect)) {
+        node.to_coordinator.push_back(word->message);
+      } else if (auto* peer = std::get_if<ClosePeer>(&effect)) {
+        node.closed_peers.push_back(peer->reason);
+      } else if (std::get_if<CloseTrainer>(&effect) != nullptr) {
+        node.closed = true;
+      }
+    }
+  }
+  void Deliver() {
+    while (!queue_.empty()) {
+      auto [node, event] = queue_.front();
+      queue_.pop_front();
+      Give(*node, event);
+    }
+  }
+  // Time passes in ticks; what is said meanwhile is delivered.
+  void Pass(absl::Duration time) {
+    const absl::Duration end = now_ + time;
+    while (now_ < end) {
+      now_ += absl::Milliseconds(100);
+      for (Node* node : nodes_) Give(*node, Tick{});
+      Deliver();
+    }
+  }
+
+  wire::Submit OneBucket(uint64_t step, uint64_t elements) {
+    auto submit = MakeMessage<wire::Submit>(wire::Kind::kSubmit);
+    submit.step = step;
+    submit.attempt = 1;
+    submit.elements = elements;
+    submit.bucket_layout = {elements, 1};
+    submit.decision_version = 1;
+    submit.mode = 1;
+    submit.op = 1;
+    submit.dtype = 1;
+    submit.last = 1;
+    return submit;
+  }
+  void Submit(int node, const wire::Submit& submit) {
+    for (uint64_t i = 0; i < submit.elements; ++i) {
+      const float value = static_cast<float>(i * (node + 1));
+      std::memcpy(nodes_[node]->slot + 4 * i, &value, 4);
+    }
+    Give(*nodes_[node], TrainerMessage{1, submit});
+  }
+
+  Node x_{"x", "a"};
+  Node y_{"y", "b"};
+  Node* nodes_[2] = {&x_, &y_};
+  protocol::Generation generation_;
+  absl::Duration now_ = absl::Seconds(100);
+  std::deque<std::pair<Node*, Event>> queue_;
+};
+
+TEST_F(Pair, AStepIsCommittedAtBoth) {
+  Begin();
+  ASSERT_NE(x_.Last<wire::Attached>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Attached>()->base_step, 10u);
+  Submit(0, OneBucket(10, 50));
+  Submit(1, OneBucket(10, 50));
+  Deliver();
+  for (Node* node : nodes_) {
+    ASSERT_NE(node->Last<wire::Committed>(), nullptr);
+    EXPECT_EQ(node->Last<wire::Committed>()->step, 10u);
+    float value;
+    std::memcpy(&value, node->result + 4 * 7, 4);
+    EXPECT_EQ(value, 21.0f);
+    // One sum of 50 elements in one frame, each way.
+    EXPECT_EQ(node->Last<wire::Committed>()->sent_bytes, 264u);
+    EXPECT_EQ(node->Last<wire::Committed>()->received_bytes, 264u);
+  }
+}
+
+TEST_F(Pair, AnotherLayoutIsRefusedNamingBothSides) {
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  Submit(1, OneBucket(10, 60));
+  Deliver();
+  for (Node* node : nodes_) {
+    const auto* failed = node->Last<wire::Failed>();
+    ASSERT_NE(failed, nullptr);
+    EXPECT_EQ(failed->code, wire::Code::kStepNotApplied);
+    EXPECT_EQ(failed->final, 0);
+    const std::string text = failed->text;
+    for (const char* part : {"agent x (site a)", "agent y (site b)",
+                             "50 elements", "60 elements"}) {
+      EXPECT_THAT(text, HasSubstr(part));
+    }
+  }
+  // The session lives.
+  Submit(0, OneBucket(11, 50));
+  Submit(1, OneBucket(11, 50));
+  Deliver();
+  ASSERT_NE(y_.Last<wire::Committed>(), nullptr);
+}
+
+TEST_F(Pair, AViolationMakesTheStepDense) {
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  wire::Submit bad = OneBucket(10, 50);
+  bad.violation = 1;
+  SetText("rank 1 has another mask set", bad.violation_text);
+  Submit(1, bad);
+  Deliver();
+  for (int i = 0; i < 2; ++i) {
+    const auto* resubmit = nodes_[i]->Last<wire::Resubmit>();
+    ASSERT_NE(resubmit, nullptr);
+    EXPECT_THAT(resubmit->text, HasSubstr("another mask set"));
+    wire::Submit dense = OneBucket(10, 50);
+    dense.attempt = resubmit->attempt;
+    dense.dense = 1;
+    Submit(i, dense);
+  }
+  Deliver();
+  ASSERT_NE(x_.Last<wire::Committed>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Committed>()->attempt, 2u);
+}
+
+TEST_F(Pair, ALostPeerBeforeTheVoteMeansNotApplied) {
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  Give(x_, PeerDisconnected{"y", false, "reset"});
+  queue_.clear();
+  now_ += absl::Seconds(6);
+  Give(x_, Tick{});
+  const auto* failed = x_.Last<wire::Failed>();
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->code, wire::Code::kStepNotApplied);
+  EXPECT_EQ(failed->final, 1);
+  EXPECT_TRUE(x_.closed);
+}
+
+TEST_F(Pair, ALostPeerAfterTheVoteMeansResync) {
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  Submit(1, OneBucket(10, 50));
+  // Agent x gets the data of y, so that it votes, but never y's vote.
+  while (!queue_.empty()) {
+    auto [node, event] = queue_.front();
+    queue_.pop_front();
+    const auto* control = std::get_if<PeerControl>(&event);
+    const bool vote =
+        control != nullptr &&
+        std::holds_alternative<protocol::CommitVote>(control->control.body);
+    if (node == &x_ && vote) continue;
+    Give(*node, event);
+  }
+  ASSERT_NE(y_.Last<wire::Committed>(), nullptr);
+  Give(x_, PeerDisconnected{"y", false, "reset"});
+  for (int tick = 0; tick < 120; ++tick) {
+    now_ += absl::Milliseconds(100);
+    Give(x_, Tick{});
+  }
+  ASSERT_NE(x_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Failed>()->code, wire::Code::kResyncRequired);
+}
+
+TEST_F(Pair, ARankThatNeverSubmitsIsNamedWithinTheDeadline) {
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  Pass(absl::Seconds(60));
+  const auto* failed = x_.Last<wire::Failed>();
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->final, 0);
+  EXPECT_THAT(failed->text, HasSubstr("rank 1 has not submitted bucket 0"));
+}
+
+TEST_F(Pair, UnequalParametersEndTheGeneration) {
+  Begin();
+  for (int i = 0; i < 2; ++i) {
+    wire::Submit submit = OneBucket(10, 50);
+    submit.parameters = {static_cast<uint64_t>(i + 1) << 40, 1};
+    Submit(i, submit);
+  }
+  Deliver();
+  for (Node* node : nodes_) {
+    ASSERT_NE(node->Last<wire::Failed>(), nullptr);
+    EXPECT_EQ(node->Last<wire::Failed>()->code, wire::Code::kResyncRequired);
+    EXPECT_THAT(node->Last<wire::Failed>()->text,
+                HasSubstr("parameters differ"));
+    EXPECT_EQ(node->Last<wire::Committed>(), nullptr);
+  }
+}
+
+TEST_F(Pair, AnUnknownContextClosesTheConnection) {
+  Begin();
+  protocol::FrameHeader header;
+  header.context = {1, 2};
+  Give(x_, PeerData{"y", header, {}});
+  ASSERT_EQ(x_.closed_peers.size(), 1u);
+  EXPECT_THAT(x_.closed_peers[0], HasSubstr("never told"));
+}
+
+TEST_F(Pair, AFloodOfEarlyFramesClosesTheConnection) {
+  Begin();
+  Submit(1, OneBucket(10, 50));
+  ASSERT_FALSE(queue_.empty());
+  std::vector<Event> events;
+  for (auto& [node, event] : queue_) events.push_back(event);
+  queue_.clear();
+  for (const Event& event : events) Give(x_, event);
+  PeerData frame = std::get<PeerData>(events.back());
+  for (int i = 0; i < 6000 && x_.closed_peers.empty(); ++i) Give(x_, frame);
+  ASSERT_FALSE(x_.closed_peers.empty());
+  EXPECT_THAT(x_.closed_peers[0], HasSubstr("ahead"));
+}
+
+TEST_F(Pair, ASubmitThatBreaksTheProtocolEndsOnlyItsGeneration) {
+  Begin();
+  wire::Submit bad = OneBucket(10, 50);
+  bad.offset = 3;
+  Submit(0, bad);
+  Deliver();
+  ASSERT_NE(x_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Failed>()->code, wire::Code::kInvalidArgument);
+  EXPECT_TRUE(x_.closed);
+  ASSERT_NE(y_.Last<wire::Failed>(), nullptr);
+  EXPECT_THAT(y_.Last<wire::Failed>()->text, HasSubstr("rank 0"));
+}
+
+TEST_F(Pair, ADetachBetweenStepsHurtsOnlyWhoGoesOn) {
+  Begin();
+  Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
+  Deliver();
+  EXPECT_TRUE(x_.closed);
+  EXPECT_EQ(y_.Last<wire::Failed>(), nullptr);
+  Submit(1, OneBucket(10, 50));
+  Deliver();
+  ASSERT_NE(y_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(y_.Last<wire::Failed>()->code, wire::Code::kStepNotApplied);
+  EXPECT_THAT(y_.Last<wire::Failed>()->text, HasSubstr("rank 0"));
+}
+
+TEST(Hello, EachRefusalHasItsCodeAndSaysWhy) {
+  Options options = OptionsOf("x", "a");
+  options.max_memory_bytes = 3 * kBytes;
+  auto state = *AgentState::Create(options);
+  wire::Hello hello = MakeHello(0);
+  ASSERT_OK_AND_ASSIGN(AgentState::HelloGrant grant, state->CheckHello(hello));
+  EXPECT_EQ(grant.bytes, kBytes);
+  Node node("n", "a");
+  state->Handle(TrainerHello{1,
+                             hello,
+                             {absl::MakeConstSpan(node.slot, kBytes),
+                              absl::MakeSpan(node.result, kBytes)}},
+                absl::ZeroDuration());
+
+  const auto check = [&](void (*spoil)(wire::Hello&)) {
+    wire::Hello other = MakeHello(1);
+    spoil(other);
+    return state->CheckHello(other).status();
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+  EXPECT_OK(check([](wire::Hello&) {}));
+  EXPECT_THAT(check([](wire::Hello& h) { h.version = 2; }),
+              StatusIs(kInvalid, HasSubstr("version")));
+  EXPECT_THAT(check([](wire::Hello& h) { h.rank = 2; }),
+              StatusIs(kInvalid, HasSubstr("rank")));
+  EXPECT_THAT(check([](wire::Hello& h) { h.slot_bytes = ~0ull; }),
+              StatusIs(kInvalid, HasSubstr("slot_bytes")));
+  EXPECT_THAT(check([](wire::Hello& h) { SetText("No Name", h.job); }),
+              StatusIs(kInvalid, HasSubstr("job")));
+  EXPECT_THAT(check([](wire::Hello& h) { h.attach_id = {}; }),
+              StatusIs(kInvalid, HasSubstr("attach_id")));
+  EXPECT_THAT(check([](wire::Hello& h) { SetText("b", h.site); }),
+              StatusIs(kPrecondition, HasSubstr("site b")));
+  EXPECT_THAT(check([](wire::Hello& h) { h.rank = 0; }),
+              StatusIs(kPrecondition, HasSubstr("rank 0")));
+  EXPECT_THAT(check([](wire::Hello& h) { h.world_size = 3; }),
+              StatusIs(kPrecondition, HasSubstr("world_size")));
+  EXPECT_THAT(check([](wire::Hello& h) {
+                h.model_digest = {6, 6};
+              }),
+              StatusIs(kPrecondition, HasSubstr("model")));
+  EXPECT_THAT(
+      check([](wire::Hello& h) { SetText("run-2", h.launch); }),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory")));
+}
+
+TEST(AgentOptions, OutOfRangeIsRefusedByName) {
+  Options options = OptionsOf("x", "a");
+  options.step_deadline = absl::Milliseconds(1);
+  EXPECT_THAT(
+      AgentState::Create(options),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("step_deadline")));
+  EXPECT_FALSE(AgentState::Create(OptionsOf("X!", "a")).ok());
+}
+
+}  // namespace
+}  // namespace pactrain::agent

@@ -1,0 +1,108 @@
+// What a member refuses; sums and orders are in tests/exchange.
+#include "agent/exchange/bucket_exchange.h"
+
+#include <memory>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::agent {
+namespace {
+
+using base::StatusIs;
+using protocol::FrameHeader;
+using protocol::Leg;
+
+// Two sites of one agent each; site a is the root. This is member 0.
+class BucketExchangeTest : public testing::Test {
+ protected:
+  BucketExchangeTest() {
+    protocol::Generation g;
+    g.sites = {"a", "b"};
+    g.members.resize(2);
+    g.members[0].site = "a";
+    g.members[1].site = "b";
+    g.plan.trees = {{{0, 0}}};
+    schedule_ = std::make_unique<Schedule>(g, 0);
+    BucketExchange::Options options;
+    options.schedule = schedule_.get();
+    options.context.bucket = 3;
+    options.context.elements = 5;
+    options.step = 9;
+    options.attempt = 2;
+    auto local = std::make_shared<float[]>(5);
+    for (int i = 0; i < 5; ++i) local[i] = static_cast<float>(i);
+    options.local = local;
+    options.result = absl::MakeSpan(result_);
+    exchange_ = std::make_unique<BucketExchange>(options);
+
+    header_.context = exchange_->digest();
+    header_.step = 9;
+    header_.attempt = 2;
+    header_.bucket = 3;
+    header_.leg = Leg::kUp;
+    header_.source = 1;
+    header_.bytes = 20;
+    header_.elements = 5;
+    auto values = std::make_shared<std::vector<float>>(5, 10.0f);
+    payload_.bytes = absl::MakeConstSpan(
+        reinterpret_cast<const uint8_t*>(values->data()), 20);
+    payload_.owner = values;
+  }
+
+  std::unique_ptr<Schedule> schedule_;
+  std::vector<float> result_ = std::vector<float>(5);
+  std::unique_ptr<BucketExchange> exchange_;
+  FrameHeader header_;
+  Payload payload_;
+  std::vector<OutgoingFrame> out_;
+};
+
+TEST_F(BucketExchangeTest, AFrameIsFoldedOnceAndPassedDownUnchanged) {
+  exchange_->Start(out_);
+  EXPECT_TRUE(out_.empty());
+  EXPECT_OK(exchange_->Receive(1, header_, payload_, out_));
+  EXPECT_OK(exchange_->Receive(1, header_, payload_, out_));
+  EXPECT_TRUE(exchange_->done());
+  EXPECT_EQ(result_, (std::vector<float>{10, 11, 12, 13, 14}));
+  ASSERT_EQ(out_.size(), 1u);
+  EXPECT_EQ(out_[0].header.leg, Leg::kDown);
+  EXPECT_EQ(out_[0].member, 1);
+}
+
+TEST_F(BucketExchangeTest, EveryFieldThatDoesNotFitIsRefused) {
+  using Spoil = void (*)(FrameHeader&);
+  const Spoil spoils[] = {
+      [](FrameHeader& h) { h.context.lo ^= 1; },
+      [](FrameHeader& h) { h.step = 8; },
+      [](FrameHeader& h) { h.attempt = 1; },
+      [](FrameHeader& h) { h.bucket = 4; },
+      [](FrameHeader& h) { h.chunk = 1; },
+      [](FrameHeader& h) { h.frame = 1; },
+      [](FrameHeader& h) { h.elements = 4; },
+      [](FrameHeader& h) { h.bytes = 16; },
+      [](FrameHeader& h) { h.codec = protocol::Codec::kBf16; },
+      [](FrameHeader& h) { h.source = 0; },
+      [](FrameHeader& h) { h.leg = Leg::kSiteSum; },  // Not of this site.
+      [](FrameHeader& h) { h.leg = Leg::kDown; },     // This is the root.
+      [](FrameHeader& h) { h.leg = Leg::kFanOut; },   // This is the owner.
+      [](FrameHeader& h) { h.leg = Leg::kSwap; },     // The plan has a tree.
+      [](FrameHeader& h) { h.leg = Leg::kControl; },
+  };
+  for (Spoil spoil : spoils) {
+    FrameHeader header = header_;
+    spoil(header);
+    EXPECT_THAT(exchange_->Receive(1, header, payload_, out_),
+                StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
+  }
+  EXPECT_FALSE(exchange_->Receive(0, header_, payload_, out_).ok());
+  EXPECT_FALSE(exchange_->done());
+  EXPECT_TRUE(out_.empty());
+  // None of them has spoiled what the right one finds.
+  EXPECT_OK(exchange_->Receive(1, header_, payload_, out_));
+  EXPECT_TRUE(exchange_->done());
+}
+
+}  // namespace
+}  // namespace pactrain::agent
