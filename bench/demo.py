@@ -128,7 +128,7 @@ def run_demo(steps: int, keep: bool, loopback: bool) -> int:
         demo = Demo(bed, folder, checkpoint, steps)
         try:
             compute = demo.run("compute", "compute only", min(COMPUTE_STEPS, steps))
-            demo_report.print_network(compute, steps)
+            demo_report.print_model(compute)
             ddp = demo.run("ddp", "plain DDP", steps)
             cluster = start_cluster(bed, daemons, folder, bed.hosts[1])
             ours = demo.run("pactrain", "PacTrain", steps, cluster)

@@ -19,6 +19,7 @@ class Outcome:
 
     seconds: float = 0.0
     steps: int = 0
+    name: str = ""
     parameters: int = 0
     kept: int = 0
     accuracy: float = 0.0  # At the end, over all test images.
@@ -29,7 +30,8 @@ class Outcome:
 
     def add(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
-        if kind == "network":
+        if kind == "model":
+            self.name = event["name"]
             self.parameters, self.kept = event["parameters"], event["kept"]
         elif kind == "mode":
             self.modes.append({k: event[k] for k in ("step", "mode", "codec", "reason")})
@@ -65,11 +67,13 @@ def data_in_use() -> tuple[str, str]:
     return "digits", "scikit-learn's digits: a smoke run (set PACTRAIN_DATA for CIFAR-10)"
 
 
-def print_network(compute: Outcome, steps: int) -> None:
+def print_model(compute: Outcome) -> None:
     print(
-        f"network: VGG-like, {compute.parameters:,} parameters, {compute.kept:,} kept after "
-        f"pruning ({1 - compute.kept / compute.parameters:.0%} pruned); computing alone takes "
-        f"{compute.seconds_per_step:.3f} s a step",
+        f"model: {compute.name}; {compute.parameters:,} parameters, {compute.kept:,} kept "
+        f"({1 - compute.kept / compute.parameters:.0%} pruned)\n"
+        f"computing alone takes {compute.seconds_per_step:.3f} s a step\n"
+        "both runs: the same weights, data order and rate; plain DDP's weights are masked after "
+        "each\noptimizer step as PacTrain's are, so that both train the same sparse network",
         flush=True,
     )
 

@@ -8,7 +8,8 @@ prune's registry and attach(), `compute` trains without any communication (how f
 could be at best). Pruned weights stay zero in all of them: `pactrain` does it itself, the
 others mask their weights after each optimizer step.
 
-Rank 0 prints one JSON object a line: start, step, accuracy, done. `seconds` counts
+Rank 0 prints one JSON object a line: model, start, mode, step,
+accuracy, done. `seconds` counts
 training only: not the set-up before `start` and not the evaluations.
 """
 
@@ -152,7 +153,8 @@ class Run:
 
     def train(self) -> None:
         if self.rank == 0:
-            emit("network", parameters=self.report.elements, kept=self.report.kept)
+            emit("model", name=model.NAME, parameters=self.report.elements,
+                 kept=self.report.kept)  # fmt: skip
         self.evaluate(0, CURVE_IMAGES)
         dist.barrier()
         if self.rank == 0:
