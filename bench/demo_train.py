@@ -8,9 +8,8 @@ prune's registry and attach(), `compute` trains without any communication (how f
 could be at best). Pruned weights stay zero in all of them: `pactrain` does it itself, the
 others mask their weights after each optimizer step.
 
-Rank 0 prints one JSON object a line: model, start, mode, step,
-accuracy, done. `seconds` counts
-training only: not the set-up before `start` and not the evaluations.
+Rank 0 prints one JSON object a line: model, start, mode, step, accuracy, done. `seconds`
+counts training only: not the set-up before `start` and not the evaluations.
 """
 
 from __future__ import annotations
