@@ -33,7 +33,7 @@ SITES = {"a": 1, "b": 1, "c": 1}
 LINKS = [Link("a", "b", RATE_MBPS), Link("b", "c", RATE_MBPS)]
 TRAINERS_PER_HOST = 2
 WORLD = len(SITES) * TRAINERS_PER_HOST
-STEPS = 120
+STEPS = 100
 COMPUTE_STEPS = 20
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
