@@ -1,4 +1,5 @@
-// Runs many seeds of the simulator: //tests/sim:sim --seeds=N [--first-seed=N].
+// Runs many seeds of the simulator: //tests/sim:sim --seeds=N [--first-seed=N];
+// --seed=N replays one and prints the hash of its trace.
 // Failing seeds go to stderr, a summary as one JSON object to stdout.
 #include <cstdint>
 #include <cstdio>
@@ -15,11 +16,14 @@ int main(int argc, char** argv) {
   int mutant = 0;
   CLI::App app("Whole-system simulator; every seed is one run.");
   app.add_option("--seeds", seeds, "How many");
-  app.add_option("--first-seed,--seed", first_seed, "The first of them");
+  app.add_option("--first-seed", first_seed, "The first of them");
+  CLI::Option* const replay =
+      app.add_option("--seed", first_seed, "Replay this one alone");
   app.add_flag("--verbose", verbose, "Tell what happens");
   app.add_option("--mutant", mutant, "Break a rule on purpose (mutant.h)")
       ->check(CLI::Range(0, 4));
   CLI11_PARSE(app, argc, argv);
+  if (*replay) seeds = 1;
 
   uint64_t failed = 0, steps = 0, commits = 0;
   std::map<std::string, uint64_t> faults;
@@ -32,7 +36,7 @@ int main(int argc, char** argv) {
     steps += result.steps;
     commits += result.commits;
     for (const auto& [kind, count] : result.faults) faults[kind] += count;
-    if (verbose) {
+    if (verbose || *replay) {
       std::fprintf(stderr, "seed %llu: trace %016llx\n",
                    static_cast<unsigned long long>(seed),
                    static_cast<unsigned long long>(result.trace));
@@ -40,7 +44,7 @@ int main(int argc, char** argv) {
     if (result.failure.empty()) continue;
     ++failed;
     std::fprintf(stderr,
-                 "seed %llu failed %s\n  replay: sim --seeds=1 --seed=%llu"
+                 "seed %llu failed %s\n  replay: sim --seed=%llu"
                  " --verbose\n",
                  static_cast<unsigned long long>(seed), result.failure.c_str(),
                  static_cast<unsigned long long>(seed));

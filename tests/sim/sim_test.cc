@@ -1,5 +1,5 @@
 // The system from seeds: right whatever breaks, alive once it stops breaking. A
-// failing seed is named; `sim --seeds=1 --seed=N --verbose` replays it.
+// failing seed is named; `sim --seed=N --verbose` replays it.
 #include "gtest/gtest.h"
 #include "tests/sim/simulator.h"
 
