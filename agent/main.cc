@@ -6,10 +6,11 @@
 
 #include "agent/driver.h"
 #include "agent/flags.h"
-#include "agent/metrics/metrics_server.h"
 #include "asio/io_context.hpp"
 #include "asio/signal_set.hpp"
 #include "base/log.h"
+#include "base/metrics/metrics_server.h"
+#include "base/net.h"
 
 namespace pactrain::agent {
 namespace {
@@ -28,8 +29,10 @@ int Run(const Flags& flags) {
   signals.async_wait([&](const asio::error_code& error, int) {
     if (!error) (*driver)->Stop();
   });
+  auto listen = base::ParseHostPort(flags.listen_metrics);
+  if (!listen.ok()) return Failed(listen.status());
   auto metrics =
-      MetricsServer::Start(flags.listen_metrics, (*driver)->metrics());
+      base::MetricsServer::Start(*std::move(listen), (*driver)->metrics());
   if (!metrics.ok()) return Failed(metrics.status());
 
   const Options& core = flags.driver.core;
@@ -38,7 +41,8 @@ int Run(const Flags& flags) {
            flags.driver.coordinator);
   std::printf("listening socket=%s data=%s metrics=%s\n",
               flags.driver.socket_path.c_str(),
-              (*driver)->data_address().c_str(), (*metrics)->address().c_str());
+              (*driver)->data_address().c_str(),
+              (*metrics)->address().ToString().c_str());
   std::fflush(stdout);
 
   io.run();

@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/metrics/metrics_server.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/flags.h"
 #include "coordinator/metrics/coordinator_metrics.h"
-#include "coordinator/metrics/metrics_server.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_journal.h"
 
@@ -26,7 +26,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   if (!journal.ok()) return Failed(journal.status());
   auto driver = Driver::Create(flags.core, journal->get());
   if (!driver.ok()) return Failed(driver.status());
-  auto metrics = MetricsServer::Start(
+  auto metrics = base::MetricsServer::Start(
       flags.listen_metrics, std::make_shared<CoordinatorMetrics>(
                                 [d = driver->get()] { return d->Snapshot(); }));
   if (!metrics.ok()) return Failed(metrics.status());

@@ -3,41 +3,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/metrics/metrics_page.h"
 #include "base/version.h"
 
 namespace pactrain::agent {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
-
-// Writes families out one after the other.
-class Page {
- public:
-  void Start(const char* name, MetricType type, const char* help) {
-    MetricFamily family;
-    family.name = absl::StrCat("pactrain_agent_", name);
-    family.help = help;
-    family.type = type;
-    families_.push_back(std::move(family));
-  }
-  void Add(Labels labels, double value) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    metric.gauge.value = value;
-    metric.counter.value = value;  // The family's type says which one counts.
-    families_.back().metric.push_back(std::move(metric));
-  }
-  void Add(Labels labels, uint64_t value) {
-    Add(std::move(labels), static_cast<double>(value));
-  }
-  std::vector<MetricFamily> Take() { return std::move(families_); }
-
- private:
-  std::vector<MetricFamily> families_;
-};
+using base::MetricFamily;
+using base::MetricType;
+using Labels = base::MetricLabels;
+using Page = base::MetricsPage;
 
 Labels GroupLabels(const GroupStatus& group, Labels more = {}) {
   Labels labels = {{"job", group.group.job},
@@ -160,7 +135,7 @@ std::vector<MetricFamily> AgentMetrics::Collect() const {
     base::MutexLock lock(&mutex_);
     now = snapshot_;
   }
-  Page page;
+  Page page("pactrain_agent_");
   AddProcess(*now, page);
   AddPeers(*now, page);
   AddGroups(*now, page);

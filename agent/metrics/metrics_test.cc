@@ -1,10 +1,10 @@
 #include "agent/metrics/agent_metrics.h"
-#include "agent/metrics/metrics_server.h"
 #include "asio/connect.hpp"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
 #include "asio/read.hpp"
 #include "asio/write.hpp"
+#include "base/metrics/metrics_server.h"
 #include "base/net.h"
 #include "base/status_matchers.h"
 
@@ -13,11 +13,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Get(const std::string& address) {
-  const auto parsed = base::ParseHostPort(address);
+std::string Get(const base::HostPort& address) {
   asio::io_context io;
   asio::ip::tcp::socket socket(io);
-  socket.connect({asio::ip::make_address(parsed->host), parsed->port});
+  socket.connect({asio::ip::make_address(address.host), address.port});
   asio::write(socket, asio::buffer(std::string(
                           "GET /metrics HTTP/1.0\r\nHost: agent\r\n\r\n")));
   std::string answer;
@@ -32,13 +31,13 @@ class MetricsTest : public ::testing::Test {
     snapshot_.agent = "node-1";
     snapshot_.site = "eu";
     metrics_ = std::make_shared<AgentMetrics>(snapshot_);
-    ASSERT_OK_AND_ASSIGN(server_,
-                         MetricsServer::Start("127.0.0.1:0", metrics_));
+    ASSERT_OK_AND_ASSIGN(
+        server_, base::MetricsServer::Start({"127.0.0.1", 0}, metrics_));
   }
 
   MetricsSnapshot snapshot_;
   std::shared_ptr<AgentMetrics> metrics_;
-  std::unique_ptr<MetricsServer> server_;
+  std::unique_ptr<base::MetricsServer> server_;
 };
 
 TEST_F(MetricsTest, ZerosAreThereFromTheStart) {
@@ -77,9 +76,9 @@ TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
 }
 
 TEST_F(MetricsTest, TakenAddressIsAnErrorThatNamesIt) {
-  EXPECT_THAT(MetricsServer::Start(server_->address(), metrics_),
+  EXPECT_THAT(base::MetricsServer::Start(server_->address(), metrics_),
               base::StatusIs(absl::StatusCode::kUnavailable,
-                             HasSubstr(server_->address())));
+                             HasSubstr(server_->address().ToString())));
 }
 
 }  // namespace

@@ -5,38 +5,16 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/metrics/metrics_page.h"
 #include "base/version.h"
 
 namespace pactrain::coordinator {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
-
-// Writes families one after the other.
-class Page {
- public:
-  void Start(const char* name, MetricType type, const char* help) {
-    MetricFamily family;
-    family.name = absl::StrCat("pactrain_coordinator_", name);
-    family.help = help;
-    family.type = type;
-    families_.push_back(std::move(family));
-  }
-  void Add(Labels labels, double value) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    metric.gauge.value = value;
-    metric.counter.value = value;  // The family's type says which one counts.
-    families_.back().metric.push_back(std::move(metric));
-  }
-  std::vector<MetricFamily> Take() { return std::move(families_); }
-
- private:
-  std::vector<MetricFamily> families_;
-};
+using base::MetricFamily;
+using base::MetricType;
+using Labels = base::MetricLabels;
+using Page = base::MetricsPage;
 
 Labels GroupLabels(const GroupSnapshot& group, Labels more = {}) {
   Labels labels = {{"job", group.group.job},
@@ -175,7 +153,7 @@ void AddLinks(const StateSnapshot& now, Page& page) {
 
 std::vector<MetricFamily> CoordinatorMetrics::Collect() const {
   const StateSnapshot now = snapshot_();
-  Page page;
+  Page page("pactrain_coordinator_");
   AddProcess(now, page);
   AddGroups(now, page);
   AddLinks(now, page);

@@ -3,8 +3,8 @@
 #include <regex>
 #include <sstream>
 
+#include "base/metrics/metrics_server.h"
 #include "base/status_matchers.h"
-#include "coordinator/metrics/metrics_server.h"
 #include "gtest/gtest.h"
 #include "prometheus/text_serializer.h"
 
@@ -103,9 +103,9 @@ TEST(CoordinatorMetrics, LinksOfAGroupAreBounded) {
 TEST(MetricsServer, ATakenPortIsAnError) {
   auto metrics = std::make_shared<CoordinatorMetrics>(Running);
   ASSERT_OK_AND_ASSIGN(auto server,
-                       MetricsServer::Start({"127.0.0.1", 0}, metrics));
+                       base::MetricsServer::Start({"127.0.0.1", 0}, metrics));
   EXPECT_GT(server->address().port, 0);
-  EXPECT_THAT(MetricsServer::Start(server->address(), metrics),
+  EXPECT_THAT(base::MetricsServer::Start(server->address(), metrics),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr(server->address().ToString())));
 }

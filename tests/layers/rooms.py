@@ -11,6 +11,8 @@ PROTO_CONVERT = "protocol/proto_convert"
 
 ALLOWED: dict[str, frozenset[str]] = {
     "base": frozenset(),
+    # Apart, since base links no Prometheus.
+    "base/metrics": frozenset({"base"}),
     "protocol": frozenset({"base"}),
     "proto": frozenset(),
     # The one place where wire data becomes plain structs.
@@ -26,10 +28,11 @@ ALLOWED: dict[str, frozenset[str]] = {
     "agent/exchange/tcp": frozenset({"base", "protocol", "agent/exchange"}),
     "agent/local": frozenset({"base", "protocol", "trainer/wire"}),
     "agent/rpc": frozenset({"base", "protocol", "proto", PROTO_CONVERT, "agent/core"}),
-    "agent/metrics": frozenset({"base", "protocol", "agent/core"}),
+    "agent/metrics": frozenset({"base", "base/metrics", "protocol", "agent/core"}),
     "agent": frozenset(
         {
             "base",
+            "base/metrics",
             "protocol",
             "proto",
             PROTO_CONVERT,
@@ -52,10 +55,11 @@ ALLOWED: dict[str, frozenset[str]] = {
     "coordinator/rpc": frozenset(
         {"base", "protocol", "proto", PROTO_CONVERT, "coordinator/core", "coordinator"}
     ),
-    "coordinator/metrics": frozenset({"base", "protocol", "coordinator/core"}),
+    "coordinator/metrics": frozenset({"base", "base/metrics", "protocol", "coordinator/core"}),
     "coordinator": frozenset(
         {
             "base",
+            "base/metrics",
             "protocol",
             "proto",
             PROTO_CONVERT,

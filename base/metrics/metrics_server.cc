@@ -1,14 +1,14 @@
-#include "coordinator/metrics/metrics_server.h"
+#include "base/metrics/metrics_server.h"
 
 #include <exception>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
-namespace pactrain::coordinator {
+namespace pactrain::base {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    base::HostPort listen, std::shared_ptr<prometheus::Collectable> metrics) {
+    HostPort listen, std::shared_ptr<prometheus::Collectable> metrics) {
   if (listen.host == "localhost") listen.host = "127.0.0.1";
   const std::string cannot =
       absl::StrCat("cannot listen on ", listen.ToString(), " for metrics");
@@ -26,4 +26,4 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
       std::move(listen), std::move(metrics), std::move(exposer)));
 }
 
-}  // namespace pactrain::coordinator
+}  // namespace pactrain::base
