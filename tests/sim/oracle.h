@@ -60,7 +60,6 @@ class Oracle {
   std::map<uint64_t, Step> steps_;  // By number: used in one generation only.
   std::map<uint64_t, uint64_t> base_steps_;  // By generation.
   uint64_t newest_generation_ = 0;
-  uint64_t newest_step_ = 0;  // The newest that any rank opened.
   uint64_t newest_committed_ = 0;
   uint64_t committed_ = 0;
   uint64_t deliveries_ = 0;
