@@ -1,6 +1,7 @@
 // pactrain-agent: one per node. Flags, wiring, signals.
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <optional>
 
@@ -46,8 +47,11 @@ int Run(const Flags& flags) {
   std::fflush(stdout);
 
   io.run();
-  driver->reset();  // Before the HTTP server, which takes its time to stop.
-  return 0;
+  driver->reset();
+  // gRPC's own threads may still be winding up the last call: global state must
+  // not be destroyed under them (seen: its reference counts abort the process).
+  std::fflush(nullptr);
+  std::_Exit(0);
 }
 
 }  // namespace
