@@ -5,6 +5,7 @@
 #include "kernels/bf16.h"
 #include "kernels/compact.h"
 #include "kernels/expand.h"
+#include "kernels/levels.h"
 #include "kernels/sum.h"
 #include "kernels/variants.h"
 
@@ -20,7 +21,9 @@ const Variant& ReferenceVariant() {
                                        reference::Divide,
                                        reference::Sum,
                                        reference::ToBf16,
-                                       reference::FromBf16};
+                                       reference::FromBf16,
+                                       reference::EncodeLevels,
+                                       reference::DecodeLevels};
   return kVariant;
 }
 
@@ -35,7 +38,9 @@ const Variant* Avx2Variant() {
                                        avx2::Divide,
                                        avx2::Sum,
                                        avx2::ToBf16,
-                                       avx2::FromBf16};
+                                       avx2::FromBf16,
+                                       avx2::EncodeLevels,
+                                       avx2::DecodeLevels};
   return __builtin_cpu_supports("avx2") ? &kVariant : nullptr;
 #else
   return nullptr;
@@ -86,6 +91,16 @@ void ToBf16(const float* in, size_t elements, uint16_t* out) {
 
 void FromBf16(const uint16_t* in, size_t elements, float* out) {
   BestVariant().from_bf16(in, elements, out);
+}
+
+LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
+                         const float* in, size_t elements, uint8_t* out) {
+  return BestVariant().encode_levels(levels, dither, in, elements, out);
+}
+
+bool DecodeLevels(Levels levels, const LevelsDither& dither, const uint8_t* in,
+                  size_t elements, float* out) {
+  return BestVariant().decode_levels(levels, dither, in, elements, out);
 }
 
 }  // namespace pactrain::kernels

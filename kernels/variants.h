@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/levels.h"
 #include "kernels/mask_plan.h"
 
 namespace pactrain::kernels {
@@ -24,6 +25,10 @@ struct Variant {
   void (*sum)(const float* const*, size_t, size_t, float*);
   void (*to_bf16)(const float*, size_t, uint16_t*);
   void (*from_bf16)(const uint16_t*, size_t, float*);
+  LevelsNoise (*encode_levels)(Levels, const LevelsDither&, const float*,
+                               size_t, uint8_t*);
+  bool (*decode_levels)(Levels, const LevelsDither&, const uint8_t*, size_t,
+                        float*);
 };
 
 const Variant& ReferenceVariant();
@@ -45,6 +50,10 @@ void Divide(const float* in, size_t elements, float divisor, float* out);
 void Sum(const float* const* in, size_t buffers, size_t elements, float* out);
 void ToBf16(const float* in, size_t elements, uint16_t* out);
 void FromBf16(const uint16_t* in, size_t elements, float* out);
+LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
+                         const float* in, size_t elements, uint8_t* out);
+bool DecodeLevels(Levels levels, const LevelsDither& dither, const uint8_t* in,
+                  size_t elements, float* out);
 }  // namespace reference
 
 #if defined(__x86_64__)
@@ -61,6 +70,10 @@ void Divide(const float* in, size_t elements, float divisor, float* out);
 void Sum(const float* const* in, size_t buffers, size_t elements, float* out);
 void ToBf16(const float* in, size_t elements, uint16_t* out);
 void FromBf16(const uint16_t* in, size_t elements, float* out);
+LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
+                         const float* in, size_t elements, uint8_t* out);
+bool DecodeLevels(Levels levels, const LevelsDither& dither, const uint8_t* in,
+                  size_t elements, float* out);
 }  // namespace avx2
 #endif
 
