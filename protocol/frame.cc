@@ -218,7 +218,7 @@ ContextNotice ReadNotice(Reader& r) {
   c.decision_version = r.Int<uint64_t>("decision_version");
   c.mode = r.Enum("mode", Mode::kFull, Mode::kTernary);
   c.dense = r.Bool("dense");
-  c.codec = r.Enum("codec", Codec::kFp32, Codec::kBf16);
+  c.codec = r.Enum("codec", Codec::kFp32, kLastCodec);
   c.mask_digest = r.ReadDigest("mask_digest");
   c.op = r.Enum("op", Op::kSum, Op::kXor);
   c.dtype = r.Text("dtype", kMaxNameLength);
@@ -354,7 +354,7 @@ absl::StatusOr<FrameHeader> DecodeHeader(const uint8_t in[kHeaderBytes]) {
         absl::StrFormat("frame: unknown leg %d", leg));
   }
   if (codec < static_cast<uint8_t>(Codec::kFp32) ||
-      codec > static_cast<uint8_t>(Codec::kBf16)) {
+      codec > static_cast<uint8_t>(kLastCodec)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("frame: unknown codec %d", codec));
   }

@@ -82,6 +82,15 @@ TEST(ProtoConvert, AGenerationSurvivesTheRoundTrip) {
   EXPECT_EQ(back, generation);
 }
 
+TEST(ProtoConvert, EveryCodecSurvives) {
+  for (int number = 1; number <= static_cast<int>(kLastCodec); ++number) {
+    Generation generation = MakeGeneration();
+    generation.decision.codec = static_cast<Codec>(number);
+    ASSERT_OK_AND_ASSIGN(Generation back, FromProto(ToProto(generation)));
+    EXPECT_EQ(back, generation);
+  }
+}
+
 TEST(ProtoConvert, ATrainersFieldsSurvive) {
   const auto message = std::get<TrainerJoined>(AgentMessages()[2]);
   ASSERT_OK_AND_ASSIGN(const AgentMessage back,
@@ -251,7 +260,7 @@ TEST(ProtoConvert, ABadFieldOfTheCoordinatorIsNamed) {
       {"decision.mode", 4,
        [](P& p) { kDecision(p)->set_mode(v1::MODE_TERNARY); }},
       {"decision.codec", 4,
-       [](P& p) { kDecision(p)->set_codec(static_cast<v1::Codec>(9)); }},
+       [](P& p) { kDecision(p)->set_codec(static_cast<v1::Codec>(8)); }},
       {"decision.mask_digest", 4,
        [](P& p) { kDecision(p)->clear_mask_digest(); }},
       {"decision.layout_digest", 4,

@@ -111,7 +111,7 @@ absl::StatusOr<Decision> FromProto(const v1::Decision& proto) {
                              v1::MODE_COMPACTED));
   RETURN_IF_ERROR(CheckRange("decision.codec",
                              static_cast<uint32_t>(proto.codec()),
-                             v1::CODEC_FP32, v1::CODEC_BF16));
+                             v1::CODEC_FP32, v1::CODEC_LEVELS31));
   RETURN_IF_ERROR(
       CheckLength("decision.reason", proto.reason(), kMaxReasonLength));
   const bool compacted = proto.mode() == v1::MODE_COMPACTED;

@@ -166,6 +166,31 @@ TEST(Header, RoundTrips) {
   EXPECT_EQ(back, DataHeader());
 }
 
+TEST(Codecs, EachHasANameAndTravelsInHeadersAndContexts) {
+  const char* const kNames[] = {"fp32",     "bf16",      "3 levels", "5 levels",
+                                "7 levels", "15 levels", "31 levels"};
+  for (int number = 1; number <= static_cast<int>(kLastCodec); ++number) {
+    const auto codec = static_cast<Codec>(number);
+    EXPECT_EQ(CodecName(codec), kNames[number - 1]);
+    FrameHeader header = DataHeader();
+    header.codec = codec;
+    uint8_t bytes[kHeaderBytes];
+    EncodeHeader(header, bytes);
+    ASSERT_OK_AND_ASSIGN(FrameHeader header_back, DecodeHeader(bytes));
+    EXPECT_EQ(header_back, header);
+    BucketContext context;
+    context.codec = codec;
+    const PeerControl notice =
+        GroupControl{{"job", 0}, ContextNotice{0, context}};
+    const std::string text = EncodeControl(notice);
+    ASSERT_OK_AND_ASSIGN(
+        PeerControl back,
+        DecodeControl(absl::MakeConstSpan(
+            reinterpret_cast<const uint8_t*>(text.data()), text.size())));
+    EXPECT_EQ(back, notice);
+  }
+}
+
 TEST(Header, EveryFlippedBitIsDataLoss) {
   uint8_t bytes[kHeaderBytes];
   EncodeHeader(DataHeader(), bytes);
@@ -186,7 +211,7 @@ TEST(Header, FieldsOutOfRangeAreRefused) {
     EXPECT_THAT(DecodeHeader(bytes), StatusIs(kInvalid, HasSubstr(text)));
   };
   refused([](FrameHeader& h) { h.leg = static_cast<Leg>(6); }, "leg");
-  refused([](FrameHeader& h) { h.codec = static_cast<Codec>(3); }, "codec");
+  refused([](FrameHeader& h) { h.codec = static_cast<Codec>(8); }, "codec");
   refused([](FrameHeader& h) { h.flags = 1; }, "flags");
   refused([](FrameHeader& h) { h.bytes = kMaxFramePayload + 1; }, "bytes");
   refused([](FrameHeader& h) { h.elements = kChunkElements + 1; }, "elements");

@@ -30,6 +30,16 @@ absl::string_view CodecName(Codec codec) {
       return "fp32";
     case Codec::kBf16:
       return "bf16";
+    case Codec::kLevels3:
+      return "3 levels";
+    case Codec::kLevels5:
+      return "5 levels";
+    case Codec::kLevels7:
+      return "7 levels";
+    case Codec::kLevels15:
+      return "15 levels";
+    case Codec::kLevels31:
+      return "31 levels";
   }
   return "unknown codec";
 }

@@ -21,14 +21,23 @@ using base::Digest;
 // What travels. DENSE is not a mode: it is said of one attempt that sends all
 // elements in fp32 although the decision in force says otherwise.
 enum class Mode : uint8_t { kFull = 1, kCompacted = 2, kTernary = 3 };
-enum class Codec : uint8_t { kFp32 = 1, kBf16 = 2 };
+enum class Codec : uint8_t {
+  kFp32 = 1,
+  kBf16 = 2,
+  kLevels3 = 3,  // n levels: kernels/levels.h.
+  kLevels5 = 4,
+  kLevels7 = 5,
+  kLevels15 = 6,
+  kLevels31 = 7,
+};
+inline constexpr Codec kLastCodec = Codec::kLevels31;
 // How contributions are combined: gradients are summed; a broadcast of bytes is
 // a bitwise XOR to which all ranks but one contribute zeros (exact for any
 // bits).
 enum class Op : uint8_t { kSum = 1, kXor = 2 };
 
 absl::string_view ModeName(Mode mode);     // "FULL", "COMPACTED", "TERNARY".
-absl::string_view CodecName(Codec codec);  // "fp32", "bf16".
+absl::string_view CodecName(Codec codec);  // "fp32", "bf16", "7 levels".
 
 // One attached model of a job. Each model of a job has generations, decisions
 // and steps of its own.
