@@ -8,12 +8,16 @@ namespace pactrain::agent {
 
 static_assert(std::endian::native == std::endian::little);
 
-void Bf16Codec::Encode(const float* in, size_t elements, uint8_t* out) const {
+EncodeNoise Bf16Codec::Encode(const float* in, size_t elements, const Dither&,
+                              uint8_t* out) const {
   kernels::ToBf16(in, elements, reinterpret_cast<uint16_t*>(out));
+  return {};
 }
 
-void Bf16Codec::Decode(const uint8_t* in, size_t elements, float* out) const {
+absl::Status Bf16Codec::Decode(const uint8_t* in, size_t elements,
+                               const Dither&, float* out) const {
   kernels::FromBf16(reinterpret_cast<const uint16_t*>(in), elements, out);
+  return absl::OkStatus();
 }
 
 }  // namespace pactrain::agent

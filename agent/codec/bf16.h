@@ -9,8 +9,10 @@ namespace pactrain::agent {
 class Bf16Codec : public Codec {
  public:
   size_t BytesFor(size_t elements) const override { return elements * 2; }
-  void Encode(const float* in, size_t elements, uint8_t* out) const override;
-  void Decode(const uint8_t* in, size_t elements, float* out) const override;
+  EncodeNoise Encode(const float* in, size_t elements, const Dither& dither,
+                     uint8_t* out) const override;
+  absl::Status Decode(const uint8_t* in, size_t elements, const Dither& dither,
+                      float* out) const override;
 };
 
 }  // namespace pactrain::agent

@@ -1,6 +1,6 @@
 // How float values are written on a link between sites.
 //
-// Rule: Encode is a function of its input alone, so that a repeated attempt
+// Rule: Encode is a function of its arguments alone, so that a repeated attempt
 // sends the same bytes; Decode(Encode(x)) is what every rank uses, the encoder
 // too.
 //
@@ -11,17 +11,49 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "protocol/types.h"
 
 namespace pactrain::agent {
 
+// Names the random numbers of a call; the decoder must be given the encoder's.
+// Codecs that round without dither (fp32, bf16) do not look at it.
+struct Dither {
+  uint64_t key = 0;  // DitherKey() in dither.h.
+  // Where in[0] or out[0] lies in its bucket; a multiple of 16.
+  uint32_t first_element = 0;
+};
+
+// What an encode did to its values, in squares summed up over all elements but
+// those of blocks with NaN or Inf. fp32 and bf16 report zeros: the one is
+// exact, the other's error (2^-18 of the input's square and less) never decides
+// anything.
+struct EncodeNoise {
+  double error_squared = 0;  // (decoded - in)^2
+  double input_squared = 0;  // in^2
+  double clip_squared = 0;   // (clipped in - in)^2, the part that is a bias.
+
+  EncodeNoise& operator+=(const EncodeNoise& other) {
+    error_squared += other.error_squared;
+    input_squared += other.input_squared;
+    clip_squared += other.clip_squared;
+    return *this;
+  }
+};
+
 class Codec {
  public:
   virtual ~Codec() = default;
+  // `elements` <= protocol::kChunkElements, here and below.
   virtual size_t BytesFor(size_t elements) const = 0;
-  // `out` holds BytesFor(elements) bytes. Both pointers are aligned to 4 bytes.
-  virtual void Encode(const float* in, size_t elements, uint8_t* out) const = 0;
-  virtual void Decode(const uint8_t* in, size_t elements, float* out) const = 0;
+  // `out` holds BytesFor(elements) bytes. Both pointers are aligned to 4 bytes,
+  // and so are Decode's.
+  virtual EncodeNoise Encode(const float* in, size_t elements,
+                             const Dither& dither, uint8_t* out) const = 0;
+  // InvalidArgument: no encoder writes these bytes; `out` is of no meaning.
+  // Never with fp32 and bf16, which take any bytes.
+  virtual absl::Status Decode(const uint8_t* in, size_t elements,
+                              const Dither& dither, float* out) const = 0;
 };
 
 // Lives for ever.

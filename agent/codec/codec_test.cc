@@ -15,9 +15,9 @@ std::vector<float> Through(protocol::Codec which,
                            const std::vector<float>& in) {
   const Codec& codec = CodecFor(which);
   std::vector<uint8_t> bytes(codec.BytesFor(in.size()));
-  codec.Encode(in.data(), in.size(), bytes.data());
+  codec.Encode(in.data(), in.size(), Dither{}, bytes.data());
   std::vector<float> out(in.size());
-  codec.Decode(bytes.data(), in.size(), out.data());
+  EXPECT_TRUE(codec.Decode(bytes.data(), in.size(), Dither{}, out.data()).ok());
   return out;
 }
 

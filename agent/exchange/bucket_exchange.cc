@@ -26,6 +26,12 @@ const float* Floats(const Payload& payload) {
   return reinterpret_cast<const float*>(payload.bytes.data());
 }
 
+// fp32 and bf16: no dither, and any bytes can be decoded.
+void Decode(const Codec& codec, const Payload& in, size_t elements,
+            float* out) {
+  PT_CHECK(codec.Decode(in.bytes.data(), elements, Dither{}, out).ok());
+}
+
 }  // namespace
 
 BucketExchange::BucketExchange(const Options& options)
@@ -212,7 +218,7 @@ std::shared_ptr<const float[]> BucketExchange::SumOf(const Piece& piece,
       continue;
     }
     values.resize(piece.elements);
-    codec_.Decode(in.bytes.data(), piece.elements, values.data());
+    Decode(codec_, in, piece.elements, values.data());
     terms.push_back(values.data());
   }
   auto total = std::make_shared_for_overwrite<float[]>(piece.elements);
@@ -228,7 +234,7 @@ Payload BucketExchange::Encode(std::shared_ptr<const float[]> owner,
   }
   const size_t bytes = codec_.BytesFor(elements);
   auto encoded = std::make_shared_for_overwrite<uint8_t[]>(bytes);
-  codec_.Encode(values, elements, encoded.get());
+  codec_.Encode(values, elements, Dither{}, encoded.get());
   const uint8_t* data = encoded.get();
   return {std::move(encoded), absl::MakeConstSpan(data, bytes)};
 }
@@ -260,7 +266,7 @@ void BucketExchange::Swap(const Piece& piece, std::vector<OutgoingFrame>& out) {
   const float* terms[2];
   for (int site = 0; site < 2; ++site) {
     decoded[site].resize(piece.elements);
-    codec_.Decode(in[site]->bytes.data(), piece.elements, decoded[site].data());
+    Decode(codec_, *in[site], piece.elements, decoded[site].data());
     terms[site] = decoded[site].data();
   }
   auto total = std::make_shared_for_overwrite<float[]>(piece.elements);
@@ -275,8 +281,8 @@ void BucketExchange::Publish(const Piece& piece, protocol::Codec codec,
                              const Payload& bytes,
                              std::vector<OutgoingFrame>& out) {
   Frame& frame = piece.chunk->frames[piece.frame];
-  CodecFor(codec).Decode(bytes.bytes.data(), piece.elements,
-                         options_.result.data() + piece.offset);
+  Decode(CodecFor(codec), bytes, piece.elements,
+         options_.result.data() + piece.offset);
   frame.done = true;
   --missing_frames_;
   if (!Owns(*piece.chunk)) return;

@@ -1,0 +1,158 @@
+#include "agent/codec/levels.h"
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/codec/dither.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "protocol/limits.h"
+
+namespace pactrain::agent {
+namespace {
+
+using protocol::Leg;
+using Floats = std::vector<float>;
+
+constexpr protocol::Codec kLevelCodecs[] = {
+    protocol::Codec::kLevels3, protocol::Codec::kLevels5,
+    protocol::Codec::kLevels7, protocol::Codec::kLevels15,
+    protocol::Codec::kLevels31};
+
+Floats Gaussian(size_t elements, int seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Floats out(elements);
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+// A bucket frame by frame, as the exchange sends it.
+Floats Through(protocol::Codec which, const Floats& in, uint64_t key,
+               EncodeNoise* noise) {
+  const Codec& codec = CodecFor(which);
+  Floats out(in.size());
+  constexpr size_t kFrame = 16384;
+  for (size_t i = 0; i < in.size(); i += kFrame) {
+    const size_t count = std::min(kFrame, in.size() - i);
+    const Dither dither = {key, static_cast<uint32_t>(i)};
+    std::vector<uint8_t> bytes(codec.BytesFor(count));
+    *noise += codec.Encode(in.data() + i, count, dither, bytes.data());
+    EXPECT_OK(codec.Decode(bytes.data(), count, dither, out.data() + i));
+  }
+  return out;
+}
+
+Floats Sum(const Floats& a, const Floats& b) {
+  Floats sum(a.size());
+  for (size_t i = 0; i < a.size(); ++i) sum[i] = a[i] + b[i];
+  return sum;
+}
+
+double SquaredDistance(const Floats& a, const Floats& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  }
+  return sum;
+}
+
+// Three sites in a chain, the middle one is the root: two encodes on the way
+// up, and one of the total, which all apply. `keys`: by site.
+double ChainNmse(protocol::Codec which, const uint64_t keys[3],
+                 EncodeNoise* noise) {
+  constexpr size_t kElements = 1 << 18;
+  const Floats left = Gaussian(kElements, 1);
+  const Floats root = Gaussian(kElements, 2);
+  const Floats right = Gaussian(kElements, 3);
+  const Floats total = Sum(Sum(root, Through(which, left, keys[0], noise)),
+                           Through(which, right, keys[2], noise));
+  const Floats result = Through(which, total, keys[1], noise);
+  const Floats exact = Sum(Sum(left, root), right);
+  return SquaredDistance(exact, result) /
+         SquaredDistance(exact, Floats(kElements));
+}
+
+TEST(LevelsExchange, NoiseOfAChainOfThreeSitesMeetsItsGoal) {
+  const uint64_t keys[3] = {DitherKey("job", 0, 5, 2, 0, Leg::kUp),
+                            DitherKey("job", 0, 5, 2, 1, Leg::kDown),
+                            DitherKey("job", 0, 5, 2, 2, Leg::kUp)};
+  EncodeNoise noise;
+  const double nmse = ChainNmse(protocol::Codec::kLevels7, keys, &noise);
+  EXPECT_LE(nmse, 0.15);
+  EXPECT_LE(ChainNmse(protocol::Codec::kLevels15, keys, &noise), 0.03);
+}
+
+TEST(LevelsExchange, TheEncodersReportsAddUpToTheNoiseOfTheExchange) {
+  const uint64_t keys[3] = {1, 2, 3};
+  for (protocol::Codec codec :
+       {protocol::Codec::kLevels7, protocol::Codec::kLevels15}) {
+    EncodeNoise noise;
+    const double nmse = ChainNmse(codec, keys, &noise);
+    // The exact total has three times the square of one site's sum.
+    const double reported = noise.error_squared / (3.0 * (1 << 18));
+    EXPECT_NEAR(reported / nmse, 1, 0.02);
+  }
+}
+
+TEST(LevelsCodec, ARepeatedAttemptSendsTheSameBytes) {
+  const Floats in = Gaussian(3000, 1);
+  for (protocol::Codec which : kLevelCodecs) {
+    const Codec& codec = CodecFor(which);
+    std::vector<uint8_t> a(codec.BytesFor(in.size())), b = a, c = a;
+    codec.Encode(in.data(), in.size(), {7, 2048}, a.data());
+    codec.Encode(in.data(), in.size(), {7, 2048}, b.data());
+    codec.Encode(in.data(), in.size(), {8, 2048}, c.data());
+    EXPECT_EQ(a, b);
+    EXPECT_NE(a, c);
+  }
+}
+
+TEST(LevelsCodec, BytesThatNoEncoderWritesAreRefusedInWords) {
+  for (protocol::Codec which : kLevelCodecs) {
+    const Codec& codec = CodecFor(which);
+    const std::vector<uint8_t> bytes(codec.BytesFor(2048), 0xff);
+    Floats out(2048);
+    const absl::Status status =
+        codec.Decode(bytes.data(), out.size(), Dither{}, out.data());
+    EXPECT_THAT(status,
+                base::StatusIs(absl::StatusCode::kInvalidArgument,
+                               testing::HasSubstr("no encoder writes")));
+  }
+}
+
+TEST(LevelsCodec, TakesAWholeChunkAndNothing) {
+  const Floats in = Gaussian(protocol::kChunkElements, 1);
+  for (protocol::Codec which : kLevelCodecs) {
+    EncodeNoise noise;
+    const Codec& codec = CodecFor(which);
+    std::vector<uint8_t> bytes(codec.BytesFor(in.size()));
+    Floats out(in.size());
+    noise = codec.Encode(in.data(), in.size(), Dither{}, bytes.data());
+    EXPECT_OK(codec.Decode(bytes.data(), in.size(), Dither{}, out.data()));
+    EXPECT_NEAR(SquaredDistance(in, out) / noise.error_squared, 1, 1e-6);
+    EXPECT_EQ(codec.BytesFor(0), 0u);
+    EXPECT_OK(codec.Decode(nullptr, 0, Dither{}, nullptr));
+  }
+}
+
+TEST(DitherKey, EveryFieldMatters) {
+  const std::set<uint64_t> keys = {DitherKey("job", 1, 2, 3, 4, Leg::kUp),
+                                   DitherKey("jo", 1, 2, 3, 4, Leg::kUp),
+                                   DitherKey("job", 2, 2, 3, 4, Leg::kUp),
+                                   DitherKey("job", 1, 3, 3, 4, Leg::kUp),
+                                   DitherKey("job", 1, 2, 4, 4, Leg::kUp),
+                                   DitherKey("job", 1, 2, 3, 5, Leg::kUp),
+                                   DitherKey("job", 1, 2, 3, 4, Leg::kDown)};
+  EXPECT_EQ(keys.size(), 7u);
+  EXPECT_EQ(DitherKey("job", 1, 2, 3, 4, Leg::kUp),
+            DitherKey("job", 1, 2, 3, 4, Leg::kUp));
+}
+
+}  // namespace
+}  // namespace pactrain::agent
