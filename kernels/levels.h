@@ -15,8 +15,8 @@
 //
 // u comes from a counter-based generator over (key, element number): no state,
 // so a repeated encode gives the same bytes, and the decoder makes its own.
-// Two encoders whose results are added MUST have different keys: equal ones add
-// their errors up instead of averaging them.
+// Two encoders whose results are added need different keys: with equal ones the
+// errors of like inputs are alike, and add up instead of averaging out.
 //
 // Special values: a block with NaN or Inf decodes to the NaN 0x7fc00000
 // everywhere; a block with S < 2^-104 (all zero, denormal, ...) decodes to +0;

@@ -219,17 +219,17 @@ TEST_P(LevelsTest, SumsOfEncodersAddTheirNoiseOnlyIfTheirKeysDiffer) {
   const Floats a = Through(levels(), in, {1, 0});
   const Floats b = Through(levels(), in, {2, 0});
   const double one = SquaredDistance(in, a);
-  const double sum_of_two = [&](const Floats& other) {
+  const auto sum_with = [&](const Floats& other) {
     double sum = 0;
     for (size_t i = 0; i < in.size(); ++i) {
       const double error = double{a[i]} + other[i] - 2.0 * in[i];
       sum += error * error;
     }
     return sum;
-  }(b);
+  };
   // What is clipped is clipped by both: a few per mille, but for 3 levels.
-  EXPECT_NEAR(sum_of_two / one, 2, 0.05);
-  EXPECT_EQ(Through(levels(), in, {1, 0}), a);
+  EXPECT_NEAR(sum_with(b) / one, 2, 0.05);
+  EXPECT_EQ(sum_with(a) / one, 4);
 }
 
 TEST_P(LevelsTest, FramesDoNotChangeWhatIsDecoded) {
