@@ -38,7 +38,15 @@ enum pt_code {
 };
 
 enum pt_mode { PT_FULL = 1, PT_COMPACTED = 2, PT_TERNARY = 3 };
-enum pt_codec { PT_CODEC_FP32 = 1, PT_CODEC_BF16 = 2 };
+enum pt_codec {
+  PT_CODEC_FP32 = 1,
+  PT_CODEC_BF16 = 2,
+  PT_CODEC_LEVELS3 = 3, /* n levels with a scale per 256 elements */
+  PT_CODEC_LEVELS5 = 4,
+  PT_CODEC_LEVELS7 = 5,
+  PT_CODEC_LEVELS15 = 6,
+  PT_CODEC_LEVELS31 = 7
+};
 enum pt_dtype { PT_FLOAT32 = 1, PT_BFLOAT16 = 2 };
 enum pt_op { PT_SUM = 1, PT_XOR = 2 };
 

@@ -13,11 +13,19 @@
 
 namespace pactrain::trainer {
 
-// Numbers of pt_op, pt_dtype and pt_mode in pactrain.h.
+// Numbers of pt_op, pt_dtype, pt_mode and pt_codec in pactrain.h.
 enum class Op : uint8_t { kSum = 1, kXor = 2 };
 enum class Dtype : uint8_t { kFloat32 = 1, kBfloat16 = 2 };
 enum class Mode : uint8_t { kFull = 1, kCompacted = 2 };
-enum class Codec : uint8_t { kFp32 = 1, kBf16 = 2 };
+enum class Codec : uint8_t {
+  kFp32 = 1,
+  kBf16 = 2,
+  kLevels3 = 3,
+  kLevels5 = 4,
+  kLevels7 = 5,
+  kLevels15 = 6,
+  kLevels31 = 7,
+};
 
 // A bucket as the training script hands it over; the data stays with the
 // caller.

@@ -19,9 +19,9 @@ std::string CheckDecision(const wire::Decision& decision) {
     return "decision.mode is " + std::to_string(decision.mode) +
            ", this library knows 1 (FULL) and 2 (COMPACTED)";
   }
-  if (decision.codec != 1 && decision.codec != 2) {
+  if (decision.codec < 1 || decision.codec > 7) {
     return "decision.codec is " + std::to_string(decision.codec) +
-           ", this library knows 1 (fp32) and 2 (bf16)";
+           ", this library knows 1 (fp32), 2 (bf16) and 3 to 7 (n levels)";
   }
   if (!HasNul(decision.reason)) return "decision.reason has no NUL";
   return "";

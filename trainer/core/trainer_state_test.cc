@@ -563,8 +563,12 @@ TEST_F(TrainerStateTest, DamagedPacketsBreakTheProtocol) {
   changed.decision.mode = 3;
   EXPECT_TRUE(refused(changed, sizeof(changed)));
   changed = attached;
-  changed.decision.codec = 0;
-  EXPECT_TRUE(refused(changed, sizeof(changed)));
+  for (uint8_t codec : {0, 8}) {
+    changed.decision.codec = codec;
+    EXPECT_TRUE(refused(changed, sizeof(changed)));
+  }
+  changed.decision.codec = 7;
+  EXPECT_FALSE(refused(changed, sizeof(changed)));
   changed = attached;
   changed.step_deadline_ms = 0;
   EXPECT_TRUE(refused(changed, sizeof(changed)));

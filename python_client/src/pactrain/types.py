@@ -22,8 +22,15 @@ class Mode(enum.IntEnum):
 
 
 class Codec(enum.IntEnum):
+    """How an element is written between sites; LEVELS7: in one of seven levels."""
+
     FP32 = 1
     BF16 = 2
+    LEVELS3 = 3
+    LEVELS5 = 4
+    LEVELS7 = 5
+    LEVELS15 = 6
+    LEVELS31 = 7
 
 
 class DType(enum.IntEnum):
