@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
@@ -20,6 +21,7 @@ struct Words {
   std::string listen_metrics = "127.0.0.1:7071";
   std::string links;
   std::string codec = "fp32";
+  std::string risk = "balanced";
   bool insecure_network = false;
 };
 
@@ -51,6 +53,16 @@ absl::Status Understand(const Words& words, Flags& flags) {
   } else if (words.codec != "fp32") {
     return absl::InvalidArgumentError(
         absl::StrCat("--codec '", words.codec, "' is not fp32 or bf16"));
+  }
+  if (words.risk == "safe") {
+    flags.core.risk_bound = 0.1;
+  } else if (words.risk == "fast") {
+    flags.core.risk_bound = 1;
+  } else if (words.risk != "balanced" &&
+             !absl::SimpleAtod(words.risk, &flags.core.risk_bound)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--risk '", words.risk,
+                     "' is not safe, balanced, fast or a number up to 1"));
   }
   for (absl::string_view text :
        absl::StrSplit(words.links, ',', absl::SkipEmpty())) {
@@ -88,6 +100,12 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
       "none: all sites hang on a common core");
   app.add_option("--codec", words.codec,
                  "Of values between sites: fp32 or bf16");
+  app.add_option("--risk", words.risk,
+                 "Share of the effective batch that TERNARY may cost: safe "
+                 "(0.1), balanced (0.3), fast (1) or a number");
+  app.add_option("--min-exchange-share", flags.core.min_exchange_share,
+                 "TERNARY is not chosen where trainers wait a smaller share of "
+                 "a step for the exchange");
   app.add_option("--epoch-steps", flags.core.epoch_steps,
                  "Steps of a decision interval");
   app.add_flag(

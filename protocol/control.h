@@ -85,7 +85,10 @@ struct StepReport {
   uint64_t committed_count = 0;   // Since the generation began.
   uint64_t decision_version = 0;  // In force for the next step.
   uint64_t failed_attempts = 0;
-  double step_seconds = 0;  // Mean since the last report; 0: none committed.
+  // Means since the last report; 0: none committed.
+  double step_seconds = 0;      // From the first submit to the commit.
+  double wait_seconds = 0;      // From the last local submit to the commit.
+  double interval_seconds = 0;  // From commit to commit.
   struct Link {
     std::string peer_site;
     uint64_t sent_bytes = 0;  // Since the agent started.
@@ -94,6 +97,20 @@ struct StepReport {
     double rtt_seconds = 0;               // 0: not measured yet.
   };
   std::vector<Link> links;
+  // This agent's part of the noise of one committed step, as sums of squares
+  // over the elements that were sent (ARCHITECTURE.md, "The decision"); not
+  // negative, finite.
+  struct Noise {
+    uint64_t step = 0;
+    uint64_t decision_version = 0;  // In force for it.
+    double local = 0;               // ||g_i||^2 of the local trainers.
+    double site = 0;     // ||s_j||^2 of its site's sum, over what it owns.
+    double encoded = 0;  // ||x||^2 of what it encodes (or would, if exact).
+    double error = 0;    // ||Q(x) - x||^2 of that.
+    double total = 0;    // ||T||^2 of the result, over what it forms.
+    bool operator==(const Noise&) const = default;
+  };
+  std::vector<Noise> noise;  // Of steps not reported yet.
 };
 
 using AgentMessage =

@@ -22,9 +22,13 @@ inline constexpr size_t kMaxControlMessage = 1 << 20;       // Bytes.
 inline constexpr size_t kMaxNameLength = 63;    // Job, site and agent names.
 inline constexpr size_t kMaxTextLength = 4096;  // Reasons and error texts.
 
+inline constexpr size_t kMaxNoiseSamples = 16;  // Of one report.
+
 inline constexpr uint32_t kChunkElements = 65536;  // One owner per chunk.
-inline constexpr uint32_t kFrameElements =
-    2048;  // Sent, checked and folded at once.
+// Sent, checked and folded at once: 8 KiB in fp32, and of the n-level codecs,
+// whose frames would be lost in their headers otherwise, 3 to 10 KiB.
+inline constexpr uint32_t kFrameElements = 2048;
+inline constexpr uint32_t kLevelsFrameElements = 16384;
 
 }  // namespace pactrain::protocol
 

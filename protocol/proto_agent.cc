@@ -74,6 +74,18 @@ struct Writer {
     p.set_decision_version(m.decision_version);
     p.set_failed_attempts(m.failed_attempts);
     p.set_step_seconds(m.step_seconds);
+    p.set_wait_seconds(m.wait_seconds);
+    p.set_interval_seconds(m.interval_seconds);
+    for (const StepReport::Noise& noise : m.noise) {
+      v1::StepReport::Noise& n = *p.add_noise();
+      n.set_step(noise.step);
+      n.set_decision_version(noise.decision_version);
+      n.set_local(noise.local);
+      n.set_site(noise.site);
+      n.set_encoded(noise.encoded);
+      n.set_error(noise.error);
+      n.set_total(noise.total);
+    }
     for (const StepReport::Link& link : m.links) {
       v1::StepReport::Link& l = *p.add_links();
       l.set_peer_site(link.peer_site);
@@ -197,10 +209,26 @@ absl::StatusOr<StepReport::Link> Read(const v1::StepReport::Link& p) {
                           p.goodput_bytes_per_second(), p.rtt_seconds()};
 }
 
+absl::StatusOr<StepReport::Noise> Read(const v1::StepReport::Noise& p) {
+  RETURN_IF_ERROR(CheckMeasure("step_report.noise.local", p.local()));
+  RETURN_IF_ERROR(CheckMeasure("step_report.noise.site", p.site()));
+  RETURN_IF_ERROR(CheckMeasure("step_report.noise.encoded", p.encoded()));
+  RETURN_IF_ERROR(CheckMeasure("step_report.noise.error", p.error()));
+  RETURN_IF_ERROR(CheckMeasure("step_report.noise.total", p.total()));
+  return StepReport::Noise{p.step(), p.decision_version(), p.local(),
+                           p.site(), p.encoded(),          p.error(),
+                           p.total()};
+}
+
 absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {
   StepReport m;
   ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
   RETURN_IF_ERROR(CheckMeasure("step_report.step_seconds", p.step_seconds()));
+  RETURN_IF_ERROR(CheckMeasure("step_report.wait_seconds", p.wait_seconds()));
+  RETURN_IF_ERROR(
+      CheckMeasure("step_report.interval_seconds", p.interval_seconds()));
+  RETURN_IF_ERROR(CheckRange("step_report.noise (their number)", p.noise_size(),
+                             0, kMaxNoiseSamples));
   RETURN_IF_ERROR(CheckRange("step_report.committed_step", p.committed_step(),
                              0, uint64_t{1} << 62));
   RETURN_IF_ERROR(CheckRange("step_report.links (their number)", p.links_size(),
@@ -211,6 +239,11 @@ absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {
   m.decision_version = p.decision_version();
   m.failed_attempts = p.failed_attempts();
   m.step_seconds = p.step_seconds();
+  m.wait_seconds = p.wait_seconds();
+  m.interval_seconds = p.interval_seconds();
+  for (const v1::StepReport::Noise& in : p.noise()) {
+    ASSIGN_OR_RETURN(m.noise.emplace_back(), Read(in));
+  }
   for (const v1::StepReport::Link& in : p.links()) {
     ASSIGN_OR_RETURN(StepReport::Link link, Read(in));
     m.links.push_back(std::move(link));

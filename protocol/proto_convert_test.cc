@@ -37,7 +37,17 @@ Generation MakeGeneration() {
 
 std::vector<AgentMessage> AgentMessages() {
   Trainer trainer{1, 4, {7, 8}, "run-1", {9, 9}, "2 parameters", 100, 12};
-  StepReport report{kGroup, 4, 80, 3, 5, 1, 0.5, {{"y", 10, 20, 1e6, 0.01}}};
+  StepReport report{kGroup,
+                    4,
+                    80,
+                    3,
+                    5,
+                    1,
+                    0.5,
+                    0.25,
+                    0.75,
+                    {{"y", 10, 20, 1e6, 0.01}},
+                    {{80, 5, 1.5, 2.5, 3.5, 0.5, 4.5}}};
   return {AgentHello{"a", {1, 2}, "x", "10.0.0.1:9", "0.1.0", kCluster, 7},
           Heartbeat{},
           TrainerJoined{kGroup, trainer, 4},
@@ -86,6 +96,8 @@ TEST(ProtoConvert, EveryCodecSurvives) {
   for (int number = 1; number <= static_cast<int>(kLastCodec); ++number) {
     Generation generation = MakeGeneration();
     generation.decision.codec = static_cast<Codec>(number);
+    generation.decision.mode =
+        IsLevels(generation.decision.codec) ? Mode::kTernary : Mode::kCompacted;
     ASSERT_OK_AND_ASSIGN(Generation back, FromProto(ToProto(generation)));
     EXPECT_EQ(back, generation);
   }

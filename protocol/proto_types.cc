@@ -105,30 +105,24 @@ absl::StatusOr<Decision> FromProto(const v1::Decision& proto) {
   Decision decision;
   RETURN_IF_ERROR(
       CheckRange("decision.version", proto.version(), 1, ~uint64_t{0}));
-  // TERNARY is reserved: nobody here can carry it out.
   RETURN_IF_ERROR(CheckRange("decision.mode",
                              static_cast<uint32_t>(proto.mode()), v1::MODE_FULL,
-                             v1::MODE_COMPACTED));
+                             v1::MODE_TERNARY));
   RETURN_IF_ERROR(CheckRange("decision.codec",
                              static_cast<uint32_t>(proto.codec()),
                              v1::CODEC_FP32, v1::CODEC_LEVELS31));
   RETURN_IF_ERROR(
       CheckLength("decision.reason", proto.reason(), kMaxReasonLength));
-  const bool compacted = proto.mode() == v1::MODE_COMPACTED;
   decision.version = proto.version();
   decision.mode = static_cast<Mode>(proto.mode());
   decision.codec = static_cast<Codec>(proto.codec());
-  ASSIGN_OR_RETURN(
-      decision.mask_digest,
-      ReadDigest("decision.mask_digest", proto.mask_digest(), compacted));
-  ASSIGN_OR_RETURN(
-      decision.layout_digest,
-      ReadDigest("decision.layout_digest", proto.layout_digest(), compacted));
-  if (!compacted &&
-      !(decision.mask_digest.empty() && decision.layout_digest.empty())) {
-    return absl::InvalidArgumentError(
-        "decision.mask_digest and layout_digest must be empty for FULL");
-  }
+  ASSIGN_OR_RETURN(decision.mask_digest,
+                   ReadDigest("decision.mask_digest", proto.mask_digest(),
+                              decision.mode == Mode::kCompacted));
+  ASSIGN_OR_RETURN(decision.layout_digest,
+                   ReadDigest("decision.layout_digest", proto.layout_digest(),
+                              !decision.mask_digest.empty()));
+  RETURN_IF_ERROR(CheckDecision(decision));
   decision.reason = proto.reason();
   return decision;
 }

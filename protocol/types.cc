@@ -257,6 +257,27 @@ absl::Status CheckName(absl::string_view what, absl::string_view name) {
       what, name.substr(0, kMaxNameLength + 1), kMaxNameLength));
 }
 
+absl::Status CheckDecision(const Decision& d) {
+  const auto refuse = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "decision: ", ModeName(d.mode), " ", CodecName(d.codec), " with ",
+        d.mask_digest.empty() ? "no" : "a", " mask set; ", what));
+  };
+  if (IsLevels(d.codec) != (d.mode == Mode::kTernary)) {
+    return refuse("codecs of n levels go with TERNARY, and it with them");
+  }
+  if (d.mode == Mode::kFull && !d.mask_digest.empty()) {
+    return refuse("FULL has none");
+  }
+  if (d.mode == Mode::kCompacted && d.mask_digest.empty()) {
+    return refuse("COMPACTED needs one");
+  }
+  if (d.mask_digest.empty() != d.layout_digest.empty()) {
+    return refuse("a layout goes with a mask set, and only with one");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckGeneration(const Generation& generation) {
   RETURN_IF_ERROR(CheckName("job", generation.group.job));
   if (generation.group.model >= kMaxModels) {

@@ -31,6 +31,7 @@ enum class Codec : uint8_t {
   kLevels31 = 7,
 };
 inline constexpr Codec kLastCodec = Codec::kLevels31;
+constexpr bool IsLevels(Codec codec) { return codec >= Codec::kLevels3; }
 // How contributions are combined: gradients are summed; a broadcast of bytes is
 // a bitwise XOR to which all ranks but one contribute zeros (exact for any
 // bits).
@@ -96,9 +97,11 @@ struct Decision {
   uint64_t version = 0;
   Mode mode = Mode::kFull;
   Codec codec = Codec::kFp32;
-  Digest mask_digest;    // Empty for FULL.
-  Digest layout_digest;  // COMPACTED holds for buckets of this layout only.
-  std::string reason;    // One sentence, the same in log, metric and API.
+  // Empty for FULL, and for TERNARY of all elements.
+  Digest mask_digest;
+  // The buckets for which the mask set holds; others are sent FULL.
+  Digest layout_digest;
+  std::string reason;  // One sentence, the same in log, metric and API.
   bool operator==(const Decision&) const = default;
 };
 
@@ -122,6 +125,9 @@ struct Generation {
   std::vector<int> MembersOfSite(int site) const;  // Ascending.
 };
 
+// InvalidArgument: FULL with a mask set, COMPACTED without one, TERNARY with a
+// codec that is not of n levels or another mode with one that is.
+absl::Status CheckDecision(const Decision& decision);
 // InvalidArgument: not [a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?; `what` names the
 // field.
 absl::Status CheckName(absl::string_view what, absl::string_view name);

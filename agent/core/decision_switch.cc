@@ -9,16 +9,11 @@ namespace pactrain::agent {
 namespace {
 
 using protocol::Decision;
-using protocol::Mode;
 
 // Why `decision` does not fit the local trainers; empty if it does.
 std::string Mismatch(const Decision& decision,
                      const std::vector<MaskState>& masks) {
-  if (decision.mode == Mode::kFull) return "";
-  if (decision.mode != Mode::kCompacted) {
-    return absl::StrFormat("mode %s is not implemented",
-                           protocol::ModeName(decision.mode));
-  }
+  if (decision.mask_digest.empty()) return "";
   for (const MaskState& mask : masks) {
     if (mask.mask_digest != decision.mask_digest) {
       return absl::StrFormat("rank %d has mask set %s, the decision %s",

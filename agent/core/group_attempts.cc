@@ -1,5 +1,6 @@
 // The life of an attempt: buckets, vote or abort, and what follows.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,7 @@ constexpr size_t kMaxRefused = 16;  // Steps whose reason is kept.
 
 void GroupState::BeginAttempt(absl::Duration now) {
   ballot_ = Ballot(names_);
-  exchange_ = StepExchange(&schedule_, &names_, step_, attempt_);
+  exchange_ = NewExchange();
   own_vote_.reset();
   own_abort_.reset();
   last_progress_ = now;
@@ -180,7 +181,35 @@ void GroupState::Resolve(absl::Duration now) {
   EndIfResolved(now);
 }
 
+bool GroupState::Measures() const {
+  return schedule_.sites() > 1 && Telemetry::Measures(step_);
+}
+
+StepExchange GroupState::NewExchange() const {
+  return StepExchange({&schedule_, &names_, &generation_.group.job, step_,
+                       attempt_, Measures() && !dense_ && !exact_});
+}
+
+// Of the committed step, with the decision that was in force for it.
+void GroupState::NoteNoise() {
+  if (!Measures() || dense_ || exact_) return;
+  for (const LocalStep::Bucket& bucket : local_.buckets()) {
+    if (bucket.context.op != protocol::Op::kSum) return;
+  }
+  const ExchangeNoise noise = exchange_.Noise();
+  // Gradients that are not finite are skipped by the optimizer, too.
+  if (!std::isfinite(local_.squares() + noise.site_squares +
+                     noise.encoded_squares + noise.error_squares +
+                     noise.total_squares)) {
+    return;
+  }
+  telemetry_.Add({step_, switch_.in_force().version, local_.squares(),
+                  noise.site_squares, noise.encoded_squares,
+                  noise.error_squares, noise.total_squares});
+}
+
 void GroupState::Commit(uint64_t candidate, absl::Duration now) {
+  NoteNoise();
   switch_.OnResolved(candidate);
   past_ = PastAttempt{step_, attempt_, std::nullopt, std::nullopt};
   past_->certificate =
@@ -195,16 +224,17 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   committed.next = ToWire(switch_.in_force());
   TellTrainers(committed);
   if (candidate != 0) {
-    outbox_->Log(absl::StrFormat("%s: decision %d holds from step %d: %s (%s)",
-                                 generation_.group.ToString(),
-                                 switch_.in_force().version, step_ + 1,
-                                 switch_.in_force().reason,
-                                 protocol::ModeName(switch_.in_force().mode)));
+    const protocol::Decision& now_holds = switch_.in_force();
+    outbox_->Log(absl::StrFormat(
+        "%s: decision %d (%s %s) holds from step %d: %s",
+        generation_.group.ToString(), now_holds.version,
+        protocol::ModeName(now_holds.mode),
+        protocol::CodecName(now_holds.codec), step_ + 1, now_holds.reason));
   }
   ++counters_.committed_count;
   if (dense_) ++counters_.dense_steps;
   committed_step_ = step_;
-  if (open_since_) step_seconds_sum_ += now - *open_since_;
+  if (open_since_) telemetry_.Commit(*open_since_, now);
   NextStep(now);
 }
 
@@ -233,7 +263,7 @@ void GroupState::FailAttempt(const Resolution& resolution, absl::Duration now) {
 void GroupState::MakeDense(const std::string& reason) {
   dense_ = true;
   dense_reason_ = reason;
-  local_.Reset(switch_.in_force(), attempt_, true);
+  local_.Reset(switch_.in_force(), attempt_, true, false);
   for (const LocalTrainer& trainer : trainers_) {
     if (!trainer.gone && trainer.opened_step == step_) TellDense(trainer);
   }
@@ -249,6 +279,7 @@ void GroupState::TellDense(const LocalTrainer& trainer) {
 
 void GroupState::RefuseStep(const Resolution& resolution, absl::Duration now) {
   past_ = PastAttempt{step_, attempt_, std::nullopt, own_abort_};
+  telemetry_.Drop();
   ++counters_.refused_steps;
   const bool layout = resolution.cause == Cause::kLayout;
   const std::string text = absl::StrFormat(
@@ -278,7 +309,7 @@ void GroupState::NextStep(absl::Duration now) {
   open_since_.reset();
   step_sent_bytes_ = 0;
   step_received_bytes_ = 0;
-  local_.Reset(switch_.in_force(), 1, false);
+  local_.Reset(switch_.in_force(), 1, false, Measures());
   BeginAttempt(now);
   if (ending_) AbortAttempt(ending_->cause, ending_->detail, now);
 }
@@ -341,7 +372,7 @@ void GroupState::End(bool outcome_known) {
       text);
   TellTrainers(failed);
   // Nothing of an ended generation is written or sent any more.
-  exchange_ = StepExchange(&schedule_, &names_, step_, attempt_);
+  exchange_ = NewExchange();
   early_frames_.clear();
 }
 

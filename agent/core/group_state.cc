@@ -46,14 +46,14 @@ GroupState::GroupState(const Options* options, protocol::Generation generation,
       switch_(generation_.decision),
       step_(generation_.base_step),
       local_(SlotsOf(trainers_), digest_, generation_.group.model),
-      exchange_(&schedule_, &names_, step_, attempt_),
+      exchange_(NewExchange()),
       ballot_(names_),
       last_progress_(now),
       last_repeat_(now),
       last_waiting_(now),
       last_report_(now) {
   for (Peer& peer : peers_) peer.down_since = now;
-  local_.Reset(switch_.in_force(), 1, false);
+  local_.Reset(switch_.in_force(), 1, false, Measures());
 }
 
 void GroupState::Start(absl::Duration now) {
@@ -163,6 +163,7 @@ absl::Status GroupState::OnSubmit(TrainerId trainer, const wire::Submit& submit,
   if (!problem.ok()) return problem.status();
   Touch(now);
   last_progress_ = now;
+  if (local_.complete()) telemetry_.Complete(now);
   if (*problem && (*problem)->cause == protocol::Cause::kParameters) {
     BeginEnd((*problem)->cause, (*problem)->detail, now);
   } else if (*problem) {

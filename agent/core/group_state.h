@@ -32,6 +32,7 @@
 #include "agent/core/outbox.h"
 #include "agent/core/status.h"
 #include "agent/core/step_exchange.h"
+#include "agent/core/telemetry.h"
 #include "agent/exchange/schedule.h"
 #include "protocol/control.h"
 
@@ -166,6 +167,9 @@ class GroupState {
   void MaybeVote(absl::Duration now);
   protocol::Digest ResultDigest() const;
   void Resolve(absl::Duration now);
+  bool Measures() const;  // The open step's noise.
+  StepExchange NewExchange() const;
+  void NoteNoise();
   void Commit(uint64_t candidate, absl::Duration now);
   void FailAttempt(const Resolution& resolution, absl::Duration now);
   void MakeDense(const std::string& reason);
@@ -220,14 +224,13 @@ class GroupState {
 
   // Telemetry.
   GroupStatus counters_;
+  Telemetry telemetry_;
   uint64_t step_sent_bytes_ = 0;  // Of the open step, to other sites.
   uint64_t step_received_bytes_ = 0;
   absl::Duration last_repeat_;
   absl::Duration last_waiting_;
   absl::Duration last_report_;
-  absl::Duration step_seconds_sum_;
   uint64_t committed_step_ = 0;
-  uint64_t reported_count_ = 0;
   uint64_t failed_attempts_ = 0;
 };
 

@@ -108,12 +108,7 @@ void GroupState::ReportIfDue(absl::Duration now) {
 void GroupState::Report() {
   if (ended_) return;
   protocol::StepReport report = MakeReport();
-  const uint64_t count = counters_.committed_count - reported_count_;
-  if (count > 0) {
-    report.step_seconds = absl::ToDoubleSeconds(step_seconds_sum_) / count;
-  }
-  reported_count_ = counters_.committed_count;
-  step_seconds_sum_ = absl::ZeroDuration();
+  telemetry_.Fill(report);
   outbox_->ToCoordinator(std::move(report));
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "agent/core/wire_convert.h"
 #include "agent/exchange/combine.h"
+#include "agent/exchange/noise.h"
 #include "base/status_macros.h"
 #include "protocol/limits.h"
 
@@ -46,8 +47,10 @@ LocalStep::LocalStep(std::vector<Member> members,
     : members_(std::move(members)), generation_(generation), model_(model) {}
 
 void LocalStep::Reset(const protocol::Decision& decision, uint16_t attempt,
-                      bool dense) {
+                      bool dense, bool measure) {
   decision_ = decision;
+  measure_ = measure;
+  squares_ = 0;
   attempt_ = attempt;
   dense_ = dense;
   buckets_.clear();
@@ -97,10 +100,6 @@ absl::Status LocalStep::Check(int index, const wire::Submit& s) const {
   }
   if (s.op < 1 || s.op > 2) return refuse("op", s.op, "1 or 2");
   if (s.dtype < 1 || s.dtype > 2) return refuse("dtype", s.dtype, "1 or 2");
-  const bool compacted = s.mode == static_cast<uint8_t>(Mode::kCompacted);
-  if (!compacted && s.mode != static_cast<uint8_t>(Mode::kFull)) {
-    return refuse("mode", s.mode, "1 or 2");
-  }
   if (s.decision_version != decision_.version) {
     return refuse("decision_version", s.decision_version,
                   absl::StrCat(decision_.version));
@@ -108,9 +107,11 @@ absl::Status LocalStep::Check(int index, const wire::Submit& s) const {
   if ((s.dense != 0) != dense_) {
     return refuse("dense", s.dense, dense_ ? "1" : "0");
   }
-  if (compacted && (dense_ || decision_.mode != Mode::kCompacted ||
-                    FromWire(s.mask_digest) != decision_.mask_digest)) {
-    return refuse("mode", s.mode, "1, or the mask set of the decision");
+  const bool full = s.mode == static_cast<uint8_t>(Mode::kFull);
+  if (!full && (dense_ || s.mode != static_cast<uint8_t>(decision_.mode) ||
+                FromWire(s.mask_digest) != decision_.mask_digest)) {
+    return refuse("mode", s.mode,
+                  "1, or mode and mask set of the decision in force");
   }
   return absl::OkStatus();
 }
@@ -126,8 +127,12 @@ BucketContext LocalStep::ContextOf(const wire::Submit& s) const {
   c.mode = static_cast<Mode>(s.mode);
   c.dense = dense_;
   c.op = static_cast<Op>(s.op);
-  c.codec = dense_ || c.op == Op::kXor ? Codec::kFp32 : decision_.codec;
-  if (c.mode == Mode::kCompacted) c.mask_digest = FromWire(s.mask_digest);
+  // A bucket that TERNARY does not hold for is sent exactly.
+  const bool exact =
+      dense_ || c.op == Op::kXor ||
+      (c.mode == Mode::kFull && decision_.mode == Mode::kTernary);
+  c.codec = exact ? Codec::kFp32 : decision_.codec;
+  if (c.mode != Mode::kFull) c.mask_digest = FromWire(s.mask_digest);
   c.dtype = s.dtype == 1 ? "float32" : "bfloat16";
   return c;
 }
@@ -201,7 +206,7 @@ absl::StatusOr<std::optional<Problem>> LocalStep::Add(
   return problem;
 }
 
-void LocalStep::Sum(Bucket& bucket) const {
+void LocalStep::Sum(Bucket& bucket) {
   std::vector<const float*> terms;
   for (const Member& member : members_) {
     terms.push_back(
@@ -211,6 +216,8 @@ void LocalStep::Sum(Bucket& bucket) const {
   auto sum = std::make_shared_for_overwrite<float[]>(elements);
   Combine(bucket.context.op, terms, elements, sum.get());
   bucket.sum = std::move(sum);
+  if (!measure_ || bucket.context.op != Op::kSum) return;
+  for (const float* term : terms) squares_ += SumOfSquares(term, elements);
 }
 
 }  // namespace pactrain::agent

@@ -43,8 +43,9 @@ class LocalStep {
             uint16_t model);
 
   // Forgets all buckets. The trainers name `attempt` from now on; `dense`: all
-  // elements in fp32 whatever `decision` says.
-  void Reset(const protocol::Decision& decision, uint16_t attempt, bool dense);
+  // elements in fp32 whatever `decision` says. `measure`: squares() is wanted.
+  void Reset(const protocol::Decision& decision, uint16_t attempt, bool dense,
+             bool measure);
 
   struct Bucket {
     protocol::BucketContext context;
@@ -69,6 +70,8 @@ class LocalStep {
   // Bucket `index` is there or can still come.
   bool Expects(uint32_t index) const;
   const protocol::Digest& parameters() const { return parameters_; }
+  // ||g_i||^2 of all local trainers over the summed buckets, if measured.
+  double squares() const { return squares_; }
   // "rank 3 has not submitted bucket 2"; empty if complete.
   std::string MissingText() const;
 
@@ -79,7 +82,7 @@ class LocalStep {
                                  const wire::Submit& submit) const;
   std::optional<Problem> AddParameters(uint32_t rank,
                                        const protocol::Digest& digest);
-  void Sum(Bucket& bucket) const;
+  void Sum(Bucket& bucket);
 
   const std::vector<Member> members_;
   const protocol::Digest generation_;
@@ -87,6 +90,8 @@ class LocalStep {
   protocol::Decision decision_;
   uint16_t attempt_ = 1;
   bool dense_ = false;
+  bool measure_ = false;
+  double squares_ = 0;
   std::vector<Bucket> buckets_;
   std::vector<uint32_t> next_bucket_;  // By trainer.
   std::vector<bool> finished_;         // By trainer: the last bucket is in.

@@ -9,14 +9,15 @@ namespace pactrain::agent {
 using protocol::BucketContext;
 using protocol::Cause;
 
-StepExchange::StepExchange(const Schedule* schedule,
-                           const std::vector<std::string>* names, uint64_t step,
-                           uint16_t attempt)
-    : schedule_(schedule), names_(names), step_(step), attempt_(attempt) {}
-
 const BucketContext* StepExchange::ContextOf(uint32_t bucket) const {
   auto it = exchanges_.find(bucket);
   return it == exchanges_.end() ? nullptr : &it->second.context();
+}
+
+ExchangeNoise StepExchange::Noise() const {
+  ExchangeNoise noise;
+  for (const auto& [bucket, exchange] : exchanges_) noise += exchange.noise();
+  return noise;
 }
 
 int StepExchange::HeldBeyond(uint32_t buckets) const {
@@ -29,10 +30,12 @@ std::optional<Problem> StepExchange::Open(const BucketContext& context,
                                           absl::Span<float> result,
                                           std::vector<OutgoingFrame>& out) {
   BucketExchange::Options options;
-  options.schedule = schedule_;
+  options.schedule = options_.schedule;
+  options.job = *options_.job;
   options.context = context;
-  options.step = step_;
-  options.attempt = attempt_;
+  options.step = options_.step;
+  options.attempt = options_.attempt;
+  options.measure = options_.measure && context.op == protocol::Op::kSum;
   options.local = std::move(local);
   options.result = result;
   BucketExchange& exchange =
@@ -66,8 +69,9 @@ std::optional<Problem> StepExchange::Deliver(BucketExchange& exchange,
     return Problem{
         Difference(ours, frame.context),
         absl::StrFormat("bucket %d: %s has %s, %s has %s", ours.bucket,
-                        (*names_)[schedule_->me()], Describe(ours),
-                        (*names_)[frame.member], Describe(frame.context))};
+                        (*options_.names)[options_.schedule->me()],
+                        Describe(ours), (*options_.names)[frame.member],
+                        Describe(frame.context))};
   }
   const bool was_done = exchange.done();
   const absl::Status status =

@@ -34,9 +34,16 @@ struct IncomingFrame {
 
 class StepExchange {
  public:
-  // `names`: of the members, for texts. Both outlive the exchange.
-  StepExchange(const Schedule* schedule, const std::vector<std::string>* names,
-               uint64_t step, uint16_t attempt);
+  struct Options {
+    const Schedule* schedule = nullptr;
+    const std::vector<std::string>* names = nullptr;  // Of the members.
+    const std::string* job = nullptr;
+    uint64_t step = 0;
+    uint16_t attempt = 1;
+    bool measure = false;  // The noise of buckets of gradients.
+  };
+  // What the pointers name outlives the exchange.
+  explicit StepExchange(const Options& options) : options_(options) {}
 
   bool opened(uint32_t bucket) const { return exchanges_.count(bucket) > 0; }
   bool any_opened() const { return !exchanges_.empty(); }
@@ -56,16 +63,15 @@ class StepExchange {
   // none.
   int HeldBeyond(uint32_t buckets) const;
   size_t held_bytes() const { return held_bytes_; }
+  // Of all buckets, once they are done.
+  ExchangeNoise Noise() const;
 
  private:
   std::optional<Problem> Deliver(BucketExchange& exchange,
                                  const IncomingFrame& frame,
                                  std::vector<OutgoingFrame>& out);
 
-  const Schedule* schedule_;
-  const std::vector<std::string>* names_;
-  uint64_t step_;
-  uint16_t attempt_;
+  Options options_;
   std::map<uint32_t, BucketExchange> exchanges_;
   std::map<uint32_t, std::vector<IncomingFrame>> held_;  // By bucket.
   size_t held_bytes_ = 0;

@@ -5,14 +5,15 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "agent/codec/dither.h"
 #include "agent/exchange/combine.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace pactrain::agent {
 namespace {
 
 using protocol::FrameHeader;
-using protocol::kFrameElements;
 
 // Values that start in the middle of memory that somebody keeps alive.
 Payload BytesOf(std::shared_ptr<const void> owner, const float* values,
@@ -26,18 +27,15 @@ const float* Floats(const Payload& payload) {
   return reinterpret_cast<const float*>(payload.bytes.data());
 }
 
-// fp32 and bf16: no dither, and any bytes can be decoded.
-void Decode(const Codec& codec, const Payload& in, size_t elements,
-            float* out) {
-  PT_CHECK(codec.Decode(in.bytes.data(), elements, Dither{}, out).ok());
-}
-
 }  // namespace
 
 BucketExchange::BucketExchange(const Options& options)
     : options_(options),
       digest_(options.context.ComputeDigest()),
-      codec_(CodecFor(options.context.codec)) {
+      border_(options.schedule->sites() > 1 ? options.context.codec
+                                            : protocol::Codec::kFp32),
+      codec_(CodecFor(border_)),
+      frames_(border_) {
   const uint64_t elements = options_.context.elements;
   PT_CHECK(options_.result.size() == elements);
   const uint32_t chunks = ChunkCount(elements);
@@ -58,7 +56,7 @@ BucketExchange::Chunk BucketExchange::MakeChunk(uint32_t number) const {
   chunk.number = number;
   chunk.elements = ChunkElements(elements, number);
   chunk.route = options_.schedule->RouteOf(number, ChunkCount(elements));
-  chunk.frames.resize(FrameCount(chunk.elements));
+  chunk.frames.resize(frames_.CountOf(chunk.elements));
   if (!Owns(chunk)) return chunk;
   for (int member : options_.schedule->site_members()) {
     if (member != options_.schedule->me()) chunk.sources.push_back(member);
@@ -76,8 +74,8 @@ BucketExchange::Piece BucketExchange::PieceAt(Chunk& chunk,
                                               uint32_t frame) const {
   return {&chunk, frame,
           uint64_t{chunk.number} * protocol::kChunkElements +
-              uint64_t{frame} * kFrameElements,
-          FrameElements(chunk.elements, frame)};
+              uint64_t{frame} * frames_.size(),
+          frames_.ElementsOf(chunk.elements, frame)};
 }
 
 void BucketExchange::Start(std::vector<OutgoingFrame>& out) {
@@ -90,7 +88,8 @@ void BucketExchange::Start(std::vector<OutgoingFrame>& out) {
                      piece.elements),
              out);
       } else if (chunk.frames[f].missing == 0) {
-        Fold(piece, out);
+        // Nothing is decoded that others have sent.
+        PT_CHECK(Fold(piece, out).ok());
       }
     }
   }
@@ -99,7 +98,7 @@ void BucketExchange::Start(std::vector<OutgoingFrame>& out) {
 protocol::Codec BucketExchange::CodecOf(Leg leg) const {
   const bool exact = leg == Leg::kSiteSum ||
                      (leg == Leg::kFanOut && options_.schedule->swap());
-  return exact ? protocol::Codec::kFp32 : options_.context.codec;
+  return exact ? protocol::Codec::kFp32 : border_;
 }
 
 int BucketExchange::SourceIndex(const Chunk& chunk, int member, Leg leg) const {
@@ -138,7 +137,7 @@ absl::Status BucketExchange::Check(int member, const FrameHeader& header,
   if (header.frame >= chunk.frames.size()) {
     return refuse("frame", header.frame, chunk.frames.size());
   }
-  const uint32_t elements = FrameElements(chunk.elements, header.frame);
+  const uint32_t elements = frames_.ElementsOf(chunk.elements, header.frame);
   if (header.elements != elements)
     return refuse("elements", header.elements, elements);
   const protocol::Codec codec = CodecOf(header.leg);
@@ -176,88 +175,121 @@ absl::Status BucketExchange::Receive(int member, const FrameHeader& header,
   switch (header.leg) {
     case Leg::kFanOut:
     case Leg::kDown:
-      if (!frame.done) Publish(piece, header.codec, payload, out);
+      if (!frame.done) return Publish(piece, payload, out);
       break;
     case Leg::kSwap:
       if (frame.other.bytes.empty()) {
         frame.other = payload;
-        if (!frame.own.bytes.empty()) Swap(piece, out);
+        if (!frame.own.bytes.empty()) return Swap(piece, out);
       }
       break;
     default: {
       Payload& in = frame.in[SourceIndex(chunk, member, header.leg)];
       if (frame.missing == 0 || !in.bytes.empty()) break;
       in = payload;
-      if (--frame.missing == 0) Fold(piece, out);
+      if (--frame.missing == 0) return Fold(piece, out);
     }
   }
   return absl::OkStatus();
 }
 
-// Returns the owner of the memory that *sum points into.
-std::shared_ptr<const float[]> BucketExchange::SumOf(const Piece& piece,
-                                                     const float** sum) const {
+Dither BucketExchange::DitherOf(const Piece& piece, int site, Leg leg) const {
+  if (!protocol::IsLevels(border_)) return {};
+  return {DitherKey(options_.job, options_.context.model, options_.step,
+                    options_.context.bucket, static_cast<uint16_t>(site), leg),
+          static_cast<uint32_t>(piece.offset)};
+}
+
+absl::StatusOr<std::shared_ptr<const float[]>> BucketExchange::SumOf(
+    const Piece& piece, const float** sum) {
   const Frame& frame = piece.chunk->frames[piece.frame];
-  const float* own = options_.local.get() + piece.offset;
-  if (frame.in.empty()) {  // This node alone: its local sum is the total.
-    *sum = own;
-    return options_.local;
-  }
   const auto& members = options_.schedule->site_members();
+  const std::vector<int>& children = piece.chunk->route.children;
+  const float* own = options_.local.get() + piece.offset;
   std::vector<const float*> terms;
-  std::vector<std::vector<float>> decoded(piece.chunk->route.children.size());
   size_t next = 0;
   for (int member : members) {
     terms.push_back(
         member == options_.schedule->me() ? own : Floats(frame.in[next++]));
   }
-  for (std::vector<float>& values : decoded) {
+  std::shared_ptr<const float[]> owner = options_.local;
+  *sum = own;
+  const auto add_up = [&] {
+    if (terms.size() == 1) return;
+    auto total = std::make_shared_for_overwrite<float[]>(piece.elements);
+    Combine(options_.context.op, terms, piece.elements, total.get());
+    *sum = total.get();
+    owner = std::move(total);
+  };
+  if (options_.measure) {
+    // Folding on from the site's own sum gives the same bits.
+    add_up();
+    terms.assign(1, *sum);
+    noise_.site_squares += SumOfSquares(*sum, piece.elements);
+  }
+  const std::shared_ptr<const float[]> site_sum = owner;  // Still needed.
+  std::vector<std::vector<float>> decoded(children.size());
+  for (size_t c = 0; c < children.size(); ++c) {
     const Payload& in = frame.in[next++];
-    if (options_.context.codec == protocol::Codec::kFp32) {
+    if (border_ == protocol::Codec::kFp32) {
       terms.push_back(Floats(in));
       continue;
     }
-    values.resize(piece.elements);
-    Decode(codec_, in, piece.elements, values.data());
-    terms.push_back(values.data());
+    decoded[c].resize(piece.elements);
+    const int site = options_.schedule->SiteOf(children[c]);
+    RETURN_IF_ERROR(codec_.Decode(in.bytes.data(), piece.elements,
+                                  DitherOf(piece, site, Leg::kUp),
+                                  decoded[c].data()));
+    terms.push_back(decoded[c].data());
   }
-  auto total = std::make_shared_for_overwrite<float[]>(piece.elements);
-  Combine(options_.context.op, terms, piece.elements, total.get());
-  *sum = total.get();
-  return total;
+  add_up();
+  return owner;
 }
 
 Payload BucketExchange::Encode(std::shared_ptr<const float[]> owner,
-                               const float* values, uint32_t elements) const {
-  if (options_.context.codec == protocol::Codec::kFp32) {
-    return BytesOf(std::move(owner), values, elements);
+                               const float* values, const Piece& piece,
+                               Leg leg) {
+  if (options_.measure) {
+    noise_.encoded_squares += SumOfSquares(values, piece.elements);
   }
-  const size_t bytes = codec_.BytesFor(elements);
+  if (border_ == protocol::Codec::kFp32) {
+    return BytesOf(std::move(owner), values, piece.elements);
+  }
+  const size_t bytes = codec_.BytesFor(piece.elements);
   auto encoded = std::make_shared_for_overwrite<uint8_t[]>(bytes);
-  codec_.Encode(values, elements, Dither{}, encoded.get());
+  const EncodeNoise noise = codec_.Encode(
+      values, piece.elements, DitherOf(piece, options_.schedule->site(), leg),
+      encoded.get());
+  if (options_.measure) noise_.error_squares += noise.error_squared;
   const uint8_t* data = encoded.get();
   return {std::move(encoded), absl::MakeConstSpan(data, bytes)};
 }
 
-void BucketExchange::Fold(const Piece& piece, std::vector<OutgoingFrame>& out) {
+absl::Status BucketExchange::Fold(const Piece& piece,
+                                  std::vector<OutgoingFrame>& out) {
   Frame& frame = piece.chunk->frames[piece.frame];
-  const float* sum = nullptr;
-  std::shared_ptr<const float[]> owner = SumOf(piece, &sum);
-  const Payload encoded = Encode(std::move(owner), sum, piece.elements);
-  for (Payload& in : frame.in) in = {};
   const Schedule::Route& route = piece.chunk->route;
-  if (route.swap != Schedule::kNobody) {
+  const Leg leg = route.swap != Schedule::kNobody     ? Leg::kSwap
+                  : route.parent != Schedule::kNobody ? Leg::kUp
+                                                      : Leg::kDown;
+  const float* sum = nullptr;
+  ASSIGN_OR_RETURN(std::shared_ptr<const float[]> owner, SumOf(piece, &sum));
+  const Payload encoded = Encode(std::move(owner), sum, piece, leg);
+  for (Payload& in : frame.in) in = {};
+  if (leg == Leg::kSwap) {
     frame.own = encoded;
-    Send(piece, Leg::kSwap, route.swap, encoded, out);
-    if (!frame.other.bytes.empty()) Swap(piece, out);
-  } else if (route.parent != Schedule::kNobody) {
-    Send(piece, Leg::kUp, route.parent, encoded, out);
-  } else {
-    Publish(piece, options_.context.codec, encoded, out);
+    Send(piece, leg, route.swap, encoded, out);
+    return frame.other.bytes.empty() ? absl::OkStatus() : Swap(piece, out);
   }
+  if (leg == Leg::kUp) {
+    Send(piece, leg, route.parent, encoded, out);
+    return absl::OkStatus();
+  }
+  return Publish(piece, encoded, out);
 }
 
-void BucketExchange::Swap(const Piece& piece, std::vector<OutgoingFrame>& out) {
+absl::Status BucketExchange::Swap(const Piece& piece,
+                                  std::vector<OutgoingFrame>& out) {
   Frame& frame = piece.chunk->frames[piece.frame];
   const bool first = options_.schedule->site() == 0;
   const Payload* in[2] = {first ? &frame.own : &frame.other,
@@ -266,26 +298,32 @@ void BucketExchange::Swap(const Piece& piece, std::vector<OutgoingFrame>& out) {
   const float* terms[2];
   for (int site = 0; site < 2; ++site) {
     decoded[site].resize(piece.elements);
-    Decode(codec_, *in[site], piece.elements, decoded[site].data());
+    RETURN_IF_ERROR(codec_.Decode(in[site]->bytes.data(), piece.elements,
+                                  DitherOf(piece, site, Leg::kSwap),
+                                  decoded[site].data()));
     terms[site] = decoded[site].data();
   }
   auto total = std::make_shared_for_overwrite<float[]>(piece.elements);
   Combine(options_.context.op, terms, piece.elements, total.get());
   const float* values = total.get();
   frame.own = {};  // `other` stays: it tells a repeated frame.
-  Publish(piece, protocol::Codec::kFp32,
-          BytesOf(std::move(total), values, piece.elements), out);
+  return Publish(piece, BytesOf(std::move(total), values, piece.elements), out);
 }
 
-void BucketExchange::Publish(const Piece& piece, protocol::Codec codec,
-                             const Payload& bytes,
-                             std::vector<OutgoingFrame>& out) {
-  Frame& frame = piece.chunk->frames[piece.frame];
-  Decode(CodecFor(codec), bytes, piece.elements,
-         options_.result.data() + piece.offset);
-  frame.done = true;
+absl::Status BucketExchange::Publish(const Piece& piece, const Payload& bytes,
+                                     std::vector<OutgoingFrame>& out) {
+  float* result = options_.result.data() + piece.offset;
+  const int root = options_.schedule->RootSiteOf(piece.chunk->number);
+  RETURN_IF_ERROR(CodecFor(CodecOf(Leg::kFanOut))
+                      .Decode(bytes.bytes.data(), piece.elements,
+                              DitherOf(piece, root, Leg::kDown), result));
+  piece.chunk->frames[piece.frame].done = true;
   --missing_frames_;
-  if (!Owns(*piece.chunk)) return;
+  if (!Owns(*piece.chunk)) return absl::OkStatus();
+  const int site = options_.schedule->site();
+  if (options_.measure && site == std::max(root, 0)) {
+    noise_.total_squares += SumOfSquares(result, piece.elements);
+  }
   for (int child : piece.chunk->route.children) {
     Send(piece, Leg::kDown, child, bytes, out);
   }
@@ -294,6 +332,7 @@ void BucketExchange::Publish(const Piece& piece, protocol::Codec codec,
       Send(piece, Leg::kFanOut, member, bytes, out);
     }
   }
+  return absl::OkStatus();
 }
 
 void BucketExchange::Send(const Piece& piece, Leg leg, int member,

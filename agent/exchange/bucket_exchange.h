@@ -21,8 +21,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "agent/codec/codec.h"
+#include "agent/exchange/noise.h"
 #include "agent/exchange/payload.h"
 #include "agent/exchange/schedule.h"
 #include "protocol/frame.h"
@@ -39,11 +42,13 @@ class BucketExchange {
  public:
   struct Options {
     const Schedule* schedule = nullptr;  // Outlives the exchange.
+    absl::string_view job;               // For the dither; outlives it, too.
     protocol::BucketContext context;
     uint64_t step = 0;
     uint16_t attempt = 1;
     std::shared_ptr<const float[]> local;  // context.elements of them.
     absl::Span<float> result;              // As many; written frame by frame.
+    bool measure = false;  // Fills noise(), at the cost of more passes.
   };
   explicit BucketExchange(const Options& options);
 
@@ -60,6 +65,8 @@ class BucketExchange {
   bool done() const { return missing_frames_ == 0; }
   const protocol::BucketContext& context() const { return options_.context; }
   const protocol::Digest& digest() const { return digest_; }
+  // What this member encoded and owned, if `measure`; whole once done().
+  const ExchangeNoise& noise() const { return noise_; }
 
  private:
   using Leg = protocol::Leg;
@@ -99,22 +106,31 @@ class BucketExchange {
   protocol::Codec CodecOf(Leg leg) const;
   int SourceIndex(const Chunk& chunk, int member, Leg leg) const;
 
-  // All contributions are there: folds, encodes, sends on.
-  void Fold(const Piece& piece, std::vector<OutgoingFrame>& out);
-  std::shared_ptr<const float[]> SumOf(const Piece& piece,
-                                       const float** sum) const;
-  void Swap(const Piece& piece, std::vector<OutgoingFrame>& out);
-  // The result's bytes are known: writes it and hands the bytes down.
-  void Publish(const Piece& piece, protocol::Codec codec, const Payload& bytes,
-               std::vector<OutgoingFrame>& out);
+  // Of what `site` encodes for `leg`; kDown: of the total.
+  Dither DitherOf(const Piece& piece, int site, Leg leg) const;
+
+  // All contributions are there: folds, encodes, sends on. An error, here and
+  // below: bytes that no encoder writes.
+  absl::Status Fold(const Piece& piece, std::vector<OutgoingFrame>& out);
+  // The owner of the memory that *sum points into.
+  absl::StatusOr<std::shared_ptr<const float[]>> SumOf(const Piece& piece,
+                                                       const float** sum);
   Payload Encode(std::shared_ptr<const float[]> owner, const float* values,
-                 uint32_t elements) const;
+                 const Piece& piece, Leg leg);
+  absl::Status Swap(const Piece& piece, std::vector<OutgoingFrame>& out);
+  // The total's bytes are known: writes the result and hands them down.
+  absl::Status Publish(const Piece& piece, const Payload& bytes,
+                       std::vector<OutgoingFrame>& out);
   void Send(const Piece& piece, Leg leg, int member, const Payload& payload,
             std::vector<OutgoingFrame>& out) const;
 
   const Options options_;
   const protocol::Digest digest_;  // Of the context.
+  // Between sites: the context's, or fp32 where there is one site only.
+  const protocol::Codec border_;
   const Codec& codec_;
+  const Frames frames_;
+  ExchangeNoise noise_;
   std::vector<Chunk> chunks_;
   uint64_t missing_frames_ = 0;  // Of the result.
 };

@@ -27,6 +27,7 @@ class BucketExchangeTest : public testing::Test {
     schedule_ = std::make_unique<Schedule>(g, 0);
     BucketExchange::Options options;
     options.schedule = schedule_.get();
+    options.job = "job";
     options.context.bucket = 3;
     options.context.elements = 5;
     options.step = 9;

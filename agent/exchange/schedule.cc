@@ -5,7 +5,6 @@
 namespace pactrain::agent {
 
 using protocol::kChunkElements;
-using protocol::kFrameElements;
 
 uint32_t ChunkCount(uint64_t elements) {
   return static_cast<uint32_t>((elements + kChunkElements - 1) /
@@ -18,12 +17,16 @@ uint32_t ChunkElements(uint64_t elements, uint32_t chunk) {
       std::min<uint64_t>(kChunkElements, elements - begin));
 }
 
-uint32_t FrameCount(uint32_t chunk_elements) {
-  return (chunk_elements + kFrameElements - 1) / kFrameElements;
+Frames::Frames(protocol::Codec codec)
+    : size_(protocol::IsLevels(codec) ? protocol::kLevelsFrameElements
+                                      : protocol::kFrameElements) {}
+
+uint32_t Frames::CountOf(uint32_t chunk_elements) const {
+  return (chunk_elements + size_ - 1) / size_;
 }
 
-uint32_t FrameElements(uint32_t chunk_elements, uint32_t frame) {
-  return std::min(kFrameElements, chunk_elements - frame * kFrameElements);
+uint32_t Frames::ElementsOf(uint32_t chunk_elements, uint32_t frame) const {
+  return std::min(size_, chunk_elements - frame * size_);
 }
 
 Schedule::Schedule(const protocol::Generation& generation, int me)
@@ -59,6 +62,15 @@ Schedule::Route Schedule::RouteOf(uint32_t chunk, uint32_t chunks) const {
     }
   }
   return route;
+}
+
+int Schedule::RootSiteOf(uint32_t chunk) const {
+  if (plan_.swap) return -1;
+  const auto& parent = plan_.trees[chunk % plan_.trees.size()].parent;
+  for (size_t site = 0; site < parent.size(); ++site) {
+    if (parent[site] == site) return static_cast<int>(site);
+  }
+  return -1;
 }
 
 }  // namespace pactrain::agent

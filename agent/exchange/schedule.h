@@ -19,8 +19,18 @@ namespace pactrain::agent {
 // short.
 uint32_t ChunkCount(uint64_t elements);
 uint32_t ChunkElements(uint64_t elements, uint32_t chunk);
-uint32_t FrameCount(uint32_t chunk_elements);
-uint32_t FrameElements(uint32_t chunk_elements, uint32_t frame);
+
+// How a bucket's chunks are cut, on all legs alike, by the codec between sites.
+class Frames {
+ public:
+  explicit Frames(protocol::Codec codec);
+  uint32_t CountOf(uint32_t chunk_elements) const;
+  uint32_t ElementsOf(uint32_t chunk_elements, uint32_t frame) const;
+  uint32_t size() const { return size_; }  // Of a whole frame, in elements.
+
+ private:
+  uint32_t size_;
+};
 
 class Schedule {
  public:
@@ -38,11 +48,14 @@ class Schedule {
     int parent = kNobody;       // Owner in the site above; nobody: the root.
     int swap = kNobody;         // The other owner, if the plan is a swap.
   };
+  // The site whose owner encodes the total of a chunk; -1: a swap has none.
+  int RootSiteOf(uint32_t chunk) const;
   Route RouteOf(uint32_t chunk, uint32_t chunks) const;
 
   int me() const { return me_; }
   bool swap() const { return plan_.swap; }
   int site() const { return site_; }
+  int sites() const { return static_cast<int>(sites_.size()); }
   // Of this site, ascending, with this member.
   const std::vector<int>& site_members() const { return sites_[site_]; }
   int SiteOf(int member) const { return site_of_[member]; }

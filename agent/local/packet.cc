@@ -44,7 +44,7 @@ absl::Status Check(const wire::Submit& submit) {
                              protocol::kMaxElements));
   RETURN_IF_ERROR(CheckRange("Submit.mode", submit.mode,
                              static_cast<uint64_t>(Mode::kFull),
-                             static_cast<uint64_t>(Mode::kCompacted)));
+                             static_cast<uint64_t>(Mode::kTernary)));
   RETURN_IF_ERROR(CheckRange("Submit.op", submit.op,
                              static_cast<uint64_t>(Op::kSum),
                              static_cast<uint64_t>(Op::kXor)));

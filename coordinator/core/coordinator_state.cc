@@ -228,6 +228,25 @@ Group* CoordinatorState::FindGroup(const protocol::GroupId& id) {
   return it == groups_.end() ? nullptr : &it->second;
 }
 
+absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
+                                                 const std::optional<Pin>& pin,
+                                                 absl::Duration now) {
+  if (pin) RETURN_IF_ERROR(CheckPin(*pin));
+  Group* group = FindGroup(id);
+  if (group == nullptr || !group->ever_formed()) {
+    return absl::NotFoundError(
+        absl::StrCat("job '", id.ToString(), "' has had no generation yet"));
+  }
+  if (read_only_) {
+    return absl::UnavailableError(
+        "the coordinator's journal cannot be written; see its log");
+  }
+  Effects effects;
+  Group::Context c = MakeContext(now, effects);
+  group->SetPin(pin, c);
+  return effects;
+}
+
 StateSnapshot CoordinatorState::Snapshot(absl::Duration now) const {
   StateSnapshot snapshot;
   snapshot.cluster_id = identity_.cluster_id;

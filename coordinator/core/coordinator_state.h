@@ -61,6 +61,13 @@ class CoordinatorState {
   // nothing is formed, decided or ended; running generations go on.
   void SetReadOnly(bool read_only) { read_only_ = read_only; }
 
+  // Nothing: the policy decides again.
+  //   NotFound:         no such group, or it never had a generation.
+  //   InvalidArgument:  CheckPin() of it.
+  //   Unavailable:      the journal cannot be written.
+  absl::StatusOr<Effects> SetPin(const protocol::GroupId& group,
+                                 const std::optional<Pin>& pin,
+                                 absl::Duration now);
   StateSnapshot Snapshot(absl::Duration now) const;
 
  private:

@@ -30,6 +30,8 @@ Group::Group(const protocol::GroupId& id, const Options& options,
       end_reason_(recovered.end_reason),
       seats_(recovered.generation, /*present=*/false),
       reserved_step_(recovered.reserved_step),
+      noise_(recovered.generation),
+      pin_(recovered.pin),
       votes_(recovered.generation.world_size),
       decisions_(recovered) {}
 
@@ -250,6 +252,8 @@ void Group::Form(const Launch& launch, Context& c) {
   logged_mask_ = logged_layout_ = {};
   refused_.reset();
   progress_ = {};
+  noise_ = Noise(generation);
+  noise_factor_ = 1;
   last_step_known_ = false;
   detached_at_.reset();
   end_due_.reset();

@@ -22,6 +22,7 @@
 #include "coordinator/core/mask_votes.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/options.h"
+#include "coordinator/core/policy.h"
 #include "coordinator/core/progress.h"
 #include "coordinator/core/seats.h"
 #include "coordinator/core/snapshot.h"
@@ -62,6 +63,10 @@ class Group {
   void OnAgentDisconnected(const Agent& agent);
   void Tick(Context& c);
 
+  // Nothing: the policy decides again. REQUIRES: ever_formed(), the journal can
+  // be written, CheckPin() is OK.
+  void SetPin(const std::optional<Pin>& pin, Context& c);
+
   // Nobody waits, and no trainer of a generation can still be there.
   bool idle(const Context& c) const;
   bool ever_formed() const { return generation_.has_value(); }
@@ -93,6 +98,8 @@ class Group {
   const protocol::Member* FindMember(const Agent& agent) const;
 
   // group_decisions.cc: what travels.
+  Telemetry MakeTelemetry() const;
+  void NoteNoise(const protocol::StepReport& report, const std::string& agent);
   void Decide(Context& c);
   void NoteMasks(const MaskAgreement& masks, Context& c);
   void Prepare(protocol::Decision decision, Context& c);
@@ -113,6 +120,9 @@ class Group {
   std::optional<absl::Duration> detached_at_;
   Seats seats_;
   Progress progress_;
+  Noise noise_;
+  double noise_factor_ = 1;  // Measured over predicted, as last seen.
+  std::optional<Pin> pin_;
   uint64_t reserved_step_ = 0;
   // An agent said that a trainer left. Its report just before counts the step
   // that it had voted for; a commit anywhere has its vote, so no later one is

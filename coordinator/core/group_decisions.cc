@@ -31,6 +31,7 @@ void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
   if (!generation_ || report.generation != generation_->number) return;
   if (FindMember(agent) == nullptr) return;
   progress_.Add(agent.name, agent.site, report);
+  NoteNoise(report, agent.name);
   // After the end the exact step is known better than it was when logged.
   const uint64_t ahead = ended_ ? 0 : kReserveSteps;
   if (!c.read_only && reserved_step_ < NextStep() + ahead / 2) {
@@ -82,12 +83,47 @@ void Group::NoteMasks(const MaskAgreement& masks, Context& c) {
   }
 }
 
+void Group::NoteNoise(const protocol::StepReport& report,
+                      const std::string& agent) {
+  for (const protocol::StepReport::Noise& sample : report.noise) {
+    noise_.Add(agent, sample);
+  }
+  const Decision& now = decisions_.in_force();
+  const auto measured = noise_.Newest(now.version);
+  const double expected = ExpectedNoise(now.codec);
+  if (measured && expected > 0 && measured->encoded > 0) {
+    noise_factor_ = measured->error / (expected * measured->encoded);
+  }
+}
+
+Telemetry Group::MakeTelemetry() const {
+  Telemetry telemetry;
+  telemetry.sites = static_cast<int>(generation_->sites.size());
+  telemetry.exchange_share = progress_.exchange_share();
+  telemetry.noise = noise_.Newest();
+  telemetry.current = noise_.Newest(decisions_.aim().version);
+  telemetry.noise_factor = noise_factor_;
+  return telemetry;
+}
+
+void Group::SetPin(const std::optional<Pin>& pin, Context& c) {
+  if (pin == pin_) return;
+  pin_ = pin;
+  refused_.reset();
+  c.effects.records.push_back(PinSet{id_, pin});
+  c.effects.Log(
+      absl::StrCat("job ", id_.ToString(), ": ",
+                   pin ? absl::StrCat("an operator pinned ", pin->ToString())
+                       : "an operator left the decision to the policy"));
+  Decide(c);
+}
+
 void Group::Decide(Context& c) {
   if (!running() || c.read_only) return;
   const uint64_t step = progress_.committed_count();
   NoteMasks(votes_.Evaluate(step), c);
   std::optional<Decision> wanted =
-      Choose(c.options, decisions_.aim(), votes_, step);
+      Choose(c.options, decisions_.aim(), votes_, step, MakeTelemetry(), pin_);
   if (!wanted) return;
   if (refused_ && SameContent(*wanted, refused_->decision) &&
       step < refused_->step + c.options.epoch_steps) {
@@ -170,6 +206,11 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.kept_elements = last_equal_.kept_elements;
   s.elements = last_equal_.elements;
   s.links = progress_.Links();
+  s.exchange_share = progress_.exchange_share();
+  if (const auto noise = noise_.Newest(decisions_.in_force().version)) {
+    s.risk = noise->risk();
+  }
+  s.pin = pin_;
   return s;
 }
 

@@ -44,6 +44,7 @@ struct Applier {
   void operator()(const StepsReserved& r) {
     groups[r.group].reserved_step = r.step;
   }
+  void operator()(const PinSet& r) { groups[r.group].pin = r.pin; }
   void operator()(const GroupForgotten& r) { groups.erase(r.group); }
 };
 

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "coordinator/core/pin.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
@@ -71,9 +72,15 @@ struct GroupForgotten {
   protocol::GroupId group;
 };
 
-using JournalRecord =
-    std::variant<GenerationFormed, GenerationEnded, DecisionMade,
-                 DecisionRevoked, MaskSetStable, StepsReserved, GroupForgotten>;
+// What an operator wants to travel; nothing: the policy decides.
+struct PinSet {
+  protocol::GroupId group;
+  std::optional<Pin> pin;
+};
+
+using JournalRecord = std::variant<GenerationFormed, GenerationEnded,
+                                   DecisionMade, DecisionRevoked, MaskSetStable,
+                                   StepsReserved, GroupForgotten, PinSet>;
 
 // What survives a restart.
 struct Recovered {
@@ -87,6 +94,7 @@ struct Recovered {
     std::optional<protocol::Decision> prepared;
     uint64_t last_version = 0;
     uint64_t reserved_step = 0;
+    std::optional<Pin> pin;
   };
   std::map<protocol::GroupId, Group> groups;
 

@@ -10,6 +10,14 @@ absl::Status Options::Check() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "epoch_steps is ", epoch_steps, "; 1 to 1000000 is allowed"));
   }
+  if (!(risk_bound > 0 && risk_bound <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "risk_bound is ", risk_bound, "; allowed are above 0 to 1"));
+  }
+  if (!(min_exchange_share >= 0 && min_exchange_share <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "min_exchange_share is ", min_exchange_share, "; allowed are 0 to 1"));
+  }
   if (heartbeat_interval < absl::Milliseconds(10) ||
       heartbeat_interval > absl::Seconds(10)) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -1,5 +1,8 @@
-// What should travel, given what the mask votes say: stable means COMPACTED,
-// anything that could lose a gradient or lasts too long means FULL.
+// What should travel, given what the mask votes and the telemetry say: stable
+// masks mean COMPACTED, anything that could lose a gradient or lasts too long
+// means FULL; where waiting for the exchange takes a share of the step and its
+// risk r is within the bound, the same elements go TERNARY, with the coarsest
+// codec that fits.
 //
 // Pure functions.
 #ifndef PACTRAIN_COORDINATOR_CORE_POLICY_H_
@@ -10,10 +13,27 @@
 #include <string>
 
 #include "coordinator/core/mask_votes.h"
+#include "coordinator/core/noise.h"
 #include "coordinator/core/options.h"
+#include "coordinator/core/pin.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
+
+// What the agents have measured.
+struct Telemetry {
+  int sites = 1;
+  // Of the time of a step that trainers wait for the exchange; 0..1. Nothing:
+  // not measured.
+  std::optional<double> exchange_share;
+  std::optional<Noise::Estimate> noise;    // Under any decision.
+  std::optional<Noise::Estimate> current;  // Under the one aimed at.
+  // Measured over predicted noise of n levels, as last seen in this generation.
+  double noise_factor = 1;
+};
+
+// ||Q(x) - x||^2 / ||x||^2 of one encode of Gaussian values; 0: exact.
+double ExpectedNoise(protocol::Codec codec);
 
 // Two decisions ask for the same, whatever their versions and reasons.
 bool SameContent(const protocol::Decision& a, const protocol::Decision& b);
@@ -25,7 +45,9 @@ protocol::Decision FullDecision(const Options& options, std::string reason);
 // at now (version 0; the caller numbers it). Nothing: stay with `current`.
 std::optional<protocol::Decision> Choose(const Options& options,
                                          const protocol::Decision& current,
-                                         const MaskVotes& votes, uint64_t step);
+                                         const MaskVotes& votes, uint64_t step,
+                                         const Telemetry& telemetry,
+                                         const std::optional<Pin>& pin);
 
 }  // namespace pactrain::coordinator
 

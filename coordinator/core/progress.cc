@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace pactrain::coordinator {
+namespace {
+
+constexpr double kPaceWeight = 0.3;  // Of the newest report.
+
+}  // namespace
 
 void Progress::Add(const std::string& agent, const std::string& site,
                    const protocol::StepReport& report) {
@@ -13,6 +18,14 @@ void Progress::Add(const std::string& agent, const std::string& site,
   failed_attempts_ = std::max(failed_attempts_, report.failed_attempts);
   version_in_force_ = std::max(version_in_force_, report.decision_version);
   if (report.step_seconds > 0) step_seconds_ = report.step_seconds;
+  if (report.interval_seconds > 0) {
+    const auto [it, first] = paces_.try_emplace(agent);
+    const double weight = first ? 1 : kPaceWeight;
+    Pace& pace = it->second;
+    pace.wait_seconds += weight * (report.wait_seconds - pace.wait_seconds);
+    pace.interval_seconds +=
+        weight * (report.interval_seconds - pace.interval_seconds);
+  }
   std::vector<LinkSnapshot>& links = links_[agent];
   links.clear();
   for (const protocol::StepReport::Link& link : report.links) {
@@ -20,6 +33,15 @@ void Progress::Add(const std::string& agent, const std::string& site,
                      link.received_bytes, link.goodput_bytes_per_second,
                      link.rtt_seconds});
   }
+}
+
+std::optional<double> Progress::exchange_share() const {
+  std::optional<double> least;
+  for (const auto& [agent, pace] : paces_) {
+    const double share = pace.wait_seconds / pace.interval_seconds;
+    if (!least || share < *least) least = share;
+  }
+  return least ? std::optional(std::min(1.0, *least)) : std::nullopt;
 }
 
 std::vector<LinkSnapshot> Progress::Links() const {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ class Progress {
   uint64_t failed_attempts() const { return failed_attempts_; }
   uint64_t version_in_force() const { return version_in_force_; }
   double step_seconds() const { return step_seconds_; }
+  // Of the time from commit to commit, what the trainers wait for the exchange:
+  // at the agent that waits least, since others may wait for its trainers, too.
+  std::optional<double> exchange_share() const;
   bool any() const { return !links_.empty(); }
   std::vector<LinkSnapshot> Links() const;
 
@@ -36,6 +40,10 @@ class Progress {
   uint64_t failed_attempts_ = 0;
   uint64_t version_in_force_ = 0;
   double step_seconds_ = 0;
+  struct Pace {
+    double wait_seconds = 0, interval_seconds = 0;  // Smoothed.
+  };
+  std::map<std::string, Pace> paces_;                       // By agent.
   std::map<std::string, std::vector<LinkSnapshot>> links_;  // By agent.
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "coordinator/core/pin.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
@@ -43,6 +44,13 @@ struct GroupSnapshot {
   uint64_t kept_elements = 0;  // Of the newest equal mask votes; 0 of 0: none.
   uint64_t elements = 0;
   std::vector<LinkSnapshot> links;
+  // Of the time of a step, what trainers wait for the exchange; not measured:
+  // nothing.
+  std::optional<double> exchange_share;
+  // r of the decision in force, over its newest measured steps; not known:
+  // nothing.
+  std::optional<double> risk;
+  std::optional<Pin> pin;
 };
 
 struct AgentSnapshot {

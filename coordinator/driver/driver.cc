@@ -164,6 +164,26 @@ StateSnapshot Driver::Snapshot() const {
   return state_.Snapshot(clock_());
 }
 
+absl::Status Driver::SetPin(const protocol::GroupId& group,
+                            const std::optional<Pin>& pin) {
+  absl::Status status;
+  {
+    base::MutexLock lock(&mu_);
+    auto effects = state_.SetPin(group, pin, clock_());
+    if (effects.ok()) {
+      Run(*std::move(effects));
+      if (read_only_) {
+        status = absl::UnavailableError(
+            "the coordinator's journal cannot be written; see its log");
+      }
+    } else {
+      status = effects.status();
+    }
+  }
+  Deliver();
+  return status;
+}
+
 void Driver::Run(Effects effects) {
   if (!effects.records.empty()) {
     const absl::Status status = journal_->Append(effects.records);

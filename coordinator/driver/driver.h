@@ -68,6 +68,9 @@ class Driver {
   void Drain();
 
   StateSnapshot Snapshot() const;
+  // As CoordinatorState::SetPin(); OK: it is durable.
+  absl::Status SetPin(const protocol::GroupId& group,
+                      const std::optional<Pin>& pin);
 
  private:
   struct OpenStream {

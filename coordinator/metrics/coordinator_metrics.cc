@@ -97,6 +97,19 @@ void AddGroups(const StateSnapshot& now, Page& page) {
       page.Add(GroupLabels(group), family.value(group));
     }
   }
+  page.Start("risk", MetricType::Gauge,
+             "Share of the effective batch that quantising costs (r), by the "
+             "decision in force.");
+  for (const GroupSnapshot& group : now.groups) {
+    if (group.risk) page.Add(GroupLabels(group), *group.risk);
+  }
+  page.Start("exchange_share", MetricType::Gauge,
+             "Of the time of a step, what trainers wait for the exchange.");
+  for (const GroupSnapshot& group : now.groups) {
+    if (group.exchange_share) {
+      page.Add(GroupLabels(group), *group.exchange_share);
+    }
+  }
   page.Start("decision", MetricType::Gauge,
              "1 for the mode and codec of the decision in force.");
   for (const GroupSnapshot& group : now.groups) {

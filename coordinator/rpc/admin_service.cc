@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/agent_stream.h"
 #include "coordinator/rpc/job_watch.h"
@@ -25,6 +26,21 @@ grpc::Status NotFound(const protocol::GroupId& id) {
   return {grpc::StatusCode::NOT_FOUND,
           absl::StrCat("no job '", id.ToString(),
                        "' is known; ListJobs names them")};
+}
+
+absl::StatusOr<Pin> ReadPin(const v1::Pin& proto) {
+  if (proto.mode() < v1::MODE_FULL || proto.mode() > v1::MODE_TERNARY) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pin.mode is ", proto.mode(),
+                     "; allowed are 1 (FULL), 2 (COMPACTED), 3 (TERNARY)"));
+  }
+  if (proto.codec() < v1::CODEC_FP32 || proto.codec() > v1::CODEC_LEVELS31) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pin.codec is ", proto.codec(),
+        "; allowed are 1 (fp32), 2 (bf16), 3 to 7 (3, 5, 7, 15, 31 levels)"));
+  }
+  return Pin{static_cast<protocol::Mode>(proto.mode()),
+             static_cast<protocol::Codec>(proto.codec())};
 }
 
 }  // namespace
@@ -49,6 +65,12 @@ v1::JobState ToProto(const GroupSnapshot& s) {
                    static_cast<double>(s.elements));
   }
   proto.set_step_seconds(s.step_seconds);
+  if (s.exchange_share) proto.set_exchange_share(*s.exchange_share);
+  if (s.risk) proto.set_risk(*s.risk);
+  if (s.pin) {
+    proto.mutable_pin()->set_mode(static_cast<v1::Mode>(s.pin->mode));
+    proto.mutable_pin()->set_codec(static_cast<v1::Codec>(s.pin->codec));
+  }
   return proto;
 }
 
@@ -79,6 +101,28 @@ grpc::ServerUnaryReactor* AdminService::GetJob(
   } else {
     reactor->Finish(NotFound(*id));
   }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::SetPin(
+    grpc::CallbackServerContext* context, const v1::SetPinRequest* request,
+    v1::SetPinResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto id = protocol::FromProto(request->group());
+  absl::Status status = id.status();
+  std::optional<Pin> pin;
+  if (status.ok() && request->has_pin()) {
+    auto read = ReadPin(request->pin());
+    status = read.status();
+    if (read.ok()) pin = *read;
+  }
+  if (status.ok()) status = driver_->SetPin(*id, pin);
+  if (status.ok()) {
+    if (auto group = Find(*driver_, *id)) {
+      *response->mutable_job() = ToProto(*group);
+    }
+  }
+  reactor->Finish(ToGrpc(status));
   return reactor;
 }
 

@@ -1,4 +1,4 @@
-// The admin service: what the coordinator knows, read-only.
+// The admin service: what the coordinator knows, and pins.
 //
 // Watchers get a group's state when it has changed since they last got it, at
 // most ten times a second. Thread-safe.
@@ -26,7 +26,7 @@ class AdminService : public v1::Admin::CallbackService {
   static constexpr size_t kMaxWatchers = 64;
 
   // `driver` must outlive the service.
-  explicit AdminService(const Driver* driver) : driver_(driver) {}
+  explicit AdminService(Driver* driver) : driver_(driver) {}
 
   grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
                                      const v1::ListJobsRequest* request,
@@ -38,6 +38,10 @@ class AdminService : public v1::Admin::CallbackService {
       grpc::CallbackServerContext* context,
       const v1::WatchJobRequest* request) override;
 
+  grpc::ServerUnaryReactor* SetPin(grpc::CallbackServerContext* context,
+                                   const v1::SetPinRequest* request,
+                                   v1::SetPinResponse* response) override;
+
   // Shows watchers what changed; called by the driver's timer.
   void Tick();
   // Ends all watches and takes no new ones.
@@ -47,7 +51,7 @@ class AdminService : public v1::Admin::CallbackService {
   friend class JobWatch;
   void Forget(const std::shared_ptr<JobWatch>& watch);
 
-  const Driver* const driver_;
+  Driver* const driver_;
   base::Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<JobWatch>> watches_ ABSL_GUARDED_BY(mu_);

@@ -14,8 +14,10 @@ using protocol::GroupId;
 using protocol::ReadDigest;
 using protocol::WriteDigest;
 
+namespace {
+
 // `generation` and the steps are the newest; `prepared_version` is 0 for none.
-const char kSchema1[] = R"sql(
+constexpr char kSchema1[] = R"sql(
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE groups (
   job TEXT NOT NULL, model INTEGER NOT NULL,
@@ -42,7 +44,11 @@ CREATE TABLE mask_sets (
 CREATE INDEX mask_sets_group ON mask_sets (job, model, id);
 )sql";
 
-namespace {
+// What an operator pinned; mode 0 for nothing.
+constexpr char kSchema2[] = R"sql(
+ALTER TABLE groups ADD COLUMN pin_mode INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE groups ADD COLUMN pin_codec INTEGER NOT NULL DEFAULT 0;
+)sql";
 
 // Drops all but the newest kMaxHistory rows of a group.
 absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
@@ -81,11 +87,11 @@ struct Writer {
   absl::Status operator()(const GenerationFormed& r) {
     const protocol::Generation& g = r.generation;
     RETURN_IF_ERROR(
-        db.Prepare(
-              "INSERT INTO groups VALUES (?1,?2,?3,0,'',0,?4,?5) ON CONFLICT "
-              "DO UPDATE SET generation=?3, ended=0, end_reason='', "
-              "prepared_version=0, last_version=?4, "
-              "reserved_step=max(reserved_step, ?5)")
+        db.Prepare("INSERT INTO groups VALUES (?1,?2,?3,0,'',0,?4,?5,0,0) "
+                   "ON CONFLICT "
+                   "DO UPDATE SET generation=?3, ended=0, end_reason='', "
+                   "prepared_version=0, last_version=?4, "
+                   "reserved_step=max(reserved_step, ?5)")
             .Bind(g.group.job)
             .Bind(uint64_t{g.group.model})
             .Bind(g.number)
@@ -175,6 +181,19 @@ struct Writer {
         .Run();
   }
 
+  absl::Status operator()(const PinSet& r) {
+    const Pin pin = r.pin.value_or(Pin{});
+    return db
+        .Prepare(
+            "UPDATE groups SET pin_mode=?3, pin_codec=?4 "
+            "WHERE job=?1 AND model=?2")
+        .Bind(r.group.job)
+        .Bind(uint64_t{r.group.model})
+        .Bind(r.pin ? static_cast<uint64_t>(pin.mode) : 0)
+        .Bind(r.pin ? static_cast<uint64_t>(pin.codec) : 0)
+        .Run();
+  }
+
   absl::Status operator()(const GroupForgotten& r) {
     for (const char* table :
          {"groups", "generations", "decisions", "mask_sets"}) {
@@ -245,7 +264,23 @@ absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
       });
 }
 
+// Nothing for mode 0.
+absl::StatusOr<std::optional<Pin>> ReadPin(const GroupId& id, uint64_t mode,
+                                           uint64_t codec) {
+  if (mode == 0) return std::nullopt;
+  const Pin pin = {static_cast<protocol::Mode>(mode),
+                   static_cast<protocol::Codec>(codec)};
+  if (mode > static_cast<uint64_t>(protocol::Mode::kTernary) || codec == 0 ||
+      codec > static_cast<uint64_t>(protocol::kLastCodec) ||
+      !CheckPin(pin).ok()) {
+    return Damaged(id, absl::StrCat("pin of mode ", mode, ", codec ", codec));
+  }
+  return pin;
+}
+
 }  // namespace
+
+const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2};
 
 absl::Status WriteRecord(Database& database, const JournalRecord& record) {
   return std::visit(Writer{database}, record);
@@ -253,20 +288,23 @@ absl::Status WriteRecord(Database& database, const JournalRecord& record) {
 
 absl::StatusOr<Recovered> ReadRecords(Database& db) {
   Recovered recovered;
-  RETURN_IF_ERROR(db.Prepare("SELECT job, model, generation, ended, "
-                             "end_reason, prepared_version, "
-                             "last_version, reserved_step FROM groups")
-                      .Run([&](const Statement& row) -> absl::Status {
-                        const GroupId id{row.Text(0),
-                                         static_cast<uint16_t>(row.Integer(1))};
-                        Recovered::Group& group = recovered.groups[id];
-                        group.ended = row.Integer(3) != 0;
-                        group.end_reason = row.Text(4);
-                        group.last_version = row.Integer(6);
-                        group.reserved_step = row.Integer(7);
-                        return ReadGroup(db, id, row.Integer(2), row.Integer(5),
-                                         group);
-                      }));
+  RETURN_IF_ERROR(
+      db.Prepare("SELECT job, model, generation, ended, "
+                 "end_reason, prepared_version, "
+                 "last_version, reserved_step, pin_mode, "
+                 "pin_codec FROM groups")
+          .Run([&](const Statement& row) -> absl::Status {
+            const GroupId id{row.Text(0),
+                             static_cast<uint16_t>(row.Integer(1))};
+            Recovered::Group& group = recovered.groups[id];
+            group.ended = row.Integer(3) != 0;
+            group.end_reason = row.Text(4);
+            group.last_version = row.Integer(6);
+            group.reserved_step = row.Integer(7);
+            ASSIGN_OR_RETURN(group.pin,
+                             ReadPin(id, row.Integer(8), row.Integer(9)));
+            return ReadGroup(db, id, row.Integer(2), row.Integer(5), group);
+          }));
   return recovered;
 }
 

@@ -9,9 +9,10 @@
 
 namespace pactrain::coordinator {
 
-inline constexpr int kSchemaVersion = 1;
-// Brings an empty database to schema version 1.
-extern const char kSchema1[];
+inline constexpr int kSchemaVersion = 2;
+// kMigrations[v] brings a database of schema version v to v + 1; version 0 is
+// an empty one.
+extern const char* const kMigrations[kSchemaVersion];
 
 // Writes one record; the caller holds a transaction.
 absl::Status WriteRecord(Database& database, const JournalRecord& record);

@@ -95,7 +95,9 @@ absl::Status SqliteJournal::Migrate() {
   }
   if (version == kSchemaVersion) return absl::OkStatus();
   return database_->Transaction([&]() -> absl::Status {
-    RETURN_IF_ERROR(database_->Execute(kSchema1));
+    for (; version < kSchemaVersion; ++version) {
+      RETURN_IF_ERROR(database_->Execute(kMigrations[version]));
+    }
     return database_->Execute(
         absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
   });

@@ -88,11 +88,13 @@ MeshResult RunMesh(const protocol::Generation& generation,
     exchanges.push_back(
         std::make_unique<BucketExchange>(BucketExchange::Options{
             .schedule = schedules[m].get(),
+            .job = generation.group.job,
             .context = context,
-            .step = 7,
-            .attempt = 1,
+            .step = options.step,
+            .attempt = options.attempt,
             .local = LocalSum(generation.members[m], options, gradient),
-            .result = absl::MakeSpan(result.results[m])}));
+            .result = absl::MakeSpan(result.results[m]),
+            .measure = options.measure}));
   }
 
   std::mt19937_64 random(options.seed);
@@ -128,7 +130,10 @@ MeshResult RunMesh(const protocol::Generation& generation,
     PT_CHECK(status.ok());
     launch(to);
   }
-  for (int m = 0; m < members; ++m) PT_CHECK(exchanges[m]->done());
+  for (int m = 0; m < members; ++m) {
+    PT_CHECK(exchanges[m]->done());
+    result.noise.push_back(exchanges[m]->noise());
+  }
   for (const auto& [site, bytes] : sent) {
     result.site_bytes_sent_most = std::max(result.site_bytes_sent_most, bytes);
   }

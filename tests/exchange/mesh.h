@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "agent/exchange/noise.h"
 #include "protocol/frame.h"
 #include "protocol/types.h"
 
@@ -29,6 +30,9 @@ struct MeshOptions {
   uint64_t elements = 0;
   uint64_t seed = 0;
   int duplicates_percent = 20;
+  uint64_t step = 7;
+  uint16_t attempt = 1;
+  bool measure = false;
 };
 // The value of element `i` at `rank`.
 using Gradient = std::function<float(uint32_t rank, uint64_t i)>;
@@ -37,6 +41,7 @@ struct MeshResult {
   std::vector<std::vector<float>> results;  // By member.
   uint64_t data_frames = 0;                 // Without duplicates.
   uint64_t site_bytes_sent_most = 0;        // By one site to others.
+  std::vector<agent::ExchangeNoise> noise;  // By member, if measured.
 };
 // Dies if a frame is refused or a member does not finish.
 MeshResult RunMesh(const protocol::Generation& generation,

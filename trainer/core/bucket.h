@@ -16,7 +16,7 @@ namespace pactrain::trainer {
 // Numbers of pt_op, pt_dtype, pt_mode and pt_codec in pactrain.h.
 enum class Op : uint8_t { kSum = 1, kXor = 2 };
 enum class Dtype : uint8_t { kFloat32 = 1, kBfloat16 = 2 };
-enum class Mode : uint8_t { kFull = 1, kCompacted = 2 };
+enum class Mode : uint8_t { kFull = 1, kCompacted = 2, kTernary = 3 };
 enum class Codec : uint8_t {
   kFp32 = 1,
   kBf16 = 2,
@@ -43,8 +43,9 @@ struct Bucket {
 // after the commit.
 struct Placement {
   Bucket bucket;
-  uint64_t offset = 0;    // Bytes from the start of the region.
-  uint64_t elements = 0;  // In the slot: kept ones if `mask`, else all.
+  uint64_t offset = 0;      // Bytes from the start of the region.
+  uint64_t elements = 0;    // In the slot: kept ones if `mask`, else all.
+  Mode mode = Mode::kFull;  // The decision's, or kFull where it does not hold.
   std::shared_ptr<const kernels::MaskPlan> mask;  // Null: all elements.
   bool count_outside = false;  // Elements outside the mask make a violation.
 

@@ -15,9 +15,9 @@ bool HasNul(const char (&text)[kBytes]) {
 }
 
 std::string CheckDecision(const wire::Decision& decision) {
-  if (decision.mode != 1 && decision.mode != 2) {
+  if (decision.mode < 1 || decision.mode > 3) {
     return "decision.mode is " + std::to_string(decision.mode) +
-           ", this library knows 1 (FULL) and 2 (COMPACTED)";
+           ", this library knows 1 (FULL), 2 (COMPACTED) and 3 (TERNARY)";
   }
   if (decision.codec < 1 || decision.codec > 7) {
     return "decision.codec is " + std::to_string(decision.codec) +

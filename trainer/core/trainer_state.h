@@ -175,6 +175,7 @@ class TrainerState {
   Placement PlaceAt(const Bucket& bucket, uint64_t offset) const;
   void FillReport(Time now, const wire::Committed& message,
                   StepReport* report) const;
+  Codec CodecOf(const Placement& placement) const;
   std::string Violation(const Placement& placement, uint64_t outside) const;
   Time StepBound() const;
 

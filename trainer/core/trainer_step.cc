@@ -117,13 +117,16 @@ Placement TrainerState::PlaceAt(const Bucket& bucket, uint64_t offset) const {
   placement.bucket = bucket;
   placement.offset = offset;
   placement.elements = bucket.elements;
-  const bool compacted =
-      decision_.mode == static_cast<uint8_t>(Mode::kCompacted);
-  if (compacted && !dense_ && bucket.op == Op::kSum) {
-    placement.mask = masks_.Find(decision_.mask_digest, decision_.layout_digest,
-                                 bucket.index, bucket.layout, bucket.elements);
+  if (dense_ || bucket.op != Op::kSum) return placement;
+  const auto mode = static_cast<Mode>(decision_.mode);
+  if (Same(decision_.mask_digest, {})) {
+    placement.mode = mode;
+    return placement;
   }
+  placement.mask = masks_.Find(decision_.mask_digest, decision_.layout_digest,
+                               bucket.index, bucket.layout, bucket.elements);
   if (placement.mask != nullptr) {
+    placement.mode = mode;
     placement.elements = placement.mask->kept();
     placement.count_outside = !options_.gse;
   }
@@ -151,10 +154,8 @@ wire::Submit TrainerState::Submit(Time now, const Placement& placement,
   message.offset = placement.offset;
   message.bucket_layout = bucket.layout;
   message.decision_version = decision_.version;
-  const bool compacted = placement.mask != nullptr;
-  if (compacted) message.mask_digest = decision_.mask_digest;
-  message.mode =
-      static_cast<uint8_t>(compacted ? Mode::kCompacted : Mode::kFull);
+  if (placement.mask != nullptr) message.mask_digest = decision_.mask_digest;
+  message.mode = static_cast<uint8_t>(placement.mode);
   message.dense = dense_ ? 1 : 0;
   message.op = static_cast<uint8_t>(bucket.op);
   message.dtype = static_cast<uint8_t>(bucket.dtype);
@@ -166,13 +167,22 @@ wire::Submit TrainerState::Submit(Time now, const Placement& placement,
   return message;
 }
 
+// As the agent has it: a bucket that TERNARY does not hold for is sent exactly.
+Codec TrainerState::CodecOf(const Placement& placement) const {
+  const bool outside_ternary =
+      placement.mode == Mode::kFull &&
+      decision_.mode == static_cast<uint8_t>(Mode::kTernary);
+  return dense_ || outside_ternary ? Codec::kFp32
+                                   : static_cast<Codec>(decision_.codec);
+}
+
 // Why the bucket may not travel as the decision says; empty if it may.
 std::string TrainerState::Violation(const Placement& placement,
                                     uint64_t outside) const {
   const Bucket& bucket = placement.bucket;
   if (dense_ || bucket.op != Op::kSum) return "";
   const bool compacted = placement.mask != nullptr;
-  const bool exact = decision_.codec == static_cast<uint8_t>(Codec::kFp32);
+  const bool exact = CodecOf(placement) == Codec::kFp32;
   if (!require_dense_.empty() && (compacted || !exact)) return require_dense_;
   if (compacted && vote_.has_value() && !vote_->inside_decision &&
       !Same(vote_->mask_digest, decision_.mask_digest)) {
@@ -200,13 +210,16 @@ void TrainerState::FillReport(Time now, const wire::Committed& message,
   report->attempts = message.attempt;
   report->world_size = message.world_size;
   report->dense = dense_;
-  report->mode = Mode::kCompacted;
+  report->mode = static_cast<Mode>(decision_.mode);
+  report->codec = static_cast<Codec>(decision_.codec);
   for (const Placement& placement : placements_) {
-    if (placement.mask == nullptr) report->mode = Mode::kFull;
+    if (placement.mode == Mode::kFull) {
+      report->mode = Mode::kFull;
+      report->codec = CodecOf(placement);
+    }
     report->elements += placement.bucket.elements;
     report->submitted_elements += placement.elements;
   }
-  report->codec = dense_ ? Codec::kFp32 : static_cast<Codec>(decision_.codec);
   report->sent_bytes = message.sent_bytes;
   report->received_bytes = message.received_bytes;
   report->wait = now - last_submit_;

@@ -1,0 +1,51 @@
+// What a group tells the coordinator of its steps: how long they take, how much
+// of that is waiting for the exchange, and, of every kMeasureInterval-th step,
+// the noise of the exchange.
+//
+// Pure. Thread-compatible.
+#ifndef PACTRAIN_AGENT_CORE_TELEMETRY_H_
+#define PACTRAIN_AGENT_CORE_TELEMETRY_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "protocol/control.h"
+
+namespace pactrain::agent {
+
+class Telemetry {
+ public:
+  // Equal at all agents, so that they measure the same steps.
+  static constexpr uint64_t kMeasureInterval = 8;
+  static bool Measures(uint64_t step) { return step % kMeasureInterval == 0; }
+
+  // All local trainers have submitted the open step; the first time counts.
+  void Complete(absl::Duration now);
+  // The open step, begun at `opened`, was committed.
+  void Commit(absl::Duration opened, absl::Duration now);
+  // It was not, or not as measured.
+  void Drop();
+  // Keeps the newest few until they are told.
+  void Add(const protocol::StepReport::Noise& noise);
+
+  // Means since the last call, and the noise that was not told yet.
+  void Fill(protocol::StepReport& report);
+
+ private:
+  struct Mean {
+    absl::Duration sum;
+    int count = 0;
+    void Add(absl::Duration value) { sum += value, ++count; }
+    double TakeSeconds();  // 0: nothing was added.
+  };
+  std::optional<absl::Duration> completed_;  // Of the open step.
+  std::optional<absl::Duration> last_commit_;
+  Mean step_, wait_, interval_;
+  std::deque<protocol::StepReport::Noise> noise_;
+};
+
+}  // namespace pactrain::agent
+
+#endif  // PACTRAIN_AGENT_CORE_TELEMETRY_H_
