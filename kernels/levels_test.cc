@@ -1,5 +1,9 @@
 #include "kernels/levels.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -295,6 +299,39 @@ TEST_P(LevelsTest, TheLargestFloatsStayFinite) {
   EXPECT_TRUE(std::isfinite(noise.error_squared));
   EXPECT_GT(noise.clip_squared, 0.1 * noise.input_squared);
 }
+
+#if defined(__x86_64__)
+// As torch::set_flush_denormal would have it.
+class FlushedDenormals {
+ public:
+  FlushedDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~FlushedDenormals() { _mm_setcsr(before_); }
+
+ private:
+  const unsigned before_;
+};
+
+TEST_P(LevelsTest, DecodesToTheSameBitsWhereDenormalsAreFlushed) {
+  for (float scale : {0x1p-104f, 0x1.8p-104f, 1.0f, 0x1p126f}) {
+    Floats in = Gaussian(1000, 0.5);
+    for (float& x : in) x *= scale;
+    for (size_t i = 0; i < in.size(); i += kLevelsBlock) in[i] = scale;
+    const std::vector<uint8_t> bytes = Encoded(levels(), in);
+    for (const Variant* variant : {&ReferenceVariant(), &BestVariant()}) {
+      Floats plain(in.size()), flushed(in.size());
+      ASSERT_TRUE(variant->decode_levels(levels(), {}, bytes.data(), in.size(),
+                                         plain.data()));
+      {
+        const FlushedDenormals flush;
+        variant->decode_levels(levels(), {}, bytes.data(), in.size(),
+                               flushed.data());
+      }
+      ASSERT_EQ(std::memcmp(plain.data(), flushed.data(), 4 * in.size()), 0);
+      EXPECT_NE(plain[0], 0.0f);
+    }
+  }
+}
+#endif
 
 TEST_P(LevelsTest, RefusesAScaleThatNoEncoderWrites) {
   const Floats in = Gaussian(1000, 1.0);
