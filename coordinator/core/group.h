@@ -113,6 +113,9 @@ class Group {
   std::optional<absl::Duration> detached_at_;
   Seats seats_;
   Progress progress_;
+  // Of the generations before.
+  uint64_t committed_before_ = 0;
+  uint64_t failed_before_ = 0;
   uint64_t reserved_step_ = 0;
   // An agent said that a trainer left. Its report just before counts the step
   // that it had voted for; a commit anywhere has its vote, so no later one is
