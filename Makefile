@@ -25,7 +25,7 @@ build:  ## Builds both daemons and the trainer library into out/bin and the Pyth
 test: build  ## All C++ and Python tests; ends with "N passed, N failed".
 	@$(PYTHON) tools/run_tests.py
 
-verify:  ## Sanitizers, clang thread-safety analysis, format, lint, types, layer walls.
+verify:  ## Sanitizers, clang thread-safety, format, lint, types, walls, bytes on links.
 	@tools/setup verify
 	@tools/verify
 

@@ -60,6 +60,7 @@ absl::Status Driver::Open() {
 
   CoordinatorClient::Options coordinator;
   coordinator.address = options_.coordinator;
+  coordinator.connect_timeout = options_.connect_timeout;
   coordinator.hello.agent = core.agent;
   coordinator.hello.incarnation = core.incarnation;
   coordinator.hello.site = core.site;
@@ -99,15 +100,19 @@ MetricsSnapshot Driver::Snapshot() const {
 }
 
 void Driver::Stop() {
+  StopFor(
+      "the agent on this node was stopped.\nStart it again, then the "
+      "training.");
+}
+
+void Driver::StopFor(const std::string& text) {
   LOG_INFO("stopping: ends {} trainers", trainers_.size());
   local_->StopListening();
   const std::set<TrainerId> trainers = std::exchange(trainers_, {});
   // All are told before the core hears of the first: it would tell the others
   // that a rank is gone, which is not the reason.
   for (const TrainerId trainer : trainers) {
-    Fail(trainer, wire::Code::kAgentUnresponsive,
-         "the agent on this node was stopped.\nStart it again, then the "
-         "training.");
+    Fail(trainer, wire::Code::kAgentUnresponsive, text);
   }
   for (const TrainerId trainer : trainers) {
     Handle(TrainerGone{trainer, "lost its agent, which was stopped"});
@@ -258,6 +263,16 @@ void Driver::OnCoordinatorMessage(const protocol::CoordinatorMessage& message) {
 
 void Driver::OnCoordinatorDisconnected(const std::string& reason) {
   Handle(CoordinatorDisconnected{reason});
+}
+
+void Driver::OnCoordinatorGivenUp(const std::string& reason) {
+  error_ = absl::UnavailableError(
+      absl::StrCat(reason,
+                   "; correct that or --coordinator, then start the "
+                   "agent again"));
+  StopFor(absl::StrCat("the agent on this node has given up: ", reason,
+                       ".\nCorrect that, start the agent again, then the "
+                       "training."));
 }
 
 }  // namespace pactrain::agent

@@ -31,6 +31,8 @@ class Driver : private TransportEvents,
     std::string listen_data = "127.0.0.1:0";
     std::string advertise_data;  // Empty: what listen_data was bound to.
     std::string coordinator;     // "host:port"
+    // For the first connection to it; may be infinite.
+    absl::Duration connect_timeout = absl::Seconds(60);
     EgressLimits egress;
   };
 
@@ -46,8 +48,12 @@ class Driver : private TransportEvents,
   // Ends every trainer's session with an error, tells everybody who has to
   // know, and stops the io_context once that had time to leave.
   void Stop();
+  // Why it stopped by itself; OK: it was told to.
+  const absl::Status& error() const { return error_; }
 
  private:
+  // `text`: for the trainers; its last line says what to do.
+  void StopFor(const std::string& text);
   Driver(asio::io_context& io, const Options& options,
          std::unique_ptr<AgentState> state);
   absl::Status Open();
@@ -83,6 +89,7 @@ class Driver : private TransportEvents,
   void OnCoordinatorMessage(
       const protocol::CoordinatorMessage& message) override;
   void OnCoordinatorDisconnected(const std::string& reason) override;
+  void OnCoordinatorGivenUp(const std::string& reason) override;
 
   asio::io_context& io_;
   const Options options_;
@@ -92,6 +99,7 @@ class Driver : private TransportEvents,
   std::set<TrainerId> trainers_;  // That the core knows.
   asio::steady_timer tick_timer_;
   asio::steady_timer stop_timer_;
+  absl::Status error_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<LocalServer> local_;
   std::unique_ptr<CoordinatorClient> coordinator_;

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/net.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -30,12 +32,6 @@ std::string HostName() {
   return protocol::CheckName("name", name).ok() ? name : "";
 }
 
-// "0.0.0.0:80" and the like.
-bool IsAnyAddress(const std::string& address) {
-  const auto parsed = base::ParseHostPort(address);
-  return parsed.ok() && (parsed->host == "0.0.0.0" || parsed->host == "::");
-}
-
 base::Digest RandomDigest() {
   std::random_device random;
   auto word = [&] { return (uint64_t{random()} << 32) | random(); };
@@ -45,10 +41,23 @@ base::Digest RandomDigest() {
 // As the flags are written, before they are understood.
 struct Words {
   std::string step_deadline = "60s";
+  std::string connect_timeout = "60s";
+  std::string listen_metrics = "127.0.0.1:0";
   std::string socket = "unix:/run/pactrain/agent.sock";
   std::vector<std::string> egress_limits;
   bool insecure_network = false;
 };
+
+absl::StatusOr<absl::Duration> ParseDuration(const char* flag,
+                                             const std::string& text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration <= absl::Duration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, " '", text,
+        "' is not a duration above zero, such as 500ms, 60s, 2m or inf"));
+  }
+  return duration;
+}
 
 absl::Status Understand(const Words& words, Flags& flags) {
   Driver::Options& driver = flags.driver;
@@ -59,23 +68,27 @@ absl::Status Understand(const Words& words, Flags& flags) {
   flags.site_given = !driver.core.site.empty();
   if (!flags.site_given) driver.core.site = driver.core.agent;
   driver.core.incarnation = RandomDigest();
-  if (!absl::ParseDuration(words.step_deadline, &driver.core.step_deadline)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--step-deadline '", words.step_deadline,
-                     "' is not a duration, such as 60s or 2m"));
-  }
+  ASSIGN_OR_RETURN(driver.core.step_deadline,
+                   ParseDuration("--step-deadline", words.step_deadline));
+  ASSIGN_OR_RETURN(driver.connect_timeout,
+                   ParseDuration("--connect-timeout", words.connect_timeout));
   RETURN_IF_ERROR(driver.core.Check());
   ASSIGN_OR_RETURN(driver.socket_path, ParseSocketPath(words.socket));
-  RETURN_IF_ERROR(base::ParseHostPort(driver.coordinator).status());
-  for (std::string* address : {&driver.listen_data, &flags.listen_metrics}) {
-    ASSIGN_OR_RETURN(
-        const base::HostPort checked,
-        base::CheckListenAddress(*address, words.insecure_network));
-    *address = checked.ToString();
-  }
+  const bool insecure = words.insecure_network;
+  RETURN_IF_ERROR(
+      base::CheckDialAddress("--coordinator", driver.coordinator, insecure)
+          .status());
+  ASSIGN_OR_RETURN(
+      const base::HostPort listen_data,
+      base::CheckListenAddress("--listen-data", driver.listen_data, insecure));
+  ASSIGN_OR_RETURN(flags.listen_metrics,
+                   base::CheckListenAddress("--listen-metrics",
+                                            words.listen_metrics, insecure));
   if (!driver.advertise_data.empty()) {
-    RETURN_IF_ERROR(base::ParseHostPort(driver.advertise_data).status());
-  } else if (IsAnyAddress(driver.listen_data)) {
+    RETURN_IF_ERROR(base::CheckDialAddress("--advertise-data",
+                                           driver.advertise_data, insecure)
+                        .status());
+  } else if (base::IsAnyAddress(listen_data.host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--listen-data ", driver.listen_data,
         " is no address that others could dial; give --advertise-data"));
@@ -98,7 +111,6 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
   Driver::Options& driver = flags.driver;
   driver.core.agent = HostName();
   driver.coordinator = "127.0.0.1:7070";
-  flags.listen_metrics = "127.0.0.1:0";
   flags.log_level = "info";
 
   CLI::App app{
@@ -118,8 +130,11 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
       "--advertise-data", driver.advertise_data,
       "host:port at which other agents reach this one; default: what "
       "--listen-data was bound to");
-  app.add_option("--listen-metrics", flags.listen_metrics,
+  app.add_option("--listen-metrics", words.listen_metrics,
                  "host:port of /metrics; port 0: any");
+  app.add_option("--connect-timeout", words.connect_timeout,
+                 "Gives up when no coordinator was reached this long after the "
+                 "start; inf: never. Once connected, it never gives up");
   app.add_option("--step-deadline", words.step_deadline,
                  "Longest time without progress of a step");
   app.add_option("--egress-limit", words.egress_limits,

@@ -6,12 +6,13 @@
 #include <string>
 
 #include "agent/driver.h"
+#include "base/net.h"
 
 namespace pactrain::agent {
 
 struct Flags {
   Driver::Options driver;
-  std::string listen_metrics;
+  base::HostPort listen_metrics;
   std::string log_level;
   bool site_given = false;
 };

@@ -39,21 +39,23 @@ TEST(ParseFlags, DefaultsAreLoopbackAndTheNameAsSite) {
 
 TEST(ParseFlags, ReadsEveryFlag) {
   const Outcome outcome =
-      Parse({"--name=a", "--site=eu", "--coordinator=coord:7070",
+      Parse({"--name=a", "--site=eu", "--coordinator=127.0.0.1:7070",
              "--socket=unix:/run/x.sock", "--listen-data=127.0.0.1:5",
-             "--advertise-data=host:6", "--listen-metrics=127.0.0.1:7",
-             "--step-deadline=2m", "--egress-limit=us=100mbit",
-             "--egress-limit=*=1gbit", "--log-level=debug"});
+             "--advertise-data=127.0.0.1:6", "--listen-metrics=127.0.0.1:7",
+             "--step-deadline=2m", "--connect-timeout=inf",
+             "--egress-limit=us=100mbit", "--egress-limit=*=1gbit",
+             "--log-level=debug"});
   ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
   Driver::Options driver = outcome.flags->driver;
   EXPECT_EQ(driver.core.site, "eu");
   EXPECT_TRUE(outcome.flags->site_given);
-  EXPECT_EQ(driver.coordinator, "coord:7070");
+  EXPECT_EQ(driver.coordinator, "127.0.0.1:7070");
   EXPECT_EQ(driver.socket_path, "/run/x.sock");
   EXPECT_EQ(driver.listen_data, "127.0.0.1:5");
-  EXPECT_EQ(driver.advertise_data, "host:6");
-  EXPECT_EQ(outcome.flags->listen_metrics, "127.0.0.1:7");
+  EXPECT_EQ(driver.advertise_data, "127.0.0.1:6");
+  EXPECT_EQ(outcome.flags->listen_metrics.ToString(), "127.0.0.1:7");
   EXPECT_EQ(driver.core.step_deadline, absl::Minutes(2));
+  EXPECT_EQ(driver.connect_timeout, absl::InfiniteDuration());
   EXPECT_EQ(driver.egress.ForSite("us")->bytes_per_second(), 12.5e6);
   EXPECT_EQ(driver.egress.ForSite("asia")->bytes_per_second(), 125e6);
   EXPECT_EQ(outcome.flags->log_level, "debug");
@@ -65,6 +67,10 @@ TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
       {"--name=Not A Name"},
       {"--site=no/site"},
       {"--coordinator=nowhere"},
+      {"--coordinator=10.0.0.1:7070"},
+      {"--coordinator=127.0.0.1:0"},
+      {"--advertise-data=10.0.0.1:7070"},
+      {"--connect-timeout=0"},
       {"--socket=relative.sock"},
       {"--listen-data=0.0.0.0:1"},
       {"--listen-metrics=10.0.0.1:1"},

@@ -30,10 +30,8 @@ int Run(const Flags& flags) {
   signals.async_wait([&](const asio::error_code& error, int) {
     if (!error) (*driver)->Stop();
   });
-  auto listen = base::ParseHostPort(flags.listen_metrics);
-  if (!listen.ok()) return Failed(listen.status());
   auto metrics =
-      base::MetricsServer::Start(*std::move(listen), (*driver)->metrics());
+      base::MetricsServer::Start(flags.listen_metrics, (*driver)->metrics());
   if (!metrics.ok()) return Failed(metrics.status());
 
   const Options& core = flags.driver.core;
@@ -47,17 +45,21 @@ int Run(const Flags& flags) {
   std::fflush(stdout);
 
   io.run();
+  const int exit_code =
+      (*driver)->error().ok() ? 0 : Failed((*driver)->error());
   driver->reset();
   // gRPC's own threads may still be winding up the last call: global state must
   // not be destroyed under them (seen: its reference counts abort the process).
   std::fflush(nullptr);
-  std::_Exit(0);
+  std::_Exit(exit_code);
 }
 
 }  // namespace
 }  // namespace pactrain::agent
 
 int main(int argc, char** argv) {
+  // What gRPC has to say comes back as errors, in words.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   int exit_code = 0;
   const std::optional<pactrain::agent::Flags> flags =
       pactrain::agent::ParseFlags(argc, argv, &exit_code);

@@ -95,31 +95,54 @@ bool InOwnNetworkNamespace() {
   return false;
 }
 
-absl::StatusOr<HostPort> CheckListenAddress(absl::string_view address,
+bool IsAnyAddress(absl::string_view host) {
+  return host == "0.0.0.0" || host == "::";
+}
+
+absl::StatusOr<HostPort> CheckListenAddress(absl::string_view flag,
+                                            absl::string_view address,
                                             bool insecure_network) {
-  ASSIGN_OR_RETURN(HostPort parsed, ParseHostPort(address));
-  if (IsLoopback(parsed.host)) return parsed;
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": ", absl::string_view(parsed.status().message())));
+  }
+  if (IsLoopback(parsed->host)) return parsed;
   in_addr v4;
   in6_addr v6;
-  if (!IsIpv4(parsed.host, &v4) && !IsIpv6(parsed.host, &v6)) {
-    return Malformed(address,
-                     "names a host; to listen, an IP address is needed");
+  if (!IsIpv4(parsed->host, &v4) && !IsIpv6(parsed->host, &v6)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, ": address '", address,
+        "' names a host; give its IP address, like 127.0.0.1:7070"));
   }
-  const char* kWhy =
-      " is not loopback, and what is said there is not encrypted or "
-      "authenticated "
-      "yet: ";
+  const std::string why = absl::StrCat(
+      flag, ": address '", address,
+      "' is not loopback, and what is said there is not encrypted or "
+      "authenticated yet: ");
   if (!insecure_network) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "address '", address, "'", kWhy,
-        "listen on 127.0.0.1 (--insecure-network allows others inside "
-        "a test's own network namespace)"));
+        why,
+        "give one of 127.0.0.0/8 (--insecure-network allows others inside a "
+        "test's own network namespace)"));
   }
   if (!InOwnNetworkNamespace()) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "address '", address, "'", kWhy,
-        "--insecure-network holds only inside a network namespace other "
-        "than the machine's (ip netns exec NAME ...)"));
+        why,
+        "--insecure-network holds only inside a network namespace other than "
+        "the machine's (ip netns exec NAME ...)"));
+  }
+  return parsed;
+}
+
+absl::StatusOr<HostPort> CheckDialAddress(absl::string_view flag,
+                                          absl::string_view address,
+                                          bool insecure_network) {
+  ASSIGN_OR_RETURN(HostPort parsed,
+                   CheckListenAddress(flag, address, insecure_network));
+  if (parsed.port == 0 || IsAnyAddress(parsed.host)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, ": nobody can dial '", address,
+        "'; give the address and port that the other side listens at"));
   }
   return parsed;
 }

@@ -1,7 +1,7 @@
-// Where a daemon may listen.
+// Which addresses a daemon may listen at and dial.
 //
-// Until the transport is secured, daemons bind loopback only. Tests may bind
-// other addresses inside a network namespace of their own.
+// Until the transport is secured: loopback only. Tests may use other addresses
+// inside a network namespace of their own.
 #ifndef PACTRAIN_BASE_NET_H_
 #define PACTRAIN_BASE_NET_H_
 
@@ -33,13 +33,21 @@ bool IsLoopback(absl::string_view host);
 // not reachable from the machine's own network. False when neither tells.
 bool InOwnNetworkNamespace();
 
-// May a daemon listen at `address` ("host:port", port 0: any)? Loopback: yes.
-// Otherwise only with `insecure_network` and in a network namespace of its own.
-// The host must be an address or "localhost".
+// May a daemon listen at `address` ("host:port", port 0: any), the value of
+// `flag`? Loopback: yes. Otherwise only with `insecure_network` and in a
+// network namespace of its own. The host must be an address or "localhost".
 //   InvalidArgument:  not an address and port.
 //   PermissionDenied: refused; says why and what to do.
-absl::StatusOr<HostPort> CheckListenAddress(absl::string_view address,
+absl::StatusOr<HostPort> CheckListenAddress(absl::string_view flag,
+                                            absl::string_view address,
                                             bool insecure_network);
+// The same for an address that is dialled: it must have a port and cannot be
+// 0.0.0.0 or [::].
+absl::StatusOr<HostPort> CheckDialAddress(absl::string_view flag,
+                                          absl::string_view address,
+                                          bool insecure_network);
+// 0.0.0.0 or ::.
+bool IsAnyAddress(absl::string_view host);
 
 }  // namespace pactrain::base
 

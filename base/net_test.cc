@@ -37,23 +37,25 @@ TEST(ParseHostPort, RefusesMalformedTextNamingIt) {
 TEST(CheckListenAddress, LoopbackIsFine) {
   for (const char* text :
        {"127.0.0.1:0", "127.9.9.9:1", "[::1]:80", "localhost:0"}) {
-    EXPECT_OK(CheckListenAddress(text, /*insecure_network=*/false)) << text;
+    EXPECT_OK(CheckListenAddress("--listen", text, /*insecure_network=*/false))
+        << text;
   }
 }
 
 TEST(CheckListenAddress, OtherAddressesAreRefusedWithTheReason) {
   for (const char* text :
        {"0.0.0.0:80", "10.0.0.1:80", "[::]:80", "128.0.0.1:80"}) {
-    EXPECT_THAT(CheckListenAddress(text, /*insecure_network=*/false),
-                StatusIs(absl::StatusCode::kPermissionDenied,
-                         HasSubstr("not loopback")))
+    EXPECT_THAT(
+        CheckListenAddress("--listen", text, /*insecure_network=*/false),
+        StatusIs(absl::StatusCode::kPermissionDenied,
+                 HasSubstr("not loopback")))
         << text;
   }
 }
 
 TEST(CheckListenAddress, InsecureNetworkNeedsANamespaceOfItsOwn) {
   const auto checked =
-      CheckListenAddress("10.0.0.1:80", /*insecure_network=*/true);
+      CheckListenAddress("--listen", "10.0.0.1:80", /*insecure_network=*/true);
   if (InOwnNetworkNamespace()) {
     EXPECT_OK(checked);
   } else {
@@ -64,8 +66,28 @@ TEST(CheckListenAddress, InsecureNetworkNeedsANamespaceOfItsOwn) {
 
 TEST(CheckListenAddress, AHostNameIsNoPlaceToListen) {
   EXPECT_THAT(
-      CheckListenAddress("example.org:80", /*insecure_network=*/true),
+      CheckListenAddress("--listen", "example.org:80",
+                         /*insecure_network=*/true),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("IP address")));
+}
+
+TEST(CheckListenAddress, ErrorsNameTheFlag) {
+  for (const char* text : {"x", "10.0.0.1:80", "example.org:80"}) {
+    EXPECT_THAT(
+        CheckListenAddress("--listen-data", text, false).status().ToString(),
+        HasSubstr("--listen-data: address '"))
+        << text;
+  }
+}
+
+TEST(CheckDialAddress, NeedsAPlaceThatCanBeDialled) {
+  EXPECT_OK(CheckDialAddress("--coordinator", "127.0.0.1:7070", false));
+  EXPECT_THAT(CheckDialAddress("--coordinator", "127.0.0.1:0", false),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("nobody can dial '127.0.0.1:0'")));
+  EXPECT_THAT(CheckDialAddress("--coordinator", "10.1.2.3:7070", false),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       HasSubstr("--coordinator: address '10.1.2.3:7070'")));
 }
 
 }  // namespace

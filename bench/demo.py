@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -158,7 +159,8 @@ def wait_for_interrupt(cluster: Cluster, bed: LoopbackTestbed) -> None:
         print(f"  agent {agent.host.name}{enter}: socket {agent.socket}, "
               f"metrics http://{agent.metrics}/metrics")  # fmt: skip
     sys.stdout.flush()
-    signal.pause()
+    while True:  # Not pause(), which would miss a signal that comes just before it.
+        time.sleep(1)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

@@ -39,11 +39,13 @@ absl::StatusOr<std::pair<std::string, std::string>> ParseLink(
 }
 
 absl::Status Understand(const Words& words, Flags& flags) {
-  ASSIGN_OR_RETURN(flags.listen, base::CheckListenAddress(
-                                     words.listen, words.insecure_network));
+  ASSIGN_OR_RETURN(flags.listen,
+                   base::CheckListenAddress("--listen", words.listen,
+                                            words.insecure_network));
   ASSIGN_OR_RETURN(
       flags.listen_metrics,
-      base::CheckListenAddress(words.listen_metrics, words.insecure_network));
+      base::CheckListenAddress("--listen-metrics", words.listen_metrics,
+                               words.insecure_network));
   RETURN_IF_ERROR(protocol::CheckName("--cluster", flags.cluster));
   if (flags.state_dir.empty()) {
     return absl::InvalidArgumentError("--state-dir must not be empty");

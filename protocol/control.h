@@ -48,6 +48,8 @@ struct TrainerLeft {
   uint32_t rank = 0;
   Digest attach_id;
   std::string reason;  // "detached" or what killed it.
+  // Not by itself: its agent ended the generation, and `reason` says why.
+  bool generation_ended = false;
 };
 
 // A trainer's word on its mask set (architecture: Masks).

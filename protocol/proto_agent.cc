@@ -43,6 +43,7 @@ struct Writer {
     p.set_rank(m.rank);
     p.set_attach_id(WriteDigest(m.attach_id));
     p.set_reason(WriteText(m.reason, kMaxTextLength));
+    p.set_generation_ended(m.generation_ended);
   }
   void operator()(const MaskVote& m) {
     v1::MaskVote& p = *out.mutable_mask_vote();
@@ -159,6 +160,7 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerLeft& p) {
   ASSIGN_OR_RETURN(m.attach_id,
                    ReadDigest("trainer_left.attach_id", p.attach_id(), true));
   m.reason = p.reason();
+  m.generation_ended = p.generation_ended();
   return m;
 }
 

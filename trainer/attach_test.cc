@@ -98,7 +98,7 @@ TEST(AttachTest, RefusalSaysWhy) {
     a.SendFailed(~0ull, Code::kRefused, true, "rank 1 has another model.");
   });
   EXPECT_EQ(AttachError(agent.address(), PT_REFUSED),
-            "rank 1 has another model.");
+            "attach to job \"job\" was refused: rank 1 has another model.");
 }
 
 TEST(AttachTest, AgentThatDiesMeanwhileIsUnresponsive) {

@@ -9,8 +9,7 @@
 //
 //   trainer                         agent
 //   Hello                     ->
-//                             <-    Waiting*            (progress, while ranks
-//                             miss)
+//                             <-    Waiting*            (while ranks miss)
 //                             <-    Attached + 2 fds    or Failed
 //   Submit* (last one marked) ->
 //                             <-    Resubmit*           (send all again, dense)

@@ -40,10 +40,13 @@ void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
 
 void AgentState::Impl::On(const CoordinatorDisconnected& event,
                           absl::Duration) {
-  outbox_.coordinator_connected = false;
+  const bool was_connected =
+      std::exchange(outbox_.coordinator_connected, false);
   coordinator_reason_ = event.reason;
-  outbox_.Warn(absl::StrCat("lost the coordinator: ", event.reason,
-                            "; running generations go on"));
+  outbox_.Warn(was_connected
+                   ? absl::StrCat("lost the coordinator: ", event.reason,
+                                  "; running generations go on")
+                   : event.reason);
   for (const auto& [id, record] : trainers_.all()) {
     if (record.generation != 0) continue;
     outbox_.ToTrainer(id, MakeWaiting(absl::StrCat(
@@ -71,7 +74,7 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
       complete = false;
       outbox_.ToCoordinator(protocol::TrainerLeft{
           generation.group, member.ranks[i], member.attach_ids[i],
-          "left before the generation began"});
+          "left before the generation began", /*generation_ended=*/false});
       continue;
     }
     trainers.push_back({record->id, record->trainer.rank, record->memory, {}});

@@ -40,7 +40,8 @@ class AgentState::Impl {
   // Ends the trainer's generation, if it has one, and forgets it.
   void DropTrainer(TrainerId id, const std::string& reason, absl::Duration now);
   void FailTrainer(TrainerId id, wire::Code code, const std::string& text);
-  void TellLeft(const TrainerRecord& record, const std::string& reason);
+  void TellLeft(const TrainerRecord& record, const std::string& reason,
+                bool generation_ended);
   GroupState* RunningGroupOf(const TrainerRecord& record);
   void SweepEnded(absl::Duration now);
 

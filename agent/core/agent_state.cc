@@ -144,9 +144,11 @@ void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
 }
 
 void AgentState::Impl::TellLeft(const TrainerRecord& record,
-                                const std::string& reason) {
-  outbox_.ToCoordinator(protocol::TrainerLeft{
-      record.group, record.trainer.rank, record.trainer.attach_id, reason});
+                                const std::string& reason,
+                                bool generation_ended) {
+  outbox_.ToCoordinator(protocol::TrainerLeft{record.group, record.trainer.rank,
+                                              record.trainer.attach_id, reason,
+                                              generation_ended});
 }
 
 void AgentState::Impl::FailTrainer(TrainerId id, wire::Code code,
@@ -162,7 +164,7 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
                            record->group.ToString(), " is gone: ", reason));
   GroupState* group = RunningGroupOf(*record);
   if (group != nullptr) group->Report();
-  TellLeft(*record, reason);
+  TellLeft(*record, reason, /*generation_ended=*/false);
   const uint32_t rank = record->trainer.rank;
   if (group != nullptr) {
     group->DropTrainer(id, reason == kDetached,
@@ -190,7 +192,7 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
     for (const GroupState::LocalTrainer& trainer : group.trainers()) {
       TrainerRecord* record = trainers_.Find(trainer.id);
       if (record == nullptr) continue;
-      TellLeft(*record, group.end_reason());
+      TellLeft(*record, group.end_reason(), /*generation_ended=*/true);
       trainers_.Remove(trainer.id);
       outbox_.effects.emplace_back(CloseTrainer{trainer.id});
     }

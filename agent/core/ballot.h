@@ -3,13 +3,11 @@
 //
 // Rules, each the same at all members once they hold the same messages:
 //   - Committed: all members voted for equal results (and equal parameters). A
-//   vote
-//     counts whether it came alone or within an abort.
+//     vote counts whether it came alone or within an abort.
 //   - Failed: all members aborted and not all of them voted equally. The worst
 //     cause of all decides what is done next.
 //   - Both cannot be: a member never votes after its own abort, and its vote
-//   and
-//     abort of an attempt never change.
+//     and abort of an attempt never change.
 //
 // Pure. Thread-compatible.
 #ifndef PACTRAIN_AGENT_CORE_BALLOT_H_

@@ -6,8 +6,7 @@
 //   - The candidate holds from the next step on if and only if all votes of a
 //     commit named it.
 //   - A candidate is accepted, and kept, only while the newest mask votes of
-//   the
-//     local trainers match it.
+//     the local trainers match it.
 //
 // Pure. Thread-compatible.
 #ifndef PACTRAIN_AGENT_CORE_DECISION_SWITCH_H_

@@ -353,15 +353,15 @@ void GroupState::End(bool outcome_known) {
   ended_ = true;
   ++counters_.ended_generations;
   const bool resync = !outcome_known || ending_->cause == Cause::kParameters;
-  end_reason_ =
-      absl::StrFormat("generation %d ended (%s): %s", generation_.number,
-                      protocol::CauseName(ending_->cause), ending_->detail);
+  end_reason_ = ending_->detail;
   const std::string text = absl::StrCat(
       local_.opened()
           ? absl::StrCat("step ", step_,
                          outcome_known ? " was applied at no rank: "
                                        : " may have been applied elsewhere: ")
           : "",
+      absl::StrFormat("generation %d ended (%s): ", generation_.number,
+                      protocol::CauseName(ending_->cause)),
       end_reason_, ".\n",
       resync ? "Load the last checkpoint at all ranks and start them again."
              : "Start all ranks again from the last checkpoint.");

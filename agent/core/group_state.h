@@ -99,6 +99,7 @@ class GroupState {
   // Ended: all trainers have been told; it only answers other members still,
   // and touches no memory of trainers.
   bool ended() const { return ended_; }
+  // What ended it, without the words around it.
   const std::string& end_reason() const { return end_reason_; }
 
   const protocol::Generation& generation() const { return generation_; }

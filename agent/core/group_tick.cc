@@ -15,6 +15,11 @@ namespace {
 
 constexpr absl::Duration kReportInterval = absl::Milliseconds(500);
 
+// "416ms", not "416.6666665ms".
+std::string DurationText(absl::Duration duration) {
+  return absl::FormatDuration(absl::Trunc(duration, absl::Milliseconds(1)));
+}
+
 }  // namespace
 
 void GroupState::Tick(absl::Duration now) {
@@ -47,11 +52,10 @@ void GroupState::CheckPeers(absl::Duration now) {
                                      ? options_->resolution_timeout()
                                      : options_->stall_timeout();
     if (now - since < limit) continue;
-    BeginEnd(
-        Cause::kMemberLost,
-        absl::StrFormat("%s could not be reached from %s for %s", names_[m],
-                        names_[me()], absl::FormatDuration(limit)),
-        now);
+    BeginEnd(Cause::kMemberLost,
+             absl::StrFormat("%s could not be reached from %s for %s",
+                             names_[m], names_[me()], DurationText(limit)),
+             now);
     return;
   }
 }
@@ -83,10 +87,10 @@ void GroupState::CheckProgress(absl::Duration now) {
         now);
   } else if (local_.opened() &&
              idle >= options_->step_deadline - options_->resolution_timeout()) {
-    AbortAttempt(Cause::kDeadline,
-                 absl::StrFormat("%s for %s", local_.MissingText(),
-                                 absl::FormatDuration(idle)),
-                 now);
+    AbortAttempt(
+        Cause::kDeadline,
+        absl::StrFormat("%s for %s", local_.MissingText(), DurationText(idle)),
+        now);
   }
   // The trainers' own watchdog counts from the last word they had.
   if (last_progress_ > last_waiting_ &&

@@ -3,11 +3,9 @@
 //
 // Rules:
 //   - A bucket is summed once all local trainers have submitted it alike, in
-//   rank
-//     order, in fp32, into memory of its own: what a retry sends again.
+//     rank order, in fp32, into memory of its own: what a retry sends again.
 //   - What one trainer says that another contradicts fails the attempt with a
-//   text
-//     that names both.
+//     text that names both.
 //
 // Pure but for reading the slots. Thread-compatible.
 #ifndef PACTRAIN_AGENT_CORE_LOCAL_STEP_H_

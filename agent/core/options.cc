@@ -15,7 +15,7 @@ absl::Status Options::Check() const {
   if (step_deadline < absl::Milliseconds(100) ||
       step_deadline > absl::Hours(24)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("step_deadline: ", absl::FormatDuration(step_deadline),
+        absl::StrCat("step_deadline is ", absl::FormatDuration(step_deadline),
                      "; allowed are 100ms to 24h"));
   }
   if (max_trainers < 1) {

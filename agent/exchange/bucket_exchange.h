@@ -3,12 +3,11 @@
 //
 // Rules:
 //   - A frame is folded once all its contributions are there, and at once sent
-//   on:
-//     no frame waits for its chunk.
+//     on: no frame waits for its chunk.
 //   - Contributions are added in one order whatever the order of arrival: the
 //     members of the site, then the sites below, ascending; in a swap by site.
 //   - Only decoded bytes of the root (in a swap: of both owners) enter a
-//   result.
+//     result.
 //   - A header is checked before anything is added; a repeated frame changes
 //     nothing.
 //
@@ -56,9 +55,8 @@ class BucketExchange {
   void Start(std::vector<OutgoingFrame>& out);
 
   // Takes a data frame of this step, attempt and bucket from `member`.
-  // InvalidArgument: a field is not what this bucket's schedule expects;
-  // nothing
-  //   was changed.
+  // InvalidArgument: a field is not what this bucket's schedule expects; then
+  // nothing was changed.
   absl::Status Receive(int member, const protocol::FrameHeader& header,
                        const Payload& payload, std::vector<OutgoingFrame>& out);
 

@@ -111,6 +111,7 @@ void AddGroups(const MetricsSnapshot& now, Page& page) {
   page.Start("decision", MetricType::Gauge,
              "1 for the mode and codec of the decision in force.");
   for (const GroupStatus& group : now.groups) {
+    if (group.generation == 0) continue;  // None is in force.
     page.Add(
         GroupLabels(
             group,

@@ -52,6 +52,7 @@ TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
   snapshot_.peers.push_back({"us", 100, 200, absl::Milliseconds(50), 1e6});
   GroupStatus group;
   group.group = {"job", 1};
+  group.generation = 3;
   group.trainers = 2;
   group.committed_count = 7;
   group.failed_attempts[static_cast<size_t>(protocol::Cause::kStall)] = 3;
@@ -73,6 +74,17 @@ TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
        }) {
     EXPECT_THAT(page, HasSubstr(line));
   }
+}
+
+TEST_F(MetricsTest, NoDecisionIsInForceOnceTheGenerationIsOver) {
+  GroupStatus group;
+  group.group = {"job", 1};
+  group.generation = 0;
+  snapshot_.groups.push_back(group);
+  metrics_->Publish(snapshot_);
+  const std::string page = Get(server_->address());
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("_decision{")));
+  EXPECT_THAT(page, HasSubstr("steps_committed_total{job="));
 }
 
 TEST_F(MetricsTest, TakenAddressIsAnErrorThatNamesIt) {

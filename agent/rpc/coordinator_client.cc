@@ -34,6 +34,13 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
                                    arguments);
 }
 
+// Time does not heal these.
+bool IsRefusal(const absl::Status& why) {
+  return absl::IsFailedPrecondition(why) || absl::IsInvalidArgument(why) ||
+         absl::IsPermissionDenied(why) || absl::IsUnauthenticated(why) ||
+         absl::IsUnimplemented(why) || absl::IsAlreadyExists(why);
+}
+
 }  // namespace
 
 // Lets the destructor wait until gRPC is done and keeps late posts from
@@ -62,6 +69,7 @@ CoordinatorClient::CoordinatorClient(asio::io_context& io,
       stub_(v1::Coordinator::NewStub(MakeChannel(options.address))),
       mailbox_(std::make_shared<Mailbox>()),
       backoff_(options.first_backoff),
+      started_(base::MonotonicNow()),
       retry_timer_(io),
       welcome_timer_(io),
       heartbeat_timer_(io),
@@ -183,14 +191,25 @@ void CoordinatorClient::OnDone(uint64_t stream, const absl::Status& status) {
                    : status);
 }
 
+bool CoordinatorClient::IsHopeless(const absl::Status& why,
+                                   absl::Duration now) const {
+  if (!options_.hello.cluster_id.empty()) return false;
+  const absl::Duration tried = now - started_;
+  if (absl::IsAlreadyExists(why)) return tried >= options_.name_timeout;
+  return IsRefusal(why) || tried >= options_.connect_timeout;
+}
+
 void CoordinatorClient::Lost(const absl::Status& why) {
   stream_ = nullptr;
   const bool was_connected = std::exchange(connected_, false);
   welcome_timer_.cancel();
   heartbeat_timer_.cancel();
-  const std::string reason =
-      absl::StrCat("coordinator ", options_.address, " cannot be reached (",
-                   absl::string_view(why.message()), ")");
+  const absl::Duration now = base::MonotonicNow();
+  const std::string reason = absl::StrCat(
+      "coordinator ", options_.address,
+      IsRefusal(why) ? " refused this agent (" : " cannot be reached (",
+      absl::string_view(why.message()), ")");
+  if (IsHopeless(why, now)) return events_->OnCoordinatorGivenUp(reason);
   const double share = std::uniform_real_distribution<>(0.5, 1.0)(random_);
   retry_timer_.expires_after(absl::ToChronoNanoseconds(share * backoff_));
   backoff_ = std::min(2 * backoff_, options_.max_backoff);
@@ -199,7 +218,6 @@ void CoordinatorClient::Lost(const absl::Status& why) {
   });
   // A new reason is told, and logged where it is told to; one that stays is
   // said from time to time.
-  const absl::Duration now = base::MonotonicNow();
   if (was_connected || reason != last_reason_) {
     last_reason_ = reason;
     last_logged_ = now;

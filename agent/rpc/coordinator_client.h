@@ -1,7 +1,8 @@
 // The agent's link to the coordinator: keeps one AgentStream open and says when
 // there is one.
 //
-// A broken stream is opened anew with growing, jittered pauses, for ever. The
+// A broken stream is opened anew with growing, jittered pauses, for ever; only
+// the first connection is given up. The
 // cluster of the first Welcome is the agent's for life, and a coordinator with
 // a lower term than one seen before is an old one: both are refused.
 //
@@ -35,6 +36,9 @@ class CoordinatorEvents {
   // After a connection, and once more for every failed try with a new reason:
   // "coordinator 127.0.0.1:7070 cannot be reached (connection refused)".
   virtual void OnCoordinatorDisconnected(const std::string& reason) = 0;
+  // There never was a connection, and trying on is of no use: it refused this
+  // agent, or connect_timeout is over. Called once; nothing follows.
+  virtual void OnCoordinatorGivenUp(const std::string& reason) = 0;
 };
 
 class CoordinatorClient {
@@ -44,6 +48,11 @@ class CoordinatorClient {
     // Sent first on every stream; cluster and term are filled in.
     protocol::AgentHello hello;
     absl::Duration welcome_timeout = absl::Seconds(5);
+    // For the first connection; may be infinite.
+    absl::Duration connect_timeout = absl::Seconds(60);
+    // How long another live agent of this name is waited for: it may be this
+    // agent's dead predecessor.
+    absl::Duration name_timeout = absl::Seconds(10);
     absl::Duration first_backoff = absl::Milliseconds(200);
     absl::Duration max_backoff = absl::Seconds(3);
   };
@@ -71,6 +80,8 @@ class CoordinatorClient {
   // Gives up the stream for a reason of ours.
   void Abandon(const absl::Status& why);
   void Lost(const absl::Status& why);
+  // Without any connection so far: whether to try on.
+  bool IsHopeless(const absl::Status& why, absl::Duration now) const;
   void HeartbeatLater();
 
   asio::io_context& io_;
@@ -83,6 +94,7 @@ class CoordinatorClient {
   bool connected_ = false;
   absl::Duration heartbeat_interval_;
   absl::Duration backoff_;
+  const absl::Duration started_;
   std::string last_reason_;
   absl::Duration last_logged_;
   asio::steady_timer retry_timer_;

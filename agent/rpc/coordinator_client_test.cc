@@ -23,8 +23,9 @@ using ::testing::HasSubstr;
 // breaks.
 class FakeCoordinator : public v1::Coordinator::Service {
  public:
-  explicit FakeCoordinator(protocol::Welcome welcome, int port = 0)
-      : welcome_(std::move(welcome)) {
+  explicit FakeCoordinator(protocol::Welcome welcome, int port = 0,
+                           grpc::Status refusal = grpc::Status::OK)
+      : welcome_(std::move(welcome)), refusal_(std::move(refusal)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(absl::StrCat("127.0.0.1:", port),
                              grpc::InsecureServerCredentials(), &port_);
@@ -50,6 +51,7 @@ class FakeCoordinator : public v1::Coordinator::Service {
     while (stream->Read(&message)) {
       auto parsed = protocol::FromProto(message);
       if (!parsed.ok()) return grpc::Status(grpc::INVALID_ARGUMENT, "bad");
+      if (!refusal_.ok()) return refusal_;
       if (std::holds_alternative<protocol::AgentHello>(*parsed)) {
         stream->Write(protocol::ToProto(welcome_));
       }
@@ -60,6 +62,7 @@ class FakeCoordinator : public v1::Coordinator::Service {
   }
 
   const protocol::Welcome welcome_;
+  const grpc::Status refusal_;  // Of every hello.
   int port_ = 0;
   base::Mutex mutex_;
   std::vector<protocol::AgentMessage> received_ ABSL_GUARDED_BY(mutex_);
@@ -73,8 +76,11 @@ class CoordinatorClientTest : public ::testing::Test,
                                      uint64_t term) {
     return {cluster, term, absl::Milliseconds(10)};
   }
-  void Connect(int port) {
+  void Connect(int port,
+               absl::Duration connect_timeout = absl::InfiniteDuration()) {
     CoordinatorClient::Options options;
+    options.connect_timeout = connect_timeout;
+    options.name_timeout = absl::Milliseconds(20);
     options.address = absl::StrCat("127.0.0.1:", port);
     options.hello.agent = "a";
     options.hello.site = "s";
@@ -106,11 +112,15 @@ class CoordinatorClientTest : public ::testing::Test,
   void OnCoordinatorDisconnected(const std::string& reason) override {
     reasons_.push_back(reason);
   }
+  void OnCoordinatorGivenUp(const std::string& reason) override {
+    given_up_ = reason;
+  }
 
   asio::io_context io_;
   int connected_ = 0;
   std::vector<protocol::CoordinatorMessage> messages_;
   std::vector<std::string> reasons_;
+  std::string given_up_;
   std::unique_ptr<CoordinatorClient> client_;
 };
 
@@ -188,6 +198,34 @@ TEST_F(CoordinatorClientTest, UnreachableCoordinatorIsSaidWithItsAddress) {
   ASSERT_TRUE(RunUntil([&] { return !reasons_.empty(); }));
   EXPECT_THAT(LastReason(),
               HasSubstr("coordinator 127.0.0.1:1 cannot be reached ("));
+}
+
+TEST_F(CoordinatorClientTest, TheFirstConnectionIsGivenUpAfterItsTimeout) {
+  Connect(1, absl::Milliseconds(50));
+  ASSERT_TRUE(RunUntil([&] { return !given_up_.empty(); }));
+  EXPECT_THAT(given_up_,
+              HasSubstr("coordinator 127.0.0.1:1 cannot be reached ("));
+}
+
+TEST_F(CoordinatorClientTest, ARefusalOfTheFirstHelloIsFinal) {
+  FakeCoordinator coordinator(
+      WelcomeOf(std::string(32, 'a'), 3), 0,
+      grpc::Status(grpc::FAILED_PRECONDITION, "no link names its site"));
+  Connect(coordinator.port());
+  ASSERT_TRUE(RunUntil([&] { return !given_up_.empty(); }));
+  EXPECT_THAT(given_up_,
+              HasSubstr("refused this agent (no link names its site)"));
+  EXPECT_TRUE(reasons_.empty());
+}
+
+TEST_F(CoordinatorClientTest, ATakenNameIsWaitedForAndThenFinal) {
+  FakeCoordinator coordinator(
+      WelcomeOf(std::string(32, 'a'), 3), 0,
+      grpc::Status(grpc::ALREADY_EXISTS, "another live agent"));
+  Connect(coordinator.port());
+  ASSERT_TRUE(RunUntil([&] { return !given_up_.empty(); }));
+  EXPECT_THAT(given_up_, HasSubstr("another live agent"));
+  EXPECT_THAT(LastReason(), HasSubstr("another live agent"));
 }
 
 }  // namespace

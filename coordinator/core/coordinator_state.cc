@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/core/planner.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
@@ -99,6 +100,13 @@ absl::Status CoordinatorState::CheckHello(
         ", this coordinator has term ", identity_.term,
         ": it is an old one or runs on an old copy of the state directory; "
         "stop it"));
+  }
+  if (!options_.links.empty() && !IsLinked(hello.site, options_.links)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "agent '", hello.agent, "' is in site '", hello.site,
+        "', which none of the coordinator's links names (",
+        LinksText(options_.links),
+        "): add a link to it, or give the agent one of these sites"));
   }
   return absl::OkStatus();
 }

@@ -148,6 +148,23 @@ TEST(Generation, WaitersHearOfChangesAtTheNextTick) {
   EXPECT_EQ(t.Got<GroupWaiting>("a")->reason, "waiting for rank 1 of 3");
 }
 
+TEST(Agents, OfASiteThatNoLinkNamesAreRefusedInWords) {
+  Options options;
+  options.links = {{"x", "y"}};
+  auto state = CoordinatorState::Create(options, {"c", 1}, {}, {});
+  ASSERT_OK(state);
+  protocol::AgentHello hello{"a", {1, 1}, "x", "127.0.0.1:9", "0.1.0", "", 0};
+  EXPECT_TRUE(state->OnMessage(1, hello, {}).closes.empty());
+  hello.agent = "b";
+  hello.site = "z";
+  const Effects effects = state->OnMessage(2, hello, {});
+  ASSERT_EQ(effects.closes.size(), 1u);
+  EXPECT_THAT(effects.closes[0].status,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("is in site 'z', which none of the "
+                                 "coordinator's links names (x-y)")));
+}
+
 TEST(Generation, ADifferentModelIsRefusedAtAllWithBothSidesNamed) {
   TestCluster t;
   t.Connect("a", "x");
@@ -174,6 +191,14 @@ TEST(Generation, ALeavingTrainerEndsItForAll) {
             "rank 3 (agent 'b', site 'y') left: killed by signal 9");
   EXPECT_EQ(t.Snapshot().phase, GroupPhase::kEnded);
   EXPECT_TRUE(t.journal().groups.at(t.group).ended);
+}
+
+TEST(Generation, AnAgentThatEndedItNamesTheCauseNotItsOwnTrainers) {
+  TestCluster t;
+  t.FormFour();
+  t.Leave("a", 0, "agent b (site y) could not be reached", true);
+  EXPECT_EQ(t.Got<EndGeneration>("b")->reason,
+            "agent b (site y) could not be reached");
 }
 
 TEST(Generation, OneDetachedTrainerGivesTheOthersGrace) {

@@ -142,6 +142,8 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
   last_step_known_ = true;
   if (ended_) {
     TryForm(c);
+  } else if (left.generation_ended) {
+    End(left.reason, c);
   } else if (left.reason != "detached") {
     End(absl::StrCat(SeatText(left.rank), " left: ", left.reason), c);
   } else if (seats_.AllLeft()) {
@@ -251,6 +253,8 @@ void Group::Form(const Launch& launch, Context& c) {
   last_equal_ = {};
   logged_mask_ = logged_layout_ = {};
   refused_.reset();
+  committed_before_ += progress_.committed_count();
+  failed_before_ += progress_.failed_attempts();
   progress_ = {};
   noise_ = Noise(generation);
   noise_factor_ = 1;

@@ -123,6 +123,9 @@ class Group {
   Noise noise_;
   double noise_factor_ = 1;  // Measured over predicted, as last seen.
   std::optional<Pin> pin_;
+  // Of the generations before.
+  uint64_t committed_before_ = 0;
+  uint64_t failed_before_ = 0;
   uint64_t reserved_step_ = 0;
   // An agent said that a trainer left. Its report just before counts the step
   // that it had voted for; a commit anywhere has its vote, so no later one is

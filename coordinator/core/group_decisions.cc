@@ -202,6 +202,8 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.committed_step = progress_.committed_step();
   s.committed_count = progress_.committed_count();
   s.failed_attempts = progress_.failed_attempts();
+  s.committed_total = committed_before_ + s.committed_count;
+  s.failed_attempts_total = failed_before_ + s.failed_attempts;
   s.step_seconds = progress_.step_seconds();
   s.kept_elements = last_equal_.kept_elements;
   s.elements = last_equal_.elements;

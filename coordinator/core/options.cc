@@ -8,7 +8,7 @@ namespace pactrain::coordinator {
 absl::Status Options::Check() const {
   if (epoch_steps < 1 || epoch_steps > 1'000'000) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "epoch_steps is ", epoch_steps, "; 1 to 1000000 is allowed"));
+        "epoch_steps is ", epoch_steps, "; allowed are 1 to 1000000"));
   }
   if (!(risk_bound > 0 && risk_bound <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(

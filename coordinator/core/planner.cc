@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "protocol/limits.h"
@@ -52,19 +53,16 @@ std::map<std::string, Reached> WalkFrom(const Graph& graph,
   return reached;
 }
 
-// The linked site from which the farthest other one is nearest; -1: none is
-// linked.
+// The site from which the farthest other one is nearest.
 int Centre(const Graph& graph, const std::vector<std::string>& sites) {
   std::tuple<int, int, int> best = {0, 0, -1};
   for (int s = 0; s < static_cast<int>(sites.size()); ++s) {
-    if (!graph.contains(sites[s])) continue;
     const auto reached = WalkFrom(graph, sites, s);
     int farthest = 0, total = 0;
     for (const std::string& site : sites) {
-      auto it = reached.find(site);
-      if (it == reached.end()) continue;
-      farthest = std::max(farthest, it->second.hops);
-      total += it->second.hops;
+      const int hops = reached.at(site).hops;
+      farthest = std::max(farthest, hops);
+      total += hops;
     }
     const std::tuple<int, int, int> score = {farthest, total, s};
     if (std::get<2>(best) < 0 || score < best) best = score;
@@ -77,9 +75,7 @@ Plan::Tree LinkTree(const Graph& graph, const std::vector<std::string>& sites,
   const auto reached = WalkFrom(graph, sites, root);
   Plan::Tree tree;
   for (const std::string& site : sites) {
-    auto it = reached.find(site);
-    tree.parent.push_back(
-        static_cast<uint16_t>(it == reached.end() ? root : it->second.above));
+    tree.parent.push_back(static_cast<uint16_t>(reached.at(site).above));
   }
   return tree;
 }
@@ -123,6 +119,16 @@ absl::Status CheckLinks(const Links& links) {
   return absl::OkStatus();
 }
 
+bool IsLinked(const std::string& site, const Links& links) {
+  return std::any_of(links.begin(), links.end(), [&](const auto& link) {
+    return link.first == site || link.second == site;
+  });
+}
+
+std::string LinksText(const Links& links) {
+  return absl::StrJoin(links, ", ", absl::PairFormatter("-"));
+}
+
 Plan MakePlan(const std::vector<std::string>& sites, const Links& links) {
   PT_CHECK(!sites.empty());
   Plan plan;
@@ -130,10 +136,10 @@ Plan MakePlan(const std::vector<std::string>& sites, const Links& links) {
     plan.swap = true;
     return plan;
   }
-  const Graph graph = ToGraph(links);
-  const int centre = Centre(graph, sites);
-  if (centre >= 0) {
-    plan.trees.push_back(LinkTree(graph, sites, centre));
+  if (!links.empty()) {
+    for (const std::string& site : sites) PT_CHECK(IsLinked(site, links));
+    const Graph graph = ToGraph(links);
+    plan.trees.push_back(LinkTree(graph, sites, Centre(graph, sites)));
     return plan;
   }
   for (size_t root = 0; root < sites.size(); ++root) {

@@ -24,8 +24,12 @@ using Links = std::vector<std::pair<std::string, std::string>>;
 // more than a job can have.
 absl::Status CheckLinks(const Links& links);
 
-// REQUIRES: `sites` ascending, not empty; CheckLinks(links) is OK. Sites that
-// no link names hang on the root.
+// Is `site` an end of a link?
+bool IsLinked(const std::string& site, const Links& links);
+std::string LinksText(const Links& links);  // "a-b, b-c".
+
+// REQUIRES: `sites` ascending, not empty; CheckLinks(links) is OK; links name
+// all sites or there are none.
 protocol::Plan MakePlan(const std::vector<std::string>& sites,
                         const Links& links);
 

@@ -45,9 +45,11 @@ TEST(Planner, ASiteWithoutAgentsIsPassedThrough) {
   EXPECT_THAT(plan.trees[0].parent, ElementsAre(1, 1, 1));
 }
 
-TEST(Planner, SitesThatNoLinkNamesHangOnTheRoot) {
-  const auto plan = MakePlan({"a", "b", "c", "z"}, {{"a", "b"}, {"b", "c"}});
-  EXPECT_THAT(plan.trees[0].parent, ElementsAre(1, 1, 1, 1));
+TEST(Planner, KnowsWhichSitesTheLinksName) {
+  const Links links = {{"a", "b"}, {"b", "c"}};
+  EXPECT_TRUE(IsLinked("c", links));
+  EXPECT_FALSE(IsLinked("z", links));
+  EXPECT_EQ(LinksText(links), "a-b, b-c");
 }
 
 TEST(Planner, WithoutLinksEverySiteIsARootInTurn) {

@@ -37,9 +37,13 @@ struct GroupSnapshot {
   std::optional<protocol::Decision> in_force;
   std::optional<protocol::Decision> prepared;
   std::vector<protocol::Decision> history;  // Newest first.
+  // Of the newest generation.
   uint64_t committed_step = 0;
   uint64_t committed_count = 0;
   uint64_t failed_attempts = 0;
+  // Of all generations since this coordinator started.
+  uint64_t committed_total = 0;
+  uint64_t failed_attempts_total = 0;
   double step_seconds = 0;
   uint64_t kept_elements = 0;  // Of the newest equal mask votes; 0 of 0: none.
   uint64_t elements = 0;

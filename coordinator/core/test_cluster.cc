@@ -70,10 +70,10 @@ void TestCluster::Rejoin(const std::string& agent, uint32_t rank,
 }
 
 void TestCluster::Leave(const std::string& agent, uint32_t rank,
-                        const std::string& reason) {
-  Say(agent,
-      protocol::TrainerLeft{
-          group, rank, agents_.at(agent).trainers.at(rank).attach_id, reason});
+                        const std::string& reason, bool generation_ended) {
+  Say(agent, protocol::TrainerLeft{
+                 group, rank, agents_.at(agent).trainers.at(rank).attach_id,
+                 reason, generation_ended});
 }
 
 void TestCluster::Vote(const std::string& agent, uint32_t rank, uint64_t mask,

@@ -31,8 +31,8 @@ class TestCluster {
   void Join(const std::string& agent, uint32_t rank, uint32_t world,
             const std::string& launch = "run-1");
   void Rejoin(const std::string& agent, uint32_t rank, uint64_t generation);
-  void Leave(const std::string& agent, uint32_t rank,
-             const std::string& reason);
+  void Leave(const std::string& agent, uint32_t rank, const std::string& reason,
+             bool generation_ended = false);
   void Vote(const std::string& agent, uint32_t rank, uint64_t mask,
             uint32_t steps_unchanged = 1, bool inside = true,
             uint64_t layout = 1);

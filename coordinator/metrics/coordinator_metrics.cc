@@ -77,14 +77,14 @@ constexpr GroupFamily kGroupFamilies[] = {
                                     static_cast<double>(g.elements);
      }},
     {"steps_committed_total", MetricType::Counter,
-     "Steps committed by the newest generation.",
+     "Steps committed since the coordinator's start.",
      [](const GroupSnapshot& g) {
-       return static_cast<double>(g.committed_count);
+       return static_cast<double>(g.committed_total);
      }},
     {"attempts_failed_total", MetricType::Counter,
-     "Failed attempts of steps in the newest generation.",
+     "Failed attempts of steps since the coordinator's start.",
      [](const GroupSnapshot& g) {
-       return static_cast<double>(g.failed_attempts);
+       return static_cast<double>(g.failed_attempts_total);
      }},
     {"step_seconds", MetricType::Gauge, "Mean time of a step as last reported.",
      [](const GroupSnapshot& g) { return g.step_seconds; }},

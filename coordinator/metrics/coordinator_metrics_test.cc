@@ -27,8 +27,8 @@ StateSnapshot Running() {
   g.in_force = protocol::Decision{
       5,  protocol::Mode::kCompacted, protocol::Codec::kBf16, {1, 1}, {2, 2},
       "r"};
-  g.committed_count = 70;
-  g.failed_attempts = 4;
+  g.committed_total = 70;
+  g.failed_attempts_total = 4;
   g.kept_elements = 30;
   g.elements = 100;
   g.links = {{"a", "x", "y", 1, 2, 1000, 0.25},

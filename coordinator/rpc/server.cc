@@ -45,8 +45,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr || port == 0) {
     return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", listen.ToString(),
-        ": the port is taken or the address is not this machine's"));
+        "--listen: cannot listen on ", listen.ToString(),
+        ": the port is taken or the address is not this machine's; give "
+        "another one, or port 0 for any free one"));
   }
   server->address_ = {listen.host, static_cast<uint16_t>(port)};
   driver->SetTickListener([admin = &server->admin_] { admin->Tick(); });

@@ -21,9 +21,8 @@ class SqliteJournal : public Journal {
  public:
   // Opens the journal of cluster `cluster` in `dir`, made if missing, and
   // begins a new term.
-  //   FailedPrecondition: another coordinator has it open, it belongs to
-  //   another
-  //                       cluster, or a newer version wrote it.
+  //   FailedPrecondition: another coordinator has it open, it is another
+  //                       cluster's, or a newer version wrote it.
   //   ResourceExhausted:  the disk is full.
   //   DataLoss:           the file is damaged.
   //   Unavailable:        it cannot be read or written.

@@ -21,7 +21,7 @@ def test_no_agent_says_how_to_start_one():
 
 @pytest.mark.parametrize("agent", ["/run/a.sock", "tcp://host:1", "unix:relative"])
 def test_an_agent_address_of_another_form_is_an_error(agent):
-    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_AGENT"):
+    with pytest.raises(pactrain.InvalidArgument, match=r"^PACTRAIN_AGENT is"):
         make({"PACTRAIN_AGENT": agent})
 
 
@@ -45,18 +45,21 @@ def test_the_job_is_the_first_id_that_is_set(environment, job):
 
 @pytest.mark.parametrize("job", ["Upper", "a" * 64, "-a", "a b"])
 def test_a_bad_job_id_is_an_error_that_names_the_variable(job):
-    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_JOB_ID"):
+    with pytest.raises(pactrain.InvalidArgument, match=r"^PACTRAIN_JOB_ID is"):
         make({**AGENT, "PACTRAIN_JOB_ID": job})
 
 
 def test_a_bad_site_is_an_error_that_names_the_variable():
-    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_SITE"):
+    with pytest.raises(pactrain.InvalidArgument) as raised:
         make({**AGENT, "PACTRAIN_SITE": "No Site"})
+    first, last = str(raised.value).split("\n")
+    assert first.startswith("PACTRAIN_SITE is 'No Site'; allowed are 1 to 63 of a-z")
+    assert last == "Set PACTRAIN_SITE to such a name."
 
 
 @pytest.mark.parametrize("seconds", ["soon", "0", "-3"])
 def test_a_bad_attach_timeout_is_an_error(seconds):
-    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_ATTACH_TIMEOUT"):
+    with pytest.raises(pactrain.InvalidArgument, match=r"^PACTRAIN_ATTACH_TIMEOUT is"):
         make({**AGENT, "PACTRAIN_ATTACH_TIMEOUT": seconds})
 
 

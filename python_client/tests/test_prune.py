@@ -95,6 +95,11 @@ def test_an_empty_model_is_an_error():
         pactrain.prune(nn.Sequential(), 0.5)
 
 
+def test_a_model_of_vectors_only_is_an_error():
+    with pytest.raises(pactrain.InvalidArgument, match="no parameter with two or more"):
+        pactrain.prune(nn.LayerNorm(4), 0.5)
+
+
 def test_a_model_with_nothing_to_prune_says_what_to_do():
     with pytest.raises(pactrain.InvalidArgument, match=r"nothing to prune"):
         pactrain.prune(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), 0.5)

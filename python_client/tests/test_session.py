@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
-from pactrain.types import NO_DIGEST, Mode, Op
+from pactrain.types import NO_DIGEST, Digest, Mode, Op
 
 
 def pruned(amount=0.5):
@@ -166,6 +166,40 @@ def test_a_mask_outside_the_decision_is_told_at_once(attach):
     activate(attached, version=2)
     attached.step()
     assert attached.session.stats()["pactrain/active_keep"] < 1
+
+
+def test_masks_that_only_this_rank_changed_are_warned_of_once(attach, caplog):
+    model = pruned(0.5)
+    attached = attach(model)
+    for _ in range(3):
+        attached.step()
+    activate(attached)
+    for _ in range(60):
+        attached.step()
+    assert "not agreed" not in caplog.text
+    pactrain.prune(model, 0.75)  # The others do not: the decision stays.
+    for _ in range(49):
+        attached.step()
+    assert "not agreed" not in caplog.text
+    for _ in range(70):
+        attached.step()
+    assert caplog.text.count("50 steps ago and are still not agreed on") == 1
+    assert "those in force go on. In force is COMPACTED fp32" in caplog.text
+    assert "Change masks at all ranks alike." in caplog.text
+
+
+def test_a_decision_reads_like_a_sentence():
+    decision = dataclasses.replace(
+        FULL,
+        version=3,
+        mode=Mode.COMPACTED,
+        mask_digest=Digest(0x1A2B3C4D << 32, 5),
+        reason="all ranks voted for it",
+    )
+    text = "COMPACTED fp32, version 3, mask set 1a2b3c4d: all ranks voted for it"
+    assert str(decision) == text
+    assert repr(decision) == f"<{text}>"
+    assert repr(FULL) == "<FULL fp32, version 0: start>"
 
 
 def test_weights_loaded_after_prune_are_an_error_at_attach(attach):
@@ -390,10 +424,14 @@ def test_a_state_resumes_masks_and_step(attach):
 def test_a_state_of_another_model_is_an_error(attach, net):
     state = attach(pruned()).session.state_dict()
     other = attach(nn.Linear(6, 3))
-    with pytest.raises(pactrain.InvalidArgument, match=r"mask for '2\.weight'"):
+    with pytest.raises(
+        pactrain.InvalidArgument, match=r"for '2\.weight'; this model has no"
+    ):
         other.session.load_state_dict(state)
-    with pytest.raises(pactrain.InvalidArgument, match="state has version None"):
-        other.session.load_state_dict({})
+    with pytest.raises(pactrain.InvalidArgument, match="state has version 2; allowed"):
+        other.session.load_state_dict({**state, "version": 2})
+    with pytest.raises(pactrain.InvalidArgument, match=r"state is a dict with \['x'\]"):
+        other.session.load_state_dict({"x": 1})
 
 
 def test_report_shows_in_stats_and_refuses_words(attach, net):
@@ -431,7 +469,7 @@ def test_buffers_can_be_synchronised_between_steps_only(attach):
     attached.step()
     assert attached.session.stats()["pactrain/buffer_syncs"] == 1
     attached.session.close()
-    with pytest.raises(pactrain.PacTrainError, match="session is closed"):
+    with pytest.raises(pactrain.PacTrainError, match="session of this model is closed"):
         attached.session.sync_buffers()
 
 

@@ -116,6 +116,9 @@ Event TrainerState::OnFailed(const wire::Failed& message) {
   Error error = {.code = message.code,
                  .text = message.text,
                  .final = message.final != 0 || !attached_.has_value()};
+  if (!attached_.has_value() && error.code == wire::Code::kRefused) {
+    error.text = "attach to " + JobText() + " was refused: " + error.text;
+  }
   if (error.final) return End(std::move(error));
   if (message.step == kNoStep) {
     if (!open_ || outcome_.has_value()) return Event::kNone;
@@ -137,8 +140,11 @@ Event TrainerState::OnClosed(Time now) {
   return End({.code = wire::Code::kAgentUnresponsive,
               .text = "the agent at " + options_.agent +
                       " closed the connection: it was stopped or has died.\n"
-                      "Look at the agent's log, start it again and restart the "
-                      "training from its last checkpoint."});
+                      "Look at the agent's log, start it again" +
+                      (attached_.has_value()
+                           ? " and restart the training from its last "
+                             "checkpoint."
+                           : " and then the training.")});
 }
 
 Event TrainerState::OnError(wire::Code code, const std::string& text) {
@@ -198,11 +204,25 @@ Event TrainerState::OnTick(Time now) {
                         Seconds(options_.attach_timeout) +
                         ".\nLook at the agent's log and restart it."});
   }
-  return End(
-      {.code = wire::Code::kCoordinatorUnavailable,
-       .text = "attach ended after " + Seconds(options_.attach_timeout) +
-               ", still " + waiting_text_ +
-               ".\nStart what is missing, or raise the attach timeout."});
+  return End({.code = wire::Code::kCoordinatorUnavailable,
+              .text = "attach to " + JobText() + " ended after " +
+                      Seconds(options_.attach_timeout) + ": " + waiting_text_ +
+                      ".\n" + AfterWaiting()});
+}
+
+std::string TrainerState::JobText() const {
+  return "job \"" + options_.job + "\"";
+}
+
+std::string TrainerState::AfterWaiting() const {
+  if (waiting_text_.find("coordinator") != std::string::npos) {
+    return "Look at the coordinator's log and at that of the agent at " +
+           options_.agent + ", mend the cause and start again.";
+  }
+  return "Start the ranks that are missing, or wait longer "
+         "(PACTRAIN_ATTACH_TIMEOUT). If all run, compare PACTRAIN_JOB_ID: all "
+         "ranks of a training have one job name, here \"" +
+         options_.job + "\", and no other training has it.";
 }
 
 Error TrainerState::Vote(const VoteOptions& options, wire::Vote* message) {

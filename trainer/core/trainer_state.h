@@ -167,6 +167,10 @@ class TrainerState {
   Event OnFailed(const wire::Failed& message);
   Event BadMessage(const std::string& what);
   Event End(Error error);
+  // The job by the name that this rank gave it, for ends of an attach.
+  std::string JobText() const;
+  // What to do when an attach took too long: the last line of its error.
+  std::string AfterWaiting() const;
 
   Error CheckOrder(const Bucket& bucket) const;
   Error CheckBucket(const Bucket& bucket) const;

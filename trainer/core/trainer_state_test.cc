@@ -17,6 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using wire::Code;
 
 constexpr wire::Digest128 kLayout = {1, 2};
@@ -180,7 +181,25 @@ TEST_F(TrainerStateTest, AttachTimeoutNamesWhatWasWaitedFor) {
   now_ += seconds(1);
   EXPECT_EQ(state_.OnTick(now_), Event::kOver);
   EXPECT_EQ(state_.error().code, Code::kCoordinatorUnavailable);
-  EXPECT_THAT(state_.error().text, HasSubstr("waiting for rank 3"));
+  EXPECT_EQ(state_.error().text,
+            "attach to job \"job\" ended after 30.0 s: waiting for rank 3.\n"
+            "Start the ranks that are missing, or wait longer "
+            "(PACTRAIN_ATTACH_TIMEOUT). If all run, compare PACTRAIN_JOB_ID: "
+            "all ranks of a training have one job name, here \"job\", and no "
+            "other training has it.");
+}
+
+TEST_F(TrainerStateTest, AttachTimeoutForTheCoordinatorNamesItsLog) {
+  wire::Waiting waiting = {};
+  waiting.header = {wire::Kind::kWaiting, sizeof(waiting)};
+  SetText(waiting.text, "waiting for the coordinator: it belongs to another");
+  Say(waiting);
+  now_ += seconds(30);
+  EXPECT_EQ(state_.OnTick(now_), Event::kOver);
+  EXPECT_THAT(state_.error().text, HasSubstr("belongs to another"));
+  EXPECT_THAT(state_.error().text,
+              HasSubstr("\nLook at the coordinator's log"));
+  EXPECT_THAT(state_.error().text, Not(HasSubstr("missing")));
 }
 
 TEST_F(TrainerStateTest, SilentAgentAtAttachIsUnresponsive) {
@@ -193,6 +212,9 @@ TEST_F(TrainerStateTest, RefusedAttachIsFinalWhateverTheFlagSays) {
   EXPECT_EQ(Say(Failed(~0ull, Code::kRefused, false)), Event::kOver);
   EXPECT_EQ(state_.error().code, Code::kRefused);
   EXPECT_TRUE(state_.error().final);
+  EXPECT_EQ(state_.error().text,
+            "attach to job \"job\" was refused: site a has x, site b has y.\n"
+            "Use one model.");
 }
 
 TEST_F(TrainerStateTest, SlotSmallerThanAskedForIsRefused) {

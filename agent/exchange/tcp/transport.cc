@@ -68,7 +68,8 @@ absl::Status Transport::Listen() {
     acceptor_.listen(asio::socket_base::max_listen_connections, error);
   if (error) {
     return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", options_.listen_address, ": ", error.message()));
+        "--listen-data: cannot listen on ", options_.listen_address, ": ",
+        error.message(), "; give another one, or port 0 for any free one"));
   }
   return absl::OkStatus();
 }

@@ -135,13 +135,11 @@ class NativeSession:
 
     def _open(self) -> ctypes.c_void_p:
         if self._handle is None:
-            raise errors.PacTrainError(
-                "The session is closed.\nAttach the model again to train on."
-            )
+            raise errors.PacTrainError(errors.CLOSED)
         if os.getpid() != self._pid:
             raise errors.PacTrainError(
-                "A session cannot be used in a forked process.\n"
-                "Attach in the process that trains."
+                f"The session belongs to process {self._pid}; this is {os.getpid()}, "
+                "forked from it.\nAttach in the process that trains."
             )
         return self._handle
 

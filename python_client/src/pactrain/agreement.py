@@ -73,9 +73,10 @@ def agree(
         return Agreed(None, all_settings[0].settle_steps)
     if not settings.sync_masks:
         raise RefusedError(
-            f"Mask sets differ and sync_masks is off: rank 0 has {digests[0]}, rank "
-            f"{different[0]} has {digests[different[0]]} (this is rank {rank}, with "
-            f"{mine}).\nPrune all ranks alike, or attach with sync_masks=True."
+            f"Mask sets differ and sync_masks is off: rank 0 has {_text(digests[0])}, "
+            f"rank {different[0]} has {_text(digests[different[0]])} (this is rank "
+            f"{rank}, with {mine}).\n"
+            "Prune all ranks alike, or attach with sync_masks=True."
         )
     masks = _broadcast(native, table, mine, rank)
     return Agreed(masks, all_settings[0].settle_steps)
@@ -101,6 +102,10 @@ def _digest(parts: Sequence[int]) -> Digest:
     return Digest(parts[0] << 32 | parts[1], parts[2] << 32 | parts[3])
 
 
+def _text(digest: Digest) -> str:
+    return digest.short if digest else "none"
+
+
 def _check_settings(all_settings: Sequence[Settings]) -> None:
     for rank, settings in enumerate(all_settings):
         for item in fields(Settings):
@@ -111,7 +116,7 @@ def _check_settings(all_settings: Sequence[Settings]) -> None:
             if value != first:
                 raise RefusedError(
                     f"{item.name} differs: rank 0 has {first}, rank {rank} has {value}."
-                    "\nGive attach() the same arguments and model on all ranks."
+                    "\nGive attach() equal arguments and models at all ranks."
                 )
 
 

@@ -83,7 +83,8 @@ def attach(
     if ddp is None:
         warnings.warn(
             f"pactrain.attach: {type(model).__name__} is not wrapped in "
-            "DistributedDataParallel, so there is nothing to exchange.",
+            "DistributedDataParallel, so there is nothing to exchange. To train on "
+            "several ranks, wrap it first.",
             stacklevel=2,
         )
         return NullSession()

@@ -57,20 +57,21 @@ def _check_parameters(ddp: DistributedDataParallel) -> None:
             continue
         if parameter.device.type != "cpu":
             raise RefusedError(
-                f"{name} is on {parameter.device}; this release exchanges gradients of "
-                "CPU models only.\nMove the model to the CPU, or train with plain DDP."
+                f"parameter {name} is on {parameter.device}; this release exchanges "
+                "gradients of CPU models only.\n"
+                "Move the model to the CPU, or train with plain DDP."
             )
         if parameter.dtype not in DTYPES:
             raise RefusedError(
-                f"{name} is {parameter.dtype}; allowed are float32 and bfloat16.\n"
-                "Convert the model, or freeze this parameter."
+                f"parameter {name} is {parameter.dtype}; allowed are float32 and "
+                "bfloat16.\nConvert the model, or freeze this parameter."
             )
     for name, module in ddp.module.named_modules():
         if getattr(module, "sparse", False) and isinstance(
             module, (nn.Embedding, nn.EmbeddingBag)
         ):
             raise RefusedError(
-                f"{name} has sparse gradients, which are not supported.\n"
+                f"embedding {name!r} has sparse gradients, which are not supported.\n"
                 "Make the embedding with sparse=False."
             )
 
@@ -78,13 +79,13 @@ def _check_parameters(ddp: DistributedDataParallel) -> None:
 def _check_settings(ddp: DistributedDataParallel) -> None:
     if ddp.mixed_precision is not None:
         raise RefusedError(
-            "DDP's mixed_precision registers a communication hook of its own.\n"
-            "Use torch.autocast instead."
+            "DDP's mixed_precision registers a communication hook of its own, and DDP "
+            "takes one only.\nUse torch.autocast instead."
         )
     if ddp._comm_hooks:
         raise RefusedError(
             "The model has a communication hook already, and DDP takes one only.\n"
-            "Attach before, or instead of, register_comm_hook()."
+            "Attach instead of calling register_comm_hook()."
         )
     if any(hasattr(p, "_in_backward_optimizers") for p in ddp.module.parameters()):
         raise RefusedError(

@@ -44,9 +44,9 @@ class AttachConfig:
 
     def __post_init__(self) -> None:
         _check_agent(self.agent)
-        _check_name("job (PACTRAIN_JOB_ID)", self.job)
+        _check_name("PACTRAIN_JOB_ID", self.job)
         if self.site:
-            _check_name("site (PACTRAIN_SITE)", self.site)
+            _check_name("PACTRAIN_SITE", self.site)
         if not 1 <= self.world_size <= 1024:
             raise InvalidArgument(
                 f"world_size is {self.world_size}; allowed are 1 to 1024.\n"
@@ -61,16 +61,16 @@ class AttachConfig:
         _check_range("parameter_check_interval", self.parameter_check_interval, 1)
         if not 1 <= self.attach_timeout_seconds <= 86_400:
             raise InvalidArgument(
-                f"attach_timeout_seconds is {self.attach_timeout_seconds}; allowed "
-                "are 1 to 86400.\nSet PACTRAIN_ATTACH_TIMEOUT to seconds in that range."
+                f"PACTRAIN_ATTACH_TIMEOUT is {self.attach_timeout_seconds:g}; allowed "
+                "are 1 to 86400.\nSet it to a number of seconds in that range."
             )
 
 
 def _check_agent(agent: str) -> None:
     if not agent.startswith("unix:/"):
         raise InvalidArgument(
-            f"agent (PACTRAIN_AGENT) is {agent!r}; an address looks like "
-            "'unix:/run/pactrain/agent.sock'.\n"
+            f"PACTRAIN_AGENT is {agent!r}; allowed is 'unix:' and an absolute path, "
+            "like 'unix:/run/pactrain/agent.sock'.\n"
             "Set it to the --socket of the pactrain-agent on this node."
         )
 
@@ -78,8 +78,8 @@ def _check_agent(agent: str) -> None:
 def _check_name(field: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidArgument(
-            f"{field} is {name!r}; a name has 1 to 63 of a-z, 0-9, '-', '.', '_' and "
-            "starts and ends with a letter or digit.\nChoose such a name."
+            f"{field} is {name!r}; allowed are 1 to 63 of a-z, 0-9, '-', '.' and '_', "
+            f"a letter or digit first and last.\nSet {field} to such a name."
         )
 
 
@@ -101,8 +101,9 @@ def agent_from(environment: Mapping[str, str]) -> str:
     if not agent:
         raise PacTrainError(
             "PACTRAIN_AGENT is not set: there is no agent to hand gradients to.\n"
-            "Start one on this node (pactrain-agent --socket=/run/pactrain/agent.sock "
-            "...) and set PACTRAIN_AGENT=unix:/run/pactrain/agent.sock."
+            "Start one on this node (pactrain-agent "
+            "--socket=unix:/run/pactrain/agent.sock ...) and set "
+            "PACTRAIN_AGENT=unix:/run/pactrain/agent.sock."
         )
     if agent.startswith("unix:///"):
         return "unix:" + agent[len("unix://") :]

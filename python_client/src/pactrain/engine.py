@@ -143,7 +143,8 @@ class StepEngine:
         if dtype is None or buffer.layout != torch.strided:
             raise RefusedError(
                 f"A bucket has gradients of {buffer.dtype}, {buffer.layout}; "
-                "allowed are dense float32 and bfloat16.\nUse such parameters."
+                "allowed are dense float32 and bfloat16.\n"
+                "Convert the model to one of them."
             )
         step.buffers.append(buffer)
         step.layouts.append(layout)

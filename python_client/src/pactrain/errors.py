@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+# DDP takes one hook in its life, so that only a new one can be attached.
+CLOSED = (
+    "The session of this model is closed.\n"
+    "Wrap the model in a new DistributedDataParallel and attach that."
+)
+
 
 class PacTrainError(RuntimeError):
     """Base of all errors of this package.

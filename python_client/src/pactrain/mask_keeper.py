@@ -23,6 +23,7 @@ from .parameters import ParameterTable
 from .types import Decision, Mode, Native
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
+_UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
 
 logger = logging.getLogger("pactrain")
 
@@ -106,6 +107,21 @@ class MaskKeeper:
             self._set_masks(layout)
         if 1 <= self._steps_unchanged <= self.settle_steps:
             self._vote(layout)
+        if self._steps_unchanged == _UNAGREED_STEPS:
+            self._warn_if_not_agreed()
+
+    def _warn_if_not_agreed(self) -> None:
+        if self.current and not self._is_active(self.current.digest):
+            whole = "every step is sent whole, FULL or dense"
+            logger.warning(
+                "masks %s were set at this rank %d steps ago and are still not agreed "
+                "on: other ranks have others, or the coordinator is away; %s. In force "
+                "is %s.\nChange masks at all ranks alike.",
+                self.current,
+                _UNAGREED_STEPS,
+                "those in force go on" if self.active and self._inside else whole,
+                self._native.decision,
+            )
 
     def _set_masks(self, layout: StepLayout) -> None:
         # Those in force first: the library forgets the oldest.

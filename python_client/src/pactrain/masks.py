@@ -99,7 +99,7 @@ class MaskSet:
         return True
 
     def __str__(self) -> str:
-        return f"{str(self.digest)[:8]} (keep {self.keep:.3f})"
+        return f"{self.digest.short} (keep {self.keep:.3f})"
 
 
 def make_mask_set(
@@ -226,17 +226,19 @@ def named_masks(
     for name, mask in given.items():
         found = table.find(name)
         if found is None:
+            shown = ", ".join(table.names[:5]) + (", ..." if len(table) > 5 else "")
             raise InvalidArgument(
-                f"masks[{name!r}] names no parameter that needs a gradient; there are "
-                f"{', '.join(table.names[:5])}, ...\n"
-                "Use the names of named_parameters()."
+                f"masks[{name!r}] names no parameter that needs a gradient; allowed "
+                f"are {shown}.\nUse the names of named_parameters()."
             )
         if not isinstance(mask, Tensor) or mask.shape != found[1].shape:
             what = (
-                tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+                f"has shape {tuple(mask.shape)}"
+                if isinstance(mask, Tensor)
+                else f"is of type {type(mask).__name__}"
             )
             raise InvalidArgument(
-                f"masks[{name!r}] is {what}; allowed is a tensor of shape "
+                f"masks[{name!r}] {what}; allowed is a tensor of shape "
                 f"{tuple(found[1].shape)}.\nGive one mask element per weight."
             )
         masks[found[0]] = mask.detach() != 0

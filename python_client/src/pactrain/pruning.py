@@ -134,13 +134,20 @@ def _choose(
                 f"{name} is already pruned by torch.nn.utils.prune.\n"
                 "Attach as it is: its mask is found. Or prune with pactrain only."
             )
+    if not candidates:
+        raise InvalidArgument(
+            f"model ({type(model).__name__}) has no parameter with two or more "
+            "dimensions, so that there is nothing to prune.\n"
+            "Attach it without prune(), or give {name: mask} to attach()."
+        )
     is_exempt = _exemption(model, candidates, exempt)
     chosen = [(name, p) for name, p in candidates if not is_exempt(name, p)]
     if not chosen:
         raise InvalidArgument(
-            f"model ({type(model).__name__}) has nothing to prune: {len(candidates)} "
-            "parameters with two or more dimensions, all exempt (by default the first "
-            "and the last layer and norms are).\nGive exempt=() to prune all of them."
+            f"model ({type(model).__name__}) has nothing to prune: all of its "
+            f"{len(candidates)} parameters with two or more dimensions are exempt (by "
+            "default those of the first layer, the last layer and norms).\n"
+            "Give exempt=() to prune all of them."
         )
     return chosen
 

@@ -16,13 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from . import optimizer_hook, storage
 from .config import AttachConfig
 from .engine import StepEngine
-from .errors import InvalidArgument, PacTrainError
+from .errors import CLOSED, InvalidArgument, PacTrainError
 from .mask_keeper import MaskKeeper
 from .masks import MaskSource, named_masks, registry
 from .parameters import ParameterTable
 from .types import Decision, Native
 
 STATE_VERSION = 1
+_STATE_KEYS = {"version", "step", "masks", "masks_active"}
 _CLOSE_MARGIN_SECONDS = 3.0
 
 logger = logging.getLogger("pactrain")
@@ -230,22 +231,18 @@ class Session:
             hook.remove()
         for _, parameter in self._table:
             registry.detach(parameter)
-        self._engine.end(
-            PacTrainError(
-                "The session of this model is closed.\n"
-                "Wrap the model in a new DistributedDataParallel to train on."
-            )
-        )
+        self._engine.end(PacTrainError(CLOSED))
         patience = self._native.step_deadline_seconds + _CLOSE_MARGIN_SECONDS
         if self._engine.stop(patience):
             self._native.close()
 
     def _check_between_steps(self) -> None:
         if self._closed:
-            raise PacTrainError("The session is closed.\nAttach a new model.")
+            raise PacTrainError(CLOSED)
         if self._engine.busy:
             raise PacTrainError(
-                "A step is under way.\nCall this between backward() and the next one."
+                "sync_buffers() was called while a step is under way.\n"
+                "Call it between one backward() and the next, on all ranks."
             )
 
     def owns(self, module: nn.Module) -> bool:
@@ -322,22 +319,39 @@ def unpack_state(table: ParameterTable, state: Mapping[str, Any]) -> dict[str, T
     Raises:
       InvalidArgument: not made by state_dict(), or of another model.
     """
-    if state.get("version") != STATE_VERSION:
+    if not isinstance(state, Mapping) or not state.keys() >= _STATE_KEYS:
+        what = (
+            f"a dict with {sorted(map(str, state))[:5]}"
+            if isinstance(state, Mapping)
+            else f"of type {type(state).__name__}"
+        )
         raise InvalidArgument(
-            f"state has version {state.get('version')!r}; allowed is {STATE_VERSION}.\n"
+            f"state is {what}; allowed is a dict with {sorted(_STATE_KEYS)}.\n"
             "Give what session.state_dict() returned."
+        )
+    if state["version"] != STATE_VERSION:
+        raise InvalidArgument(
+            f"state has version {state['version']!r}; allowed is {STATE_VERSION}.\n"
+            "Load it with the release of pactrain that wrote it."
         )
     masks: dict[str, Tensor] = {}
     for name, bits in state["masks"].items():
         found = table.find(name)
         if found is None or -(-found[1].numel() // 8) != bits.numel():
             raise InvalidArgument(
-                f"state has a mask for {name!r}, which this model has not in that size."
-                "\nGive the state of a session of the same model."
+                f"state has a mask of {bits.numel()} bytes for {name!r}; this model "
+                f"has {_size_text(found)}.\nGive the state of a session of the same "
+                "model."
             )
         flat = storage.unpack(bits.numpy(), found[1].numel())
         masks[found[0]] = flat.reshape(found[1].shape)
     return masks
+
+
+def _size_text(found: tuple[str, nn.Parameter] | None) -> str:
+    if found is None:
+        return "no such parameter"
+    return f"{found[1].numel()} elements there"
 
 
 def finds_unused(ddp: DistributedDataParallel) -> bool:

@@ -57,6 +57,11 @@ class Digest(NamedTuple):
     def __str__(self) -> str:
         return f"{self.hi:016x}{self.lo:016x}"
 
+    @property
+    def short(self) -> str:
+        """For people: the first eight digits."""
+        return str(self)[:8]
+
     def words(self) -> list[int]:
         """As four 32-bit words."""
         return [part >> shift & 0xFFFFFFFF for part in self for shift in (32, 0)]
@@ -72,7 +77,10 @@ Digester: TypeAlias = Callable[["bytes | npt.NDArray[np.uint8]"], Digest]
 
 @dataclass(frozen=True)
 class Decision:
-    """What travels from some step on. `reason` is one sentence."""
+    """What travels from some step on. `reason` is one sentence.
+
+    Reads as "COMPACTED fp32, version 3, mask set 1a2b3c4d: all voted for it".
+    """
 
     version: int
     mode: Mode
@@ -80,6 +88,16 @@ class Decision:
     mask_digest: Digest
     layout_digest: Digest
     reason: str
+
+    def __str__(self) -> str:
+        masks = f", mask set {self.mask_digest.short}" if self.mask_digest else ""
+        return (
+            f"{self.mode.name} {self.codec.name.lower()}, version {self.version}"
+            f"{masks}: {self.reason}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 @dataclass(frozen=True)

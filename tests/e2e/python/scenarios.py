@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -573,6 +574,12 @@ def attach_only(talk: Talk, amount: float = 0.5) -> str:
     session = pactrain.attach(DistributedDataParallel(model))
     session.close()
     return "attached"
+
+
+def jobs_of_their_own(talk: Talk) -> str:
+    """Every rank has another PACTRAIN_JOB_ID."""
+    os.environ["PACTRAIN_JOB_ID"] = f"job-of-rank-{talk.rank}"
+    return attach_only(talk)
 
 
 def only_rank_zero_attaches(talk: Talk) -> None:

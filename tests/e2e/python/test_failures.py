@@ -91,3 +91,13 @@ def test_a_rank_that_never_attaches_is_named(cluster, launch):
     running.wait_until(lambda: bool(running.ranks[0].error), 20)
     assert running.ranks[0].error == "CoordinatorUnavailableError"
     assert "1" in running.ranks[0].text
+
+
+def test_ranks_with_different_job_names_are_told_to_compare_them(cluster, launch):
+    quick = {"PACTRAIN_ATTACH_TIMEOUT": "3"}
+    ranks = launch(cluster, scenarios.jobs_of_their_own, environment=quick).finish(60)
+    for number, rank in enumerate(ranks):
+        assert rank.error == "CoordinatorUnavailableError"
+        assert f'job "job-of-rank-{number}"' in rank.text
+        assert f"waiting for rank {1 - number} of 2" in rank.text
+        assert "compare PACTRAIN_JOB_ID" in rank.text.splitlines()[-1]

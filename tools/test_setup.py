@@ -1,0 +1,120 @@
+"""tools/setup where it cannot simply install: without root, and on another system.
+
+A copy of it runs with a stub for every command that would ask or change the machine, so
+that nothing is installed and the machine's own packages do not matter.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DEBIAN_12 = "ID=debian\nVERSION_ID=12\n"
+# What the script itself uses of the machine; anything else is not found.
+USED = ("bash", "cat", "dirname", "sha256sum", "cut")
+
+
+class Machine:
+    """A folder with a copy of tools/setup, and a PATH of stubs only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tree = folder / "tree"
+        self.bin = folder / "bin"
+        self.log = folder / "log"
+        self.log.touch()
+        (self.tree / "tools").mkdir(parents=True)
+        self.bin.mkdir()
+        self.os_release = folder / "os-release"
+        self.os_release.write_text(DEBIAN_12)
+        script = (ROOT / "tools" / "setup").read_text()
+        assert "/etc/os-release" in script
+        script = script.replace("/etc/os-release", str(self.os_release))
+        (self.tree / "tools" / "setup").write_text(script)
+        shutil.copy(ROOT / "tools" / "requirements.txt", self.tree / "tools")
+        for name in USED:
+            found = shutil.which(name)
+            assert found is not None
+            (self.bin / name).symlink_to(found)
+        self.stub("uname", "echo x86_64")
+        self.stub("id", "echo 1000")
+        self.stub("apt-get", 'echo "apt-get $*" >> "$STUB_LOG"')
+
+    def stub(self, name: str, script: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!{self.bin}/bash\n{script}\n")
+        path.chmod(0o755)
+
+    def installed(self, *without: str) -> None:
+        """dpkg-query knows every package but these."""
+        missing = " | ".join(without)
+        self.stub(
+            "dpkg-query",
+            'for package in "${@:3}"; do\n'
+            f'  case "$package" in {missing}) continue ;; esac\n'
+            '  printf "installed:%s " "$package"\n'
+            "done",
+        )
+
+    def setup(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": str(self.bin), "STUB_LOG": str(self.log)}
+        return subprocess.run(
+            [str(self.bin / "bash"), str(self.tree / "tools" / "setup"), *arguments],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_without_root_it_prints_one_sudo_line_and_stops(machine: Machine) -> None:
+    machine.installed("iproute2", "libasio-dev")
+    done = machine.setup()
+    assert done.returncode == 1
+    sudo = [line for line in done.stderr.splitlines() if "sudo" in line]
+    assert len(sudo) == 1
+    assert sudo[0].startswith("setup: sudo apt-get update && sudo apt-get install -y")
+    assert sudo[0].endswith(" libasio-dev iproute2")
+    assert machine.log.read_text() == ""
+    assert not (machine.tree / ".venv").exists()
+
+
+def test_verify_also_asks_for_clang(machine: Machine) -> None:
+    machine.installed("clang", "clang-format")
+    done = machine.setup("verify")
+    assert done.returncode == 1
+    assert "install -y --no-install-recommends clang clang-format\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("os_release", "kernel"),
+    [("ID=fedora\nVERSION_ID=40\n", "x86_64"), (DEBIAN_12, "aarch64"), ("", "x86_64")],
+)
+def test_another_system_is_told_what_is_missing(
+    machine: Machine, os_release: str, kernel: str
+) -> None:
+    machine.os_release.write_text(os_release)
+    machine.stub("uname", f"echo {kernel}")
+    done = machine.setup()
+    assert done.returncode == 1
+    assert "not Debian 12 on x86-64" in done.stderr
+    missing = next(line for line in done.stderr.splitlines() if "missing:" in line)
+    for tool in ("bazel", "g++", "protoc", "grpc_cpp_plugin"):
+        assert f" {tool}" in missing
+    assert "the Debian 12 packages are: bazel-bootstrap" in done.stderr
+    assert "sudo" not in done.stderr
+    assert machine.log.read_text() == ""
+
+
+def test_an_unknown_argument_is_named(machine: Machine) -> None:
+    done = machine.setup("everything")
+    assert done.returncode == 1
+    assert "unknown argument 'everything'; allowed: build, verify" in done.stderr
