@@ -181,8 +181,8 @@ class Run:
         if self.session is None:
             return
         decision = self.session.decision
-        if (decision.mode.name, decision.codec.name.lower()) != self.mode:
-            self.mode = (decision.mode.name, decision.codec.name.lower())
+        if (decision.mode.name, decision.codec.words) != self.mode:
+            self.mode = (decision.mode.name, decision.codec.words)
             emit("mode", step=step + 1, mode=self.mode[0], codec=self.mode[1],
                  reason=decision.reason, seconds=self.clock.now())  # fmt: skip
 

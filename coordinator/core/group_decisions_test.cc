@@ -227,24 +227,76 @@ TEST_F(DecisionTest, ReadOnlyDecidesNothing) {
   EXPECT_EQ(Prepared(), 2);
 }
 
-MaskVotes OneVote(uint64_t kept) {
-  MaskVotes votes(1);
-  EXPECT_OK(
-      votes.Add({{"j", 0}, 1, 0, {1, 1}, {2, 2}, 5, 1, true, kept, 9}, 0));
-  return votes;
+// Half of a step is waiting, and 7 levels cost r = 0.15.
+protocol::StepReport Measured(const protocol::GroupId& group, uint64_t version,
+                              uint64_t count, double local, double site) {
+  protocol::StepReport report;
+  report.group = group;
+  report.generation = 1;
+  report.committed_step = count - 1;
+  report.committed_count = count;
+  report.decision_version = version;
+  report.wait_seconds = 0.5;
+  report.interval_seconds = 1;
+  for (uint64_t step : {count - 2, count - 1}) {
+    report.noise.push_back({step, version, local, site, 4 * local, 0, 0});
+  }
+  return report;
 }
 
-TEST(Policy, MasksThatKeepEverythingAreFull) {
-  const auto wanted = Choose({}, FullDecision({}, ""), OneVote(9), 0);
-  ASSERT_TRUE(wanted.has_value());
-  EXPECT_EQ(wanted->mode, Mode::kFull);
+TEST_F(DecisionTest, WhereWaitingIsLongTheKeptElementsGoTernary) {
+  Compact(11);
+  // Two trainers a site: V N^2 = 4 (2 - 1.6 / 2) 2 / 2 = 4.8, encoded 16.
+  for (const char* agent : {"a", "b"}) {
+    t_.Say(agent, Measured(t_.group, 2, 20, 2, 1.6));
+  }
+  const auto prepare = t_.Got<Prepare>("a");
+  ASSERT_TRUE(prepare.has_value());
+  EXPECT_EQ(prepare->decision.mode, Mode::kTernary);
+  EXPECT_EQ(prepare->decision.codec, protocol::Codec::kLevels15);
+  EXPECT_EQ(prepare->decision.mask_digest, (protocol::Digest{11, 11}));
+  EXPECT_THAT(prepare->decision.reason,
+              HasSubstr("waiting for the exchange is 50 % of a step; 15 levels "
+                        "cost r = 0.053 of the batch, 0.30 is allowed"));
+  ReportAll(3, 21);
+  EXPECT_EQ(t_.Snapshot().in_force->mode, Mode::kTernary);
+  EXPECT_EQ(t_.Snapshot().exchange_share, 0.5);
 }
 
-TEST(Policy, TheCodecIsTheOptions) {
-  Options options;
-  options.codec = protocol::Codec::kBf16;
-  EXPECT_EQ(Choose(options, FullDecision(options, ""), OneVote(3), 0)->codec,
-            protocol::Codec::kBf16);
+TEST_F(DecisionTest, APinHoldsUntilItIsTakenBack) {
+  Compact(11);
+  const Pin pin = {Mode::kTernary, protocol::Codec::kLevels3};
+  t_.Pin(pin);
+  auto prepare = t_.Got<Prepare>("a");
+  ASSERT_TRUE(prepare.has_value());
+  EXPECT_EQ(prepare->decision.mode, Mode::kTernary);
+  EXPECT_EQ(prepare->decision.codec, protocol::Codec::kLevels3);
+  EXPECT_THAT(prepare->decision.reason,
+              HasSubstr("pinned to TERNARY 3 levels by an operator"));
+  EXPECT_EQ(t_.Snapshot().pin, pin);
+  EXPECT_EQ(t_.journal().groups.at(t_.group).pin, pin);
+  ReportAll(3, 11);
+  t_.Clear();
+  t_.Pin({{Mode::kFull, protocol::Codec::kBf16}});
+  prepare = t_.Got<Prepare>("a");
+  ASSERT_TRUE(prepare.has_value());
+  EXPECT_EQ(prepare->decision.mode, Mode::kFull);
+  EXPECT_EQ(prepare->decision.codec, protocol::Codec::kBf16);
+  ReportAll(4, 12);
+  t_.Clear();
+  t_.Pin(std::nullopt);
+  EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kCompacted);
+  EXPECT_FALSE(t_.journal().groups.at(t_.group).pin.has_value());
+}
+
+TEST_F(DecisionTest, APinThatMakesNoSenseIsRefused) {
+  EXPECT_THAT(
+      t_.state().SetPin(t_.group, Pin{Mode::kTernary, protocol::Codec::kFp32},
+                        t_.now()),
+      base::StatusIs(absl::StatusCode::kInvalidArgument,
+                     HasSubstr("TERNARY goes with 3, 5, 7")));
+  EXPECT_THAT(t_.state().SetPin({"other", 0}, std::nullopt, t_.now()),
+              base::StatusIs(absl::StatusCode::kNotFound, HasSubstr("other")));
 }
 
 }  // namespace

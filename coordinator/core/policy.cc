@@ -14,15 +14,15 @@ using protocol::ModeName;
 double ExpectedNoise(Codec codec) {
   switch (codec) {
     case Codec::kLevels3:
-      return 0.54;
+      return 0.526;
     case Codec::kLevels5:
-      return 0.165;
+      return 0.176;
     case Codec::kLevels7:
-      return 0.076;
+      return 0.0781;
     case Codec::kLevels15:
-      return 0.0145;
+      return 0.0158;
     case Codec::kLevels31:
-      return 0.0031;
+      return 0.0035;
     case Codec::kFp32:
     case Codec::kBf16:
       break;

@@ -103,6 +103,12 @@ void TestCluster::Report(const std::string& agent, uint64_t version,
   Say(agent, report);
 }
 
+void TestCluster::Pin(const std::optional<coordinator::Pin>& pin) {
+  auto effects = state_->SetPin(group, pin, now_);
+  PT_CHECK(effects.ok());
+  Act(*std::move(effects));
+}
+
 void TestCluster::Say(const std::string& agent,
                       const protocol::AgentMessage& message) {
   Act(state_->OnMessage(agents_.at(agent).stream, message, now_));

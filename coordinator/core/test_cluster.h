@@ -54,6 +54,7 @@ class TestCluster {
     }
     return std::nullopt;
   }
+  void Pin(const std::optional<coordinator::Pin>& pin);
   void Clear() { inbox_.clear(), closed_.clear(), records_.clear(); }
   // Why the agent's newest stream was closed.
   absl::Status Closed(const std::string& agent) const;

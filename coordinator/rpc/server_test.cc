@@ -218,6 +218,42 @@ TEST_F(ServerTest, AdminShowsJobsAndNamesUnknownOnes) {
   EXPECT_THAT(status.error_message(), HasSubstr("'nobody'"));
 }
 
+TEST_F(ServerTest, APinIsToldToAgentsAndShown) {
+  AgentClient a(channel_), b(channel_);
+  Hello(a, "a");
+  Hello(b, "b");
+  Join(a, 0);
+  Join(b, 1);
+  ASSERT_TRUE(a.WaitFor<protocol::StartGeneration>().has_value());
+  Vote(a, 0);
+  Vote(b, 1);
+  ASSERT_TRUE(a.WaitFor<protocol::Prepare>().has_value());
+  const auto admin = v1::Admin::NewStub(channel_);
+  const auto set = [&](v1::Mode mode, v1::Codec codec,
+                       v1::SetPinResponse* response) {
+    v1::SetPinRequest request;
+    *request.mutable_group() = protocol::ToProto(kGroup);
+    request.mutable_pin()->set_mode(mode);
+    request.mutable_pin()->set_codec(codec);
+    grpc::ClientContext context;
+    context.set_deadline(Deadline());
+    return admin->SetPin(&context, request, response);
+  };
+  v1::SetPinResponse response;
+  ASSERT_TRUE(set(v1::MODE_TERNARY, v1::CODEC_LEVELS3, &response).ok());
+  EXPECT_EQ(response.job().pin().codec(), v1::CODEC_LEVELS3);
+  EXPECT_EQ(response.job().prepared().mode(), v1::MODE_TERNARY);
+  const auto prepare = a.WaitFor<protocol::Prepare>();
+  ASSERT_TRUE(prepare.has_value());
+  EXPECT_EQ(prepare->decision.codec, protocol::Codec::kLevels3);
+  const grpc::Status mixed = set(v1::MODE_FULL, v1::CODEC_LEVELS3, &response);
+  EXPECT_EQ(mixed.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(mixed.error_message(), HasSubstr("FULL 3 levels"));
+  const grpc::Status none =
+      set(v1::MODE_UNSPECIFIED, v1::CODEC_FP32, &response);
+  EXPECT_THAT(none.error_message(), HasSubstr("pin.mode is 0"));
+}
+
 TEST_F(ServerTest, AWatcherSeesTheStateChange) {
   AgentClient a(channel_);
   Hello(a, "a");

@@ -23,7 +23,7 @@ bool operator==(const Recovered::Group& a, const Recovered::Group& b) {
   return a.generation == b.generation && a.ended == b.ended &&
          a.end_reason == b.end_reason && a.history == b.history &&
          a.prepared == b.prepared && a.last_version == b.last_version &&
-         a.reserved_step == b.reserved_step;
+         a.reserved_step == b.reserved_step && a.pin == b.pin;
 }
 
 class SqliteJournalTest : public ::testing::Test {
@@ -143,8 +143,12 @@ TEST_F(SqliteJournalTest, RecoversWhatTheRecordsFoldTo) {
   check("reserved");
   for (uint64_t mask = 20; mask < 20 + 2 * kMaxHistory; ++mask) vote_all(mask);
   check("history is bounded");
+  t.Pin({{protocol::Mode::kTernary, protocol::Codec::kLevels7}});
+  check("pinned");
   t.Leave("b", 3, "crashed");
   check("ended");
+  t.Pin(std::nullopt);
+  check("the pin is taken back");
   t.group = {"other", 3};
   t.Join("a", 0, 1);
   check("second group");
@@ -152,6 +156,30 @@ TEST_F(SqliteJournalTest, RecoversWhatTheRecordsFoldTo) {
   forget.records.push_back(GroupForgotten{{"other", 3}});
   t.Act(forget);
   check("forgotten");
+}
+
+TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
+  TestCluster t;
+  t.FormFour();
+  {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    ASSERT_OK(journal->Append(t.records()));
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
+    ASSERT_OK(database->Execute(
+        "ALTER TABLE groups DROP COLUMN pin_mode;"
+        "ALTER TABLE groups DROP COLUMN pin_codec; PRAGMA user_version = 1"));
+  }
+  t.Clear();
+  t.Pin({{protocol::Mode::kFull, protocol::Codec::kBf16}});
+  {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    ASSERT_OK(journal->Append(t.records()));
+  }
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  EXPECT_TRUE(journal->recovered().groups.at(t.group) ==
+              t.journal().groups.at(t.group));
 }
 
 TEST_F(SqliteJournalTest, OldRowsAreDropped) {

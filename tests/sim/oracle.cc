@@ -1,11 +1,18 @@
 #include "tests/sim/oracle.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
 
 namespace pactrain::sim {
+namespace {
+
+constexpr double kMaxSites = 3;
+
+}  // namespace
 
 void Oracle::Fail(uint32_t rank, uint64_t step, const std::string& what) {
   world_->Fail(absl::StrFormat("rank %d, step %d: %s", rank, step, what));
@@ -115,6 +122,10 @@ void Oracle::CheckValues(uint64_t generation, uint64_t number, const Step& step,
     }
   }
   for (const Bucket& bucket : buckets) {
+    if (bucket.levels > 0 && !workload_->IsXor(number)) {
+      CheckNear(generation, number, step, bucket);
+      continue;
+    }
     for (size_t i = 0; i < bucket.elements.size(); ++i) {
       const uint64_t element = bucket.elements[i];
       float sum = 0;
@@ -135,6 +146,32 @@ void Oracle::CheckValues(uint64_t generation, uint64_t number, const Step& step,
       return;
     }
   }
+}
+
+void Oracle::CheckNear(uint64_t generation, uint64_t number, const Step& step,
+                       const Bucket& bucket) {
+  double error = 0, largest = 0;
+  for (size_t i = 0; i < bucket.elements.size(); ++i) {
+    double sum = 0, weight = 0;
+    for (const auto& [rank, contribution] : step.contributions) {
+      const double value = workload_->Value(rank, generation, number,
+                                            contribution, bucket.elements[i]);
+      sum += value;
+      weight += std::abs(value);
+    }
+    error += (bucket.data[i] - sum) * (bucket.data[i] - sum);
+    largest = std::max(largest, weight);
+  }
+  // Every encode's error has the variance delta^2 / 12, delta = S / h; at most
+  // one encode per site. Few elements may all have bad luck.
+  const double delta = 1.01 * largest / ((bucket.levels - 1) / 2);
+  const double count = static_cast<double>(bucket.elements.size());
+  const double bound = kMaxSites * delta * delta / 12 * (count + 20);
+  if (error <= bound) return;
+  Fail(0, number,
+       absl::StrFormat("the squared error over %d elements in %d levels is %g, "
+                       "expected at most %g",
+                       bucket.elements.size(), bucket.levels, error, bound));
 }
 
 }  // namespace pactrain::sim

@@ -31,6 +31,7 @@ class Oracle {
   struct Bucket {
     const float* data = nullptr;
     std::vector<uint64_t> elements;  // Which ones, over all buckets.
+    int levels = 0;                  // Of the codec; 0: exact.
   };
   void Committed(uint32_t rank, uint64_t generation, uint64_t step,
                  uint64_t next_decision, const std::vector<Bucket>& buckets);
@@ -53,6 +54,10 @@ class Oracle {
 
   void CheckValues(uint64_t generation, uint64_t number, const Step& step,
                    const std::vector<Bucket>& buckets);
+  // Of a bucket in n levels: as near to the sum as the codec brings it, which a
+  // missing or double contribution does not.
+  void CheckNear(uint64_t generation, uint64_t number, const Step& step,
+                 const Bucket& bucket);
   void Fail(uint32_t rank, uint64_t step, const std::string& what);
 
   World* const world_;

@@ -51,6 +51,13 @@ void SimCoordinator::FillDisk(absl::Duration time) {
   });
 }
 
+void SimCoordinator::SetPin(const protocol::GroupId& group,
+                            const std::optional<coordinator::Pin>& pin) {
+  if (!state_) return;
+  auto effects = state_->SetPin(group, pin, world_->now());
+  if (effects.ok()) Carry(*std::move(effects));
+}
+
 void SimCoordinator::Tick(uint64_t life) {
   if (life != life_ || !state_) return;
   Carry(state_->Tick(world_->now()));

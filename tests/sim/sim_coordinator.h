@@ -34,6 +34,9 @@ class SimCoordinator {
   bool alive() const { return state_.has_value(); }
   // The journal cannot be written for a while.
   void FillDisk(absl::Duration time);
+  // An operator's word; not heard while it is down or read-only.
+  void SetPin(const protocol::GroupId& group,
+              const std::optional<coordinator::Pin>& pin);
 
   // 0: nobody listens.
   uint64_t Connect(StreamClient* client);

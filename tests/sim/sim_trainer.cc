@@ -116,6 +116,7 @@ void SimTrainer::OpenStep() {
     Vote(mask_epoch_ % 2 == 0);  // Odd ones claim to lie outside.
   }
   step_ = state_->next_step();
+  codec_ = static_cast<trainer::Codec>(state_->decision().codec);
   contribution_ = {};
   contribution_.layout = workload_->LayoutOf(step_);
   if (std::exchange(wrong_layout_, false)) {
@@ -244,6 +245,25 @@ void SimTrainer::FinishStep() {
         &SimTrainer::OpenStep);
 }
 
+int SimTrainer::LevelsOf(trainer::Codec codec) {
+  switch (codec) {
+    case trainer::Codec::kLevels3:
+      return 3;
+    case trainer::Codec::kLevels5:
+      return 5;
+    case trainer::Codec::kLevels7:
+      return 7;
+    case trainer::Codec::kLevels15:
+      return 15;
+    case trainer::Codec::kLevels31:
+      return 31;
+    case trainer::Codec::kFp32:
+    case trainer::Codec::kBf16:
+      break;
+  }
+  return 0;
+}
+
 void SimTrainer::ReportCommit(const trainer::StepReport& report) {
   ++commits_;
   std::vector<Oracle::Bucket> buckets;
@@ -256,6 +276,9 @@ void SimTrainer::ReportCommit(const trainer::StepReport& report) {
     Oracle::Bucket bucket;
     bucket.data =
         reinterpret_cast<const float*>(result_->data() + place->offset);
+    if (place->mode == trainer::Mode::kTernary && !report.dense) {
+      bucket.levels = LevelsOf(codec_);
+    }
     const uint64_t start = workload_->BucketStart(contribution_.layout, b);
     for (uint64_t i = 0; i < place->bucket.elements; ++i) {
       const bool kept = place->mask == nullptr ||
@@ -266,11 +289,12 @@ void SimTrainer::ReportCommit(const trainer::StepReport& report) {
   }
   world_->Note(2, options_.rank, step_);
   world_->Say([&] {
-    return absl::StrFormat("rank %d committed step %d (attempt %d, %s)",
-                           options_.rank, step_, report.attempts,
-                           report.dense                          ? "DENSE"
-                           : report.mode == trainer::Mode::kFull ? "FULL"
-                                                                 : "COMPACTED");
+    return absl::StrFormat(
+        "rank %d committed step %d (attempt %d, %s)", options_.rank, step_,
+        report.attempts,
+        report.dense
+            ? "DENSE"
+            : protocol::ModeName(static_cast<protocol::Mode>(report.mode)));
   });
   oracle_->Committed(options_.rank, generation_, step_, report.next.version,
                      buckets);

@@ -89,6 +89,7 @@ class SimTrainer {
   void SubmitLater(absl::Duration delay);
   void Write(const trainer::Placement& placement);
   void FinishStep();
+  static int LevelsOf(trainer::Codec codec);  // 0: exact.
   void ReportCommit(const trainer::StepReport& report);
   void Finish(End end);
   void Watch();
@@ -115,6 +116,7 @@ class SimTrainer {
   uint64_t generation_ = 0;
   bool open_ = false;
   uint64_t step_ = 0;
+  trainer::Codec codec_ = trainer::Codec::kFp32;  // Of its decision.
   Contribution contribution_;
   size_t next_bucket_ = 0;
   int commits_ = 0;

@@ -46,6 +46,7 @@ class Simulation {
 
   void PlanFaults();
   void Fault();
+  void ChangePin();
   void FaultOfAgent(size_t a);
   void FaultOfTrainer(SimTrainer& trainer);
 
@@ -84,6 +85,8 @@ void Simulation::MakeAgents(const RunOptions& options) {
   settings.codec =
       random_.Chance(500) ? protocol::Codec::kFp32 : protocol::Codec::kBf16;
   settings.epoch_steps = 3;
+  settings.risk_bound = 1;
+  settings.min_exchange_share = random_.Chance(300) ? 0 : 1;
   const size_t sites = 1 + random_.Below(3);
   if (sites == 3 && random_.Chance(500)) {  // A chain; else rotating roots.
     settings.links = {{"site-0", "site-1"}, {"site-1", "site-2"}};
@@ -223,7 +226,9 @@ void Simulation::PlanFaults() {
 void Simulation::Fault() {
   const size_t a = random_.Below(agents_.size());
   const size_t b = random_.Below(agents_.size());
-  switch (random_.Below(8)) {
+  switch (random_.Below(9)) {
+    case 8:
+      return ChangePin();
     case 0:
     case 1: {
       if (a == b) return;
@@ -259,6 +264,20 @@ void Simulation::Fault() {
       KillLaunch(random_.Between(Ms(100), Ms(600)));
     }
   }
+}
+
+// No fault, but nothing may break by it either.
+void Simulation::ChangePin() {
+  using protocol::Codec;
+  using protocol::Mode;
+  constexpr coordinator::Pin kPins[] = {{Mode::kTernary, Codec::kLevels31},
+                                        {Mode::kTernary, Codec::kLevels7},
+                                        {Mode::kFull, Codec::kFp32},
+                                        {Mode::kCompacted, Codec::kBf16}};
+  world_.CountFault("pin");
+  const uint64_t which = random_.Below(5);
+  coordinator_->SetPin({"job", 0},
+                       which < 4 ? std::optional(kPins[which]) : std::nullopt);
 }
 
 void Simulation::FaultOfAgent(size_t a) {

@@ -276,6 +276,52 @@ TEST_F(TrainerStateTest, KnownLayoutIsCompacted) {
   EXPECT_EQ(report_.submitted_elements, 50u);
 }
 
+wire::Decision TernaryDecision() {
+  wire::Decision decision = CompactedDecision();
+  decision.mode = 3;
+  decision.codec = static_cast<uint8_t>(Codec::kLevels7);
+  return decision;
+}
+
+TEST_F(TrainerStateTest, TernaryIsOfTheKeptElements) {
+  Attach(TernaryDecision());
+  ASSERT_TRUE(state_.SetMasks(Masks()).ok());
+  const wire::Submit submit = Submit(MakeBucket(0, 100, true));
+  EXPECT_EQ(submit.mode, 3);
+  EXPECT_EQ(submit.elements, 25u);
+  EXPECT_TRUE(Same(submit.mask_digest, kMask));
+  Say(Committed(kBaseStep));
+  state_.TakeStep(&report_);
+  EXPECT_EQ(report_.mode, Mode::kTernary);
+  EXPECT_EQ(report_.codec, Codec::kLevels7);
+}
+
+TEST_F(TrainerStateTest, TernaryWithoutAMaskSetIsOfAllElements) {
+  wire::Decision decision = TernaryDecision();
+  decision.mask_digest = decision.layout_digest = {};
+  Attach(decision);
+  const wire::Submit submit = Submit(MakeBucket(0, 100, true));
+  EXPECT_EQ(submit.mode, 3);
+  EXPECT_EQ(submit.elements, 100u);
+  EXPECT_TRUE(Same(submit.mask_digest, {}));
+}
+
+TEST_F(TrainerStateTest, ABucketThatTernaryDoesNotHoldForIsSentExactly) {
+  Attach(TernaryDecision());
+  ASSERT_TRUE(state_.SetMasks(Masks()).ok());
+  state_.RequireDense("asked");
+  Bucket rebuilt = MakeBucket(0, 100, false);
+  rebuilt.layout = {55, 55};
+  const wire::Submit full = Submit(rebuilt);
+  EXPECT_EQ(full.mode, 1);
+  EXPECT_EQ(full.violation, 0);
+  EXPECT_EQ(Submit(MakeBucket(1, 100, true)).violation, 1);
+  Say(Committed(kBaseStep));
+  state_.TakeStep(&report_);
+  EXPECT_EQ(report_.mode, Mode::kFull);
+  EXPECT_EQ(report_.codec, Codec::kFp32);
+}
+
 TEST_F(TrainerStateTest, UnknownBucketLayoutIsSentFull) {
   Attach(CompactedDecision());
   ASSERT_TRUE(state_.SetMasks(Masks()).ok());

@@ -207,7 +207,9 @@ class StepEngine:
         self.counters.add(result)
         try:
             layout = self._layouts.step(step.layouts)
-            if result.mode == Mode.FULL and not result.dense:
+            # FULL, and TERNARY without a mask set.
+            whole = result.submitted_elements == result.elements
+            if (whole or result.mode == Mode.FULL) and not result.dense:
                 self._keeper.mask_gradients(layout, step.buffers)
             self._keeper.committed(layout, result.next)
             interval = self._options.buffer_sync_interval

@@ -20,7 +20,7 @@ from .errors import PacTrainError
 from .layout import StepLayout, bucket_bitmaps, bucket_masks
 from .masks import MaskSet, MaskSource, make_mask_set
 from .parameters import ParameterTable
-from .types import Decision, Mode, Native
+from .types import Decision, Native
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
 _UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
@@ -151,7 +151,7 @@ class MaskKeeper:
         if decision.version == self._version:
             return
         self._version = decision.version
-        if decision.mode == Mode.FULL:
+        if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
         masks = self._known.get(decision.mask_digest)
         if masks is None or self._is_active(masks.digest):

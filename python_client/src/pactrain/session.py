@@ -83,9 +83,9 @@ class Session:
 
     @property
     def mode(self) -> str:
-        """With the codec, as in "COMPACTED (fp32)"."""
+        """With the codec, as in "COMPACTED fp32" or "TERNARY 7 levels"."""
         decision = self.decision
-        return f"{decision.mode.name} ({decision.codec.name.lower()})"
+        return f"{decision.mode.name} {decision.codec.words}"
 
     @property
     def site(self) -> str:

@@ -32,6 +32,13 @@ class Codec(enum.IntEnum):
     LEVELS15 = 6
     LEVELS31 = 7
 
+    @property
+    def words(self) -> str:
+        """For people: "fp32", "bf16", "7 levels"."""
+        name = self.name.lower()
+        count = name.removeprefix("levels")
+        return name if count == name else f"{count} levels"
+
 
 class DType(enum.IntEnum):
     FLOAT32 = 1
@@ -92,7 +99,7 @@ class Decision:
     def __str__(self) -> str:
         masks = f", mask set {self.mask_digest.short}" if self.mask_digest else ""
         return (
-            f"{self.mode.name} {self.codec.name.lower()}, version {self.version}"
+            f"{self.mode.name} {self.codec.words}, version {self.version}"
             f"{masks}: {self.reason}"
         )
 

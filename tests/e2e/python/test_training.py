@@ -22,7 +22,7 @@ def test_it_is_plain_ddp_with_masks_bit_for_bit(cluster, launch):
     equal_digests(results)
     for result in results:
         assert result["equal"]
-        assert result["mode"] == "COMPACTED (fp32)"
+        assert result["mode"] == "COMPACTED fp32"
         assert result["stats"]["pactrain/ratio"] > 1.5
 
 
@@ -30,7 +30,7 @@ def test_ranks_that_prune_different_weights_end_equal(cluster, launch):
     results = values(launch(cluster, scenarios.seeded_differently, world=4).finish())
     equal_digests(results)
     for result in results:
-        assert result["mode"] == "COMPACTED (fp32)"
+        assert result["mode"] == "COMPACTED fp32"
         assert result["outside"] == 0
 
 
@@ -38,7 +38,7 @@ def test_six_ranks_in_a_chain_of_three_sites_end_equal_with_bf16(chain, launch):
     results = values(launch(chain, scenarios.seeded_differently, world=6).finish())
     equal_digests(results)
     for result in results:
-        assert result["mode"] == "COMPACTED (bf16)"
+        assert result["mode"] == "COMPACTED bf16"
         assert result["outside"] == 0
 
 
@@ -77,7 +77,7 @@ def test_a_job_resumes_also_from_an_older_checkpoint(cluster, launch, tmp_path):
     resumed = run(12, 0)
     assert resumed["first_step"] >= first["next_step"]
     assert resumed["keep"] == first["keep"] < 1
-    assert resumed["mode"] == "COMPACTED (fp32)"
+    assert resumed["mode"] == "COMPACTED fp32"
     older = run(6, 0)
     assert older["first_step"] >= resumed["next_step"]
     assert older["keep"] == first["keep"]
@@ -131,7 +131,7 @@ def test_every_kind_of_model_trains_equal_and_compacted(cluster, launch):
     results = values(launch(cluster, scenarios.zoo, kinds=kinds).finish(180))
     for kind in kinds:
         equal_digests([result[kind] for result in results])
-        assert results[0][kind]["mode"] == "COMPACTED (fp32)", kind
+        assert results[0][kind]["mode"] == "COMPACTED fp32", kind
     first, second = (result["batch_norm"] for result in results)
     assert first["buffers"] == second["buffers"]
     assert not first["moved"]

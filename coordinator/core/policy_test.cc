@@ -1,0 +1,130 @@
+#include "coordinator/core/policy.h"
+
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using protocol::Codec;
+using protocol::Decision;
+using protocol::Mode;
+using ::testing::HasSubstr;
+
+MaskVotes OneVote(uint64_t kept) {
+  MaskVotes votes(1);
+  EXPECT_OK(
+      votes.Add({{"j", 0}, 1, 0, {1, 1}, {2, 2}, 5, 1, true, kept, 9}, 0));
+  return votes;
+}
+
+MaskVotes NoMasks() {
+  MaskVotes votes(1);
+  EXPECT_OK(votes.Add({{"j", 0}, 1, 0, {1, 1}, {}, 5, 1, true, 9, 9}, 0));
+  return votes;
+}
+
+// Two sites; the encoded values weigh `encoded` times N^2 V.
+Telemetry MakeTelemetry(double share, double encoded) {
+  Telemetry telemetry;
+  telemetry.sites = 2;
+  telemetry.exchange_share = share;
+  telemetry.noise = Noise::Estimate{4, 1, encoded, 0};
+  return telemetry;
+}
+
+// With stable masks, from COMPACTED.
+Decision Chosen(const Telemetry& telemetry, const Options& options = {}) {
+  Decision current;
+  current.mode = Mode::kCompacted;
+  return *Choose(options, current, OneVote(3), 9, telemetry, std::nullopt);
+}
+
+TEST(Policy, MasksThatKeepEverythingAreFull) {
+  const auto wanted =
+      Choose({}, FullDecision({}, ""), OneVote(9), 0, {}, std::nullopt);
+  ASSERT_TRUE(wanted.has_value());
+  EXPECT_EQ(wanted->mode, Mode::kFull);
+}
+
+TEST(Policy, TheCodecIsTheOptions) {
+  Options options;
+  options.codec = Codec::kBf16;
+  EXPECT_EQ(Choose(options, FullDecision(options, ""), OneVote(3), 0, {},
+                   std::nullopt)
+                ->codec,
+            Codec::kBf16);
+}
+
+TEST(Policy, TheCoarsestCodecWithinTheBoundIsTaken) {
+  EXPECT_EQ(Chosen(MakeTelemetry(0.5, 1)).codec, Codec::kLevels5);
+  EXPECT_EQ(Chosen(MakeTelemetry(0.5, 3)).codec, Codec::kLevels7);
+  EXPECT_EQ(Chosen(MakeTelemetry(0.5, 10)).codec, Codec::kLevels15);
+  EXPECT_EQ(Chosen(MakeTelemetry(0.5, 50)).codec, Codec::kLevels31);
+  EXPECT_EQ(Chosen(MakeTelemetry(0.5, 100)).mode, Mode::kCompacted);
+  Options safe;
+  safe.risk_bound = 0.1;
+  EXPECT_EQ(Chosen(MakeTelemetry(0.5, 1), safe).codec, Codec::kLevels7);
+}
+
+TEST(Policy, ThreeLevelsAreNeverChosenByItself) {
+  EXPECT_EQ(Chosen(MakeTelemetry(0.9, 1e-6)).codec, Codec::kLevels5);
+}
+
+TEST(Policy, WithoutMuchWaitingOrAKnownRiskItStaysExact) {
+  EXPECT_EQ(Chosen(MakeTelemetry(0.05, 1)).mode, Mode::kCompacted);
+  Telemetry unknown = MakeTelemetry(0.5, 1);
+  unknown.noise.reset();
+  EXPECT_EQ(Chosen(unknown).mode, Mode::kCompacted);
+  Telemetry one_site = MakeTelemetry(0.5, 1);
+  one_site.sites = 1;
+  EXPECT_EQ(Chosen(one_site).mode, Mode::kCompacted);
+}
+
+TEST(Policy, WithoutMasksAllElementsGoTernary) {
+  const auto wanted = Choose({}, FullDecision({}, ""), NoMasks(), 9,
+                             MakeTelemetry(0.5, 1), std::nullopt);
+  EXPECT_EQ(wanted->mode, Mode::kTernary);
+  EXPECT_TRUE(wanted->mask_digest.empty());
+  EXPECT_TRUE(wanted->layout_digest.empty());
+  EXPECT_OK(protocol::CheckDecision(*wanted));
+}
+
+// From TERNARY 7 levels with the measured risk `risk`.
+Decision Next(double risk, Telemetry telemetry) {
+  Decision current = Chosen(MakeTelemetry(0.5, 3));
+  EXPECT_EQ(current.codec, Codec::kLevels7);
+  telemetry.current = Noise::Estimate{4, 1, 3, risk};
+  telemetry.noise_factor = risk / (3 * ExpectedNoise(Codec::kLevels7));
+  return *Choose({}, current, OneVote(3), 99, telemetry, std::nullopt);
+}
+
+TEST(Policy, TooMuchMeasuredRiskMeansAFinerCodecOrAnExactOne) {
+  EXPECT_EQ(Next(0.2, MakeTelemetry(0.01, 3)).codec, Codec::kLevels7);
+  EXPECT_EQ(Next(0.4, MakeTelemetry(0.01, 3)).codec, Codec::kLevels15);
+  EXPECT_EQ(Next(4, MakeTelemetry(0.01, 3)).codec, Codec::kLevels31);
+  EXPECT_EQ(Next(40, MakeTelemetry(0.01, 3)).mode, Mode::kCompacted);
+}
+
+TEST(Policy, ACoarserCodecNeedsRoomToSpare) {
+  EXPECT_EQ(Next(0.1, MakeTelemetry(0.01, 3)).codec, Codec::kLevels7);
+  EXPECT_EQ(Next(0.05, MakeTelemetry(0.01, 3)).codec, Codec::kLevels5);
+}
+
+TEST(Policy, AFreshSwitchIsNotJudgedBeforeItIsMeasured) {
+  Decision current = Chosen(MakeTelemetry(0.5, 3));
+  const auto wanted =
+      Choose({}, current, OneVote(3), 99, MakeTelemetry(0.5, 30), std::nullopt);
+  EXPECT_EQ(wanted->codec, Codec::kLevels7);
+}
+
+TEST(Pin, GoesWithItsCodecsOnly) {
+  EXPECT_OK(CheckPin({Mode::kTernary, Codec::kLevels3}));
+  EXPECT_OK(CheckPin({Mode::kFull, Codec::kBf16}));
+  EXPECT_THAT(CheckPin({Mode::kFull, Codec::kLevels7}),
+              base::StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("FULL 7 levels")));
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator
