@@ -10,12 +10,15 @@
 //
 //   levels  K   W   bits  how (s0, s1, ...: the codes of one column)
 //   3       5   1   1.6   s0 + 3 s1 + 9 s2 + 27 s3 + 81 s4
-//   5       24  7   2.33  eight words of three codes (125 of 128); the eighth
-//                         goes bit by bit into the seventh bits of the others
-//   7       11  4   2.91  four pairs (49) and three codes in the 5^4 that the
-//                         bytes have left: byte = pair * 5 + digit (245 of 256)
+//   5       24  7   2.33  eight words of three codes, s0 + 5 s1 + 25 s2 < 125;
+//                         seven are the lower bits of a byte each, the bits of
+//                         the eighth are the top bits of the seven
+//   7       11  4   2.91  byte i = digit i + 5 (s2i + 7 s2i+1) < 245; the four
+//                         digits under 5 hold the last three codes, as
+//                         s8 + 7 (s10 / 3) and s9 + 7 (s10 % 3), both < 25
 //   15      2   1   4     nibbles
-//   31      8   5   5     five codes, and three in the upper bits of those
+//   31      8   5   5     s0 to s4 are the lower bits of a byte each, the upper
+//                         three bits of the five hold s5, s6, s7
 //
 // So a vector packs or unpacks as many columns as it has bytes, without a
 // gather, a shift across lanes or a 32-bit division.
@@ -145,8 +148,10 @@ struct Ops {
   void (*pack)(Levels levels, const uint8_t* codes, size_t plane, uint8_t* out);
   void (*unpack)(Levels levels, const uint8_t* in, size_t plane,
                  uint8_t* codes);
+  // 0 of none.
   uint8_t (*largest)(const uint8_t* codes, size_t elements);
 };
+
 extern const Ops kReferenceOps;
 void ReferencePack(Levels levels, const uint8_t* codes, size_t plane,
                    uint8_t* out);

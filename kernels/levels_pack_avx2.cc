@@ -193,48 +193,46 @@ PACTRAIN_AVX2 inline void Unpack31(In b, Out s) {
   s.Set(7, Or(Right<5>(b[2], 7), Right<4>(b[3], 8), Right<3>(b[4], 16)));
 }
 
-// Calls `column` for every 32 columns, the last ones overlapping: they write
-// the same bytes again.
-#define PACTRAIN_COLUMNS(column)                      \
-  for (size_t j = 0; j < plane; j += kColumns) {      \
-    const size_t at = std::min(j, plane - kColumns);  \
-    column(In(in + at, plane), Out(out + at, plane)); \
-  }                                                   \
-  return
-
-}  // namespace
-
-PACTRAIN_AVX2 void Avx2Pack(Levels levels, const uint8_t* in, size_t plane,
-                            uint8_t* out) {
-  if (plane < kColumns) return ReferencePack(levels, in, plane, out);
-  switch (levels) {
-    case Levels::k3:
-      PACTRAIN_COLUMNS(Pack3);
-    case Levels::k5:
-      PACTRAIN_COLUMNS(Pack5);
-    case Levels::k7:
-      PACTRAIN_COLUMNS(Pack7);
-    case Levels::k15:
-      PACTRAIN_COLUMNS(Pack15);
-    case Levels::k31:
-      PACTRAIN_COLUMNS(Pack31);
+// The last columns overlap those before: they are written twice alike.
+template <void (*kColumns32)(In, Out)>
+PACTRAIN_AVX2 void Columns(const uint8_t* in, size_t plane, uint8_t* out) {
+  for (size_t j = 0; j < plane; j += kColumns) {
+    const size_t at = std::min(j, plane - kColumns);
+    kColumns32(In(in + at, plane), Out(out + at, plane));
   }
 }
 
-PACTRAIN_AVX2 void Avx2Unpack(Levels levels, const uint8_t* in, size_t plane,
-                              uint8_t* out) {
+}  // namespace
+
+void Avx2Pack(Levels levels, const uint8_t* in, size_t plane, uint8_t* out) {
+  if (plane < kColumns) return ReferencePack(levels, in, plane, out);
+  switch (levels) {
+    case Levels::k3:
+      return Columns<Pack3>(in, plane, out);
+    case Levels::k5:
+      return Columns<Pack5>(in, plane, out);
+    case Levels::k7:
+      return Columns<Pack7>(in, plane, out);
+    case Levels::k15:
+      return Columns<Pack15>(in, plane, out);
+    case Levels::k31:
+      return Columns<Pack31>(in, plane, out);
+  }
+}
+
+void Avx2Unpack(Levels levels, const uint8_t* in, size_t plane, uint8_t* out) {
   if (plane < kColumns) return ReferenceUnpack(levels, in, plane, out);
   switch (levels) {
     case Levels::k3:
-      PACTRAIN_COLUMNS(Unpack3);
+      return Columns<Unpack3>(in, plane, out);
     case Levels::k5:
-      PACTRAIN_COLUMNS(Unpack5);
+      return Columns<Unpack5>(in, plane, out);
     case Levels::k7:
-      PACTRAIN_COLUMNS(Unpack7);
+      return Columns<Unpack7>(in, plane, out);
     case Levels::k15:
-      PACTRAIN_COLUMNS(Unpack15);
+      return Columns<Unpack15>(in, plane, out);
     case Levels::k31:
-      PACTRAIN_COLUMNS(Unpack31);
+      return Columns<Unpack31>(in, plane, out);
   }
 }
 
