@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import logging
 import os
@@ -17,9 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import agreement
 from ._library import NativeSession, digest_of
+from .board import Board
 from .buffers import BufferSync
 from .checks import check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
+from .embedded import start_daemons
 from .engine import EngineOptions, StepEngine
 from .errors import CoordinatorUnavailableError, InvalidArgument
 from .hook import exchange_hook
@@ -57,8 +60,10 @@ def attach(
     """Exchanges the model's gradients through the agent from the next step on.
 
     All ranks call it; it returns when all are there. Agent, job and site come from
-    PACTRAIN_* or the launcher's variables (a table in the user guide). A model that is
-    not data-parallel is left as it is, with a warning.
+    PACTRAIN_* or the launcher's variables (a table in the user guide). Where
+    PACTRAIN_AGENT is not set, an agent per node and a coordinator are started that end
+    with the job's processes. A model that is not data-parallel is left as it is, with
+    a warning.
 
     Args:
       model: a DistributedDataParallel on the CPU, also compiled or wrapped once more.
@@ -75,9 +80,11 @@ def attach(
     Raises:
       InvalidArgument: an argument or variable is out of range.
       RefusedError: a kind of model or set-up that cannot be taken; says which.
-      AgentUnresponsiveError: no agent answers at PACTRAIN_AGENT.
+      AgentUnresponsiveError: no agent answers at PACTRAIN_AGENT, or none can be
+        started; says why.
       CoordinatorUnavailableError: not all ranks came in time; says who is missing.
-      PacTrainError: PACTRAIN_AGENT is not set; weights were loaded after prune.
+      PacTrainError: weights were loaded after prune; PACTRAIN_AGENT is not set and
+        PACTRAIN_EMBEDDED is 0.
     """
     ddp = unwrap(model)
     if ddp is None:
@@ -125,7 +132,31 @@ def _config(
         buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
     )
     token = launch_token(dist.get_global_rank(group, 0), rank)
+    if not config.agent:
+        config = config.with_agent(_embedded_agent(group, config, token))
     return config.with_launch_token(os.environ, token)
+
+
+# The agents that were started by ranks of the process group, and how often those tried.
+_embedded_agents: dict[tuple[int, ...], str] = {}
+_embedded_tries: collections.Counter[tuple[int, ...]] = collections.Counter()
+
+
+def _embedded_agent(group: dist.ProcessGroup, config: AttachConfig, token: str) -> str:
+    """The agent of this job on this node; the first attach starts it."""
+    ranks = tuple(dist.get_process_group_ranks(group))
+    if ranks not in _embedded_agents:
+        _embedded_tries[ranks] += 1
+        members = "-".join(map(str, ranks))
+        board = Board(
+            dist.distributed_c10d._get_default_store(),
+            f"pactrain/embedded/{token}/{members}/{_embedded_tries[ranks]}",
+            config.attach_timeout_seconds,
+        )
+        _embedded_agents[ranks] = start_daemons(
+            board, config.rank, config.world_size, os.environ
+        )
+    return _embedded_agents[ranks]
 
 
 def launch_token(first_rank: int, rank: int) -> str:
