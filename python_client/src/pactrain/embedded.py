@@ -87,7 +87,8 @@ def _start_node(
             board.write(notes.pop(0), coordinator)
         else:
             coordinator = _read_started(board, "coordinator", Node("node-0", (0,)))
-        board.write(notes.pop(0), process.start_agent(node, coordinator["grpc"]))
+        agent = process.start_agent(node, coordinator["grpc"])
+        board.write(notes.pop(0), agent)
     except BaseException as error:
         if process is not None:
             process.stop()
@@ -128,15 +129,16 @@ def find_daemon(name: str, environment: Mapping[str, str]) -> Path:
     return path
 
 
-def make_folder() -> Path:
-    """A new directory that only this user can enter.
+def make_folder(environment: Mapping[str, str]) -> Path:
+    """A new directory that only this user can enter, in TMPDIR if that is set.
 
     Raises:
       AgentUnresponsiveError: none can be made.
       InvalidArgument: its path is too long for a socket.
     """
     try:
-        folder = Path(tempfile.mkdtemp(prefix="pactrain-"))
+        parent = environment.get("TMPDIR") or tempfile.gettempdir()
+        folder = Path(tempfile.mkdtemp(prefix="pactrain-", dir=parent))
     except OSError as error:
         raise AgentUnresponsiveError(
             f"No directory can be made for the daemons of this job: {error}.\n"
@@ -164,9 +166,10 @@ class WardenProcess:
     ) -> None:
         """Raises: as make_folder(); AgentUnresponsiveError: it cannot be started."""
         self._environment = environment
-        self._folder = make_folder()
+        log_folder = _log_folder(environment)
+        self._folder = make_folder(environment)
         try:
-            self._logs = _log_folder(environment) or self._folder
+            self._logs = log_folder or self._folder
             # Logs that are kept tell jobs and nodes apart.
             kept = self._logs != self._folder
             self._log_prefix = f"{self._folder.name}-{node}-" if kept else ""
