@@ -172,6 +172,20 @@ def test_a_rank_that_does_not_come_is_named(world):
     assert left(world) == []
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_an_agent_of_the_machine_that_is_not_used_is_named(
+    tmp_path, monkeypatch, caplog, there
+):
+    socket = tmp_path / "agent.sock"
+    if there:
+        socket.touch()
+    monkeypatch.setattr(embedded, "DEFAULT_AGENT_SOCKET", str(socket))
+    caplog.set_level("INFO", logger="pactrain")
+    embedded._log_started({"metrics": "h:1"}, [{"metrics": "h:2"}])
+    assert "metrics at http://h:1/metrics, http://h:2/metrics" in caplog.text
+    assert (f"set PACTRAIN_AGENT=unix:{socket}" in caplog.text) == there
+
+
 def test_proxies_are_kept_from_the_daemons(world):
     environment = {"http_proxy": "x", "GRPC_PROXY": "x", "HOME": "/"}
     assert embedded._without_proxies(environment) == {"HOME": "/"}

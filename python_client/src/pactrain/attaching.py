@@ -137,26 +137,26 @@ def _config(
     return config.with_launch_token(os.environ, token)
 
 
-# The agents that were started by ranks of the process group, and how often those tried.
-_embedded_agents: dict[tuple[int, ...], str] = {}
-_embedded_tries: collections.Counter[tuple[int, ...]] = collections.Counter()
+# By launch and ranks: the agent that was started, and how often that was tried.
+_embedded_agents: dict[str, str] = {}
+_embedded_tries: collections.Counter[str] = collections.Counter()
 
 
 def _embedded_agent(group: dist.ProcessGroup, config: AttachConfig, token: str) -> str:
     """The agent of this job on this node; the first attach starts it."""
-    ranks = tuple(dist.get_process_group_ranks(group))
-    if ranks not in _embedded_agents:
-        _embedded_tries[ranks] += 1
-        members = "-".join(map(str, ranks))
+    ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
+    name = f"pactrain/embedded/{token}/{ranks}"
+    if name not in _embedded_agents:
+        _embedded_tries[name] += 1
         board = Board(
             dist.distributed_c10d._get_default_store(),
-            f"pactrain/embedded/{token}/{members}/{_embedded_tries[ranks]}",
+            f"{name}/{_embedded_tries[name]}",
             config.attach_timeout_seconds,
         )
-        _embedded_agents[ranks] = start_daemons(
+        _embedded_agents[name] = start_daemons(
             board, config.rank, config.world_size, os.environ
         )
-    return _embedded_agents[ranks]
+    return _embedded_agents[name]
 
 
 def launch_token(first_rank: int, rank: int) -> str:

@@ -36,6 +36,9 @@ _PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
 
 logger = logging.getLogger("pactrain")
 
+# They outlive us as a rule; dropping one that runs would be a ResourceWarning.
+_wardens: list[subprocess.Popen[bytes]] = []
+
 
 def start_daemons(
     board: Board, rank: int, world_size: int, environment: Mapping[str, str]
@@ -118,7 +121,7 @@ def find_daemon(name: str, environment: Mapping[str, str]) -> Path:
         environment.get("PACTRAIN_DAEMON_DIR")
         or Path(__file__).resolve().parent / "_native"
     )
-    path = folder / name
+    path = folder.absolute() / name  # The warden's current directory is another.
     if not os.access(path, os.X_OK):
         raise AgentUnresponsiveError(
             f"PACTRAIN_AGENT is not set, and {path}, which attach() would start, "
@@ -138,7 +141,7 @@ def make_folder(environment: Mapping[str, str]) -> Path:
     """
     try:
         parent = environment.get("TMPDIR") or tempfile.gettempdir()
-        folder = Path(tempfile.mkdtemp(prefix="pactrain-", dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix="pactrain-", dir=parent)).absolute()
     except OSError as error:
         raise AgentUnresponsiveError(
             f"No directory can be made for the daemons of this job: {error}.\n"
@@ -219,6 +222,10 @@ class WardenProcess:
 
     def leave(self) -> None:
         """From now on the daemons end with the job."""
+        _wardens.append(self._process)
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
@@ -231,7 +238,7 @@ class WardenProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self.leave()
+        self._close_pipes()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _log(self, name: str) -> str:
@@ -295,7 +302,7 @@ def _log_started(
         "" if len(agents) == 1 else "s",
         ", ".join(f"http://{d['metrics']}/metrics" for d in (coordinator, *agents)),
     )
-    if Path(DEFAULT_AGENT_SOCKET).exists():
+    if os.path.exists(DEFAULT_AGENT_SOCKET):  # Also where we may not look.
         logger.warning(
             "an agent of this machine has its socket at %s and is not used: set "
             "PACTRAIN_AGENT=unix:%s for that",

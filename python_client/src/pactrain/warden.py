@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 READY_SECONDS = 30.0
-_STOP_SECONDS = 5.0
+_STOP_SECONDS = 0.5  # Nobody is left who could miss a daemon.
 _LAST_LINES = 5
 _PR_SET_PDEATHSIG = 1
 

@@ -30,7 +30,8 @@ class EmbeddedJobs:
         }
 
     def directories(self) -> list[str]:
-        return sorted(os.listdir(self.folder))
+        """Those of nodes; torchrun leaves some of its own."""
+        return sorted(path.name for path in self.folder.glob("pactrain-*"))
 
     def processes(self, name: str = "") -> list[int]:
         """Wardens and daemons of these jobs; only those with `name` in their command."""
@@ -47,6 +48,10 @@ class EmbeddedJobs:
     def kill(self, name: str) -> None:
         for pid in self.processes(name):
             os.kill(pid, signal.SIGKILL)
+
+    def must_leave_nothing(self) -> None:
+        assert self.wait_for_end(), self.processes()
+        assert self.directories() == []
 
     def wait_for_end(self) -> bool:
         """Whether wardens and daemons that run now end in time."""

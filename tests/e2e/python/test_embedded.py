@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import scenarios
 from daemons import BIN
-from embedded_job import EmbeddedJobs
 from launcher import Launch
 
 TYPED = {"StepNotAppliedError", "ResyncRequiredError", "AgentUnresponsiveError"}
-
-
-@pytest.fixture
-def jobs() -> Iterator[EmbeddedJobs]:
-    # Not pytest's folder: its path may be too long for a socket.
-    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
-        jobs = EmbeddedJobs(Path(folder))
-        yield jobs
-        jobs.kill("")
 
 
 @pytest.fixture
@@ -41,11 +28,6 @@ def start(jobs, tmp_path):
         launched.__exit__()
 
 
-def leaves_nothing(jobs):
-    assert jobs.wait_for_end(), jobs.processes()
-    assert jobs.directories() == []
-
-
 def test_two_jobs_at_once_train_and_leave_nothing(jobs, start):
     running = [start(scenarios.interrupted, nodes) for nodes in ([0, 0], [0, 1, 1])]
     for job in running:
@@ -59,14 +41,14 @@ def test_two_jobs_at_once_train_and_leave_nothing(jobs, start):
         ranks = job.finish()
         assert [rank.value["steps"] for rank in ranks] == [20] * len(ranks)
         assert len({rank.value["digest"] for rank in ranks}) == 1
-    leaves_nothing(jobs)
+    jobs.must_leave_nothing()
 
 
 def test_two_models_share_the_daemons_and_a_node_is_its_own_site(jobs, start):
     ranks = start(scenarios.two_models, nodes=[0, 1]).finish()
     for number, rank in enumerate(ranks):
         assert rank.value == {"agents": [f"node-{number}"] * 3, "sites": [f"node-{number}"] * 3}
-    leaves_nothing(jobs)
+    jobs.must_leave_nothing()
 
 
 def test_the_site_is_the_one_that_is_set(jobs, start):
@@ -83,7 +65,7 @@ def test_a_killed_first_rank_leaves_nothing(jobs, start):
     survivor = running.finish()[1]
     assert survivor.value["error"] in TYPED
     assert survivor.value["untouched"]
-    leaves_nothing(jobs)
+    jobs.must_leave_nothing()
 
 
 def test_a_job_that_is_killed_whole_leaves_nothing(jobs, start):
@@ -92,7 +74,7 @@ def test_a_job_that_is_killed_whole_leaves_nothing(jobs, start):
     for rank in (0, 1):
         running.kill(rank)
     running.finish()
-    leaves_nothing(jobs)
+    jobs.must_leave_nothing()
 
 
 def test_daemons_die_with_a_killed_warden(jobs, start):
@@ -111,7 +93,7 @@ def test_a_missing_daemon_is_the_same_error_on_all_ranks(jobs, start):
     for rank in ranks:
         assert rank.error == "AgentUnresponsiveError"
         assert "/nowhere/pactrain-coordinator" in rank.text
-    leaves_nothing(jobs)
+    jobs.must_leave_nothing()
 
 
 def test_a_daemon_that_cannot_start_is_quoted_on_all_ranks(jobs, start, tmp_path):
@@ -124,7 +106,7 @@ def test_a_daemon_that_cannot_start_is_quoted_on_all_ranks(jobs, start, tmp_path
         assert rank.error == "AgentUnresponsiveError"
         assert "ended with status 3" in rank.text
         assert "no such luck" in rank.text
-    leaves_nothing(jobs)
+    jobs.must_leave_nothing()
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(jobs, start):
@@ -137,7 +119,7 @@ def test_logs_stay_where_they_are_wanted(jobs, start, tmp_path):
     logs = tmp_path / "logs"
     for rank in start(scenarios.attach_only, environment={"PACTRAIN_LOG_DIR": str(logs)}).finish():
         assert rank.value == "attached"
-    leaves_nothing(jobs)
+    jobs.must_leave_nothing()
     (agent,) = logs.glob("*-node-0-agent.log")
     assert "agent node-0 of site node-0" in agent.read_text()
     shutil.rmtree(logs)
