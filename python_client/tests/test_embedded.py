@@ -12,9 +12,9 @@ import pytest
 import torch.distributed as dist
 
 import pactrain
-from pactrain import embedded, places, warden
+from pactrain import embedded, places, warden, warden_process
 from pactrain.board import Board
-from pactrain.embedded import WardenProcess
+from pactrain.warden_process import WardenProcess
 
 LISTENS = """
 echo $$ > {pids}/$(basename $0)
@@ -188,7 +188,7 @@ def test_an_agent_of_the_machine_that_is_not_used_is_named(
 
 def test_proxies_are_kept_from_the_daemons(world):
     environment = {"http_proxy": "x", "GRPC_PROXY": "x", "HOME": "/"}
-    assert embedded._without_proxies(environment) == {"HOME": "/"}
+    assert warden_process.without_proxies(environment) == {"HOME": "/"}
 
 
 def test_the_warden_waits_for_every_trainer(world):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import logging
 import os
@@ -18,11 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import agreement
 from ._library import NativeSession, digest_of
-from .board import Board
 from .buffers import BufferSync
 from .checks import check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
-from .embedded import start_daemons
+from .embedded import embedded_agent
 from .engine import EngineOptions, StepEngine
 from .errors import CoordinatorUnavailableError, InvalidArgument
 from .hook import exchange_hook
@@ -133,30 +131,8 @@ def _config(
     )
     token = launch_token(dist.get_global_rank(group, 0), rank)
     if not config.agent:
-        config = config.with_agent(_embedded_agent(group, config, token))
+        config = config.with_agent(embedded_agent(group, config, token))
     return config.with_launch_token(os.environ, token)
-
-
-# By launch and ranks: the agent that was started, and how often that was tried.
-_embedded_agents: dict[str, str] = {}
-_embedded_tries: collections.Counter[str] = collections.Counter()
-
-
-def _embedded_agent(group: dist.ProcessGroup, config: AttachConfig, token: str) -> str:
-    """The agent of this job on this node; the first attach starts it."""
-    ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
-    name = f"pactrain/embedded/{token}/{ranks}"
-    if name not in _embedded_agents:
-        _embedded_tries[name] += 1
-        board = Board(
-            dist.distributed_c10d._get_default_store(),
-            f"{name}/{_embedded_tries[name]}",
-            config.attach_timeout_seconds,
-        )
-        _embedded_agents[name] = start_daemons(
-            board, config.rank, config.world_size, os.environ
-        )
-    return _embedded_agents[name]
 
 
 def launch_token(first_rank: int, rank: int) -> str:
