@@ -30,8 +30,9 @@ READY_SECONDS = 30.0
 _STOP_SECONDS = 0.5  # Nobody is left who could miss a daemon.
 _LAST_LINES = 5
 _PR_SET_PDEATHSIG = 1
+_SYS_PIDFD_OPEN = 434  # On every architecture; Linux 5.3 and later.
 
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def start_ticks(pid: int) -> int:
@@ -44,12 +45,25 @@ def start_ticks(pid: int) -> int:
     return int(stat.rpartition(")")[2].split()[19])  # Field 22; proc(5).
 
 
+def open_pidfd(pid: int) -> int:
+    """As os.pidfd_open(), which Pythons built against old kernel headers lack.
+
+    Raises:
+      ProcessLookupError: there is no such process.
+      OSError: the kernel has no pidfds.
+    """
+    fd = int(_libc.syscall(_SYS_PIDFD_OPEN, pid, 0))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), f"pidfd_open of process {pid}")
+    return fd
+
+
 def open_trainers(trainers: Iterable[Sequence[int]]) -> list[int]:
     """A pidfd of each that still runs."""
     opened = []
     for pid, ticks in trainers:
         try:
-            fd = os.pidfd_open(pid)
+            fd = open_pidfd(pid)
         except ProcessLookupError:
             continue
         with contextlib.suppress(OSError):
