@@ -135,6 +135,15 @@ def test_a_program_that_cannot_run_is_an_error(world, tmp_path):
     assert "cannot be started" in str(error)
 
 
+@pytest.mark.parametrize("python", ["/bin/true", "/nowhere/python"])
+def test_a_warden_that_does_not_run_is_an_error(world, monkeypatch, python):
+    monkeypatch.setattr(warden_process.sys, "executable", python)
+    (error,) = run_ranks([world])
+    assert isinstance(error, pactrain.AgentUnresponsiveError)
+    assert "does not start" in str(error) or "did not answer" in str(error)
+    assert left(world) == []
+
+
 @pytest.mark.parametrize("parent", ["/proc", "/nowhere"])
 def test_a_folder_that_cannot_be_written_is_an_error(world, parent):
     world["TMPDIR"] = parent

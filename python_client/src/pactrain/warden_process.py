@@ -144,7 +144,8 @@ class WardenProcess:
 
     def _close_pipes(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # It may be gone already.
+            self._process.stdin.close()
         self._process.stdout.close()
 
     def stop(self) -> None:
@@ -180,9 +181,10 @@ class WardenProcess:
         with contextlib.suppress(BrokenPipeError):
             stdin.write(json.dumps(request).encode() + b"\n")
             stdin.flush()
+        poll = select.poll()  # select() takes no descriptors beyond 1023.
+        poll.register(stdout, select.POLLIN)
         # An answer is one short line, written at once.
-        ready, _, _ = select.select([stdout], [], [], _ANSWER_SECONDS)
-        line = stdout.readline() if ready else b""
+        line = stdout.readline() if poll.poll(1000 * _ANSWER_SECONDS) else b""
         if line:
             return dict(json.loads(line))
         text = warden.last_lines(self._log("warden"))
