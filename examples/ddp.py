@@ -1,8 +1,9 @@
 """An ordinary torchrun script with PacTrain's lines added (marked with <--).
 
-    PACTRAIN_AGENT=unix:/run/pactrain/agent.sock \
-        torchrun --nproc-per-node=2 examples/ddp.py
+    torchrun --nproc-per-node=2 examples/ddp.py             # Starts its own daemons.
     torchrun --nproc-per-node=2 examples/ddp.py --plain     # The same without PacTrain.
+    PACTRAIN_AGENT=unix:/run/pactrain/agent.sock \
+        torchrun --nproc-per-node=2 examples/ddp.py         # Uses that agent.
 
 A small convolutional network learns scikit-learn's handwritten digits (1,797 images of
 8 x 8), or CIFAR-10 where PACTRAIN_DATA has cifar10_{train,test}.npz.

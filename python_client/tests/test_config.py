@@ -14,9 +14,19 @@ def make(environment, **options):
     )
 
 
-def test_no_agent_says_how_to_start_one():
+def test_without_an_agent_attach_starts_one():
+    assert make({}).agent == ""
+    assert make({"PACTRAIN_AGENT": "", "PACTRAIN_EMBEDDED": "1"}).agent == ""
+
+
+def test_where_that_is_forbidden_the_error_says_how_to_start_one():
     with pytest.raises(pactrain.PacTrainError, match=r"AGENT is not set.*\n.*--socket"):
-        make({})
+        make({"PACTRAIN_EMBEDDED": "0"})
+
+
+def test_a_bad_word_for_embedded_is_an_error():
+    with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_EMBEDDED is 'no'"):
+        make({**AGENT, "PACTRAIN_EMBEDDED": "no"})
 
 
 @pytest.mark.parametrize("agent", ["/run/a.sock", "tcp://host:1", "unix:relative"])

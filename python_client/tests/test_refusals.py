@@ -99,8 +99,9 @@ def test_bad_masks_are_refused(attach):
         attach(small_net(), masks="auto")
 
 
-def test_no_agent_in_the_environment_is_an_error(group, net, monkeypatch):
+def test_no_agent_is_an_error_where_none_may_be_started(group, net, monkeypatch):
     monkeypatch.delenv("PACTRAIN_AGENT", raising=False)
+    monkeypatch.setenv("PACTRAIN_EMBEDDED", "0")
     with pytest.raises(pactrain.PacTrainError, match="PACTRAIN_AGENT is not set"):
         pactrain.attach(DistributedDataParallel(net))
 

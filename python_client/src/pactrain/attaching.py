@@ -20,6 +20,7 @@ from ._library import NativeSession, digest_of
 from .buffers import BufferSync
 from .checks import check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
+from .embedded import embedded_agent
 from .engine import EngineOptions, StepEngine
 from .errors import CoordinatorUnavailableError, InvalidArgument
 from .hook import exchange_hook
@@ -57,8 +58,10 @@ def attach(
     """Exchanges the model's gradients through the agent from the next step on.
 
     All ranks call it; it returns when all are there. Agent, job and site come from
-    PACTRAIN_* or the launcher's variables (a table in the user guide). A model that is
-    not data-parallel is left as it is, with a warning.
+    PACTRAIN_* or the launcher's variables (a table in the user guide). Where
+    PACTRAIN_AGENT is not set, an agent per node and a coordinator are started that end
+    with the job's processes. A model that is not data-parallel is left as it is, with
+    a warning.
 
     Args:
       model: a DistributedDataParallel on the CPU, also compiled or wrapped once more.
@@ -75,9 +78,11 @@ def attach(
     Raises:
       InvalidArgument: an argument or variable is out of range.
       RefusedError: a kind of model or set-up that cannot be taken; says which.
-      AgentUnresponsiveError: no agent answers at PACTRAIN_AGENT.
+      AgentUnresponsiveError: no agent answers at PACTRAIN_AGENT, or none can be
+        started; says why.
       CoordinatorUnavailableError: not all ranks came in time; says who is missing.
-      PacTrainError: PACTRAIN_AGENT is not set; weights were loaded after prune.
+      PacTrainError: weights were loaded after prune; PACTRAIN_AGENT is not set and
+        PACTRAIN_EMBEDDED is 0.
     """
     ddp = unwrap(model)
     if ddp is None:
@@ -126,6 +131,8 @@ def _config(
         buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
     )
     token = launch_token(dist.get_global_rank(group, 0), rank)
+    if not config.agent:
+        config = config.with_agent(embedded_agent(group, config, token))
     return config.with_launch_token(os.environ, token)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from .errors import InvalidArgument, PacTrainError
 
 DEFAULT_JOB = "default"
+DEFAULT_AGENT_SOCKET = "/run/pactrain/agent.sock"  # As of pactrain-agent.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?")
 _MAX_INTERVAL = 1_000_000
 
@@ -23,7 +24,7 @@ class AttachConfig:
       InvalidArgument: a field is out of range; the text names it.
     """
 
-    agent: str  # "unix:/run/pactrain/agent.sock"
+    agent: str  # "unix:/run/pactrain/agent.sock"; empty: attach() starts one.
     job: str
     site: str  # Empty: the agent's.
     launch: str  # Equal on all ranks of one launch.
@@ -41,6 +42,10 @@ class AttachConfig:
     ) -> AttachConfig:
         """The same for the launch that `token` belongs to."""
         return replace(self, launch=launch_from(environment, token))
+
+    def with_agent(self, agent: str) -> AttachConfig:
+        """The same with the agent that attach() started."""
+        return replace(self, agent=agent)
 
     def __post_init__(self) -> None:
         _check_agent(self.agent)
@@ -67,7 +72,7 @@ class AttachConfig:
 
 
 def _check_agent(agent: str) -> None:
-    if not agent.startswith("unix:/"):
+    if agent and not agent.startswith("unix:/"):
         raise InvalidArgument(
             f"PACTRAIN_AGENT is {agent!r}; allowed is 'unix:' and an absolute path, "
             "like 'unix:/run/pactrain/agent.sock'.\n"
@@ -92,18 +97,26 @@ def _check_range(field: str, value: int, lowest: int) -> None:
 
 
 def agent_from(environment: Mapping[str, str]) -> str:
-    """The agent's address.
+    """The agent's address; empty if attach() is to start one.
 
     Raises:
-      PacTrainError: PACTRAIN_AGENT is not set.
+      PacTrainError: PACTRAIN_AGENT is not set, and PACTRAIN_EMBEDDED forbids that.
+      InvalidArgument: PACTRAIN_EMBEDDED is neither 0 nor 1.
     """
+    embedded = environment.get("PACTRAIN_EMBEDDED") or "1"
+    if embedded not in ("0", "1"):
+        raise InvalidArgument(
+            f"PACTRAIN_EMBEDDED is {embedded!r}; allowed are 0 and 1.\n"
+            "Set it to 0 to forbid attach() to start an agent, or unset it."
+        )
     agent = environment.get("PACTRAIN_AGENT", "")
-    if not agent:
+    if not agent and embedded == "0":
         raise PacTrainError(
-            "PACTRAIN_AGENT is not set: there is no agent to hand gradients to.\n"
+            "PACTRAIN_AGENT is not set, and PACTRAIN_EMBEDDED=0 forbids to start an "
+            "agent for this job.\n"
             "Start one on this node (pactrain-agent "
-            "--socket=unix:/run/pactrain/agent.sock ...) and set "
-            "PACTRAIN_AGENT=unix:/run/pactrain/agent.sock."
+            f"--socket=unix:{DEFAULT_AGENT_SOCKET} ...) and set "
+            f"PACTRAIN_AGENT=unix:{DEFAULT_AGENT_SOCKET}."
         )
     if agent.startswith("unix:///"):
         return "unix:" + agent[len("unix://") :]
@@ -174,7 +187,7 @@ def config_from_environment(
     """The configuration of one attach; the table of variables is in the user guide.
 
     Raises:
-      PacTrainError: PACTRAIN_AGENT is not set.
+      PacTrainError: PACTRAIN_AGENT is not set, and PACTRAIN_EMBEDDED forbids that.
       InvalidArgument: a variable or argument is out of range.
     """
     job = job_from(environment)

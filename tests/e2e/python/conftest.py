@@ -21,6 +21,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 from daemons import Cluster  # noqa: E402
+from embedded_job import EmbeddedJobs  # noqa: E402
 from launcher import Launch, Scenario  # noqa: E402
 
 Start = Callable[..., Launch]
@@ -51,6 +52,15 @@ def chain() -> Iterator[Cluster]:
         cluster = Cluster(Path(folder), sites=3, coordinator_flags=flags)
         yield cluster
         cluster.stop()
+
+
+@pytest.fixture
+def jobs() -> Iterator[EmbeddedJobs]:
+    # Not pytest's folder: its path may be too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
+        jobs = EmbeddedJobs(Path(folder))
+        yield jobs
+        jobs.kill("")
 
 
 @pytest.fixture

@@ -587,3 +587,13 @@ def only_rank_zero_attaches(talk: Talk) -> None:
     if talk.rank == 0:
         pactrain.attach(ddp)
     talk.hear()
+
+
+def two_models(talk: Talk) -> dict[str, list[str]]:
+    """Two at once, and a third after they were closed."""
+    sessions = [pactrain.attach(DistributedDataParallel(mlp())) for _ in range(2)]
+    agents, sites = [s.agent for s in sessions], [s.site for s in sessions]
+    for session in sessions:
+        session.close()
+    third = pactrain.attach(DistributedDataParallel(mlp()))
+    return {"agents": [*agents, third.agent], "sites": [*sites, third.site]}

@@ -6,37 +6,85 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-SCRIPT = Path(__file__).parent / "restarting_script.py"
+HERE = Path(__file__).parent
+EXAMPLE = HERE.parents[2] / "examples" / "ddp.py"
+# torch 2.13 reuses one store over restarts and its Gloo then dials the addresses of dead
+# processes (docs/user-guide.md, Resume).
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
-def test_a_restart_by_torchrun_takes_an_older_checkpoint_up(cluster, tmp_path):
-    environment = {
-        **os.environ,
-        "PACTRAIN_AGENT": f"unix:{cluster.socket(0)}",
-        "PACTRAIN_ATTACH_TIMEOUT": "30",
-        # torch 2.13 reuses one store over restarts and its Gloo then dials the
-        # addresses of dead processes (docs/user-guide.md, Resume).
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    }
-    environment.pop("PACTRAIN_JOB_ID", None)
-    run = subprocess.run(
-        [
-            sys.executable,
-            *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("--max-restarts=1", "--monitor-interval=0.1", str(SCRIPT), str(tmp_path)),
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+class Torchrun:
+    """One torchrun on its way."""
+
+    def __init__(self, log: Path, environment: Mapping[str, str], *arguments: str | Path) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", *map(str, arguments)],
+                env={**os.environ, **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def finish(self) -> str:
+        """What it and its ranks wrote, once it has ended well."""
+        try:
+            status = self.process.wait(180)
+        finally:
+            self.process.kill()
+        text = self.log.read_text()
+        assert status == 0, text[-3000:]
+        return text
+
+
+def one_restart(environment, folder):
+    """Rank 1 dies once; both ranks go on from an older checkpoint."""
+    Torchrun(
+        folder / "log",
+        {**environment, **OWN_STORE},
+        *("--standalone", "--nproc-per-node=2", "--max-restarts=1"),
+        *("--monitor-interval=0.1", HERE / "restarting_script.py", folder),
+    ).finish()
+    results = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert results[0]["digest"] == results[1]["digest"]
     for result in results:
         assert result["restarted"]
         assert result["start"] == 6
-        assert result["first_step"] >= 7  # 6 steps and the agreement before them.
         assert result["keep"] < 1
+    return results
+
+
+def test_a_restart_by_torchrun_takes_an_older_checkpoint_up(cluster, tmp_path):
+    environment = {
+        "PACTRAIN_AGENT": f"unix:{cluster.socket(0)}",
+        "PACTRAIN_ATTACH_TIMEOUT": "30",
+        "PACTRAIN_JOB_ID": "",
+    }
+    for result in one_restart(environment, tmp_path):
+        assert result["first_step"] >= 7  # 6 steps and the agreement before them.
+
+
+def test_restarted_ranks_start_daemons_of_their_own(jobs, tmp_path):
+    one_restart(jobs.environment(), tmp_path)
+    jobs.must_leave_nothing()
+
+
+def test_the_example_needs_nothing_started_also_twice_at_once_and_on_two_nodes(jobs, tmp_path):
+    environment = jobs.environment()
+    del environment["GROUP_RANK"]  # torchrun sets it.
+    two_nodes = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file")
+    two_nodes += (f"--rdzv-endpoint={tmp_path / 'rendezvous'}", "--local-addr=127.0.0.1")
+    launchers = [
+        Torchrun(tmp_path / f"log-{number}", environment, *nodes, EXAMPLE, "--epochs=1")
+        for number, nodes in enumerate([("--nproc-per-node=2",), two_nodes, two_nodes])
+    ]
+    texts = [launcher.finish() for launcher in launchers]
+    assert "epoch 1:" in texts[0]
+    assert "0.0 MB sent to other sites" in texts[0]
+    both = texts[1] + texts[2]
+    assert both.count("epoch 1:") == 1
+    assert "0.0 MB sent to other sites" not in both
+    jobs.must_leave_nothing()

@@ -1,0 +1,211 @@
+"""The warden of a node and its daemons, seen from the rank that starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import warden
+from .errors import AgentUnresponsiveError, InvalidArgument
+from .places import Node, Place
+
+_MAX_SOCKET_PATH = 107  # Bytes; unix(7).
+_ANSWER_SECONDS = warden.READY_SECONDS + 15
+_STOP_SECONDS = 15.0
+# gRPC takes its proxy from these, also for loopback.
+_PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
+
+# They outlive us as a rule; dropping one that runs would be a ResourceWarning.
+_left: list[subprocess.Popen[bytes]] = []
+
+
+def find_daemon(name: str, environment: Mapping[str, str]) -> Path:
+    """The file of a daemon.
+
+    Raises:
+      AgentUnresponsiveError: there is none that can be run.
+    """
+    folder = Path(
+        environment.get("PACTRAIN_DAEMON_DIR")
+        or Path(__file__).resolve().parent / "_native"
+    )
+    path = folder.absolute() / name  # The warden's current directory is another.
+    if not os.access(path, os.X_OK):
+        raise AgentUnresponsiveError(
+            f"PACTRAIN_AGENT is not set, and {path}, which attach() would start, "
+            "is no program that can be run.\n"
+            "Build it with `make build`, set PACTRAIN_DAEMON_DIR to the folder it is "
+            "in, or start an agent by hand and set PACTRAIN_AGENT."
+        )
+    return path
+
+
+def make_folder(environment: Mapping[str, str]) -> Path:
+    """A new directory that only this user can enter, in TMPDIR if that is set.
+
+    Raises:
+      AgentUnresponsiveError: none can be made.
+      InvalidArgument: its path is too long for a socket.
+    """
+    try:
+        parent = environment.get("TMPDIR") or tempfile.gettempdir()
+        folder = Path(tempfile.mkdtemp(prefix="pactrain-", dir=parent)).absolute()
+    except OSError as error:
+        raise AgentUnresponsiveError(
+            f"No directory can be made for the daemons of this job: {error}.\n"
+            "Set TMPDIR to a directory that can be written."
+        ) from error
+    socket = folder / "agent.sock"
+    if len(os.fsencode(socket)) > _MAX_SOCKET_PATH:
+        folder.rmdir()
+        raise InvalidArgument(
+            f"TMPDIR is too long: {socket} would be a socket, whose path may have at "
+            f"most {_MAX_SOCKET_PATH} bytes.\nSet TMPDIR to a shorter path."
+        )
+    return folder
+
+
+def without_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environment.items() if k.lower() not in _PROXIES}
+
+
+class WardenProcess:
+    """The warden of one node, seen from the rank that started it."""
+
+    def __init__(
+        self, places: Sequence[Place], environment: Mapping[str, str], node: str
+    ) -> None:
+        """Raises: as make_folder(); AgentUnresponsiveError: it cannot be started."""
+        self._environment = environment
+        log_folder = _log_folder(environment)
+        self._folder = make_folder(environment)
+        try:
+            self._logs = log_folder or self._folder
+            # Logs that are kept tell jobs and nodes apart.
+            kept = self._logs != self._folder
+            self._log_prefix = f"{self._folder.name}-{node}-" if kept else ""
+            self._log_level = "info" if kept else "warn"
+            settings = {
+                "folder": str(self._folder),
+                "trainers": [[place.pid, place.start_ticks] for place in places],
+            }
+            with open(self._log("warden"), "ab") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", warden.__file__, json.dumps(settings)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    cwd="/",
+                    env=without_proxies(environment),
+                    start_new_session=True,  # Ctrl-C is for the trainers.
+                )
+        except OSError as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise AgentUnresponsiveError(
+                f"The process that keeps this job's daemons does not start: {error}.\n"
+                "Start agents and a coordinator by hand and set PACTRAIN_AGENT."
+            ) from error
+
+    def start_coordinator(self) -> dict[str, str]:
+        """Its addresses, `grpc` and `metrics`. Raises: AgentUnresponsiveError."""
+        return self._start(
+            "coordinator",
+            "--listen=127.0.0.1:0",
+            "--listen-metrics=127.0.0.1:0",
+            f"--state-dir={self._folder / 'state'}",
+            "--cluster=embedded",
+        )
+
+    def start_agent(self, node: Node, coordinator: str) -> dict[str, str]:
+        """Its addresses, `socket` and others. Raises: AgentUnresponsiveError."""
+        return self._start(
+            "agent",
+            f"--name={node.name}",
+            f"--site={self._environment.get('PACTRAIN_SITE') or node.name}",
+            f"--coordinator={coordinator}",
+            f"--socket=unix:{self._folder / 'agent.sock'}",
+            "--listen-data=127.0.0.1:0",
+            "--listen-metrics=127.0.0.1:0",
+        )
+
+    def leave(self) -> None:
+        """From now on the daemons end with the job."""
+        _left.append(self._process)
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # It may be gone already.
+            self._process.stdin.close()
+        self._process.stdout.close()
+
+    def stop(self) -> None:
+        """Ends the daemons now."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._close_pipes()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _log(self, name: str) -> str:
+        return str(self._logs / f"{self._log_prefix}{name}.log")
+
+    def _start(self, name: str, *flags: str) -> dict[str, str]:
+        program = find_daemon(f"pactrain-{name}", self._environment)
+        level = f"--log-level={self._log_level}"
+        answer = self._ask(
+            {"argv": [str(program), *flags, level], "log": self._log(name)}
+        )
+        if "error" in answer:
+            raise AgentUnresponsiveError(
+                f"{answer['error']}\nPACTRAIN_AGENT is not set: attach() started it; "
+                "mend what it says, or start an agent by hand and set PACTRAIN_AGENT."
+            )
+        return dict(answer["listening"])
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(json.dumps(request).encode() + b"\n")
+            stdin.flush()
+        poll = select.poll()  # select() takes no descriptors beyond 1023.
+        poll.register(stdout, select.POLLIN)
+        # An answer is one short line, written at once.
+        line = stdout.readline() if poll.poll(1000 * _ANSWER_SECONDS) else b""
+        if line:
+            return dict(json.loads(line))
+        text = warden.last_lines(self._log("warden"))
+        return {"error": f"{warden.__file__} did not answer{text}"}
+
+
+def _log_folder(environment: Mapping[str, str]) -> Path | None:
+    """PACTRAIN_LOG_DIR, made if it is not there.
+
+    Raises:
+      InvalidArgument: it cannot be used.
+    """
+    text = environment.get("PACTRAIN_LOG_DIR")
+    if not text:
+        return None
+    folder = Path(text).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(
+            f"PACTRAIN_LOG_DIR is {text!r}, which is no directory for logs: {error}.\n"
+            "Set it to one that can be written, or unset it."
+        ) from error
+    return folder
