@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,23 @@ class Cluster:
     coordinator: str  # "address:port" of its gRPC service.
     metrics: str
     agents: tuple[Agent, ...]
+
+
+# Prints the value of the first series of a metric, or nothing.
+READ_METRIC = """
+import sys, urllib.request
+text = urllib.request.urlopen(sys.argv[1], timeout=5).read().decode()
+print(next((l.split()[-1] for l in text.splitlines() if l.startswith(sys.argv[2] + "{")), ""))
+"""
+
+
+def risk(bed: LoopbackTestbed, coordinator_host: Host, cluster: Cluster) -> float | None:
+    """r of the decision in force, as the coordinator's metrics have it; None: not known."""
+    argv = [sys.executable, "-c", READ_METRIC, f"http://{cluster.metrics}/metrics",
+            "pactrain_coordinator_risk"]  # fmt: skip
+    done = subprocess.run(bed.command(coordinator_host, argv), capture_output=True, text=True,
+                          timeout=30)  # fmt: skip
+    return float(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
 
 
 def free_port(address: str) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from bench import demo_report
-from bench.cluster import Cluster, start_cluster
+from bench.cluster import Cluster, risk, start_cluster
 from bench.demo_report import Outcome
 from bench.launch import difference, events, start_trainers
 from bench.processes import Children, ProcessError
@@ -68,6 +68,8 @@ class Demo:
                         kind, outcome.parameters * steps, event["agent_bytes"]
                     )
                 outcome.add(event)
+                if cluster is not None and event["event"] == "accuracy":
+                    outcome.add_risk(event["seconds"], risk(self.bed, self.bed.hosts[1], cluster))
                 progress.show(event, moved)
             trainers.wait(30)
         progress.end()

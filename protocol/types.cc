@@ -258,22 +258,24 @@ absl::Status CheckName(absl::string_view what, absl::string_view name) {
 }
 
 absl::Status CheckDecision(const Decision& d) {
-  const auto refuse = [&](absl::string_view what) {
+  const auto refuse = [&](absl::string_view field, absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "decision: ", ModeName(d.mode), " ", CodecName(d.codec), " with ",
-        d.mask_digest.empty() ? "no" : "a", " mask set; ", what));
+        "decision.", field, ": ", ModeName(d.mode), " ", CodecName(d.codec),
+        " with ", d.mask_digest.empty() ? "no" : "a", " mask set; ", what));
   };
   if (IsLevels(d.codec) != (d.mode == Mode::kTernary)) {
-    return refuse("codecs of n levels go with TERNARY, and it with them");
+    return refuse("mode",
+                  "codecs of n levels go with TERNARY, and it with them");
   }
   if (d.mode == Mode::kFull && !d.mask_digest.empty()) {
-    return refuse("FULL has none");
+    return refuse("mask_digest", "it must be empty for FULL");
   }
   if (d.mode == Mode::kCompacted && d.mask_digest.empty()) {
-    return refuse("COMPACTED needs one");
+    return refuse("mask_digest", "COMPACTED needs one");
   }
   if (d.mask_digest.empty() != d.layout_digest.empty()) {
-    return refuse("a layout goes with a mask set, and only with one");
+    return refuse("layout_digest",
+                  "a layout goes with a mask set, and only with one");
   }
   return absl::OkStatus();
 }

@@ -628,7 +628,7 @@ TEST_F(TrainerStateTest, DamagedPacketsBreakTheProtocol) {
   changed.header.kind = wire::Kind::kHello;
   EXPECT_TRUE(refused(changed, sizeof(changed)));
   changed = attached;
-  changed.decision.mode = 3;
+  changed.decision.mode = 4;
   EXPECT_TRUE(refused(changed, sizeof(changed)));
   changed = attached;
   for (uint8_t codec : {0, 8}) {
