@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
+from pactrain.mask_source import MaskSource
 from pactrain.masks import (
-    MaskSource,
+    Declared,
     make_mask_set,
     masks_from_weights,
     named_masks,
@@ -23,8 +24,7 @@ from pactrain.parameters import ParameterTable
 
 def mask_set(model):
     table = ParameterTable(model)
-    masks, unenforced = MaskSource(model, table).read()
-    return make_mask_set(table, masks, digest_of, unenforced)
+    return make_mask_set(table, MaskSource(model, table).read(), digest_of)
 
 
 def test_the_registry_holds_no_parameter_alive():
@@ -107,11 +107,11 @@ def test_own_writes_are_no_change(net):
     torch_prune.random_unstructured(net[4], "weight", 0.5)
     source = MaskSource(net, ParameterTable(net))
     written = {"4.weight_orig": torch.zeros(3, 8), "2.weight": torch.zeros(8, 8)}
-    source.write(written)
+    source.write(Declared(written))
     assert not source.changed()
     assert not net[4].weight_mask.any()
     assert not registry.get(net[2].weight).any()
-    source.write({})
+    source.write(Declared({}))
     assert net[4].weight_mask.all()
     assert registry.get(net[2].weight) is None
 
