@@ -24,3 +24,56 @@ def test_ten_mask_changes_in_a_running_job(cluster, launch, optimizer, kind):
         assert result["stats"]["pactrain/dense_steps"] == 0
         assert result["stats"]["pactrain/failed_steps"] == 0
         assert result["stats"]["pactrain/steps"] == result["made"] == result["numbered"]
+
+
+def test_grasp_by_the_batches_of_each_rank_ends_with_rank_zeros_masks(cluster, launch):
+    launched = launch(cluster, mask_scenarios.grasp_then_again, world=4)
+    results = values(launched.finish())
+    equal_digests(results)
+    assert any(result["replaced"] for result in results)
+    for result in results:
+        assert result["masks"] == results[0]["masks"]
+        assert result["inside"]
+        assert result["kept"][1] < result["kept"][0]
+        assert result["outside"] == 0
+        assert result["lost"] == 0
+        assert result["dense"] == 0
+        assert result["mode"] == "COMPACTED (fp32)"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_frozen_weights_are_rank_zeros_at_attach_for_ever(cluster, launch, optimizer):
+    scenario = mask_scenarios.frozen_seeded_differently
+    results = values(launch(cluster, scenario, world=4, optimizer=optimizer).finish())
+    equal_digests(results)
+    for result in results:
+        assert result["wrong"] == 0
+        assert result["trained"] > 0.9 * result["kept"]
+        assert result["mode"] == "COMPACTED (fp32)"
+
+
+def test_schedules_that_differ_between_ranks_do_no_harm(cluster, launch):
+    results = values(launch(cluster, mask_scenarios.schedules_of_their_own).finish())
+    equal_digests([result["alone"] for result in results])
+    equal_digests(results)
+    for result in results:
+        assert result["changes"] == (1, False)
+        assert result["mode"] == "COMPACTED (fp32)"
+
+
+def test_a_frozen_schedule_goes_on_where_it_was(cluster, launch, tmp_path):
+    job, file = cluster.new_job(), str(tmp_path / "saved.pt")
+
+    def run(start):
+        scenario = mask_scenarios.resumed
+        results = values(launch(cluster, scenario, job=job, file=file, start=start).finish())
+        equal_digests(results)
+        return results
+
+    assert [result["changes"] for result in run(True)] == [2, 2]
+    for result in run(False):
+        assert result["wrong"] == 0  # Against the masks and values of the checkpoint.
+        assert result["changes"] == 4
+        assert result["report"].frozen == {"2.weight", "4.weight"}
+        kept = {name: kept for name, _, kept in result["report"].layers}
+        assert kept["2.weight"] == 256
