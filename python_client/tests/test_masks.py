@@ -52,6 +52,18 @@ def test_a_mask_that_keeps_all_counts_as_none(net):
     assert not mask_set(net)
 
 
+def test_the_kind_is_part_of_the_digest(net):
+    mask = torch.eye(8)
+    registry.set(net[2].weight, mask)
+    zero = mask_set(net)
+    registry.set(net[2].weight, mask, frozen=True)
+    frozen = mask_set(net)
+    assert frozen.digest != zero.digest
+    assert (zero.frozen, frozen.frozen) == (frozenset(), {"2.weight"})
+    assert frozen.is_inside(zero)
+    assert zero.is_inside(frozen)
+
+
 def test_keep_is_of_all_elements(net):
     pactrain.prune(net, 0.5)
     masks = mask_set(net)
@@ -101,6 +113,18 @@ def test_changes_are_seen_once(net):
     assert source.changed()
     net[4].weight_mask[0, 0] = 0
     assert source.changed()
+
+
+def test_every_new_mask_is_seen(net):
+    """Also if it lies where a dead one lay, with the same id."""
+    pactrain.prune(net, 0.5)
+    source = MaskSource(net, ParameterTable(net))
+    for _ in range(20):
+        assert not source.pending
+        for _ in range(2):
+            registry.set(net[2].weight, torch.rand(8, 8) > 0.5)
+        assert source.pending
+        assert source.changed()
 
 
 def test_own_writes_are_no_change(net):

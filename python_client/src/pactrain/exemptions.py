@@ -9,7 +9,7 @@ from typing import TypeAlias
 from torch import nn
 
 from .errors import InvalidArgument
-from .parameters import ParameterTable
+from .parameters import ParameterTable, plain_name
 
 Exempt: TypeAlias = (
     "Iterable[str | nn.Module] | Callable[[str, nn.Parameter], bool] | None"
@@ -60,11 +60,12 @@ def _exemption(
     patterns, ids = _listed(exempt)
     return lambda name, parameter: (
         id(parameter) in ids
-        or any(
-            fnmatch.fnmatchcase(name, pattern) or name.startswith(pattern + ".")
-            for pattern in patterns
-        )
+        or any(_matches(name, p) or _matches(plain_name(name), p) for p in patterns)
     )
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or name.startswith(pattern + ".")
 
 
 def _first_last_and_norms(model: nn.Module, candidates: Entries) -> set[int]:
