@@ -157,7 +157,7 @@ def test_erk_takes_more_from_large_layers(method):
     report = pactrain.prune(model, 0.5, "erk", (), method=method)
     kept = {name: kept / total for name, total, kept in report.layers}
     assert kept["1.weight"] < kept["0.weight"] < kept["2.weight"]  # 320, 48, 120.
-    assert sum(k for _, _, k in report.layers) == (48 + 320 + 120) // 2
+    assert sum(k for _, _, k in report.layers) == pytest.approx(488 / 2, abs=2)
 
 
 def test_a_parameter_pruned_by_torch_is_refused(net):
