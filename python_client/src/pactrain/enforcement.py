@@ -21,17 +21,12 @@ from .parameters import ParameterTable
 @dataclass(frozen=True)
 class _Entry:
     """`mask` is of the weights' type where they are multiplied by it: bools take seven
-    times as long. `values` are those of a frozen parameter."""
+    times as long."""
 
+    name: str
     parameter: Tensor
     mask: Tensor
-    values: Tensor | None
-
-    def apply(self) -> None:
-        if self.values is None:
-            self.parameter.mul_(self.mask)
-        else:
-            torch.where(self.mask, self.parameter, self.values, out=self.parameter)
+    frozen: bool
 
 
 class Enforcement:
@@ -52,7 +47,7 @@ class Enforcement:
         self._cleaned: WeakSet[Optimizer] = WeakSet()
 
     def agree(self, masks: MaskSet) -> None:
-        """All ranks have these masks, though they may not be in force yet."""
+        """Takes values for masks that all ranks have, maybe not in force yet."""
         if self._agreed is None or self._agreed.digest != masks.digest:
             self._agreed = masks
             self.take_values()
@@ -62,12 +57,6 @@ class Enforcement:
         frozen = frozenset() if self._agreed is None else self._agreed.frozen
         with torch.no_grad():
             self._values = {n: p.clone() for n, p in self._table if n in frozen}
-        for name, parameter in self._table:
-            entry = self._entries.get(id(parameter))
-            if entry is not None and entry.values is not None and name in self._values:
-                self._entries[id(parameter)] = _Entry(
-                    parameter, entry.mask, self._values[name]
-                )
 
     def activate(self, masks: MaskSet) -> None:
         """From now on apply() enforces these masks."""
@@ -77,12 +66,9 @@ class Enforcement:
             mask = masks.masks.get(name)
             if mask is None or name in masks.unenforced:
                 continue
-            values = self._values.get(name)
-            self._entries[id(parameter)] = _Entry(
-                parameter,
-                mask if values is not None else _factor(mask, parameter),
-                values,
-            )
+            frozen = name in masks.frozen
+            factor = mask if frozen else mask.to(parameter.dtype)
+            self._entries[id(parameter)] = _Entry(name, parameter, factor, frozen)
         self._cleaned = WeakSet()
 
     def apply(self, optimizer: Optimizer | None = None) -> None:
@@ -102,11 +88,18 @@ class Enforcement:
             ]
         with torch.no_grad():
             for entry in entries:
-                entry.apply()
+                self._put_back(entry)
             if optimizer is not None and optimizer not in self._cleaned:
                 self._cleaned.add(optimizer)
                 for entry in entries:
                     _mask_state(optimizer, entry)
+
+    def _put_back(self, entry: _Entry) -> None:
+        weights = entry.parameter
+        if entry.frozen:
+            torch.where(entry.mask, weights, self._values[entry.name], out=weights)
+        else:
+            weights.mul_(entry.mask)
 
 
 def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:
@@ -138,10 +131,6 @@ def check_zero_outside(table: ParameterTable, masks: MaskSet) -> None:
                 "were loaded after prune.\nPrune again after loading, or call "
                 "pactrain.apply_masks(model) to set them to zero."
             )
-
-
-def _factor(mask: Tensor, parameter: Tensor) -> Tensor:
-    return mask.to(parameter.dtype)
 
 
 def _mask_state(optimizer: Optimizer, entry: _Entry) -> None:

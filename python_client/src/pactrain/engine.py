@@ -165,7 +165,7 @@ class StepEngine:
                 "DDP's join() changes the divisor of a step and is not supported.\n"
                 "Give all ranks equally many batches."
             )
-        self._keeper.refresh()
+        self._keeper.begin_step()
         if self.check_weights_next:
             self._keeper.check_weights()
             self.check_weights_next = False

@@ -70,7 +70,7 @@ class MaskKeeper:
         self._source.write(declared)
         self._take(self._read())
 
-    def refresh(self) -> None:
+    def begin_step(self) -> None:
         """Looks whether masks were changed since the last step."""
         if self._source.changed():
             # A broadcast may have committed another decision since the last step.
