@@ -7,11 +7,7 @@ import pytest
 from test_training import equal_digests, values
 
 
-@pytest.mark.parametrize("kind", ["zero", "freeze"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_ten_mask_changes_in_a_running_job(cluster, launch, optimizer, kind):
-    launched = launch(cluster, mask_scenarios.scheduled, world=4, optimizer=optimizer, kind=kind)
-    results = values(launched.finish())
+def check_schedule(results):
     equal_digests(results)
     for result in results:
         assert result["seen"] == results[0]["seen"]  # In force after the same steps.
@@ -24,6 +20,19 @@ def test_ten_mask_changes_in_a_running_job(cluster, launch, optimizer, kind):
         assert result["stats"]["pactrain/dense_steps"] == 0
         assert result["stats"]["pactrain/failed_steps"] == 0
         assert result["stats"]["pactrain/steps"] == result["made"] == result["numbered"]
+
+
+@pytest.mark.parametrize("kind", ["zero", "freeze"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_ten_mask_changes_in_a_running_job(cluster, launch, optimizer, kind):
+    launched = launch(cluster, mask_scenarios.scheduled, world=4, optimizer=optimizer, kind=kind)
+    check_schedule(values(launched.finish()))
+
+
+def test_ten_mask_changes_over_a_chain_of_three_sites_with_bf16(chain, launch):
+    scenario = mask_scenarios.scheduled
+    launched = launch(chain, scenario, world=3, optimizer="sgd", kind="zero")
+    check_schedule(values(launched.finish()))
 
 
 def test_grasp_by_the_batches_of_each_rank_ends_with_rank_zeros_masks(cluster, launch):
