@@ -179,11 +179,14 @@ def resumed(talk: Talk, file: str, start: bool) -> dict[str, Any]:
     masks = masks_of(model)
     optimizer = OPTIMIZERS["adamw"](model)
     step = wrong = 0
-    while not (schedule.changes == 2 and session.masks_settled if start else schedule.done):
+    while not schedule.done:
         assert step < MOST_STEPS
         train_step(ddp, optimizer, batch(talk, step))
         if session.stats()["pactrain/masks_active"]:
             wrong += moved(model, masks, values)
+        # Before step(), which declares the next change as soon as it may.
+        if start and schedule.changes == 2 and session.masks_settled:
+            break
         schedule.step()
         step += 1
     saved = {
