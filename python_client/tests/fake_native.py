@@ -6,6 +6,7 @@ Decisions come from a script: `job.decide` is called with each commit's step num
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import hashlib
 import threading
 from collections.abc import Callable
@@ -32,6 +33,15 @@ def digest_of(data: bytes | np.ndarray) -> Digest:
     raw = data if isinstance(data, bytes) else data.tobytes()
     hashed = hashlib.blake2b(raw, digest_size=16).digest()
     return Digest(int.from_bytes(hashed[:8], "big"), int.from_bytes(hashed[8:], "big"))
+
+
+def activate(attached, version=1):
+    """From the next commit on the decision has the masks that were voted for."""
+    digest = attached.native.votes[-1]["mask"]
+    decision = dataclasses.replace(
+        FULL, version=version, mode=Mode.COMPACTED, mask_digest=digest
+    )
+    attached.job.decide = lambda step: decision
 
 
 class FakeJob:

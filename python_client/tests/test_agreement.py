@@ -10,7 +10,8 @@ from small_nets import small_net
 
 import pactrain
 from pactrain.agreement import Settings, agree
-from pactrain.masks import MaskSource, make_mask_set
+from pactrain.mask_source import MaskSource
+from pactrain.masks import make_mask_set
 from pactrain.parameters import ParameterTable
 
 SETTINGS = Settings(
@@ -33,8 +34,8 @@ def agree_all(models, settings):
 
     def run(rank):
         table = ParameterTable(models[rank])
-        masks, _ = MaskSource(models[rank], table).read()
-        mine = make_mask_set(table, masks, digest_of)
+        declared = MaskSource(models[rank], table).read()
+        mine = make_mask_set(table, declared, digest_of)
         native = job.rank(rank)
         try:
             results[rank] = agree(
@@ -51,9 +52,9 @@ def agree_all(models, settings):
     return results
 
 
-def pruned(seed):
+def pruned(seed, kind="zero"):
     model = small_net(seed)
-    pactrain.prune(model, 0.5)
+    pactrain.prune(model, 0.5, kind=kind)
     return model
 
 
@@ -65,15 +66,23 @@ def test_equal_masks_are_not_sent():
 def test_all_ranks_get_rank_zeros_masks():
     models = [pruned(0), pruned(1), small_net(2)]
     results = agree_all(models, [SETTINGS] * 3)
-    expected, _ = MaskSource(models[0], ParameterTable(models[0])).read()
+    expected = MaskSource(models[0], ParameterTable(models[0])).read().masks
     for result in results:
-        assert set(result.masks) == {"2.weight"}
-        assert torch.equal(result.masks["2.weight"], expected["2.weight"])
+        assert set(result.masks.masks) == {"2.weight"}
+        assert torch.equal(result.masks.masks["2.weight"], expected["2.weight"])
+        assert not result.masks.frozen
+
+
+@pytest.mark.parametrize("kinds", [("freeze", "zero"), ("zero", "freeze")])
+def test_all_ranks_get_rank_zeros_kinds(kinds):
+    results = agree_all([pruned(0, kind) for kind in kinds], [SETTINGS] * 2)
+    frozen = {"2.weight"} if kinds[0] == "freeze" else set()
+    assert [result.masks.frozen for result in results] == [frozen] * 2
 
 
 def test_an_unpruned_rank_zero_clears_all_masks():
     results = agree_all([small_net(0), pruned(1)], [SETTINGS] * 2)
-    assert [result.masks for result in results] == [{}, {}]
+    assert [result.masks.masks for result in results] == [{}, {}]
 
 
 def test_without_sync_masks_a_difference_is_refused_on_all_ranks():

@@ -5,7 +5,7 @@ from fake_native import digest_of
 from torch import nn
 
 from pactrain.layout import LayoutCache, bucket_bitmaps, bucket_masks
-from pactrain.masks import make_mask_set
+from pactrain.masks import Declared, make_mask_set
 from pactrain.parameters import ParameterTable
 
 
@@ -14,7 +14,7 @@ def test_bits_follow_the_bucket_in_storage_order():
     table = ParameterTable(model)
     weight, bias = model.weight, model.bias
     mask = torch.rand_like(weight) > 0.5
-    masks = make_mask_set(table, {"weight": mask}, digest_of)
+    masks = make_mask_set(table, Declared({"weight": mask}), digest_of)
     cache = LayoutCache(table, digest_of)
     bucket = cache.bucket([bias, weight], torch.empty(52))
     layout = cache.step([bucket])

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
+from pactrain.mask_source import MaskSource
 from pactrain.masks import (
-    MaskSource,
+    Declared,
     make_mask_set,
     masks_from_weights,
     named_masks,
@@ -23,8 +24,7 @@ from pactrain.parameters import ParameterTable
 
 def mask_set(model):
     table = ParameterTable(model)
-    masks, unenforced = MaskSource(model, table).read()
-    return make_mask_set(table, masks, digest_of, unenforced)
+    return make_mask_set(table, MaskSource(model, table).read(), digest_of)
 
 
 def test_the_registry_holds_no_parameter_alive():
@@ -50,6 +50,18 @@ def test_a_mask_that_keeps_all_counts_as_none(net):
     registry.set(net[2].weight, torch.ones(8, 8))
     assert mask_set(net).digest == plain.digest
     assert not mask_set(net)
+
+
+def test_the_kind_is_part_of_the_digest(net):
+    mask = torch.eye(8)
+    registry.set(net[2].weight, mask)
+    zero = mask_set(net)
+    registry.set(net[2].weight, mask, frozen=True)
+    frozen = mask_set(net)
+    assert frozen.digest != zero.digest
+    assert (zero.frozen, frozen.frozen) == (frozenset(), {"2.weight"})
+    assert frozen.is_inside(zero)
+    assert zero.is_inside(frozen)
 
 
 def test_keep_is_of_all_elements(net):
@@ -103,15 +115,27 @@ def test_changes_are_seen_once(net):
     assert source.changed()
 
 
+def test_every_new_mask_is_seen(net):
+    """Also if it lies where a dead one lay, with the same id."""
+    pactrain.prune(net, 0.5)
+    source = MaskSource(net, ParameterTable(net))
+    for _ in range(20):
+        assert not source.pending
+        for _ in range(2):
+            registry.set(net[2].weight, torch.rand(8, 8) > 0.5)
+        assert source.pending
+        assert source.changed()
+
+
 def test_own_writes_are_no_change(net):
     torch_prune.random_unstructured(net[4], "weight", 0.5)
     source = MaskSource(net, ParameterTable(net))
     written = {"4.weight_orig": torch.zeros(3, 8), "2.weight": torch.zeros(8, 8)}
-    source.write(written)
+    source.write(Declared(written))
     assert not source.changed()
     assert not net[4].weight_mask.any()
     assert not registry.get(net[2].weight).any()
-    source.write({})
+    source.write(Declared({}))
     assert net[4].weight_mask.all()
     assert registry.get(net[2].weight) is None
 

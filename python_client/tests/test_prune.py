@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small_nets import small_net
 from torch import nn
 from torch.nn.utils import prune as torch_prune
 
@@ -110,6 +111,60 @@ def test_an_unknown_scope_is_an_error(net):
         pactrain.prune(net, 0.5, scope="row")
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"method": "largest"}, "method is 'largest'"),
+        ({"kind": 0}, "kind is 0; allowed are 'zero' and 'freeze'"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"method": "grasp"}, "loss is None; allowed for method 'grasp'"),
+        ({"method": "grasp", "loss": len, "batch": [1]}, "batch is list"),
+        ({"loss": len}, "loss and batch were given, but method is 'magnitude'"),
+        ({"batch": (1, 2), "method": "random"}, "but method is 'random'"),
+        ({"exempt": 5}, "exempt is 5"),
+        ({"exempt": (5,)}, "exempt has 5"),
+    ],
+)
+def test_values_out_of_range_are_named(net, given, text):
+    with pytest.raises(pactrain.InvalidArgument, match=text):
+        pactrain.prune(net, 0.5, **given)
+    assert registry.get(net[2].weight) is None
+
+
+def test_weights_that_are_not_finite_cannot_be_compared(net):
+    with torch.no_grad():
+        net[2].weight[0, 0] = float("nan")
+    with pytest.raises(pactrain.InvalidArgument, match=r"2\.weight has .*not finite"):
+        pactrain.prune(net, 0.5)
+    pactrain.prune(net, 0.5, method="random")
+
+
+def test_a_layer_without_weights_left_is_told(net, caplog):
+    pactrain.prune(net, 0.999)
+    assert "2.weight has no weight left" in caplog.text
+
+
+def test_random_prunes_alike_for_equal_seeds_and_more_inside_less(net):
+    again = small_net(1)
+    for model in (net, again):
+        pactrain.prune(model, 0.5, method="random", seed=7)
+    first = registry.get(net[2].weight).clone()
+    assert torch.equal(first, registry.get(again[2].weight))
+    pactrain.prune(net, 0.75, method="random", seed=7)
+    assert not (registry.get(net[2].weight) & ~first).any()
+    pactrain.prune(again, 0.5, method="random", seed=8)
+    assert torch.equal(first, registry.get(again[2].weight))  # Half are gone already.
+
+
+@pytest.mark.parametrize("method", ["magnitude", "random"])
+def test_erk_takes_more_from_large_layers(method):
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 40), nn.Linear(40, 3))
+    report = pactrain.prune(model, 0.5, "erk", (), method=method)
+    kept = {name: kept / total for name, total, kept in report.layers}
+    assert kept["1.weight"] < kept["0.weight"] < kept["2.weight"]  # 320, 48, 120.
+    assert sum(k for _, _, k in report.layers) == pytest.approx(488 / 2, abs=2)
+
+
 def test_a_parameter_pruned_by_torch_is_refused(net):
     torch_prune.l1_unstructured(net[2], "weight", 0.5)
     with pytest.raises(pactrain.InvalidArgument, match=r"torch\.nn\.utils\.prune"):
@@ -139,8 +194,29 @@ def test_apply_masks_declares_given_ones(net):
 
 def test_the_report_is_a_table(net):
     text = str(pactrain.prune(net, 0.5))
-    assert "2.weight" in text
-    assert "50.0%" in text
+    assert [line.split() for line in text.splitlines()] == [
+        ["layer", "elements", "kept", "sparsity", "kind"],
+        ["2.weight", "64", "32", "50.0%", "zero"],
+        ["model", "155", "123", "20.6%"],
+    ]
+
+
+def test_the_sparsity_of_a_model_shows_all_its_layers(net):
+    pactrain.prune(net, 0.5, exempt=("0", "2"), kind="freeze")
+    torch_prune.random_unstructured(net[2], "weight", 0.25)
+    report = pactrain.sparsity(net)
+    assert report.layers == (
+        ("0.weight", 48, 48),
+        ("2.weight_orig", 64, 48),
+        ("4.weight", 24, 12),
+    )
+    assert [report.kind(name) for name, _, _ in report.layers] == [
+        "-",
+        "zero",
+        "freeze",
+    ]
+    assert report.kept == 155 - 16 - 12
+    assert pactrain.sparsity(small_net()).sparsity == 0
 
 
 def test_a_channels_last_weight_is_pruned_by_value():

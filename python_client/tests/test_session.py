@@ -6,7 +6,7 @@ import io
 
 import pytest
 import torch
-from fake_native import FULL
+from fake_native import FULL, activate
 from small_nets import small_net
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -20,15 +20,6 @@ def pruned(amount=0.5):
     model = small_net()
     pactrain.prune(model, amount)
     return model
-
-
-def activate(attached, version=1):
-    """From the next commit on the decision has the masks that were voted for."""
-    digest = attached.native.votes[-1]["mask"]
-    decision = dataclasses.replace(
-        FULL, version=version, mode=Mode.COMPACTED, mask_digest=digest
-    )
-    attached.job.decide = lambda step: decision
 
 
 def outside(model):
@@ -428,8 +419,8 @@ def test_a_state_of_another_model_is_an_error(attach, net):
         pactrain.InvalidArgument, match=r"for '2\.weight'; this model has no"
     ):
         other.session.load_state_dict(state)
-    with pytest.raises(pactrain.InvalidArgument, match="state has version 2; allowed"):
-        other.session.load_state_dict({**state, "version": 2})
+    with pytest.raises(pactrain.InvalidArgument, match="state has version 3; allowed"):
+        other.session.load_state_dict({**state, "version": 3})
     with pytest.raises(pactrain.InvalidArgument, match=r"state is a dict with \['x'\]"):
         other.session.load_state_dict({"x": 1})
 
@@ -514,3 +505,56 @@ def test_the_slot_holds_the_largest_exchange(attach):
     attached = attach(nn.Linear(1, 1))
     assert attached.native.options.slot_bytes == 128
     assert attached.native.options.elements == 2
+
+
+def by_batch(model):
+    return {
+        "method": "grasp",
+        "loss": lambda net: net(torch.ones(2, 6)).square().sum(),
+        "exempt": ("0", "4"),
+    }
+
+
+def test_grasp_on_an_attached_model_is_sent_to_all_ranks(attach, net):
+    attached = attach(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        attached.step(optimizer=optimizer)
+    before = net[2].weight.detach().clone()
+    report = pactrain.prune(attached.ddp, 0.5, **by_batch(net))
+    assert attached.native.submits[-1][0] == Op.XOR
+    assert report.layers == (("module.2.weight", 64, 32),)
+    assert torch.equal(net[2].weight, before)
+    attached.step(optimizer=optimizer)
+    activate(attached)
+    attached.step(optimizer=optimizer)
+    assert outside(net) == 0
+
+
+def test_if_masks_cannot_be_sent_they_are_as_before(attach):
+    model = pruned()
+    attached = attach(model)
+    mask = pactrain.masks.registry.get(model[2].weight).clone()
+    attached.native.fail_next = pactrain.StepNotAppliedError("no.\nRedo.")
+    with pytest.raises(pactrain.StepNotAppliedError):
+        pactrain.prune(model, 0.75, **by_batch(model))
+    assert torch.equal(pactrain.masks.registry.get(model[2].weight), mask)
+    attached.session.close()
+    with pytest.raises(pactrain.PacTrainError, match="session of this model is closed"):
+        attached.session.sync_masks()
+
+
+def test_masks_are_settled_while_those_in_force_are_the_wanted_ones(attach, net):
+    attached = attach(net)
+    session = attached.session
+    assert session.masks_settled  # None are wanted.
+    for _ in range(2):
+        attached.step()
+    pactrain.prune(net, 0.5)
+    assert not session.masks_settled
+    for _ in range(3):
+        attached.step()
+    assert not session.masks_settled
+    activate(attached)
+    attached.step()
+    assert session.masks_settled

@@ -17,8 +17,10 @@ from .errors import (
     ResyncRequiredError,
     StepNotAppliedError,
 )
-from .pruning import PruneReport, apply_masks, prune
+from .pruning import apply_masks, prune
+from .pruning_schedule import PruningSchedule
 from .session import NullSession, Session
+from .sparsity_report import SparsityReport, sparsity
 from .types import Codec, Decision, Mode
 
 __version__ = "0.1.0"
@@ -32,12 +34,14 @@ __all__ = [
     "Mode",
     "NullSession",
     "PacTrainError",
-    "PruneReport",
+    "PruningSchedule",
     "RefusedError",
     "ResyncRequiredError",
     "Session",
+    "SparsityReport",
     "StepNotAppliedError",
     "apply_masks",
     "attach",
     "prune",
+    "sparsity",
 ]

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from . import storage, words
 from .errors import RefusedError
-from .masks import MaskSet
+from .masks import Declared, MaskSet
 from .parameters import ParameterTable
 from .types import Digest, Native
 
@@ -38,7 +39,7 @@ class Settings:
 class Agreed:
     """`masks` is None if all ranks had the same set already."""
 
-    masks: dict[str, Tensor] | None
+    masks: Declared | None
     settle_steps: int
 
 
@@ -48,8 +49,8 @@ def record_words(world_size: int) -> int:
 
 
 def mask_words(table: ParameterTable) -> int:
-    """Words of the second exchange, for the size of the slot."""
-    return sum(-(-parameter.numel() // 32) for _, parameter in table)
+    """Words of the second exchange, for the size of the slot: masks and kinds."""
+    return sum(-(-p.numel() // 32) for _, p in table) + -(-len(table) // 32)
 
 
 def agree(
@@ -78,7 +79,7 @@ def agree(
             f"{rank}, with {mine}).\n"
             "Prune all ranks alike, or attach with sync_masks=True."
         )
-    masks = _broadcast(native, table, mine, rank)
+    masks = broadcast(native, table, mine, rank)
     return Agreed(masks, all_settings[0].settle_steps)
 
 
@@ -120,21 +121,18 @@ def _check_settings(all_settings: Sequence[Settings]) -> None:
                 )
 
 
-def _broadcast(
-    native: Native, table: ParameterTable, mine: MaskSet, rank: int
-) -> dict[str, Tensor]:
-    pieces = []
-    for name, parameter in table:
-        size = -(-parameter.numel() // 32)
-        mask = mine.masks.get(name)
-        if rank != 0:
-            pieces.append(np.zeros(size, dtype=np.uint32))
-        elif mask is None:
-            pieces.append(np.full(size, 0xFFFFFFFF, dtype=np.uint32))
-        else:
-            pieces.append(
-                words.from_bytes(storage.pack(storage.flatten(mask, parameter)))
-            )
+def broadcast(
+    native: Native, table: ParameterTable, mine: Declared, rank: int
+) -> Declared:
+    """Rank 0's masks and kinds. All ranks call it after the same step.
+
+    REQUIRES: no step is open.
+    Raises: the typed error of the exchange, on all ranks.
+    """
+    pieces = [np.zeros(mask_words(table), dtype=np.uint32)]
+    if rank == 0:
+        pieces = [_mask_words(mine.masks.get(name), p) for name, p in table]
+        pieces.append(_bits(torch.tensor([name in mine.frozen for name, _ in table])))
     layout = native.digest_of(
         b"pactrain masks" + table.digest(native.digest_of).to_bytes()
     )
@@ -143,9 +141,26 @@ def _broadcast(
     offset = 0
     for name, parameter in table:
         size = -(-parameter.numel() // 32)
-        bits = received[offset : offset + size].view(np.uint8)
+        flat = _flat(received[offset : offset + size], parameter.numel())
         offset += size
-        flat = storage.unpack(bits, parameter.numel())
         if not bool(flat.all()):
             masks[name] = storage.unflatten(flat, parameter)
-    return masks
+    frozen = _flat(received[offset:], len(table)).tolist()
+    names = (
+        name for name, is_frozen in zip(table.names, frozen, strict=True) if is_frozen
+    )
+    return Declared(masks, frozenset(names) & masks.keys())
+
+
+def _mask_words(mask: Tensor | None, parameter: Tensor) -> words.Words:
+    if mask is None:
+        return np.full(-(-parameter.numel() // 32), 0xFFFFFFFF, dtype=np.uint32)
+    return _bits(storage.flatten(mask, parameter))
+
+
+def _bits(flat: Tensor) -> words.Words:
+    return words.from_bytes(storage.pack(flat))
+
+
+def _flat(bits: words.Words, elements: int) -> Tensor:
+    return storage.unpack(bits.view(np.uint8), elements)

@@ -25,7 +25,8 @@ from .engine import EngineOptions, StepEngine
 from .errors import CoordinatorUnavailableError, InvalidArgument
 from .hook import exchange_hook
 from .mask_keeper import MaskKeeper
-from .masks import MaskSource, masks_from_weights, named_masks
+from .mask_source import MaskSource
+from .masks import Declared, masks_from_weights, named_masks
 from .parameters import ParameterTable
 from .session import (
     NullSession,
@@ -108,8 +109,7 @@ def attach(
         keeper.tolerate_outside = state is not None and not state["masks_active"]
         parts = Parts(ddp, table, native, config, keeper, source, index)
         _agree(parts)
-        keeper.check_weights()
-        keeper.obey(native.decision)
+        keeper.start()
     except BaseException:
         native.close()
         raise
@@ -172,9 +172,9 @@ def _declare_masks(
     if state is not None:
         source.write(unpack_state(table, state))
     elif isinstance(masks, Mapping):
-        source.write(named_masks(table, masks))
+        source.write(Declared(named_masks(table, masks)))
     elif masks == "weights":
-        source.write(masks_from_weights(table))
+        source.write(Declared(masks_from_weights(table)))
         return source, _SETTLE_STEPS_FROM_WEIGHTS
     elif masks is not None:
         raise InvalidArgument(

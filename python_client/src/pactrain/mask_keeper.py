@@ -8,17 +8,16 @@ with `active` only, so ranks cannot drift apart by masking on their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from weakref import WeakSet
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import storage
-from .errors import PacTrainError
+from . import agreement, enforcement, storage
 from .layout import StepLayout, bucket_bitmaps, bucket_masks
-from .masks import MaskSet, MaskSource, make_mask_set
+from .mask_source import MaskSource
+from .masks import Declared, MaskSet, make_mask_set
 from .parameters import ParameterTable
 from .types import Decision, Native
 
@@ -48,32 +47,61 @@ class MaskKeeper:
         self.tolerate_outside = False
         self.current = self._read()
         self.active: MaskSet | None = None
-        self._factors: dict[int, tuple[Tensor, Tensor]] = {}  # By id of the parameter.
+        self._weights = enforcement.Enforcement(table)
         self._known = {self.current.digest: self.current}
         self._layout: StepLayout | None = None
         self._steps_unchanged = 0
         self._version = -1  # Of the decision that was looked at last.
         self._inside = True
-        self._cleaned: WeakSet[Optimizer] = WeakSet()
         self._bucket_masks: tuple[StepLayout, MaskSet, list[Tensor]] | None = None
 
     def _read(self) -> MaskSet:
-        masks, unenforced = self._source.read()
-        return make_mask_set(self._table, masks, self._native.digest_of, unenforced)
+        return make_mask_set(self._table, self._source.read(), self._native.digest_of)
 
-    def adopt(self, masks: Mapping[str, Tensor]) -> None:
-        """Makes `masks` this rank's, before the first step."""
-        self._source.write(masks)
-        self._replace(self._read())
+    @property
+    def settled(self) -> bool:
+        """True if nothing is wanted but what is in force: so at all ranks at once,
+        where all want the same."""
+        if self._source.pending:
+            return False
+        return not self.current or self._is_active(self.current.digest)
+
+    def adopt(self, declared: Declared) -> None:
+        """Makes these masks this rank's, between steps."""
+        self._source.write(declared)
+        self._take(self._read())
 
     def begin_step(self) -> None:
         """Looks whether masks were changed since the last step."""
-        if not self._source.changed():
-            return
-        changed = self._read()
-        if changed.digest != self.current.digest:
-            logger.info("masks changed from %s to %s", self.current, changed)
-            self._replace(changed)
+        if self._source.changed():
+            # A broadcast may have committed another decision since the last step.
+            self.obey(self._native.decision)
+            self._take(self._read())
+
+    def sync(self, rank: int) -> None:
+        """Rank 0's masks become all ranks' own. Collective, between steps.
+
+        Raises: the typed error of the exchange, on all ranks; masks are as before.
+        """
+        mine = self._source.read()
+        received = agreement.broadcast(self._native, self._table, mine, rank)
+        self.obey(self._native.decision)
+        self.adopt(received)
+
+    def _take(self, masks: MaskSet) -> None:
+        if masks.digest != self.current.digest:
+            logger.info("masks changed from %s to %s", self.current, masks)
+            self._replace(masks)
+
+    def start(self) -> None:
+        """Before the first step: all ranks have equal weights and masks.
+
+        Raises:
+          PacTrainError: as check_weights().
+        """
+        self._weights.agree(self.current)
+        self.check_weights()
+        self.obey(self._native.decision)
 
     def _replace(self, masks: MaskSet) -> None:
         self.current = masks
@@ -157,14 +185,9 @@ class MaskKeeper:
         if masks is None or self._is_active(masks.digest):
             return
         self.active = masks
-        # Multiplying by bools takes seven times as long as by the weights' own type.
-        self._factors = {
-            key: (parameter, mask.to(parameter.dtype))
-            for key, (parameter, mask) in self._enforced(masks).items()
-        }
+        self._weights.activate(masks)
         self.tolerate_outside = False
         self._inside = self.current.is_inside(masks)
-        self._cleaned = WeakSet()
         logger.info("masks %s are in force", masks)
 
     def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
@@ -179,60 +202,23 @@ class MaskKeeper:
             buffer.masked_fill_(mask, 0)
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
-        """Weights times mask, and once per activation the optimizer's state, too.
+        """After an optimizer step: weights outside the masks go back where they were.
 
-        Otherwise momentum and weight decay revive pruned weights. Without an
-        optimizer: all weights of the model.
+        Without an optimizer: all weights of the model.
         """
-        if not self._gse or not self.active:
-            return
-        ours = self._factors
-        if optimizer is None:
-            entries = list(ours.values())
-        else:
-            entries = [
-                ours[id(p)]
-                for group in optimizer.param_groups
-                for p in group["params"]
-                if id(p) in ours
-            ]
-        with torch.no_grad():
-            for parameter, mask in entries:
-                parameter.mul_(mask)
-            if optimizer is not None and optimizer not in self._cleaned:
-                self._cleaned.add(optimizer)
-                for parameter, mask in entries:
-                    _mask_state(optimizer, parameter, mask)
-
-    def _enforced(self, masks: MaskSet) -> dict[int, tuple[Tensor, Tensor]]:
-        return {
-            id(parameter): (parameter, masks.masks[name])
-            for name, parameter in self._table
-            if name in masks.masks and name not in masks.unenforced
-        }
+        if self._gse and self.active:
+            self._weights.apply(optimizer)
 
     def check_weights(self) -> None:
-        """Before the first step and after each load.
+        """After each load, at all ranks.
 
         Raises:
-          PacTrainError: a weight outside the current masks is not zero.
+          PacTrainError: a weight outside the current masks is neither zero nor frozen.
         """
         if self.tolerate_outside:
-            with torch.no_grad():
-                for weights, kept in self._enforced(self.current).values():
-                    weights.mul_(kept)
-            return
-        for name, parameter in self._table:
-            mask = self.current.masks.get(name)
-            if mask is None or name in self.current.unenforced:
-                continue
-            count = int(((parameter.detach() != 0) & ~mask).sum())
-            if count:
-                raise PacTrainError(
-                    f"{name} has {count:,} non-zero weights outside its mask: weights "
-                    "were loaded after prune.\nPrune again after loading, or call "
-                    "pactrain.apply_masks(model) to set them to zero."
-                )
+            enforcement.zero_outside(self._table, self.current)
+        enforcement.check_zero_outside(self._table, self.current)
+        self._weights.take_values()
 
     def packed(self) -> dict[str, Tensor]:
         """The current masks as bits, in the order of indices, for a checkpoint."""
@@ -240,9 +226,3 @@ class MaskKeeper:
             name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))
             for name, mask in self.current.masks.items()
         }
-
-
-def _mask_state(optimizer: Optimizer, parameter: Tensor, mask: Tensor) -> None:
-    for value in optimizer.state.get(parameter, {}).values():
-        if isinstance(value, Tensor) and value.shape == parameter.shape:
-            value.mul_(mask)

@@ -1,18 +1,20 @@
-"""Which weights are pruned: the registry, mask sets and where masks come from.
+"""Which weights are pruned: the registry, and mask sets.
 
 A mask is a bool tensor of its parameter's shape, true where the weight is kept. A
 parameter without a mask is kept whole. Masks are declared, never guessed from
 gradients: dead units look pruned, and differ between ranks.
+
+Weights outside a mask are zero, or, if the parameter is frozen (kind "freeze"), keep
+the values they had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from . import storage
@@ -20,27 +22,42 @@ from .errors import InvalidArgument
 from .parameters import ParameterTable
 from .types import NO_DIGEST, Digest, Digester
 
+KINDS = ("zero", "freeze")
+
+
+class Owner(Protocol):
+    """The session of an attached model, as far as pruning needs it."""
+
+    @property
+    def masks_settled(self) -> bool: ...
+    def sync_masks(self) -> None: ...
+
 
 class Registry:
     """The masks of all parameters of this process, keyed weakly by parameter.
 
-    `attached` parameters belong to a live session: their weights are not touched
+    Parameters with an owner belong to a live session: their weights are not touched
     here but by the session, when all ranks have agreed on the mask.
     """
 
     def __init__(self) -> None:
         self._masks: Any = WeakIdKeyDictionary()
-        self._attached: Any = WeakIdKeyDictionary()
+        self._frozen: Any = WeakIdKeyDictionary()
+        self._owners: Any = WeakIdKeyDictionary()
 
     def get(self, parameter: Tensor) -> Tensor | None:
         mask: Tensor | None = self._masks.get(parameter)
         return mask
 
-    def set(self, parameter: Tensor, mask: Tensor) -> None:
-        """Stores a mask; without one that drops anything there is no entry.
+    def is_frozen(self, parameter: Tensor) -> bool:
+        """True if weights outside the mask keep their values; else they are zero."""
+        return parameter in self._frozen
+
+    def set(self, parameter: Tensor, mask: Tensor, frozen: bool = False) -> None:
+        """Stores a new tensor with the mask's values.
 
         Raises:
-          InvalidArgument: another shape, or not on the CPU.
+          InvalidArgument: another shape.
         """
         if mask.shape != parameter.shape:
             raise InvalidArgument(
@@ -51,36 +68,50 @@ class Registry:
             storage.flatten(mask.detach() != 0, parameter), parameter
         )
         self._masks[parameter] = kept
+        if frozen:
+            self._frozen[parameter] = True
+        else:
+            self._frozen.pop(parameter, None)
 
     def remove(self, parameter: Tensor) -> None:
         self._masks.pop(parameter, None)
+        self._frozen.pop(parameter, None)
 
-    def attach(self, parameter: Tensor) -> None:
-        self._attached[parameter] = True
+    def attach(self, parameter: Tensor, owner: Owner) -> None:
+        self._owners[parameter] = owner
 
     def detach(self, parameter: Tensor) -> None:
-        self._attached.pop(parameter, None)
+        self._owners.pop(parameter, None)
 
-    def is_attached(self, parameter: Tensor) -> bool:
-        return bool(parameter in self._attached)
+    def owner(self, parameter: Tensor) -> Owner | None:
+        owner: Owner | None = self._owners.get(parameter)
+        return owner
 
 
 registry = Registry()
 
 
 @dataclass(frozen=True)
-class MaskSet:
-    """One mask per parameter of a model, by name; parameters left out are kept whole.
+class Declared:
+    """Masks by parameter name, as somebody wants them.
 
-    `unenforced` names those that torch.nn.utils.prune masks in the forward pass:
-    their weights outside the mask may be anything and are left alone.
+    `frozen` names those of kind "freeze". `unenforced` names those that
+    torch.nn.utils.prune masks in the forward pass: their weights outside the mask may
+    be anything and are left alone.
     """
 
     masks: Mapping[str, Tensor]
-    digest: Digest
-    kept: int  # Elements, of the whole model.
-    elements: int
-    unenforced: frozenset[str] = field(default_factory=frozenset)
+    frozen: frozenset[str] = frozenset()
+    unenforced: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class MaskSet(Declared):
+    """One mask per parameter of a model; parameters left out are kept whole."""
+
+    digest: Digest = NO_DIGEST
+    kept: int = 0  # Elements, of the whole model.
+    elements: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.masks)
@@ -103,10 +134,7 @@ class MaskSet:
 
 
 def make_mask_set(
-    table: ParameterTable,
-    masks: Mapping[str, Tensor],
-    digest_of: Digester,
-    unenforced: frozenset[str] = frozenset(),
+    table: ParameterTable, declared: Declared, digest_of: Digester
 ) -> MaskSet:
     """Masks that keep everything are left out, so that equal sets have one digest.
 
@@ -116,102 +144,23 @@ def make_mask_set(
     parts = [table.digest(digest_of).to_bytes()]
     kept = 0
     for name, parameter in table:
-        mask = masks.get(name)
+        mask = declared.masks.get(name)
         count = parameter.numel() if mask is None else int(mask.sum())
         kept += count
         if mask is None or count == parameter.numel():
             continue
         used[name] = mask.detach().clone()
         bits = storage.pack(storage.flatten(mask, parameter))
-        parts.append(name.encode() + b"\0" + digest_of(bits).to_bytes())
+        kind = b"\0freeze" if name in declared.frozen else b""
+        parts.append(name.encode() + b"\0" + digest_of(bits).to_bytes() + kind)
     return MaskSet(
         masks=used,
+        frozen=declared.frozen & used.keys(),
+        unenforced=declared.unenforced & used.keys(),
         digest=digest_of(b"".join(parts)) if used else NO_DIGEST,
         kept=kept,
         elements=table.elements,
-        unenforced=unenforced & used.keys(),
     )
-
-
-class MaskSource:
-    """Reads a model's masks from the registry and torch.nn.utils.prune's buffers.
-
-    changed() is cheap (identities and version counters) and is asked every step.
-    Thread-compatible.
-    """
-
-    def __init__(self, module: nn.Module, table: ParameterTable) -> None:
-        self._table = table
-        self._modules = list(module.modules())
-        self._forced = False
-        self._signature = self._sign()
-
-    def changed(self) -> bool:
-        """True once after masks were added, replaced or written to."""
-        signature = self._sign()
-        before, self._signature = self._signature, signature
-        forced, self._forced = self._forced, False
-        return forced or signature != before
-
-    def mark_changed(self) -> None:
-        """Makes changed() true once."""
-        self._forced = True
-
-    def read(self) -> tuple[dict[str, Tensor], frozenset[str]]:
-        """Masks by parameter name, and the names that are not enforced on weights.
-
-        Raises:
-          InvalidArgument: two masks for one parameter.
-        """
-        masks: dict[str, Tensor] = {}
-        buffers = dict(self._buffers())
-        for name, parameter in self._table:
-            mask = registry.get(parameter)
-            if mask is not None and name in buffers:
-                raise InvalidArgument(
-                    f"{name} has a mask of torch.nn.utils.prune and one of pactrain.\n"
-                    "Prune a parameter with one of the two only."
-                )
-            if mask is not None:
-                masks[name] = mask
-            elif name in buffers:
-                masks[name] = buffers[name] != 0
-        return masks, frozenset(buffers)
-
-    def write(self, masks: Mapping[str, Tensor]) -> None:
-        """Makes these the model's masks, in the registry and in torch's buffers."""
-        buffers = dict(self._buffers())
-        with torch.no_grad():
-            for name, parameter in self._table:
-                mask = masks.get(name)
-                if name in buffers:
-                    buffers[name].copy_(
-                        torch.ones_like(buffers[name]) if mask is None else mask
-                    )
-                elif mask is None:
-                    registry.remove(parameter)
-                else:
-                    registry.set(parameter, mask)
-        self._signature = self._sign()
-
-    def _buffers(self) -> list[tuple[str, Tensor]]:
-        found: list[tuple[str, Tensor]] = []
-        for module in self._modules:
-            for name, buffer in module._buffers.items():
-                parameter = module._parameters.get(f"{name.removesuffix('_mask')}_orig")
-                if buffer is None or parameter is None or not name.endswith("_mask"):
-                    continue
-                try:
-                    index = self._table.index_of(parameter)
-                except KeyError:
-                    continue  # Needs no gradient.
-                found.append((self._table.names[index], buffer))
-        return found
-
-    def _sign(self) -> tuple[tuple[int, int], ...]:
-        masks = [registry.get(parameter) for _, parameter in self._table]
-        masks += [buffer for _, buffer in self._buffers()]
-        return tuple((id(m), m._version) for m in masks if m is not None)
 
 
 def named_masks(
@@ -243,6 +192,25 @@ def named_masks(
             )
         masks[found[0]] = mask.detach() != 0
     return masks
+
+
+def check_kind(kind: str) -> None:
+    """Raises InvalidArgument if it is not a kind of masks."""
+    if kind not in KINDS:
+        raise InvalidArgument(
+            f"kind is {kind!r}; allowed are 'zero' and 'freeze'.\n"
+            "Give 'zero' to prune weights, 'freeze' to leave their values as they are."
+        )
+
+
+def of_kind(masks: Mapping[str, Tensor], kind: str) -> Declared:
+    """All of one kind.
+
+    Raises:
+      InvalidArgument: an unknown kind.
+    """
+    check_kind(kind)
+    return Declared(masks, frozenset(masks if kind == "freeze" else ()))
 
 
 def masks_from_weights(table: ParameterTable) -> dict[str, Tensor]:

@@ -1,121 +1,183 @@
-"""Magnitude pruning in place, with a registry instead of changed state_dict keys."""
+"""Pruning in place, with a registry instead of changed state_dict keys."""
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from . import scores
 from .errors import InvalidArgument
-from .masks import named_masks, registry
+from .exemptions import Entries, Exempt, choose
+from .mask_source import MaskSource
+from .masks import Owner, check_kind, named_masks, registry
 from .parameters import ParameterTable
+from .ratios import SCOPES, keep_highest
+from .scores import Loss
+from .sparsity_report import SparsityReport, report_of
 
-Exempt: TypeAlias = (
-    "Iterable[str | nn.Module] | Callable[[str, nn.Parameter], bool] | None"
-)
+METHODS = ("magnitude", "random", "grasp")
 
-_NORMS = (
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.LocalResponseNorm,
-    nn.RMSNorm,
-)
+logger = logging.getLogger("pactrain")
 
 
 @dataclass(frozen=True)
-class PruneReport:
-    """What prune() did; str() is a table."""
+class PruneOptions:
+    """The arguments of prune(), checked."""
 
-    layers: tuple[tuple[str, int, int], ...]  # Name, elements, kept.
-    elements: int  # Of the whole model.
+    scope: str | None = None
+    exempt: Exempt = None
+    method: str = "magnitude"
+    kind: str = "zero"
+    seed: int = 0
+    loss: Loss | None = None
+    batch: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument."""
+        if self.method not in METHODS:
+            raise InvalidArgument(
+                f"method is {self.method!r}; allowed are 'magnitude', 'random' and "
+                "'grasp'.\nGive one of them; how weights are spread over layers is "
+                "scope."
+            )
+        if self.scope is not None and self.scope not in SCOPES:
+            raise InvalidArgument(
+                f"scope is {self.scope!r}; allowed are 'layer', 'global' and 'erk'.\n"
+                "Give one of them."
+            )
+        check_kind(self.kind)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise InvalidArgument(
+                f"seed is {self.seed!r}; allowed is an integer.\n"
+                "Give the same one on all ranks."
+            )
+        self._check_loss()
+
+    def _check_loss(self) -> None:
+        if self.method != "grasp":
+            if self.loss is not None or self.batch is not None:
+                raise InvalidArgument(
+                    f"loss and batch were given, but method is {self.method!r}.\n"
+                    "Give method='grasp', or leave them out."
+                )
+            return
+        if not callable(self.loss):
+            raise InvalidArgument(
+                f"loss is {self.loss!r}; allowed for method 'grasp' is a function.\n"
+                "Give loss=cross_entropy and batch=(inputs, labels), or a function of "
+                "the model."
+            )
+        batch = self.batch
+        if batch is not None and not (
+            isinstance(batch, (tuple, list)) and len(batch) == 2
+        ):
+            raise InvalidArgument(
+                f"batch is {type(batch).__name__}; allowed is (inputs, target).\n"
+                "Give a pair, or leave it out and give a loss of the model."
+            )
 
     @property
-    def kept(self) -> int:
-        return self.elements - sum(total - kept for _, total, kept in self.layers)
-
-    @property
-    def sparsity(self) -> float:
-        """Pruned share of all elements that need a gradient."""
-        return 1 - self.kept / self.elements
-
-    def __str__(self) -> str:
-        width = max([len(name) for name, _, _ in self.layers] + [5])
-        lines = [f"{'layer':<{width}} {'elements':>12} {'kept':>12} {'sparsity':>9}"]
-        lines += [
-            f"{name:<{width}} {total:>12,} {kept:>12,} {1 - kept / total:>8.1%}"
-            for name, total, kept in self.layers
-        ]
-        lines.append(
-            f"{'model':<{width}} {self.elements:>12,} {self.kept:>12,} "
-            f"{self.sparsity:>8.1%}"
-        )
-        return "\n".join(lines)
+    def effective_scope(self) -> str:
+        """GraSP compares all layers, as in the paper."""
+        return self.scope or ("global" if self.method == "grasp" else "layer")
 
 
 def prune(
     model: nn.Module,
     amount: float,
-    scope: str = "layer",
+    scope: str | None = None,
     exempt: Exempt = None,
-) -> PruneReport:
-    """Zeroes the smallest weights in place and remembers which.
+    *,
+    method: str = "magnitude",
+    kind: str = "zero",
+    seed: int = 0,
+    loss: Loss | None = None,
+    batch: Sequence[Any] | None = None,
+) -> SparsityReport:
+    """Prunes weights in place and remembers which.
 
     Only parameters with at least two dimensions that need a gradient. Weights pruned
     before stay pruned and count towards `amount`. If the model is attached, weights
-    change when all ranks have agreed on the new masks.
+    change when all ranks have agreed on the new masks; all ranks have to prune between
+    the same two steps.
 
     Args:
-      amount: share of each layer ("layer") or of all of them ("global"), 0 <= a < 1.
+      amount: share of the weights of these layers, 0 <= a < 1.
+      scope: how it is spread: "layer", the same share of each (default); "global", the
+        worst of all (default of GraSP); "erk", less from small layers (Erdos-Renyi
+        kernel).
       exempt: names, patterns ("head.*"), modules, or a function of (name, parameter);
         () exempts nothing. Default: the first and the last layer, and norms.
+      method: which go first: "magnitude", the smallest; "random"; "grasp", those whose
+        loss leaves the gradient's norm highest, by a batch. GraSP on an attached model
+        is collective: all ranks get rank 0's masks at once.
+      kind: "zero" sets weights to zero. "freeze" leaves their values: only the kept
+        ones train. A parameter has one kind, that of its last pruning.
+      seed: of "random"; equal on all ranks.
+      loss, batch: of "grasp": loss(model), or with batch=(inputs, target)
+        loss(model(inputs), target), a scalar.
 
     Raises:
       InvalidArgument: a value out of range, or nothing to prune.
+      PacTrainError: GraSP on an attached model, and the exchange failed; masks are as
+        before.
     """
-    _check_amount(amount)
-    if scope not in ("layer", "global"):
-        raise InvalidArgument(
-            f"scope is {scope!r}; allowed are 'layer' and 'global'.\nGive one of them."
-        )
+    options = PruneOptions(scope, exempt, method, kind, seed, loss, batch)
+    return prune_by(model, amount, options)
+
+
+def prune_by(model: nn.Module, amount: float, options: PruneOptions) -> SparsityReport:
+    """prune() with checked options."""
+    check_amount(amount)
     table = ParameterTable(model)
-    chosen = _choose(model, table, exempt)
-    groups = [chosen] if scope == "global" else [[entry] for entry in chosen]
-    for group in groups:
-        for (_, parameter), mask in zip(
-            group, _smallest_out(group, amount), strict=True
-        ):
-            _declare(parameter, mask)
-    layers = [(name, p.numel(), _kept(p)) for name, p in chosen]
-    return PruneReport(layers=tuple(layers), elements=table.elements)
+    chosen = choose(model, table, options.exempt)
+    masks = keep_highest(
+        _scores(model, chosen, options), amount, options.effective_scope
+    )
+    before = [(p, registry.get(p), registry.is_frozen(p)) for _, p in chosen]
+    for (_, parameter), mask in zip(chosen, masks, strict=True):
+        _declare(parameter, mask, options.kind == "freeze")
+    if options.method == "grasp":
+        _share(chosen, before)
+    names = [name for name, _ in chosen]
+    report = report_of(table, MaskSource(model, table).read(), names)
+    for name, _, kept in report.layers:
+        if kept == 0:
+            logger.warning("prune: %s has no weight left", name)
+    return report
 
 
-def apply_masks(model: nn.Module, masks: Mapping[str, Tensor] | None = None) -> None:
-    """Sets the weights outside the masks to zero.
+def apply_masks(
+    model: nn.Module, masks: Mapping[str, Tensor] | None = None, kind: str = "zero"
+) -> None:
+    """Sets the weights outside the masks to zero, except frozen ones.
 
-    With `masks` ({name: mask}) these become the model's masks; without, the ones it
-    has are used: for weights that were loaded after prune().
+    With `masks` ({name: mask}) these become the model's masks, of this kind; without,
+    the ones it has are used: for weights that were loaded after prune().
 
     Raises:
-      InvalidArgument: an unknown name or a wrong shape.
+      InvalidArgument: an unknown name or kind, or a wrong shape.
     """
+    check_kind(kind)
     table = ParameterTable(model)
     if masks is not None:
         for name, mask in named_masks(table, masks).items():
             found = table.find(name)
             assert found is not None
-            registry.set(found[1], mask)
+            registry.set(found[1], mask, kind == "freeze")
     for _, parameter in table:
         mask_of = registry.get(parameter)
         if mask_of is not None:
             _zero_outside(parameter, mask_of)
 
 
-def _check_amount(amount: float) -> None:
+def check_amount(amount: float) -> None:
+    """Raises InvalidArgument."""
     number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
     if not number or not 0 <= amount < 1:
         raise InvalidArgument(
@@ -124,100 +186,55 @@ def _check_amount(amount: float) -> None:
         )
 
 
-def _choose(
-    model: nn.Module, table: ParameterTable, exempt: Exempt
-) -> list[tuple[str, nn.Parameter]]:
-    candidates = [(n, p) for n, p in table if p.dim() >= 2 and p.is_floating_point()]
-    for name, _ in candidates:
-        if name.endswith("_orig"):
+def _scores(model: nn.Module, chosen: Entries, options: PruneOptions) -> list[Tensor]:
+    parameters = [parameter for _, parameter in chosen]
+    if options.method == "random":
+        values = scores.random(parameters, options.seed)
+    elif options.method == "grasp":
+        assert options.loss is not None
+        values = scores.grasp(model, parameters, options.loss, options.batch)
+    else:
+        values = scores.magnitude(parameters)
+    for (name, parameter), score in zip(chosen, values, strict=True):
+        if not bool(score.isfinite().all()):
             raise InvalidArgument(
-                f"{name} is already pruned by torch.nn.utils.prune.\n"
-                "Attach as it is: its mask is found. Or prune with pactrain only."
+                f"{name} has weights or gradients that are not finite, so they cannot "
+                "be compared.\nPrune before training diverges, or with method='random'."
             )
-    if not candidates:
-        raise InvalidArgument(
-            f"model ({type(model).__name__}) has no parameter with two or more "
-            "dimensions, so that there is nothing to prune.\n"
-            "Attach it without prune(), or give {name: mask} to attach()."
-        )
-    is_exempt = _exemption(model, candidates, exempt)
-    chosen = [(name, p) for name, p in candidates if not is_exempt(name, p)]
-    if not chosen:
-        raise InvalidArgument(
-            f"model ({type(model).__name__}) has nothing to prune: all of its "
-            f"{len(candidates)} parameters with two or more dimensions are exempt (by "
-            "default those of the first layer, the last layer and norms).\n"
-            "Give exempt=() to prune all of them."
-        )
-    return chosen
-
-
-def _exemption(
-    model: nn.Module, candidates: list[tuple[str, nn.Parameter]], exempt: Exempt
-) -> Callable[[str, nn.Parameter], bool]:
-    if callable(exempt):
-        return exempt
-    if isinstance(exempt, (str, nn.Module)):
-        exempt = (exempt,)
-    if exempt is None:
-        ids = {
-            id(p)
-            for m in model.modules()
-            if isinstance(m, _NORMS)
-            for p in m.parameters()
-        }
-        layers = [(n, p) for n, p in candidates if id(p) not in ids]
-        ids |= {id(p) for _, p in layers[:1] + layers[-1:]}
-        return lambda name, parameter: id(parameter) in ids
-    patterns: list[str] = []
-    exempt_ids: set[int] = set()
-    for item in exempt:
-        if isinstance(item, nn.Module):
-            exempt_ids |= {id(p) for p in item.parameters()}
-        elif isinstance(item, str):
-            patterns.append(item)
-        else:
-            raise InvalidArgument(
-                f"exempt has {item!r}; allowed are names, patterns and modules.\n"
-                "Give for example exempt=('head.*', model.stem)."
-            )
-    return lambda name, parameter: (
-        id(parameter) in exempt_ids
-        or any(
-            fnmatch.fnmatchcase(name, pattern) or name.startswith(pattern + ".")
-            for pattern in patterns
-        )
-    )
-
-
-def _smallest_out(group: list[tuple[str, nn.Parameter]], amount: float) -> list[Tensor]:
-    sizes = [parameter.numel() for _, parameter in group]
-    magnitudes = []
-    for _, parameter in group:
-        magnitude = parameter.detach().abs().float()
         before = registry.get(parameter)
         if before is not None:  # Pruned weights go first, whatever their value is.
-            magnitude = magnitude.masked_fill(~before, -1.0)
-        magnitudes.append(magnitude.reshape(-1))
-    flat = torch.cat(magnitudes)
-    count = max(round(amount * flat.numel()), int((flat < 0).sum()))
-    keep = torch.ones_like(flat, dtype=torch.bool)
-    keep[flat.topk(count, largest=False, sorted=False).indices] = False
-    pieces: Any = keep.split(sizes)  # type: ignore[no-untyped-call]
-    return [piece.reshape(p.shape) for piece, (_, p) in zip(pieces, group, strict=True)]
+            score.masked_fill_(~before, -torch.inf)
+    return values
 
 
-def _declare(parameter: nn.Parameter, mask: Tensor) -> None:
-    registry.set(parameter, mask)
-    if not registry.is_attached(parameter):
+def _declare(parameter: nn.Parameter, mask: Tensor, frozen: bool) -> None:
+    registry.set(parameter, mask, frozen)
+    if registry.owner(parameter) is None:
         _zero_outside(parameter, mask)
 
 
 def _zero_outside(parameter: nn.Parameter, mask: Tensor) -> None:
-    with torch.no_grad():
-        parameter.masked_fill_(~mask, 0)
+    if not registry.is_frozen(parameter):
+        with torch.no_grad():
+            parameter.masked_fill_(~mask, 0)
 
 
-def _kept(parameter: nn.Parameter) -> int:
-    mask = registry.get(parameter)
-    return parameter.numel() if mask is None else int(mask.sum())
+def _share(
+    chosen: Entries, before: list[tuple[nn.Parameter, Tensor | None, bool]]
+) -> None:
+    """Other batches choose other weights: rank 0's choice is everyone's."""
+    owners: list[Owner] = []
+    for _, parameter in chosen:
+        owner = registry.owner(parameter)
+        if owner is not None and owner not in owners:
+            owners.append(owner)
+    try:
+        for owner in owners:
+            owner.sync_masks()
+    except BaseException:
+        for parameter, mask, frozen in before:
+            if mask is None:
+                registry.remove(parameter)
+            else:
+                registry.set(parameter, mask, frozen)
+        raise

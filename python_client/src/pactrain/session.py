@@ -18,11 +18,13 @@ from .config import AttachConfig
 from .engine import StepEngine
 from .errors import CLOSED, InvalidArgument, PacTrainError
 from .mask_keeper import MaskKeeper
-from .masks import MaskSource, named_masks, registry
+from .mask_source import MaskSource
+from .masks import Declared, named_masks, of_kind, registry
 from .parameters import ParameterTable
 from .types import Decision, Native
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+_READABLE_STATES = (1, 2)  # 1 has no kinds: all masks are of kind "zero".
 _STATE_KEYS = {"version", "step", "masks", "masks_active"}
 _CLOSE_MARGIN_SECONDS = 3.0
 
@@ -68,7 +70,7 @@ class Session:
             for module in (parts.ddp, parts.ddp.module)
         ]
         for _, parameter in parts.table:
-            registry.attach(parameter)
+            registry.attach(parameter, self)
         optimizer_hook.watch(parts.keeper)
         sessions.add(self)
 
@@ -152,16 +154,36 @@ class Session:
                     f"{name} is {value!r}; allowed is a number.\nGive loss.item()."
                 ) from None
 
-    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
+    @property
+    def masks_settled(self) -> bool:
+        """True if the masks in force are the ones that this rank wants.
+
+        Where all ranks want the same, it becomes true at the same step at all of them.
+        """
+        return self._keeper.settled
+
+    def set_masks(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
         """Replaces the model's masks by {name: mask}; missing names are kept whole.
 
-        They act when all ranks have given the same ones.
+        They act when all ranks have given the same ones, of the same kind: "zero" or
+        "freeze", as in prune().
 
         Raises:
-          InvalidArgument: an unknown name or a wrong shape.
+          InvalidArgument: an unknown name or kind, or a wrong shape.
         """
-        self._source.write(named_masks(self._table, masks))
+        self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
+
+    def sync_masks(self) -> None:
+        """Gives all ranks the masks of rank 0, now; they act when agreed, as always.
+
+        All ranks must call it between the same two steps: where they have pruned by
+        what differs between them, as their batches do. One bit per weight is sent.
+
+        Raises: the typed error of the exchange, on all ranks; masks are as before.
+        """
+        self._check_between_steps()
+        self._keeper.sync(self._config.rank)
 
     def apply_masks(self) -> None:
         """Weights times the agreed masks; only for optimizers not made by torch."""
@@ -187,6 +209,7 @@ class Session:
             "version": STATE_VERSION,
             "step": self.next_step,
             "masks": self._keeper.packed(),
+            "frozen": sorted(self._keeper.current.frozen),
             "masks_active": self._keeper.active is not None,
         }
 
@@ -265,6 +288,7 @@ class NullSession:
     decision = None
     last_error = None
     mode = "off"
+    masks_settled = True
 
     def stats(self) -> dict[str, float]:
         return {}
@@ -272,8 +296,11 @@ class NullSession:
     def report(self, loss: float | None = None, lr: float | None = None) -> None:
         """Nothing to tell."""
 
-    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
+    def set_masks(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
         """Nothing to mask."""
+
+    def sync_masks(self) -> None:
+        """There is one rank."""
 
     def apply_masks(self) -> None:
         """Nothing to mask."""
@@ -313,8 +340,8 @@ def clear_all_gradients() -> None:
             parameter.grad = None
 
 
-def unpack_state(table: ParameterTable, state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The masks in a state_dict() by parameter name.
+def unpack_state(table: ParameterTable, state: Mapping[str, Any]) -> Declared:
+    """The masks in a state_dict().
 
     Raises:
       InvalidArgument: not made by state_dict(), or of another model.
@@ -329,12 +356,13 @@ def unpack_state(table: ParameterTable, state: Mapping[str, Any]) -> dict[str, T
             f"state is {what}; allowed is a dict with {sorted(_STATE_KEYS)}.\n"
             "Give what session.state_dict() returned."
         )
-    if state["version"] != STATE_VERSION:
+    if state["version"] not in _READABLE_STATES:
         raise InvalidArgument(
-            f"state has version {state['version']!r}; allowed is {STATE_VERSION}.\n"
-            "Load it with the release of pactrain that wrote it."
+            f"state has version {state['version']!r}; allowed are "
+            f"{_READABLE_STATES}.\nLoad it with the release of pactrain that wrote it."
         )
     masks: dict[str, Tensor] = {}
+    frozen: set[str] = set()
     for name, bits in state["masks"].items():
         found = table.find(name)
         if found is None or -(-found[1].numel() // 8) != bits.numel():
@@ -345,7 +373,9 @@ def unpack_state(table: ParameterTable, state: Mapping[str, Any]) -> dict[str, T
             )
         flat = storage.unpack(bits.numpy(), found[1].numel())
         masks[found[0]] = flat.reshape(found[1].shape)
-    return masks
+        if name in state.get("frozen", ()):
+            frozen.add(found[0])
+    return Declared(masks, frozenset(frozen))
 
 
 def _size_text(found: tuple[str, nn.Parameter] | None) -> str:

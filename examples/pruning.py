@@ -1,0 +1,100 @@
+"""Compares ways to prune on the small network and data of ddp.py.
+
+    PACTRAIN_AGENT=unix:/run/pactrain/agent.sock \
+        torchrun --nproc-per-node=2 examples/pruning.py --amount 0.9 --scope erk
+    ... --method grasp           # By one batch, before training.
+    ... --schedule               # Little by little, while the network trains.
+    ... --kind freeze            # Only 10 % of the weights train.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from ddp import accuracy, load_data, make_model
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+import pactrain
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--amount", type=float, default=0.9, help="share to prune")
+    parser.add_argument("--method", default="magnitude", help="or random, grasp")
+    parser.add_argument("--scope", help="layer, global or erk")
+    parser.add_argument("--kind", default="zero", help="or freeze")
+    parser.add_argument("--schedule", action="store_true", help="in ten changes")
+    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def prune_once(model: nn.Module, train: TensorDataset, options: argparse.Namespace) -> None:
+    by_batch = {}
+    if options.method == "grasp":
+        by_batch = {"loss": cross_entropy, "batch": train[:256]}
+    pactrain.prune(
+        model,
+        options.amount,
+        options.scope,
+        method=options.method,
+        kind=options.kind,
+        seed=options.seed,
+        **by_batch,
+    )
+
+
+def main() -> None:
+    options = arguments()
+    dist.init_process_group("gloo")
+    torch.manual_seed(options.seed)
+    train, test = load_data()
+    model = make_model(channels=train.tensors[0].shape[1])
+    if not options.schedule:
+        prune_once(model, train, options)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(train)
+    loader = DataLoader(train, options.batch, sampler=sampler, drop_last=True)
+    schedule = None
+    if options.schedule:
+        steps = options.epochs * len(loader) * 2 // 3  # The rest is to recover.
+        schedule = pactrain.PruningSchedule(
+            model,
+            options.amount,
+            steps=steps,
+            every=max(1, steps // 10),
+            scope=options.scope,
+            method=options.method,
+            kind=options.kind,
+            seed=options.seed,
+        )
+    for epoch in range(options.epochs):
+        sampler.set_epoch(epoch)
+        for images, labels in loader:
+            optimizer.zero_grad()
+            cross_entropy(ddp(images), labels).backward()
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+    if dist.get_rank() == 0:
+        print(pactrain.sparsity(model))
+        print(
+            f"test accuracy {accuracy(model, test):.3f}, {session.mode}, "
+            f"{session.stats()['pactrain/sent_bytes'] / 1e6:.1f} MB sent to other sites",
+            flush=True,
+        )
+    session.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Which parameters prune() takes."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from torch import nn
+
+from .errors import InvalidArgument
+from .parameters import ParameterTable, plain_name
+
+Exempt: TypeAlias = (
+    "Iterable[str | nn.Module] | Callable[[str, nn.Parameter], bool] | None"
+)
+Entries: TypeAlias = "list[tuple[str, nn.Parameter]]"
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.LocalResponseNorm,
+    nn.RMSNorm,
+)
+
+
+def choose(model: nn.Module, table: ParameterTable, exempt: Exempt) -> Entries:
+    """Names and parameters with two or more dimensions that are not exempt.
+
+    Raises:
+      InvalidArgument: `exempt` is of another type, or nothing is left.
+    """
+    candidates = [(n, p) for n, p in table if p.dim() >= 2 and p.is_floating_point()]
+    for name, _ in candidates:
+        if name.endswith("_orig"):
+            raise InvalidArgument(
+                f"{name} is already pruned by torch.nn.utils.prune.\n"
+                "Attach as it is: its mask is found. Or prune with pactrain only."
+            )
+    if not candidates:
+        raise InvalidArgument(
+            f"model ({type(model).__name__}) has no parameter with two or more "
+            "dimensions, so that there is nothing to prune.\n"
+            "Attach it without prune(), or give {name: mask} to attach()."
+        )
+    is_exempt = _exemption(model, candidates, exempt)
+    chosen = [(name, p) for name, p in candidates if not is_exempt(name, p)]
+    if not chosen:
+        raise InvalidArgument(
+            f"model ({type(model).__name__}) has nothing to prune: all of its "
+            f"{len(candidates)} parameters with two or more dimensions are exempt (by "
+            "default those of the first layer, the last layer and norms).\n"
+            "Give exempt=() to prune all of them."
+        )
+    return chosen
+
+
+def _exemption(
+    model: nn.Module, candidates: Entries, exempt: Exempt
+) -> Callable[[str, nn.Parameter], bool]:
+    if callable(exempt) and not isinstance(exempt, nn.Module):
+        return exempt
+    if exempt is None:
+        ids = _first_last_and_norms(model, candidates)
+        return lambda name, parameter: id(parameter) in ids
+    patterns, ids = _listed(exempt)
+    return lambda name, parameter: (
+        id(parameter) in ids
+        or any(_matches(name, p) or _matches(plain_name(name), p) for p in patterns)
+    )
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or name.startswith(pattern + ".")
+
+
+def _first_last_and_norms(model: nn.Module, candidates: Entries) -> set[int]:
+    ids = {
+        id(p) for m in model.modules() if isinstance(m, _NORMS) for p in m.parameters()
+    }
+    layers = [p for _, p in candidates if id(p) not in ids]
+    return ids | {id(p) for p in layers[:1] + layers[-1:]}
+
+
+def _listed(exempt: object) -> tuple[list[str], set[int]]:
+    """Patterns, and ids of the parameters of modules."""
+    if isinstance(exempt, (str, nn.Module)):
+        exempt = (exempt,)
+    if not isinstance(exempt, Iterable):
+        raise InvalidArgument(
+            f"exempt is {exempt!r}; allowed are names, patterns, modules and a "
+            "function.\nGive for example exempt=('head.*', model.stem)."
+        )
+    patterns: list[str] = []
+    ids: set[int] = set()
+    for item in exempt:
+        if isinstance(item, nn.Module):
+            ids |= {id(p) for p in item.parameters()}
+        elif isinstance(item, str):
+            patterns.append(item)
+        else:
+            raise InvalidArgument(
+                f"exempt has {item!r}; allowed are names, patterns and modules.\n"
+                "Give for example exempt=('head.*', model.stem)."
+            )
+    return patterns, ids

@@ -1,0 +1,107 @@
+"""Where a model's masks come from: the registry and torch.nn.utils.prune's buffers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .errors import InvalidArgument
+from .masks import Declared, registry
+from .parameters import ParameterTable
+
+
+class MaskSource:
+    """Reads and writes the masks of one model.
+
+    changed() is cheap (identities and version counters) and is asked every step.
+    Thread-compatible.
+    """
+
+    def __init__(self, module: nn.Module, table: ParameterTable) -> None:
+        self._table = table
+        self._modules = list(module.modules())
+        self._forced = False
+        self._seen = self._now()
+
+    @property
+    def pending(self) -> bool:
+        """True if changed() would be."""
+        now = self._now()
+        return self._forced or not (
+            len(now) == len(self._seen)
+            and all(
+                mask is before and version == then
+                for (mask, version), (before, then) in zip(now, self._seen, strict=True)
+            )
+        )
+
+    def changed(self) -> bool:
+        """True once after masks were added, replaced or written to."""
+        pending = self.pending
+        self._forced = False
+        self._seen = self._now()
+        return pending
+
+    def mark_changed(self) -> None:
+        """Makes changed() true once."""
+        self._forced = True
+
+    def read(self) -> Declared:
+        """The masks by parameter name.
+
+        Raises:
+          InvalidArgument: two masks for one parameter.
+        """
+        masks: dict[str, Tensor] = {}
+        frozen: set[str] = set()
+        buffers = dict(self._buffers())
+        for name, parameter in self._table:
+            mask = registry.get(parameter)
+            if mask is not None and name in buffers:
+                raise InvalidArgument(
+                    f"{name} has a mask of torch.nn.utils.prune and one of pactrain.\n"
+                    "Prune a parameter with one of the two only."
+                )
+            if mask is not None:
+                masks[name] = mask
+                if registry.is_frozen(parameter):
+                    frozen.add(name)
+            elif name in buffers:
+                masks[name] = buffers[name] != 0
+        return Declared(masks, frozenset(frozen), frozenset(buffers))
+
+    def write(self, declared: Declared) -> None:
+        """Makes these the model's masks, in the registry and in torch's buffers."""
+        buffers = dict(self._buffers())
+        with torch.no_grad():
+            for name, parameter in self._table:
+                mask = declared.masks.get(name)
+                if name in buffers:
+                    buffers[name].copy_(
+                        torch.ones_like(buffers[name]) if mask is None else mask
+                    )
+                elif mask is None:
+                    registry.remove(parameter)
+                else:
+                    registry.set(parameter, mask, name in declared.frozen)
+        self._seen = self._now()
+
+    def _buffers(self) -> list[tuple[str, Tensor]]:
+        found: list[tuple[str, Tensor]] = []
+        for module in self._modules:
+            for name, buffer in module._buffers.items():
+                parameter = module._parameters.get(f"{name.removesuffix('_mask')}_orig")
+                if buffer is None or parameter is None or not name.endswith("_mask"):
+                    continue
+                try:
+                    index = self._table.index_of(parameter)
+                except KeyError:
+                    continue  # Needs no gradient.
+                found.append((self._table.names[index], buffer))
+        return found
+
+    def _now(self) -> list[tuple[Tensor, int]]:
+        # The tensors themselves, not their ids: a later one may get a dead one's id.
+        masks = [registry.get(parameter) for _, parameter in self._table]
+        masks += [buffer for _, buffer in self._buffers()]
+        return [(mask, mask._version) for mask in masks if mask is not None]

@@ -1,0 +1,172 @@
+"""Pruning little by little: masks shrink while the model trains."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from .errors import InvalidArgument
+from .exemptions import Exempt, choose
+from .masks import registry
+from .parameters import ParameterTable
+from .pruning import PruneOptions, apply_masks, check_amount, prune_by
+from .sparsity_report import SparsityReport
+
+_PATIENCE_STEPS = 200
+
+logger = logging.getLogger("pactrain")
+
+
+class PruningSchedule:
+    """Prunes a model in ceil(steps / every) changes, fast at first and slower later.
+
+    After t steps of T the share of pruned weights is amount * (1 - (1 - t/T)^3) (Zhu
+    and Gupta, arXiv 1710.01878, equation 1). Call step() once after each optimizer
+    step, on all ranks. Each set lies inside the one before, so an attached job goes
+    from COMPACTED to COMPACTED. A change waits until the one before is in force, which
+    all ranks see after the same step; so a job that agrees slowly prunes later than
+    planned, but never skips a change.
+
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        amount: float,
+        steps: int,
+        every: int,
+        *,
+        start: int = 0,
+        scope: str | None = None,
+        exempt: Exempt = None,
+        method: str = "magnitude",
+        kind: str = "zero",
+        seed: int = 0,
+    ) -> None:
+        """All ranks have to give the same values.
+
+        Args:
+          amount: share that is pruned at the end.
+          steps: from the first to the last change, counted in step() calls.
+          every: steps between two changes, at least.
+          start: step() calls before the schedule begins.
+          scope, exempt, method, kind, seed: as in prune(); not "grasp".
+
+        Raises:
+          InvalidArgument: a value out of range, or nothing to prune.
+        """
+        check_amount(amount)
+        _check_steps("steps", steps, 1)
+        _check_steps("every", every, 1)
+        _check_steps("start", start, 0)
+        if every > steps:
+            raise InvalidArgument(
+                f"every is {every}; allowed is at most steps, which is {steps}.\n"
+                "Give for example every=steps // 10."
+            )
+        if method == "grasp":
+            raise InvalidArgument(
+                "method is 'grasp', which chooses once, before training; allowed here "
+                "are 'magnitude' and 'random'.\nCall prune(method='grasp') instead."
+            )
+        self._options = PruneOptions(scope, exempt, method, kind, seed)
+        self._parameters = [p for _, p in choose(model, ParameterTable(model), exempt)]
+        self._model = model
+        self._amount = amount
+        self._steps = steps
+        self._every = every
+        self._start = start
+        self._taken = 0
+        self._changes = 0
+        self._waited = 0
+
+    @property
+    def amount(self) -> float:
+        """Share of the weights that was asked for so far."""
+        return self._amount_after(self._changes)
+
+    @property
+    def changes(self) -> int:
+        """Changes that were declared so far."""
+        return self._changes
+
+    @property
+    def total_changes(self) -> int:
+        return -(-self._steps // self._every)
+
+    @property
+    def done(self) -> bool:
+        """True if the last change was declared and is in force."""
+        return self._changes == self.total_changes and self._settled()
+
+    def step(self) -> SparsityReport | None:
+        """Counts a step; declares masks and returns a report if a change is due."""
+        self._taken += 1
+        if not self._attached():
+            apply_masks(self._model)  # Nobody else undoes what momentum revives.
+        if self._changes == self.total_changes or self._taken < self._due():
+            return None
+        if not self._settled():
+            self._wait()
+            return None
+        self._waited = 0
+        self._changes += 1
+        return prune_by(self._model, self.amount, self._options)
+
+    def state_dict(self) -> dict[str, int]:
+        """Plain values, for torch.save; the masks are in the session's state."""
+        return {"steps": self._taken, "changes": self._changes}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the schedule that made the state was.
+
+        Raises:
+          InvalidArgument: not made by state_dict(), or of another schedule.
+        """
+        taken, changes = state.get("steps"), state.get("changes")
+        _check_steps("state['steps']", taken, 0)
+        _check_steps("state['changes']", changes, 0)
+        assert isinstance(taken, int) and isinstance(changes, int)
+        if changes > self.total_changes:
+            raise InvalidArgument(
+                f"state['changes'] is {changes}; allowed is at most "
+                f"{self.total_changes}.\nMake the schedule as the one that was saved."
+            )
+        self._taken, self._changes = taken, changes
+
+    def _amount_after(self, changes: int) -> float:
+        passed = min(changes * self._every, self._steps) / self._steps
+        return float(self._amount * (1 - (1 - passed) ** 3))
+
+    def _due(self) -> int:
+        return self._start + min((self._changes + 1) * self._every, self._steps)
+
+    def _attached(self) -> bool:
+        return any(registry.owner(p) is not None for p in self._parameters)
+
+    def _settled(self) -> bool:
+        owners = [registry.owner(parameter) for parameter in self._parameters]
+        return all(owner is None or owner.masks_settled for owner in owners)
+
+    def _wait(self) -> None:
+        self._waited += 1
+        if self._waited == _PATIENCE_STEPS:
+            logger.warning(
+                "pruning schedule: change %d of %d is not in force after %d steps; "
+                "the coordinator's reason for its last decision says why",
+                self._changes,
+                self.total_changes,
+                self._waited,
+            )
+
+
+def _check_steps(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidArgument(
+            f"{name} is {value!r}; allowed is an integer of at least {least}.\n"
+            "Give a number of steps."
+        )

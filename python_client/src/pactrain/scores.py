@@ -1,0 +1,113 @@
+"""What the weights of a layer are worth: the lowest scores are pruned."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .errors import InvalidArgument
+
+Loss: TypeAlias = "Callable[..., Tensor]"
+
+
+def magnitude(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """|w|."""
+    return [parameter.detach().abs().float() for parameter in parameters]
+
+
+def random(parameters: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """Uniform in [0, 1): equal at all ranks for equal seeds, and at each call."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(p.shape, generator=generator) for p in parameters]
+
+
+def grasp(
+    model: nn.Module,
+    parameters: Sequence[Tensor],
+    loss: Loss,
+    batch: Sequence[Any] | None,
+) -> list[Tensor]:
+    """theta * (H g): minus the score of GraSP (Wang et al., ICLR 2020, equation 8).
+
+    g and H are gradient and Hessian of the loss over all parameters. Removing weight i
+    changes the squared norm of the gradient by about -2 theta_i (H g)_i; the paper
+    drops where that is highest, so that training keeps its speed.
+
+    Buffers and the CPU's random state are afterwards as before.
+
+    Args:
+      loss: of (model) alone, or, with a batch, of (output, target): a scalar.
+      batch: (inputs, target).
+
+    Raises:
+      InvalidArgument: the loss is not a scalar that depends on the weights.
+    """
+    plain = _plain(model)
+    trained = [p for p in plain.parameters() if p.requires_grad]
+    with _left_as_it_was(plain), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        if batch is None:
+            value = loss(plain)
+        else:
+            inputs, target = batch
+            value = loss(plain(inputs), target)
+        _check_loss(value)
+        gradients = [
+            g
+            for g in torch.autograd.grad(
+                value, trained, create_graph=True, allow_unused=True
+            )
+            if g is not None
+        ]
+        # d/dw of (g . constant g) is H g.
+        flow = torch.stack([(g * g.detach()).sum() for g in gradients]).sum()
+        products: Sequence[Tensor | None] = [None] * len(parameters)
+        if flow.requires_grad:  # Not if the loss is linear in the weights: H is 0.
+            products = torch.autograd.grad(flow, parameters, allow_unused=True)
+    return [
+        torch.zeros(p.shape) if hg is None else (p.detach() * hg).float()
+        for p, hg in zip(parameters, products, strict=True)
+    ]
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    """Without DDP, whose reducer would wait for gradients, and torch.compile, which
+    cannot differentiate twice."""
+    inner = model
+    while True:
+        if isinstance(inner, nn.parallel.DistributedDataParallel):
+            inner = inner.module
+        elif isinstance(getattr(inner, "_orig_mod", None), nn.Module):
+            inner = inner._orig_mod  # type: ignore[assignment]
+        else:
+            return inner
+
+
+@contextlib.contextmanager
+def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def _check_loss(value: object) -> None:
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+        what = (
+            f"a tensor of shape {tuple(value.shape)}"
+            + ("" if value.requires_grad else " without a gradient")
+            if isinstance(value, Tensor)
+            else type(value).__name__
+        )
+        raise InvalidArgument(
+            f"loss returned {what}; allowed is a scalar tensor that depends on the "
+            "weights.\nGive for example loss=cross_entropy with batch=(inputs, labels)."
+        )

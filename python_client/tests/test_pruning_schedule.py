@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from fake_native import activate
+from small_nets import small_net
+
+import pactrain
+from pactrain.masks import registry
+
+STEP = torch.optim.SGD
+
+
+def amounts(schedule, steps):
+    seen = []
+    for _ in range(steps):
+        schedule.step()
+        seen.append(schedule.amount)
+    return seen
+
+
+def test_the_amount_grows_as_a_cube(net):
+    schedule = pactrain.PruningSchedule(net, 0.8, steps=10, every=5)
+    half = 0.8 * (1 - 0.5**3)
+    assert amounts(schedule, 12) == pytest.approx([0] * 4 + [half] * 5 + [0.8] * 3)
+    assert int(registry.get(net[2].weight).sum()) == round(0.2 * 64)
+    assert schedule.done
+
+
+def test_the_last_change_comes_with_the_last_step_and_reaches_the_amount(net):
+    schedule = pactrain.PruningSchedule(net, 0.5, steps=7, every=3, start=2)
+    assert schedule.total_changes == 3
+    seen = amounts(schedule, 9)
+    assert [i + 1 for i, a in enumerate(seen) if a != ([0.0, *seen])[i]] == [5, 8, 9]
+    assert seen[-1] == 0.5
+
+
+def test_a_change_waits_until_the_one_before_is_in_force(attach):
+    model = small_net()
+    attached = attach(model)
+    optimizer = STEP(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = pactrain.PruningSchedule(model, 0.75, steps=2, every=1, start=2)
+    for _ in range(6):
+        attached.step(optimizer=optimizer)
+        schedule.step()
+    assert schedule.changes == 1
+    assert not attached.session.masks_settled
+    first = registry.get(model[2].weight)
+    activate(attached)
+    attached.step(optimizer=optimizer)
+    assert attached.session.masks_settled
+    report = schedule.step()
+    assert schedule.changes == 2
+    assert not schedule.done  # Declared, not in force.
+    assert report.layers == (("2.weight", 64, 16),)
+    assert not (registry.get(model[2].weight) & ~first).any()
+    attached.step(optimizer=optimizer)
+    attached.step(optimizer=optimizer)
+    assert all(vote["inside"] for vote in attached.native.votes)
+    activate(attached, version=2)
+    attached.step(optimizer=optimizer)
+    assert schedule.done
+    assert int((model[2].weight != 0).sum()) == 16
+
+
+def test_who_waits_for_long_is_told_once(attach, caplog):
+    model = small_net()
+    attached = attach(model)
+    schedule = pactrain.PruningSchedule(model, 0.75, steps=2, every=1)
+    for _ in range(500):
+        schedule.step()
+    assert caplog.text.count("change 1 of 2 is not in force after 200 steps") == 1
+    attached.session.close()
+
+
+def test_without_a_session_weights_are_zeroed_again_at_each_step(net):
+    schedule = pactrain.PruningSchedule(net, 0.5, steps=1, every=1)
+    schedule.step()
+    with torch.no_grad():
+        net[2].weight.fill_(1)
+    schedule.step()
+    assert int((net[2].weight == 0).sum()) == 32
+
+
+def test_a_schedule_goes_on_from_its_state(net):
+    first = pactrain.PruningSchedule(net, 0.8, steps=10, every=2)
+    for _ in range(5):
+        first.step()
+    second = pactrain.PruningSchedule(small_net(), 0.8, steps=10, every=2)
+    second.load_state_dict(first.state_dict())
+    assert second.amount == first.amount
+    assert amounts(second, 5) == amounts(first, 5)
+
+
+@pytest.mark.parametrize("state", [{}, {"steps": 1}, {"steps": 1, "changes": 9}])
+def test_another_schedules_state_is_refused(net, state):
+    schedule = pactrain.PruningSchedule(net, 0.8, steps=10, every=2)
+    with pytest.raises(
+        pactrain.InvalidArgument, match=r"state\['(steps|changes)'\] is"
+    ):
+        schedule.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"amount": 1.0}, "amount is 1.0"),
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": 2.5}, "steps is 2.5"),
+        ({"every": 0}, "every is 0"),
+        ({"every": 11}, "every is 11; allowed is at most steps, which is 10"),
+        ({"start": -1}, "start is -1"),
+        ({"method": "grasp"}, "chooses once"),
+        ({"method": "best"}, "method is 'best'"),
+        ({"scope": "row"}, "scope is 'row'"),
+        ({"kind": "drop"}, "kind is 'drop'"),
+        ({"exempt": ("*",)}, "nothing to prune"),
+    ],
+)
+def test_values_out_of_range_are_named(net, changed, text):
+    with pytest.raises(pactrain.InvalidArgument, match=text):
+        pactrain.PruningSchedule(
+            net, **{"amount": 0.5, "steps": 10, "every": 2} | changed
+        )

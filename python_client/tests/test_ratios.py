@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pactrain.ratios import erdos_renyi_kernel, keep_highest
+
+
+def kept(masks):
+    return [int(mask.sum()) for mask in masks]
+
+
+def test_the_lowest_of_each_layer_go():
+    scores = [torch.tensor([3.0, 1.0, 2.0, 4.0]), torch.tensor([10.0, 40.0])]
+    masks = keep_highest(scores, 0.5, "layer")
+    assert [m.tolist() for m in masks] == [[True, False, False, True], [False, True]]
+
+
+def test_the_lowest_of_all_layers_go():
+    scores = [torch.tensor([3.0, 1.0, 2.0, 4.0]), torch.tensor([10.0, 40.0])]
+    assert kept(keep_highest(scores, 0.5, "global")) == [1, 2]
+
+
+def test_ties_go_in_the_order_of_indices():
+    (mask,) = keep_highest([torch.zeros(2, 3)], 0.5, "layer")
+    assert mask.tolist() == [[False] * 3, [True] * 3]
+
+
+def test_what_was_pruned_goes_first_and_never_comes_back():
+    score = torch.tensor([5.0, -torch.inf, 1.0, -torch.inf])
+    assert keep_highest([score], 0.25, "layer")[0].tolist() == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert kept(keep_highest([score, score], 0.0, "global")) == [2, 2]
+    assert kept(keep_highest([score], 0.75, "layer")) == [1]
+
+
+def test_erk_by_hand():
+    # Sums over products: 6/8, 8/16, 40/400. 0.25 x 424 weights are to be kept.
+    shapes = [(2, 4), (4, 4), (20, 20)]
+    scale = 0.25 * 424 / (6 + 8 + 40)
+    first, second, third = erdos_renyi_kernel(shapes, 0.25)
+    assert first == 1.0  # scale x 0.75 is over 1: the rest goes to the others.
+    scale = (0.25 * 424 - 8) / (8 + 40)
+    assert second == 1.0
+    scale = (0.25 * 424 - 8 - 16) / 40
+    assert third == pytest.approx(scale * 0.1)
+
+
+def test_erk_counts_the_dimensions_of_a_kernel():
+    wide, deep = erdos_renyi_kernel([(64, 64, 1, 1), (64, 64, 3, 3)], 0.1)
+    assert wide / deep == pytest.approx((130 / 4096) / (134 / 36864))
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(1, 40), min_size=2, max_size=4).map(tuple),
+        min_size=1,
+        max_size=8,
+    ),
+    st.floats(0.01, 1.0),
+)
+def test_erk_keeps_what_it_should(shapes, density):
+    shares = erdos_renyi_kernel(shapes, density)
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    assert all(0 <= share <= 1 for share in shares)
+    whole = sum(share * size for share, size in zip(shares, sizes, strict=True))
+    assert whole == pytest.approx(density * sum(sizes))
+
+
+@given(st.floats(0.05, 0.9), st.floats(0.05, 0.9))
+def test_more_pruning_lies_inside_less_in_every_scope(first, second):
+    less, more = sorted((first, second))
+    generator = torch.Generator().manual_seed(0)
+    scores = [
+        torch.rand(shape, generator=generator) for shape in ((4, 6), (16, 16), (2, 9))
+    ]
+    for scope in ("layer", "global", "erk"):
+        large = keep_highest(scores, less, scope)
+        small = keep_highest(scores, more, scope)
+        assert not any(bool((s & ~b).any()) for s, b in zip(small, large, strict=True))
