@@ -286,6 +286,22 @@ TEST_F(Pair, ARankThatNeverSubmitsIsNamedWithinTheDeadline) {
   EXPECT_THAT(failed->text, HasSubstr("rank 1 has not submitted bucket 0"));
 }
 
+TEST_F(Pair, DataThatNobodyOwesIsNotWaitedForBeyondTheDeadline) {
+  generation_.plan.swap = false;
+  generation_.plan.trees = {{{1, 1}}};
+  Begin();
+  // x has nothing to send and votes; y, the root, waits for its elements.
+  Submit(0, OneBucket(10, 0));
+  Submit(1, OneBucket(10, 50));
+  Deliver();
+  Pass(absl::Seconds(60));
+  for (Node* node : nodes_) {
+    const auto* failed = node->Last<wire::Failed>();
+    ASSERT_NE(failed, nullptr);
+    EXPECT_EQ(failed->code, wire::Code::kStepNotApplied);
+  }
+}
+
 TEST_F(Pair, UnequalParametersEndTheGeneration) {
   Begin();
   for (int i = 0; i < 2; ++i) {

@@ -48,6 +48,7 @@ class Ballot {
   // False: it contradicts what the member said before, and changed nothing.
   bool AddVote(int member, const protocol::CommitVote& vote);
   bool AddAbort(int member, const protocol::Abort& abort);
+  bool HasVoted(int member) const { return votes_[member].has_value(); }
 
   Resolution Resolve() const;
   // Some member aborted without a vote: this attempt is never committed.

@@ -178,12 +178,14 @@ void GroupState::OnVote(int member, const GroupControl& control,
       HoldControl(member, control);
       break;
     case When::kNow:
+      // Said again it is a sign of life, but no progress: else an attempt in
+      // which one waits for data that nobody owes it would never end.
+      if (!ballot_.HasVoted(member)) last_progress_ = now;
       if (!ballot_.AddVote(member, vote)) {
         outbox_->Warn(
             absl::StrCat(names_[member], " contradicts its own vote"));
         break;
       }
-      last_progress_ = now;
       Resolve(now);
       break;
     case When::kOther:
