@@ -26,10 +26,10 @@ inline const char* ProcessEnvironment(const char* name) {
 
 // Everything that attaching needs beside the model.
 struct AttachConfig {
-  std::string agent;  // "unix:/run/pactrain/agent.sock"
-  std::string job;
-  std::string site;    // Empty: the agent's.
-  std::string launch;  // Equal on all ranks of one launch.
+  std::string agent = {};  // "unix:/run/pactrain/agent.sock"
+  std::string job = {};
+  std::string site = {};    // Empty: the agent's.
+  std::string launch = {};  // Equal on all ranks of one launch.
   uint32_t rank = 0;
   uint32_t world_size = 1;
   double attach_timeout_seconds = 300;

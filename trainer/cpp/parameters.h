@@ -18,8 +18,8 @@ namespace pactrain {
 
 // One parameter; its piece of a bucket is in the order of its indices.
 struct Parameter {
-  std::string name;
-  std::vector<int64_t> shape;
+  std::string name = {};
+  std::vector<int64_t> shape = {};
   DType dtype = DType::kFloat32;
 
   uint64_t elements() const {
