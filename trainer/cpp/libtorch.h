@@ -238,19 +238,20 @@ class TorchTrainer {
       : model_(std::move(model)),
         config_(options.config),
         table_(internal::TableOf(model_)),
-        layout_(table_, options.bucket_bytes),
-        session_(OptionsFor(options), on_waiting) {
+        layout_(table_, options.bucket_bytes) {
+    // Checked before anything waits for other ranks.
+    MaskSet declared = internal::MaskSetOf(model_, table_, masks);
     MakeBuckets();
+    session_ = std::make_unique<Session>(OptionsFor(options), on_waiting);
     keeper_ = std::make_unique<MaskKeeper>(
-        &session_, &table_, &layout_,
-        internal::Agree(session_, config_, table_,
-                        internal::MaskSetOf(model_, table_, masks),
+        session_.get(), &table_, &layout_,
+        internal::Agree(*session_, config_, table_, std::move(declared),
                         BufferBytes()));
     BroadcastWeights();
     SyncBuffers();
     CheckWeights();
     keeper_->Start();
-    if (keeper_->Obey(session_.decision())) Activate();
+    if (keeper_->Obey(session_->decision())) Activate();
   }
 
   TorchTrainer(const TorchTrainer&) = delete;
@@ -273,7 +274,7 @@ class TorchTrainer {
       const StepResult result = Exchange();
       Deliver(result);
       return result;
-    } catch (const PacTrainError&) {
+    } catch (...) {
       ClearGradients();
       throw;
     }
@@ -310,7 +311,7 @@ class TorchTrainer {
   // Gives all ranks rank 0's buffers, now; all call it between the same two
   // steps: before evaluating on all of them, say.
   void SyncBuffers() {
-    last_buffer_sync_ = session_.next_step();
+    last_buffer_sync_ = session_->next_step();
     if (BufferBytes() == 0) return;
     const at::NoGradGuard no_grad;
     std::vector<uint8_t> bytes;
@@ -323,7 +324,7 @@ class TorchTrainer {
               internal::TupleText(item.tensor.sizes().vec()) + " " +
               at::toString(item.tensor.scalar_type());
     }
-    internal::BroadcastBytes(session_, config_.rank, bytes, DigestOf(text));
+    internal::BroadcastBytes(*session_, config_.rank, bytes, DigestOf(text));
     size_t offset = 0;
     for (const NamedTensor& item : model_.buffers) {
       const at::Tensor values =
@@ -332,7 +333,7 @@ class TorchTrainer {
       offset += values.nbytes();
       item.tensor.copy_(values);
     }
-    last_buffer_sync_ = session_.next_step();
+    last_buffer_sync_ = session_->next_step();
   }
 
   // Over the values of all parameters, bit for bit.
@@ -345,8 +346,8 @@ class TorchTrainer {
     return DigestOf(parts);
   }
 
-  const Session& session() const { return session_; }
-  Decision decision() const { return session_.decision(); }
+  const Session& session() const { return *session_; }
+  Decision decision() const { return session_->decision(); }
   const MaskSet& masks() const { return keeper_->current(); }
   bool masks_active() const { return keeper_->active() != nullptr; }
   // What failed last after a step was committed (a vote, or buffers that stayed
@@ -406,7 +407,7 @@ class TorchTrainer {
         pieces_[i].copy_(model_.parameters[i].tensor);
       }
       internal::BroadcastBytes(
-          session_, config_.rank, internal::BytesOf(flats_[b]),
+          *session_, config_.rank, internal::BytesOf(flats_[b]),
           DigestOf("pactrain weights" + bucket.digest.ToBytes()));
       for (size_t i = bucket.first; i < bucket.end; ++i) {
         model_.parameters[i].tensor.copy_(pieces_[i]);
@@ -424,20 +425,34 @@ class TorchTrainer {
           weights.ne(0).logical_and(~internal::MaskTensor(mask, weights));
       const auto count = static_cast<uint64_t>(outside.sum().item<int64_t>());
       if (count == 0) continue;
-      throw PacTrainError(table_[i].name + " has " +
-                          internal::WithCommas(count) +
-                          " non-zero weights outside its mask: weights were "
-                          "loaded after pruning.\nPrune again after loading.");
+      throw PacTrainError(
+          table_[i].name + " has " + internal::WithCommas(count) +
+          " non-zero weights outside its mask: weights were "
+          "loaded after pruning.\nPrune again after loading, or "
+          "multiply the weights by their masks.");
+    }
+  }
+
+  // Before the first bucket: a step that is begun must be completed.
+  void CheckGradients() const {
+    for (const NamedTensor& item : model_.parameters) {
+      const at::Tensor& gradient = item.tensor.grad();
+      if (gradient.defined() && gradient.layout() != at::kStrided) {
+        throw RefusedError(item.name +
+                           " has a sparse gradient, which is not supported.\n"
+                           "Make the embedding with sparse(false).");
+      }
     }
   }
 
   StepResult Exchange() {
+    CheckGradients();
     Digest parameters;
-    const bool check = session_.next_step() >= next_parameter_check_;
+    const bool check = session_->next_step() >= next_parameter_check_;
     if (check) {
       parameters = ParameterDigest();
       next_parameter_check_ =
-          session_.next_step() + config_.parameter_check_interval;
+          session_->next_step() + config_.parameter_check_interval;
     }
     try {
       for (uint32_t b = 0; b < flats_.size(); ++b) {
@@ -447,9 +462,9 @@ class TorchTrainer {
       EndFailedStep();
       throw;
     }
-    const StepResult result = session_.Wait();
+    const StepResult result = session_->Wait();
     for (uint32_t b = 0; b < flats_.size(); ++b) {
-      session_.Fetch(b, flats_[b].data_ptr());
+      session_->Fetch(b, flats_[b].data_ptr());
     }
     return result;
   }
@@ -457,7 +472,7 @@ class TorchTrainer {
   // The step failed at all ranks while this one was still submitting.
   void EndFailedStep() {
     try {
-      session_.Wait();
+      session_->Wait();
     } catch (const StepNotAppliedError&) {
       // The error that is being handled.
     }
@@ -474,14 +489,14 @@ class TorchTrainer {
       }
     }
     const bool last = b + 1 == flats_.size();
-    session_.Submit({.bucket = b,
-                     .data = flats_[b].data_ptr(),
-                     .elements = bucket.elements,
-                     .dtype = bucket.dtype,
-                     .op = Op::kSum,
-                     .layout = bucket.digest,
-                     .last = last,
-                     .parameters = last ? parameters : nullptr});
+    session_->Submit({.bucket = b,
+                      .data = flats_[b].data_ptr(),
+                      .elements = bucket.elements,
+                      .dtype = bucket.dtype,
+                      .op = Op::kSum,
+                      .layout = bucket.digest,
+                      .last = last,
+                      .parameters = last ? parameters : nullptr});
   }
 
   // The step is committed: hands the means out and looks at what comes next.
@@ -537,7 +552,7 @@ class TorchTrainer {
   const AttachConfig config_;
   const ParameterTable table_;
   const Layout layout_;
-  Session session_;
+  std::unique_ptr<Session> session_;
   std::unique_ptr<MaskKeeper> keeper_;
   std::vector<at::Tensor> flats_;   // By bucket.
   std::vector<at::Tensor> pieces_;  // By parameter: views of the buckets.
