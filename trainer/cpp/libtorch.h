@@ -58,20 +58,19 @@ struct NamedTensor {
 struct TorchModel {
   std::string name = {};                     // For error messages.
   std::vector<NamedTensor> parameters = {};  // That need a gradient, in order.
+  std::vector<NamedTensor> frozen = {};      // Other parameters.
   std::vector<NamedTensor> buffers = {};  // BatchNorm statistics and the like.
 };
 
 inline TorchModel ModelOf(const torch::nn::Module& module) {
   TorchModel model = {.name = module.name()};
   for (const auto& item : module.named_parameters()) {
-    if (item.value().requires_grad()) {
-      model.parameters.push_back({item.key(), item.value()});
-    }
+    auto& list = item.value().requires_grad() ? model.parameters : model.frozen;
+    list.push_back({item.key(), item.value()});
   }
   for (const auto& item : module.named_buffers()) {
-    if (item.value().numel() > 0) {
-      model.buffers.push_back({item.key(), item.value()});
-    }
+    if (item.value().numel() == 0) continue;
+    model.buffers.push_back({item.key(), item.value()});
   }
   return model;
 }
@@ -82,13 +81,18 @@ using TorchMasks = std::map<std::string, at::Tensor>;
 
 namespace internal {
 
-inline DType DTypeOf(const NamedTensor& item) {
-  const at::Tensor& tensor = item.tensor;
-  if (!tensor.device().is_cpu()) {
-    throw RefusedError(item.name + " is on " + tensor.device().str() +
+// Refuses a model that is not on the CPU.
+inline void CheckDevices(const std::vector<NamedTensor>& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.device().is_cpu()) continue;
+    throw RefusedError(name + " is on " + tensor.device().str() +
                        "; this release exchanges gradients of CPU models only."
                        "\nMove the model to the CPU.");
   }
+}
+
+inline DType DTypeOf(const NamedTensor& item) {
+  const at::Tensor& tensor = item.tensor;
   if (tensor.scalar_type() == at::kFloat) return DType::kFloat32;
   if (tensor.scalar_type() == at::kBFloat16) return DType::kBfloat16;
   throw RefusedError(item.name + " is " + at::toString(tensor.scalar_type()) +
@@ -97,6 +101,9 @@ inline DType DTypeOf(const NamedTensor& item) {
 }
 
 inline ParameterTable TableOf(const TorchModel& model) {
+  for (const auto* list : {&model.parameters, &model.frozen, &model.buffers}) {
+    CheckDevices(*list);
+  }
   std::vector<Parameter> parameters;
   for (const NamedTensor& item : model.parameters) {
     parameters.push_back({.name = item.name,
@@ -248,6 +255,7 @@ class TorchTrainer {
         internal::Agree(*session_, config_, table_, std::move(declared),
                         BufferBytes()));
     BroadcastWeights();
+    BroadcastTensors(model_.frozen, "pactrain frozen parameters");
     SyncBuffers();
     CheckWeights();
     keeper_->Start();
@@ -312,27 +320,7 @@ class TorchTrainer {
   // steps: before evaluating on all of them, say.
   void SyncBuffers() {
     last_buffer_sync_ = session_->next_step();
-    if (BufferBytes() == 0) return;
-    const at::NoGradGuard no_grad;
-    std::vector<uint8_t> bytes;
-    std::string text = "pactrain buffers";
-    for (const NamedTensor& item : model_.buffers) {
-      const at::Tensor values = item.tensor.contiguous();
-      const std::span<uint8_t> view = internal::BytesOf(values);
-      bytes.insert(bytes.end(), view.begin(), view.end());
-      text += "\n" + item.name + " " +
-              internal::TupleText(item.tensor.sizes().vec()) + " " +
-              at::toString(item.tensor.scalar_type());
-    }
-    internal::BroadcastBytes(*session_, config_.rank, bytes, DigestOf(text));
-    size_t offset = 0;
-    for (const NamedTensor& item : model_.buffers) {
-      const at::Tensor values =
-          at::empty(item.tensor.sizes(), item.tensor.options());
-      std::memcpy(values.data_ptr(), bytes.data() + offset, values.nbytes());
-      offset += values.nbytes();
-      item.tensor.copy_(values);
-    }
+    BroadcastTensors(model_.buffers, "pactrain buffers");
     last_buffer_sync_ = session_->next_step();
   }
 
@@ -356,23 +344,26 @@ class TorchTrainer {
 
  private:
   SessionOptions OptionsFor(const TorchTrainerOptions& options) const {
-    const auto aligned = [](uint64_t bytes) { return (bytes + 63) / 64 * 64; };
-    uint64_t gradients = 0;
-    for (const BucketLayout& bucket : layout_.buckets()) {
-      gradients += aligned(4 * bucket.elements);
-    }
     return {.config = options.config,
             .model = options.model,
             .model_digest = table_.ModelDigest(),
             .model_summary = table_.Summary(),
             .elements = table_.elements(),
-            .slot_bytes =
-                std::max({gradients,
-                          aligned(4 * uint64_t{options.config.world_size} *
-                                  internal::kRecordWords),
-                          aligned(4 * internal::MaskWords(table_)),
-                          aligned(BufferBytes() + 3)}),
+            .slot_bytes = SlotBytes(),
             .resume_step = options.resume_step};
+  }
+
+  // Enough for any of the exchanges; a multiple of 64.
+  uint64_t SlotBytes() const {
+    const auto aligned = [](uint64_t bytes) { return (bytes + 63) / 64 * 64; };
+    uint64_t gradients = 0;
+    for (const BucketLayout& bucket : layout_.buckets()) {
+      gradients += aligned(4 * bucket.elements);
+    }
+    return std::max(
+        {gradients,
+         aligned(4 * uint64_t{config_.world_size} * internal::kRecordWords),
+         aligned(4 * internal::MaskWords(table_)), aligned(BufferBytes())});
   }
 
   uint64_t BufferBytes() const {
@@ -412,6 +403,36 @@ class TorchTrainer {
       for (size_t i = bucket.first; i < bucket.end; ++i) {
         model_.parameters[i].tensor.copy_(pieces_[i]);
       }
+    }
+  }
+
+  // As many steps as the slot needs for them.
+  void BroadcastTensors(const std::vector<NamedTensor>& tensors,
+                        std::string text) {
+    const at::NoGradGuard no_grad;
+    std::vector<uint8_t> bytes;
+    for (const auto& [name, tensor] : tensors) {
+      const at::Tensor values = tensor.contiguous();
+      const std::span<uint8_t> view = internal::BytesOf(values);
+      bytes.insert(bytes.end(), view.begin(), view.end());
+      text += "\n" + name + " " + internal::TupleText(tensor.sizes().vec()) +
+              " " + at::toString(tensor.scalar_type());
+    }
+    const Digest layout = DigestOf(text);
+    const std::span<uint8_t> all(bytes);
+    const uint64_t piece = SlotBytes();
+    for (uint64_t first = 0; first < all.size(); first += piece) {
+      internal::BroadcastBytes(
+          *session_, config_.rank,
+          all.subspan(first, std::min<uint64_t>(piece, all.size() - first)),
+          layout);
+    }
+    size_t offset = 0;
+    for (const auto& [name, tensor] : tensors) {
+      const at::Tensor values = at::empty(tensor.sizes(), tensor.options());
+      std::memcpy(values.data_ptr(), bytes.data() + offset, values.nbytes());
+      offset += values.nbytes();
+      tensor.copy_(values);
     }
   }
 

@@ -2,80 +2,76 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import twin
-from daemons import BIN, ROOT
+from daemons import BIN, Cluster
 
-TRAINER = BIN / "cpp_trainer"
-EXPORT = ROOT / "examples" / "cpp_trainer" / "export_images.py"
+from bench.processes import Child
+
 WORLD = 4
-FINAL = re.compile(r"rank (\d): accuracy ([\d.]+), parameters (\w+), keep ([\d.]+)")
+SECONDS = 90.0
+FINAL = re.compile(r"accuracy (?P<accuracy>[\d.]+), parameters (?P<digest>\w+), keep (?P<keep>.*)")
+
+Start = Callable[..., list[Child]]
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory) -> Path:
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "digits.images"
-    environment = {k: v for k, v in os.environ.items() if k != "PACTRAIN_DATA"}
-    subprocess.run([sys.executable, str(EXPORT), str(path)], check=True, env=environment)
+    twin.write_digits(path)
     return path
 
 
-def run_trainers(cluster, *flags: str) -> list[tuple[int, str, str]]:
-    """Exit status, stdout and stderr of each rank."""
-    ranks = []
-    for rank, place in enumerate(cluster.environments(WORLD, cluster.new_job())):
-        ranks.append(
-            subprocess.Popen(
-                [str(TRAINER), *flags],
-                env={
-                    **os.environ,
-                    **place,
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(WORLD),
-                    "OMP_NUM_THREADS": "1",
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        said = [rank.communicate(timeout=120) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    return [(r.returncode, out, err) for r, (out, err) in zip(ranks, said, strict=True)]
+@pytest.fixture
+def trainers(digits: Path, tmp_path: Path) -> Iterator[Start]:
+    """trainers(cluster, epochs=..., ...) -> one process per rank"""
+    started: list[Child] = []
+
+    def start(cluster: Cluster, **flags: object) -> list[Child]:
+        argv = [str(BIN / "cpp_trainer"), f"--data={digits}"]
+        argv += [f"--{name}={value}" for name, value in flags.items()]
+        for rank, place in enumerate(cluster.environments(WORLD, cluster.new_job())):
+            here = {"RANK": str(rank), "WORLD_SIZE": str(WORLD)}
+            log = tmp_path / f"rank-{rank}.log"
+            started.append(Child(f"rank-{rank}", argv, {**place, **here}, log))
+        return started
+
+    yield start
+    for child in started:
+        child.process.kill()
+        child.process.wait()
 
 
-def test_cpp_trainers_end_equal_and_as_good_as_the_python_twin(cluster, launch, digits):
-    epochs, batch, amount = 4, 16, 0.7
-    flags = [f"--data={digits}", f"--epochs={epochs}", f"--batch={batch}", f"--amount={amount}"]
-    outcomes = run_trainers(cluster, *flags)
-    finals = []
-    for status, out, err in outcomes:
-        assert status == 0, err
-        final = FINAL.search(out)
-        assert final, out
-        finals.append(final)
-    assert len({final[3] for final in finals}) == 1, outcomes
-    assert len({final[2] for final in finals}) == 1  # Buffers, too.
-    assert all(float(final[4]) < 0.5 for final in finals)
-    told = outcomes[0][1]
-    assert " x FULL (fp32)" in told.splitlines()[0]
-    assert " x COMPACTED (fp32)" in told
-    assert " x FULL" not in told.splitlines()[epochs - 1]
+def test_cpp_trainers_end_equal_and_as_good_as_the_python_twin(cluster, launch, trainers, digits):
+    settings = {"epochs": 4, "batch": 16, "amount": 0.7}
+    running = trainers(cluster, **settings)
+    told = [running[0].wait_for(f"epoch {n + 1}:", SECONDS) for n in range(settings["epochs"])]
+    assert " x FULL (fp32)" in told[0]
+    assert any(" x COMPACTED (fp32)" in line for line in told)
+    assert "FULL" not in told[-1]
+    finals = [FINAL.search(child.wait_for("accuracy", SECONDS)) for child in running]
+    assert len({final["digest"] for final in finals}) == 1
+    assert len({final["accuracy"] for final in finals}) == 1  # Buffers are equal, too.
+    assert float(finals[0]["keep"]) < 0.5
+    assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
 
-    launched = launch(cluster, twin.train, world=WORLD, epochs=epochs, batch=batch, amount=amount)
-    ranks = launched.finish()
+    twins = launch(cluster, twin.train, world=WORLD, path=str(digits), **settings)
+    ranks = twins.finish(SECONDS)
     for rank in ranks:
         assert not rank.error, rank.text
-    accuracy = float(finals[0][2])
-    assert accuracy > 0.8
-    assert abs(accuracy - ranks[0].value["accuracy"]) < 0.05
+    accuracy = float(finals[0]["accuracy"])
+    assert accuracy > 0.9
+    assert abs(accuracy - ranks[0].value) < 0.03
+
+
+def test_a_killed_cpp_trainer_ends_the_others_in_words(own_cluster, trainers):
+    running = trainers(own_cluster, epochs=100_000)
+    running[0].wait_for("epoch 1:", SECONDS)
+    running[3].process.kill()
+    for rank, child in enumerate(running[:3]):
+        assert child.process.wait(SECONDS) == 1, f"rank {rank}"
+        assert "rank 3" in child.log.read_text()
