@@ -190,9 +190,11 @@ void Train(const Options& options) {
   trainer.SyncBuffers();
   const MaskSet& kept = trainer.masks();
   std::printf(
-      "rank %u: accuracy %.4f, parameters %s, keep %.3f\n", config.rank,
-      Accuracy(model, test), trainer.ParameterDigest().ToString().c_str(),
-      static_cast<double>(kept.kept()) / static_cast<double>(kept.elements()));
+      "rank %u: accuracy %.4f, parameters %s, keep %.3f, %d weights outside\n",
+      config.rank, Accuracy(model, test),
+      trainer.ParameterDigest().ToString().c_str(),
+      static_cast<double>(kept.kept()) / static_cast<double>(kept.elements()),
+      static_cast<int>(trainer.WeightsOutside()));
 }
 
 }  // namespace

@@ -334,6 +334,13 @@ class TorchTrainer {
     return DigestOf(parts);
   }
 
+  // Weights that are not zero outside masks(); none once they are in force.
+  uint64_t WeightsOutside() const {
+    uint64_t count = 0;
+    for (size_t i = 0; i < table_.size(); ++i) count += OutsideOf(i);
+    return count;
+  }
+
   const Session& session() const { return *session_; }
   Decision decision() const { return session_->decision(); }
   const MaskSet& masks() const { return keeper_->current(); }
@@ -436,15 +443,19 @@ class TorchTrainer {
     }
   }
 
+  uint64_t OutsideOf(size_t index) const {
+    const Mask& mask = keeper_->current()[index];
+    if (mask.empty()) return 0;
+    const at::Tensor weights = model_.parameters[index].tensor.detach();
+    const at::Tensor dropped = ~internal::MaskTensor(mask, weights);
+    return static_cast<uint64_t>(
+        weights.ne(0).logical_and(dropped).sum().item<int64_t>());
+  }
+
   // PacTrainError: a weight outside the masks is not zero.
   void CheckWeights() const {
     for (size_t i = 0; i < table_.size(); ++i) {
-      const Mask& mask = keeper_->current()[i];
-      if (mask.empty()) continue;
-      const at::Tensor weights = model_.parameters[i].tensor.detach();
-      const at::Tensor outside =
-          weights.ne(0).logical_and(~internal::MaskTensor(mask, weights));
-      const auto count = static_cast<uint64_t>(outside.sum().item<int64_t>());
+      const uint64_t count = OutsideOf(i);
       if (count == 0) continue;
       throw PacTrainError(
           table_[i].name + " has " + internal::WithCommas(count) +

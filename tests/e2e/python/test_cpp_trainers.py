@@ -14,7 +14,10 @@ from bench.processes import Child
 
 WORLD = 4
 SECONDS = 90.0
-FINAL = re.compile(r"accuracy (?P<accuracy>[\d.]+), parameters (?P<digest>\w+), keep (?P<keep>.*)")
+FINAL = re.compile(
+    r"accuracy (?P<accuracy>[\d.]+), parameters (?P<digest>\w+), keep (?P<keep>[\d.]+), "
+    r"(?P<outside>\d+) weights outside"
+)
 
 Start = Callable[..., list[Child]]
 
@@ -57,6 +60,7 @@ def test_cpp_trainers_end_equal_and_as_good_as_the_python_twin(cluster, launch, 
     assert len({final["digest"] for final in finals}) == 1
     assert len({final["accuracy"] for final in finals}) == 1  # Buffers are equal, too.
     assert float(finals[0]["keep"]) < 0.5
+    assert {final["outside"] for final in finals} == {"0"}
     assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
 
     twins = launch(cluster, twin.train, world=WORLD, path=str(digits), **settings)
