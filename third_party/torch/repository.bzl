@@ -14,6 +14,8 @@ print(os.path.realpath(os.path.dirname(spec.origin)) if spec else "")
 """
 
 _ABSENT = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
 cc_library(
     name = "torch",
     target_compatible_with = ["@platforms//:incompatible"],

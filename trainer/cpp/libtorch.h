@@ -1,8 +1,9 @@
 // Trains a libtorch model through the agent on this node.
 //
-//   auto masks = pactrain::PruneByMagnitude(model, 0.7);
-//   pactrain::TorchTrainer trainer(pactrain::ModelOf(*net), masks,
-//                                  pactrain::ConfigFromEnvironment());
+//   const pactrain::TorchModel parts = pactrain::ModelOf(*net);
+//   const auto masks = pactrain::PruneByMagnitude(parts, 0.7);
+//   pactrain::TorchTrainer trainer(
+//       parts, masks, {.config = pactrain::ConfigFromEnvironment()});
 //   for (...) {
 //     optimizer.zero_grad();
 //     loss_of(net->forward(images), labels).backward();
