@@ -21,6 +21,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "trainer/wire": frozenset(),
     "trainer/core": frozenset({"kernels", "trainer/wire"}),
     "trainer": frozenset({"kernels", "trainer/core", "trainer/wire"}),
+    # For C++ trainers; libtorch is in a header of its own.
+    "trainer/cpp": frozenset({"trainer"}),
+    "trainer/cpp/libtorch": frozenset({"trainer/cpp"}),
     # Of the exchange only what is pure; sockets are in agent/exchange/tcp.
     "agent/core": frozenset({"base", "protocol", "trainer/wire", "agent/exchange"}),
     "agent/codec": frozenset({"base", "protocol", "kernels"}),
@@ -69,13 +72,13 @@ ALLOWED: dict[str, frozenset[str]] = {
             "coordinator/metrics",
         }
     ),
-    "examples": frozenset({"trainer"}),
+    "examples": frozenset({"trainer", "trainer/cpp", "trainer/cpp/libtorch"}),
 }
 
 # Whatever lies in these may use anything, and nothing may use it.
 TEST_ROOMS = frozenset({"tests", "bench"})
 
-# System libraries (@system//:name) that a room may link, also through others.
+# System libraries (@system//:name, and @torch) that a room may link, also through others.
 PURE_LIBRARIES = frozenset({"absl", "xxhash"})
 LINKS: dict[str, frozenset[str]] = {
     "base": PURE_LIBRARIES | {"spdlog"},
@@ -84,6 +87,8 @@ LINKS: dict[str, frozenset[str]] = {
     "trainer/wire": frozenset(),
     "trainer/core": frozenset({"xxhash"}),
     "trainer": frozenset({"xxhash"}),
+    "trainer/cpp": frozenset({"xxhash"}),
+    "trainer/cpp/libtorch": frozenset({"xxhash", "torch"}),
     "agent/core": PURE_LIBRARIES,
     "coordinator/core": PURE_LIBRARIES,
     "agent/codec": PURE_LIBRARIES,

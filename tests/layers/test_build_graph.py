@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pytest
 
 from rooms import ALLOWED, LINKS, TEST_ROOMS, room_of
 
-OWN_ROOMS = ("wire", "proto_convert")
+OWN_ROOMS = ("wire", "proto_convert", "libtorch")
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -32,7 +33,7 @@ class Target:
 
 @functools.cache
 def targets() -> dict[str, Target]:
-    """All C++ rules of the workspace and of @system, by label."""
+    """All C++ rules of the workspace, of @system and of @torch, by label."""
     startup = os.environ.get("BAZEL_STARTUP", "").split()
     query = 'kind("cc_.* rule", deps(//...))'
     answer = subprocess.run(
@@ -112,7 +113,7 @@ def test_room_links_only_its_system_libraries(room: str) -> None:
     wrong = []
     for target in (t for t in product() if t.room == room):
         for label in reachable(target.label):
-            library = label.removeprefix("@system//:")
+            library = re.sub("^@(system|torch)//:", "", label)
             if library != label and library not in LINKS[room]:
                 wrong.append(f"{target.label} links {label}")
     assert not wrong, "\n".join(sorted(wrong))

@@ -1,0 +1,212 @@
+// A libtorch program that trains with PacTrain: the C++ twin of examples/ddp.py
+// (the same network, data and rates).
+//
+//   python examples/cpp_trainer/export_images.py out/digits.images
+//   export PACTRAIN_AGENT=unix:/run/pactrain/agent.sock
+//   torchrun --no-python --nproc-per-node=2 out/bin/cpp_trainer
+//     --data=out/digits.images
+#include <ATen/CPUGeneratorImpl.h>
+#include <getopt.h>
+#include <torch/nn/modules.h>
+#include <torch/optim/sgd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <string>
+
+#include "examples/cpp_trainer/images.h"
+#include "trainer/cpp/config.h"
+#include "trainer/cpp/libtorch.h"
+
+namespace pactrain::example {
+namespace {
+
+namespace nn = torch::nn;
+
+struct Options {
+  std::string data;
+  int64_t epochs = 5;
+  int64_t batch = 32;   // Images per rank and step.
+  double amount = 0.7;  // Share to prune.
+  double rate = 0.05;
+};
+
+struct Tensors {
+  torch::Tensor images;  // float32 [n, channels, height, width]
+  torch::Tensor labels;  // int64 [n]
+};
+
+constexpr char kUsage[] =
+    "cpp_trainer --data=FILE [--epochs=5] [--batch=32] [--amount=0.7] "
+    "[--rate=0.05]";
+
+Options ParseOptions(int argc, char** argv) {
+  constexpr option kLong[] = {{"data", required_argument, nullptr, 'd'},
+                              {"epochs", required_argument, nullptr, 'e'},
+                              {"batch", required_argument, nullptr, 'b'},
+                              {"amount", required_argument, nullptr, 'a'},
+                              {"rate", required_argument, nullptr, 'r'},
+                              {nullptr, 0, nullptr, 0}};
+  Options options;
+  for (int c; (c = getopt_long(argc, argv, "", kLong, nullptr)) != -1;) {
+    if (c == 'd') options.data = optarg;
+    if (c == 'e') options.epochs = std::atol(optarg);
+    if (c == 'b') options.batch = std::atol(optarg);
+    if (c == 'a') options.amount = std::atof(optarg);
+    if (c == 'r') options.rate = std::atof(optarg);
+    if (c == '?') throw InvalidArgument(kUsage);
+  }
+  if (options.data.empty() || options.epochs < 1 || options.batch < 1) {
+    throw InvalidArgument(kUsage);
+  }
+  return options;
+}
+
+Tensors ToTensors(const Images& images, const Part& part) {
+  const auto count = static_cast<int64_t>(part.labels.size());
+  return {torch::tensor(part.pixels)
+              .view({count, images.channels, images.height, images.width}),
+          torch::tensor(part.labels).to(torch::kLong)};
+}
+
+nn::Sequential MakeModel(int64_t channels, int64_t classes) {
+  return nn::Sequential(
+      nn::Conv2d(nn::Conv2dOptions(channels, 32, 3).padding(1)),
+      nn::BatchNorm2d(32), nn::ReLU(),
+      nn::Conv2d(nn::Conv2dOptions(32, 64, 3).padding(1)), nn::BatchNorm2d(64),
+      nn::ReLU(), nn::MaxPool2d(2),
+      nn::Conv2d(nn::Conv2dOptions(64, 128, 3).padding(1)),
+      nn::BatchNorm2d(128), nn::ReLU(), nn::AdaptiveAvgPool2d(1), nn::Flatten(),
+      nn::Linear(128, classes));
+}
+
+double Accuracy(nn::Sequential& model, const Tensors& data) {
+  const torch::NoGradGuard no_grad;
+  model->eval();
+  const auto right =
+      model->forward(data.images).argmax(1).eq(data.labels).sum();
+  model->train();
+  return right.item<double>() / static_cast<double>(data.labels.size(0));
+}
+
+// Of one epoch; every rank takes its part of the same order.
+class Batches {
+ public:
+  Batches(const Tensors& data, int64_t epoch, int64_t size,
+          const AttachConfig& config)
+      : data_(data),
+        size_(size),
+        rank_(config.rank),
+        world_(config.world_size) {
+    auto generator =
+        at::detail::createCPUGenerator(static_cast<uint64_t>(epoch));
+    order_ = torch::randperm(data.labels.size(0), generator);
+  }
+
+  int64_t count() const { return order_.size(0) / (size_ * world_); }
+
+  Tensors operator[](int64_t step) const {
+    const int64_t first = (step * world_ + rank_) * size_;
+    const torch::Tensor chosen = order_.narrow(0, first, size_);
+    return {data_.images.index_select(0, chosen),
+            data_.labels.index_select(0, chosen)};
+  }
+
+ private:
+  const Tensors& data_;
+  const int64_t size_;
+  const int64_t rank_;
+  const int64_t world_;
+  torch::Tensor order_;
+};
+
+// What the steps of one epoch add up to.
+class Progress {
+ public:
+  void Add(double loss, const StepResult& step) {
+    loss_ += loss;
+    sent_ += step.sent_bytes;
+    ++steps_;
+    ++modes_[ModeText(step.mode, step.codec)];
+  }
+
+  double MeanLoss() const { return loss_ / steps_; }
+
+  // "20 x COMPACTED (fp32), 3 x FULL (fp32), 1200 kB sent to other sites"
+  std::string Text() const {
+    std::string text;
+    for (const auto& [mode, steps] : modes_) {
+      text += std::to_string(steps) + " x " + mode + ", ";
+    }
+    const uint64_t kilobytes = (sent_ + 500) / 1000;
+    return text + std::to_string(kilobytes) + " kB sent to other sites";
+  }
+
+ private:
+  double loss_ = 0;
+  uint64_t sent_ = 0;
+  int steps_ = 0;
+  std::map<std::string, int> modes_;
+};
+
+void Train(const Options& options) {
+  const AttachConfig config = ConfigFromEnvironment();
+  const bool first = config.rank == 0;
+  const Images images = ReadImages(options.data);
+  const Tensors train = ToTensors(images, images.train);
+  const Tensors test = ToTensors(images, images.test);
+
+  torch::manual_seed(config.rank);  // Rank 0's weights go to all.
+  nn::Sequential model = MakeModel(images.channels, images.classes);
+  torch::optim::SGD optimizer(
+      model->parameters(),
+      torch::optim::SGDOptions(options.rate).momentum(0.9));
+  const TorchModel parts = ModelOf(*model);
+  const TorchMasks masks = PruneByMagnitude(parts, options.amount);
+  TorchTrainer trainer(parts, masks, {.config = config},
+                       [&](const std::string& text) {
+                         if (first) std::fprintf(stderr, "%s\n", text.c_str());
+                       });
+
+  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+    const Batches batches(train, epoch, options.batch, config);
+    Progress progress;
+    for (int64_t step = 0; step < batches.count(); ++step) {
+      const Tensors batch = batches[step];
+      optimizer.zero_grad();
+      const torch::Tensor loss =
+          torch::cross_entropy_loss(model->forward(batch.images), batch.labels);
+      loss.backward();
+      progress.Add(loss.item<double>(), trainer.Step(optimizer));
+    }
+    if (!first) continue;
+    std::printf("epoch %d: loss %.3f, test accuracy %.3f, %s\n",
+                static_cast<int>(epoch + 1), progress.MeanLoss(),
+                Accuracy(model, test), progress.Text().c_str());
+  }
+  trainer.SyncBuffers();
+  const MaskSet& kept = trainer.masks();
+  std::printf(
+      "rank %u: accuracy %.4f, parameters %s, keep %.3f, %d weights outside\n",
+      config.rank, Accuracy(model, test),
+      trainer.ParameterDigest().ToString().c_str(),
+      static_cast<double>(kept.kept()) / static_cast<double>(kept.elements()),
+      static_cast<int>(trainer.WeightsOutside()));
+}
+
+}  // namespace
+}  // namespace pactrain::example
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  try {
+    pactrain::example::Train(pactrain::example::ParseOptions(argc, argv));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
+}

@@ -1,0 +1,81 @@
+"""C++ trainers (examples/cpp_trainer) that train together, against their Python twin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import twin
+from daemons import BIN, Cluster
+
+from bench.processes import Child
+
+WORLD = 4
+SECONDS = 90.0
+FINAL = re.compile(
+    r"accuracy (?P<accuracy>[\d.]+), parameters (?P<digest>\w+), keep (?P<keep>[\d.]+), "
+    r"(?P<outside>\d+) weights outside"
+)
+
+Start = Callable[..., list[Child]]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "digits.images"
+    twin.write_digits(path)
+    return path
+
+
+@pytest.fixture
+def trainers(digits: Path, tmp_path: Path) -> Iterator[Start]:
+    """trainers(cluster, epochs=..., ...) -> one process per rank"""
+    started: list[Child] = []
+
+    def start(cluster: Cluster, **flags: object) -> list[Child]:
+        argv = [str(BIN / "cpp_trainer"), f"--data={digits}"]
+        argv += [f"--{name}={value}" for name, value in flags.items()]
+        for rank, place in enumerate(cluster.environments(WORLD, cluster.new_job())):
+            here = {"RANK": str(rank), "WORLD_SIZE": str(WORLD)}
+            log = tmp_path / f"rank-{rank}.log"
+            started.append(Child(f"rank-{rank}", argv, {**place, **here}, log))
+        return started
+
+    yield start
+    for child in started:
+        child.process.kill()
+        child.process.wait()
+
+
+def test_cpp_trainers_end_equal_and_as_good_as_the_python_twin(cluster, launch, trainers, digits):
+    settings = {"epochs": 4, "batch": 16, "amount": 0.7}
+    running = trainers(cluster, **settings)
+    told = [running[0].wait_for(f"epoch {n + 1}:", SECONDS) for n in range(settings["epochs"])]
+    assert " x FULL (fp32)" in told[0]
+    assert any(" x COMPACTED (fp32)" in line for line in told)
+    assert "FULL" not in told[-1]
+    finals = [FINAL.search(child.wait_for("accuracy", SECONDS)) for child in running]
+    assert len({final["digest"] for final in finals}) == 1
+    assert len({final["accuracy"] for final in finals}) == 1  # Buffers are equal, too.
+    assert float(finals[0]["keep"]) < 0.5
+    assert {final["outside"] for final in finals} == {"0"}
+    assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
+
+    twins = launch(cluster, twin.train, world=WORLD, path=str(digits), **settings)
+    ranks = twins.finish(SECONDS)
+    for rank in ranks:
+        assert not rank.error, rank.text
+    accuracy = float(finals[0]["accuracy"])
+    assert accuracy > 0.9
+    assert abs(accuracy - ranks[0].value) < 0.03
+
+
+def test_a_killed_cpp_trainer_ends_the_others_in_words(own_cluster, trainers):
+    running = trainers(own_cluster, epochs=100_000)
+    running[0].wait_for("epoch 1:", SECONDS)
+    running[3].process.kill()
+    for rank, child in enumerate(running[:3]):
+        assert child.process.wait(SECONDS) == 1, f"rank {rank}"
+        assert "rank 3" in child.log.read_text()

@@ -1,0 +1,103 @@
+#include "trainer/cpp/config.h"
+
+#include <map>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pactrain {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Variables = std::map<std::string, std::string>;
+
+AttachConfig Config(const Variables& variables) {
+  return ConfigFromEnvironment([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+Variables With(Variables more) {
+  more.insert({{"PACTRAIN_AGENT", "unix:/run/agent.sock"},
+               {"RANK", "1"},
+               {"WORLD_SIZE", "4"}});
+  return more;
+}
+
+std::string ErrorOf(const Variables& variables) {
+  try {
+    Config(variables);
+  } catch (const PacTrainError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ConfigTest, TakesWhatIsSet) {
+  const AttachConfig config =
+      Config(With({{"PACTRAIN_JOB_ID", "resnet"},
+                   {"PACTRAIN_SITE", "north"},
+                   {"PACTRAIN_LAUNCH", "second"},
+                   {"PACTRAIN_ATTACH_TIMEOUT", "2.5"}}));
+  EXPECT_EQ(config.agent, "unix:/run/agent.sock");
+  EXPECT_EQ(config.job, "resnet");
+  EXPECT_EQ(config.site, "north");
+  EXPECT_EQ(config.launch, "second");
+  EXPECT_EQ(config.rank, 1u);
+  EXPECT_EQ(config.world_size, 4u);
+  EXPECT_EQ(config.attach_timeout_seconds, 2.5);
+}
+
+TEST(ConfigTest, NamesTheJobAsTheLauncherDoes) {
+  EXPECT_EQ(Config(With({})).job, "default");
+  EXPECT_EQ(Config(With({{"TORCHELASTIC_RUN_ID", "none"}})).job, "default");
+  EXPECT_EQ(Config(With({{"TORCHELASTIC_RUN_ID", "My Run!"}})).job, "my-run");
+  EXPECT_EQ(
+      Config(With({{"SLURM_JOB_ID", "17"}, {"TORCHELASTIC_RUN_ID", "x"}})).job,
+      "17");
+}
+
+TEST(ConfigTest, ARestartIsAnotherLaunch) {
+  const auto launch = [](const char* count) {
+    return Config(With({{"TORCHELASTIC_RESTART_COUNT", count}})).launch;
+  };
+  EXPECT_EQ(launch("0"), launch("0"));
+  EXPECT_NE(launch("0"), launch("1"));
+}
+
+TEST(ConfigTest, TakesRanksFromSlurm) {
+  const AttachConfig config = Config({{"PACTRAIN_AGENT", "unix:///a"},
+                                      {"SLURM_PROCID", "2"},
+                                      {"SLURM_NTASKS", "3"}});
+  EXPECT_EQ(config.agent, "unix:/a");
+  EXPECT_EQ(config.rank, 2u);
+  EXPECT_EQ(config.world_size, 3u);
+}
+
+TEST(ConfigTest, SaysWhatIsWrong) {
+  EXPECT_THAT(ErrorOf({}), HasSubstr("PACTRAIN_AGENT is not set"));
+  EXPECT_THAT(ErrorOf({{"PACTRAIN_AGENT", "unix:/a"}}),
+              HasSubstr("RANK is ''; allowed is a number"));
+  EXPECT_THAT(ErrorOf(With({{"PACTRAIN_JOB_ID", "Big Job"}})),
+              HasSubstr("job (PACTRAIN_JOB_ID) is 'Big Job'"));
+  EXPECT_THAT(ErrorOf(With({{"PACTRAIN_SITE", "-"}})),
+              HasSubstr("site (PACTRAIN_SITE) is '-'"));
+  EXPECT_THAT(ErrorOf(With({{"PACTRAIN_ATTACH_TIMEOUT", "soon"}})),
+              HasSubstr("PACTRAIN_ATTACH_TIMEOUT is 'soon'"));
+  EXPECT_THAT(ErrorOf(With({{"PACTRAIN_ATTACH_TIMEOUT", "0"}})),
+              HasSubstr("allowed are 1 to 86400"));
+  EXPECT_THAT(
+      ErrorOf(
+          {{"PACTRAIN_AGENT", "tcp:1"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}),
+      HasSubstr("agent (PACTRAIN_AGENT) is 'tcp:1'"));
+  EXPECT_THAT(
+      ErrorOf(
+          {{"PACTRAIN_AGENT", "unix:/a"}, {"RANK", "4"}, {"WORLD_SIZE", "4"}}),
+      HasSubstr("rank is 4; allowed are 0 to 3"));
+}
+
+}  // namespace
+}  // namespace pactrain

@@ -1,0 +1,124 @@
+// Keeps one model's masks in step with the job: votes, and acts only when
+// agreed.
+//
+// `current` is what this rank wants; `active` what the job agreed on, by a
+// decision that a committed step put in force on all ranks at once. Weights and
+// gradients are masked with `active` only, so ranks cannot drift apart by
+// masking on their own.
+//
+// Thread-compatible: used between steps. Borrows session, table and layout.
+#ifndef PACTRAIN_TRAINER_CPP_MASK_KEEPER_H_
+#define PACTRAIN_TRAINER_CPP_MASK_KEEPER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "trainer/cpp/masks.h"
+#include "trainer/cpp/parameters.h"
+#include "trainer/cpp/session.h"
+#include "trainer/cpp/types.h"
+
+namespace pactrain {
+
+class MaskKeeper {
+ public:
+  MaskKeeper(Session* session, const ParameterTable* table,
+             const Layout* layout, MaskSet masks)
+      : session_(session), table_(table), layout_(layout) {
+    known_.push_back(std::make_shared<const MaskSet>(std::move(masks)));
+  }
+
+  const MaskSet& current() const { return *known_.back(); }
+  // Null until a decision has put masks in force.
+  const MaskSet* active() const { return active_.get(); }
+
+  // Gives the library the masks; before the first step.
+  // Throws the typed error of pt_set_masks().
+  void Start() { Register(); }
+
+  // Makes `masks` what this rank wants. They act when all ranks want them.
+  void Replace(MaskSet masks) {
+    if (masks.digest() == current().digest()) return;
+    auto added = std::make_shared<const MaskSet>(std::move(masks));
+    std::erase_if(known_, [&](const auto& set) {
+      return set != active_ && set->digest() == added->digest();
+    });
+    known_.push_back(std::move(added));
+    Forget();
+    steps_unchanged_ = 0;
+    inside_ = active_ == nullptr || current().IsInside(*active_);
+    Register();
+    Vote();  // Too young to count: withdraws the last vote.
+  }
+
+  // After a committed step: votes if there is news, obeys the next decision.
+  // Returns true if `active` is another one than before.
+  bool Committed(const Decision& next) {
+    const bool activated = Obey(next);
+    if (steps_unchanged_ < kSettleSteps) {
+      ++steps_unchanged_;
+      Vote();
+    }
+    return activated;
+  }
+
+  // Activates the decision's masks if they are new; true if so.
+  bool Obey(const Decision& decision) {
+    if (decision.version == version_) return false;
+    version_ = decision.version;
+    // What was agreed on stays in force until something else is.
+    if (decision.mode == Mode::kFull) return false;
+    for (const auto& set : known_) {
+      if (set->digest() != decision.mask_digest) continue;
+      if (active_ != nullptr && active_->digest() == set->digest()) break;
+      active_ = set;
+      inside_ = current().IsInside(*active_);
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr size_t kKnownSets = 4;      // As many as the library holds.
+  static constexpr uint32_t kSettleSteps = 1;  // Of declared masks.
+
+  void Forget() {
+    while (known_.size() > kKnownSets) {
+      known_.erase(known_.begin() + (known_.front() == active_ ? 1 : 0));
+    }
+  }
+
+  // Those in force first: the library forgets the oldest.
+  void Register() {
+    for (const MaskSet* set : {active_.get(), &current()}) {
+      if (set == nullptr || set->empty()) continue;
+      session_->SetMasks(set->ForLayout(*table_, *layout_));
+    }
+  }
+
+  void Vote() {
+    session_->Vote({.layout_digest = layout_->digest(),
+                    .mask_digest = current().digest(),
+                    .steps_unchanged = steps_unchanged_,
+                    .settle_steps = kSettleSteps,
+                    .inside_decision = inside_,
+                    .kept_elements = current().kept(),
+                    .elements = current().elements()});
+  }
+
+  Session* session_;
+  const ParameterTable* table_;
+  const Layout* layout_;
+  std::deque<std::shared_ptr<const MaskSet>> known_;  // The last: current.
+  std::shared_ptr<const MaskSet> active_;
+  uint32_t steps_unchanged_ = 0;
+  uint64_t version_ = ~uint64_t{0};  // Of the decision looked at last.
+  bool inside_ = true;
+};
+
+}  // namespace pactrain
+
+#endif  // PACTRAIN_TRAINER_CPP_MASK_KEEPER_H_

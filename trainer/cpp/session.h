@@ -1,0 +1,187 @@
+// One attached trainer: RAII over the C functions of trainer/pactrain.h, whose
+// rules hold for each call. Every code but PT_OK becomes its typed exception.
+//
+//   pactrain::Session session(options);
+//   session.Submit({.bucket = 0, .data = gradients, ..., .last = true});
+//   const pactrain::StepResult step = session.Wait();
+//   session.Fetch(0, gradients);  // The mean over all ranks.
+//
+// Owns the session; borrows data from Submit() until Wait() returns. Submit()
+// and Wait() may run in two threads; all other calls one at a time.
+#ifndef PACTRAIN_TRAINER_CPP_SESSION_H_
+#define PACTRAIN_TRAINER_CPP_SESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trainer/cpp/config.h"
+#include "trainer/cpp/errors.h"
+#include "trainer/cpp/types.h"
+#include "trainer/pactrain.h"
+
+namespace pactrain {
+
+struct SessionOptions {
+  AttachConfig config = {};
+  uint32_t model = 0;  // Several models of one process: 0, 1, ...
+  Digest model_digest = {};
+  std::string model_summary = {};  // For error messages of other ranks.
+  uint64_t elements = 0;           // Of all parameters that need a gradient.
+  uint64_t slot_bytes = 0;         // 0: enough for all elements.
+  uint64_t resume_step = 0;  // next_step() of an earlier session; 0: none.
+};
+
+struct Bucket {
+  uint32_t bucket = 0;  // 0, 1, 2, ... in order.
+  const void* data = nullptr;
+  uint64_t elements = 0;
+  DType dtype = DType::kFloat32;
+  Op op = Op::kSum;
+  Digest layout = {};
+  bool last = false;
+  const Digest* parameters = nullptr;  // With `last`; must be equal on all.
+};
+
+// The bitmaps of one mask set for one layout; see pt_set_masks().
+struct BucketMasks {
+  Digest mask_digest = {};
+  Digest layout_digest = {};
+  std::vector<Digest> bucket_layouts = {};
+  std::vector<uint64_t> elements = {};
+  std::vector<std::vector<uint8_t>> bitmaps = {};
+};
+
+struct MaskVote {
+  Digest layout_digest = {};
+  Digest mask_digest = {};
+  uint32_t steps_unchanged = 0;
+  uint32_t settle_steps = 1;
+  bool inside_decision = true;
+  uint64_t kept_elements = 0;
+  uint64_t elements = 0;
+};
+
+class Session {
+ public:
+  using OnWaiting = std::function<void(const std::string& text)>;
+
+  // Connects and waits until all ranks of the job are there. `on_waiting` gets
+  // what is waited for whenever that changes; it must not throw.
+  // Throws InvalidArgument, AgentUnresponsiveError,
+  // CoordinatorUnavailableError (who is missing), RefusedError.
+  explicit Session(const SessionOptions& options,
+                   const OnWaiting& on_waiting = nullptr) {
+    CheckConfig(options.config);
+    const pt_attach_options fields = ToC(options);
+    pt_session* session = nullptr;
+    const int code =
+        pt_attach(&fields, &session, on_waiting ? &Forward : nullptr,
+                  const_cast<OnWaiting*>(&on_waiting));
+    if (code != PT_OK) ThrowError(code, pt_last_error(), true);
+    session_.reset(session);
+  }
+
+  uint64_t generation() const { return pt_generation(session_.get()); }
+  uint64_t next_step() const { return pt_next_step(session_.get()); }
+  uint32_t world_size() const { return pt_world_size(session_.get()); }
+  std::string site() const { return pt_site(session_.get()); }
+  std::string agent_name() const { return pt_agent_name(session_.get()); }
+  // No later step can succeed.
+  bool is_final() const { return pt_is_final(session_.get()) != 0; }
+  // In force for the next step.
+  Decision decision() const {
+    pt_decision out;
+    pt_current_decision(session_.get(), &out);
+    return Decision::FromC(out);
+  }
+
+  void SetMasks(const BucketMasks& masks) {
+    std::vector<pt_digest> layouts;
+    std::vector<const uint8_t*> bitmaps;
+    for (const Digest& digest : masks.bucket_layouts) {
+      layouts.push_back(digest.ToC());
+    }
+    for (const auto& bitmap : masks.bitmaps) bitmaps.push_back(bitmap.data());
+    Check(pt_set_masks(session_.get(), masks.mask_digest.ToC(),
+                       masks.layout_digest.ToC(),
+                       static_cast<uint32_t>(bitmaps.size()), layouts.data(),
+                       masks.elements.data(), bitmaps.data()));
+  }
+
+  void Vote(const MaskVote& vote) {
+    Check(pt_vote(session_.get(), vote.layout_digest.ToC(),
+                  vote.mask_digest.ToC(), vote.steps_unchanged,
+                  vote.settle_steps, vote.inside_decision ? 1 : 0,
+                  vote.kept_elements, vote.elements));
+  }
+
+  // While `reason` is not null every step is made dense.
+  void RequireDense(const char* reason) {
+    pt_require_dense(session_.get(), reason);
+  }
+
+  void Submit(const Bucket& bucket) {
+    pt_digest parameters = {};
+    if (bucket.parameters != nullptr) parameters = bucket.parameters->ToC();
+    Check(pt_submit(session_.get(), bucket.bucket, bucket.data, bucket.elements,
+                    static_cast<int>(bucket.dtype), static_cast<int>(bucket.op),
+                    bucket.layout.ToC(), bucket.last ? 1 : 0,
+                    bucket.parameters == nullptr ? nullptr : &parameters));
+  }
+
+  // The committed step, or its typed error; the wait is bounded.
+  StepResult Wait() {
+    pt_step out;
+    Check(pt_wait(session_.get(), &out));
+    return StepResult::FromC(out);
+  }
+
+  // Writes a bucket's result: as many elements as were submitted.
+  void Fetch(uint32_t bucket, void* out) {
+    Check(pt_fetch(session_.get(), bucket, out));
+  }
+
+ private:
+  struct Close {
+    void operator()(pt_session* session) const { pt_close(session); }
+  };
+
+  static void Forward(const char* text, void* arg) {
+    (*static_cast<const OnWaiting*>(arg))(text);
+  }
+
+  static pt_attach_options ToC(const SessionOptions& options) {
+    const AttachConfig& config = options.config;
+    return {
+        .agent = config.agent.c_str(),
+        .job = config.job.c_str(),
+        .site = config.site.c_str(),
+        .launch = config.launch.c_str(),
+        .rank = config.rank,
+        .world_size = config.world_size,
+        .model = options.model,
+        .model_digest = options.model_digest.ToC(),
+        .model_summary = options.model_summary.c_str(),
+        .elements = options.elements,
+        .slot_bytes = options.slot_bytes,
+        .resume_step = options.resume_step,
+        .attach_timeout_ms =
+            static_cast<uint32_t>(config.attach_timeout_seconds * 1000),
+        .gse = config.gse ? 1 : 0,
+    };
+  }
+
+  void Check(int code) const {
+    if (code == PT_OK) return;
+    ThrowError(code, pt_error_text(session_.get()), is_final());
+  }
+
+  std::unique_ptr<pt_session, Close> session_;
+};
+
+}  // namespace pactrain
+
+#endif  // PACTRAIN_TRAINER_CPP_SESSION_H_
