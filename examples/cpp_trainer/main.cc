@@ -135,7 +135,7 @@ class Progress {
 
   double MeanLoss() const { return loss_ / steps_; }
 
-  // "20 x COMPACTED (fp32), 3 x FULL (fp32), 1200 kB sent to other sites"
+  // "20 x COMPACTED fp32, 3 x FULL fp32, 1200 kB sent to other sites"
   std::string Text() const {
     std::string text;
     for (const auto& [mode, steps] : modes_) {

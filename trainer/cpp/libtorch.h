@@ -541,7 +541,9 @@ class TorchTrainer {
       }
       parameter.mutable_grad().copy_(pieces_[i]);
     }
-    if (result.mode == Mode::kFull && !result.dense) {
+    // FULL, and TERNARY without a mask set.
+    const bool whole = result.submitted_elements == result.elements;
+    if ((whole || result.mode == Mode::kFull) && !result.dense) {
       for (const auto& [index, factor] : factors_) {
         // Not a product: NaN times zero is NaN.
         model_.parameters[index].tensor.mutable_grad().masked_fill_(

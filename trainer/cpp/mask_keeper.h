@@ -70,7 +70,7 @@ class MaskKeeper {
     if (decision.version == version_) return false;
     version_ = decision.version;
     // What was agreed on stays in force until something else is.
-    if (decision.mode == Mode::kFull) return false;
+    if (decision.mask_digest == Digest{}) return false;
     for (const auto& set : known_) {
       if (set->digest() != decision.mask_digest) continue;
       if (active_ != nullptr && active_->digest() == set->digest()) break;

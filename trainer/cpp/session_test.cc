@@ -78,7 +78,7 @@ TEST(SessionTest, AStepGivesTheMean) {
   EXPECT_EQ(step.step, 7u);
   EXPECT_EQ(step.sent_bytes, 11u);
   EXPECT_EQ(step.next.version, 2u);
-  EXPECT_EQ(ModeText(step.mode, step.codec), "FULL (fp32)");
+  EXPECT_EQ(ModeText(step.mode, step.codec), "FULL fp32");
 }
 
 TEST(SessionTest, AFailedStepIsItsTypedError) {

@@ -24,6 +24,11 @@ enum class Mode : int32_t {
 enum class Codec : int32_t {
   kFp32 = PT_CODEC_FP32,
   kBf16 = PT_CODEC_BF16,
+  kLevels3 = PT_CODEC_LEVELS3,
+  kLevels5 = PT_CODEC_LEVELS5,
+  kLevels7 = PT_CODEC_LEVELS7,
+  kLevels15 = PT_CODEC_LEVELS15,
+  kLevels31 = PT_CODEC_LEVELS31,
 };
 
 enum class DType : int { kFloat32 = PT_FLOAT32, kBfloat16 = PT_BFLOAT16 };
@@ -145,13 +150,23 @@ inline std::string CodecName(Codec codec) {
       return "fp32";
     case Codec::kBf16:
       return "bf16";
+    case Codec::kLevels3:
+      return "3 levels";
+    case Codec::kLevels5:
+      return "5 levels";
+    case Codec::kLevels7:
+      return "7 levels";
+    case Codec::kLevels15:
+      return "15 levels";
+    case Codec::kLevels31:
+      return "31 levels";
   }
   return "codec " + std::to_string(static_cast<int32_t>(codec));
 }
 
-// A mode is never shown without its codec: "COMPACTED (fp32)".
+// A mode is never shown without its codec: "COMPACTED fp32".
 inline std::string ModeText(Mode mode, Codec codec) {
-  return ModeName(mode) + " (" + CodecName(codec) + ")";
+  return ModeName(mode) + " " + CodecName(codec);
 }
 
 }  // namespace pactrain

@@ -53,8 +53,8 @@ def test_cpp_trainers_end_equal_and_as_good_as_the_python_twin(cluster, launch, 
     settings = {"epochs": 4, "batch": 16, "amount": 0.7}
     running = trainers(cluster, **settings)
     told = [running[0].wait_for(f"epoch {n + 1}:", SECONDS) for n in range(settings["epochs"])]
-    assert " x FULL (fp32)" in told[0]
-    assert any(" x COMPACTED (fp32)" in line for line in told)
+    assert " x FULL fp32" in told[0]
+    assert any(" x COMPACTED fp32" in line for line in told)
     assert "FULL" not in told[-1]
     finals = [FINAL.search(child.wait_for("accuracy", SECONDS)) for child in running]
     assert len({final["digest"] for final in finals}) == 1
