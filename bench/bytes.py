@@ -30,7 +30,7 @@ def measure(elements: int, steps: int) -> tuple[list[tuple[int, int]], float]:
         NamespaceTestbed({"a": 1, "b": 1, "c": 1}, LINKS) as bed,
         Children(Path(name)) as children,
     ):
-        cluster = start_cluster(bed, children, Path(name), bed.hosts[1])
+        cluster = start_cluster(bed, children, Path(name), bed.hosts[1], risk="exact")
         argv = ["-m", "bench.bytes_train", f"--elements={elements}", f"--steps={steps}"]
         first = start_trainers(bed, children, "bytes", argv, 2, cluster)
         before: list[tuple[int, int]] | None = None

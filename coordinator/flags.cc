@@ -56,7 +56,9 @@ absl::Status Understand(const Words& words, Flags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--codec '", words.codec, "' is not fp32 or bf16"));
   }
-  if (words.risk == "safe") {
+  if (words.risk == "exact") {
+    flags.core.risk_bound = 0;
+  } else if (words.risk == "safe") {
     flags.core.risk_bound = 0.1;
   } else if (words.risk == "fast") {
     flags.core.risk_bound = 1;
@@ -64,7 +66,7 @@ absl::Status Understand(const Words& words, Flags& flags) {
              !absl::SimpleAtod(words.risk, &flags.core.risk_bound)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--risk '", words.risk,
-                     "' is not safe, balanced, fast or a number up to 1"));
+                     "' is not exact, safe, balanced, fast or a number from 0 to 1"));
   }
   for (absl::string_view text :
        absl::StrSplit(words.links, ',', absl::SkipEmpty())) {
@@ -103,8 +105,9 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
   app.add_option("--codec", words.codec,
                  "Of values between sites: fp32 or bf16");
   app.add_option("--risk", words.risk,
-                 "Share of the effective batch that TERNARY may cost: safe "
-                 "(0.1), balanced (0.3), fast (1) or a number");
+                 "Share of the effective batch that TERNARY may cost: exact (0: "
+                 "never TERNARY), safe (0.1), balanced (0.3), fast (1) or a "
+                 "number");
   app.add_option("--min-exchange-share", flags.core.min_exchange_share,
                  "TERNARY is not chosen where trainers wait a smaller share of "
                  "a step for the exchange");

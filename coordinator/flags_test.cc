@@ -49,6 +49,9 @@ TEST(Flags, AMistakeIsOneMessageThatNamesIt) {
       {{"--links", "a-b-c"}, "a-b-c"},
       {{"--links", "a-b,b-a"}, "not one tree"},
       {{"--epoch-steps", "0"}, "epoch_steps"},
+      {{"--risk", "bold"}, "bold"},
+      {{"--risk", "2"}, "risk_bound is 2"},
+      {{"--min-exchange-share", "-1"}, "min_exchange_share"},
       {{"--epoch-steps", "many"}, "many"},
   };
   for (const auto& [arguments, what] : kCases) {

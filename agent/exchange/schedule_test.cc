@@ -25,16 +25,19 @@ Generation Chain() {
 }
 
 TEST(Schedule, PiecesCoverTheBucket) {
-  for (uint64_t elements : {0u, 1u, 2048u, 2049u, 65536u, 65537u, 1000003u}) {
-    uint64_t sum = 0;
-    for (uint32_t c = 0; c < ChunkCount(elements); ++c) {
-      const uint32_t in_chunk = ChunkElements(elements, c);
-      for (uint32_t f = 0; f < FrameCount(in_chunk); ++f) {
-        EXPECT_GT(FrameElements(in_chunk, f), 0u);
-        sum += FrameElements(in_chunk, f);
+  for (auto codec : {protocol::Codec::kFp32, protocol::Codec::kLevels7}) {
+    const Frames frames(codec);
+    for (uint64_t elements : {0u, 1u, 2048u, 2049u, 65536u, 65537u, 1000003u}) {
+      uint64_t sum = 0;
+      for (uint32_t c = 0; c < ChunkCount(elements); ++c) {
+        const uint32_t in_chunk = ChunkElements(elements, c);
+        for (uint32_t f = 0; f < frames.CountOf(in_chunk); ++f) {
+          EXPECT_GT(frames.ElementsOf(in_chunk, f), 0u);
+          sum += frames.ElementsOf(in_chunk, f);
+        }
       }
+      EXPECT_EQ(sum, elements);
     }
-    EXPECT_EQ(sum, elements);
   }
 }
 

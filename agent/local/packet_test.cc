@@ -101,7 +101,7 @@ TEST(ParseTrainerPacket, RefusesAnotherVersionAndSaysWhatToDo) {
 
 TEST(ParseTrainerPacket, RefusesValuesOutOfRange) {
   wire::Submit submit = GoodSubmit();
-  submit.mode = 3;
+  submit.mode = 4;
   ExpectRefused(submit, "Submit.mode is 3");
   submit = GoodSubmit();
   submit.op = 0;

@@ -10,9 +10,9 @@ absl::Status Options::Check() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "epoch_steps is ", epoch_steps, "; allowed are 1 to 1000000"));
   }
-  if (!(risk_bound > 0 && risk_bound <= 1)) {
+  if (!(risk_bound >= 0 && risk_bound <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "risk_bound is ", risk_bound, "; allowed are above 0 to 1"));
+        "risk_bound is ", risk_bound, "; allowed are 0 to 1"));
   }
   if (!(min_exchange_share >= 0 && min_exchange_share <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(

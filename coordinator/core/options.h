@@ -17,8 +17,8 @@ struct Options {
   protocol::Codec codec = protocol::Codec::kFp32;
   // Steps for which unequal mask votes may keep a COMPACTED decision; 1..1e6.
   uint32_t epoch_steps = 50;
-  // TERNARY may cost at most this share of the effective batch (r); above 0, at
-  // most 1. safe 0.1, balanced 0.3, fast 1.
+  // TERNARY may cost at most this share of the effective batch (r), 0..1; 0: it
+  // is never chosen. safe 0.1, balanced 0.3, fast 1.
   double risk_bound = 0.3;
   // TERNARY is not chosen where waiting for the exchange takes a smaller share
   // of a step; 0..1.

@@ -124,7 +124,7 @@ std::optional<Codec> ChooseLevels(const Options& options,
                                   const Decision& current,
                                   const Telemetry& telemetry) {
   const bool ternary = current.mode == Mode::kTernary;
-  if (telemetry.sites < 2) return std::nullopt;
+  if (telemetry.sites < 2 || options.risk_bound == 0) return std::nullopt;
   if (!telemetry.noise || telemetry.noise->steps < kMinMeasuredSteps) {
     return ternary ? std::optional(current.codec) : std::nullopt;
   }

@@ -67,6 +67,12 @@ TEST(Policy, TheCoarsestCodecWithinTheBoundIsTaken) {
   EXPECT_EQ(Chosen(MakeTelemetry(0.5, 1), safe).codec, Codec::kLevels7);
 }
 
+TEST(Policy, WithoutAnyAllowedRiskItIsNeverTernary) {
+  Options exact;
+  exact.risk_bound = 0;
+  EXPECT_EQ(Chosen(MakeTelemetry(0.9, 1e-6), exact).mode, Mode::kCompacted);
+}
+
 TEST(Policy, ThreeLevelsAreNeverChosenByItself) {
   EXPECT_EQ(Chosen(MakeTelemetry(0.9, 1e-6)).codec, Codec::kLevels5);
 }

@@ -62,7 +62,9 @@ class ClusterTest : public ::testing::Test {
   void StartCoordinator(const std::string& listen) {
     coordinator_ = std::make_unique<Child>(std::vector<std::string>{
         kCoordinator, "--listen", listen, "--listen-metrics", "127.0.0.1:0",
-        "--state-dir", folder_ + "/state", "--cluster", "e2e"});
+        "--state-dir", folder_ + "/state", "--cluster", "e2e",
+        // The sums are checked bit for bit.
+        "--risk", "exact"});
     const auto line = coordinator_->WaitForLine("listening");
     ASSERT_TRUE(line.has_value()) << "the coordinator did not start";
     coordinator_address_ = ValueOf(*line, "grpc");

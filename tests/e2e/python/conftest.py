@@ -55,6 +55,16 @@ def chain() -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def adaptive() -> Iterator[Cluster]:
+    """Three sites, where any waiting and any noise lets the policy choose TERNARY."""
+    flags = ["--links=site-0:site-1,site-1:site-2", "--min-exchange-share=0"]
+    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
+        cluster = Cluster(Path(folder), sites=3, coordinator_flags=flags, risk="fast")
+        yield cluster
+        cluster.stop()
+
+
+@pytest.fixture
 def jobs() -> Iterator[EmbeddedJobs]:
     # Not pytest's folder: its path may be too long for a socket.
     with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:

@@ -67,9 +67,10 @@ class Cluster:
         sites: int,
         agent_flags: Sequence[str] = (),
         coordinator_flags: Sequence[str] = (),
+        risk: str = "exact",  # How soon a policy goes TERNARY depends on the machine.
     ) -> None:
         self.folder = folder
-        self._coordinator_flags = coordinator_flags
+        self._coordinator_flags = [*coordinator_flags, f"--risk={risk}"]
         self._jobs = 0
         self.coordinator = Daemon("coordinator", self._coordinator("127.0.0.1:0"), folder)
         self.address = self.coordinator.listening["grpc"]

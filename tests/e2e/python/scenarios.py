@@ -138,6 +138,40 @@ def seeded_differently(talk: Talk) -> dict[str, Any]:
     return result
 
 
+def until_ternary(talk: Talk, amount: float = 0.6) -> dict[str, Any]:
+    """Trains until the policy has gone TERNARY, and a while longer."""
+    model = mlp(seed=talk.rank)
+    if amount:
+        pactrain.prune(model, amount)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in steps(session, lambda: session.decision.mode == pactrain.Mode.TERNARY):
+        train_step(ddp, optimizer, batch(talk, step))
+    result = outcome(session, model)
+    mask = registry.get(model[2].weight)
+    if mask is not None:
+        result["outside"] = int((model[2].weight[~mask] != 0).sum())
+    return result | {"reason": session.decision.reason}
+
+
+def nan_in_ternary(talk: Talk) -> dict[str, Any]:
+    """One rank's gradient is not a number in one step: every rank sees it."""
+    model = mlp()
+    pactrain.prune(model, 0.5)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    for step in steps(session, lambda: session.decision.mode == pactrain.Mode.TERNARY):
+        train_step(ddp, optimizer, batch(talk, step))
+    optimizer.zero_grad()
+    loss = ddp(batch(talk, 0)).float().square().mean()
+    (loss * float("nan") if talk.rank == 1 else loss).backward()
+    gradient = model[2].weight.grad
+    assert gradient is not None
+    return {"mode": session.mode, "nan": bool(gradient.isnan().any())}
+
+
 def different_masks_without_sync(talk: Talk) -> None:
     model = mlp(seed=talk.rank)
     pactrain.prune(model, 0.6)

@@ -1,0 +1,33 @@
+"""TERNARY through real daemons, chosen by the policy."""
+
+from __future__ import annotations
+
+import scenarios
+from test_training import equal_digests, values
+
+
+def test_ranks_in_three_sites_go_ternary_by_policy_and_end_equal(adaptive, launch):
+    results = values(launch(adaptive, scenarios.until_ternary, world=6).finish())
+    equal_digests(results)
+    for result in results:
+        assert result["mode"].startswith("TERNARY ")
+        assert result["mode"].endswith(" levels")
+        assert "of the batch" in result["reason"]
+        assert result["outside"] == 0
+        assert result["stats"]["pactrain/dense_steps"] == 0
+        assert result["stats"]["pactrain/failed_steps"] == 0
+
+
+def test_a_network_without_masks_goes_ternary_with_all_elements(adaptive, launch):
+    results = values(launch(adaptive, scenarios.until_ternary, world=3, amount=0.0).finish())
+    equal_digests(results)
+    for result in results:
+        assert result["mode"].startswith("TERNARY ")
+        assert result["stats"]["pactrain/ratio"] == 1
+
+
+def test_nan_reaches_every_rank_in_ternary(adaptive, launch):
+    results = values(launch(adaptive, scenarios.nan_in_ternary, world=3).finish())
+    for result in results:
+        assert result["mode"].startswith("TERNARY ")
+        assert result["nan"]
