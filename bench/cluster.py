@@ -81,7 +81,8 @@ def start_cluster(
     metrics = f"{address}:{port_on(bed, address, 7441)}"
     argv = [str(BIN / "pactrain-coordinator"), f"--listen={coordinator}",
             f"--listen-metrics={metrics}", f"--state-dir={folder / 'state'}",
-            "--cluster=bench", f"--risk={risk}", *([f"--links={links}"] if links else []), *insecure]  # fmt: skip
+            "--cluster=bench", f"--risk={risk}",
+            *([f"--links={links}"] if links else []), *insecure]  # fmt: skip
     child = children.start("coordinator", bed.command(coordinator_host, argv), {})
     child.wait_for("listening", READY_SECONDS)
     limit = []

@@ -64,9 +64,9 @@ absl::Status Understand(const Words& words, Flags& flags) {
     flags.core.risk_bound = 1;
   } else if (words.risk != "balanced" &&
              !absl::SimpleAtod(words.risk, &flags.core.risk_bound)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--risk '", words.risk,
-                     "' is not exact, safe, balanced, fast or a number from 0 to 1"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--risk '", words.risk,
+        "' is not exact, safe, balanced, fast or a number from 0 to 1"));
   }
   for (absl::string_view text :
        absl::StrSplit(words.links, ',', absl::SkipEmpty())) {
@@ -104,10 +104,11 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
       "none: all sites hang on a common core");
   app.add_option("--codec", words.codec,
                  "Of values between sites: fp32 or bf16");
-  app.add_option("--risk", words.risk,
-                 "Share of the effective batch that TERNARY may cost: exact (0: "
-                 "never TERNARY), safe (0.1), balanced (0.3), fast (1) or a "
-                 "number");
+  app.add_option(
+      "--risk", words.risk,
+      "Share of the effective batch that TERNARY may cost: exact (0: "
+      "never TERNARY), safe (0.1), balanced (0.3), fast (1) or a "
+      "number");
   app.add_option("--min-exchange-share", flags.core.min_exchange_share,
                  "TERNARY is not chosen where trainers wait a smaller share of "
                  "a step for the exchange");

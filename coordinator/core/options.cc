@@ -11,8 +11,8 @@ absl::Status Options::Check() const {
         "epoch_steps is ", epoch_steps, "; allowed are 1 to 1000000"));
   }
   if (!(risk_bound >= 0 && risk_bound <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "risk_bound is ", risk_bound, "; allowed are 0 to 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("risk_bound is ", risk_bound, "; allowed are 0 to 1"));
   }
   if (!(min_exchange_share >= 0 && min_exchange_share <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(
