@@ -102,7 +102,7 @@ TEST(ParseTrainerPacket, RefusesAnotherVersionAndSaysWhatToDo) {
 TEST(ParseTrainerPacket, RefusesValuesOutOfRange) {
   wire::Submit submit = GoodSubmit();
   submit.mode = 4;
-  ExpectRefused(submit, "Submit.mode is 3");
+  ExpectRefused(submit, "Submit.mode is 4");
   submit = GoodSubmit();
   submit.op = 0;
   ExpectRefused(submit, "Submit.op is 0");
