@@ -72,6 +72,18 @@ def test_cpp_trainers_end_equal_and_as_good_as_the_python_twin(cluster, launch, 
     assert abs(accuracy - ranks[0].value) < 0.03
 
 
+def test_cpp_trainers_go_through_all_three_modes_and_learn(adaptive, trainers):
+    running = trainers(adaptive, epochs=6, batch=16, amount=0.7)
+    told = [running[0].wait_for(f"epoch {n + 1}:", SECONDS) for n in range(6)]
+    assert " x FULL fp32" in told[0]
+    assert any(" x TERNARY " in line for line in told)
+    finals = [FINAL.search(child.wait_for("accuracy", SECONDS)) for child in running]
+    assert len({final["digest"] for final in finals}) == 1
+    assert {final["outside"] for final in finals} == {"0"}
+    assert float(finals[0]["accuracy"]) > 0.9
+    assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
+
+
 def test_a_killed_cpp_trainer_ends_the_others_in_words(own_cluster, trainers):
     running = trainers(own_cluster, epochs=100_000)
     running[0].wait_for("epoch 1:", SECONDS)
