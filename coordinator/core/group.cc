@@ -33,7 +33,8 @@ Group::Group(const protocol::GroupId& id, const Options& options,
       noise_(recovered.generation),
       pin_(recovered.pin),
       votes_(recovered.generation.world_size),
-      decisions_(recovered) {}
+      decisions_(recovered),
+      in_force_unknown_(true) {}
 
 const Member* Group::FindMember(const Agent& agent) const {
   if (!generation_) return nullptr;
@@ -258,6 +259,7 @@ void Group::Form(const Launch& launch, Context& c) {
   progress_ = {};
   noise_ = Noise(generation);
   noise_factor_ = 1;
+  in_force_unknown_ = false;
   last_step_known_ = false;
   detached_at_.reset();
   end_due_.reset();

@@ -137,6 +137,8 @@ class Group {
   MaskAgreement last_equal_;  // The newest equal votes.
   protocol::Digest logged_mask_, logged_layout_;
   Decisions decisions_;
+  // After a restart: what is in force is not known before the first report.
+  bool in_force_unknown_ = false;
   // The prepared decision that an agent refused: not tried again until a vote
   // says something new or an epoch has passed.
   struct Refused {

@@ -32,6 +32,7 @@ void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
   if (FindMember(agent) == nullptr) return;
   progress_.Add(agent.name, agent.site, report);
   NoteNoise(report, agent.name);
+  in_force_unknown_ = false;
   // After the end the exact step is known better than it was when logged.
   const uint64_t ahead = ended_ ? 0 : kReserveSteps;
   if (!c.read_only && reserved_step_ < NextStep() + ahead / 2) {
@@ -119,7 +120,7 @@ void Group::SetPin(const std::optional<Pin>& pin, Context& c) {
 }
 
 void Group::Decide(Context& c) {
-  if (!running() || c.read_only) return;
+  if (!running() || c.read_only || in_force_unknown_) return;
   const uint64_t step = progress_.committed_count();
   NoteMasks(votes_.Evaluate(step), c);
   std::optional<Decision> wanted =

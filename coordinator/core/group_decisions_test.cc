@@ -201,6 +201,23 @@ TEST_F(DecisionTest, ARestartKeepsTheDecisionInForce) {
   EXPECT_EQ(Prepared(), 3);
 }
 
+TEST_F(DecisionTest, AfterARestartNothingIsDecidedBeforeTheFirstReport) {
+  Compact(11);
+  t_.RestartCoordinator();
+  t_.Connect("a", "x", /*same_process=*/true);
+  t_.Connect("b", "y", /*same_process=*/true);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    t_.Rejoin(rank < 2 ? "a" : "b", rank, 1);
+  }
+  t_.Clear();
+  VoteAll(11);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_EQ(Prepared(), 0);  // It may be in force already.
+  ReportAll(2, 12);
+  EXPECT_EQ(Prepared(), 0);
+  EXPECT_EQ(t_.Snapshot().in_force->mode, Mode::kCompacted);
+}
+
 TEST_F(DecisionTest, ARestartWithAPreparedDecisionRepeatsIt) {
   VoteAll(11);
   t_.RestartCoordinator();
