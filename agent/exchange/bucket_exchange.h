@@ -55,8 +55,9 @@ class BucketExchange {
   void Start(std::vector<OutgoingFrame>& out);
 
   // Takes a data frame of this step, attempt and bucket from `member`.
-  // InvalidArgument: a field is not what this bucket's schedule expects; then
-  // nothing was changed.
+  // InvalidArgument: a field is not what this bucket's schedule expects, and
+  // nothing was changed; or the payload is none that its codec writes, and the
+  // attempt cannot be finished.
   absl::Status Receive(int member, const protocol::FrameHeader& header,
                        const Payload& payload, std::vector<OutgoingFrame>& out);
 

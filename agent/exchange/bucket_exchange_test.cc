@@ -105,5 +105,30 @@ TEST_F(BucketExchangeTest, EveryFieldThatDoesNotFitIsRefused) {
   EXPECT_TRUE(exchange_->done());
 }
 
+TEST_F(BucketExchangeTest, BytesThatNoEncoderWritesAreAnErrorNotASum) {
+  BucketExchange::Options options;
+  options.schedule = schedule_.get();
+  options.job = "job";
+  options.context.elements = 5;
+  options.context.codec = protocol::Codec::kLevels7;
+  options.local = std::make_shared<float[]>(5);
+  options.result = absl::MakeSpan(result_);
+  BucketExchange exchange(options);
+  const size_t bytes = CodecFor(protocol::Codec::kLevels7).BytesFor(5);
+  auto garbage = std::make_shared<std::vector<uint8_t>>(bytes, 0xff);
+  FrameHeader header = header_;
+  header.context = exchange.digest();
+  header.step = 0;
+  header.attempt = 1;
+  header.bucket = 0;
+  header.codec = protocol::Codec::kLevels7;
+  header.bytes = static_cast<uint32_t>(bytes);
+  EXPECT_THAT(exchange.Receive(1, header, {garbage, *garbage}, out_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       testing::HasSubstr("no encoder writes")));
+  EXPECT_FALSE(exchange.done());
+  EXPECT_TRUE(out_.empty());
+}
+
 }  // namespace
 }  // namespace pactrain::agent
