@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <memory>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "config/field.h"
 
 namespace pactrain::config {
 namespace {
@@ -17,6 +17,8 @@ struct CloseFile {
 }  // namespace
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  const std::string quoted =
+      absl::StrCat("'", absl::Utf8SafeCEscape(path), "'");
   const std::unique_ptr<std::FILE, CloseFile> file(
       std::fopen(path.c_str(), "re"));
   std::string contents(kMaxFileBytes + 1, '\0');
@@ -25,12 +27,11 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
         std::fread(contents.data(), 1, contents.size(), file.get()));
   }
   if (file == nullptr || std::ferror(file.get()) != 0) {
-    return absl::ErrnoToStatus(errno,
-                               absl::StrCat(Quoted(path), " cannot be read"));
+    return absl::ErrnoToStatus(errno, absl::StrCat(quoted, " cannot be read"));
   }
   if (contents.size() > kMaxFileBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Quoted(path), " is larger than ", kMaxFileBytes,
+        absl::StrCat(quoted, " is larger than ", kMaxFileBytes,
                      " bytes, more than settings need; give another file"));
   }
   return contents;
