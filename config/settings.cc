@@ -10,7 +10,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
-#include "base/status_macros.h"
 #include "pactrain/v1/config.pb.h"
 
 namespace pactrain::config {
