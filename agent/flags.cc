@@ -5,17 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <iostream>
 #include <random>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/net.h"
 #include "base/status_macros.h"
-#include "base/version.h"
+#include "config/load.h"
+#include "pactrain/v1/config.pb.h"
 #include "protocol/types.h"
 
 namespace pactrain::agent {
@@ -38,67 +37,99 @@ base::Digest RandomDigest() {
   return {word(), word()};
 }
 
-// As the flags are written, before they are understood.
-struct Words {
-  std::string step_deadline = "60s";
-  std::string connect_timeout = "60s";
-  std::string listen_metrics = "127.0.0.1:0";
-  std::string socket = "unix:/run/pactrain/agent.sock";
-  std::vector<std::string> egress_limits;
-  bool insecure_network = false;
-};
+v1::AgentConfig Defaults() {
+  v1::AgentConfig config;
+  config.set_name(HostName());
+  config.set_coordinator("127.0.0.1:7070");
+  config.set_socket("unix:/run/pactrain/agent.sock");
+  config.set_listen_data("127.0.0.1:0");
+  config.set_listen_metrics("127.0.0.1:0");
+  config.set_connect_timeout("60s");
+  config.set_step_deadline("60s");
+  config.set_log_level("info");
+  return config;
+}
 
-absl::StatusOr<absl::Duration> ParseDuration(const char* flag,
+absl::StatusOr<absl::Duration> ParseDuration(const std::string& where,
                                              const std::string& text) {
   absl::Duration duration;
   if (!absl::ParseDuration(text, &duration) || duration <= absl::Duration()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        flag, " '", text,
+        where, ": '", text,
         "' is not a duration above zero, such as 500ms, 60s, 2m or inf"));
   }
   return duration;
 }
 
-absl::Status Understand(const Words& words, Flags& flags) {
-  Driver::Options& driver = flags.driver;
-  if (driver.core.agent.empty()) {
+absl::Status SetCore(const v1::AgentConfig& config,
+                     const config::Settings& settings, Options& core) {
+  if (config.name().empty()) {
     return absl::InvalidArgumentError(
-        "--name: the host's name cannot be an agent's name; give one");
+        absl::StrCat(settings.Where("name"),
+                     ": the host's name cannot be an agent's name; give one"));
   }
-  flags.site_given = !driver.core.site.empty();
-  if (!flags.site_given) driver.core.site = driver.core.agent;
-  driver.core.incarnation = RandomDigest();
-  ASSIGN_OR_RETURN(driver.core.step_deadline,
-                   ParseDuration("--step-deadline", words.step_deadline));
-  ASSIGN_OR_RETURN(driver.connect_timeout,
-                   ParseDuration("--connect-timeout", words.connect_timeout));
-  RETURN_IF_ERROR(driver.core.Check());
-  ASSIGN_OR_RETURN(driver.socket_path, ParseSocketPath(words.socket));
-  const bool insecure = words.insecure_network;
-  RETURN_IF_ERROR(
-      base::CheckDialAddress("--coordinator", driver.coordinator, insecure)
-          .status());
+  core.agent = config.name();
+  core.site = config.site().empty() ? config.name() : config.site();
+  RETURN_IF_ERROR(protocol::CheckName(settings.Where("name"), core.agent));
+  RETURN_IF_ERROR(protocol::CheckName(settings.Where("site"), core.site));
+  core.incarnation = RandomDigest();
   ASSIGN_OR_RETURN(
-      const base::HostPort listen_data,
-      base::CheckListenAddress("--listen-data", driver.listen_data, insecure));
+      core.step_deadline,
+      ParseDuration(settings.Where("step-deadline"), config.step_deadline()));
+  return settings.At("step-deadline", core.Check());
+}
+
+absl::Status SetAddresses(const v1::AgentConfig& config,
+                          const config::Settings& settings, Flags& flags) {
+  const bool insecure = config.insecure_network();
+  Driver::Options& driver = flags.driver;
+  const auto socket = ParseSocketPath(config.socket());
+  RETURN_IF_ERROR(settings.At("socket", socket.status()));
+  driver.socket_path = *socket;
+  driver.coordinator = config.coordinator();
+  RETURN_IF_ERROR(base::CheckDialAddress(settings.Where("coordinator"),
+                                         driver.coordinator, insecure)
+                      .status());
+  driver.listen_data = config.listen_data();
+  ASSIGN_OR_RETURN(const base::HostPort listen_data,
+                   base::CheckListenAddress(settings.Where("listen-data"),
+                                            driver.listen_data, insecure));
   ASSIGN_OR_RETURN(flags.listen_metrics,
-                   base::CheckListenAddress("--listen-metrics",
-                                            words.listen_metrics, insecure));
+                   base::CheckListenAddress(settings.Where("listen-metrics"),
+                                            config.listen_metrics(), insecure));
+  driver.advertise_data = config.advertise_data();
   if (!driver.advertise_data.empty()) {
-    RETURN_IF_ERROR(base::CheckDialAddress("--advertise-data",
-                                           driver.advertise_data, insecure)
-                        .status());
-  } else if (base::IsAnyAddress(listen_data.host)) {
+    return base::CheckDialAddress(settings.Where("advertise-data"),
+                                  driver.advertise_data, insecure)
+        .status();
+  }
+  if (base::IsAnyAddress(listen_data.host)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--listen-data ", driver.listen_data,
+        settings.Where("listen-data"), ": ", driver.listen_data,
         " is no address that others could dial; give --advertise-data"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Understand(const v1::AgentConfig& config,
+                        const config::Settings& settings, Flags& flags) {
+  Driver::Options& driver = flags.driver;
+  RETURN_IF_ERROR(SetCore(config, settings, driver.core));
+  flags.site_given = !config.site().empty();
+  flags.log_level = config.log_level();
+  ASSIGN_OR_RETURN(driver.connect_timeout,
+                   ParseDuration(settings.Where("connect-timeout"),
+                                 config.connect_timeout()));
+  RETURN_IF_ERROR(SetAddresses(config, settings, flags));
   std::vector<EgressLimit> limits;
-  for (const std::string& text : words.egress_limits) {
-    ASSIGN_OR_RETURN(limits.emplace_back(), ParseEgressLimit(text));
+  for (const std::string& text : config.egress_limit()) {
+    const auto limit = ParseEgressLimit(text);
+    RETURN_IF_ERROR(settings.At("egress-limit", limit.status()));
+    limits.push_back(*limit);
   }
-  ASSIGN_OR_RETURN(driver.egress,
-                   EgressLimits::Create(limits, driver.core.site));
+  const auto egress = EgressLimits::Create(limits, driver.core.site);
+  RETURN_IF_ERROR(settings.At("egress-limit", egress.status()));
+  driver.egress = *egress;
   return absl::OkStatus();
 }
 
@@ -106,62 +137,19 @@ absl::Status Understand(const Words& words, Flags& flags) {
 
 std::optional<Flags> ParseFlags(int argc, const char* const* argv,
                                 int* exit_code) {
+  v1::AgentConfig config = Defaults();
   Flags flags;
-  Words words;
-  Driver::Options& driver = flags.driver;
-  driver.core.agent = HostName();
-  driver.coordinator = "127.0.0.1:7070";
-  flags.log_level = "info";
-
-  CLI::App app{
-      "pactrain-agent: sums the gradients of this node's trainers with "
-      "those of all other nodes."};
-  app.option_defaults()->always_capture_default();
-  app.set_version_flag("--version", base::kVersion);
-  app.add_option("--name", driver.core.agent,
-                 "Unique in the cluster; default: the host's name");
-  app.add_option("--site", driver.core.site,
-                 "Nodes joined by a fast network; default: the agent's name");
-  app.add_option("--coordinator", driver.coordinator, "host:port");
-  app.add_option("--socket", words.socket, "For this node's trainers");
-  app.add_option("--listen-data", driver.listen_data,
-                 "host:port for other agents; port 0: any");
-  app.add_option(
-      "--advertise-data", driver.advertise_data,
-      "host:port at which other agents reach this one; default: what "
-      "--listen-data was bound to");
-  app.add_option("--listen-metrics", words.listen_metrics,
-                 "host:port of /metrics; port 0: any");
-  app.add_option("--connect-timeout", words.connect_timeout,
-                 "Gives up when no coordinator was reached this long after the "
-                 "start; inf: never. Once connected, it never gives up");
-  app.add_option("--step-deadline", words.step_deadline,
-                 "Longest time without progress of a step");
-  app.add_option("--egress-limit", words.egress_limits,
-                 "SITE=RATE, such as eu=100mbit; *=RATE for every other site; "
-                 "repeatable");
-  app.add_flag("--insecure-network", words.insecure_network,
-               "Allow listening beyond loopback, inside a network namespace of "
-               "its own");
-  app.add_option("--log-level", flags.log_level, "debug, info, warn or error");
-  try {
-    app.parse(argc, const_cast<char**>(argv));
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // --help or --version
-      *exit_code = app.exit(error);
-    } else {
-      std::cerr << "pactrain-agent: " << error.what() << "; see --help"
-                << std::endl;
-      *exit_code = 2;
-    }
-    return std::nullopt;
-  }
-  const absl::Status understood = Understand(words, flags);
-  if (!understood.ok()) {
-    std::cerr << "pactrain-agent: " << understood.message() << std::endl;
-    *exit_code = 2;
-    return std::nullopt;
-  }
+  const bool start = config::Load(
+      {"pactrain-agent",
+       "sums the gradients of this node's trainers with those of all other "
+       "nodes.",
+       "PACTRAIN_AGENT"},
+      argc, argv, config,
+      [&](const config::Settings& settings) {
+        return Understand(config, settings, flags);
+      },
+      exit_code);
+  if (!start) return std::nullopt;
   return flags;
 }
 

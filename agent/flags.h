@@ -1,4 +1,4 @@
-// The command line of pactrain-agent.
+// The settings of pactrain-agent: its command line, variables and YAML file.
 #ifndef PACTRAIN_AGENT_FLAGS_H_
 #define PACTRAIN_AGENT_FLAGS_H_
 
@@ -19,7 +19,7 @@ struct Flags {
 
 // Reads and checks everything that can be checked before anything is opened.
 // Nothing: the process is to end with `*exit_code`; the one message (a mistake,
-// the help or the version) has been written.
+// or what --help, --version or --print-config asked for) has been written.
 std::optional<Flags> ParseFlags(int argc, const char* const* argv,
                                 int* exit_code);
 

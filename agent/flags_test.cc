@@ -1,5 +1,7 @@
 #include "agent/flags.h"
 
+#include <fstream>
+#include <sstream>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -91,6 +93,57 @@ TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
     const std::string value(mistake[0]);
     EXPECT_THAT(outcome.message, HasSubstr(value.substr(value.find('=') + 1)));
   }
+}
+
+TEST(ParseFlags, AMistakeInAFileNamesItsLine) {
+  const std::string path = ::testing::TempDir() + "/agent.yaml";
+  const std::string flag = "--config=" + path;
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"listen-data: 10.0.0.1:1", "listen-data: address '10.0.0.1:1' is not"},
+      {"listen-data: 0.0.0.0:1", "listen-data: address '0.0.0.0:1' is not"},
+      {"coordinator: nowhere", "coordinator: address 'nowhere' has no port"},
+      {"advertise-data: 127.0.0.1:0", "advertise-data: nobody can dial"},
+      {"socket: a.sock", "socket: socket 'a.sock' is not"},
+      {"site: No", "site: \"No\" is not a name"},
+      {"step-deadline: 60", "step-deadline: '60' is not a duration"},
+      {"step-deadline: 1ms", "step-deadline: step_deadline is 1ms"},
+      {"egress-limit: [fast]", "egress-limit: egress limit 'fast'"},
+      {"egress-limit: [a=1gbit, a=2gbit]",
+       "egress-limit: egress limit of site"},
+  };
+  for (const auto& [line, message] : cases) {
+    std::ofstream(path) << "name: a\n" << line << "\n";
+    const Outcome outcome = Parse({flag.c_str()});
+    EXPECT_FALSE(outcome.flags.has_value()) << line;
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.message,
+                HasSubstr("pactrain-agent: " + path + ":2: " + message));
+  }
+}
+
+TEST(ParseFlags, TheSampleFileIsAccepted) {
+  const Outcome outcome =
+      Parse({"--config=deploy/pactrain-agent.yaml", "--name=a"});
+  ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
+  EXPECT_EQ(outcome.flags->driver.core.site, "a");
+}
+
+TEST(ParseFlags, TheOperationsPageTellsTheDefaults) {
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(Parse({"--name=a", "--print-config"}).exit_code, 0);
+  std::istringstream printed(::testing::internal::GetCapturedStdout());
+  std::stringstream page;
+  page << std::ifstream("docs/operations.md").rdbuf();
+  int defaults = 0;
+  for (std::string line; std::getline(printed, line);) {
+    const size_t colon = line.find(": "), end = line.find("  # default");
+    if (end == line.npos || line[colon + 2] == '[') continue;
+    EXPECT_THAT(page.str(),
+                HasSubstr("| `" + line.substr(0, colon) + "` | " +
+                          line.substr(colon + 2, end - colon - 2) + " |"));
+    ++defaults;
+  }
+  EXPECT_GT(defaults, 5);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "agent/flags.h"
 #include "asio/io_context.hpp"
 #include "asio/signal_set.hpp"
+#include "base/check.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
 #include "base/net.h"
@@ -64,10 +65,6 @@ int main(int argc, char** argv) {
   const std::optional<pactrain::agent::Flags> flags =
       pactrain::agent::ParseFlags(argc, argv, &exit_code);
   if (!flags.has_value()) return exit_code;
-  if (!pactrain::base::InitLog("agent", flags->log_level)) {
-    std::cerr << "pactrain-agent: --log-level '" << flags->log_level
-              << "' is not debug, info, warn or error" << std::endl;
-    return 2;
-  }
+  PT_CHECK(pactrain::base::InitLog("agent", flags->log_level));
   return pactrain::agent::Run(*flags);
 }

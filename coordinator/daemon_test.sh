@@ -12,7 +12,7 @@ start() {
   local name=$1; shift
   : >"$dir/$name.out"
   "$daemon" --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 \
-    --state-dir "$dir/state" "$@" >"$dir/$name.out" 2>"$dir/$name.err" &
+    --state-dir "${state:-$dir/state}" "$@" >"$dir/$name.out" 2>"$dir/$name.err" &
   pid=$!
   local line
   # The line comes or the process ends; tail ends with the process.
@@ -53,6 +53,26 @@ kill -INT "$pid"; wait "$pid" || fail "SIGINT: exit $?"
 refused "belongs to cluster 'default'" --state-dir "$dir/state" --cluster other
 refused "--no-such-flag" --no-such-flag
 refused "--log-level" --log-level loud
+
+# Settings from a file: a mistake names its line; what is printed may be fed back.
+printf 'cluster: filed\nlisten-metrcs: 127.0.0.1:0\n' >"$dir/bad.yaml"
+refused "$dir/bad.yaml:2: unknown key 'listen-metrcs'; did you mean listen-metrics?" \
+  --config "$dir/bad.yaml"
+printf 'cluster: filed\nlinks: [a-b, b-c]\n' >"$dir/good.yaml"
+PACTRAIN_COORDINATOR_RISK=safe "$daemon" --config "$dir/good.yaml" --print-config \
+  --epoch-steps 7 >"$dir/printed.yaml" || fail "--print-config: exit $?"
+for line in "cluster: filed  # $dir/good.yaml:1" "links: [a-b, b-c]  # $dir/good.yaml:2" \
+    "risk: safe  # PACTRAIN_COORDINATOR_RISK" "epoch-steps: 7  # --epoch-steps" \
+    "codec: fp32  # default"; do
+  grep -qxF -- "$line" "$dir/printed.yaml" || fail "not printed: $line"
+done
+"$daemon" --config "$dir/printed.yaml" --print-config >"$dir/again.yaml" ||
+  fail "what was printed is not accepted"
+cmp <(sed 's/  # .*//' "$dir/printed.yaml") <(sed 's/  # .*//' "$dir/again.yaml") ||
+  fail "what was printed reads back as something else"
+state=$dir/filed start fourth --config "$dir/good.yaml"
+kill -TERM "$pid"; wait "$pid" || fail "SIGTERM: exit $?"
+
 refused "cannot make the state directory" --state-dir /proc/nowhere
 # A limit on file sizes stands for a full disk.
 (ulimit -f 8; refused "journal.db" --state-dir "$dir/full") || exit 1

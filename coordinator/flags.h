@@ -1,4 +1,5 @@
-// The command line of pactrain-coordinator.
+// The settings of pactrain-coordinator: its command line, variables and YAML
+// file.
 #ifndef PACTRAIN_COORDINATOR_FLAGS_H_
 #define PACTRAIN_COORDINATOR_FLAGS_H_
 
@@ -21,7 +22,7 @@ struct Flags {
 
 // Reads and checks everything that can be checked before anything is opened.
 // Nothing: the process is to end with `*exit_code`; the one message (a mistake,
-// the help or the version) has been written.
+// or what --help, --version or --print-config asked for) has been written.
 std::optional<Flags> ParseFlags(int argc, const char* const* argv,
                                 int* exit_code);
 

@@ -1,5 +1,7 @@
 #include "coordinator/flags.h"
 
+#include <fstream>
+#include <sstream>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -72,6 +74,62 @@ TEST(Flags, VersionEndsWellWithTheVersion) {
   EXPECT_FALSE(Parse({"--version"}, &exit_code).has_value());
   EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("0.1.0"));
   EXPECT_EQ(exit_code, 0);
+}
+
+TEST(Flags, AMistakeInAFileNamesItsLine) {
+  const std::string path = ::testing::TempDir() + "/coordinator.yaml";
+  const std::string flag = "--config=" + path;
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"listen: 0.0.0.0:7070",
+       "listen: address '0.0.0.0:7070' is not loopback"},
+      {"listen-metrics: nowhere", "listen-metrics: address 'nowhere'"},
+      {"cluster: No Name", "cluster: \"No Name\" is not a name"},
+      {"state-dir: ''", "state-dir: must not be empty"},
+      {"links: [a-b-c]", "links: 'a-b-c' is not two sites"},
+      {"links: [a-b, b-a]", "links: "},
+      {"epoch-steps: 0", "epoch-steps: epoch_steps is 0"},
+      {"risk: bold", "risk: 'bold' is not exact"},
+      {"risk: 2", "risk: risk_bound is 2"},
+      {"min-exchange-share: 2", "min-exchange-share: min_exchange_share is 2"},
+  };
+  for (const auto& [line, message] : cases) {
+    std::ofstream(path) << "\n" << line << "\n";
+    int exit_code = 0;
+    ::testing::internal::CaptureStderr();
+    EXPECT_FALSE(Parse({flag.c_str()}, &exit_code).has_value()) << line;
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr("pactrain-coordinator: " + path + ":2: " + message));
+    EXPECT_EQ(exit_code, 2);
+  }
+}
+
+TEST(Flags, TheSampleFileIsAccepted) {
+  int exit_code = -1;
+  const auto flags =
+      Parse({"--config=deploy/pactrain-coordinator.yaml"}, &exit_code);
+  ASSERT_TRUE(flags.has_value());
+  EXPECT_EQ(flags->cluster, "prod");
+}
+
+TEST(Flags, TheOperationsPageTellsTheDefaults) {
+  int exit_code = -1;
+  ::testing::internal::CaptureStdout();
+  EXPECT_FALSE(Parse({"--print-config"}, &exit_code).has_value());
+  EXPECT_EQ(exit_code, 0);
+  std::istringstream printed(::testing::internal::GetCapturedStdout());
+  std::stringstream page;
+  page << std::ifstream("docs/operations.md").rdbuf();
+  int defaults = 0;
+  for (std::string line; std::getline(printed, line);) {
+    const size_t colon = line.find(": "), end = line.find("  # default");
+    ASSERT_NE(end, line.npos) << line;
+    if (line[colon + 2] == '[') continue;
+    EXPECT_THAT(page.str(),
+                HasSubstr("| `" + line.substr(0, colon) + "` | " +
+                          line.substr(colon + 2, end - colon - 2) + " |"));
+    ++defaults;
+  }
+  EXPECT_GT(defaults, 5);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
 #include "coordinator/driver/driver.h"
@@ -64,11 +65,7 @@ int main(int argc, char** argv) {
   const std::optional<pactrain::coordinator::Flags> flags =
       pactrain::coordinator::ParseFlags(argc, argv, &exit_code);
   if (!flags.has_value()) return exit_code;
-  if (!pactrain::base::InitLog("coordinator", flags->log_level)) {
-    std::cerr << "pactrain-coordinator: --log-level '" << flags->log_level
-              << "' is not debug, info, warn or error" << std::endl;
-    return 2;
-  }
+  PT_CHECK(pactrain::base::InitLog("coordinator", flags->log_level));
   // A file size limit is an error of write(), not our end.
   std::signal(SIGXFSZ, SIG_IGN);
   // Blocked before any thread starts, so that only sigwait() takes them.

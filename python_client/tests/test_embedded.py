@@ -195,9 +195,16 @@ def test_an_agent_of_the_machine_that_is_not_used_is_named(
     assert (f"set PACTRAIN_AGENT=unix:{socket}" in caplog.text) == there
 
 
-def test_proxies_are_kept_from_the_daemons(world):
-    environment = {"http_proxy": "x", "GRPC_PROXY": "x", "HOME": "/"}
-    assert warden_process.without_proxies(environment) == {"HOME": "/"}
+def test_proxies_and_settings_are_kept_from_the_daemons(world):
+    kept = {"HOME": "/", "PACTRAIN_AGENT": "unix:/a", "PACTRAIN_SITE": "eu"}
+    environment = {
+        "http_proxy": "x",
+        "GRPC_PROXY": "x",
+        "PACTRAIN_AGENT_CONFIG": "x",
+        "PACTRAIN_COORDINATOR_LINKS": "x",
+        **kept,
+    }
+    assert warden_process.daemon_environment(environment) == kept
 
 
 def test_the_warden_waits_for_every_trainer(world):

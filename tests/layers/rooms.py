@@ -15,6 +15,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "base/metrics": frozenset({"base"}),
     "protocol": frozenset({"base"}),
     "proto": frozenset(),
+    # Reads the daemons' settings; knows neither of them.
+    "config": frozenset({"base", "proto"}),
     # The one place where wire data becomes plain structs.
     PROTO_CONVERT: frozenset({"base", "protocol", "proto"}),
     "kernels": frozenset(),
@@ -36,6 +38,7 @@ ALLOWED: dict[str, frozenset[str]] = {
         {
             "base",
             "base/metrics",
+            "config",
             "protocol",
             "proto",
             PROTO_CONVERT,
@@ -63,6 +66,7 @@ ALLOWED: dict[str, frozenset[str]] = {
         {
             "base",
             "base/metrics",
+            "config",
             "protocol",
             "proto",
             PROTO_CONVERT,
@@ -83,6 +87,7 @@ PURE_LIBRARIES = frozenset({"absl", "xxhash"})
 LINKS: dict[str, frozenset[str]] = {
     "base": PURE_LIBRARIES | {"spdlog"},
     "protocol": PURE_LIBRARIES,
+    "config": PURE_LIBRARIES | {"protobuf", "cli11", "yaml_cpp"},
     "kernels": frozenset(),
     "trainer/wire": frozenset(),
     "trainer/core": frozenset({"xxhash"}),
@@ -101,12 +106,14 @@ FORBIDDEN_INCLUDES: dict[str, tuple[str, ...]] = {
         prefix
         for library, prefixes in {
             "absl": ("absl/",),
-            "grpc": ("grpc", "google/protobuf"),
+            "grpc": ("grpc",),
+            "protobuf": ("google/protobuf",),
             "prometheus": ("prometheus/",),
             "asio": ("asio",),
             "sqlite": ("sqlite3",),
             "spdlog": ("spdlog/", "fmt/"),
             "torch": ("torch/", "ATen/", "c10/"),
+            "yaml_cpp": ("yaml-cpp/",),
         }.items()
         if library not in links
         for prefix in prefixes

@@ -23,6 +23,8 @@ _ANSWER_SECONDS = warden.READY_SECONDS + 15
 _STOP_SECONDS = 15.0
 # gRPC takes its proxy from these, also for loopback.
 _PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
+# Settings of daemons that were started by hand, not of this job's.
+_SETTINGS = ("PACTRAIN_AGENT_", "PACTRAIN_COORDINATOR_")
 
 # They outlive us as a rule; dropping one that runs would be a ResourceWarning.
 _left: list[subprocess.Popen[bytes]] = []
@@ -74,8 +76,13 @@ def make_folder(environment: Mapping[str, str]) -> Path:
     return folder
 
 
-def without_proxies(environment: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.lower() not in _PROXIES}
+def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What embedded daemons inherit: no proxies, and no settings but their flags."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.lower() not in _PROXIES and not name.startswith(_SETTINGS)
+    }
 
 
 class WardenProcess:
@@ -105,7 +112,7 @@ class WardenProcess:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     cwd="/",
-                    env=without_proxies(environment),
+                    env=daemon_environment(environment),
                     start_new_session=True,  # Ctrl-C is for the trainers.
                 )
         except OSError as error:

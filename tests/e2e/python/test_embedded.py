@@ -52,7 +52,9 @@ def test_two_models_share_the_daemons_and_a_node_is_its_own_site(jobs, start):
 
 
 def test_the_site_is_the_one_that_is_set(jobs, start):
-    named = {"PACTRAIN_SITE": "paris"}
+    # The rest is for daemons that were started by hand.
+    others = {"PACTRAIN_AGENT_CONFIG": "/none", "PACTRAIN_COORDINATOR_RISK": "bold"}
+    named = {"PACTRAIN_SITE": "paris", **others}
     ranks = start(scenarios.two_models, nodes=[0, 1], environment=named).finish()
     assert [rank.value["sites"] for rank in ranks] == [["paris"] * 3] * 2
 

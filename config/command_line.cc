@@ -1,0 +1,104 @@
+#include "config/command_line.h"
+
+#include <deque>
+#include <sstream>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/version.h"
+#include "pactrain/v1/config.pb.h"
+
+namespace pactrain::config {
+namespace {
+
+const char* TypeName(const FieldDescriptor& field) {
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return "UINT";
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return "FLOAT";
+    default:
+      return "TEXT";
+  }
+}
+
+// The flags of all settings; what was written is kept as words, since reading
+// them is the same for all sources.
+class Flags {
+ public:
+  Flags(CLI::App& app, const Message& defaults) {
+    for (const FieldDescriptor* field : FieldsOf(*defaults.GetDescriptor())) {
+      Add(app, *field, defaults);
+    }
+  }
+
+  void Get(CommandLine& line) const {
+    for (const auto& [field, option] : options_) {
+      if (option->count() > 0) {
+        line.settings.emplace_back(field, option->results());
+      }
+    }
+  }
+
+ private:
+  void Add(CLI::App& app, const FieldDescriptor& field,
+           const Message& defaults) {
+    const std::string flag = FlagOf(field);
+    const std::string help = field.options().GetExtension(v1::help);
+    CLI::Option* option;
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+      option = app.add_flag(flag, texts_.emplace_back(), help);
+    } else {
+      option = field.is_repeated()
+                   ? app.add_option(flag, lists_.emplace_back(), help)
+                   : app.add_option(flag, texts_.emplace_back(), help);
+      option->type_name(TypeName(field));
+      option->default_str(absl::StrJoin(TextsOf(field, defaults), ","));
+    }
+    options_.emplace_back(&field, option);
+  }
+
+  // CLI11 wants a place for each; deques keep them where they are.
+  std::deque<std::string> texts_;
+  std::deque<std::vector<std::string>> lists_;
+  std::vector<std::pair<const FieldDescriptor*, CLI::Option*>> options_;
+};
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(const Program& program,
+                                             const Message& defaults, int argc,
+                                             const char* const* argv) {
+  CLI::App app{absl::StrCat(program.name, ": ", program.summary)};
+  app.footer(absl::StrCat(
+      "Each setting may also be a line 'listen-metrics: VALUE' of the file, or "
+      "a "
+      "variable such as ",
+      program.variable_prefix,
+      "_LISTEN_METRICS; flags go before variables, these before the file."));
+  app.set_version_flag("--version", base::kVersion);
+  CommandLine line;
+  app.add_option("--config", line.file,
+                 absl::StrCat("YAML file with settings; also ",
+                              program.variable_prefix, "_CONFIG"));
+  app.add_flag("--print-config", line.print,
+               "Print all settings and where they come from, and exit");
+  const Flags flags(app, defaults);
+  try {
+    app.parse(argc, const_cast<char**>(argv));
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(error.what(), "; see --help"));
+    }
+    std::ostringstream answer;  // --help or --version
+    app.exit(error, answer, answer);
+    line.answer = answer.str();
+    return line;
+  }
+  flags.Get(line);
+  return line;
+}
+
+}  // namespace pactrain::config
