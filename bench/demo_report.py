@@ -103,7 +103,6 @@ def finish(
         "speedup": round(ddp.seconds / ours.seconds, 3),
         "speedup_ceiling": round(ddp.seconds / (compute.seconds_per_step * steps), 3),
         "modes": ours.modes,
-        "risks": [[round(s, 1), round(r, 4)] for s, r in ours.risks],
         "network": "namespaces" if shaped else "loopback",
     }
     print_table(summary, ddp, ours, steps)
