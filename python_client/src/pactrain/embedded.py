@@ -29,20 +29,18 @@ _agents: dict[str, str] = {}
 _tries: collections.Counter[str] = collections.Counter()
 
 
-def embedded_agent(group: dist.ProcessGroup, config: AttachConfig, token: str) -> str:
+def embedded_agent(
+    store: dist.Store, config: AttachConfig, token: str, ranks: str
+) -> str:
     """The address of this job's agent on this node; the first attach starts it.
 
-    `token` is that of the launch. Raises: as start_daemons().
+    The ranks meet in `store`. `token` is that of the launch; `ranks` tells groups of it
+    apart. Raises: as start_daemons().
     """
-    ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
     name = f"pactrain/embedded/{token}/{ranks}"
     if name not in _agents:
         _tries[name] += 1
-        board = Board(
-            dist.distributed_c10d._get_default_store(),
-            f"{name}/{_tries[name]}",
-            config.attach_timeout_seconds,
-        )
+        board = Board(store, f"{name}/{_tries[name]}", config.attach_timeout_seconds)
         _agents[name] = start_daemons(board, config.rank, config.world_size, os.environ)
     return _agents[name]
 
