@@ -3,11 +3,17 @@
 pactrain.prune(model, 0.7)
 ddp = torch.nn.parallel.DistributedDataParallel(model)
 session = pactrain.attach(ddp)
+
+Or with one launch per site and no process group at all:
+
+world = pactrain.init()
+ddp = pactrain.DistributedDataParallel(model)
 """
 
 from __future__ import annotations
 
 from .attaching import attach
+from .distributed import DistributedDataParallel
 from .errors import (
     AgentUnresponsiveError,
     CoordinatorUnavailableError,
@@ -22,6 +28,7 @@ from .pruning_schedule import PruningSchedule
 from .session import NullSession, Session
 from .sparsity_report import SparsityReport, sparsity
 from .types import Codec, Decision, Mode
+from .world import Site, World, init
 
 __version__ = "0.1.0"
 
@@ -30,6 +37,7 @@ __all__ = [
     "Codec",
     "CoordinatorUnavailableError",
     "Decision",
+    "DistributedDataParallel",
     "InvalidArgument",
     "Mode",
     "NullSession",
@@ -38,10 +46,13 @@ __all__ = [
     "RefusedError",
     "ResyncRequiredError",
     "Session",
+    "Site",
     "SparsityReport",
     "StepNotAppliedError",
+    "World",
     "apply_masks",
     "attach",
+    "init",
     "prune",
     "sparsity",
 ]

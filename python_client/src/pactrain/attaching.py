@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
 from . import agreement
@@ -166,7 +167,7 @@ def _config(
     return config.with_launch_token(os.environ, token)
 
 
-def launch_token(store: dist.Store, first_rank: int, rank: int) -> str:
+def launch_token(store: Store, first_rank: int, rank: int) -> str:
     """A random text that rank 0 of the group chose when its process first attached.
 
     Raises:

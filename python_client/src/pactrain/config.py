@@ -41,7 +41,11 @@ class AttachConfig:
         self, environment: Mapping[str, str], token: str
     ) -> AttachConfig:
         """The same for the launch that `token` belongs to."""
-        return replace(self, launch=launch_from(environment, token))
+        return self.with_launch(launch_from(environment, token))
+
+    def with_launch(self, launch: str) -> AttachConfig:
+        """The same for the launch of this name."""
+        return replace(self, launch=launch)
 
     def with_agent(self, agent: str) -> AttachConfig:
         """The same with the agent that attach() started."""
@@ -49,9 +53,9 @@ class AttachConfig:
 
     def __post_init__(self) -> None:
         _check_agent(self.agent)
-        _check_name("PACTRAIN_JOB_ID", self.job)
+        check_name("PACTRAIN_JOB_ID", self.job)
         if self.site:
-            _check_name("PACTRAIN_SITE", self.site)
+            check_name("PACTRAIN_SITE", self.site)
         if not 1 <= self.world_size <= 1024:
             raise InvalidArgument(
                 f"world_size is {self.world_size}; allowed are 1 to 1024.\n"
@@ -80,7 +84,8 @@ def _check_agent(agent: str) -> None:
         )
 
 
-def _check_name(field: str, name: str) -> None:
+def check_name(field: str, name: str) -> None:
+    """Raises InvalidArgument if no job or site can be called so."""
     if not _NAME.fullmatch(name):
         raise InvalidArgument(
             f"{field} is {name!r}; allowed are 1 to 63 of a-z, 0-9, '-', '.' and '_', "
@@ -151,11 +156,24 @@ def launch_from(environment: Mapping[str, str], token: str) -> str:
             "TORCHELASTIC_RESTART_COUNT",
             "MASTER_ADDR",
             "MASTER_PORT",
+            "SLURM_JOB_ID",
+            "SLURM_STEP_ID",
+            "SLURM_RESTART_COUNT",
         )
     ]
     return hashlib.blake2b(
         "\0".join([*parts, token]).encode(), digest_size=16
     ).hexdigest()
+
+
+def launch_of_sites(job: str, sites: str) -> str:
+    """The name of a launch that has one launcher per site: equal at all sites.
+
+    Nothing that only one launcher knows may be in it. So it is the same after a
+    restart: ranks of the earlier launch that still wait must end first.
+    """
+    text = f"pactrain sites\0{job}\0{sites}"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def attach_timeout_from(environment: Mapping[str, str]) -> float:

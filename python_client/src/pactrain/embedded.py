@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from .board import Board
 from .config import DEFAULT_AGENT_SOCKET, AttachConfig
@@ -29,9 +29,7 @@ _agents: dict[str, str] = {}
 _tries: collections.Counter[str] = collections.Counter()
 
 
-def embedded_agent(
-    store: dist.Store, config: AttachConfig, token: str, ranks: str
-) -> str:
+def embedded_agent(store: Store, config: AttachConfig, token: str, ranks: str) -> str:
     """The address of this job's agent on this node; the first attach starts it.
 
     The ranks meet in `store`. `token` is that of the launch; `ranks` tells groups of it

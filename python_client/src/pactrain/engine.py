@@ -251,14 +251,13 @@ class StepEngine:
             future.set_exception(error)  # type: ignore[arg-type]
 
     def abandon(self, error: PacTrainError) -> None:
-        """Gives up the open step, some of whose buckets will never come.
+        """Gives up the step that was filled, some of whose buckets will never come.
 
         The session ends if one has been submitted: the other ranks wait for the rest.
         """
-        if self._step is not None:
-            if self._submitted:
-                self._fatal = self._fatal or error
-            self._fail(self._step, error)
+        if self._step is not None and self._submitted:
+            self._fatal = self._fatal or error
+        self._fail(self._step or _Step(), error)
 
     def take_error(self) -> PacTrainError | None:
         """The error of the last failed step, once."""

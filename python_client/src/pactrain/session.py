@@ -48,8 +48,8 @@ class Parts:
 class Session:
     """One model attached to the agent on this node.
 
-    Made by attach() and by DistributedDataParallel. Used by the thread that trains. Not fork-safe: DataLoader workers
-    may be forked, but must not use it.
+    Made by attach() and by DistributedDataParallel. Used by the thread that trains.
+    Not fork-safe: DataLoader workers may be forked, but must not use it.
     """
 
     def __init__(self, parts: Parts, engine: StepEngine) -> None:
@@ -65,8 +65,10 @@ class Session:
         self._next_step = 0  # Once closed.
         self._pid = os.getpid()
         self._last_decision = parts.native.decision  # Once closed.
-        self._hooks = [
-            module.register_load_state_dict_post_hook(_after_load)
+        self._hooks: list[RemovableHandle] = [
+            module.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]
+                _after_load
+            )
             for module in (parts.model.outer, parts.model.module)
         ]
         for _, parameter in parts.table:
