@@ -121,10 +121,10 @@ def test_as_many_ranks_and_sites_as_allowed():
     assert (world.rank, world.world_size) == (1023, 1024)
 
 
-def test_a_launch_has_one_name_at_all_sites_of_a_job():
-    names = {
-        launch_of_sites(*given)
-        for given in [("j", "a:1,b:1"), ("k", "a:1,b:1"), ("j", "a:1,b:2")]
-    }
-    assert len(names) == 3
-    assert launch_of_sites("j", "a:1,b:1") in names
+def test_launches_differ_by_job_and_sites_and_show_the_sites():
+    sites = "a:1,b:1"
+    given = [("j", sites), ("k", sites), ("j", "a:1,b:2"), ("j", sites * 20)]
+    names = [launch_of_sites(*pair) for pair in given]
+    assert len(set(names)) == 4
+    assert names[0].startswith(sites + " ")
+    assert max(map(len, names)) <= 63  # protocol/limits.h

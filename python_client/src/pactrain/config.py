@@ -169,11 +169,13 @@ def launch_from(environment: Mapping[str, str], token: str) -> str:
 def launch_of_sites(job: str, sites: str) -> str:
     """The name of a launch that has one launcher per site: equal at all sites.
 
-    Nothing that only one launcher knows may be in it. So it is the same after a
-    restart: ranks of the earlier launch that still wait must end first.
+    Nothing that only one launcher knows may be in it, so it is the same after a
+    restart: ranks of the earlier launch that still wait must end first. It begins with
+    the list of sites (what fits), for the message about launches that wait in vain.
     """
     text = f"pactrain sites\0{job}\0{sites}"
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{sites[:46]} {digest}"
 
 
 def attach_timeout_from(environment: Mapping[str, str]) -> float:
