@@ -42,8 +42,7 @@ class Board:
             raise CoordinatorUnavailableError(
                 f"Waited for {waits_for} for {self._timeout_seconds:g} s "
                 "(PACTRAIN_ATTACH_TIMEOUT) without PACTRAIN_AGENT.\n"
-                "Call pactrain.attach() on all ranks, and set PACTRAIN_AGENT on all of "
-                "them or on none."
+                "Attach the model on all ranks; set PACTRAIN_AGENT on all or on none."
             ) from error
         return json.loads(self._store.get(self._key(name)))
 

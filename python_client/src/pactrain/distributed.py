@@ -107,6 +107,12 @@ class DistributedDataParallel(nn.Module):
             self._buckets.expect(self.require_backward_grad_sync)
         return self.module(*inputs, **options)
 
+    def __getstate__(self) -> dict[str, Any]:
+        raise RefusedError(
+            "A DistributedDataParallel belongs to a running job and cannot be copied "
+            "or pickled.\nCopy its `module`; save state_dict() or that of `module`."
+        )
+
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes of forward passes in here only add to this rank's gradients.

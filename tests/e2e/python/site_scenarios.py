@@ -7,6 +7,7 @@ where RANK is over all sites.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,14 @@ def own_world() -> dict[str, Any]:
     ddp = pactrain.DistributedDataParallel(model_of(world.rank), bucket_cap_mb=0.002)
     assert not torch.distributed.is_initialized()
     return train(ddp, ddp.session, world.rank) | {"world_size": world.world_size}
+
+
+def lists_differ(talk: Talk) -> None:
+    """Two sites of one trainer each, of which each is the first in its own list."""
+    names = ["site-0", "site-1"]
+    here, there = names[talk.rank], names[1 - talk.rank]
+    os.environ |= {"PACTRAIN_SITE": here, "PACTRAIN_SITES": f"{here}:1,{there}:1"}
+    pactrain.DistributedDataParallel(scenarios.mlp())
 
 
 def main() -> None:

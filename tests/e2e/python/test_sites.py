@@ -25,6 +25,7 @@ Start = Callable[..., Torchrun]
 
 
 def at_site(cluster: Cluster, number: int, job: str, sites: str = SITES) -> dict[str, str]:
+    """The variables of one site's launch, beside its launcher's."""
     return {
         "PACTRAIN_AGENT": f"unix:{cluster.socket(number)}",
         "PACTRAIN_JOB_ID": job,
@@ -104,18 +105,12 @@ def test_bare_processes_may_be_sites(cluster, tmp_path):
     assert len({result["digest"] for result in results}) == 1
 
 
-def test_lists_of_sites_that_differ_are_shown(cluster, torchrun):
-    job = cluster.new_job()
-    lists = [SITES, "site-1:2,site-0:2"]
-    places = [at_site(cluster, number, job, lists[number]) for number in (0, 1)]
-    launches = [
-        torchrun({**place, "PACTRAIN_ATTACH_TIMEOUT": "15"}, SCRIPT, "nowhere") for place in places
-    ]
-    for running in launches:
-        assert running.process.wait(90) != 0
-        text = running.log.read_text()
-        assert "CoordinatorUnavailableError" in text
-        assert all(f"launch '{sites} " in text for sites in lists)
+def test_lists_of_sites_that_differ_are_shown(cluster, launch):
+    environment = {"PACTRAIN_ATTACH_TIMEOUT": "5"}
+    for rank in launch(cluster, site_scenarios.lists_differ, environment=environment).finish():
+        assert rank.error == "CoordinatorUnavailableError", rank
+        assert "launch 'site-0:1,site-1:1 " in rank.text
+        assert "launch 'site-1:1,site-0:1 " in rank.text
 
 
 def test_a_single_process_and_a_single_torchrun_bring_their_daemons(jobs, torchrun, tmp_path):
