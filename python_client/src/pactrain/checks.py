@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .engine import DTYPES
 from .errors import RefusedError
+from .parameters import check_module
 
 _WRAPPERS = ("_orig_mod", "_forward_module", "module", "model")
 _MAX_WRAPPERS = 8
@@ -19,8 +20,10 @@ def unwrap(model: nn.Module) -> DistributedDataParallel | None:
     """The DistributedDataParallel inside torch.compile's and other tools' wrappers.
 
     Raises:
+      InvalidArgument: it is no module.
       RefusedError: the model is sharded by FSDP.
     """
+    check_module(model)
     for module in model.modules():
         if any(kind.__name__ in _SHARDED for kind in type(module).__mro__):
             raise RefusedError(
