@@ -91,7 +91,7 @@ def _check_patterns(model: nn.Module, patterns: Iterable[str]) -> None:
         if not any(_matches(name, pattern) for name in names):
             raise InvalidArgument(
                 f"exempt has {pattern!r}, which matches no parameter; the model has "
-                f"{some_of(names)}.\nUse the names of named_parameters(), or leave it out."
+                f"{some_of(names)}.\nUse the names of named_parameters()."
             )
 
 
