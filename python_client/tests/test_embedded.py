@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 import pactrain
-from pactrain import embedded, places, warden, warden_process
+from pactrain import _library, embedded, places, warden, warden_process
 from pactrain.board import Board
 from pactrain.warden_process import WardenProcess
 
@@ -193,6 +193,40 @@ def test_an_agent_of_the_machine_that_is_not_used_is_named(
     embedded._log_started({"metrics": "h:1"}, [{"metrics": "h:2"}])
     assert "metrics at http://h:1/metrics, http://h:2/metrics" in caplog.text
     assert (f"set PACTRAIN_AGENT=unix:{socket}" in caplog.text) == there
+
+
+DIED = b"the agent at unix:/a closed the connection.\nLook at the agent's log."
+
+
+@pytest.mark.parametrize(
+    ("environment", "todo"),
+    [
+        ({}, r"log goes with the job: set PACTRAIN_LOG_DIR to a folder"),
+        (
+            {"PACTRAIN_LOG_DIR": "/logs"},
+            r"look at its log in PACTRAIN_LOG_DIR \(/logs\)",
+        ),
+    ],
+)
+def test_who_loses_an_embedded_agent_is_told_where_logs_are(environment, todo):
+    class Library:
+        def pt_error_text(self, handle):
+            return DIED
+
+        def pt_fetch(self, handle, bucket, out):
+            return self.code
+
+    library = Library()
+    advice = embedded.advice_on_a_dead_agent(environment)
+    native = _library.NativeSession(library, object(), advice)
+    library.code = 4
+    with pytest.raises(pactrain.AgentUnresponsiveError, match=todo) as raised:
+        native.fetch(0, 0)
+    (what, _) = str(raised.value).splitlines()
+    assert what == "the agent at unix:/a closed the connection."
+    library.code = 2  # Other errors keep their own advice.
+    with pytest.raises(pactrain.StepNotAppliedError, match="Look at the agent's log"):
+        native.fetch(0, 0)
 
 
 def test_proxies_and_settings_are_kept_from_the_daemons(world):

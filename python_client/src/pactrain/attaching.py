@@ -20,7 +20,7 @@ from ._library import NativeSession, digest_of
 from .buffers import BufferSync
 from .checks import check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
-from .embedded import embedded_agent
+from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import EngineOptions, StepEngine
 from .errors import CoordinatorUnavailableError, InvalidArgument
 from .hook import exchange_hook
@@ -101,7 +101,9 @@ def attach(
     index = _free_index()
     options = _options(ddp, table, config, index, state)
     native = NativeSession.attach(
-        options, functools.partial(_log_waiting, config.rank == 0)
+        options,
+        functools.partial(_log_waiting, config.rank == 0),
+        advice_on_a_dead_agent(os.environ) if config.embedded else "",
     )
     try:
         keeper = MaskKeeper(table, source, native, config.gse)
@@ -132,7 +134,7 @@ def _config(
     )
     token = launch_token(dist.get_global_rank(group, 0), rank)
     if not config.agent:
-        config = config.with_agent(embedded_agent(group, config, token))
+        config = config.with_embedded(embedded_agent(group, config, token))
     return config.with_launch_token(os.environ, token)
 
 

@@ -47,6 +47,21 @@ def embedded_agent(group: dist.ProcessGroup, config: AttachConfig, token: str) -
     return _agents[name]
 
 
+def advice_on_a_dead_agent(environment: Mapping[str, str]) -> str:
+    """What to do when an embedded agent is gone, as the last line of an error."""
+    folder = environment.get("PACTRAIN_LOG_DIR")
+    if folder:
+        return (
+            "attach() started this agent: look at its log in PACTRAIN_LOG_DIR "
+            f"({folder}), and restart the training from its last checkpoint."
+        )
+    return (
+        "attach() started this agent, and its log goes with the job: set "
+        "PACTRAIN_LOG_DIR to a folder for logs, and restart the training from its last "
+        "checkpoint."
+    )
+
+
 def start_daemons(
     board: Board, rank: int, world_size: int, environment: Mapping[str, str]
 ) -> str:

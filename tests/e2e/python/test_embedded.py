@@ -86,6 +86,7 @@ def test_daemons_die_with_a_killed_warden(jobs, start):
     running.tell(15)
     for rank in running.finish():
         assert rank.value["error"] == "AgentUnresponsiveError"
+        assert "set PACTRAIN_LOG_DIR" in rank.value["text"].splitlines()[-1]
     assert jobs.wait_for_end(), jobs.processes()
 
 
