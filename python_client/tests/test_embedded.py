@@ -103,11 +103,27 @@ def test_the_site_is_the_one_that_is_set(world, tmp_path):
     assert "--site=paris" in (tmp_path / "pids" / "flags").read_text().split()
 
 
+def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_path):
+    flags = tmp_path / "pids" / "flags"
+    world |= {"PACTRAIN_RISK": "exact", "PACTRAIN_MIN_EXCHANGE_SHARE": "0.5"}
+    world |= {"PACTRAIN_STEP_DEADLINE": "5s", "PACTRAIN_CODEC": ""}
+    process = WardenProcess([here(world)], world, "node-0")
+    process.start_coordinator()
+    assert flags.read_text().split()[-2:] == [
+        "--risk=exact",
+        "--min-exchange-share=0.5",
+    ]
+    process.start_agent(places.Node("node-0", (0,)), "127.0.0.1:1")
+    assert flags.read_text().split()[-2:] == ["--log-level=warn", "--step-deadline=5s"]
+    process.stop()
+
+
 def test_a_daemon_that_fails_is_an_error_that_quotes_its_log(world, tmp_path):
     write(tmp_path, "coordinator", FAILS)
     (error,) = run_ranks([world])
     assert isinstance(error, pactrain.AgentUnresponsiveError)
     assert "pactrain-coordinator ended with status 3\n  no such luck\n" in str(error)
+    assert "attach() started it; mend what it says" in str(error)
     assert left(world) == []
 
 
