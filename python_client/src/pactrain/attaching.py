@@ -28,6 +28,7 @@ from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, masks_from_weights, named_masks
 from .parameters import ParameterTable
+from .roll_call import call_roll_once
 from .session import (
     NullSession,
     Parts,
@@ -133,8 +134,11 @@ def _config(
         buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
     )
     token = launch_token(dist.get_global_rank(group, 0), rank)
+    ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
+    launch = f"{token}/{ranks}"
+    call_roll_once(config, launch)
     if not config.agent:
-        config = config.with_embedded(embedded_agent(group, config, token))
+        config = config.with_embedded(embedded_agent(config, launch))
     return config.with_launch_token(os.environ, token)
 
 

@@ -8,15 +8,12 @@ rank may still wait for its last result.
 
 from __future__ import annotations
 
-import collections
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-import torch.distributed as dist
-
-from .board import Board
+from .board import Board, new_board
 from .config import DEFAULT_AGENT_SOCKET, AttachConfig
 from .errors import AgentUnresponsiveError, PacTrainError
 from .places import Node, Place, nodes_of, place_of_this_process
@@ -24,25 +21,18 @@ from .warden_process import WardenProcess
 
 logger = logging.getLogger("pactrain")
 
-# By launch and ranks: the agent that was started, and how often that was tried.
+# By launch and ranks: the agent that was started.
 _agents: dict[str, str] = {}
-_tries: collections.Counter[str] = collections.Counter()
 
 
-def embedded_agent(group: dist.ProcessGroup, config: AttachConfig, token: str) -> str:
+def embedded_agent(config: AttachConfig, launch: str) -> str:
     """The address of this job's agent on this node; the first attach starts it.
 
-    `token` is that of the launch. Raises: as start_daemons().
+    `launch` names launch and process group. Raises: as start_daemons().
     """
-    ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
-    name = f"pactrain/embedded/{token}/{ranks}"
+    name = f"pactrain/embedded/{launch}"
     if name not in _agents:
-        _tries[name] += 1
-        board = Board(
-            dist.distributed_c10d._get_default_store(),
-            f"{name}/{_tries[name]}",
-            config.attach_timeout_seconds,
-        )
+        board = new_board(name, config.attach_timeout_seconds)
         _agents[name] = start_daemons(board, config.rank, config.world_size, os.environ)
     return _agents[name]
 
