@@ -202,7 +202,10 @@ def _options(
     index: int,
     state: Mapping[str, Any] | None,
 ) -> AttachOptions:
-    words = [agreement.record_words(config.world_size), agreement.mask_words(table)]
+    words = [
+        agreement.record_words(config.world_size),
+        agreement.mask_words(table, config.world_size),
+    ]
     sizes = [
         sum(_aligned(4 * parameter.numel()) for _, parameter in table),
         *(_aligned(4 * count) for count in words),

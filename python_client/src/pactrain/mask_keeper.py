@@ -78,13 +78,13 @@ class MaskKeeper:
             self.obey(self._native.decision)
             self._take(self._read())
 
-    def sync(self, rank: int) -> None:
+    def sync(self, rank: int, failed: bool = False) -> None:
         """Rank 0's masks become all ranks' own. Collective, between steps.
 
-        Raises: the typed error of the exchange, on all ranks; masks are as before.
+        Raises: as agreement.broadcast(), on all ranks; masks are as before.
         """
         mine = self._source.read()
-        received = agreement.broadcast(self._native, self._table, mine, rank)
+        received = agreement.broadcast(self._native, self._table, mine, rank, failed)
         self.obey(self._native.decision)
         self.adopt(received)
 
