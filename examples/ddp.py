@@ -64,6 +64,26 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     return load_cifar10(Path(folder)) if folder else load_digits()
 
 
+def at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def make_loader(
+    train: TensorDataset, batch: int
+) -> tuple[DistributedSampler[tuple[torch.Tensor, ...]], DataLoader[tuple[torch.Tensor, ...]]]:
+    """This rank's part of the images, in whole batches."""
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(train)
+    if batch > len(sampler):
+        raise SystemExit(
+            f"--batch is {batch}; allowed is at most {len(sampler)}, the images of each of "
+            f"{dist.get_world_size()} ranks.\nGive a smaller one, or train fewer ranks."
+        )
+    return sampler, DataLoader(train, batch, sampler=sampler, drop_last=True)
+
+
 def make_model(channels: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, padding=1),
@@ -97,8 +117,8 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--plain", action="store_true", help="train without PacTrain")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
+    parser.add_argument("--epochs", type=at_least_one, default=5)
+    parser.add_argument("--batch", type=at_least_one, default=32, help="images per rank and step")
     parser.add_argument("--amount", type=float, default=0.7, help="share to prune")
     parser.add_argument("--checkpoint", type=Path, help="file to resume from and save to")
     options = parser.parse_args()
@@ -107,6 +127,7 @@ def main() -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)
     train, test = load_data()
+    sampler, loader = make_loader(train, options.batch)
     model = make_model(channels=train.tensors[0].shape[1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     saved = None
@@ -123,8 +144,6 @@ def main() -> None:
     if not options.plain:
         session = pactrain.attach(ddp, state=saved and saved["session"])  # <--
 
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(train)
-    loader = DataLoader(train, options.batch, sampler=sampler, drop_last=True)
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
         for images, labels in loader:

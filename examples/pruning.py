@@ -1,10 +1,9 @@
 """Compares ways to prune on the small network and data of ddp.py.
 
-    PACTRAIN_AGENT=unix:/run/pactrain/agent.sock \
-        torchrun --nproc-per-node=2 examples/pruning.py --amount 0.9 --scope erk
-    ... --method grasp           # By one batch, before training.
-    ... --schedule               # Little by little, while the network trains.
-    ... --kind freeze            # Only 10 % of the weights train.
+torchrun --nproc-per-node=2 examples/pruning.py --amount 0.9 --scope erk
+... --method grasp           # By one batch, before training.
+... --schedule               # Little by little, while the network trains.
+... --kind freeze            # Only 10 % of the weights train.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from ddp import accuracy, load_data, make_model
+from ddp import accuracy, at_least_one, load_data, make_loader, make_model
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils.data import TensorDataset
 
 import pactrain
 
@@ -30,8 +28,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--scope", help="layer, global or erk")
     parser.add_argument("--kind", default="zero", help="or freeze")
     parser.add_argument("--schedule", action="store_true", help="in ten changes")
-    parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
+    parser.add_argument("--epochs", type=at_least_one, default=15)
+    parser.add_argument("--batch", type=at_least_one, default=32, help="images per rank and step")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -56,14 +54,13 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed)
     train, test = load_data()
+    sampler, loader = make_loader(train, options.batch)
     model = make_model(channels=train.tensors[0].shape[1])
     if not options.schedule:
         prune_once(model, train, options)
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(train)
-    loader = DataLoader(train, options.batch, sampler=sampler, drop_last=True)
     schedule = None
     if options.schedule:
         steps = options.epochs * len(loader) * 2 // 3  # The rest is to recover.

@@ -8,6 +8,7 @@ cifar10_{train,test}.npz. The format is described in images.h.
 
 from __future__ import annotations
 
+import argparse
 import struct
 import sys
 from pathlib import Path
@@ -36,9 +37,10 @@ def write(file: BinaryIO, train: TensorDataset, test: TensorDataset) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    with open(sys.argv[1], "wb") as file:
+    parser = argparse.ArgumentParser(description="Writes images for the C++ trainer.")
+    parser.add_argument("file", type=Path, help="where to; an old file is replaced")
+    options = parser.parse_args()
+    with options.file.open("wb") as file:
         write(file, *load_data())
 
 

@@ -6,7 +6,6 @@
 //   torchrun --no-python --nproc-per-node=2 out/bin/cpp_trainer
 //     --data=out/digits.images
 #include <ATen/CPUGeneratorImpl.h>
-#include <getopt.h>
 #include <torch/nn/modules.h>
 #include <torch/optim/sgd.h>
 
@@ -15,9 +14,11 @@
 #include <cstdlib>
 #include <exception>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "examples/cpp_trainer/images.h"
+#include "examples/cpp_trainer/options.h"
 #include "trainer/cpp/config.h"
 #include "trainer/cpp/libtorch.h"
 
@@ -26,44 +27,10 @@ namespace {
 
 namespace nn = torch::nn;
 
-struct Options {
-  std::string data;
-  int64_t epochs = 5;
-  int64_t batch = 32;   // Images per rank and step.
-  double amount = 0.7;  // Share to prune.
-  double rate = 0.05;
-};
-
 struct Tensors {
   torch::Tensor images;  // float32 [n, channels, height, width]
   torch::Tensor labels;  // int64 [n]
 };
-
-constexpr char kUsage[] =
-    "cpp_trainer --data=FILE [--epochs=5] [--batch=32] [--amount=0.7] "
-    "[--rate=0.05]";
-
-Options ParseOptions(int argc, char** argv) {
-  constexpr option kLong[] = {{"data", required_argument, nullptr, 'd'},
-                              {"epochs", required_argument, nullptr, 'e'},
-                              {"batch", required_argument, nullptr, 'b'},
-                              {"amount", required_argument, nullptr, 'a'},
-                              {"rate", required_argument, nullptr, 'r'},
-                              {nullptr, 0, nullptr, 0}};
-  Options options;
-  for (int c; (c = getopt_long(argc, argv, "", kLong, nullptr)) != -1;) {
-    if (c == 'd') options.data = optarg;
-    if (c == 'e') options.epochs = std::atol(optarg);
-    if (c == 'b') options.batch = std::atol(optarg);
-    if (c == 'a') options.amount = std::atof(optarg);
-    if (c == 'r') options.rate = std::atof(optarg);
-    if (c == '?') throw InvalidArgument(kUsage);
-  }
-  if (options.data.empty() || options.epochs < 1 || options.batch < 1) {
-    throw InvalidArgument(kUsage);
-  }
-  return options;
-}
 
 Tensors ToTensors(const Images& images, const Part& part) {
   const auto count = static_cast<int64_t>(part.labels.size());
@@ -152,10 +119,22 @@ class Progress {
   std::map<std::string, int> modes_;
 };
 
+void CheckBatch(int64_t batch, const Images& images, int64_t world_size) {
+  const int64_t most =
+      static_cast<int64_t>(images.train.labels.size()) / world_size;
+  if (batch <= most) return;
+  throw InvalidArgument("--batch is " + std::to_string(batch) +
+                        "; allowed is at most " + std::to_string(most) +
+                        ", the images of each of " +
+                        std::to_string(world_size) +
+                        " ranks.\nGive a smaller one, or train fewer ranks.");
+}
+
 void Train(const Options& options) {
   const AttachConfig config = ConfigFromEnvironment();
   const bool first = config.rank == 0;
   const Images images = ReadImages(options.data);
+  CheckBatch(options.batch, images, config.world_size);
   const Tensors train = ToTensors(images, images.train);
   const Tensors test = ToTensors(images, images.test);
 
@@ -202,8 +181,12 @@ void Train(const Options& options) {
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  int exit_code = 0;
+  const std::optional<pactrain::example::Options> options =
+      pactrain::example::ParseOptions(argc, argv, &exit_code);
+  if (!options.has_value()) return exit_code;
   try {
-    pactrain::example::Train(pactrain::example::ParseOptions(argc, argv));
+    pactrain::example::Train(*options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return EXIT_FAILURE;

@@ -57,8 +57,9 @@ def natives(monkeypatch):
     monkeypatch.setattr(attaching, "digest_of", digest_of)
     made: list[FakeNative] = []
 
-    def fake_attach(options, on_waiting):
+    def fake_attach(options, on_waiting, advice):
         made.append(FakeJob(step=options.resume_step).rank())
+        made[-1].advice = advice
         made[-1].options = options
         return made[-1]
 

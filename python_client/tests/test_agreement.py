@@ -9,7 +9,7 @@ from fake_native import FakeJob, digest_of
 from small_nets import small_net
 
 import pactrain
-from pactrain.agreement import Settings, agree
+from pactrain.agreement import Settings, agree, broadcast
 from pactrain.mask_source import MaskSource
 from pactrain.masks import make_mask_set
 from pactrain.parameters import ParameterTable
@@ -28,7 +28,8 @@ def changed(**fields):
     return dataclasses.replace(SETTINGS, **fields)
 
 
-def agree_all(models, settings):
+def on_all_ranks(models, call):
+    """What call(native, table, masks, rank) returned or raised at each rank."""
     job = FakeJob(len(models))
     results = [None] * len(models)
 
@@ -36,11 +37,8 @@ def agree_all(models, settings):
         table = ParameterTable(models[rank])
         declared = MaskSource(models[rank], table).read()
         mine = make_mask_set(table, declared, digest_of)
-        native = job.rank(rank)
         try:
-            results[rank] = agree(
-                native, table, mine, settings[rank], rank, len(models)
-            )
+            results[rank] = call(job.rank(rank), table, mine, rank)
         except pactrain.PacTrainError as error:
             results[rank] = error
 
@@ -50,6 +48,15 @@ def agree_all(models, settings):
     for thread in threads:
         thread.join(20)
     return results
+
+
+def agree_all(models, settings):
+    return on_all_ranks(
+        models,
+        lambda native, table, mine, rank: agree(
+            native, table, mine, settings[rank], rank, len(models)
+        ),
+    )
 
 
 def pruned(seed, kind="zero"):
@@ -98,6 +105,21 @@ def test_settings_that_differ_are_refused_by_name_on_all_ranks():
         assert isinstance(result, pactrain.RefusedError)
         assert "buffer_sync_interval differs: rank 0 has 50" in str(result)
         assert "rank 1 has 20" in str(result)
+
+
+@pytest.mark.parametrize("failing", [{0}, {1}, {33}, {2, 33}])
+def test_a_rank_that_could_not_prune_fails_all(failing):
+    world = 34
+    models = [pruned(0)] * world
+    errors = on_all_ranks(
+        models,
+        lambda native, table, mine, rank: broadcast(
+            native, table, mine, rank, rank in failing
+        ),
+    )
+    for error in errors:
+        assert isinstance(error, pactrain.PacTrainError)
+        assert f"prune() failed on rank {min(failing)}, whose" in str(error)
 
 
 def test_settle_steps_are_rank_zeros():

@@ -46,7 +46,7 @@ def test_all_ranks_start_from_rank_zeros_bits(natives, monkeypatch):
     here = threading.local()
     made, started, failures = {}, {}, []
 
-    def fake_attach(options, on_waiting):
+    def fake_attach(options, on_waiting, advice):
         made[options.rank] = job.rank(options.rank)
         return made[options.rank]
 

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 import pactrain
-from pactrain import embedded, places, warden, warden_process
+from pactrain import _library, embedded, places, warden, warden_process
 from pactrain.board import Board
 from pactrain.warden_process import WardenProcess
 
@@ -103,11 +103,27 @@ def test_the_site_is_the_one_that_is_set(world, tmp_path):
     assert "--site=paris" in (tmp_path / "pids" / "flags").read_text().split()
 
 
+def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_path):
+    flags = tmp_path / "pids" / "flags"
+    world |= {"PACTRAIN_RISK": "exact", "PACTRAIN_MIN_EXCHANGE_SHARE": "0.5"}
+    world |= {"PACTRAIN_STEP_DEADLINE": "5s", "PACTRAIN_CODEC": ""}
+    process = WardenProcess([here(world)], world, "node-0")
+    process.start_coordinator()
+    assert flags.read_text().split()[-2:] == [
+        "--risk=exact",
+        "--min-exchange-share=0.5",
+    ]
+    process.start_agent(places.Node("node-0", (0,)), "127.0.0.1:1")
+    assert flags.read_text().split()[-2:] == ["--log-level=warn", "--step-deadline=5s"]
+    process.stop()
+
+
 def test_a_daemon_that_fails_is_an_error_that_quotes_its_log(world, tmp_path):
     write(tmp_path, "coordinator", FAILS)
     (error,) = run_ranks([world])
     assert isinstance(error, pactrain.AgentUnresponsiveError)
     assert "pactrain-coordinator ended with status 3\n  no such luck\n" in str(error)
+    assert "attach() started it; mend what it says" in str(error)
     assert left(world) == []
 
 
@@ -193,6 +209,40 @@ def test_an_agent_of_the_machine_that_is_not_used_is_named(
     embedded._log_started({"metrics": "h:1"}, [{"metrics": "h:2"}])
     assert "metrics at http://h:1/metrics, http://h:2/metrics" in caplog.text
     assert (f"set PACTRAIN_AGENT=unix:{socket}" in caplog.text) == there
+
+
+DIED = b"the agent at unix:/a closed the connection.\nLook at the agent's log."
+
+
+@pytest.mark.parametrize(
+    ("environment", "todo"),
+    [
+        ({}, r"log goes with the job: set PACTRAIN_LOG_DIR to a folder"),
+        (
+            {"PACTRAIN_LOG_DIR": "/logs"},
+            r"look at its log in PACTRAIN_LOG_DIR \(/logs\)",
+        ),
+    ],
+)
+def test_who_loses_an_embedded_agent_is_told_where_logs_are(environment, todo):
+    class Library:
+        def pt_error_text(self, handle):
+            return DIED
+
+        def pt_fetch(self, handle, bucket, out):
+            return self.code
+
+    library = Library()
+    advice = embedded.advice_on_a_dead_agent(environment)
+    native = _library.NativeSession(library, object(), advice)
+    library.code = 4
+    with pytest.raises(pactrain.AgentUnresponsiveError, match=todo) as raised:
+        native.fetch(0, 0)
+    (what, _) = str(raised.value).splitlines()
+    assert what == "the agent at unix:/a closed the connection."
+    library.code = 2  # Other errors keep their own advice.
+    with pytest.raises(pactrain.StepNotAppliedError, match="Look at the agent's log"):
+        native.fetch(0, 0)
 
 
 def test_proxies_and_settings_are_kept_from_the_daemons(world):

@@ -61,6 +61,29 @@ def test_exempt_takes_modules(net):
     assert [name for name, _, _ in report.layers] == ["4.weight"]
 
 
+@pytest.mark.parametrize("exempt", ["typo*", ("0.weight", "typo*")])
+def test_a_pattern_that_matches_no_parameter_is_an_error(net, exempt):
+    with pytest.raises(pactrain.InvalidArgument) as raised:
+        pactrain.prune(net, 0.5, exempt=exempt)
+    assert "exempt has 'typo*', which matches no parameter" in str(raised.value)
+    names = "0.weight, 0.bias, 2.weight, 2.bias, 4.weight and 1 more"
+    assert f"the model has {names}." in str(raised.value)
+    assert "names of named_parameters()" in str(raised.value).splitlines()[-1]
+    assert registry.get(net[2].weight) is None
+
+
+def test_a_pattern_may_match_what_is_never_pruned(net):
+    net[0].weight.requires_grad_(False)
+    report = pactrain.prune(net, 0.5, exempt=("*.bias", "0.*"))
+    assert [name for name, _, _ in report.layers] == ["2.weight", "4.weight"]
+
+
+def test_a_module_of_another_model_is_an_error(net):
+    with pytest.raises(pactrain.InvalidArgument, match="Linear that is no part"):
+        pactrain.prune(net, 0.5, exempt=(net[0], small_net()[2]))
+    pactrain.prune(net, 0.5, exempt=(net[0], net[1]))  # A ReLU exempts nothing.
+
+
 def test_global_scope_shares_the_amount_over_layers(net):
     with torch.no_grad():
         net[0].weight.mul_(100)
@@ -91,6 +114,25 @@ def test_an_amount_out_of_range_names_the_field(net, amount):
         pactrain.prune(net, amount)
 
 
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [([1], "a list"), (None, "a NoneType"), (nn.ReLU, "the class ReLU")],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: pactrain.prune(model, 0.5),
+        lambda model: pactrain.PruningSchedule(model, 0.5, 10, 2),
+        pactrain.apply_masks,
+        pactrain.sparsity,
+        pactrain.attach,
+    ],
+)
+def test_what_is_no_model_is_an_error(model, what, call):
+    with pytest.raises(pactrain.InvalidArgument, match=f"model is {what}; allowed"):
+        call(model)
+
+
 def test_an_empty_model_is_an_error():
     with pytest.raises(pactrain.InvalidArgument, match=r"model .*no parameter"):
         pactrain.prune(nn.Sequential(), 0.5)
@@ -102,8 +144,15 @@ def test_a_model_of_vectors_only_is_an_error():
 
 
 def test_a_model_with_nothing_to_prune_says_what_to_do():
-    with pytest.raises(pactrain.InvalidArgument, match=r"nothing to prune"):
-        pactrain.prune(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), 0.5)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    with pytest.raises(
+        pactrain.InvalidArgument, match=r"all of its 2 parameters .* are"
+    ):
+        pactrain.prune(model, 0.5)
+    with pytest.raises(
+        pactrain.InvalidArgument, match=r"its one parameter .* is exempt"
+    ):
+        pactrain.prune(model[0], 0.5)
 
 
 def test_an_unknown_scope_is_an_error(net):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 from fake_native import activate
@@ -86,19 +88,59 @@ def test_a_schedule_goes_on_from_its_state(net):
     first = pactrain.PruningSchedule(net, 0.8, steps=10, every=2)
     for _ in range(5):
         first.step()
-    second = pactrain.PruningSchedule(small_net(), 0.8, steps=10, every=2)
-    second.load_state_dict(first.state_dict())
+    wrapped = torch.compile(small_net(), backend="eager")
+    second = pactrain.PruningSchedule(wrapped, 0.8, steps=10, every=2)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second.load_state_dict(torch.load(file, weights_only=True))
     assert second.amount == first.amount
     assert amounts(second, 5) == amounts(first, 5)
 
 
-@pytest.mark.parametrize("state", [{}, {"steps": 1}, {"steps": 1, "changes": 9}])
-def test_another_schedules_state_is_refused(net, state):
+@pytest.mark.parametrize("missing", ["steps", "changes", "made_with"])
+def test_a_state_that_is_none_is_refused(net, missing):
     schedule = pactrain.PruningSchedule(net, 0.8, steps=10, every=2)
+    state = schedule.state_dict()
+    del state[missing]
     with pytest.raises(
-        pactrain.InvalidArgument, match=r"state\['(steps|changes)'\] is"
+        pactrain.InvalidArgument, match=rf"state\['{missing}'\] is None; allowed"
     ):
         schedule.load_state_dict(state)
+
+
+def test_a_state_of_changes_that_never_come_is_refused(net):
+    schedule = pactrain.PruningSchedule(net, 0.8, steps=10, every=2)
+    with pytest.raises(pactrain.InvalidArgument, match=r"\['changes'\] is 9; .* 5\."):
+        schedule.load_state_dict({**schedule.state_dict(), "changes": 9})
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"amount": 0.5}, "amount: .* with 0.5, this one has 0.8"),
+        ({"steps": 20}, "steps: .* with 20, this one has 10"),
+        ({"every": 5}, "every: .* with 5, this one has 2"),
+        ({"start": 3}, "start: .* with 3, this one has 0"),
+        ({"scope": "erk"}, "scope: .* with 'erk', this one has 'layer'"),
+        ({"method": "random"}, "method: .* with 'random', this one has 'magnitude'"),
+        ({"kind": "freeze"}, "kind: .* with 'freeze', this one has 'zero'"),
+        ({"seed": 1}, "seed: .* with 1, this one has 0"),
+        (
+            {"exempt": ("2",)},
+            r"parameters \(those that only one has\): .* with "
+            r"\['0.weight', '4.weight'\], this one has \['2.weight'\]",
+        ),
+    ],
+)
+def test_another_schedules_state_is_refused(net, changed, text):
+    given = {"amount": 0.8, "steps": 10, "every": 2}
+    schedule = pactrain.PruningSchedule(net, **given)
+    schedule.step()
+    other = pactrain.PruningSchedule(small_net(), **given | changed)
+    with pytest.raises(pactrain.InvalidArgument, match=text):
+        schedule.load_state_dict(other.state_dict())
+    assert schedule.state_dict()["steps"] == 1
 
 
 @pytest.mark.parametrize(

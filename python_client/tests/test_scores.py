@@ -168,6 +168,19 @@ def test_a_loss_that_is_none_is_refused(loss, what):
         scores.grasp(tiny(), [], loss, data())
 
 
+@pytest.mark.parametrize(
+    ("loss", "batch", "called"),
+    [
+        (mse_loss, None, "the model alone, since no batch was given"),
+        (lambda net: net, data(), r"\(model\(inputs\), target\), since a batch was"),
+    ],
+)
+def test_a_loss_that_takes_other_arguments_is_told_what_it_gets(loss, batch, called):
+    with pytest.raises(pactrain.InvalidArgument, match=called) as raised:
+        pactrain.prune(tiny(), 0.5, exempt=(), method="grasp", loss=loss, batch=batch)
+    assert "loss raised TypeError(" in str(raised.value)
+
+
 def test_random_is_equal_for_equal_seeds(net):
     again = small_net()
     first = scores.random(weights(net), 1)

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
-from pactrain.types import NO_DIGEST, Digest, Mode, Op
+from pactrain.types import NO_DIGEST, Codec, Digest, Mode, Op
 
 
 def pruned(amount=0.5):
@@ -177,6 +177,30 @@ def test_masks_that_only_this_rank_changed_are_warned_of_once(attach, caplog):
     assert caplog.text.count("50 steps ago and are still not agreed on") == 1
     assert "those in force go on. In force is COMPACTED fp32" in caplog.text
     assert "Change masks at all ranks alike." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "codec", "text"),
+    [
+        (Mode.FULL, Codec.FP32, "In force is FULL fp32"),
+        (Mode.TERNARY, Codec.LEVELS7, "In force is TERNARY 7 levels"),
+    ],
+)
+def test_without_agreed_masks_the_warning_says_that_all_is_sent(
+    attach, caplog, mode, codec, text
+):
+    attached = attach(pruned(0.5))
+    for _ in range(3):
+        attached.step()
+    activate(attached)
+    attached.step()
+    attached.job.decide = lambda step: dataclasses.replace(  # Withdrawn by the others.
+        FULL, version=2, mode=mode, codec=codec
+    )
+    pactrain.prune(attached.ddp, 0.75)
+    for _ in range(52):
+        attached.step()
+    assert f"until then every step sends all elements. {text}" in caplog.text
 
 
 def test_a_decision_reads_like_a_sentence():

@@ -76,7 +76,9 @@ def _to_decision(decision: _abi.Decision) -> Decision:
     )
 
 
-def _error(code: int, text: str) -> errors.PacTrainError:
+def _error(code: int, text: str, advice: str = "") -> errors.PacTrainError:
+    if advice and _ERRORS.get(code) is errors.AgentUnresponsiveError:
+        text = "\n".join([*text.splitlines()[:-1], advice])
     return _ERRORS.get(code, errors.PacTrainError)(
         text or f"The trainer library failed with code {code}.\nPlease report this."
     )
@@ -95,18 +97,22 @@ class NativeSession:
     Thread safety: submit() and wait() may overlap; all other calls one at a time.
     """
 
-    def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, handle: ctypes.c_void_p, advice: str
+    ) -> None:
         self._library = library
+        self._advice = advice
         self._handle: ctypes.c_void_p | None = handle
         self._pid = os.getpid()
 
     @staticmethod
     def attach(
-        options: AttachOptions, on_waiting: Callable[[str], None]
+        options: AttachOptions, on_waiting: Callable[[str], None], advice: str = ""
     ) -> NativeSession:
         """Connects and waits for all ranks.
 
-        Runs in a helper thread so that Ctrl-C interrupts the wait.
+        `advice` says what to do when the agent is gone, in the place of the library's
+        own last line. Runs in a helper thread so that Ctrl-C interrupts the wait.
 
         Raises: the typed error of the code of pt_attach().
         """
@@ -122,9 +128,10 @@ class NativeSession:
                 ctypes.byref(fields), ctypes.byref(handle), callback, None
             )
             if code == _PT_OK:
-                outcome.append(NativeSession(library, handle))
+                outcome.append(NativeSession(library, handle, advice))
             else:
-                outcome.append(_error(code, _text(library.pt_last_error())))
+                text = _text(library.pt_last_error())
+                outcome.append(_error(code, text, advice))
             done.set()
 
         threading.Thread(target=run, name="pactrain-attach", daemon=True).start()
@@ -145,7 +152,8 @@ class NativeSession:
 
     def _check(self, code: int) -> None:
         if code != _PT_OK:
-            raise _error(code, _text(self._library.pt_error_text(self._handle)))
+            text = _text(self._library.pt_error_text(self._handle))
+            raise _error(code, text, self._advice)
 
     def digest_of(self, data: Bytes) -> Digest:
         return digest_of(data)

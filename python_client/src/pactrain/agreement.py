@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import storage, words
-from .errors import RefusedError
+from .errors import PacTrainError, RefusedError
 from .masks import Declared, MaskSet
 from .parameters import ParameterTable
 from .types import Digest, Native
@@ -48,9 +48,11 @@ def record_words(world_size: int) -> int:
     return world_size * (len(fields(Settings)) + _SETTLE_WORDS)
 
 
-def mask_words(table: ParameterTable) -> int:
-    """Words of the second exchange, for the size of the slot: masks and kinds."""
-    return sum(-(-p.numel() // 32) for _, p in table) + -(-len(table) // 32)
+def mask_words(table: ParameterTable, world_size: int) -> int:
+    """Words of the second exchange, for the size of the slot: who failed, masks and
+    kinds."""
+    masks = sum(-(-p.numel() // 32) for _, p in table)
+    return -(-world_size // 32) + masks + -(-len(table) // 32)
 
 
 def agree(
@@ -122,23 +124,34 @@ def _check_settings(all_settings: Sequence[Settings]) -> None:
 
 
 def broadcast(
-    native: Native, table: ParameterTable, mine: Declared, rank: int
+    native: Native,
+    table: ParameterTable,
+    mine: Declared,
+    rank: int,
+    failed: bool = False,
 ) -> Declared:
     """Rank 0's masks and kinds. All ranks call it after the same step.
 
     REQUIRES: no step is open.
-    Raises: the typed error of the exchange, on all ranks.
+    Raises:
+      PacTrainError: a rank called it with `failed`, or the exchange failed; on all.
     """
-    pieces = [np.zeros(mask_words(table), dtype=np.uint32)]
+    ranks = torch.arange(native.world_size)
+    failures = _bits((ranks == rank) & failed)
+    pieces = [failures]
     if rank == 0:
-        pieces = [_mask_words(mine.masks.get(name), p) for name, p in table]
+        pieces += [_mask_words(mine.masks.get(name), p) for name, p in table]
         pieces.append(_bits(torch.tensor([name in mine.frozen for name, _ in table])))
+    else:
+        rest = mask_words(table, native.world_size) - failures.size
+        pieces.append(np.zeros(rest, dtype=np.uint32))
     layout = native.digest_of(
         b"pactrain masks" + table.digest(native.digest_of).to_bytes()
     )
     received = words.exchange(native, np.concatenate(pieces), layout)
+    _check_failures(ranks[_flat(received[: failures.size], len(ranks))].tolist())
     masks: dict[str, Tensor] = {}
-    offset = 0
+    offset = failures.size
     for name, parameter in table:
         size = -(-parameter.numel() // 32)
         flat = _flat(received[offset : offset + size], parameter.numel())
@@ -150,6 +163,14 @@ def broadcast(
         name for name, is_frozen in zip(table.names, frozen, strict=True) if is_frozen
     )
     return Declared(masks, frozenset(names) & masks.keys())
+
+
+def _check_failures(ranks: Sequence[int]) -> None:
+    if ranks:
+        raise PacTrainError(
+            f"prune() failed on rank {ranks[0]}, whose own error says why; masks are "
+            "as before.\nMend that, and call prune() on all ranks again."
+        )
 
 
 def _mask_words(mask: Tensor | None, parameter: Tensor) -> words.Words:

@@ -22,7 +22,7 @@ from .broadcast import broadcast
 from .buffers import BufferSync
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
-from .embedded import embedded_agent
+from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import EngineOptions, StepEngine
 from .errors import CoordinatorUnavailableError, InvalidArgument
 from .hook import exchange_hook
@@ -30,6 +30,7 @@ from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, masks_from_weights, named_masks
 from .parameters import ParameterTable
+from .roll_call import call_roll_once
 from .session import (
     NullSession,
     Parts,
@@ -125,7 +126,9 @@ def open_session(
     index = _free_index()
     options = _options(model, table, config, index, state)
     native = NativeSession.attach(
-        options, functools.partial(_log_waiting, config.rank == 0)
+        options,
+        functools.partial(_log_waiting, config.rank == 0),
+        advice_on_a_dead_agent(os.environ) if config.embedded else "",
     )
     try:
         keeper = MaskKeeper(table, source, native, config.gse)
@@ -161,9 +164,11 @@ def _config(
     )
     store = dist.distributed_c10d._get_default_store()
     token = launch_token(store, dist.get_global_rank(group, 0), rank)
+    ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
+    launch = f"{token}/{ranks}"
+    call_roll_once(store, config, launch)
     if not config.agent:
-        ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
-        config = config.with_agent(embedded_agent(store, config, token, ranks))
+        config = config.with_embedded(embedded_agent(store, config, launch))
     return config.with_launch_token(os.environ, token)
 
 
@@ -227,7 +232,10 @@ def _options(
     index: int,
     state: Mapping[str, Any] | None,
 ) -> AttachOptions:
-    words = [agreement.record_words(config.world_size), agreement.mask_words(table)]
+    words = [
+        agreement.record_words(config.world_size),
+        agreement.mask_words(table, config.world_size),
+    ]
     sizes = [
         sum(_aligned(4 * parameter.numel()) for _, parameter in table),
         *(_aligned(4 * count) for count in words),

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .engine import DTYPES
 from .errors import RefusedError
+from .parameters import check_module
 
 _WRAPPERS = ("_orig_mod", "_forward_module", "module", "model")
 _MAX_WRAPPERS = 8
@@ -19,8 +20,10 @@ def unwrap(model: nn.Module) -> DistributedDataParallel | None:
     """The DistributedDataParallel inside torch.compile's and other tools' wrappers.
 
     Raises:
+      InvalidArgument: it is no module.
       RefusedError: the model is sharded by FSDP.
     """
+    check_module(model)
     for module in model.modules():
         if any(kind.__name__ in _SHARDED for kind in type(module).__mro__):
             raise RefusedError(
@@ -42,7 +45,7 @@ def check_model(ddp: DistributedDataParallel, attached: Sequence[nn.Module]) -> 
     """Raises RefusedError if this model cannot be attached; the text says why."""
     if ddp in attached:
         raise attached_already()
-    check_module(ddp.module, attached)
+    check_inner(ddp.module, attached)
     _check_settings(ddp)
 
 
@@ -52,7 +55,7 @@ def attached_already() -> RefusedError:
     )
 
 
-def check_module(module: nn.Module, attached: Sequence[nn.Module]) -> None:
+def check_inner(module: nn.Module, attached: Sequence[nn.Module]) -> None:
     """The same for a bare module that is to be attached by a new wrapper."""
     if any(other.module is module for other in attached):
         raise attached_already()

@@ -31,6 +31,7 @@ class AttachConfig:
     rank: int
     world_size: int
     job_is_default: bool = False
+    embedded: bool = False  # attach() started the agent.
     gse: bool = True
     sync_masks: bool = True
     buffer_sync_interval: int = 50  # Committed steps; 0: never.
@@ -47,9 +48,9 @@ class AttachConfig:
         """The same for the launch of this name."""
         return replace(self, launch=launch)
 
-    def with_agent(self, agent: str) -> AttachConfig:
+    def with_embedded(self, agent: str) -> AttachConfig:
         """The same with the agent that attach() started."""
-        return replace(self, agent=agent)
+        return replace(self, agent=agent, embedded=True)
 
     def __post_init__(self) -> None:
         _check_agent(self.agent)

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from .attaching import Masks, launch_token, open_session, process_token
-from .checks import check_module, unwrap
+from .checks import check_inner, unwrap
 from .config import AttachConfig, config_from_environment, launch_of_sites
 from .embedded import embedded_agent
 from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import launch_store
 from .parameters import ParameterTable
+from .roll_call import call_roll_once
 from .session import sessions
 from .world import World, init
 from .wrapped import WrappedModel
@@ -134,7 +135,7 @@ def _check(module: nn.Module) -> None:
             "group would exchange gradients, too.\n"
             "Give the model inside, or use pactrain.attach() instead."
         )
-    check_module(module, [session.ddp for session in sessions])
+    check_inner(module, [session.ddp for session in sessions])
 
 
 def _cap_bytes(bucket_cap_mb: float) -> int:
@@ -171,5 +172,6 @@ def _config(
     if not config.agent:
         store = launch_store(config)
         token = launch_token(store, 0, config.rank)
-        config = config.with_agent(embedded_agent(store, config, token, "all"))
+        call_roll_once(store, config, token)
+        config = config.with_embedded(embedded_agent(store, config, token))
     return config.with_launch_token(os.environ, token)

@@ -8,7 +8,6 @@ rank may still wait for its last result.
 
 from __future__ import annotations
 
-import collections
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import asdict
 
 from torch.distributed.distributed_c10d import Store
 
-from .board import Board
+from .board import Board, new_board
 from .config import DEFAULT_AGENT_SOCKET, AttachConfig
 from .errors import AgentUnresponsiveError, PacTrainError
 from .places import Node, Place, nodes_of, place_of_this_process
@@ -24,23 +23,36 @@ from .warden_process import WardenProcess
 
 logger = logging.getLogger("pactrain")
 
-# By launch and ranks: the agent that was started, and how often that was tried.
+# By launch and ranks: the agent that was started.
 _agents: dict[str, str] = {}
-_tries: collections.Counter[str] = collections.Counter()
 
 
-def embedded_agent(store: Store, config: AttachConfig, token: str, ranks: str) -> str:
+def embedded_agent(store: Store, config: AttachConfig, launch: str) -> str:
     """The address of this job's agent on this node; the first attach starts it.
 
-    The ranks meet in `store`. `token` is that of the launch; `ranks` tells groups of it
-    apart. Raises: as start_daemons().
+    The ranks meet in `store`; `launch` names launch and process group.
+    Raises: as start_daemons().
     """
-    name = f"pactrain/embedded/{token}/{ranks}"
+    name = f"pactrain/embedded/{launch}"
     if name not in _agents:
-        _tries[name] += 1
-        board = Board(store, f"{name}/{_tries[name]}", config.attach_timeout_seconds)
+        board = new_board(store, name, config.attach_timeout_seconds)
         _agents[name] = start_daemons(board, config.rank, config.world_size, os.environ)
     return _agents[name]
+
+
+def advice_on_a_dead_agent(environment: Mapping[str, str]) -> str:
+    """What to do when an embedded agent is gone, as the last line of an error."""
+    folder = environment.get("PACTRAIN_LOG_DIR")
+    if folder:
+        return (
+            "attach() started this agent: look at its log in PACTRAIN_LOG_DIR "
+            f"({folder}), and restart the training from its last checkpoint."
+        )
+    return (
+        "attach() started this agent, and its log goes with the job: set "
+        "PACTRAIN_LOG_DIR to a folder for logs, and restart the training from its last "
+        "checkpoint."
+    )
 
 
 def start_daemons(

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from torch import nn
 
 from .errors import InvalidArgument
-from .parameters import ParameterTable, plain_name
+from .parameters import ParameterTable, plain_name, some_of
 
 Exempt: TypeAlias = (
     "Iterable[str | nn.Module] | Callable[[str, nn.Parameter], bool] | None"
@@ -29,7 +29,8 @@ def choose(model: nn.Module, table: ParameterTable, exempt: Exempt) -> Entries:
     """Names and parameters with two or more dimensions that are not exempt.
 
     Raises:
-      InvalidArgument: `exempt` is of another type, or nothing is left.
+      InvalidArgument: `exempt` is of another type or names what the model has not, or
+        nothing is left.
     """
     candidates = [(n, p) for n, p in table if p.dim() >= 2 and p.is_floating_point()]
     for name, _ in candidates:
@@ -47,10 +48,15 @@ def choose(model: nn.Module, table: ParameterTable, exempt: Exempt) -> Entries:
     is_exempt = _exemption(model, candidates, exempt)
     chosen = [(name, p) for name, p in candidates if not is_exempt(name, p)]
     if not chosen:
+        count = len(candidates)
+        all_of_them = (
+            "its one parameter with two or more dimensions is"
+            if count == 1
+            else f"all of its {count} parameters with two or more dimensions are"
+        )
         raise InvalidArgument(
-            f"model ({type(model).__name__}) has nothing to prune: all of its "
-            f"{len(candidates)} parameters with two or more dimensions are exempt (by "
-            "default those of the first layer, the last layer and norms).\n"
+            f"model ({type(model).__name__}) has nothing to prune: {all_of_them} "
+            "exempt (by default those of the first layer, the last layer and norms).\n"
             "Give exempt=() to prune all of them."
         )
     return chosen
@@ -64,15 +70,29 @@ def _exemption(
     if exempt is None:
         ids = _first_last_and_norms(model, candidates)
         return lambda name, parameter: id(parameter) in ids
-    patterns, ids = _listed(exempt)
+    patterns, ids = _listed(model, exempt)
+    _check_patterns(model, patterns)
     return lambda name, parameter: (
-        id(parameter) in ids
-        or any(_matches(name, p) or _matches(plain_name(name), p) for p in patterns)
+        id(parameter) in ids or any(_matches(name, pattern) for pattern in patterns)
     )
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern) or name.startswith(pattern + ".")
+    return any(
+        fnmatch.fnmatchcase(form, pattern) or form.startswith(pattern + ".")
+        for form in (name, plain_name(name))
+    )
+
+
+def _check_patterns(model: nn.Module, patterns: Iterable[str]) -> None:
+    """A misspelt pattern would exempt nothing, in the place of the default."""
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not any(_matches(name, pattern) for name in names):
+            raise InvalidArgument(
+                f"exempt has {pattern!r}, which matches no parameter; the model has "
+                f"{some_of(names)}.\nUse the names of named_parameters()."
+            )
 
 
 def _first_last_and_norms(model: nn.Module, candidates: Entries) -> set[int]:
@@ -83,7 +103,7 @@ def _first_last_and_norms(model: nn.Module, candidates: Entries) -> set[int]:
     return ids | {id(p) for p in layers[:1] + layers[-1:]}
 
 
-def _listed(exempt: object) -> tuple[list[str], set[int]]:
+def _listed(model: nn.Module, exempt: object) -> tuple[list[str], set[int]]:
     """Patterns, and ids of the parameters of modules."""
     if isinstance(exempt, (str, nn.Module)):
         exempt = (exempt,)
@@ -96,6 +116,12 @@ def _listed(exempt: object) -> tuple[list[str], set[int]]:
     ids: set[int] = set()
     for item in exempt:
         if isinstance(item, nn.Module):
+            if set(item.modules()).isdisjoint(model.modules()):
+                raise InvalidArgument(
+                    f"exempt has a {type(item).__name__} that is no part of the model "
+                    f"({type(model).__name__}).\n"
+                    "Give modules of this model, not of a copy."
+                )
             ids |= {id(p) for p in item.parameters()}
         elif isinstance(item, str):
             patterns.append(item)

@@ -78,13 +78,13 @@ class MaskKeeper:
             self.obey(self._native.decision)
             self._take(self._read())
 
-    def sync(self, rank: int) -> None:
+    def sync(self, rank: int, failed: bool = False) -> None:
         """Rank 0's masks become all ranks' own. Collective, between steps.
 
-        Raises: the typed error of the exchange, on all ranks; masks are as before.
+        Raises: as agreement.broadcast(), on all ranks; masks are as before.
         """
         mine = self._source.read()
-        received = agreement.broadcast(self._native, self._table, mine, rank)
+        received = agreement.broadcast(self._native, self._table, mine, rank, failed)
         self.obey(self._native.decision)
         self.adopt(received)
 
@@ -140,15 +140,16 @@ class MaskKeeper:
 
     def _warn_if_not_agreed(self) -> None:
         if self.current and not self._is_active(self.current.digest):
-            whole = "every step is sent whole, FULL or dense"
+            decision = self._native.decision
+            inside = decision.mask_digest and self._inside
             logger.warning(
                 "masks %s were set at this rank %d steps ago and are still not agreed "
-                "on: other ranks have others, or the coordinator is away; %s. In force "
-                "is %s.\nChange masks at all ranks alike.",
+                "on: other ranks have others, or the coordinator is away; until then "
+                "%s. In force is %s.\nChange masks at all ranks alike.",
                 self.current,
                 _UNAGREED_STEPS,
-                "those in force go on" if self.active and self._inside else whole,
-                self._native.decision,
+                "those in force go on" if inside else "every step sends all elements",
+                decision,
             )
 
     def _set_masks(self, layout: StepLayout) -> None:

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from . import storage
 from .errors import InvalidArgument
-from .parameters import ParameterTable
+from .parameters import ParameterTable, some_of
 from .types import NO_DIGEST, Digest, Digester
 
 KINDS = ("zero", "freeze")
@@ -30,7 +30,7 @@ class Owner(Protocol):
 
     @property
     def masks_settled(self) -> bool: ...
-    def sync_masks(self) -> None: ...
+    def sync_masks(self, *, failed: bool = False) -> None: ...
 
 
 class Registry:
@@ -175,10 +175,9 @@ def named_masks(
     for name, mask in given.items():
         found = table.find(name)
         if found is None:
-            shown = ", ".join(table.names[:5]) + (", ..." if len(table) > 5 else "")
             raise InvalidArgument(
                 f"masks[{name!r}] names no parameter that needs a gradient; allowed "
-                f"are {shown}.\nUse the names of named_parameters()."
+                f"are {some_of(table.names)}.\nUse the names of named_parameters()."
             )
         if not isinstance(mask, Tensor) or mask.shape != found[1].shape:
             what = (

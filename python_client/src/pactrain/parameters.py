@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from torch import nn
@@ -19,6 +19,24 @@ def plain_name(name: str) -> str:
     return name.replace(_COMPILED, "").removeprefix("module.")
 
 
+def some_of(names: Sequence[str]) -> str:
+    """The first few, for a message."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
+
+
+def check_module(model: object) -> None:
+    """Raises InvalidArgument."""
+    if not isinstance(model, nn.Module):
+        what = f"a {type(model).__name__}"
+        if isinstance(model, type):
+            what = f"the class {model.__name__}"
+        raise InvalidArgument(
+            f"model is {what}; allowed is a torch.nn.Module.\n"
+            "Give the network itself, not its parameters, state_dict() or class."
+        )
+
+
 class ParameterTable:
     """Immutable list of (name, parameter), in registration order.
 
@@ -30,8 +48,9 @@ class ParameterTable:
         """`ignored` are names that DDP leaves alone.
 
         Raises:
-          InvalidArgument: the model has no parameter that needs a gradient.
+          InvalidArgument: no model, or none of its parameters needs a gradient.
         """
+        check_module(module)
         self._items = [
             (name.replace(_COMPILED, ""), parameter)
             for name, parameter in module.named_parameters()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import scores
-from .errors import InvalidArgument
+from .errors import InvalidArgument, PacTrainError
 from .exemptions import Entries, Exempt, choose
 from .mask_source import MaskSource
 from .masks import Owner, check_kind, named_masks, registry
@@ -124,8 +125,8 @@ def prune(
 
     Raises:
       InvalidArgument: a value out of range, or nothing to prune.
-      PacTrainError: GraSP on an attached model, and the exchange failed; masks are as
-        before.
+      PacTrainError: GraSP on an attached model, and it failed on another rank, or the
+        exchange did; masks are as before.
     """
     options = PruneOptions(scope, exempt, method, kind, seed, loss, batch)
     return prune_by(model, amount, options)
@@ -136,9 +137,13 @@ def prune_by(model: nn.Module, amount: float, options: PruneOptions) -> Sparsity
     check_amount(amount)
     table = ParameterTable(model)
     chosen = choose(model, table, options.exempt)
-    masks = keep_highest(
-        _scores(model, chosen, options), amount, options.effective_scope
-    )
+    try:
+        scored = _scores(model, chosen, options)
+    except Exception:
+        if options.method == "grasp":
+            _tell_failure(chosen)
+        raise
+    masks = keep_highest(scored, amount, options.effective_scope)
     before = [(p, registry.get(p), registry.is_frozen(p)) for _, p in chosen]
     for (_, parameter), mask in zip(chosen, masks, strict=True):
         _declare(parameter, mask, options.kind == "freeze")
@@ -219,17 +224,28 @@ def _zero_outside(parameter: nn.Parameter, mask: Tensor) -> None:
             parameter.masked_fill_(~mask, 0)
 
 
-def _share(
-    chosen: Entries, before: list[tuple[nn.Parameter, Tensor | None, bool]]
-) -> None:
-    """Other batches choose other weights: rank 0's choice is everyone's."""
+def _owners(chosen: Entries) -> list[Owner]:
     owners: list[Owner] = []
     for _, parameter in chosen:
         owner = registry.owner(parameter)
         if owner is not None and owner not in owners:
             owners.append(owner)
+    return owners
+
+
+def _tell_failure(chosen: Entries) -> None:
+    """The other ranks would wait in vain."""
+    for owner in _owners(chosen):
+        with contextlib.suppress(PacTrainError):  # This rank has an error of its own.
+            owner.sync_masks(failed=True)
+
+
+def _share(
+    chosen: Entries, before: list[tuple[nn.Parameter, Tensor | None, bool]]
+) -> None:
+    """Other batches choose other weights: rank 0's choice is everyone's."""
     try:
-        for owner in owners:
+        for owner in _owners(chosen):
             owner.sync_masks()
     except BaseException:
         for parameter, mask, frozen in before:

@@ -11,7 +11,7 @@ from torch import nn
 from .errors import InvalidArgument
 from .exemptions import Exempt, choose
 from .masks import registry
-from .parameters import ParameterTable
+from .parameters import ParameterTable, plain_name
 from .pruning import PruneOptions, apply_masks, check_amount, prune_by
 from .sparsity_report import SparsityReport
 
@@ -74,7 +74,19 @@ class PruningSchedule:
                 "are 'magnitude' and 'random'.\nCall prune(method='grasp') instead."
             )
         self._options = PruneOptions(scope, exempt, method, kind, seed)
-        self._parameters = [p for _, p in choose(model, ParameterTable(model), exempt)]
+        chosen = choose(model, ParameterTable(model), exempt)
+        self._parameters = [p for _, p in chosen]
+        self._made_with = {
+            "amount": amount,
+            "steps": steps,
+            "every": every,
+            "start": start,
+            "scope": self._options.effective_scope,
+            "method": method,
+            "kind": kind,
+            "seed": seed,
+            "parameters": [plain_name(name) for name, _ in chosen],  # Without exempt.
+        }
         self._model = model
         self._amount = amount
         self._steps = steps
@@ -117,9 +129,13 @@ class PruningSchedule:
         self._changes += 1
         return prune_by(self._model, self.amount, self._options)
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Plain values, for torch.save; the masks are in the session's state."""
-        return {"steps": self._taken, "changes": self._changes}
+        return {
+            "steps": self._taken,
+            "changes": self._changes,
+            "made_with": dict(self._made_with),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the schedule that made the state was.
@@ -127,6 +143,14 @@ class PruningSchedule:
         Raises:
           InvalidArgument: not made by state_dict(), or of another schedule.
         """
+        made_with = state.get("made_with")
+        if not isinstance(made_with, Mapping):
+            raise InvalidArgument(
+                f"state['made_with'] is {made_with!r}; allowed is a dict.\n"
+                "Give what PruningSchedule.state_dict() returned."
+            )
+        for field, mine in self._made_with.items():
+            _check_equal(field, made_with.get(field), mine)
         taken, changes = state.get("steps"), state.get("changes")
         _check_steps("state['steps']", taken, 0)
         _check_steps("state['changes']", changes, 0)
@@ -162,6 +186,24 @@ class PruningSchedule:
                 self.total_changes,
                 self._waited,
             )
+
+
+def _check_equal(field: str, saved: object, mine: object) -> None:
+    if saved == mine:
+        return
+    if isinstance(saved, list) and isinstance(
+        mine, list
+    ):  # Names: the few that differ.
+        saved, mine = (
+            [name for name in saved if name not in mine],
+            [name for name in mine if name not in saved],
+        )
+        field = f"{field} (those that only one has)"
+    raise InvalidArgument(
+        f"{field}: the state was saved by a schedule with {saved!r}, this one has "
+        f"{mine!r}.\nMake the schedule as the one that was saved, or do not load the "
+        "state."
+    )
 
 
 def _check_steps(name: str, value: object, least: int) -> None:

@@ -45,17 +45,13 @@ def grasp(
       batch: (inputs, target).
 
     Raises:
-      InvalidArgument: the loss is not a scalar that depends on the weights.
+      InvalidArgument: the loss does not take these arguments, or is not a scalar that
+        depends on the weights.
     """
     plain = _plain(model)
     trained = [p for p in plain.parameters() if p.requires_grad]
     with _left_as_it_was(plain), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-        if batch is None:
-            value = loss(plain)
-        else:
-            inputs, target = batch
-            value = loss(plain(inputs), target)
-        _check_loss(value)
+        value = _value_of(loss, plain, batch)
         gradients = [
             g
             for g in torch.autograd.grad(
@@ -97,6 +93,25 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
+
+
+def _value_of(loss: Loss, model: nn.Module, batch: Sequence[Any] | None) -> Tensor:
+    if batch is None:
+        arguments, called = [model], "the model alone, since no batch was given"
+    else:
+        inputs, target = batch
+        arguments = [model(inputs), target]
+        called = "(model(inputs), target), since a batch was given"
+    try:
+        value = loss(*arguments)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"loss raised {error!r}; it is called with {called}.\n"
+            "Give for example loss=cross_entropy with batch=(inputs, labels), or "
+            "without a batch a function of the model."
+        ) from error
+    _check_loss(value)
+    return value
 
 
 def _check_loss(value: object) -> None:

@@ -180,16 +180,21 @@ class Session:
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
 
-    def sync_masks(self) -> None:
+    def sync_masks(self, *, failed: bool = False) -> None:
         """Gives all ranks the masks of rank 0, now; they act when agreed, as always.
 
         All ranks must call it between the same two steps: where they have pruned by
         what differs between them, as their batches do. One bit per weight is sent.
 
-        Raises: the typed error of the exchange, on all ranks; masks are as before.
+        Args:
+          failed: this rank could not prune, so that all raise.
+
+        Raises:
+          PacTrainError: a rank failed, or the exchange did; on all ranks. Masks are as
+            before.
         """
         self._check_between_steps()
-        self._keeper.sync(self._config.rank)
+        self._keeper.sync(self._config.rank, failed)
 
     def apply_masks(self) -> None:
         """Weights times the agreed masks; only for optimizers not made by torch."""
@@ -308,7 +313,7 @@ class NullSession:
     def set_masks(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
         """Nothing to mask."""
 
-    def sync_masks(self) -> None:
+    def sync_masks(self, *, failed: bool = False) -> None:
         """There is one rank."""
 
     def apply_masks(self) -> None:

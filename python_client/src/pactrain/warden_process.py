@@ -26,6 +26,12 @@ _PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
 # Settings of daemons that were started by hand, not of this job's.
 _SETTINGS = ("PACTRAIN_AGENT_", "PACTRAIN_COORDINATOR_")
 
+# What a job may set for its own daemons: PACTRAIN_RISK is the coordinator's --risk.
+_CHOICES = {
+    "coordinator": ("risk", "codec", "min-exchange-share", "epoch-steps"),
+    "agent": ("step-deadline",),
+}
+
 # They outlive us as a rule; dropping one that runs would be a ResourceWarning.
 _left: list[subprocess.Popen[bytes]] = []
 
@@ -82,6 +88,19 @@ def daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in environment.items()
         if name.lower() not in _PROXIES and not name.startswith(_SETTINGS)
+    }
+
+
+def chosen_settings(daemon: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Flags of a daemon that the job has set by a variable, as {variable: flag}."""
+    variables = {
+        f"PACTRAIN_{setting.upper().replace('-', '_')}": setting
+        for setting in _CHOICES[daemon]
+    }
+    return {
+        variable: f"--{setting}={environment[variable]}"
+        for variable, setting in variables.items()
+        if environment.get(variable)
     }
 
 
@@ -172,13 +191,16 @@ class WardenProcess:
     def _start(self, name: str, *flags: str) -> dict[str, str]:
         program = find_daemon(f"pactrain-{name}", self._environment)
         level = f"--log-level={self._log_level}"
-        answer = self._ask(
-            {"argv": [str(program), *flags, level], "log": self._log(name)}
-        )
+        chosen = chosen_settings(name, self._environment)
+        argv = [str(program), *flags, level, *chosen.values()]
+        answer = self._ask({"argv": argv, "log": self._log(name)})
         if "error" in answer:
+            settings = [f"{flag} is {variable}" for variable, flag in chosen.items()]
+            given = f" ({', '.join(settings)})" if settings else ""
             raise AgentUnresponsiveError(
-                f"{answer['error']}\nPACTRAIN_AGENT is not set: attach() started it; "
-                "mend what it says, or start an agent by hand and set PACTRAIN_AGENT."
+                f"{answer['error']}\nPACTRAIN_AGENT is not set: attach() started it"
+                f"{given}; mend what it says, or start an agent by hand and set "
+                "PACTRAIN_AGENT."
             )
         return dict(answer["listening"])
 

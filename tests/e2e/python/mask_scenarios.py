@@ -93,6 +93,34 @@ def by_own_batch(talk: Talk, step: int) -> dict[str, Any]:
     }
 
 
+def grasp_fails_on(talk: Talk, failing: int) -> dict[str, Any]:
+    """One rank's loss raises; then all prune again and go on."""
+
+    def fails(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError("no such loss")
+
+    model = mlp()
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    given = by_own_batch(talk, 500)
+    error = None
+    try:
+        pactrain.prune(ddp, 0.5, **given | ({"loss": fails} if talk.rank == failing else {}))
+    except Exception as raised:
+        error = raised
+    masked = bool(masks_of(model))
+    pactrain.prune(ddp, 0.5, **given)
+    optimizer = sgd(model)
+    for step in steps(session, lambda: session.masks_settled):
+        train_step(ddp, optimizer, batch(talk, step))
+    return {
+        **outcome(session, model),
+        "error": type(error).__name__,
+        "text": str(error),
+        "masked": masked,
+    }
+
+
 def grasp_then_again(talk: Talk) -> dict[str, Any]:
     """Other weights and batches at each rank; then more is pruned in the running job."""
     model = mlp(seed=talk.rank)

@@ -616,6 +616,12 @@ def jobs_of_their_own(talk: Talk) -> str:
     return attach_only(talk)
 
 
+def agent_of_rank_zero_only(talk: Talk) -> str:
+    if talk.rank != 0:
+        del os.environ["PACTRAIN_AGENT"]
+    return attach_only(talk)
+
+
 def only_rank_zero_attaches(talk: Talk) -> None:
     ddp = DistributedDataParallel(mlp())
     if talk.rank == 0:

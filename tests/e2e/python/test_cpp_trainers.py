@@ -72,6 +72,13 @@ def test_cpp_trainers_end_equal_and_as_good_as_the_python_twin(cluster, launch, 
     assert abs(accuracy - ranks[0].value) < 0.03
 
 
+def test_a_batch_larger_than_the_images_is_refused(cluster, trainers):
+    for child in trainers(cluster, batch=376):  # 1,500 images.
+        assert child.process.wait(SECONDS) == 1
+        text = child.log.read_text()
+        assert "--batch is 376; allowed is at most 375, the images of each of 4 ranks." in text
+
+
 def test_cpp_trainers_go_through_all_three_modes_and_learn(adaptive, trainers):
     running = trainers(adaptive, epochs=6, batch=16, amount=0.7)
     told = [running[0].wait_for(f"epoch {n + 1}:", SECONDS) for n in range(6)]

@@ -59,6 +59,19 @@ def test_the_site_is_the_one_that_is_set(jobs, start):
     assert [rank.value["sites"] for rank in ranks] == [["paris"] * 3] * 2
 
 
+def test_a_bad_setting_is_quoted_on_all_ranks(jobs, start):
+    bad = {"PACTRAIN_RISK": "bold"}
+    for rank in start(scenarios.attach_only, [0, 1], bad).finish():
+        assert rank.error == "AgentUnresponsiveError"
+        assert "--risk: 'bold' is not exact, safe, balanced, fast or a number" in rank.text
+        assert "(--risk=bold is PACTRAIN_RISK)" in rank.text
+    late = {"PACTRAIN_STEP_DEADLINE": "soon"}
+    for rank in start(scenarios.attach_only, [0, 1], late).finish():
+        assert rank.error == "AgentUnresponsiveError"
+        assert "--step-deadline=soon is PACTRAIN_STEP_DEADLINE" in rank.text
+    jobs.must_leave_nothing()
+
+
 def test_a_killed_first_rank_leaves_nothing(jobs, start):
     running = start(scenarios.interrupted)
     running.wait_said("training")
@@ -86,6 +99,7 @@ def test_daemons_die_with_a_killed_warden(jobs, start):
     running.tell(15)
     for rank in running.finish():
         assert rank.value["error"] == "AgentUnresponsiveError"
+        assert "set PACTRAIN_LOG_DIR" in rank.value["text"].splitlines()[-1]
     assert jobs.wait_for_end(), jobs.processes()
 
 

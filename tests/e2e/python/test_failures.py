@@ -93,11 +93,13 @@ def test_a_rank_that_never_attaches_is_named(cluster, launch):
     assert "1" in running.ranks[0].text
 
 
-def test_ranks_with_different_job_names_are_told_to_compare_them(cluster, launch):
-    quick = {"PACTRAIN_ATTACH_TIMEOUT": "3"}
-    ranks = launch(cluster, scenarios.jobs_of_their_own, environment=quick).finish(60)
-    for number, rank in enumerate(ranks):
-        assert rank.error == "CoordinatorUnavailableError"
-        assert f'job "job-of-rank-{number}"' in rank.text
-        assert f"waiting for rank {1 - number} of 2" in rank.text
-        assert "compare PACTRAIN_JOB_ID" in rank.text.splitlines()[-1]
+def test_ranks_with_different_job_names_are_refused_at_once(cluster, launch):
+    for rank in launch(cluster, scenarios.jobs_of_their_own).finish():
+        assert rank.error == "RefusedError"
+        assert "rank 0 has 'job-of-rank-0', rank 1 has 'job-of-rank-1'" in rank.text
+
+
+def test_an_agent_that_only_some_ranks_have_is_refused_at_once(cluster, launch):
+    for rank in launch(cluster, scenarios.agent_of_rank_zero_only).finish():
+        assert rank.error == "RefusedError"
+        assert f"rank 0 has unix:{cluster.socket(0)}, rank 1 has none" in rank.text

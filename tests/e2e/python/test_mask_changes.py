@@ -50,6 +50,20 @@ def test_grasp_by_the_batches_of_each_rank_ends_with_rank_zeros_masks(cluster, l
         assert result["mode"] == "COMPACTED fp32"
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_grasp_that_fails_on_one_rank_is_told_to_all(cluster, launch, failing):
+    launched = launch(cluster, mask_scenarios.grasp_fails_on, failing=failing)
+    results = values(launched.finish())
+    equal_digests(results)
+    for rank, result in enumerate(results):
+        assert not result["masked"]
+        if rank == failing:
+            assert result["error"] == "ArithmeticError"
+        else:
+            assert result["error"] == "PacTrainError"
+            assert f"prune() failed on rank {failing}" in result["text"]
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_frozen_weights_are_rank_zeros_at_attach_for_ever(cluster, launch, optimizer):
     scenario = mask_scenarios.frozen_seeded_differently

@@ -1,0 +1,100 @@
+"""What ranks compare before any of them asks an agent or starts one.
+
+Ranks that name different jobs, or of which only some have an agent, would wait for each
+other at different places until the time for attach() is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from torch.distributed.distributed_c10d import Store
+
+from .board import Board, new_board
+from .config import AttachConfig
+from .errors import CoordinatorUnavailableError, PacTrainError, RefusedError
+
+logger = logging.getLogger("pactrain")
+
+_ERRORS = {e.__name__: e for e in (RefusedError, CoordinatorUnavailableError)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one rank says."""
+
+    job: str
+    agent: str  # Empty: attach() is to start one.
+
+
+# Launches and process groups whose ranks fit together.
+_fitting: set[str] = set()
+
+
+def call_roll_once(store: Store, config: AttachConfig, launch: str) -> None:
+    """At the first attach; `launch` names launch and process group.
+
+    Raises: as call_roll().
+    """
+    if launch in _fitting:
+        return
+    board = new_board(store, f"pactrain/roll/{launch}", config.attach_timeout_seconds)
+    mine = Answer(config.job, config.agent)
+    call_roll(board, config.rank, config.world_size, mine, logger.warning)
+    _fitting.add(launch)
+
+
+def call_roll(
+    board: Board,
+    rank: int,
+    world_size: int,
+    mine: Answer,
+    on_waiting: Callable[[str], None],
+) -> None:
+    """Returns at all ranks, when all are there and fit together, or raises at all.
+
+    `on_waiting` is told at rank 0 who is missing, if that takes long.
+
+    Raises:
+      RefusedError: ranks differ; names both.
+      CoordinatorUnavailableError: a rank did not come in time.
+    """
+    board.write(str(rank), asdict(mine))
+    if rank == 0:
+        error = _find_error(board, world_size, on_waiting)
+        board.write("verdict", error and [type(error).__name__, str(error)])
+    verdict = board.read("verdict", "rank 0")
+    if verdict is not None:
+        name, text = verdict
+        raise _ERRORS[name](text)
+
+
+def _find_error(
+    board: Board, world_size: int, on_waiting: Callable[[str], None]
+) -> PacTrainError | None:
+    try:
+        notes = board.read_of_all(world_size, on_waiting)
+        check_answers([Answer(**note) for note in notes])
+    except (RefusedError, CoordinatorUnavailableError) as error:
+        return error
+    return None
+
+
+def check_answers(answers: Sequence[Answer]) -> None:
+    """Raises RefusedError if ranks cannot train together; `answers` is by rank."""
+    first = answers[0]
+    for rank, answer in enumerate(answers):
+        if bool(answer.agent) != bool(first.agent):
+            raise RefusedError(
+                "PACTRAIN_AGENT is not set on all ranks: rank 0 has "
+                f"{first.agent or 'none'}, rank {rank} has {answer.agent or 'none'}.\n"
+                "Set it on all ranks, or on none to have attach() start agents."
+            )
+        if answer.job != first.job:
+            raise RefusedError(
+                f"The job's name differs: rank 0 has {first.job!r}, rank {rank} has "
+                f"{answer.job!r}.\nSet PACTRAIN_JOB_ID alike on all ranks; where it is "
+                "not set, variables of the launcher name the job."
+            )
