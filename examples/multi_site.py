@@ -30,33 +30,28 @@ from __future__ import annotations
 import argparse
 
 import torch
-from ddp import accuracy, load_data, make_model
+from ddp import accuracy, at_least_one, load_data, make_loader, make_model
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
 
 import pactrain
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
+    parser.add_argument("--epochs", type=at_least_one, default=5)
+    parser.add_argument("--batch", type=at_least_one, default=32, help="images per rank and step")
     parser.add_argument("--amount", type=float, default=0.7, help="share to prune")
     options = parser.parse_args()
 
     world = pactrain.init()  # <-- Instead of init_process_group().
     torch.manual_seed(world.rank)  # Weights are rank 0's all the same.
     train, test = load_data()
+    sampler, loader = make_loader(train, options.batch, world.world_size, world.rank)  # <--
     model = make_model(channels=train.tensors[0].shape[1])
     pactrain.prune(model, options.amount)  # <--
     ddp = pactrain.DistributedDataParallel(model)  # <-- Instead of torch's.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(
-        train, num_replicas=world.world_size, rank=world.rank
-    )
-    loader = DataLoader(train, options.batch, sampler=sampler, drop_last=True)
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
         for images, labels in loader:

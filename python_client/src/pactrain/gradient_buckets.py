@@ -111,7 +111,6 @@ class GradientBuckets:
         self._missing: list[set[int]] = []  # By bucket; empty: no pass is under way.
         self._next = 0  # The first bucket that is not submitted yet.
         self._last: Future[Tensor] | None = None  # Of the bucket submitted last.
-        self._ends: set[int] = set()  # Passes whose end will call _on_end().
 
     def start(self, engine: StepEngine) -> list[RemovableHandle]:
         """From now on gradients go to `engine`, until the handles are removed."""
@@ -144,11 +143,6 @@ class GradientBuckets:
         if not self._missing:
             self._missing = [set(range(len(b.names))) for b in self.buckets]
             self._next = 0
-            self._ends = set()
-        # Checkpoints may run passes inside the pass; each ends by itself.
-        running = torch._C._current_graph_task_id()
-        if running not in self._ends:
-            self._ends.add(running)
             Variable._execution_engine.queue_callback(self._on_end)
         if position not in self._missing[bucket.index()]:
             self._refuse(RefusedError(_TWICE.format(name=bucket.names[position])))
@@ -169,15 +163,12 @@ class GradientBuckets:
             self._next += 1
 
     def _on_end(self) -> None:
-        """At the end of a backward pass.
+        """At the end of the backward pass that brought the first gradient.
 
         Raises: the typed error of the step.
         """
         if torch._C._current_autograd_node() is not None:  # It is inside another one.
-            self._ends.discard(torch._C._current_graph_task_id())
-            if not self._ends:
-                self._refuse(RefusedError(_INSIDE))
-            return
+            self._refuse(RefusedError(_INSIDE))
         for bucket, missing in zip(self.buckets, self._missing, strict=True):
             for position in sorted(missing):
                 self._fill(bucket, position)

@@ -1,13 +1,15 @@
 """One launch per site: the same training by both wrappers, and the script of a launch.
 
-As a script it is one rank of one site: site_scenarios.py FOLDER leaves FOLDER/RANK.json,
-where RANK is over all sites.
+As a script it is one rank of one site: site_scenarios.py FOLDER [DIES] leaves
+FOLDER/RANK.json, where RANK is over all sites. DIES is a rank that kills itself in the
+middle unless its launcher has restarted it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,11 +55,14 @@ def one_world(talk: Talk) -> dict[str, Any]:
     return train(ddp, pactrain.attach(ddp), talk.rank)
 
 
-def own_world() -> dict[str, Any]:
+def own_world(dies: int = -1) -> dict[str, Any]:
     """Our wrapper, in any launch."""
     world = pactrain.init()
     ddp = pactrain.DistributedDataParallel(model_of(world.rank), bucket_cap_mb=0.002)
     assert not torch.distributed.is_initialized()
+    if world.rank == dies and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        ddp(torch.ones(8, 10)).mean().backward()
+        os.kill(os.getpid(), signal.SIGKILL)
     return train(ddp, ddp.session, world.rank) | {"world_size": world.world_size}
 
 
@@ -71,7 +76,8 @@ def lists_differ(talk: Talk) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    result = own_world()
+    result = own_world(*map(int, sys.argv[2:]))
+    result["restarts"] = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     folder = Path(sys.argv[1])
     (folder / f"{result['rank']}.json").write_text(json.dumps(result))
 

@@ -87,6 +87,19 @@ def test_the_example_learns_at_two_sites(cluster, torchrun):
     assert float(lines[0][3]) > 0.8
 
 
+def test_launchers_at_all_sites_restart_a_job_that_lost_a_trainer(cluster, torchrun, tmp_path):
+    job = cluster.new_job()
+    restarts = ("--max-restarts=1", "--monitor-interval=0.1")
+    launches = [
+        torchrun(at_site(cluster, n, job), *restarts, SCRIPT, tmp_path, "3") for n in (0, 1)
+    ]
+    for running in launches:
+        running.finish()
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert {result["restarts"] for result in results} == {"1"}
+    assert len({result["digest"] for result in results}) == 1
+
+
 def test_bare_processes_may_be_sites(cluster, tmp_path):
     job = cluster.new_job()
     running = [
