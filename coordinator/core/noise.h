@@ -1,5 +1,5 @@
 // The risk r of a codec: the share of the effective batch that its noise costs
-// (ARCHITECTURE.md, "The decision"; gradient noise scale, arXiv 1812.06162).
+// (ARCHITECTURE.md, "TERNARY"; gradient noise scale, arXiv 1812.06162).
 //
 //   r = e / (N^2 V),  e = sum over encodes of ||Q(x) - x||^2,
 //   V = sum over sites of (sum ||g_i||^2 - ||s_j||^2 / k_j)
