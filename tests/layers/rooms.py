@@ -34,9 +34,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "agent/exchange": frozenset({"base", "protocol", "kernels", "agent/codec"}),
     "agent/exchange/tcp": frozenset({"base", "protocol", "agent/exchange"}),
     "agent/local": frozenset({"base", "protocol", "trainer/wire"}),
-    "agent/rpc": frozenset(
-        {"base", "base/rpc", "protocol", "proto", PROTO_CONVERT, "agent/core"}
-    ),
+    "agent/rpc": frozenset({"base", "base/rpc", "protocol", "proto", PROTO_CONVERT, "agent/core"}),
     "agent/metrics": frozenset({"base", "base/metrics", "protocol", "agent/core"}),
     "agent": frozenset(
         {
