@@ -1,5 +1,6 @@
 #include "coordinator/core/policy.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -188,23 +189,29 @@ Levels LevelsFromExact(const Options& options, const Telemetry& telemetry) {
 // What is quantised now stays so while its risk allows.
 Levels LevelsFromTernary(const Options& options, Codec now,
                          const Telemetry& telemetry) {
+  // 3 levels end with their pin.
+  const Codec stay = std::max(now, kCoarsestFirst[0]);
   if (!telemetry.noise || telemetry.measured_steps < kMinMeasuredSteps) {
-    return {now, absl::StrCat(CodecName(now), " stay until r is measured")};
+    return {stay, absl::StrCat(CodecName(stay), " stay until r is measured")};
   }
   if (!telemetry.current || telemetry.current->steps < kMinMeasuredSteps) {
-    return Quantise(options, telemetry, now);
+    return Quantise(options, telemetry, stay);
   }
   const double risk = telemetry.current->risk();
+  const std::string measured =
+      absl::StrFormat("%s cost r = %.3f of the batch as measured",
+                      CodecName(now), RoundUp(risk));
   if (risk > options.risk_bound) {
     return QuantiseWithin(
         options, telemetry,
-        absl::StrFormat("%s cost r = %.3f as measured, more than %g; ",
-                        CodecName(now), RoundUp(risk), options.risk_bound));
+        absl::StrFormat("%s, more than %g; ", measured, options.risk_bound));
   }
   const std::optional<Codec> coarser =
       CoarsestWithin(telemetry, kCoarsenBelow * options.risk_bound);
-  return Quantise(options, telemetry,
-                  coarser && *coarser < now ? *coarser : now);
+  const Codec next = coarser && *coarser < stay ? *coarser : stay;
+  if (next != now) return Quantise(options, telemetry, next);
+  return {now,
+          absl::StrFormat("%s, %g is allowed", measured, options.risk_bound)};
 }
 
 Levels ChooseLevels(const Options& options, const Decision& current,

@@ -155,12 +155,14 @@ TEST(Policy, TooMuchMeasuredRiskMeansAFinerCodecOrAnExactOne) {
 
 TEST(Policy, TheReasonSaysWhyTernaryIsTakenBack) {
   const std::string finer = Next(0.4, MakeTelemetry(0.01, 3)).reason;
-  EXPECT_THAT(finer, HasSubstr("7 levels cost r = 0.400 as measured, more than "
-                               "0.3; 15 levels cost r = 0.081"));
+  EXPECT_THAT(finer,
+              HasSubstr("7 levels cost r = 0.400 of the batch as "
+                        "measured, more than 0.3; 15 levels cost r = 0.081"));
   const std::string exact = Next(40, MakeTelemetry(0.01, 3)).reason;
-  EXPECT_THAT(exact, HasSubstr("not TERNARY: 7 levels cost r = 40.000 as "
-                               "measured, more than 0.3; even 31 levels would "
-                               "cost r = 1.793, more than 0.24"));
+  EXPECT_THAT(exact,
+              HasSubstr("not TERNARY: 7 levels cost r = 40.000 of the batch "
+                        "as measured, more than 0.3; even 31 levels would "
+                        "cost r = 1.793, more than 0.24"));
   // What is longer is cut on the wire.
   EXPECT_LT(exact.size(), 250);
 }
@@ -168,6 +170,26 @@ TEST(Policy, TheReasonSaysWhyTernaryIsTakenBack) {
 TEST(Policy, ACoarserCodecNeedsRoomToSpare) {
   EXPECT_EQ(Next(0.1, MakeTelemetry(0.01, 3)).codec, Codec::kLevels7);
   EXPECT_EQ(Next(0.05, MakeTelemetry(0.01, 3)).codec, Codec::kLevels5);
+}
+
+TEST(Policy, WhatStaysSaysItsMeasuredRisk) {
+  EXPECT_THAT(Next(0.2, MakeTelemetry(0.01, 3)).reason,
+              EndsWith("; 7 levels cost r = 0.200 of the batch as measured, "
+                       "0.3 is allowed"));
+}
+
+TEST(Policy, ThreeLevelsEndWithTheirPin) {
+  Decision current = Chosen(MakeTelemetry(0.5, 3));
+  current.codec = Codec::kLevels3;
+  Telemetry telemetry = MakeTelemetry(0.5, 0.1);
+  const auto next = [&] {
+    return Choose({}, current, OneVote(3), 99, telemetry, std::nullopt)->codec;
+  };
+  EXPECT_EQ(next(), Codec::kLevels5);
+  telemetry.current = Noise::Estimate{4, 1, 0.1, 0.05};
+  EXPECT_EQ(next(), Codec::kLevels5);
+  telemetry.measured_steps = 1;
+  EXPECT_EQ(next(), Codec::kLevels5);
 }
 
 TEST(Policy, AFreshSwitchIsNotJudgedBeforeItIsMeasured) {
