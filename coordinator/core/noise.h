@@ -32,6 +32,9 @@ class Noise {
   // A measured step counts once all agents have reported it.
   void Add(const std::string& agent, const protocol::StepReport::Noise& sample);
 
+  // How many of the newest measured steps count.
+  int steps() const { return static_cast<int>(newest_.size()); }
+
   // Sums over the newest measured steps.
   struct Estimate {
     int steps = 0;
