@@ -18,7 +18,7 @@ help:  ## This list.
 setup:  ## Installs what is missing (Debian packages, .venv); done by all others too.
 	@tools/setup verify
 
-build:  ## Builds both daemons and the trainer library into out/bin and the Python package.
+build:  ## Builds the programs into out/bin, daemons and library also into the Python package.
 	@tools/setup
 	@tools/build
 

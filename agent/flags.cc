@@ -20,6 +20,8 @@
 namespace pactrain::agent {
 namespace {
 
+constexpr absl::Duration kMinConnectTimeout = absl::Milliseconds(1);
+
 // The host's name as an agent name, empty if it cannot be one.
 std::string HostName() {
   std::array<char, 65> text = {};
@@ -51,12 +53,16 @@ v1::AgentConfig Defaults() {
 }
 
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& where,
-                                             const std::string& text) {
+                                             const std::string& text,
+                                             absl::Duration least,
+                                             absl::Duration most) {
   absl::Duration duration;
-  if (!absl::ParseDuration(text, &duration) || duration <= absl::Duration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, ": '", text,
-        "' is not a duration above zero, such as 500ms, 60s, 2m or inf"));
+  if (!absl::ParseDuration(text, &duration) || duration < least ||
+      duration > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": '", text, "' is not a duration from ",
+                     absl::FormatDuration(least), " to ",
+                     absl::FormatDuration(most), ", such as 500ms, 60s or 2m"));
   }
   return duration;
 }
@@ -66,7 +72,8 @@ absl::Status SetCore(const v1::AgentConfig& config,
   if (config.name().empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(settings.Where("name"),
-                     ": the host's name cannot be an agent's name; give one"));
+                     ": '' is not a name; give one (the default is the host's, "
+                     "if that can be one)"));
   }
   core.agent = config.name();
   core.site = config.site().empty() ? config.name() : config.site();
@@ -75,8 +82,9 @@ absl::Status SetCore(const v1::AgentConfig& config,
   core.incarnation = RandomDigest();
   ASSIGN_OR_RETURN(
       core.step_deadline,
-      ParseDuration(settings.Where("step-deadline"), config.step_deadline()));
-  return settings.At("step-deadline", core.Check());
+      ParseDuration(settings.Where("step-deadline"), config.step_deadline(),
+                    Options::kMinStepDeadline, Options::kMaxStepDeadline));
+  return core.Check();
 }
 
 absl::Status SetAddresses(const v1::AgentConfig& config,
@@ -117,9 +125,10 @@ absl::Status Understand(const v1::AgentConfig& config,
   RETURN_IF_ERROR(SetCore(config, settings, driver.core));
   flags.site_given = !config.site().empty();
   flags.log_level = config.log_level();
-  ASSIGN_OR_RETURN(driver.connect_timeout,
-                   ParseDuration(settings.Where("connect-timeout"),
-                                 config.connect_timeout()));
+  ASSIGN_OR_RETURN(
+      driver.connect_timeout,
+      ParseDuration(settings.Where("connect-timeout"), config.connect_timeout(),
+                    kMinConnectTimeout, absl::InfiniteDuration()));
   RETURN_IF_ERROR(SetAddresses(config, settings, flags));
   std::vector<EgressLimit> limits;
   for (const std::string& text : config.egress_limit()) {

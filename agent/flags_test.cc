@@ -78,6 +78,8 @@ TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
       {"--listen-metrics=10.0.0.1:1"},
       {"--step-deadline=soon"},
       {"--step-deadline=1ms"},
+      {"--step-deadline=", "--site=x"},
+      {"--socket=", "--site=x"},
       {"--egress-limit=fast"},
   };
   for (const auto& mistake : mistakes) {
@@ -90,8 +92,9 @@ TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
     EXPECT_THAT(outcome.message, ::testing::StartsWith("pactrain-agent: "));
     EXPECT_EQ(outcome.message.find('\n'), outcome.message.size() - 1)
         << outcome.message;
-    const std::string value(mistake[0]);
-    EXPECT_THAT(outcome.message, HasSubstr(value.substr(value.find('=') + 1)));
+    const std::string flag(mistake[0]);
+    EXPECT_THAT(outcome.message, HasSubstr(flag.substr(0, flag.find('='))));
+    EXPECT_THAT(outcome.message, HasSubstr(flag.substr(flag.find('=') + 1)));
   }
 }
 
@@ -106,7 +109,10 @@ TEST(ParseFlags, AMistakeInAFileNamesItsLine) {
       {"socket: a.sock", "socket: socket 'a.sock' is not"},
       {"site: No", "site: \"No\" is not a name"},
       {"step-deadline: 60", "step-deadline: '60' is not a duration"},
-      {"step-deadline: 1ms", "step-deadline: step_deadline is 1ms"},
+      {"step-deadline: 1ms",
+       "step-deadline: '1ms' is not a duration from 100ms to 24h"},
+      {"step-deadline: inf", "step-deadline: 'inf' is not a duration"},
+      {"connect-timeout: ''", "connect-timeout: '' is not a duration from 1ms"},
       {"egress-limit: [fast]", "egress-limit: egress limit 'fast'"},
       {"egress-limit: [a=1gbit, a=2gbit]",
        "egress-limit: egress limit of site"},

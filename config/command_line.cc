@@ -1,11 +1,14 @@
 #include "config/command_line.h"
 
+#include <algorithm>
 #include <deque>
 #include <sstream>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
 #include "base/version.h"
 #include "pactrain/v1/config.pb.h"
 
@@ -65,12 +68,43 @@ class Flags {
   std::vector<std::pair<const FieldDescriptor*, CLI::Option*>> options_;
 };
 
+// The arguments as CLI11 wants them, last one first. After "--flag=" or
+// "--flag" it would take the next argument for the value, whatever that is.
+absl::StatusOr<std::vector<std::string>> WordsOf(const CLI::App& app, int argc,
+                                                 const char* const* argv) {
+  std::vector<std::string> words;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const size_t equals = word.find('=');
+    const std::string flag = word.substr(0, equals);
+    const CLI::Option* option =
+        absl::StartsWith(word, "--") ? app.get_option_no_throw(flag) : nullptr;
+    const bool takes_value =
+        option != nullptr && option->get_items_expected_max() > 0;
+    const bool empty = option != nullptr && equals == word.size() - 1;
+    if (empty && !takes_value) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, ": '' is not true or false; see --help"));
+    }
+    if (takes_value && equals == word.npos && i + 1 < argc &&
+        absl::StartsWith(argv[i + 1], "--")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, ": no value comes before ", Quoted(argv[i + 1]),
+                       "; see --help"));
+    }
+    words.push_back(empty ? flag : word);
+    if (empty) words.emplace_back();
+  }
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
 }  // namespace
 
 absl::StatusOr<CommandLine> ParseCommandLine(const Program& program,
                                              const Message& defaults, int argc,
                                              const char* const* argv) {
-  CLI::App app{absl::StrCat(program.name, ": ", program.summary)};
+  CLI::App app{absl::StrCat(program.name, ": ", program.summary), program.name};
   app.footer(absl::StrCat(
       "Each setting may also be a line 'listen-metrics: VALUE' of the file, or "
       "a "
@@ -79,14 +113,16 @@ absl::StatusOr<CommandLine> ParseCommandLine(const Program& program,
       "_LISTEN_METRICS; flags go before variables, these before the file."));
   app.set_version_flag("--version", base::kVersion);
   CommandLine line;
-  app.add_option("--config", line.file,
-                 absl::StrCat("YAML file with settings; also ",
-                              program.variable_prefix, "_CONFIG"));
+  const CLI::Option* file =
+      app.add_option("--config", line.file,
+                     absl::StrCat("YAML file with settings; also ",
+                                  program.variable_prefix, "_CONFIG"));
   app.add_flag("--print-config", line.print,
                "Print all settings and where they come from, and exit");
   const Flags flags(app, defaults);
+  ASSIGN_OR_RETURN(std::vector<std::string> words, WordsOf(app, argc, argv));
   try {
-    app.parse(argc, const_cast<char**>(argv));
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) {
       return absl::InvalidArgumentError(
@@ -96,6 +132,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(const Program& program,
     app.exit(error, answer, answer);
     line.answer = answer.str();
     return line;
+  }
+  if (file->count() > 0 && line.file.empty()) {
+    return absl::InvalidArgumentError("--config: '' is not a file; see --help");
   }
   flags.Get(line);
   return line;

@@ -27,7 +27,9 @@ struct CommandLine {
 };
 
 // `defaults` are shown by --help.
-// InvalidArgument: an unknown flag, one without its value or given twice.
+// "--flag=" gives an empty value, as "--flag" and "" do.
+// InvalidArgument: an unknown flag, one given twice or without its value (what
+// begins with "--" is none), an empty --config, or an empty value of a switch.
 absl::StatusOr<CommandLine> ParseCommandLine(const Program& program,
                                              const Message& defaults, int argc,
                                              const char* const* argv);

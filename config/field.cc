@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -39,6 +38,14 @@ absl::Status CheckText(const FieldDescriptor& field, absl::string_view text) {
   const std::string last = allowed.back();
   allowed.pop_back();
   return Not(text, absl::StrCat(absl::StrJoin(allowed, ", "), " or ", last));
+}
+
+bool InRange(const v1::Range& range, double value) {
+  return value >= range.least() && value <= range.most();  // Not NaN either.
+}
+
+std::string RangeText(const v1::Range& range) {
+  return absl::StrCat("from ", range.least(), " to ", range.most());
 }
 
 std::string DoubleText(double value) {
@@ -89,6 +96,7 @@ std::string Quoted(absl::string_view text) {
 absl::Status SetFromText(const FieldDescriptor& field, absl::string_view text,
                          Message& message) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const v1::Range& range = field.options().GetExtension(v1::range);
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_STRING: {
       const absl::Status status = CheckText(field, text);
@@ -106,16 +114,16 @@ absl::Status SetFromText(const FieldDescriptor& field, absl::string_view text,
     }
     case FieldDescriptor::CPPTYPE_UINT32: {
       uint32_t value = 0;
-      if (!absl::SimpleAtoi(text, &value)) {
-        return Not(text, "a whole number from 0 to 4294967295");
+      if (!absl::SimpleAtoi(text, &value) || !InRange(range, value)) {
+        return Not(text, absl::StrCat("a whole number ", RangeText(range)));
       }
       reflection.SetUInt32(&message, &field, value);
       return absl::OkStatus();
     }
     case FieldDescriptor::CPPTYPE_DOUBLE: {
       double value = 0;
-      if (!absl::SimpleAtod(text, &value) || !std::isfinite(value)) {
-        return Not(text, "a number, such as 0.1");
+      if (!absl::SimpleAtod(text, &value) || !InRange(range, value)) {
+        return Not(text, absl::StrCat("a number ", RangeText(range)));
       }
       reflection.SetDouble(&message, &field, value);
       return absl::OkStatus();

@@ -133,6 +133,15 @@ TEST_F(LoadTest, FlagsHoldEveryType) {
   EXPECT_TRUE(config_.insecure_network());
 }
 
+TEST_F(LoadTest, AnEmptyValueDoesNotTakeTheNextArgument) {
+  ASSERT_TRUE(Run({"--cluster=", "--listen=", "--links=", "--codec=fp32"}))
+      << error_;
+  EXPECT_EQ(config_.cluster(), "");
+  EXPECT_EQ(config_.listen(), "");
+  EXPECT_THAT(config_.links(), ElementsAre());
+  EXPECT_EQ(config_.codec(), "fp32");
+}
+
 TEST_F(LoadTest, AFlagTakesBackWhatTheFileSays) {
   const std::string file = WriteFile("insecure-network: true\nlinks: [a-b]\n");
   ASSERT_TRUE(
@@ -153,6 +162,16 @@ TEST_F(LoadTest, AMistakeIsOneLineAndExitCodeTwo) {
       {{"--listen=a", "--listen=b"}, "--listen"},
       {{"--epoch-steps", "x"}, "--epoch-steps: 'x' is not a whole number"},
       {{"--insecure-network=perhaps"}, "perhaps"},
+      {{"--insecure-network="}, "--insecure-network: '' is not true or false"},
+      {{"--epoch-steps=", "--cluster=a"}, "--epoch-steps: '' is not a whole"},
+      {{"--epoch-steps", "", "--cluster=a"},
+       "--epoch-steps: '' is not a whole"},
+      {{"--state-dir", "--cluster", "a"},
+       "--state-dir: no value comes before '--cluster'"},
+      {{"--config=", "--cluster=a"}, "--config: '' is not a file"},
+      {{"--min-exchange-share=2"},
+       "--min-exchange-share: '2' is not a number from 0 to 1"},
+      {{"--epoch-steps=-1"}, "--epoch-steps: '-1' is not a whole number"},
       {{"--config", "/nowhere.yaml"},
        "--config: '/nowhere.yaml' cannot be read: No such file"},
       {{"--config", "/"}, "--config: '/' cannot be read: Is a directory"},
@@ -219,6 +238,7 @@ TEST_F(LoadTest, HelpNamesEverySettingItsDefaultAndTheVariables) {
   for (const FieldDescriptor* field : FieldsOf(*config_.GetDescriptor())) {
     EXPECT_THAT(out_, HasSubstr(FlagOf(*field)));
   }
+  EXPECT_THAT(out_, HasSubstr("Usage: pactrain-test"));
   EXPECT_THAT(out_, HasSubstr("127.0.0.1:7070"));
   EXPECT_THAT(out_, HasSubstr("--config"));
   EXPECT_THAT(out_, HasSubstr("PT_TEST_LISTEN_METRICS"));

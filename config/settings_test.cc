@@ -27,11 +27,16 @@ TEST(Field, HasOneNameEverywhere) {
   EXPECT_EQ(FindKey(*config.GetDescriptor(), "listen_data"), nullptr);
 }
 
-TEST(Field, EverySettingHasAHelpTextAndAKnownType) {
+TEST(Field, EverySettingHasAHelpTextAKnownTypeAndARangeIfANumber) {
   for (const Descriptor* settings :
        {v1::CoordinatorConfig::descriptor(), v1::AgentConfig::descriptor()}) {
     for (const FieldDescriptor* field : FieldsOf(*settings)) {
       EXPECT_FALSE(field->options().GetExtension(v1::help).empty())
+          << field->full_name();
+      const bool number =
+          field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32 ||
+          field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE;
+      EXPECT_EQ(field->options().HasExtension(v1::range), number)
           << field->full_name();
       EXPECT_TRUE(field->cpp_type() == FieldDescriptor::CPPTYPE_STRING ||
                   (!field->is_repeated() &&
@@ -125,7 +130,7 @@ TEST(Settings, ToYamlReadsBackAsTheSame) {
     config.add_links("a-b");
     config.add_links("c:d e");
     config.set_min_exchange_share(0.1);
-    config.set_epoch_steps(4294967295u);
+    config.set_epoch_steps(1000000);
     config.set_insecure_network(true);
     config.set_codec("bf16");
     config.set_log_level("warn");

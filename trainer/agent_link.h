@@ -48,6 +48,8 @@ class AgentLink {
   // Sends what is queued as far as there is room; false: the socket is broken.
   bool Flush();
   bool has_queued() const { return !queued_.empty(); }
+  // Of the socket, once connected.
+  const std::string& path() const { return path_; }
 
   Received Receive(Packet* packet);
 
@@ -61,6 +63,7 @@ class AgentLink {
   // False: not sent for lack of room (`*broken` false) or at all.
   bool SendNow(const void* message, size_t bytes, bool* broken);
 
+  std::string path_;
   Fd socket_;
   Fd wake_;  // eventfd.
   std::deque<std::vector<char>> queued_;

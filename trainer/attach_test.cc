@@ -104,10 +104,21 @@ TEST(AttachTest, RefusalSaysWhy) {
 TEST(AttachTest, AgentThatDiesMeanwhileIsUnresponsive) {
   FakeAgent agent([](FakeAgent& a) {
     a.Accept();
+    a.Die();
+  });
+  EXPECT_THAT(AttachError(agent.address(), PT_AGENT_UNRESPONSIVE),
+              HasSubstr("closed the connection"));
+  EXPECT_NE(access(agent.path().c_str(), F_OK), 0) << "its socket is there";
+}
+
+TEST(AttachTest, AgentThatHangsUpButLivesKeepsItsSocket) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Accept();
     a.Hangup();
   });
   EXPECT_THAT(AttachError(agent.address(), PT_AGENT_UNRESPONSIVE),
               HasSubstr("closed the connection"));
+  EXPECT_EQ(access(agent.path().c_str(), F_OK), 0);
 }
 
 TEST(AttachTest, MissingAgentIsNamedWithItsPathAndWhatToDo) {

@@ -25,6 +25,7 @@ class FakeAgent {
   ~FakeAgent();
 
   std::string address() const { return "unix:" + path_; }
+  const std::string& path() const { return path_; }
 
   // ---- For the script ----
   // Accepts a trainer and reads its Hello.
@@ -58,6 +59,11 @@ class FakeAgent {
   // True if the trainer closes its end and says nothing before.
   bool AtEnd();
   void Hangup() { trainer_ = Fd(); }
+  // Leaves the socket file, as a killed agent does.
+  void Die() {
+    Hangup();
+    listener_ = Fd();
+  }
 
   // A memfd of this size that can no longer be resized if `sealed`.
   static Fd MakeMemory(uint64_t bytes, bool sealed);

@@ -84,7 +84,7 @@ typedef struct {
   uint32_t attempts; /* 1: went through at once */
   uint32_t world_size;
   int32_t dense; /* 1: all elements in fp32 although the decision said
-                    COMPACTED */
+                    otherwise */
   int32_t mode;  /* of the buckets of this step; FULL if any was */
   int32_t codec;
   uint64_t sent_bytes,

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "trainer/dead_socket.h"
+
 namespace pactrain::trainer {
 namespace {
 
@@ -23,7 +25,7 @@ Session::~Session() {
   if (getpid() != owner_) return;
   MutexLock lock(&mu_);
   if (state_.attached().has_value() && !state_.over()) {
-    link_.Send(state_.MakeDetach());
+    Send(state_.MakeDetach());
   }
 }
 
@@ -75,7 +77,12 @@ Event Session::LastWords() {
          link_.Receive(&packet) == AgentLink::Received::kPacket) {
     state_.OnMessage(Now(), packet.bytes.data(), packet.bytes.size());
   }
+  return Closed();
+}
+
+Event Session::Closed() {
   state_.OnClosed(Now());
+  RemoveDeadSocket(link_.path());
   return Event::kOver;
 }
 
@@ -85,10 +92,7 @@ Event Session::Pump() {
   AgentLink::Packet packet;
   for (;;) {
     const AgentLink::Received received = link_.Receive(&packet);
-    if (received == AgentLink::Received::kClosed) {
-      state_.OnClosed(Now());
-      return Event::kOver;
-    }
+    if (received == AgentLink::Received::kClosed) return Closed();
     if (received == AgentLink::Received::kNothing) {
       return state_.OnTick(Now());
     }

@@ -67,6 +67,8 @@ class Session {
   Event Send(const Message& message) PACTRAIN_REQUIRES(mu_);
   // A broken socket may still hold the agent's last words.
   Event LastWords() PACTRAIN_REQUIRES(mu_);
+  // The agent has closed the connection.
+  Event Closed() PACTRAIN_REQUIRES(mu_);
 
   const TrainerOptions options_;
   const pid_t owner_;  // The process that attached.

@@ -122,12 +122,12 @@ struct Submit {
   uint64_t step;
   uint32_t attempt;   // From 1; a Resubmit names the next one.
   uint32_t bucket;    // 0, 1, 2, ... within the step.
-  uint64_t elements;  // In the slot: kept elements if compacted.
+  uint64_t elements;  // In the slot: kept elements under a mask set.
   uint64_t offset;    // Bytes from the start of the slot; the result lands at
                       // the same offset of the result region.
   Digest128 bucket_layout;  // Over the bucket's parameters.
   uint64_t decision_version;
-  Digest128 mask_digest;  // Zero unless compacted.
+  Digest128 mask_digest;  // Zero: all elements are sent.
   uint8_t mode;
   uint8_t dense;
   uint8_t op;

@@ -31,14 +31,6 @@ struct Dither {
 struct EncodeNoise {
   double error_squared = 0;  // (decoded - in)^2
   double input_squared = 0;  // in^2
-  double clip_squared = 0;   // (clipped in - in)^2, the part that is a bias.
-
-  EncodeNoise& operator+=(const EncodeNoise& other) {
-    error_squared += other.error_squared;
-    input_squared += other.input_squared;
-    clip_squared += other.clip_squared;
-    return *this;
-  }
 };
 
 class Codec {

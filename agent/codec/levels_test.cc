@@ -32,9 +32,10 @@ Floats Gaussian(size_t elements, int seed) {
   return out;
 }
 
-// A bucket frame by frame, as the exchange sends it.
+// A bucket frame by frame, as the exchange sends it. Adds to `*error` what the
+// encoder says of it.
 Floats Through(protocol::Codec which, const Floats& in, uint64_t key,
-               EncodeNoise* noise) {
+               double* error) {
   const Codec& codec = CodecFor(which);
   Floats out(in.size());
   constexpr size_t kFrame = 16384;
@@ -42,7 +43,8 @@ Floats Through(protocol::Codec which, const Floats& in, uint64_t key,
     const size_t count = std::min(kFrame, in.size() - i);
     const Dither dither = {key, static_cast<uint32_t>(i)};
     std::vector<uint8_t> bytes(codec.BytesFor(count));
-    *noise += codec.Encode(in.data() + i, count, dither, bytes.data());
+    *error +=
+        codec.Encode(in.data() + i, count, dither, bytes.data()).error_squared;
     EXPECT_OK(codec.Decode(bytes.data(), count, dither, out.data() + i));
   }
   return out;
@@ -64,15 +66,14 @@ double SquaredDistance(const Floats& a, const Floats& b) {
 
 // Three sites in a chain, the middle one is the root: two encodes on the way
 // up, and one of the total, which all apply. `keys`: by site.
-double ChainNmse(protocol::Codec which, const uint64_t keys[3],
-                 EncodeNoise* noise) {
+double ChainNmse(protocol::Codec which, const uint64_t keys[3], double* error) {
   constexpr size_t kElements = 1 << 18;
   const Floats left = Gaussian(kElements, 1);
   const Floats root = Gaussian(kElements, 2);
   const Floats right = Gaussian(kElements, 3);
-  const Floats total = Sum(Sum(root, Through(which, left, keys[0], noise)),
-                           Through(which, right, keys[2], noise));
-  const Floats result = Through(which, total, keys[1], noise);
+  const Floats total = Sum(Sum(root, Through(which, left, keys[0], error)),
+                           Through(which, right, keys[2], error));
+  const Floats result = Through(which, total, keys[1], error);
   const Floats exact = Sum(Sum(left, root), right);
   return SquaredDistance(exact, result) /
          SquaredDistance(exact, Floats(kElements));
@@ -82,20 +83,19 @@ TEST(LevelsExchange, NoiseOfAChainOfThreeSitesMeetsItsGoal) {
   const uint64_t keys[3] = {DitherKey("job", 0, 5, 2, 0, Leg::kUp),
                             DitherKey("job", 0, 5, 2, 1, Leg::kDown),
                             DitherKey("job", 0, 5, 2, 2, Leg::kUp)};
-  EncodeNoise noise;
-  const double nmse = ChainNmse(protocol::Codec::kLevels7, keys, &noise);
-  EXPECT_LE(nmse, 0.15);
-  EXPECT_LE(ChainNmse(protocol::Codec::kLevels15, keys, &noise), 0.03);
+  double error = 0;
+  EXPECT_LE(ChainNmse(protocol::Codec::kLevels7, keys, &error), 0.15);
+  EXPECT_LE(ChainNmse(protocol::Codec::kLevels15, keys, &error), 0.03);
 }
 
 TEST(LevelsExchange, TheEncodersReportsAddUpToTheNoiseOfTheExchange) {
   const uint64_t keys[3] = {1, 2, 3};
   for (protocol::Codec codec :
        {protocol::Codec::kLevels7, protocol::Codec::kLevels15}) {
-    EncodeNoise noise;
-    const double nmse = ChainNmse(codec, keys, &noise);
+    double error = 0;
+    const double nmse = ChainNmse(codec, keys, &error);
     // The exact total has three times the square of one site's sum.
-    const double reported = noise.error_squared / (3.0 * (1 << 18));
+    const double reported = error / (3.0 * (1 << 18));
     EXPECT_NEAR(reported / nmse, 1, 0.02);
   }
 }
@@ -129,11 +129,11 @@ TEST(LevelsCodec, BytesThatNoEncoderWritesAreRefusedInWords) {
 TEST(LevelsCodec, TakesAWholeChunkAndNothing) {
   const Floats in = Gaussian(protocol::kChunkElements, 1);
   for (protocol::Codec which : kLevelCodecs) {
-    EncodeNoise noise;
     const Codec& codec = CodecFor(which);
     std::vector<uint8_t> bytes(codec.BytesFor(in.size()));
     Floats out(in.size());
-    noise = codec.Encode(in.data(), in.size(), Dither{}, bytes.data());
+    const EncodeNoise noise =
+        codec.Encode(in.data(), in.size(), Dither{}, bytes.data());
     EXPECT_OK(codec.Decode(bytes.data(), in.size(), Dither{}, out.data()));
     EXPECT_NEAR(SquaredDistance(in, out) / noise.error_squared, 1, 1e-6);
     EXPECT_EQ(codec.BytesFor(0), 0u);

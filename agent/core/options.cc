@@ -12,8 +12,7 @@ absl::Status Options::Check() const {
   if (incarnation.empty()) {
     return absl::InvalidArgumentError("incarnation: may not be zero");
   }
-  if (step_deadline < absl::Milliseconds(100) ||
-      step_deadline > absl::Hours(24)) {
+  if (step_deadline < kMinStepDeadline || step_deadline > kMaxStepDeadline) {
     return absl::InvalidArgumentError(
         absl::StrCat("step_deadline is ", absl::FormatDuration(step_deadline),
                      "; allowed are 100ms to 24h"));

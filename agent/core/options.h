@@ -15,8 +15,10 @@ struct Options {
   std::string agent;  // Name, unique in the cluster.
   base::Digest incarnation;
   std::string site;
-  // Bounds the time without byte progress of a step; 100 ms .. 1 day. All other
-  // limits derive from it.
+  static constexpr absl::Duration kMinStepDeadline = absl::Milliseconds(100);
+  static constexpr absl::Duration kMaxStepDeadline = absl::Hours(24);
+  // Bounds the time without byte progress of a step. All other limits derive
+  // from it.
   absl::Duration step_deadline = absl::Seconds(60);
   // Of all trainers' slots and results together; 0: no limit of its own.
   uint64_t max_memory_bytes = 0;

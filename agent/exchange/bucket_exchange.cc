@@ -249,7 +249,9 @@ absl::StatusOr<std::shared_ptr<const float[]>> BucketExchange::SumOf(
 Payload BucketExchange::Encode(std::shared_ptr<const float[]> owner,
                                const float* values, const Piece& piece,
                                Leg leg) {
-  if (options_.measure) {
+  // Encoders of n levels measure what they read.
+  const bool measures = protocol::IsLevels(border_);
+  if (options_.measure && !measures) {
     noise_.encoded_squares += SumOfSquares(values, piece.elements);
   }
   if (border_ == protocol::Codec::kFp32) {
@@ -260,7 +262,10 @@ Payload BucketExchange::Encode(std::shared_ptr<const float[]> owner,
   const EncodeNoise noise = codec_.Encode(
       values, piece.elements, DitherOf(piece, options_.schedule->site(), leg),
       encoded.get());
-  if (options_.measure) noise_.error_squares += noise.error_squared;
+  if (options_.measure && measures) {
+    noise_.encoded_squares += noise.input_squared;
+    noise_.error_squares += noise.error_squared;
+  }
   const uint8_t* data = encoded.get();
   return {std::move(encoded), absl::MakeConstSpan(data, bytes)};
 }

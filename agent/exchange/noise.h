@@ -1,6 +1,6 @@
 // What an exchange tells of its noise: sums of squares over the elements of a
-// step, from which the coordinator forms the risk r (ARCHITECTURE.md, "The
-// decision").
+// step, from which the coordinator forms the risk r (ARCHITECTURE.md,
+// "TERNARY").
 //
 // Plain values. Each member counts its own part; a sum over all members is the
 // whole. NaN or Inf where gradients are not finite.
@@ -14,7 +14,8 @@ namespace pactrain::agent {
 struct ExchangeNoise {
   // ||s_j||^2: of the exact sums of this member's site, over what it owns.
   double site_squares = 0;
-  // ||x||^2 of what it encodes, or would encode if the codec were not exact.
+  // ||x||^2 of what it encodes, or would encode if the codec were not exact. In
+  // n levels without the blocks that are not finite; they show in the total.
   double encoded_squares = 0;
   // ||Q(x) - x||^2 of that.
   double error_squares = 0;

@@ -1,5 +1,8 @@
 #include "agent/local/socket_file.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -15,6 +18,8 @@ namespace pactrain::agent {
 namespace {
 
 constexpr int kBacklog = 128;
+constexpr int kLockTries = 50;
+constexpr int kLockPauseMs = 10;
 
 sockaddr_un AddressOf(const std::string& path) {
   sockaddr_un address = {};
@@ -47,6 +52,21 @@ absl::Status PrepareDirectory(const std::string& path) {
   return absl::OkStatus();
 }
 
+// Locks the directory of `path` until the result is closed. While this is held
+// no trainer takes away the file there because nobody listens yet
+// (trainer/dead_socket.h), and no other agent replaces it. Others of ours hold
+// it for moments; a stranger who keeps it must not stop an agent.
+Fd LockDirectory(const std::string& path) {
+  const std::string directory = path.substr(0, path.rfind('/') + 1);
+  Fd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (int tries = 0; tries < kLockTries; ++tries) {
+    if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) break;
+    if (errno != EWOULDBLOCK) break;  // It cannot be locked at all.
+    poll(nullptr, 0, kLockPauseMs);
+  }
+  return lock;
+}
+
 // Makes room for a socket file at `path`.
 absl::Status RemoveStale(const std::string& path) {
   struct stat info = {};
@@ -56,7 +76,9 @@ absl::Status RemoveStale(const std::string& path) {
         absl::StrCat("socket ", path,
                      ": there is a file of another kind; give another path"));
   }
-  const Fd probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  // Never waits: a queue that is full (EAGAIN) has an owner, too.
+  const Fd probe(
+      socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const sockaddr_un address = AddressOf(path);
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address),
               sizeof address) == 0 ||
@@ -95,6 +117,7 @@ absl::StatusOr<std::string> ParseSocketPath(absl::string_view text) {
 absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path) {
   RETURN_IF_ERROR(ParseSocketPath(path).status());
   RETURN_IF_ERROR(PrepareDirectory(path));
+  const Fd lock = LockDirectory(path);
   RETURN_IF_ERROR(RemoveStale(path));
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return Unavailable(path, "socket");

@@ -8,8 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
+#include "base/rpc/channel.h"
 #include "protocol/limits.h"
 
 namespace pactrain::agent {
@@ -17,22 +16,6 @@ namespace {
 
 constexpr absl::Duration kLogInterval = absl::Seconds(10);
 constexpr absl::Duration kStopTimeout = absl::Seconds(5);
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
-  // The pauses between tries are ours; the channel's own only follow.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
-                   static_cast<int>(protocol::kMaxControlMessage));
-  // A proxy meant for the web must not come between.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   arguments);
-}
 
 // Time does not heal these.
 bool IsRefusal(const absl::Status& why) {
@@ -66,7 +49,8 @@ CoordinatorClient::CoordinatorClient(asio::io_context& io,
     : io_(io),
       options_(options),
       events_(events),
-      stub_(v1::Coordinator::NewStub(MakeChannel(options.address))),
+      stub_(v1::Coordinator::NewStub(base::MakeChannel(
+          options.address, static_cast<int>(protocol::kMaxControlMessage)))),
       mailbox_(std::make_shared<Mailbox>()),
       backoff_(options.first_backoff),
       started_(base::MonotonicNow()),

@@ -242,8 +242,8 @@ absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
   if (pin) RETURN_IF_ERROR(CheckPin(*pin));
   Group* group = FindGroup(id);
   if (group == nullptr || !group->ever_formed()) {
-    return absl::NotFoundError(
-        absl::StrCat("job '", id.ToString(), "' has had no generation yet"));
+    return absl::NotFoundError(absl::StrCat(
+        "job '", id.ToString(), "' is not known or has had no generation yet"));
   }
   if (read_only_) {
     return absl::UnavailableError(

@@ -247,7 +247,8 @@ void Group::Form(const Launch& launch, Context& c) {
   Generation generation = MakeGeneration(launch, c);
   generation.decision = decisions_.Start(FullDecision(
       c.options, absl::StrCat("generation ", generation.number,
-                              " starts FULL: no mask set is agreed yet")));
+                              " starts FULL: all elements are sent until "
+                              "a mask set is agreed")));
   seats_ = Seats(generation, /*present=*/true);
   votes_ = MaskVotes(generation.world_size);
   mask_state_ = MaskState::kMissing;

@@ -100,10 +100,13 @@ class Group {
   // group_decisions.cc: what travels.
   Telemetry MakeTelemetry() const;
   void NoteNoise(const protocol::StepReport& report, const std::string& agent);
+  // As Choose(): nothing: what is aimed at stays.
+  std::optional<protocol::Decision> Wanted(const Context& c) const;
   void Decide(Context& c);
   void NoteMasks(const MaskAgreement& masks, Context& c);
   void Prepare(protocol::Decision decision, Context& c);
   void Revoke(const std::string& reason, Context& c);
+  std::string DecisionReason(const Context& c) const;
   std::string RunningReason(const Context& c) const;
 
   protocol::GroupId id_;
@@ -144,6 +147,7 @@ class Group {
   struct Refused {
     protocol::Decision decision;
     uint64_t step = 0;
+    std::string reason;  // "agent 'b' (site 'y') refused it: ..."
   };
   std::optional<Refused> refused_;
 };

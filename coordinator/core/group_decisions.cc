@@ -57,10 +57,11 @@ void Group::OnAnswer(const Agent& agent, const protocol::PrepareAnswer& answer,
   if (!prepared || prepared->version != answer.version || answer.accepted)
     return;
   if (FindMember(agent) == nullptr || c.read_only) return;
-  refused_ = Refused{*prepared, progress_.committed_count()};
-  Revoke(absl::StrCat("agent '", agent.name, "' (site '", agent.site,
-                      "') refused it: ", answer.reason),
-         c);
+  const std::string reason =
+      absl::StrCat("agent '", agent.name, "' (site '", agent.site,
+                   "') refused it: ", answer.reason);
+  refused_ = Refused{*prepared, progress_.committed_count(), reason};
+  Revoke(reason, c);
   Decide(c);
 }
 
@@ -101,6 +102,7 @@ Telemetry Group::MakeTelemetry() const {
   Telemetry telemetry;
   telemetry.sites = static_cast<int>(generation_->sites.size());
   telemetry.exchange_share = progress_.exchange_share();
+  telemetry.measured_steps = noise_.steps();
   telemetry.noise = noise_.Newest();
   telemetry.current = noise_.Newest(decisions_.aim().version);
   telemetry.noise_factor = noise_factor_;
@@ -119,12 +121,16 @@ void Group::SetPin(const std::optional<Pin>& pin, Context& c) {
   Decide(c);
 }
 
+std::optional<Decision> Group::Wanted(const Context& c) const {
+  return Choose(c.options, decisions_.aim(), votes_,
+                progress_.committed_count(), MakeTelemetry(), pin_);
+}
+
 void Group::Decide(Context& c) {
   if (!running() || c.read_only || in_force_unknown_) return;
   const uint64_t step = progress_.committed_count();
   NoteMasks(votes_.Evaluate(step), c);
-  std::optional<Decision> wanted =
-      Choose(c.options, decisions_.aim(), votes_, step, MakeTelemetry(), pin_);
+  std::optional<Decision> wanted = Wanted(c);
   if (!wanted) return;
   if (refused_ && SameContent(*wanted, refused_->decision) &&
       step < refused_->step + c.options.epoch_steps) {
@@ -166,8 +172,26 @@ void Group::Revoke(const std::string& reason, Context& c) {
                              version, ": ", reason));
 }
 
+// Why what travels now does, in figures of now: a decision keeps the reason for
+// which it was made.
+std::string Group::DecisionReason(const Context& c) const {
+  const std::string votes = votes_.Evaluate(progress_.committed_count()).reason;
+  if (in_force_unknown_) return votes;
+  const Decision& now = decisions_.in_force();
+  const std::optional<Decision> wanted = Wanted(c);
+  if (!wanted) {
+    if (!pin_ || pin_->IsMetBy(now)) return votes;
+    return absl::StrCat(votes, "; pinned to ", pin_->ToString(),
+                        ", not in force before the mask votes are settled");
+  }
+  if (SameContent(*wanted, now)) return wanted->reason;
+  const bool refused = refused_ && SameContent(*wanted, refused_->decision);
+  return absl::StrCat(wanted->reason, "; not in force yet: ",
+                      refused ? refused_->reason : "all agents must switch");
+}
+
 std::string Group::RunningReason(const Context& c) const {
-  std::string text = votes_.Evaluate(progress_.committed_count()).reason;
+  std::string text = DecisionReason(c);
   std::vector<std::string> silent;
   for (const protocol::Member& member : generation_->members) {
     const Agent* agent = c.agents.Find(member.agent);

@@ -10,6 +10,7 @@ namespace {
 using protocol::Mode;
 using protocol::Prepare;
 using protocol::Revoke;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 // Four trainers at two agents in two sites, in a running generation.
@@ -60,7 +61,9 @@ TEST_F(DecisionTest, StableVotesPrepareCompacted) {
 TEST_F(DecisionTest, WithoutMasksItStaysFullAndSaysSo) {
   VoteAll(0);
   EXPECT_EQ(Prepared(), 0);
-  EXPECT_EQ(t_.Snapshot().reason, "no masks declared");
+  EXPECT_EQ(t_.Snapshot().reason,
+            "no masks voted: all elements are sent; not TERNARY: waiting for "
+            "the exchange is not measured yet");
 }
 
 TEST_F(DecisionTest, RepeatedVotesPrepareOnce) {
@@ -274,8 +277,11 @@ TEST_F(DecisionTest, WhereWaitingIsLongTheKeptElementsGoTernary) {
   EXPECT_EQ(prepare->decision.mask_digest, (protocol::Digest{11, 11}));
   EXPECT_THAT(prepare->decision.reason,
               HasSubstr("waiting for the exchange is 50 % of a step; 15 levels "
-                        "cost r = 0.053 of the batch, 0.30 is allowed"));
+                        "cost r = 0.053 of the batch, 0.3 is allowed"));
+  EXPECT_THAT(t_.Snapshot().reason,
+              HasSubstr("not in force yet: all agents must switch"));
   ReportAll(3, 21);
+  EXPECT_THAT(t_.Snapshot().reason, EndsWith("0.3 is allowed"));
   EXPECT_EQ(t_.Snapshot().in_force->mode, Mode::kTernary);
   EXPECT_EQ(t_.Snapshot().exchange_share, 0.5);
 }
@@ -304,6 +310,45 @@ TEST_F(DecisionTest, APinHoldsUntilItIsTakenBack) {
   t_.Pin(std::nullopt);
   EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kCompacted);
   EXPECT_FALSE(t_.journal().groups.at(t_.group).pin.has_value());
+}
+
+TEST_F(DecisionTest, TheReasonFollowsTheFiguresWithoutANewDecision) {
+  Compact(11);
+  protocol::StepReport report = Measured(t_.group, 2, 20, 2, 1.6);
+  for (const double wait : {0.02, 0.04}) {
+    report.wait_seconds = wait;
+    for (const char* agent : {"a", "b"}) t_.Say(agent, report);
+    EXPECT_THAT(t_.Snapshot().reason,
+                HasSubstr("not TERNARY: waiting for the exchange is 2."));
+  }
+  EXPECT_EQ(Prepared(), 0);
+  EXPECT_THAT(t_.Snapshot().in_force->reason,
+              HasSubstr("waiting for the exchange is not measured yet"));
+}
+
+TEST_F(DecisionTest, APinThatCannotHoldSaysSo) {
+  t_.Pin({{Mode::kCompacted, protocol::Codec::kFp32}});
+  EXPECT_THAT(t_.Snapshot().reason,
+              EndsWith("; pinned to COMPACTED fp32, not in force before the "
+                       "mask votes are settled"));
+  VoteAll(0);
+  EXPECT_EQ(Prepared(), 0);
+  EXPECT_THAT(t_.Snapshot().reason,
+              HasSubstr("pinned to COMPACTED fp32, not in force: no mask set "
+                        "is agreed"));
+}
+
+TEST_F(DecisionTest, APinThatAnAgentRefusesSaysSo) {
+  VoteAll(0);
+  t_.Pin({{Mode::kTernary, protocol::Codec::kLevels7}});
+  ASSERT_EQ(Prepared(), 2);
+  EXPECT_THAT(t_.Snapshot().reason,
+              HasSubstr("not in force yet: all agents must switch"));
+  t_.Answer("b", 2, false);
+  EXPECT_THAT(t_.Snapshot().reason,
+              EndsWith("pinned to TERNARY 7 levels by an operator; not in "
+                       "force yet: agent 'b' (site 'y') refused it: no "
+                       "buffers"));
 }
 
 TEST_F(DecisionTest, APinThatMakesNoSenseIsRefused) {

@@ -73,7 +73,7 @@ MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
   result.elements = vote.elements;
   if (vote.mask_digest.empty()) {
     result.state = MaskState::kNone;
-    result.reason = "no masks declared";
+    result.reason = "no masks voted: all elements are sent";
   } else if (!young.empty()) {
     result.state = MaskState::kSettling;
     result.reason =

@@ -79,7 +79,7 @@ TEST(MaskVotes, NoMasksAtAllIsAnAgreement) {
   EXPECT_OK(votes.Add(Make(0, 0), 0));
   EXPECT_OK(votes.Add(Make(1, 0), 0));
   EXPECT_EQ(votes.Evaluate(0).state, MaskState::kNone);
-  EXPECT_EQ(votes.Evaluate(0).reason, "no masks declared");
+  EXPECT_EQ(votes.Evaluate(0).reason, "no masks voted: all elements are sent");
 }
 
 TEST(MaskVotes, ARankOutOfRangeIsRefused) {

@@ -1,5 +1,5 @@
 // The risk r of a codec: the share of the effective batch that its noise costs
-// (ARCHITECTURE.md, "The decision"; gradient noise scale, arXiv 1812.06162).
+// (ARCHITECTURE.md, "TERNARY"; gradient noise scale, arXiv 1812.06162).
 //
 //   r = e / (N^2 V),  e = sum over encodes of ||Q(x) - x||^2,
 //   V = sum over sites of (sum ||g_i||^2 - ||s_j||^2 / k_j)
@@ -31,6 +31,9 @@ class Noise {
 
   // A measured step counts once all agents have reported it.
   void Add(const std::string& agent, const protocol::StepReport::Noise& sample);
+
+  // How many of the newest measured steps count.
+  int steps() const { return static_cast<int>(newest_.size()); }
 
   // Sums over the newest measured steps.
   struct Estimate {

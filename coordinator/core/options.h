@@ -14,8 +14,10 @@
 namespace pactrain::coordinator {
 
 struct Options {
+  // Of FULL and COMPACTED: fp32 or bf16.
   protocol::Codec codec = protocol::Codec::kFp32;
-  // Steps for which unequal mask votes may keep a COMPACTED decision; 1..1e6.
+  // Steps for which unequal mask votes may keep a decision with a mask set, and
+  // for which a refused decision is not tried again; 1..1e6.
   uint32_t epoch_steps = 50;
   // TERNARY may cost at most this share of the effective batch (r), 0..1; 0: it
   // is never chosen. safe 0.1, balanced 0.3, fast 1.

@@ -6,6 +6,10 @@ namespace pactrain::coordinator {
 
 using protocol::Mode;
 
+bool Pin::IsMetBy(const protocol::Decision& decision) const {
+  return decision.mode == mode && decision.codec == codec;
+}
+
 std::string Pin::ToString() const {
   return absl::StrCat(protocol::ModeName(mode), " ",
                       protocol::CodecName(codec));

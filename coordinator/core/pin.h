@@ -14,6 +14,8 @@ struct Pin {
   protocol::Mode mode = protocol::Mode::kFull;
   protocol::Codec codec = protocol::Codec::kFp32;
   bool operator==(const Pin&) const = default;
+  // Does `decision` do what is pinned?
+  bool IsMetBy(const protocol::Decision& decision) const;
   std::string ToString() const;  // "TERNARY 7 levels"
 };
 // InvalidArgument: TERNARY goes with n levels, FULL and COMPACTED with fp32 or

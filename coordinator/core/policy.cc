@@ -1,5 +1,9 @@
 #include "coordinator/core/policy.h"
 
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -119,65 +123,128 @@ std::optional<Codec> CoarsestWithin(const Telemetry& telemetry, double bound) {
   return std::nullopt;
 }
 
-// The codec of n levels to use; nothing: an exact one.
-std::optional<Codec> ChooseLevels(const Options& options,
-                                  const Decision& current,
-                                  const Telemetry& telemetry) {
-  const bool ternary = current.mode == Mode::kTernary;
-  if (telemetry.sites < 2 || options.risk_bound == 0) return std::nullopt;
-  if (!telemetry.noise || telemetry.noise->steps < kMinMeasuredSteps) {
-    return ternary ? std::optional(current.codec) : std::nullopt;
+// Whether to quantise, and why.
+struct Levels {
+  std::optional<Codec> codec;  // Of n levels; nothing: an exact one.
+  std::string reason;
+};
+
+Levels Exact(absl::string_view why) {
+  return {std::nullopt, absl::StrCat("not TERNARY: ", why)};
+}
+
+// Up to a thousandth, so that what is above a bound also reads so.
+double RoundUp(double risk) { return std::ceil(risk * 1000) / 1000; }
+
+Levels Quantise(const Options& options, const Telemetry& telemetry,
+                Codec codec) {
+  return {codec,
+          absl::StrFormat("%s cost r = %.3f of the batch, %g is allowed",
+                          CodecName(codec), PredictedRisk(telemetry, codec),
+                          options.risk_bound)};
+}
+
+// The coarsest codec that leaves room, or none. `before` comes first in the
+// reason.
+Levels QuantiseWithin(const Options& options, const Telemetry& telemetry,
+                      const std::string& before) {
+  const double room = kEnterBelow * options.risk_bound;
+  if (const auto codec = CoarsestWithin(telemetry, room)) {
+    Levels levels = Quantise(options, telemetry, *codec);
+    return {codec, absl::StrCat(before, levels.reason)};
   }
-  const double bound = options.risk_bound;
-  if (!ternary) {
-    if (telemetry.exchange_share.value_or(0) < options.min_exchange_share) {
-      return std::nullopt;
-    }
-    return CoarsestWithin(telemetry, kEnterBelow * bound);
+  return Exact(
+      absl::StrFormat("%seven %s would cost r = %.3f, more than %g (%g of %g)",
+                      before, CodecName(Codec::kLevels31),
+                      RoundUp(PredictedRisk(telemetry, Codec::kLevels31)), room,
+                      kEnterBelow, options.risk_bound));
+}
+
+// What is exact now may be quantised.
+Levels LevelsFromExact(const Options& options, const Telemetry& telemetry) {
+  const std::optional<double>& share = telemetry.exchange_share;
+  if (share.value_or(0) < options.min_exchange_share) {
+    if (!share) return Exact("waiting for the exchange is not measured yet");
+    return Exact(absl::StrFormat(
+        "waiting for the exchange is %.1f %% of a step, less than %g %%",
+        std::floor(1000 * *share) / 10, 100 * options.min_exchange_share));
+  }
+  if (telemetry.measured_steps < kMinMeasuredSteps) {
+    return Exact(absl::StrCat("r is not known yet, ", telemetry.measured_steps,
+                              " of ", kMinMeasuredSteps,
+                              " steps are measured"));
+  }
+  if (!telemetry.noise) {
+    return Exact("r is not known, the trainers' gradients hardly differ");
+  }
+  Levels levels = QuantiseWithin(options, telemetry, "");
+  if (levels.codec && share) {
+    levels.reason =
+        absl::StrFormat("waiting for the exchange is %.0f %% of a step; %s",
+                        100 * *share, levels.reason);
+  }
+  return levels;
+}
+
+// What is quantised now stays so while its risk allows.
+Levels LevelsFromTernary(const Options& options, Codec now,
+                         const Telemetry& telemetry) {
+  // 3 levels end with their pin.
+  const Codec stay = std::max(now, kCoarsestFirst[0]);
+  if (!telemetry.noise || telemetry.measured_steps < kMinMeasuredSteps) {
+    return {stay, absl::StrCat(CodecName(stay), " stay until r is measured")};
   }
   if (!telemetry.current || telemetry.current->steps < kMinMeasuredSteps) {
-    return current.codec;
+    return Quantise(options, telemetry, stay);
   }
-  if (telemetry.current->risk() > bound) {
-    return CoarsestWithin(telemetry, kEnterBelow * bound);
+  const double risk = telemetry.current->risk();
+  const std::string measured =
+      absl::StrFormat("%s cost r = %.3f of the batch as measured",
+                      CodecName(now), RoundUp(risk));
+  if (risk > options.risk_bound) {
+    return QuantiseWithin(
+        options, telemetry,
+        absl::StrFormat("%s, more than %g; ", measured, options.risk_bound));
   }
   const std::optional<Codec> coarser =
-      CoarsestWithin(telemetry, kCoarsenBelow * bound);
-  return coarser && *coarser < current.codec ? coarser : current.codec;
+      CoarsestWithin(telemetry, kCoarsenBelow * options.risk_bound);
+  const Codec next = coarser && *coarser < stay ? *coarser : stay;
+  if (next != now) return Quantise(options, telemetry, next);
+  return {now,
+          absl::StrFormat("%s, %g is allowed", measured, options.risk_bound)};
 }
 
-std::string TernaryReason(const Options& options, const Decision& current,
-                          const Telemetry& telemetry, Codec codec) {
-  const std::string share =
-      !telemetry.exchange_share || current.mode == Mode::kTernary
-          ? ""
-          : absl::StrFormat("waiting for the exchange is %.0f %% of a step; ",
-                            100 * *telemetry.exchange_share);
-  if (!telemetry.noise) return share;
-  return absl::StrFormat("%s%s cost r = %.3f of the batch, %.2f is allowed",
-                         share, CodecName(codec),
-                         PredictedRisk(telemetry, codec), options.risk_bound);
+Levels ChooseLevels(const Options& options, const Decision& current,
+                    const Telemetry& telemetry) {
+  if (telemetry.sites < 2) return Exact("one site alone quantises nothing");
+  if (options.risk_bound == 0) return Exact("--risk exact forbids it");
+  return current.mode == Mode::kTernary
+             ? LevelsFromTernary(options, current.codec, telemetry)
+             : LevelsFromExact(options, telemetry);
 }
 
-Decision Ternary(Decision elements, Codec codec, const std::string& reason) {
-  elements.mode = Mode::kTernary;
-  elements.codec = codec;
-  absl::StrAppend(&elements.reason, elements.reason.empty() ? "" : "; ",
+Decision Because(Decision decision, absl::string_view reason) {
+  absl::StrAppend(&decision.reason, decision.reason.empty() ? "" : "; ",
                   reason);
-  return elements;
+  return decision;
 }
 
 // What `elements` becomes under a pin.
-Decision Pinned(const Options& options, Decision elements, const Pin& pin) {
-  const std::string why =
-      absl::StrCat("pinned to ", pin.ToString(), " by an operator");
-  if (pin.mode == Mode::kTernary) {
-    return Ternary(std::move(elements), pin.codec, why);
-  }
+Decision Pinned(const Options& options, Decision elements, const Pin& pin,
+                int sites) {
+  const bool nothing_to_compact =
+      pin.mode == Mode::kCompacted && elements.mode == Mode::kFull;
   if (pin.mode == Mode::kFull) elements = FullDecision(options, "");
+  if (pin.mode == Mode::kTernary) elements.mode = Mode::kTernary;
   elements.codec = pin.codec;
-  absl::StrAppend(&elements.reason, elements.reason.empty() ? "" : "; ", why);
-  return elements;
+  const char* why = " by an operator";
+  if (nothing_to_compact) {
+    why = ", not in force: no mask set is agreed that leaves elements out";
+  } else if (pin.mode == Mode::kTernary && sites < 2) {
+    why = " by an operator; one site alone quantises nothing";
+  }
+  return Because(std::move(elements),
+                 absl::StrCat("pinned to ", pin.ToString(), why));
 }
 
 }  // namespace
@@ -189,12 +256,15 @@ std::optional<Decision> Choose(const Options& options, const Decision& current,
   std::optional<Decision> elements =
       ChooseElements(options, current, votes, step);
   if (!elements) return std::nullopt;
-  if (pin) return Pinned(options, *std::move(elements), *pin);
-  const std::optional<Codec> levels = ChooseLevels(options, current, telemetry);
-  if (!levels) return elements;
-  const std::string reason =
-      TernaryReason(options, current, telemetry, *levels);
-  return Ternary(*std::move(elements), *levels, reason);
+  if (pin) {
+    return Pinned(options, *std::move(elements), *pin, telemetry.sites);
+  }
+  const Levels levels = ChooseLevels(options, current, telemetry);
+  if (levels.codec) {
+    elements->mode = Mode::kTernary;
+    elements->codec = *levels.codec;
+  }
+  return Because(*std::move(elements), levels.reason);
 }
 
 }  // namespace pactrain::coordinator

@@ -26,6 +26,8 @@ struct Telemetry {
   // Of the time of a step that trainers wait for the exchange; 0..1. Nothing:
   // not measured.
   std::optional<double> exchange_share;
+  int measured_steps = 0;  // Whose noise all agents have reported.
+  // Nothing: no step is measured, or too little varies.
   std::optional<Noise::Estimate> noise;    // Under any decision.
   std::optional<Noise::Estimate> current;  // Under the one aimed at.
   // Measured over predicted noise of n levels, as last seen in this generation.
@@ -43,6 +45,7 @@ protocol::Decision FullDecision(const Options& options, std::string reason);
 
 // The decision to aim at after `step` committed steps when `current` is aimed
 // at now (version 0; the caller numbers it). Nothing: stay with `current`.
+// The reason also says why it is not TERNARY, or not what is pinned.
 std::optional<protocol::Decision> Choose(const Options& options,
                                          const protocol::Decision& current,
                                          const MaskVotes& votes, uint64_t step,

@@ -9,7 +9,9 @@ namespace {
 using protocol::Codec;
 using protocol::Decision;
 using protocol::Mode;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 MaskVotes OneVote(uint64_t kept) {
   MaskVotes votes(1);
@@ -29,6 +31,7 @@ Telemetry MakeTelemetry(double share, double encoded) {
   Telemetry telemetry;
   telemetry.sites = 2;
   telemetry.exchange_share = share;
+  telemetry.measured_steps = 4;
   telemetry.noise = Noise::Estimate{4, 1, encoded, 0};
   return telemetry;
 }
@@ -87,6 +90,44 @@ TEST(Policy, WithoutMuchWaitingOrAKnownRiskItStaysExact) {
   EXPECT_EQ(Chosen(one_site).mode, Mode::kCompacted);
 }
 
+TEST(Policy, TheReasonSaysWhyItIsNotTernary) {
+  const auto why = [](const Telemetry& telemetry, const Options& options = {}) {
+    return Chosen(telemetry, options).reason;
+  };
+  const Telemetry good = MakeTelemetry(0.5, 1);
+  Options exact;
+  exact.risk_bound = 0;
+  EXPECT_THAT(why(good, exact),
+              EndsWith("not TERNARY: --risk exact forbids it"));
+  Telemetry t = good;
+  t.sites = 1;
+  EXPECT_THAT(why(t),
+              EndsWith("not TERNARY: one site alone quantises nothing"));
+  EXPECT_THAT(why(MakeTelemetry(0.0999, 1)),
+              EndsWith("not TERNARY: waiting for the exchange is 9.9 % of a "
+                       "step, less than 10 %"));
+  t = good;
+  t.exchange_share.reset();
+  EXPECT_THAT(why(t), EndsWith("not TERNARY: waiting for the exchange is not "
+                               "measured yet"));
+  t = good;
+  t.measured_steps = 1;
+  EXPECT_THAT(why(t), EndsWith("not TERNARY: r is not known yet, 1 of 2 steps "
+                               "are measured"));
+  t = good;
+  t.noise.reset();
+  EXPECT_THAT(why(t), EndsWith("not TERNARY: r is not known, the trainers' "
+                               "gradients hardly differ"));
+  EXPECT_THAT(why(MakeTelemetry(0.5, 99)),
+              EndsWith("elements; not TERNARY: even 31 levels would cost r = "
+                       "0.347, more than 0.24 (0.8 of 0.3)"));
+  EXPECT_THAT(Choose({}, FullDecision({}, ""), NoMasks(), 9,
+                     MakeTelemetry(0.05, 1), std::nullopt)
+                  ->reason,
+              StartsWith("no masks voted: all elements are sent; not TERNARY: "
+                         "waiting for the exchange is 5.0 %"));
+}
+
 TEST(Policy, WithoutMasksAllElementsGoTernary) {
   const auto wanted = Choose({}, FullDecision({}, ""), NoMasks(), 9,
                              MakeTelemetry(0.5, 1), std::nullopt);
@@ -112,9 +153,43 @@ TEST(Policy, TooMuchMeasuredRiskMeansAFinerCodecOrAnExactOne) {
   EXPECT_EQ(Next(40, MakeTelemetry(0.01, 3)).mode, Mode::kCompacted);
 }
 
+TEST(Policy, TheReasonSaysWhyTernaryIsTakenBack) {
+  const std::string finer = Next(0.4, MakeTelemetry(0.01, 3)).reason;
+  EXPECT_THAT(finer,
+              HasSubstr("7 levels cost r = 0.400 of the batch as "
+                        "measured, more than 0.3; 15 levels cost r = 0.081"));
+  const std::string exact = Next(40, MakeTelemetry(0.01, 3)).reason;
+  EXPECT_THAT(exact,
+              HasSubstr("not TERNARY: 7 levels cost r = 40.000 of the batch "
+                        "as measured, more than 0.3; even 31 levels would "
+                        "cost r = 1.793, more than 0.24"));
+  // What is longer is cut on the wire.
+  EXPECT_LT(exact.size(), 250);
+}
+
 TEST(Policy, ACoarserCodecNeedsRoomToSpare) {
   EXPECT_EQ(Next(0.1, MakeTelemetry(0.01, 3)).codec, Codec::kLevels7);
   EXPECT_EQ(Next(0.05, MakeTelemetry(0.01, 3)).codec, Codec::kLevels5);
+}
+
+TEST(Policy, WhatStaysSaysItsMeasuredRisk) {
+  EXPECT_THAT(Next(0.2, MakeTelemetry(0.01, 3)).reason,
+              EndsWith("; 7 levels cost r = 0.200 of the batch as measured, "
+                       "0.3 is allowed"));
+}
+
+TEST(Policy, ThreeLevelsEndWithTheirPin) {
+  Decision current = Chosen(MakeTelemetry(0.5, 3));
+  current.codec = Codec::kLevels3;
+  Telemetry telemetry = MakeTelemetry(0.5, 0.1);
+  const auto next = [&] {
+    return Choose({}, current, OneVote(3), 99, telemetry, std::nullopt)->codec;
+  };
+  EXPECT_EQ(next(), Codec::kLevels5);
+  telemetry.current = Noise::Estimate{4, 1, 0.1, 0.05};
+  EXPECT_EQ(next(), Codec::kLevels5);
+  telemetry.measured_steps = 1;
+  EXPECT_EQ(next(), Codec::kLevels5);
 }
 
 TEST(Policy, AFreshSwitchIsNotJudgedBeforeItIsMeasured) {
@@ -122,6 +197,44 @@ TEST(Policy, AFreshSwitchIsNotJudgedBeforeItIsMeasured) {
   const auto wanted =
       Choose({}, current, OneVote(3), 99, MakeTelemetry(0.5, 30), std::nullopt);
   EXPECT_EQ(wanted->codec, Codec::kLevels7);
+  Telemetry unknown = MakeTelemetry(0.5, 3);
+  unknown.measured_steps = 1;
+  const auto kept = Choose({}, current, OneVote(3), 99, unknown, std::nullopt);
+  EXPECT_EQ(kept->codec, Codec::kLevels7);
+  EXPECT_THAT(kept->reason, EndsWith("; 7 levels stay until r is measured"));
+}
+
+// Under `pin`, from FULL.
+Decision ChosenUnder(const Pin& pin, const MaskVotes& votes, int sites = 2) {
+  Telemetry telemetry = MakeTelemetry(0.5, 1);
+  telemetry.sites = sites;
+  return *Choose({}, FullDecision({}, ""), votes, 9, telemetry, pin);
+}
+
+TEST(Pin, CompactedWithoutMasksIsNotInForceAndSaysSo) {
+  const Pin pin = {Mode::kCompacted, Codec::kFp32};
+  const Decision none = ChosenUnder(pin, NoMasks());
+  EXPECT_EQ(none.mode, Mode::kFull);
+  EXPECT_FALSE(pin.IsMetBy(none));
+  EXPECT_EQ(none.reason,
+            "no masks voted: all elements are sent; pinned to COMPACTED fp32, "
+            "not in force: no mask set is agreed that leaves elements out");
+  EXPECT_THAT(ChosenUnder(pin, OneVote(9)).reason,
+              StartsWith("the masks keep every element; pinned to COMPACTED "
+                         "fp32, not in force"));
+  const Decision masked = ChosenUnder(pin, OneVote(3));
+  EXPECT_TRUE(pin.IsMetBy(masked));
+  EXPECT_THAT(masked.reason,
+              EndsWith("pinned to COMPACTED fp32 by an operator"));
+}
+
+TEST(Pin, TernaryOfOneSiteSaysThatItChangesNothing) {
+  const Pin pin = {Mode::kTernary, Codec::kLevels7};
+  EXPECT_THAT(ChosenUnder(pin, NoMasks(), 1).reason,
+              EndsWith("pinned to TERNARY 7 levels by an operator; one site "
+                       "alone quantises nothing"));
+  EXPECT_THAT(ChosenUnder(pin, NoMasks(), 2).reason,
+              EndsWith("by an operator"));
 }
 
 TEST(Pin, GoesWithItsCodecsOnly) {

@@ -23,9 +23,10 @@ std::optional<GroupSnapshot> Find(const Driver& driver,
 }
 
 grpc::Status NotFound(const protocol::GroupId& id) {
-  return {grpc::StatusCode::NOT_FOUND,
-          absl::StrCat("no job '", id.ToString(),
-                       "' is known; ListJobs names them")};
+  return {
+      grpc::StatusCode::NOT_FOUND,
+      absl::StrCat("no job '", id.ToString(),
+                   "' is known; ListJobs (pactrain-admin jobs) names them")};
 }
 
 absl::StatusOr<Pin> ReadPin(const v1::Pin& proto) {

@@ -225,9 +225,6 @@ TEST_F(ServerTest, APinIsToldToAgentsAndShown) {
   Join(a, 0);
   Join(b, 1);
   ASSERT_TRUE(a.WaitFor<protocol::StartGeneration>().has_value());
-  Vote(a, 0);
-  Vote(b, 1);
-  ASSERT_TRUE(a.WaitFor<protocol::Prepare>().has_value());
   const auto admin = v1::Admin::NewStub(channel_);
   const auto set = [&](v1::Mode mode, v1::Codec codec,
                        v1::SetPinResponse* response) {
@@ -240,6 +237,12 @@ TEST_F(ServerTest, APinIsToldToAgentsAndShown) {
     return admin->SetPin(&context, request, response);
   };
   v1::SetPinResponse response;
+  ASSERT_TRUE(set(v1::MODE_COMPACTED, v1::CODEC_BF16, &response).ok());
+  EXPECT_THAT(response.job().reason(),
+              HasSubstr("pinned to COMPACTED bf16, not in force before"));
+  Vote(a, 0);
+  Vote(b, 1);
+  ASSERT_TRUE(a.WaitFor<protocol::Prepare>().has_value());
   ASSERT_TRUE(set(v1::MODE_TERNARY, v1::CODEC_LEVELS3, &response).ok());
   EXPECT_EQ(response.job().pin().codec(), v1::CODEC_LEVELS3);
   EXPECT_EQ(response.job().prepared().mode(), v1::MODE_TERNARY);

@@ -206,6 +206,23 @@ TEST(Risk, AsReportedIsWithinATenthOfTheTrueOne) {
   }
 }
 
+// Of two sites that swap each member encodes its site's sum and nothing else.
+TEST(Risk, WhatIsEncodedIsMeasuredInEveryCodec) {
+  const Generation g = MakeGeneration({{1, 1}, 2, {}, true});
+  const Gradients gradients(g.world_size, 0);
+  for (Codec codec : {Codec::kFp32, Codec::kBf16, Codec::kLevels3,
+                      Codec::kLevels7, Codec::kLevels31}) {
+    const auto run =
+        RunMesh(g, {.codec = codec, .elements = kElements, .measure = true},
+                gradients.AsFunction());
+    for (const agent::ExchangeNoise& noise : run.noise) {
+      EXPECT_GT(noise.site_squares, 0);
+      EXPECT_NEAR(noise.encoded_squares / noise.site_squares, 1, 1e-9)
+          << "codec " << static_cast<int>(codec);
+    }
+  }
+}
+
 TEST(Risk, AnExactCodecHasNoneAndSaysWhatWouldBeEncoded) {
   const Generation g = Chain();
   const Gradients gradients(g.world_size, 0);

@@ -13,6 +13,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "base": frozenset(),
     # Apart, since base links no Prometheus.
     "base/metrics": frozenset({"base"}),
+    # The same for gRPC.
+    "base/rpc": frozenset(),
     "protocol": frozenset({"base"}),
     "proto": frozenset(),
     # Reads the daemons' settings; knows neither of them.
@@ -32,7 +34,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "agent/exchange": frozenset({"base", "protocol", "kernels", "agent/codec"}),
     "agent/exchange/tcp": frozenset({"base", "protocol", "agent/exchange"}),
     "agent/local": frozenset({"base", "protocol", "trainer/wire"}),
-    "agent/rpc": frozenset({"base", "protocol", "proto", PROTO_CONVERT, "agent/core"}),
+    "agent/rpc": frozenset({"base", "base/rpc", "protocol", "proto", PROTO_CONVERT, "agent/core"}),
     "agent/metrics": frozenset({"base", "base/metrics", "protocol", "agent/core"}),
     "agent": frozenset(
         {
@@ -62,6 +64,8 @@ ALLOWED: dict[str, frozenset[str]] = {
         {"base", "protocol", "proto", PROTO_CONVERT, "coordinator/core", "coordinator"}
     ),
     "coordinator/metrics": frozenset({"base", "base/metrics", "protocol", "coordinator/core"}),
+    # pactrain-admin: a client, so it knows the wire and nothing of the coordinator's inside.
+    "coordinator/admin": frozenset({"base", "base/rpc", "protocol", "proto"}),
     "coordinator": frozenset(
         {
             "base",

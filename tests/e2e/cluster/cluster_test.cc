@@ -176,7 +176,8 @@ TEST_F(ClusterTest, KilledAgentEndsTheStepAndItsRestartTrainsAgain) {
   agents_[2]->Kill();
   ExpectErrors({PT_STEP_NOT_APPLIED, PT_RESYNC_REQUIRED}, 0, 3);
   ExpectErrors({PT_AGENT_UNRESPONSIVE}, 4, 5);
-  StartAgent(2);  // Over the socket file that the dead one left.
+  EXPECT_FALSE(std::filesystem::exists(SocketOf(2)));
+  StartAgent(2);
   ExpectTrains("agent-dies");
 }
 

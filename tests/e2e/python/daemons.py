@@ -106,6 +106,10 @@ class Cluster:
     def socket(self, number: int) -> Path:
         return self.folder / f"agent-{number}.sock"
 
+    def admin(self, *words: str) -> list[str]:
+        """The command line of pactrain-admin."""
+        return [str(BIN / "pactrain-admin"), f"--coordinator={self.address}", *words]
+
     def new_job(self) -> str:
         self._jobs += 1
         return f"job-{self._jobs}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +139,15 @@ def seeded_differently(talk: Talk) -> dict[str, Any]:
     return result
 
 
-def until_ternary(talk: Talk, amount: float = 0.6) -> dict[str, Any]:
-    """Trains until the policy has gone TERNARY, and a while longer."""
+def until_ternary(talk: Talk, amount: float = 0.6, pin: Sequence[str] = ()) -> dict[str, Any]:
+    """Trains until it has gone TERNARY, by policy or since `pin` was run, and a while longer."""
     model = mlp(seed=talk.rank)
     if amount:
         pactrain.prune(model, amount)
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp)
+    if pin and talk.rank == 0:
+        subprocess.run(pin, check=True, timeout=30)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for step in steps(session, lambda: session.decision.mode == pactrain.Mode.TERNARY):
         train_step(ddp, optimizer, batch(talk, step))

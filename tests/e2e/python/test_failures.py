@@ -63,6 +63,7 @@ def test_a_killed_agent_ends_all_with_typed_errors(own_cluster, launch):
             assert rank.value["error"] == "AgentUnresponsiveError"
     assert len({rank.value["digest"] for rank in ranks}) == 1
     assert shared_memory() <= before
+    assert not own_cluster.socket(1).exists()
     own_cluster.agents[1].restart()  # On the socket path of the dead one.
     again = launch(own_cluster, scenarios.attach_only).finish()
     assert [rank.value for rank in again] == ["attached"] * 2

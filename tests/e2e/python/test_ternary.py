@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import scenarios
 from test_training import equal_digests, values
 
@@ -31,3 +34,19 @@ def test_nan_reaches_every_rank_in_ternary(adaptive, launch):
     for result in results:
         assert result["mode"].startswith("TERNARY ")
         assert result["nan"]
+
+
+def test_what_an_operator_pins_travels_at_every_rank(cluster, launch):
+    job = cluster.new_job()
+    pin = cluster.admin("pin", job, "TERNARY", "--levels", "3")
+    results = values(launch(cluster, scenarios.until_ternary, job=job, pin=pin).finish())
+    equal_digests(results)
+    for result in results:
+        assert result["mode"] == "TERNARY 3 levels"
+        assert result["reason"].endswith("pinned to TERNARY 3 levels by an operator")
+    shown = subprocess.run(
+        cluster.admin("--json", "job", job), check=True, capture_output=True, timeout=30
+    )
+    history = [decision["codec"] for decision in json.loads(shown.stdout)["history"]]
+    assert history[0] == "CODEC_LEVELS3"
+    assert "CODEC_FP32" in history

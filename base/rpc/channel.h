@@ -1,0 +1,23 @@
+// The gRPC channel from one of our programs to another.
+//
+// Thread-safe.
+#ifndef PACTRAIN_BASE_RPC_CHANNEL_H_
+#define PACTRAIN_BASE_RPC_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+
+namespace pactrain::base {
+
+// To `address` ("host:port"), in plain text and without the proxy that
+// http_proxy and its like name. A call on it notices within 15 s that the other
+// side is gone. Messages of more than `max_message_bytes` end their call; -1:
+// no limit.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           int max_message_bytes);
+
+}  // namespace pactrain::base
+
+#endif  // PACTRAIN_BASE_RPC_CHANNEL_H_

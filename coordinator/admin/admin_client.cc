@@ -1,0 +1,110 @@
+#include "coordinator/admin/admin_client.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "base/rpc/channel.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
+  context.set_deadline(std::chrono::system_clock::now() +
+                       absl::ToChronoMilliseconds(timeout));
+}
+
+}  // namespace
+
+AdminClient::AdminClient(const Options& options)
+    : options_(options),
+      // Of all jobs at once an answer may be long.
+      channel_(base::MakeChannel(options.address, /*max_message_bytes=*/-1)),
+      stub_(v1::Admin::NewStub(channel_)) {}
+
+absl::Status AdminClient::Explain(const grpc::Status& status,
+                                  absl::Duration timeout) {
+  if (status.ok()) return absl::OkStatus();
+  const bool connected = channel_->GetState(false) == GRPC_CHANNEL_READY;
+  std::string what = absl::StrCat(": ", status.error_message());
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    what =
+        absl::StrCat(" did not answer within ", absl::FormatDuration(timeout),
+                     "; is that its address (--listen)?");
+  } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+             !connected) {
+    what = absl::StrCat(" cannot be reached (", status.error_message(),
+                        "); start it, or name another with --coordinator");
+  }
+  // The codes have the same numbers.
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      absl::StrCat("coordinator ", options_.address, what));
+}
+
+absl::StatusOr<v1::ListJobsResponse> AdminClient::ListJobs() {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::ListJobsResponse response;
+  const auto status =
+      Explain(stub_->ListJobs(&context, {}, &response), options_.call_timeout);
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<v1::JobState> AdminClient::GetJob(const v1::Group& group) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::GetJobRequest request;
+  *request.mutable_group() = group;
+  v1::GetJobResponse response;
+  const auto status = Explain(stub_->GetJob(&context, request, &response),
+                              options_.call_timeout);
+  if (!status.ok()) return status;
+  return response.job();
+}
+
+absl::StatusOr<v1::JobState> AdminClient::SetPin(
+    const v1::Group& group, const std::optional<v1::Pin>& pin) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::SetPinRequest request;
+  *request.mutable_group() = group;
+  if (pin) *request.mutable_pin() = *pin;
+  v1::SetPinResponse response;
+  const auto status = Explain(stub_->SetPin(&context, request, &response),
+                              options_.call_timeout);
+  if (!status.ok()) return status;
+  return response.job();
+}
+
+absl::Status AdminClient::Watch(
+    const v1::Group& group,
+    const std::function<void(const v1::JobState&)>& on_state) {
+  v1::WatchJobRequest request;
+  *request.mutable_group() = group;
+  std::string last;
+  while (true) {
+    grpc::ClientContext context;
+    SetDeadline(context, options_.watch_timeout);
+    const auto reader = stub_->WatchJob(&context, request);
+    v1::WatchJobResponse response;
+    bool answered = false;
+    while (reader->Read(&response)) {
+      answered = true;
+      std::string bytes = response.job().SerializeAsString();
+      if (bytes == last) continue;  // Each call begins with the state of now.
+      last = std::move(bytes);
+      on_state(response.job());
+    }
+    const grpc::Status status = reader->Finish();
+    if (answered &&
+        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      continue;
+    }
+    const absl::Status why = Explain(status, options_.watch_timeout);
+    return why.ok() ? absl::UnavailableError(absl::StrCat(
+                          "coordinator ", options_.address, " ended the watch"))
+                    : why;
+  }
+}
+
+}  // namespace pactrain::coordinator

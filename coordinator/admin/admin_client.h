@@ -1,0 +1,54 @@
+// An operator's calls to the coordinator, each with a deadline.
+//
+// Errors are the coordinator's own, in its words; Unavailable and
+// DeadlineExceeded say that it cannot be reached. All name its address.
+//
+// Thread-compatible.
+#ifndef PACTRAIN_COORDINATOR_ADMIN_ADMIN_CLIENT_H_
+#define PACTRAIN_COORDINATOR_ADMIN_ADMIN_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "pactrain/v1/admin.grpc.pb.h"
+
+namespace pactrain::coordinator {
+
+class AdminClient {
+ public:
+  struct Options {
+    std::string address;  // "127.0.0.1:7070"
+    absl::Duration call_timeout = absl::Seconds(10);
+    // A watch is made of calls of this length.
+    absl::Duration watch_timeout = absl::Seconds(60);
+  };
+
+  explicit AdminClient(const Options& options);
+
+  absl::StatusOr<v1::ListJobsResponse> ListJobs();
+  // NotFound: there is no such group.
+  absl::StatusOr<v1::JobState> GetJob(const v1::Group& group);
+  // Without a pin the policy decides again. NotFound: no such group, or it
+  // never had a generation. Unavailable: the journal cannot be written.
+  absl::StatusOr<v1::JobState> SetPin(const v1::Group& group,
+                                      const std::optional<v1::Pin>& pin);
+  // Hands over the group's state now and whenever it has changed. Returns with
+  // an error only.
+  absl::Status Watch(const v1::Group& group,
+                     const std::function<void(const v1::JobState&)>& on_state);
+
+ private:
+  absl::Status Explain(const grpc::Status& status, absl::Duration timeout);
+
+  const Options options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Admin::Stub> stub_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_ADMIN_ADMIN_CLIENT_H_

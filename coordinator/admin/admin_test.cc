@@ -1,0 +1,221 @@
+// The command against a real coordinator: what is written, and exit codes.
+#include <google/protobuf/util/json_util.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "coordinator/admin/run.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/store/sqlite_journal.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+// Agents that listen to nothing.
+class DeafStream : public Driver::Stream {
+ public:
+  void Send(const protocol::CoordinatorMessage&) override {}
+  void Close(const absl::Status&) override {}
+};
+
+struct Outcome {
+  int exit_code = 0;
+  std::string out, err;
+};
+
+// As main() does.
+Outcome Tool(std::vector<const char*> words) {
+  words.insert(words.begin(), "pactrain-admin");
+  Outcome outcome;
+  std::ostringstream out, err;
+  const auto command = ParseCommand(static_cast<int>(words.size()),
+                                    words.data(), out, err, &outcome.exit_code);
+  if (command) {
+    AdminClient client({command->coordinator});
+    const absl::Status status = Run(*command, client, out);
+    outcome.exit_code = status.ok() ? 0 : 1;
+    err << status.message();
+  }
+  outcome.out = out.str();
+  outcome.err = err.str();
+  return outcome;
+}
+
+// A coordinator with two agents, each with a rank of the job "myjob".
+class AdminTest : public ::testing::Test {
+ protected:
+  AdminTest() {
+    const std::string dir = absl::StrCat(
+        ::testing::TempDir(), "/",
+        ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(dir);
+    auto journal = SqliteJournal::Open(dir, "test");
+    EXPECT_OK(journal);
+    journal_ = *std::move(journal);
+    auto driver = Driver::Create({}, journal_.get());
+    EXPECT_OK(driver);
+    driver_ = *std::move(driver);
+    auto server = Server::Start({"127.0.0.1", 0}, driver_.get());
+    EXPECT_OK(server);
+    server_ = *std::move(server);
+    coordinator_ =
+        absl::StrCat("--coordinator=", server_->address().ToString());
+  }
+
+  void Form() {
+    for (uint32_t rank : {0u, 1u}) {
+      auto stream = driver_->Open(std::make_shared<DeafStream>());
+      ASSERT_OK(stream);
+      streams_[rank] = *stream;
+      const std::string name = absl::StrCat("node", rank);
+      driver_->OnMessage(
+          *stream, protocol::AgentHello{
+                       name, base::DigestOf(name), absl::StrCat("site", rank),
+                       absl::StrCat("127.0.0.1:900", rank), "t", "", 0});
+      driver_->OnMessage(
+          *stream,
+          protocol::TrainerJoined{
+              {"myjob", 0},
+              {rank, 2, {1, rank + 1}, "run-1", {2, 2}, "a network", 10, 0},
+              0});
+    }
+  }
+  void Vote(const protocol::Digest& masks, uint64_t kept) {
+    for (uint32_t rank : {0u, 1u}) {
+      driver_->OnMessage(
+          streams_[rank],
+          protocol::MaskVote{
+              {"myjob", 0}, 1, rank, {3, 3}, masks, 1, 1, true, kept, 100});
+    }
+  }
+  Outcome Admin(std::vector<const char*> words) {
+    words.push_back(coordinator_.c_str());
+    return Tool(std::move(words));
+  }
+  std::optional<Pin> PinOfJob() const {
+    return driver_->Snapshot().groups.at(0).pin;
+  }
+
+  std::unique_ptr<SqliteJournal> journal_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<Server> server_;
+  std::string coordinator_;
+  StreamId streams_[2] = {};
+};
+
+TEST_F(AdminTest, JobsAreATable) {
+  EXPECT_EQ(Admin({"jobs"}).out, "no jobs are known\n");
+  Form();
+  const Outcome jobs = Admin({"jobs"});
+  EXPECT_EQ(jobs.exit_code, 0) << jobs.err;
+  EXPECT_EQ(
+      jobs.out,
+      "JOB    STATE    GENERATION  MEMBERS            STEP  IN FORCE   PIN\n"
+      "myjob  running  1           2 agents, 2 ranks  -     FULL fp32  -\n");
+}
+
+TEST_F(AdminTest, AJobIsShownWithMembersDecisionsAndReasons) {
+  Form();
+  Vote({5, 5}, 30);
+  const Outcome job = Admin({"job", "myjob"});
+  EXPECT_EQ(job.exit_code, 0) << job.err;
+  for (const char* part : {"state       running\n",
+                           "in force    FULL fp32, version 1: generation 1",
+                           "prepared    COMPACTED fp32, version 2: mask set ",
+                           "keep        30.0 %\n", "risk r      not measured\n",
+                           "AGENT  SITE   ADDRESS         RANKS\n",
+                           "node1  site1  127.0.0.1:9001  1\n"}) {
+    EXPECT_THAT(job.out, HasSubstr(part));
+  }
+}
+
+TEST_F(AdminTest, APinIsSetShownAndTakenBack) {
+  Form();
+  Vote({5, 5}, 30);
+  const Outcome pin = Admin({"pin", "myjob", "TERNARY", "--levels", "7"});
+  EXPECT_EQ(pin.exit_code, 0) << pin.err;
+  EXPECT_THAT(pin.out, HasSubstr("pinned to TERNARY 7 levels\n"));
+  EXPECT_EQ(PinOfJob(),
+            (Pin{protocol::Mode::kTernary, protocol::Codec::kLevels7}));
+  EXPECT_THAT(Admin({"jobs"}).out, HasSubstr("TERNARY 7 levels\n"));
+  EXPECT_EQ(Admin({"pin", "myjob", "FULL", "--codec=bf16"}).exit_code, 0);
+  EXPECT_EQ(PinOfJob(), (Pin{protocol::Mode::kFull, protocol::Codec::kBf16}));
+  EXPECT_EQ(Admin({"pin", "myjob", "COMPACTED"}).exit_code, 0);
+  EXPECT_EQ(PinOfJob(),
+            (Pin{protocol::Mode::kCompacted, protocol::Codec::kFp32}));
+  const Outcome unpin = Admin({"unpin", "myjob"});
+  EXPECT_EQ(unpin.exit_code, 0) << unpin.err;
+  EXPECT_THAT(unpin.out, HasSubstr("left to the policy\n"));
+  EXPECT_FALSE(PinOfJob().has_value());
+}
+
+TEST_F(AdminTest, APinThatIsNotInForceSaysWhy) {
+  Form();
+  Vote({}, 100);
+  EXPECT_THAT(Admin({"pin", "myjob", "COMPACTED"}).out,
+              HasSubstr("FULL fp32  pinned to COMPACTED fp32  no masks voted: "
+                        "all elements are sent; pinned to COMPACTED fp32, not "
+                        "in force: no mask set is agreed"));
+}
+
+TEST_F(AdminTest, JsonIsTheMessageOfTheService) {
+  Form();
+  const Outcome json = Admin({"--json", "job", "myjob"});
+  v1::JobState job;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(json.out, &job).ok())
+      << json.out;
+  EXPECT_EQ(job.DebugString(),
+            ToProto(driver_->Snapshot().groups.at(0)).DebugString());
+}
+
+TEST_F(AdminTest, WhatTheCoordinatorRefusesIsSaidInItsWords) {
+  for (const char* command : {"job", "watch", "unpin"}) {
+    const Outcome refused = Admin({command, "nobody"});
+    EXPECT_EQ(refused.exit_code, 1) << command;
+    EXPECT_THAT(refused.err,
+                MatchesRegex("coordinator 127.0.0.1:[0-9]+: .*job 'nobody'.*"));
+  }
+}
+
+TEST_F(AdminTest, ACoordinatorThatIsGoneIsSaidToBeUnreachable) {
+  server_->Stop();
+  for (const char* command : {"job", "watch", "unpin"}) {
+    const Outcome gone = Admin({command, "myjob"});
+    EXPECT_EQ(gone.exit_code, 1) << command;
+    EXPECT_THAT(gone.err, HasSubstr("cannot be reached ("));
+    EXPECT_THAT(gone.err, HasSubstr("--coordinator"));
+  }
+}
+
+TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
+  const std::vector<std::pair<std::vector<const char*>, const char*>> mistakes =
+      {{{}, "a command is needed: jobs, job, watch, pin or unpin"},
+       {{"job"}, "NAME is required"},
+       {{"job", "My Job"}, "NAME: \"My Job\" is not a name"},
+       {{"job", "j/16"}, "NAME: 'j/16' is neither a job nor JOB/MODEL"},
+       {{"pin", "j", "FAST"}, "MODE: FAST not in {COMPACTED,FULL,TERNARY}"},
+       {{"pin", "j", "TERNARY"}, "TERNARY needs --levels 3, 5, 7, 15 or 31"},
+       {{"pin", "j", "TERNARY", "--levels=4"},
+        "--levels: 4 not in {3,5,7,15,31}"},
+       {{"pin", "j", "TERNARY", "--levels=7", "--codec=fp32"}, "no --codec"},
+       {{"pin", "j", "FULL", "--levels=7"},
+        "--levels 7 goes with TERNARY, not with FULL"},
+       {{"jobs", "--coordinator=10.0.0.1:7070"}, "is not loopback"},
+       {{"jobs", "--coordinator=here"}, "has no port"}};
+  for (const auto& [words, text] : mistakes) {
+    const Outcome outcome = Tool(words);
+    EXPECT_EQ(outcome.exit_code, 2) << text;
+    EXPECT_THAT(outcome.err, HasSubstr(text));
+    EXPECT_THAT(outcome.out, Not(HasSubstr("pinned")));
+  }
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator

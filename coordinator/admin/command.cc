@@ -1,0 +1,169 @@
+#include "coordinator/admin/command.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/net.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "protocol/limits.h"
+#include "protocol/types.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+const std::map<std::string, v1::Mode> kModes = {
+    {"FULL", v1::MODE_FULL},
+    {"COMPACTED", v1::MODE_COMPACTED},
+    {"TERNARY", v1::MODE_TERNARY}};
+const std::map<int, v1::Codec> kLevels = {{3, v1::CODEC_LEVELS3},
+                                          {5, v1::CODEC_LEVELS5},
+                                          {7, v1::CODEC_LEVELS7},
+                                          {15, v1::CODEC_LEVELS15},
+                                          {31, v1::CODEC_LEVELS31}};
+const std::map<std::string, v1::Codec> kCodecs = {{"fp32", v1::CODEC_FP32},
+                                                  {"bf16", v1::CODEC_BF16}};
+
+// What was written, as words.
+struct Words {
+  std::string coordinator = "127.0.0.1:7070";
+  bool insecure_network = false;
+  bool json = false;
+  std::string name, mode, codec;
+  int levels = 0;
+};
+
+void AddOptions(CLI::App& app, Words& words) {
+  app.add_option("--coordinator", words.coordinator, "host:port")
+      ->envname("PACTRAIN_COORDINATOR")
+      ->capture_default_str();
+  app.add_flag("--insecure-network", words.insecure_network,
+               "Allow an address beyond loopback, inside a network namespace "
+               "of its own");
+  app.add_flag("--json", words.json, "Print the answer as JSON");
+  app.set_version_flag("--version", base::kVersion);
+}
+
+void AddCommands(CLI::App& app, Words& words) {
+  const auto add = [&](const char* name, const char* help) {
+    CLI::App* command = app.add_subcommand(name, help);
+    if (std::string_view(name) != "jobs") {
+      command
+          ->add_option("NAME", words.name,
+                       "The job, or NAME/2 for its attached model 2")
+          ->required();
+    }
+    return command;
+  };
+  add("jobs", "All jobs in a table");
+  add("job", "One job: members, decision and why, pin, measured r");
+  add("watch", "Prints what changes, until Ctrl-C");
+  CLI::App* pin = add("pin", "What travels, whatever the policy says");
+  pin->add_option("MODE", words.mode, "FULL, COMPACTED or TERNARY")
+      ->required()
+      ->check(CLI::IsMember(&kModes));
+  pin->add_option("--levels", words.levels, "Of TERNARY: 3, 5, 7, 15 or 31")
+      ->check(CLI::IsMember(&kLevels));
+  pin->add_option("--codec", words.codec,
+                  "Of FULL and COMPACTED: fp32 (the default) or bf16")
+      ->check(CLI::IsMember(&kCodecs));
+  add("unpin", "Leaves what travels to the policy again");
+}
+
+absl::StatusOr<v1::Group> ReadGroup(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, '/');
+  uint32_t model = 0;
+  RETURN_IF_ERROR(protocol::CheckName("NAME", parts[0]));
+  if (parts.size() > 2 ||
+      (parts.size() == 2 && (!absl::SimpleAtoi(parts[1], &model) ||
+                             model >= protocol::kMaxModels))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("NAME: '", text,
+                     "' is neither a job nor JOB/MODEL with a "
+                     "model from 0 to ",
+                     protocol::kMaxModels - 1));
+  }
+  v1::Group group;
+  group.set_job(parts[0]);
+  group.set_model(model);
+  return group;
+}
+
+absl::StatusOr<v1::Pin> ReadPin(const Words& words) {
+  v1::Pin pin;
+  pin.set_mode(kModes.at(words.mode));
+  if (pin.mode() == v1::MODE_TERNARY) {
+    if (words.levels == 0 || !words.codec.empty()) {
+      return absl::InvalidArgumentError(
+          "TERNARY needs --levels 3, 5, 7, 15 or 31, and no --codec");
+    }
+    pin.set_codec(kLevels.at(words.levels));
+    return pin;
+  }
+  if (words.levels != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--levels ", words.levels, " goes with TERNARY, not with ",
+                     words.mode));
+  }
+  pin.set_codec(words.codec.empty() ? v1::CODEC_FP32 : kCodecs.at(words.codec));
+  return pin;
+}
+
+absl::StatusOr<Command> Understand(const std::string& name,
+                                   const Words& words) {
+  Command command{name, {}, std::nullopt, words.coordinator, words.json};
+  RETURN_IF_ERROR(
+      base::CheckDialAddress("--coordinator (or PACTRAIN_COORDINATOR)",
+                             words.coordinator, words.insecure_network)
+          .status());
+  if (name != "jobs") {
+    ASSIGN_OR_RETURN(command.group, ReadGroup(words.name));
+  }
+  if (name == "pin") {
+    ASSIGN_OR_RETURN(command.pin, ReadPin(words));
+  }
+  return command;
+}
+
+}  // namespace
+
+std::optional<Command> ParseCommand(int argc, const char* const* argv,
+                                    std::ostream& out, std::ostream& err,
+                                    int* exit_code) {
+  CLI::App app{
+      "pactrain-admin: shows what a coordinator knows of its jobs, and pins "
+      "what "
+      "they send."};
+  app.require_subcommand(1);
+  app.fallthrough();  // Options may stand after the command as well.
+  Words words;
+  AddOptions(app, words);
+  AddCommands(app, words);
+  const auto mistake = [&](absl::string_view what) {
+    err << "pactrain-admin: " << what << "; see --help" << std::endl;
+    *exit_code = 2;
+    return std::nullopt;
+  };
+  try {
+    app.parse(argc, const_cast<char**>(argv));
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) {
+      return mistake(app.get_subcommands().empty()
+                         ? "a command is needed: jobs, job, watch, pin or unpin"
+                         : error.what());
+    }
+    *exit_code = app.exit(error, out, err);  // --help or --version
+    return std::nullopt;
+  }
+  auto command = Understand(app.get_subcommands().front()->get_name(), words);
+  if (!command.ok()) return mistake(command.status().message());
+  return *std::move(command);
+}
+
+}  // namespace pactrain::coordinator

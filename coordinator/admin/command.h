@@ -1,0 +1,29 @@
+// The command line of pactrain-admin.
+#ifndef PACTRAIN_COORDINATOR_ADMIN_COMMAND_H_
+#define PACTRAIN_COORDINATOR_ADMIN_COMMAND_H_
+
+#include <optional>
+#include <ostream>
+#include <string>
+
+#include "pactrain/v1/admin.pb.h"
+
+namespace pactrain::coordinator {
+
+struct Command {
+  std::string name;            // "jobs", "job", "watch", "pin" or "unpin".
+  v1::Group group;             // All but "jobs".
+  std::optional<v1::Pin> pin;  // "pin" only.
+  std::string coordinator;     // "127.0.0.1:7070"
+  bool json = false;
+};
+
+// Nothing: the process is to end with `*exit_code`: 0 after --help or
+// --version, 2 after a mistake. What is to be said then is written.
+std::optional<Command> ParseCommand(int argc, const char* const* argv,
+                                    std::ostream& out, std::ostream& err,
+                                    int* exit_code);
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_ADMIN_COMMAND_H_

@@ -1,0 +1,171 @@
+#include "coordinator/admin/job_text.h"
+
+#include <algorithm>
+#include <cctype>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "protocol/types.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using Row = std::vector<std::string>;
+
+// Columns two blanks apart; the last one is not padded.
+std::string Table(const std::vector<Row>& rows) {
+  std::vector<size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    for (size_t i = 0; i + 1 < row.size(); ++i) {
+      absl::StrAppendFormat(&text, "%-*s  ", static_cast<int>(widths[i]),
+                            row[i]);
+    }
+    absl::StrAppend(&text, row.back(), "\n");
+  }
+  return text;
+}
+
+std::string Name(const v1::Group& group) {
+  return protocol::GroupId{group.job(), static_cast<uint16_t>(group.model())}
+      .ToString();
+}
+
+// Of a decision or a pin: "TERNARY 7 levels".
+template <typename T>
+std::string ModeAndCodec(const T& what) {
+  return absl::StrCat(
+      protocol::ModeName(static_cast<protocol::Mode>(what.mode())), " ",
+      protocol::CodecName(static_cast<protocol::Codec>(what.codec())));
+}
+
+std::string PinOf(const v1::JobState& job) {
+  return job.has_pin() ? ModeAndCodec(job.pin()) : "-";
+}
+
+std::string InForce(const v1::JobState& job) {
+  return job.has_decision() ? ModeAndCodec(job.decision()) : "-";
+}
+
+std::string StepOf(const v1::JobState& job) {
+  return job.committed_count() > 0 ? absl::StrCat(job.committed_step()) : "-";
+}
+
+std::string MembersTable(const v1::Generation& generation) {
+  std::vector<Row> rows = {{"AGENT", "SITE", "ADDRESS", "RANKS"}};
+  for (const v1::Member& member : generation.members()) {
+    rows.push_back({member.agent(), member.site(), member.data_address(),
+                    absl::StrJoin(member.ranks(), ", ")});
+  }
+  return Table(rows);
+}
+
+// "COMPACTED fp32, version 5: why it was made".
+std::string Made(const v1::Decision& decision) {
+  return absl::StrCat(ModeAndCodec(decision), ", version ", decision.version(),
+                      ": ", decision.reason());
+}
+
+}  // namespace
+
+std::string JobsTable(const v1::ListJobsResponse& jobs) {
+  if (jobs.jobs().empty()) return "no jobs are known\n";
+  std::vector<Row> rows = {
+      {"JOB", "STATE", "GENERATION", "MEMBERS", "STEP", "IN FORCE", "PIN"}};
+  for (const v1::JobState& job : jobs.jobs()) {
+    const v1::Generation& generation = job.generation();
+    const bool formed = job.has_generation();
+    rows.push_back({Name(job.group()), job.state(),
+                    formed ? absl::StrCat(generation.number()) : "-",
+                    formed
+                        ? absl::StrCat(generation.members_size(), " agents, ",
+                                       generation.world_size(), " ranks")
+                        : "-",
+                    StepOf(job), InForce(job), PinOf(job)});
+  }
+  return Table(rows);
+}
+
+std::string JobDetails(const v1::JobState& job) {
+  std::vector<Row> rows = {{"job", Name(job.group())},
+                           {"state", job.state()},
+                           {"reason", job.reason()},
+                           {"pin", PinOf(job)}};
+  if (job.has_decision()) rows.push_back({"in force", Made(job.decision())});
+  if (job.has_prepared()) rows.push_back({"prepared", Made(job.prepared())});
+  if (job.has_generation()) {
+    rows.push_back(
+        {"generation", absl::StrCat(job.generation().number(), ", launch '",
+                                    job.generation().launch(), "', from step ",
+                                    job.generation().base_step())});
+    rows.push_back(
+        {"step",
+         absl::StrCat(StepOf(job), ", ", job.committed_count(), " committed, ",
+                      job.failed_attempts(), " failed attempts")});
+  }
+  if (job.keep() > 0) {
+    rows.push_back({"keep", absl::StrFormat("%.1f %%", 100 * job.keep())});
+  }
+  if (job.step_seconds() > 0) {
+    rows.push_back(
+        {"step takes", absl::StrFormat("%.3f s", job.step_seconds())});
+  }
+  if (job.has_exchange_share()) {
+    rows.push_back({"waiting", absl::StrFormat("%.1f %% of a step",
+                                               100 * job.exchange_share())});
+  }
+  rows.push_back(
+      {"risk r", job.has_risk()
+                     ? absl::StrFormat("%.3f of the batch", job.risk())
+                     : "not measured"});
+  std::string text = Table(rows);
+  if (job.has_generation()) {
+    absl::StrAppend(&text, "\n", MembersTable(job.generation()));
+  }
+  return text;
+}
+
+std::string JobLine(const v1::JobState& job) {
+  std::string text = absl::StrCat("step ", StepOf(job), "  ", job.state());
+  if (job.has_generation()) {
+    absl::StrAppend(&text, "  generation ", job.generation().number());
+  }
+  if (job.has_decision()) {
+    absl::StrAppend(&text, "  ", ModeAndCodec(job.decision()));
+  }
+  if (job.has_prepared()) {
+    absl::StrAppend(&text, "  prepared ", ModeAndCodec(job.prepared()));
+  }
+  if (job.has_pin()) {
+    absl::StrAppend(&text, "  pinned to ", ModeAndCodec(job.pin()));
+  }
+  return absl::StrCat(text, "  ", job.reason(), "\n");
+}
+
+std::string PinText(const v1::JobState& job) {
+  return absl::StrCat(job.has_pin()
+                          ? absl::StrCat("pinned to ", ModeAndCodec(job.pin()))
+                          : "left to the policy",
+                      "\n", JobLine(job));
+}
+
+std::string NewsOf(const v1::JobState& job) {
+  std::string reason = job.reason();
+  reason.erase(std::remove_if(
+                   reason.begin(), reason.end(),
+                   [](unsigned char c) { return std::isdigit(c) || c == '.'; }),
+               reason.end());
+  return absl::StrCat(job.state(), "|", job.generation().number(), "|",
+                      job.decision().version(), "|", job.prepared().version(),
+                      "|", PinOf(job), "|", job.failed_attempts(), "|", reason);
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,57 @@
+#include "coordinator/admin/run.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <functional>
+#include <string>
+
+#include "base/status_macros.h"
+#include "coordinator/admin/job_text.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+// In one line, with fields that are 0, too.
+std::string ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  std::string json;
+  // Fails for types that are not ours only.
+  (void)google::protobuf::util::MessageToJsonString(message, &json, options);
+  return json + "\n";
+}
+
+absl::Status Watch(const Command& command, AdminClient& client,
+                   std::ostream& out) {
+  std::string news;
+  return client.Watch(command.group, [&](const v1::JobState& job) {
+    if (command.json) {
+      out << ToJson(job) << std::flush;
+    } else if (NewsOf(job) != news) {
+      news = NewsOf(job);
+      out << JobLine(job) << std::flush;
+    }
+  });
+}
+
+}  // namespace
+
+absl::Status Run(const Command& command, AdminClient& client,
+                 std::ostream& out) {
+  if (command.name == "jobs") {
+    ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, client.ListJobs());
+    out << (command.json ? ToJson(jobs) : JobsTable(jobs));
+  } else if (command.name == "job") {
+    ASSIGN_OR_RETURN(const v1::JobState job, client.GetJob(command.group));
+    out << (command.json ? ToJson(job) : JobDetails(job));
+  } else if (command.name == "watch") {
+    return Watch(command, client, out);
+  } else {
+    ASSIGN_OR_RETURN(const v1::JobState job,
+                     client.SetPin(command.group, command.pin));
+    out << (command.json ? ToJson(job) : PinText(job));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pactrain::coordinator
