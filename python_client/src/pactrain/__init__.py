@@ -12,6 +12,9 @@ ddp = pactrain.DistributedDataParallel(model)
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .attaching import attach
 from .distributed import DistributedDataParallel
 from .errors import (
@@ -56,3 +59,15 @@ __all__ = [
     "prune",
     "sparsity",
 ]
+
+# Each needs its framework, so it is imported when it is used.
+if TYPE_CHECKING:
+    from . import accelerate as accelerate
+    from . import lightning as lightning
+    from . import transformers as transformers
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in ("accelerate", "lightning", "transformers"):
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
