@@ -7,6 +7,7 @@ session = pactrain.attach(ddp)
 
 from __future__ import annotations
 
+from ._version import __version__
 from .attaching import attach
 from .errors import (
     AgentUnresponsiveError,
@@ -23,8 +24,6 @@ from .session import NullSession, Session
 from .sparsity_report import SparsityReport, sparsity
 from .types import Codec, Decision, Mode
 
-__version__ = "0.1.0"
-
 __all__ = [
     "AgentUnresponsiveError",
     "Codec",
@@ -40,6 +39,7 @@ __all__ = [
     "Session",
     "SparsityReport",
     "StepNotAppliedError",
+    "__version__",
     "apply_masks",
     "attach",
     "prune",
