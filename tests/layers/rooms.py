@@ -35,9 +35,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "agent/exchange/tcp": frozenset({"base", "protocol", "agent/exchange"}),
     "agent/local": frozenset({"base", "protocol", "trainer/wire"}),
     "agent/rpc": frozenset({"base", "protocol", "proto", PROTO_CONVERT, "agent/core"}),
-    "agent/metrics": frozenset(
-        {"base", "base/metrics", "base/version", "protocol", "agent/core"}
-    ),
+    "agent/metrics": frozenset({"base", "base/metrics", "base/version", "protocol", "agent/core"}),
     "agent": frozenset(
         {
             "base",
