@@ -11,6 +11,8 @@ PROTO_CONVERT = "protocol/proto_convert"
 
 ALLOWED: dict[str, frozenset[str]] = {
     "base": frozenset(),
+    # The one header of base that the trainer library includes, too.
+    "base/version": frozenset(),
     # Apart, since base links no Prometheus.
     "base/metrics": frozenset({"base"}),
     # The same for gRPC.
@@ -18,13 +20,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "protocol": frozenset({"base"}),
     "proto": frozenset(),
     # Reads the daemons' settings; knows neither of them.
-    "config": frozenset({"base", "proto"}),
+    "config": frozenset({"base", "base/version", "proto"}),
     # The one place where wire data becomes plain structs.
     PROTO_CONVERT: frozenset({"base", "protocol", "proto"}),
     "kernels": frozenset(),
     "trainer/wire": frozenset(),
     "trainer/core": frozenset({"kernels", "trainer/wire"}),
-    "trainer": frozenset({"kernels", "trainer/core", "trainer/wire"}),
+    "trainer": frozenset({"base/version", "kernels", "trainer/core", "trainer/wire"}),
     # For C++ trainers; libtorch is in a header of its own.
     "trainer/cpp": frozenset({"trainer"}),
     "trainer/cpp/libtorch": frozenset({"trainer/cpp"}),
@@ -35,11 +37,12 @@ ALLOWED: dict[str, frozenset[str]] = {
     "agent/exchange/tcp": frozenset({"base", "protocol", "agent/exchange"}),
     "agent/local": frozenset({"base", "protocol", "trainer/wire"}),
     "agent/rpc": frozenset({"base", "base/rpc", "protocol", "proto", PROTO_CONVERT, "agent/core"}),
-    "agent/metrics": frozenset({"base", "base/metrics", "protocol", "agent/core"}),
+    "agent/metrics": frozenset({"base", "base/metrics", "base/version", "protocol", "agent/core"}),
     "agent": frozenset(
         {
             "base",
             "base/metrics",
+            "base/version",
             "config",
             "protocol",
             "proto",
@@ -63,9 +66,11 @@ ALLOWED: dict[str, frozenset[str]] = {
     "coordinator/rpc": frozenset(
         {"base", "protocol", "proto", PROTO_CONVERT, "coordinator/core", "coordinator"}
     ),
-    "coordinator/metrics": frozenset({"base", "base/metrics", "protocol", "coordinator/core"}),
+    "coordinator/metrics": frozenset(
+        {"base", "base/metrics", "base/version", "protocol", "coordinator/core"}
+    ),
     # pactrain-admin: a client, so it knows the wire and nothing of the coordinator's inside.
-    "coordinator/admin": frozenset({"base", "base/rpc", "protocol", "proto"}),
+    "coordinator/admin": frozenset({"base", "base/rpc", "base/version", "protocol", "proto"}),
     "coordinator": frozenset(
         {
             "base",
@@ -90,6 +95,7 @@ TEST_ROOMS = frozenset({"tests", "bench"})
 PURE_LIBRARIES = frozenset({"absl", "xxhash"})
 LINKS: dict[str, frozenset[str]] = {
     "base": PURE_LIBRARIES | {"spdlog"},
+    "base/version": frozenset(),
     "protocol": PURE_LIBRARIES,
     "config": PURE_LIBRARIES | {"protobuf", "cli11", "yaml_cpp"},
     "kernels": frozenset(),

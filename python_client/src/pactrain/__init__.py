@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ._version import __version__
 from .attaching import attach
 from .distributed import DistributedDataParallel
 from .errors import (
@@ -32,8 +33,6 @@ from .session import NullSession, Session
 from .sparsity_report import SparsityReport, sparsity
 from .types import Codec, Decision, Mode
 from .world import Site, World, init
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AgentUnresponsiveError",
@@ -53,6 +52,7 @@ __all__ = [
     "SparsityReport",
     "StepNotAppliedError",
     "World",
+    "__version__",
     "apply_masks",
     "attach",
     "init",
