@@ -24,6 +24,7 @@ BIN = ROOT / "out/bin"
 NATIVE = ROOT / "python_client/src/pactrain/_native"
 DIST = ROOT / "out/dist"
 DAEMONS = ("pactrain-agent", "pactrain-coordinator")
+PROGRAMS = (*DAEMONS, "pactrain-admin")
 TRAINER = "libpactrain_trainer.so"
 # Debian packages of which code gets into our binaries without a shared library.
 COMPILED_IN = ("libasio-dev", "libcli11-dev", "libxxhash-dev")
@@ -91,8 +92,8 @@ def licences(packages: Iterable[str]) -> str:
 
 
 def place_libraries(folder: Path) -> str:
-    """Fills `folder` with what the daemons need beside glibc; returns their licences."""
-    libraries = shared_libraries(BIN / daemon for daemon in DAEMONS)
+    """Fills `folder` with what the programs need beside glibc; returns their licences."""
+    libraries = shared_libraries(BIN / program for program in PROGRAMS)
     owners = debian_packages(libraries.values())
     bundled = {n: p for n, p in libraries.items() if owners[p.name] != "libc6"}
     for name, path in bundled.items():
@@ -126,7 +127,7 @@ def build_wheel(folder: Path, libraries: Path, licence_texts: str) -> str:
 
 
 def fill_tarball(folder: Path, libraries: Path, licence_texts: str) -> None:
-    """Everything for a machine without Python: daemons, C++ API, texts."""
+    """Everything for a machine without Python: programs, C++ API, texts."""
     folder.mkdir()
     for name in TEXTS:
         if (ROOT / name).is_dir():
@@ -140,8 +141,8 @@ def fill_tarball(folder: Path, libraries: Path, licence_texts: str) -> None:
         shutil.copy(header, target)
     shutil.copytree(libraries, folder / "lib/pactrain")
     place(NATIVE / TRAINER, folder / "lib" / TRAINER)
-    for daemon in DAEMONS:
-        place(BIN / daemon, folder / "bin" / daemon, "$ORIGIN/../lib/pactrain")
+    for program in PROGRAMS:
+        place(BIN / program, folder / "bin" / program, "$ORIGIN/../lib/pactrain")
 
 
 def pack(folder: Path, target: Path, seconds: int) -> None:
