@@ -71,6 +71,7 @@ def jobs() -> Iterator[EmbeddedJobs]:
         jobs = EmbeddedJobs(Path(folder))
         yield jobs
         jobs.kill("")
+        jobs.wait_for_end()  # Before the folder goes from under them.
 
 
 @pytest.fixture

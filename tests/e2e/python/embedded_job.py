@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -47,7 +48,8 @@ class EmbeddedJobs:
 
     def kill(self, name: str) -> None:
         for pid in self.processes(name):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # It has just ended by itself.
+                os.kill(pid, signal.SIGKILL)
 
     def must_leave_nothing(self) -> None:
         assert self.wait_for_end(), self.processes()
