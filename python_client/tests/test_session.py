@@ -568,6 +568,41 @@ def test_if_masks_cannot_be_sent_they_are_as_before(attach):
         attached.session.sync_masks()
 
 
+def raises(output):
+    raise ArithmeticError("no such loss")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"amount": 2}, "amount is 2"),
+        ({"exempt": ("typo",)}, "exempt has 'typo'"),
+        ({"exempt": lambda name: True}, "exempt raised TypeError"),
+        ({"seed": -0.5}, "seed is -0.5"),
+        ({"scope": "row"}, "scope is 'row'"),
+        ({"loss": raises}, "no such loss"),
+    ],
+)
+def test_grasp_that_fails_before_or_while_it_runs_is_told_to_all(
+    attach, net, wrong, text
+):
+    attached = attach(net)
+    before = len(attached.native.submits)
+    given = {"amount": 0.5, **by_batch(net), **wrong}
+    with pytest.raises((pactrain.InvalidArgument, ArithmeticError), match=text):
+        pactrain.prune(attached.ddp, **given)
+    assert [op for op, _, _ in attached.native.submits[before:]] == [Op.XOR]
+    assert "2.weight" not in attached.session.state_dict()["masks"]
+
+
+def test_another_method_that_fails_is_told_to_nobody(attach, net):
+    attached = attach(net)
+    before = len(attached.native.submits)
+    with pytest.raises(pactrain.InvalidArgument, match="amount is 2"):
+        pactrain.prune(attached.ddp, 2)
+    assert len(attached.native.submits) == before
+
+
 def test_masks_are_settled_while_those_in_force_are_the_wanted_ones(attach, net):
     attached = attach(net)
     session = attached.session
