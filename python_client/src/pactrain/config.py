@@ -185,7 +185,7 @@ def attach_timeout_from(environment: Mapping[str, str]) -> float:
     Raises:
       InvalidArgument: not a number.
     """
-    text = environment.get("PACTRAIN_ATTACH_TIMEOUT", "300")
+    text = environment.get("PACTRAIN_ATTACH_TIMEOUT") or "300"
     try:
         return float(text)
     except ValueError:
