@@ -60,7 +60,7 @@ class AttachConfig:
         if not 1 <= self.world_size <= 1024:
             raise InvalidArgument(
                 f"world_size is {self.world_size}; allowed are 1 to 1024.\n"
-                "Train with fewer processes."
+                "Start the job with so many processes."
             )
         if not 0 <= self.rank < self.world_size:
             raise InvalidArgument(
