@@ -436,6 +436,30 @@ def test_a_state_resumes_masks_and_step(attach):
     assert second.native.votes[-1]["mask"] == first.native.votes[-1]["mask"]
 
 
+def test_a_state_has_the_masks_of_the_one_that_was_just_loaded(attach):
+    state = attach(pruned()).session.state_dict()
+    session = attach(small_net(5)).session
+    session.load_state_dict(state)
+    assert session.state_dict()["masks"].keys() == {"2.weight"}
+
+
+def test_masks_that_are_not_in_force_yet_are_resumed_and_weights_zeroed(attach):
+    first = attach(pruned())
+    for _ in range(3):
+        first.step()
+    activate(first)
+    first.step()
+    model = first.ddp.module
+    pactrain.prune(model, 0.75)
+    state = first.session.state_dict()
+    assert not state["masks_active"]
+    again = small_net(5)
+    again.load_state_dict(model.state_dict())
+    second = attach(again, state=state)
+    assert second.session.state_dict()["masks"].keys() == {"2.weight"}
+    assert int((again[2].weight != 0).sum()) == 16
+
+
 def test_a_state_of_another_model_is_an_error(attach, net):
     state = attach(pruned()).session.state_dict()
     other = attach(nn.Linear(6, 3))
