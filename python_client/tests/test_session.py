@@ -619,6 +619,16 @@ def test_grasp_that_fails_before_or_while_it_runs_is_told_to_all(
     assert "2.weight" not in attached.session.state_dict()["masks"]
 
 
+def test_a_failure_is_told_by_the_first_session_of_several(attach):
+    first, second = attach(small_net()), attach(small_net(1))
+    model = nn.Sequential(first.ddp.module, second.ddp.module)
+    before = len(second.native.submits)
+    with pytest.raises(pactrain.InvalidArgument, match="amount is 2"):
+        pactrain.prune(model, **{**by_batch(model), "amount": 2, "exempt": ()})
+    assert first.native.submits[-1][0] == Op.XOR
+    assert len(second.native.submits) == before
+
+
 def test_another_method_that_fails_is_told_to_nobody(attach, net):
     attached = attach(net)
     before = len(attached.native.submits)

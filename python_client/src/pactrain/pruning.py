@@ -181,7 +181,7 @@ def apply_masks(
     the ones it has are used: for weights that were loaded after prune().
 
     Raises:
-      InvalidArgument: an unknown name or kind, or a wrong shape.
+      InvalidArgument: an unknown name or kind, or a wrong shape or value.
     """
     check_kind(kind)
     table = ParameterTable(model)
@@ -260,8 +260,8 @@ def _owners(model: nn.Module) -> list[Owner]:
 
 
 def _tell_failure(model: object) -> None:
-    """The other ranks would wait in vain."""
-    for owner in _owners(model) if isinstance(model, nn.Module) else ():
+    """The other ranks would wait in vain; they fail at the first owner."""
+    for owner in _owners(model)[:1] if isinstance(model, nn.Module) else ():
         with contextlib.suppress(PacTrainError):  # This rank has an error of its own.
             owner.sync_masks(failed=True)
 

@@ -175,7 +175,7 @@ class Session:
         "freeze", as in prune().
 
         Raises:
-          InvalidArgument: an unknown name or kind, or a wrong shape.
+          InvalidArgument: an unknown name or kind, or a wrong shape or value.
         """
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
