@@ -12,6 +12,7 @@ A small convolutional network learns scikit-learn's handwritten digits (1,797 im
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 from pathlib import Path
@@ -151,7 +152,8 @@ def main() -> None:
         for images, labels in loader:
             optimizer.zero_grad()
             loss = cross_entropy(ddp(images), labels)
-            loss.backward()
+            with session.guard() if session else contextlib.nullcontext():  # <-- Typed errors.
+                loss.backward()
             optimizer.step()
         if rank == 0:
             line = f"epoch {epoch + 1}: loss {loss.item():.3f}, "

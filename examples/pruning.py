@@ -78,7 +78,8 @@ def main() -> None:
         sampler.set_epoch(epoch)
         for images, labels in loader:
             optimizer.zero_grad()
-            cross_entropy(ddp(images), labels).backward()
+            with session.guard():
+                cross_entropy(ddp(images), labels).backward()
             optimizer.step()
             if schedule is not None:
                 schedule.step()

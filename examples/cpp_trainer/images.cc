@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <fstream>
 #include <stdexcept>
@@ -40,6 +41,10 @@ Part ReadPart(std::ifstream& file, const std::string& path, uint32_t images,
   part.labels.resize(images);
   Read(file, path, part.pixels.data(), part.pixels.size());
   Read(file, path, part.labels.data(), part.labels.size());
+  if (!std::all_of(part.pixels.begin(), part.pixels.end(),
+                   [](float pixel) { return std::isfinite(pixel); })) {
+    Fail(path, "has pixels that are no finite numbers");
+  }
   const uint8_t largest = *std::max_element(part.labels.begin(),  //
                                             part.labels.end());
   if (largest >= classes) {
@@ -74,6 +79,9 @@ Images ReadImages(const std::string& path) {
       uint64_t{header[2]} * uint64_t{header[3]} * uint64_t{header[4]};
   images.train = ReadPart(file, path, header[0], pixels, images.classes);
   images.test = ReadPart(file, path, header[1], pixels, images.classes);
+  if (file.peek() != std::ifstream::traits_type::eof()) {
+    Fail(path, "goes on after its images");
+  }
   return images;
 }
 

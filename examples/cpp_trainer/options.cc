@@ -1,6 +1,6 @@
 #include "examples/cpp_trainer/options.h"
 
-#include <cmath>
+#include <cstdint>
 #include <iostream>
 
 #include "CLI/CLI.hpp"
@@ -9,18 +9,17 @@ namespace pactrain::example {
 namespace {
 
 // A number of which `fits` is true; CLI::Range takes nan for one.
-CLI::Validator Number(const std::string& allowed, bool (*fits)(double)) {
+template <typename T>
+CLI::Validator Number(const std::string& allowed, bool (*fits)(T)) {
   const auto check = [=](const std::string& text) {
-    double value = 0;
+    T value = 0;
     const bool read = CLI::detail::lexical_cast(text, value);
     return read && fits(value) ? "" : "'" + text + "' is not " + allowed;
   };
   return CLI::Validator(check, allowed);
 }
 
-bool IsCount(double value) {
-  return value >= 1 && value <= 1e6 && value == std::floor(value);
-}
+bool IsCount(int64_t value) { return value >= 1 && value <= 1'000'000; }
 bool IsShare(double value) { return value >= 0 && value < 1; }
 bool IsRate(double value) { return value > 0 && value <= 1e3; }
 

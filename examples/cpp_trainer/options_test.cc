@@ -41,6 +41,7 @@ TEST(OptionsTest, MistakesAreOneMessageThatNamesTheFlag) {
   for (const auto& [flag, value, allowed] : std::initializer_list<Case>{
            {"epochs", "3x", count},
            {"epochs", "0", count},
+           {"epochs", "1e3", count},
            {"batch", "-1", count},
            {"batch", "1.5", count},
            {"amount", "1", share},

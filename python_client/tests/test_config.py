@@ -73,6 +73,11 @@ def test_a_bad_attach_timeout_is_an_error(seconds):
         make({**AGENT, "PACTRAIN_ATTACH_TIMEOUT": seconds})
 
 
+@pytest.mark.parametrize("environment", [{}, {"PACTRAIN_ATTACH_TIMEOUT": ""}])
+def test_an_attach_timeout_that_is_empty_counts_as_unset(environment):
+    assert make({**AGENT, **environment}).attach_timeout_seconds == 300
+
+
 def test_a_bad_interval_is_an_error():
     with pytest.raises(ValueError, match="buffer_sync_interval is -1"):
         make(AGENT, buffer_sync_interval=-1)

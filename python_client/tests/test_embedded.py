@@ -127,6 +127,17 @@ def test_a_daemon_that_fails_is_an_error_that_quotes_its_log(world, tmp_path):
     assert left(world) == []
 
 
+def test_a_setting_that_a_daemon_refuses_is_an_invalid_argument(world, tmp_path):
+    write(tmp_path, "coordinator", "echo --codec: 'fp64' is not a codec >&2; exit 2")
+    errors = run_ranks([{**world, "PACTRAIN_CODEC": "fp64"}] * 2)
+    for error in errors:
+        assert isinstance(error, pactrain.InvalidArgument)
+        assert "--codec: fp64 is not a codec" in str(error)
+        assert "(--codec=fp64 is PACTRAIN_CODEC)" in str(error)
+    (error,) = run_ranks([world])  # The job has set nothing.
+    assert not isinstance(error, pactrain.InvalidArgument)
+
+
 def test_a_failure_on_one_node_fails_all_ranks(world, tmp_path):
     listens = LISTENS.format(pids=tmp_path / "pids")
     write(tmp_path, "agent", f'case "$@" in *node-1*) {FAILS};; esac\n{listens}')

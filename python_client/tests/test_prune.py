@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 from small_nets import small_net
@@ -108,7 +111,26 @@ def test_amount_zero_prunes_nothing(net):
     assert pactrain.prune(net, 0).sparsity == 0
 
 
-@pytest.mark.parametrize("amount", [1.5, -0.1, 1, "half", True, float("nan")])
+@pytest.mark.parametrize(
+    "amount", [np.float32(0.75), torch.tensor(0.75), Fraction(3, 4)]
+)
+def test_an_amount_may_be_any_scalar(net, amount):
+    pactrain.prune(net, amount)
+    assert zeros(net[2].weight) == 48
+    schedule = pactrain.PruningSchedule(net, amount, 10, 2)
+    assert schedule.state_dict()["made_with"]["amount"] == 0.75
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**64 - 1])
+def test_every_seed_that_is_allowed_works(net, seed):
+    pactrain.prune(net, 0.75, method="random", seed=seed)
+    assert zeros(net[2].weight) == 48
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [1.5, -0.1, 1, "half", True, float("nan"), torch.ones(2), None, 10**400],
+)
 def test_an_amount_out_of_range_names_the_field(net, amount):
     with pytest.raises(pactrain.InvalidArgument, match=r"amount is .*allowed"):
         pactrain.prune(net, amount)
@@ -166,12 +188,17 @@ def test_an_unknown_scope_is_an_error(net):
         ({"method": "largest"}, "method is 'largest'"),
         ({"kind": 0}, "kind is 0; allowed are 'zero' and 'freeze'"),
         ({"seed": 1.5}, "seed is 1.5"),
+        ({"seed": 2**70, "method": "random"}, r"seed is \d+; allowed is .* 2\^64 - 1"),
         ({"method": "grasp"}, "loss is None; allowed for method 'grasp'"),
         ({"method": "grasp", "loss": len, "batch": [1]}, "batch is list"),
         ({"loss": len}, "loss and batch were given, but method is 'magnitude'"),
         ({"batch": (1, 2), "method": "random"}, "but method is 'random'"),
         ({"exempt": 5}, "exempt is 5"),
         ({"exempt": (5,)}, "exempt has 5"),
+        (
+            {"exempt": lambda n: True},
+            r"exempt raised .* called with \(name, parameter\)",
+        ),
     ],
 )
 def test_values_out_of_range_are_named(net, given, text):
@@ -239,6 +266,23 @@ def test_apply_masks_declares_given_ones(net):
     pactrain.apply_masks(net, {"2.weight": mask})
     assert torch.equal(registry.get(net[2].weight), mask)
     assert zeros(net[2].weight) == int((~mask).sum())
+
+
+def test_masks_of_zeros_and_ones_may_have_any_dtype(net):
+    mask = torch.rand(8, 8) > 0.5
+    pactrain.apply_masks(net, {"2.weight": mask.float()})
+    assert torch.equal(registry.get(net[2].weight), mask)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.5, -1.0])
+def test_masks_of_other_values_are_refused(net, value):
+    mask = torch.ones(8, 8)
+    mask[1, 2] = value
+    with pytest.raises(
+        pactrain.InvalidArgument, match=r"masks\['2.weight'\] has values other than 0"
+    ):
+        pactrain.apply_masks(net, {"2.weight": mask})
+    assert registry.get(net[2].weight) is None
 
 
 def test_the_report_is_a_table(net):

@@ -89,6 +89,7 @@ def test_a_schedule_goes_on_from_its_state(net):
     for _ in range(5):
         first.step()
     wrapped = torch.compile(small_net(), backend="eager")
+    pactrain.apply_masks(wrapped, {"2.weight": registry.get(net[2].weight)})
     second = pactrain.PruningSchedule(wrapped, 0.8, steps=10, every=2)
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
@@ -96,6 +97,48 @@ def test_a_schedule_goes_on_from_its_state(net):
     second.load_state_dict(torch.load(file, weights_only=True))
     assert second.amount == first.amount
     assert amounts(second, 5) == amounts(first, 5)
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+def test_a_schedule_that_goes_on_without_its_masks_says_so(net, steps):
+    first = pactrain.PruningSchedule(net, 0.8, steps=10, every=10 // steps)
+    for _ in range(10):
+        first.step()
+    again = small_net()
+    second = pactrain.PruningSchedule(again, 0.8, steps=10, every=10 // steps)
+    second.load_state_dict(first.state_dict())
+    assert not second.done
+    with pytest.raises(
+        pactrain.InvalidArgument, match=rf"model has no masks.* {steps} of {steps} "
+    ) as raised:
+        second.step()
+    assert "attach(ddp, state=...)" in str(raised.value)
+    pactrain.apply_masks(again, {"2.weight": registry.get(net[2].weight)})
+    second.step()
+    assert second.done
+
+
+@pytest.mark.parametrize("schedule_first", [True, False])
+def test_masks_of_a_sessions_state_may_come_before_or_after_the_schedules(
+    attach, schedule_first
+):
+    model = small_net()
+    attached = attach(model)
+    schedule = pactrain.PruningSchedule(model, 0.8, steps=4, every=2)
+    for _ in range(2):
+        attached.step()
+        schedule.step()
+    attached.step()
+    state = attached.session.state_dict()
+    again = small_net(1)
+    second = pactrain.PruningSchedule(again, 0.8, steps=4, every=2)
+    if schedule_first:
+        second.load_state_dict(schedule.state_dict())
+    attach(again, state=state)
+    if not schedule_first:
+        second.load_state_dict(schedule.state_dict())
+    assert second.step() is None
+    assert second.changes == 1
 
 
 @pytest.mark.parametrize("missing", ["steps", "changes", "made_with"])
@@ -153,7 +196,7 @@ def test_another_schedules_state_is_refused(net, changed, text):
         ({"every": 11}, "every is 11; allowed is at most steps, which is 10"),
         ({"start": -1}, "start is -1"),
         ({"method": "grasp"}, "chooses once"),
-        ({"method": "best"}, "method is 'best'"),
+        ({"method": "best"}, "method is 'best'; allowed are 'magnitude' and 'random'"),
         ({"scope": "row"}, "scope is 'row'"),
         ({"kind": "drop"}, "kind is 'drop'"),
         ({"exempt": ("*",)}, "nothing to prune"),

@@ -181,6 +181,18 @@ def test_a_loss_that_takes_other_arguments_is_told_what_it_gets(loss, batch, cal
     assert "loss raised TypeError(" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        ((torch.ones(5, 3).double(), torch.ones(4, 7)), "loss raised RuntimeError"),
+        ((torch.ones(5, 9).double(), torch.ones(5, 2)), "batch: the model raised"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_told_by_field(batch, text):
+    with pytest.raises(pactrain.InvalidArgument, match=text):
+        scores.grasp(tiny(), [], lambda out, target: (out - target).sum(), batch)
+
+
 def test_random_is_equal_for_equal_seeds(net):
     again = small_net()
     first = scores.random(weights(net), 1)

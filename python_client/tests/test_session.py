@@ -436,6 +436,30 @@ def test_a_state_resumes_masks_and_step(attach):
     assert second.native.votes[-1]["mask"] == first.native.votes[-1]["mask"]
 
 
+def test_a_state_has_the_masks_of_the_one_that_was_just_loaded(attach):
+    state = attach(pruned()).session.state_dict()
+    session = attach(small_net(5)).session
+    session.load_state_dict(state)
+    assert session.state_dict()["masks"].keys() == {"2.weight"}
+
+
+def test_masks_that_are_not_in_force_yet_are_resumed_and_weights_zeroed(attach):
+    first = attach(pruned())
+    for _ in range(3):
+        first.step()
+    activate(first)
+    first.step()
+    model = first.ddp.module
+    pactrain.prune(model, 0.75)
+    state = first.session.state_dict()
+    assert not state["masks_active"]
+    again = small_net(5)
+    again.load_state_dict(model.state_dict())
+    second = attach(again, state=state)
+    assert second.session.state_dict()["masks"].keys() == {"2.weight"}
+    assert int((again[2].weight != 0).sum()) == 16
+
+
 def test_a_state_of_another_model_is_an_error(attach, net):
     state = attach(pruned()).session.state_dict()
     other = attach(nn.Linear(6, 3))
@@ -529,43 +553,6 @@ def test_the_slot_holds_the_largest_exchange(attach):
     attached = attach(nn.Linear(1, 1))
     assert attached.native.options.slot_bytes == 128
     assert attached.native.options.elements == 2
-
-
-def by_batch(model):
-    return {
-        "method": "grasp",
-        "loss": lambda net: net(torch.ones(2, 6)).square().sum(),
-        "exempt": ("0", "4"),
-    }
-
-
-def test_grasp_on_an_attached_model_is_sent_to_all_ranks(attach, net):
-    attached = attach(net)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(3):
-        attached.step(optimizer=optimizer)
-    before = net[2].weight.detach().clone()
-    report = pactrain.prune(attached.ddp, 0.5, **by_batch(net))
-    assert attached.native.submits[-1][0] == Op.XOR
-    assert report.layers == (("module.2.weight", 64, 32),)
-    assert torch.equal(net[2].weight, before)
-    attached.step(optimizer=optimizer)
-    activate(attached)
-    attached.step(optimizer=optimizer)
-    assert outside(net) == 0
-
-
-def test_if_masks_cannot_be_sent_they_are_as_before(attach):
-    model = pruned()
-    attached = attach(model)
-    mask = pactrain.masks.registry.get(model[2].weight).clone()
-    attached.native.fail_next = pactrain.StepNotAppliedError("no.\nRedo.")
-    with pytest.raises(pactrain.StepNotAppliedError):
-        pactrain.prune(model, 0.75, **by_batch(model))
-    assert torch.equal(pactrain.masks.registry.get(model[2].weight), mask)
-    attached.session.close()
-    with pytest.raises(pactrain.PacTrainError, match="session of this model is closed"):
-        attached.session.sync_masks()
 
 
 def test_masks_are_settled_while_those_in_force_are_the_wanted_ones(attach, net):

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <system_error>
 
@@ -59,8 +60,9 @@ inline void CheckName(const std::string& field, const std::string& name) {
   if (!good) {
     throw InvalidArgument(
         field + " is '" + name +
-        "'; a name has 1 to 63 of a-z, 0-9, '-', '.', '_' and starts and ends "
-        "with a letter or digit.\nChoose such a name.");
+        "'; allowed are 1 to 63 of a-z, 0-9, '-', '.' and '_', a letter or "
+        "digit first and last.\nSet " +
+        field + " to such a name.");
   }
 }
 
@@ -85,7 +87,7 @@ inline std::string AgentFrom(const Environment& environment) {
     throw PacTrainError(
         "PACTRAIN_AGENT is not set: there is no agent to hand gradients to.\n"
         "Start one on this node (pactrain-agent "
-        "--socket=/run/pactrain/agent.sock ...) and set "
+        "--socket=unix:/run/pactrain/agent.sock ...) and set "
         "PACTRAIN_AGENT=unix:/run/pactrain/agent.sock.");
   }
   return agent.starts_with("unix:///") ? "unix:" + agent.substr(7) : agent;
@@ -146,6 +148,13 @@ inline uint32_t CountFrom(const Environment& environment, const char* name,
   return value;
 }
 
+// Without zeros at the end.
+inline std::string Plain(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
 inline double TimeoutFrom(const Environment& environment) {
   const std::string text = Variable(environment, "PACTRAIN_ATTACH_TIMEOUT");
   if (text.empty()) return 300;
@@ -164,25 +173,25 @@ inline double TimeoutFrom(const Environment& environment) {
 // InvalidArgument, naming the field, what came and what is allowed.
 inline void CheckConfig(const AttachConfig& config) {
   if (!config.agent.starts_with("unix:/")) {
-    throw InvalidArgument("agent (PACTRAIN_AGENT) is '" + config.agent +
-                          "'; an address looks like "
+    throw InvalidArgument("PACTRAIN_AGENT is '" + config.agent +
+                          "'; allowed is 'unix:' and an absolute path, like "
                           "'unix:/run/pactrain/agent.sock'.\nSet it to the "
                           "--socket of the pactrain-agent on this node.");
   }
-  internal::CheckName("job (PACTRAIN_JOB_ID)", config.job);
+  internal::CheckName("PACTRAIN_JOB_ID", config.job);
   if (!config.site.empty()) {
-    internal::CheckName("site (PACTRAIN_SITE)", config.site);
+    internal::CheckName("PACTRAIN_SITE", config.site);
   }
   if (config.launch.empty() || config.launch.size() > 63) {
-    throw InvalidArgument("launch (PACTRAIN_LAUNCH) has " +
+    throw InvalidArgument("PACTRAIN_LAUNCH has " +
                           std::to_string(config.launch.size()) +
                           " characters; allowed are 1 to 63.\n"
-                          "Choose such a name, equal on all ranks.");
+                          "Set it to such a name, equal on all ranks.");
   }
   if (config.world_size < 1 || config.world_size > 1024) {
     throw InvalidArgument("world_size is " + std::to_string(config.world_size) +
                           "; allowed are 1 to 1024.\n"
-                          "Train with fewer processes.");
+                          "Start the job with so many processes.");
   }
   if (config.rank >= config.world_size) {
     throw InvalidArgument("rank is " + std::to_string(config.rank) +
@@ -196,10 +205,10 @@ inline void CheckConfig(const AttachConfig& config) {
                           config.parameter_check_interval, 1);
   if (!(config.attach_timeout_seconds >= 1 &&
         config.attach_timeout_seconds <= 86400)) {
-    throw InvalidArgument("attach_timeout_seconds is " +
-                          std::to_string(config.attach_timeout_seconds) +
-                          "; allowed are 1 to 86400.\nSet "
-                          "PACTRAIN_ATTACH_TIMEOUT to seconds in that range.");
+    throw InvalidArgument("PACTRAIN_ATTACH_TIMEOUT is " +
+                          internal::Plain(config.attach_timeout_seconds) +
+                          "; allowed are 1 to 86400.\n"
+                          "Set it to a number of seconds in that range.");
   }
 }
 

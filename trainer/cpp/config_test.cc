@@ -10,6 +10,7 @@ namespace pactrain {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 using Variables = std::map<std::string, std::string>;
 
@@ -82,21 +83,39 @@ TEST(ConfigTest, SaysWhatIsWrong) {
   EXPECT_THAT(ErrorOf({{"PACTRAIN_AGENT", "unix:/a"}}),
               HasSubstr("RANK is ''; allowed is a number"));
   EXPECT_THAT(ErrorOf(With({{"PACTRAIN_JOB_ID", "Big Job"}})),
-              HasSubstr("job (PACTRAIN_JOB_ID) is 'Big Job'"));
+              "PACTRAIN_JOB_ID is 'Big Job'; allowed are 1 to 63 of a-z, 0-9, "
+              "'-', '.' and '_', a letter or digit first and last.\n"
+              "Set PACTRAIN_JOB_ID to such a name.");
   EXPECT_THAT(ErrorOf(With({{"PACTRAIN_SITE", "-"}})),
-              HasSubstr("site (PACTRAIN_SITE) is '-'"));
+              StartsWith("PACTRAIN_SITE is '-'"));
   EXPECT_THAT(ErrorOf(With({{"PACTRAIN_ATTACH_TIMEOUT", "soon"}})),
               HasSubstr("PACTRAIN_ATTACH_TIMEOUT is 'soon'"));
   EXPECT_THAT(ErrorOf(With({{"PACTRAIN_ATTACH_TIMEOUT", "0"}})),
-              HasSubstr("allowed are 1 to 86400"));
+              StartsWith("PACTRAIN_ATTACH_TIMEOUT is 0; allowed are 1 to "
+                         "86400."));
+  EXPECT_THAT(ErrorOf(With({{"PACTRAIN_LAUNCH", std::string(64, 'a')}})),
+              StartsWith("PACTRAIN_LAUNCH has 64 characters; allowed are 1"));
   EXPECT_THAT(
       ErrorOf(
           {{"PACTRAIN_AGENT", "tcp:1"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}),
-      HasSubstr("agent (PACTRAIN_AGENT) is 'tcp:1'"));
+      StartsWith(
+          "PACTRAIN_AGENT is 'tcp:1'; allowed is 'unix:' and an absolute "
+          "path"));
   EXPECT_THAT(
       ErrorOf(
           {{"PACTRAIN_AGENT", "unix:/a"}, {"RANK", "4"}, {"WORLD_SIZE", "4"}}),
       HasSubstr("rank is 4; allowed are 0 to 3"));
+}
+
+TEST(ConfigTest, TooFewAndTooManyProcessesGetTheSameAdvice) {
+  for (const char* count : {"0", "1025"}) {
+    EXPECT_EQ(ErrorOf({{"PACTRAIN_AGENT", "unix:/a"},
+                       {"RANK", "0"},
+                       {"WORLD_SIZE", count}}),
+              std::string("world_size is ") + count +
+                  "; allowed are 1 to 1024.\n"
+                  "Start the job with so many processes.");
+  }
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ class AttachConfig:
         if not 1 <= self.world_size <= 1024:
             raise InvalidArgument(
                 f"world_size is {self.world_size}; allowed are 1 to 1024.\n"
-                "Train with fewer processes."
+                "Start the job with so many processes."
             )
         if not 0 <= self.rank < self.world_size:
             raise InvalidArgument(
@@ -185,7 +185,7 @@ def attach_timeout_from(environment: Mapping[str, str]) -> float:
     Raises:
       InvalidArgument: not a number.
     """
-    text = environment.get("PACTRAIN_ATTACH_TIMEOUT", "300")
+    text = environment.get("PACTRAIN_ATTACH_TIMEOUT") or "300"
     try:
         return float(text)
     except ValueError:

@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import Store
 
 from .board import Board, new_board
 from .config import DEFAULT_AGENT_SOCKET, AttachConfig
-from .errors import AgentUnresponsiveError, PacTrainError
+from .errors import AgentUnresponsiveError, InvalidArgument, PacTrainError
 from .places import Node, Place, nodes_of, place_of_this_process
 from .warden_process import WardenProcess
 
@@ -65,6 +65,7 @@ def start_daemons(
 
     Raises:
       RefusedError: the ranks are on several hosts.
+      InvalidArgument: a variable has a value that is not allowed.
       AgentUnresponsiveError: daemons do not start; says why, with the end of their log.
       CoordinatorUnavailableError: a rank did not come in time.
     """
@@ -115,7 +116,8 @@ def _start_node(
         if not isinstance(error, PacTrainError):
             text = f"Rank {node.first} ended: {error!r}.\nStart the job again."
         for note in notes:
-            board.write(note, {"error": text})
+            invalid = isinstance(error, InvalidArgument)
+            board.write(note, {"error": text, "invalid": invalid})
         if not isinstance(error, PacTrainError):
             raise
     return process
@@ -125,7 +127,8 @@ def _read_started(board: Board, note: str, node: Node) -> dict[str, str]:
     started = board.read(note, f"the daemons of rank {node.first}")
     assert isinstance(started, dict)
     if "error" in started:
-        raise AgentUnresponsiveError(started["error"])
+        error = InvalidArgument if started["invalid"] else AgentUnresponsiveError
+        raise error(started["error"])
     return started
 
 

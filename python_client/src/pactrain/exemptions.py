@@ -66,7 +66,7 @@ def _exemption(
     model: nn.Module, candidates: Entries, exempt: Exempt
 ) -> Callable[[str, nn.Parameter], bool]:
     if callable(exempt) and not isinstance(exempt, nn.Module):
-        return exempt
+        return _checked_call(exempt)
     if exempt is None:
         ids = _first_last_and_norms(model, candidates)
         return lambda name, parameter: id(parameter) in ids
@@ -75,6 +75,23 @@ def _exemption(
     return lambda name, parameter: (
         id(parameter) in ids or any(_matches(name, pattern) for pattern in patterns)
     )
+
+
+def _checked_call(
+    exempt: Callable[[str, nn.Parameter], bool],
+) -> Callable[[str, nn.Parameter], bool]:
+    """The same; a wrong number of arguments is an InvalidArgument."""
+
+    def is_exempt(name: str, parameter: nn.Parameter) -> bool:
+        try:
+            return exempt(name, parameter)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"exempt raised {error!r}; it is called with (name, parameter).\n"
+                "Give for example exempt=lambda name, parameter: name == 'head.weight'."
+            ) from error
+
+    return is_exempt
 
 
 def _matches(name: str, pattern: str) -> bool:

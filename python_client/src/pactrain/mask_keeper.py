@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -221,9 +222,15 @@ class MaskKeeper:
         enforcement.check_zero_outside(self._table, self.current)
         self._weights.take_values()
 
-    def packed(self) -> dict[str, Tensor]:
-        """The current masks as bits, in the order of indices, for a checkpoint."""
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: the masks that are wanted as bits, in the order of indices,
+        also if they were changed since the last step; and if they are in force."""
+        wanted = self._read() if self._source.pending else self.current
         return {
-            name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))
-            for name, mask in self.current.masks.items()
+            "masks": {
+                name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))
+                for name, mask in wanted.masks.items()
+            },
+            "frozen": sorted(wanted.frozen),
+            "masks_active": self._is_active(wanted.digest),
         }

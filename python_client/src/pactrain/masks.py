@@ -169,7 +169,8 @@ def named_masks(
     """`given` with the table's names.
 
     Raises:
-      InvalidArgument: an unknown name, a wrong shape, or not a tensor.
+      InvalidArgument: an unknown name, a wrong shape, values other than 0 and 1, or no
+        tensor.
     """
     masks: dict[str, Tensor] = {}
     for name, mask in given.items():
@@ -188,6 +189,11 @@ def named_masks(
             raise InvalidArgument(
                 f"masks[{name!r}] {what}; allowed is a tensor of shape "
                 f"{tuple(found[1].shape)}.\nGive one mask element per weight."
+            )
+        if not bool(((mask == 0) | (mask == 1)).all()):
+            raise InvalidArgument(
+                f"masks[{name!r}] has values other than 0 and 1; allowed are these, "
+                "and bools.\nGive weight != 0 for the mask of a sparse weight."
             )
         masks[found[0]] = mask.detach() != 0
     return masks

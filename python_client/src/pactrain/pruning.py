@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from .scores import Loss
 from .sparsity_report import SparsityReport, report_of
 
 METHODS = ("magnitude", "random", "grasp")
+_MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1  # What torch.Generator takes.
 
 logger = logging.getLogger("pactrain")
 
@@ -52,9 +54,11 @@ class PruneOptions:
                 "Give one of them."
             )
         check_kind(self.kind)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+        integer = isinstance(self.seed, int) and not isinstance(self.seed, bool)
+        if not integer or not _MIN_SEED <= self.seed <= _MAX_SEED:
             raise InvalidArgument(
-                f"seed is {self.seed!r}; allowed is an integer.\n"
+                f"seed is {self.seed!r}; allowed is an integer from -2^63 to 2^64 - 1."
+                "\n"
                 "Give the same one on all ranks."
             )
         self._check_loss()
@@ -128,27 +132,38 @@ def prune(
       PacTrainError: GraSP on an attached model, and it failed on another rank, or the
         exchange did; masks are as before.
     """
-    options = PruneOptions(scope, exempt, method, kind, seed, loss, batch)
-    return prune_by(model, amount, options)
+    try:
+        options = PruneOptions(scope, exempt, method, kind, seed, loss, batch)
+        chosen, masks = _choose_masks(model, amount, options)
+    except Exception:
+        if method == "grasp":
+            _tell_failure(model)
+        raise
+    before = [(p, registry.get(p), registry.is_frozen(p)) for _, p in chosen]
+    _declare(chosen, masks, options.kind)
+    if method == "grasp":
+        _share(model, before)
+    return _report(model, chosen)
 
 
 def prune_by(model: nn.Module, amount: float, options: PruneOptions) -> SparsityReport:
-    """prune() with checked options."""
-    check_amount(amount)
+    """prune() with checked options, by a method that is not collective."""
+    chosen, masks = _choose_masks(model, amount, options)
+    _declare(chosen, masks, options.kind)
+    return _report(model, chosen)
+
+
+def _choose_masks(
+    model: nn.Module, amount: float, options: PruneOptions
+) -> tuple[Entries, list[Tensor]]:
+    share = share_of(amount)
+    chosen = choose(model, ParameterTable(model), options.exempt)
+    scored = _scores(model, chosen, options)
+    return chosen, keep_highest(scored, share, options.effective_scope)
+
+
+def _report(model: nn.Module, chosen: Entries) -> SparsityReport:
     table = ParameterTable(model)
-    chosen = choose(model, table, options.exempt)
-    try:
-        scored = _scores(model, chosen, options)
-    except Exception:
-        if options.method == "grasp":
-            _tell_failure(chosen)
-        raise
-    masks = keep_highest(scored, amount, options.effective_scope)
-    before = [(p, registry.get(p), registry.is_frozen(p)) for _, p in chosen]
-    for (_, parameter), mask in zip(chosen, masks, strict=True):
-        _declare(parameter, mask, options.kind == "freeze")
-    if options.method == "grasp":
-        _share(chosen, before)
     names = [name for name, _ in chosen]
     report = report_of(table, MaskSource(model, table).read(), names)
     for name, _, kept in report.layers:
@@ -166,7 +181,7 @@ def apply_masks(
     the ones it has are used: for weights that were loaded after prune().
 
     Raises:
-      InvalidArgument: an unknown name or kind, or a wrong shape.
+      InvalidArgument: an unknown name or kind, or a wrong shape or value.
     """
     check_kind(kind)
     table = ParameterTable(model)
@@ -181,14 +196,22 @@ def apply_masks(
             _zero_outside(parameter, mask_of)
 
 
-def check_amount(amount: float) -> None:
-    """Raises InvalidArgument."""
-    number = isinstance(amount, (int, float)) and not isinstance(amount, bool)
-    if not number or not 0 <= amount < 1:
+def share_of(amount: Any) -> float:
+    """The amount, which may be a scalar of numpy or torch.
+
+    Raises:
+      InvalidArgument: out of range, or not a number.
+    """
+    share = math.nan
+    if hasattr(amount, "__float__") and not isinstance(amount, bool):
+        with contextlib.suppress(TypeError, ValueError, ArithmeticError, RuntimeError):
+            share = float(amount)
+    if not 0 <= share < 1:
         raise InvalidArgument(
             f"amount is {amount!r}; allowed is a share of at least 0 and below 1.\n"
             "Give 0.7 to prune 70 % of the weights."
         )
+    return share
 
 
 def _scores(model: nn.Module, chosen: Entries, options: PruneOptions) -> list[Tensor]:
@@ -212,10 +235,11 @@ def _scores(model: nn.Module, chosen: Entries, options: PruneOptions) -> list[Te
     return values
 
 
-def _declare(parameter: nn.Parameter, mask: Tensor, frozen: bool) -> None:
-    registry.set(parameter, mask, frozen)
-    if registry.owner(parameter) is None:
-        _zero_outside(parameter, mask)
+def _declare(chosen: Entries, masks: Sequence[Tensor], kind: str) -> None:
+    for (_, parameter), mask in zip(chosen, masks, strict=True):
+        registry.set(parameter, mask, kind == "freeze")
+        if registry.owner(parameter) is None:
+            _zero_outside(parameter, mask)
 
 
 def _zero_outside(parameter: nn.Parameter, mask: Tensor) -> None:
@@ -224,28 +248,30 @@ def _zero_outside(parameter: nn.Parameter, mask: Tensor) -> None:
             parameter.masked_fill_(~mask, 0)
 
 
-def _owners(chosen: Entries) -> list[Owner]:
+def _owners(model: nn.Module) -> list[Owner]:
+    """In the same order on all ranks; of all parameters, since a rank that fails may
+    not know which ones the others chose."""
     owners: list[Owner] = []
-    for _, parameter in chosen:
+    for parameter in model.parameters():
         owner = registry.owner(parameter)
         if owner is not None and owner not in owners:
             owners.append(owner)
     return owners
 
 
-def _tell_failure(chosen: Entries) -> None:
-    """The other ranks would wait in vain."""
-    for owner in _owners(chosen):
+def _tell_failure(model: object) -> None:
+    """The other ranks would wait in vain; they fail at the first owner."""
+    for owner in _owners(model)[:1] if isinstance(model, nn.Module) else ():
         with contextlib.suppress(PacTrainError):  # This rank has an error of its own.
             owner.sync_masks(failed=True)
 
 
 def _share(
-    chosen: Entries, before: list[tuple[nn.Parameter, Tensor | None, bool]]
+    model: nn.Module, before: list[tuple[nn.Parameter, Tensor | None, bool]]
 ) -> None:
     """Other batches choose other weights: rank 0's choice is everyone's."""
     try:
-        for owner in _owners(chosen):
+        for owner in _owners(model):
             owner.sync_masks()
     except BaseException:
         for parameter, mask, frozen in before:

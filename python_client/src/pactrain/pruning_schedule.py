@@ -12,7 +12,7 @@ from .errors import InvalidArgument
 from .exemptions import Exempt, choose
 from .masks import registry
 from .parameters import ParameterTable, plain_name
-from .pruning import PruneOptions, apply_masks, check_amount, prune_by
+from .pruning import PruneOptions, apply_masks, prune_by, share_of
 from .sparsity_report import SparsityReport
 
 _PATIENCE_STEPS = 200
@@ -59,7 +59,7 @@ class PruningSchedule:
         Raises:
           InvalidArgument: a value out of range, or nothing to prune.
         """
-        check_amount(amount)
+        share = share_of(amount)
         _check_steps("steps", steps, 1)
         _check_steps("every", every, 1)
         _check_steps("start", start, 0)
@@ -73,11 +73,16 @@ class PruningSchedule:
                 "method is 'grasp', which chooses once, before training; allowed here "
                 "are 'magnitude' and 'random'.\nCall prune(method='grasp') instead."
             )
+        if method not in ("magnitude", "random"):
+            raise InvalidArgument(
+                f"method is {method!r}; allowed are 'magnitude' and 'random'.\n"
+                "Give one of them."
+            )
         self._options = PruneOptions(scope, exempt, method, kind, seed)
         chosen = choose(model, ParameterTable(model), exempt)
         self._parameters = [p for _, p in chosen]
         self._made_with = {
-            "amount": amount,
+            "amount": share,
             "steps": steps,
             "every": every,
             "start": start,
@@ -88,7 +93,7 @@ class PruningSchedule:
             "parameters": [plain_name(name) for name, _ in chosen],  # Without exempt.
         }
         self._model = model
-        self._amount = amount
+        self._amount = share
         self._steps = steps
         self._every = every
         self._start = start
@@ -113,10 +118,25 @@ class PruningSchedule:
     @property
     def done(self) -> bool:
         """True if the last change was declared and is in force."""
-        return self._changes == self.total_changes and self._settled()
+        return (
+            self._changes == self.total_changes
+            and self._settled()
+            and not self._masks_are_lost()
+        )
 
     def step(self) -> SparsityReport | None:
-        """Counts a step; declares masks and returns a report if a change is due."""
+        """Counts a step; declares masks and returns a report if a change is due.
+
+        Raises:
+          InvalidArgument: changes were made, but the model has no masks.
+        """
+        if self._masks_are_lost():
+            raise InvalidArgument(
+                f"model has no masks, but its schedule has made {self._changes} of "
+                f"{self.total_changes} changes: weights that were pruned would come "
+                "back.\nBring the masks back, too: attach(ddp, state=...) with the "
+                "session's state, or apply_masks(model, masks) without a session."
+            )
         self._taken += 1
         if not self._attached():
             apply_masks(self._model)  # Nobody else undoes what momentum revives.
@@ -139,6 +159,9 @@ class PruningSchedule:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the schedule that made the state was.
+
+        The masks have to be there by the next step(): attach(ddp, state=) brings
+        them, or apply_masks().
 
         Raises:
           InvalidArgument: not made by state_dict(), or of another schedule.
@@ -175,6 +198,11 @@ class PruningSchedule:
     def _settled(self) -> bool:
         owners = [registry.owner(parameter) for parameter in self._parameters]
         return all(owner is None or owner.masks_settled for owner in owners)
+
+    def _masks_are_lost(self) -> bool:
+        largest = max(parameter.numel() for parameter in self._parameters)
+        pruned = round(self.amount * largest) > 0
+        return pruned and all(registry.get(p) is None for p in self._parameters)
 
     def _wait(self) -> None:
         self._waited += 1

@@ -13,6 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from .errors import InvalidArgument
 
 Loss: TypeAlias = "Callable[..., Tensor]"
+# What torch raises for wrong arguments, shapes and dtypes.
+_MISFITS = (TypeError, ValueError, IndexError, RuntimeError)
 
 
 def magnitude(parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -45,8 +47,8 @@ def grasp(
       batch: (inputs, target).
 
     Raises:
-      InvalidArgument: the loss does not take these arguments, or is not a scalar that
-        depends on the weights.
+      InvalidArgument: the model or the loss does not take these arguments, or the loss
+        is not a scalar that depends on the weights.
     """
     plain = _plain(model)
     trained = [p for p in plain.parameters() if p.requires_grad]
@@ -100,11 +102,11 @@ def _value_of(loss: Loss, model: nn.Module, batch: Sequence[Any] | None) -> Tens
         arguments, called = [model], "the model alone, since no batch was given"
     else:
         inputs, target = batch
-        arguments = [model(inputs), target]
+        arguments = [_output_of(model, inputs), target]
         called = "(model(inputs), target), since a batch was given"
     try:
         value = loss(*arguments)
-    except TypeError as error:
+    except _MISFITS as error:
         raise InvalidArgument(
             f"loss raised {error!r}; it is called with {called}.\n"
             "Give for example loss=cross_entropy with batch=(inputs, labels), or "
@@ -112,6 +114,16 @@ def _value_of(loss: Loss, model: nn.Module, batch: Sequence[Any] | None) -> Tens
         ) from error
     _check_loss(value)
     return value
+
+
+def _output_of(model: nn.Module, inputs: Any) -> Any:
+    try:
+        return model(inputs)
+    except _MISFITS as error:
+        raise InvalidArgument(
+            f"batch: the model raised {error!r} for its inputs.\n"
+            "Give batch=(inputs, target) with inputs that the model takes."
+        ) from error
 
 
 def _check_loss(value: object) -> None:

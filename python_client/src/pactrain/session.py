@@ -175,7 +175,7 @@ class Session:
         "freeze", as in prune().
 
         Raises:
-          InvalidArgument: an unknown name or kind, or a wrong shape.
+          InvalidArgument: an unknown name or kind, or a wrong shape or value.
         """
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
@@ -219,9 +219,7 @@ class Session:
         return {
             "version": STATE_VERSION,
             "step": self.next_step,
-            "masks": self._keeper.packed(),
-            "frozen": sorted(self._keeper.current.frozen),
-            "masks_active": self._keeper.active is not None,
+            **self._keeper.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -7,7 +7,8 @@ daemons die with this process, whatever ends it.
 SETTINGS is JSON: {"folder": the private directory, removed at the end; "trainers":
 [[pid, start ticks], ...]}. Each line of standard input starts one daemon, {"argv":
 [...], "log": file of its standard error}, and is answered by {"listening": {...}} or
-{"error": text}. After the end of the input it waits until every trainer has ended.
+{"error": text, "status": exit status, if it ended}. After the end of the input it waits
+until every trainer has ended.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ def answer(
     except (OSError, subprocess.SubprocessError) as error:
         return {"error": f"{argv[0]} cannot be started: {error}"}
     except RuntimeError as error:
-        return {"error": f"{argv[0]} {error}{last_lines(log)}"}
+        text = f"{argv[0]} {error}{last_lines(log)}"
+        return {"error": text, "status": daemons[-1].returncode}
 
 
 def main() -> None:

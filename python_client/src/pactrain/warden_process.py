@@ -21,6 +21,7 @@ from .places import Node, Place
 _MAX_SOCKET_PATH = 107  # Bytes; unix(7).
 _ANSWER_SECONDS = warden.READY_SECONDS + 15
 _STOP_SECONDS = 15.0
+_BAD_FLAG = 2  # How daemons end that refuse a flag.
 # gRPC takes its proxy from these, also for loopback.
 _PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
 # Settings of daemons that were started by hand, not of this job's.
@@ -142,7 +143,7 @@ class WardenProcess:
             ) from error
 
     def start_coordinator(self) -> dict[str, str]:
-        """Its addresses, `grpc` and `metrics`. Raises: AgentUnresponsiveError."""
+        """Its addresses, `grpc` and `metrics`. Raises: as _start()."""
         return self._start(
             "coordinator",
             "--listen=127.0.0.1:0",
@@ -152,7 +153,7 @@ class WardenProcess:
         )
 
     def start_agent(self, node: Node, coordinator: str) -> dict[str, str]:
-        """Its addresses, `socket` and others. Raises: AgentUnresponsiveError."""
+        """Its addresses, `socket` and others. Raises: as _start()."""
         return self._start(
             "agent",
             f"--name={node.name}",
@@ -189,6 +190,12 @@ class WardenProcess:
         return str(self._logs / f"{self._log_prefix}{name}.log")
 
     def _start(self, name: str, *flags: str) -> dict[str, str]:
+        """The addresses that it listens at.
+
+        Raises:
+          InvalidArgument: it refuses a setting of the job.
+          AgentUnresponsiveError: it does not start.
+        """
         program = find_daemon(f"pactrain-{name}", self._environment)
         level = f"--log-level={self._log_level}"
         chosen = chosen_settings(name, self._environment)
@@ -197,7 +204,9 @@ class WardenProcess:
         if "error" in answer:
             settings = [f"{flag} is {variable}" for variable, flag in chosen.items()]
             given = f" ({', '.join(settings)})" if settings else ""
-            raise AgentUnresponsiveError(
+            refused = bool(chosen) and answer.get("status") == _BAD_FLAG
+            error = InvalidArgument if refused else AgentUnresponsiveError
+            raise error(
                 f"{answer['error']}\nPACTRAIN_AGENT is not set: attach() started it"
                 f"{given}; mend what it says, or start an agent by hand and set "
                 "PACTRAIN_AGENT."

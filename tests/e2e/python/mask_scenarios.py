@@ -93,8 +93,8 @@ def by_own_batch(talk: Talk, step: int) -> dict[str, Any]:
     }
 
 
-def grasp_fails_on(talk: Talk, failing: int) -> dict[str, Any]:
-    """One rank's loss raises; then all prune again and go on."""
+def grasp_fails_on(talk: Talk, failing: int, argument: str) -> dict[str, Any]:
+    """One argument of one rank is wrong; then all prune again and go on."""
 
     def fails(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         raise ArithmeticError("no such loss")
@@ -103,9 +103,11 @@ def grasp_fails_on(talk: Talk, failing: int) -> dict[str, Any]:
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp)
     given = by_own_batch(talk, 500)
+    wrong = {"loss": fails, "amount": 1.5, "exempt": ("typo",)}
+    changed = {argument: wrong[argument]} if talk.rank == failing else {}
     error = None
     try:
-        pactrain.prune(ddp, 0.5, **given | ({"loss": fails} if talk.rank == failing else {}))
+        pactrain.prune(ddp, **{"amount": 0.5, **given, **changed})
     except Exception as raised:
         error = raised
     masked = bool(masks_of(model))

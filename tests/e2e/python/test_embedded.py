@@ -62,12 +62,12 @@ def test_the_site_is_the_one_that_is_set(jobs, start):
 def test_a_bad_setting_is_quoted_on_all_ranks(jobs, start):
     bad = {"PACTRAIN_RISK": "bold"}
     for rank in start(scenarios.attach_only, [0, 1], bad).finish():
-        assert rank.error == "AgentUnresponsiveError"
+        assert rank.error == "InvalidArgument"
         assert "--risk: 'bold' is not exact, safe, balanced, fast or a number" in rank.text
         assert "(--risk=bold is PACTRAIN_RISK)" in rank.text
     late = {"PACTRAIN_STEP_DEADLINE": "soon"}
     for rank in start(scenarios.attach_only, [0, 1], late).finish():
-        assert rank.error == "AgentUnresponsiveError"
+        assert rank.error == "InvalidArgument"
         assert "--step-deadline=soon is PACTRAIN_STEP_DEADLINE" in rank.text
     jobs.must_leave_nothing()
 

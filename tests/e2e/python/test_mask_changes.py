@@ -50,15 +50,20 @@ def test_grasp_by_the_batches_of_each_rank_ends_with_rank_zeros_masks(cluster, l
         assert result["mode"] == "COMPACTED fp32"
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-def test_grasp_that_fails_on_one_rank_is_told_to_all(cluster, launch, failing):
-    launched = launch(cluster, mask_scenarios.grasp_fails_on, failing=failing)
+@pytest.mark.parametrize(
+    ("failing", "argument"), [(0, "loss"), (1, "loss"), (0, "exempt"), (1, "amount")]
+)
+def test_grasp_that_fails_on_one_rank_is_told_to_all(cluster, launch, failing, argument):
+    scenario = mask_scenarios.grasp_fails_on
+    launched = launch(cluster, scenario, failing=failing, argument=argument)
     results = values(launched.finish())
     equal_digests(results)
     for rank, result in enumerate(results):
         assert not result["masked"]
         if rank == failing:
-            assert result["error"] == "ArithmeticError"
+            assert result["error"] == (
+                "ArithmeticError" if argument == "loss" else "InvalidArgument"
+            )
         else:
             assert result["error"] == "PacTrainError"
             assert f"prune() failed on rank {failing}" in result["text"]

@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[2] / "examples" / "ddp.py"
@@ -29,14 +32,14 @@ class Torchrun:
                 stderr=subprocess.STDOUT,
             )
 
-    def finish(self) -> str:
-        """What it and its ranks wrote, once it has ended well."""
+    def finish(self, well: bool = True) -> str:
+        """What it and its ranks wrote, once it has ended (well)."""
         try:
             status = self.process.wait(180)
         finally:
             self.process.kill()
         text = self.log.read_text()
-        assert status == 0, text[-3000:]
+        assert (status == 0) == well, text[-3000:]
         return text
 
 
@@ -88,3 +91,28 @@ def test_the_example_needs_nothing_started_also_twice_at_once_and_on_two_nodes(j
     assert both.count("epoch 1:") == 1
     assert "0.0 MB sent to other sites" not in both
     jobs.must_leave_nothing()
+
+
+def wait_for_masks(cluster, job):
+    """Until the job's gradients travel COMPACTED."""
+    asked = cluster.admin("--json", "job", job)
+    end = time.monotonic() + 90
+    while b"MODE_COMPACTED" not in subprocess.run(asked, capture_output=True, timeout=30).stdout:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("script", ["ddp.py", "pruning.py"])
+def test_an_example_ends_with_the_typed_error_as_it_is(own_cluster, tmp_path, script):
+    job = own_cluster.new_job()
+    place = {"PACTRAIN_AGENT": f"unix:{own_cluster.socket(0)}", "PACTRAIN_JOB_ID": job}
+    launcher = ("--standalone", "--nproc-per-node=2")
+    example = (EXAMPLE.with_name(script), "--epochs=100000")
+    running = Torchrun(tmp_path / "log", place, *launcher, *example)
+    try:
+        wait_for_masks(own_cluster, job)
+    finally:
+        own_cluster.agents[0].kill()  # Without it no rank goes on.
+    text = running.finish(well=False)
+    assert "pactrain.errors.AgentUnresponsiveError: " in text
+    assert "\nAt:\n" not in text  # What DDP adds after our advice.
