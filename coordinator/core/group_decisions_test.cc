@@ -277,7 +277,8 @@ TEST_F(DecisionTest, WhereWaitingIsLongTheKeptElementsGoTernary) {
   EXPECT_EQ(prepare->decision.mask_digest, (protocol::Digest{11, 11}));
   EXPECT_THAT(prepare->decision.reason,
               HasSubstr("waiting for the exchange is 50 % of a step; 15 levels "
-                        "cost r = 0.053 of the batch, 0.3 is allowed"));
+                        "are expected to cost r = 0.079 of the batch, 0.3 is "
+                        "allowed"));
   EXPECT_THAT(t_.Snapshot().reason,
               HasSubstr("not in force yet: all agents must switch"));
   ReportAll(3, 21);
