@@ -137,6 +137,18 @@ TEST_F(AdminTest, AJobIsShownWithMembersDecisionsAndReasons) {
   }
 }
 
+TEST(JobDetails, ShowsTheRiskAndItsClippedPartOfARunningJobOnly) {
+  v1::JobState job;
+  job.set_state("running");
+  job.set_risk(0.1512);
+  job.set_risk_clip(0.02);
+  EXPECT_THAT(JobDetails(job), HasSubstr("risk r  0.151 of the batch, 0.020 of "
+                                         "it by clipping\n"));
+  job.clear_risk();
+  job.set_state("ended");
+  EXPECT_THAT(JobDetails(job), Not(HasSubstr("risk")));
+}
+
 TEST_F(AdminTest, APinIsSetShownAndTakenBack) {
   Form();
   Vote({5, 5}, 30);
