@@ -34,7 +34,7 @@ verify:  ## Sanitizers, clang thread-safety, format, lint, types, walls, wheel, 
 	@tools/setup verify
 	@tools/verify
 
-demo: build  ## Three sites on 100 Mbps links: plain DDP against PacTrain (KEEP=1: leave it up).
+demo: build  ## Three sites on 100 Mbps links: plain DDP against PacTrain (KEEP=1: leave it up; CHECK=1: goals must be met).
 	@$(PYTHON) -m bench.demo
 
 bench-bytes: build  ## Bytes on the narrow links, counted at the interface.
@@ -44,12 +44,12 @@ sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup
 	@tools/simulate "$(SEEDS)" "$(FIRST)"
 
-nightly:  ## test, verify, and the long runs: 200,000 simulator seeds, bench-bytes, the demo.
+nightly:  ## test, verify, and the long runs: 200,000 simulator seeds, bench-bytes, the demo's goals.
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory verify
 	@$(MAKE) --no-print-directory sim SEEDS=200000
 	@$(MAKE) --no-print-directory bench-bytes
-	@$(MAKE) --no-print-directory demo
+	@CHECK=1 $(MAKE) --no-print-directory demo
 
 clean:  ## Removes everything that was built or measured; keeps .venv.
 	-@bazel shutdown

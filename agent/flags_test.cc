@@ -106,16 +106,16 @@ TEST(ParseFlags, AMistakeInAFileNamesItsLine) {
       {"listen-data: 0.0.0.0:1", "listen-data: address '0.0.0.0:1' is not"},
       {"coordinator: nowhere", "coordinator: address 'nowhere' has no port"},
       {"advertise-data: 127.0.0.1:0", "advertise-data: nobody can dial"},
-      {"socket: a.sock", "socket: socket 'a.sock' is not"},
+      {"socket: a.sock", "socket: 'a.sock' is not unix: and"},
       {"site: No", "site: \"No\" is not a name"},
       {"step-deadline: 60", "step-deadline: '60' is not a duration"},
       {"step-deadline: 1ms",
        "step-deadline: '1ms' is not a duration from 100ms to 24h"},
       {"step-deadline: inf", "step-deadline: 'inf' is not a duration"},
       {"connect-timeout: ''", "connect-timeout: '' is not a duration from 1ms"},
-      {"egress-limit: [fast]", "egress-limit: egress limit 'fast'"},
+      {"egress-limit: [fast]", "egress-limit: 'fast': no '='"},
       {"egress-limit: [a=1gbit, a=2gbit]",
-       "egress-limit: egress limit of site"},
+       "egress-limit: the limit of site 'a' is given twice"},
   };
   for (const auto& [line, message] : cases) {
     std::ofstream(path) << "name: a\n" << line << "\n";

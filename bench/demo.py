@@ -2,7 +2,8 @@
 
 Trains one pre-trained and pruned network for the same number of steps twice and writes
 out/demo/summary.json and plot.png. KEEP=1 leaves coordinator, agents and links up until
-Ctrl-C. Whatever ends it, no process, namespace or temporary file stays.
+Ctrl-C; CHECK=1 makes a missed goal a failure, as `make nightly` does. Whatever ends it, no
+process, namespace or temporary file stays.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def pretrain() -> str:
         return path
 
 
-def run_demo(steps: int, keep: bool, loopback: bool) -> int:
+def run_demo(steps: int, keep: bool, check: bool, loopback: bool) -> int:
     why = "--loopback was given" if loopback else why_no_namespaces()
     if why is None:
         print(f"network: namespaces, two links of {RATE_MBPS} Mbps (tbf) between sites a - b - c")
@@ -138,9 +139,12 @@ def run_demo(steps: int, keep: bool, loopback: bool) -> int:
         except ProcessError:
             keep_logs(folder)
             raise
-        demo_report.finish(OUT, data_name, bed.shaped, compute, ddp, ours, steps)
+        met = demo_report.finish(OUT, data_name, bed.shaped, compute, ddp, ours, steps)
         if keep:
             wait_for_interrupt(cluster, bed)
+    if check and not met:
+        print("\ndemo failed: CHECK=1 and a goal is not met", file=sys.stderr, flush=True)
+        return 1
     return 0
 
 
@@ -180,7 +184,9 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
         signal.signal(number, interrupt)
     os.chdir(ROOT)
     try:
-        return run_demo(options.steps, env.get("KEEP") == "1", options.loopback)
+        return run_demo(
+            options.steps, env.get("KEEP") == "1", env.get("CHECK") == "1", options.loopback
+        )
     except KeyboardInterrupt:
         print("\nstopped; everything that was started is gone", flush=True)
         return 130

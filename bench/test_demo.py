@@ -37,19 +37,20 @@ demo.WORLD = 3
 demo.Demo.run = only_pactrain
 demo.pretrain = lambda: str(folder / "weights.pt")
 demo.demo_report.print_model = lambda *_: None
-demo.demo_report.finish = lambda *_: None
+demo.demo_report.finish = lambda *_: False  # Its goals are missed.
 sys.exit(demo.main(sys.argv[2:], os.environ))
 """
 
 
 class Demo:
-    def __init__(self, folder: Path, steps: int, keep: bool) -> None:
+    def __init__(self, folder: Path, steps: int, keep: bool = False, check: bool = False) -> None:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.mark = f"PACTRAIN_TEST_MARK={uuid.uuid4().hex}"
         torch.save(model.make_model().state_dict(), folder / "weights.pt")
         name, value = self.mark.split("=")
-        env = {name: value, "KEEP": "1" if keep else "", "TMPDIR": str(self.temporary),
+        env = {name: value, "KEEP": "1" if keep else "", "CHECK": "1" if check else "",
+               "TMPDIR": str(self.temporary),
                "PACTRAIN_DATA": "", "PYTHONPATH": str(ROOT)}  # fmt: skip
         argv = [sys.executable, "-c", TINY, str(folder), f"--steps={steps}"]
         self.child = Child("demo", argv, env, folder / "demo.log")
@@ -99,7 +100,7 @@ def demos(tmp_path: Path) -> Iterator[list[Demo]]:
 
 
 def test_ctrl_c_while_it_trains_leaves_nothing(tmp_path: Path, demos: list[Demo]) -> None:
-    demo = Demo(tmp_path, steps=100_000, keep=False)
+    demo = Demo(tmp_path, steps=100_000)
     demos.append(demo)
     demo.child.wait_for("PacTrain: from step 1: FULL fp32", SECONDS)
     assert demo.interrupt() == 130
@@ -115,3 +116,13 @@ def test_keep_leaves_it_up_until_ctrl_c(tmp_path: Path, demos: list[Demo]) -> No
     assert any("pactrain-coordinator" in line for line in demo.processes())
     assert demo.interrupt() == 130
     assert demo.left() == []
+
+
+@pytest.mark.parametrize(("check", "status"), [(False, 0), (True, 1)])
+def test_a_missed_goal_fails_only_a_check(
+    tmp_path: Path, demos: list[Demo], check: bool, status: int
+) -> None:
+    demo = Demo(tmp_path, steps=2, check=check)
+    demos.append(demo)
+    assert demo.child.process.wait(SECONDS) == status
+    assert ("a goal is not met" in (tmp_path / "demo.log").read_text()) == check

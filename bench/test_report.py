@@ -59,6 +59,46 @@ def test_speedups_compare_seconds_of_the_same_steps(summary: dict[str, object]) 
     assert (summary["speedup"], summary["speedup_ceiling"]) == (4.0, 40.0)
 
 
+def judged(**changed: object) -> list[bool]:
+    """Whether speed-up, accuracies and modes are met."""
+    modes = [{"mode": mode} for mode in ("FULL", "COMPACTED", "TERNARY", "TERNARY")]
+    good = {"speedup": 6.0, "speedup_ceiling": 17.0, "modes": modes,
+            "ddp": {"accuracy": 0.647}, "pactrain": {"accuracy": 0.638}}  # fmt: skip
+    return [goal.met for goal in demo_report.goals(good | changed)]
+
+
+def test_a_goal_is_missed_by_little() -> None:
+    assert judged() == [True, True, True]
+    assert judged(speedup=5.99) == [False, True, True]
+    assert judged(pactrain={"accuracy": 0.636}) == [True, False, True]
+    assert judged(pactrain={"accuracy": 0.658}) == [True, False, True]
+
+
+def test_where_computing_takes_long_less_speedup_is_wanted() -> None:
+    assert judged(speedup=4.0, speedup_ceiling=5.0) == [True, True, True]
+    assert judged(speedup=3.9, speedup_ceiling=5.0) == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        [],
+        ["FULL", "COMPACTED"],
+        ["FULL", "TERNARY", "COMPACTED"],
+        ["FULL", "TERNARY"],
+        ["FULL", "COMPACTED", "TERNARY", "COMPACTED"],
+    ],
+)
+def test_all_modes_come_in_their_order(modes: list[str]) -> None:
+    assert judged(modes=[{"mode": mode} for mode in modes]) == [True, True, False]
+
+
+def test_a_missed_goal_is_said_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = outcome(10.0, [(0.0, 0.5), (10.0, 0.7)], 200)
+    assert not demo_report.finish(tmp_path, "digits", True, run, run, run, 10)
+    assert "NOT met: modes none, wanted FULL, COMPACTED, TERNARY" in capsys.readouterr().out
+
+
 def test_without_interfaces_a_ring_is_computed_and_agents_are_asked() -> None:
     assert computed_bytes("ddp", 600, []) == [(4000, 4000), (4000, 4000)]
     agents = [[10, 11], [10, 11], [30, 31], [30, 31], [20, 21], [20, 21]]

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "config/nearest.h"
 #include "pactrain/v1/config.pb.h"
 
 namespace pactrain::config {
@@ -68,6 +69,20 @@ class Flags {
   std::vector<std::pair<const FieldDescriptor*, CLI::Option*>> options_;
 };
 
+absl::Status Unknown(const CLI::App& app, const std::string& flag) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      flags.push_back(absl::StrCat("--", name));
+    }
+  }
+  const std::string nearest = Nearest(flag, flags);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown flag ", Quoted(flag), "; ",
+      nearest.empty() ? "" : absl::StrCat("did you mean ", nearest, "? "),
+      "see --help"));
+}
+
 // The arguments as CLI11 wants them, last one first. After "--flag=" or
 // "--flag" it would take the next argument for the value, whatever that is.
 absl::StatusOr<std::vector<std::string>> WordsOf(const CLI::App& app, int argc,
@@ -79,6 +94,9 @@ absl::StatusOr<std::vector<std::string>> WordsOf(const CLI::App& app, int argc,
     const std::string flag = word.substr(0, equals);
     const CLI::Option* option =
         absl::StartsWith(word, "--") ? app.get_option_no_throw(flag) : nullptr;
+    if (option == nullptr && absl::StartsWith(word, "--") && word != "--") {
+      return Unknown(app, flag);
+    }
     const bool takes_value =
         option != nullptr && option->get_items_expected_max() > 0;
     const bool empty = option != nullptr && equals == word.size() - 1;

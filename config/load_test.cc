@@ -1,5 +1,8 @@
 #include "config/load.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -154,10 +157,16 @@ TEST_F(LoadTest, AFlagTakesBackWhatTheFileSays) {
 TEST_F(LoadTest, AMistakeIsOneLineAndExitCodeTwo) {
   const std::string big = ::testing::TempDir() + "/big.yaml";
   std::ofstream(big) << std::string(kMaxFileBytes + 1, '#');
+  const std::string fifo = ::testing::TempDir() + "/fifo";
+  ASSERT_TRUE(mkfifo(fifo.c_str(), 0600) == 0 || errno == EEXIST);
   const std::string bad = ::testing::TempDir() + "/bad.yaml";
   std::ofstream(bad) << "listen: a\nlissten: b\n";
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--lissten", "a"}, "--lissten"},
+      {{"--lissten", "a"},
+       "unknown flag '--lissten'; did you mean --listen? see --help"},
+      {{"--Listen=a"}, "'--Listen'; did you mean --listen? see --help"},
+      {{"--state_dir=a"}, "'--state_dir'; did you mean --state-dir? see"},
+      {{"--colour"}, "unknown flag '--colour'; see --help"},
       {{"--listen"}, "--listen"},
       {{"--listen=a", "--listen=b"}, "--listen"},
       {{"--epoch-steps", "x"}, "--epoch-steps: 'x' is not a whole number"},
@@ -174,8 +183,11 @@ TEST_F(LoadTest, AMistakeIsOneLineAndExitCodeTwo) {
       {{"--epoch-steps=-1"}, "--epoch-steps: '-1' is not a whole number"},
       {{"--config", "/nowhere.yaml"},
        "--config: '/nowhere.yaml' cannot be read: No such file"},
-      {{"--config", "/"}, "--config: '/' cannot be read: Is a directory"},
-      {{"--config", "/dev/zero"}, "--config: '/dev/zero' is larger than"},
+      {{"--config", "/"},
+       "--config: '/' is a directory, pipe or device; give a regular file"},
+      {{"--config", "/dev/zero"},
+       "--config: '/dev/zero' is a directory, pipe or"},
+      {{"--config", fifo}, "--config: '" + fifo + "' is a directory, pipe or"},
       {{"--config", big}, "--config: '" + big + "' is larger than 1048576"},
       {{"--config", bad}, bad + ":2: unknown key 'lissten'; did you mean"},
   };

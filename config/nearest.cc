@@ -4,10 +4,17 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+
 namespace pactrain::config {
 namespace {
 
-// Levenshtein distance: characters added, dropped or replaced.
+char Lower(char c) {
+  return absl::ascii_tolower(static_cast<unsigned char>(c));
+}
+
+// Levenshtein distance: characters added, dropped or replaced; upper and lower
+// case are the same.
 size_t Changes(absl::string_view from, absl::string_view to) {
   // Of from[0, i) to to[0, j), for the i at hand.
   std::vector<size_t> changes(to.size() + 1);
@@ -15,7 +22,8 @@ size_t Changes(absl::string_view from, absl::string_view to) {
   for (size_t i = 1; i <= from.size(); ++i) {
     size_t diagonal = std::exchange(changes[0], i);
     for (size_t j = 1; j <= to.size(); ++j) {
-      const size_t replaced = diagonal + (from[i - 1] == to[j - 1] ? 0 : 1);
+      const size_t replaced =
+          diagonal + (Lower(from[i - 1]) == Lower(to[j - 1]) ? 0 : 1);
       diagonal = changes[j];
       changes[j] = std::min({replaced, changes[j - 1] + 1, changes[j] + 1});
     }

@@ -9,8 +9,8 @@
 
 namespace pactrain::config {
 
-// The one of `words` that becomes `typed` by the fewest changes of a character,
-// if these are at most a third of it; otherwise empty.
+// The one of `words` that becomes `typed` by the fewest changes of a character
+// other than of its case, if these are at most a third of it; otherwise empty.
 std::string Nearest(absl::string_view typed,
                     const std::vector<std::string>& words);
 

@@ -11,7 +11,7 @@ namespace pactrain::config {
 inline constexpr size_t kMaxFileBytes = 1 << 20;
 
 // NotFound, PermissionDenied, ...: as errno says of a file that cannot be read.
-// InvalidArgument: it is larger than kMaxFileBytes.
+// InvalidArgument: it is not a regular file, or larger than kMaxFileBytes.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
 
 }  // namespace pactrain::config

@@ -74,6 +74,8 @@ TEST(ReadYaml, AnUnknownKeyIsRefusedWithWhatWasMeant) {
             HasSubstr(", log-level")));
   EXPECT_THAT(ReadYaml("colour: x", "/etc/a.yaml", settings).ToString(),
               HasSubstr("/etc/a.yaml:1: unknown key 'colour'; allowed are "));
+  EXPECT_THAT(ReadYaml("LISTEN-DATA: x", "a", settings).ToString(),
+              HasSubstr("did you mean listen-data?"));
   // The name of the field is not a second name of the setting.
   EXPECT_THAT(ReadYaml("listen_data: x", "a", settings).ToString(),
               HasSubstr("did you mean listen-data?"));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "config/load.h"
+#include "coordinator/core/planner.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/types.h"
 
@@ -68,7 +69,7 @@ absl::Status SetCore(const v1::CoordinatorConfig& config,
     core.links.push_back(*link);
   }
   // All else was checked as it was read.
-  return settings.At("links", core.Check());
+  return settings.At("links", CheckLinks(core.links));
 }
 
 absl::Status Understand(const v1::CoordinatorConfig& config,

@@ -109,6 +109,7 @@ struct StepReport {
     double site = 0;     // ||s_j||^2 of its site's sum, over what it owns.
     double encoded = 0;  // ||x||^2 of what it encodes (or would, if exact).
     double error = 0;    // ||Q(x) - x||^2 of that.
+    double clip = 0;     // The part of it that clipping made.
     double total = 0;    // ||T||^2 of the result, over what it forms.
     bool operator==(const Noise&) const = default;
   };

@@ -85,6 +85,7 @@ struct Writer {
       n.set_site(noise.site);
       n.set_encoded(noise.encoded);
       n.set_error(noise.error);
+      n.set_clip(noise.clip);
       n.set_total(noise.total);
     }
     for (const StepReport::Link& link : m.links) {
@@ -216,10 +217,12 @@ absl::StatusOr<StepReport::Noise> Read(const v1::StepReport::Noise& p) {
   RETURN_IF_ERROR(CheckMeasure("step_report.noise.site", p.site()));
   RETURN_IF_ERROR(CheckMeasure("step_report.noise.encoded", p.encoded()));
   RETURN_IF_ERROR(CheckMeasure("step_report.noise.error", p.error()));
+  RETURN_IF_ERROR(CheckMeasure("step_report.noise.clip", p.clip()));
   RETURN_IF_ERROR(CheckMeasure("step_report.noise.total", p.total()));
-  return StepReport::Noise{p.step(), p.decision_version(), p.local(),
-                           p.site(), p.encoded(),          p.error(),
-                           p.total()};
+  return StepReport::Noise{p.step(),    p.decision_version(),
+                           p.local(),   p.site(),
+                           p.encoded(), p.error(),
+                           p.clip(),    p.total()};
 }
 
 absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {

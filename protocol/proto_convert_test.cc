@@ -47,7 +47,7 @@ std::vector<AgentMessage> AgentMessages() {
                     0.25,
                     0.75,
                     {{"y", 10, 20, 1e6, 0.01}},
-                    {{80, 5, 1.5, 2.5, 3.5, 0.5, 4.5}}};
+                    {{80, 5, 1.5, 2.5, 3.5, 0.5, 0.25, 4.5}}};
   return {AgentHello{"a", {1, 2}, "x", "10.0.0.1:9", "0.1.0", kCluster, 7},
           Heartbeat{},
           TrainerJoined{kGroup, trainer, 4},
@@ -226,6 +226,10 @@ TEST(ProtoConvert, ABadFieldOfAnAgentIsNamed) {
        [](P& p) {
          p.mutable_step_report()->mutable_links(0)->clear_peer_site();
        }},
+      {"step_report.noise.error", 6,
+       [](P& p) { p.mutable_step_report()->mutable_noise(0)->set_error(-1); }},
+      {"step_report.noise.clip", 6,
+       [](P& p) { p.mutable_step_report()->mutable_noise(0)->set_clip(-1); }},
       {"step_report.links", 6,
        [](P& p) {
          for (int i = 0; i < kMaxSites; ++i)

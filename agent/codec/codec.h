@@ -31,6 +31,7 @@ struct Dither {
 struct EncodeNoise {
   double error_squared = 0;  // (decoded - in)^2
   double input_squared = 0;  // in^2
+  double clip_squared = 0;   // (clipped in - in)^2, the biased part of error
 };
 
 class Codec {

@@ -26,7 +26,7 @@ EncodeNoise LevelsCodec::Encode(const float* in, size_t elements,
                                 const Dither& dither, uint8_t* out) const {
   const kernels::LevelsNoise noise = kernels::EncodeLevels(
       levels_, Checked(elements, dither), in, elements, out);
-  return {noise.error_squared, noise.input_squared};
+  return {noise.error_squared, noise.input_squared, noise.clip_squared};
 }
 
 absl::Status LevelsCodec::Decode(const uint8_t* in, size_t elements,

@@ -157,9 +157,11 @@ class Pair : public testing::Test {
     submit.last = 1;
     return submit;
   }
-  void Submit(int node, const wire::Submit& submit) {
+  void Submit(int node, const wire::Submit& submit, float last_value = 0) {
     for (uint64_t i = 0; i < submit.elements; ++i) {
-      const float value = static_cast<float>(i * (node + 1));
+      const bool last = i + 1 == submit.elements && last_value != 0;
+      const float value =
+          last ? last_value : static_cast<float>(i * (node + 1));
       std::memcpy(nodes_[node]->slot + 4 * i, &value, 4);
     }
     Give(*nodes_[node], TrainerMessage{1, submit});
@@ -189,6 +191,54 @@ TEST_F(Pair, AStepIsCommittedAtBoth) {
     // One sum of 50 elements in one frame, each way.
     EXPECT_EQ(node->Last<wire::Committed>()->sent_bytes, 264u);
     EXPECT_EQ(node->Last<wire::Committed>()->received_bytes, 264u);
+  }
+}
+
+double SquaresOf(const uint8_t* slot, uint64_t elements) {
+  double sum = 0;
+  for (uint64_t i = 0; i < elements; ++i) {
+    float value;
+    std::memcpy(&value, slot + 4 * i, 4);
+    sum += double{value} * value;
+  }
+  return sum;
+}
+
+TEST_F(Pair, AMeasuredStepIsReportedOnceInSquaresOfWhatTravelled) {
+  generation_.base_step = 16;
+  generation_.decision.mode = protocol::Mode::kTernary;
+  generation_.decision.codec = protocol::Codec::kLevels3;
+  Begin();
+  for (int i = 0; i < 2; ++i) {
+    wire::Submit submit = OneBucket(16, 50);
+    submit.mode = 3;
+    // The last element is beyond what is not clipped.
+    Submit(i, submit, /*last_value=*/1000);
+  }
+  Deliver();
+  Pass(absl::Seconds(2));
+  for (Node* node : nodes_) {
+    std::vector<protocol::StepReport::Noise> samples;
+    for (const protocol::AgentMessage& message : node->to_coordinator) {
+      const auto* report = std::get_if<protocol::StepReport>(&message);
+      if (report == nullptr) continue;
+      samples.insert(samples.end(), report->noise.begin(), report->noise.end());
+    }
+    ASSERT_EQ(samples.size(), 1);
+    const protocol::StepReport::Noise& noise = samples[0];
+    EXPECT_EQ(noise.step, 16u);
+    EXPECT_EQ(noise.decision_version, 1u);
+    // One trainer in each site: what it has is what its site encodes.
+    const double squares = SquaresOf(node->slot, 50);
+    EXPECT_EQ(noise.local, squares);
+    EXPECT_EQ(noise.site, squares);
+    EXPECT_NEAR(noise.encoded, squares, 1e-6 * squares);
+    EXPECT_GT(noise.clip, 0.1 * noise.encoded);
+    EXPECT_LT(noise.clip, noise.error);
+    EXPECT_LT(noise.error, noise.encoded);
+    // Of two sites that swap the first counts the total.
+    EXPECT_DOUBLE_EQ(noise.total,
+                     node == &x_ ? SquaresOf(node->result, 50) : 0);
   }
 }
 

@@ -200,12 +200,13 @@ void GroupState::NoteNoise() {
   // Gradients that are not finite are skipped by the optimizer, too.
   if (!std::isfinite(local_.squares() + noise.site_squares +
                      noise.encoded_squares + noise.error_squares +
-                     noise.total_squares)) {
+                     noise.clip_squares + noise.total_squares)) {
     return;
   }
   telemetry_.Add({step_, switch_.in_force().version, local_.squares(),
                   noise.site_squares, noise.encoded_squares,
-                  noise.error_squares, noise.total_squares});
+                  noise.error_squares, noise.clip_squares,
+                  noise.total_squares});
 }
 
 void GroupState::Commit(uint64_t candidate, absl::Duration now) {

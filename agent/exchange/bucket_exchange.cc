@@ -265,6 +265,7 @@ Payload BucketExchange::Encode(std::shared_ptr<const float[]> owner,
   if (options_.measure && measures) {
     noise_.encoded_squares += noise.input_squared;
     noise_.error_squares += noise.error_squared;
+    noise_.clip_squares += noise.clip_squared;
   }
   const uint8_t* data = encoded.get();
   return {std::move(encoded), absl::MakeConstSpan(data, bytes)};

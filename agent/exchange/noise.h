@@ -19,6 +19,8 @@ struct ExchangeNoise {
   double encoded_squares = 0;
   // ||Q(x) - x||^2 of that.
   double error_squares = 0;
+  // The part of it that clipping made; biased, all else is not.
+  double clip_squares = 0;
   // ||T||^2 of the total as all ranks use it; counted where it is formed (of
   // two sites that swap, in the first).
   double total_squares = 0;
@@ -27,6 +29,7 @@ struct ExchangeNoise {
     site_squares += other.site_squares;
     encoded_squares += other.encoded_squares;
     error_squares += other.error_squares;
+    clip_squares += other.clip_squares;
     total_squares += other.total_squares;
     return *this;
   }

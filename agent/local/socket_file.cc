@@ -102,13 +102,13 @@ absl::StatusOr<std::string> ParseSocketPath(absl::string_view text) {
   constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
   if (path.size() < 2 || path.front() != '/' || path.back() == '/') {
     return absl::InvalidArgumentError(
-        absl::StrCat("socket '", text,
+        absl::StrCat("'", text,
                      "' is not unix: and an absolute path, such as "
                      "unix:/run/pactrain/agent.sock"));
   }
   if (path.size() > kMaxPath) {
     return absl::InvalidArgumentError(
-        absl::StrCat("socket '", text, "' has ", path.size(),
+        absl::StrCat("'", text, "' has ", path.size(),
                      " characters, a socket path may have ", kMaxPath));
   }
   return std::string(path);

@@ -1,8 +1,11 @@
 #include "coordinator/admin/admin_client.h"
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/rpc/channel.h"
 
 namespace pactrain::coordinator {
@@ -76,34 +79,57 @@ absl::StatusOr<v1::JobState> AdminClient::SetPin(
   return response.job();
 }
 
+absl::Status AdminClient::WatchOnce(
+    const v1::WatchJobRequest& request, std::string& last,
+    const std::function<void(const v1::JobState&)>& on_state) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.watch_timeout);
+  const auto reader = stub_->WatchJob(&context, request);
+  v1::WatchJobResponse response;
+  bool answered = false;
+  while (reader->Read(&response)) {
+    answered = true;
+    std::string bytes = response.job().SerializeAsString();
+    if (bytes == last) continue;  // Each call begins with the state of now.
+    last = std::move(bytes);
+    on_state(response.job());
+  }
+  const grpc::Status status = reader->Finish();
+  if (answered && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::OkStatus();
+  }
+  const absl::Status why = Explain(status, options_.watch_timeout);
+  return why.ok() ? absl::UnavailableError(absl::StrCat(
+                        "coordinator ", options_.address, " ended the watch"))
+                  : why;
+}
+
 absl::Status AdminClient::Watch(
     const v1::Group& group,
-    const std::function<void(const v1::JobState&)>& on_state) {
+    const std::function<void(const v1::JobState&)>& on_state,
+    const std::function<void(const absl::Status&)>& on_lost) {
   v1::WatchJobRequest request;
   *request.mutable_group() = group;
   std::string last;
+  bool known = false;                   // It has answered.
+  std::optional<absl::Duration> pause;  // While it is gone.
   while (true) {
-    grpc::ClientContext context;
-    SetDeadline(context, options_.watch_timeout);
-    const auto reader = stub_->WatchJob(&context, request);
-    v1::WatchJobResponse response;
-    bool answered = false;
-    while (reader->Read(&response)) {
-      answered = true;
-      std::string bytes = response.job().SerializeAsString();
-      if (bytes == last) continue;  // Each call begins with the state of now.
-      last = std::move(bytes);
-      on_state(response.job());
+    const absl::Status end =
+        WatchOnce(request, last, [&](const v1::JobState& job) {
+          known = true;
+          pause.reset();
+          on_state(job);
+        });
+    if (end.ok()) continue;
+    if (!known ||
+        !(absl::IsUnavailable(end) || absl::IsDeadlineExceeded(end))) {
+      return end;
     }
-    const grpc::Status status = reader->Finish();
-    if (answered &&
-        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-      continue;
-    }
-    const absl::Status why = Explain(status, options_.watch_timeout);
-    return why.ok() ? absl::UnavailableError(absl::StrCat(
-                          "coordinator ", options_.address, " ended the watch"))
-                    : why;
+    if (!pause) on_lost(end);
+    last.clear();
+    pause = pause ? std::min(2 * *pause, options_.longest_pause)
+                  : options_.first_pause;
+    absl::SleepFor(*pause);
   }
 }
 

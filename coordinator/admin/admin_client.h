@@ -25,6 +25,10 @@ class AdminClient {
     absl::Duration call_timeout = absl::Seconds(10);
     // A watch is made of calls of this length.
     absl::Duration watch_timeout = absl::Seconds(60);
+    // Pauses before a watch that was lost is tried again: the first, twice as
+    // long each time, and the longest.
+    absl::Duration first_pause = absl::Milliseconds(500);
+    absl::Duration longest_pause = absl::Seconds(10);
   };
 
   explicit AdminClient(const Options& options);
@@ -36,12 +40,19 @@ class AdminClient {
   // never had a generation. Unavailable: the journal cannot be written.
   absl::StatusOr<v1::JobState> SetPin(const v1::Group& group,
                                       const std::optional<v1::Pin>& pin);
-  // Hands over the group's state now and whenever it has changed. Returns with
-  // an error only.
+  // Hands over the group's state now and whenever it has changed. A coordinator
+  // that has answered once and then is gone is waited for: `on_lost` hears why,
+  // once, and `on_state` the state once it is back. Returns with an error only.
   absl::Status Watch(const v1::Group& group,
-                     const std::function<void(const v1::JobState&)>& on_state);
+                     const std::function<void(const v1::JobState&)>& on_state,
+                     const std::function<void(const absl::Status&)>& on_lost);
 
  private:
+  // One call: until its deadline (OK), or how else it ended. `last` is what was
+  // handed over last, serialized.
+  absl::Status WatchOnce(
+      const v1::WatchJobRequest& request, std::string& last,
+      const std::function<void(const v1::JobState&)>& on_state);
   absl::Status Explain(const grpc::Status& status, absl::Duration timeout);
 
   const Options options_;

@@ -74,6 +74,8 @@ v1::JobState State(uint64_t step, const std::string& reason) {
   return job;
 }
 
+const grpc::Status kStopped(grpc::StatusCode::UNAVAILABLE,
+                            "it is shutting down");
 const grpc::Status kExpired(grpc::StatusCode::DEADLINE_EXCEEDED, "");
 const grpc::Status kGone(grpc::StatusCode::NOT_FOUND, "no job 'j' is known");
 
@@ -87,6 +89,7 @@ class AdminClientTest : public ::testing::Test {
     builder.RegisterService(&admin_);
     server_ = builder.BuildAndStart();
     options_.address = absl::StrCat("127.0.0.1:", port);
+    options_.first_pause = options_.longest_pause = absl::Milliseconds(1);
   }
   // What `watch` has written when it ends, by line.
   std::vector<std::string> Watch(bool json) {
@@ -94,8 +97,9 @@ class AdminClientTest : public ::testing::Test {
     command.name = "watch";
     command.json = json;
     AdminClient client(options_);
-    std::ostringstream out;
-    status_ = coordinator::Run(command, client, out);
+    std::ostringstream out, err;
+    status_ = coordinator::Run(command, client, out, err);
+    errors_ = absl::StrSplit(err.str(), '\n', absl::SkipEmpty());
     return absl::StrSplit(out.str(), '\n', absl::SkipEmpty());
   }
 
@@ -103,6 +107,7 @@ class AdminClientTest : public ::testing::Test {
   std::unique_ptr<grpc::Server> server_;
   AdminClient::Options options_;
   absl::Status status_;
+  std::vector<std::string> errors_;
 };
 
 TEST_F(AdminClientTest, ACallWithoutAnAnswerEnds) {
@@ -129,11 +134,18 @@ TEST_F(AdminClientTest, AWatchWithoutAnAnswerEnds) {
                                       HasSubstr("did not answer within 1m")));
 }
 
-TEST_F(AdminClientTest, AWatchThatIsEndedInPeaceIsAnError) {
-  admin_.scripts = {{{State(1, "a")}, grpc::Status::OK}};
-  EXPECT_EQ(Watch(false).size(), 1);
-  EXPECT_THAT(status_, base::StatusIs(absl::StatusCode::kUnavailable,
-                                      HasSubstr("ended the watch")));
+TEST_F(AdminClientTest, AWatchOutlivesTheCoordinatorAndSaysSoOnce) {
+  admin_.scripts = {
+      {{State(1, "a")}, kStopped}, {{}, kStopped},         {{}, kExpired},
+      {{State(1, "a")}, kExpired}, {{}, grpc::Status::OK}, {{}, kGone}};
+  EXPECT_THAT(Watch(/*json=*/false),
+              ElementsAre("step 1  running  a", "step 1  running  a"));
+  EXPECT_THAT(
+      errors_,
+      ElementsAre(HasSubstr(": it is shutting down; trying again until Ctrl-C"),
+                  HasSubstr(" ended the watch; trying again until Ctrl-C")));
+  EXPECT_THAT(status_, base::StatusIs(absl::StatusCode::kNotFound,
+                                      HasSubstr("no job 'j' is known")));
 }
 
 TEST_F(AdminClientTest, StepsAndFiguresAloneAreNoNewsButInJson) {

@@ -36,8 +36,9 @@ export http_proxy=http://127.0.0.1:1 grpc_proxy=http://127.0.0.1:1
 "$admin" --help | grep -q '127.0.0.1:7070' || fail "--help does not say the default"
 exits 1 "coordinator $grpc: no job 'nobody' is known" job nobody --coordinator "$grpc"
 exits 1 "coordinator $grpc: no job 'nobody' is known" watch nobody --coordinator "$grpc"
-exits 1 "coordinator $grpc: job 'nobody' is not known" unpin nobody --coordinator "$grpc"
+exits 1 "coordinator $grpc: job 'nobody' is not known or has not started yet; pactrain-admin jobs" unpin nobody --coordinator "$grpc"
 exits 2 "a command is needed" --coordinator "$grpc"
+exits 2 "'bogus' is no command" bogus --coordinator "$grpc"
 exits 2 "TERNARY needs --levels" pin job TERNARY --coordinator "$grpc"
 
 kill -TERM "$pid"; wait "$pid"

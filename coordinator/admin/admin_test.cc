@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "coordinator/admin/job_text.h"
 #include "coordinator/admin/run.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_journal.h"
@@ -39,7 +40,7 @@ Outcome Tool(std::vector<const char*> words) {
                                     words.data(), out, err, &outcome.exit_code);
   if (command) {
     AdminClient client({command->coordinator});
-    const absl::Status status = Run(*command, client, out);
+    const absl::Status status = Run(*command, client, out, err);
     outcome.exit_code = status.ok() ? 0 : 1;
     err << status.message();
   }
@@ -136,6 +137,18 @@ TEST_F(AdminTest, AJobIsShownWithMembersDecisionsAndReasons) {
   }
 }
 
+TEST(JobDetails, ShowsTheRiskAndItsClippedPartOfARunningJobOnly) {
+  v1::JobState job;
+  job.set_state("running");
+  job.set_risk(0.1512);
+  job.set_risk_clip(0.02);
+  EXPECT_THAT(JobDetails(job), HasSubstr("risk r  0.151 of the batch, 0.020 of "
+                                         "it by clipping\n"));
+  job.clear_risk();
+  job.set_state("ended");
+  EXPECT_THAT(JobDetails(job), Not(HasSubstr("risk")));
+}
+
 TEST_F(AdminTest, APinIsSetShownAndTakenBack) {
   Form();
   Vote({5, 5}, 30);
@@ -180,7 +193,8 @@ TEST_F(AdminTest, WhatTheCoordinatorRefusesIsSaidInItsWords) {
     const Outcome refused = Admin({command, "nobody"});
     EXPECT_EQ(refused.exit_code, 1) << command;
     EXPECT_THAT(refused.err,
-                MatchesRegex("coordinator 127.0.0.1:[0-9]+: .*job 'nobody'.*"));
+                MatchesRegex("coordinator 127.0.0.1:[0-9]+: .*job 'nobody'.*"
+                             "pactrain-admin jobs.*"));
   }
 }
 
@@ -197,6 +211,8 @@ TEST_F(AdminTest, ACoordinatorThatIsGoneIsSaidToBeUnreachable) {
 TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> mistakes =
       {{{}, "a command is needed: jobs, job, watch, pin or unpin"},
+       {{"bogus", "j"},
+        "'bogus' is no command; a command is needed: jobs, job, watch, pin"},
        {{"job"}, "NAME is required"},
        {{"job", "My Job"}, "NAME: \"My Job\" is not a name"},
        {{"job", "j/16"}, "NAME: 'j/16' is neither a job nor JOB/MODEL"},

@@ -154,9 +154,12 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
     app.parse(argc, const_cast<char**>(argv));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) {
-      return mistake(app.get_subcommands().empty()
-                         ? "a command is needed: jobs, job, watch, pin or unpin"
-                         : error.what());
+      if (!app.get_subcommands().empty()) return mistake(error.what());
+      // CLI11 names neither the word nor what is allowed.
+      const std::vector<std::string> words = app.remaining();
+      return mistake(absl::StrCat(
+          words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
+          "a command is needed: jobs, job, watch, pin or unpin"));
     }
     *exit_code = app.exit(error, out, err);  // --help or --version
     return std::nullopt;

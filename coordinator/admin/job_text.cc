@@ -74,6 +74,12 @@ std::string Made(const v1::Decision& decision) {
                       ": ", decision.reason());
 }
 
+std::string RiskOf(const v1::JobState& job) {
+  if (!job.has_risk()) return "not measured";
+  return absl::StrFormat("%.3f of the batch, %.3f of it by clipping",
+                         job.risk(), job.risk_clip());
+}
+
 }  // namespace
 
 std::string JobsTable(const v1::ListJobsResponse& jobs) {
@@ -122,10 +128,7 @@ std::string JobDetails(const v1::JobState& job) {
     rows.push_back({"waiting", absl::StrFormat("%.1f %% of a step",
                                                100 * job.exchange_share())});
   }
-  rows.push_back(
-      {"risk r", job.has_risk()
-                     ? absl::StrFormat("%.3f of the batch", job.risk())
-                     : "not measured"});
+  if (job.state() == "running") rows.push_back({"risk r", RiskOf(job)});
   std::string text = Table(rows);
   if (job.has_generation()) {
     absl::StrAppend(&text, "\n", MembersTable(job.generation()));

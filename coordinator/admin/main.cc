@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
       admin::ParseCommand(argc, argv, std::cout, std::cerr, &exit_code);
   if (!command) return exit_code;
   admin::AdminClient client({command->coordinator});
-  const absl::Status status = admin::Run(*command, client, std::cout);
+  const absl::Status status =
+      admin::Run(*command, client, std::cout, std::cerr);
   if (status.ok()) return 0;
   std::cerr << "pactrain-admin: " << status.message() << std::endl;
   return 1;

@@ -22,22 +22,29 @@ std::string ToJson(const google::protobuf::Message& message) {
 }
 
 absl::Status Watch(const Command& command, AdminClient& client,
-                   std::ostream& out) {
+                   std::ostream& out, std::ostream& err) {
   std::string news;
-  return client.Watch(command.group, [&](const v1::JobState& job) {
-    if (command.json) {
-      out << ToJson(job) << std::flush;
-    } else if (NewsOf(job) != news) {
-      news = NewsOf(job);
-      out << JobLine(job) << std::flush;
-    }
-  });
+  return client.Watch(
+      command.group,
+      [&](const v1::JobState& job) {
+        if (command.json) {
+          out << ToJson(job) << std::flush;
+        } else if (NewsOf(job) != news) {
+          news = NewsOf(job);
+          out << JobLine(job) << std::flush;
+        }
+      },
+      [&](const absl::Status& why) {
+        news.clear();  // The next line says that it is back.
+        err << "pactrain-admin: " << why.message()
+            << "; trying again until Ctrl-C" << std::endl;
+      });
 }
 
 }  // namespace
 
-absl::Status Run(const Command& command, AdminClient& client,
-                 std::ostream& out) {
+absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
+                 std::ostream& err) {
   if (command.name == "jobs") {
     ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, client.ListJobs());
     out << (command.json ? ToJson(jobs) : JobsTable(jobs));
@@ -45,7 +52,7 @@ absl::Status Run(const Command& command, AdminClient& client,
     ASSIGN_OR_RETURN(const v1::JobState job, client.GetJob(command.group));
     out << (command.json ? ToJson(job) : JobDetails(job));
   } else if (command.name == "watch") {
-    return Watch(command, client, out);
+    return Watch(command, client, out, err);
   } else {
     ASSIGN_OR_RETURN(const v1::JobState job,
                      client.SetPin(command.group, command.pin));

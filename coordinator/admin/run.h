@@ -11,9 +11,10 @@
 namespace pactrain::coordinator {
 
 // Does what `command` says and writes the answer. "watch" returns with an error
-// only. Errors: the client's.
-absl::Status Run(const Command& command, AdminClient& client,
-                 std::ostream& out);
+// only; that it waits for a coordinator that is gone it says to `err`. Errors:
+// the client's.
+absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
+                 std::ostream& err);
 
 }  // namespace pactrain::coordinator
 

@@ -243,7 +243,9 @@ absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
   Group* group = FindGroup(id);
   if (group == nullptr || !group->ever_formed()) {
     return absl::NotFoundError(absl::StrCat(
-        "job '", id.ToString(), "' is not known or has had no generation yet"));
+        "job '", id.ToString(),
+        "' is not known or has not started yet; pactrain-admin jobs lists "
+        "them; a job can be pinned once it has started"));
   }
   if (read_only_) {
     return absl::UnavailableError(

@@ -259,7 +259,7 @@ void Group::Form(const Launch& launch, Context& c) {
   failed_before_ += progress_.failed_attempts();
   progress_ = {};
   noise_ = Noise(generation);
-  noise_factor_ = 1;
+  noise_factor_ = kUnmeasuredNoiseFactor;
   in_force_unknown_ = false;
   last_step_known_ = false;
   detached_at_.reset();

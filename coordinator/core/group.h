@@ -128,7 +128,8 @@ class Group {
   uint64_t failed_before_ = 0;
   uint64_t reserved_step_ = 0;
   Noise noise_;
-  double noise_factor_ = 1;  // Measured over predicted, as last seen.
+  // Measured over predicted, as last seen.
+  double noise_factor_ = kUnmeasuredNoiseFactor;
   std::optional<Pin> pin_;
   // An agent said that a trainer left. Its report just before counts the step
   // that it had voted for; a commit anywhere has its vote, so no later one is

@@ -216,6 +216,11 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
     s.reason = RunningReason(c);
     s.in_force = decisions_.in_force();
     s.prepared = decisions_.prepared();
+    s.exchange_share = progress_.exchange_share();
+    if (const auto noise = noise_.Newest(decisions_.in_force().version)) {
+      s.risk = noise->risk();
+      s.risk_clip = noise->risk_clip();
+    }
   } else if (generation_ && membership_.empty()) {
     s.phase = GroupPhase::kEnded;
     s.reason = end_reason_;
@@ -233,10 +238,6 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.kept_elements = last_equal_.kept_elements;
   s.elements = last_equal_.elements;
   s.links = progress_.Links();
-  s.exchange_share = progress_.exchange_share();
-  if (const auto noise = noise_.Newest(decisions_.in_force().version)) {
-    s.risk = noise->risk();
-  }
   s.pin = pin_;
   return s;
 }

@@ -259,7 +259,7 @@ protocol::StepReport Measured(const protocol::GroupId& group, uint64_t version,
   report.wait_seconds = 0.5;
   report.interval_seconds = 1;
   for (uint64_t step : {count - 2, count - 1}) {
-    report.noise.push_back({step, version, local, site, 4 * local, 0, 0});
+    report.noise.push_back({step, version, local, site, 4 * local, 0, 0, 0});
   }
   return report;
 }
@@ -277,13 +277,32 @@ TEST_F(DecisionTest, WhereWaitingIsLongTheKeptElementsGoTernary) {
   EXPECT_EQ(prepare->decision.mask_digest, (protocol::Digest{11, 11}));
   EXPECT_THAT(prepare->decision.reason,
               HasSubstr("waiting for the exchange is 50 % of a step; 15 levels "
-                        "cost r = 0.053 of the batch, 0.3 is allowed"));
+                        "are expected to cost r = 0.079 of the batch, 0.3 is "
+                        "allowed"));
   EXPECT_THAT(t_.Snapshot().reason,
               HasSubstr("not in force yet: all agents must switch"));
   ReportAll(3, 21);
   EXPECT_THAT(t_.Snapshot().reason, EndsWith("0.3 is allowed"));
   EXPECT_EQ(t_.Snapshot().in_force->mode, Mode::kTernary);
   EXPECT_EQ(t_.Snapshot().exchange_share, 0.5);
+}
+
+TEST_F(DecisionTest, AnEndedJobHasNoFiguresOfNow) {
+  Compact(11);
+  protocol::StepReport report = Measured(t_.group, 2, 20, 2, 1.6);
+  for (protocol::StepReport::Noise& sample : report.noise) {
+    sample.error = 0.4;
+    sample.clip = 0.1;
+  }
+  for (const char* agent : {"a", "b"}) t_.Say(agent, report);
+  EXPECT_EQ(t_.Snapshot().exchange_share, 0.5);
+  EXPECT_DOUBLE_EQ(t_.Snapshot().risk.value_or(0), 0.8 / 4.8);
+  EXPECT_DOUBLE_EQ(t_.Snapshot().risk_clip.value_or(0), 0.2 / 4.8);
+  t_.Leave("a", 0, "killed", false);
+  EXPECT_NE(t_.Snapshot().phase, GroupPhase::kRunning);
+  EXPECT_FALSE(t_.Snapshot().exchange_share.has_value());
+  EXPECT_FALSE(t_.Snapshot().risk.has_value());
+  EXPECT_FALSE(t_.Snapshot().risk_clip.has_value());
 }
 
 TEST_F(DecisionTest, APinHoldsUntilItIsTakenBack) {

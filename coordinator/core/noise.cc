@@ -42,6 +42,7 @@ Noise::Measured Noise::Join(const Open& open) const {
     m.version = std::max(m.version, sample.decision_version);
     m.encoded += sample.encoded;
     m.error += sample.error;
+    m.clip += sample.clip;
     local += sample.local;
     within_sites += sample.local - sample.site / trainers_in_site_.at(agent);
     total += sample.total;
@@ -63,6 +64,7 @@ std::optional<Noise::Estimate> Noise::SumUp(bool any, uint64_t version) const {
     sum.variance += m.variance;
     sum.encoded += m.encoded;
     sum.error += m.error;
+    sum.clip += m.clip;
   }
   if (sum.steps == 0 || !(sum.variance > 0)) return std::nullopt;
   return sum;

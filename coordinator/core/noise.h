@@ -41,7 +41,9 @@ class Noise {
     double variance = 0;  // N^2 V; above 0.
     double encoded = 0;   // ||x||^2 of everything that was encoded.
     double error = 0;     // e; 0 where the codec is exact.
+    double clip = 0;      // The part of e that clipping made.
     double risk() const { return error / variance; }
+    double risk_clip() const { return clip / variance; }
   };
   // Of the steps under decision `version`, or of all. Nothing: none is known,
   // or too little varies for V to show.
@@ -55,7 +57,7 @@ class Noise {
   };
   struct Measured {
     uint64_t version = 0;
-    double variance = 0, encoded = 0, error = 0;
+    double variance = 0, encoded = 0, error = 0, clip = 0;
   };
   Measured Join(const Open& open) const;
   std::optional<Estimate> SumUp(bool any, uint64_t version) const;

@@ -34,7 +34,10 @@ absl::Status Options::Check() const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_agents is ", max_agents, "; at least 1 is needed"));
   }
-  return CheckLinks(links);
+  const absl::Status tree = CheckLinks(links);
+  if (tree.ok()) return tree;
+  return absl::InvalidArgumentError(
+      absl::StrCat("links: ", absl::string_view(tree.message())));
 }
 
 }  // namespace pactrain::coordinator

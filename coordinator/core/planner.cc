@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -84,19 +85,24 @@ Plan::Tree LinkTree(const Graph& graph, const std::vector<std::string>& sites,
 
 absl::Status CheckLinks(const Links& links) {
   std::set<std::string> seen;
+  std::set<std::pair<std::string, std::string>> pairs;
   for (const auto& [a, b] : links) {
-    RETURN_IF_ERROR(protocol::CheckName("site in links", a));
-    RETURN_IF_ERROR(protocol::CheckName("site in links", b));
+    RETURN_IF_ERROR(protocol::CheckName("site", a));
+    RETURN_IF_ERROR(protocol::CheckName("site", b));
     if (a == b) {
       return absl::InvalidArgumentError(
-          absl::StrCat("links: '", a, "-", b, "' joins a site with itself"));
+          absl::StrCat("'", a, "-", b, "' joins a site with itself"));
+    }
+    if (!pairs.insert(std::minmax(a, b)).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the link '", a, "-", b, "' is there twice; name it once"));
     }
     seen.insert(a);
     seen.insert(b);
   }
   if (seen.size() > protocol::kMaxSites) {
     return absl::InvalidArgumentError(
-        absl::StrCat("links name ", seen.size(), " sites; at most ",
+        absl::StrCat(seen.size(), " sites are named; at most ",
                      protocol::kMaxSites, " are allowed"));
   }
   if (links.empty()) return absl::OkStatus();
@@ -112,7 +118,7 @@ absl::Status CheckLinks(const Links& links) {
   }
   if (reached.size() != seen.size() || links.size() != seen.size() - 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "links: ", links.size(), " links over ", seen.size(),
+        links.size(), " links over ", seen.size(),
         " sites are not one tree (no ring, no part left out); sites on "
         "a common core need no links"));
   }

@@ -139,9 +139,10 @@ double RoundUp(double risk) { return std::ceil(risk * 1000) / 1000; }
 Levels Quantise(const Options& options, const Telemetry& telemetry,
                 Codec codec) {
   return {codec,
-          absl::StrFormat("%s cost r = %.3f of the batch, %g is allowed",
-                          CodecName(codec), PredictedRisk(telemetry, codec),
-                          options.risk_bound)};
+          absl::StrFormat(
+              "%s are expected to cost r = %.3f of the batch, %g is allowed",
+              CodecName(codec), PredictedRisk(telemetry, codec),
+              options.risk_bound)};
 }
 
 // The coarsest codec that leaves room, or none. `before` comes first in the

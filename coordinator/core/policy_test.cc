@@ -33,6 +33,7 @@ Telemetry MakeTelemetry(double share, double encoded) {
   telemetry.exchange_share = share;
   telemetry.measured_steps = 4;
   telemetry.noise = Noise::Estimate{4, 1, encoded, 0};
+  telemetry.noise_factor = 1;
   return telemetry;
 }
 
@@ -68,6 +69,16 @@ TEST(Policy, TheCoarsestCodecWithinTheBoundIsTaken) {
   Options safe;
   safe.risk_bound = 0.1;
   EXPECT_EQ(Chosen(MakeTelemetry(0.5, 1), safe).codec, Codec::kLevels7);
+}
+
+TEST(Policy, BeforeItIsMeasuredNoiseIsTakenForMoreThanThatOfGaussianValues) {
+  Telemetry telemetry = MakeTelemetry(0.5, 1);  // r = 0.18 with 5 levels.
+  EXPECT_EQ(Chosen(telemetry).codec, Codec::kLevels5);
+  telemetry.noise_factor = Telemetry().noise_factor;
+  const Decision first = Chosen(telemetry);
+  EXPECT_EQ(first.codec, Codec::kLevels7);
+  EXPECT_THAT(first.reason, EndsWith("7 levels are expected to cost r = 0.117 "
+                                     "of the batch, 0.3 is allowed"));
 }
 
 TEST(Policy, WithoutAnyAllowedRiskItIsNeverTernary) {
@@ -155,9 +166,11 @@ TEST(Policy, TooMuchMeasuredRiskMeansAFinerCodecOrAnExactOne) {
 
 TEST(Policy, TheReasonSaysWhyTernaryIsTakenBack) {
   const std::string finer = Next(0.4, MakeTelemetry(0.01, 3)).reason;
-  EXPECT_THAT(finer,
-              HasSubstr("7 levels cost r = 0.400 of the batch as "
-                        "measured, more than 0.3; 15 levels cost r = 0.081"));
+  EXPECT_THAT(
+      finer,
+      HasSubstr(
+          "7 levels cost r = 0.400 of the batch as "
+          "measured, more than 0.3; 15 levels are expected to cost r = 0.081"));
   const std::string exact = Next(40, MakeTelemetry(0.01, 3)).reason;
   EXPECT_THAT(exact,
               HasSubstr("not TERNARY: 7 levels cost r = 40.000 of the batch "

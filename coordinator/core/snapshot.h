@@ -48,12 +48,13 @@ struct GroupSnapshot {
   uint64_t kept_elements = 0;  // Of the newest equal mask votes; 0 of 0: none.
   uint64_t elements = 0;
   std::vector<LinkSnapshot> links;
-  // Of the time of a step, what trainers wait for the exchange; not measured:
-  // nothing.
+  // Of the time of a step, what trainers wait for the exchange; not measured,
+  // or no generation runs: nothing.
   std::optional<double> exchange_share;
-  // r of the decision in force, over its newest measured steps; not known:
-  // nothing.
+  // r of the decision in force, over its newest measured steps, and the part of
+  // it that clipping makes; not known, or no generation runs: nothing.
   std::optional<double> risk;
+  std::optional<double> risk_clip;
   std::optional<Pin> pin;
 };
 

@@ -103,6 +103,11 @@ void AddGroups(const StateSnapshot& now, Page& page) {
   for (const GroupSnapshot& group : now.groups) {
     if (group.risk) page.Add(GroupLabels(group), *group.risk);
   }
+  page.Start("risk_clip", MetricType::Gauge,
+             "The part of r that clipping makes; it is biased.");
+  for (const GroupSnapshot& group : now.groups) {
+    if (group.risk_clip) page.Add(GroupLabels(group), *group.risk_clip);
+  }
   page.Start("exchange_share", MetricType::Gauge,
              "Of the time of a step, what trainers wait for the exchange.");
   for (const GroupSnapshot& group : now.groups) {

@@ -30,6 +30,8 @@ StateSnapshot Running() {
       "r"};
   g.committed_total = 70;
   g.failed_attempts_total = 4;
+  g.risk = 0.15;
+  g.risk_clip = 0.02;
   g.kept_elements = 30;
   g.elements = 100;
   g.links = {{"a", "x", "y", 1, 2, 1000, 0.25},
@@ -69,6 +71,8 @@ TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
         "1\n",
         "masks_keep_ratio{job=\"job\",model=\"1\"} 0.3",
         "steps_committed_total{job=\"job\",model=\"1\"} 70\n",
+        "coordinator_risk{job=\"job\",model=\"1\"} 0.15",
+        "coordinator_risk_clip{job=\"job\",model=\"1\"} 0.02",
         "attempts_failed_total{job=\"job\",model=\"1\"} 4\n",
         "goodput_bytes_per_second{job=\"job\",model=\"1\",site=\"x\",peer_site="
         "\"y\"} "

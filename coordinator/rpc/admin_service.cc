@@ -68,6 +68,7 @@ v1::JobState ToProto(const GroupSnapshot& s) {
   proto.set_step_seconds(s.step_seconds);
   if (s.exchange_share) proto.set_exchange_share(*s.exchange_share);
   if (s.risk) proto.set_risk(*s.risk);
+  if (s.risk_clip) proto.set_risk_clip(*s.risk_clip);
   if (s.pin) {
     proto.mutable_pin()->set_mode(static_cast<v1::Mode>(s.pin->mode));
     proto.mutable_pin()->set_codec(static_cast<v1::Codec>(s.pin->codec));

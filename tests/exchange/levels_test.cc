@@ -166,6 +166,7 @@ void Report(const Generation& g, const Gradients& gradients,
     sample.site = run.noise[m].site_squares;
     sample.encoded = run.noise[m].encoded_squares;
     sample.error = run.noise[m].error_squares;
+    sample.clip = run.noise[m].clip_squares;
     sample.total = run.noise[m].total_squares;
     noise.Add(g.members[m].agent, sample);
   }
@@ -204,6 +205,27 @@ TEST(Risk, AsReportedIsWithinATenthOfTheTrueOne) {
       }
     }
   }
+}
+
+TEST(Risk, WhatIsClippedIsReportedApart) {
+  const Generation g = MakeGeneration({{1, 1}, 2, {}, true});
+  // One element of every block is far outside.
+  const Gradient spikes = [](uint32_t rank, uint64_t i) {
+    return i % 256 == 9 ? 100.0f : static_cast<float>((i + rank) % 3) - 1;
+  };
+  const auto measure = [&](Codec codec) {
+    const auto run = RunMesh(
+        g, {.codec = codec, .elements = kElements, .measure = true}, spikes);
+    agent::ExchangeNoise sum;
+    for (const agent::ExchangeNoise& noise : run.noise) sum += noise;
+    return sum;
+  };
+  const agent::ExchangeNoise coarse = measure(Codec::kLevels3);
+  EXPECT_GT(coarse.clip_squares, 0.5 * coarse.error_squares);
+  EXPECT_LT(coarse.clip_squares, coarse.error_squares);
+  const agent::ExchangeNoise fine = measure(Codec::kLevels31);
+  EXPECT_GT(fine.error_squares, 0);
+  EXPECT_LT(fine.clip_squares, 1e-3 * fine.error_squares);
 }
 
 // Of two sites that swap each member encodes its site's sum and nothing else.

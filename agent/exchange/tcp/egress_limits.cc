@@ -19,7 +19,7 @@ constexpr Unit kUnits[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
 
 absl::Status BadLimit(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(
-      absl::StrCat("egress limit '", text, "': ", why,
+      absl::StrCat("'", text, "': ", why,
                    "; write SITE=RATE, such as eu=100mbit or *=1gbit"));
 }
 
@@ -54,9 +54,8 @@ absl::StatusOr<EgressLimits> EgressLimits::Create(
   result.own_site_ = own_site;
   for (const EgressLimit& limit : limits) {
     if (!result.rates_.emplace(limit.site, limit.bytes_per_second).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("egress limit of site '", limit.site,
-                       "' is given twice; give it once"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the limit of site '", limit.site, "' is given twice; give it once"));
     }
   }
   return result;

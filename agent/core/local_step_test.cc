@@ -1,0 +1,83 @@
+#include "agent/core/local_step.h"
+
+#include <cstring>
+
+#include "agent/core/wire_convert.h"
+#include "base/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::agent {
+namespace {
+
+constexpr uint32_t kElements = 16;
+
+// Two trainers, each with two buckets of its slot.
+class Squares : public ::testing::Test {
+ protected:
+  Squares() {
+    for (int trainer = 0; trainer < 2; ++trainer) {
+      for (uint32_t i = 0; i < 2 * kElements; ++i) {
+        const float value = static_cast<float>((trainer + 1) * (i + 1));
+        std::memcpy(slots_[trainer] + 4 * i, &value, 4);
+      }
+    }
+  }
+
+  void Submit(int trainer, uint32_t bucket, uint16_t attempt, uint8_t op) {
+    auto submit = MakeMessage<wire::Submit>(wire::Kind::kSubmit);
+    submit.attempt = attempt;
+    submit.bucket = bucket;
+    submit.offset = 4 * kElements * bucket;
+    submit.elements = kElements;
+    submit.mode = 1;
+    submit.op = op;
+    submit.dtype = 1;
+    submit.last = bucket == 1;
+    ASSERT_OK_AND_ASSIGN(const auto problem, step_.Add(trainer, submit));
+    EXPECT_FALSE(problem.has_value()) << problem->detail;
+  }
+  void SubmitAll(uint16_t attempt, uint8_t op = 1) {
+    for (int trainer : {0, 1}) {
+      for (uint32_t bucket : {0u, 1u}) Submit(trainer, bucket, attempt, op);
+    }
+  }
+
+  alignas(64) uint8_t slots_[2][8 * kElements];
+  LocalStep step_{{{0, slots_[0]}, {1, slots_[1]}}, {1, 1}, 0};
+  // (1 + 4) times the squares of 1 to 32.
+  const double all_ = 5 * 32 * 33 * 65 / 6;
+};
+
+TEST_F(Squares, AreOfEverySlotOnce) {
+  step_.Reset({}, 1, /*dense=*/false, /*measure=*/true);
+  SubmitAll(1);
+  EXPECT_EQ(step_.squares(), all_);
+}
+
+TEST_F(Squares, OfARepeatedAttemptReplaceThoseOfTheFirst) {
+  step_.Reset({}, 1, false, true);
+  SubmitAll(1);
+  step_.Reset({}, 2, false, true);
+  EXPECT_EQ(step_.squares(), 0);
+  SubmitAll(2);
+  EXPECT_EQ(step_.squares(), all_);
+}
+
+TEST_F(Squares, OfABucketCountOnceAllTrainersHaveSubmittedIt) {
+  step_.Reset({}, 1, false, true);
+  for (int trainer : {0, 1}) Submit(trainer, 0, 1, 1);
+  Submit(0, 1, 1, 1);
+  EXPECT_EQ(step_.squares(), 5 * 16 * 17 * 33 / 6);
+}
+
+TEST_F(Squares, AreOfGradientsAndOnlyWhereTheyAreWanted) {
+  step_.Reset({}, 1, false, /*measure=*/false);
+  SubmitAll(1);
+  EXPECT_EQ(step_.squares(), 0);
+  step_.Reset({}, 1, false, true);
+  SubmitAll(1, /*op=*/2);  // A broadcast.
+  EXPECT_EQ(step_.squares(), 0);
+}
+
+}  // namespace
+}  // namespace pactrain::agent
