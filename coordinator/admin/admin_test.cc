@@ -38,7 +38,7 @@ Outcome Tool(std::vector<const char*> words) {
   const auto command = ParseCommand(static_cast<int>(words.size()),
                                     words.data(), out, err, &outcome.exit_code);
   if (command) {
-    AdminClient client({command->coordinator});
+    AdminClient client({command->coordinator, command->tls});
     const absl::Status status = Run(*command, client, out);
     outcome.exit_code = status.ok() ? 0 : 1;
     err << status.message();
@@ -62,7 +62,7 @@ class AdminTest : public ::testing::Test {
     auto driver = Driver::Create({}, journal_.get());
     EXPECT_OK(driver);
     driver_ = *std::move(driver);
-    auto server = Server::Start({"127.0.0.1", 0}, driver_.get());
+    auto server = Server::Start({"127.0.0.1", 0}, {}, driver_.get());
     EXPECT_OK(server);
     server_ = *std::move(server);
     coordinator_ =

@@ -1,0 +1,107 @@
+#include "base/rpc/credentials.h"
+
+#include <grpc/grpc_security_constants.h>
+#include <grpc/support/log.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/repeat_filter.h"
+
+namespace pactrain::base {
+namespace {
+
+namespace tls = grpc::experimental;
+
+class PeerVerifier : public tls::ExternalCertificateVerifier {
+ public:
+  explicit PeerVerifier(CheckPeer check) : check_(std::move(check)) {}
+
+  bool Verify(tls::TlsCustomVerificationCheckRequest* request,
+              std::function<void(grpc::Status)>,
+              grpc::Status* status) override {
+    std::vector<std::string> uris;
+    for (const grpc::string_ref& uri : request->uri_names()) {
+      uris.emplace_back(uri.data(), uri.size());
+    }
+    const absl::Status checked = check_(uris);
+    if (!checked.ok()) {
+      *status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                             std::string(checked.message()));
+    }
+    return true;
+  }
+  void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const CheckPeer check_;
+};
+
+void Configure(const TlsFiles& files, const CheckPeer& check,
+               tls::TlsCredentialsOptions& options) {
+  // gRPC 1.51 has no setting for the least version. With no cipher of TLS 1.2
+  // but one that needs a shared key, which nobody has, only TLS 1.3 is left.
+  setenv("GRPC_SSL_CIPHER_SUITES", "PSK-AES128-GCM-SHA256", /*overwrite=*/1);
+  options.set_certificate_provider(
+      std::make_shared<tls::FileWatcherCertificateProvider>(
+          files.key, files.cert, files.ca, kReloadSeconds));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_certificate_verifier(
+      tls::ExternalCertificateVerifier::Create<PeerVerifier>(check));
+  // Identities are URIs, not host names.
+  options.set_check_call_host(false);
+}
+
+// gRPC tells nobody but its log why a handshake failed.
+void LogFailedHandshakes(gpr_log_func_args* args) {
+  const absl::string_view message(args->message);
+  if (!absl::StartsWith(message, "Security handshake failed")) return;
+  static Mutex mutex;
+  static auto* const told = new RepeatFilter();
+  MutexLock lock(&mutex);
+  if (told->IsNews(std::string(message), MonotonicNow())) {
+    LOG_WARN("a connection was refused in its TLS handshake: {}",
+             args->message);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
+    const TlsFiles& files, const CheckPeer& check) {
+  if (!files.given()) return grpc::InsecureChannelCredentials();
+  tls::TlsChannelCredentialsOptions options;
+  Configure(files, check, options);
+  return tls::TlsCredentials(options);
+}
+
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+    const TlsFiles& files, const CheckPeer& check) {
+  if (!files.given()) return grpc::InsecureServerCredentials();
+  gpr_set_log_function(LogFailedHandshakes);
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);
+  tls::TlsServerCredentialsOptions options(nullptr);
+  Configure(files, check, options);
+  options.set_cert_request_type(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return tls::TlsServerCredentials(options);
+}
+
+std::vector<std::string> PeerUris(const grpc::AuthContext& context) {
+  std::vector<std::string> uris;
+  for (const grpc::string_ref& uri :
+       context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    uris.emplace_back(uri.data(), uri.size());
+  }
+  return uris;
+}
+
+}  // namespace pactrain::base
