@@ -92,11 +92,10 @@ absl::Status SetCore(const v1::AgentConfig& config,
 absl::Status SetTls(const v1::AgentConfig& config,
                     const config::Settings& settings, Driver::Options& driver) {
   driver.tls = {config.tls_cert(), config.tls_key(), config.tls_ca()};
-  ASSIGN_OR_RETURN(
-      const std::vector<std::string> uris,
-      base::CheckTlsFiles(driver.tls,
-                          {settings.Where("tls-cert"),
-                           settings.Where("tls-key"), settings.Where("tls-ca")}));
+  ASSIGN_OR_RETURN(const std::vector<std::string> uris,
+                   base::CheckTlsFiles(driver.tls, {settings.Where("tls-cert"),
+                                                    settings.Where("tls-key"),
+                                                    settings.Where("tls-ca")}));
   if (!driver.tls.given()) return absl::OkStatus();
   return settings.At("tls-cert",
                      protocol::CheckIdentity(

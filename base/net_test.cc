@@ -37,7 +37,8 @@ TEST(ParseHostPort, RefusesMalformedTextNamingIt) {
 TEST(CheckListenAddress, LoopbackIsFine) {
   for (const char* text :
        {"127.0.0.1:0", "127.9.9.9:1", "[::1]:80", "localhost:0"}) {
-    EXPECT_OK(CheckListenAddress("--listen", text, Protection::kTlsNotYet, false))
+    EXPECT_OK(
+        CheckListenAddress("--listen", text, Protection::kTlsNotYet, false))
         << text;
   }
 }
@@ -86,8 +87,7 @@ TEST(CheckListenAddress, InsecureNetworkNeedsANamespaceOfItsOwn) {
 
 TEST(CheckListenAddress, AHostNameIsNoPlaceToListen) {
   EXPECT_THAT(
-      CheckListenAddress("--listen", "example.org:80", Protection::kTls,
-                         false),
+      CheckListenAddress("--listen", "example.org:80", Protection::kTls, false),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("IP address")));
 }
 
@@ -118,10 +118,10 @@ TEST(CheckDialAddress, NeedsAPlaceThatCanBeDialled) {
 TEST(CheckDialAddress, WithTlsAHostMayBeNamed) {
   EXPECT_OK(CheckDialAddress("--coordinator", "head.example:7070",
                              Protection::kTls, false));
-  EXPECT_THAT(CheckDialAddress("--coordinator", "head.example:7070",
-                               Protection::kTlsNotYet, false),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("names a host")));
+  EXPECT_THAT(
+      CheckDialAddress("--coordinator", "head.example:7070",
+                       Protection::kTlsNotYet, false),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names a host")));
   EXPECT_THAT(CheckDialAddress("--coordinator", "0.0.0.0:7070",
                                Protection::kTls, false),
               StatusIs(absl::StatusCode::kInvalidArgument,

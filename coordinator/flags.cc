@@ -76,15 +76,13 @@ absl::Status SetCore(const v1::CoordinatorConfig& config,
 absl::Status SetTls(const v1::CoordinatorConfig& config,
                     const config::Settings& settings, base::TlsFiles& tls) {
   tls = {config.tls_cert(), config.tls_key(), config.tls_ca()};
-  ASSIGN_OR_RETURN(
-      const std::vector<std::string> uris,
-      base::CheckTlsFiles(tls,
-                          {settings.Where("tls-cert"),
-                           settings.Where("tls-key"), settings.Where("tls-ca")}));
+  ASSIGN_OR_RETURN(const std::vector<std::string> uris,
+                   base::CheckTlsFiles(tls, {settings.Where("tls-cert"),
+                                             settings.Where("tls-key"),
+                                             settings.Where("tls-ca")}));
   if (!tls.given()) return absl::OkStatus();
-  return settings.At(
-      "tls-cert",
-      protocol::CheckIdentity(uris, {protocol::Role::kCoordinator, ""}));
+  return settings.At("tls-cert", protocol::CheckIdentity(
+                                     uris, {protocol::Role::kCoordinator, ""}));
 }
 
 absl::Status Understand(const v1::CoordinatorConfig& config,

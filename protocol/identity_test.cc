@@ -22,12 +22,13 @@ TEST(Identity, ReadsBackWhatItSays) {
 
 TEST(Identity, sec_UriOfAnotherFormIsNobody) {
   for (const char* uri :
-       {"", "spiffe://pactrain", "spiffe://pactrain/", "spiffe://other/operator",
-        "SPIFFE://pactrain/operator", "spiffe://pactrain/operator/",
-        "spiffe://pactrain/operator ", "spiffe://pactrain/agent",
-        "spiffe://pactrain/agent/", "spiffe://pactrain/agent/a/b",
-        "spiffe://pactrain/agent/A", "spiffe://pactrain/agent/../operator",
-        "spiffe://pactrain/admin", "https://pactrain/operator"}) {
+       {"", "spiffe://pactrain", "spiffe://pactrain/",
+        "spiffe://other/operator", "SPIFFE://pactrain/operator",
+        "spiffe://pactrain/operator/", "spiffe://pactrain/operator ",
+        "spiffe://pactrain/agent", "spiffe://pactrain/agent/",
+        "spiffe://pactrain/agent/a/b", "spiffe://pactrain/agent/A",
+        "spiffe://pactrain/agent/../operator", "spiffe://pactrain/admin",
+        "https://pactrain/operator"}) {
     EXPECT_THAT(IdentityOf({uri}),
                 StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr(uri)))
         << uri;

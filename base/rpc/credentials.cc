@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -60,16 +60,24 @@ void Configure(const TlsFiles& files, const CheckPeer& check,
   options.set_check_call_host(false);
 }
 
-// gRPC tells nobody but its log why a handshake failed.
+// gRPC tells nobody but its log why a handshake failed, with much around it:
+// "Security handshake failed: UNKNOWN:... SSL routines::no shared cipher
+// {file:".
 void LogFailedHandshakes(gpr_log_func_args* args) {
-  const absl::string_view message(args->message);
-  if (!absl::StartsWith(message, "Security handshake failed")) return;
+  absl::string_view message(args->message);
+  if (!absl::ConsumePrefix(&message, "Security handshake failed: ")) return;
+  message = message.substr(0, message.find(" {"));
+  for (const absl::string_view before :
+       {" routines::", "error: UNAUTHENTICATED: "}) {
+    const size_t at = message.find(before);
+    if (at != message.npos) message.remove_prefix(at + before.size());
+  }
+  const std::string why(message);
   static Mutex mutex;
   static auto* const told = new RepeatFilter();
   MutexLock lock(&mutex);
-  if (told->IsNews(std::string(message), MonotonicNow())) {
-    LOG_WARN("a connection was refused in its TLS handshake: {}",
-             args->message);
+  if (told->IsNews(why, MonotonicNow())) {
+    LOG_WARN("refused a connection in its TLS handshake: {}", why);
   }
 }
 

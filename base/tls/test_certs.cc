@@ -16,6 +16,12 @@
 namespace pactrain::base {
 namespace {
 
+uint64_t Random() {
+  uint64_t number = 0;
+  RAND_bytes(reinterpret_cast<unsigned char*>(&number), sizeof number);
+  return number;
+}
+
 // Written beside and renamed, as an operator should.
 template <typename Write>
 void WriteFile(const std::string& path, Write write) {
@@ -44,30 +50,28 @@ void Extend(X509* certificate, int nid, const std::string& value) {
 TestCa::TestCa(const std::string& folder)
     : folder_(folder),
       key_(NewKey()),
-      certificate_(Sign("test CA of " + folder, key_, /*is_ca=*/true, {})) {
+      certificate_(
+          Sign(absl::StrCat("test CA ", Random()), key_, /*is_ca=*/true, {})) {
   WriteFile(folder_ + "/ca.pem", [&](FILE* file) {
     return PEM_write_X509(file, certificate_.get());
   });
 }
 
-TestCa::Key TestCa::NewKey() {
-  return Key(EVP_EC_gen("P-256"), EVP_PKEY_free);
-}
+TestCa::Key TestCa::NewKey() { return Key(EVP_EC_gen("P-256"), EVP_PKEY_free); }
 
 TestCa::Certificate TestCa::Sign(const std::string& subject, const Key& key,
                                  bool is_ca, const Leaf& leaf) const {
   Certificate made(X509_new(), X509_free);
   X509_set_version(made.get(), X509_VERSION_3);
-  uint64_t serial = 0;
-  RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial);
-  ASN1_INTEGER_set_uint64(X509_get_serialNumber(made.get()), serial);
+  ASN1_INTEGER_set_uint64(X509_get_serialNumber(made.get()), Random());
   X509_gmtime_adj(X509_getm_notBefore(made.get()), leaf.valid_from_s);
   X509_gmtime_adj(X509_getm_notAfter(made.get()), leaf.valid_to_s);
   X509_set_pubkey(made.get(), key.get());
   X509_NAME* name = X509_get_subject_name(made.get());
-  X509_NAME_add_entry_by_txt(
-      name, "CN", MBSTRING_UTF8,
-      reinterpret_cast<const unsigned char*>(subject.c_str()), -1, -1, 0);
+  PT_CHECK(X509_NAME_add_entry_by_txt(
+               name, "CN", MBSTRING_UTF8,
+               reinterpret_cast<const unsigned char*>(subject.c_str()), -1, -1,
+               0) == 1);
   X509_set_issuer_name(
       made.get(), is_ca ? name : X509_get_subject_name(certificate_.get()));
   if (is_ca) {

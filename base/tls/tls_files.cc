@@ -15,8 +15,7 @@ namespace {
 
 absl::Status Refuse(const std::string& name, const std::string& file,
                     absl::string_view what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": ", file, " ", what));
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", file, " ", what));
 }
 
 // OpenSSL's reason for the failure just now: "no start line".
@@ -30,8 +29,8 @@ std::string LastReason() {
 absl::Status CheckReadable(const std::string& name, const std::string& file,
                            struct stat* found) {
   if (stat(file.c_str(), found) != 0) {
-    return Refuse(name, file, absl::StrCat("cannot be read: ",
-                                           std::strerror(errno)));
+    return Refuse(name, file,
+                  absl::StrCat("cannot be read: ", std::strerror(errno)));
   }
   if (!S_ISREG(found->st_mode)) return Refuse(name, file, "is not a file");
   return absl::OkStatus();
@@ -62,10 +61,9 @@ absl::Status LoadKey(SSL_CTX* context, const TlsFiles& files,
                                   SSL_FILETYPE_PEM) != 1) {
     const unsigned long error = ERR_peek_last_error();
     if (ERR_GET_REASON(error) != X509_R_KEY_VALUES_MISMATCH) {
-      return Refuse(
-          names.key, files.key,
-          absl::StrCat("holds no PEM key without password (", LastReason(),
-                       ")"));
+      return Refuse(names.key, files.key,
+                    absl::StrCat("holds no PEM key without password (",
+                                 LastReason(), ")"));
     }
   }
   if (SSL_CTX_check_private_key(context) == 1) return absl::OkStatus();
@@ -130,9 +128,9 @@ absl::StatusOr<std::vector<std::string>> CheckTlsFiles(const TlsFiles& files,
   if (files.cert.empty() && files.key.empty() && files.ca.empty()) {
     return std::vector<std::string>();
   }
-  for (const auto& [file, name] : {std::pair(&files.cert, &names.cert),
-                                   std::pair(&files.key, &names.key),
-                                   std::pair(&files.ca, &names.ca)}) {
+  for (const auto& [file, name] :
+       {std::pair(&files.cert, &names.cert), std::pair(&files.key, &names.key),
+        std::pair(&files.ca, &names.ca)}) {
     if (file->empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(*name,

@@ -1,5 +1,5 @@
-// The certificate, key and CA of this program: PEM files that are named at start
-// and may be rewritten while it runs.
+// The certificate, key and CA of this program: PEM files that are named at
+// start and may be rewritten while it runs.
 //
 // What is made of them speaks TLS 1.3 only, in both directions, with a
 // certificate of its own, and takes nobody whose certificate is not the CA's.

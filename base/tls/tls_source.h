@@ -19,8 +19,7 @@ namespace pactrain::base {
 class TlsSource {
  public:
   // Errors: as MakeTlsContext().
-  static absl::StatusOr<std::unique_ptr<TlsSource>> Open(
-      const TlsFiles& files);
+  static absl::StatusOr<std::unique_ptr<TlsSource>> Open(const TlsFiles& files);
 
   // Never null.
   const TlsContext& Get();

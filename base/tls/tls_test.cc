@@ -73,9 +73,9 @@ TEST_F(TlsFilesTest, FilesThatCannotBeReadAreNamed) {
 
 TEST_F(TlsFilesTest, AnotherCertificatesKeyIsRefused) {
   const TlsFiles a = ca_.Issue("a", kUri), b = ca_.Issue("b", kUri);
-  ExpectRefused({a.cert, b.key, a.ca},
-                absl::StrCat("--tls-key: ", b.key, " is not the key of ",
-                             a.cert));
+  ExpectRefused(
+      {a.cert, b.key, a.ca},
+      absl::StrCat("--tls-key: ", b.key, " is not the key of ", a.cert));
 }
 
 TEST_F(TlsFilesTest, sec_KeyThatOthersMayReadIsRefused) {

@@ -134,7 +134,7 @@ absl::Status CheckTls(const base::TlsFiles& tls) {
 
 absl::StatusOr<Command> Understand(const std::string& name,
                                    const Words& words) {
-  Command command{name,      {}, std::nullopt, words.coordinator,
+  Command command{name,      {},        std::nullopt, words.coordinator,
                   words.tls, words.json};
   RETURN_IF_ERROR(CheckTls(words.tls));
   RETURN_IF_ERROR(

@@ -1,6 +1,7 @@
 #include "coordinator/rpc/access.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rpc/credentials.h"
@@ -10,9 +11,12 @@ namespace {
 
 using protocol::Role;
 
-// "ipv4:10.0.0.1:4711" without its port, which differs at each try.
+// Of "ipv4:10.0.0.1:4711" or "ipv6:%5B::1%5D:4711", without the port, which
+// differs at each try.
 std::string HostOf(const grpc::ServerContextBase& context) {
-  const std::string peer = context.peer();
+  const std::string peer = absl::StrReplaceAll(
+      context.peer(),
+      {{"ipv4:", ""}, {"ipv6:", ""}, {"%5B", "["}, {"%5D", "]"}});
   return peer.substr(0, peer.rfind(':'));
 }
 
@@ -38,17 +42,15 @@ absl::Status CheckRight(const Peer& peer, Right right) {
       who = "an operator";
       break;
   }
-  return absl::PermissionDeniedError(
-      absl::StrCat("this is for ", who, ", and the certificate is of ",
-                   peer->ToString()));
+  return absl::PermissionDeniedError(absl::StrCat(
+      "this is for ", who, ", and the certificate is of ", peer->ToString()));
 }
 
 absl::Status CheckName(const Peer& peer, const std::string& agent) {
   if (!peer.has_value() || peer->agent == agent) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("it calls itself agent ", agent,
-                   ", and its certificate is of ", peer->ToString(),
-                   "; give it the certificate of its own name"));
+  return absl::PermissionDeniedError(absl::StrCat(
+      "it calls itself agent ", agent, ", and its certificate is of ",
+      peer->ToString(), "; give it the certificate of its own name"));
 }
 
 absl::StatusOr<Peer> Access::Admit(const grpc::ServerContextBase& context,

@@ -16,8 +16,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 
 AgentStream* AgentStream::Serve(Driver* driver, Access* access,
                                 grpc::CallbackServerContext* context) {
-  std::shared_ptr<AgentStream> stream(
-      new AgentStream(driver, access, context));
+  std::shared_ptr<AgentStream> stream(new AgentStream(driver, access, context));
   stream->self_ = stream;
   const absl::Status opened = stream->Open();
   if (!opened.ok()) stream->Close(opened);

@@ -48,9 +48,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   grpc::ServerBuilder builder;
   SetLimits(builder);
   int port = 0;
-  builder.AddListeningPort(
-      listen.ToString(), base::MakeServerCredentials(tls, &CheckIsSomebody),
-      &port);
+  builder.AddListeningPort(listen.ToString(),
+                           base::MakeServerCredentials(tls, &CheckIsSomebody),
+                           &port);
   builder.RegisterService(&server->agents_);
   builder.RegisterService(&server->admin_);
   server->server_ = builder.BuildAndStart();

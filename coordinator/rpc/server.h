@@ -1,6 +1,6 @@
 // The coordinator's gRPC server: agents' streams, admin, health checking and
-// reflection on one port. TLS 1.3 with certificates of both sides (Access says who
-// may call what); in plain text without: bind loopback then (base/net).
+// reflection on one port. TLS 1.3 with certificates of both sides (Access says
+// who may call what); in plain text without: bind loopback then (base/net).
 //
 // Thread-safe.
 #ifndef PACTRAIN_COORDINATOR_RPC_SERVER_H_

@@ -103,9 +103,8 @@ absl::Status Connection::OnHandshake(const asio::error_code& error) {
       const protocol::Identity peer,
       protocol::IdentityOf(base::UrisOf(SSL_get0_peer_certificate(ssl))));
   if (peer.role != protocol::Role::kAgent) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(remote_, " is no agent: its certificate is of ",
-                     peer.ToString()));
+    return absl::PermissionDeniedError(absl::StrCat(
+        remote_, " is no agent: its certificate is of ", peer.ToString()));
   }
   agent_ = peer.agent;
   return owner_->CheckPeer(*this);

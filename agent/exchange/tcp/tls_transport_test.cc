@@ -1,6 +1,7 @@
 // The data plane with certificates, and who tries to get into it without the
 // right ones: refused, told once in the log, and an exchange that runs goes on.
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "base/log_capture.h"
 #include "base/status_matchers.h"
 #include "base/tls/test_certs.h"
+#include "protocol/limits.h"
 
 namespace pactrain::agent {
 namespace {
@@ -165,8 +167,8 @@ TEST_F(TlsTransportTest, FramesOfAllSizesArriveIntactAndInOrderBothWays) {
   StartExchange();
   const size_t sizes[] = {0, 1, 8192, protocol::kMaxFramePayload};
   for (uint16_t i = 0; i < 200; ++i) {
-    auto data = std::make_shared<std::vector<uint8_t>>(
-        sizes[i % 4], static_cast<uint8_t>(i));
+    auto data = std::make_shared<std::vector<uint8_t>>(sizes[i % 4],
+                                                       static_cast<uint8_t>(i));
     protocol::FrameHeader header;
     header.frame = i;
     header.leg = protocol::Leg::kUp;
@@ -180,8 +182,8 @@ TEST_F(TlsTransportTest, FramesOfAllSizesArriveIntactAndInOrderBothWays) {
     for (uint16_t i = 0; i < 200; ++i) {
       const Frame& frame = node->events.frames[i];
       EXPECT_EQ(frame.header.frame, i);
-      EXPECT_EQ(frame.payload, std::vector<uint8_t>(sizes[i % 4],
-                                                    static_cast<uint8_t>(i)));
+      EXPECT_EQ(frame.payload,
+                std::vector<uint8_t>(sizes[i % 4], static_cast<uint8_t>(i)));
     }
   }
 }
@@ -248,16 +250,23 @@ TEST_F(TlsTransportTest, sec_OlderTlsIsRefused) {
 
 TEST_F(TlsTransportTest, sec_AnotherCasCertificateIsRefused) {
   StartExchange();
-  const base::TestCa other(MakeFolder("-other"));
-  ExpectDiallerRefused(other.Issue("a", UriOf("a")),
-                       "certificate verify failed");
+  // It would take b's certificate.
+  const std::string folder = MakeFolder("-other");
+  const base::TestCa other(folder);
+  base::TlsFiles files = other.Issue("a", UriOf("a"));
+  std::ofstream both(folder + "/both.pem");
+  both << std::ifstream(files.ca).rdbuf()
+       << std::ifstream(ca_.Issue("none", base::TestCa::Leaf{}).ca).rdbuf();
+  both.close();
+  files.ca = folder + "/both.pem";
+  ExpectDiallerRefused(files, "certificate verify failed");
 }
 
 TEST_F(TlsTransportTest, sec_ExpiredCertificateIsRefused) {
   StartExchange();
   // It was valid when the agent started.
-  const base::TlsFiles files = ca_.Issue(
-      "a", base::TestCa::Leaf{.uris = {UriOf("a")}, .valid_to_s = 1});
+  const base::TlsFiles files =
+      ca_.Issue("a", base::TestCa::Leaf{.uris = {UriOf("a")}, .valid_to_s = 1});
   const auto a = MakeNode("a", files);
   const absl::Duration expired = base::MonotonicNow() + absl::Seconds(3);
   ASSERT_TRUE(RunUntil([&] { return base::MonotonicNow() >= expired; }));
@@ -310,7 +319,8 @@ TEST_F(TlsTransportTest, RewrittenCertificatesHoldForNewConnections) {
   ExpectExchangeGoesOn();
   c_->transport->ClosePeer("b", "a test");
   EXPECT_TRUE(RunUntil([&] {
-    return log_.Has("should be agent c, but its certificate is of agent changed");
+    return log_.Has(
+        "should be agent c, but its certificate is of agent changed");
   })) << log_.text();
   ca_.Issue("c", UriOf("c"));
   EXPECT_TRUE(RunUntil([&] { return b_->events.connected == 2; }));

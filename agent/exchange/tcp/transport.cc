@@ -266,9 +266,9 @@ absl::Status Transport::CheckPeer(const Connection& connection) {
       [&](const auto& entry) { return entry.first.get() == &connection; });
   const std::string& dialled = it->second.dialled_agent;
   if (dialled.empty() || dialled == connection.agent()) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(
-      connection.remote(), " should be agent ", dialled,
-      ", but its certificate is of agent ", connection.agent()));
+  return absl::PermissionDeniedError(
+      absl::StrCat(connection.remote(), " should be agent ", dialled,
+                   ", but its certificate is of agent ", connection.agent()));
 }
 
 void Transport::OnHello(const std::shared_ptr<Connection>& connection,
@@ -282,7 +282,8 @@ void Transport::TryFinishHandshake(
   const auto it = handshakes_.find(connection);
   if (it == handshakes_.end()) return;
   const PeerHello hello = *it->second.hello;
-  const absl::Status checked = CheckHello(*connection, hello, it->second.dialled_agent);
+  const absl::Status checked =
+      CheckHello(*connection, hello, it->second.dialled_agent);
   if (absl::IsUnavailable(checked)) return;  // The handshake limit bounds it.
   if (!checked.ok()) return connection->Close(checked);
   if (it->second.dialled_agent.empty()) connection->SendHello(OwnHello(""));
@@ -313,9 +314,9 @@ absl::Status Transport::CheckHello(const Connection& connection,
                                    const PeerHello& hello,
                                    const std::string& dialled_agent) const {
   if (connection.certified() && connection.agent() != hello.agent) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        connection.remote(), " calls itself agent ", hello.agent,
-        ", but its certificate is of agent ", connection.agent()));
+    return absl::PermissionDeniedError(
+        absl::StrCat(connection.remote(), " calls itself agent ", hello.agent,
+                     ", but its certificate is of agent ", connection.agent()));
   }
   if (!hello.expected_agent.empty() && hello.expected_agent != options_.agent) {
     return absl::FailedPreconditionError(
