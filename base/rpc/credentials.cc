@@ -7,6 +7,7 @@
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/strip.h"
@@ -60,6 +61,18 @@ void Configure(const TlsFiles& files, const CheckPeer& check,
   options.set_check_call_host(false);
 }
 
+// gRPC's log has one hook for the whole process, and threads that may call it
+// to the very end: never destroyed.
+struct HandshakeLog {
+  Mutex mutex;
+  std::optional<RepeatFilter> told ABSL_GUARDED_BY(mutex);
+};
+
+HandshakeLog& TheHandshakeLog() {
+  static auto* const log = new HandshakeLog();
+  return *log;
+}
+
 // gRPC tells nobody but its log why a handshake failed, with much around it:
 // "Security handshake failed: UNKNOWN:... SSL routines::no shared cipher
 // {file:".
@@ -72,13 +85,22 @@ void LogFailedHandshakes(gpr_log_func_args* args) {
     const size_t at = message.find(before);
     if (at != message.npos) message.remove_prefix(at + before.size());
   }
+  HandshakeLog& log = TheHandshakeLog();
   const std::string why(message);
-  static Mutex mutex;
-  static auto* const told = new RepeatFilter();
-  MutexLock lock(&mutex);
-  if (told->IsNews(why, MonotonicNow())) {
+  MutexLock lock(&log.mutex);
+  if (log.told->IsNews(why, MonotonicNow())) {
     LOG_WARN("refused a connection in its TLS handshake: {}", why);
   }
+}
+
+// What an earlier server of this process told counts no more.
+void StartHandshakeLog() {
+  {
+    MutexLock lock(&TheHandshakeLog().mutex);
+    TheHandshakeLog().told.emplace();
+  }
+  gpr_set_log_function(LogFailedHandshakes);
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);
 }
 
 }  // namespace
@@ -94,8 +116,7 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const TlsFiles& files, const CheckPeer& check) {
   if (!files.given()) return grpc::InsecureServerCredentials();
-  gpr_set_log_function(LogFailedHandshakes);
-  gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);
+  StartHandshakeLog();
   tls::TlsServerCredentialsOptions options(nullptr);
   Configure(files, check, options);
   options.set_cert_request_type(

@@ -208,7 +208,9 @@ TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
        {{"pin", "j", "FULL", "--levels=7"},
         "--levels 7 goes with TERNARY, not with FULL"},
        {{"jobs", "--coordinator=10.0.0.1:7070"}, "is not loopback"},
-       {{"jobs", "--coordinator=here"}, "has no port"}};
+       {{"jobs", "--coordinator=here"}, "has no port"},
+       {{"jobs", "--tls-cert=reader.pem"},
+        "--tls-key (or PACTRAIN_ADMIN_TLS_KEY): not given"}};
   for (const auto& [words, text] : mistakes) {
     const Outcome outcome = Tool(words);
     EXPECT_EQ(outcome.exit_code, 2) << text;
