@@ -9,7 +9,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build test verify demo bench-bytes sim nightly clean
+.PHONY: help setup build dist test verify demo bench-bytes sim nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -22,10 +22,15 @@ build:  ## Builds the programs into out/bin, daemons and library also into the P
 	@tools/setup
 	@tools/build
 
+dist:  ## A wheel and a tarball in out/dist that need only glibc; the wheel also torch, numpy.
+	@tools/setup dist
+	@tools/build
+	@$(PYTHON) tools/dist.py
+
 test: build  ## All C++ and Python tests; ends with "N passed, N failed".
 	@$(PYTHON) tools/run_tests.py
 
-verify:  ## Sanitizers, clang thread-safety, format, lint, types, walls, bytes on links.
+verify:  ## Sanitizers, clang thread-safety, format, lint, types, walls, wheel, bytes on links.
 	@tools/setup verify
 	@tools/verify
 

@@ -72,14 +72,16 @@ def at_least_one(text: str) -> int:
 
 
 def make_loader(
-    train: TensorDataset, batch: int
+    train: TensorDataset, batch: int, world_size: int | None = None, rank: int | None = None
 ) -> tuple[DistributedSampler[tuple[torch.Tensor, ...]], DataLoader[tuple[torch.Tensor, ...]]]:
-    """This rank's part of the images, in whole batches."""
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(train)
+    """This rank's part of the images, in whole batches. Default: of the process group."""
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(
+        train, world_size, rank
+    )
     if batch > len(sampler):
         raise SystemExit(
             f"--batch is {batch}; allowed is at most {len(sampler)}, the images of each of "
-            f"{dist.get_world_size()} ranks.\nGive a smaller one, or train fewer ranks."
+            f"{sampler.num_replicas} ranks.\nGive a smaller one, or train fewer ranks."
         )
     return sampler, DataLoader(train, batch, sampler=sampler, drop_last=True)
 

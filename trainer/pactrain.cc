@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/version.h"
 #include "trainer/session.h"
 #include "xxhash.h"
 
@@ -148,7 +149,7 @@ using trainer::Error;
 
 uint32_t pt_abi_version(void) { return PT_ABI_VERSION; }
 
-const char* pt_version(void) { return "0.1.0"; }
+const char* pt_version(void) { return pactrain::base::kVersion; }
 
 pt_digest pt_digest_of(const void* data, uint64_t bytes) {
   const XXH128_hash_t hash = XXH3_128bits(data, bytes);

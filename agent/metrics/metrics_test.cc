@@ -7,6 +7,7 @@
 #include "base/metrics/metrics_server.h"
 #include "base/net.h"
 #include "base/status_matchers.h"
+#include "base/version.h"
 
 namespace pactrain::agent {
 namespace {
@@ -42,8 +43,9 @@ class MetricsTest : public ::testing::Test {
 
 TEST_F(MetricsTest, ZerosAreThereFromTheStart) {
   const std::string page = Get(server_->address());
-  EXPECT_THAT(page, HasSubstr("pactrain_agent_build_info{version=\"0.1.0\","
-                              "agent=\"node-1\",site=\"eu\"} 1"));
+  EXPECT_THAT(page, HasSubstr("pactrain_agent_build_info{version=\"" +
+                              std::string(base::kVersion) +
+                              "\",agent=\"node-1\",site=\"eu\"} 1"));
   EXPECT_THAT(page, HasSubstr("pactrain_agent_coordinator_connected 0"));
   EXPECT_THAT(page, HasSubstr("pactrain_agent_groups 0"));
 }

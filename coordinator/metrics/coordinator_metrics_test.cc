@@ -5,6 +5,7 @@
 
 #include "base/metrics/metrics_server.h"
 #include "base/status_matchers.h"
+#include "base/version.h"
 #include "gtest/gtest.h"
 #include "prometheus/text_serializer.h"
 
@@ -56,9 +57,12 @@ TEST(CoordinatorMetrics, StartsWithZeros) {
 
 TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
   const std::string page = Page(Running());
+  EXPECT_THAT(page,
+              HasSubstr("build_info{version=\"" + std::string(base::kVersion) +
+                        "\",cluster_id=\"c0ffee\"} 1\n"));
   for (const char* line :
-       {"build_info{version=\"0.1.0\",cluster_id=\"c0ffee\"} 1\n", "_term 3\n",
-        "agents{state=\"disconnected\"} 1\n", "jobs{state=\"running\"} 1\n",
+       {"_term 3\n", "agents{state=\"disconnected\"} 1\n",
+        "jobs{state=\"running\"} 1\n",
         "generation{job=\"job\",model=\"1\"} 2\n",
         "decision_version{job=\"job\",model=\"1\"} 5\n",
         "decision{job=\"job\",model=\"1\",mode=\"COMPACTED\",codec=\"bf16\"} "

@@ -1,4 +1,4 @@
-"""Fixtures: a process group of one rank, and attach() over the fake library."""
+"""Fixtures: a process group of one rank, and both wrappers over the fake library."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from pactrain import attaching
 from pactrain.session import sessions
 
 torch.set_num_threads(1)
+LAUNCHER = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("PACTRAIN_SITE", "PACTRAIN_SITES", "MASTER_ADDR", "MASTER_PORT"),
+)
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +48,12 @@ class Attached:
 
 
 @pytest.fixture
-def attach(group, monkeypatch):
-    """attach(model, ddp options, **attach options) -> Attached"""
+def natives(monkeypatch):
+    """The sessions of the fake library, in the order of their making."""
     monkeypatch.setenv("PACTRAIN_AGENT", "unix:/run/agent.sock")
     monkeypatch.setenv("PACTRAIN_JOB_ID", "unit")
+    for name in LAUNCHER:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(attaching, "digest_of", digest_of)
     made: list[FakeNative] = []
 
@@ -57,15 +64,32 @@ def attach(group, monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(attaching.NativeSession, "attach", fake_attach)
+    yield made
+    for session in list(sessions):
+        session.close()
+
+
+@pytest.fixture
+def attach(group, natives):
+    """attach(model, ddp options, **attach options) -> Attached"""
 
     def run(model, ddp_options=None, **options):
         ddp = nn.parallel.DistributedDataParallel(model, **(ddp_options or {}))
         session = pactrain.attach(ddp, **options)
-        return Attached(ddp, session, made[-1])
+        return Attached(ddp, session, natives[-1])
 
-    yield run
-    for session in list(sessions):
-        session.close()
+    return run
+
+
+@pytest.fixture
+def wrap(natives):
+    """wrap(model, **options) -> Attached, by our own DistributedDataParallel."""
+
+    def run(model, **options):
+        ddp = pactrain.DistributedDataParallel(model, **options)
+        return Attached(ddp, ddp.session, natives[-1])
+
+    return run
 
 
 @pytest.fixture

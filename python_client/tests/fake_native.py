@@ -44,6 +44,11 @@ def activate(attached, version=1):
     attached.job.decide = lambda step: decision
 
 
+def submitted(native):
+    """How many buckets of gradients were submitted."""
+    return sum(op == Op.SUM for op, _, _ in native.submits)
+
+
 class FakeJob:
     def __init__(self, world_size: int = 1, step: int = 0) -> None:
         self.world_size = world_size

@@ -11,6 +11,8 @@ PROTO_CONVERT = "protocol/proto_convert"
 
 ALLOWED: dict[str, frozenset[str]] = {
     "base": frozenset(),
+    # The one header of base that the trainer library includes, too.
+    "base/version": frozenset(),
     # Apart, since base links no Prometheus.
     "base/metrics": frozenset({"base"}),
     # The same for OpenSSL and for gRPC.
@@ -19,13 +21,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "protocol": frozenset({"base"}),
     "proto": frozenset(),
     # Reads the daemons' settings; knows neither of them.
-    "config": frozenset({"base", "proto"}),
+    "config": frozenset({"base", "base/version", "proto"}),
     # The one place where wire data becomes plain structs.
     PROTO_CONVERT: frozenset({"base", "protocol", "proto"}),
     "kernels": frozenset(),
     "trainer/wire": frozenset(),
     "trainer/core": frozenset({"kernels", "trainer/wire"}),
-    "trainer": frozenset({"kernels", "trainer/core", "trainer/wire"}),
+    "trainer": frozenset({"base/version", "kernels", "trainer/core", "trainer/wire"}),
     # For C++ trainers; libtorch is in a header of its own.
     "trainer/cpp": frozenset({"trainer"}),
     "trainer/cpp/libtorch": frozenset({"trainer/cpp"}),
@@ -38,12 +40,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "agent/rpc": frozenset(
         {"base", "base/rpc", "base/tls", "protocol", "proto", PROTO_CONVERT, "agent/core"}
     ),
-    "agent/metrics": frozenset({"base", "base/metrics", "protocol", "agent/core"}),
+    "agent/metrics": frozenset({"base", "base/metrics", "base/version", "protocol", "agent/core"}),
     "agent": frozenset(
         {
             "base",
             "base/metrics",
             "base/tls",
+            "base/version",
             "config",
             "protocol",
             "proto",
@@ -76,9 +79,13 @@ ALLOWED: dict[str, frozenset[str]] = {
             "coordinator",
         }
     ),
-    "coordinator/metrics": frozenset({"base", "base/metrics", "protocol", "coordinator/core"}),
+    "coordinator/metrics": frozenset(
+        {"base", "base/metrics", "base/version", "protocol", "coordinator/core"}
+    ),
     # pactrain-admin: a client, so it knows the wire and nothing of the coordinator's inside.
-    "coordinator/admin": frozenset({"base", "base/rpc", "base/tls", "protocol", "proto"}),
+    "coordinator/admin": frozenset(
+        {"base", "base/rpc", "base/tls", "base/version", "protocol", "proto"}
+    ),
     "coordinator": frozenset(
         {
             "base",
@@ -105,6 +112,7 @@ PURE_LIBRARIES = frozenset({"absl", "xxhash"})
 LINKS: dict[str, frozenset[str]] = {
     "base": PURE_LIBRARIES | {"spdlog"},
     "base/tls": PURE_LIBRARIES | {"spdlog", "openssl"},
+    "base/version": frozenset(),
     "protocol": PURE_LIBRARIES,
     "config": PURE_LIBRARIES | {"protobuf", "cli11", "yaml_cpp"},
     "kernels": frozenset(),

@@ -3,11 +3,21 @@
 pactrain.prune(model, 0.7)
 ddp = torch.nn.parallel.DistributedDataParallel(model)
 session = pactrain.attach(ddp)
+
+Or with one launch per site and no process group at all:
+
+world = pactrain.init()
+ddp = pactrain.DistributedDataParallel(model)
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
 from .attaching import attach
+from .distributed import DistributedDataParallel
 from .errors import (
     AgentUnresponsiveError,
     CoordinatorUnavailableError,
@@ -22,14 +32,14 @@ from .pruning_schedule import PruningSchedule
 from .session import NullSession, Session
 from .sparsity_report import SparsityReport, sparsity
 from .types import Codec, Decision, Mode
-
-__version__ = "0.1.0"
+from .world import Site, World, init
 
 __all__ = [
     "AgentUnresponsiveError",
     "Codec",
     "CoordinatorUnavailableError",
     "Decision",
+    "DistributedDataParallel",
     "InvalidArgument",
     "Mode",
     "NullSession",
@@ -38,10 +48,26 @@ __all__ = [
     "RefusedError",
     "ResyncRequiredError",
     "Session",
+    "Site",
     "SparsityReport",
     "StepNotAppliedError",
+    "World",
+    "__version__",
     "apply_masks",
     "attach",
+    "init",
     "prune",
     "sparsity",
 ]
+
+# Each needs its framework, so it is imported when it is used.
+if TYPE_CHECKING:
+    from . import accelerate as accelerate
+    from . import lightning as lightning
+    from . import transformers as transformers
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name in ("accelerate", "lightning", "transformers"):
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

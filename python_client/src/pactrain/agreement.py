@@ -119,7 +119,7 @@ def _check_settings(all_settings: Sequence[Settings]) -> None:
             if value != first:
                 raise RefusedError(
                     f"{item.name} differs: rank 0 has {first}, rank {rank} has {value}."
-                    "\nGive attach() equal arguments and models at all ranks."
+                    "\nGive all ranks equal arguments and models."
                 )
 
 

@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
 from . import agreement
 from ._library import NativeSession, digest_of
+from .broadcast import broadcast
 from .buffers import BufferSync
-from .checks import check_model, unwrap
+from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import EngineOptions, StepEngine
@@ -34,11 +36,11 @@ from .session import (
     Parts,
     Session,
     clear_all_gradients,
-    finds_unused,
     sessions,
     unpack_state,
 )
 from .types import AttachOptions
+from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 
 _SETTLE_STEPS_FROM_WEIGHTS = 3
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
@@ -88,6 +90,8 @@ def attach(
     """
     ddp = unwrap(model)
     if ddp is None:
+        if any(session.owns(model) for session in sessions):
+            raise attached_already()
         warnings.warn(
             f"pactrain.attach: {type(model).__name__} is not wrapped in "
             "DistributedDataParallel, so there is nothing to exchange. To train on "
@@ -96,11 +100,31 @@ def attach(
         )
         return NullSession()
     check_model(ddp, [session.ddp for session in sessions])
-    table = ParameterTable(ddp.module, ddp.parameters_to_ignore)
     config = _config(ddp, gse, sync_masks, buffer_sync_interval)
-    source, settle_steps = _declare_masks(ddp, table, masks, state)
+    session = open_session(wrapped_by_torch(ddp), config, masks, state)
+    ddp.register_comm_hook(session.engine, exchange_hook)
+    ddp.broadcast_buffers = False
+    if config.rank == 0:
+        _log_process_group(ddp)
+    return session
+
+
+def open_session(
+    model: WrappedModel,
+    config: AttachConfig,
+    masks: Masks,
+    state: Mapping[str, Any] | None,
+) -> Session:
+    """Attaches a model whose buckets the caller hands to the session's engine.
+
+    All ranks have equal weights, buffers and masks when it returns.
+
+    Raises: as attach().
+    """
+    table = ParameterTable(model.module, model.ignored)
+    source, settle_steps = _declare_masks(model.module, table, masks, state)
     index = _free_index()
-    options = _options(ddp, table, config, index, state)
+    options = _options(model, table, config, index, state)
     native = NativeSession.attach(
         options,
         functools.partial(_log_waiting, config.rank == 0),
@@ -110,13 +134,18 @@ def attach(
         keeper = MaskKeeper(table, source, native, config.gse)
         keeper.settle_steps = settle_steps
         keeper.tolerate_outside = state is not None and not state["masks_active"]
-        parts = Parts(ddp, table, native, config, keeper, source, index)
+        parts = Parts(model, table, native, config, keeper, source, index)
         _agree(parts)
+        if not model.starts_equal:
+            _send_first_state(parts, options.slot_bytes)
         keeper.start()
     except BaseException:
         native.close()
         raise
-    return _start(parts)
+    session = Session(parts, _engine(parts))
+    if config.rank == 0:
+        _log_start(session, parts)
+    return session
 
 
 def _config(
@@ -133,48 +162,49 @@ def _config(
         # Buffers that DDP was told to keep apart stay apart.
         buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
     )
-    token = launch_token(dist.get_global_rank(group, 0), rank)
+    store = dist.distributed_c10d._get_default_store()
+    token = launch_token(store, dist.get_global_rank(group, 0), rank)
     ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
     launch = f"{token}/{ranks}"
-    call_roll_once(config, launch)
+    call_roll_once(store, config, launch)
     if not config.agent:
-        config = config.with_embedded(embedded_agent(config, launch))
+        config = config.with_embedded(embedded_agent(store, config, launch))
     return config.with_launch_token(os.environ, token)
 
 
-def launch_token(first_rank: int, rank: int) -> str:
+def launch_token(store: Store, first_rank: int, rank: int) -> str:
     """A random text that rank 0 of the group chose when its process first attached.
 
     Raises:
       CoordinatorUnavailableError: rank 0 did not attach in time.
     """
-    store = dist.distributed_c10d._get_default_store()
     key = f"pactrain/launch/{first_rank}"
     if rank == 0:
-        store.set(key, _process_token())
+        store.set(key, process_token())
     timeout = attach_timeout_from(os.environ)
     try:
         store.wait([key], timedelta(seconds=timeout))
     except RuntimeError as error:
         raise CoordinatorUnavailableError(
             f"Rank 0 did not attach its model within {timeout:g} s "
-            "(PACTRAIN_ATTACH_TIMEOUT).\nCall pactrain.attach() on all ranks."
+            "(PACTRAIN_ATTACH_TIMEOUT).\nAttach the model on all ranks."
         ) from error
     return bytes(store.get(key)).decode()
 
 
 @functools.cache
-def _process_token() -> str:
+def process_token() -> str:
+    """A random text of this process."""
     return secrets.token_hex(16)
 
 
 def _declare_masks(
-    ddp: DistributedDataParallel,
+    module: nn.Module,
     table: ParameterTable,
     masks: Masks,
     state: Mapping[str, Any] | None,
 ) -> tuple[MaskSource, int]:
-    source = MaskSource(ddp.module, table)
+    source = MaskSource(module, table)
     if state is not None:
         source.write(unpack_state(table, state))
     elif isinstance(masks, Mapping):
@@ -196,7 +226,7 @@ def _free_index() -> int:
 
 
 def _options(
-    ddp: DistributedDataParallel,
+    model: WrappedModel,
     table: ParameterTable,
     config: AttachConfig,
     index: int,
@@ -209,7 +239,7 @@ def _options(
     sizes = [
         sum(_aligned(4 * parameter.numel()) for _, parameter in table),
         *(_aligned(4 * count) for count in words),
-        _aligned(BufferSync(ddp.module, ddp.parameters_to_ignore).size_bytes),
+        _aligned(BufferSync(model.module, model.ignored).size_bytes),
     ]
     return AttachOptions(
         agent=config.agent,
@@ -238,8 +268,8 @@ def _log_waiting(is_first: bool, text: str) -> None:
 
 
 def _agree(parts: Parts) -> None:
-    ddp, config, keeper = parts.ddp, parts.config, parts.keeper
-    buffers = BufferSync(ddp.module, ddp.parameters_to_ignore)
+    config, keeper = parts.config, parts.keeper
+    buffers = BufferSync(parts.model.module, parts.model.ignored)
     settings = agreement.Settings(
         gse=int(config.gse),
         sync_masks=int(config.sync_masks),
@@ -269,27 +299,33 @@ def _agree(parts: Parts) -> None:
     keeper.settle_steps = agreed.settle_steps
 
 
-def _start(parts: Parts) -> Session:
-    ddp, config = parts.ddp, parts.config
-    engine = StepEngine(
+def _send_first_state(parts: Parts, slot_bytes: int) -> None:
+    """Parameters, also those that need no gradient, and buffers."""
+    module = parts.model.module
+    tensors = [
+        *((name, p.detach()) for name, p in module.named_parameters() if p.numel()),
+        *BufferSync(module, parts.model.ignored).tensors(),
+    ]
+    broadcast(
+        parts.native, parts.config.rank, "pactrain first state", tensors, slot_bytes
+    )
+
+
+def _engine(parts: Parts) -> StepEngine:
+    model, config = parts.model, parts.config
+    return StepEngine(
         parts.native,
         parts.table,
         parts.keeper,
-        BufferSync(ddp.module, ddp.parameters_to_ignore),
+        BufferSync(model.module, model.ignored),
         EngineOptions(
             rank=config.rank,
             buffer_sync_interval=config.buffer_sync_interval,
             parameter_check_interval=config.parameter_check_interval,
             clear_gradients=clear_all_gradients,
-            join_enabled=lambda: bool(ddp._join_config.enable),
+            join_enabled=model.join_enabled,
         ),
     )
-    ddp.register_comm_hook(engine, exchange_hook)
-    ddp.broadcast_buffers = False
-    session = Session(parts, engine)
-    if config.rank == 0:
-        _log_start(session, parts)
-    return session
 
 
 def _log_start(session: Session, parts: Parts) -> None:
@@ -307,7 +343,10 @@ def _log_start(session: Session, parts: Parts) -> None:
         logger.info("no job id is set: set PACTRAIN_JOB_ID where jobs share agents")
     if not config.site:
         logger.info("PACTRAIN_SITE is not set: the agent's own site is used")
+
+
+def _log_process_group(ddp: DistributedDataParallel) -> None:
     traffic = "the first weights (once) and the order of buckets (once)"
-    if finds_unused(parts.ddp):
+    if finds_unused(ddp):
         traffic += ", and the search for unused parameters (every step)"
     logger.info("DDP's own process group still carries %s", traffic)

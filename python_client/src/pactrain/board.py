@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import Store
 
 from .errors import CoordinatorUnavailableError
 from .parameters import some_of
@@ -23,10 +23,9 @@ def _ranks(ranks: Sequence[str]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {some_of(ranks)}"
 
 
-def new_board(prefix: str, timeout_seconds: float) -> Board:
+def new_board(store: Store, prefix: str, timeout_seconds: float) -> Board:
     """One that nobody has written on, if all ranks call it equally often."""
     _tries[prefix] += 1
-    store = distributed_c10d._get_default_store()
     return Board(store, f"{prefix}/{_tries[prefix]}", timeout_seconds)
 
 
@@ -36,9 +35,7 @@ class Board:
     Every wait ends within `timeout_seconds` of the board's making.
     """
 
-    def __init__(
-        self, store: distributed_c10d.Store, prefix: str, timeout_seconds: float
-    ) -> None:
+    def __init__(self, store: Store, prefix: str, timeout_seconds: float) -> None:
         self._store = store
         self._prefix = prefix
         self._timeout_seconds = timeout_seconds
@@ -91,7 +88,7 @@ class Board:
     def _late(self, waits_for: str) -> CoordinatorUnavailableError:
         return CoordinatorUnavailableError(
             f"Waited for {waits_for} for {self._timeout_seconds:g} s "
-            "(PACTRAIN_ATTACH_TIMEOUT).\nCall pactrain.attach() on all ranks."
+            "(PACTRAIN_ATTACH_TIMEOUT).\nAttach the model on all ranks."
         )
 
     def _key(self, name: str) -> str:

@@ -41,21 +41,25 @@ def unwrap(model: nn.Module) -> DistributedDataParallel | None:
     return None
 
 
-def check_model(
-    ddp: DistributedDataParallel, attached: Sequence[DistributedDataParallel]
-) -> None:
+def check_model(ddp: DistributedDataParallel, attached: Sequence[nn.Module]) -> None:
     """Raises RefusedError if this model cannot be attached; the text says why."""
-    if any(other is ddp or other.module is ddp.module for other in attached):
-        raise RefusedError(
-            "This model is attached already.\n"
-            "Use the session that the first attach() returned, or close it."
-        )
-    _check_parameters(ddp)
+    if ddp in attached:
+        raise attached_already()
+    check_inner(ddp.module, attached)
     _check_settings(ddp)
 
 
-def _check_parameters(ddp: DistributedDataParallel) -> None:
-    for name, parameter in ddp.module.named_parameters():
+def attached_already() -> RefusedError:
+    return RefusedError(
+        "This model is attached already.\nUse the session that it has, or close that."
+    )
+
+
+def check_inner(module: nn.Module, attached: Sequence[nn.Module]) -> None:
+    """The same for a bare module that is to be attached by a new wrapper."""
+    if any(other.module is module for other in attached):
+        raise attached_already()
+    for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             continue
         if parameter.device.type != "cpu":
@@ -69,14 +73,19 @@ def _check_parameters(ddp: DistributedDataParallel) -> None:
                 f"parameter {name} is {parameter.dtype}; allowed are float32 and "
                 "bfloat16.\nConvert the model, or freeze this parameter."
             )
-    for name, module in ddp.module.named_modules():
-        if getattr(module, "sparse", False) and isinstance(
-            module, (nn.Embedding, nn.EmbeddingBag)
+    for name, inner in module.named_modules():
+        if getattr(inner, "sparse", False) and isinstance(
+            inner, (nn.Embedding, nn.EmbeddingBag)
         ):
             raise RefusedError(
                 f"embedding {name!r} has sparse gradients, which are not supported.\n"
                 "Make the embedding with sparse=False."
             )
+    if any(hasattr(p, "_in_backward_optimizers") for p in module.parameters()):
+        raise RefusedError(
+            "An optimizer that runs in backward() applies gradients before their step "
+            "is committed.\nCall optimizer.step() after backward()."
+        )
 
 
 def _check_settings(ddp: DistributedDataParallel) -> None:
@@ -89,11 +98,6 @@ def _check_settings(ddp: DistributedDataParallel) -> None:
         raise RefusedError(
             "The model has a communication hook already, and DDP takes one only.\n"
             "Attach instead of calling register_comm_hook()."
-        )
-    if any(hasattr(p, "_in_backward_optimizers") for p in ddp.module.parameters()):
-        raise RefusedError(
-            "An optimizer that runs in backward() applies gradients before their step "
-            "is committed.\nCall optimizer.step() after backward()."
         )
     if ddp._use_python_reducer:
         raise RefusedError(

@@ -42,7 +42,11 @@ class AttachConfig:
         self, environment: Mapping[str, str], token: str
     ) -> AttachConfig:
         """The same for the launch that `token` belongs to."""
-        return replace(self, launch=launch_from(environment, token))
+        return self.with_launch(launch_from(environment, token))
+
+    def with_launch(self, launch: str) -> AttachConfig:
+        """The same for the launch of this name."""
+        return replace(self, launch=launch)
 
     def with_embedded(self, agent: str) -> AttachConfig:
         """The same with the agent that attach() started."""
@@ -50,9 +54,9 @@ class AttachConfig:
 
     def __post_init__(self) -> None:
         _check_agent(self.agent)
-        _check_name("PACTRAIN_JOB_ID", self.job)
+        check_name("PACTRAIN_JOB_ID", self.job)
         if self.site:
-            _check_name("PACTRAIN_SITE", self.site)
+            check_name("PACTRAIN_SITE", self.site)
         if not 1 <= self.world_size <= 1024:
             raise InvalidArgument(
                 f"world_size is {self.world_size}; allowed are 1 to 1024.\n"
@@ -81,7 +85,8 @@ def _check_agent(agent: str) -> None:
         )
 
 
-def _check_name(field: str, name: str) -> None:
+def check_name(field: str, name: str) -> None:
+    """Raises InvalidArgument if no job or site can be called so."""
     if not _NAME.fullmatch(name):
         raise InvalidArgument(
             f"{field} is {name!r}; allowed are 1 to 63 of a-z, 0-9, '-', '.' and '_', "
@@ -152,11 +157,26 @@ def launch_from(environment: Mapping[str, str], token: str) -> str:
             "TORCHELASTIC_RESTART_COUNT",
             "MASTER_ADDR",
             "MASTER_PORT",
+            "SLURM_JOB_ID",
+            "SLURM_STEP_ID",
+            "SLURM_RESTART_COUNT",
         )
     ]
     return hashlib.blake2b(
         "\0".join([*parts, token]).encode(), digest_size=16
     ).hexdigest()
+
+
+def launch_of_sites(job: str, sites: str) -> str:
+    """The name of a launch that has one launcher per site: equal at all sites.
+
+    Nothing that only one launcher knows may be in it, so it is the same after a
+    restart: ranks of the earlier launch that still wait must end first. It begins with
+    the list of sites (what fits), for the message about launches that wait in vain.
+    """
+    text = f"pactrain sites\0{job}\0{sites}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{sites[:46]} {digest}"
 
 
 def attach_timeout_from(environment: Mapping[str, str]) -> float:

@@ -13,6 +13,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from torch.distributed.distributed_c10d import Store
+
 from .board import Board, new_board
 from .config import DEFAULT_AGENT_SOCKET, AttachConfig
 from .errors import AgentUnresponsiveError, PacTrainError
@@ -25,14 +27,15 @@ logger = logging.getLogger("pactrain")
 _agents: dict[str, str] = {}
 
 
-def embedded_agent(config: AttachConfig, launch: str) -> str:
+def embedded_agent(store: Store, config: AttachConfig, launch: str) -> str:
     """The address of this job's agent on this node; the first attach starts it.
 
-    `launch` names launch and process group. Raises: as start_daemons().
+    The ranks meet in `store`; `launch` names launch and process group.
+    Raises: as start_daemons().
     """
     name = f"pactrain/embedded/{launch}"
     if name not in _agents:
-        board = new_board(name, config.attach_timeout_seconds)
+        board = new_board(store, name, config.attach_timeout_seconds)
         _agents[name] = start_daemons(board, config.rank, config.world_size, os.environ)
     return _agents[name]
 

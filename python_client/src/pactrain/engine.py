@@ -14,12 +14,12 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
 from .buffers import BufferSync
@@ -33,6 +33,15 @@ from .types import Digest, DType, Mode, Native, Op, StepResult
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
 logger = logging.getLogger("pactrain")
+
+
+class Bucket(Protocol):
+    """What a step consists of; DDP's GradBucket is one."""
+
+    def index(self) -> int: ...
+    def buffer(self) -> Tensor: ...
+    def parameters(self) -> Sequence[Tensor]: ...
+    def is_last(self) -> bool: ...
 
 
 @dataclass
@@ -89,13 +98,11 @@ class StepEngine:
         """True between the first bucket of a step and its end."""
         return self._step is not None
 
-    def on_bucket(self, bucket: GradBucket) -> Future[Tensor]:
+    def on_bucket(self, bucket: Bucket) -> Future[Tensor]:
         """Submits one bucket; never raises: errors go into the future."""
-        raw: Future[Tensor] = Future()
-        # DDP would hide the text of an exception that is set on its own future.
-        shown = raw.then(_result)
+        future: Future[Tensor] = Future()
         step = self._step_of(bucket)
-        step.futures.append(raw)
+        step.futures.append(future)
         if step.error is None:
             try:
                 self._submit(step, bucket)
@@ -109,7 +116,7 @@ class StepEngine:
             else:
                 self._judge(step.error)
                 self._fail(step, step.error)
-        return shown
+        return future
 
     def _judge(self, error: PacTrainError) -> None:
         """Ends the session if the open step cannot be left as it is.
@@ -126,7 +133,7 @@ class StepEngine:
             with contextlib.suppress(PacTrainError):
                 self._native.wait()  # Ends the step; it has failed already.
 
-    def _step_of(self, bucket: GradBucket) -> _Step:
+    def _step_of(self, bucket: Bucket) -> _Step:
         if bucket.index() != 0 and self._step is not None:
             return self._step
         self._step = _Step()
@@ -134,7 +141,7 @@ class StepEngine:
         self._step.error = self._fatal
         return self._step
 
-    def _submit(self, step: _Step, bucket: GradBucket) -> None:
+    def _submit(self, step: _Step, bucket: Bucket) -> None:
         if bucket.index() == 0:
             self._begin()
         buffer = bucket.buffer()
@@ -243,6 +250,15 @@ class StepEngine:
         for future in step.futures:
             future.set_exception(error)  # type: ignore[arg-type]
 
+    def abandon(self, error: PacTrainError) -> None:
+        """Gives up the step that was filled, some of whose buckets will never come.
+
+        The session ends if one has been submitted: the other ranks wait for the rest.
+        """
+        if self._step is not None and self._submitted:
+            self._fatal = self._fatal or error
+        self._fail(self._step or _Step(), error)
+
     def take_error(self) -> PacTrainError | None:
         """The error of the last failed step, once."""
         error, self.last_error = self.last_error, None
@@ -261,10 +277,6 @@ def _internal(error: Exception) -> PacTrainError:
     wrapped = PacTrainError(f"Internal error: {error!r}.\nPlease report this.")
     wrapped.__cause__ = error
     return wrapped
-
-
-def _result(future: Future[Tensor]) -> Tensor:
-    return future.wait()
 
 
 class _Waiter:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-# DDP takes one hook in its life, so that only a new one can be attached.
+# torch's DDP takes one hook in its life, so that only a new one can be attached.
 CLOSED = (
     "The session of this model is closed.\n"
-    "Wrap the model in a new DistributedDataParallel and attach that."
+    "Wrap the model in a new DistributedDataParallel; if it is torch's, attach that."
 )
 
 

@@ -14,4 +14,9 @@ def exchange_hook(
     state: StepEngine, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Returns at once; the future gets the mean over all ranks at the commit."""
-    return state.on_bucket(bucket)
+    # DDP would hide the text of an exception that is set on its own future.
+    return state.on_bucket(bucket).then(_result)
+
+
+def _result(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+    return future.wait()

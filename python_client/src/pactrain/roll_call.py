@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from torch.distributed.distributed_c10d import Store
+
 from .board import Board, new_board
 from .config import AttachConfig
 from .errors import CoordinatorUnavailableError, PacTrainError, RefusedError
@@ -31,14 +33,14 @@ class Answer:
 _fitting: set[str] = set()
 
 
-def call_roll_once(config: AttachConfig, launch: str) -> None:
+def call_roll_once(store: Store, config: AttachConfig, launch: str) -> None:
     """At the first attach; `launch` names launch and process group.
 
     Raises: as call_roll().
     """
     if launch in _fitting:
         return
-    board = new_board(f"pactrain/roll/{launch}", config.attach_timeout_seconds)
+    board = new_board(store, f"pactrain/roll/{launch}", config.attach_timeout_seconds)
     mine = Answer(config.job, config.agent)
     call_roll(board, config.rank, config.world_size, mine, logger.warning)
     _fitting.add(launch)

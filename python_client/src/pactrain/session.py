@@ -1,4 +1,4 @@
-"""What attach() returns: the handle of one attached model."""
+"""The handle of one attached model."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import atexit
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from . import optimizer_hook, storage
 from .config import AttachConfig
@@ -22,6 +22,7 @@ from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .parameters import ParameterTable
 from .types import Decision, Native
+from .wrapped import WrappedModel
 
 STATE_VERSION = 2
 _READABLE_STATES = (1, 2)  # 1 has no kinds: all masks are of kind "zero".
@@ -35,7 +36,7 @@ logger = logging.getLogger("pactrain")
 class Parts:
     """What a session is made of."""
 
-    ddp: DistributedDataParallel
+    model: WrappedModel
     table: ParameterTable
     native: Native
     config: AttachConfig
@@ -47,27 +48,28 @@ class Parts:
 class Session:
     """One model attached to the agent on this node.
 
-    Made by attach(). Used by the thread that trains. Not fork-safe: DataLoader workers
-    may be forked, but must not use it.
+    Made by attach() and by DistributedDataParallel. Used by the thread that trains.
+    Not fork-safe: DataLoader workers may be forked, but must not use it.
     """
 
     def __init__(self, parts: Parts, engine: StepEngine) -> None:
-        self._ddp = parts.ddp
+        self._model = parts.model
         self._table = parts.table
         self._native = parts.native
         self._config = parts.config
         self._keeper = parts.keeper
         self._source = parts.source
         self.model_index = parts.model_index
-        self._engine = engine
+        self.engine = engine
         self._closed = False
         self._next_step = 0  # Once closed.
         self._pid = os.getpid()
         self._last_decision = parts.native.decision  # Once closed.
-        self._init_bytes = _module_bytes(parts.ddp)
-        self._load_hooks = [
-            module.register_load_state_dict_post_hook(_after_load)
-            for module in (parts.ddp, parts.ddp.module)
+        self._hooks: list[RemovableHandle] = [
+            module.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]
+                _after_load
+            )
+            for module in (parts.model.outer, parts.model.module)
         ]
         for _, parameter in parts.table:
             registry.attach(parameter, self)
@@ -75,8 +77,13 @@ class Session:
         sessions.add(self)
 
     @property
-    def ddp(self) -> DistributedDataParallel:
-        return self._ddp
+    def ddp(self) -> nn.Module:
+        """The DistributedDataParallel, torch's or ours."""
+        return self._model.outer
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     @property
     def decision(self) -> Decision:
@@ -112,7 +119,7 @@ class Session:
     @property
     def last_error(self) -> PacTrainError | None:
         """The typed error of the last failed step, until guard() has raised it."""
-        return self._engine.last_error
+        return self.engine.last_error
 
     def stats(self) -> dict[str, float]:
         """Counters with names that start with "pactrain/", for any logger.
@@ -121,22 +128,21 @@ class Session:
         other sites, so trainers of one node see the same. process_group_bytes is what
         DDP itself sent or received here, computed from what it says it does.
         """
-        values = self._engine.counters.flat()
+        counters = self.engine.counters
+        values = counters.flat()
         keeper = self._keeper
         active = keeper.active
         values |= {
             "pactrain/keep": keeper.current.keep,
             "pactrain/active_keep": 1.0 if active is None else active.keep,
             "pactrain/masks_active": float(active is not None),
-            "pactrain/process_group_bytes": float(self._process_group_bytes()),
+            "pactrain/process_group_bytes": float(
+                self._model.process_group_bytes(counters.steps)
+            ),
         }
         if not self._closed:
             values["pactrain/generation"] = float(self._native.generation)
         return values
-
-    def _process_group_bytes(self) -> int:
-        searches = self._engine.counters.steps if finds_unused(self._ddp) else 0
-        return self._init_bytes + searches * 4 * len(self._table)
 
     def report(self, loss: float | None = None, lr: float | None = None) -> None:
         """Tells the loss and learning rate of the last step; they appear in stats().
@@ -148,7 +154,7 @@ class Session:
             if value is None:
                 continue
             try:
-                self._engine.counters.reported[name] = float(value)
+                self.engine.counters.reported[name] = float(value)
             except (TypeError, ValueError):
                 raise InvalidArgument(
                     f"{name} is {value!r}; allowed is a number.\nGive loss.item()."
@@ -203,7 +209,7 @@ class Session:
         Raises: the typed error of the exchange.
         """
         self._check_between_steps()
-        self._engine.sync_buffers()
+        self.engine.sync_buffers()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values and bitmaps, for torch.save; give it to attach(state=).
@@ -235,13 +241,13 @@ class Session:
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Raises the typed error of a step that DDP made a RuntimeError of."""
-        self._engine.take_error()
+        self.engine.take_error()
         try:
             yield
         except PacTrainError:
             raise
         except RuntimeError:
-            error = self._engine.take_error()
+            error = self.engine.take_error()
             if error is None:
                 raise
             raise error from None
@@ -255,19 +261,22 @@ class Session:
         self._closed = True
         sessions.discard(self)
         optimizer_hook.unwatch(self._keeper)
-        for hook in self._load_hooks:
+        for hook in self._hooks:
             hook.remove()
         for _, parameter in self._table:
             registry.detach(parameter)
-        self._engine.end(PacTrainError(CLOSED))
+        self.engine.end(PacTrainError(CLOSED))
         patience = self._native.step_deadline_seconds + _CLOSE_MARGIN_SECONDS
-        if self._engine.stop(patience):
+        if self.engine.stop(patience):
             self._native.close()
+
+    def remove_at_close(self, hooks: Iterable[RemovableHandle]) -> None:
+        self._hooks += hooks
 
     def _check_between_steps(self) -> None:
         if self._closed:
             raise PacTrainError(CLOSED)
-        if self._engine.busy:
+        if self.engine.busy:
             raise PacTrainError(
                 "sync_buffers() was called while a step is under way.\n"
                 "Call it between one backward() and the next, on all ranks."
@@ -275,12 +284,12 @@ class Session:
 
     def owns(self, module: nn.Module) -> bool:
         """True for the attached model, wrapped or not."""
-        return module is self._ddp or module is self._ddp.module
+        return module is self._model.outer or module is self._model.module
 
     def weights_loaded(self) -> None:
         """Weights are new: they are checked before the next step."""
-        self._engine.check_weights_next = True
-        self._engine.check_parameters_next = True
+        self.engine.check_weights_next = True
+        self.engine.check_parameters_next = True
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.mode
@@ -387,15 +396,6 @@ def _size_text(found: tuple[str, nn.Parameter] | None) -> str:
     if found is None:
         return "no such parameter"
     return f"{found[1].numel()} elements there"
-
-
-def finds_unused(ddp: DistributedDataParallel) -> bool:
-    return bool(ddp.find_unused_parameters) and not ddp.static_graph
-
-
-def _module_bytes(ddp: DistributedDataParallel) -> int:
-    tensors = [*ddp.module.parameters(), *ddp.module.buffers()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _close_all() -> None:

@@ -1,0 +1,56 @@
+"""Gives all ranks the values of rank 0's tensors, bit for bit, through the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from . import storage, words
+from .types import Native
+
+
+def broadcast(
+    native: Native,
+    rank: int,
+    title: str,
+    tensors: Sequence[tuple[str, Tensor]],
+    piece_bytes: int,
+) -> None:
+    """All ranks call it after the same step, with tensors of equal names and shapes.
+
+    As many steps as pieces are needed, each of at most `piece_bytes` (the slot's size,
+    a multiple of 4); none where there is nothing to send.
+
+    REQUIRES: no step is open, and no forward or backward pass is running.
+    Raises: the typed error of a step, on all ranks; tensors are as before.
+    """
+    if not tensors:
+        return
+    data = np.concatenate([storage.raw_bytes(tensor) for _, tensor in tensors])
+    text = "\n".join(f"{n} {tuple(t.shape)} {t.dtype}" for n, t in tensors)
+    layout = native.digest_of(f"{title}\n{text}".encode())
+    for first in range(0, data.size, piece_bytes):
+        piece = data[first : first + piece_bytes]
+        sent = words.from_bytes(piece if rank == 0 else np.zeros_like(piece))
+        piece[:] = words.to_bytes(words.exchange(native, sent, layout), piece.size)
+    if rank != 0:
+        _store([tensor for _, tensor in tensors], torch.from_numpy(data))
+
+
+def _store(tensors: Sequence[Tensor], data: Tensor) -> None:
+    offset = 0
+    # As DDP does: a buffer that autograd has saved is not "modified in place".
+    with torch.no_grad(), _unsafe_preserve_version_counter(tuple(tensors)):
+        for tensor in tensors:
+            size = tensor.numel() * tensor.element_size()
+            piece = data[offset : offset + size].clone()
+            offset += size
+            if storage.is_dense(tensor):
+                target = tensor.as_strided((tensor.numel(),), (1,))
+                target.copy_(piece.view(tensor.dtype))
+            else:
+                tensor.copy_(piece.view(tensor.dtype).reshape(tensor.shape))

@@ -1,0 +1,200 @@
+"""Fills buckets with gradients while backward() computes them, and ends its steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.futures import Future
+from torch.utils.hooks import RemovableHandle
+
+from . import storage
+from .buckets import Piece, PlannedBucket, plan_buckets
+from .engine import DTYPES, StepEngine
+from .errors import PacTrainError, RefusedError
+from .parameters import ParameterTable
+
+_TWICE = (
+    "Parameter {name} got its gradient twice in one backward pass: it is used in "
+    "several reentrant checkpoints.\nGive checkpoint() use_reentrant=False."
+)
+_INSIDE = (
+    "A backward pass inside another one, of a reentrant checkpoint, came before any "
+    "gradient of the outer pass, whose end cannot be seen then.\n"
+    "Give checkpoint() use_reentrant=False."
+)
+_BROKEN_OFF = (
+    "A backward pass broke off in the middle of its step, and the other ranks wait for "
+    "the rest.\nLook for the first exception, and start the job again."
+)
+
+
+class FlatBucket:
+    """A bucket with memory of its own; after a step its gradients are views of that."""
+
+    def __init__(
+        self, number: int, plan: PlannedBucket, table: ParameterTable, is_last: bool
+    ) -> None:
+        entries = list(table)
+        self.names = [entries[index][0] for index in plan.parameters]
+        self._parameters = [entries[index][1] for index in plan.parameters]
+        self._number = number
+        self._is_last = is_last
+        self._buffer = torch.zeros(plan.elements, dtype=self._parameters[0].dtype)
+        self._views = _views(self._buffer, self._parameters)
+
+    def index(self) -> int:
+        return self._number
+
+    def buffer(self) -> Tensor:
+        return self._buffer
+
+    def parameters(self) -> Sequence[nn.Parameter]:
+        return self._parameters
+
+    def is_last(self) -> bool:
+        return self._is_last
+
+    @torch.no_grad()
+    def take(self, position: int) -> None:
+        """Moves a parameter's gradient into the bucket; zeros where it has none.
+
+        Raises:
+          RefusedError: it is sparse, or of another dtype than the parameter was.
+        """
+        parameter, view = self._parameters[position], self._views[position]
+        gradient = parameter.grad
+        if gradient is None:
+            view.zero_()
+        elif gradient.layout != torch.strided or gradient.dtype != view.dtype:
+            raise RefusedError(
+                f"The gradient of {self.names[position]} is {gradient.dtype}, "
+                f"{gradient.layout}; allowed is dense {view.dtype}.\n"
+                "Convert the model before it is wrapped; make embeddings with "
+                "sparse=False."
+            )
+        elif gradient is not view:
+            view.copy_(gradient)
+            parameter.grad = view
+
+    def hand_out(self) -> None:
+        """Makes the bucket's content everybody's gradient."""
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            if parameter.grad is not view and parameter.requires_grad:
+                parameter.grad = view
+
+
+class GradientBuckets:
+    """All buckets of one model.
+
+    A backward pass is a step, from the first gradient that it brings to its end, unless
+    `synchronous` is off. Buckets are submitted in order as soon as they are complete;
+    at the end of the pass the rest follows, with zeros for parameters that it did not
+    reach, and the pass waits for the commit.
+
+    Not thread-safe: used by the thread that runs backward().
+    """
+
+    def __init__(self, table: ParameterTable, cap_bytes: int) -> None:
+        pieces = [Piece(p.numel(), DTYPES[p.dtype]) for _, p in table]
+        plan = plan_buckets(pieces, cap_bytes)
+        self.buckets = [
+            FlatBucket(number, bucket, table, number == len(plan) - 1)
+            for number, bucket in enumerate(plan)
+        ]
+        self._engine: StepEngine | None = None
+        self._synchronous = True
+        self._missing: list[set[int]] = []  # By bucket; empty: no pass is under way.
+        self._next = 0  # The first bucket that is not submitted yet.
+        self._last: Future[Tensor] | None = None  # Of the bucket submitted last.
+
+    def start(self, engine: StepEngine) -> list[RemovableHandle]:
+        """From now on gradients go to `engine`, until the handles are removed."""
+        self._engine = engine
+        return [
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                self._hook(bucket, position)
+            )
+            for bucket in self.buckets
+            for position, parameter in enumerate(bucket.parameters())
+        ]
+
+    def expect(self, synchronous: bool) -> None:
+        """Before a forward pass: whether the backward pass after it is a step."""
+        self._synchronous = synchronous
+        inside_backward = torch._C._current_graph_task_id() != -1
+        if self._missing and not inside_backward:
+            self._missing = []
+            if self._engine is not None and self._engine.busy:
+                self._engine.abandon(PacTrainError(_BROKEN_OFF))
+
+    def _hook(self, bucket: FlatBucket, position: int) -> Callable[[Tensor], None]:
+        def on_gradient(_: Tensor) -> None:
+            if self._synchronous:
+                self._on_gradient(bucket, position)
+
+        return on_gradient
+
+    def _on_gradient(self, bucket: FlatBucket, position: int) -> None:
+        if not self._missing:
+            self._missing = [set(range(len(b.names))) for b in self.buckets]
+            self._next = 0
+            Variable._execution_engine.queue_callback(self._on_end)
+        if position not in self._missing[bucket.index()]:
+            self._refuse(RefusedError(_TWICE.format(name=bucket.names[position])))
+        self._fill(bucket, position)
+        self._submit_complete()
+
+    def _fill(self, bucket: FlatBucket, position: int) -> None:
+        try:
+            bucket.take(position)
+        except RefusedError as error:
+            self._refuse(error)
+        self._missing[bucket.index()].discard(position)
+
+    def _submit_complete(self) -> None:
+        assert self._engine is not None
+        while self._next < len(self.buckets) and not self._missing[self._next]:
+            self._last = self._engine.on_bucket(self.buckets[self._next])
+            self._next += 1
+
+    def _on_end(self) -> None:
+        """At the end of the backward pass that brought the first gradient.
+
+        Raises: the typed error of the step.
+        """
+        if torch._C._current_autograd_node() is not None:  # It is inside another one.
+            self._refuse(RefusedError(_INSIDE))
+        for bucket, missing in zip(self.buckets, self._missing, strict=True):
+            for position in sorted(missing):
+                self._fill(bucket, position)
+        self._submit_complete()
+        self._missing = []
+        assert self._last is not None
+        self._last.wait()
+        for bucket in self.buckets:
+            bucket.hand_out()
+
+    def _refuse(self, error: RefusedError) -> NoReturn:
+        assert self._engine is not None
+        if self._next == len(self.buckets) and self._last is not None:
+            with contextlib.suppress(PacTrainError):
+                self._last.wait()  # The step is on its way and ends by itself.
+        self._missing = []
+        self._engine.abandon(error)
+        raise error
+
+
+def _views(buffer: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The pieces of a bucket, in the shapes of their parameters."""
+    views = []
+    offset = 0
+    for parameter in parameters:
+        strides = storage.bucket_strides(parameter)
+        views.append(buffer.as_strided(parameter.shape, strides, offset))
+        offset += parameter.numel()
+    return views

@@ -1,0 +1,396 @@
+"""Steps of our own DistributedDataParallel, over the fake library."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from fake_native import activate, submitted
+from small_nets import gradients, small_net
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import pactrain
+from pactrain.types import Op
+
+
+class Branches(nn.Module):
+    """`use` says which of the layers a forward pass goes through."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 6)
+
+    def forward(self, inputs, use=("first", "second")):
+        for name in use:
+            inputs = getattr(self, name)(inputs)
+        return inputs
+
+
+def test_gradients_are_those_of_the_plain_model(wrap, net):
+    plain = copy.deepcopy(net)
+    wrapped = wrap(net, bucket_cap_mb=0.0001)
+    for _ in range(3):
+        plain.zero_grad()
+        plain(torch.ones(4, 6)).square().mean().backward()
+        wrapped.ddp.zero_grad()
+        wrapped.step()
+        for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_gradients_kept_and_added_to_are_those_of_the_plain_model(wrap, net):
+    plain = copy.deepcopy(net)
+    wrapped = wrap(net)
+    for _ in range(3):  # No zero_grad(): each pass adds to the gradients.
+        plain(torch.ones(4, 6)).square().mean().backward()
+        wrapped.step()
+    wrapped.ddp.zero_grad(set_to_none=False)
+    plain.zero_grad(set_to_none=False)
+    plain(torch.ones(4, 6)).square().mean().backward()
+    wrapped.step()
+    for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_buckets_are_submitted_while_backward_runs(wrap, net):
+    wrapped = wrap(net, bucket_cap_mb=0.0001)  # A bucket per layer or less.
+    seen = {}
+    for number in (0, 4):
+        net[number].weight.register_hook(
+            lambda _, number=number: seen.__setitem__(number, submitted(wrapped.native))
+        )
+    wrapped.step()
+    # The last layers' were on their way before the first layer had a gradient.
+    assert seen[4] + 2 <= seen[0] < submitted(wrapped.native)
+
+
+def test_the_layout_never_changes(wrap):
+    model = small_net()
+    pactrain.prune(model, 0.5)
+    wrapped = wrap(model)
+    for _ in range(3):
+        wrapped.step()
+    layouts = {layout for op, layout, _ in wrapped.native.submits if op == Op.SUM}
+    assert len(layouts) == 1
+    assert wrapped.native.votes[0]["unchanged"] == 1
+    assert len(wrapped.native.votes) == 1  # After the second step already.
+
+
+def test_parameters_are_compared_after_a_load(wrap, net):
+    wrapped = wrap(net)
+    for _ in range(2):
+        wrapped.step()
+    wrapped.ddp.load_state_dict(wrapped.ddp.state_dict())
+    wrapped.step()
+    checked = [
+        digest is not None for op, _, digest in wrapped.native.submits if op == Op.SUM
+    ]
+    assert checked == [True, False, True]
+
+
+def test_no_sync_adds_up_and_sends_once(wrap, net):
+    plain = copy.deepcopy(net)
+    wrapped = wrap(net)
+    for _ in range(3):
+        plain(torch.ones(4, 6)).square().mean().backward()
+    with wrapped.ddp.no_sync():
+        for _ in range(2):
+            wrapped.step()
+    assert submitted(wrapped.native) == 0
+    wrapped.step()
+    assert wrapped.session.stats()["pactrain/steps"] == 1
+    for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_the_forward_pass_decides_whether_its_backward_pass_is_a_step(wrap, net):
+    wrapped = wrap(net)
+    with wrapped.ddp.no_sync():
+        inside = wrapped.ddp(torch.ones(4, 6)).mean()
+    with torch.no_grad():
+        wrapped.ddp(torch.ones(4, 6))  # Is not followed by a backward pass.
+    inside.backward()
+    assert submitted(wrapped.native) == 0
+    outside = wrapped.ddp(torch.ones(4, 6)).mean()
+    with wrapped.ddp.no_sync():
+        outside.backward()
+    assert submitted(wrapped.native) == 1
+
+
+def test_an_unused_parameter_counts_as_zero(wrap):
+    model = Branches()
+    wrapped = wrap(model, bucket_cap_mb=0.0001)
+    wrapped.ddp(torch.ones(2, 6)).mean().backward()
+    wrapped.ddp.zero_grad()
+    wrapped.ddp(torch.ones(2, 6), use=["second"]).mean().backward()
+    assert wrapped.session.stats()["pactrain/steps"] == 2
+    assert not model.first.weight.grad.any()  # Nothing of the step before.
+    assert model.second.weight.grad.any()
+
+
+def test_what_was_added_up_is_sent_also_if_the_last_pass_does_not_reach_it(wrap):
+    model = Branches()
+    wrapped = wrap(model)
+    with wrapped.ddp.no_sync():
+        wrapped.ddp(torch.ones(2, 6), use=["first"]).mean().backward()
+    expected = model.first.weight.grad.clone()
+    wrapped.ddp(torch.ones(2, 6), use=["second"]).mean().backward()
+    assert torch.equal(model.first.weight.grad, expected)
+    sent = wrapped.job.contributions[0][0]
+    assert abs(sent).sum() > abs(model.second.weight.grad).sum().item()
+
+
+def test_a_frozen_parameter_gets_no_gradient(wrap):
+    model = Branches()
+    wrapped = wrap(model)
+    model.first.requires_grad_(False)
+    wrapped.ddp(torch.ones(2, 6)).mean().backward()
+    assert model.first.weight.grad is None
+    assert model.second.weight.grad is not None
+
+
+def test_backward_raises_the_typed_error_itself(wrap, net):
+    wrapped = wrap(net)
+    error = pactrain.StepNotAppliedError("step 0: layouts differ.\nMake them equal.")
+    wrapped.native.fail_next = error
+    with pytest.raises(pactrain.StepNotAppliedError) as raised:
+        wrapped.step()
+    assert raised.value is error
+    assert not error.final
+    assert gradients(net) == [None] * 6
+    wrapped.step()  # The session lives.
+    assert wrapped.session.stats()["pactrain/failed_steps"] == 1
+
+
+def test_after_a_final_error_every_step_fails_with_it(wrap, net):
+    wrapped = wrap(net)
+    wrapped.native.fail_next = pactrain.ResyncRequiredError("gone.\nReload.")
+    wrapped.native.is_final = True
+    for _ in range(2):
+        with pytest.raises(pactrain.ResyncRequiredError, match="gone") as raised:
+            wrapped.step()
+        assert raised.value.final
+    assert submitted(wrapped.native) == 1
+
+
+class BrokenOff(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise KeyError("mine")
+
+
+def test_a_pass_that_broke_off_before_its_first_bucket_can_be_done_again(wrap, net):
+    wrapped = wrap(net)  # One bucket.
+    wrapped.ddp.module.insert(3, Through())
+    with pytest.raises(KeyError, match="mine"):
+        wrapped.step()
+    del wrapped.ddp.module[3]
+    wrapped.ddp.zero_grad()
+    wrapped.step()
+    assert wrapped.session.stats()["pactrain/steps"] == 1
+
+
+class Through(nn.Module):
+    def forward(self, inputs):
+        return BrokenOff.apply(inputs)
+
+
+def test_a_pass_that_broke_off_in_its_step_ends_the_session(wrap, net):
+    wrapped = wrap(net, bucket_cap_mb=0.0001)
+    wrapped.ddp.module.insert(3, Through())
+    with pytest.raises(KeyError, match="mine"):
+        wrapped.step()
+    del wrapped.ddp.module[3]
+    for _ in range(2):
+        with pytest.raises(pactrain.PacTrainError, match="broke off") as raised:
+            wrapped.step()
+        assert raised.value.final
+
+
+def test_channels_last_gradients_come_in_the_order_of_their_parameters(wrap):
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Conv2d(5, 4, 3))
+    model = model.to(memory_format=torch.channels_last)
+    plain = copy.deepcopy(model)
+    images = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    wrapped = wrap(model)
+    wrapped.step(images)
+    plain(images).square().mean().backward()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+        assert ours.grad.stride() == ours.stride()
+
+
+def test_bfloat16_and_float32_travel_in_buckets_of_their_own(wrap, net):
+    net[2].bfloat16()
+    plain = copy.deepcopy(net)
+
+    def loss(model, call):
+        hidden = call(0)(torch.ones(4, 6))
+        return call(4)(call(2)(hidden.bfloat16()).float()).square().mean()
+
+    class Mixed(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self):
+            return loss(self.inner, lambda number: self.inner[number])
+
+    wrapped = wrap(Mixed(net))
+    wrapped.ddp().backward()
+    loss(plain, lambda number: plain[number]).backward()
+    assert net[2].weight.grad.dtype == torch.bfloat16
+    for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+    kinds = [bucket.buffer().dtype for bucket in wrapped.ddp._buckets.buckets]
+    assert sorted(map(str, kinds)) == ["torch.bfloat16", "torch.float32"]
+
+
+def test_buffers_go_through_the_agents_or_stay_apart(wrap):
+    def run(**options):
+        model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+        wrapped = wrap(model, buffer_sync_interval=2, **options)
+        for _ in range(4):
+            wrapped.step()
+        return wrapped.session.stats()["pactrain/buffer_syncs"]
+
+    assert run() == 2
+    assert run(broadcast_buffers=False) == 0
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_pruning_works_before_and_after(wrap, before):
+    model = small_net()
+    if before:
+        pactrain.prune(model, 0.5)
+    wrapped = wrap(model)
+    if not before:
+        pactrain.prune(wrapped.ddp, 0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        wrapped.step(optimizer=optimizer)
+    activate(wrapped)
+    for _ in range(2):
+        wrapped.step(optimizer=optimizer)
+    mask = pactrain.masks.registry.get(model[2].weight)
+    assert not model[2].weight[~mask].any()
+    assert not model[2].weight.grad[~mask].any()
+    assert wrapped.session.stats()["pactrain/masks_active"] == 1
+
+
+def test_grasp_is_no_step(wrap, net):
+    wrapped = wrap(net)
+    batch = (torch.randn(8, 6), torch.randint(3, (8,)))
+    pactrain.prune(
+        wrapped.ddp, 0.3, method="grasp", batch=batch, loss=nn.functional.cross_entropy
+    )
+    assert submitted(wrapped.native) == 0
+    wrapped.step()
+    assert submitted(wrapped.native) == 1
+
+
+def test_a_state_resumes_masks_and_step(wrap):
+    model = small_net()
+    pactrain.prune(model, 0.5)
+    first = wrap(model)
+    for _ in range(3):
+        first.step()
+    second = wrap(copy.deepcopy(model), state=first.session.state_dict())
+    assert second.native.options.resume_step == first.session.next_step
+    assert second.session.state_dict()["masks"].keys() == {"2.weight"}
+
+
+class Checkpointed(nn.Module):
+    """The middle runs in reentrant checkpoints, `times` times."""
+
+    def __init__(self, times=1, first=True, last=True):
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Linear(6, 6) for _ in range(3))
+        self.first.requires_grad_(first)
+        self.last.requires_grad_(last)
+        self.times = times
+
+    def forward(self, inputs):
+        hidden = self.first(inputs.requires_grad_())
+        for _ in range(self.times):
+            hidden = checkpoint(self.middle, hidden, use_reentrant=True)
+        return self.last(hidden)
+
+
+def test_reentrant_checkpoints_are_one_step(wrap):
+    model = Checkpointed()
+    plain = copy.deepcopy(model)
+    wrapped = wrap(model, bucket_cap_mb=0.0001)
+    wrapped.step()
+    plain(torch.ones(4, 6)).square().mean().backward()
+    assert wrapped.session.stats()["pactrain/steps"] == 1
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_a_weight_in_two_reentrant_checkpoints_is_refused(wrap):
+    wrapped = wrap(Checkpointed(times=2))
+    with pytest.raises(
+        pactrain.RefusedError, match=r"middle\.\w+ got its gradient twice"
+    ):
+        wrapped.step()
+    assert gradients(wrapped.ddp) == [None] * 6
+
+
+def test_a_pass_whose_end_cannot_be_seen_is_refused(wrap):
+    wrapped = wrap(Checkpointed(last=False))
+    with pytest.raises(pactrain.RefusedError, match="use_reentrant=False"):
+        wrapped.step()
+
+
+def test_a_sparse_gradient_is_refused(wrap):
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(5, 3))
+
+        def forward(self, inputs):
+            return nn.functional.embedding(inputs, self.table, sparse=True)
+
+    wrapped = wrap(Sparse())
+    with pytest.raises(pactrain.RefusedError, match=r"gradient of table .*sparse_coo"):
+        wrapped.ddp(torch.tensor([1, 2])).sum().backward()
+
+
+def test_two_forward_passes_may_share_a_backward_pass(wrap, net):
+    plain = copy.deepcopy(net)
+    wrapped = wrap(net)
+    pair = torch.ones(4, 6), torch.full((4, 6), 2.0)
+    sum(wrapped.ddp(inputs).mean() for inputs in pair).backward()
+    sum(plain(inputs).mean() for inputs in pair).backward()
+    assert wrapped.session.stats()["pactrain/steps"] == 1
+    for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_a_compiled_wrapper_steps(wrap, net):
+    wrapped = wrap(net)
+    compiled = torch.compile(wrapped.ddp, backend="aot_eager")
+    for _ in range(2):
+        compiled(torch.ones(4, 6)).square().mean().backward()
+    assert wrapped.session.stats()["pactrain/steps"] == 2
+
+
+def test_a_closed_wrapper_evaluates_but_does_not_train(wrap, net):
+    wrapped = wrap(net)
+    wrapped.step()
+    wrapped.session.close()
+    with pytest.raises(pactrain.PacTrainError, match="is closed"):
+        wrapped.step()
+    wrapped.ddp.eval()
+    wrapped.ddp(torch.ones(4, 6))
+    again = wrap(net)  # Its parameters know nothing of the closed one.
+    again.step()
+    assert again.session.stats()["pactrain/steps"] == 1

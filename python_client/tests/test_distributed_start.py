@@ -1,0 +1,165 @@
+"""What our own DistributedDataParallel does at construction, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+from fake_native import FakeJob, submitted
+from small_nets import gradients, small_net
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
+
+import pactrain
+from pactrain import attaching, distributed
+from pactrain.types import Op
+from pactrain.world import Site, World
+
+
+def model_of_all_kinds(seed):
+    """Pruned, frozen and unused parts; all its values depend on the seed."""
+    net = nn.Sequential(small_net(seed), nn.BatchNorm1d(3), nn.Linear(3, 700))
+    net[1].running_mean.fill_(seed)
+    net[2].requires_grad_(False)  # Larger than the slot, which is for gradients.
+    bits = torch.tensor([0x7FC01234 + seed], dtype=torch.int32)
+    net.register_buffer("odd_nan", bits.view(torch.float32))
+    net.register_buffer("flags", torch.tensor([seed == 0, True, False]))
+    net.register_buffer("wide", torch.full((3,), seed / 3, dtype=torch.float64))
+    pactrain.prune(net[0], 0.5)
+    return net
+
+
+def bits_of(model):
+    return {
+        name: value.contiguous().reshape(-1).view(torch.uint8).tolist()
+        for name, value in model.state_dict().items()
+    }
+
+
+def test_all_ranks_start_from_rank_zeros_bits(natives, monkeypatch):
+    """Two ranks in threads."""
+    models = [model_of_all_kinds(seed) for seed in (0, 1)]
+    expected = bits_of(models[0])
+    job = FakeJob(2)
+    here = threading.local()
+    made, started, failures = {}, {}, []
+
+    def fake_attach(options, on_waiting, advice):
+        made[options.rank] = job.rank(options.rank)
+        return made[options.rank]
+
+    def world():
+        return World(here.rank, 2, here.rank, 2, "", (Site("", 2),))
+
+    monkeypatch.setattr(attaching.NativeSession, "attach", fake_attach)
+    monkeypatch.setattr(distributed, "init", world)
+
+    def run(rank):
+        here.rank = rank
+        try:
+            ddp = pactrain.DistributedDataParallel(models[rank])
+            started[rank] = bits_of(models[rank])
+            ddp(torch.full((4, 6), rank + 1.0)).square().mean().backward()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not failures
+    assert started == {0: expected, 1: expected}
+    exchanges = [op for op, _, _ in made[0].submits if op == Op.XOR]
+    assert len(exchanges) >= 4  # Settings, masks, and the state in pieces.
+    first, second = (gradients(model) for model in models)
+    for ours, theirs in zip(first, second, strict=True):
+        assert ours is theirs is None or torch.equal(ours, theirs)
+
+
+def test_names_in_state_dict_are_those_of_torchs_wrapper(group, wrap, net):
+    expected = list(TorchDDP(copy.deepcopy(net)).state_dict())
+    wrapped = wrap(net)
+    assert list(wrapped.ddp.state_dict()) == expected
+    wrapped.ddp.load_state_dict(
+        {f"module.{name}": value for name, value in small_net(3).state_dict().items()}
+    )
+    assert torch.equal(net[0].weight, small_net(3)[0].weight)
+    assert wrapped.ddp.module is net
+
+
+def test_a_copy_is_refused_but_not_of_the_model_inside(wrap, net):
+    wrapped = wrap(net)
+    with pytest.raises(pactrain.RefusedError, match="Copy its `module`"):
+        copy.deepcopy(wrapped.ddp)
+    inner = copy.deepcopy(wrapped.ddp.module)
+    inner(torch.ones(4, 6)).sum().backward()  # Has no hooks.
+    assert submitted(wrapped.native) == 0
+
+
+def test_a_model_is_wrapped_once(group, wrap, net):
+    wrapped = wrap(net)
+    with pytest.raises(pactrain.RefusedError, match="attached already"):
+        wrap(net)
+    with pytest.raises(pactrain.RefusedError, match="attached already"):
+        pactrain.attach(wrapped.ddp)
+    with pytest.raises(pactrain.RefusedError, match="torch's DistributedDataParallel"):
+        wrap(TorchDDP(small_net()))
+
+
+@pytest.mark.parametrize("cap", [0, -1, float("nan"), 4097])
+def test_a_bucket_cap_out_of_range_is_refused(wrap, net, cap):
+    with pytest.raises(pactrain.InvalidArgument, match=r"bucket_cap_mb is .* 4096"):
+        wrap(net, bucket_cap_mb=cap)
+
+
+def test_too_many_buckets_are_refused(wrap, monkeypatch, net):
+    monkeypatch.setattr(distributed, "MAX_BUCKETS", 5)
+    with pytest.raises(
+        pactrain.InvalidArgument, match="gives 6 buckets; allowed are 1 to 5"
+    ):
+        wrap(net, bucket_cap_mb=1e-6)
+
+
+def options_at(site, wrap, natives, monkeypatch):
+    """What the trainer library gets at one of two sites."""
+    monkeypatch.setenv("PACTRAIN_SITES", "a:1,b:1")
+    monkeypatch.setenv("PACTRAIN_SITE", site)
+    with pytest.raises(pactrain.RefusedError, match="differs"):
+        wrap(small_net())  # The other site's settings are not there.
+    return natives[-1].options
+
+
+def test_ranks_are_those_over_all_sites(wrap, natives, monkeypatch):
+    options = options_at("b", wrap, natives, monkeypatch)
+    assert (options.rank, options.world_size, options.site) == (1, 2, "b")
+
+
+def test_the_launch_has_one_name_whatever_launchers_say(wrap, natives, monkeypatch):
+    launches = set()
+    for site, port in (("a", "1"), ("b", "2")):
+        monkeypatch.setenv("MASTER_PORT", port)
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", port)
+        launches.add(options_at(site, wrap, natives, monkeypatch).launch)
+    assert len(launches) == 1
+
+
+def test_several_sites_need_agents(wrap, net, monkeypatch):
+    monkeypatch.setenv("PACTRAIN_SITES", "a:1,b:1")
+    monkeypatch.setenv("PACTRAIN_SITE", "b")
+    monkeypatch.delenv("PACTRAIN_AGENT")
+    with pytest.raises(pactrain.PacTrainError, match="Start an agent per node"):
+        wrap(net)
+
+
+def test_no_group_is_needed_to_meet_but_the_address_is(wrap, net, monkeypatch):
+    monkeypatch.delenv("PACTRAIN_AGENT")
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: False)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(
+        pactrain.InvalidArgument, match=r"MASTER_ADDR:MASTER_PORT is ':'"
+    ):
+        wrap(net)

@@ -1,0 +1,145 @@
+"""One launch per site: nothing is shared between the sites but the agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import site_scenarios
+from daemons import Cluster
+from test_torchrun import HERE, Torchrun
+
+MULTI_SITE = HERE.parents[2] / "examples" / "multi_site.py"
+SCRIPT = HERE / "site_scenarios.py"
+TORCHRUN = ("--standalone", "--nproc-per-node=2")
+LAUNCHER = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "MASTER_ADDR", "MASTER_PORT"}
+SITES = "site-0:2,site-1:2"
+
+Start = Callable[..., Torchrun]
+
+
+def at_site(cluster: Cluster, number: int, job: str, sites: str = SITES) -> dict[str, str]:
+    """The variables of one site's launch, beside its launcher's."""
+    return {
+        "PACTRAIN_AGENT": f"unix:{cluster.socket(number)}",
+        "PACTRAIN_JOB_ID": job,
+        "PACTRAIN_ATTACH_TIMEOUT": "60",
+        "PACTRAIN_SITE": f"site-{number}",
+        "PACTRAIN_SITES": sites,
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def clean() -> dict[str, str]:
+    """This process's environment, as if no launcher had started it."""
+    return {name: value for name, value in os.environ.items() if name not in LAUNCHER}
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> Iterator[Start]:
+    """torchrun(environment, arguments...) -> a launch; what still runs is killed."""
+    started: list[Torchrun] = []
+
+    def start(environment: dict[str, str], *arguments: str | Path) -> Torchrun:
+        log = tmp_path / f"log-{len(started)}"
+        started.append(Torchrun(log, environment, *TORCHRUN, *arguments))
+        return started[-1]
+
+    yield start
+    for launch in started:
+        launch.process.terminate()  # It ends its ranks, too.
+        launch.process.wait(30)
+
+
+def test_two_launches_end_with_the_bits_of_one_world(cluster, launch, torchrun, tmp_path):
+    job = cluster.new_job()
+    launches = [torchrun(at_site(cluster, n, job), SCRIPT, tmp_path) for n in (0, 1)]
+    for running in launches:
+        running.finish()
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert [result["site"] for result in results] == ["site-0"] * 2 + ["site-1"] * 2
+    assert {result["world_size"] for result in results} == {4}
+    assert {result["mode"] for result in results} == {"COMPACTED fp32"}
+
+    together = launch(cluster, site_scenarios.one_world, world=4).finish()
+    assert not any(rank.error for rank in together), together
+    wanted = {rank.value["digest"] for rank in together}
+    assert len(wanted) == 1
+    assert {result["digest"] for result in results} == wanted
+
+
+def test_the_example_learns_at_two_sites(cluster, torchrun):
+    job = cluster.new_job()
+    launches = [torchrun(at_site(cluster, n, job), MULTI_SITE, "--epochs=5") for n in (0, 1)]
+    texts = [running.finish() for running in launches]
+    lines = [
+        re.search(r"site (\S+), rank (\d) of 4, epoch 5: .* accuracy (\S+), COMPACTED", text)
+        for text in texts
+    ]
+    assert [line.group(1, 2) for line in lines] == [("site-0", "0"), ("site-1", "2")]
+    assert len({line[3] for line in lines}) == 1  # Buffers are equal, too.
+    assert float(lines[0][3]) > 0.8
+
+
+def test_launchers_at_all_sites_restart_a_job_that_lost_a_trainer(cluster, torchrun, tmp_path):
+    job = cluster.new_job()
+    restarts = ("--max-restarts=1", "--monitor-interval=0.1")
+    launches = [
+        torchrun(at_site(cluster, n, job), *restarts, SCRIPT, tmp_path, "3") for n in (0, 1)
+    ]
+    for running in launches:
+        running.finish()
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert {result["restarts"] for result in results} == {"1"}
+    assert len({result["digest"] for result in results}) == 1
+
+
+def test_bare_processes_may_be_sites(cluster, tmp_path):
+    job = cluster.new_job()
+    running = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT, tmp_path],
+            env={**clean(), **at_site(cluster, number, job, "site-0:1,site-1:1")},
+        )
+        for number in (0, 1)
+    ]
+    try:
+        assert [process.wait(90) for process in running] == [0, 0]
+    finally:
+        for process in running:
+            process.kill()
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert len({result["digest"] for result in results}) == 1
+
+
+def test_lists_of_sites_that_differ_are_shown(cluster, launch):
+    environment = {"PACTRAIN_ATTACH_TIMEOUT": "5"}
+    for rank in launch(cluster, site_scenarios.lists_differ, environment=environment).finish():
+        assert rank.error == "CoordinatorUnavailableError", rank
+        assert "launch 'site-0:1,site-1:1 " in rank.text
+        assert "launch 'site-1:1,site-0:1 " in rank.text
+
+
+def test_a_single_process_and_a_single_torchrun_bring_their_daemons(jobs, torchrun, tmp_path):
+    environment = {**jobs.environment(), "PACTRAIN_SITE": "", "PACTRAIN_SITES": ""}
+    del environment["GROUP_RANK"]  # torchrun sets it.
+    alone = subprocess.run(
+        [sys.executable, SCRIPT, tmp_path],
+        env={**clean(), **environment},
+        timeout=90,
+        capture_output=True,
+        text=True,
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert json.loads((tmp_path / "0.json").read_text())["world_size"] == 1
+    torchrun(environment, SCRIPT, tmp_path).finish()
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert {result["world_size"] for result in results} == {2}
+    assert len({result["digest"] for result in results}) == 1
+    jobs.must_leave_nothing()
