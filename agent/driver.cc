@@ -52,6 +52,7 @@ absl::Status Driver::Open() {
   data.incarnation = core.incarnation;
   data.listen_address = options_.listen_data;
   data.egress = options_.egress;
+  data.tls = options_.tls;
   ASSIGN_OR_RETURN(transport_, Transport::Start(io_, data, this));
 
   LocalServer::Options local;
@@ -60,6 +61,7 @@ absl::Status Driver::Open() {
 
   CoordinatorClient::Options coordinator;
   coordinator.address = options_.coordinator;
+  coordinator.tls = options_.tls;
   coordinator.connect_timeout = options_.connect_timeout;
   coordinator.hello.agent = core.agent;
   coordinator.hello.incarnation = core.incarnation;

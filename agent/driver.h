@@ -18,6 +18,7 @@
 #include "agent/rpc/coordinator_client.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
+#include "base/tls/tls_files.h"
 
 namespace pactrain::agent {
 
@@ -34,6 +35,7 @@ class Driver : private TransportEvents,
     // For the first connection to it; may be infinite.
     absl::Duration connect_timeout = absl::Seconds(60);
     EgressLimits egress;
+    base::TlsFiles tls;  // Not given: plain text.
   };
 
   // Opens both listeners and starts to connect to the coordinator.

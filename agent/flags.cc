@@ -13,8 +13,10 @@
 #include "absl/time/time.h"
 #include "base/net.h"
 #include "base/status_macros.h"
+#include "base/tls/tls_files.h"
 #include "config/load.h"
 #include "pactrain/v1/config.pb.h"
+#include "protocol/identity.h"
 #include "protocol/types.h"
 
 namespace pactrain::agent {
@@ -87,28 +89,45 @@ absl::Status SetCore(const v1::AgentConfig& config,
   return core.Check();
 }
 
+absl::Status SetTls(const v1::AgentConfig& config,
+                    const config::Settings& settings, Driver::Options& driver) {
+  driver.tls = {config.tls_cert(), config.tls_key(), config.tls_ca()};
+  ASSIGN_OR_RETURN(const std::vector<std::string> uris,
+                   base::CheckTlsFiles(driver.tls, {settings.Where("tls-cert"),
+                                                    settings.Where("tls-key"),
+                                                    settings.Where("tls-ca")}));
+  if (!driver.tls.given()) return absl::OkStatus();
+  return settings.At("tls-cert",
+                     protocol::CheckIdentity(
+                         uris, {protocol::Role::kAgent, driver.core.agent}));
+}
+
 absl::Status SetAddresses(const v1::AgentConfig& config,
                           const config::Settings& settings, Flags& flags) {
   const bool insecure = config.insecure_network();
   Driver::Options& driver = flags.driver;
+  const base::Protection tls = driver.tls.given()
+                                   ? base::Protection::kTls
+                                   : base::Protection::kTlsNotYet;
   const auto socket = ParseSocketPath(config.socket());
   RETURN_IF_ERROR(settings.At("socket", socket.status()));
   driver.socket_path = *socket;
   driver.coordinator = config.coordinator();
   RETURN_IF_ERROR(base::CheckDialAddress(settings.Where("coordinator"),
-                                         driver.coordinator, insecure)
+                                         driver.coordinator, tls, insecure)
                       .status());
   driver.listen_data = config.listen_data();
   ASSIGN_OR_RETURN(const base::HostPort listen_data,
                    base::CheckListenAddress(settings.Where("listen-data"),
-                                            driver.listen_data, insecure));
+                                            driver.listen_data, tls, insecure));
   ASSIGN_OR_RETURN(flags.listen_metrics,
                    base::CheckListenAddress(settings.Where("listen-metrics"),
-                                            config.listen_metrics(), insecure));
+                                            config.listen_metrics(),
+                                            base::Protection::kNone, insecure));
   driver.advertise_data = config.advertise_data();
   if (!driver.advertise_data.empty()) {
     return base::CheckDialAddress(settings.Where("advertise-data"),
-                                  driver.advertise_data, insecure)
+                                  driver.advertise_data, tls, insecure)
         .status();
   }
   if (base::IsAnyAddress(listen_data.host)) {
@@ -129,6 +148,7 @@ absl::Status Understand(const v1::AgentConfig& config,
       driver.connect_timeout,
       ParseDuration(settings.Where("connect-timeout"), config.connect_timeout(),
                     kMinConnectTimeout, absl::InfiniteDuration()));
+  RETURN_IF_ERROR(SetTls(config, settings, driver));
   RETURN_IF_ERROR(SetAddresses(config, settings, flags));
   std::vector<EgressLimit> limits;
   for (const std::string& text : config.egress_limit()) {

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/tls/test_certs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -125,6 +126,28 @@ TEST(ParseFlags, AMistakeInAFileNamesItsLine) {
     EXPECT_THAT(outcome.message,
                 HasSubstr("pactrain-agent: " + path + ":2: " + message));
   }
+}
+
+TEST(ParseFlags, WithItsOwnCertificateAnAgentMayUseAnyAddress) {
+  const base::TestCa ca(::testing::TempDir());
+  const base::TlsFiles files = ca.Issue("a", "spiffe://pactrain/agent/a");
+  const std::string cert = "--tls-cert=" + files.cert;
+  const std::string key = "--tls-key=" + files.key;
+  const std::string own_ca = "--tls-ca=" + files.ca;
+  const auto parse = [&](const char* name) {
+    return Parse({name, cert.c_str(), key.c_str(), own_ca.c_str(),
+                  "--coordinator=head.example:7070", "--listen-data=0.0.0.0:1",
+                  "--advertise-data=192.0.2.1:1"});
+  };
+  const Outcome outcome = parse("--name=a");
+  ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
+  EXPECT_EQ(outcome.flags->driver.tls.cert, files.cert);
+  EXPECT_THAT(parse("--name=b").message,
+              HasSubstr("--tls-cert: its certificate is of "
+                        "spiffe://pactrain/agent/a, not of "
+                        "spiffe://pactrain/agent/b"));
+  EXPECT_THAT(Parse({"--name=a", cert.c_str()}).message,
+              HasSubstr("tls-key: not given; TLS needs all of"));
 }
 
 TEST(ParseFlags, TheSampleFileIsAccepted) {

@@ -5,6 +5,7 @@
 #include "base/digest.h"
 #include "base/hex.h"
 #include "base/mutex.h"
+#include "base/repeat_filter.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
@@ -58,6 +59,24 @@ TEST(StatusMacrosTest, ErrorsReturnEarly) {
 
 TEST(CheckDeathTest, AFailedCheckNamesTheCondition) {
   EXPECT_DEATH(PT_CHECK(1 == 2), "1 == 2");
+}
+
+TEST(RepeatFilter, ATextIsNewsOnceInAnInterval) {
+  RepeatFilter filter(absl::Seconds(60));
+  EXPECT_TRUE(filter.IsNews("a", absl::Seconds(1)));
+  EXPECT_FALSE(filter.IsNews("a", absl::Seconds(60)));
+  EXPECT_TRUE(filter.IsNews("b", absl::Seconds(60)));
+  EXPECT_TRUE(filter.IsNews("a", absl::Seconds(61)));
+}
+
+TEST(RepeatFilter, sec_MadeUpTextsAreNewsUpToALimit) {
+  RepeatFilter filter(absl::Seconds(60));
+  size_t news = 0;
+  for (int i = 0; i < 1000; ++i) {
+    news += filter.IsNews(std::to_string(i), absl::Seconds(1));
+  }
+  EXPECT_EQ(news, RepeatFilter::kMaxTexts);
+  EXPECT_TRUE(filter.IsNews("later", absl::Seconds(61)));
 }
 
 }  // namespace

@@ -39,6 +39,45 @@ std::optional<std::pair<dev_t, ino_t>> NamespaceOf(const std::string& path) {
   return std::pair(found.st_dev, found.st_ino);
 }
 
+bool IsAddress(const std::string& host) {
+  in_addr v4;
+  in6_addr v6;
+  return IsIpv4(host, &v4) || IsIpv6(host, &v6);
+}
+
+absl::StatusOr<HostPort> ParseFor(absl::string_view flag,
+                                  absl::string_view address) {
+  absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  if (parsed.ok()) return parsed;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": ", absl::string_view(parsed.status().message())));
+}
+
+absl::Status CheckBeyondLoopback(absl::string_view flag,
+                                 absl::string_view address,
+                                 Protection protection, bool insecure_network) {
+  if (protection == Protection::kTls) return absl::OkStatus();
+  if (insecure_network && InOwnNetworkNamespace()) return absl::OkStatus();
+  const std::string why =
+      absl::StrCat(flag, ": address '", address,
+                   "' is not loopback, and what is said there would be neither "
+                   "encrypted nor authenticated: ");
+  if (insecure_network) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        why,
+        "--insecure-network holds only inside a network namespace other than "
+        "the machine's (ip netns exec NAME ...)"));
+  }
+  return absl::PermissionDeniedError(absl::StrCat(
+      why,
+      protection == Protection::kTlsNotYet
+          ? "give --tls-cert, --tls-key and --tls-ca, or an address of "
+            "127.0.0.0/8"
+          : "give an address of 127.0.0.0/8",
+      " (--insecure-network allows others inside a test's own network "
+      "namespace)"));
+}
+
 }  // namespace
 
 std::string HostPort::ToString() const {
@@ -101,44 +140,31 @@ bool IsAnyAddress(absl::string_view host) {
 
 absl::StatusOr<HostPort> CheckListenAddress(absl::string_view flag,
                                             absl::string_view address,
+                                            Protection protection,
                                             bool insecure_network) {
-  const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
-  if (!parsed.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": ", absl::string_view(parsed.status().message())));
-  }
-  if (IsLoopback(parsed->host)) return parsed;
-  in_addr v4;
-  in6_addr v6;
-  if (!IsIpv4(parsed->host, &v4) && !IsIpv6(parsed->host, &v6)) {
+  ASSIGN_OR_RETURN(HostPort parsed, ParseFor(flag, address));
+  if (IsLoopback(parsed.host)) return parsed;
+  if (!IsAddress(parsed.host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         flag, ": address '", address,
         "' names a host; give its IP address, like 127.0.0.1:7070"));
   }
-  const std::string why = absl::StrCat(
-      flag, ": address '", address,
-      "' is not loopback, and what is said there is not encrypted or "
-      "authenticated yet: ");
-  if (!insecure_network) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        why,
-        "give one of 127.0.0.0/8 (--insecure-network allows others inside a "
-        "test's own network namespace)"));
-  }
-  if (!InOwnNetworkNamespace()) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        why,
-        "--insecure-network holds only inside a network namespace other than "
-        "the machine's (ip netns exec NAME ...)"));
-  }
+  RETURN_IF_ERROR(
+      CheckBeyondLoopback(flag, address, protection, insecure_network));
   return parsed;
 }
 
 absl::StatusOr<HostPort> CheckDialAddress(absl::string_view flag,
                                           absl::string_view address,
+                                          Protection protection,
                                           bool insecure_network) {
-  ASSIGN_OR_RETURN(HostPort parsed,
-                   CheckListenAddress(flag, address, insecure_network));
+  ASSIGN_OR_RETURN(HostPort parsed, ParseFor(flag, address));
+  // With TLS the other side proves who it is, whatever a name leads to.
+  if (protection != Protection::kTls) {
+    RETURN_IF_ERROR(
+        CheckListenAddress(flag, address, protection, insecure_network)
+            .status());
+  }
   if (parsed.port == 0 || IsAnyAddress(parsed.host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         flag, ": nobody can dial '", address,

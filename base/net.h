@@ -1,7 +1,7 @@
 // Which addresses a daemon may listen at and dial.
 //
-// Until the transport is secured: loopback only. Tests may use other addresses
-// inside a network namespace of their own.
+// Loopback always; beyond it only with TLS. Tests may use other addresses in
+// plain text inside a network namespace of their own.
 #ifndef PACTRAIN_BASE_NET_H_
 #define PACTRAIN_BASE_NET_H_
 
@@ -33,18 +33,28 @@ bool IsLoopback(absl::string_view host);
 // not reachable from the machine's own network. False when neither tells.
 bool InOwnNetworkNamespace();
 
+// What protects what is said at an address.
+enum class Protection {
+  kTls,        // Certificates were given.
+  kTlsNotYet,  // They could be, but were not.
+  kNone,       // None can be: /metrics.
+};
+
 // May a daemon listen at `address` ("host:port", port 0: any), the value of
-// `flag`? Loopback: yes. Otherwise only with `insecure_network` and in a
-// network namespace of its own. The host must be an address or "localhost".
+// `flag`? Loopback and with TLS: yes. Otherwise only with `insecure_network`
+// and in a network namespace of its own. The host must be an address or
+// "localhost".
 //   InvalidArgument:  not an address and port.
 //   PermissionDenied: refused; says why and what to do.
 absl::StatusOr<HostPort> CheckListenAddress(absl::string_view flag,
                                             absl::string_view address,
+                                            Protection protection,
                                             bool insecure_network);
 // The same for an address that is dialled: it must have a port and cannot be
-// 0.0.0.0 or [::].
+// 0.0.0.0 or [::]. With TLS it may be a host's name.
 absl::StatusOr<HostPort> CheckDialAddress(absl::string_view flag,
                                           absl::string_view address,
+                                          Protection protection,
                                           bool insecure_network);
 // 0.0.0.0 or ::.
 bool IsAnyAddress(absl::string_view host);

@@ -37,7 +37,8 @@ TEST(ParseHostPort, RefusesMalformedTextNamingIt) {
 TEST(CheckListenAddress, LoopbackIsFine) {
   for (const char* text :
        {"127.0.0.1:0", "127.9.9.9:1", "[::1]:80", "localhost:0"}) {
-    EXPECT_OK(CheckListenAddress("--listen", text, /*insecure_network=*/false))
+    EXPECT_OK(
+        CheckListenAddress("--listen", text, Protection::kTlsNotYet, false))
         << text;
   }
 }
@@ -46,16 +47,36 @@ TEST(CheckListenAddress, OtherAddressesAreRefusedWithTheReason) {
   for (const char* text :
        {"0.0.0.0:80", "10.0.0.1:80", "[::]:80", "128.0.0.1:80"}) {
     EXPECT_THAT(
-        CheckListenAddress("--listen", text, /*insecure_network=*/false),
+        CheckListenAddress("--listen", text, Protection::kTlsNotYet, false),
         StatusIs(absl::StatusCode::kPermissionDenied,
                  HasSubstr("not loopback")))
         << text;
   }
 }
 
+TEST(CheckListenAddress, WithTlsAnyAddressIsFine) {
+  for (const char* text : {"0.0.0.0:80", "10.0.0.1:80", "[::]:80"}) {
+    EXPECT_OK(CheckListenAddress("--listen", text, Protection::kTls, false))
+        << text;
+  }
+}
+
+TEST(CheckListenAddress, TheRefusalSaysWhatWouldHelp) {
+  const auto refusal = [](Protection protection) {
+    return CheckListenAddress("--listen", "10.0.0.1:80", protection, false)
+        .status()
+        .ToString();
+  };
+  EXPECT_THAT(refusal(Protection::kTlsNotYet),
+              HasSubstr("give --tls-cert, --tls-key and --tls-ca"));
+  EXPECT_THAT(refusal(Protection::kNone),
+              ::testing::Not(HasSubstr("--tls-cert")));
+}
+
 TEST(CheckListenAddress, InsecureNetworkNeedsANamespaceOfItsOwn) {
   const auto checked =
-      CheckListenAddress("--listen", "10.0.0.1:80", /*insecure_network=*/true);
+      CheckListenAddress("--listen", "10.0.0.1:80", Protection::kTlsNotYet,
+                         /*insecure_network=*/true);
   if (InOwnNetworkNamespace()) {
     EXPECT_OK(checked);
   } else {
@@ -66,28 +87,45 @@ TEST(CheckListenAddress, InsecureNetworkNeedsANamespaceOfItsOwn) {
 
 TEST(CheckListenAddress, AHostNameIsNoPlaceToListen) {
   EXPECT_THAT(
-      CheckListenAddress("--listen", "example.org:80",
-                         /*insecure_network=*/true),
+      CheckListenAddress("--listen", "example.org:80", Protection::kTls, false),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("IP address")));
 }
 
 TEST(CheckListenAddress, ErrorsNameTheFlag) {
   for (const char* text : {"x", "10.0.0.1:80", "example.org:80"}) {
     EXPECT_THAT(
-        CheckListenAddress("--listen-data", text, false).status().ToString(),
+        CheckListenAddress("--listen-data", text, Protection::kTlsNotYet, false)
+            .status()
+            .ToString(),
         HasSubstr("--listen-data: address '"))
         << text;
   }
 }
 
 TEST(CheckDialAddress, NeedsAPlaceThatCanBeDialled) {
-  EXPECT_OK(CheckDialAddress("--coordinator", "127.0.0.1:7070", false));
-  EXPECT_THAT(CheckDialAddress("--coordinator", "127.0.0.1:0", false),
+  EXPECT_OK(CheckDialAddress("--coordinator", "127.0.0.1:7070",
+                             Protection::kTlsNotYet, false));
+  EXPECT_THAT(CheckDialAddress("--coordinator", "127.0.0.1:0",
+                               Protection::kTlsNotYet, false),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("nobody can dial '127.0.0.1:0'")));
-  EXPECT_THAT(CheckDialAddress("--coordinator", "10.1.2.3:7070", false),
+  EXPECT_THAT(CheckDialAddress("--coordinator", "10.1.2.3:7070",
+                               Protection::kTlsNotYet, false),
               StatusIs(absl::StatusCode::kPermissionDenied,
                        HasSubstr("--coordinator: address '10.1.2.3:7070'")));
+}
+
+TEST(CheckDialAddress, WithTlsAHostMayBeNamed) {
+  EXPECT_OK(CheckDialAddress("--coordinator", "head.example:7070",
+                             Protection::kTls, false));
+  EXPECT_THAT(
+      CheckDialAddress("--coordinator", "head.example:7070",
+                       Protection::kTlsNotYet, false),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names a host")));
+  EXPECT_THAT(CheckDialAddress("--coordinator", "0.0.0.0:7070",
+                               Protection::kTls, false),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("nobody can dial")));
 }
 
 }  // namespace

@@ -7,9 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "base/tls/tls_files.h"
 #include "config/load.h"
 #include "coordinator/core/planner.h"
 #include "pactrain/v1/config.pb.h"
+#include "protocol/identity.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
@@ -72,15 +74,32 @@ absl::Status SetCore(const v1::CoordinatorConfig& config,
   return settings.At("links", CheckLinks(core.links));
 }
 
+absl::Status SetTls(const v1::CoordinatorConfig& config,
+                    const config::Settings& settings, base::TlsFiles& tls) {
+  tls = {config.tls_cert(), config.tls_key(), config.tls_ca()};
+  ASSIGN_OR_RETURN(const std::vector<std::string> uris,
+                   base::CheckTlsFiles(tls, {settings.Where("tls-cert"),
+                                             settings.Where("tls-key"),
+                                             settings.Where("tls-ca")}));
+  if (!tls.given()) return absl::OkStatus();
+  return settings.At("tls-cert", protocol::CheckIdentity(
+                                     uris, {protocol::Role::kCoordinator, ""}));
+}
+
 absl::Status Understand(const v1::CoordinatorConfig& config,
                         const config::Settings& settings, Flags& flags) {
   const bool insecure = config.insecure_network();
-  ASSIGN_OR_RETURN(flags.listen,
-                   base::CheckListenAddress(settings.Where("listen"),
-                                            config.listen(), insecure));
+  RETURN_IF_ERROR(SetTls(config, settings, flags.tls));
+  ASSIGN_OR_RETURN(
+      flags.listen,
+      base::CheckListenAddress(settings.Where("listen"), config.listen(),
+                               flags.tls.given() ? base::Protection::kTls
+                                                 : base::Protection::kTlsNotYet,
+                               insecure));
   ASSIGN_OR_RETURN(flags.listen_metrics,
                    base::CheckListenAddress(settings.Where("listen-metrics"),
-                                            config.listen_metrics(), insecure));
+                                            config.listen_metrics(),
+                                            base::Protection::kNone, insecure));
   flags.cluster = config.cluster();
   RETURN_IF_ERROR(
       protocol::CheckName(settings.Where("cluster"), flags.cluster));

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/net.h"
+#include "base/tls/tls_files.h"
 #include "coordinator/core/options.h"
 
 namespace pactrain::coordinator {
@@ -14,6 +15,7 @@ namespace pactrain::coordinator {
 struct Flags {
   base::HostPort listen;
   base::HostPort listen_metrics;
+  base::TlsFiles tls;  // Not given: plain text.
   std::string state_dir;
   std::string cluster;
   std::string log_level;

@@ -32,7 +32,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
       flags.listen_metrics, std::make_shared<CoordinatorMetrics>(
                                 [d = driver->get()] { return d->Snapshot(); }));
   if (!metrics.ok()) return Failed(metrics.status());
-  auto server = Server::Start(flags.listen, driver->get());
+  auto server = Server::Start(flags.listen, flags.tls, driver->get());
   if (!server.ok()) return Failed(server.status());
 
   const CoordinatorState::Identity& identity = (*journal)->identity();

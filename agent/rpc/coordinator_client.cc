@@ -9,6 +9,8 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/rpc/channel.h"
+#include "base/rpc/credentials.h"
+#include "protocol/identity.h"
 #include "protocol/limits.h"
 
 namespace pactrain::agent {
@@ -22,6 +24,10 @@ bool IsRefusal(const absl::Status& why) {
   return absl::IsFailedPrecondition(why) || absl::IsInvalidArgument(why) ||
          absl::IsPermissionDenied(why) || absl::IsUnauthenticated(why) ||
          absl::IsUnimplemented(why) || absl::IsAlreadyExists(why);
+}
+
+absl::Status CheckIsCoordinator(const std::vector<std::string>& uris) {
+  return protocol::CheckIdentity(uris, {protocol::Role::kCoordinator, ""});
 }
 
 }  // namespace
@@ -50,7 +56,9 @@ CoordinatorClient::CoordinatorClient(asio::io_context& io,
       options_(options),
       events_(events),
       stub_(v1::Coordinator::NewStub(base::MakeChannel(
-          options.address, static_cast<int>(protocol::kMaxControlMessage)))),
+          options.address,
+          base::MakeChannelCredentials(options.tls, &CheckIsCoordinator),
+          static_cast<int>(protocol::kMaxControlMessage)))),
       mailbox_(std::make_shared<Mailbox>()),
       backoff_(options.first_backoff),
       started_(base::MonotonicNow()),

@@ -21,6 +21,7 @@
 #include "agent/rpc/agent_stream.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
+#include "base/tls/tls_files.h"
 #include "protocol/control.h"
 
 namespace pactrain::agent {
@@ -45,6 +46,7 @@ class CoordinatorClient {
  public:
   struct Options {
     std::string address;  // "host:port"
+    base::TlsFiles tls;   // Not given: plain text.
     // Sent first on every stream; cluster and term are filled in.
     protocol::AgentHello hello;
     absl::Duration welcome_timeout = absl::Seconds(5);

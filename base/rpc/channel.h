@@ -5,18 +5,21 @@
 #define PACTRAIN_BASE_RPC_CHANNEL_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
 
 #include <memory>
 #include <string>
 
 namespace pactrain::base {
 
-// To `address` ("host:port"), in plain text and without the proxy that
-// http_proxy and its like name. A call on it notices within 15 s that the other
+// To `address` ("host:port"), without the proxy that http_proxy and its like
+// name. A call on it notices within 15 s that the other
 // side is gone. Messages of more than `max_message_bytes` end their call; -1:
 // no limit.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           int max_message_bytes);
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address,
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+    int max_message_bytes);
 
 }  // namespace pactrain::base
 

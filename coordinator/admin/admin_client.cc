@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/rpc/channel.h"
+#include "base/rpc/credentials.h"
+#include "protocol/identity.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -16,12 +18,19 @@ void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
                        absl::ToChronoMilliseconds(timeout));
 }
 
+absl::Status CheckIsCoordinator(const std::vector<std::string>& uris) {
+  return protocol::CheckIdentity(uris, {protocol::Role::kCoordinator, ""});
+}
+
 }  // namespace
 
 AdminClient::AdminClient(const Options& options)
     : options_(options),
       // Of all jobs at once an answer may be long.
-      channel_(base::MakeChannel(options.address, /*max_message_bytes=*/-1)),
+      channel_(base::MakeChannel(
+          options.address,
+          base::MakeChannelCredentials(options.tls, &CheckIsCoordinator),
+          /*max_message_bytes=*/-1)),
       stub_(v1::Admin::NewStub(channel_)) {}
 
 absl::Status AdminClient::Explain(const grpc::Status& status,

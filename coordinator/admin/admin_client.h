@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/tls/tls_files.h"
 #include "pactrain/v1/admin.grpc.pb.h"
 
 namespace pactrain::coordinator {
@@ -22,6 +23,7 @@ class AdminClient {
  public:
   struct Options {
     std::string address;  // "127.0.0.1:7070"
+    base::TlsFiles tls;   // Not given: plain text.
     absl::Duration call_timeout = absl::Seconds(10);
     // A watch is made of calls of this length.
     absl::Duration watch_timeout = absl::Seconds(60);

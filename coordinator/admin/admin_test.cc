@@ -39,7 +39,7 @@ Outcome Tool(std::vector<const char*> words) {
   const auto command = ParseCommand(static_cast<int>(words.size()),
                                     words.data(), out, err, &outcome.exit_code);
   if (command) {
-    AdminClient client({command->coordinator});
+    AdminClient client({command->coordinator, command->tls});
     const absl::Status status = Run(*command, client, out, err);
     outcome.exit_code = status.ok() ? 0 : 1;
     err << status.message();
@@ -63,7 +63,7 @@ class AdminTest : public ::testing::Test {
     auto driver = Driver::Create({}, journal_.get());
     EXPECT_OK(driver);
     driver_ = *std::move(driver);
-    auto server = Server::Start({"127.0.0.1", 0}, driver_.get());
+    auto server = Server::Start({"127.0.0.1", 0}, {}, driver_.get());
     EXPECT_OK(server);
     server_ = *std::move(server);
     coordinator_ =
@@ -224,7 +224,9 @@ TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
        {{"pin", "j", "FULL", "--levels=7"},
         "--levels 7 goes with TERNARY, not with FULL"},
        {{"jobs", "--coordinator=10.0.0.1:7070"}, "is not loopback"},
-       {{"jobs", "--coordinator=here"}, "has no port"}};
+       {{"jobs", "--coordinator=here"}, "has no port"},
+       {{"jobs", "--tls-cert=reader.pem"},
+        "--tls-key (or PACTRAIN_ADMIN_TLS_KEY): not given"}};
   for (const auto& [words, text] : mistakes) {
     const Outcome outcome = Tool(words);
     EXPECT_EQ(outcome.exit_code, 2) << text;

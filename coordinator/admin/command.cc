@@ -33,6 +33,7 @@ const std::map<std::string, v1::Codec> kCodecs = {{"fp32", v1::CODEC_FP32},
 // What was written, as words.
 struct Words {
   std::string coordinator = "127.0.0.1:7070";
+  base::TlsFiles tls;
   bool insecure_network = false;
   bool json = false;
   std::string name, mode, codec;
@@ -43,6 +44,14 @@ void AddOptions(CLI::App& app, Words& words) {
   app.add_option("--coordinator", words.coordinator, "host:port")
       ->envname("PACTRAIN_COORDINATOR")
       ->capture_default_str();
+  app.add_option("--tls-cert", words.tls.cert,
+                 "PEM file: an operator's or reader's certificate, for TLS")
+      ->envname("PACTRAIN_ADMIN_TLS_CERT");
+  app.add_option("--tls-key", words.tls.key, "PEM file: its key")
+      ->envname("PACTRAIN_ADMIN_TLS_KEY");
+  app.add_option("--tls-ca", words.tls.ca,
+                 "PEM file: the CA of the coordinator's certificate")
+      ->envname("PACTRAIN_ADMIN_TLS_CA");
   app.add_flag("--insecure-network", words.insecure_network,
                "Allow an address beyond loopback, inside a network namespace "
                "of its own");
@@ -115,12 +124,25 @@ absl::StatusOr<v1::Pin> ReadPin(const Words& words) {
   return pin;
 }
 
+// What the certificate allows is the coordinator's to say.
+absl::Status CheckTls(const base::TlsFiles& tls) {
+  return base::CheckTlsFiles(tls, {"--tls-cert (or PACTRAIN_ADMIN_TLS_CERT)",
+                                   "--tls-key (or PACTRAIN_ADMIN_TLS_KEY)",
+                                   "--tls-ca (or PACTRAIN_ADMIN_TLS_CA)"})
+      .status();
+}
+
 absl::StatusOr<Command> Understand(const std::string& name,
                                    const Words& words) {
-  Command command{name, {}, std::nullopt, words.coordinator, words.json};
+  Command command{name,      {},        std::nullopt, words.coordinator,
+                  words.tls, words.json};
+  RETURN_IF_ERROR(CheckTls(words.tls));
   RETURN_IF_ERROR(
       base::CheckDialAddress("--coordinator (or PACTRAIN_COORDINATOR)",
-                             words.coordinator, words.insecure_network)
+                             words.coordinator,
+                             words.tls.given() ? base::Protection::kTls
+                                               : base::Protection::kTlsNotYet,
+                             words.insecure_network)
           .status());
   if (name != "jobs") {
     ASSIGN_OR_RETURN(command.group, ReadGroup(words.name));

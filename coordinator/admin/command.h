@@ -6,6 +6,7 @@
 #include <ostream>
 #include <string>
 
+#include "base/tls/tls_files.h"
 #include "pactrain/v1/admin.pb.h"
 
 namespace pactrain::coordinator {
@@ -15,6 +16,7 @@ struct Command {
   v1::Group group;             // All but "jobs".
   std::optional<v1::Pin> pin;  // "pin" only.
   std::string coordinator;     // "127.0.0.1:7070"
+  base::TlsFiles tls;          // Not given: plain text.
   bool json = false;
 };
 

@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   const std::optional<admin::Command> command =
       admin::ParseCommand(argc, argv, std::cout, std::cerr, &exit_code);
   if (!command) return exit_code;
-  admin::AdminClient client({command->coordinator});
+  admin::AdminClient client({command->coordinator, command->tls});
   const absl::Status status =
       admin::Run(*command, client, std::cout, std::cerr);
   if (status.ok()) return 0;

@@ -79,13 +79,19 @@ v1::JobState ToProto(const GroupSnapshot& s) {
 grpc::ServerUnaryReactor* AdminService::ListJobs(
     grpc::CallbackServerContext* context, const v1::ListJobsRequest*,
     v1::ListJobsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status admitted =
+      access_->Admit(*context, Right::kRead, "ListJobs").status();
+  if (!admitted.ok()) {
+    reactor->Finish(ToGrpc(admitted));
+    return reactor;
+  }
   const StateSnapshot snapshot = driver_->Snapshot();
   response->set_term(snapshot.term);
   response->set_cluster_id(snapshot.cluster_id);
   for (const GroupSnapshot& group : snapshot.groups) {
     *response->add_jobs() = ToProto(group);
   }
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }
@@ -94,8 +100,12 @@ grpc::ServerUnaryReactor* AdminService::GetJob(
     grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
     v1::GetJobResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status admitted =
+      access_->Admit(*context, Right::kRead, "GetJob").status();
   const auto id = protocol::FromProto(request->group());
-  if (!id.ok()) {
+  if (!admitted.ok()) {
+    reactor->Finish(ToGrpc(admitted));
+  } else if (!id.ok()) {
     reactor->Finish(ToGrpc(id.status()));
   } else if (auto group = Find(*driver_, *id)) {
     *response->mutable_job() = ToProto(*group);
@@ -111,7 +121,9 @@ grpc::ServerUnaryReactor* AdminService::SetPin(
     v1::SetPinResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const auto id = protocol::FromProto(request->group());
-  absl::Status status = id.status();
+  absl::Status status =
+      access_->Admit(*context, Right::kOperate, "SetPin").status();
+  if (status.ok()) status = id.status();
   std::optional<Pin> pin;
   if (status.ok() && request->has_pin()) {
     auto read = ReadPin(request->pin());
@@ -129,11 +141,15 @@ grpc::ServerUnaryReactor* AdminService::SetPin(
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* AdminService::WatchJob(
-    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
+    grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
+  const absl::Status admitted =
+      access_->Admit(*context, Right::kRead, "WatchJob").status();
   const auto id = protocol::FromProto(request->group());
   auto watch = JobWatch::Make(this, id.ok() ? *id : protocol::GroupId{});
   std::optional<GroupSnapshot> group;
-  if (!id.ok()) {
+  if (!admitted.ok()) {
+    watch->End(ToGrpc(admitted));
+  } else if (!id.ok()) {
     watch->End(ToGrpc(id.status()));
   } else if (group = Find(*driver_, *id); !group) {
     watch->End(NotFound(*id));

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "coordinator/driver/driver.h"
+#include "coordinator/rpc/access.h"
 #include "pactrain/v1/admin.grpc.pb.h"
 
 namespace pactrain::coordinator {
@@ -25,8 +26,9 @@ class AdminService : public v1::Admin::CallbackService {
  public:
   static constexpr size_t kMaxWatchers = 64;
 
-  // `driver` must outlive the service.
-  explicit AdminService(Driver* driver) : driver_(driver) {}
+  // `driver` and `access` must outlive the service.
+  AdminService(Driver* driver, Access* access)
+      : driver_(driver), access_(access) {}
 
   grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
                                      const v1::ListJobsRequest* request,
@@ -52,6 +54,7 @@ class AdminService : public v1::Admin::CallbackService {
   void Forget(const std::shared_ptr<JobWatch>& watch);
 
   Driver* const driver_;
+  Access* const access_;
   base::Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<JobWatch>> watches_ ABSL_GUARDED_BY(mu_);

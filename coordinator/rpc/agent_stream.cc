@@ -14,18 +14,21 @@ grpc::Status ToGrpc(const absl::Status& status) {
                       std::string(status.message()));
 }
 
-AgentStream* AgentStream::Serve(Driver* driver,
+AgentStream* AgentStream::Serve(Driver* driver, Access* access,
                                 grpc::CallbackServerContext* context) {
-  std::shared_ptr<AgentStream> stream(new AgentStream(driver, context));
+  std::shared_ptr<AgentStream> stream(new AgentStream(driver, access, context));
   stream->self_ = stream;
-  absl::StatusOr<StreamId> id = driver->Open(stream);
-  if (id.ok()) {
-    stream->id_ = *id;
-  } else {
-    stream->Close(id.status());
-  }
+  const absl::Status opened = stream->Open();
+  if (!opened.ok()) stream->Close(opened);
   stream->ReadNext();
   return stream.get();
+}
+
+absl::Status AgentStream::Open() {
+  ASSIGN_OR_RETURN(peer_,
+                   access_->Admit(*context_, Right::kJoin, "AgentStream"));
+  ASSIGN_OR_RETURN(id_, driver_->Open(self_));
+  return absl::OkStatus();
 }
 
 void AgentStream::Send(const protocol::CoordinatorMessage& message) {
@@ -93,6 +96,9 @@ void AgentStream::OnWriteDone(bool ok) {
 
 absl::Status AgentStream::Handle() {
   ASSIGN_OR_RETURN(protocol::AgentMessage message, protocol::FromProto(in_));
+  if (const auto* hello = std::get_if<protocol::AgentHello>(&message)) {
+    RETURN_IF_ERROR(access_->AdmitName(*context_, peer_, hello->agent));
+  }
   driver_->OnMessage(id_, message);
   return absl::OkStatus();
 }

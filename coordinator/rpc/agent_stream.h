@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "coordinator/driver/driver.h"
+#include "coordinator/rpc/access.h"
 #include "pactrain/v1/agent.grpc.pb.h"
 
 namespace pactrain::coordinator {
@@ -31,8 +32,8 @@ class AgentStream
   static constexpr size_t kMaxQueue = 4096;
 
   // Begins to serve a call. The stream owns itself until gRPC is done with it;
-  // `driver` must outlive the server.
-  static AgentStream* Serve(Driver* driver,
+  // `driver` and `access` must outlive the server.
+  static AgentStream* Serve(Driver* driver, Access* access,
                             grpc::CallbackServerContext* context);
 
   void Send(const protocol::CoordinatorMessage& message) override;
@@ -44,8 +45,12 @@ class AgentStream
   void OnDone() override;
 
  private:
-  AgentStream(Driver* driver, grpc::CallbackServerContext* context)
-      : driver_(driver), context_(context) {}
+  AgentStream(Driver* driver, Access* access,
+              grpc::CallbackServerContext* context)
+      : driver_(driver), access_(access), context_(context) {}
+
+  // Asks for the right to join, then the driver for a place.
+  absl::Status Open();
 
   // Opens the next read unless the stream is closed. Ends one of reading_.
   void ReadNext();
@@ -55,7 +60,9 @@ class AgentStream
   void Proceed();
 
   Driver* const driver_;
+  Access* const access_;
   grpc::CallbackServerContext* const context_;
+  Peer peer_;  // Who the certificate says it is.
   StreamId id_ = 0;
   std::shared_ptr<AgentStream> self_;  // Until OnDone().
   v1::AgentMessage in_;                // Belongs to the read that is open.

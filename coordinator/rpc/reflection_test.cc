@@ -57,7 +57,7 @@ class ReflectionTest : public ::testing::Test {
     auto driver = Driver::Create({}, journal_.get());
     EXPECT_OK(driver);
     driver_ = *std::move(driver);
-    auto server = Server::Start({"127.0.0.1", 0}, driver_.get());
+    auto server = Server::Start({"127.0.0.1", 0}, {}, driver_.get());
     EXPECT_OK(server);
     server_ = *std::move(server);
     stub_.emplace(grpc::CreateChannel(server_->address().ToString(),

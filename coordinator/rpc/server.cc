@@ -4,8 +4,11 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <chrono>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/rpc/credentials.h"
+#include "protocol/identity.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
@@ -26,19 +29,27 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              256);  // Per connection.
+  // Nobody may be silent or slow for longer before the first HTTP/2 frame.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5'000);
+}
+
+// What somebody may do is asked at each call.
+absl::Status CheckIsSomebody(const std::vector<std::string>& uris) {
+  return protocol::IdentityOf(uris).status();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
-    const base::HostPort& listen, Driver* driver) {
+    const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  std::unique_ptr<Server> server(new Server(driver));
+  std::unique_ptr<Server> server(new Server(tls.given(), driver));
   grpc::ServerBuilder builder;
   SetLimits(builder);
   int port = 0;
-  builder.AddListeningPort(listen.ToString(), grpc::InsecureServerCredentials(),
+  builder.AddListeningPort(listen.ToString(),
+                           base::MakeServerCredentials(tls, &CheckIsSomebody),
                            &port);
   builder.RegisterService(&server->agents_);
   builder.RegisterService(&server->admin_);

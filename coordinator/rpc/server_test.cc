@@ -76,7 +76,7 @@ class ServerTest : public ::testing::Test {
     auto driver = Driver::Create({}, journal_.get());
     ASSERT_OK(driver);
     driver_ = *std::move(driver);
-    auto server = Server::Start({"127.0.0.1", 0}, driver_.get());
+    auto server = Server::Start({"127.0.0.1", 0}, {}, driver_.get());
     ASSERT_OK(server);
     server_ = *std::move(server);
     channel_ = grpc::CreateChannel(server_->address().ToString(),
@@ -310,7 +310,7 @@ TEST_F(ServerTest, ManyAgentsAtOnceAreServed) {
 TEST_F(ServerTest, ATakenPortIsAnErrorThatNamesIt) {
   auto driver = Driver::Create({}, journal_.get());
   ASSERT_OK(driver);
-  EXPECT_THAT(Server::Start(server_->address(), driver->get()),
+  EXPECT_THAT(Server::Start(server_->address(), {}, driver->get()),
               base::StatusIs(absl::StatusCode::kUnavailable,
                              HasSubstr(server_->address().ToString())));
 }

@@ -15,8 +15,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "base/version": frozenset(),
     # Apart, since base links no Prometheus.
     "base/metrics": frozenset({"base"}),
-    # The same for gRPC.
-    "base/rpc": frozenset(),
+    # The same for OpenSSL and for gRPC.
+    "base/tls": frozenset({"base"}),
+    "base/rpc": frozenset({"base", "base/tls"}),
     "protocol": frozenset({"base"}),
     "proto": frozenset(),
     # Reads the daemons' settings; knows neither of them.
@@ -34,14 +35,17 @@ ALLOWED: dict[str, frozenset[str]] = {
     "agent/core": frozenset({"base", "protocol", "trainer/wire", "agent/exchange"}),
     "agent/codec": frozenset({"base", "protocol", "kernels"}),
     "agent/exchange": frozenset({"base", "protocol", "kernels", "agent/codec"}),
-    "agent/exchange/tcp": frozenset({"base", "protocol", "agent/exchange"}),
+    "agent/exchange/tcp": frozenset({"base", "base/tls", "protocol", "agent/exchange"}),
     "agent/local": frozenset({"base", "protocol", "trainer/wire"}),
-    "agent/rpc": frozenset({"base", "base/rpc", "protocol", "proto", PROTO_CONVERT, "agent/core"}),
+    "agent/rpc": frozenset(
+        {"base", "base/rpc", "base/tls", "protocol", "proto", PROTO_CONVERT, "agent/core"}
+    ),
     "agent/metrics": frozenset({"base", "base/metrics", "base/version", "protocol", "agent/core"}),
     "agent": frozenset(
         {
             "base",
             "base/metrics",
+            "base/tls",
             "base/version",
             "config",
             "protocol",
@@ -64,17 +68,29 @@ ALLOWED: dict[str, frozenset[str]] = {
     ),
     # Of `coordinator` itself rpc uses the driver.
     "coordinator/rpc": frozenset(
-        {"base", "protocol", "proto", PROTO_CONVERT, "coordinator/core", "coordinator"}
+        {
+            "base",
+            "base/rpc",
+            "base/tls",
+            "protocol",
+            "proto",
+            PROTO_CONVERT,
+            "coordinator/core",
+            "coordinator",
+        }
     ),
     "coordinator/metrics": frozenset(
         {"base", "base/metrics", "base/version", "protocol", "coordinator/core"}
     ),
     # pactrain-admin: a client, so it knows the wire and nothing of the coordinator's inside.
-    "coordinator/admin": frozenset({"base", "base/rpc", "base/version", "protocol", "proto"}),
+    "coordinator/admin": frozenset(
+        {"base", "base/rpc", "base/tls", "base/version", "protocol", "proto"}
+    ),
     "coordinator": frozenset(
         {
             "base",
             "base/metrics",
+            "base/tls",
             "config",
             "protocol",
             "proto",
@@ -95,6 +111,7 @@ TEST_ROOMS = frozenset({"tests", "bench"})
 PURE_LIBRARIES = frozenset({"absl", "xxhash"})
 LINKS: dict[str, frozenset[str]] = {
     "base": PURE_LIBRARIES | {"spdlog"},
+    "base/tls": PURE_LIBRARIES | {"spdlog", "openssl"},
     "base/version": frozenset(),
     "protocol": PURE_LIBRARIES,
     "config": PURE_LIBRARIES | {"protobuf", "cli11", "yaml_cpp"},
@@ -120,6 +137,7 @@ FORBIDDEN_INCLUDES: dict[str, tuple[str, ...]] = {
             "protobuf": ("google/protobuf",),
             "prometheus": ("prometheus/",),
             "asio": ("asio",),
+            "openssl": ("openssl/",),
             "sqlite": ("sqlite3",),
             "spdlog": ("spdlog/", "fmt/"),
             "torch": ("torch/", "ATen/", "c10/"),

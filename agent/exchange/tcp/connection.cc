@@ -7,9 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "asio/buffer.hpp"
+#include "asio/ssl/error.hpp"
 #include "asio/write.hpp"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "protocol/identity.h"
 
 namespace pactrain::agent {
 namespace {
@@ -54,7 +56,8 @@ std::string RemoteName(const asio::ip::tcp::socket& socket) {
 
 }  // namespace
 
-Connection::Connection(asio::ip::tcp::socket socket, const Limits& limits,
+Connection::Connection(asio::ip::tcp::socket socket,
+                       const base::TlsContext& tls, const Limits& limits,
                        ConnectionOwner* owner)
     : socket_(std::move(socket)),
       handshake_timer_(socket_.get_executor()),
@@ -63,9 +66,11 @@ Connection::Connection(asio::ip::tcp::socket socket, const Limits& limits,
       owner_(owner),
       remote_(RemoteName(socket_)),
       read_buffer_(kReadBytes),
-      queue_(limits.max_control_bytes) {}
+      queue_(limits.max_control_bytes) {
+  if (tls != nullptr) tls_.emplace(socket_, SSL_new(tls.get()));
+}
 
-void Connection::Start() {
+void Connection::Start(asio::ssl::stream_base::handshake_type side) {
   SetOptions(socket_, limits_.suspect);
   handshake_timer_.expires_after(absl::ToChronoNanoseconds(limits_.handshake));
   handshake_timer_.async_wait(
@@ -75,7 +80,49 @@ void Connection::Start() {
             absl::StrCat("no handshake with ", self->remote_, " within ",
                          absl::FormatDuration(self->limits_.handshake))));
       });
+  if (!tls_) return OnReady();
+  tls_->async_handshake(
+      side, [self = shared_from_this()](const asio::error_code& error) {
+        if (self->closed_) return;
+        const absl::Status done = self->OnHandshake(error);
+        done.ok() ? self->OnReady() : self->Close(done);
+      });
+}
+
+absl::Status Connection::OnHandshake(const asio::error_code& error) {
+  SSL* const ssl = tls_->native_handle();
+  if (error) {
+    const long verified = SSL_get_verify_result(ssl);
+    const absl::Status broken = Broken(error);
+    if (verified == X509_V_OK) return broken;
+    return absl::UnauthenticatedError(
+        absl::StrCat(absl::string_view(broken.message()), ": ",
+                     X509_verify_cert_error_string(verified)));
+  }
+  ASSIGN_OR_RETURN(
+      const protocol::Identity peer,
+      protocol::IdentityOf(base::UrisOf(SSL_get0_peer_certificate(ssl))));
+  if (peer.role != protocol::Role::kAgent) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        remote_, " is no agent: its certificate is of ", peer.ToString()));
+  }
+  agent_ = peer.agent;
+  return owner_->CheckPeer(*this);
+}
+
+void Connection::OnReady() {
+  ready_ = true;
+  Pump();
   Read();
+}
+
+absl::Status Connection::Broken(const asio::error_code& error) const {
+  const std::string text =
+      absl::StrCat("connection with ", remote_, ": ", error.message());
+  // What OpenSSL itself has to say is no accident of the network.
+  return error.category() == asio::error::get_ssl_category()
+             ? absl::UnauthenticatedError(text)
+             : absl::UnavailableError(text);
 }
 
 void Connection::SendHello(const PeerHello& hello) { SendControl(hello); }
@@ -140,16 +187,17 @@ void Connection::Close(const absl::Status& why) {
 
 void Connection::Read() {
   if (closed_) return;
-  socket_.async_read_some(
-      asio::buffer(read_buffer_),
-      [self = shared_from_this()](const asio::error_code& error, size_t bytes) {
-        if (self->closed_) return;
-        if (error) {
-          return self->Close(absl::UnavailableError(absl::StrCat(
-              "connection with ", self->remote_, ": ", error.message())));
-        }
-        self->OnBytes(bytes);
-      });
+  auto done = [self = shared_from_this()](const asio::error_code& error,
+                                          size_t bytes) {
+    if (self->closed_) return;
+    if (error) return self->Close(self->Broken(error));
+    self->OnBytes(bytes);
+  };
+  if (tls_) {
+    tls_->async_read_some(asio::buffer(read_buffer_), std::move(done));
+  } else {
+    socket_.async_read_some(asio::buffer(read_buffer_), std::move(done));
+  }
 }
 
 void Connection::OnBytes(size_t bytes) {
@@ -219,7 +267,7 @@ void Connection::OnPing(const Ping& ping) {
 }
 
 void Connection::Pump() {
-  if (closed_ || writing_) return;
+  if (closed_ || writing_ || !ready_) return;
   const bool limited = limit_ != nullptr;
   batch_ =
       queue_.Take(limited ? kLimitedWriteBytes : kWriteBytes, kWriteFrames);
@@ -248,16 +296,17 @@ void Connection::WriteBatch() {
     buffers.push_back(
         asio::buffer(frame.payload.bytes.data(), frame.payload.bytes.size()));
   }
-  asio::async_write(
-      socket_, std::move(buffers),
-      [self = shared_from_this()](const asio::error_code& error, size_t bytes) {
-        if (self->closed_) return;
-        if (error) {
-          return self->Close(absl::UnavailableError(absl::StrCat(
-              "connection with ", self->remote_, ": ", error.message())));
-        }
-        self->OnWritten(bytes);
-      });
+  auto done = [self = shared_from_this()](const asio::error_code& error,
+                                          size_t bytes) {
+    if (self->closed_) return;
+    if (error) return self->Close(self->Broken(error));
+    self->OnWritten(bytes);
+  };
+  if (tls_) {
+    asio::async_write(*tls_, std::move(buffers), std::move(done));
+  } else {
+    asio::async_write(socket_, std::move(buffers), std::move(done));
+  }
 }
 
 void Connection::OnWritten(size_t bytes) {

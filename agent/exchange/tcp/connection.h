@@ -1,4 +1,5 @@
-// One TCP connection to another agent: hello both ways, then frames.
+// One TCP connection to another agent: with certificates a TLS handshake, then
+// hello both ways, then frames.
 //
 // Control overtakes data. Every way out (an error, a bad frame, silence,
 // Close()) ends in exactly one OnClosed(), after which the owner hears nothing
@@ -12,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +24,9 @@
 #include "agent/exchange/tcp/token_bucket.h"
 #include "agent/exchange/tcp/traffic.h"
 #include "asio/ip/tcp.hpp"
+#include "asio/ssl/stream.hpp"
 #include "asio/steady_timer.hpp"
+#include "base/tls/tls_files.h"
 #include "protocol/frame.h"
 
 namespace pactrain::agent {
@@ -32,6 +36,10 @@ class Connection;
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
+  // The TLS handshake is done: the peer holds the key of a certificate of our
+  // CA, which is this agent's (agent()). An error closes the connection before
+  // a byte is read or sent.
+  virtual absl::Status CheckPeer(const Connection& connection) = 0;
   // The peer's hello came. The owner answers with Accept() or Close(), now or
   // within the handshake limit; nothing more is read until then.
   virtual void OnHello(const std::shared_ptr<Connection>& connection,
@@ -54,13 +62,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
 
   // `owner` must outlive the connection's io_context handlers or Close() it.
-  Connection(asio::ip::tcp::socket socket, const Limits& limits,
-             ConnectionOwner* owner);
+  // `tls` null: plain text.
+  Connection(asio::ip::tcp::socket socket, const base::TlsContext& tls,
+             const Limits& limits, ConnectionOwner* owner);
 
-  // Sets the socket's options and starts to read; the hello must come within
-  // limits.handshake.
-  void Start();
-  // The first frame that is sent.
+  // Sets the socket's options, shakes hands and starts to read; the hello must
+  // come within limits.handshake. `side`: who dialled is the client.
+  void Start(asio::ssl::stream_base::handshake_type side);
+  // The first frame that is sent, once hands are shaken.
   void SendHello(const protocol::PeerHello& hello);
   // The hello is fine: from here on frames go both ways; the first comes from a
   // handler of its own. `traffic` is where the bytes are counted (it outlives
@@ -80,12 +89,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Close(const absl::Status& why);
 
   bool accepted() const { return traffic_ != nullptr; }
-  // The peer's name; empty before Accept().
+  // The peer's name, with TLS from its certificate; empty before that is known
+  // or, in plain text, before Accept().
   const std::string& agent() const { return agent_; }
+  // Whether its certificate names it.
+  bool certified() const { return tls_.has_value(); }
   // "127.0.0.1:4711", for messages.
   const std::string& remote() const { return remote_; }
 
  private:
+  absl::Status OnHandshake(const asio::error_code& error);
+  // From here on bytes go both ways.
+  void OnReady();
+  absl::Status Broken(const asio::error_code& error) const;
   void Read();
   void OnBytes(size_t bytes);
   void OnFrame(Frame frame);
@@ -96,6 +112,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnWritten(size_t bytes);
 
   asio::ip::tcp::socket socket_;
+  // Over socket_; none: plain text.
+  std::optional<asio::ssl::stream<asio::ip::tcp::socket&>> tls_;
+  bool ready_ = false;
   asio::steady_timer handshake_timer_;
   asio::steady_timer egress_timer_;
   const Limits limits_;

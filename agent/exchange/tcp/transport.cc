@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "asio/post.hpp"
 #include "base/clock.h"
 #include "base/log.h"
@@ -26,6 +27,9 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(
     asio::io_context& io, const Options& options, TransportEvents* events) {
   auto transport =
       std::unique_ptr<Transport>(new Transport(io, options, events));
+  if (options.tls.given()) {
+    ASSIGN_OR_RETURN(transport->tls_, base::TlsSource::Open(options.tls));
+  }
   RETURN_IF_ERROR(transport->Listen());
   transport->AcceptNext();
   transport->TickLater();
@@ -160,12 +164,13 @@ void Transport::OnInbound(tcp::socket socket) {
   }
   const auto connection = NewConnection(std::move(socket));
   handshakes_[connection] = Handshake{};
-  connection->Start();
+  connection->Start(asio::ssl::stream_base::server);
 }
 
 std::shared_ptr<Connection> Transport::NewConnection(tcp::socket socket) {
-  return std::make_shared<Connection>(std::move(socket), options_.connection,
-                                      static_cast<ConnectionOwner*>(this));
+  return std::make_shared<Connection>(
+      std::move(socket), tls_ == nullptr ? nullptr : tls_->Get(),
+      options_.connection, static_cast<ConnectionOwner*>(this));
 }
 
 int Transport::CountInbound() const {
@@ -232,7 +237,7 @@ void Transport::OnDialled(const std::string& agent, tcp::socket socket,
   const auto connection = NewConnection(std::move(socket));
   handshakes_[connection] = Handshake{.dialled_agent = agent, .hello = {}};
   state->dialling = true;
-  connection->Start();
+  connection->Start(asio::ssl::stream_base::client);
   connection->SendHello(OwnHello(agent));
 }
 
@@ -255,6 +260,17 @@ Transport::PeerState* Transport::Find(const std::string& agent) {
   return it == peers_.end() ? nullptr : &it->second;
 }
 
+absl::Status Transport::CheckPeer(const Connection& connection) {
+  const auto it = std::find_if(
+      handshakes_.begin(), handshakes_.end(),
+      [&](const auto& entry) { return entry.first.get() == &connection; });
+  const std::string& dialled = it->second.dialled_agent;
+  if (dialled.empty() || dialled == connection.agent()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(connection.remote(), " should be agent ", dialled,
+                   ", but its certificate is of agent ", connection.agent()));
+}
+
 void Transport::OnHello(const std::shared_ptr<Connection>& connection,
                         const PeerHello& hello) {
   handshakes_.at(connection).hello = hello;
@@ -266,7 +282,8 @@ void Transport::TryFinishHandshake(
   const auto it = handshakes_.find(connection);
   if (it == handshakes_.end()) return;
   const PeerHello hello = *it->second.hello;
-  const absl::Status checked = CheckHello(hello, it->second.dialled_agent);
+  const absl::Status checked =
+      CheckHello(*connection, hello, it->second.dialled_agent);
   if (absl::IsUnavailable(checked)) return;  // The handshake limit bounds it.
   if (!checked.ok()) return connection->Close(checked);
   if (it->second.dialled_agent.empty()) connection->SendHello(OwnHello(""));
@@ -293,8 +310,14 @@ void Transport::Adopt(PeerState& state,
                      options_.egress.ForSite(peer.site));
 }
 
-absl::Status Transport::CheckHello(const PeerHello& hello,
+absl::Status Transport::CheckHello(const Connection& connection,
+                                   const PeerHello& hello,
                                    const std::string& dialled_agent) const {
+  if (connection.certified() && connection.agent() != hello.agent) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(connection.remote(), " calls itself agent ", hello.agent,
+                     ", but its certificate is of agent ", connection.agent()));
+  }
   if (!hello.expected_agent.empty() && hello.expected_agent != options_.agent) {
     return absl::FailedPreconditionError(
         absl::StrCat("agent ", hello.agent, " wants agent ",
@@ -341,8 +364,7 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
                          const absl::Status& why) {
   const auto handshake = handshakes_.find(connection);
   if (handshake != handshakes_.end()) {
-    LOG_DEBUG("handshake with {} failed: {}", connection->remote(),
-              std::string(why.message()));
+    LogRefusal(*connection, handshake->second.dialled_agent, why);
     PeerState* state = Find(handshake->second.dialled_agent);
     handshakes_.erase(handshake);
     if (state == nullptr) return;
@@ -359,6 +381,25 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
     events_->OnPeerDisconnected(agent, why);
   });
   RedialLater(*state);
+}
+
+void Transport::LogRefusal(const Connection& connection,
+                           const std::string& dialled,
+                           const absl::Status& why) {
+  const std::string text(why.message());
+  // The port differs at each try.
+  const std::string& remote = connection.remote();
+  const std::string host = remote.substr(0, remote.rfind(':'));
+  const bool accident = absl::IsUnavailable(why) || absl::IsCancelled(why);
+  if (tls_ != nullptr && !accident &&
+      told_.IsNews(absl::StrCat(host, " ", dialled, " ", why.code(),
+                                absl::StrReplaceAll(text, {{remote, host}})),
+                   base::MonotonicNow())) {
+    LOG_WARN("data connection {} refused: {}",
+             dialled.empty() ? "from " + remote : "to agent " + dialled, text);
+  } else {
+    LOG_DEBUG("handshake with {} failed: {}", remote, text);
+  }
 }
 
 void Transport::TickLater() {

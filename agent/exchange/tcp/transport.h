@@ -7,6 +7,10 @@
 // dialled again with growing, jittered pauses; what was queued on it is lost
 // and the receiver of events is told.
 //
+// With certificates each connection is TLS 1.3, and a peer is who its
+// certificate says: a hello that names another is refused. Who is refused there
+// is logged, each reason once a minute.
+//
 // Not thread-safe: everything runs on the io_context's one thread, and the
 // transport is destroyed there after its io_context has stopped running.
 #ifndef PACTRAIN_AGENT_EXCHANGE_TCP_TRANSPORT_H_
@@ -27,6 +31,8 @@
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
 #include "base/digest.h"
+#include "base/repeat_filter.h"
+#include "base/tls/tls_source.h"
 
 namespace pactrain::agent {
 
@@ -55,6 +61,7 @@ class Transport : private ConnectionOwner {
     EgressLimits egress;
     // Connections that others opened, those in their handshake included.
     int max_inbound = 256;
+    base::TlsFiles tls;  // Not given: plain text.
   };
 
   struct Peer {
@@ -67,6 +74,7 @@ class Transport : private ConnectionOwner {
 
   // Listens. `events` must outlive the transport.
   //   InvalidArgument: the address is not "host:port" with a numeric host.
+  //                    Or as MakeTlsContext() of base/tls.
   //   Unavailable:     it cannot be listened on.
   static absl::StatusOr<std::unique_ptr<Transport>> Start(
       asio::io_context& io, const Options& options, TransportEvents* events);
@@ -133,12 +141,16 @@ class Transport : private ConnectionOwner {
   void Adopt(PeerState& state, const std::shared_ptr<Connection>& connection);
   // Why a hello is refused.
   //   Unavailable: its sender is no wanted peer, or not yet.
-  absl::Status CheckHello(const protocol::PeerHello& hello,
+  absl::Status CheckHello(const Connection& connection,
+                          const protocol::PeerHello& hello,
                           const std::string& dialled_agent) const;
+  void LogRefusal(const Connection& connection, const std::string& dialled,
+                  const absl::Status& why);
   protocol::PeerHello OwnHello(const std::string& expected) const;
   void TickLater();
 
   // ConnectionOwner:
+  absl::Status CheckPeer(const Connection& connection) override;
   void OnHello(const std::shared_ptr<Connection>& connection,
                const protocol::PeerHello& hello) override;
   void OnData(Connection& connection, Frame frame) override;
@@ -154,6 +166,8 @@ class Transport : private ConnectionOwner {
   asio::ip::tcp::resolver resolver_;
   asio::steady_timer tick_timer_;
   std::mt19937_64 random_;
+  std::unique_ptr<base::TlsSource> tls_;  // Null: plain text.
+  base::RepeatFilter told_;
   std::string cluster_id_;
   TrafficBySite traffic_;
   std::map<std::string, PeerState> peers_;  // By agent.

@@ -58,7 +58,7 @@ def refusal(argv: list[str]) -> str:
 def test_other_addresses_than_loopback_are_refused(daemon, tmp_path):
     text = refusal(daemon(tmp_path))
     assert "'0.0.0.0:0' is not loopback" in text
-    assert "not encrypted or authenticated yet" in text
+    assert "neither encrypted nor authenticated: give --tls-cert" in text
 
 
 @pytest.mark.skipif(in_own_namespace(), reason="this is a namespace of its own")

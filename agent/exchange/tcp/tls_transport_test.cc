@@ -1,0 +1,330 @@
+// The data plane with certificates, and who tries to get into it without the
+// right ones: refused, told once in the log, and an exchange that runs goes on.
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <utility>
+
+#include "agent/exchange/tcp/transport.h"
+#include "asio/ssl/stream.hpp"
+#include "asio/write.hpp"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log_capture.h"
+#include "base/status_matchers.h"
+#include "base/tls/test_certs.h"
+#include "protocol/limits.h"
+
+namespace pactrain::agent {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using TlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
+
+class Recorder : public TransportEvents {
+ public:
+  void OnPeerConnected(const std::string& agent) override { ++connected; }
+  void OnPeerDisconnected(const std::string& agent,
+                          const absl::Status& why) override {
+    ++disconnected;
+  }
+  void OnPeerData(const std::string& agent, Frame frame) override {
+    frames.push_back(std::move(frame));
+  }
+  void OnPeerControl(const std::string& agent,
+                     const protocol::GroupControl& control) override {}
+
+  int connected = 0;
+  int disconnected = 0;
+  std::vector<Frame> frames;
+};
+
+std::string MakeFolder(const std::string& name) {
+  const std::string folder =
+      ::testing::TempDir() + "/" +
+      ::testing::UnitTest::GetInstance()->current_test_info()->name() + name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+std::string UriOf(const std::string& agent) {
+  return "spiffe://pactrain/agent/" + agent;
+}
+
+class TlsTransportTest : public ::testing::Test {
+ protected:
+  struct Node {
+    Recorder events;
+    std::unique_ptr<Transport> transport;
+    std::string name;
+    Transport::Peer AsPeer() const {
+      return {name, base::DigestOf(name), "site-" + name,
+              transport->listen_address()};
+    }
+  };
+
+  std::unique_ptr<Node> MakeNode(const std::string& name,
+                                 const base::TlsFiles& files) {
+    auto node = std::make_unique<Node>();
+    node->name = name;
+    Transport::Options options;
+    options.agent = name;
+    options.incarnation = base::DigestOf(name);
+    options.heartbeat = absl::Milliseconds(20);
+    options.connection = limits_;
+    options.tls = files;
+    auto transport = Transport::Start(io_, options, &node->events);
+    PT_CHECK(transport.ok());
+    node->transport = *std::move(transport);
+    return node;
+  }
+  std::unique_ptr<Node> MakeNode(const std::string& name) {
+    return MakeNode(name, ca_.Issue(name, UriOf(name)));
+  }
+  static void Introduce(Node& a, Node& b) {
+    a.transport->SetPeers({b.AsPeer()});
+    b.transport->SetPeers({a.AsPeer()});
+  }
+  // b and c, connected: the exchange that must go on.
+  void StartExchange() {
+    b_ = MakeNode("b");
+    c_ = MakeNode("c");
+    Introduce(*b_, *c_);
+    ASSERT_TRUE(RunUntil(
+        [&] { return b_->events.connected > 0 && c_->events.connected > 0; }));
+  }
+  void ExpectExchangeGoesOn() {
+    const size_t before = b_->events.frames.size();
+    auto data = std::make_shared<std::vector<uint8_t>>(8192, 7);
+    protocol::FrameHeader header;
+    header.leg = protocol::Leg::kUp;
+    c_->transport->SendData("b", header, {data, absl::MakeConstSpan(*data)});
+    EXPECT_TRUE(
+        RunUntil([&] { return b_->events.frames.size() == before + 1; }));
+    EXPECT_EQ(b_->events.disconnected, 0);
+  }
+
+  bool RunUntil(const std::function<bool()>& done) {
+    const absl::Duration end = base::MonotonicNow() + absl::Seconds(20);
+    while (!done() && base::MonotonicNow() < end) {
+      io_.run_one_for(std::chrono::milliseconds(20));
+    }
+    return done();
+  }
+  asio::ip::tcp::socket DialRaw(const Node& node) {
+    asio::ip::tcp::socket socket(io_);
+    const std::string address = node.transport->listen_address();
+    const int port = std::stoi(address.substr(address.rfind(':') + 1));
+    socket.connect(
+        {asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(port)});
+    return socket;
+  }
+  bool RunUntilClosed(asio::ip::tcp::socket& socket) {
+    socket.non_blocking(true);
+    return RunUntil([&] {
+      char byte[4096];
+      asio::error_code error;
+      socket.read_some(asio::buffer(byte), error);
+      return error && error != asio::error::would_block;
+    });
+  }
+  // What a stranger sends in plain text is refused, and said in these words.
+  void ExpectPlainTextRefused(const std::string& bytes,
+                              const std::string& words) {
+    for (int tries = 0; tries < 2; ++tries) {
+      auto raw = DialRaw(*b_);
+      asio::write(raw, asio::buffer(bytes));
+      EXPECT_TRUE(RunUntilClosed(raw));
+    }
+    EXPECT_EQ(log_.Count("refused"), 1) << log_.text();
+    EXPECT_THAT(log_.text(), HasSubstr(words));
+    ExpectExchangeGoesOn();
+  }
+  // An agent "a" with these files dials b, which expects it, and gets nowhere.
+  void ExpectDiallerRefused(const base::TlsFiles& files,
+                            const std::string& words) {
+    const auto a = MakeNode("a", files);
+    b_->transport->SetPeers({a->AsPeer(), c_->AsPeer()});
+    a->transport->SetPeers({b_->AsPeer()});
+    EXPECT_TRUE(RunUntil([&] { return log_.Has(words); })) << log_.text();
+    EXPECT_EQ(a->events.connected, 0);
+    EXPECT_FALSE(b_->transport->IsConnected("a"));
+    ExpectExchangeGoesOn();
+    EXPECT_EQ(log_.Count("data connection from 127.0.0.1"), 1) << log_.text();
+    a->transport->SetPeers({});
+  }
+
+  base::LogCapture log_;
+  asio::io_context io_;
+  Connection::Limits limits_;
+  const base::TestCa ca_{MakeFolder("")};
+  std::unique_ptr<Node> b_, c_;
+};
+
+TEST_F(TlsTransportTest, FramesOfAllSizesArriveIntactAndInOrderBothWays) {
+  StartExchange();
+  const size_t sizes[] = {0, 1, 8192, protocol::kMaxFramePayload};
+  for (uint16_t i = 0; i < 200; ++i) {
+    auto data = std::make_shared<std::vector<uint8_t>>(sizes[i % 4],
+                                                       static_cast<uint8_t>(i));
+    protocol::FrameHeader header;
+    header.frame = i;
+    header.leg = protocol::Leg::kUp;
+    b_->transport->SendData("c", header, {data, absl::MakeConstSpan(*data)});
+    c_->transport->SendData("b", header, {data, absl::MakeConstSpan(*data)});
+  }
+  ASSERT_TRUE(RunUntil([&] {
+    return b_->events.frames.size() == 200 && c_->events.frames.size() == 200;
+  }));
+  for (const Node* node : {b_.get(), c_.get()}) {
+    for (uint16_t i = 0; i < 200; ++i) {
+      const Frame& frame = node->events.frames[i];
+      EXPECT_EQ(frame.header.frame, i);
+      EXPECT_EQ(frame.payload,
+                std::vector<uint8_t>(sizes[i % 4], static_cast<uint8_t>(i)));
+    }
+  }
+}
+
+TEST_F(TlsTransportTest, LostConnectionIsDialledAgain) {
+  StartExchange();
+  c_->transport->ClosePeer("b", "a test");
+  ASSERT_TRUE(RunUntil([&] { return b_->events.connected == 2; }));
+  EXPECT_TRUE(RunUntil([&] { return c_->events.connected == 2; }));
+}
+
+TEST_F(TlsTransportTest, sec_PlainTcpIsRefused) {
+  StartExchange();
+  ExpectPlainTextRefused(std::string(64, 'x'), "wrong version number");
+}
+
+TEST_F(TlsTransportTest, sec_PlainHttp2IsRefused) {
+  StartExchange();
+  ExpectPlainTextRefused("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "refused");
+}
+
+TEST_F(TlsTransportTest, sec_SilentConnectionIsClosedAfterTheHandshakeLimit) {
+  limits_.handshake = absl::Milliseconds(200);
+  StartExchange();
+  auto raw = DialRaw(*b_);
+  EXPECT_TRUE(RunUntilClosed(raw));
+  EXPECT_THAT(log_.text(), HasSubstr("no handshake with 127.0.0.1"));
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, sec_NoCertificateIsRefused) {
+  StartExchange();
+  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
+                                         SSL_CTX_free);
+  TlsStream stream(DialRaw(*b_), SSL_new(context.get()));
+  bool ended = false;
+  char byte[1];
+  stream.async_handshake(TlsStream::client, [&](const asio::error_code&) {
+    // In TLS 1.3 the refusal comes with the first read.
+    stream.async_read_some(
+        asio::buffer(byte),
+        [&](const asio::error_code& error, size_t) { ended = !!error; });
+  });
+  EXPECT_TRUE(RunUntil([&] { return ended; }));
+  EXPECT_THAT(log_.text(), HasSubstr("peer did not return a certificate"));
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, sec_OlderTlsIsRefused) {
+  StartExchange();
+  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
+                                         SSL_CTX_free);
+  SSL_CTX_set_max_proto_version(context.get(), TLS1_2_VERSION);
+  TlsStream stream(DialRaw(*b_), SSL_new(context.get()));
+  std::optional<asio::error_code> result;
+  stream.async_handshake(TlsStream::client, [&](const asio::error_code& error) {
+    result = error;
+  });
+  ASSERT_TRUE(RunUntil([&] { return result.has_value(); }));
+  EXPECT_TRUE(*result);
+  EXPECT_THAT(log_.text(), HasSubstr("unsupported protocol"));
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, sec_AnotherCasCertificateIsRefused) {
+  StartExchange();
+  // It would take b's certificate.
+  const std::string folder = MakeFolder("-other");
+  const base::TestCa other(folder);
+  base::TlsFiles files = other.Issue("a", UriOf("a"));
+  std::ofstream both(folder + "/both.pem");
+  both << std::ifstream(files.ca).rdbuf()
+       << std::ifstream(ca_.Issue("none", base::TestCa::Leaf{}).ca).rdbuf();
+  both.close();
+  files.ca = folder + "/both.pem";
+  ExpectDiallerRefused(files, "certificate verify failed");
+}
+
+TEST_F(TlsTransportTest, sec_ExpiredCertificateIsRefused) {
+  StartExchange();
+  // It was valid when the agent started.
+  const base::TlsFiles files =
+      ca_.Issue("a", base::TestCa::Leaf{.uris = {UriOf("a")}, .valid_to_s = 1});
+  const auto a = MakeNode("a", files);
+  const absl::Duration expired = base::MonotonicNow() + absl::Seconds(3);
+  ASSERT_TRUE(RunUntil([&] { return base::MonotonicNow() >= expired; }));
+  b_->transport->SetPeers({a->AsPeer(), c_->AsPeer()});
+  a->transport->SetPeers({b_->AsPeer()});
+  EXPECT_TRUE(RunUntil([&] { return log_.Has("certificate has expired"); }))
+      << log_.text();
+  EXPECT_FALSE(b_->transport->IsConnected("a"));
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, sec_AnotherAgentsNameInTheHelloIsRefused) {
+  StartExchange();
+  ExpectDiallerRefused(
+      ca_.Issue("thief", UriOf("thief")),
+      "calls itself agent a, but its certificate is of agent thief");
+}
+
+TEST_F(TlsTransportTest, sec_OperatorIsNoPeer) {
+  StartExchange();
+  ExpectDiallerRefused(ca_.Issue("operator", "spiffe://pactrain/operator"),
+                       "is no agent: its certificate is of "
+                       "spiffe://pactrain/operator");
+}
+
+TEST_F(TlsTransportTest, sec_CertificateWithoutAUriIsNobody) {
+  StartExchange();
+  ExpectDiallerRefused(ca_.Issue("none", base::TestCa::Leaf{}),
+                       "has 0 URIs among its alternative names");
+}
+
+TEST_F(TlsTransportTest, sec_WrongPeerWhereAnAgentIsDialledIsRefused) {
+  StartExchange();
+  // "a" dials what the generation says is d's address, and meets c.
+  const auto a = MakeNode("a");
+  Transport::Peer d = c_->AsPeer();
+  d.agent = "d";
+  a->transport->SetPeers({d});
+  EXPECT_TRUE(RunUntil([&] {
+    return log_.Has("should be agent d, but its certificate is of agent c");
+  })) << log_.text();
+  EXPECT_EQ(a->events.connected, 0);
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, RewrittenCertificatesHoldForNewConnections) {
+  StartExchange();
+  // A certificate that is taken over: c now says that it is somebody else.
+  ca_.Issue("c", UriOf("changed"));
+  ExpectExchangeGoesOn();
+  c_->transport->ClosePeer("b", "a test");
+  EXPECT_TRUE(RunUntil([&] {
+    return log_.Has(
+        "should be agent c, but its certificate is of agent changed");
+  })) << log_.text();
+  ca_.Issue("c", UriOf("c"));
+  EXPECT_TRUE(RunUntil([&] { return b_->events.connected == 2; }));
+}
+
+}  // namespace
+}  // namespace pactrain::agent

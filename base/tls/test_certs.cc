@@ -1,0 +1,106 @@
+#include "base/tls/test_certs.h"
+
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+
+namespace pactrain::base {
+namespace {
+
+uint64_t Random() {
+  uint64_t number = 0;
+  RAND_bytes(reinterpret_cast<unsigned char*>(&number), sizeof number);
+  return number;
+}
+
+// Written beside and renamed, as an operator should.
+template <typename Write>
+void WriteFile(const std::string& path, Write write) {
+  const std::string fresh = path + ".new";
+  FILE* file = std::fopen(fresh.c_str(), "w");
+  PT_CHECK(file != nullptr);
+  PT_CHECK(chmod(fresh.c_str(), 0600) == 0);
+  PT_CHECK(write(file) == 1);
+  PT_CHECK(std::fclose(file) == 0);
+  std::filesystem::rename(fresh, path);
+}
+
+void Extend(X509* certificate, int nid, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx_nodb(&context);
+  X509V3_set_ctx(&context, certificate, certificate, nullptr, nullptr, 0);
+  X509_EXTENSION* extension =
+      X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str());
+  PT_CHECK(extension != nullptr);
+  PT_CHECK(X509_add_ext(certificate, extension, -1) == 1);
+  X509_EXTENSION_free(extension);
+}
+
+}  // namespace
+
+TestCa::TestCa(const std::string& folder)
+    : folder_(folder),
+      key_(NewKey()),
+      certificate_(
+          Sign(absl::StrCat("test CA ", Random()), key_, /*is_ca=*/true, {})) {
+  WriteFile(folder_ + "/ca.pem", [&](FILE* file) {
+    return PEM_write_X509(file, certificate_.get());
+  });
+}
+
+TestCa::Key TestCa::NewKey() { return Key(EVP_EC_gen("P-256"), EVP_PKEY_free); }
+
+TestCa::Certificate TestCa::Sign(const std::string& subject, const Key& key,
+                                 bool is_ca, const Leaf& leaf) const {
+  Certificate made(X509_new(), X509_free);
+  X509_set_version(made.get(), X509_VERSION_3);
+  ASN1_INTEGER_set_uint64(X509_get_serialNumber(made.get()), Random());
+  X509_gmtime_adj(X509_getm_notBefore(made.get()), leaf.valid_from_s);
+  X509_gmtime_adj(X509_getm_notAfter(made.get()), leaf.valid_to_s);
+  X509_set_pubkey(made.get(), key.get());
+  X509_NAME* name = X509_get_subject_name(made.get());
+  PT_CHECK(X509_NAME_add_entry_by_txt(
+               name, "CN", MBSTRING_UTF8,
+               reinterpret_cast<const unsigned char*>(subject.c_str()), -1, -1,
+               0) == 1);
+  X509_set_issuer_name(
+      made.get(), is_ca ? name : X509_get_subject_name(certificate_.get()));
+  if (is_ca) {
+    Extend(made.get(), NID_basic_constraints, "critical,CA:TRUE");
+    Extend(made.get(), NID_key_usage, "critical,keyCertSign");
+  } else {
+    Extend(made.get(), NID_ext_key_usage, "serverAuth,clientAuth");
+  }
+  if (!leaf.uris.empty()) {
+    Extend(made.get(), NID_subject_alt_name,
+           absl::StrCat("URI:", absl::StrJoin(leaf.uris, ",URI:")));
+  }
+  PT_CHECK(X509_sign(made.get(), key_.get(), EVP_sha256()) > 0);
+  return made;
+}
+
+TlsFiles TestCa::Issue(const std::string& name, const Leaf& leaf) const {
+  const Key key = NewKey();
+  const Certificate certificate = Sign(name, key, /*is_ca=*/false, leaf);
+  const std::string stem = absl::StrCat(folder_, "/", name);
+  TlsFiles files{stem + ".pem", stem + ".key", folder_ + "/ca.pem"};
+  WriteFile(files.key, [&](FILE* file) {
+    return PEM_write_PrivateKey(file, key.get(), nullptr, nullptr, 0, nullptr,
+                                nullptr);
+  });
+  WriteFile(files.cert, [&](FILE* file) {
+    return PEM_write_X509(file, certificate.get());
+  });
+  return files;
+}
+
+}  // namespace pactrain::base

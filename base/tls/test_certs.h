@@ -1,0 +1,48 @@
+// A CA and certificates for tests, made in the process.
+//
+// Thread-compatible. Failures are crashes.
+#ifndef PACTRAIN_BASE_TLS_TEST_CERTS_H_
+#define PACTRAIN_BASE_TLS_TEST_CERTS_H_
+
+#include <openssl/x509.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/tls/tls_files.h"
+
+namespace pactrain::base {
+
+class TestCa {
+ public:
+  struct Leaf {
+    std::vector<std::string> uris;
+    int valid_from_s = -3600;  // From now.
+    int valid_to_s = 3600;
+  };
+
+  // Its files lie in `folder`, which exists; two CAs need two folders.
+  explicit TestCa(const std::string& folder);
+
+  // Writes NAME.pem and NAME.key, anew if they are there.
+  TlsFiles Issue(const std::string& name, const Leaf& leaf) const;
+  TlsFiles Issue(const std::string& name, const std::string& uri) const {
+    return Issue(name, Leaf{.uris = {uri}});
+  }
+
+ private:
+  using Key = std::shared_ptr<EVP_PKEY>;
+  using Certificate = std::shared_ptr<X509>;
+  static Key NewKey();
+  Certificate Sign(const std::string& subject, const Key& key, bool is_ca,
+                   const Leaf& leaf) const;
+
+  const std::string folder_;
+  const Key key_;
+  const Certificate certificate_;
+};
+
+}  // namespace pactrain::base
+
+#endif  // PACTRAIN_BASE_TLS_TEST_CERTS_H_

@@ -1,0 +1,161 @@
+#include "base/tls/tls_files.h"
+
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace pactrain::base {
+namespace {
+
+absl::Status Refuse(const std::string& name, const std::string& file,
+                    absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", file, " ", what));
+}
+
+// OpenSSL's reason for the failure just now: "no start line".
+std::string LastReason() {
+  const unsigned long error = ERR_peek_last_error();
+  ERR_clear_error();
+  const char* reason = ERR_reason_error_string(error);
+  return reason == nullptr ? "unknown error" : reason;
+}
+
+absl::Status CheckReadable(const std::string& name, const std::string& file,
+                           struct stat* found) {
+  if (stat(file.c_str(), found) != 0) {
+    return Refuse(name, file,
+                  absl::StrCat("cannot be read: ", std::strerror(errno)));
+  }
+  if (!S_ISREG(found->st_mode)) return Refuse(name, file, "is not a file");
+  return absl::OkStatus();
+}
+
+absl::Status LoadCertificate(SSL_CTX* context, const TlsFiles& files,
+                             const TlsNames& names) {
+  struct stat found;
+  RETURN_IF_ERROR(CheckReadable(names.cert, files.cert, &found));
+  if (SSL_CTX_use_certificate_chain_file(context, files.cert.c_str()) == 1) {
+    return absl::OkStatus();
+  }
+  return Refuse(names.cert, files.cert,
+                absl::StrCat("holds no PEM certificate (", LastReason(), ")"));
+}
+
+absl::Status LoadKey(SSL_CTX* context, const TlsFiles& files,
+                     const TlsNames& names) {
+  struct stat found;
+  RETURN_IF_ERROR(CheckReadable(names.key, files.key, &found));
+  if ((found.st_mode & (S_IRWXO | S_IWGRP)) != 0) {
+    return Refuse(names.key, files.key,
+                  absl::StrCat("may be used by others than its owner and "
+                               "group; chmod 600 ",
+                               files.key));
+  }
+  if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(),
+                                  SSL_FILETYPE_PEM) != 1) {
+    const unsigned long error = ERR_peek_last_error();
+    if (ERR_GET_REASON(error) != X509_R_KEY_VALUES_MISMATCH) {
+      return Refuse(names.key, files.key,
+                    absl::StrCat("holds no PEM key without password (",
+                                 LastReason(), ")"));
+    }
+  }
+  if (SSL_CTX_check_private_key(context) == 1) return absl::OkStatus();
+  ERR_clear_error();
+  return Refuse(names.key, files.key,
+                absl::StrCat("is not the key of ", files.cert));
+}
+
+absl::Status LoadCa(SSL_CTX* context, const TlsFiles& files,
+                    const TlsNames& names) {
+  struct stat found;
+  RETURN_IF_ERROR(CheckReadable(names.ca, files.ca, &found));
+  if (SSL_CTX_load_verify_file(context, files.ca.c_str()) == 1) {
+    return absl::OkStatus();
+  }
+  return Refuse(names.ca, files.ca,
+                absl::StrCat("holds no PEM certificate (", LastReason(), ")"));
+}
+
+// That others with this CA would take our certificate, now.
+absl::Status CheckOwnCertificate(SSL_CTX* context, const TlsFiles& files,
+                                 const TlsNames& names) {
+  STACK_OF(X509)* between = nullptr;
+  SSL_CTX_get0_chain_certs(context, &between);
+  const std::unique_ptr<X509_STORE_CTX, decltype(&X509_STORE_CTX_free)> check(
+      X509_STORE_CTX_new(), X509_STORE_CTX_free);
+  X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context),
+                      SSL_CTX_get0_certificate(context), between);
+  if (X509_verify_cert(check.get()) == 1) return absl::OkStatus();
+  ERR_clear_error();
+  return Refuse(
+      names.cert, files.cert,
+      absl::StrCat("would be refused by others with the CA ", files.ca, ": ",
+                   X509_verify_cert_error_string(
+                       X509_STORE_CTX_get_error(check.get()))));
+}
+
+}  // namespace
+
+absl::StatusOr<TlsContext> MakeTlsContext(const TlsFiles& files,
+                                          const TlsNames& names) {
+  ERR_clear_error();
+  TlsContext context(SSL_CTX_new(TLS_method()), SSL_CTX_free);
+  if (context == nullptr) {
+    return absl::InternalError(absl::StrCat("OpenSSL: ", LastReason()));
+  }
+  SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
+  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_num_tickets(context.get(), 0);
+  SSL_CTX_set_verify(context.get(),
+                     SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                     /*callback=*/nullptr);
+  RETURN_IF_ERROR(LoadCertificate(context.get(), files, names));
+  RETURN_IF_ERROR(LoadKey(context.get(), files, names));
+  RETURN_IF_ERROR(LoadCa(context.get(), files, names));
+  RETURN_IF_ERROR(CheckOwnCertificate(context.get(), files, names));
+  return context;
+}
+
+absl::StatusOr<std::vector<std::string>> CheckTlsFiles(const TlsFiles& files,
+                                                       const TlsNames& names) {
+  if (files.cert.empty() && files.key.empty() && files.ca.empty()) {
+    return std::vector<std::string>();
+  }
+  for (const auto& [file, name] :
+       {std::pair(&files.cert, &names.cert), std::pair(&files.key, &names.key),
+        std::pair(&files.ca, &names.ca)}) {
+    if (file->empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(*name,
+                       ": not given; TLS needs all of tls-cert, tls-key and "
+                       "tls-ca, or none of them"));
+    }
+  }
+  ASSIGN_OR_RETURN(const TlsContext context, MakeTlsContext(files, names));
+  return UrisOf(SSL_CTX_get0_certificate(context.get()));
+}
+
+std::vector<std::string> UrisOf(const X509* certificate) {
+  std::vector<std::string> uris;
+  if (certificate == nullptr) return uris;
+  auto* names = static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(
+      certificate, NID_subject_alt_name, /*crit=*/nullptr, /*idx=*/nullptr));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names, i);
+    if (name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
+    uris.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
+                      static_cast<size_t>(ASN1_STRING_length(uri)));
+  }
+  GENERAL_NAMES_free(names);
+  return uris;
+}
+
+}  // namespace pactrain::base

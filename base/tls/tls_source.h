@@ -1,0 +1,39 @@
+// The TLS context for the next connection: made of files, and made anew once
+// they have changed.
+//
+// Files that cannot be used, half rewritten ones perhaps, leave the last good
+// context in force, with one warning for each state of the files.
+//
+// Not thread-safe.
+#ifndef PACTRAIN_BASE_TLS_TLS_SOURCE_H_
+#define PACTRAIN_BASE_TLS_TLS_SOURCE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/tls/tls_files.h"
+
+namespace pactrain::base {
+
+class TlsSource {
+ public:
+  // Errors: as MakeTlsContext().
+  static absl::StatusOr<std::unique_ptr<TlsSource>> Open(const TlsFiles& files);
+
+  // Never null.
+  const TlsContext& Get();
+
+ private:
+  explicit TlsSource(const TlsFiles& files) : files_(files) {}
+  // Differs once a file was written or replaced.
+  std::string Stamp() const;
+
+  const TlsFiles files_;
+  std::string stamp_;  // Of the files when they were last looked at.
+  TlsContext context_;
+};
+
+}  // namespace pactrain::base
+
+#endif  // PACTRAIN_BASE_TLS_TLS_SOURCE_H_

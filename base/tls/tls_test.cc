@@ -1,0 +1,119 @@
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "base/tls/test_certs.h"
+#include "base/tls/tls_files.h"
+#include "base/tls/tls_source.h"
+
+namespace pactrain::base {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kUri[] = "spiffe://pactrain/agent/a";
+
+std::string MakeFolder(const std::string& name) {
+  const std::string folder = absl::StrCat(
+      ::testing::TempDir(), "/",
+      ::testing::UnitTest::GetInstance()->current_test_info()->name(), name);
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+class TlsFilesTest : public ::testing::Test {
+ protected:
+  static void ExpectRefused(const TlsFiles& files, const std::string& what) {
+    EXPECT_THAT(CheckTlsFiles(files, {}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
+  }
+  const std::string folder_ = MakeFolder("");
+  const TestCa ca_{folder_};
+};
+
+TEST_F(TlsFilesTest, GoodFilesGiveTheUrisOfTheCertificate) {
+  ASSERT_OK_AND_ASSIGN(const auto uris,
+                       CheckTlsFiles(ca_.Issue("a", kUri), {}));
+  EXPECT_THAT(uris, ElementsAre(kUri));
+}
+
+TEST_F(TlsFilesTest, NoneIsNoTls) {
+  ASSERT_OK_AND_ASSIGN(const auto uris, CheckTlsFiles({}, {}));
+  EXPECT_THAT(uris, IsEmpty());
+}
+
+TEST_F(TlsFilesTest, SomeOfThemIsAMistakeThatNamesTheMissingOne) {
+  const TlsFiles all = ca_.Issue("a", kUri);
+  ExpectRefused({"", all.key, all.ca}, "--tls-cert: not given");
+  ExpectRefused({all.cert, "", all.ca}, "--tls-key: not given");
+  ExpectRefused({all.cert, all.key, ""}, "--tls-ca: not given");
+}
+
+TEST_F(TlsFilesTest, FilesThatCannotBeReadAreNamed) {
+  const TlsFiles all = ca_.Issue("a", kUri);
+  const std::string nowhere = folder_ + "/nowhere";
+  ExpectRefused({nowhere, all.key, all.ca},
+                "--tls-cert: " + nowhere + " cannot be read: No such file");
+  ExpectRefused({all.cert, nowhere, all.ca}, "--tls-key: " + nowhere);
+  ExpectRefused({all.cert, all.key, nowhere}, "--tls-ca: " + nowhere);
+  ExpectRefused({all.cert, all.key, folder_}, "is not a file");
+  const std::string text = folder_ + "/text";
+  std::ofstream(text) << "no PEM";
+  chmod(text.c_str(), 0600);
+  ExpectRefused({text, all.key, all.ca}, "holds no PEM certificate");
+  ExpectRefused({all.cert, text, all.ca}, "holds no PEM key");
+  ExpectRefused({all.cert, all.key, text}, "holds no PEM certificate");
+}
+
+TEST_F(TlsFilesTest, AnotherCertificatesKeyIsRefused) {
+  const TlsFiles a = ca_.Issue("a", kUri), b = ca_.Issue("b", kUri);
+  ExpectRefused(
+      {a.cert, b.key, a.ca},
+      absl::StrCat("--tls-key: ", b.key, " is not the key of ", a.cert));
+}
+
+TEST_F(TlsFilesTest, sec_KeyThatOthersMayReadIsRefused) {
+  const TlsFiles files = ca_.Issue("a", kUri);
+  for (const mode_t mode : {0604, 0606, 0620}) {
+    chmod(files.key.c_str(), mode);
+    ExpectRefused(files, "chmod 600 " + files.key);
+  }
+  chmod(files.key.c_str(), 0640);  // As secrets that are mounted are.
+  EXPECT_OK(CheckTlsFiles(files, {}));
+}
+
+TEST_F(TlsFilesTest, CertificateThatOthersWouldRefuseIsRefusedAtStart) {
+  ExpectRefused(ca_.Issue("old", TestCa::Leaf{{kUri}, -7200, -3600}),
+                "certificate has expired");
+  ExpectRefused(ca_.Issue("new", TestCa::Leaf{{kUri}, 3600, 7200}),
+                "certificate is not yet valid");
+  const TestCa other(MakeFolder("-other"));
+  TlsFiles files = other.Issue("a", kUri);
+  files.ca = ca_.Issue("a", kUri).ca;
+  ExpectRefused(files, "would be refused by others with the CA " + files.ca);
+}
+
+TEST_F(TlsFilesTest, SourceTakesRewrittenFilesAndKeepsTheLastGoodOnes) {
+  const TlsFiles files = ca_.Issue("a", kUri);
+  ASSERT_OK_AND_ASSIGN(const auto source, TlsSource::Open(files));
+  const TlsContext first = source->Get();
+  EXPECT_EQ(source->Get(), first);
+  ca_.Issue("a", "spiffe://pactrain/agent/b");
+  const TlsContext second = source->Get();
+  EXPECT_THAT(UrisOf(SSL_CTX_get0_certificate(second.get())),
+              ElementsAre("spiffe://pactrain/agent/b"));
+  std::filesystem::remove(files.key);
+  EXPECT_EQ(source->Get(), second);
+  ca_.Issue("a", kUri);
+  EXPECT_THAT(UrisOf(SSL_CTX_get0_certificate(source->Get().get())),
+              ElementsAre(kUri));
+}
+
+}  // namespace
+}  // namespace pactrain::base

@@ -1,0 +1,315 @@
+// Who may call what, and who tries without the right certificate.
+#include "coordinator/rpc/access.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "asio/io_context.hpp"
+#include "asio/ip/tcp.hpp"
+#include "asio/write.hpp"
+#include "base/clock.h"
+#include "base/log_capture.h"
+#include "base/rpc/channel.h"
+#include "base/rpc/credentials.h"
+#include "base/status_matchers.h"
+#include "base/tls/test_certs.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/store/sqlite_journal.h"
+#include "protocol/proto_convert.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using base::StatusIs;
+using protocol::Role;
+using ::testing::HasSubstr;
+
+Peer PeerOf(Role role, const std::string& agent = "") {
+  return protocol::Identity{role, agent};
+}
+
+TEST(CheckRight, sec_EachRoleHasItsRightsAndNoOther) {
+  const std::vector<std::pair<Right, std::vector<Role>>> kAllowed = {
+      {Right::kJoin, {Role::kAgent}},
+      {Right::kRead, {Role::kReader, Role::kOperator}},
+      {Right::kOperate, {Role::kOperator}}};
+  for (const auto& [right, allowed] : kAllowed) {
+    for (const Role role :
+         {Role::kAgent, Role::kCoordinator, Role::kOperator, Role::kReader}) {
+      const bool may =
+          std::find(allowed.begin(), allowed.end(), role) != allowed.end();
+      EXPECT_THAT(CheckRight(PeerOf(role), right),
+                  StatusIs(may ? absl::StatusCode::kOk
+                               : absl::StatusCode::kPermissionDenied,
+                           ::testing::_))
+          << PeerOf(role)->ToString();
+    }
+    EXPECT_OK(CheckRight(std::nullopt, right));
+  }
+}
+
+TEST(CheckName, sec_AnAgentHasTheNameOfItsCertificate) {
+  EXPECT_OK(CheckName(PeerOf(Role::kAgent, "a"), "a"));
+  EXPECT_OK(CheckName(std::nullopt, "a"));
+  EXPECT_THAT(CheckName(PeerOf(Role::kAgent, "b"), "a"),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       HasSubstr("it calls itself agent a, and its certificate "
+                                 "is of spiffe://pactrain/agent/b")));
+}
+
+// A server with TLS on loopback.
+class AccessTest : public ::testing::Test {
+ protected:
+  AccessTest() : folder_(MakeFolder("")), ca_(folder_) {
+    auto journal = SqliteJournal::Open(folder_ + "/state", "test");
+    EXPECT_OK(journal);
+    journal_ = *std::move(journal);
+    auto driver = Driver::Create({}, journal_.get());
+    EXPECT_OK(driver);
+    driver_ = *std::move(driver);
+    files_ = ca_.Issue("coordinator", "spiffe://pactrain/coordinator");
+    auto server = Server::Start({"127.0.0.1", 0}, files_, driver_.get());
+    EXPECT_OK(server);
+    server_ = *std::move(server);
+  }
+  ~AccessTest() override {
+    server_.reset();
+    driver_.reset();
+    journal_.reset();
+  }
+
+  static std::string MakeFolder(const std::string& name) {
+    const std::string folder = absl::StrCat(
+        ::testing::TempDir(), "/",
+        ::testing::UnitTest::GetInstance()->current_test_info()->name(), name);
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+    return folder;
+  }
+
+  std::shared_ptr<grpc::Channel> ChannelOf(const base::TlsFiles& files) const {
+    return base::MakeChannel(
+        server_->address().ToString(),
+        base::MakeChannelCredentials(
+            files, [](const auto&) { return absl::OkStatus(); }),
+        -1);
+  }
+  // Of the CA, for this URI.
+  std::shared_ptr<grpc::Channel> ChannelOf(const std::string& uri) const {
+    return ChannelOf(ca_.Issue("client", uri));
+  }
+  static std::unique_ptr<grpc::ClientContext> Context() {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->set_deadline(std::chrono::system_clock::now() +
+                          std::chrono::seconds(20));
+    return context;
+  }
+  static grpc::Status ListJobs(const std::shared_ptr<grpc::Channel>& channel) {
+    v1::ListJobsResponse response;
+    return v1::Admin::NewStub(channel)->ListJobs(Context().get(), {},
+                                                 &response);
+  }
+  static grpc::Status SetPin(const std::shared_ptr<grpc::Channel>& channel) {
+    v1::SetPinRequest request;
+    request.mutable_group()->set_job("nobody");
+    v1::SetPinResponse response;
+    return v1::Admin::NewStub(channel)->SetPin(Context().get(), request,
+                                               &response);
+  }
+  // An agent's stream that says hello under this name, up to its end or its
+  // Welcome.
+  static grpc::Status SayHello(const std::shared_ptr<grpc::Channel>& channel,
+                               const std::string& name) {
+    const auto stub = v1::Coordinator::NewStub(channel);
+    const auto context = Context();
+    const auto stream = stub->AgentStream(context.get());
+    stream->Write(protocol::ToProto(protocol::AgentMessage(protocol::AgentHello{
+        name, base::DigestOf(name), "site", "127.0.0.1:9", "t", "", 0})));
+    v1::CoordinatorMessage answer;
+    if (stream->Read(&answer)) return grpc::Status::OK;
+    return stream->Finish();
+  }
+  // Everybody of ours is still served.
+  void ExpectServes() {
+    EXPECT_TRUE(
+        SayHello(ChannelOf("spiffe://pactrain/agent/good"), "good").ok());
+  }
+  // gRPC tries again by itself, so one call may be several handshakes.
+  void ExpectNoConnection(const std::shared_ptr<grpc::Channel>& channel,
+                          const std::string& words) {
+    const grpc::Status status = ListJobs(channel);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE)
+        << status.error_message();
+    EXPECT_TRUE(log_.WaitFor(words)) << log_.text();
+    ListJobs(channel);
+    ExpectServes();
+    EXPECT_EQ(log_.Count(words), 1) << log_.text();
+  }
+  asio::ip::tcp::socket DialRaw() {
+    asio::ip::tcp::socket socket(io_);
+    socket.connect(
+        {asio::ip::make_address("127.0.0.1"), server_->address().port});
+    return socket;
+  }
+  static bool EndsSoon(asio::ip::tcp::socket& socket) {
+    const timeval patience = {20, 0};
+    setsockopt(socket.native_handle(), SOL_SOCKET, SO_RCVTIMEO, &patience,
+               sizeof patience);
+    char bytes[4096];
+    while (true) {
+      const ssize_t got = recv(socket.native_handle(), bytes, sizeof bytes, 0);
+      if (got <= 0) return got == 0 || errno != EAGAIN;
+    }
+  }
+
+  base::LogCapture log_;
+  const std::string folder_;
+  const base::TestCa ca_;
+  base::TlsFiles files_;
+  std::unique_ptr<SqliteJournal> journal_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<Server> server_;
+  asio::io_context io_;
+};
+
+TEST_F(AccessTest, sec_ReaderMayLookAndNotPin) {
+  const auto channel = ChannelOf("spiffe://pactrain/reader");
+  EXPECT_TRUE(ListJobs(channel).ok());
+  for (int tries = 0; tries < 2; ++tries) {
+    const grpc::Status status = SetPin(channel);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    EXPECT_THAT(status.error_message(), HasSubstr("this is for an operator"));
+  }
+  EXPECT_EQ(log_.Count("refused SetPin from 127.0.0.1"), 1) << log_.text();
+}
+
+TEST_F(AccessTest, OperatorMayPin) {
+  // There is no such job, which only an operator is told.
+  EXPECT_EQ(SetPin(ChannelOf("spiffe://pactrain/operator")).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(AccessTest, sec_AgentMayNotCallAdmin) {
+  const auto channel = ChannelOf("spiffe://pactrain/agent/a");
+  EXPECT_EQ(ListJobs(channel).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(SetPin(channel).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(AccessTest, sec_AnotherAgentsNameInHelloIsRefused) {
+  const auto channel = ChannelOf("spiffe://pactrain/agent/thief");
+  const grpc::Status status = SayHello(channel, "a");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("it calls itself agent a, and its certificate is of "
+                        "spiffe://pactrain/agent/thief"));
+  EXPECT_TRUE(log_.WaitFor("refused Hello from 127.0.0.1"));
+  EXPECT_TRUE(SayHello(channel, "thief").ok());
+}
+
+TEST_F(AccessTest, sec_OperatorIsNoAgent) {
+  const grpc::Status status =
+      SayHello(ChannelOf("spiffe://pactrain/operator"), "a");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+}
+
+TEST_F(AccessTest, sec_CertificateOfNobodyIsRefused) {
+  ExpectNoConnection(ChannelOf("https://example.org"),
+                     "its certificate is of 'https://example.org'");
+}
+
+TEST_F(AccessTest, sec_AnotherCasCertificateIsRefused) {
+  const base::TestCa other(MakeFolder("-other"));
+  base::TlsFiles files = other.Issue("operator", "spiffe://pactrain/operator");
+  files.ca = files_.ca;  // It would take the coordinator.
+  ExpectNoConnection(ChannelOf(files), "certificate verify failed");
+}
+
+TEST_F(AccessTest, sec_ExpiredCertificateIsRefused) {
+  ExpectNoConnection(
+      ChannelOf(ca_.Issue(
+          "old",
+          base::TestCa::Leaf{{"spiffe://pactrain/operator"}, -7200, -3600})),
+      "certificate verify failed");
+}
+
+TEST_F(AccessTest, sec_NoCertificateIsRefused) {
+  grpc::SslCredentialsOptions options;
+  std::stringstream ca;
+  ca << std::ifstream(files_.ca).rdbuf();
+  options.pem_root_certs = ca.str();
+  ExpectNoConnection(grpc::CreateChannel(server_->address().ToString(),
+                                         grpc::SslCredentials(options)),
+                     "peer did not return a certificate");
+}
+
+TEST_F(AccessTest, sec_PlainHttp2IsRefused) {
+  ExpectNoConnection(grpc::CreateChannel(server_->address().ToString(),
+                                         grpc::InsecureChannelCredentials()),
+                     "wrong version number");
+}
+
+TEST_F(AccessTest, sec_PlainTcpIsRefused) {
+  auto raw = DialRaw();
+  asio::write(raw, asio::buffer(std::string(64, 'x')));
+  EXPECT_TRUE(EndsSoon(raw));
+  ExpectServes();
+}
+
+TEST_F(AccessTest, sec_SilentConnectionIsClosed) {
+  auto raw = DialRaw();
+  ExpectServes();
+  EXPECT_TRUE(EndsSoon(raw));
+}
+
+TEST_F(AccessTest, sec_OlderTlsIsRefused) {
+  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
+                                         SSL_CTX_free);
+  SSL_CTX_set_max_proto_version(context.get(), TLS1_2_VERSION);
+  const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()),
+                                                      SSL_free);
+  auto raw = DialRaw();
+  SSL_set_fd(ssl.get(), raw.native_handle());
+  EXPECT_NE(SSL_connect(ssl.get()), 1);
+  EXPECT_TRUE(EndsSoon(raw));
+  ExpectServes();
+}
+
+TEST_F(AccessTest, sec_NobodyButACoordinatorIsTakenForOne) {
+  const auto channel = base::MakeChannel(
+      server_->address().ToString(),
+      base::MakeChannelCredentials(
+          ca_.Issue("a", "spiffe://pactrain/agent/a"),
+          [](const std::vector<std::string>& uris) {
+            return protocol::CheckIdentity(uris, {Role::kOperator, ""});
+          }),
+      -1);
+  EXPECT_EQ(ListJobs(channel).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(AccessTest, RewrittenCertificatesHoldForNewConnections) {
+  EXPECT_TRUE(ListJobs(ChannelOf("spiffe://pactrain/reader")).ok());
+  ca_.Issue("coordinator", "spiffe://pactrain/agent/changed");
+  // Whom the next connections meet.
+  const base::TlsFiles files = ca_.Issue("r", "spiffe://pactrain/reader");
+  const absl::Duration end = base::MonotonicNow() + absl::Seconds(30);
+  bool changed = false;
+  while (!changed && base::MonotonicNow() < end) {
+    const auto channel = base::MakeChannel(
+        server_->address().ToString(),
+        base::MakeChannelCredentials(
+            files,
+            [](const std::vector<std::string>& uris) {
+              return protocol::CheckIdentity(uris, {Role::kAgent, "changed"});
+            }),
+        -1);
+    changed = ListJobs(channel).ok();
+  }
+  EXPECT_TRUE(changed);
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator
