@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 
+import pytest
+import risk_scenarios
 import scenarios
 from test_training import equal_digests, values
 
@@ -50,3 +52,15 @@ def test_what_an_operator_pins_travels_at_every_rank(cluster, launch):
     history = [decision["codec"] for decision in json.loads(shown.stdout)["history"]]
     assert history[0] == "CODEC_LEVELS3"
     assert "CODEC_FP32" in history
+
+
+def test_the_risk_shown_is_that_of_the_trainers_gradients(adaptive, launch):
+    job = adaptive.new_job()
+    pin = adaptive.admin("pin", job, "TERNARY", "--levels", "5")
+    show = adaptive.admin("--json", "job", job)
+    launched = launch(
+        adaptive, risk_scenarios.known_gradients, world=6, job=job, pin=pin, show=show
+    )
+    result = values(launched.finish())[0]
+    assert result["risk"] == pytest.approx(result["true"], rel=0.12)
+    assert 0 < result["riskClip"] < result["risk"]
