@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+import pactrain
+
 
 def small_net(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
@@ -15,3 +17,9 @@ def small_net(seed: int = 0) -> nn.Sequential:
 
 def gradients(model):
     return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def pruned(amount=0.5):
+    model = small_net()
+    pactrain.prune(model, amount)
+    return model

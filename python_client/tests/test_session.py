@@ -2,30 +2,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import io
 
 import pytest
 import torch
-from fake_native import FULL, activate
-from small_nets import small_net
+from fake_native import FULL
+from small_nets import pruned, small_net
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import prune as torch_prune
 
 import pactrain
-from pactrain.types import NO_DIGEST, Codec, Digest, Mode, Op
-
-
-def pruned(amount=0.5):
-    model = small_net()
-    pactrain.prune(model, amount)
-    return model
-
-
-def outside(model):
-    """How many weights of the pruned layer are not zero outside its mask."""
-    mask = pactrain.masks.registry.get(model[2].weight)
-    return int((model[2].weight[~mask] != 0).sum())
+from pactrain.types import Digest, Mode, Op
 
 
 def test_gradients_are_those_of_plain_ddp(attach, net):
@@ -40,169 +26,6 @@ def test_gradients_are_those_of_plain_ddp(attach, net):
         assert torch.equal(ours.grad, theirs.grad)
 
 
-def test_votes_begin_when_the_layout_was_seen_twice(attach):
-    attached = attach(pruned())
-    attached.step()
-    assert not attached.native.votes  # DDP rebuilds its buckets after this step.
-    attached.step()
-    assert not attached.native.votes
-    attached.step()
-    (vote,) = attached.native.votes
-    assert (vote["unchanged"], vote["settle"], vote["inside"]) == (1, 1, True)
-    assert vote["elements"] - vote["kept"] == 32
-    mask, layout, bitmaps = attached.native.mask_sets[-1]
-    assert (mask, layout) == (vote["mask"], vote["layout"])
-    assert sum(int(b.sum() >= 0) for b in bitmaps) == len(bitmaps)
-    attached.step()
-    assert len(attached.native.votes) == 1
-
-
-def test_a_model_without_masks_says_so_once(attach, net):
-    attached = attach(net)
-    for _ in range(4):
-        attached.step()
-    (vote,) = attached.native.votes
-    assert vote["mask"] == NO_DIGEST
-    assert vote["kept"] == vote["elements"]
-    assert not attached.native.mask_sets
-
-
-def test_removed_masks_stay_in_force(attach, caplog):
-    model = pruned()
-    attached = attach(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        attached.step(optimizer=optimizer)
-    mask = pactrain.masks.registry.get(model[2].weight)
-    activate(attached)
-    attached.step(optimizer=optimizer)
-    attached.session.set_masks({})
-    attached.job.decide = lambda step: dataclasses.replace(FULL, version=2)
-    for _ in range(3):
-        attached.step(optimizer=optimizer)
-    assert not model[2].weight[~mask].any()
-    assert "masks were removed" in caplog.text
-
-
-def test_nothing_is_masked_before_the_decision(attach):
-    model = pruned()
-    attached = attach(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        attached.step(optimizer=optimizer)
-    assert outside(model) > 0
-
-
-def test_from_the_activating_commit_on_weights_and_state_are_masked(attach):
-    model = pruned()
-    attached = attach(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.1)
-    for _ in range(3):
-        attached.step(optimizer=optimizer)
-    activate(attached)
-    attached.step(optimizer=optimizer)
-    mask = pactrain.masks.registry.get(model[2].weight)
-    assert outside(model) == 0
-    state = optimizer.state[model[2].weight]
-    assert not state["exp_avg"][~mask].any()
-    assert state["exp_avg"][mask].any()
-    attached.step(optimizer=optimizer)
-    assert outside(model) == 0
-    assert not model[2].weight.grad[~mask].any()
-    assert attached.session.stats()["pactrain/masks_active"] == 1
-
-
-def test_gse_off_masks_no_weight_and_no_gradient(attach):
-    model = pruned()
-    attached = attach(model, gse=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        attached.step(optimizer=optimizer)
-    activate(attached)
-    attached.step(optimizer=optimizer)
-    assert outside(model) > 0
-    assert attached.native.options.gse is False
-
-
-def test_a_smaller_mask_goes_on_and_votes_for_itself(attach):
-    model = pruned(0.5)
-    attached = attach(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        attached.step(optimizer=optimizer)
-    activate(attached)
-    attached.step(optimizer=optimizer)
-    before = model[2].weight.detach().clone()
-    pactrain.prune(model, 0.75)
-    assert torch.equal(model[2].weight, before)  # Only the agreed mask acts.
-    attached.step(optimizer=optimizer)
-    assert attached.native.votes[-2]["unchanged"] == 0
-    assert all(vote["inside"] for vote in attached.native.votes)
-    activate(attached, version=2)
-    attached.step(optimizer=optimizer)
-    assert int((model[2].weight != 0).sum()) <= 16
-
-
-def test_a_mask_outside_the_decision_is_told_at_once(attach):
-    model = pruned(0.5)
-    attached = attach(model)
-    for _ in range(3):
-        attached.step()
-    activate(attached)
-    attached.step()
-    mask = pactrain.masks.registry.get(model[2].weight)
-    attached.session.set_masks({"2.weight": ~mask})
-    attached.step()
-    assert [vote["inside"] for vote in attached.native.votes[-2:]] == [False, False]
-    activate(attached, version=2)
-    attached.step()
-    assert attached.session.stats()["pactrain/active_keep"] < 1
-
-
-def test_masks_that_only_this_rank_changed_are_warned_of_once(attach, caplog):
-    model = pruned(0.5)
-    attached = attach(model)
-    for _ in range(3):
-        attached.step()
-    activate(attached)
-    for _ in range(60):
-        attached.step()
-    assert "not agreed" not in caplog.text
-    pactrain.prune(model, 0.75)  # The others do not: the decision stays.
-    for _ in range(49):
-        attached.step()
-    assert "not agreed" not in caplog.text
-    for _ in range(70):
-        attached.step()
-    assert caplog.text.count("50 steps ago and are still not agreed on") == 1
-    assert "those in force go on. In force is COMPACTED fp32" in caplog.text
-    assert "Change masks at all ranks alike." in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("mode", "codec", "text"),
-    [
-        (Mode.FULL, Codec.FP32, "In force is FULL fp32"),
-        (Mode.TERNARY, Codec.LEVELS7, "In force is TERNARY 7 levels"),
-    ],
-)
-def test_without_agreed_masks_the_warning_says_that_all_is_sent(
-    attach, caplog, mode, codec, text
-):
-    attached = attach(pruned(0.5))
-    for _ in range(3):
-        attached.step()
-    activate(attached)
-    attached.step()
-    attached.job.decide = lambda step: dataclasses.replace(  # Withdrawn by the others.
-        FULL, version=2, mode=mode, codec=codec
-    )
-    pactrain.prune(attached.ddp, 0.75)
-    for _ in range(52):
-        attached.step()
-    assert f"until then every step sends all elements. {text}" in caplog.text
-
-
 def test_a_decision_reads_like_a_sentence():
     decision = dataclasses.replace(
         FULL,
@@ -215,49 +38,6 @@ def test_a_decision_reads_like_a_sentence():
     assert str(decision) == text
     assert repr(decision) == f"<{text}>"
     assert repr(FULL) == "<FULL fp32, version 0: start>"
-
-
-def test_weights_loaded_after_prune_are_an_error_at_attach(attach):
-    model = pruned()
-    model.load_state_dict(small_net(1).state_dict())
-    with pytest.raises(pactrain.PacTrainError, match="weights were loaded after prune"):
-        attach(model)
-
-
-def test_weights_loaded_after_attach_are_an_error_before_the_step(attach):
-    model = pruned()
-    attached = attach(model)
-    model.load_state_dict(small_net(1).state_dict())
-    with (
-        pytest.raises(pactrain.PacTrainError, match=r"2\.weight has 32 non-zero"),
-        attached.session.guard(),
-    ):
-        attached.step()
-    pactrain.apply_masks(model)
-    attached.step()
-
-
-def test_torch_prune_may_have_any_weight_orig(attach, net):
-    torch_prune.random_unstructured(net[2], "weight", 0.5)
-    attached = attach(net)
-    before = net[2].weight_orig.detach().clone()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for _ in range(3):
-        attached.step(optimizer=optimizer)
-    activate(attached)
-    attached.step(optimizer=optimizer)
-    dropped = net[2].weight_mask == 0
-    assert torch.equal(net[2].weight_orig[dropped], before[dropped])
-
-
-def test_masks_from_weights_settle_in_three_steps(attach):
-    model = pruned()
-    pactrain.masks.registry.remove(model[2].weight)
-    attached = attach(model, masks="weights")
-    for _ in range(7):
-        attached.step()
-    assert [vote["unchanged"] for vote in attached.native.votes] == [1, 2, 3]
-    assert attached.native.votes[-1]["settle"] == 3
 
 
 def test_a_failed_step_raises_its_type_and_clears_gradients(attach, net):
@@ -415,64 +195,6 @@ def test_parameters_are_compared_at_the_first_step_and_after_a_load(attach, net)
     assert sent == [True, False, True]
 
 
-def test_a_state_resumes_masks_and_step(attach):
-    first = attach(pruned())
-    for _ in range(3):
-        first.step()
-    saved = io.BytesIO()
-    torch.save(
-        {"model": first.ddp.module.state_dict(), "session": first.session.state_dict()},
-        saved,
-    )
-    saved.seek(0)
-    loaded = torch.load(saved, weights_only=True)
-    model = small_net(5)
-    model.load_state_dict(loaded["model"])
-    second = attach(model, state=loaded["session"])
-    assert second.native.options.resume_step == first.session.next_step
-    assert second.session.state_dict()["masks"].keys() == {"2.weight"}
-    for _ in range(3):
-        second.step()
-    assert second.native.votes[-1]["mask"] == first.native.votes[-1]["mask"]
-
-
-def test_a_state_has_the_masks_of_the_one_that_was_just_loaded(attach):
-    state = attach(pruned()).session.state_dict()
-    session = attach(small_net(5)).session
-    session.load_state_dict(state)
-    assert session.state_dict()["masks"].keys() == {"2.weight"}
-
-
-def test_masks_that_are_not_in_force_yet_are_resumed_and_weights_zeroed(attach):
-    first = attach(pruned())
-    for _ in range(3):
-        first.step()
-    activate(first)
-    first.step()
-    model = first.ddp.module
-    pactrain.prune(model, 0.75)
-    state = first.session.state_dict()
-    assert not state["masks_active"]
-    again = small_net(5)
-    again.load_state_dict(model.state_dict())
-    second = attach(again, state=state)
-    assert second.session.state_dict()["masks"].keys() == {"2.weight"}
-    assert int((again[2].weight != 0).sum()) == 16
-
-
-def test_a_state_of_another_model_is_an_error(attach, net):
-    state = attach(pruned()).session.state_dict()
-    other = attach(nn.Linear(6, 3))
-    with pytest.raises(
-        pactrain.InvalidArgument, match=r"for '2\.weight'; this model has no"
-    ):
-        other.session.load_state_dict(state)
-    with pytest.raises(pactrain.InvalidArgument, match="state has version 3; allowed"):
-        other.session.load_state_dict({**state, "version": 3})
-    with pytest.raises(pactrain.InvalidArgument, match=r"state is a dict with \['x'\]"):
-        other.session.load_state_dict({"x": 1})
-
-
 def test_report_shows_in_stats_and_refuses_words(attach, net):
     session = attach(net).session
     session.report(loss=0.5, lr=torch.tensor(0.1))
@@ -553,19 +275,3 @@ def test_the_slot_holds_the_largest_exchange(attach):
     attached = attach(nn.Linear(1, 1))
     assert attached.native.options.slot_bytes == 128
     assert attached.native.options.elements == 2
-
-
-def test_masks_are_settled_while_those_in_force_are_the_wanted_ones(attach, net):
-    attached = attach(net)
-    session = attached.session
-    assert session.masks_settled  # None are wanted.
-    for _ in range(2):
-        attached.step()
-    pactrain.prune(net, 0.5)
-    assert not session.masks_settled
-    for _ in range(3):
-        attached.step()
-    assert not session.masks_settled
-    activate(attached)
-    attached.step()
-    assert session.masks_settled
