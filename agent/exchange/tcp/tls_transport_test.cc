@@ -2,13 +2,10 @@
 // right ones: refused, told once in the log, and an exchange that runs goes on.
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <utility>
 
-#include "agent/exchange/tcp/transport.h"
+#include "agent/exchange/tcp/test_transports.h"
 #include "asio/ssl/stream.hpp"
 #include "asio/write.hpp"
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/log_capture.h"
 #include "base/status_matchers.h"
@@ -21,24 +18,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using TlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
-
-class Recorder : public TransportEvents {
- public:
-  void OnPeerConnected(const std::string& agent) override { ++connected; }
-  void OnPeerDisconnected(const std::string& agent,
-                          const absl::Status& why) override {
-    ++disconnected;
-  }
-  void OnPeerData(const std::string& agent, Frame frame) override {
-    frames.push_back(std::move(frame));
-  }
-  void OnPeerControl(const std::string& agent,
-                     const protocol::GroupControl& control) override {}
-
-  int connected = 0;
-  int disconnected = 0;
-  std::vector<Frame> frames;
-};
 
 std::string MakeFolder(const std::string& name) {
   const std::string folder =
@@ -53,47 +32,22 @@ std::string UriOf(const std::string& agent) {
   return "spiffe://pactrain/agent/" + agent;
 }
 
-class TlsTransportTest : public ::testing::Test {
+class TlsTransportTest : public TestTransports {
  protected:
-  struct Node {
-    Recorder events;
-    std::unique_ptr<Transport> transport;
-    std::string name;
-    Transport::Peer AsPeer() const {
-      return {name, base::DigestOf(name), "site-" + name,
-              transport->listen_address()};
-    }
-  };
-
   std::unique_ptr<Node> MakeNode(const std::string& name,
                                  const base::TlsFiles& files) {
-    auto node = std::make_unique<Node>();
-    node->name = name;
     Transport::Options options;
-    options.agent = name;
-    options.incarnation = base::DigestOf(name);
-    options.heartbeat = absl::Milliseconds(20);
-    options.connection = limits_;
     options.tls = files;
-    auto transport = Transport::Start(io_, options, &node->events);
-    PT_CHECK(transport.ok());
-    node->transport = *std::move(transport);
-    return node;
+    return TestTransports::MakeNode(name, options);
   }
   std::unique_ptr<Node> MakeNode(const std::string& name) {
     return MakeNode(name, ca_.Issue(name, UriOf(name)));
-  }
-  static void Introduce(Node& a, Node& b) {
-    a.transport->SetPeers({b.AsPeer()});
-    b.transport->SetPeers({a.AsPeer()});
   }
   // b and c, connected: the exchange that must go on.
   void StartExchange() {
     b_ = MakeNode("b");
     c_ = MakeNode("c");
     Introduce(*b_, *c_);
-    ASSERT_TRUE(RunUntil(
-        [&] { return b_->events.connected > 0 && c_->events.connected > 0; }));
   }
   void ExpectExchangeGoesOn() {
     const size_t before = b_->events.frames.size();
@@ -103,32 +57,7 @@ class TlsTransportTest : public ::testing::Test {
     c_->transport->SendData("b", header, {data, absl::MakeConstSpan(*data)});
     EXPECT_TRUE(
         RunUntil([&] { return b_->events.frames.size() == before + 1; }));
-    EXPECT_EQ(b_->events.disconnected, 0);
-  }
-
-  bool RunUntil(const std::function<bool()>& done) {
-    const absl::Duration end = base::MonotonicNow() + absl::Seconds(20);
-    while (!done() && base::MonotonicNow() < end) {
-      io_.run_one_for(std::chrono::milliseconds(20));
-    }
-    return done();
-  }
-  asio::ip::tcp::socket DialRaw(const Node& node) {
-    asio::ip::tcp::socket socket(io_);
-    const std::string address = node.transport->listen_address();
-    const int port = std::stoi(address.substr(address.rfind(':') + 1));
-    socket.connect(
-        {asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(port)});
-    return socket;
-  }
-  bool RunUntilClosed(asio::ip::tcp::socket& socket) {
-    socket.non_blocking(true);
-    return RunUntil([&] {
-      char byte[4096];
-      asio::error_code error;
-      socket.read_some(asio::buffer(byte), error);
-      return error && error != asio::error::would_block;
-    });
+    EXPECT_TRUE(b_->events.disconnected.empty());
   }
   // What a stranger sends in plain text is refused, and said in these words.
   void ExpectPlainTextRefused(const std::string& bytes,
@@ -149,7 +78,7 @@ class TlsTransportTest : public ::testing::Test {
     b_->transport->SetPeers({a->AsPeer(), c_->AsPeer()});
     a->transport->SetPeers({b_->AsPeer()});
     EXPECT_TRUE(RunUntil([&] { return log_.Has(words); })) << log_.text();
-    EXPECT_EQ(a->events.connected, 0);
+    EXPECT_TRUE(a->events.connected.empty());
     EXPECT_FALSE(b_->transport->IsConnected("a"));
     ExpectExchangeGoesOn();
     EXPECT_EQ(log_.Count("data connection from 127.0.0.1"), 1) << log_.text();
@@ -157,8 +86,6 @@ class TlsTransportTest : public ::testing::Test {
   }
 
   base::LogCapture log_;
-  asio::io_context io_;
-  Connection::Limits limits_;
   const base::TestCa ca_{MakeFolder("")};
   std::unique_ptr<Node> b_, c_;
 };
@@ -191,8 +118,8 @@ TEST_F(TlsTransportTest, FramesOfAllSizesArriveIntactAndInOrderBothWays) {
 TEST_F(TlsTransportTest, LostConnectionIsDialledAgain) {
   StartExchange();
   c_->transport->ClosePeer("b", "a test");
-  ASSERT_TRUE(RunUntil([&] { return b_->events.connected == 2; }));
-  EXPECT_TRUE(RunUntil([&] { return c_->events.connected == 2; }));
+  ASSERT_TRUE(RunUntil([&] { return b_->events.connected.size() == 2; }));
+  EXPECT_TRUE(RunUntil([&] { return c_->events.connected.size() == 2; }));
 }
 
 TEST_F(TlsTransportTest, sec_PlainTcpIsRefused) {
@@ -308,7 +235,7 @@ TEST_F(TlsTransportTest, sec_WrongPeerWhereAnAgentIsDialledIsRefused) {
   EXPECT_TRUE(RunUntil([&] {
     return log_.Has("should be agent d, but its certificate is of agent c");
   })) << log_.text();
-  EXPECT_EQ(a->events.connected, 0);
+  EXPECT_TRUE(a->events.connected.empty());
   ExpectExchangeGoesOn();
 }
 
@@ -323,7 +250,7 @@ TEST_F(TlsTransportTest, RewrittenCertificatesHoldForNewConnections) {
         "should be agent c, but its certificate is of agent changed");
   })) << log_.text();
   ca_.Issue("c", UriOf("c"));
-  EXPECT_TRUE(RunUntil([&] { return b_->events.connected == 2; }));
+  EXPECT_TRUE(RunUntil([&] { return b_->events.connected.size() == 2; }));
 }
 
 }  // namespace

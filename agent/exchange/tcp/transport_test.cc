@@ -1,11 +1,9 @@
 #include "agent/exchange/tcp/transport.h"
 
-#include <functional>
 #include <utility>
 
+#include "agent/exchange/tcp/test_transports.h"
 #include "asio/write.hpp"
-#include "base/check.h"
-#include "base/clock.h"
 #include "base/status_matchers.h"
 #include "protocol/limits.h"
 
@@ -18,78 +16,13 @@ using protocol::GroupControl;
 using protocol::Leg;
 using protocol::PeerHello;
 
-// What a transport told, in order.
-class Recorder : public TransportEvents {
- public:
-  void OnPeerConnected(const std::string& agent) override {
-    connected.push_back(agent);
-  }
-  void OnPeerDisconnected(const std::string& agent,
-                          const absl::Status& why) override {
-    disconnected.push_back(why);
-  }
-  void OnPeerData(const std::string& agent, Frame frame) override {
-    order += 'd';
-    frames.push_back(std::move(frame));
-  }
-  void OnPeerControl(const std::string& agent,
-                     const GroupControl& control) override {
-    order += 'c';
-    controls.push_back(control);
-  }
-
-  std::vector<std::string> connected;
-  std::vector<absl::Status> disconnected;
-  std::vector<Frame> frames;
-  std::vector<GroupControl> controls;
-  std::string order;
-};
-
-class TransportTest : public ::testing::Test {
+class TransportTest : public TestTransports {
  protected:
-  struct Node {
-    Recorder events;
-    std::unique_ptr<Transport> transport;
-    Transport::Peer AsPeer() const {
-      return {name, incarnation, site, transport->listen_address()};
-    }
-    std::string name;
-    base::Digest incarnation;
-    std::string site;
-  };
-
   std::unique_ptr<Node> MakeNode(const std::string& name,
                                  EgressLimits egress = {}) {
-    auto node = std::make_unique<Node>();
-    node->name = name;
-    node->incarnation = base::DigestOf(name);
-    node->site = "site-" + name;
     Transport::Options options;
-    options.agent = name;
-    options.incarnation = node->incarnation;
     options.egress = std::move(egress);
-    options.heartbeat = absl::Milliseconds(20);
-    options.connection = limits_;
-    auto transport = Transport::Start(io_, options, &node->events);
-    PT_CHECK(transport.ok());
-    node->transport = std::move(transport).value();
-    return node;
-  }
-
-  void Introduce(Node& a, Node& b) {
-    a.transport->SetPeers({b.AsPeer()});
-    b.transport->SetPeers({a.AsPeer()});
-    ASSERT_TRUE(RunUntil([&] {
-      return !a.events.connected.empty() && !b.events.connected.empty();
-    }));
-  }
-
-  bool RunUntil(const std::function<bool()>& done) {
-    const absl::Duration end = base::MonotonicNow() + absl::Seconds(20);
-    while (!done() && base::MonotonicNow() < end) {
-      io_.run_one_for(std::chrono::milliseconds(50));
-    }
-    return done();
+    return TestTransports::MakeNode(name, options);
   }
 
   static Payload MakePayload(size_t bytes, uint8_t seed) {
@@ -112,35 +45,14 @@ class TransportTest : public ::testing::Test {
     return {{"job", 0}, abort};
   }
 
-  // A peer written by hand, to send what a Transport would not.
-  asio::ip::tcp::socket DialRaw(const Node& node) {
-    asio::ip::tcp::socket socket(io_);
-    const std::string address = node.transport->listen_address();
-    const int port = std::stoi(address.substr(address.rfind(':') + 1));
-    socket.connect(
-        {asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(port)});
-    return socket;
-  }
   static void SendRaw(asio::ip::tcp::socket& socket, const OutFrame& frame) {
     asio::write(socket, asio::buffer(frame.header));
     asio::write(socket, asio::buffer(frame.payload.bytes.data(),
                                      frame.payload.bytes.size()));
   }
-  bool RunUntilClosed(asio::ip::tcp::socket& socket) {
-    socket.non_blocking(true);
-    return RunUntil([&] {
-      char byte[4096];
-      asio::error_code error;
-      socket.read_some(asio::buffer(byte), error);
-      return error && error != asio::error::would_block;
-    });
-  }
   static PeerHello HelloFrom(const Node& from, const Node& to) {
     return {from.name, from.incarnation, "", to.name};
   }
-
-  asio::io_context io_;
-  Connection::Limits limits_;
 };
 
 TEST_F(TransportTest, FramesArriveIntactAndInOrderBothWays) {
