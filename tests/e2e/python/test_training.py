@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import scenarios
+import zoo_scenarios
 
 
 def values(ranks):
@@ -127,8 +128,8 @@ def test_another_model_is_refused_with_both_sides_named(cluster, launch):
 
 
 def test_every_kind_of_model_trains_equal_and_compacted(cluster, launch):
-    kinds = list(scenarios.ZOO)
-    results = values(launch(cluster, scenarios.zoo, kinds=kinds).finish(180))
+    kinds = list(zoo_scenarios.ZOO)
+    results = values(launch(cluster, zoo_scenarios.zoo, kinds=kinds).finish(180))
     for kind in kinds:
         equal_digests([result[kind] for result in results])
         assert results[0][kind]["mode"] == "COMPACTED fp32", kind
