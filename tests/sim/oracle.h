@@ -22,7 +22,8 @@ class Oracle {
 
   // One attach is told of its generation. Numbers never go back, first steps
   // are never ones that were used.
-  void Attached(uint32_t rank, uint64_t generation, uint64_t base_step);
+  void Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
+                uint32_t world_size);
   // A rank opens a step: all that open it do so under one decision.
   void Opened(uint32_t rank, uint64_t generation, uint64_t step,
               uint64_t decision, const Contribution& contribution);
@@ -33,8 +34,10 @@ class Oracle {
     std::vector<uint64_t> elements;  // Which ones, over all buckets.
     int levels = 0;                  // Of the codec; 0: exact.
   };
+  // `state` stands for what the rank has made of all steps before this one.
   void Committed(uint32_t rank, uint64_t generation, uint64_t step,
-                 uint64_t next_decision, const std::vector<Bucket>& buckets);
+                 uint64_t next_decision, uint64_t state,
+                 const std::vector<Bucket>& buckets);
   void NotApplied(uint32_t rank, uint64_t generation, uint64_t step);
 
   uint64_t commits() const { return committed_; }
@@ -49,7 +52,12 @@ class Oracle {
     std::set<uint32_t> committed;
     std::set<uint32_t> not_applied;
     uint64_t next_decision = 0;
+    uint64_t state = 0;
     protocol::Digest result;
+  };
+  struct Generation {
+    uint64_t base_step = 0;
+    uint32_t world_size = 0;
   };
 
   void CheckValues(uint64_t generation, uint64_t number, const Step& step,
@@ -63,7 +71,7 @@ class Oracle {
   World* const world_;
   const Workload* const workload_;
   std::map<uint64_t, Step> steps_;  // By number: used in one generation only.
-  std::map<uint64_t, uint64_t> base_steps_;  // By generation.
+  std::map<uint64_t, Generation> generations_;
   uint64_t newest_generation_ = 0;
   uint64_t newest_committed_ = 0;
   uint64_t committed_ = 0;
