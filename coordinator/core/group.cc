@@ -119,6 +119,9 @@ void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
   const Candidate candidate{trainer, agent.name, agent.site};
   if (ended_ && !elastic()) seats_.Replace(agent.name, trainer.rank);
   Refuse(membership_.Join(candidate, c.now), c);
+  if (const auto it = detached_.find(trainer.launch); it != detached_.end()) {
+    it->second.erase(trainer.rank);
+  }
   if (running() && elastic() &&
       trainer.last_generation == generation_->number) {
     End(absl::StrCat("agent '", agent.name, "' (site '", agent.site,
@@ -160,7 +163,11 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    : detached            ? Seats::State::kDetached
                                          : Seats::State::kLeft;
   if (!generation_ || !seats_.Leave(left.attach_id, how)) return;
-  roster_.erase(left.attach_id);
+  if (const auto it = roster_.find(left.attach_id); it != roster_.end()) {
+    const protocol::Trainer& trainer = it->second.trainer;
+    if (detached) detached_[trainer.launch].insert(trainer.rank);
+    roster_.erase(it);
+  }
   last_step_known_ = true;
   if (ended_) {
     TryForm(c);
@@ -261,6 +268,7 @@ void Group::TryFormNew(Context& c) {
            c);
     return;
   }
+  detached_.clear();
   Form(LineupOf(*launch), c);
 }
 
@@ -352,7 +360,6 @@ void Group::End(std::string reason, Context& c) {
   end_reason_ = reason;
   ended_at_ = c.now;
   decisions_.Revoke();
-  roster_.clear();
   c.effects.records.push_back(
       GenerationEnded{id_, generation_->number, reason, SafeNextStep()});
   SendToMembers(EndGeneration{id_, generation_->number, reason}, c);

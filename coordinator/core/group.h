@@ -138,6 +138,8 @@ class Group {
   // Its trainers that have not left, by attach id; after a restart those that
   // were named again.
   std::map<protocol::Digest, Candidate> roster_;
+  // Ranks, as asked for, that detached from a launch: it is complete without.
+  RanksByLaunch detached_;
   Progress progress_;
   // Of the generations before.
   uint64_t committed_before_ = 0;

@@ -6,7 +6,8 @@ namespace pactrain::coordinator {
 
 // Complete with those of it that train already, and none of its ranks twice.
 bool Group::IsReady(const Launch& launch) const {
-  size_t seated = 0;
+  const auto detached = detached_.find(launch.name);
+  size_t seated = detached == detached_.end() ? 0 : detached->second.size();
   for (const auto& [id, candidate] : roster_) {
     if (candidate.trainer.launch != launch.name) continue;
     if (launch.by_rank.contains(candidate.trainer.rank)) return false;
@@ -42,6 +43,7 @@ Remains Group::MakeRemains(const Context& c) const {
   remains.detached = seats_.Count(Seats::State::kDetached);
   remains.gone = remains.detached + seats_.Count(Seats::State::kLeft);
   remains.since_end = c.now - ended_at_;
+  remains.detached_of = detached_;
   return remains;
 }
 

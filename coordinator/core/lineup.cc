@@ -33,7 +33,8 @@ bool Fits(const std::vector<Candidate>& trainers) {
 
 // Those who have been in the job, and the newcomers of complete launches as far
 // as there is room.
-std::vector<Candidate> Admitted(const std::vector<Launch>& waiting) {
+std::vector<Candidate> Admitted(const std::vector<Launch>& waiting,
+                                const RanksByLaunch& detached) {
   std::vector<Candidate> admitted;
   for (const Launch& launch : waiting) {
     for (const auto& [rank, candidate] : launch.by_rank) {
@@ -41,7 +42,9 @@ std::vector<Candidate> Admitted(const std::vector<Launch>& waiting) {
     }
   }
   for (const Launch& launch : waiting) {
-    if (!launch.complete()) continue;
+    const auto gone = detached.find(launch.name);
+    const size_t left = gone == detached.end() ? 0 : gone->second.size();
+    if (launch.by_rank.size() + left < launch.world_size()) continue;
     std::vector<Candidate> more = admitted;
     for (const auto& [rank, candidate] : launch.by_rank) {
       if (candidate.trainer.last_generation == 0) more.push_back(candidate);
@@ -106,19 +109,18 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
                           const Remains& remains,
                           absl::Duration regroup_timeout) {
   Lineup lineup;
-  lineup.trainers = Admitted(waiting);
+  lineup.trainers = Admitted(waiting, remains.detached_of);
   const size_t here = lineup.trainers.size();
-  if (remains.on_shrink == protocol::OnShrink::kPause) {
-    const size_t wanted = remains.ranks - remains.detached;
-    if (here < wanted) return {{}, WaitingText(here, wanted, remains)};
-  } else {
-    const size_t returned = std::count_if(
-        lineup.trainers.begin(), lineup.trainers.end(),
-        [&](const Candidate& c) { return IsOf(c, remains.generation); });
-    const size_t expected = remains.ranks - remains.gone;
-    if (returned < expected && remains.since_end < regroup_timeout) {
-      return {{}, WaitingText(returned, expected, remains)};
-    }
+  const size_t returned = std::count_if(
+      lineup.trainers.begin(), lineup.trainers.end(),
+      [&](const Candidate& c) { return IsOf(c, remains.generation); });
+  const size_t expected = remains.ranks - remains.gone;
+  if (returned < expected && remains.since_end < regroup_timeout) {
+    return {{}, WaitingText(returned, expected, remains)};
+  }
+  const size_t wanted = remains.ranks - remains.detached;
+  if (remains.on_shrink == protocol::OnShrink::kPause && here < wanted) {
+    return {{}, WaitingText(here, wanted, remains)};
   }
   SortByRank(lineup.trainers);
   lineup.next_step = GreatestStep(lineup.trainers, remains.generation);

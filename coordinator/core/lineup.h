@@ -11,7 +11,9 @@
 #define PACTRAIN_COORDINATOR_CORE_LINEUP_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,8 @@
 
 namespace pactrain::coordinator {
 
+using RanksByLaunch = std::map<std::string, std::set<uint32_t>>;
+
 // What is left of the last generation.
 struct Remains {
   uint64_t generation = 0;
@@ -29,6 +33,8 @@ struct Remains {
   size_t detached = 0;  // By their own will: nobody has to take their place.
   size_t gone = 0;      // For good, the detached ones included.
   absl::Duration since_end;
+  // Of earlier generations, too: their launch is complete without them.
+  RanksByLaunch detached_of;
 };
 
 struct Lineup {

@@ -49,7 +49,7 @@ class LineupTest : public ::testing::Test {
   }
 
   std::vector<Launch> waiting_;
-  Remains remains_{5, OnShrink::kPause, 4, 0, 0, absl::Seconds(1)};
+  Remains remains_{5, OnShrink::kPause, 4, 0, 0, absl::Seconds(1), {}};
 };
 
 TEST_F(LineupTest, PauseWaitsForAsManyAsBefore) {
@@ -58,7 +58,10 @@ TEST_F(LineupTest, PauseWaitsForAsManyAsBefore) {
   EXPECT_THAT(Next().waiting, HasSubstr("3 of 4 ranks are here"));
   remains_.since_end = absl::Hours(1);
   EXPECT_FALSE(Next().lineup);
+  remains_.gone = 1;
+  EXPECT_FALSE(Next().lineup);
   Add("l", 4, 3, "b", 0);
+  remains_.since_end = absl::ZeroDuration();
   ASSERT_TRUE(Next().lineup);
   EXPECT_THAT(Next().lineup->donor, Optional(0u));
   EXPECT_THAT(Next().lineup->needs_state, ElementsAre(3));
@@ -68,6 +71,24 @@ TEST_F(LineupTest, NobodyHasToTakeThePlaceOfOneThatDetached) {
   for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
   remains_.detached = remains_.gone = 1;
   EXPECT_TRUE(Next().lineup);
+}
+
+TEST_F(LineupTest, NewcomersDoNotTakeThePlaceOfThoseWhoCanReturn) {
+  for (uint32_t rank : {0, 1}) Add("l", 4, rank, "a", 70);
+  for (uint32_t rank : {0, 1}) Add("m", 2, rank, "c", 0);
+  EXPECT_FALSE(Next().lineup);
+  remains_.since_end = absl::Seconds(10);
+  EXPECT_TRUE(Next().lineup);
+}
+
+TEST_F(LineupTest, ALaunchIsCompleteWithoutThoseThatDetached) {
+  remains_.ranks = 2;
+  remains_.detached_of["l"] = {0, 1};
+  Add("l", 4, 2, "a", 70);
+  remains_.gone = 1;
+  Add("l", 4, 3, "a", 0);
+  ASSERT_TRUE(Next().lineup);
+  EXPECT_EQ(Next().lineup->trainers.size(), 2u);
 }
 
 TEST_F(LineupTest, ContinueGoesOnWithAllThatCanReturn) {
@@ -101,6 +122,7 @@ TEST_F(LineupTest, WhoHasComeFarthestGivesItsState) {
 
 TEST_F(LineupTest, TheStateOfAnOlderGenerationDoesNotCount) {
   for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
+  remains_.gone = 1;
   Add("l", 4, 3, "b", 900, /*generation=*/4);
   ASSERT_TRUE(Next().lineup);
   EXPECT_THAT(Next().lineup->donor, Optional(0u));

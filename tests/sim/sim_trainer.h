@@ -88,20 +88,11 @@ class SimTrainer {
   void Pause(absl::Duration time) { pause_ = time; }
 
  private:
-  // What makes a rank's state; for all states that were handed over.
-  struct State {
-    uint64_t chain = 0;  // A hash of all steps applied.
-    int applied = 0;
-    int mask_epoch = 0;
-  };
-  static uint32_t WordOf(const State& state) {
-    return static_cast<uint32_t>(state.chain);
-  }
-
   void MakeState(uint64_t last_generation, uint64_t resume_step);
+  void GiveUpAttaching();
   void OnAttached();
   void Rejoin();
-  void TakeState(const State& donors);
+  void TakeState(const RankState& donors);
   trainer::Time Now() const;
   void Later(absl::Duration delay, void (SimTrainer::*run)());
   void Handle(trainer::Event event);
@@ -128,7 +119,6 @@ class SimTrainer {
   std::shared_ptr<SharedMemory> result_;
   bool alive_ = true;
 
-  int mask_epoch_;
   std::optional<int> next_mask_epoch_;
   bool wrong_layout_ = false;
   bool wrong_parameters_ = false;
@@ -141,8 +131,7 @@ class SimTrainer {
   uint64_t claimed_generation_ = 0;  // As last_generation, at the last attach.
   bool has_state_ = false;
   bool hands_state_ = false;  // Before anything else.
-  State own_;
-  static std::map<uint32_t, State>& handed(World* world);
+  RankState own_;
 
   // The open step.
   bool open_ = false;
@@ -150,7 +139,7 @@ class SimTrainer {
   trainer::Codec codec_ = trainer::Codec::kFp32;  // Of its decision.
   Contribution contribution_;
   size_t next_bucket_ = 0;
-  int commits_ = 0;
+  int commits_ = 0;  // Of this process.
 };
 
 }  // namespace pactrain::sim
