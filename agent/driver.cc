@@ -8,8 +8,10 @@
 #include "agent/local/packet.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/net.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "protocol/reach.h"
 
 namespace pactrain::agent {
 namespace {
@@ -51,6 +53,9 @@ absl::Status Driver::Open() {
   data.agent = core.agent;
   data.incarnation = core.incarnation;
   data.listen_address = options_.listen_data;
+  data.nobody_dials = options_.advertise_data == protocol::kNobodyDials;
+  // Much sooner than a step is given up.
+  data.second_dial = std::min(data.second_dial, core.step_deadline / 30);
   data.egress = options_.egress;
   data.tls = options_.tls;
   ASSIGN_OR_RETURN(transport_, Transport::Start(io_, data, this));
@@ -66,14 +71,22 @@ absl::Status Driver::Open() {
   coordinator.hello.agent = core.agent;
   coordinator.hello.incarnation = core.incarnation;
   coordinator.hello.site = core.site;
-  coordinator.hello.data_address = options_.advertise_data.empty()
-                                       ? data_address()
-                                       : options_.advertise_data;
+  coordinator.hello.data_address = advertised_address();
   coordinator.hello.version = base::kVersion;
   coordinator_ = std::make_unique<CoordinatorClient>(
       io_, coordinator, static_cast<CoordinatorEvents*>(this));
   metrics_->Publish(Snapshot());
   return absl::OkStatus();
+}
+
+std::string Driver::advertised_address() const {
+  const std::string& given = options_.advertise_data;
+  if (given.empty()) return data_address();
+  if (given == protocol::kNobodyDials || base::ParseHostPort(given).ok()) {
+    return given;
+  }
+  const std::string bound = data_address();
+  return absl::StrCat(given, bound.substr(bound.rfind(':')));
 }
 
 void Driver::TickLater() {

@@ -17,6 +17,7 @@
 #include "config/load.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
+#include "protocol/reach.h"
 #include "protocol/types.h"
 
 namespace pactrain::agent {
@@ -102,6 +103,18 @@ absl::Status SetTls(const v1::AgentConfig& config,
                          uris, {protocol::Role::kAgent, driver.core.agent}));
 }
 
+// "none", "host:port", or "host" alone, which any port completes.
+absl::Status CheckAdvertised(const std::string& where, const std::string& text,
+                             base::Protection protection, bool insecure) {
+  if (text == protocol::kNobodyDials) return absl::OkStatus();
+  const size_t colon = text.rfind(':');
+  const bool host_only = colon == text.npos || text.back() == ']';
+  return base::CheckDialAddress(where,
+                                host_only ? absl::StrCat(text, ":1") : text,
+                                protection, insecure)
+      .status();
+}
+
 absl::Status SetAddresses(const v1::AgentConfig& config,
                           const config::Settings& settings, Flags& flags) {
   const bool insecure = config.insecure_network();
@@ -117,23 +130,23 @@ absl::Status SetAddresses(const v1::AgentConfig& config,
                                          driver.coordinator, tls, insecure)
                       .status());
   driver.listen_data = config.listen_data();
-  ASSIGN_OR_RETURN(const base::HostPort listen_data,
-                   base::CheckListenAddress(settings.Where("listen-data"),
-                                            driver.listen_data, tls, insecure));
+  ASSIGN_OR_RETURN(const base::PortRange listen_data,
+                   base::CheckListenRange(settings.Where("listen-data"),
+                                          driver.listen_data, tls, insecure));
   ASSIGN_OR_RETURN(flags.listen_metrics,
                    base::CheckListenAddress(settings.Where("listen-metrics"),
                                             config.listen_metrics(),
                                             base::Protection::kNone, insecure));
   driver.advertise_data = config.advertise_data();
   if (!driver.advertise_data.empty()) {
-    return base::CheckDialAddress(settings.Where("advertise-data"),
-                                  driver.advertise_data, tls, insecure)
-        .status();
+    return CheckAdvertised(settings.Where("advertise-data"),
+                           driver.advertise_data, tls, insecure);
   }
   if (base::IsAnyAddress(listen_data.host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         settings.Where("listen-data"), ": ", driver.listen_data,
-        " is no address that others could dial; give --advertise-data"));
+        " is no address that others could dial; give --advertise-data (none: "
+        "nobody can dial this agent, so it dials all others)"));
   }
   return absl::OkStatus();
 }

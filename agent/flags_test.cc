@@ -64,6 +64,17 @@ TEST(ParseFlags, ReadsEveryFlag) {
   EXPECT_EQ(outcome.flags->log_level, "debug");
 }
 
+TEST(ParseFlags, ListensAtARangeAndAdvertisesAHostOrNothing) {
+  for (const char* address : {"127.0.0.1", "localhost", "[::1]", "none"}) {
+    const std::string advertise = absl::StrCat("--advertise-data=", address);
+    const Outcome outcome = Parse(
+        {"--name=a", "--listen-data=127.0.0.1:7072-7079", advertise.c_str()});
+    ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
+    EXPECT_EQ(outcome.flags->driver.listen_data, "127.0.0.1:7072-7079");
+    EXPECT_EQ(outcome.flags->driver.advertise_data, address);
+  }
+}
+
 TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
   const std::vector<std::vector<const char*>> mistakes = {
       {"--bogus"},
@@ -76,6 +87,9 @@ TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
       {"--connect-timeout=0"},
       {"--socket=relative.sock"},
       {"--listen-data=0.0.0.0:1"},
+      {"--listen-data=127.0.0.1:8-7"},
+      {"--advertise-data=10.0.0.1"},
+      {"--advertise-data=a b"},
       {"--listen-metrics=10.0.0.1:1"},
       {"--step-deadline=soon"},
       {"--step-deadline=1ms"},

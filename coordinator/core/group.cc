@@ -106,7 +106,8 @@ void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
 
 void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
                    Context& c) {
-  const Candidate candidate{trainer, agent.name, agent.site};
+  const Candidate candidate{trainer, agent.name, agent.site,
+                            agent.data_address};
   if (ended_) seats_.Replace(agent.name, trainer.rank);
   Refuse(membership_.Join(candidate, c.now), c);
   TryForm(c);
