@@ -267,6 +267,22 @@ void Driver::OnTrainerGone(uint64_t trainer, const std::string& reason) {
   memory_.Release(trainer);
 }
 
+wire::About Driver::OnAsk() {
+  wire::About about = {};
+  about.header = {wire::Kind::kAbout, sizeof(about)};
+  const auto put = [](auto& text, absl::string_view value) {
+    value.copy(text, sizeof(text) - 1);
+  };
+  put(about.version, base::kVersion);
+  put(about.agent, options_.core.agent);
+  put(about.site, options_.core.site);
+  put(about.listen, data_address());
+  put(about.data_address, advertised_address());
+  put(about.coordinator, options_.coordinator);
+  about.connected = coordinator_->connected() ? 1 : 0;
+  return about;
+}
+
 void Driver::OnCoordinatorConnected() {
   transport_->SetClusterId(coordinator_->cluster_id());
   Handle(CoordinatorConnected{});

@@ -90,6 +90,7 @@ class Driver : private TransportEvents,
   void OnHello(uint64_t trainer, const wire::Hello& hello) override;
   void OnMessage(uint64_t trainer, const Message& message) override;
   void OnTrainerGone(uint64_t trainer, const std::string& reason) override;
+  wire::About OnAsk() override;
   // CoordinatorEvents:
   void OnCoordinatorConnected() override;
   void OnCoordinatorMessage(
