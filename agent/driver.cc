@@ -52,8 +52,8 @@ absl::Status Driver::Open() {
   Transport::Options data;
   data.agent = core.agent;
   data.incarnation = core.incarnation;
-  data.listen_address = options_.listen_data;
-  data.nobody_dials = options_.advertise_data == protocol::kNobodyDials;
+  data.listen_address = options_.listen;
+  data.nobody_dials = options_.advertise_address == protocol::kNobodyDials;
   // Much sooner than a step is given up.
   data.second_dial = std::min(data.second_dial, core.step_deadline / 30);
   data.egress = options_.egress;
@@ -80,7 +80,7 @@ absl::Status Driver::Open() {
 }
 
 std::string Driver::advertised_address() const {
-  const std::string& given = options_.advertise_data;
+  const std::string& given = options_.advertise_address;
   if (given.empty()) return data_address();
   if (given == protocol::kNobodyDials || base::ParseHostPort(given).ok()) {
     return given;

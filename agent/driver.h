@@ -29,10 +29,10 @@ class Driver : private TransportEvents,
   struct Options {
     agent::Options core;
     std::string socket_path;
-    std::string listen_data = "127.0.0.1:0";  // Or a range, host:first-last.
+    std::string listen = "127.0.0.1:0";  // Or a range, host:first-last.
     // "host", whose port is the one bound, "host:port" or "none": nobody can
-    // dial this agent. Empty: what listen_data was bound to.
-    std::string advertise_data;
+    // dial this agent. Empty: what listen was bound to.
+    std::string advertise_address;
     std::string coordinator;  // "host:port"
     // For the first connection to it; may be infinite.
     absl::Duration connect_timeout = absl::Seconds(60);

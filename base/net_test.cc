@@ -137,10 +137,10 @@ TEST(CheckListenAddress, AHostNameIsNoPlaceToListen) {
 TEST(CheckListenAddress, ErrorsNameTheFlag) {
   for (const char* text : {"x", "10.0.0.1:80", "example.org:80"}) {
     EXPECT_THAT(
-        CheckListenAddress("--listen-data", text, Protection::kTlsNotYet, false)
+        CheckListenAddress("--listen", text, Protection::kTlsNotYet, false)
             .status()
             .ToString(),
-        HasSubstr("--listen-data: address '"))
+        HasSubstr("--listen: address '"))
         << text;
   }
 }

@@ -268,7 +268,7 @@ void Doctor::OwnAddress() {
                     ", which others are told, cannot be dialled from "
                     "this node itself: ",
                     absl::string_view(dialled->second.message())),
-       absl::StrCat("open the port, or correct --advertise-data (the agent "
+       absl::StrCat("open the port, or correct --advertise-address (the agent "
                     "listens at ",
                     facts_.agent->listen, "); none: it dials all others"));
 }
@@ -286,7 +286,7 @@ void Doctor::Peers() {
       if (hidden) {
         Problem("peers",
                 absl::StrCat(who, " has no address either: neither can dial"),
-                "give one of the two an --advertise-data");
+                "give one of the two an --advertise-address");
       }
       continue;
     }

@@ -24,7 +24,7 @@ TEST(CheckVariables, WhatIsKnownAndWellFormedIsCounted) {
   EXPECT_EQ(CheckVariables({}).front().what, "none is set");
   const Findings findings =
       CheckVariables({{"PACTRAIN_AGENT", "unix:/run/pactrain/agent.sock"},
-                      {"PACTRAIN_AGENT_LISTEN_DATA", "127.0.0.1:7072-7079"},
+                      {"PACTRAIN_AGENT_LISTEN", "127.0.0.1:7072-7079"},
                       {"PACTRAIN_ATTACH_TIMEOUT", "30"},
                       {"PACTRAIN_COORDINATOR", "head.example:7070"},
                       {"PACTRAIN_EMBEDDED", "0"},
@@ -42,7 +42,7 @@ TEST(CheckVariables, ATypoIsNamedWithWhatWasMeant) {
   const std::pair<const char*, const char*> typos[] = {
       {"PACTRAIN_SITS", "PACTRAIN_SITES"},
       {"PACTRAIN_JOBID", "PACTRAIN_JOB_ID"},
-      {"PACTRAIN_AGENT_LISTEN_DTA", "PACTRAIN_AGENT_LISTEN_DATA"}};
+      {"PACTRAIN_AGENT_LISTN", "PACTRAIN_AGENT_LISTEN"}};
   for (const auto& [typo, meant] : typos) {
     const Finding finding = Of(typo, "a:2");
     EXPECT_EQ(finding.level, Level::kProblem);

@@ -15,7 +15,8 @@ std::optional<std::string> WhyNeitherDials(const Candidate& a,
   return absl::StrCat(
       "agents '", a.agent, "' (site '", a.site, "') and '", b.agent,
       "' (site '", b.site,
-      "') both have --advertise-data none, so neither can dial the other; give "
+      "') both have --advertise-address none, so neither can dial the other; "
+      "give "
       "one of them an address that the other can dial (behind one NAT: the "
       "private one)");
 }

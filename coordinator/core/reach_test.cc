@@ -37,7 +37,7 @@ TEST(WhyNeitherDials, TwoThatNobodyCanDialAreNamed) {
   const auto why = WhyNeitherDials(At(0, "a", "none"), At(1, "b", "none"));
   ASSERT_TRUE(why.has_value());
   EXPECT_THAT(*why, HasSubstr("agents 'a' (site 'site-a') and 'b' (site "
-                              "'site-b') both have --advertise-data none"));
+                              "'site-b') both have --advertise-address none"));
 }
 
 TEST(Membership, RefusesALaunchWithTwoAgentsThatNobodyCanDial) {

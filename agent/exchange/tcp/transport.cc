@@ -71,7 +71,7 @@ absl::Status Transport::Listen() {
   }
   if (!error) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
-      "--listen-data: cannot listen on ", options_.listen_address, ": ",
+      "--listen: cannot listen on ", options_.listen_address, ": ",
       range.first == range.last ? error.message() : "none of its ports is free",
       "; give another one, a range of ports, or port 0 for any free one"));
 }

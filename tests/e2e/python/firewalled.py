@@ -66,10 +66,10 @@ class Firewalled:
 
     def _agent(self, host: Host, advertise: str | None) -> Child:
         words = [f"--name={host.name}", f"--site={host.site}", f"--coordinator={self.coordinator}",
-                 f"--socket=unix:{self.socket(host)}", f"--listen-data={host.address}:{PORTS}",
+                 f"--socket=unix:{self.socket(host)}", f"--listen={host.address}:{PORTS}",
                  "--log-level=debug"]  # fmt: skip
         if advertise is not None:
-            words.append(f"--advertise-data={advertise}")
+            words.append(f"--advertise-address={advertise}")
         return self._start(host, f"agent-{host.name}", words)
 
     def _start(self, host: Host, name: str, words: list[str]) -> Child:
