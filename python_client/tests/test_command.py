@@ -17,9 +17,7 @@ RUN = (
 def run(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`pactrain ARGUMENTS` as if command.py lay in this folder."""
     argv = [sys.executable, "-c", RUN, str(package / "command.py"), *arguments]
-    return subprocess.run(
-        argv, check=False, capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
 
 
 def test_arguments_and_exit_code_are_those_of_the_program(tmp_path: Path) -> None:
