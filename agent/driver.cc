@@ -8,8 +8,10 @@
 #include "agent/local/packet.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/net.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "protocol/reach.h"
 
 namespace pactrain::agent {
 namespace {
@@ -50,7 +52,10 @@ absl::Status Driver::Open() {
   Transport::Options data;
   data.agent = core.agent;
   data.incarnation = core.incarnation;
-  data.listen_address = options_.listen_data;
+  data.listen_address = options_.listen;
+  data.nobody_dials = options_.advertise_address == protocol::kNobodyDials;
+  // Much sooner than a step is given up.
+  data.second_dial = std::min(data.second_dial, core.step_deadline / 30);
   data.egress = options_.egress;
   data.tls = options_.tls;
   ASSIGN_OR_RETURN(transport_, Transport::Start(io_, data, this));
@@ -66,14 +71,22 @@ absl::Status Driver::Open() {
   coordinator.hello.agent = core.agent;
   coordinator.hello.incarnation = core.incarnation;
   coordinator.hello.site = core.site;
-  coordinator.hello.data_address = options_.advertise_data.empty()
-                                       ? data_address()
-                                       : options_.advertise_data;
+  coordinator.hello.data_address = advertised_address();
   coordinator.hello.version = base::kVersion;
   coordinator_ = std::make_unique<CoordinatorClient>(
       io_, coordinator, static_cast<CoordinatorEvents*>(this));
   metrics_->Publish(Snapshot());
   return absl::OkStatus();
+}
+
+std::string Driver::advertised_address() const {
+  const std::string& given = options_.advertise_address;
+  if (given.empty()) return data_address();
+  if (given == protocol::kNobodyDials || base::ParseHostPort(given).ok()) {
+    return given;
+  }
+  const std::string bound = data_address();
+  return absl::StrCat(given, bound.substr(bound.rfind(':')));
 }
 
 void Driver::TickLater() {
@@ -252,6 +265,22 @@ void Driver::OnTrainerGone(uint64_t trainer, const std::string& reason) {
   if (trainers_.erase(trainer) == 0) return;
   Handle(TrainerGone{trainer, reason});
   memory_.Release(trainer);
+}
+
+wire::About Driver::OnAsk() {
+  wire::About about = {};
+  about.header = {wire::Kind::kAbout, sizeof(about)};
+  const auto put = [](auto& text, absl::string_view value) {
+    value.copy(text, sizeof(text) - 1);
+  };
+  put(about.version, base::kVersion);
+  put(about.agent, options_.core.agent);
+  put(about.site, options_.core.site);
+  put(about.listen, data_address());
+  put(about.data_address, advertised_address());
+  put(about.coordinator, options_.coordinator);
+  about.connected = coordinator_->connected() ? 1 : 0;
+  return about;
 }
 
 void Driver::OnCoordinatorConnected() {

@@ -29,9 +29,11 @@ class Driver : private TransportEvents,
   struct Options {
     agent::Options core;
     std::string socket_path;
-    std::string listen_data = "127.0.0.1:0";
-    std::string advertise_data;  // Empty: what listen_data was bound to.
-    std::string coordinator;     // "host:port"
+    std::string listen = "127.0.0.1:0";  // Or a range, host:first-last.
+    // "host", whose port is the one bound, "host:port" or "none": nobody can
+    // dial this agent. Empty: what listen was bound to.
+    std::string advertise_address;
+    std::string coordinator;  // "host:port"
     // For the first connection to it; may be infinite.
     absl::Duration connect_timeout = absl::Seconds(60);
     EgressLimits egress;
@@ -45,6 +47,8 @@ class Driver : private TransportEvents,
                                                        const Options& options);
 
   std::string data_address() const { return transport_->listen_address(); }
+  // What other agents are told: "host:port" or "none".
+  std::string advertised_address() const;
   const std::shared_ptr<AgentMetrics>& metrics() const { return metrics_; }
 
   // Ends every trainer's session with an error, tells everybody who has to
@@ -86,6 +90,7 @@ class Driver : private TransportEvents,
   void OnHello(uint64_t trainer, const wire::Hello& hello) override;
   void OnMessage(uint64_t trainer, const Message& message) override;
   void OnTrainerGone(uint64_t trainer, const std::string& reason) override;
+  wire::About OnAsk() override;
   // CoordinatorEvents:
   void OnCoordinatorConnected() override;
   void OnCoordinatorMessage(

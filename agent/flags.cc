@@ -17,6 +17,7 @@
 #include "config/load.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
+#include "protocol/reach.h"
 #include "protocol/types.h"
 
 namespace pactrain::agent {
@@ -46,7 +47,7 @@ v1::AgentConfig Defaults() {
   config.set_name(HostName());
   config.set_coordinator("127.0.0.1:7070");
   config.set_socket("unix:/run/pactrain/agent.sock");
-  config.set_listen_data("127.0.0.1:0");
+  config.set_listen("127.0.0.1:0");
   config.set_listen_metrics("127.0.0.1:0");
   config.set_connect_timeout("60s");
   config.set_step_deadline("60s");
@@ -102,6 +103,18 @@ absl::Status SetTls(const v1::AgentConfig& config,
                          uris, {protocol::Role::kAgent, driver.core.agent}));
 }
 
+// "none", "host:port", or "host" alone, which any port completes.
+absl::Status CheckAdvertised(const std::string& where, const std::string& text,
+                             base::Protection protection, bool insecure) {
+  if (text == protocol::kNobodyDials) return absl::OkStatus();
+  const size_t colon = text.rfind(':');
+  const bool host_only = colon == text.npos || text.back() == ']';
+  return base::CheckDialAddress(where,
+                                host_only ? absl::StrCat(text, ":1") : text,
+                                protection, insecure)
+      .status();
+}
+
 absl::Status SetAddresses(const v1::AgentConfig& config,
                           const config::Settings& settings, Flags& flags) {
   const bool insecure = config.insecure_network();
@@ -116,24 +129,25 @@ absl::Status SetAddresses(const v1::AgentConfig& config,
   RETURN_IF_ERROR(base::CheckDialAddress(settings.Where("coordinator"),
                                          driver.coordinator, tls, insecure)
                       .status());
-  driver.listen_data = config.listen_data();
-  ASSIGN_OR_RETURN(const base::HostPort listen_data,
-                   base::CheckListenAddress(settings.Where("listen-data"),
-                                            driver.listen_data, tls, insecure));
+  driver.listen = config.listen();
+  ASSIGN_OR_RETURN(const base::PortRange listen,
+                   base::CheckListenRange(settings.Where("listen"),
+                                          driver.listen, tls, insecure));
   ASSIGN_OR_RETURN(flags.listen_metrics,
                    base::CheckListenAddress(settings.Where("listen-metrics"),
                                             config.listen_metrics(),
                                             base::Protection::kNone, insecure));
-  driver.advertise_data = config.advertise_data();
-  if (!driver.advertise_data.empty()) {
-    return base::CheckDialAddress(settings.Where("advertise-data"),
-                                  driver.advertise_data, tls, insecure)
-        .status();
+  driver.advertise_address = config.advertise_address();
+  if (!driver.advertise_address.empty()) {
+    return CheckAdvertised(settings.Where("advertise-address"),
+                           driver.advertise_address, tls, insecure);
   }
-  if (base::IsAnyAddress(listen_data.host)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        settings.Where("listen-data"), ": ", driver.listen_data,
-        " is no address that others could dial; give --advertise-data"));
+  if (base::IsAnyAddress(listen.host)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(settings.Where("listen"), ": ", driver.listen,
+                     " is no address that others could dial; give "
+                     "--advertise-address (none: "
+                     "nobody can dial this agent, so it dials all others)"));
   }
   return absl::OkStatus();
 }

@@ -35,7 +35,7 @@ TEST(ParseFlags, DefaultsAreLoopbackAndTheNameAsSite) {
   const Driver::Options& driver = outcome.flags->driver;
   EXPECT_EQ(driver.core.site, "node-1");
   EXPECT_FALSE(outcome.flags->site_given);
-  EXPECT_EQ(driver.listen_data, "127.0.0.1:0");
+  EXPECT_EQ(driver.listen, "127.0.0.1:0");
   EXPECT_EQ(driver.core.step_deadline, absl::Seconds(60));
   EXPECT_FALSE(driver.core.incarnation.empty());
 }
@@ -43,8 +43,8 @@ TEST(ParseFlags, DefaultsAreLoopbackAndTheNameAsSite) {
 TEST(ParseFlags, ReadsEveryFlag) {
   const Outcome outcome =
       Parse({"--name=a", "--site=eu", "--coordinator=127.0.0.1:7070",
-             "--socket=unix:/run/x.sock", "--listen-data=127.0.0.1:5",
-             "--advertise-data=127.0.0.1:6", "--listen-metrics=127.0.0.1:7",
+             "--socket=unix:/run/x.sock", "--listen=127.0.0.1:5",
+             "--advertise-address=127.0.0.1:6", "--listen-metrics=127.0.0.1:7",
              "--step-deadline=2m", "--connect-timeout=inf",
              "--egress-limit=us=100mbit", "--egress-limit=*=1gbit",
              "--log-level=debug"});
@@ -54,14 +54,25 @@ TEST(ParseFlags, ReadsEveryFlag) {
   EXPECT_TRUE(outcome.flags->site_given);
   EXPECT_EQ(driver.coordinator, "127.0.0.1:7070");
   EXPECT_EQ(driver.socket_path, "/run/x.sock");
-  EXPECT_EQ(driver.listen_data, "127.0.0.1:5");
-  EXPECT_EQ(driver.advertise_data, "127.0.0.1:6");
+  EXPECT_EQ(driver.listen, "127.0.0.1:5");
+  EXPECT_EQ(driver.advertise_address, "127.0.0.1:6");
   EXPECT_EQ(outcome.flags->listen_metrics.ToString(), "127.0.0.1:7");
   EXPECT_EQ(driver.core.step_deadline, absl::Minutes(2));
   EXPECT_EQ(driver.connect_timeout, absl::InfiniteDuration());
   EXPECT_EQ(driver.egress.ForSite("us")->bytes_per_second(), 12.5e6);
   EXPECT_EQ(driver.egress.ForSite("asia")->bytes_per_second(), 125e6);
   EXPECT_EQ(outcome.flags->log_level, "debug");
+}
+
+TEST(ParseFlags, ListensAtARangeAndAdvertisesAHostOrNothing) {
+  for (const char* address : {"127.0.0.1", "localhost", "[::1]", "none"}) {
+    const std::string advertise = absl::StrCat("--advertise-address=", address);
+    const Outcome outcome =
+        Parse({"--name=a", "--listen=127.0.0.1:7072-7079", advertise.c_str()});
+    ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
+    EXPECT_EQ(outcome.flags->driver.listen, "127.0.0.1:7072-7079");
+    EXPECT_EQ(outcome.flags->driver.advertise_address, address);
+  }
 }
 
 TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
@@ -72,10 +83,13 @@ TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
       {"--coordinator=nowhere"},
       {"--coordinator=10.0.0.1:7070"},
       {"--coordinator=127.0.0.1:0"},
-      {"--advertise-data=10.0.0.1:7070"},
+      {"--advertise-address=10.0.0.1:7070"},
       {"--connect-timeout=0"},
       {"--socket=relative.sock"},
-      {"--listen-data=0.0.0.0:1"},
+      {"--listen=0.0.0.0:1"},
+      {"--listen=127.0.0.1:8-7"},
+      {"--advertise-address=10.0.0.1"},
+      {"--advertise-address=a b"},
       {"--listen-metrics=10.0.0.1:1"},
       {"--step-deadline=soon"},
       {"--step-deadline=1ms"},
@@ -103,10 +117,10 @@ TEST(ParseFlags, AMistakeInAFileNamesItsLine) {
   const std::string path = ::testing::TempDir() + "/agent.yaml";
   const std::string flag = "--config=" + path;
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"listen-data: 10.0.0.1:1", "listen-data: address '10.0.0.1:1' is not"},
-      {"listen-data: 0.0.0.0:1", "listen-data: address '0.0.0.0:1' is not"},
+      {"listen: 10.0.0.1:1", "listen: address '10.0.0.1:1' is not"},
+      {"listen: 0.0.0.0:1", "listen: address '0.0.0.0:1' is not"},
       {"coordinator: nowhere", "coordinator: address 'nowhere' has no port"},
-      {"advertise-data: 127.0.0.1:0", "advertise-data: nobody can dial"},
+      {"advertise-address: 127.0.0.1:0", "advertise-address: nobody can dial"},
       {"socket: a.sock", "socket: 'a.sock' is not unix: and"},
       {"site: No", "site: \"No\" is not a name"},
       {"step-deadline: 60", "step-deadline: '60' is not a duration"},
@@ -136,8 +150,8 @@ TEST(ParseFlags, WithItsOwnCertificateAnAgentMayUseAnyAddress) {
   const std::string own_ca = "--tls-ca=" + files.ca;
   const auto parse = [&](const char* name) {
     return Parse({name, cert.c_str(), key.c_str(), own_ca.c_str(),
-                  "--coordinator=head.example:7070", "--listen-data=0.0.0.0:1",
-                  "--advertise-data=192.0.2.1:1"});
+                  "--coordinator=head.example:7070", "--listen=0.0.0.0:1",
+                  "--advertise-address=192.0.2.1:1"});
   };
   const Outcome outcome = parse("--name=a");
   ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;

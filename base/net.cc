@@ -45,12 +45,17 @@ bool IsAddress(const std::string& host) {
   return IsIpv4(host, &v4) || IsIpv6(host, &v6);
 }
 
+absl::Status At(absl::string_view flag, const absl::Status& mistake) {
+  return absl::Status(
+      mistake.code(),
+      absl::StrCat(flag, ": ", absl::string_view(mistake.message())));
+}
+
 absl::StatusOr<HostPort> ParseFor(absl::string_view flag,
                                   absl::string_view address) {
   absl::StatusOr<HostPort> parsed = ParseHostPort(address);
   if (parsed.ok()) return parsed;
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": ", absl::string_view(parsed.status().message())));
+  return At(flag, parsed.status());
 }
 
 absl::Status CheckBeyondLoopback(absl::string_view flag,
@@ -111,6 +116,24 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   return HostPort{std::string(host), static_cast<uint16_t>(port)};
 }
 
+absl::StatusOr<PortRange> ParsePortRange(absl::string_view text) {
+  // A host's name may hold a '-', and an IPv6 address colons: the last of them.
+  const size_t dash = text.rfind('-');
+  const size_t colon = text.rfind(':');
+  const bool one = dash == text.npos || colon == text.npos || dash < colon;
+  ASSIGN_OR_RETURN(const HostPort first,
+                   ParseHostPort(one ? text : text.substr(0, dash)));
+  if (one) return PortRange{first.host, first.port, first.port};
+  ASSIGN_OR_RETURN(const HostPort last, ParseHostPort(absl::StrCat(
+                                            "range:", text.substr(dash + 1))));
+  if (first.port == 0 || first.port > last.port) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "address '", text, "' has a range of ports from ", first.port, " to ",
+        last.port, "; host:first-last is needed, like 127.0.0.1:7072-7079"));
+  }
+  return PortRange{first.host, first.port, last.port};
+}
+
 bool IsLoopback(absl::string_view host) {
   const std::string text(host);
   in_addr v4;
@@ -151,6 +174,19 @@ absl::StatusOr<HostPort> CheckListenAddress(absl::string_view flag,
   }
   RETURN_IF_ERROR(
       CheckBeyondLoopback(flag, address, protection, insecure_network));
+  return parsed;
+}
+
+absl::StatusOr<PortRange> CheckListenRange(absl::string_view flag,
+                                           absl::string_view range,
+                                           Protection protection,
+                                           bool insecure_network) {
+  const absl::StatusOr<PortRange> parsed = ParsePortRange(range);
+  if (!parsed.ok()) return At(flag, parsed.status());
+  RETURN_IF_ERROR(
+      CheckListenAddress(flag, HostPort{parsed->host, parsed->first}.ToString(),
+                         protection, insecure_network)
+          .status());
   return parsed;
 }
 

@@ -25,6 +25,17 @@ struct HostPort {
 // InvalidArgument: names the text and what is wrong with it.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
+// Ports of a host, of which one is to be taken.
+struct PortRange {
+  std::string host;    // As in HostPort.
+  uint16_t first = 0;  // 0: any that is free; then `last` is 0 as well.
+  uint16_t last = 0;
+};
+
+// Reads "host:port" or "host:first-last", 1 <= first <= last.
+// InvalidArgument: names the text and what is wrong with it.
+absl::StatusOr<PortRange> ParsePortRange(absl::string_view text);
+
 // 127.0.0.0/8, ::1 or "localhost".
 bool IsLoopback(absl::string_view host);
 
@@ -50,6 +61,11 @@ absl::StatusOr<HostPort> CheckListenAddress(absl::string_view flag,
                                             absl::string_view address,
                                             Protection protection,
                                             bool insecure_network);
+// The same for a range of ports.
+absl::StatusOr<PortRange> CheckListenRange(absl::string_view flag,
+                                           absl::string_view range,
+                                           Protection protection,
+                                           bool insecure_network);
 // The same for an address that is dialled: it must have a port and cannot be
 // 0.0.0.0 or [::]. With TLS it may be a host's name.
 absl::StatusOr<HostPort> CheckDialAddress(absl::string_view flag,

@@ -34,6 +34,49 @@ TEST(ParseHostPort, RefusesMalformedTextNamingIt) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too long")));
 }
 
+TEST(ParsePortRange, ReadsOnePortOrARange) {
+  struct Case {
+    const char* text;
+    const char* host;
+    uint16_t first, last;
+  };
+  for (const Case& c : {Case{"10.0.0.1:0", "10.0.0.1", 0, 0},
+                        Case{"node-7:80", "node-7", 80, 80},
+                        Case{"node-7:80-80", "node-7", 80, 80},
+                        Case{"[fe80::1]:7072-7079", "fe80::1", 7072, 7079},
+                        Case{"h:1-65535", "h", 1, 65535}}) {
+    ASSERT_OK_AND_ASSIGN(PortRange range, ParsePortRange(c.text));
+    EXPECT_EQ(range.host, c.host);
+    EXPECT_EQ(range.first, c.first) << c.text;
+    EXPECT_EQ(range.last, c.last) << c.text;
+  }
+}
+
+TEST(ParsePortRange, RefusesMalformedText) {
+  for (const char* text : {"h:0-5", "h:6-5", "h:1-65536", "h:1-", "h:-5",
+                           "h:1-2-3", "h:1:2-3", "h-1", ""}) {
+    EXPECT_THAT(ParsePortRange(text),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("")))
+        << text;
+  }
+  EXPECT_THAT(ParsePortRange("h:6-5"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("'h:6-5' has a range of ports from 6 to 5")));
+}
+
+TEST(CheckListenRange, HasTheRulesOfAnAddress) {
+  EXPECT_OK(CheckListenRange("--listen", "127.0.0.1:7072-7079",
+                             Protection::kTlsNotYet, false));
+  EXPECT_THAT(CheckListenRange("--listen", "10.0.0.1:7072-7079",
+                               Protection::kTlsNotYet, false),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       HasSubstr("--listen: address '10.0.0.1:7072'")));
+  EXPECT_THAT(CheckListenRange("--listen", "127.0.0.1:9-8",
+                               Protection::kTlsNotYet, false),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--listen: address '127.0.0.1:9-8'")));
+}
+
 TEST(CheckListenAddress, LoopbackIsFine) {
   for (const char* text :
        {"127.0.0.1:0", "127.9.9.9:1", "[::1]:80", "localhost:0"}) {
@@ -94,10 +137,10 @@ TEST(CheckListenAddress, AHostNameIsNoPlaceToListen) {
 TEST(CheckListenAddress, ErrorsNameTheFlag) {
   for (const char* text : {"x", "10.0.0.1:80", "example.org:80"}) {
     EXPECT_THAT(
-        CheckListenAddress("--listen-data", text, Protection::kTlsNotYet, false)
+        CheckListenAddress("--listen", text, Protection::kTlsNotYet, false)
             .status()
             .ToString(),
-        HasSubstr("--listen-data: address '"))
+        HasSubstr("--listen: address '"))
         << text;
   }
 }

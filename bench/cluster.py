@@ -94,7 +94,7 @@ def start_cluster(
                       f"{host.address}:{port_on(bed, host.address, 7451)}")  # fmt: skip
         argv = [str(BIN / "pactrain-agent"), f"--name={host.name}", f"--site={host.site}",
                 f"--coordinator={coordinator}", f"--socket=unix:{agent.socket}",
-                f"--listen-data={host.address}:{port_on(bed, host.address, 7450)}",
+                f"--listen={host.address}:{port_on(bed, host.address, 7450)}",
                 f"--listen-metrics={agent.metrics}", *limit, *insecure, *agent_flags]  # fmt: skip
         child = children.start(f"agent-{host.name}", bed.command(host, argv), {})
         child.wait_for("listening", READY_SECONDS)

@@ -17,8 +17,8 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// "listen-data", "--listen-data" and, for prefix PACTRAIN_AGENT,
-// "PACTRAIN_AGENT_LISTEN_DATA".
+// "listen-metrics", "--listen-metrics" and, for prefix PACTRAIN_AGENT,
+// "PACTRAIN_AGENT_LISTEN_METRICS".
 std::string KeyOf(const FieldDescriptor& field);
 std::string FlagOf(const FieldDescriptor& field);
 std::string VariableOf(absl::string_view prefix, const FieldDescriptor& field);

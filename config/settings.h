@@ -19,7 +19,7 @@ class Settings {
  public:
   struct Origin {
     std::string note;   // For a comment: "default", "/etc/agent.yaml:7".
-    std::string where;  // Before an error: "/etc/agent.yaml:7: listen-data".
+    std::string where;  // Before an error: "/etc/agent.yaml:7: listen-metrics".
   };
 
   // `values` holds the defaults and must outlive this.

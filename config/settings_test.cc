@@ -20,11 +20,12 @@ const FieldDescriptor& Field(const Message& message, const char* key) {
 
 TEST(Field, HasOneNameEverywhere) {
   const v1::AgentConfig config;
-  const FieldDescriptor& field = Field(config, "listen-data");
-  EXPECT_EQ(KeyOf(field), "listen-data");
-  EXPECT_EQ(FlagOf(field), "--listen-data");
-  EXPECT_EQ(VariableOf("PACTRAIN_AGENT", field), "PACTRAIN_AGENT_LISTEN_DATA");
-  EXPECT_EQ(FindKey(*config.GetDescriptor(), "listen_data"), nullptr);
+  const FieldDescriptor& field = Field(config, "listen-metrics");
+  EXPECT_EQ(KeyOf(field), "listen-metrics");
+  EXPECT_EQ(FlagOf(field), "--listen-metrics");
+  EXPECT_EQ(VariableOf("PACTRAIN_AGENT", field),
+            "PACTRAIN_AGENT_LISTEN_METRICS");
+  EXPECT_EQ(FindKey(*config.GetDescriptor(), "listen_metrics"), nullptr);
 }
 
 TEST(Field, EverySettingHasAHelpTextAKnownTypeAndARangeIfANumber) {
@@ -94,8 +95,8 @@ TEST(Settings, ASourceCannotLeaveItsComment) {
   v1::AgentConfig config;
   Settings settings(config);
   ASSERT_OK(settings.Assign(Field(config, "name"), {"a"},
-                            {"x\nlisten-data: 1:1", "x"}));
-  EXPECT_THAT(settings.ToYaml(), HasSubstr("  # x\\nlisten-data: 1:1\n"));
+                            {"x\nlisten-metrics: 1:1", "x"}));
+  EXPECT_THAT(settings.ToYaml(), HasSubstr("  # x\\nlisten-metrics: 1:1\n"));
 }
 
 TEST(Settings, ToYamlReadsBackAsTheSame) {

@@ -67,18 +67,19 @@ TEST(ReadYaml, AnUnknownKeyIsRefusedWithWhatWasMeant) {
   v1::AgentConfig config;
   Settings settings(config);
   EXPECT_THAT(
-      ReadYaml("name: a\n\nlisten-dta: x\n", "/etc/a.yaml", settings)
+      ReadYaml("name: a\n\nlisten-metrcs: x\n", "/etc/a.yaml", settings)
           .ToString(),
-      AllOf(HasSubstr("/etc/a.yaml:3: unknown key 'listen-dta'; did you mean "
-                      "listen-data? allowed are name, site, "),
-            HasSubstr(", log-level")));
+      AllOf(
+          HasSubstr("/etc/a.yaml:3: unknown key 'listen-metrcs'; did you mean "
+                    "listen-metrics? allowed are name, site, "),
+          HasSubstr(", log-level")));
   EXPECT_THAT(ReadYaml("colour: x", "/etc/a.yaml", settings).ToString(),
               HasSubstr("/etc/a.yaml:1: unknown key 'colour'; allowed are "));
-  EXPECT_THAT(ReadYaml("LISTEN-DATA: x", "a", settings).ToString(),
-              HasSubstr("did you mean listen-data?"));
+  EXPECT_THAT(ReadYaml("LISTEN-METRICS: x", "a", settings).ToString(),
+              HasSubstr("did you mean listen-metrics?"));
   // The name of the field is not a second name of the setting.
-  EXPECT_THAT(ReadYaml("listen_data: x", "a", settings).ToString(),
-              HasSubstr("did you mean listen-data?"));
+  EXPECT_THAT(ReadYaml("listen_metrics: x", "a", settings).ToString(),
+              HasSubstr("did you mean listen-metrics?"));
 }
 
 TEST(ReadYaml, EveryMistakeNamesFileLineAndWhatIsAllowed) {

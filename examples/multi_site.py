@@ -8,7 +8,7 @@ machine, after `make build`, in this folder:
     for site in a b; do
         out/bin/pactrain-agent --name node-$site --site $site \
             --coordinator 127.0.0.1:7070 --socket unix:/tmp/pactrain/$site.sock \
-            --listen-data 127.0.0.1:0 --listen-metrics 127.0.0.1:0 &
+            --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 &
     done
     export PACTRAIN_SITES=a:2,b:2 PACTRAIN_JOB_ID=digits
 

@@ -244,6 +244,7 @@ void Write(Writer& w, const PeerHello& hello) {
   w.Write(hello.incarnation);
   w.Text(hello.cluster_id, kIdTextLength);
   w.Text(hello.expected_agent, kMaxNameLength);
+  w.Int(hello.number);
 }
 
 PeerHello ReadHello(Reader& r) {
@@ -252,6 +253,7 @@ PeerHello ReadHello(Reader& r) {
   hello.incarnation = r.ReadDigest("incarnation");
   hello.cluster_id = r.Text("cluster_id", kIdTextLength);
   hello.expected_agent = r.Text("expected_agent", kMaxNameLength);
+  hello.number = r.Int<uint64_t>("number");
   return hello;
 }
 

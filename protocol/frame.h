@@ -155,6 +155,8 @@ struct PeerHello {
   std::string cluster_id;
   std::string
       expected_agent;  // Whom the sender means to talk to; empty: accepted.
+  // Of all hellos of this process, from 1: which of two connections is newer.
+  uint64_t number = 0;
   bool operator==(const PeerHello&) const = default;
 };
 

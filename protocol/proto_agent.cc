@@ -5,6 +5,7 @@
 #include "protocol/limits.h"
 #include "protocol/proto_check.h"
 #include "protocol/proto_convert.h"
+#include "protocol/reach.h"
 
 namespace pactrain::protocol {
 namespace {
@@ -106,7 +107,9 @@ absl::StatusOr<AgentMessage> Read(const v1::Hello& p) {
   RETURN_IF_ERROR(CheckName("hello.site", p.site()));
   RETURN_IF_ERROR(
       CheckLength("hello.data_address", p.data_address(), kMaxAddressLength));
-  RETURN_IF_ERROR(base::ParseHostPort(p.data_address()).status());
+  if (p.data_address() != kNobodyDials) {
+    RETURN_IF_ERROR(base::ParseHostPort(p.data_address()).status());
+  }
   RETURN_IF_ERROR(CheckLength("hello.version", p.version(), kMaxNameLength));
   if (!p.cluster_id().empty() && !base::ParseDigest(p.cluster_id())) {
     return absl::InvalidArgumentError(

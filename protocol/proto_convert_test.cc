@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "protocol/limits.h"
 #include "protocol/proto_check.h"
+#include "protocol/reach.h"
 
 namespace pactrain::protocol {
 namespace {
@@ -116,6 +117,13 @@ struct BadAgent {
   size_t message;
   void (*spoil)(v1::AgentMessage&);
 };
+
+TEST(ProtoConvert, AnAgentMayHaveNoAddressToDial) {
+  v1::AgentMessage message = ToProto(AgentMessage(
+      AgentHello{"a", {1, 1}, "s", std::string(kNobodyDials), "1", "", 0}));
+  ASSERT_OK_AND_ASSIGN(const AgentMessage read, FromProto(message));
+  EXPECT_EQ(std::get<AgentHello>(read).data_address, "none");
+}
 
 TEST(ProtoConvert, ABadFieldOfAnAgentIsNamed) {
   using P = v1::AgentMessage;

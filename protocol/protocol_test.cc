@@ -239,7 +239,7 @@ std::vector<PeerControl> OneOfEach() {
   context.op = Op::kXor;
   context.dtype = "float32";
   const GroupId group{"job", 1};
-  return {PeerHello{"agent-a", {1, 1}, "cluster", "agent-b"},
+  return {PeerHello{"agent-a", {1, 1}, "cluster", "agent-b", 7},
           Ping{42, true},
           GroupControl{group, vote},
           GroupControl{group, abort},

@@ -23,8 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / "out/bin"
 NATIVE = ROOT / "python_client/src/pactrain/_native"
 DIST = ROOT / "out/dist"
-DAEMONS = ("pactrain-agent", "pactrain-coordinator")
-PROGRAMS = (*DAEMONS, "pactrain-admin")
+PROGRAMS = ("pactrain-agent", "pactrain-coordinator", "pactrain-admin")
 TRAINER = "libpactrain_trainer.so"
 # Debian packages of which code gets into our binaries without a shared library.
 COMPILED_IN = ("libasio-dev", "libcli11-dev", "libxxhash-dev")
@@ -113,8 +112,8 @@ def build_wheel(folder: Path, libraries: Path, licence_texts: str) -> str:
     native = folder / "src/pactrain/_native"
     shutil.copytree(libraries, native / "lib")
     place(NATIVE / TRAINER, native / TRAINER)
-    for daemon in DAEMONS:
-        place(BIN / daemon, native / daemon, "$ORIGIN/lib")
+    for program in PROGRAMS:
+        place(BIN / program, native / program, "$ORIGIN/lib")
     for path in folder.rglob("*"):  # Whatever they are in the checkout.
         path.chmod(0o755 if path.is_dir() or native in path.parents else 0o644)
     major, minor = glibc_floor(path for path in native.rglob("*") if path.is_file())

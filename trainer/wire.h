@@ -16,6 +16,12 @@
 //                             <-    Committed           or Failed
 //   Vote                      ->    (after a layout or mask change)
 //   Detach                    ->
+//
+// Instead of a Hello somebody may ask about the agent, who answers and hangs
+// up:
+//
+//   Ask                       ->
+//                             <-    About
 #ifndef PACTRAIN_TRAINER_WIRE_H_
 #define PACTRAIN_TRAINER_WIRE_H_
 
@@ -29,6 +35,7 @@ inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
 inline constexpr size_t kTextBytes = 2048;
+inline constexpr size_t kAddressBytes = 256;
 inline constexpr size_t kSlotAlign = 64;  // Bytes; each bucket starts so.
 
 enum class Kind : uint32_t {
@@ -37,12 +44,14 @@ enum class Kind : uint32_t {
   kSubmit = 2,
   kVote = 3,
   kDetach = 4,
+  kAsk = 5,
   // agent -> trainer
   kWaiting = 32,
   kAttached = 33,
   kResubmit = 34,
   kCommitted = 35,
   kFailed = 36,
+  kAbout = 37,
 };
 
 // Why a step or an attach failed. The same numbers as pt_code in pactrain.h.
@@ -164,6 +173,22 @@ struct Vote {
 
 struct Detach {
   Header header;
+};
+
+struct Ask {
+  Header header;
+};
+
+struct About {
+  Header header;
+  char version[kNameBytes];  // Of the agent's software.
+  char agent[kNameBytes];
+  char site[kNameBytes];
+  char listen[kAddressBytes];        // What its data port is bound to.
+  char data_address[kAddressBytes];  // What others are told: or "none".
+  char coordinator[kAddressBytes];
+  uint8_t connected;  // With the coordinator.
+  uint8_t pad[7];
 };
 
 // Nothing was applied; send every bucket of the step again with this attempt,

@@ -147,9 +147,15 @@ void LocalServer::OnPacket(TrainerLink& link,
   }
   Entry& entry = links_.at(link.id());
   const auto* hello = std::get_if<wire::Hello>(&*parsed);
-  if ((hello != nullptr) == entry.introduced) {
-    return OnBadPacket(
-        link, hello != nullptr ? "a second Hello came" : "no Hello came first");
+  const bool first =
+      hello != nullptr || std::holds_alternative<wire::Ask>(*parsed);
+  if (first == entry.introduced) {
+    return OnBadPacket(link, first ? "a Hello or Ask came that is not the first"
+                                   : "no Hello came first");
+  }
+  if (std::holds_alternative<wire::Ask>(*parsed)) {
+    link.Send(PacketOf(events_->OnAsk()));
+    return link.Close();
   }
   if (hello != nullptr) {
     entry.introduced = true;
@@ -159,7 +165,8 @@ void LocalServer::OnPacket(TrainerLink& link,
   std::visit(
       [&](const auto& message) {
         using T = std::decay_t<decltype(message)>;
-        if constexpr (!std::is_same_v<T, wire::Hello>) {
+        if constexpr (!std::is_same_v<T, wire::Hello> &&
+                      !std::is_same_v<T, wire::Ask>) {
           events_->OnMessage(link.id(), message);
         }
       },

@@ -32,6 +32,8 @@ class LocalEvents {
   virtual void OnHello(uint64_t trainer, const wire::Hello& hello) = 0;
   virtual void OnMessage(uint64_t trainer, const Message& message) = 0;
   virtual void OnTrainerGone(uint64_t trainer, const std::string& reason) = 0;
+  // The answer to somebody who is no trainer and asks.
+  virtual wire::About OnAsk() = 0;
 };
 
 class LocalServer : private TrainerLinkOwner {

@@ -35,6 +35,12 @@ class Recorder : public LocalEvents {
   void OnTrainerGone(uint64_t trainer, const std::string& reason) override {
     gone.push_back(reason);
   }
+  wire::About OnAsk() override {
+    wire::About about = {};
+    about.header = {wire::Kind::kAbout, sizeof(about)};
+    std::strcpy(about.agent, "node-1");
+    return about;
+  }
   std::vector<uint64_t> hellos;
   std::vector<Message> messages;
   std::vector<std::string> gone;
@@ -251,6 +257,29 @@ TEST_F(LocalServerTest, FirstPacketMustBeAHello) {
   trainer.Send(wire::Detach{{wire::Kind::kDetach, sizeof(wire::Detach)}});
   EXPECT_THAT(ExpectFailed(trainer).text, HasSubstr("no Hello came first"));
   EXPECT_TRUE(events_.gone.empty());  // It was never introduced.
+}
+
+TEST_F(LocalServerTest, WhoAsksIsToldAboutTheAgentAndIsNoTrainer) {
+  RawTrainer asker(options_.socket_path);
+  wire::Ask ask = {};
+  ask.header = {wire::Kind::kAsk, sizeof(ask)};
+  asker.Send(ask);
+  wire::About about = {};
+  ASSERT_TRUE(RunUntil(
+      [&] { return asker.Receive(&about, sizeof about) == sizeof about; }));
+  EXPECT_STREQ(about.agent, "node-1");
+  asker.Close();
+  EXPECT_TRUE(RunUntil([&] { return server_->open_count() == 0; }));
+  EXPECT_TRUE(events_.hellos.empty());
+  EXPECT_TRUE(events_.gone.empty());
+}
+
+TEST_F(LocalServerTest, ATrainerMayNotAsk) {
+  RawTrainer trainer = Attach();
+  wire::Ask ask = {};
+  ask.header = {wire::Kind::kAsk, sizeof(ask)};
+  trainer.Send(ask);
+  EXPECT_TRUE(RunUntil([&] { return events_.gone.size() == 1; }));
 }
 
 TEST_F(LocalServerTest, OversizedPacketIsRefused) {

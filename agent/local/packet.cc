@@ -60,6 +60,7 @@ absl::Status Check(const wire::Vote& vote) {
 }
 
 absl::Status Check(const wire::Detach&) { return absl::OkStatus(); }
+absl::Status Check(const wire::Ask&) { return absl::OkStatus(); }
 
 template <typename Message>
 absl::StatusOr<TrainerPacket> Read(absl::Span<const uint8_t> packet) {
@@ -99,6 +100,8 @@ absl::StatusOr<TrainerPacket> ParseTrainerPacket(
       return Read<wire::Vote>(packet);
     case wire::Kind::kDetach:
       return Read<wire::Detach>(packet);
+    case wire::Kind::kAsk:
+      return Read<wire::Ask>(packet);
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("a packet has kind ", static_cast<uint32_t>(header.kind),

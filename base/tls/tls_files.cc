@@ -142,6 +142,16 @@ absl::StatusOr<std::vector<std::string>> CheckTlsFiles(const TlsFiles& files,
   return UrisOf(SSL_CTX_get0_certificate(context.get()));
 }
 
+absl::StatusOr<absl::Time> ValidUntil(const TlsFiles& files,
+                                      const TlsNames& names) {
+  RETURN_IF_ERROR(CheckTlsFiles(files, names).status());
+  ASSIGN_OR_RETURN(const TlsContext context, MakeTlsContext(files, names));
+  struct tm end;
+  ASN1_TIME_to_tm(X509_get0_notAfter(SSL_CTX_get0_certificate(context.get())),
+                  &end);
+  return absl::FromTM(end, absl::UTCTimeZone());
+}
+
 std::vector<std::string> UrisOf(const X509* certificate) {
   std::vector<std::string> uris;
   if (certificate == nullptr) return uris;

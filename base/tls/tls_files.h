@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace pactrain::base {
 
@@ -50,6 +51,10 @@ absl::StatusOr<TlsContext> MakeTlsContext(const TlsFiles& files,
 // TLS is off.
 absl::StatusOr<std::vector<std::string>> CheckTlsFiles(const TlsFiles& files,
                                                        const TlsNames& names);
+
+// When the own certificate's time is over. Errors: as CheckTlsFiles().
+absl::StatusOr<absl::Time> ValidUntil(const TlsFiles& files,
+                                      const TlsNames& names);
 
 // The URIs among a certificate's alternative names. Null: none.
 std::vector<std::string> UrisOf(const X509* certificate);

@@ -62,6 +62,16 @@ absl::StatusOr<v1::ListJobsResponse> AdminClient::ListJobs() {
   return response;
 }
 
+absl::StatusOr<v1::ListAgentsResponse> AdminClient::ListAgents() {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::ListAgentsResponse response;
+  const auto status = Explain(stub_->ListAgents(&context, {}, &response),
+                              options_.call_timeout);
+  if (!status.ok()) return status;
+  return response;
+}
+
 absl::StatusOr<v1::JobState> AdminClient::GetJob(const v1::Group& group) {
   grpc::ClientContext context;
   SetDeadline(context, options_.call_timeout);

@@ -36,6 +36,7 @@ class AdminClient {
   explicit AdminClient(const Options& options);
 
   absl::StatusOr<v1::ListJobsResponse> ListJobs();
+  absl::StatusOr<v1::ListAgentsResponse> ListAgents();
   // NotFound: there is no such group.
   absl::StatusOr<v1::JobState> GetJob(const v1::Group& group);
   // Without a pin the policy decides again. NotFound: no such group, or it

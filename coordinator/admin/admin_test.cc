@@ -5,7 +5,9 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status_matchers.h"
+#include "base/version.h"
 #include "coordinator/admin/job_text.h"
 #include "coordinator/admin/run.h"
 #include "coordinator/rpc/server.h"
@@ -178,6 +180,44 @@ TEST_F(AdminTest, APinThatIsNotInForceSaysWhy) {
                         "in force: no mask set is agreed"));
 }
 
+TEST_F(AdminTest, AgentsAreListedWithVersionsAddressesAndTheClock) {
+  Form();
+  AdminClient client({server_->address().ToString(), {}});
+  const absl::Time before = absl::Now();
+  ASSERT_OK_AND_ASSIGN(const v1::ListAgentsResponse answer,
+                       client.ListAgents());
+  EXPECT_EQ(answer.version(), base::kVersion);
+  EXPECT_EQ(answer.term(), 1);
+  EXPECT_GE(answer.unix_seconds(),
+            absl::ToDoubleSeconds(before - absl::UnixEpoch()));
+  EXPECT_LE(answer.unix_seconds(),
+            absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+  ASSERT_EQ(answer.agents_size(), 2);
+  EXPECT_EQ(answer.agents(1).agent(), "node1");
+  EXPECT_EQ(answer.agents(1).site(), "site1");
+  EXPECT_EQ(answer.agents(1).data_address(), "127.0.0.1:9001");
+  EXPECT_EQ(answer.agents(1).version(), "t");
+  EXPECT_TRUE(answer.agents(1).connected());
+}
+
+TEST_F(AdminTest, LinksAreListedAsAgentsMeasuredThem) {
+  Form();
+  protocol::StepReport report;
+  report.group = {"myjob", 0};
+  report.generation = 1;
+  report.links = {{"site1", 10, 20, 12.5e6, 0.02}};
+  driver_->OnMessage(streams_[0], report);
+  AdminClient client({server_->address().ToString(), {}});
+  ASSERT_OK_AND_ASSIGN(const v1::ListAgentsResponse answer,
+                       client.ListAgents());
+  ASSERT_EQ(answer.links_size(), 1);
+  EXPECT_EQ(answer.links(0).agent(), "node0");
+  EXPECT_EQ(answer.links(0).site(), "site0");
+  EXPECT_EQ(answer.links(0).peer_site(), "site1");
+  EXPECT_EQ(answer.links(0).goodput_bytes_per_second(), 12.5e6);
+  EXPECT_EQ(answer.links(0).rtt_seconds(), 0.02);
+}
+
 TEST_F(AdminTest, JsonIsTheMessageOfTheService) {
   Form();
   const Outcome json = Admin({"--json", "job", "myjob"});
@@ -210,7 +250,7 @@ TEST_F(AdminTest, ACoordinatorThatIsGoneIsSaidToBeUnreachable) {
 
 TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> mistakes =
-      {{{}, "a command is needed: jobs, job, watch, pin or unpin"},
+      {{{}, "a command is needed: jobs, job, watch, pin, unpin or doctor"},
        {{"bogus", "j"},
         "'bogus' is no command; a command is needed: jobs, job, watch, pin"},
        {{"job"}, "NAME is required"},

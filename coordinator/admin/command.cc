@@ -36,6 +36,7 @@ struct Words {
   base::TlsFiles tls;
   bool insecure_network = false;
   bool json = false;
+  bool coordinator_named = false;
   std::string name, mode, codec;
   int levels = 0;
 };
@@ -59,10 +60,15 @@ void AddOptions(CLI::App& app, Words& words) {
   app.set_version_flag("--version", base::kVersion);
 }
 
+// Of no job alone.
+bool IsAboutAll(absl::string_view command) {
+  return command == "jobs" || command == "doctor";
+}
+
 void AddCommands(CLI::App& app, Words& words) {
   const auto add = [&](const char* name, const char* help) {
     CLI::App* command = app.add_subcommand(name, help);
-    if (std::string_view(name) != "jobs") {
+    if (!IsAboutAll(name)) {
       command
           ->add_option("NAME", words.name,
                        "The job, or NAME/2 for its attached model 2")
@@ -83,6 +89,8 @@ void AddCommands(CLI::App& app, Words& words) {
                   "Of FULL and COMPACTED: fp32 (the default) or bf16")
       ->check(CLI::IsMember(&kCodecs));
   add("unpin", "Leaves what travels to the policy again");
+  add("doctor",
+      "Checks this node, its agent and the cluster, and says what to fix");
 }
 
 absl::StatusOr<v1::Group> ReadGroup(const std::string& text) {
@@ -134,8 +142,10 @@ absl::Status CheckTls(const base::TlsFiles& tls) {
 
 absl::StatusOr<Command> Understand(const std::string& name,
                                    const Words& words) {
-  Command command{name,      {},        std::nullopt, words.coordinator,
-                  words.tls, words.json};
+  Command command{
+      name,      {},         std::nullopt,           words.coordinator,
+      words.tls, words.json, words.insecure_network, words.coordinator_named};
+  if (name == "doctor") return command;  // Its findings say what is wrong.
   RETURN_IF_ERROR(CheckTls(words.tls));
   RETURN_IF_ERROR(
       base::CheckDialAddress("--coordinator (or PACTRAIN_COORDINATOR)",
@@ -144,7 +154,7 @@ absl::StatusOr<Command> Understand(const std::string& name,
                                                : base::Protection::kTlsNotYet,
                              words.insecure_network)
           .status());
-  if (name != "jobs") {
+  if (!IsAboutAll(name)) {
     ASSIGN_OR_RETURN(command.group, ReadGroup(words.name));
   }
   if (name == "pin") {
@@ -159,9 +169,8 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
                                     std::ostream& out, std::ostream& err,
                                     int* exit_code) {
   CLI::App app{
-      "pactrain-admin: shows what a coordinator knows of its jobs, and pins "
-      "what "
-      "they send."};
+      "pactrain-admin: shows what a coordinator knows of its jobs, pins what "
+      "they send, and finds what is wrong (doctor)."};
   app.require_subcommand(1);
   app.fallthrough();  // Options may stand after the command as well.
   Words words;
@@ -181,11 +190,12 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
       const std::vector<std::string> words = app.remaining();
       return mistake(absl::StrCat(
           words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
-          "a command is needed: jobs, job, watch, pin or unpin"));
+          "a command is needed: jobs, job, watch, pin, unpin or doctor"));
     }
     *exit_code = app.exit(error, out, err);  // --help or --version
     return std::nullopt;
   }
+  words.coordinator_named = app.count("--coordinator") > 0;
   auto command = Understand(app.get_subcommands().front()->get_name(), words);
   if (!command.ok()) return mistake(command.status().message());
   return *std::move(command);

@@ -26,6 +26,7 @@ struct Agent {
   protocol::Digest incarnation;
   std::string site;
   std::string data_address;
+  std::string version;        // Of its software.
   StreamId stream = 0;        // 0: none.
   absl::Duration last_heard;  // Of its stream.
   absl::Duration changed_at;  // When the stream was opened or lost.

@@ -263,7 +263,8 @@ StateSnapshot CoordinatorState::Snapshot(absl::Duration now) const {
   snapshot.term = identity_.term;
   snapshot.read_only = read_only_;
   for (const auto& [name, agent] : agents_.all()) {
-    snapshot.agents.push_back({name, agent.site, agent.connected()});
+    snapshot.agents.push_back({name, agent.site, agent.connected(),
+                               agent.data_address, agent.version});
   }
   Effects unused;
   const Group::Context c = MakeContext(now, unused);

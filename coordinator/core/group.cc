@@ -96,7 +96,8 @@ void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
     return;
   }
   if (seats_.Confirm(trainer.attach_id)) {
-    roster_[trainer.attach_id] = {trainer, agent.name, agent.site};
+    roster_[trainer.attach_id] = {trainer, agent.name, agent.site,
+                                  agent.data_address};
   }
   if (ended_ && joined.generation == 0) {
     // Its agent never heard of the generation, and it can have no other one.
@@ -116,7 +117,8 @@ void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
 
 void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
                    Context& c) {
-  const Candidate candidate{trainer, agent.name, agent.site};
+  const Candidate candidate{trainer, agent.name, agent.site,
+                            agent.data_address};
   if (ended_ && !elastic()) seats_.Replace(agent.name, trainer.rank);
   Refuse(membership_.Join(candidate, c.now), c);
   if (const auto it = detached_.find(trainer.launch); it != detached_.end()) {

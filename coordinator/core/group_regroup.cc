@@ -4,6 +4,28 @@
 #include "absl/strings/str_cat.h"
 
 namespace pactrain::coordinator {
+namespace {
+
+bool AnyOld(const Launch& launch) {
+  return std::any_of(launch.by_rank.begin(), launch.by_rank.end(),
+                     [](const auto& entry) {
+                       return entry.second.trainer.last_generation != 0;
+                     });
+}
+
+// Why a launch of newcomers cannot train with those; nothing: it can.
+std::optional<std::string> WhyApart(const Launch& launch,
+                                    const std::vector<Candidate>& others) {
+  for (const auto& [rank, newcomer] : launch.by_rank) {
+    for (const Candidate& other : others) {
+      if (auto reason = WhyApart(other, newcomer)) return reason;
+      if (auto reason = WhyNeitherDials(other, newcomer)) return reason;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 // Complete with those of it that train already, and none of its ranks twice.
 bool Group::IsReady(const Launch& launch) const {
@@ -20,12 +42,12 @@ bool Group::IsReady(const Launch& launch) const {
 // Newcomers end the running generation; all meet in the next one.
 void Group::TryAdmit(Context& c) {
   if (roster_.empty()) return;
+  std::vector<Candidate> seated;
+  for (const auto& [id, candidate] : roster_) seated.push_back(candidate);
   for (const Launch& launch : membership_.launches()) {
     if (!IsReady(launch)) continue;
     const std::string name = launch.name;
-    const auto apart =
-        WhyApart(roster_.begin()->second, launch.by_rank.begin()->second);
-    if (apart) {
+    if (const auto apart = WhyApart(launch, seated)) {
       Refuse(membership_.Refuse(name, *apart, c.now), c);
     } else {
       End(absl::StrCat("launch '", name, "' joins with ", launch.by_rank.size(),
@@ -52,6 +74,20 @@ Remains Group::MakeRemains(const Context& c) const {
 }
 
 void Group::TryRegroup(Context& c) {
+  std::vector<Candidate> returned;
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (candidate.trainer.last_generation != 0) returned.push_back(candidate);
+    }
+  }
+  for (const Launch& launch : membership_.launches()) {
+    if (AnyOld(launch)) continue;
+    if (const auto apart = WhyApart(launch, returned)) {
+      Refuse(membership_.Refuse(launch.name, *apart, c.now), c);
+      break;  // The list of launches has changed; the next one at the next
+              // tick.
+    }
+  }
   const NextLineup next = MakeNextLineup(membership_.launches(), MakeRemains(c),
                                          c.options.regroup_timeout);
   if (next.lineup) Form(*next.lineup, c);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/rank_list.h"
+#include "coordinator/core/reach.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
@@ -78,6 +79,11 @@ std::vector<Membership::Refusal> Membership::Join(const Candidate& candidate,
     });
     refusals.insert(refusals.begin(), {candidate, *reason});
     return refusals;
+  }
+  for (const auto& [rank, other] : launch->by_rank) {
+    if (auto reason = WhyNeitherDials(other, candidate)) {
+      return RefuseLaunch(candidate, *reason, now);
+    }
   }
   if (auto reason = WhyNot(*launch, candidate)) return {{candidate, *reason}};
   launch->by_rank[candidate.trainer.rank] = candidate;

@@ -26,6 +26,7 @@ struct Candidate {
   protocol::Trainer trainer;
   std::string agent;
   std::string site;
+  std::string data_address;  // Of the agent.
 };
 
 struct Launch {

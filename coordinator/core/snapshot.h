@@ -62,6 +62,8 @@ struct AgentSnapshot {
   std::string agent;
   std::string site;
   bool connected = false;
+  std::string data_address;
+  std::string version;  // Of its software.
 };
 
 struct StateSnapshot {

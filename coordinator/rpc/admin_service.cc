@@ -7,6 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/version.h"
 #include "coordinator/rpc/agent_stream.h"
 #include "coordinator/rpc/job_watch.h"
 #include "protocol/proto_convert.h"
@@ -42,6 +44,29 @@ absl::StatusOr<Pin> ReadPin(const v1::Pin& proto) {
   }
   return Pin{static_cast<protocol::Mode>(proto.mode()),
              static_cast<protocol::Codec>(proto.codec())};
+}
+
+void FillAgents(const StateSnapshot& s, v1::ListAgentsResponse& proto) {
+  proto.set_term(s.term);
+  proto.set_cluster_id(s.cluster_id);
+  for (const AgentSnapshot& agent : s.agents) {
+    v1::AgentState& state = *proto.add_agents();
+    state.set_agent(agent.agent);
+    state.set_site(agent.site);
+    state.set_data_address(agent.data_address);
+    state.set_version(agent.version);
+    state.set_connected(agent.connected);
+  }
+  for (const GroupSnapshot& group : s.groups) {
+    for (const LinkSnapshot& link : group.links) {
+      v1::LinkState& state = *proto.add_links();
+      state.set_agent(link.agent);
+      state.set_site(link.site);
+      state.set_peer_site(link.peer_site);
+      state.set_goodput_bytes_per_second(link.goodput_bytes_per_second);
+      state.set_rtt_seconds(link.rtt_seconds);
+    }
+  }
 }
 
 }  // namespace
@@ -93,6 +118,22 @@ grpc::ServerUnaryReactor* AdminService::ListJobs(
     *response->add_jobs() = ToProto(group);
   }
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::ListAgents(
+    grpc::CallbackServerContext* context, const v1::ListAgentsRequest*,
+    v1::ListAgentsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status admitted =
+      access_->Admit(*context, Right::kRead, "ListAgents").status();
+  if (admitted.ok()) {
+    FillAgents(driver_->Snapshot(), *response);
+    response->set_version(base::kVersion);
+    response->set_unix_seconds(
+        absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+  }
+  reactor->Finish(ToGrpc(admitted));
   return reactor;
 }
 

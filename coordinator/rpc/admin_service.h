@@ -33,6 +33,10 @@ class AdminService : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
                                      const v1::ListJobsRequest* request,
                                      v1::ListJobsResponse* response) override;
+  grpc::ServerUnaryReactor* ListAgents(
+      grpc::CallbackServerContext* context,
+      const v1::ListAgentsRequest* request,
+      v1::ListAgentsResponse* response) override;
   grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
                                    const v1::GetJobRequest* request,
                                    v1::GetJobResponse* response) override;

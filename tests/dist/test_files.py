@@ -33,7 +33,12 @@ def elf_files(folder: Path) -> list[Path]:
 def binaries(request: pytest.FixtureRequest) -> list[Path]:
     found = elf_files(request.getfixturevalue("site" if request.param == "wheel" else "tree"))
     names = {path.name for path in found}
-    assert {"pactrain-agent", "pactrain-coordinator", "libpactrain_trainer.so"} < names
+    assert {
+        "pactrain-admin",
+        "pactrain-agent",
+        "pactrain-coordinator",
+        "libpactrain_trainer.so",
+    } < names
     return found
 
 

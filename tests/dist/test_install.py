@@ -92,6 +92,14 @@ def test_daemons_run_whatever_the_library_path_holds(
     )
 
 
+def test_the_doctor_is_a_command(debian: debian_root.DebianRoot) -> None:
+    said = debian.run("/venv/bin/pactrain doctor")
+    assert said.endswith("0 problems, 0 warnings\n")
+    said = debian.run("PACTRAIN_SITS=a:1 /venv/bin/pactrain doctor || echo exit code $?")
+    assert "did you mean PACTRAIN_SITES?" in said
+    assert said.endswith("exit code 1\n")
+
+
 def test_the_example_trains_with_its_own_daemons(debian: debian_root.DebianRoot) -> None:
     said = debian.run(
         "export OMP_NUM_THREADS=1; "

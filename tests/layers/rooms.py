@@ -72,6 +72,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "base",
             "base/rpc",
             "base/tls",
+            "base/version",
             "protocol",
             "proto",
             PROTO_CONVERT,
@@ -83,8 +84,18 @@ ALLOWED: dict[str, frozenset[str]] = {
         {"base", "base/metrics", "base/version", "protocol", "coordinator/core"}
     ),
     # pactrain-admin: a client, so it knows the wire and nothing of the coordinator's inside.
+    # Its doctor also knows all settings, and asks the agent of the node.
     "coordinator/admin": frozenset(
-        {"base", "base/rpc", "base/tls", "base/version", "protocol", "proto"}
+        {
+            "base",
+            "base/rpc",
+            "base/tls",
+            "base/version",
+            "config",
+            "protocol",
+            "proto",
+            "trainer/wire",
+        }
     ),
     "coordinator": frozenset(
         {

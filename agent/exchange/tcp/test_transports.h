@@ -59,7 +59,7 @@ class TestTransports : public ::testing::Test {
     std::string site;
   };
 
-  // Of `options` egress and tls count.
+  // Of `options` all but the name and the times of a connection count.
   std::unique_ptr<Node> MakeNode(const std::string& name,
                                  Transport::Options options) {
     auto node = std::make_unique<Node>();

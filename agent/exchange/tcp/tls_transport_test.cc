@@ -38,6 +38,7 @@ class TlsTransportTest : public TestTransports {
                                  const base::TlsFiles& files) {
     Transport::Options options;
     options.tls = files;
+    options.second_dial = absl::Hours(24);  // dial_test has that.
     return TestTransports::MakeNode(name, options);
   }
   std::unique_ptr<Node> MakeNode(const std::string& name) {

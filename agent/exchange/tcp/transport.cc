@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/net.h"
 #include "base/status_macros.h"
+#include "protocol/reach.h"
 
 namespace pactrain::agent {
 namespace {
@@ -54,28 +55,37 @@ Transport::~Transport() {
 }
 
 absl::Status Transport::Listen() {
-  ASSIGN_OR_RETURN(const base::HostPort address,
-                   base::ParseHostPort(options_.listen_address));
+  ASSIGN_OR_RETURN(const base::PortRange range,
+                   base::ParsePortRange(options_.listen_address));
   asio::error_code error;
   const auto host = asio::ip::make_address(
-      address.host == "localhost" ? "127.0.0.1" : address.host, error);
+      range.host == "localhost" ? "127.0.0.1" : range.host, error);
   if (error) {
     return absl::InvalidArgumentError(
         absl::StrCat("listen address '", options_.listen_address,
                      "': the host is not a numeric IP address"));
   }
-  const tcp::endpoint endpoint(host, address.port);
+  for (int port = range.first; port <= range.last; ++port) {
+    error = ListenAt({host, static_cast<uint16_t>(port)});
+    if (error != asio::error::address_in_use) break;
+  }
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "--listen: cannot listen on ", options_.listen_address, ": ",
+      range.first == range.last ? error.message() : "none of its ports is free",
+      "; give another one, a range of ports, or port 0 for any free one"));
+}
+
+asio::error_code Transport::ListenAt(const tcp::endpoint& endpoint) {
+  asio::error_code error;
+  if (acceptor_.is_open()) acceptor_.close(error);
   acceptor_.open(endpoint.protocol(), error);
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(endpoint, error);
-  if (!error)
+  if (!error) {
     acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) {
-    return absl::UnavailableError(absl::StrCat(
-        "--listen-data: cannot listen on ", options_.listen_address, ": ",
-        error.message(), "; give another one, or port 0 for any free one"));
   }
-  return absl::OkStatus();
+  return error;
 }
 
 std::string Transport::listen_address() const {
@@ -100,24 +110,19 @@ void Transport::SetPeers(const std::vector<Peer>& peers) {
       continue;
     }
     // Out of the map first, so that OnClosed() takes it for no loss.
-    const std::shared_ptr<Connection> connection = it->second.connection;
-    it = peers_.erase(it);
-    if (connection != nullptr) {
-      connection->Close(absl::CancelledError("no longer a peer"));
+    const auto old = peers_.extract(it++);
+    StopDialling(old.mapped());
+    if (old.mapped().connection != nullptr) {
+      old.mapped().connection->Close(absl::CancelledError("no longer a peer"));
     }
   }
   for (const auto& [agent, peer] : wanted) {
     PeerState& state = peers_.try_emplace(agent, io_).first->second;
     state.peer = peer;
-    state.backoff = kFirstBackoff;
-    if (WeDial(agent)) Dial(state);
+    state.backoff = FirstBackoff(agent);
+    DialsFirst(agent) ? Dial(state) : RedialLater(state);
   }
-  // Somebody may have dialled before we knew it.
-  std::vector<std::shared_ptr<Connection>> waiting;
-  for (const auto& [connection, handshake] : handshakes_) {
-    if (handshake.hello.has_value()) waiting.push_back(connection);
-  }
-  for (const auto& connection : waiting) TryFinishHandshake(connection);
+  TryFinishHandshakes();  // Somebody may have dialled before we knew it.
 }
 
 bool Transport::IsConnected(const std::string& agent) const {
@@ -179,13 +184,16 @@ int Transport::CountInbound() const {
     if (handshake.dialled_agent.empty()) ++count;
   }
   for (const auto& [agent, state] : peers_) {
-    if (state.connection != nullptr && !WeDial(agent)) ++count;
+    if (state.connection != nullptr && !state.dialled) ++count;
   }
   return count;
 }
 
 void Transport::Dial(PeerState& state) {
-  if (state.dialling || state.connection != nullptr) return;
+  if (state.connection != nullptr || state.attempt != nullptr ||
+      state.dial != nullptr || state.peer.address == protocol::kNobodyDials) {
+    return;
+  }
   const std::string agent = state.peer.agent;
   const auto address = base::ParseHostPort(state.peer.address);
   if (!address.ok()) {
@@ -193,14 +201,8 @@ void Transport::Dial(PeerState& state) {
              std::string(address.status().message()));
     return;
   }
-  state.dialling = true;
-  struct Attempt {
-    explicit Attempt(asio::io_context& io) : socket(io), timer(io) {}
-    tcp::socket socket;
-    asio::steady_timer timer;
-    bool timed_out = false;
-  };
   auto attempt = std::make_shared<Attempt>(io_);
+  state.attempt = attempt;
   attempt->timer.expires_after(
       absl::ToChronoNanoseconds(options_.connection.handshake));
   attempt->timer.async_wait([attempt](const asio::error_code& error) {
@@ -211,7 +213,7 @@ void Transport::Dial(PeerState& state) {
   });
   auto done = [this, agent, attempt](const asio::error_code& error) {
     attempt->timer.cancel();
-    OnDialled(agent, std::move(attempt->socket), error);
+    OnDialled(agent, attempt, error);
   };
   resolver_.async_resolve(
       address->host, absl::StrCat(address->port),
@@ -223,36 +225,56 @@ void Transport::Dial(PeerState& state) {
       });
 }
 
-void Transport::OnDialled(const std::string& agent, tcp::socket socket,
+void Transport::OnDialled(const std::string& agent,
+                          const std::shared_ptr<Attempt>& attempt,
                           const asio::error_code& error) {
   PeerState* state = Find(agent);
-  if (state == nullptr) return;
-  state->dialling = false;
-  if (state->connection != nullptr) return;
+  if (state == nullptr || state->attempt != attempt) return;
+  state->attempt = nullptr;
   if (error) {
-    LOG_DEBUG("dialling agent {} at {}: {}", agent, state->peer.address,
-              error.message());
+    const std::string why = attempt->timed_out ? "no answer" : error.message();
+    if (told_.IsNews(absl::StrCat("dial ", agent, " ", why),
+                     base::MonotonicNow())) {
+      LOG_INFO("agent {} cannot be dialled at {}: {}; trying on{}", agent,
+               state->peer.address, why,
+               options_.nobody_dials ? "" : ", and it may dial this one");
+    }
     return RedialLater(*state);
   }
-  const auto connection = NewConnection(std::move(socket));
+  const auto connection = NewConnection(std::move(attempt->socket));
   handshakes_[connection] = Handshake{.dialled_agent = agent, .hello = {}};
-  state->dialling = true;
+  state->dial = connection;
   connection->Start(asio::ssl::stream_base::client);
   connection->SendHello(OwnHello(agent));
 }
 
 void Transport::RedialLater(PeerState& state) {
-  if (!WeDial(state.peer.agent) || state.dialling) return;
   // Jitter keeps the agents of a job from dialling in step.
   const double share = std::uniform_real_distribution<>(0.5, 1.0)(random_);
   state.redial_timer.expires_after(
       absl::ToChronoNanoseconds(share * state.backoff));
-  state.backoff = std::min(2 * state.backoff, kMaxBackoff);
+  state.backoff =
+      std::max(state.backoff, std::min(2 * state.backoff, kMaxBackoff));
   state.redial_timer.async_wait(
       [this, agent = state.peer.agent](const asio::error_code& error) {
         if (error) return;
         if (PeerState* state = Find(agent)) Dial(*state);
       });
+}
+
+absl::Duration Transport::FirstBackoff(const std::string& agent) const {
+  return DialsFirst(agent) ? kFirstBackoff : options_.second_dial;
+}
+
+void Transport::StopDialling(PeerState& state) {
+  if (const auto attempt = std::exchange(state.attempt, nullptr)) {
+    asio::error_code ignored;
+    attempt->timer.cancel();
+    attempt->socket.close(ignored);
+  }
+  if (const auto dial = std::exchange(state.dial, nullptr)) {
+    dial->Close(absl::CancelledError("not needed any more"));
+  }
 }
 
 Transport::PeerState* Transport::Find(const std::string& agent) {
@@ -277,6 +299,14 @@ void Transport::OnHello(const std::shared_ptr<Connection>& connection,
   TryFinishHandshake(connection);
 }
 
+void Transport::TryFinishHandshakes() {
+  std::vector<std::shared_ptr<Connection>> waiting;
+  for (const auto& [connection, handshake] : handshakes_) {
+    if (handshake.hello.has_value()) waiting.push_back(connection);
+  }
+  for (const auto& connection : waiting) TryFinishHandshake(connection);
+}
+
 void Transport::TryFinishHandshake(
     const std::shared_ptr<Connection>& connection) {
   const auto it = handshakes_.find(connection);
@@ -286,20 +316,40 @@ void Transport::TryFinishHandshake(
       CheckHello(*connection, hello, it->second.dialled_agent);
   if (absl::IsUnavailable(checked)) return;  // The handshake limit bounds it.
   if (!checked.ok()) return connection->Close(checked);
-  if (it->second.dialled_agent.empty()) connection->SendHello(OwnHello(""));
-  Adopt(*Find(hello.agent), connection);
+  PeerState& state = *Find(hello.agent);
+  if (state.dial != connection) {
+    if (!MayAnswer(state, connection, hello.number)) return;
+    connection->SendHello(OwnHello(""));
+  }
+  Adopt(state, connection, hello.number);
+}
+
+bool Transport::MayAnswer(PeerState& state,
+                          const std::shared_ptr<Connection>& connection,
+                          uint64_t hello_number) {
+  if (state.connection != nullptr && hello_number < state.hello_number) {
+    connection->Close(absl::CancelledError("another connection is in use"));
+    return false;
+  }
+  // Both have dialled, and ours counts; should it fail, this one is here. The
+  // handshake limit bounds it.
+  return state.dial == nullptr || state.peer.agent < options_.agent;
 }
 
 void Transport::Adopt(PeerState& state,
-                      const std::shared_ptr<Connection>& connection) {
+                      const std::shared_ptr<Connection>& connection,
+                      uint64_t hello_number) {
   handshakes_.erase(connection);
+  state.dialled = state.dial == connection;
+  if (state.dialled) state.dial = nullptr;
   // The peer dialled anew, so it has given up the old one.
   if (state.connection != nullptr) {
     state.connection->Close(absl::UnavailableError("replaced by a newer one"));
   }
   state.connection = connection;
-  state.dialling = false;
-  state.backoff = kFirstBackoff;
+  state.hello_number = hello_number;
+  state.backoff = FirstBackoff(state.peer.agent);
+  StopDialling(state);
   const Peer& peer = state.peer;
   LOG_DEBUG("connected with agent {} of site {} at {}", peer.agent, peer.site,
             connection->remote());
@@ -333,10 +383,10 @@ absl::Status Transport::CheckHello(const Connection& connection,
     return absl::FailedPreconditionError(absl::StrCat(
         "agent ", hello.agent, " answers where ", dialled_agent, " should"));
   }
-  if (dialled_agent.empty() && hello.agent >= options_.agent) {
+  if (hello.agent == options_.agent) {
     return absl::FailedPreconditionError(
-        absl::StrCat("agent ", hello.agent, " dialled, but ", options_.agent,
-                     " is not the larger name"));
+        absl::StrCat(connection.remote(), " calls itself agent ", hello.agent,
+                     ", as this one is called"));
   }
   const auto it = peers_.find(hello.agent);
   if (it == peers_.end() || it->second.peer.incarnation != hello.incarnation) {
@@ -345,11 +395,12 @@ absl::Status Transport::CheckHello(const Connection& connection,
   return absl::OkStatus();
 }
 
-PeerHello Transport::OwnHello(const std::string& expected) const {
+PeerHello Transport::OwnHello(const std::string& expected) {
   return PeerHello{.agent = options_.agent,
                    .incarnation = options_.incarnation,
                    .cluster_id = cluster_id_,
-                   .expected_agent = expected};
+                   .expected_agent = expected,
+                   .number = ++hellos_};
 }
 
 void Transport::OnData(Connection& connection, Frame frame) {
@@ -367,9 +418,10 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
     LogRefusal(*connection, handshake->second.dialled_agent, why);
     PeerState* state = Find(handshake->second.dialled_agent);
     handshakes_.erase(handshake);
-    if (state == nullptr) return;
-    state->dialling = false;
-    return RedialLater(*state);
+    if (state == nullptr || state->dial != connection) return;
+    state->dial = nullptr;
+    RedialLater(*state);
+    return TryFinishHandshakes();  // The peer may have dialled meanwhile.
   }
   PeerState* state = Find(connection->agent());
   if (state == nullptr || state->connection != connection) return;

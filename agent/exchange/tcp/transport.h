@@ -1,11 +1,18 @@
 // The data plane over TCP: one connection to every agent that shares a group
 // with this one, kept up as long as they do.
 //
-// Of a pair the agent with the smaller name dials. A hello goes both ways; the
-// dialled side answers it once its own generations name the dialler, so frames
-// never come from a peer that this agent does not know. A lost connection is
-// dialled again with growing, jittered pauses; what was queued on it is lost
-// and the receiver of events is told.
+// Of a pair the agent with the smaller name dials first; where nothing has come
+// of that after a while (a firewall that lets connections out only), the other
+// dials as well. Who cannot be dialled by anybody dials all. A hello goes both
+// ways; the dialled side answers it once its own generations name the dialler,
+// so frames never come from a peer that this agent does not know. A lost
+// connection is dialled again with growing, jittered pauses; what was queued on
+// it is lost and the receiver of events is told.
+//
+// Where both have dialled, the connection of the smaller name counts: while its
+// hello is not answered, it answers no hello of the other, who gives its own
+// connection up when it answers. So frames go on one connection only, and none
+// is lost with the other.
 //
 // With certificates each connection is TLS 1.3, and a peer is who its
 // certificate says: a hello that names another is refused. Who is refused there
@@ -55,7 +62,13 @@ class Transport : private ConnectionOwner {
   struct Options {
     std::string agent;
     base::Digest incarnation;
-    std::string listen_address = "127.0.0.1:0";  // A numeric host.
+    // "host:port" or "host:first-last", with a numeric host: the first port
+    // that is free is taken.
+    std::string listen_address = "127.0.0.1:0";
+    // Nobody can dial this agent: it dials all others at once.
+    bool nobody_dials = false;
+    // How long the larger name waits before it dials as well; jittered.
+    absl::Duration second_dial = absl::Seconds(2);
     absl::Duration heartbeat = absl::Seconds(1);
     Connection::Limits connection;
     EgressLimits egress;
@@ -68,14 +81,13 @@ class Transport : private ConnectionOwner {
     std::string agent;
     base::Digest incarnation;  // Another process of that name is refused.
     std::string site;
-    std::string address;  // "host:port"
+    std::string address;  // "host:port", or "none": nobody can dial it.
     bool operator==(const Peer&) const = default;
   };
 
   // Listens. `events` must outlive the transport.
-  //   InvalidArgument: the address is not "host:port" with a numeric host.
-  //                    Or as MakeTlsContext() of base/tls.
-  //   Unavailable:     it cannot be listened on.
+  //   InvalidArgument: the address is none. Or as MakeTlsContext() of base/tls.
+  //   Unavailable:     it cannot be listened on, at no port of the range.
   static absl::StatusOr<std::unique_ptr<Transport>> Start(
       asio::io_context& io, const Options& options, TransportEvents* events);
   ~Transport() override;
@@ -105,14 +117,25 @@ class Transport : private ConnectionOwner {
   const TrafficBySite& traffic() const { return traffic_; }
 
  private:
+  // A socket that is being connected.
+  struct Attempt {
+    explicit Attempt(asio::io_context& io) : socket(io), timer(io) {}
+    asio::ip::tcp::socket socket;
+    asio::steady_timer timer;
+    bool timed_out = false;
+  };
   struct PeerState {
     explicit PeerState(asio::io_context& io) : redial_timer(io) {}
     Peer peer;
-    std::shared_ptr<Connection>
-        connection;  // Dialled or accepted; may be null.
+    // Hellos went both ways; may be null.
+    std::shared_ptr<Connection> connection;
+    bool dialled = false;       // `connection` was, by us.
+    uint64_t hello_number = 0;  // Of the peer's hello on it.
+    // At most one of them: on the way to a connection that we dial.
+    std::shared_ptr<Attempt> attempt;
+    std::shared_ptr<Connection> dial;  // Its hello is not answered.
     asio::steady_timer redial_timer;
     absl::Duration backoff;
-    bool dialling = false;
   };
   // Connections in their handshake; the hello of an inbound one may wait here
   // for SetPeers() to name its sender.
@@ -124,21 +147,35 @@ class Transport : private ConnectionOwner {
   Transport(asio::io_context& io, const Options& options,
             TransportEvents* events);
   absl::Status Listen();
+  asio::error_code ListenAt(const asio::ip::tcp::endpoint& endpoint);
   void AcceptNext();
   void OnInbound(asio::ip::tcp::socket socket);
   std::shared_ptr<Connection> NewConnection(asio::ip::tcp::socket socket);
 
   void Dial(PeerState& state);
-  void OnDialled(const std::string& agent, asio::ip::tcp::socket socket,
+  void OnDialled(const std::string& agent,
+                 const std::shared_ptr<Attempt>& attempt,
                  const asio::error_code& error);
   void RedialLater(PeerState& state);
+  // Ends what is on the way to a connection that is not needed any more.
+  void StopDialling(PeerState& state);
   PeerState* Find(const std::string& agent);
-  bool WeDial(const std::string& agent) const { return options_.agent < agent; }
+  bool DialsFirst(const std::string& agent) const {
+    return options_.nobody_dials || options_.agent < agent;
+  }
+  absl::Duration FirstBackoff(const std::string& agent) const;
   int CountInbound() const;
 
   // Accepts or closes a connection whose hello is here, or lets it wait.
   void TryFinishHandshake(const std::shared_ptr<Connection>& connection);
-  void Adopt(PeerState& state, const std::shared_ptr<Connection>& connection);
+  // The same for all whose hello is here.
+  void TryFinishHandshakes();
+  // False: the connection was closed, or has to wait.
+  bool MayAnswer(PeerState& state,
+                 const std::shared_ptr<Connection>& connection,
+                 uint64_t hello_number);
+  void Adopt(PeerState& state, const std::shared_ptr<Connection>& connection,
+             uint64_t hello_number);
   // Why a hello is refused.
   //   Unavailable: its sender is no wanted peer, or not yet.
   absl::Status CheckHello(const Connection& connection,
@@ -146,7 +183,7 @@ class Transport : private ConnectionOwner {
                           const std::string& dialled_agent) const;
   void LogRefusal(const Connection& connection, const std::string& dialled,
                   const absl::Status& why);
-  protocol::PeerHello OwnHello(const std::string& expected) const;
+  protocol::PeerHello OwnHello(const std::string& expected);
   void TickLater();
 
   // ConnectionOwner:
@@ -169,6 +206,7 @@ class Transport : private ConnectionOwner {
   std::unique_ptr<base::TlsSource> tls_;  // Null: plain text.
   base::RepeatFilter told_;
   std::string cluster_id_;
+  uint64_t hellos_ = 0;  // Sent.
   TrafficBySite traffic_;
   std::map<std::string, PeerState> peers_;  // By agent.
   std::map<std::shared_ptr<Connection>, Handshake> handshakes_;

@@ -22,6 +22,7 @@ class TransportTest : public TestTransports {
                                  EgressLimits egress = {}) {
     Transport::Options options;
     options.egress = std::move(egress);
+    options.second_dial = absl::Hours(24);  // dial_test has that.
     return TestTransports::MakeNode(name, options);
   }
 

@@ -160,7 +160,7 @@ class WardenProcess:
             f"--site={self._environment.get('PACTRAIN_SITE') or node.name}",
             f"--coordinator={coordinator}",
             f"--socket=unix:{self._folder / 'agent.sock'}",
-            "--listen-data=127.0.0.1:0",
+            "--listen=127.0.0.1:0",
             "--listen-metrics=127.0.0.1:0",
         )
 

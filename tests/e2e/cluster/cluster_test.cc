@@ -211,7 +211,7 @@ TEST_F(ClusterTest, DamagedAndBrokenConnectionsCostRetriesNeverASum) {
   Relay relay;
   agents_[2]->Signal(SIGTERM);
   ASSERT_EQ(agents_[2]->Wait(), 0);
-  relay.SetTarget(StartAgent(2, {"--advertise-data", relay.address()}));
+  relay.SetTarget(StartAgent(2, {"--advertise-address", relay.address()}));
   Launch("damage", 60);
   for (int step = 5; step < 56; step += 10) {
     ASSERT_TRUE(trainers_[4]

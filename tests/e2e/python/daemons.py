@@ -96,7 +96,7 @@ class Cluster:
                 f"--site=site-{number}",
                 f"--coordinator={self.address}",
                 f"--socket=unix:{self.socket(number)}",
-                "--listen-data=127.0.0.1:0",
+                "--listen=127.0.0.1:0",
                 "--listen-metrics=127.0.0.1:0",
                 *flags,
             ],

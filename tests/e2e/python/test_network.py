@@ -40,7 +40,7 @@ def agent(folder: Path, *flags: str) -> list[str]:
         "--name=a",
         "--coordinator=127.0.0.1:9",
         f"--socket=unix:{folder / 'agent.sock'}",
-        "--listen-data=0.0.0.0:0",
+        "--listen=0.0.0.0:0",
         "--listen-metrics=127.0.0.1:0",
         *flags,
     ]

@@ -1,0 +1,114 @@
+// What `pactrain doctor` asks, and whom.
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/net.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "coordinator/admin/admin_client.h"
+#include "coordinator/admin/agent_probe.h"
+#include "coordinator/admin/dial.h"
+#include "coordinator/admin/doctor.h"
+#include "protocol/reach.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+constexpr char kDefaultSocket[] = "/run/pactrain/agent.sock";
+constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+constexpr absl::Duration kDialTimeout = absl::Seconds(3);
+
+std::string ValueOf(const Variables& variables, const std::string& name) {
+  const auto it = variables.find(name);
+  return it == variables.end() ? "" : it->second;
+}
+
+// As the Python client reads it.
+std::string SocketOf(const Variables& variables) {
+  std::string named = ValueOf(variables, "PACTRAIN_AGENT");
+  if (named.empty()) return kDefaultSocket;
+  if (named.rfind("unix:///", 0) == 0) return named.substr(7);
+  return named.rfind("unix:", 0) == 0 ? named.substr(5) : named;
+}
+
+// The command's, then those that daemons of this environment would have.
+std::vector<Certificate> CertificatesOf(const Command& command,
+                                        const Variables& variables) {
+  std::vector<Certificate> certificates;
+  const auto add = [&](const base::TlsFiles& files,
+                       const base::TlsNames& names) {
+    if (files.cert.empty() && files.key.empty() && files.ca.empty()) return;
+    certificates.push_back(
+        {names.cert, files.cert, base::ValidUntil(files, names)});
+  };
+  add(command.tls, {});
+  for (const std::string prefix : {"PACTRAIN_AGENT", "PACTRAIN_COORDINATOR"}) {
+    const base::TlsNames names{prefix + "_TLS_CERT", prefix + "_TLS_KEY",
+                               prefix + "_TLS_CA"};
+    add({ValueOf(variables, names.cert), ValueOf(variables, names.key),
+         ValueOf(variables, names.ca)},
+        names);
+  }
+  return certificates;
+}
+
+void AskCoordinator(const Command& command, Facts& facts) {
+  const absl::Status address =
+      base::CheckDialAddress(
+          "--coordinator (or PACTRAIN_COORDINATOR)", facts.coordinator,
+          facts.tls ? base::Protection::kTls : base::Protection::kTlsNotYet,
+          command.insecure_network)
+          .status();
+  if (!address.ok()) {
+    facts.answer = address;
+    return;
+  }
+  AdminClient::Options options;
+  options.address = facts.coordinator;
+  options.tls = command.tls;
+  options.call_timeout = kCallTimeout;
+  AdminClient client(options);
+  // The first call has to make the connection, too: the second one is timed.
+  facts.answer = client.ListAgents();
+  if (!facts.answer.ok()) return;
+  const absl::Time before = absl::Now();
+  const auto timed = client.ListAgents();
+  facts.round_trip = absl::Now() - before;
+  if (!timed.ok()) return;
+  facts.clock_ahead = absl::UnixEpoch() + absl::Seconds(timed->unix_seconds()) -
+                      (before + facts.round_trip / 2);
+}
+
+}  // namespace
+
+Facts Gather(const Command& command, const Variables& variables) {
+  Facts facts;
+  facts.version = base::kVersion;
+  facts.now = absl::Now();
+  facts.variables = variables;
+  facts.socket = SocketOf(variables);
+  facts.socket_named = !ValueOf(variables, "PACTRAIN_AGENT").empty();
+  facts.agent = AskAgent(facts.socket);
+  facts.certificates = CertificatesOf(command, variables);
+  facts.tls = command.tls.given();
+  if (command.coordinator_named) {
+    facts.coordinator = command.coordinator;
+  } else if (facts.agent.ok()) {
+    facts.coordinator = facts.agent->coordinator;
+  }
+  const bool usable = facts.certificates.empty() || !facts.tls ||
+                      facts.certificates[0].valid_until.ok();
+  if (!facts.coordinator.empty() && usable) AskCoordinator(command, facts);
+  if (!facts.agent.ok()) return facts;
+  std::set<std::string> addresses = {facts.agent->data_address};
+  if (facts.answer.ok()) {
+    for (const v1::AgentState& agent : facts.answer->agents()) {
+      if (agent.connected()) addresses.insert(agent.data_address());
+    }
+  }
+  addresses.erase(std::string(protocol::kNobodyDials));
+  facts.dialled = DialAll(addresses, kDialTimeout);
+  return facts;
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,26 @@
+"""The console command `pactrain`: the package's own pactrain-admin.
+
+`pactrain doctor` checks this node and its cluster and says what to fix; the other
+commands are the operator's (`pactrain --help`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+PROGRAM = "pactrain-admin"
+
+
+def main() -> NoReturn:
+    """Becomes the program; its arguments and exit code are the command's."""
+    path = Path(__file__).resolve().parent / "_native" / PROGRAM
+    try:
+        os.execv(path, [PROGRAM, *sys.argv[1:]])
+    except OSError as error:
+        sys.exit(
+            f"pactrain: {path} cannot be run: {error.strerror}; build it with "
+            "`make build`, or install the wheel again"
+        )
