@@ -12,12 +12,14 @@
 namespace pactrain::coordinator {
 
 struct Command {
-  std::string name;            // "jobs", "job", "watch", "pin" or "unpin".
-  v1::Group group;             // All but "jobs".
+  // "jobs", "job", "watch", "pin", "unpin" or "new-key".
+  std::string name;
+  v1::Group group;             // All but "jobs" and "new-key".
   std::optional<v1::Pin> pin;  // "pin" only.
   std::string coordinator;     // "127.0.0.1:7070"
   base::TlsFiles tls;          // Not given: plain text.
   bool json = false;
+  std::string new_file;  // "new-key" only; nothing else counts then.
 };
 
 // Nothing: the process is to end with `*exit_code`: 0 after --help or
