@@ -106,6 +106,7 @@ MetricsSnapshot Driver::Snapshot() const {
   snapshot.agent = options_.core.agent;
   snapshot.site = options_.core.site;
   snapshot.coordinator_connected = coordinator_->connected();
+  snapshot.insecure_network = options_.insecure_network;
   for (const auto& [site, traffic] : transport_->traffic()) {
     snapshot.peers.push_back({site, traffic.sent_bytes, traffic.received_bytes,
                               traffic.rtt, traffic.goodput_bytes_per_second});

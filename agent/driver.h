@@ -37,7 +37,8 @@ class Driver : private TransportEvents,
     // For the first connection to it; may be infinite.
     absl::Duration connect_timeout = absl::Seconds(60);
     EgressLimits egress;
-    base::TlsFiles tls;  // Not given: plain text.
+    base::TlsFiles tls;             // Not given: plain text.
+    bool insecure_network = false;  // For the metrics.
   };
 
   // Opens both listeners and starts to connect to the coordinator.

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "base/net.h"
 #include "base/status_macros.h"
-#include "base/tls/tls_files.h"
+#include "base/tls/tls_choice.h"
 #include "config/load.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
@@ -92,15 +92,18 @@ absl::Status SetCore(const v1::AgentConfig& config,
 
 absl::Status SetTls(const v1::AgentConfig& config,
                     const config::Settings& settings, Driver::Options& driver) {
-  driver.tls = {config.tls_cert(), config.tls_key(), config.tls_ca()};
+  const base::TlsNames names = {
+      settings.Where("tls-cert"), settings.Where("tls-key"),
+      settings.Where("tls-ca"), settings.Where("job-key-file")};
+  const protocol::Identity own = {protocol::Role::kAgent, driver.core.agent};
+  ASSIGN_OR_RETURN(
+      driver.tls,
+      base::ChooseTls({config.tls_cert(), config.tls_key(), config.tls_ca()},
+                      config.job_key_file(), names, own.ToString()));
   ASSIGN_OR_RETURN(const std::vector<std::string> uris,
-                   base::CheckTlsFiles(driver.tls, {settings.Where("tls-cert"),
-                                                    settings.Where("tls-key"),
-                                                    settings.Where("tls-ca")}));
+                   base::CheckTlsFiles(driver.tls, names));
   if (!driver.tls.given()) return absl::OkStatus();
-  return settings.At("tls-cert",
-                     protocol::CheckIdentity(
-                         uris, {protocol::Role::kAgent, driver.core.agent}));
+  return settings.At("tls-cert", protocol::CheckIdentity(uris, own));
 }
 
 // "none", "host:port", or "host" alone, which any port completes.
@@ -158,6 +161,7 @@ absl::Status Understand(const v1::AgentConfig& config,
   RETURN_IF_ERROR(SetCore(config, settings, driver.core));
   flags.site_given = !config.site().empty();
   flags.log_level = config.log_level();
+  driver.insecure_network = config.insecure_network();
   ASSIGN_OR_RETURN(
       driver.connect_timeout,
       ParseDuration(settings.Where("connect-timeout"), config.connect_timeout(),

@@ -1,9 +1,13 @@
 #include "agent/flags.h"
 
+#include <sys/stat.h>
+
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <vector>
 
+#include "base/tls/job_key.h"
 #include "base/tls/test_certs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -162,6 +166,25 @@ TEST(ParseFlags, WithItsOwnCertificateAnAgentMayUseAnyAddress) {
                         "spiffe://pactrain/agent/b"));
   EXPECT_THAT(Parse({"--name=a", cert.c_str()}).message,
               HasSubstr("tls-key: not given; TLS needs all of"));
+}
+
+TEST(ParseFlags, WithAJobKeyAnAgentMayUseAnyAddressUnderItsName) {
+  const std::string path = ::testing::TempDir() + "/agent-job.key";
+  std::filesystem::remove(path);
+  ASSERT_TRUE(base::WriteNewJobKey(path).ok());
+  const std::string key = "--job-key-file=" + path;
+  const Outcome outcome =
+      Parse({"--name=a", key.c_str(), "--coordinator=head.example:7070",
+             "--listen=192.0.2.1:1"});
+  ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
+  const auto uris = base::CheckTlsFiles(outcome.flags->driver.tls, {});
+  ASSERT_TRUE(uris.ok());
+  EXPECT_EQ(*uris, std::vector<std::string>({"spiffe://pactrain/agent/a"}));
+  EXPECT_THAT(Parse({"--name=a", key.c_str(), "--tls-cert=c"}).message,
+              HasSubstr("--job-key-file: given beside --tls-cert; allowed"));
+  chmod(path.c_str(), 0644);
+  EXPECT_THAT(Parse({"--name=a", key.c_str()}).message,
+              HasSubstr("--job-key-file: " + path + " may be used by others"));
 }
 
 TEST(ParseFlags, TheSampleFileIsAccepted) {

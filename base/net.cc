@@ -76,8 +76,8 @@ absl::Status CheckBeyondLoopback(absl::string_view flag,
   return absl::PermissionDeniedError(absl::StrCat(
       why,
       protection == Protection::kTlsNotYet
-          ? "give --tls-cert, --tls-key and --tls-ca, or an address of "
-            "127.0.0.0/8"
+          ? "give --tls-cert, --tls-key and --tls-ca, or --job-key-file, or "
+            "an address of 127.0.0.0/8"
           : "give an address of 127.0.0.0/8",
       " (--insecure-network allows others inside a test's own network "
       "namespace)"));

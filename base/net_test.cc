@@ -111,7 +111,8 @@ TEST(CheckListenAddress, TheRefusalSaysWhatWouldHelp) {
         .ToString();
   };
   EXPECT_THAT(refusal(Protection::kTlsNotYet),
-              HasSubstr("give --tls-cert, --tls-key and --tls-ca"));
+              HasSubstr("give --tls-cert, --tls-key and --tls-ca, or "
+                        "--job-key-file,"));
   EXPECT_THAT(refusal(Protection::kNone),
               ::testing::Not(HasSubstr("--tls-cert")));
 }

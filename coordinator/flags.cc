@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "base/tls/tls_files.h"
+#include "base/tls/tls_choice.h"
 #include "config/load.h"
 #include "coordinator/core/planner.h"
 #include "pactrain/v1/config.pb.h"
@@ -76,19 +76,24 @@ absl::Status SetCore(const v1::CoordinatorConfig& config,
 
 absl::Status SetTls(const v1::CoordinatorConfig& config,
                     const config::Settings& settings, base::TlsFiles& tls) {
-  tls = {config.tls_cert(), config.tls_key(), config.tls_ca()};
+  const base::TlsNames names = {
+      settings.Where("tls-cert"), settings.Where("tls-key"),
+      settings.Where("tls-ca"), settings.Where("job-key-file")};
+  const protocol::Identity own = {protocol::Role::kCoordinator, ""};
+  ASSIGN_OR_RETURN(
+      tls,
+      base::ChooseTls({config.tls_cert(), config.tls_key(), config.tls_ca()},
+                      config.job_key_file(), names, own.ToString()));
   ASSIGN_OR_RETURN(const std::vector<std::string> uris,
-                   base::CheckTlsFiles(tls, {settings.Where("tls-cert"),
-                                             settings.Where("tls-key"),
-                                             settings.Where("tls-ca")}));
+                   base::CheckTlsFiles(tls, names));
   if (!tls.given()) return absl::OkStatus();
-  return settings.At("tls-cert", protocol::CheckIdentity(
-                                     uris, {protocol::Role::kCoordinator, ""}));
+  return settings.At("tls-cert", protocol::CheckIdentity(uris, own));
 }
 
 absl::Status Understand(const v1::CoordinatorConfig& config,
                         const config::Settings& settings, Flags& flags) {
   const bool insecure = config.insecure_network();
+  flags.insecure_network = insecure;
   RETURN_IF_ERROR(SetTls(config, settings, flags.tls));
   ASSIGN_OR_RETURN(
       flags.listen,

@@ -16,6 +16,7 @@ struct Flags {
   base::HostPort listen;
   base::HostPort listen_metrics;
   base::TlsFiles tls;  // Not given: plain text.
+  bool insecure_network = false;
   std::string state_dir;
   std::string cluster;
   std::string log_level;

@@ -169,6 +169,24 @@ TEST(Flags, CertificatesThatAreNotACoordinatorsAreAMistake) {
   }
 }
 
+TEST(Flags, WithAJobKeyAddressesBeyondLoopbackAreFine) {
+  setenv("PACTRAIN_JOB_KEY", std::string(64, '1').c_str(), /*overwrite=*/1);
+  int exit_code = -1;
+  const auto flags = Parse({"--listen=0.0.0.0:7070"}, &exit_code);
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(Parse({"--job-key-file=/f"}, &exit_code).has_value());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("--job-key-file: given beside PACTRAIN_JOB_KEY"));
+  // A key is not printed.
+  ::testing::internal::CaptureStdout();
+  EXPECT_FALSE(Parse({"--print-config"}, &exit_code).has_value());
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(),
+              ::testing::Not(HasSubstr("1111")));
+  unsetenv("PACTRAIN_JOB_KEY");
+  ASSERT_TRUE(flags.has_value());
+  EXPECT_TRUE(flags->tls.given());
+}
+
 TEST(Flags, TheSampleFileIsAccepted) {
   int exit_code = -1;
   const auto flags =

@@ -30,7 +30,8 @@ int Run(const Flags& flags, const sigset_t& signals) {
   if (!driver.ok()) return Failed(driver.status());
   auto metrics = base::MetricsServer::Start(
       flags.listen_metrics, std::make_shared<CoordinatorMetrics>(
-                                [d = driver->get()] { return d->Snapshot(); }));
+                                [d = driver->get()] { return d->Snapshot(); },
+                                flags.insecure_network));
   if (!metrics.ok()) return Failed(metrics.status());
   auto server = Server::Start(flags.listen, flags.tls, driver->get());
   if (!server.ok()) return Failed(server.status());

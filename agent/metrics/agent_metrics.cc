@@ -29,6 +29,9 @@ void AddProcess(const MetricsSnapshot& now, Page& page) {
   page.Start("coordinator_connected", MetricType::Gauge,
              "1 while there is a stream to the coordinator.");
   page.Add({}, now.coordinator_connected ? 1.0 : 0.0);
+  page.Start("insecure_network", MetricType::Gauge,
+             "1 if --insecure-network allows plain text beyond loopback.");
+  page.Add({}, now.insecure_network ? 1.0 : 0.0);
   page.Start("groups", MetricType::Gauge,
              "Attached models that trainers here belong or belonged to.");
   page.Add({}, static_cast<uint64_t>(now.groups.size()));

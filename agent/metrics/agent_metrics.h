@@ -31,6 +31,7 @@ struct MetricsSnapshot {
   std::string agent;
   std::string site;
   bool coordinator_connected = false;
+  bool insecure_network = false;
   std::vector<Peer> peers;  // By site.
   std::vector<GroupStatus> groups;
 };

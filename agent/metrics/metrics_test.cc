@@ -50,6 +50,15 @@ TEST_F(MetricsTest, ZerosAreThereFromTheStart) {
   EXPECT_THAT(page, HasSubstr("pactrain_agent_groups 0"));
 }
 
+TEST_F(MetricsTest, sec_AnInsecureNetworkIsShown) {
+  EXPECT_THAT(Get(server_->address()),
+              HasSubstr("pactrain_agent_insecure_network 0"));
+  snapshot_.insecure_network = true;
+  metrics_->Publish(snapshot_);
+  EXPECT_THAT(Get(server_->address()),
+              HasSubstr("pactrain_agent_insecure_network 1"));
+}
+
 TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
   snapshot_.peers.push_back({"us", 100, 200, absl::Milliseconds(50), 1e6});
   GroupStatus group;

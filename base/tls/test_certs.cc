@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/tls/job_certificates.h"
+#include "base/tls/job_key.h"
 
 namespace pactrain::base {
 namespace {
@@ -100,6 +102,16 @@ TlsFiles TestCa::Issue(const std::string& name, const Leaf& leaf) const {
   WriteFile(files.cert, [&](FILE* file) {
     return PEM_write_X509(file, certificate.get());
   });
+  return files;
+}
+
+TlsFiles IssueByJobKey(char digit, const std::string& uri) {
+  auto key = JobKey::FromText(std::string(64, digit));
+  PT_CHECK(key.ok());
+  const auto certificates = JobCertificates::Create(*std::move(key), uri);
+  PT_CHECK(certificates.ok());
+  TlsFiles files = (*certificates)->files();
+  files.keeper = *certificates;
   return files;
 }
 

@@ -43,6 +43,9 @@ class TestCa {
   const Certificate certificate_;
 };
 
+// Of the job whose key is 64 times `digit`.
+TlsFiles IssueByJobKey(char digit, const std::string& uri);
+
 }  // namespace pactrain::base
 
 #endif  // PACTRAIN_BASE_TLS_TEST_CERTS_H_

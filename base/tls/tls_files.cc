@@ -49,14 +49,7 @@ absl::Status LoadCertificate(SSL_CTX* context, const TlsFiles& files,
 
 absl::Status LoadKey(SSL_CTX* context, const TlsFiles& files,
                      const TlsNames& names) {
-  struct stat found;
-  RETURN_IF_ERROR(CheckReadable(names.key, files.key, &found));
-  if ((found.st_mode & (S_IRWXO | S_IWGRP)) != 0) {
-    return Refuse(names.key, files.key,
-                  absl::StrCat("may be used by others than its owner and "
-                               "group; chmod 600 ",
-                               files.key));
-  }
+  RETURN_IF_ERROR(CheckSecretFile(names.key, files.key));
   if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(),
                                   SSL_FILETYPE_PEM) != 1) {
     const unsigned long error = ERR_peek_last_error();
@@ -102,6 +95,16 @@ absl::Status CheckOwnCertificate(SSL_CTX* context, const TlsFiles& files,
 }
 
 }  // namespace
+
+absl::Status CheckSecretFile(const std::string& name, const std::string& file) {
+  struct stat found;
+  RETURN_IF_ERROR(CheckReadable(name, file, &found));
+  if ((found.st_mode & (S_IRWXO | S_IWGRP)) == 0) return absl::OkStatus();
+  return Refuse(name, file,
+                absl::StrCat("may be used by others than its owner and "
+                             "group; chmod 600 ",
+                             file));
+}
 
 absl::StatusOr<TlsContext> MakeTlsContext(const TlsFiles& files,
                                           const TlsNames& names) {

@@ -25,19 +25,26 @@ struct TlsFiles {
   std::string cert;  // Own certificate, then those between it and the CA's.
   std::string key;
   std::string ca;  // One or more CAs.
+  // Of files in memory (JobCertificates): they last as long as this.
+  std::shared_ptr<const void> keeper = nullptr;
 
   // Otherwise TLS is off.
   bool given() const { return !cert.empty(); }
 };
 
-// What messages call the three settings: where their values came from.
+// What messages call the settings: where their values came from.
 struct TlsNames {
   std::string cert = "--tls-cert";
   std::string key = "--tls-key";
   std::string ca = "--tls-ca";
+  std::string job_key_file = "--job-key-file";
 };
 
 using TlsContext = std::shared_ptr<SSL_CTX>;
+
+// InvalidArgument: `file`, the value of the setting `name`, cannot be read or
+// may be used by others than its owner and group.
+absl::Status CheckSecretFile(const std::string& name, const std::string& file);
 
 // REQUIRES: files.given().
 // InvalidArgument: begins with the setting whose file cannot be read, is no PEM

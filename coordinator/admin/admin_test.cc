@@ -7,7 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
+<<<<<<< HEAD
 #include "base/version.h"
+=======
+#include "base/tls/job_key.h"
+>>>>>>> keys
 #include "coordinator/admin/job_text.h"
 #include "coordinator/admin/run.h"
 #include "coordinator/rpc/server.h"
@@ -248,9 +252,24 @@ TEST_F(AdminTest, ACoordinatorThatIsGoneIsSaidToBeUnreachable) {
   }
 }
 
+TEST(AdminNewKey, MakesAFileThatDaemonsTake) {
+  const std::string path = ::testing::TempDir() + "/new.key";
+  std::filesystem::remove(path);
+  const Outcome made = Tool({"new-key", path.c_str()});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_OK(base::JobKey::FromFile("--job-key-file", path));
+  const Outcome again = Tool({"new-key", path.c_str()});
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, HasSubstr("FILE: " + path + " cannot be written"));
+}
+
 TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> mistakes =
+<<<<<<< HEAD
       {{{}, "a command is needed: jobs, job, watch, pin, unpin or doctor"},
+=======
+      {{{}, "a command is needed: jobs, job, watch, pin, unpin or new-key"},
+>>>>>>> keys
        {{"bogus", "j"},
         "'bogus' is no command; a command is needed: jobs, job, watch, pin"},
        {{"job"}, "NAME is required"},
@@ -266,7 +285,13 @@ TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
        {{"jobs", "--coordinator=10.0.0.1:7070"}, "is not loopback"},
        {{"jobs", "--coordinator=here"}, "has no port"},
        {{"jobs", "--tls-cert=reader.pem"},
-        "--tls-key (or PACTRAIN_ADMIN_TLS_KEY): not given"}};
+        "--tls-key (or PACTRAIN_ADMIN_TLS_KEY): not given"},
+       {{"jobs", "--job-key-file=/nowhere"},
+        "--job-key-file (or PACTRAIN_ADMIN_JOB_KEY_FILE): /nowhere cannot be "
+        "read"},
+       {{"jobs", "--job-key-file=/f", "--tls-cert=reader.pem"},
+        "given beside --tls-cert (or PACTRAIN_ADMIN_TLS_CERT)"},
+       {{"new-key"}, "FILE is required"}};
   for (const auto& [words, text] : mistakes) {
     const Outcome outcome = Tool(words);
     EXPECT_EQ(outcome.exit_code, 2) << text;

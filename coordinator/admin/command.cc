@@ -11,7 +11,9 @@
 #include "absl/strings/str_split.h"
 #include "base/net.h"
 #include "base/status_macros.h"
+#include "base/tls/tls_choice.h"
 #include "base/version.h"
+#include "protocol/identity.h"
 #include "protocol/limits.h"
 #include "protocol/types.h"
 
@@ -34,10 +36,11 @@ const std::map<std::string, v1::Codec> kCodecs = {{"fp32", v1::CODEC_FP32},
 struct Words {
   std::string coordinator = "127.0.0.1:7070";
   base::TlsFiles tls;
+  std::string job_key_file;
   bool insecure_network = false;
   bool json = false;
   bool coordinator_named = false;
-  std::string name, mode, codec;
+  std::string name, mode, codec, new_file;
   int levels = 0;
 };
 
@@ -53,6 +56,10 @@ void AddOptions(CLI::App& app, Words& words) {
   app.add_option("--tls-ca", words.tls.ca,
                  "PEM file: the CA of the coordinator's certificate")
       ->envname("PACTRAIN_ADMIN_TLS_CA");
+  app.add_option("--job-key-file", words.job_key_file,
+                 "Holds the job's key, instead of the three; the variable "
+                 "PACTRAIN_JOB_KEY may hold the key itself")
+      ->envname("PACTRAIN_ADMIN_JOB_KEY_FILE");
   app.add_flag("--insecure-network", words.insecure_network,
                "Allow an address beyond loopback, inside a network namespace "
                "of its own");
@@ -68,15 +75,17 @@ bool IsAboutAll(absl::string_view command) {
 void AddCommands(CLI::App& app, Words& words) {
   const auto add = [&](const char* name, const char* help) {
     CLI::App* command = app.add_subcommand(name, help);
-    if (!IsAboutAll(name)) {
-      command
-          ->add_option("NAME", words.name,
-                       "The job, or NAME/2 for its attached model 2")
-          ->required();
-    }
+    command
+        ->add_option("NAME", words.name,
+                     "The job, or NAME/2 for its attached model 2")
+        ->required();
     return command;
   };
-  add("jobs", "All jobs in a table");
+  app.add_subcommand("jobs", "All jobs in a table");
+  app.add_subcommand("new-key", "Makes a job's key; asks no coordinator")
+      ->add_option("FILE", words.new_file,
+                   "Where it goes: a new file, for its owner alone")
+      ->required();
   add("job", "One job: members, decision and why, pin, measured r");
   add("watch", "Prints what changes, until Ctrl-C");
   CLI::App* pin = add("pin", "What travels, whatever the policy says");
@@ -89,7 +98,8 @@ void AddCommands(CLI::App& app, Words& words) {
                   "Of FULL and COMPACTED: fp32 (the default) or bf16")
       ->check(CLI::IsMember(&kCodecs));
   add("unpin", "Leaves what travels to the policy again");
-  add("doctor",
+  app.add_subcommand(
+      "doctor",
       "Checks this node, its agent and the cluster, and says what to fix");
 }
 
@@ -132,26 +142,43 @@ absl::StatusOr<v1::Pin> ReadPin(const Words& words) {
   return pin;
 }
 
-// What the certificate allows is the coordinator's to say.
-absl::Status CheckTls(const base::TlsFiles& tls) {
-  return base::CheckTlsFiles(tls, {"--tls-cert (or PACTRAIN_ADMIN_TLS_CERT)",
-                                   "--tls-key (or PACTRAIN_ADMIN_TLS_KEY)",
-                                   "--tls-ca (or PACTRAIN_ADMIN_TLS_CA)"})
-      .status();
+// What a certificate allows is the coordinator's to say; who holds the job's
+// key may do all.
+absl::StatusOr<base::TlsFiles> ReadTls(const Words& words) {
+  const base::TlsNames names = {
+      "--tls-cert (or PACTRAIN_ADMIN_TLS_CERT)",
+      "--tls-key (or PACTRAIN_ADMIN_TLS_KEY)",
+      "--tls-ca (or PACTRAIN_ADMIN_TLS_CA)",
+      "--job-key-file (or PACTRAIN_ADMIN_JOB_KEY_FILE)"};
+  const protocol::Identity own = {protocol::Role::kOperator, ""};
+  ASSIGN_OR_RETURN(
+      const base::TlsFiles tls,
+      base::ChooseTls(words.tls, words.job_key_file, names, own.ToString()));
+  RETURN_IF_ERROR(base::CheckTlsFiles(tls, names).status());
+  return tls;
 }
 
 absl::StatusOr<Command> Understand(const std::string& name,
                                    const Words& words) {
-  Command command{
-      name,      {},         std::nullopt,           words.coordinator,
-      words.tls, words.json, words.insecure_network, words.coordinator_named};
-  if (name == "doctor") return command;  // Its findings say what is wrong.
-  RETURN_IF_ERROR(CheckTls(words.tls));
+  Command command;
+  command.name = name;
+  command.coordinator = words.coordinator;
+  command.coordinator_named = words.coordinator_named;
+  command.insecure_network = words.insecure_network;
+  command.json = words.json;
+  command.new_file = words.new_file;
+  if (name == "new-key") return command;
+  if (name == "doctor") {  // Its findings say what is wrong.
+    const absl::StatusOr<base::TlsFiles> tls = ReadTls(words);
+    command.tls = tls.ok() ? *tls : words.tls;
+    return command;
+  }
+  ASSIGN_OR_RETURN(command.tls, ReadTls(words));
   RETURN_IF_ERROR(
       base::CheckDialAddress("--coordinator (or PACTRAIN_COORDINATOR)",
                              words.coordinator,
-                             words.tls.given() ? base::Protection::kTls
-                                               : base::Protection::kTlsNotYet,
+                             command.tls.given() ? base::Protection::kTls
+                                                 : base::Protection::kTlsNotYet,
                              words.insecure_network)
           .status());
   if (!IsAboutAll(name)) {
@@ -190,7 +217,7 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
       const std::vector<std::string> words = app.remaining();
       return mistake(absl::StrCat(
           words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
-          "a command is needed: jobs, job, watch, pin, unpin or doctor"));
+          "a command is needed: jobs, job, watch, pin, unpin, doctor or new-key"));
     }
     *exit_code = app.exit(error, out, err);  // --help or --version
     return std::nullopt;

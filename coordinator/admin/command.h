@@ -12,14 +12,16 @@
 namespace pactrain::coordinator {
 
 struct Command {
-  std::string name;  // "jobs", "job", "watch", "pin", "unpin" or "doctor".
-  v1::Group group;   // All but "jobs" and "doctor".
+  // "jobs", "job", "watch", "pin", "unpin", "doctor" or "new-key".
+  std::string name;
+  v1::Group group;             // Of "job", "watch", "pin" and "unpin".
   std::optional<v1::Pin> pin;  // "pin" only.
   std::string coordinator;     // "127.0.0.1:7070"
   base::TlsFiles tls;          // Not given: plain text.
   bool json = false;
   bool insecure_network = false;
   bool coordinator_named = false;  // By a flag or variable.
+  std::string new_file;  // "new-key" only; nothing else counts then.
 };
 
 // Nothing: the process is to end with `*exit_code`: 0 after --help or

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status_macros.h"
+#include "base/tls/job_key.h"
 #include "coordinator/admin/job_text.h"
 
 namespace pactrain::coordinator {
@@ -45,7 +46,11 @@ absl::Status Watch(const Command& command, AdminClient& client,
 
 absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
                  std::ostream& err) {
-  if (command.name == "jobs") {
+  if (command.name == "new-key") {
+    RETURN_IF_ERROR(base::WriteNewJobKey(command.new_file));
+    out << "wrote " << command.new_file
+        << "; give it to every daemon of the job as --job-key-file\n";
+  } else if (command.name == "jobs") {
     ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, client.ListJobs());
     out << (command.json ? ToJson(jobs) : JobsTable(jobs));
   } else if (command.name == "job") {

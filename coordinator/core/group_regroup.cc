@@ -1,7 +1,12 @@
 // Ranks that come and go: the end of a generation is the beginning of the next.
-#include "coordinator/core/group.h"
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/group.h"
+#include "coordinator/core/reach.h"
 
 namespace pactrain::coordinator {
 namespace {

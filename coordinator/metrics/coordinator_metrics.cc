@@ -23,7 +23,7 @@ Labels GroupLabels(const GroupSnapshot& group, Labels more = {}) {
   return labels;
 }
 
-void AddProcess(const StateSnapshot& now, Page& page) {
+void AddProcess(const StateSnapshot& now, bool insecure_network, Page& page) {
   page.Start("build_info", MetricType::Gauge,
              "1, with the version and the cluster.");
   page.Add({{"version", base::kVersion}, {"cluster_id", now.cluster_id}}, 1);
@@ -33,6 +33,9 @@ void AddProcess(const StateSnapshot& now, Page& page) {
   page.Start("read_only", MetricType::Gauge,
              "1 while the journal cannot be written.");
   page.Add({}, now.read_only ? 1 : 0);
+  page.Start("insecure_network", MetricType::Gauge,
+             "1 if --insecure-network allows plain text beyond loopback.");
+  page.Add({}, insecure_network ? 1 : 0);
   double connected = 0;
   for (const AgentSnapshot& agent : now.agents) connected += agent.connected;
   page.Start("agents", MetricType::Gauge,
@@ -172,7 +175,7 @@ void AddLinks(const StateSnapshot& now, Page& page) {
 std::vector<MetricFamily> CoordinatorMetrics::Collect() const {
   const StateSnapshot now = snapshot_();
   Page page("pactrain_coordinator_");
-  AddProcess(now, page);
+  AddProcess(now, insecure_network_, page);
   AddGroups(now, page);
   AddLinks(now, page);
   return page.Take();

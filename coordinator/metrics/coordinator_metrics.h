@@ -20,13 +20,15 @@ class CoordinatorMetrics : public prometheus::Collectable {
   static constexpr size_t kMaxLinks = 40;
 
   // `snapshot` must be thread-safe.
-  explicit CoordinatorMetrics(std::function<StateSnapshot()> snapshot)
-      : snapshot_(std::move(snapshot)) {}
+  CoordinatorMetrics(std::function<StateSnapshot()> snapshot,
+                     bool insecure_network)
+      : snapshot_(std::move(snapshot)), insecure_network_(insecure_network) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   const std::function<StateSnapshot()> snapshot_;
+  const bool insecure_network_;
 };
 
 }  // namespace pactrain::coordinator

@@ -40,8 +40,8 @@ StateSnapshot Running() {
   return s;
 }
 
-std::string Page(const StateSnapshot& snapshot) {
-  const CoordinatorMetrics metrics([&] { return snapshot; });
+std::string Page(const StateSnapshot& snapshot, bool insecure_network = false) {
+  const CoordinatorMetrics metrics([&] { return snapshot; }, insecure_network);
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, metrics.Collect());
   return text.str();
@@ -83,8 +83,15 @@ TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
   }
 }
 
+TEST(CoordinatorMetrics, sec_AnInsecureNetworkIsShown) {
+  EXPECT_THAT(Page({}, true),
+              HasSubstr("pactrain_coordinator_insecure_network 1\n"));
+  EXPECT_THAT(Page({}, false),
+              HasSubstr("pactrain_coordinator_insecure_network 0\n"));
+}
+
 TEST(CoordinatorMetrics, NamesFollowTheConventions) {
-  const CoordinatorMetrics metrics(Running);
+  const CoordinatorMetrics metrics(Running, /*insecure_network=*/false);
   for (const auto& family : metrics.Collect()) {
     EXPECT_TRUE(std::regex_match(
         family.name, std::regex("pactrain_coordinator_[a-z]+(_[a-z]+)*")))
@@ -109,7 +116,7 @@ TEST(CoordinatorMetrics, LinksOfAGroupAreBounded) {
 }
 
 TEST(MetricsServer, ATakenPortIsAnError) {
-  auto metrics = std::make_shared<CoordinatorMetrics>(Running);
+  auto metrics = std::make_shared<CoordinatorMetrics>(Running, false);
   ASSERT_OK_AND_ASSIGN(auto server,
                        base::MetricsServer::Start({"127.0.0.1", 0}, metrics));
   EXPECT_GT(server->address().port, 0);

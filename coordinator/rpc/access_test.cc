@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
 #include "asio/write.hpp"
@@ -15,6 +16,7 @@
 #include "base/rpc/channel.h"
 #include "base/rpc/credentials.h"
 #include "base/status_matchers.h"
+#include "base/tls/job_key.h"
 #include "base/tls/test_certs.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_journal.h"
@@ -63,14 +65,18 @@ TEST(CheckName, sec_AnAgentHasTheNameOfItsCertificate) {
 // A server with TLS on loopback.
 class AccessTest : public ::testing::Test {
  protected:
-  AccessTest() : folder_(MakeFolder("")), ca_(folder_) {
+  explicit AccessTest(const base::TlsFiles& files = {})
+      : folder_(MakeFolder("")),
+        ca_(folder_),
+        files_(files.given() ? files
+                             : ca_.Issue("coordinator",
+                                         "spiffe://pactrain/coordinator")) {
     auto journal = SqliteJournal::Open(folder_ + "/state", "test");
     EXPECT_OK(journal);
     journal_ = *std::move(journal);
     auto driver = Driver::Create({}, journal_.get());
     EXPECT_OK(driver);
     driver_ = *std::move(driver);
-    files_ = ca_.Issue("coordinator", "spiffe://pactrain/coordinator");
     auto server = Server::Start({"127.0.0.1", 0}, files_, driver_.get());
     EXPECT_OK(server);
     server_ = *std::move(server);
@@ -97,9 +103,11 @@ class AccessTest : public ::testing::Test {
             files, [](const auto&) { return absl::OkStatus(); }),
         -1);
   }
-  // Of the CA, for this URI.
+  virtual base::TlsFiles Issue(const std::string& uri) const {
+    return ca_.Issue("client", uri);
+  }
   std::shared_ptr<grpc::Channel> ChannelOf(const std::string& uri) const {
-    return ChannelOf(ca_.Issue("client", uri));
+    return ChannelOf(Issue(uri));
   }
   static std::unique_ptr<grpc::ClientContext> Context() {
     auto context = std::make_unique<grpc::ClientContext>();
@@ -134,8 +142,9 @@ class AccessTest : public ::testing::Test {
   }
   // Everybody of ours is still served.
   void ExpectServes() {
-    EXPECT_TRUE(
-        SayHello(ChannelOf("spiffe://pactrain/agent/good"), "good").ok());
+    const grpc::Status status =
+        SayHello(ChannelOf("spiffe://pactrain/agent/good"), "good");
+    EXPECT_TRUE(status.ok()) << status.error_message();
   }
   // gRPC tries again by itself, so one call may be several handshakes.
   void ExpectNoConnection(const std::shared_ptr<grpc::Channel>& channel,
@@ -168,7 +177,7 @@ class AccessTest : public ::testing::Test {
   base::LogCapture log_;
   const std::string folder_;
   const base::TestCa ca_;
-  base::TlsFiles files_;
+  const base::TlsFiles files_;
   std::unique_ptr<SqliteJournal> journal_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Server> server_;
@@ -309,6 +318,85 @@ TEST_F(AccessTest, RewrittenCertificatesHoldForNewConnections) {
     changed = ListJobs(channel).ok();
   }
   EXPECT_TRUE(changed);
+}
+
+// The same where a job's key makes the certificates.
+class JobKeyAccessTest : public AccessTest {
+ protected:
+  JobKeyAccessTest()
+      : AccessTest(base::IssueByJobKey('1', "spiffe://pactrain/coordinator")) {}
+  base::TlsFiles Issue(const std::string& uri) const override {
+    return base::IssueByJobKey('1', uri);
+  }
+};
+
+TEST_F(JobKeyAccessTest, WhoHoldsTheKeyMayJoinAndOperate) {
+  ExpectServes();
+  EXPECT_TRUE(ListJobs(ChannelOf("spiffe://pactrain/operator")).ok());
+  EXPECT_EQ(SetPin(ChannelOf("spiffe://pactrain/operator")).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(JobKeyAccessTest, sec_NoKeyIsRefused) {
+  grpc::SslCredentialsOptions options;
+  std::stringstream ca;
+  ca << std::ifstream(files_.ca).rdbuf();
+  options.pem_root_certs = ca.str();
+  ExpectNoConnection(grpc::CreateChannel(server_->address().ToString(),
+                                         grpc::SslCredentials(options)),
+                     "peer did not return a certificate");
+}
+
+TEST_F(JobKeyAccessTest, sec_PlainHttp2IsRefused) {
+  ExpectNoConnection(grpc::CreateChannel(server_->address().ToString(),
+                                         grpc::InsecureChannelCredentials()),
+                     "wrong version number");
+}
+
+TEST_F(JobKeyAccessTest, sec_AnotherJobsKeyIsRefused) {
+  base::TlsFiles files = base::IssueByJobKey('2', "spiffe://pactrain/operator");
+  files.ca = files_.ca;  // It would take the coordinator.
+  ExpectNoConnection(ChannelOf(files), "certificate verify failed");
+}
+
+TEST_F(JobKeyAccessTest, sec_CertificateOfACaIsRefused) {
+  base::TlsFiles files = ca_.Issue("operator", "spiffe://pactrain/operator");
+  files.ca = files_.ca;
+  ExpectNoConnection(ChannelOf(files), "certificate verify failed");
+}
+
+TEST_F(JobKeyAccessTest, sec_ExpiredCertificateIsRefused) {
+  const auto key = base::JobKey::FromText(std::string(64, '1'));
+  ASSERT_OK(key);
+  const absl::Time now = absl::Now();
+  ASSERT_OK_AND_ASSIGN(const std::string pem,
+                       key->Issue("spiffe://pactrain/operator",
+                                  now - absl::Hours(2), now - absl::Hours(1)));
+  const std::string path = folder_ + "/old.pem";
+  std::ofstream(path) << pem;
+  ExpectNoConnection(ChannelOf(base::TlsFiles{path, path, files_.ca}),
+                     "certificate verify failed");
+}
+
+TEST_F(JobKeyAccessTest, sec_AnotherAgentsNameInHelloIsRefused) {
+  const auto channel = ChannelOf("spiffe://pactrain/agent/thief");
+  const grpc::Status status = SayHello(channel, "a");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("its certificate is of "
+                        "spiffe://pactrain/agent/thief"));
+}
+
+TEST_F(JobKeyAccessTest, sec_NobodyButACoordinatorIsTakenForOne) {
+  const auto channel = base::MakeChannel(
+      server_->address().ToString(),
+      base::MakeChannelCredentials(
+          Issue("spiffe://pactrain/agent/a"),
+          [](const std::vector<std::string>& uris) {
+            return protocol::CheckIdentity(uris, {Role::kOperator, ""});
+          }),
+      -1);
+  EXPECT_EQ(ListJobs(channel).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ import torch.distributed as dist
 import pactrain
 from pactrain import _library, embedded, places, warden, warden_process
 from pactrain.board import Board
+from pactrain.host_address import Network
 from pactrain.warden_process import WardenProcess
 
 LISTENS = """
@@ -78,7 +79,7 @@ def run_ranks(environments, timeout=60.0):
 
 
 def test_daemons_start_in_a_private_folder_and_stop_leaves_nothing(world, tmp_path):
-    process = WardenProcess([here(world)], world, "node-0")
+    process = WardenProcess([here(world)], world, "node-0", Network())
     (folder,) = Path(world["TMPDIR"]).iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     coordinator = process.start_coordinator()
@@ -97,7 +98,7 @@ def test_daemons_start_in_a_private_folder_and_stop_leaves_nothing(world, tmp_pa
 
 def test_the_site_is_the_one_that_is_set(world, tmp_path):
     world["PACTRAIN_SITE"] = "paris"
-    process = WardenProcess([here(world)], world, "node-0")
+    process = WardenProcess([here(world)], world, "node-0", Network())
     process.start_agent(places.Node("node-0", (0,)), "127.0.0.1:1")
     process.stop()
     assert "--site=paris" in (tmp_path / "pids" / "flags").read_text().split()
@@ -107,7 +108,7 @@ def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_pa
     flags = tmp_path / "pids" / "flags"
     world |= {"PACTRAIN_RISK": "exact", "PACTRAIN_MIN_EXCHANGE_SHARE": "0.5"}
     world |= {"PACTRAIN_STEP_DEADLINE": "5s", "PACTRAIN_CODEC": ""}
-    process = WardenProcess([here(world)], world, "node-0")
+    process = WardenProcess([here(world)], world, "node-0", Network())
     process.start_coordinator()
     assert flags.read_text().split()[-2:] == [
         "--risk=exact",
@@ -217,7 +218,8 @@ def test_an_agent_of_the_machine_that_is_not_used_is_named(
         socket.touch()
     monkeypatch.setattr(embedded, "DEFAULT_AGENT_SOCKET", str(socket))
     caplog.set_level("INFO", logger="pactrain")
-    embedded._log_started({"metrics": "h:1"}, [{"metrics": "h:2"}])
+    nodes = [places.Node("node-0", (0,))]
+    embedded._log_started(nodes, {"metrics": "h:1"}, [{"metrics": "h:2"}])
     assert "metrics at http://h:1/metrics, http://h:2/metrics" in caplog.text
     assert (f"set PACTRAIN_AGENT=unix:{socket}" in caplog.text) == there
 
@@ -263,6 +265,7 @@ def test_proxies_and_settings_are_kept_from_the_daemons(world):
         "GRPC_PROXY": "x",
         "PACTRAIN_AGENT_CONFIG": "x",
         "PACTRAIN_COORDINATOR_LINKS": "x",
+        "PACTRAIN_JOB_KEY": "x",
         **kept,
     }
     assert warden_process.daemon_environment(environment) == kept

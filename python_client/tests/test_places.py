@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-import pactrain
 from pactrain import places
 from pactrain.places import Node, Place
 
@@ -15,21 +14,23 @@ def place(node="", host="h"):
 
 
 def test_without_a_launcher_all_ranks_share_a_node():
-    assert places.nodes_of([place(), place()]) == [Node("node-0", (0, 1))]
+    assert places.nodes_of([place(), place()]) == [
+        Node("node-0", (0, 1), "h", "name-h")
+    ]
 
 
 def test_nodes_are_numbered_by_their_first_ranks():
     nodes = places.nodes_of([place("1"), place("0"), place("1")])
-    assert nodes == [Node("node-0", (0, 2)), Node("node-1", (1,))]
+    assert [(n.name, n.ranks) for n in nodes] == [("node-0", (0, 2)), ("node-1", (1,))]
     assert [node.first for node in nodes] == [0, 1]
 
 
-def test_several_hosts_are_refused_with_what_to_do():
-    with pytest.raises(pactrain.RefusedError) as error:
-        places.nodes_of([place(), place(), place(host="g")])
-    assert "Ranks 0 and 2" in str(error.value)
-    assert "name-h, name-g" in str(error.value)
-    assert "set PACTRAIN_AGENT" in str(error.value)
+def test_ranks_on_several_hosts_share_no_node():
+    nodes = places.nodes_of([place("0"), place("0", "g"), place("0")])
+    assert nodes == [
+        Node("node-0", (0, 2), "h", "name-h"),
+        Node("node-1", (1,), "g", "name-g"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/time/clock.h"
 #include "agent/exchange/tcp/test_transports.h"
 #include "asio/ssl/stream.hpp"
 #include "asio/write.hpp"
 #include "base/clock.h"
 #include "base/log_capture.h"
 #include "base/status_matchers.h"
+#include "base/tls/job_key.h"
 #include "base/tls/test_certs.h"
 #include "protocol/limits.h"
 
@@ -42,7 +44,10 @@ class TlsTransportTest : public TestTransports {
     return TestTransports::MakeNode(name, options);
   }
   std::unique_ptr<Node> MakeNode(const std::string& name) {
-    return MakeNode(name, ca_.Issue(name, UriOf(name)));
+    return MakeNode(name, Issue(name));
+  }
+  virtual base::TlsFiles Issue(const std::string& agent) const {
+    return ca_.Issue(agent, UriOf(agent));
   }
   // b and c, connected: the exchange that must go on.
   void StartExchange() {
@@ -84,6 +89,21 @@ class TlsTransportTest : public TestTransports {
     ExpectExchangeGoesOn();
     EXPECT_EQ(log_.Count("data connection from 127.0.0.1"), 1) << log_.text();
     a->transport->SetPeers({});
+  }
+  // Somebody who shakes hands with b by this context.
+  void ExpectClientRefused(SSL_CTX* context, const std::string& words) {
+    TlsStream stream(DialRaw(*b_), SSL_new(context));
+    bool ended = false;
+    char byte[1];
+    stream.async_handshake(TlsStream::client, [&](const asio::error_code&) {
+      // In TLS 1.3 the refusal comes with the first read.
+      stream.async_read_some(
+          asio::buffer(byte),
+          [&](const asio::error_code& error, size_t) { ended = !!error; });
+    });
+    EXPECT_TRUE(RunUntil([&] { return ended; }));
+    EXPECT_THAT(log_.text(), HasSubstr(words));
+    ExpectExchangeGoesOn();
   }
 
   base::LogCapture log_;
@@ -146,18 +166,7 @@ TEST_F(TlsTransportTest, sec_NoCertificateIsRefused) {
   StartExchange();
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
                                          SSL_CTX_free);
-  TlsStream stream(DialRaw(*b_), SSL_new(context.get()));
-  bool ended = false;
-  char byte[1];
-  stream.async_handshake(TlsStream::client, [&](const asio::error_code&) {
-    // In TLS 1.3 the refusal comes with the first read.
-    stream.async_read_some(
-        asio::buffer(byte),
-        [&](const asio::error_code& error, size_t) { ended = !!error; });
-  });
-  EXPECT_TRUE(RunUntil([&] { return ended; }));
-  EXPECT_THAT(log_.text(), HasSubstr("peer did not return a certificate"));
-  ExpectExchangeGoesOn();
+  ExpectClientRefused(context.get(), "peer did not return a certificate");
 }
 
 TEST_F(TlsTransportTest, sec_OlderTlsIsRefused) {
@@ -176,18 +185,20 @@ TEST_F(TlsTransportTest, sec_OlderTlsIsRefused) {
   ExpectExchangeGoesOn();
 }
 
+// Files of `own`, which take others by `other` as well.
+base::TlsFiles TakesBoth(base::TlsFiles own, const base::TlsFiles& other) {
+  const std::string path = MakeFolder("-both") + "/both.pem";
+  std::ofstream(path) << std::ifstream(own.ca).rdbuf()
+                      << std::ifstream(other.ca).rdbuf();
+  own.ca = path;
+  return own;
+}
+
 TEST_F(TlsTransportTest, sec_AnotherCasCertificateIsRefused) {
   StartExchange();
-  // It would take b's certificate.
-  const std::string folder = MakeFolder("-other");
-  const base::TestCa other(folder);
-  base::TlsFiles files = other.Issue("a", UriOf("a"));
-  std::ofstream both(folder + "/both.pem");
-  both << std::ifstream(files.ca).rdbuf()
-       << std::ifstream(ca_.Issue("none", base::TestCa::Leaf{}).ca).rdbuf();
-  both.close();
-  files.ca = folder + "/both.pem";
-  ExpectDiallerRefused(files, "certificate verify failed");
+  const base::TestCa other(MakeFolder("-other"));
+  ExpectDiallerRefused(TakesBoth(other.Issue("a", UriOf("a")), Issue("a")),
+                       "certificate verify failed");
 }
 
 TEST_F(TlsTransportTest, sec_ExpiredCertificateIsRefused) {
@@ -252,6 +263,71 @@ TEST_F(TlsTransportTest, RewrittenCertificatesHoldForNewConnections) {
   })) << log_.text();
   ca_.Issue("c", UriOf("c"));
   EXPECT_TRUE(RunUntil([&] { return b_->events.connected.size() == 2; }));
+}
+
+// The same where a job's key makes the certificates.
+class JobKeyTransportTest : public TlsTransportTest {
+ protected:
+  base::TlsFiles Issue(const std::string& agent) const override {
+    return base::IssueByJobKey('1', UriOf(agent));
+  }
+};
+
+TEST_F(JobKeyTransportTest, AgentsOfOneKeyExchange) {
+  StartExchange();
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(JobKeyTransportTest, sec_NoKeyIsRefused) {
+  StartExchange();
+  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
+                                         SSL_CTX_free);
+  ExpectClientRefused(context.get(), "peer did not return a certificate");
+  auto raw = DialRaw(*b_);
+  asio::write(raw, asio::buffer(std::string(64, 'x')));
+  EXPECT_TRUE(RunUntilClosed(raw));
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(JobKeyTransportTest, sec_AnotherJobsKeyIsRefused) {
+  StartExchange();
+  ExpectDiallerRefused(
+      TakesBoth(base::IssueByJobKey('2', UriOf("a")), Issue("a")),
+      "certificate verify failed");
+}
+
+TEST_F(JobKeyTransportTest, sec_CertificateOfACaIsRefused) {
+  StartExchange();
+  ExpectDiallerRefused(TakesBoth(ca_.Issue("a", UriOf("a")), Issue("a")),
+                       "certificate verify failed");
+}
+
+TEST_F(JobKeyTransportTest, sec_ExpiredCertificateIsRefused) {
+  StartExchange();
+  const auto key = base::JobKey::FromText(std::string(64, '1'));
+  ASSERT_OK(key);
+  const absl::Time now = absl::Now();
+  ASSERT_OK_AND_ASSIGN(
+      const std::string pem,
+      key->Issue(UriOf("a"), now - absl::Hours(2), now - absl::Hours(1)));
+  const std::string path = MakeFolder("-old") + "/old.pem";
+  std::ofstream(path) << pem;
+  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
+                                         SSL_CTX_free);
+  ASSERT_EQ(SSL_CTX_use_certificate_chain_file(context.get(), path.c_str()), 1);
+  ASSERT_EQ(SSL_CTX_use_PrivateKey_file(context.get(), path.c_str(),
+                                        SSL_FILETYPE_PEM),
+            1);
+  ExpectClientRefused(context.get(), "certificate has expired");
+}
+
+// Who holds the key could make a certificate for the name itself; a message
+// alone gives nobody another name.
+TEST_F(JobKeyTransportTest, sec_AnotherAgentsNameInTheHelloIsRefused) {
+  StartExchange();
+  ExpectDiallerRefused(
+      Issue("thief"),
+      "calls itself agent a, but its certificate is of agent thief");
 }
 
 }  // namespace

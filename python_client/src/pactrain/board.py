@@ -56,6 +56,10 @@ class Board:
             raise self._late(waits_for) from error
         return json.loads(self._store.get(self._key(name)))
 
+    def remove(self, name: str) -> None:
+        """The note is gone; who has not read it yet waits in vain."""
+        self._store.delete_key(self._key(name))
+
     def read_of_all(self, ranks: int, on_waiting: Callable[[str], None]) -> list[Any]:
         """The notes "0", "1", ... of all ranks. If that takes long, `on_waiting` is
         told once who is missing.

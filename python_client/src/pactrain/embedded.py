@@ -3,13 +3,15 @@
 The first rank of each node starts an agent, rank 0 also a coordinator, from the
 package's own binaries, in a private directory and on free ports: jobs do not meet.
 They end when all processes of the job have ended (warden.py), so none goes while a
-rank may still wait for its last result.
+rank may still wait for its last result. On one host they talk over loopback; on several
+by TLS, with a job key that rank 0 makes and hands on where the ranks meet.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -18,6 +20,7 @@ from torch.distributed.distributed_c10d import Store
 from .board import Board, new_board
 from .config import DEFAULT_AGENT_SOCKET, AttachConfig
 from .errors import AgentUnresponsiveError, InvalidArgument, PacTrainError
+from .host_address import Network, address_towards, own_address
 from .places import Node, Place, nodes_of, place_of_this_process
 from .warden_process import WardenProcess
 
@@ -64,9 +67,9 @@ def start_daemons(
     raises on all of them, and then nothing runs.
 
     Raises:
-      RefusedError: the ranks are on several hosts.
       InvalidArgument: a variable has a value that is not allowed.
       AgentUnresponsiveError: daemons do not start; says why, with the end of their log.
+        Or the address of a host cannot be found.
       CoordinatorUnavailableError: a rank did not come in time.
     """
     board.write(f"place/{rank}", asdict(place_of_this_process(environment)))
@@ -78,7 +81,7 @@ def start_daemons(
     mine = next(node for node in nodes if rank in node.ranks)
     started: WardenProcess | None = None
     if rank == mine.first:
-        started = _start_node(board, mine, places, environment)
+        started = _start_node(board, mine, nodes, places, environment)
     try:
         coordinator = _read_started(board, "coordinator", nodes[0])
         agents = {node: _read_started(board, node.name, node) for node in nodes}
@@ -89,38 +92,78 @@ def start_daemons(
     if started is not None:
         started.leave()
     if rank == 0:
-        _log_started(coordinator, list(agents.values()))
+        board.remove("key")  # All that need it have it.
+        _log_started(nodes, coordinator, list(agents.values()))
     return f"unix:{agents[mine]['socket']}"
 
 
 def _start_node(
-    board: Board, node: Node, places: Sequence[Place], environment: Mapping[str, str]
+    board: Board,
+    mine: Node,
+    nodes: Sequence[Node],
+    places: Sequence[Place],
+    environment: Mapping[str, str],
 ) -> WardenProcess | None:
     """Starts this node's daemons; what becomes of it is on the board for all."""
     process = None
-    notes = [node.name] if node.first else ["coordinator", node.name]
+    unwritten = ["key", "coordinator"] if mine.first == 0 else []
+    unwritten += [f"address/{mine.name}", mine.name]
+
+    def write(note: str, text: Mapping[str, str]) -> None:
+        unwritten.remove(note)
+        board.write(note, text)
+
     try:
-        process = WardenProcess(places, environment, node.name)
-        if node.first == 0:
+        if mine.first == 0:
+            write("key", {"key": secrets.token_hex(32)})
+        own = own_address(environment) if _hosts(nodes) > 1 else ""
+        write(f"address/{mine.name}", {"address": own})
+        network = _network(board, mine, nodes, own)
+        trainers = [place for place in places if place.host == mine.host]
+        process = WardenProcess(trainers, environment, mine.name, network)
+        if mine.first == 0:
             coordinator = process.start_coordinator()
-            board.write(notes.pop(0), coordinator)
+            write("coordinator", coordinator)
         else:
-            coordinator = _read_started(board, "coordinator", Node("node-0", (0,)))
-        agent = process.start_agent(node, coordinator["grpc"])
-        board.write(notes.pop(0), agent)
+            coordinator = _read_started(board, "coordinator", nodes[0])
+        write(mine.name, process.start_agent(mine, coordinator["grpc"]))
     except BaseException as error:
         if process is not None:
             process.stop()
             process = None
         text = str(error)
         if not isinstance(error, PacTrainError):
-            text = f"Rank {node.first} ended: {error!r}.\nStart the job again."
-        for note in notes:
+            text = f"Rank {mine.first} ended: {error!r}.\nStart the job again."
+        for note in unwritten:
             invalid = isinstance(error, InvalidArgument)
             board.write(note, {"error": text, "invalid": invalid})
         if not isinstance(error, PacTrainError):
             raise
     return process
+
+
+def _hosts(nodes: Sequence[Node]) -> int:
+    return len({node.host for node in nodes})
+
+
+def _network(board: Board, mine: Node, nodes: Sequence[Node], own: str) -> Network:
+    """Where the daemons of this node listen; `own` is this host's address if known."""
+    if _hosts(nodes) == 1:
+        return Network()
+    key = _read_started(board, "key", nodes[0])["key"]
+    for node in nodes:
+        if own:
+            break
+        if node.host != mine.host:  # The interface towards it.
+            other = _read_started(board, f"address/{node.name}", node)["address"]
+            own = address_towards(other) if other else ""
+    if not own:
+        raise AgentUnresponsiveError(
+            f"The ranks are on {_hosts(nodes)} hosts, and nothing tells the address at "
+            f"which the others reach {mine.host_name}: MASTER_ADDR is loopback or not "
+            "set.\nSet PACTRAIN_HOST_ADDRESS to it on each host."
+        )
+    return Network(own, key)
 
 
 def _read_started(board: Board, note: str, node: Node) -> dict[str, str]:
@@ -133,14 +176,22 @@ def _read_started(board: Board, note: str, node: Node) -> dict[str, str]:
 
 
 def _log_started(
-    coordinator: Mapping[str, str], agents: Sequence[Mapping[str, str]]
+    nodes: Sequence[Node],
+    coordinator: Mapping[str, str],
+    agents: Sequence[Mapping[str, str]],
 ) -> None:
+    several = _hosts(nodes) > 1
+    metrics = [
+        f"http://{daemon['metrics']}/metrics" + several * f" on {node.host_name}"
+        for node, daemon in zip((nodes[0], *nodes), (coordinator, *agents), strict=True)
+    ]
     logger.info(
         "PACTRAIN_AGENT is not set: started a coordinator and %d agent%s for this job "
-        "only; metrics at %s",
+        "only%s; metrics at %s",
         len(agents),
         "" if len(agents) == 1 else "s",
-        ", ".join(f"http://{d['metrics']}/metrics" for d in (coordinator, *agents)),
+        several * ", which talk by TLS with a key that rank 0 made",
+        ", ".join(metrics),
     )
     if os.path.exists(DEFAULT_AGENT_SOCKET):  # Also where we may not look.
         logger.warning(

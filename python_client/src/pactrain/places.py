@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import RefusedError
 from .warden import start_ticks
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -32,6 +31,8 @@ class Node:
 
     name: str
     ranks: tuple[int, ...]  # Ascending.
+    host: str = ""  # As Place has them.
+    host_name: str = ""
 
     @property
     def first(self) -> int:
@@ -53,25 +54,11 @@ def place_of_this_process(environment: Mapping[str, str]) -> Place:
 
 
 def nodes_of(places: Sequence[Place]) -> list[Node]:
-    """The nodes of a job in the order of their first ranks; `places` is by rank.
-
-    Raises:
-      RefusedError: the ranks are on several hosts.
-    """
-    first = places[0]
+    """The nodes of a job in the order of their first ranks; `places` is by rank."""
+    by_node: dict[tuple[str, str], list[int]] = {}
     for rank, place in enumerate(places):
-        if place.host != first.host:
-            raise RefusedError(
-                f"Ranks 0 and {rank} run on different hosts or in different containers "
-                f"({first.host_name}, {place.host_name}), and the daemons that "
-                "attach() starts serve one host only.\n"
-                "Start agents and a coordinator by hand (docs/operations.md) and set "
-                "PACTRAIN_AGENT on all ranks."
-            )
-    by_node: dict[str, list[int]] = {}
-    for rank, place in enumerate(places):
-        by_node.setdefault(place.node, []).append(rank)
+        by_node.setdefault((place.host, place.node), []).append(rank)
     return [
-        Node(f"node-{number}", tuple(ranks))
-        for number, ranks in enumerate(by_node.values())
+        Node(f"node-{number}", tuple(ranks), host, places[ranks[0]].host_name)
+        for number, ((host, _), ranks) in enumerate(by_node.items())
     ]

@@ -5,10 +5,12 @@ outlives the trainer that started it: a trainer that is killed cannot tidy up. T
 daemons die with this process, whatever ends it.
 
 SETTINGS is JSON: {"folder": the private directory, removed at the end; "trainers":
-[[pid, start ticks], ...]}. Each line of standard input starts one daemon, {"argv":
-[...], "log": file of its standard error}, and is answered by {"listening": {...}} or
-{"error": text, "status": exit status, if it ended}. After the end of the input it waits
-until every trainer has ended.
+[[pid, start ticks], ...]; "linger_seconds": how long the daemons go on after the last
+of these, for trainers of other hosts}. Each line of standard input starts one daemon,
+{"argv": [...], "environment": {...} beside this process's own, "log": file of its
+standard error}, and is answered by {"listening": {...}} or {"error": text, "status":
+exit status, if it ended}. After the end of the input it waits until every trainer has
+ended.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ def wait_for_all(pidfds: Iterable[int]) -> None:
             left.discard(fd)
 
 
-def start_daemon(argv: Sequence[str], log: str) -> subprocess.Popen[bytes]:
+def start_daemon(
+    argv: Sequence[str], environment: Mapping[str, str], log: str
+) -> subprocess.Popen[bytes]:
     """Starts a daemon that is killed when this process, which has one thread, ends.
 
     Raises:
@@ -104,6 +108,7 @@ def start_daemon(argv: Sequence[str], log: str) -> subprocess.Popen[bytes]:
     with open(log, "ab") as stderr:
         return subprocess.Popen(
             argv,
+            env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -157,7 +162,7 @@ def answer(
     """Does what one line of the input asks for."""
     argv, log = request["argv"], request["log"]
     try:
-        daemons.append(start_daemon(argv, log))
+        daemons.append(start_daemon(argv, request["environment"], log))
         return {"listening": wait_until_listening(daemons[-1])}
     except (OSError, subprocess.SubprocessError) as error:
         return {"error": f"{argv[0]} cannot be started: {error}"}
@@ -176,6 +181,7 @@ def main() -> None:
         for line in sys.stdin:
             print(json.dumps(answer(json.loads(line), daemons)), flush=True)
         wait_for_all(trainers)
+        time.sleep(settings["linger_seconds"])
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for daemon in reversed(daemons):  # The coordinator was started first.

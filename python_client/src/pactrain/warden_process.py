@@ -16,6 +16,7 @@ from typing import Any
 
 from . import warden
 from .errors import AgentUnresponsiveError, InvalidArgument
+from .host_address import LOOPBACK, Network
 from .places import Node, Place
 
 _MAX_SOCKET_PATH = 107  # Bytes; unix(7).
@@ -25,7 +26,12 @@ _BAD_FLAG = 2  # How daemons end that refuse a flag.
 # gRPC takes its proxy from these, also for loopback.
 _PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
 # Settings of daemons that were started by hand, not of this job's.
-_SETTINGS = ("PACTRAIN_AGENT_", "PACTRAIN_COORDINATOR_")
+_JOB_KEY = "PACTRAIN_JOB_KEY"
+_SETTINGS = ("PACTRAIN_AGENT_", "PACTRAIN_COORDINATOR_", _JOB_KEY)
+# A warden sees the trainers of its own host only. When these have ended, those of other
+# hosts may still wait for the last word of its agent: it comes in this time, or the
+# connection counts as lost (agent/exchange/tcp).
+_LINGER_SECONDS = 10.0
 
 # What a job may set for its own daemons: PACTRAIN_RISK is the coordinator's --risk.
 _CHOICES = {
@@ -109,10 +115,18 @@ class WardenProcess:
     """The warden of one node, seen from the rank that started it."""
 
     def __init__(
-        self, places: Sequence[Place], environment: Mapping[str, str], node: str
+        self,
+        places: Sequence[Place],
+        environment: Mapping[str, str],
+        node: str,
+        network: Network,
     ) -> None:
-        """Raises: as make_folder(); AgentUnresponsiveError: it cannot be started."""
+        """`places` are those of this host's trainers.
+
+        Raises: as make_folder(); AgentUnresponsiveError: it cannot be started.
+        """
         self._environment = environment
+        self._network = network
         log_folder = _log_folder(environment)
         self._folder = make_folder(environment)
         try:
@@ -124,6 +138,7 @@ class WardenProcess:
             settings = {
                 "folder": str(self._folder),
                 "trainers": [[place.pid, place.start_ticks] for place in places],
+                "linger_seconds": _LINGER_SECONDS if network.job_key else 0,
             }
             with open(self._log("warden"), "ab") as log:
                 self._process = subprocess.Popen(
@@ -146,8 +161,8 @@ class WardenProcess:
         """Its addresses, `grpc` and `metrics`. Raises: as _start()."""
         return self._start(
             "coordinator",
-            "--listen=127.0.0.1:0",
-            "--listen-metrics=127.0.0.1:0",
+            f"--listen={self._network.listen}",
+            f"--listen-metrics={LOOPBACK}:0",
             f"--state-dir={self._folder / 'state'}",
             "--cluster=embedded",
         )
@@ -160,8 +175,8 @@ class WardenProcess:
             f"--site={self._environment.get('PACTRAIN_SITE') or node.name}",
             f"--coordinator={coordinator}",
             f"--socket=unix:{self._folder / 'agent.sock'}",
-            "--listen=127.0.0.1:0",
-            "--listen-metrics=127.0.0.1:0",
+            f"--listen={self._network.listen}",
+            f"--listen-metrics={LOOPBACK}:0",
         )
 
     def leave(self) -> None:
@@ -200,7 +215,9 @@ class WardenProcess:
         level = f"--log-level={self._log_level}"
         chosen = chosen_settings(name, self._environment)
         argv = [str(program), *flags, level, *chosen.values()]
-        answer = self._ask({"argv": argv, "log": self._log(name)})
+        # Never on a command line, which everybody on the host can read.
+        key = {_JOB_KEY: self._network.job_key} if self._network.job_key else {}
+        answer = self._ask({"argv": argv, "environment": key, "log": self._log(name)})
         if "error" in answer:
             settings = [f"{flag} is {variable}" for variable, flag in chosen.items()]
             given = f" ({', '.join(settings)})" if settings else ""

@@ -3,35 +3,8 @@
 # a change of certificates, operators and readers may do what is theirs, and strangers
 # disturb nobody.
 set -u
-dir=$(mktemp -d /tmp/pactrain-e2e-XXXXXX)  # Short: socket paths are limited.
-pids=()
-trap 'kill "${pids[@]}" 2>/dev/null; wait; rm -rf "$dir"' EXIT
-# With LeakSanitizer: gRPC's resolver keeps a few bytes of the name "localhost".
-echo 'leak:libcares.so' >"$dir/leaks"
-export LSAN_OPTIONS="suppressions=$dir/leaks:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}"
-
-fail() { echo "FAILED: $*"; tail -n 50 "$dir"/*.err "$dir"/*.out 2>/dev/null; exit 1; }
+source tests/e2e/cluster/daemons.sh
 tls() { echo --tls-cert "$dir/pki/$1.pem" --tls-key "$dir/pki/$1.key" --tls-ca "$dir/pki/ca.pem"; }
-# start NAME PROGRAM ARGUMENTS...: sets line once it listens.
-start() {
-  local name=$1; shift
-  : >"$dir/$name.out"
-  "$@" >"$dir/$name.out" 2>"$dir/$name.err" &
-  pids+=($!)
-  # The line comes or the process ends; tail ends with the process.
-  line=$(tail -n +1 -f --pid=$! "$dir/$name.out" | grep -m1 '^listening ')
-  [ -n "$line" ] || fail "$name did not start"
-}
-# trains JOB: rank 0 at one agent, rank 1 at the other; each checks every sum.
-trains() {
-  tests/e2e/cluster/sum_trainer "unix:$dir/a.sock" "$1" 0 2 30 >"$dir/$1-0.out" &
-  local other=$!
-  timeout 120 tests/e2e/cluster/sum_trainer "unix:$dir/b.sock" "$1" 1 2 30 >"$dir/$1-1.out" ||
-    fail "rank 1 of $1: exit code $?"
-  wait $other || fail "rank 0 of $1: exit code $?"
-  [ "$(grep -c '^step .* ok$' "$dir/$1-0.out")" == 30 ] || fail "steps of $1"
-  grep -q COMPACTED "$dir/$1-0.out" || fail "$1 was never COMPACTED"
-}
 
 tools/certs "$dir/pki" --coordinator --agent a --agent b --operator --reader >/dev/null ||
   fail "tools/certs"

@@ -1,0 +1,249 @@
+#include "base/tls/job_key.h"
+
+#include <openssl/bio.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/status_matchers.h"
+#include "base/tls/job_certificates.h"
+#include "base/tls/test_certs.h"
+#include "base/tls/tls_choice.h"
+#include "base/tls/tls_source.h"
+
+namespace pactrain::base {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kUri[] = "spiffe://pactrain/agent/a";
+const std::string kText(64, '5');
+
+std::shared_ptr<X509> Parse(const std::string& pem) {
+  const std::shared_ptr<BIO> bio(
+      BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free);
+  return {PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr), X509_free};
+}
+
+// Whether someone at `now` who trusts `ca` alone would take the certificate in
+// `pem` for the client's or, the other way round, the server's.
+std::string Verify(const JobKey& ca, const std::string& pem, absl::Time now) {
+  const std::shared_ptr<X509> root = Parse(*ca.CaPem()), leaf = Parse(pem);
+  for (const int purpose : {X509_PURPOSE_SSL_CLIENT, X509_PURPOSE_SSL_SERVER}) {
+    const std::shared_ptr<X509_STORE> store(X509_STORE_new(), X509_STORE_free);
+    X509_STORE_add_cert(store.get(), root.get());
+    const std::shared_ptr<X509_STORE_CTX> check(X509_STORE_CTX_new(),
+                                                X509_STORE_CTX_free);
+    X509_STORE_CTX_init(check.get(), store.get(), leaf.get(), nullptr);
+    X509_STORE_CTX_set_purpose(check.get(), purpose);
+    X509_STORE_CTX_set_flags(check.get(), X509_V_FLAG_CHECK_SS_SIGNATURE);
+    X509_STORE_CTX_set_time(check.get(), 0, absl::ToTimeT(now));
+    if (X509_verify_cert(check.get()) != 1) {
+      return X509_verify_cert_error_string(
+          X509_STORE_CTX_get_error(check.get()));
+    }
+  }
+  return "ok";
+}
+
+JobKey KeyOf(const std::string& text) { return *JobKey::FromText(text); }
+
+std::string NewFolder() {
+  const std::string folder = absl::StrCat(
+      ::testing::TempDir(), "/",
+      ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+TEST(JobKey, EqualKeysInAnyFormGiveTheSameAuthority) {
+  std::string base64;
+  absl::Base64Escape(absl::HexStringToBytes(kText), &base64);
+  const JobKey key = KeyOf(kText);
+  for (const std::string& text : {kText, "\n " + kText + "\n", base64}) {
+    ASSERT_OK_AND_ASSIGN(const JobKey same, JobKey::FromText(text));
+    EXPECT_EQ(same.id(), key.id());
+    EXPECT_EQ(*same.CaPem(), *key.CaPem());
+  }
+  EXPECT_EQ(KeyOf(std::string(64, 'a')).id(), KeyOf(std::string(64, 'A')).id());
+}
+
+TEST(JobKey, sec_WhatIsNoKeyIsRefusedWithoutQuotingIt) {
+  for (const std::string& text :
+       {std::string(), std::string(63, 'e'), std::string(65, 'e'),
+        std::string(63, 'e') + "g", std::string(44, '!'),
+        std::string(40, 'e') + "===="}) {
+    EXPECT_THAT(
+        JobKey::FromText(text).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("64 hex digits"), Not(HasSubstr("eeee")))))
+        << text;
+  }
+}
+
+TEST(JobKey, NewKeysDiffer) {
+  ASSERT_OK_AND_ASSIGN(const std::string a, JobKey::NewText());
+  ASSERT_OK_AND_ASSIGN(const std::string b, JobKey::NewText());
+  EXPECT_NE(a, b);
+  EXPECT_NE(KeyOf(a).id(), KeyOf(b).id());
+}
+
+TEST(JobKey, ACertificateOfTheSameKeyIsTaken) {
+  const absl::Time now = absl::Now();
+  ASSERT_OK_AND_ASSIGN(
+      const std::string pem,
+      KeyOf(kText).Issue(kUri, now - absl::Hours(1), now + absl::Hours(1)));
+  EXPECT_EQ(Verify(KeyOf(kText), pem, now), "ok");
+  EXPECT_THAT(UrisOf(Parse(pem).get()), ElementsAre(kUri));
+  EXPECT_EQ(X509_check_ca(Parse(pem).get()), 0);
+}
+
+TEST(JobKey, sec_ACertificateOfAnotherKeyIsNotTaken) {
+  const absl::Time now = absl::Now();
+  ASSERT_OK_AND_ASSIGN(
+      const std::string pem,
+      KeyOf(std::string(64, '6'))
+          .Issue(kUri, now - absl::Hours(1), now + absl::Hours(1)));
+  EXPECT_EQ(Verify(KeyOf(kText), pem, now),
+            "unable to get local issuer certificate");
+}
+
+TEST(JobKey, sec_AnExpiredCertificateIsNotTaken) {
+  const absl::Time now = absl::Now();
+  ASSERT_OK_AND_ASSIGN(
+      const std::string pem,
+      KeyOf(kText).Issue(kUri, now - absl::Hours(2), now - absl::Hours(1)));
+  EXPECT_EQ(Verify(KeyOf(kText), pem, now), "certificate has expired");
+}
+
+TEST(JobKey, ANewFileHasANewKeyForItsOwnerAlone) {
+  const std::string path = NewFolder() + "/job.key";
+  ASSERT_OK(WriteNewJobKey(path));
+  struct stat found;
+  ASSERT_EQ(stat(path.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0600u);
+  EXPECT_OK(JobKey::FromFile("--job-key-file", path));
+  EXPECT_THAT(WriteNewJobKey(path), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("File exists")));
+}
+
+TEST(JobKey, sec_AFileThatOthersMayReadIsRefused) {
+  const std::string path = NewFolder() + "/job.key";
+  ASSERT_OK(WriteNewJobKey(path));
+  chmod(path.c_str(), 0644);
+  EXPECT_THAT(
+      JobKey::FromFile("--job-key-file", path).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("--job-key-file: " + path +
+                         " may be used by "
+                         "others than its owner and group; chmod 600")));
+}
+
+TEST(JobKey, AFileWithoutAKeyIsNamed) {
+  const std::string folder = NewFolder();
+  EXPECT_THAT(JobKey::FromFile("--job-key-file", folder + "/none").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("/none cannot be read: No such file")));
+  const std::string path = folder + "/text";
+  std::ofstream(path) << "secret";
+  chmod(path.c_str(), 0600);
+  EXPECT_THAT(JobKey::FromFile("--job-key-file", path).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--job-key-file: " + path +
+                                       " is no job key; allowed are"),
+                             Not(HasSubstr("secret")))));
+}
+
+TEST(JobCertificates, HoldForClocksADayApart) {
+  ASSERT_OK_AND_ASSIGN(const auto made,
+                       JobCertificates::Create(KeyOf(kText), kUri));
+  ASSERT_OK_AND_ASSIGN(const auto uris, CheckTlsFiles(made->files(), {}));
+  EXPECT_THAT(uris, ElementsAre(kUri));
+  std::stringstream pem;
+  pem << std::ifstream(made->files().cert).rdbuf();
+  const absl::Time now = absl::Now();
+  for (const int hours : {-23, 0, 23, 13 * 24}) {
+    EXPECT_EQ(Verify(KeyOf(kText), pem.str(), now + absl::Hours(hours)), "ok")
+        << hours;
+  }
+}
+
+TEST(JobCertificates, AreRenewedWhileTheyAreUsed) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto made,
+      JobCertificates::Create(KeyOf(kText), kUri, absl::Milliseconds(20)));
+  ASSERT_OK_AND_ASSIGN(const auto source, TlsSource::Open(made->files()));
+  std::vector<TlsContext> seen = {source->Get()};
+  const absl::Duration end = MonotonicNow() + absl::Seconds(30);
+  while (seen.size() < 4 && MonotonicNow() < end) {
+    if (source->Get() != seen.back()) seen.push_back(source->Get());
+  }
+  ASSERT_EQ(seen.size(), 4u);
+  EXPECT_NE(
+      ASN1_INTEGER_cmp(
+          X509_get0_serialNumber(SSL_CTX_get0_certificate(seen[0].get())),
+          X509_get0_serialNumber(SSL_CTX_get0_certificate(seen[3].get()))),
+      0);
+}
+
+class ChooseTlsTest : public ::testing::Test {
+ protected:
+  ~ChooseTlsTest() override { unsetenv(kJobKeyVariable); }
+  void ExpectRefused(const TlsFiles& files, const std::string& job_key_file,
+                     const std::string& what) {
+    EXPECT_THAT(ChooseTls(files, job_key_file, {}, kUri).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
+  }
+};
+
+TEST_F(ChooseTlsTest, NothingIsNoTlsAndFilesAreAsTheyAre) {
+  ASSERT_OK_AND_ASSIGN(const TlsFiles none, ChooseTls({}, "", {}, kUri));
+  EXPECT_FALSE(none.given());
+  ASSERT_OK_AND_ASSIGN(const TlsFiles files,
+                       ChooseTls({"c", "k", "a"}, "", {}, kUri));
+  EXPECT_EQ(files.cert, "c");
+}
+
+TEST_F(ChooseTlsTest, AFileOrTheVariableGivesACertificateForTheUri) {
+  const std::string path = NewFolder() + "/job.key";
+  ASSERT_OK(WriteNewJobKey(path));
+  ASSERT_OK_AND_ASSIGN(const TlsFiles file, ChooseTls({}, path, {}, kUri));
+  EXPECT_THAT(*CheckTlsFiles(file, {}), ElementsAre(kUri));
+  setenv(kJobKeyVariable, kText.c_str(), /*overwrite=*/1);
+  ASSERT_OK_AND_ASSIGN(const TlsFiles variable, ChooseTls({}, "", {}, kUri));
+  EXPECT_THAT(*CheckTlsFiles(variable, {}), ElementsAre(kUri));
+}
+
+TEST_F(ChooseTlsTest, sec_BothAKeyAndCertificatesAreAMistake) {
+  ExpectRefused({"c", "k", "a"}, "f",
+                "--job-key-file: given beside --tls-cert; allowed is");
+  ExpectRefused({"", "", "a"}, "f", "--job-key-file: given beside --tls-ca");
+  setenv(kJobKeyVariable, kText.c_str(), /*overwrite=*/1);
+  ExpectRefused({}, "f", "--job-key-file: given beside PACTRAIN_JOB_KEY");
+  ExpectRefused({"c", "k", "a"}, "",
+                "PACTRAIN_JOB_KEY: given beside --tls-cert");
+}
+
+TEST_F(ChooseTlsTest, sec_AVariableThatHoldsNoKeyIsNamedAndNotQuoted) {
+  setenv(kJobKeyVariable, "secret", /*overwrite=*/1);
+  ExpectRefused({}, "", "PACTRAIN_JOB_KEY: its value is no job key");
+  EXPECT_THAT(
+      ChooseTls({}, "", {}, kUri).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, Not(HasSubstr("secret"))));
+}
+
+}  // namespace
+}  // namespace pactrain::base

@@ -1,0 +1,28 @@
+// What a program proves who it is by: its certificate files, or the key of its
+// job, of which it makes certificates itself.
+#ifndef PACTRAIN_BASE_TLS_TLS_CHOICE_H_
+#define PACTRAIN_BASE_TLS_TLS_CHOICE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/tls/tls_files.h"
+
+namespace pactrain::base {
+
+// Holds a job's key itself. Not a setting: those are printed.
+inline constexpr char kJobKeyVariable[] = "PACTRAIN_JOB_KEY";
+
+// The files to use: `files` as they are, or those made for `uri` of the key in
+// `job_key_file` or kJobKeyVariable. Not given(): neither is.
+// InvalidArgument: more than one of the three is given, or the key is none.
+//                  Begins with the setting.
+// Internal:        as JobCertificates::Create().
+absl::StatusOr<TlsFiles> ChooseTls(const TlsFiles& files,
+                                   const std::string& job_key_file,
+                                   const TlsNames& names,
+                                   const std::string& uri);
+
+}  // namespace pactrain::base
+
+#endif  // PACTRAIN_BASE_TLS_TLS_CHOICE_H_

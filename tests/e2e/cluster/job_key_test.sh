@@ -1,0 +1,55 @@
+#!/bin/bash
+# Two real agents and a coordinator with a job's key: they sum, who holds the key may
+# operate, and who holds none or another one disturbs nobody.
+set -u
+source tests/e2e/cluster/daemons.sh
+
+admin() { coordinator/admin/pactrain-admin --coordinator "$grpc" "$@" 2>&1; }
+new_key() { coordinator/admin/pactrain-admin new-key "$1" >/dev/null || fail "new-key $1"; }
+new_key "$dir/job.key"
+new_key "$dir/other.key"
+key=--job-key-file=$dir/job.key
+
+start coordinator coordinator/pactrain-coordinator --listen 0.0.0.0:0 \
+  --listen-metrics 127.0.0.1:0 --state-dir "$dir/state" --risk exact "$key"
+[[ $line =~ grpc=0.0.0.0:([0-9]+) ]] || fail "no address: $line"
+grpc=localhost:${BASH_REMATCH[1]}
+start a agent/pactrain-agent --name a --socket "unix:$dir/a.sock" --coordinator "$grpc" "$key"
+# The variable is as good as a file.
+PACTRAIN_JOB_KEY=$(<"$dir/job.key") start b \
+  agent/pactrain-agent --name b --socket "unix:$dir/b.sock" --coordinator "$grpc"
+[[ $line =~ data=127.0.0.1:([0-9]+) ]] || fail "no address: $line"
+data=${BASH_REMATCH[1]}
+
+trains first
+admin jobs "$key" | grep -q '^first ' || fail "the key shows no jobs"
+admin pin first FULL "$key" | grep -q '^pinned to FULL fp32' || fail "the key pins nothing"
+admin jobs --job-key-file "$dir/other.key" | grep -q 'cannot be reached' ||
+  fail "another job's key shows jobs"
+admin jobs | grep -q 'cannot be reached' ||
+  fail "plain text reaches the coordinator"
+
+# Strangers, while the next job runs.
+trains second &
+running=$!
+agent/pactrain-agent --name c --socket "unix:$dir/c.sock" --coordinator "$grpc" \
+  --connect-timeout 2s --job-key-file "$dir/other.key" 2>&1 |
+  grep -q 'pactrain-agent: coordinator .* cannot be reached' || fail "c joins by another key"
+exec 3<>"/dev/tcp/127.0.0.1/$data" && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3 >/dev/null
+exec 3>&-
+wait $running || exit 1
+grep -q 'refused a connection in its TLS handshake' "$dir/coordinator.err" ||
+  fail "no refusal in the coordinator's log"
+grep -q 'data connection from 127.0.0.1:[0-9]* refused' "$dir/b.err" ||
+  fail "no refusal in the log of b"
+
+# Not by a file that others may read, and not beside certificates.
+chmod 644 "$dir/other.key"
+agent/pactrain-agent --name c --job-key-file "$dir/other.key" 2>&1 |
+  grep -q "^pactrain-agent: --job-key-file: $dir/other.key may be used by others" ||
+  fail "a key that others may read"
+coordinator/pactrain-coordinator "$key" --tls-cert x 2>&1 |
+  grep -q '^pactrain-coordinator: --job-key-file: given beside --tls-cert' ||
+  fail "a key beside a certificate"
+grep -qF "$(<"$dir/job.key")" "$dir"/*.out "$dir"/*.err && fail "the key is in a log"
+echo PASSED
