@@ -57,10 +57,30 @@ TEST_F(MaskKeeperTest, VotesOnceAfterTheFirstCommit) {
     EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
   });
   Session session(Options(agent));
-  MaskKeeper keeper(&session, &table_, &layout_, Set(0b0111));
+  MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 1});
   keeper.Start();
   EXPECT_FALSE(keeper.Committed(Full(1)));
   EXPECT_FALSE(keeper.Committed(Full(1)));
+}
+
+TEST_F(MaskKeeperTest, VotesUntilTheMasksHaveSettledAsRankZeroSays) {
+  std::vector<uint32_t> ages;
+  {
+    FakeAgent agent([&ages](FakeAgent& a) {
+      a.Attach();
+      for (int i = 0; i < 3; ++i) {
+        const auto vote = a.Receive<wire::Vote>();
+        EXPECT_EQ(vote.settle_steps, 3u);
+        ages.push_back(vote.steps_unchanged);
+      }
+      EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+    });
+    Session session(Options(agent));
+    MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 3});
+    keeper.Start();
+    for (int i = 0; i < 5; ++i) keeper.Committed(Full(1));
+  }
+  EXPECT_THAT(ages, ::testing::ElementsAre(1, 2, 3));
 }
 
 TEST_F(MaskKeeperTest, ActsOnlyOnADecisionForMasksThatItKnows) {
@@ -69,7 +89,7 @@ TEST_F(MaskKeeperTest, ActsOnlyOnADecisionForMasksThatItKnows) {
     a.Receive<wire::Vote>();
   });
   Session session(Options(agent));
-  MaskKeeper keeper(&session, &table_, &layout_, Set(0b0111));
+  MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 1});
   keeper.Start();
   EXPECT_EQ(keeper.active(), nullptr);
   EXPECT_FALSE(keeper.Committed(Compacted(2, Set(0b0001))));
@@ -91,7 +111,7 @@ TEST_F(MaskKeeperTest, NewMasksWithdrawTheVoteAndSayWhetherTheyLieInside) {
       for (int i = 0; i < 4; ++i) votes.push_back(a.Receive<wire::Vote>());
     });
     Session session(Options(agent));
-    MaskKeeper keeper(&session, &table_, &layout_, Set(0b0111));
+    MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 1});
     keeper.Start();
     EXPECT_TRUE(keeper.Committed(Compacted(2, Set(0b0111))));
     keeper.Replace(Set(0b0111));  // The same: nothing to say.
