@@ -10,7 +10,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,7 +115,8 @@ inline void AppendBits(std::vector<uint32_t>& words, const Mask& flags) {
   const std::vector<uint8_t> packed = Pack(flags);
   const size_t first = words.size();
   words.resize(first + BitWords(flags.size()));
-  std::memcpy(words.data() + first, packed.data(), packed.size());
+  std::copy(packed.begin(), packed.end(),
+            reinterpret_cast<uint8_t*>(words.data() + first));
 }
 
 // The reverse: takes `count` bits from the words at `*first` on.

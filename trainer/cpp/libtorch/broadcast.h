@@ -31,12 +31,12 @@ inline uint64_t BytesOfAll(const std::vector<NamedTensor>& tensors) {
 // Throws the typed error of a step, on all ranks; tensors are as before.
 // REQUIRES: no step is open; `piece_bytes` is a multiple of 4.
 inline void BroadcastTensors(Session& session, uint32_t rank, std::string text,
-                             const std::vector<NamedTensor>& tensors,
+                             std::vector<NamedTensor> tensors,
                              uint64_t piece_bytes) {
+  std::erase_if(tensors, [](const auto& t) { return t.tensor.numel() == 0; });
   std::vector<uint8_t> bytes;
   bytes.reserve(BytesOfAll(tensors));
   for (const auto& [name, tensor] : tensors) {
-    if (tensor.numel() == 0) continue;
     const at::Tensor flat = Flat(tensor);
     const std::span<const uint8_t> values = BytesOf(flat);
     bytes.insert(bytes.end(), values.begin(), values.end());
