@@ -7,11 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_matchers.h"
-<<<<<<< HEAD
-#include "base/version.h"
-=======
 #include "base/tls/job_key.h"
->>>>>>> keys
+#include "base/version.h"
 #include "coordinator/admin/job_text.h"
 #include "coordinator/admin/run.h"
 #include "coordinator/rpc/server.h"
@@ -265,11 +262,8 @@ TEST(AdminNewKey, MakesAFileThatDaemonsTake) {
 
 TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> mistakes =
-<<<<<<< HEAD
-      {{{}, "a command is needed: jobs, job, watch, pin, unpin or doctor"},
-=======
-      {{{}, "a command is needed: jobs, job, watch, pin, unpin or new-key"},
->>>>>>> keys
+      {{{},
+        "a command is needed: jobs, job, watch, pin, unpin, doctor or new-key"},
        {{"bogus", "j"},
         "'bogus' is no command; a command is needed: jobs, job, watch, pin"},
        {{"job"}, "NAME is required"},

@@ -2,12 +2,87 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+import torch
+from torch import nn
+
+from pactrain._library import digest_of
 from pactrain.buckets import Piece, PlannedBucket, plan_buckets
+from pactrain.engine import DTYPES
+from pactrain.layout import LayoutCache
+from pactrain.parameters import ParameterTable
 from pactrain.types import DType
 
 F, B = DType.FLOAT32, DType.BFLOAT16
+SHARED = Path(__file__).parents[2] / "trainer" / "cpp" / "testdata" / "buckets.txt"
+
+
+class Case:
+    """One case of the file that both languages read; `expected` are its lines."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cap = 0
+        self.model = nn.Module()
+        self.expected: list[str] = []
+
+    def add_parameter(self, name: str, dtype: str, shape: str, strides: str) -> None:
+        sizes = [
+            [int(n) for n in text.split(",") if n != "()"] for text in (shape, strides)
+        ]
+        # Without memory: one of them has 3 GB.
+        weights = torch.empty_strided(
+            *sizes, dtype=getattr(torch, dtype), device="meta"
+        )
+        self.model.register_parameter(name, nn.Parameter(weights))
+
+    def actual(self) -> list[str]:
+        """The same lines for what this language makes of the parameters."""
+        parameters = list(self.model.parameters())
+        pieces = [Piece(p.numel(), DTYPES[p.dtype]) for p in parameters]
+        plan = plan_buckets(pieces, self.cap)
+        if not plan:
+            return ["layout none", "model none"]
+        table = ParameterTable(self.model)
+        cache = LayoutCache(table, digest_of)
+        layouts, lines = [], []
+        for bucket in plan:
+            held = [parameters[index] for index in bucket.parameters]
+            buffer = torch.empty(bucket.elements, dtype=held[0].dtype, device="meta")
+            layouts.append(cache.bucket(held, buffer))
+            assert layouts[-1].parameters == bucket.parameters
+            indices = ",".join(map(str, bucket.parameters))
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            digest = layouts[-1].digest.to_bytes().hex()
+            lines.append(f"bucket {indices} {bucket.elements} {dtype} {digest}")
+        step, model = cache.step(layouts).digest, table.digest(digest_of)
+        return [
+            *lines,
+            f"layout {step.to_bytes().hex()}",
+            f"model {model.to_bytes().hex()}",
+        ]
+
+
+def shared_cases():
+    cases: list[Case] = []
+    for line in SHARED.read_text().splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind == "case":
+            cases.append(Case(rest))
+        elif kind == "cap":
+            cases[-1].cap = int(rest)
+        elif kind == "parameter":
+            cases[-1].add_parameter(*rest.split())
+        elif kind in ("bucket", "layout", "model"):
+            cases[-1].expected.append(line)
+    return cases
+
+
+@pytest.mark.parametrize("case", shared_cases(), ids=lambda case: case.name)
+def test_buckets_are_those_of_cpp_trainers(case):
+    assert case.actual() == case.expected
 
 
 def plan(sizes, cap):

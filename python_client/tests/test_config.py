@@ -83,6 +83,15 @@ def test_a_bad_interval_is_an_error():
         make(AGENT, buffer_sync_interval=-1)
 
 
+def test_a_launch_is_named_as_cpp_trainers_name_it():
+    # The same text is in trainer/cpp/config_test.cc.
+    run = {"TORCHELASTIC_RUN_ID": "run"}
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    assert config.launch_from({**run, **place}, "") == "add15420fc907d97"
+    sites = config.launch_of_sites("digits", "a:2,b:4")
+    assert sites == "a:2,b:4 6337f5861fb00270"
+
+
 def test_a_restart_is_another_launch():
     first = config.launch_from({"TORCHELASTIC_RESTART_COUNT": "0"}, "t")
     again = config.launch_from({"TORCHELASTIC_RESTART_COUNT": "1"}, "t")

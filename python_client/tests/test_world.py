@@ -49,18 +49,53 @@ def test_bare_processes_may_be_sites():
     assert ranks == [0, 1]
 
 
+SLURM = {
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "7",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+}
+
+
 def test_slurm_gives_ranks_and_the_tasks_of_this_node():
-    world = world_from(
-        {
-            "SLURM_PROCID": "5",
-            "SLURM_NTASKS": "7",
-            "SLURM_LOCALID": "1",
-            "SLURM_NODEID": "2",
-            "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
-        }
-    )
+    world = world_from(SLURM)
     assert (world.rank, world.world_size) == (5, 7)
     assert (world.local_rank, world.local_world_size) == (1, 2)
+
+
+def test_slurm_may_launch_one_site_of_several():
+    sites = {"PACTRAIN_SITES": "a:3,b:7", "PACTRAIN_JOB_ID": "job"}
+    world = world_from({**SLURM, **sites, "PACTRAIN_SITE": "b"})
+    assert (world.rank, world.world_size, world.local_rank) == (8, 10, 1)
+    with pytest.raises(
+        pactrain.InvalidArgument,
+        match=r"SLURM_NTASKS is 7; allowed is 3, the trainers of site 'a'",
+    ):
+        world_from({**SLURM, **sites, "PACTRAIN_SITE": "a"})
+
+
+@pytest.mark.parametrize("unknown", ["SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"])
+def test_tasks_that_slurm_does_not_spread_are_on_one_node(unknown):
+    given = {name: value for name, value in SLURM.items() if name != unknown}
+    world = world_from({**given, "SLURM_LOCALID": "5"})
+    assert (world.local_rank, world.local_world_size) == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"SLURM_NTASKS": None}, r"SLURM_NTASKS is not set; allowed are 1 to 1024"),
+        ({"SLURM_NTASKS": "x"}, r"SLURM_NTASKS is 'x'; allowed are 1 to 1024"),
+        ({"SLURM_PROCID": "7"}, r"SLURM_PROCID is '7'; allowed are 0 to 6"),
+        ({"SLURM_LOCALID": "2"}, r"SLURM_LOCALID is '2'; allowed are 0 to 1"),
+    ],
+)
+def test_what_does_not_fit_in_slurm_is_named(changes, text):
+    environment = {**SLURM, **changes}
+    given = {name: value for name, value in environment.items() if value is not None}
+    with pytest.raises(pactrain.InvalidArgument, match=text):
+        world_from(given)
 
 
 def test_torchrun_inside_slurm_counts():

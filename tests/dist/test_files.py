@@ -104,6 +104,15 @@ def test_a_cpp_trainer_compiles_with_the_tarball(tree: Path, compiler: str, tmp_
     assert tree.name == "pactrain-" + output(program).strip()
 
 
+def test_what_its_headers_include_of_ours_is_there(tree: Path) -> None:
+    include = tree / "include"
+    headers = list(include.rglob("*.h"))
+    assert include / "trainer/cpp/libtorch/model.h" in headers
+    for header in headers:
+        for name in re.findall(r'^#include "([^"]+)"', header.read_text(), re.M):
+            assert (include / name).is_file(), f"{header.name} includes {name}"
+
+
 def test_links_between_its_texts_hold(tree: Path) -> None:
     wrong = []
     for page in tree.rglob("*.md"):

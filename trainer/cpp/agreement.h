@@ -6,6 +6,7 @@
 #ifndef PACTRAIN_TRAINER_CPP_AGREEMENT_H_
 #define PACTRAIN_TRAINER_CPP_AGREEMENT_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +21,15 @@
 #include "trainer/cpp/session.h"
 #include "trainer/cpp/words.h"
 
-namespace pactrain::internal {
+namespace pactrain {
+
+// What all ranks have settled on.
+struct Agreed {
+  MaskSet masks;
+  uint32_t settle_steps = 1;  // Of rank 0's masks: steps until a vote counts.
+};
+
+namespace internal {
 
 // Settings that have to be equal on all ranks, in the order of the record.
 inline constexpr std::array<const char*, 5> kSettingNames = {
@@ -89,61 +98,96 @@ inline void CheckRecords(const std::vector<Record>& records, bool sync_masks) {
   }
 }
 
-// Words of rank 0's masks on the wire: each parameter starts a word.
-inline size_t MaskWords(const ParameterTable& table) {
-  size_t words = 0;
+inline size_t BitWords(size_t bits) { return (bits + 31) / 32; }
+
+// Words of the second exchange: who failed, masks and kinds. Each begins a
+// word.
+inline size_t MaskWords(const ParameterTable& table, uint32_t world_size) {
+  size_t words = BitWords(world_size) + BitWords(table.size());
   for (size_t i = 0; i < table.size(); ++i) {
-    words += (table[i].elements() + 31) / 32;
+    words += BitWords(table[i].elements());
   }
   return words;
 }
 
-inline MaskSet BroadcastMasks(Session& session, const ParameterTable& table,
-                              const MaskSet& mine, uint32_t rank) {
-  std::vector<uint8_t> bytes;
-  bytes.reserve(4 * MaskWords(table));
-  for (size_t i = 0; i < table.size(); ++i) {
-    const uint64_t elements = table[i].elements();
-    // A mask that keeps all is all ones, its padding, too.
-    std::vector<uint8_t> bits((elements + 31) / 32 * 4, 0xff);
-    if (!mine[i].empty()) {
-      const std::vector<uint8_t> packed = Pack(mine[i]);
-      std::fill(bits.begin(), bits.end(), uint8_t{0});
-      std::copy(packed.begin(), packed.end(), bits.begin());
-    }
-    bytes.insert(bytes.end(), bits.begin(), bits.end());
-  }
-  BroadcastBytes(session, rank, bytes,
-                 DigestOf("pactrain masks" + table.ModelDigest().ToBytes()));
-  std::vector<Mask> masks;
-  size_t offset = 0;
-  for (size_t i = 0; i < table.size(); ++i) {
-    const uint64_t elements = table[i].elements();
-    masks.push_back(
-        Unpack(std::span<const uint8_t>(bytes).subspan(offset), elements));
-    offset += (elements + 31) / 32 * 4;
-  }
-  return MaskSet(table, std::move(masks));
+// Appends one bit for each of `flags`, filled up to whole words.
+inline void AppendBits(std::vector<uint32_t>& words, const Mask& flags) {
+  const std::vector<uint8_t> packed = Pack(flags);
+  const size_t first = words.size();
+  words.resize(first + BitWords(flags.size()));
+  std::copy(packed.begin(), packed.end(),
+            reinterpret_cast<uint8_t*>(words.data() + first));
 }
 
-// Returns the mask set that all ranks use from now on. All ranks call it.
+// The reverse: takes `count` bits from the words at `*first` on.
+inline Mask TakeBits(const std::vector<uint32_t>& words, size_t* first,
+                     size_t count) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(words.data() + *first);
+  *first += BitWords(count);
+  return Unpack({bytes, (count + 7) / 8}, count);
+}
+
+// Rank 0's masks and kinds. All ranks call it after the same step.
+// PacTrainError: a rank called it with `failed`, or the exchange failed; on all
+// ranks. REQUIRES: no step is open.
+inline MaskSet BroadcastMasks(Session& session, const ParameterTable& table,
+                              const MaskSet& mine, uint32_t rank,
+                              bool failed = false) {
+  const uint32_t world_size = session.world_size();
+  std::vector<uint32_t> words;
+  Mask failures(world_size);
+  failures[rank] = failed ? 1 : 0;
+  AppendBits(words, failures);
+  if (rank == 0) {
+    Mask frozen(table.size());
+    for (size_t i = 0; i < table.size(); ++i) {
+      const bool whole = mine[i].empty();
+      AppendBits(words, whole ? Mask(table[i].elements(), 1) : mine[i]);
+      frozen[i] = mine.is_frozen(i) ? 1 : 0;
+    }
+    AppendBits(words, frozen);
+  }
+  words.resize(MaskWords(table, world_size));
+  words =
+      ExchangeWords(session, words,
+                    DigestOf("pactrain masks" + table.ModelDigest().ToBytes()));
+  size_t next = 0;
+  failures = TakeBits(words, &next, world_size);
+  const auto failure = std::find(failures.begin(), failures.end(), 1);
+  if (failure != failures.end()) {
+    throw PacTrainError("Pruning failed on rank " +
+                        std::to_string(failure - failures.begin()) +
+                        ", whose own error says why; masks are as before.\n"
+                        "Mend that, and prune all ranks again.");
+  }
+  std::vector<Mask> masks;
+  for (size_t i = 0; i < table.size(); ++i) {
+    masks.push_back(TakeBits(words, &next, table[i].elements()));
+  }
+  const Mask frozen = TakeBits(words, &next, table.size());
+  return MaskSet(table, std::move(masks), {frozen.begin(), frozen.end()});
+}
+
+// Returns what all ranks use from now on. All ranks call it.
 // RefusedError: settings differ, or masks do and sync_masks is off; on all
 // ranks. Throws the typed error of the exchange.
-inline MaskSet Agree(Session& session, const AttachConfig& config,
-                     const ParameterTable& table, MaskSet mine,
-                     uint64_t buffer_bytes) {
+inline Agreed Agree(Session& session, const AttachConfig& config,
+                    const ParameterTable& table, MaskSet mine,
+                    uint64_t buffer_bytes) {
   const std::vector<Record> records =
       GatherRecords(session, MakeRecord(config, buffer_bytes, mine.digest()),
                     config.rank, config.world_size);
   CheckRecords(records, config.sync_masks);
+  const uint32_t settle_steps = records[0][kSettleSteps];
   for (const Record& record : records) {
     if (MaskDigestOf(record) != MaskDigestOf(records[0])) {
-      return BroadcastMasks(session, table, mine, config.rank);
+      return {BroadcastMasks(session, table, mine, config.rank), settle_steps};
     }
   }
-  return mine;
+  return {std::move(mine), settle_steps};
 }
 
-}  // namespace pactrain::internal
+}  // namespace internal
+}  // namespace pactrain
 
 #endif  // PACTRAIN_TRAINER_CPP_AGREEMENT_H_

@@ -4,26 +4,17 @@
 #define PACTRAIN_TRAINER_CPP_CONFIG_H_
 
 #include <cctype>
-#include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <functional>
 #include <sstream>
 #include <string>
-#include <system_error>
 
+#include "trainer/cpp/environment.h"
 #include "trainer/cpp/errors.h"
 #include "trainer/cpp/types.h"
+#include "trainer/cpp/world.h"
 
 namespace pactrain {
-
-// The value of a variable; null where it is not set.
-using Environment = std::function<const char*(const char* name)>;
-
-inline const char* ProcessEnvironment(const char* name) {
-  return std::getenv(name);
-}
 
 // Everything that attaching needs beside the model.
 struct AttachConfig {
@@ -44,28 +35,6 @@ namespace internal {
 
 constexpr uint32_t kMaxInterval = 1'000'000;
 
-inline bool IsNameChar(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
-         c == '.' || c == '_';
-}
-
-inline bool IsLetterOrDigit(char c) {
-  return IsNameChar(c) && c != '-' && c != '.' && c != '_';
-}
-
-inline void CheckName(const std::string& field, const std::string& name) {
-  bool good = !name.empty() && name.size() <= 63 &&
-              IsLetterOrDigit(name.front()) && IsLetterOrDigit(name.back());
-  for (const char c : name) good = good && IsNameChar(c);
-  if (!good) {
-    throw InvalidArgument(
-        field + " is '" + name +
-        "'; allowed are 1 to 63 of a-z, 0-9, '-', '.' and '_', a letter or "
-        "digit first and last.\nSet " +
-        field + " to such a name.");
-  }
-}
-
 inline void CheckInterval(const std::string& field, uint32_t value,
                           uint32_t lowest) {
   if (value < lowest || value > kMaxInterval) {
@@ -74,11 +43,6 @@ inline void CheckInterval(const std::string& field, uint32_t value,
                           std::to_string(kMaxInterval) +
                           ".\nGive a number of steps in that range.");
   }
-}
-
-inline std::string Variable(const Environment& environment, const char* name) {
-  const char* value = environment(name);
-  return value == nullptr ? "" : value;
 }
 
 inline std::string AgentFrom(const Environment& environment) {
@@ -116,10 +80,30 @@ inline std::string JobFrom(const Environment& environment) {
   return cleaned.empty() ? "default" : cleaned;
 }
 
-// Equal on all ranks, another after a restart as far as the launcher tells.
-inline std::string LaunchFrom(const Environment& environment) {
+// FNV-1a of 64 bits as 16 hexadecimal digits; for names, not against malice.
+inline std::string NameDigest(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  }
+  return Digest{hash, 0}.ToString().substr(0, 16);
+}
+
+// Equal on all ranks; those of the Python client. One of several sites has no
+// launcher in it: its name is the same after a restart.
+inline std::string LaunchFrom(const Environment& environment,
+                              const std::string& job, const World& world) {
   const std::string named = Variable(environment, "PACTRAIN_LAUNCH");
   if (!named.empty()) return named;
+  if (world.sites.size() > 1) {
+    const std::string sites = world.SitesText();
+    std::string text = "pactrain sites";
+    for (const std::string& part : {job, sites}) {
+      text.push_back('\0');
+      text += part;
+    }
+    return sites.substr(0, 46) + " " + NameDigest(text);
+  }
   std::string parts;
   for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
                            "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID",
@@ -127,25 +111,7 @@ inline std::string LaunchFrom(const Environment& environment) {
     parts += Variable(environment, name);
     parts.push_back('\0');
   }
-  return DigestOf(parts).ToString();
-}
-
-// Of the first variable that is set.
-inline uint32_t CountFrom(const Environment& environment, const char* name,
-                          const char* slurm_name) {
-  const char* used = environment(name) != nullptr ? name : slurm_name;
-  const std::string text = Variable(environment, used);
-  uint32_t value = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() ||
-      end != text.data() + text.size()) {
-    throw InvalidArgument(std::string(name) + " is '" + text +
-                          "'; allowed is a number.\n"
-                          "Start the ranks with torchrun --no-python or Slurm, "
-                          "or set RANK and WORLD_SIZE.");
-  }
-  return value;
+  return NameDigest(parts);
 }
 
 // Without zeros at the end.
@@ -213,17 +179,18 @@ inline void CheckConfig(const AttachConfig& config) {
 }
 
 // The configuration of one attach from PACTRAIN_* and the launcher's variables.
-// PacTrainError: PACTRAIN_AGENT is not set. InvalidArgument: as CheckConfig().
+// PacTrainError: PACTRAIN_AGENT is not set.
+// InvalidArgument: as WorldFrom() and CheckConfig().
 inline AttachConfig ConfigFromEnvironment(
     const Environment& environment = ProcessEnvironment) {
   AttachConfig config;
+  const World world = WorldFrom(environment);
   config.agent = internal::AgentFrom(environment);
   config.job = internal::JobFrom(environment);
-  config.site = internal::Variable(environment, "PACTRAIN_SITE");
-  config.launch = internal::LaunchFrom(environment);
-  config.rank = internal::CountFrom(environment, "RANK", "SLURM_PROCID");
-  config.world_size =
-      internal::CountFrom(environment, "WORLD_SIZE", "SLURM_NTASKS");
+  config.site = world.site;
+  config.launch = internal::LaunchFrom(environment, config.job, world);
+  config.rank = world.rank;
+  config.world_size = world.world_size;
   config.attach_timeout_seconds = internal::TimeoutFrom(environment);
   CheckConfig(config);
   return config;

@@ -16,6 +16,8 @@
 #include <memory>
 #include <utility>
 
+#include "trainer/cpp/agreement.h"
+#include "trainer/cpp/layout.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/session.h"
@@ -25,10 +27,14 @@ namespace pactrain {
 
 class MaskKeeper {
  public:
+  // `agreed` is what all ranks have at the start.
   MaskKeeper(Session* session, const ParameterTable* table,
-             const Layout* layout, MaskSet masks)
-      : session_(session), table_(table), layout_(layout) {
-    known_.push_back(std::make_shared<const MaskSet>(std::move(masks)));
+             const Layout* layout, Agreed agreed)
+      : session_(session),
+        table_(table),
+        layout_(layout),
+        settle_steps_(agreed.settle_steps) {
+    known_.push_back(std::make_shared<const MaskSet>(std::move(agreed.masks)));
   }
 
   const MaskSet& current() const { return *known_.back(); }
@@ -54,11 +60,23 @@ class MaskKeeper {
     Vote();  // Too young to count: withdraws the last vote.
   }
 
+  // Rank 0's masks become all ranks' own; all call it between the same two
+  // steps. True if `active` is another one than before.
+  // Throws as internal::BroadcastMasks(), on all ranks; masks are as before.
+  bool Sync(uint32_t rank, bool failed) {
+    MaskSet received =
+        internal::BroadcastMasks(*session_, *table_, current(), rank, failed);
+    // The broadcast may have committed another decision.
+    const bool activated = Obey(session_->decision());
+    Replace(std::move(received));
+    return activated;
+  }
+
   // After a committed step: votes if there is news, obeys the next decision.
   // Returns true if `active` is another one than before.
   bool Committed(const Decision& next) {
     const bool activated = Obey(next);
-    if (steps_unchanged_ < kSettleSteps) {
+    if (steps_unchanged_ < settle_steps_) {
       ++steps_unchanged_;
       Vote();
     }
@@ -82,8 +100,7 @@ class MaskKeeper {
   }
 
  private:
-  static constexpr size_t kKnownSets = 4;      // As many as the library holds.
-  static constexpr uint32_t kSettleSteps = 1;  // Of declared masks.
+  static constexpr size_t kKnownSets = 4;  // As many as the library holds.
 
   void Forget() {
     while (known_.size() > kKnownSets) {
@@ -103,7 +120,7 @@ class MaskKeeper {
     session_->Vote({.layout_digest = layout_->digest(),
                     .mask_digest = current().digest(),
                     .steps_unchanged = steps_unchanged_,
-                    .settle_steps = kSettleSteps,
+                    .settle_steps = settle_steps_,
                     .inside_decision = inside_,
                     .kept_elements = current().kept(),
                     .elements = current().elements()});
@@ -112,6 +129,7 @@ class MaskKeeper {
   Session* session_;
   const ParameterTable* table_;
   const Layout* layout_;
+  const uint32_t settle_steps_;  // Unchanged steps that make a vote count.
   std::deque<std::shared_ptr<const MaskSet>> known_;  // The last: current.
   std::shared_ptr<const MaskSet> active_;
   uint32_t steps_unchanged_ = 0;

@@ -2,6 +2,8 @@
 #include "trainer/cpp/mask_keeper.h"
 
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -57,10 +59,30 @@ TEST_F(MaskKeeperTest, VotesOnceAfterTheFirstCommit) {
     EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
   });
   Session session(Options(agent));
-  MaskKeeper keeper(&session, &table_, &layout_, Set(0b0111));
+  MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 1});
   keeper.Start();
   EXPECT_FALSE(keeper.Committed(Full(1)));
   EXPECT_FALSE(keeper.Committed(Full(1)));
+}
+
+TEST_F(MaskKeeperTest, VotesUntilTheMasksHaveSettledAsRankZeroSays) {
+  std::vector<uint32_t> ages;
+  {
+    FakeAgent agent([&ages](FakeAgent& a) {
+      a.Attach();
+      for (int i = 0; i < 3; ++i) {
+        const auto vote = a.Receive<wire::Vote>();
+        EXPECT_EQ(vote.settle_steps, 3u);
+        ages.push_back(vote.steps_unchanged);
+      }
+      EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+    });
+    Session session(Options(agent));
+    MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 3});
+    keeper.Start();
+    for (int i = 0; i < 5; ++i) keeper.Committed(Full(1));
+  }
+  EXPECT_THAT(ages, ::testing::ElementsAre(1, 2, 3));
 }
 
 TEST_F(MaskKeeperTest, ActsOnlyOnADecisionForMasksThatItKnows) {
@@ -69,7 +91,7 @@ TEST_F(MaskKeeperTest, ActsOnlyOnADecisionForMasksThatItKnows) {
     a.Receive<wire::Vote>();
   });
   Session session(Options(agent));
-  MaskKeeper keeper(&session, &table_, &layout_, Set(0b0111));
+  MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 1});
   keeper.Start();
   EXPECT_EQ(keeper.active(), nullptr);
   EXPECT_FALSE(keeper.Committed(Compacted(2, Set(0b0001))));
@@ -83,6 +105,35 @@ TEST_F(MaskKeeperTest, ActsOnlyOnADecisionForMasksThatItKnows) {
   EXPECT_FALSE(keeper.Committed(Compacted(5, Set(0b0111))));
 }
 
+TEST_F(MaskKeeperTest, SyncTakesRankZerosMasksAndTheDecisionOfThatStep) {
+  FakeAgent agent([this](FakeAgent& a) {
+    a.Attach();
+    const auto submits = a.ReceiveStep();
+    // Nobody failed; elements 0 and 1 are kept; of kind zero.
+    const uint32_t words[] = {0, 0b0011, 0};
+    ASSERT_EQ(submits[0].elements, std::size(words));
+    std::memcpy(a.result(submits[0].offset), words, sizeof(words));
+    wire::Decision next = {};
+    next.version = 2;
+    next.mode = PT_COMPACTED;
+    next.codec = PT_CODEC_FP32;
+    const Digest in_force = Set(0b0111).digest();
+    next.mask_digest = {in_force.hi, in_force.lo};
+    a.SendCommitted(submits.back(), next);
+    const auto vote = a.Receive<wire::Vote>();
+    EXPECT_EQ(vote.mask_digest.lo, Set(0b0011).digest().lo);
+    EXPECT_EQ(vote.steps_unchanged, 0u);
+    EXPECT_EQ(vote.inside_decision, 1);
+  });
+  Session session(Options(agent));
+  MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 1});
+  keeper.Start();
+  EXPECT_TRUE(keeper.Sync(1, false));
+  EXPECT_EQ(keeper.current().digest(), Set(0b0011).digest());
+  ASSERT_NE(keeper.active(), nullptr);
+  EXPECT_EQ(keeper.active()->digest(), Set(0b0111).digest());
+}
+
 TEST_F(MaskKeeperTest, NewMasksWithdrawTheVoteAndSayWhetherTheyLieInside) {
   std::vector<wire::Vote> votes;
   {
@@ -91,7 +142,7 @@ TEST_F(MaskKeeperTest, NewMasksWithdrawTheVoteAndSayWhetherTheyLieInside) {
       for (int i = 0; i < 4; ++i) votes.push_back(a.Receive<wire::Vote>());
     });
     Session session(Options(agent));
-    MaskKeeper keeper(&session, &table_, &layout_, Set(0b0111));
+    MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 1});
     keeper.Start();
     EXPECT_TRUE(keeper.Committed(Compacted(2, Set(0b0111))));
     keeper.Replace(Set(0b0111));  // The same: nothing to say.

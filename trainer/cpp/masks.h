@@ -1,7 +1,8 @@
 // Mask sets: which elements of each parameter are kept.
 //
 // Masks are declared, never guessed from gradients: dead units look pruned, and
-// differ between ranks.
+// differ between ranks. Weights outside a mask are zero or, if the parameter is
+// frozen (kind "freeze"), keep the values they had.
 #ifndef PACTRAIN_TRAINER_CPP_MASKS_H_
 #define PACTRAIN_TRAINER_CPP_MASKS_H_
 
@@ -13,14 +14,15 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/cpp/layout.h"
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/session.h"
 #include "trainer/cpp/types.h"
 
 namespace pactrain {
 
-// One byte per element in the order of indices: 1 where it is kept, else 0.
-// Empty: the parameter is kept whole.
+// One byte per element in the order of its parameter's piece of a bucket: 1
+// where it is kept, else 0. Empty: the parameter is kept whole.
 using Mask = std::vector<uint8_t>;
 
 namespace internal {
@@ -47,10 +49,15 @@ inline Mask Unpack(std::span<const uint8_t> bits, uint64_t elements) {
 // drops nothing has none.
 class MaskSet {
  public:
+  // `frozen` tells the kinds by parameter; those left out are not frozen.
   // REQUIRES: masks[i] is empty or has table[i].elements() bytes.
-  MaskSet(const ParameterTable& table, std::vector<Mask> masks)
-      : masks_(std::move(masks)), elements_(table.elements()) {
+  MaskSet(const ParameterTable& table, std::vector<Mask> masks,
+          std::vector<bool> frozen = {})
+      : masks_(std::move(masks)),
+        frozen_(std::move(frozen)),
+        elements_(table.elements()) {
     masks_.resize(table.size());
+    frozen_.resize(table.size());
     std::string parts = table.ModelDigest().ToBytes();
     bool any = false;
     for (size_t i = 0; i < table.size(); ++i) {
@@ -60,17 +67,21 @@ class MaskSet {
       kept_ += all - dropped;
       if (dropped == 0) {
         masks_[i].clear();
+        frozen_[i] = false;
         continue;
       }
       any = true;
       parts += table[i].name;
       parts.push_back('\0');
       parts += DigestOf(internal::Pack(masks_[i])).ToBytes();
+      if (frozen_[i]) parts += std::string("\0freeze", 7);
     }
     if (any) digest_ = DigestOf(parts);
   }
 
   const Mask& operator[](size_t parameter) const { return masks_[parameter]; }
+  // True: weights outside the mask keep their values.
+  bool is_frozen(size_t parameter) const { return frozen_[parameter]; }
   const Digest& digest() const { return digest_; }
   // True if nothing is dropped.
   bool empty() const { return digest_ == Digest(); }
@@ -100,7 +111,7 @@ class MaskSet {
     for (const BucketLayout& bucket : layout.buckets()) {
       Mask kept;
       kept.reserve(bucket.elements);
-      for (size_t i = bucket.first; i < bucket.end; ++i) {
+      for (const size_t i : bucket.parameters) {
         if (masks_[i].empty()) {
           kept.insert(kept.end(), table[i].elements(), 1);
         } else {
@@ -116,6 +127,7 @@ class MaskSet {
 
  private:
   std::vector<Mask> masks_;
+  std::vector<bool> frozen_;
   Digest digest_;
   uint64_t kept_ = 0;
   uint64_t elements_ = 0;

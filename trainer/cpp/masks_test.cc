@@ -1,5 +1,5 @@
-// Parameters, layouts and mask sets. The digests are what the Python client
-// gives for the same model, so that both can name differences to each other.
+// Parameters and mask sets. The digests are what the Python client gives for
+// the same model, so that both can train together.
 #include "trainer/cpp/masks.h"
 
 #include <utility>
@@ -39,34 +39,23 @@ TEST(ParameterTableTest, RefusesAModelWithoutParameters) {
   EXPECT_THROW(ParameterTable("Empty", {}), InvalidArgument);
 }
 
-TEST(LayoutTest, PutsEachTypeIntoBucketsOfItsOwn) {
-  const Layout layout(Table(), 25 << 20);
-  ASSERT_EQ(layout.buckets().size(), 2u);
-  EXPECT_EQ(layout.buckets()[0].elements, 16u);
-  EXPECT_EQ(layout.buckets()[0].digest.ToString(),
-            "25f854afbca4e6a269aeb7ce6f5e6dcf");
-  EXPECT_EQ(layout.buckets()[1].digest.ToString(),
-            "f3716ad57e0b82c5f7a2f3c0c0f43d79");
-  EXPECT_EQ(layout.digest().ToString(), "aa599d423768463b429070629e15e9bf");
-}
-
-TEST(LayoutTest, BeginsABucketWhereTheCapIsReached) {
-  const Layout layout(Table(), 48);  // As much as the largest parameter.
-  std::vector<uint64_t> elements;
-  for (const auto& bucket : layout.buckets()) {
-    elements.push_back(bucket.elements);
-  }
-  EXPECT_THAT(elements, ElementsAre(12, 4, 10));
-}
-
 TEST(MaskSetTest, HasThePythonClientsDigest) {
   EXPECT_EQ(TwoDropped().digest().ToString(),
             "8870b5ec4c9c94c6e3396dbe26cdc6f5");
   EXPECT_EQ(TwoDropped().kept(), 24u);
 }
 
+TEST(MaskSetTest, TheKindIsPartOfTheDigest) {
+  Mask kept(12, 1);
+  kept[1] = kept[11] = 0;
+  const MaskSet frozen(Table(), {kept}, {true, true});
+  EXPECT_TRUE(frozen.is_frozen(0));
+  EXPECT_FALSE(frozen.is_frozen(1)) << "it is kept whole";
+  EXPECT_EQ(frozen.digest().ToString(), "d21672b15fe547c8738d9762bfbbdc4e");
+}
+
 TEST(MaskSetTest, OneThatKeepsAllHasNoDigest) {
-  const MaskSet set(Table(), {Mask(12, 1)});
+  const MaskSet set(Table(), {Mask(12, 1)}, {true});
   EXPECT_TRUE(set.empty());
   EXPECT_EQ(set.digest(), Digest());
   EXPECT_EQ(set.kept(), 26u);
@@ -87,9 +76,9 @@ TEST(MaskSetTest, InsideMeansThatNothingElseIsKept) {
 TEST(MaskSetTest, GivesBitmapsByBucket) {
   const Layout layout(Table(), 25 << 20);
   const BucketMasks masks = TwoDropped().ForLayout(Table(), layout);
-  EXPECT_THAT(masks.elements, ElementsAre(16, 10));
+  EXPECT_THAT(masks.elements, ElementsAre(10, 16));
   EXPECT_THAT(masks.bitmaps,
-              ElementsAre(ElementsAre(0xfd, 0xf7), ElementsAre(0xff, 0x03)));
+              ElementsAre(ElementsAre(0xff, 0x03), ElementsAre(0xfd, 0xf7)));
 }
 
 TEST(PackTest, IsUndoneByUnpack) {

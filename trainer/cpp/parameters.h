@@ -1,10 +1,11 @@
-// The parameters of a model in a fixed order, and the buckets they lie in.
+// The parameters of a model that need a gradient, in a fixed order with names.
 //
 // Texts and digests are those of the Python client, so that an error about a
 // difference names the same things on both sides.
 #ifndef PACTRAIN_TRAINER_CPP_PARAMETERS_H_
 #define PACTRAIN_TRAINER_CPP_PARAMETERS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,24 +17,33 @@
 
 namespace pactrain {
 
-// One parameter; its piece of a bucket is in the order of its indices.
+// One parameter. Its piece of a bucket has its own order of memory if that is
+// gapless (channels_last: NHWC), which `strides` tells; empty: that of indices.
 struct Parameter {
   std::string name = {};
   std::vector<int64_t> shape = {};
   DType dtype = DType::kFloat32;
+  std::vector<int64_t> strides = {};
 
   uint64_t elements() const {
     uint64_t count = 1;
     for (const int64_t size : shape) count *= static_cast<uint64_t>(size);
     return count;
   }
+
+  // Of its piece of a bucket.
+  std::vector<int64_t> BucketStrides() const {
+    if (!strides.empty()) return strides;
+    std::vector<int64_t> contiguous(shape.size(), 1);
+    for (size_t i = shape.size(); i > 1; --i) {
+      contiguous[i - 2] =
+          contiguous[i - 1] * std::max<int64_t>(1, shape[i - 1]);
+    }
+    return contiguous;
+  }
 };
 
 namespace internal {
-
-inline uint64_t ElementBytes(DType dtype) {
-  return dtype == DType::kBfloat16 ? 2 : 4;
-}
 
 inline std::string DTypeName(DType dtype) {
   return dtype == DType::kBfloat16 ? "torch.bfloat16" : "torch.float32";
@@ -48,14 +58,6 @@ inline std::string TupleText(const std::vector<int64_t>& values) {
   return text + (values.size() == 1 ? ",)" : ")");
 }
 
-inline std::string ContiguousStrides(const std::vector<int64_t>& shape) {
-  std::vector<int64_t> strides(shape.size(), 1);
-  for (size_t i = shape.size(); i > 1; --i) {
-    strides[i - 2] = strides[i - 1] * (shape[i - 1] > 0 ? shape[i - 1] : 1);
-  }
-  return TupleText(strides);
-}
-
 inline std::string WithCommas(uint64_t number) {
   const std::string digits = std::to_string(number);
   std::string text;
@@ -68,7 +70,7 @@ inline std::string WithCommas(uint64_t number) {
 
 inline std::string ShapeText(const Parameter& parameter) {
   return parameter.name + " " + TupleText(parameter.shape) + " " +
-         ContiguousStrides(parameter.shape);
+         TupleText(parameter.BucketStrides());
 }
 
 }  // namespace internal
@@ -115,62 +117,6 @@ class ParameterTable {
   std::string model_name_;
   std::vector<Parameter> parameters_;
   uint64_t elements_ = 0;
-};
-
-// Consecutive parameters of one dtype: [first, end) of the table.
-struct BucketLayout {
-  size_t first = 0;
-  size_t end = 0;
-  DType dtype = DType::kFloat32;
-  uint64_t elements = 0;
-  Digest digest = {};
-};
-
-// The buckets of a step, in order; digest() stands for all of them.
-class Layout {
- public:
-  // Buckets hold at most `cap_bytes`, or one parameter.
-  Layout(const ParameterTable& table, uint64_t cap_bytes) {
-    for (size_t i = 0; i < table.size(); ++i) {
-      if (!Fits(table[i], cap_bytes)) {
-        buckets_.push_back({.first = i, .end = i, .dtype = table[i].dtype});
-      }
-      buckets_.back().end = i + 1;
-      buckets_.back().elements += table[i].elements();
-    }
-    std::string digests;
-    for (BucketLayout& bucket : buckets_) {
-      bucket.digest = DigestOfBucket(table, bucket);
-      digests += bucket.digest.ToBytes();
-    }
-    digest_ = DigestOf(digests);
-  }
-
-  const std::vector<BucketLayout>& buckets() const { return buckets_; }
-  const Digest& digest() const { return digest_; }
-
- private:
-  bool Fits(const Parameter& parameter, uint64_t cap_bytes) const {
-    if (buckets_.empty() || buckets_.back().dtype != parameter.dtype) {
-      return false;
-    }
-    return (buckets_.back().elements + parameter.elements()) *
-               internal::ElementBytes(parameter.dtype) <=
-           cap_bytes;
-  }
-
-  static Digest DigestOfBucket(const ParameterTable& table,
-                               const BucketLayout& bucket) {
-    std::string text = internal::DTypeName(bucket.dtype) + " " +
-                       std::to_string(bucket.elements);
-    for (size_t i = bucket.first; i < bucket.end; ++i) {
-      text += "\n" + internal::ShapeText(table[i]);
-    }
-    return DigestOf(text);
-  }
-
-  std::vector<BucketLayout> buckets_;
-  Digest digest_;
 };
 
 }  // namespace pactrain

@@ -18,6 +18,8 @@ The numbers run backwards because buckets are submitted in the order of their nu
 and backward() brings the gradients of the last layers first. A bucket is complete when
 its first parameter has its gradient, so numbering by that lets bucket 0 travel while
 the gradients of the first layers are still computed.
+
+trainer/cpp/testdata/buckets.txt holds this and C++'s buckets.h to one rule.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -162,9 +161,18 @@ def launch_from(environment: Mapping[str, str], token: str) -> str:
             "SLURM_RESTART_COUNT",
         )
     ]
-    return hashlib.blake2b(
-        "\0".join([*parts, token]).encode(), digest_size=16
-    ).hexdigest()
+    return _name_digest("\0".join([*parts, token]))
+
+
+def _name_digest(text: str) -> str:
+    """FNV-1a of 64 bits; for names, not against malice.
+
+    C++ trainers compute the same, so that ranks of both form one launch.
+    """
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return f"{value:016x}"
 
 
 def launch_of_sites(job: str, sites: str) -> str:
@@ -174,8 +182,7 @@ def launch_of_sites(job: str, sites: str) -> str:
     restart: ranks of the earlier launch that still wait must end first. It begins with
     the list of sites (what fits), for the message about launches that wait in vain.
     """
-    text = f"pactrain sites\0{job}\0{sites}"
-    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    digest = _name_digest(f"pactrain sites\0{job}\0{sites}")
     return f"{sites[:46]} {digest}"
 
 

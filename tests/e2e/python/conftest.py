@@ -20,6 +20,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [HERE, str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
 )
 
+import twin  # noqa: E402
 from daemons import Cluster  # noqa: E402
 from embedded_job import EmbeddedJobs  # noqa: E402
 from launcher import Launch, Scenario  # noqa: E402
@@ -72,6 +73,14 @@ def jobs() -> Iterator[EmbeddedJobs]:
         yield jobs
         jobs.kill("")
         jobs.wait_for_end()  # Before the folder goes from under them.
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images in the file that C++ trainers read."""
+    path = tmp_path_factory.mktemp("data") / "digits.images"
+    twin.write_digits(path)
+    return path
 
 
 @pytest.fixture

@@ -23,13 +23,6 @@ FINAL = re.compile(
 Start = Callable[..., list[Child]]
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "digits.images"
-    twin.write_digits(path)
-    return path
-
-
 @pytest.fixture
 def trainers(digits: Path, tmp_path: Path) -> Iterator[Start]:
     """trainers(cluster, job=..., epochs=..., ...) -> one process per rank"""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import pactrain
+from pactrain._library import digest_of
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "cpp_trainer")]
@@ -44,24 +47,62 @@ def read(path: str) -> tuple[TensorDataset, TensorDataset]:
 
 
 def train(talk: Talk, path: str, epochs: int, batch: int, amount: float) -> float:
-    """The accuracy on the test images at the end."""
+    """By attach(). The accuracy on the test images at the end."""
     torch.manual_seed(talk.rank)
     data, test = read(path)
-    images, labels = data.tensors
-    model = example.make_model(images.shape[1])
+    model = example.make_model(data.tensors[0].shape[1])
     pactrain.prune(model, amount)
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for epoch in range(epochs):
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
-        for step in range(len(labels) // (batch * talk.world)):
-            first = (step * talk.world + talk.rank) * batch
-            chosen = order[first : first + batch]
-            optimizer.zero_grad()
-            cross_entropy(ddp(images[chosen]), labels[chosen]).backward()
-            optimizer.step()
+    for _ in run_epochs(ddp, data, epochs, batch, talk.rank, talk.world):
+        pass
     session.sync_buffers()
     right = example.accuracy(model, test)
     session.close()
     return right
+
+
+def train_with_cpp(
+    talk: Talk,
+    path: str,
+    epochs: int,
+    batch: int,
+    amount: float,
+    kind: str = "zero",
+    classes: int = 10,
+) -> dict[str, Any]:
+    """By our own wrapper, which C++ trainers share; its place is in the variables."""
+    world = pactrain.init()
+    torch.manual_seed(world.rank)
+    data, test = read(path)
+    model = example.make_model(data.tensors[0].shape[1])
+    model[-1] = torch.nn.Linear(model[-1].in_features, classes)
+    pactrain.prune(model, amount, kind=kind)
+    ddp = pactrain.DistributedDataParallel(model)
+    steps = run_epochs(ddp, data, epochs, batch, world.rank, world.world_size)
+    modes = [ddp.session.mode for _ in steps]
+    ddp.session.sync_buffers()
+    result = {
+        "digest": ddp.session.parameters.value_digest(digest_of).to_bytes().hex(),
+        "accuracy": example.accuracy(model, test),
+        "modes": modes,
+    }
+    ddp.session.close()
+    return result
+
+
+def run_epochs(
+    ddp: torch.nn.Module, data: TensorDataset, epochs: int, batch: int, rank: int, world: int
+) -> Iterator[None]:
+    """Comes back after each step."""
+    images, labels = data.tensors
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    for epoch in range(epochs):
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
+        for step in range(len(labels) // (batch * world)):
+            first = (step * world + rank) * batch
+            chosen = order[first : first + batch]
+            optimizer.zero_grad()
+            cross_entropy(ddp(images[chosen]), labels[chosen]).backward()
+            optimizer.step()
+            yield

@@ -1,0 +1,93 @@
+// The buckets of one model, with memory of their own.
+#ifndef PACTRAIN_TRAINER_CPP_LIBTORCH_BUCKETS_H_
+#define PACTRAIN_TRAINER_CPP_LIBTORCH_BUCKETS_H_
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "trainer/cpp/errors.h"
+#include "trainer/cpp/layout.h"
+#include "trainer/cpp/libtorch/model.h"
+#include "trainer/cpp/parameters.h"
+
+namespace pactrain::internal {
+
+// Moves gradients into buckets and back. `trained` are the table's parameters.
+class GradientBuckets {
+ public:
+  GradientBuckets(const ParameterTable& table, const Layout& layout,
+                  std::vector<NamedTensor> trained)
+      : layout_(layout), trained_(std::move(trained)), views_(table.size()) {
+    for (const BucketLayout& bucket : layout.buckets()) {
+      flats_.push_back(
+          at::zeros({static_cast<int64_t>(bucket.elements)},
+                    trained_[bucket.parameters.front()].tensor.scalar_type()));
+      int64_t offset = 0;
+      for (const size_t i : bucket.parameters) {
+        views_[i] = flats_.back().as_strided(table[i].shape,
+                                             table[i].BucketStrides(), offset);
+        offset += static_cast<int64_t>(table[i].elements());
+      }
+    }
+  }
+
+  size_t count() const { return flats_.size(); }
+  void* data(size_t bucket) { return flats_[bucket].data_ptr(); }
+
+  // Before the first Fill(): a step that is begun must be completed.
+  // RefusedError: a gradient cannot be exchanged.
+  void CheckGradients() const {
+    for (const NamedTensor& item : trained_) {
+      const at::Tensor& gradient = item.tensor.grad();
+      if (gradient.defined() && gradient.layout() != at::kStrided) {
+        throw RefusedError(item.name +
+                           " has a sparse gradient, which is not supported.\n"
+                           "Make the embedding with sparse(false).");
+      }
+    }
+  }
+
+  // Takes the gradients; zeros where there is none.
+  void Fill(size_t bucket) {
+    for (const size_t i : layout_.buckets()[bucket].parameters) {
+      const at::Tensor& gradient = trained_[i].tensor.grad();
+      if (gradient.defined()) {
+        views_[i].copy_(gradient);
+      } else {
+        views_[i].zero_();
+      }
+    }
+  }
+
+  // Makes the content of all buckets everybody's gradient.
+  void HandOut() {
+    for (size_t i = 0; i < trained_.size(); ++i) {
+      if (!views_[i].defined()) continue;  // It has no elements.
+      at::Tensor& parameter = trained_[i].tensor;
+      if (!parameter.grad().defined()) {
+        parameter.mutable_grad() = at::empty_like(parameter);
+      }
+      parameter.mutable_grad().copy_(views_[i]);
+    }
+  }
+
+  void ClearGradients() {
+    for (NamedTensor& item : trained_) {
+      item.tensor.mutable_grad() = at::Tensor();
+    }
+  }
+
+ private:
+  const Layout& layout_;
+  std::vector<NamedTensor> trained_;
+  std::vector<at::Tensor> flats_;  // By bucket.
+  std::vector<at::Tensor> views_;  // By parameter: its piece of a bucket.
+};
+
+}  // namespace pactrain::internal
+
+#endif  // PACTRAIN_TRAINER_CPP_LIBTORCH_BUCKETS_H_
