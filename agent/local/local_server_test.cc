@@ -256,6 +256,7 @@ TEST_F(LocalServerTest, sec_uds_other_uid) {
   ASSERT_EQ(pipe2(answer, O_NONBLOCK), 0);
   const pid_t child = fork();
   if (child == 0) {
+    alarm(30);
     if (setuid(kNobody) != 0) _exit(9);
     RawTrainer raw(options_.socket_path);
     raw.SendBytes(PacketOf(MakeHello()));

@@ -40,6 +40,10 @@ struct Words {
   int levels = 0;
 };
 
+bool IsOfAJob(absl::string_view command) {
+  return command != "jobs" && command != "audit";
+}
+
 void AddOptions(CLI::App& app, Words& words) {
   app.add_option("--coordinator", words.coordinator, "host:port")
       ->envname("PACTRAIN_COORDINATOR")
@@ -62,7 +66,7 @@ void AddOptions(CLI::App& app, Words& words) {
 void AddCommands(CLI::App& app, Words& words) {
   const auto add = [&](const char* name, const char* help) {
     CLI::App* command = app.add_subcommand(name, help);
-    if (std::string_view(name) != "jobs") {
+    if (IsOfAJob(name)) {
       command
           ->add_option("NAME", words.name,
                        "The job, or NAME/2 for its attached model 2")
@@ -71,6 +75,7 @@ void AddCommands(CLI::App& app, Words& words) {
     return command;
   };
   add("jobs", "All jobs in a table");
+  add("audit", "The audit log, and whether somebody has changed it");
   add("job", "One job: members, decision and why, pin, measured r");
   add("watch", "Prints what changes, until Ctrl-C");
   CLI::App* pin = add("pin", "What travels, whatever the policy says");
@@ -144,7 +149,7 @@ absl::StatusOr<Command> Understand(const std::string& name,
                                                : base::Protection::kTlsNotYet,
                              words.insecure_network)
           .status());
-  if (name != "jobs") {
+  if (IsOfAJob(name)) {
     ASSIGN_OR_RETURN(command.group, ReadGroup(words.name));
   }
   if (name == "pin") {
@@ -181,7 +186,7 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
       const std::vector<std::string> words = app.remaining();
       return mistake(absl::StrCat(
           words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
-          "a command is needed: jobs, job, watch, pin or unpin"));
+          "a command is needed: jobs, audit, job, watch, pin or unpin"));
     }
     *exit_code = app.exit(error, out, err);  // --help or --version
     return std::nullopt;

@@ -12,8 +12,9 @@
 namespace pactrain::coordinator {
 
 struct Command {
-  std::string name;            // "jobs", "job", "watch", "pin" or "unpin".
-  v1::Group group;             // All but "jobs".
+  // "jobs", "audit", "job", "watch", "pin" or "unpin".
+  std::string name;
+  v1::Group group;             // All but "jobs" and "audit".
   std::optional<v1::Pin> pin;  // "pin" only.
   std::string coordinator;     // "127.0.0.1:7070"
   base::TlsFiles tls;          // Not given: plain text.
