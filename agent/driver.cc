@@ -111,6 +111,7 @@ MetricsSnapshot Driver::Snapshot() const {
     snapshot.peers.push_back({site, traffic.sent_bytes, traffic.received_bytes,
                               traffic.rtt, traffic.goodput_bytes_per_second});
   }
+  snapshot.refused = transport_->refused();
   snapshot.groups = state_->Status();
   return snapshot;
 }

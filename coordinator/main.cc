@@ -1,4 +1,7 @@
 // pactrain-coordinator: one per organisation. Flags, wiring, signals.
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +17,7 @@
 #include "coordinator/metrics/coordinator_metrics.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_journal.h"
+#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -23,18 +27,33 @@ int Failed(const absl::Status& status) {
   return 1;
 }
 
+// Two for each connection (base/rpc/capped_listener.h), and some for all else.
+void AllowManyDescriptors() {
+  rlimit limit = {};
+  constexpr rlim_t kWanted = 2 * protocol::kMaxConnections + 512;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kWanted) {
+    return;
+  }
+  limit.rlim_cur = std::min(kWanted, limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Run(const Flags& flags, const sigset_t& signals) {
   auto journal = SqliteJournal::Open(flags.state_dir, flags.cluster);
   if (!journal.ok()) return Failed(journal.status());
   auto driver = Driver::Create(flags.core, journal->get());
   if (!driver.ok()) return Failed(driver.status());
-  auto metrics = base::MetricsServer::Start(
-      flags.listen_metrics, std::make_shared<CoordinatorMetrics>(
-                                [d = driver->get()] { return d->Snapshot(); },
-                                flags.insecure_network));
-  if (!metrics.ok()) return Failed(metrics.status());
   auto server = Server::Start(flags.listen, flags.tls, driver->get());
   if (!server.ok()) return Failed(server.status());
+  auto metrics = base::MetricsServer::Start(
+      flags.listen_metrics,
+      std::make_shared<CoordinatorMetrics>(
+          [d = driver->get()] { return d->Snapshot(); },
+          [s = server->get()] {
+            return Connections{s->open_connections(), s->refused_connections()};
+          },
+          flags.insecure_network));
+  if (!metrics.ok()) return Failed(metrics.status());
 
   const CoordinatorState::Identity& identity = (*journal)->identity();
   LOG_INFO("cluster {} ({}), term {}, state in {}", flags.cluster,
@@ -47,7 +66,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   int signal = 0;
   sigwait(&signals, &signal);
   LOG_INFO("stopping on signal {}; agents carry on", signal);
-  server->reset();
+  (*server)->Stop();
   driver->reset();
   journal->reset();
   // Not by way of the metrics server, which takes seconds to stop, and not
@@ -69,6 +88,7 @@ int main(int argc, char** argv) {
   PT_CHECK(pactrain::base::InitLog("coordinator", flags->log_level));
   // A file size limit is an error of write(), not our end.
   std::signal(SIGXFSZ, SIG_IGN);
+  pactrain::coordinator::AllowManyDescriptors();
   // Blocked before any thread starts, so that only sigwait() takes them.
   sigset_t signals;
   sigemptyset(&signals);

@@ -22,6 +22,23 @@ inline constexpr size_t kMaxControlMessage = 1 << 20;       // Bytes.
 inline constexpr size_t kMaxNameLength = 63;    // Job, site and agent names.
 inline constexpr size_t kMaxTextLength = 4096;  // Reasons and error texts.
 
+// Of one listener: a coordinator's for agents and operators; an agent's for
+// other agents. Many programs of one machine share its loopback address.
+inline constexpr int kMaxConnections = 1280;
+inline constexpr int kMaxPeerConnections = 256;
+inline constexpr int kMaxConnectionsPerSource = 32;
+inline constexpr int kMaxConnectionsFromLoopback = 256;
+// Of the others, those whose hello is not here yet.
+inline constexpr int kMaxPeerHandshakes = 64;
+inline constexpr int kHandshakeSeconds = 5;       // TLS and what comes first.
+inline constexpr int kMaxConcurrentStreams = 64;  // Of one connection.
+inline constexpr size_t kMaxMetadata = 8 << 10;   // Bytes, of one call.
+
+// Of one agent on one group; more are dropped. An agent sends two by itself,
+// and some more where a generation ends.
+inline constexpr int kMaxReportsPerSecond = 20;
+inline constexpr int kMaxSeriesPerJob = 200;  // Of a metrics endpoint.
+
 inline constexpr size_t kMaxNoiseSamples = 16;  // Of one report.
 
 inline constexpr uint32_t kChunkElements = 65536;  // One owner per chunk.

@@ -1,6 +1,7 @@
 #include "protocol/proto_convert.h"
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <random>
 
@@ -250,6 +251,68 @@ TEST(ProtoConvert, ABadFieldOfAnAgentIsNamed) {
     EXPECT_THAT(FromProto(proto), StatusIs(absl::StatusCode::kInvalidArgument,
                                            HasSubstr(bad.field)));
   }
+}
+
+// A field of a good message at its limit and one above.
+void ExpectLimit(size_t message, const char* field,
+                 const std::function<void(v1::AgentMessage&, bool)>& set) {
+  for (const bool above : {false, true}) {
+    v1::AgentMessage proto = ToProto(AgentMessages()[message]);
+    set(proto, above);
+    EXPECT_THAT(FromProto(proto),
+                StatusIs(above ? absl::StatusCode::kInvalidArgument
+                               : absl::StatusCode::kOk,
+                         HasSubstr(above ? field : "")));
+  }
+}
+
+TEST(ProtoConvert, sec_limits_RanksOfAJob) {
+  ExpectLimit(2, "trainer.world_size", [](v1::AgentMessage& p, bool above) {
+    p.mutable_trainer_joined()->mutable_trainer()->set_world_size(kMaxRanks +
+                                                                  above);
+  });
+  ExpectLimit(3, "trainer_left.rank", [](v1::AgentMessage& p, bool above) {
+    p.mutable_trainer_left()->set_rank(kMaxRanks - 1 + above);
+  });
+}
+
+TEST(ProtoConvert, sec_limits_ElementsOfAModel) {
+  ExpectLimit(2, "trainer.elements", [](v1::AgentMessage& p, bool above) {
+    p.mutable_trainer_joined()->mutable_trainer()->set_elements(kMaxElements +
+                                                                above);
+  });
+}
+
+TEST(ProtoConvert, sec_limits_JobName) {
+  ExpectLimit(2, "group.job", [](v1::AgentMessage& p, bool above) {
+    p.mutable_trainer_joined()->mutable_group()->set_job(
+        std::string(kMaxNameLength + above, 'a'));
+  });
+  for (const char* name : {"", "A", "-a", "a-", "a/b", "a b", "<b>", "a\n"}) {
+    EXPECT_FALSE(CheckName("job", name).ok()) << name;
+  }
+}
+
+TEST(ProtoConvert, sec_limits_Texts) {
+  ExpectLimit(3, "trainer_left.reason", [](v1::AgentMessage& p, bool above) {
+    p.mutable_trainer_left()->set_reason(
+        std::string(kMaxTextLength + above, 'r'));
+  });
+}
+
+TEST(ProtoConvert, sec_limits_LinksAndNoiseOfAReport) {
+  ExpectLimit(6, "step_report.links", [](v1::AgentMessage& p, bool above) {
+    v1::StepReport& report = *p.mutable_step_report();
+    while (report.links_size() < kMaxSites + above) {
+      *report.add_links() = v1::StepReport::Link(report.links(0));
+    }
+  });
+  ExpectLimit(6, "step_report.noise", [](v1::AgentMessage& p, bool above) {
+    v1::StepReport& report = *p.mutable_step_report();
+    while (report.noise_size() < static_cast<int>(kMaxNoiseSamples) + above) {
+      *report.add_noise() = v1::StepReport::Noise(report.noise(0));
+    }
+  });
 }
 
 struct BadCoordinator {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -64,6 +65,23 @@ class RawTrainer {
   }
   void SendBytes(const std::string& bytes) {
     ASSERT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  void SendWithDescriptor(std::string bytes, Fd descriptor) {
+    iovec part = {bytes.data(), bytes.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int fd = descriptor.get();
+    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    ASSERT_EQ(sendmsg(fd_.get(), &message, MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
   // The size of the next packet, 0 at the end, -1 if there is none now.
@@ -192,6 +210,75 @@ TEST_F(LocalServerTest, MemoryArrivesSealedAndSharedBothWays) {
   EXPECT_EQ(result_bytes[0], 23);
   munmap(slot_bytes, 8192);
   munmap(result_bytes, 8192);
+}
+
+TEST_F(LocalServerTest, sec_shm_truncate) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto slot,
+      SharedMemory::Create("slot", 8192, SharedMemory::TrainerMay::kWrite));
+  slot->bytes()[8191] = 17;
+  // All that a trainer could do to it with the descriptor it gets.
+  for (const off_t size : {0, 4096, 1 << 20}) {
+    EXPECT_NE(ftruncate(slot->fd(), size), 0) << size;
+  }
+  EXPECT_NE(fcntl(slot->fd(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+  EXPECT_EQ(slot->bytes()[8191], 17);
+}
+
+TEST_F(LocalServerTest, sec_uds_fd_smuggle) {
+  RawTrainer trainer = Connect();
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const Fd read_end(ends[0]);
+  trainer.SendWithDescriptor(PacketOf(MakeHello()), Fd(ends[1]));
+  ASSERT_TRUE(RunUntil([&] { return !events_.hellos.empty(); }));
+  // Its only other holder would be the agent.
+  char byte;
+  EXPECT_EQ(read(read_end.get(), &byte, 1), 0);
+}
+
+// Who gets past the modes of directory and file, is asked who they are.
+TEST_F(LocalServerTest, sec_uds_other_uid) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs to be root to be somebody else";
+  const std::string run = absl::StrCat(directory_, "/run");
+  const auto ends_as = [&](uid_t uid) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (setuid(uid) != 0) _exit(9);
+      RawTrainer raw(options_.socket_path);
+      _exit(raw.connected() ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WEXITSTATUS(status);
+  };
+  constexpr uid_t kNobody = 65534;
+  EXPECT_EQ(ends_as(0), 0);
+  EXPECT_EQ(ends_as(kNobody), 1) << "the modes let others in";
+  ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(run.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(options_.socket_path.c_str(), 0666), 0);
+  int answer[2];
+  ASSERT_EQ(pipe2(answer, O_NONBLOCK), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    if (setuid(kNobody) != 0) _exit(9);
+    RawTrainer raw(options_.socket_path);
+    raw.SendBytes(PacketOf(MakeHello()));
+    wire::Failed failed = {};
+    while (raw.Receive(&failed, sizeof failed) < 0) poll(nullptr, 0, 10);
+    [[maybe_unused]] const ssize_t n =
+        write(answer[1], failed.text, strlen(failed.text));
+    _exit(0);
+  }
+  char text[1024] = {};
+  EXPECT_TRUE(RunUntil([&] { return read(answer[0], text, sizeof text) > 0; }));
+  EXPECT_THAT(text, HasSubstr("user 65534 may not use the agent of user 0"));
+  EXPECT_TRUE(events_.hellos.empty());
+  waitpid(child, nullptr, 0);
+  close(answer[0]);
+  close(answer[1]);
 }
 
 TEST_F(LocalServerTest, MessagesComeInOrderAndEofIsTheEnd) {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "protocol/limits.h"
 
 namespace pactrain::agent {
 namespace {
@@ -118,6 +119,22 @@ TEST(ParseTrainerPacket, RefusesValuesOutOfRange) {
   submit = GoodSubmit();
   submit.last = 2;
   ExpectRefused(submit, "Submit.last is 2");
+}
+
+TEST(ParseTrainerPacket, sec_limits_BucketsOfALayout) {
+  wire::Submit submit = GoodSubmit();
+  submit.bucket = protocol::kMaxBuckets - 1;
+  EXPECT_OK(Parse(submit));
+  submit.bucket = protocol::kMaxBuckets;
+  ExpectRefused(submit, "Submit.bucket is 4096");
+}
+
+TEST(ParseTrainerPacket, sec_limits_ElementsOfABucket) {
+  wire::Submit submit = GoodSubmit();
+  submit.elements = protocol::kMaxElements;
+  EXPECT_OK(Parse(submit));
+  submit.elements = protocol::kMaxElements + 1;
+  ExpectRefused(submit, "Submit.elements is 2147483648");
 }
 
 TEST(ParseTrainerPacket, RefusesWhatOnlyAgentsSend) {

@@ -57,6 +57,15 @@ void AddPeers(const MetricsSnapshot& now, Page& page) {
   }
 }
 
+void AddRefused(const MetricsSnapshot& now, Page& page) {
+  page.Start("connections_refused_total", MetricType::Counter,
+             "Data connections that were refused, by reason.");
+  for (const base::Refusal refusal : base::kRefusals) {
+    page.Add({{"reason", std::string(base::RefusalName(refusal))}},
+             now.refused.of(refusal));
+  }
+}
+
 // Each family of the groups: its value for one group.
 struct GroupFamily {
   const char* name;
@@ -142,6 +151,7 @@ std::vector<MetricFamily> AgentMetrics::Collect() const {
   Page page("pactrain_agent_");
   AddProcess(*now, page);
   AddPeers(*now, page);
+  AddRefused(*now, page);
   AddGroups(*now, page);
   return page.Take();
 }

@@ -14,6 +14,7 @@
 
 #include "absl/time/time.h"
 #include "agent/core/status.h"
+#include "base/connection_caps.h"
 #include "base/mutex.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
@@ -32,7 +33,8 @@ struct MetricsSnapshot {
   std::string site;
   bool coordinator_connected = false;
   bool insecure_network = false;
-  std::vector<Peer> peers;  // By site.
+  std::vector<Peer> peers;      // By site.
+  base::RefusalCounts refused;  // Of data connections.
   std::vector<GroupStatus> groups;
 };
 

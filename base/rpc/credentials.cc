@@ -66,6 +66,7 @@ void Configure(const TlsFiles& files, const CheckPeer& check,
 struct HandshakeLog {
   Mutex mutex;
   std::optional<RepeatFilter> told ABSL_GUARDED_BY(mutex);
+  std::function<void(const std::string&)> listener ABSL_GUARDED_BY(mutex);
 };
 
 HandshakeLog& TheHandshakeLog() {
@@ -91,6 +92,8 @@ void LogFailedHandshakes(gpr_log_func_args* args) {
   if (log.told->IsNews(why, MonotonicNow())) {
     LOG_WARN("refused a connection in its TLS handshake: {}", why);
   }
+  // Under the mutex, so that nobody is told who has taken the listener back.
+  if (log.listener) log.listener(why);
 }
 
 // What an earlier server of this process told counts no more.
@@ -122,6 +125,20 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
   options.set_cert_request_type(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   return tls::TlsServerCredentials(options);
+}
+
+void SetHandshakeListener(
+    std::function<void(const std::string& why)> listener) {
+  MutexLock lock(&TheHandshakeLog().mutex);
+  TheHandshakeLog().listener = std::move(listener);
+}
+
+std::string PeerSerial(const grpc::AuthContext& context) {
+  const auto found =
+      context.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  return found.empty()
+             ? ""
+             : SerialOf(absl::string_view(found[0].data(), found[0].size()));
 }
 
 std::vector<std::string> PeerUris(const grpc::AuthContext& context) {

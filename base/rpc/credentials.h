@@ -36,6 +36,15 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const TlsFiles& files, const CheckPeer& check);
 
+// Called with the reason whenever a server of this process has refused a
+// handshake; empty: nobody any more, and no call is under way then. gRPC tells
+// it to its log alone, which is the process's. The listener must not call
+// anything here.
+void SetHandshakeListener(std::function<void(const std::string& why)> listener);
+
+// The serial number of the certificate of a call's other side, in hex; empty:
+// it has none.
+std::string PeerSerial(const grpc::AuthContext& context);
 // The URIs of the certificate of a call's other side.
 std::vector<std::string> PeerUris(const grpc::AuthContext& context);
 

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace pactrain::base {
@@ -65,6 +66,10 @@ absl::StatusOr<absl::Time> ValidUntil(const TlsFiles& files,
 
 // The URIs among a certificate's alternative names. Null: none.
 std::vector<std::string> UrisOf(const X509* certificate);
+
+// The serial number of the first certificate in `pem`, in hex; empty: there is
+// none.
+std::string SerialOf(absl::string_view pem);
 
 }  // namespace pactrain::base
 

@@ -98,6 +98,18 @@ absl::StatusOr<v1::JobState> AdminClient::SetPin(
   return response.job();
 }
 
+absl::StatusOr<v1::ReadAuditResponse> AdminClient::ReadAudit(uint64_t after) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::ReadAuditRequest request;
+  request.set_after(after);
+  v1::ReadAuditResponse response;
+  const auto status = Explain(stub_->ReadAudit(&context, request, &response),
+                              options_.call_timeout);
+  if (!status.ok()) return status;
+  return response;
+}
+
 absl::Status AdminClient::WatchOnce(
     const v1::WatchJobRequest& request, std::string& last,
     const std::function<void(const v1::JobState&)>& on_state) {

@@ -43,6 +43,8 @@ class AdminClient {
   // never had a generation. Unavailable: the journal cannot be written.
   absl::StatusOr<v1::JobState> SetPin(const v1::Group& group,
                                       const std::optional<v1::Pin>& pin);
+  // Lines of the audit log after that number, oldest first.
+  absl::StatusOr<v1::ReadAuditResponse> ReadAudit(uint64_t after);
   // Hands over the group's state now and whenever it has changed. A coordinator
   // that has answered once and then is gone is waited for: `on_lost` hears why,
   // once, and `on_state` the state once it is back. Returns with an error only.

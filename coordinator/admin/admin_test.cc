@@ -263,9 +263,11 @@ TEST(AdminNewKey, MakesAFileThatDaemonsTake) {
 TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> mistakes =
       {{{},
-        "a command is needed: jobs, job, watch, pin, unpin, doctor or new-key"},
+        "a command is needed: jobs, audit, job, watch, pin, unpin, doctor or "
+        "new-key"},
        {{"bogus", "j"},
-        "'bogus' is no command; a command is needed: jobs, job, watch, pin"},
+        "'bogus' is no command; a command is needed: jobs, audit, job, watch, "
+        "pin"},
        {{"job"}, "NAME is required"},
        {{"job", "My Job"}, "NAME: \"My Job\" is not a name"},
        {{"job", "j/16"}, "NAME: 'j/16' is neither a job nor JOB/MODEL"},

@@ -44,6 +44,11 @@ struct Words {
   int levels = 0;
 };
 
+bool IsOfAJob(absl::string_view command) {
+  return command == "job" || command == "watch" || command == "pin" ||
+         command == "unpin";
+}
+
 void AddOptions(CLI::App& app, Words& words) {
   app.add_option("--coordinator", words.coordinator, "host:port")
       ->envname("PACTRAIN_COORDINATOR")
@@ -67,11 +72,6 @@ void AddOptions(CLI::App& app, Words& words) {
   app.set_version_flag("--version", base::kVersion);
 }
 
-// Of no job alone.
-bool IsAboutAll(absl::string_view command) {
-  return command == "jobs" || command == "doctor";
-}
-
 void AddCommands(CLI::App& app, Words& words) {
   const auto add = [&](const char* name, const char* help) {
     CLI::App* command = app.add_subcommand(name, help);
@@ -82,6 +82,8 @@ void AddCommands(CLI::App& app, Words& words) {
     return command;
   };
   app.add_subcommand("jobs", "All jobs in a table");
+  app.add_subcommand("audit",
+                     "The audit log, and whether somebody has changed it");
   app.add_subcommand("new-key", "Makes a job's key; asks no coordinator")
       ->add_option("FILE", words.new_file,
                    "Where it goes: a new file, for its owner alone")
@@ -181,7 +183,7 @@ absl::StatusOr<Command> Understand(const std::string& name,
                                                  : base::Protection::kTlsNotYet,
                              words.insecure_network)
           .status());
-  if (!IsAboutAll(name)) {
+  if (IsOfAJob(name)) {
     ASSIGN_OR_RETURN(command.group, ReadGroup(words.name));
   }
   if (name == "pin") {
@@ -217,7 +219,8 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
       const std::vector<std::string> words = app.remaining();
       return mistake(absl::StrCat(
           words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
-          "a command is needed: jobs, job, watch, pin, unpin, doctor or new-key"));
+          "a command is needed: jobs, audit, job, watch, pin, unpin, doctor or "
+          "new-key"));
     }
     *exit_code = app.exit(error, out, err);  // --help or --version
     return std::nullopt;

@@ -12,7 +12,7 @@
 namespace pactrain::coordinator {
 
 struct Command {
-  // "jobs", "job", "watch", "pin", "unpin", "doctor" or "new-key".
+  // "jobs", "audit", "job", "watch", "pin", "unpin", "doctor" or "new-key".
   std::string name;
   v1::Group group;             // Of "job", "watch", "pin" and "unpin".
   std::optional<v1::Pin> pin;  // "pin" only.

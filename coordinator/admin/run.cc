@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "base/tls/job_key.h"
+#include "coordinator/admin/audit.h"
 #include "coordinator/admin/job_text.h"
 
 namespace pactrain::coordinator {
@@ -42,6 +43,21 @@ absl::Status Watch(const Command& command, AdminClient& client,
       });
 }
 
+absl::Status Audit(const Command& command, AdminClient& client,
+                   std::ostream& out) {
+  AuditChecker checker;
+  while (!checker.done()) {
+    ASSIGN_OR_RETURN(const v1::ReadAuditResponse page,
+                     client.ReadAudit(checker.last()));
+    for (const v1::AuditLine& line : page.lines()) {
+      out << (command.json ? ToJson(line) : AuditText(line));
+    }
+    RETURN_IF_ERROR(checker.Check(page));
+  }
+  if (!command.json) out << checker.Summary();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
@@ -56,6 +72,8 @@ absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
   } else if (command.name == "job") {
     ASSIGN_OR_RETURN(const v1::JobState job, client.GetJob(command.group));
     out << (command.json ? ToJson(job) : JobDetails(job));
+  } else if (command.name == "audit") {
+    return Audit(command, client, out);
   } else if (command.name == "watch") {
     return Watch(command, client, out, err);
   } else {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -88,7 +89,8 @@ void Driver::Loop() {
   }
 }
 
-absl::StatusOr<StreamId> Driver::Open(std::shared_ptr<Stream> stream) {
+absl::StatusOr<StreamId> Driver::Open(std::shared_ptr<Stream> stream,
+                                      const protocol::Caller& caller) {
   base::MutexLock lock(&mu_);
   if (draining_) return ShuttingDown();
   if (streams_.size() >=
@@ -98,7 +100,7 @@ absl::StatusOr<StreamId> Driver::Open(std::shared_ptr<Stream> stream) {
   }
   const absl::Duration now = clock_();
   const StreamId id = next_stream_++;
-  streams_[id] = {std::move(stream), now, false, now, 0};
+  streams_[id] = {std::move(stream), caller, now, false, now, 0, {}};
   return id;
 }
 
@@ -106,8 +108,16 @@ bool Driver::TooMany(OpenStream& stream, absl::Duration now) const {
   if (now - stream.window >= absl::Seconds(1)) {
     stream.window = now;
     stream.messages = 0;
+    stream.reports.clear();
   }
   return ++stream.messages > kMaxMessagesPerSecond;
+}
+
+bool Driver::IsReportTooMany(OpenStream& stream,
+                             const protocol::AgentMessage& message) const {
+  const auto* report = std::get_if<protocol::StepReport>(&message);
+  if (report == nullptr) return false;
+  return ++stream.reports[report->group] > protocol::kMaxReportsPerSecond;
 }
 
 void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
@@ -121,10 +131,13 @@ void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
       Shut(stream,
            absl::ResourceExhaustedError(absl::StrCat(
                "more than ", kMaxMessagesPerSecond, " messages in a second")));
-    } else {
+    } else if (!IsReportTooMany(it->second, message)) {
       it->second.said_hello =
           true;  // If it was not Hello, it is closed anyway.
-      Run(state_.OnMessage(stream, message, now));
+      const protocol::Caller caller = it->second.caller;
+      Effects effects = state_.OnMessage(stream, message, now);
+      trail_.OnMessage(stream, caller, message, effects, durable_, Now());
+      Run(std::move(effects), caller);
     }
   }
   Deliver();
@@ -133,6 +146,7 @@ void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
 void Driver::OnClosed(StreamId stream, const std::string& reason) {
   {
     base::MutexLock lock(&mu_);
+    trail_.OnStreamClosed(stream);
     if (streams_.erase(stream) == 0) return;
     Run(state_.OnStreamClosed(stream, reason, clock_()));
   }
@@ -146,8 +160,31 @@ void Driver::Tick() {
     ShutMute(now);
     if (read_only_ && now >= next_heal_) TryHeal(now);
     Run(state_.Tick(now));
+    if (!read_only_) WriteAudit();
   }
   Deliver();
+}
+
+void Driver::WriteAudit() {
+  if (trail_.Waiting(Now()).empty()) return;
+  const absl::Status written = Append({}, {});
+  if (!written.ok()) Fail(written);
+}
+
+void Driver::OnRefused(protocol::AuditEvent event) {
+  base::MutexLock lock(&mu_);
+  trail_.OnRefused(std::move(event), Now());
+}
+
+absl::StatusOr<protocol::AuditPage> Driver::ReadAudit(uint64_t after) {
+  absl::StatusOr<protocol::AuditPage> page;
+  {
+    base::MutexLock lock(&mu_);
+    if (!read_only_) WriteAudit();
+    page = journal_->ReadAudit(after);
+  }
+  Deliver();
+  return page;
 }
 
 void Driver::Drain() {
@@ -155,6 +192,7 @@ void Driver::Drain() {
     base::MutexLock lock(&mu_);
     draining_ = true;
     ShutAll(ShuttingDown());
+    if (!read_only_) WriteAudit();
   }
   Deliver();
 }
@@ -165,13 +203,14 @@ StateSnapshot Driver::Snapshot() const {
 }
 
 absl::Status Driver::SetPin(const protocol::GroupId& group,
-                            const std::optional<Pin>& pin) {
+                            const std::optional<Pin>& pin,
+                            const protocol::Caller& caller) {
   absl::Status status;
   {
     base::MutexLock lock(&mu_);
     auto effects = state_.SetPin(group, pin, clock_());
     if (effects.ok()) {
-      Run(*std::move(effects));
+      Run(*std::move(effects), caller);
       if (read_only_) {
         status = absl::UnavailableError(
             "the coordinator's journal cannot be written; see its log");
@@ -184,9 +223,21 @@ absl::Status Driver::SetPin(const protocol::GroupId& group,
   return status;
 }
 
-void Driver::Run(Effects effects) {
+absl::Status Driver::Append(const std::vector<JournalRecord>& records,
+                            const protocol::Caller& caller) {
+  const AuditTrail::Time now = Now();
+  std::vector<protocol::AuditEvent> lines = trail_.Waiting(now);
+  for (protocol::AuditEvent& line : trail_.LinesOf(records, caller, now)) {
+    lines.push_back(std::move(line));
+  }
+  const absl::Status written = journal_->Append(records, lines);
+  if (written.ok()) trail_.WereWritten();
+  return written;
+}
+
+void Driver::Run(Effects effects, const protocol::Caller& caller) {
   if (!effects.records.empty()) {
-    const absl::Status status = journal_->Append(effects.records);
+    const absl::Status status = Append(effects.records, caller);
     if (!status.ok()) return Fail(status);
     for (const JournalRecord& record : effects.records) durable_.Apply(record);
   }
@@ -224,7 +275,7 @@ void Driver::Fail(const absl::Status& status) {
 
 void Driver::TryHeal(absl::Duration now) {
   next_heal_ = now + kHealInterval;
-  const absl::Status status = journal_->Append({});
+  const absl::Status status = journal_->Append({}, {});
   if (!status.ok()) {
     Warn(absl::StrCat("the journal still cannot be written: ",
                       status.message()));
@@ -239,6 +290,7 @@ void Driver::Shut(StreamId stream, absl::Status status) {
   auto it = streams_.find(stream);
   if (it == streams_.end()) return;
   outbox_.push_back({std::move(it->second.stream), std::move(status)});
+  trail_.OnStreamClosed(stream);
   streams_.erase(it);
 }
 

@@ -4,6 +4,8 @@
 // Rules:
 //   - Effects are made durable before any of their messages is handed over;
 //     messages leave in the order in which the core made them.
+//   - The audit log gets its line with the record that it is about, the others
+//     at the next tick: none costs a step a write.
 //   - When the journal cannot be written, nothing of those effects is told: the
 //     core starts anew from what is durable, read-only, and agents connect
 //     again; running generations go on. Writing is tried again every few
@@ -25,10 +27,12 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "coordinator/core/coordinator_state.h"
+#include "coordinator/driver/audit_trail.h"
 #include "coordinator/store/journal.h"
 
 namespace pactrain::coordinator {
@@ -58,7 +62,9 @@ class Driver {
   void Stop();   // Stops the timer; the listener is not called any more.
 
   // A new stream. ResourceExhausted: too many. Unavailable: draining.
-  absl::StatusOr<StreamId> Open(std::shared_ptr<Stream> stream);
+  // `caller` is who the audit log names for what the stream says.
+  absl::StatusOr<StreamId> Open(std::shared_ptr<Stream> stream,
+                                const protocol::Caller& caller = {});
   void OnMessage(StreamId stream, const protocol::AgentMessage& message);
   void OnClosed(StreamId stream, const std::string& reason);
   // What the timer does; for tests.
@@ -70,16 +76,24 @@ class Driver {
   StateSnapshot Snapshot() const;
   // As CoordinatorState::SetPin(); OK: it is durable.
   absl::Status SetPin(const protocol::GroupId& group,
-                      const std::optional<Pin>& pin);
+                      const std::optional<Pin>& pin,
+                      const protocol::Caller& caller = {});
+
+  // Somebody was refused before the core heard of it: for the audit log.
+  void OnRefused(protocol::AuditEvent event);
+  // As Journal::ReadAudit(), with all that has happened before the call.
+  absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t after);
 
  private:
   struct OpenStream {
     std::shared_ptr<Stream> stream;
+    protocol::Caller caller;
     absl::Duration opened_at;
     bool said_hello = false;
-    // Messages since `window`, for the limit per second.
+    // Since `window`, for the limits per second.
     absl::Duration window;
     int messages = 0;
+    std::map<protocol::GroupId, int> reports;
   };
   // What is to be handed over once the mutex is free.
   struct Outgoing {
@@ -91,14 +105,25 @@ class Driver {
   Driver(const Options& options, Journal* journal, Clock clock,
          CoordinatorState state);
 
-  void Run(Effects effects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Run(Effects effects, const protocol::Caller& caller = {})
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // With the lines of the audit log that wait.
+  absl::Status Append(const std::vector<JournalRecord>& records,
+                      const protocol::Caller& caller)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WriteAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  AuditTrail::Time Now() const { return {clock_(), absl::Now()}; }
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TryHeal(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Shut(StreamId stream, absl::Status status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutMute(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutAll(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts a message; whether that is one too many for the stream to go on, or
+  // of its reports.
   bool TooMany(OpenStream& stream, absl::Duration now) const;
+  bool IsReportTooMany(OpenStream& stream,
+                       const protocol::AgentMessage& message) const;
   void Warn(std::string text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Hands over what Run() left, unless another thread is doing it.
   void Deliver() ABSL_LOCKS_EXCLUDED(mu_);
@@ -116,6 +141,7 @@ class Driver {
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   CoordinatorState state_ ABSL_GUARDED_BY(mu_);
   Recovered durable_ ABSL_GUARDED_BY(mu_);  // What a restart would find.
+  AuditTrail trail_ ABSL_GUARDED_BY(mu_);
   bool read_only_ ABSL_GUARDED_BY(mu_) = false;
   absl::Duration next_heal_ ABSL_GUARDED_BY(mu_);
   StreamId next_stream_ ABSL_GUARDED_BY(mu_) = 1;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -15,6 +16,7 @@ using protocol::EndGeneration;
 using protocol::GroupWaiting;
 using protocol::StartGeneration;
 using protocol::Welcome;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Refuses to write while `full`; what was written is kept in `kept`.
@@ -24,16 +26,22 @@ class FakeJournal : public Journal {
     return identity_;
   }
   const Recovered& recovered() const override { return kept; }
-  absl::Status Append(const std::vector<JournalRecord>& records) override {
+  absl::Status Append(const std::vector<JournalRecord>& records,
+                      const std::vector<protocol::AuditEvent>& audit) override {
     ++appends;
     if (full) return absl::ResourceExhaustedError("disk full");
     for (const JournalRecord& record : records) kept.Apply(record);
+    for (const auto& event : audit) lines.push_back(event.kind);
     return absl::OkStatus();
+  }
+  absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t) override {
+    return protocol::AuditPage();
   }
 
   bool full = false;
   int appends = 0;
   Recovered kept;
+  std::vector<std::string> lines;  // Kinds of the audit log's.
 
  private:
   CoordinatorState::Identity identity_{"00112233445566778899aabbccddeeff", 1};
@@ -95,6 +103,55 @@ TEST_F(DriverTest, LogsBeforeItTells) {
   EXPECT_TRUE(stream_->Got<Welcome>());
   EXPECT_TRUE(stream_->Got<StartGeneration>());
   EXPECT_EQ(journal_.appends, 1);
+}
+
+TEST_F(DriverTest, AuditLinesAreDurableWithTheirRecordOrAtTheNextTick) {
+  const StreamId id = Connect();
+  EXPECT_TRUE(journal_.lines.empty());
+  Join(id);
+  EXPECT_THAT(journal_.lines,
+              ElementsAre("agent connected", "generation formed", "join"));
+  EXPECT_EQ(journal_.appends, 1);
+  driver_->OnRefused({"call refused", {}, "", "x", "y", ""});
+  EXPECT_EQ(journal_.appends, 1);
+  driver_->Tick();
+  EXPECT_EQ(journal_.lines.back(), "call refused");
+  driver_->Tick();
+  EXPECT_EQ(journal_.appends, 2);
+}
+
+TEST_F(DriverTest, AuditLinesOutliveAJournalThatCannotBeWritten) {
+  Connect();
+  journal_.full = true;
+  driver_->Tick();
+  EXPECT_TRUE(driver_->Snapshot().read_only);
+  journal_.full = false;
+  now_ += absl::Seconds(10);
+  driver_->Tick();
+  EXPECT_FALSE(driver_->Snapshot().read_only);
+  EXPECT_THAT(journal_.lines, ElementsAre("agent connected"));
+}
+
+TEST_F(DriverTest, sec_limits_ReportsBeyondTheLimitAreDropped) {
+  const StreamId id = Connect();
+  Join(id);
+  // As many in one second as these; what the newest of them says is known.
+  const auto reports = [&](int count) {
+    for (int i = 1; i <= count; ++i) {
+      protocol::StepReport report;
+      report.group = {"job", 0};
+      report.generation = 1;
+      report.committed_step = report.committed_count = static_cast<uint64_t>(i);
+      driver_->OnMessage(id, report);
+    }
+    return driver_->Snapshot().groups.at(0).committed_count;
+  };
+  EXPECT_EQ(reports(protocol::kMaxReportsPerSecond),
+            uint64_t{protocol::kMaxReportsPerSecond});
+  now_ += absl::Seconds(1);
+  EXPECT_EQ(reports(protocol::kMaxReportsPerSecond + 1),
+            uint64_t{protocol::kMaxReportsPerSecond});
+  EXPECT_TRUE(stream_->closed.ok());
 }
 
 TEST_F(DriverTest, WhatCannotBeLoggedIsNotTold) {

@@ -54,6 +54,18 @@ void AddProcess(const StateSnapshot& now, bool insecure_network, Page& page) {
   }
 }
 
+void AddConnections(const Connections& now, Page& page) {
+  page.Start("connections", MetricType::Gauge,
+             "Connections of agents and operators.");
+  page.Add({}, static_cast<double>(now.open));
+  page.Start("connections_refused_total", MetricType::Counter,
+             "Connections that were refused, by reason.");
+  for (const base::Refusal refusal : base::kRefusals) {
+    page.Add({{"reason", std::string(base::RefusalName(refusal))}},
+             static_cast<double>(now.refused.of(refusal)));
+  }
+}
+
 struct GroupFamily {
   const char* name;
   MetricType type;
@@ -176,6 +188,7 @@ std::vector<MetricFamily> CoordinatorMetrics::Collect() const {
   const StateSnapshot now = snapshot_();
   Page page("pactrain_coordinator_");
   AddProcess(now, insecure_network_, page);
+  AddConnections(connections_(), page);
   AddGroups(now, page);
   AddLinks(now, page);
   return page.Take();

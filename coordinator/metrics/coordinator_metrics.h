@@ -8,26 +8,37 @@
 #include <utility>
 #include <vector>
 
+#include "base/connection_caps.h"
 #include "coordinator/core/snapshot.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
 
 namespace pactrain::coordinator {
 
+// Of the coordinator's listener.
+struct Connections {
+  int open = 0;
+  base::RefusalCounts refused;
+};
+
 class CoordinatorMetrics : public prometheus::Collectable {
  public:
   // Pairs of sites per group that are exported; the rest is left out.
   static constexpr size_t kMaxLinks = 40;
 
-  // `snapshot` must be thread-safe.
+  // Both must be thread-safe.
   CoordinatorMetrics(std::function<StateSnapshot()> snapshot,
+                     std::function<Connections()> connections,
                      bool insecure_network)
-      : snapshot_(std::move(snapshot)), insecure_network_(insecure_network) {}
+      : snapshot_(std::move(snapshot)),
+        connections_(std::move(connections)),
+        insecure_network_(insecure_network) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   const std::function<StateSnapshot()> snapshot_;
+  const std::function<Connections()> connections_;
   const bool insecure_network_;
 };
 

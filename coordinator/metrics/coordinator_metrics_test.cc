@@ -8,6 +8,7 @@
 #include "base/version.h"
 #include "gtest/gtest.h"
 #include "prometheus/text_serializer.h"
+#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -40,8 +41,16 @@ StateSnapshot Running() {
   return s;
 }
 
+Connections Refusing() {
+  Connections connections;
+  connections.open = 7;
+  connections.refused.Add(base::Refusal::kSource);
+  return connections;
+}
+
 std::string Page(const StateSnapshot& snapshot, bool insecure_network = false) {
-  const CoordinatorMetrics metrics([&] { return snapshot; }, insecure_network);
+  const CoordinatorMetrics metrics([&] { return snapshot; }, Refusing,
+                                   insecure_network);
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, metrics.Collect());
   return text.str();
@@ -52,7 +61,10 @@ TEST(CoordinatorMetrics, StartsWithZeros) {
   for (const char* line :
        {"pactrain_coordinator_agents{state=\"connected\"} 0\n",
         "pactrain_coordinator_jobs{state=\"running\"} 0\n",
-        "pactrain_coordinator_read_only 0\n"}) {
+        "pactrain_coordinator_read_only 0\n",
+        "pactrain_coordinator_connections 7\n",
+        "connections_refused_total{reason=\"source\"} 1\n",
+        "connections_refused_total{reason=\"handshake\"} 0\n"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }
 }
@@ -91,7 +103,7 @@ TEST(CoordinatorMetrics, sec_AnInsecureNetworkIsShown) {
 }
 
 TEST(CoordinatorMetrics, NamesFollowTheConventions) {
-  const CoordinatorMetrics metrics(Running, /*insecure_network=*/false);
+  const CoordinatorMetrics metrics(Running, Refusing, false);
   for (const auto& family : metrics.Collect()) {
     EXPECT_TRUE(std::regex_match(
         family.name, std::regex("pactrain_coordinator_[a-z]+(_[a-z]+)*")))
@@ -115,8 +127,26 @@ TEST(CoordinatorMetrics, LinksOfAGroupAreBounded) {
   EXPECT_THAT(Page(s), Not(HasSubstr("site=\"x100\"")));
 }
 
+// As much of everything as there can be.
+TEST(CoordinatorMetrics, sec_limits_SeriesOfAJob) {
+  StateSnapshot s = Running();
+  s.groups[0].exchange_share = 0.1;
+  for (int i = 0; i < 2000; ++i) {
+    s.groups[0].links.push_back({"a", "x" + std::to_string(i % 32),
+                                 "y" + std::to_string(i / 32), 0, 0, 1, 1});
+  }
+  const std::string page = Page(s);
+  int series = 0;
+  for (size_t at = page.find("{job="); at != page.npos;
+       at = page.find("{job=", at + 1)) {
+    ++series;
+  }
+  EXPECT_GT(series, 2 * static_cast<int>(CoordinatorMetrics::kMaxLinks));
+  EXPECT_LE(series, protocol::kMaxSeriesPerJob);
+}
+
 TEST(MetricsServer, ATakenPortIsAnError) {
-  auto metrics = std::make_shared<CoordinatorMetrics>(Running, false);
+  auto metrics = std::make_shared<CoordinatorMetrics>(Running, Refusing, false);
   ASSERT_OK_AND_ASSIGN(auto server,
                        base::MetricsServer::Start({"127.0.0.1", 0}, metrics));
   EXPECT_GT(server->address().port, 0);

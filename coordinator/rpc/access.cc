@@ -1,6 +1,9 @@
 #include "coordinator/rpc/access.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -75,9 +78,21 @@ absl::Status Access::Refuse(const grpc::ServerContextBase& context,
   const std::string text =
       absl::StrCat("refused ", call, " from ", HostOf(context), ": ",
                    absl::string_view(why.message()));
-  base::MutexLock lock(&mu_);
-  if (told_.IsNews(text, base::MonotonicNow())) LOG_WARN("{}", text);
+  {
+    base::MutexLock lock(&mu_);
+    if (told_.IsNews(text, base::MonotonicNow())) LOG_WARN("{}", text);
+  }
+  on_refused_({"call refused", CallerOf(context), "",
+               absl::StrCat(call, " from ", HostOf(context)),
+               std::string(why.message()), ""});
   return why;
+}
+
+protocol::Caller Access::CallerOf(
+    const grpc::ServerContextBase& context) const {
+  if (!tls_) return {};
+  const std::vector<std::string> uris = base::PeerUris(*context.auth_context());
+  return {absl::StrJoin(uris, " "), base::PeerSerial(*context.auth_context())};
 }
 
 }  // namespace pactrain::coordinator

@@ -13,8 +13,10 @@
 
 #include <grpcpp/server_context.h>
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -22,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "base/repeat_filter.h"
+#include "protocol/audit.h"
 #include "protocol/identity.h"
 
 namespace pactrain::coordinator {
@@ -38,12 +41,17 @@ absl::Status CheckName(const Peer& peer, const std::string& agent);
 
 class Access {
  public:
-  explicit Access(bool tls) : tls_(tls) {}
+  // `on_refused` is told what is logged, for the audit log; thread-safe.
+  using OnRefused = std::function<void(protocol::AuditEvent)>;
+  Access(bool tls, OnRefused on_refused)
+      : tls_(tls), on_refused_(std::move(on_refused)) {}
 
   // Whose call this is, once it has the right to `call`.
   // Unauthenticated, PermissionDenied: refused.
   absl::StatusOr<Peer> Admit(const grpc::ServerContextBase& context,
                              Right right, absl::string_view call);
+  // Whom the audit log names for this call, whether or not it is admitted.
+  protocol::Caller CallerOf(const grpc::ServerContextBase& context) const;
   // As CheckName(), and logs a refusal.
   absl::Status AdmitName(const grpc::ServerContextBase& context,
                          const Peer& peer, const std::string& agent);
@@ -53,6 +61,7 @@ class Access {
                       absl::string_view call, const absl::Status& why);
 
   const bool tls_;
+  const OnRefused on_refused_;
   base::Mutex mu_;
   base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
 };

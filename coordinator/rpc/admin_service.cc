@@ -101,6 +101,25 @@ v1::JobState ToProto(const GroupSnapshot& s) {
   return proto;
 }
 
+v1::ReadAuditResponse ToProto(const protocol::AuditPage& page) {
+  v1::ReadAuditResponse proto;
+  proto.set_newest(page.newest);
+  proto.set_before_hash(page.before);
+  for (const protocol::AuditLine& line : page.lines) {
+    v1::AuditLine* const out = proto.add_lines();
+    out->set_number(line.number);
+    out->set_at(line.event.at);
+    out->set_kind(line.event.kind);
+    out->set_who(line.event.caller.who);
+    out->set_serial(line.event.caller.serial);
+    out->set_job(line.event.job);
+    out->set_what(line.event.what);
+    out->set_why(line.event.why);
+    out->set_hash(line.hash);
+  }
+  return proto;
+}
+
 grpc::ServerUnaryReactor* AdminService::ListJobs(
     grpc::CallbackServerContext* context, const v1::ListJobsRequest*,
     v1::ListJobsResponse* response) {
@@ -171,11 +190,27 @@ grpc::ServerUnaryReactor* AdminService::SetPin(
     status = read.status();
     if (read.ok()) pin = *read;
   }
-  if (status.ok()) status = driver_->SetPin(*id, pin);
+  if (status.ok())
+    status = driver_->SetPin(*id, pin, access_->CallerOf(*context));
   if (status.ok()) {
     if (auto group = Find(*driver_, *id)) {
       *response->mutable_job() = ToProto(*group);
     }
+  }
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::ReadAudit(
+    grpc::CallbackServerContext* context, const v1::ReadAuditRequest* request,
+    v1::ReadAuditResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::Status status =
+      access_->Admit(*context, Right::kRead, "ReadAudit").status();
+  if (status.ok()) {
+    const auto page = driver_->ReadAudit(request->after());
+    status = page.status();
+    if (page.ok()) *response = ToProto(*page);
   }
   reactor->Finish(ToGrpc(status));
   return reactor;

@@ -19,6 +19,7 @@
 namespace pactrain::coordinator {
 
 v1::JobState ToProto(const GroupSnapshot& snapshot);
+v1::ReadAuditResponse ToProto(const protocol::AuditPage& page);
 
 class JobWatch;
 
@@ -47,6 +48,10 @@ class AdminService : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* SetPin(grpc::CallbackServerContext* context,
                                    const v1::SetPinRequest* request,
                                    v1::SetPinResponse* response) override;
+
+  grpc::ServerUnaryReactor* ReadAudit(grpc::CallbackServerContext* context,
+                                      const v1::ReadAuditRequest* request,
+                                      v1::ReadAuditResponse* response) override;
 
   // Shows watchers what changed; called by the driver's timer.
   void Tick();

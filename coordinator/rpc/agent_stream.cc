@@ -27,7 +27,7 @@ AgentStream* AgentStream::Serve(Driver* driver, Access* access,
 absl::Status AgentStream::Open() {
   ASSIGN_OR_RETURN(peer_,
                    access_->Admit(*context_, Right::kJoin, "AgentStream"));
-  ASSIGN_OR_RETURN(id_, driver_->Open(self_));
+  ASSIGN_OR_RETURN(id_, driver_->Open(self_, access_->CallerOf(*context_)));
   return absl::OkStatus();
 }
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/rpc/credentials.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
@@ -19,8 +21,6 @@ void SetLimits(grpc::ServerBuilder& builder) {
       static_cast<int>(protocol::kMaxControlMessage));
   builder.SetMaxSendMessageSize(
       -1);  // ListJobs may be larger than what agents get.
-  // Two coordinators must not share a port unseen.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Agents ping on quiet streams; less than 5 s apart is a fault.
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
@@ -28,9 +28,12 @@ void SetLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
-                             256);  // Per connection.
+                             protocol::kMaxConcurrentStreams);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
+                             static_cast<int>(protocol::kMaxMetadata));
   // Nobody may be silent or slow for longer before the first HTTP/2 frame.
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5'000);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             1000 * protocol::kHandshakeSeconds);
 }
 
 // What somebody may do is asked at each call.
@@ -41,35 +44,69 @@ absl::Status CheckIsSomebody(const std::vector<std::string>& uris) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
-    const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver) {
+    const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver,
+    const base::ConnectionCaps::Limits& caps) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<Server> server(new Server(tls.given(), driver));
+  Server* const self = server.get();
+  auto listener = base::CappedListener::Open(
+      listen, caps, [self](const std::string& source, const absl::Status& why) {
+        self->OnRefused("from " + source, std::string(why.message()));
+      });
+  if (!listener.ok()) {
+    return absl::UnavailableError(absl::StrCat(
+        "--listen: cannot listen on ", listen.ToString(), ": ",
+        absl::string_view(listener.status().message()),
+        "; the port is taken or the address is not this machine's; give "
+        "another one, or port 0 for any free one"));
+  }
+  server->listener_ = *std::move(listener);
   grpc::ServerBuilder builder;
   SetLimits(builder);
-  int port = 0;
-  builder.AddListeningPort(listen.ToString(),
-                           base::MakeServerCredentials(tls, &CheckIsSomebody),
-                           &port);
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      base::MakeServerCredentials(tls, &CheckIsSomebody));
   builder.RegisterService(&server->agents_);
   builder.RegisterService(&server->admin_);
   server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "--listen: cannot listen on ", listen.ToString(),
-        ": the port is taken or the address is not this machine's; give "
-        "another one, or port 0 for any free one"));
+  if (server->server_ == nullptr) {
+    return absl::UnavailableError("gRPC cannot start a server; see the log");
   }
-  server->address_ = {listen.host, static_cast<uint16_t>(port)};
+  if (tls.given()) {
+    base::SetHandshakeListener([self](const std::string& why) {
+      self->listener_->CountFailedHandshake();
+      self->driver_->OnRefused({"connection refused",
+                                {"stranger", ""},
+                                "",
+                                "in its TLS handshake",
+                                why,
+                                ""});
+    });
+  }
+  server->listener_->Start(std::move(acceptor));
   driver->SetTickListener([admin = &server->admin_] { admin->Tick(); });
   driver->Start();
   return server;
+}
+
+void Server::OnRefused(const std::string& source, const std::string& why) {
+  {
+    base::MutexLock lock(&mu_);
+    if (told_.IsNews(source + why, base::MonotonicNow())) {
+      LOG_WARN("refused a connection {}: {}", source, why);
+    }
+  }
+  driver_->OnRefused(
+      {"connection refused", {"stranger", ""}, "", source, why, ""});
 }
 
 Server::~Server() { Stop(); }
 
 void Server::Stop() {
   if (server_ == nullptr) return;
+  base::SetHandshakeListener({});
+  listener_->Stop();
   driver_->Stop();
   driver_->Drain();
   admin_.Drain();

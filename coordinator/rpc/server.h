@@ -2,6 +2,10 @@
 // reflection on one port. TLS 1.3 with certificates of both sides (Access says
 // who may call what); in plain text without: bind loopback then (base/net).
 //
+// gRPC gets connections from a listener of ours, which bounds them before they
+// have said a word (base/rpc/capped_listener.h); with TLS it then lets nobody
+// as far as HTTP/2 who has not shown a certificate.
+//
 // Thread-safe.
 #ifndef PACTRAIN_COORDINATOR_RPC_SERVER_H_
 #define PACTRAIN_COORDINATOR_RPC_SERVER_H_
@@ -11,26 +15,43 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "base/connection_caps.h"
+#include "base/mutex.h"
 #include "base/net.h"
+#include "base/repeat_filter.h"
+#include "base/rpc/capped_listener.h"
 #include "base/tls/tls_files.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/admin_service.h"
 #include "coordinator/rpc/agent_stream.h"
+#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 
 class Server {
  public:
+  // What all connections together, and one source's, may be.
+  static constexpr base::ConnectionCaps::Limits kCaps = {
+      .total = protocol::kMaxConnections,
+      .per_source = protocol::kMaxConnectionsPerSource,
+      .from_loopback = protocol::kMaxConnectionsFromLoopback};
+
   // Binds, starts the driver's timer and serves. `driver` must outlive the
   // server. Unavailable: the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
-      const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver);
+      const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver,
+      const base::ConnectionCaps::Limits& caps = kCaps);
   ~Server();  // Stop().
 
   // As bound, with the port that was chosen for port 0.
-  const base::HostPort& address() const { return address_; }
+  const base::HostPort& address() const { return listener_->address(); }
+  int open_connections() const { return listener_->open(); }
+  base::RefusalCounts refused_connections() const {
+    return listener_->refused();
+  }
   // Ends all calls, within two seconds, and stops serving. Idempotent.
   void Stop();
 
@@ -51,15 +72,23 @@ class Server {
 
   Server(bool tls, Driver* driver)
       : driver_(driver),
-        access_(tls),
+        access_(tls,
+                [driver](protocol::AuditEvent event) {
+                  driver->OnRefused(std::move(event));
+                }),
         agents_(driver, &access_),
         admin_(driver, &access_) {}
+
+  // Logs and audits that a connection got no further than this.
+  void OnRefused(const std::string& source, const std::string& why);
 
   Driver* const driver_;
   Access access_;
   AgentService agents_;
   AdminService admin_;
-  base::HostPort address_;
+  base::Mutex mu_;
+  base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<base::CappedListener> listener_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -297,8 +297,13 @@ TEST_F(ServerTest, AWatchOfAnUnknownJobIsNotFound) {
 
 TEST_F(ServerTest, ManyAgentsAtOnceAreServed) {
   std::vector<std::unique_ptr<AgentClient>> agents;
+  // Each with a connection of its own, as agents have.
   for (int i = 0; i < 80; ++i) {
-    agents.push_back(std::make_unique<AgentClient>(channel_));
+    grpc::ChannelArguments own;
+    own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    agents.push_back(std::make_unique<AgentClient>(
+        grpc::CreateCustomChannel(server_->address().ToString(),
+                                  grpc::InsecureChannelCredentials(), own)));
     Hello(*agents.back(), absl::StrCat("agent-", i));
   }
   for (auto& agent : agents) {

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "coordinator/core/coordinator_state.h"
 #include "coordinator/core/journal_record.h"
+#include "protocol/audit.h"
 
 namespace pactrain::coordinator {
 
@@ -25,10 +27,17 @@ class Journal {
   // What was there when the journal was opened.
   virtual const Recovered& recovered() const = 0;
 
-  // Makes the records durable, in order; blocks until they are. With no records
-  // it only finds out whether writing works.
+  // Makes the records durable, in order; blocks until they are. With nothing
+  // to keep it only finds out whether writing works.
   //   ResourceExhausted: the disk is full. Unavailable: any other I/O error.
-  virtual absl::Status Append(const std::vector<JournalRecord>& records) = 0;
+  // The lines of the audit log are kept with them, all or nothing.
+  virtual absl::Status Append(
+      const std::vector<JournalRecord>& records,
+      const std::vector<protocol::AuditEvent>& audit) = 0;
+
+  // Lines with numbers above `after`, at most kMaxAuditPage; those that are
+  // kept no more are left out. Unavailable, DataLoss: they cannot be read.
+  virtual absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t after) = 0;
 };
 
 }  // namespace pactrain::coordinator

@@ -50,6 +50,19 @@ ALTER TABLE groups ADD COLUMN pin_mode INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE groups ADD COLUMN pin_codec INTEGER NOT NULL DEFAULT 0;
 )sql";
 
+// The audit log (audit_table.h). What was cut, and the newest line, are in
+// audit_ends: number 0 and an empty hash before the first.
+constexpr char kSchema3[] = R"sql(
+CREATE TABLE audit (
+  number INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL,
+  who TEXT NOT NULL, serial TEXT NOT NULL, job TEXT NOT NULL,
+  what TEXT NOT NULL, why TEXT NOT NULL, hash BLOB NOT NULL);
+CREATE TABLE audit_ends (
+  name TEXT PRIMARY KEY, number INTEGER NOT NULL, hash BLOB NOT NULL)
+  WITHOUT ROWID;
+INSERT INTO audit_ends VALUES ('cut', 0, x''), ('newest', 0, x'');
+)sql";
+
 // Drops all but the newest kMaxHistory rows of a group.
 absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
                    const GroupId& g) {
@@ -280,7 +293,7 @@ absl::StatusOr<std::optional<Pin>> ReadPin(const GroupId& id, uint64_t mode,
 
 }  // namespace
 
-const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2};
+const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2, kSchema3};
 
 absl::Status WriteRecord(Database& database, const JournalRecord& record) {
   return std::visit(Writer{database}, record);

@@ -45,7 +45,8 @@ absl::Status SetMeta(Database& db, absl::string_view key,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
-    const std::string& dir, const std::string& cluster) {
+    const std::string& dir, const std::string& cluster,
+    uint64_t max_audit_lines) {
   std::unique_ptr<SqliteJournal> journal(new SqliteJournal());
   if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
     return SystemError(dir, "make the state directory");
@@ -58,6 +59,8 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
   RETURN_IF_ERROR(journal->Migrate());
   RETURN_IF_ERROR(journal->BeginTerm(dir, cluster));
   ASSIGN_OR_RETURN(journal->recovered_, ReadRecords(*journal->database_));
+  ASSIGN_OR_RETURN(journal->audit_,
+                   AuditTable::Open(*journal->database_, max_audit_lines));
   return journal;
 }
 
@@ -136,17 +139,29 @@ absl::Status SqliteJournal::BeginTerm(const std::string& dir,
   });
 }
 
-absl::Status SqliteJournal::Append(const std::vector<JournalRecord>& records) {
-  return database_->Transaction([&]() -> absl::Status {
+absl::Status SqliteJournal::Append(
+    const std::vector<JournalRecord>& records,
+    const std::vector<protocol::AuditEvent>& audit) {
+  AuditTable lines = *audit_;
+  RETURN_IF_ERROR(database_->Transaction([&]() -> absl::Status {
     for (const JournalRecord& record : records) {
       RETURN_IF_ERROR(WriteRecord(*database_, record));
     }
+    for (const protocol::AuditEvent& event : audit) {
+      RETURN_IF_ERROR(lines.Write(event));
+    }
     // An empty transaction would not touch the disk.
-    if (records.empty()) {
+    if (records.empty() && audit.empty()) {
       return SetMeta(*database_, "term", absl::StrCat(identity_.term));
     }
     return absl::OkStatus();
-  });
+  }));
+  audit_ = lines;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<protocol::AuditPage> SqliteJournal::ReadAudit(uint64_t after) {
+  return audit_->Read(after);
 }
 
 }  // namespace pactrain::coordinator

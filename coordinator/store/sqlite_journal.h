@@ -2,16 +2,19 @@
 //
 // `DIR/journal.db` holds it, `DIR/lock` is locked while it is open. Old
 // generations, decisions and mask sets are dropped beyond the newest
-// kMaxHistory of each group.
+// kMaxHistory of each group, and the oldest lines of the audit log beyond
+// kMaxAuditLines.
 #ifndef PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
 #define PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/store/audit_table.h"
 #include "coordinator/store/journal.h"
 #include "coordinator/store/sqlite.h"
 
@@ -27,14 +30,17 @@ class SqliteJournal : public Journal {
   //   DataLoss:           the file is damaged.
   //   Unavailable:        it cannot be read or written.
   static absl::StatusOr<std::unique_ptr<SqliteJournal>> Open(
-      const std::string& dir, const std::string& cluster);
+      const std::string& dir, const std::string& cluster,
+      uint64_t max_audit_lines = kMaxAuditLines);
   ~SqliteJournal() override;
 
   const CoordinatorState::Identity& identity() const override {
     return identity_;
   }
   const Recovered& recovered() const override { return recovered_; }
-  absl::Status Append(const std::vector<JournalRecord>& records) override;
+  absl::Status Append(const std::vector<JournalRecord>& records,
+                      const std::vector<protocol::AuditEvent>& audit) override;
+  absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t after) override;
 
  private:
   SqliteJournal() = default;
@@ -46,6 +52,7 @@ class SqliteJournal : public Journal {
   std::unique_ptr<Database> database_;
   CoordinatorState::Identity identity_;
   Recovered recovered_;
+  std::optional<AuditTable> audit_;
 };
 
 }  // namespace pactrain::coordinator

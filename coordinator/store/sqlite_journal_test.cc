@@ -102,7 +102,7 @@ TEST_F(SqliteJournalTest, AGenerationRecordThatCannotBeOursIsDataLoss) {
   t.FormFour();
   {
     ASSERT_OK_AND_ASSIGN(auto journal, Open());
-    ASSERT_OK(journal->Append(t.records()));
+    ASSERT_OK(journal->Append(t.records(), {}));
   }
   {
     ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
@@ -118,7 +118,7 @@ TEST_F(SqliteJournalTest, RecoversWhatTheRecordsFoldTo) {
   const auto check = [&](const char* what) {
     {
       ASSERT_OK_AND_ASSIGN(auto journal, Open());
-      ASSERT_OK(journal->Append(t.records()));
+      ASSERT_OK(journal->Append(t.records(), {}));
     }
     t.Clear();
     ASSERT_OK_AND_ASSIGN(auto journal, Open());
@@ -163,7 +163,7 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
   t.FormFour();
   {
     ASSERT_OK_AND_ASSIGN(auto journal, Open());
-    ASSERT_OK(journal->Append(t.records()));
+    ASSERT_OK(journal->Append(t.records(), {}));
   }
   {
     ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
@@ -175,7 +175,7 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
   t.Pin({{protocol::Mode::kFull, protocol::Codec::kBf16}});
   {
     ASSERT_OK_AND_ASSIGN(auto journal, Open());
-    ASSERT_OK(journal->Append(t.records()));
+    ASSERT_OK(journal->Append(t.records(), {}));
   }
   ASSERT_OK_AND_ASSIGN(auto journal, Open());
   EXPECT_TRUE(journal->recovered().groups.at(t.group) ==
@@ -191,7 +191,7 @@ TEST_F(SqliteJournalTest, OldRowsAreDropped) {
     t.Vote("a", 0, 100 + i);
     t.Leave("a", 0, "detached");
   }
-  ASSERT_OK(journal->Append(t.records()));
+  ASSERT_OK(journal->Append(t.records(), {}));
   journal.reset();
   ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
   for (const char* table : {"generations", "decisions", "mask_sets"}) {
@@ -211,11 +211,11 @@ TEST_F(SqliteJournalTest, ABatchIsKeptAsAWholeOrNotAtAll) {
   ASSERT_OK_AND_ASSIGN(auto journal, Open());
   std::vector<JournalRecord> twice = t.records();
   twice.push_back(t.records()[0]);  // The same generation again: refused.
-  EXPECT_FALSE(journal->Append(twice).ok());
+  EXPECT_FALSE(journal->Append(twice, {}).ok());
   journal.reset();
   ASSERT_OK_AND_ASSIGN(journal, Open());
   EXPECT_TRUE(journal->recovered().groups.empty());
-  EXPECT_OK(journal->Append(t.records()));
+  EXPECT_OK(journal->Append(t.records(), {}));
 }
 
 // No file may grow past `bytes` while this lives: a disk that is full.
@@ -246,11 +246,11 @@ TEST_F(SqliteJournalTest, AFullDiskLaterLosesNothingAndHeals) {
   ASSERT_OK_AND_ASSIGN(auto journal, Open());
   {
     FullDisk full(1);
-    EXPECT_FALSE(journal->Append(t.records()).ok());
-    EXPECT_FALSE(journal->Append({}).ok());
+    EXPECT_FALSE(journal->Append(t.records(), {}).ok());
+    EXPECT_FALSE(journal->Append({}, {}).ok());
   }
-  EXPECT_OK(journal->Append({}));
-  EXPECT_OK(journal->Append(t.records()));
+  EXPECT_OK(journal->Append({}, {}));
+  EXPECT_OK(journal->Append(t.records(), {}));
   journal.reset();
   ASSERT_OK_AND_ASSIGN(journal, Open());
   EXPECT_EQ(journal->recovered().groups.size(), 1);

@@ -64,7 +64,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     ),
     "coordinator/core": frozenset({"base", "protocol"}),
     "coordinator/store": frozenset(
-        {"base", "protocol", "proto", PROTO_CONVERT, "coordinator/core"}
+        {"base", "base/tls", "protocol", "proto", PROTO_CONVERT, "coordinator/core"}
     ),
     # Of `coordinator` itself rpc uses the driver.
     "coordinator/rpc": frozenset(

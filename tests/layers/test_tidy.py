@@ -149,3 +149,43 @@ def test_modes_are_the_three_of_the_glossary() -> None:
     ]
     c_abi = re.search(r"enum pt_mode \{([^}]*)\}", text("trainer/pactrain.h"))
     assert c_abi and re.findall(r"PT_(\w+) =", c_abi[1]) == ["FULL", "COMPACTED", "TERNARY"]
+
+
+# Code from a peer: whoever sends it runs it.
+UNSAFE_LOADS = re.compile(
+    r"^\s*(import|from)\s+(pickle|cPickle|dill|cloudpickle|joblib|marshal|shelve)\b"
+    r"|\btorch\.load\((?!.*weights_only=True)|\bnumpy\.load\(|\bnp\.load\(|_object_list\(|\bobject_list\("
+    r"|\ball_gather_object\(|\bgather_object\(|\bscatter_object|\bsend_object|\brecv_object"
+    r"|\byaml\.(unsafe_|full_)?load\(|(?<!\.)\beval\(|\bexec\("
+)
+
+
+def unsafe_loads(lines: list[str]) -> list[str]:
+    return [line.strip() for line in lines if UNSAFE_LOADS.search(re.sub(r"#.*", "", line))]
+
+
+def test_lint_no_pickle() -> None:
+    wrong = [
+        f"{name}: {line}"
+        for name in tracked("python_client/src/*.py", "python_client/src/**/*.py")
+        for line in unsafe_loads(text(name).split("\n"))
+    ]
+    assert not wrong, "what comes from a peer must not be unpickled:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "    from pickle import loads",
+        "state = torch.load(file)",
+        "dist.broadcast_object_list(names)",
+        "dist.all_gather_object(out, mine)",
+    ],
+)
+def test_lint_no_pickle_finds_it(line: str) -> None:
+    assert unsafe_loads([line])
+
+
+def test_lint_no_pickle_lets_others_be() -> None:
+    assert not unsafe_loads(["import json", "model.eval()", "# never import pickle", "x.load(y)"])

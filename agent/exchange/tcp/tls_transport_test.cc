@@ -1,5 +1,8 @@
 // The data plane with certificates, and who tries to get into it without the
 // right ones: refused, told once in the log, and an exchange that runs goes on.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -38,10 +41,18 @@ class TlsTransportTest : public TestTransports {
  protected:
   std::unique_ptr<Node> MakeNode(const std::string& name,
                                  const base::TlsFiles& files) {
-    Transport::Options options;
+    Transport::Options options = options_;
     options.tls = files;
     options.second_dial = absl::Hours(24);  // dial_test has that.
     return TestTransports::MakeNode(name, options);
+  }
+  std::vector<asio::ip::tcp::socket> DialMany(int count) {
+    std::vector<asio::ip::tcp::socket> idle;
+    for (int i = 0; i < count; ++i) idle.push_back(DialRaw(*b_));
+    return idle;
+  }
+  uint64_t Refused(base::Refusal refusal) const {
+    return b_->transport->refused().of(refusal);
   }
   std::unique_ptr<Node> MakeNode(const std::string& name) {
     return MakeNode(name, Issue(name));
@@ -107,6 +118,7 @@ class TlsTransportTest : public TestTransports {
   }
 
   base::LogCapture log_;
+  Transport::Options options_;
   const base::TestCa ca_{MakeFolder("")};
   std::unique_ptr<Node> b_, c_;
 };
@@ -248,6 +260,122 @@ TEST_F(TlsTransportTest, sec_WrongPeerWhereAnAgentIsDialledIsRefused) {
     return log_.Has("should be agent d, but its certificate is of agent c");
   })) << log_.text();
   EXPECT_TRUE(a->events.connected.empty());
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, sec_PortScannerIsNoHarm) {
+  StartExchange();
+  for (int i = 0; i < 100; ++i) {
+    auto raw = DialRaw(*b_);
+    // Nothing, or bytes that are no handshake.
+    if (i % 2 == 0) {
+      asio::write(raw, asio::buffer(std::string(1 + i, static_cast<char>(i))));
+    }
+  }
+  EXPECT_TRUE(
+      RunUntil([&] { return Refused(base::Refusal::kHandshake) == 100; }));
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, sec_Slowloris) {
+  limits_.handshake = absl::Milliseconds(300);
+  StartExchange();
+  auto raw = DialRaw(*b_);
+  // A ClientHello of 16 KiB, a byte at each turn.
+  const std::string begin("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03", 11);
+  size_t sent = 0;
+  EXPECT_TRUE(RunUntil([&] {
+    asio::error_code error;
+    const char byte = sent < begin.size() ? begin[sent] : '\0';
+    asio::write(raw, asio::buffer(&byte, 1), error);
+    ++sent;
+    return !!error;
+  }));
+  EXPECT_GT(sent, begin.size());
+  EXPECT_THAT(log_.text(), HasSubstr("no handshake with 127.0.0.1"));
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, sec_ThousandIdleConnections) {
+  limits_.handshake = absl::Seconds(2);
+  StartExchange();
+  {
+    const auto idle = DialMany(1000);
+    EXPECT_TRUE(RunUntil([&] {
+      return Refused(base::Refusal::kUnproven) +
+                 Refused(base::Refusal::kHandshake) ==
+             1000;
+    }));
+  }
+  EXPECT_GT(Refused(base::Refusal::kUnproven), 0u);
+  EXPECT_EQ(log_.Count("whose sender is not known yet"), 1) << log_.text();
+  // A peer that was not there yet gets in.
+  const auto a = MakeNode("a");
+  b_->transport->SetPeers({a->AsPeer(), c_->AsPeer()});
+  a->transport->SetPeers({b_->AsPeer()});
+  EXPECT_TRUE(RunUntil([&] { return b_->transport->IsConnected("a"); }));
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, sec_limits_UnprovenConnections) {
+  StartExchange();
+  const auto idle = DialMany(protocol::kMaxPeerHandshakes);
+  auto last = DialRaw(*b_);
+  EXPECT_TRUE(RunUntilClosed(last));
+  EXPECT_EQ(Refused(base::Refusal::kUnproven), 1u);
+  ExpectExchangeGoesOn();
+}
+
+TEST_F(TlsTransportTest, sec_limits_ConnectionsPerSource) {
+  constexpr int kLimit = protocol::kMaxConnectionsPerSource;
+  options_.inbound = {.total = 100, .per_source = 1, .from_loopback = kLimit};
+  c_ = MakeNode("c");
+  // None comes from a peer: "a" would dial it.
+  b_ = MakeNode("b");
+  std::vector<asio::ip::tcp::socket> idle = DialMany(kLimit);
+  {
+    auto last = DialRaw(*b_);
+    EXPECT_TRUE(RunUntilClosed(last));
+  }
+  EXPECT_EQ(Refused(base::Refusal::kSource), 1u);
+  EXPECT_EQ(Refused(base::Refusal::kHandshake), 0u);
+  // The end of one makes room for another.
+  idle.pop_back();
+  Introduce(*b_, *c_);
+  const auto a = MakeNode("a");
+  b_->transport->SetPeers({a->AsPeer(), c_->AsPeer()});
+  a->transport->SetPeers({b_->AsPeer()});
+  EXPECT_TRUE(RunUntil([&] { return b_->transport->IsConnected("a"); }));
+}
+
+TEST_F(TlsTransportTest, sec_limits_ConnectionsOfAll) {
+  options_.inbound = {.total = 10, .per_source = 1, .from_loopback = 100};
+  b_ = MakeNode("b");
+  const auto idle = DialMany(10);
+  auto last = DialRaw(*b_);
+  EXPECT_TRUE(RunUntilClosed(last));
+  EXPECT_EQ(Refused(base::Refusal::kTotal), 1u);
+}
+
+TEST_F(TlsTransportTest, sec_NoDescriptorsLeftIsSurvived) {
+  StartExchange();
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // The lowest free one is left, for the socket of who dials.
+  const int free = dup(0);
+  close(free);
+  const rlimit one = {static_cast<rlim_t>(free) + 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one), 0);
+  auto raw = DialRaw(*b_);
+  const bool refused =
+      RunUntil([&] { return Refused(base::Refusal::kDescriptors) > 0; });
+  // It pauses: a turn later it has not tried a thousand times.
+  for (int turn = 0; turn < 1000; ++turn) io_.poll_one();
+  EXPECT_LT(Refused(base::Refusal::kDescriptors), 100u);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(refused);
+  asio::write(raw, asio::buffer(std::string(64, 'x')));
+  EXPECT_TRUE(RunUntilClosed(raw));
   ExpectExchangeGoesOn();
 }
 

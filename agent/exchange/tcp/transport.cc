@@ -21,6 +21,8 @@ using protocol::PeerHello;
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
+// Without a free descriptor: until the next try.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -45,7 +47,9 @@ Transport::Transport(asio::io_context& io, const Options& options,
       acceptor_(io),
       resolver_(io),
       tick_timer_(io),
-      random_(options.incarnation.lo) {}
+      random_(options.incarnation.lo),
+      inbound_caps_(options.inbound),
+      accept_timer_(io) {}
 
 Transport::~Transport() {
   SetPeers({});
@@ -153,23 +157,57 @@ void Transport::AcceptNext() {
       [this](const asio::error_code& error, tcp::socket socket) {
         if (error == asio::error::operation_aborted) return;
         if (!error) {
-          OnInbound(std::move(socket));
-        } else {
+          asio::error_code gone;
+          const tcp::endpoint remote = socket.remote_endpoint(gone);
+          if (!gone) OnInbound(std::move(socket), remote);
+          return AcceptNext();
+        }
+        refused_.Add(base::Refusal::kDescriptors);
+        if (told_.IsNews("accept " + error.message(), base::MonotonicNow())) {
           LOG_WARN("accepting a data connection failed: {}", error.message());
         }
-        AcceptNext();
+        accept_timer_.expires_after(kAcceptPause);
+        accept_timer_.async_wait([this](const asio::error_code& stopped) {
+          if (!stopped) AcceptNext();
+        });
       });
 }
 
-void Transport::OnInbound(tcp::socket socket) {
-  if (CountInbound() >= options_.max_inbound) {
-    LOG_WARN("data connection refused: {} are open, {} allowed", CountInbound(),
-             options_.max_inbound);
+absl::Status Transport::AdmitInbound(const std::string& source,
+                                     base::Refusal* refusal) {
+  if (CountUnproven() >= options_.max_handshakes) {
+    *refusal = base::Refusal::kUnproven;
+    return absl::ResourceExhaustedError(
+        absl::StrCat(options_.max_handshakes,
+                     " connections are open whose sender is not known yet, as "
+                     "many as are allowed"));
+  }
+  return inbound_caps_.Admit(source, refusal);
+}
+
+void Transport::OnInbound(tcp::socket socket, const tcp::endpoint& remote) {
+  const std::string source = base::SourceOf(remote.data());
+  base::Refusal refusal = {};
+  const absl::Status admitted = AdmitInbound(source, &refusal);
+  if (!admitted.ok()) {
+    refused_.Add(refusal);
+    const std::string why(admitted.message());
+    if (told_.IsNews(source + why, base::MonotonicNow())) {
+      LOG_WARN("data connection from {} refused: {}", source, why);
+    }
     return;  // Closes the socket.
   }
   const auto connection = NewConnection(std::move(socket));
+  inbound_[connection.get()] = source;
   handshakes_[connection] = Handshake{};
   connection->Start(asio::ssl::stream_base::server);
+}
+
+void Transport::ForgetInbound(const Connection& connection) {
+  const auto it = inbound_.find(&connection);
+  if (it == inbound_.end()) return;
+  inbound_caps_.Release(it->second);
+  inbound_.erase(it);
 }
 
 std::shared_ptr<Connection> Transport::NewConnection(tcp::socket socket) {
@@ -178,15 +216,10 @@ std::shared_ptr<Connection> Transport::NewConnection(tcp::socket socket) {
       options_.connection, static_cast<ConnectionOwner*>(this));
 }
 
-int Transport::CountInbound() const {
-  int count = 0;
-  for (const auto& [connection, handshake] : handshakes_) {
-    if (handshake.dialled_agent.empty()) ++count;
-  }
-  for (const auto& [agent, state] : peers_) {
-    if (state.connection != nullptr && !state.dialled) ++count;
-  }
-  return count;
+int Transport::CountUnproven() const {
+  return static_cast<int>(std::count_if(
+      handshakes_.begin(), handshakes_.end(),
+      [](const auto& h) { return h.second.dialled_agent.empty(); }));
 }
 
 void Transport::Dial(PeerState& state) {
@@ -413,8 +446,12 @@ void Transport::OnControl(Connection& connection, const GroupControl& control) {
 
 void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
                          const absl::Status& why) {
+  ForgetInbound(*connection);
   const auto handshake = handshakes_.find(connection);
   if (handshake != handshakes_.end()) {
+    if (handshake->second.dialled_agent.empty()) {
+      refused_.Add(base::Refusal::kHandshake);
+    }
     LogRefusal(*connection, handshake->second.dialled_agent, why);
     PeerState* state = Find(handshake->second.dialled_agent);
     handshakes_.erase(handshake);

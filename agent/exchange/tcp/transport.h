@@ -16,7 +16,8 @@
 //
 // With certificates each connection is TLS 1.3, and a peer is who its
 // certificate says: a hello that names another is refused. Who is refused there
-// is logged, each reason once a minute.
+// is logged, each reason once a minute. How many connections may be open, and
+// how many whose sender is not proven, is bounded before a byte is read.
 //
 // Not thread-safe: everything runs on the io_context's one thread, and the
 // transport is destroyed there after its io_context has stopped running.
@@ -37,9 +38,11 @@
 #include "agent/exchange/tcp/traffic.h"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
+#include "base/connection_caps.h"
 #include "base/digest.h"
 #include "base/repeat_filter.h"
 #include "base/tls/tls_source.h"
+#include "protocol/limits.h"
 
 namespace pactrain::agent {
 
@@ -73,7 +76,12 @@ class Transport : private ConnectionOwner {
     Connection::Limits connection;
     EgressLimits egress;
     // Connections that others opened, those in their handshake included.
-    int max_inbound = 256;
+    base::ConnectionCaps::Limits inbound = {
+        .total = protocol::kMaxPeerConnections,
+        .per_source = protocol::kMaxConnectionsPerSource,
+        .from_loopback = protocol::kMaxConnectionsFromLoopback};
+    // Of these, those whose hello no generation has explained yet.
+    int max_handshakes = protocol::kMaxPeerHandshakes;
     base::TlsFiles tls;  // Not given: plain text.
   };
 
@@ -115,6 +123,7 @@ class Transport : private ConnectionOwner {
   void ClosePeer(const std::string& agent, const std::string& reason);
 
   const TrafficBySite& traffic() const { return traffic_; }
+  const base::RefusalCounts& refused() const { return refused_; }
 
  private:
   // A socket that is being connected.
@@ -149,7 +158,11 @@ class Transport : private ConnectionOwner {
   absl::Status Listen();
   asio::error_code ListenAt(const asio::ip::tcp::endpoint& endpoint);
   void AcceptNext();
-  void OnInbound(asio::ip::tcp::socket socket);
+  void OnInbound(asio::ip::tcp::socket socket,
+                 const asio::ip::tcp::endpoint& remote);
+  // Whether one more may be opened; counts it.
+  absl::Status AdmitInbound(const std::string& source, base::Refusal* refusal);
+  void ForgetInbound(const Connection& connection);
   std::shared_ptr<Connection> NewConnection(asio::ip::tcp::socket socket);
 
   void Dial(PeerState& state);
@@ -164,7 +177,7 @@ class Transport : private ConnectionOwner {
     return options_.nobody_dials || options_.agent < agent;
   }
   absl::Duration FirstBackoff(const std::string& agent) const;
-  int CountInbound() const;
+  int CountUnproven() const;
 
   // Accepts or closes a connection whose hello is here, or lets it wait.
   void TryFinishHandshake(const std::shared_ptr<Connection>& connection);
@@ -205,6 +218,10 @@ class Transport : private ConnectionOwner {
   std::mt19937_64 random_;
   std::unique_ptr<base::TlsSource> tls_;  // Null: plain text.
   base::RepeatFilter told_;
+  base::ConnectionCaps inbound_caps_;
+  std::map<const Connection*, std::string> inbound_;  // With their sources.
+  base::RefusalCounts refused_;
+  asio::steady_timer accept_timer_;
   std::string cluster_id_;
   uint64_t hellos_ = 0;  // Sent.
   TrafficBySite traffic_;

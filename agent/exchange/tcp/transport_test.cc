@@ -1,5 +1,6 @@
 #include "agent/exchange/tcp/transport.h"
 
+#include <thread>
 #include <utility>
 
 #include "agent/exchange/tcp/test_transports.h"
@@ -132,11 +133,17 @@ TEST_F(TransportTest, BadPayloadChecksumIsDataLoss) {
   EXPECT_TRUE(b->events.frames.empty());
 }
 
-TEST_F(TransportTest, OversizedFrameIsRefusedFromItsHeaderAlone) {
+// One above is refused from its header alone.
+TEST_F(TransportTest, sec_limits_FrameSize) {
   auto a = MakeNode("a"), b = MakeNode("b");
   b->transport->SetPeers({a->AsPeer()});
   auto raw = DialRaw(*b);
   SendRaw(raw, OutFrame(HelloFrom(*a, *b)));
+  const OutFrame largest(DataHeader(0),
+                         MakePayload(protocol::kMaxFramePayload, 1));
+  std::thread sender([&] { SendRaw(raw, largest); });
+  EXPECT_TRUE(RunUntil([&] { return b->events.frames.size() == 1; }));
+  sender.join();
   FrameHeader header = DataHeader(1);
   header.bytes = protocol::kMaxFramePayload + 1;
   uint8_t bytes[protocol::kHeaderBytes];

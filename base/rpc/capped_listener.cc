@@ -1,0 +1,230 @@
+#include "base/rpc/capped_listener.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace pactrain::base {
+namespace {
+
+// Without a free descriptor: until the next try.
+constexpr int kPauseMs = 100;
+
+absl::Status SystemError() {
+  return absl::UnavailableError(std::strerror(errno));
+}
+
+// The bytes of a numeric address; "localhost" is 127.0.0.1.
+absl::StatusOr<std::pair<sockaddr_storage, socklen_t>> AddressOf(
+    const HostPort& wanted) {
+  sockaddr_storage storage = {};
+  const std::string host =
+      wanted.host == "localhost" ? "127.0.0.1" : wanted.host;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+  if (inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(wanted.port);
+    return std::pair(storage, socklen_t{sizeof *v4});
+  }
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+  if (inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(wanted.port);
+    return std::pair(storage, socklen_t{sizeof *v6});
+  }
+  return absl::UnavailableError("the host is not a numeric IP address");
+}
+
+void SetOption(int fd, int level, int name, int value) {
+  PT_CHECK(setsockopt(fd, level, name, &value, sizeof value) == 0);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CappedListener>> CappedListener::Open(
+    const HostPort& listen, const ConnectionCaps::Limits& limits,
+    OnRefused on_refused) {
+  std::unique_ptr<CappedListener> listener(
+      new CappedListener(limits, std::move(on_refused)));
+  RETURN_IF_ERROR(listener->Listen(listen));
+  return listener;
+}
+
+absl::Status CappedListener::Listen(const HostPort& wanted) {
+  ASSIGN_OR_RETURN(auto address, AddressOf(wanted));
+  auto* const bytes = reinterpret_cast<sockaddr*>(&address.first);
+  listener_ = socket(bytes->sa_family,
+                     SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (listener_ < 0 || epoll_ < 0 || wake_ < 0) return SystemError();
+  SetOption(listener_, SOL_SOCKET, SO_REUSEADDR, 1);
+  // Accepted sockets have it from here.
+  SetOption(listener_, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (bytes->sa_family == AF_INET6) {
+    SetOption(listener_, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  }
+  if (bind(listener_, bytes, address.second) != 0 ||
+      listen(listener_, SOMAXCONN) != 0) {
+    return SystemError();
+  }
+  sockaddr_storage bound = {};
+  socklen_t size = sizeof bound;
+  PT_CHECK(getsockname(listener_, reinterpret_cast<sockaddr*>(&bound), &size) ==
+           0);
+  // The port lies at the same place in both families.
+  address_ = {wanted.host,
+              ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port)};
+  return absl::OkStatus();
+}
+
+CappedListener::~CappedListener() {
+  Stop();
+  for (int fd : {listener_, epoll_, wake_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+void CappedListener::Start(std::unique_ptr<Acceptor> acceptor) {
+  acceptor_ = std::move(acceptor);
+  for (int fd : {listener_, wake_}) {
+    epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+    PT_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0);
+  }
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void CappedListener::Stop() {
+  if (!thread_.joinable()) return;
+  eventfd_write(wake_, 1);
+  thread_.join();
+  // Who still waits in the queue is hung up on.
+  close(std::exchange(listener_, -1));
+  while (!watched_.empty()) Forget(watched_.begin()->first);
+}
+
+void CappedListener::Loop() {
+  bool paused = false;
+  while (true) {
+    epoll_event events[64];
+    const int count =
+        epoll_wait(epoll_, events, std::size(events), paused ? kPauseMs : -1);
+    // While paused only the end of connections is told, which makes room.
+    if (paused) Listening(true);
+    paused = false;
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[i].data.fd;
+      if (fd == wake_) return;
+      if (fd != listener_) {
+        Forget(fd);
+      } else if (!AcceptOne()) {
+        paused = true;
+      }
+    }
+    if (paused) Listening(false);
+  }
+}
+
+void CappedListener::Listening(bool on) {
+  epoll_event event = {.events = on ? uint32_t{EPOLLIN} : 0u,
+                       .data = {.fd = listener_}};
+  PT_CHECK(epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event) == 0);
+}
+
+bool CappedListener::AcceptOne() {
+  sockaddr_storage peer = {};
+  socklen_t size = sizeof peer;
+  const int fd = accept4(listener_, reinterpret_cast<sockaddr*>(&peer), &size,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) {
+    // Somebody who has hung up already is no reason to pause.
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS &&
+        errno != ENOMEM) {
+      return true;
+    }
+    Refuse("anybody", Refusal::kDescriptors, SystemError());
+    return false;
+  }
+  Admit(fd, SourceOf(reinterpret_cast<const sockaddr*>(&peer)));
+  return true;
+}
+
+void CappedListener::Admit(int fd, const std::string& source) {
+  Refusal refusal = {};
+  absl::Status admitted;
+  {
+    MutexLock lock(&mu_);
+    admitted = caps_.Admit(source, &refusal);
+  }
+  if (!admitted.ok()) {
+    Refuse(source, refusal, admitted);
+    close(fd);
+    return;
+  }
+  const int watched = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  // No events but those that cannot be left out: the end of the connection.
+  epoll_event event = {.events = 0, .data = {.fd = watched}};
+  if (watched < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, watched, &event) != 0) {
+    const absl::Status why = SystemError();
+    close(fd);
+    if (watched >= 0) close(watched);
+    {
+      MutexLock lock(&mu_);
+      caps_.Release(source);
+    }
+    return Refuse(source, Refusal::kDescriptors, why);
+  }
+  watched_[watched] = source;
+  Acceptor::NewConnectionParameters connection;
+  connection.listener_fd = listener_;
+  connection.fd = fd;
+  acceptor_->HandleNewConnection(&connection);
+}
+
+void CappedListener::Refuse(const std::string& source, Refusal refusal,
+                            const absl::Status& why) {
+  {
+    MutexLock lock(&mu_);
+    refused_.Add(refusal);
+  }
+  on_refused_(source, why);
+}
+
+void CappedListener::Forget(int watched) {
+  const auto it = watched_.find(watched);
+  // Closing alone would not do while gRPC still has its own.
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, watched, nullptr);
+  close(watched);
+  MutexLock lock(&mu_);
+  caps_.Release(it->second);
+  watched_.erase(it);
+}
+
+void CappedListener::CountFailedHandshake() {
+  MutexLock lock(&mu_);
+  refused_.Add(Refusal::kHandshake);
+}
+
+RefusalCounts CappedListener::refused() const {
+  MutexLock lock(&mu_);
+  return refused_;
+}
+
+int CappedListener::open() const {
+  MutexLock lock(&mu_);
+  return caps_.open();
+}
+
+}  // namespace pactrain::base

@@ -1,0 +1,84 @@
+// Accepts a gRPC server's connections in gRPC's place and counts them.
+//
+// gRPC 1.51 accepts without a limit and before anybody has proved who they are
+// (CVE-2023-4785). Here a connection beyond the caps is closed before gRPC
+// knows of it, and a process without free descriptors pauses instead of
+// spinning. The others are handed to gRPC as they are; a duplicate of the
+// socket tells when gRPC has closed its own (which it shuts down first, so the
+// duplicate keeps nothing alive).
+//
+// Thread-safe. `on_refused` is called on the listener's own thread.
+#ifndef PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
+#define PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
+
+#include <grpcpp/server_builder.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/connection_caps.h"
+#include "base/mutex.h"
+#include "base/net.h"
+
+namespace pactrain::base {
+
+class CappedListener {
+ public:
+  using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+  using OnRefused =
+      std::function<void(const std::string& source, const absl::Status& why)>;
+
+  // Binds; connections wait until Start(). Unavailable: it cannot be listened
+  // on; the message is the system's.
+  static absl::StatusOr<std::unique_ptr<CappedListener>> Open(
+      const HostPort& listen, const ConnectionCaps::Limits& limits,
+      OnRefused on_refused);
+  ~CappedListener();  // Stop().
+
+  // With the port that was chosen for port 0.
+  const HostPort& address() const { return address_; }
+  // REQUIRES: the server that `acceptor` belongs to has started.
+  void Start(std::unique_ptr<Acceptor> acceptor);
+  // Takes no more connections. To be called before the server is shut down.
+  void Stop();
+
+  // A handshake failed, as the server has found out.
+  void CountFailedHandshake();
+  RefusalCounts refused() const;
+  int open() const;
+
+ private:
+  CappedListener(const ConnectionCaps::Limits& limits, OnRefused on_refused)
+      : on_refused_(std::move(on_refused)), caps_(limits) {}
+  absl::Status Listen(const HostPort& wanted);
+  void Loop();
+  // Whether to go on accepting at once.
+  bool AcceptOne();
+  void Admit(int fd, const std::string& source);
+  void Refuse(const std::string& source, Refusal refusal,
+              const absl::Status& why);
+  void Forget(int watched);
+  void Listening(bool on);
+
+  const OnRefused on_refused_;
+  HostPort address_;
+  int listener_ = -1, epoll_ = -1, wake_ = -1;
+  std::unique_ptr<Acceptor> acceptor_;
+  std::thread thread_;
+  // Of the thread: duplicates of open connections, with their sources.
+  std::map<int, std::string> watched_;
+
+  mutable Mutex mu_;
+  ConnectionCaps caps_ ABSL_GUARDED_BY(mu_);
+  RefusalCounts refused_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace pactrain::base
+
+#endif  // PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_

@@ -1,0 +1,225 @@
+// The audit log from the event to what pactrain-admin says of it.
+#include "coordinator/admin/audit.h"
+
+#include <filesystem>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/log_capture.h"
+#include "base/rpc/channel.h"
+#include "base/rpc/credentials.h"
+#include "base/status_matchers.h"
+#include "base/tls/test_certs.h"
+#include "coordinator/admin/run.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/store/sqlite.h"
+#include "coordinator/store/sqlite_journal.h"
+#include "protocol/proto_convert.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using base::StatusIs;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(AuditText, HasNoControlCharacters) {
+  v1::AuditLine line;
+  line.set_number(1);
+  line.set_what("a\n2  forged\x1b[2J");
+  EXPECT_THAT(AuditText(line), HasSubstr("a\\x0a2  forged\\x1b[2J\n"));
+}
+
+class AuditTest : public ::testing::Test {
+ protected:
+  AuditTest() : folder_(MakeFolder()), ca_(folder_) { Start(); }
+  ~AuditTest() override { Stop(); }
+
+  static std::string MakeFolder() {
+    const std::string folder = absl::StrCat(
+        ::testing::TempDir(), "/",
+        ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+    return folder;
+  }
+  void Start() {
+    auto journal = SqliteJournal::Open(folder_ + "/state", "test");
+    EXPECT_OK(journal);
+    journal_ = *std::move(journal);
+    auto driver = Driver::Create({}, journal_.get());
+    EXPECT_OK(driver);
+    driver_ = *std::move(driver);
+    auto server =
+        Server::Start({"127.0.0.1", 0},
+                      ca_.Issue("coordinator", "spiffe://pactrain/coordinator"),
+                      driver_.get());
+    EXPECT_OK(server);
+    server_ = *std::move(server);
+  }
+  void Stop() {
+    server_.reset();
+    driver_.reset();
+    journal_.reset();
+  }
+  AdminClient Client(const std::string& role) const {
+    return AdminClient({server_->address().ToString(),
+                        ca_.Issue(absl::StrReplaceAll(role, {{"/", "-"}}),
+                                  absl::StrCat("spiffe://pactrain/", role))});
+  }
+  // What `pactrain-admin audit` writes; how it ends in `status`.
+  std::string Audit(absl::Status* status, const std::string& role = "reader") {
+    Command command;
+    command.name = "audit";
+    AdminClient client = Client(role);
+    std::ostringstream out, err;
+    *status = coordinator::Run(command, client, out, err);
+    return out.str();
+  }
+  // While nobody has the journal open.
+  void Execute(const std::string& sql) {
+    ASSERT_OK_AND_ASSIGN(auto database,
+                         Database::Open(folder_ + "/state/journal.db"));
+    ASSERT_OK(database->Execute(sql));
+  }
+  // A job of one rank at agent "a" that is pinned, and ends.
+  void Train(uint64_t run = 1) {
+    const protocol::Digest attach = {1, run};
+    const auto channel =
+        base::MakeChannel(server_->address().ToString(),
+                          base::MakeChannelCredentials(
+                              ca_.Issue("a", "spiffe://pactrain/agent/a"),
+                              [](const auto&) { return absl::OkStatus(); }),
+                          -1);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::seconds(20));
+    const auto stub = v1::Coordinator::NewStub(channel);
+    const auto stream = stub->AgentStream(&context);
+    const auto say = [&](const protocol::AgentMessage& message) {
+      stream->Write(protocol::ToProto(message));
+    };
+    // Reads on to a message of this kind.
+    const auto await = [&](v1::CoordinatorMessage::KindCase kind) {
+      v1::CoordinatorMessage message;
+      while (stream->Read(&message)) {
+        if (message.kind_case() == kind) return true;
+      }
+      return false;
+    };
+    say(protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", "", 0});
+    const protocol::Trainer trainer{
+        0, 1, attach, absl::StrCat("run-", run), {2, 2}, "a net", 10, 0};
+    say(protocol::TrainerJoined{{"myjob", 0}, trainer, 0});
+    ASSERT_TRUE(await(v1::CoordinatorMessage::kStartGeneration));
+    say(protocol::MaskVote{
+        {"myjob", 0}, run, 0, {3, 3}, {4, 4}, 1, 1, true, 30, 100});
+    ASSERT_TRUE(await(v1::CoordinatorMessage::kPrepare));
+    AdminClient client = Client("operator");
+    v1::Group group;
+    group.set_job("myjob");
+    v1::Pin pin;
+    pin.set_mode(v1::MODE_FULL);
+    pin.set_codec(v1::CODEC_BF16);
+    ASSERT_OK(client.SetPin(group, pin));
+    ASSERT_OK(client.SetPin(group, std::nullopt));
+    say(protocol::TrainerLeft{
+        {"myjob", 0}, 0, attach, "killed by signal 9", false});
+    stream->WritesDone();
+    v1::CoordinatorMessage rest;
+    while (stream->Read(&rest)) {
+    }
+    stream->Finish();
+  }
+
+  base::LogCapture log_;
+  const std::string folder_;
+  const base::TestCa ca_;
+  std::unique_ptr<SqliteJournal> journal_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(AuditTest, sec_audit_complete) {
+  Train();
+  // Refusals: of a call, of an agent's name, of a handshake.
+  v1::Group group;
+  group.set_job("myjob");
+  EXPECT_FALSE(Client("reader").SetPin(group, std::nullopt).ok());
+  EXPECT_FALSE(
+      AdminClient({server_->address().ToString(), {}}).ListJobs().ok());
+  EXPECT_TRUE(log_.WaitFor("TLS handshake"));
+  driver_->Tick();
+  absl::Status status;
+  const std::string text = Audit(&status);
+  EXPECT_OK(status);
+  for (const char* line :
+       {"agent connected  spiffe://pactrain/agent/a #[0-9A-F]+  agent a of "
+        "site x at 127.0.0.1:9\n",
+        "generation formed  coordinator  job myjob  generation 1 of 1 ranks on "
+        "1 agents, launch 'run-1'",
+        "join  spiffe://pactrain/agent/a #[0-9A-F]+  job myjob  agent a of "
+        "site x with ranks 0, generation 1\n",
+        "decision  coordinator  job myjob  decision 2: COMPACTED fp32, mask "
+        "set ",
+        "pin  spiffe://pactrain/operator #[0-9A-F]+  job myjob  FULL bf16\n",
+        "pin  spiffe://pactrain/operator #[0-9A-F]+  job myjob  unpinned\n",
+        "leave  spiffe://pactrain/agent/a #[0-9A-F]+  job myjob  rank 0 of "
+        "generation 1: killed by signal 9\n",
+        "generation ended  coordinator  job myjob  generation 1: ",
+        "call refused  spiffe://pactrain/reader #[0-9A-F]+  SetPin from "
+        "127.0.0.1: this is for an operator",
+        "connection refused  stranger  in its TLS handshake: ",
+        "lines, chain whole; newest hash [0-9a-f]+\n"}) {
+    EXPECT_THAT(text, ContainsRegex(line));
+  }
+}
+
+TEST_F(AuditTest, sec_AuditIsForReadersAndOperators) {
+  absl::Status status;
+  Audit(&status, "operator");
+  EXPECT_OK(status);
+  EXPECT_EQ(Audit(&status, "agent/a"), "");
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kPermissionDenied,
+                               HasSubstr("for a reader or an operator")));
+}
+
+TEST_F(AuditTest, TheChainGoesOnAfterARestart) {
+  Train();
+  Stop();
+  Start();
+  Train(2);
+  absl::Status status;
+  const std::string text = Audit(&status);
+  EXPECT_OK(status);
+  EXPECT_THAT(text, HasSubstr("generation 2 of 1 ranks"));
+}
+
+TEST_F(AuditTest, sec_audit_chain) {
+  Train();
+  Stop();
+  const std::pair<const char*, const char*> changes[] = {
+      {"UPDATE audit SET who='spiffe://pactrain/agent/b' WHERE number=3",
+       "line 3 is not what was written"},
+      {"UPDATE audit SET who='spiffe://pactrain/agent/a' WHERE number=3; "
+       "UPDATE audit SET what=what||why, why='' WHERE number=2",
+       "line 2 is not what was written"},
+      {"DELETE FROM audit WHERE number=2", "line 2 is missing, 3 comes next"},
+      {"DELETE FROM audit WHERE number=1", "line 1 is missing, 3 comes next"},
+      {"DELETE FROM audit", "line 1 is missing, and all to "}};
+  for (const auto& [sql, words] : changes) {
+    Execute(sql);
+    Start();
+    absl::Status status;
+    const std::string text = Audit(&status);
+    EXPECT_THAT(status,
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(words)));
+    EXPECT_THAT(text, Not(HasSubstr("chain whole")));
+    Stop();
+  }
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator

@@ -1,0 +1,211 @@
+#include "coordinator/driver/audit_trail.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using protocol::AuditEvent;
+using protocol::Caller;
+
+// What it decides by itself.
+const Caller kCoordinator = {"coordinator", ""};
+
+std::string TimeText(absl::Time wall) {
+  return absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", wall, absl::UTCTimeZone());
+}
+
+std::string ModeAndCodec(protocol::Mode mode, protocol::Codec codec) {
+  return absl::StrCat(protocol::ModeName(mode), " ",
+                      protocol::CodecName(codec));
+}
+
+std::string TextOf(const protocol::Decision& decision) {
+  std::string text = absl::StrCat("decision ", decision.version, ": ",
+                                  ModeAndCodec(decision.mode, decision.codec));
+  if (!decision.mask_digest.empty()) {
+    absl::StrAppend(&text, ", mask set ", decision.mask_digest.ToString());
+  }
+  return text;
+}
+
+// Adds the lines of one record to `lines`.
+struct LineWriter {
+  const Caller& caller;                         // Who caused it.
+  const std::map<std::string, Caller>& agents;  // By name.
+  std::vector<AuditEvent>& lines;
+
+  void Add(absl::string_view kind, const Caller& who,
+           const protocol::GroupId& group, std::string what,
+           std::string why = "") {
+    lines.push_back({std::string(kind), who, group.ToString(), std::move(what),
+                     std::move(why), ""});
+  }
+
+  void operator()(const GenerationFormed& r) {
+    const protocol::Generation& g = r.generation;
+    Add("generation formed", kCoordinator, g.group,
+        absl::StrCat("generation ", g.number, " of ", g.world_size,
+                     " ranks on ", g.members.size(), " agents, launch '",
+                     g.launch, "', from step ", g.base_step, "; ",
+                     TextOf(g.decision)),
+        g.decision.reason);
+    for (const protocol::Member& member : g.members) {
+      const auto agent = agents.find(member.agent);
+      Add("join",
+          agent == agents.end() ? Caller{member.agent, ""} : agent->second,
+          g.group,
+          absl::StrCat("agent ", member.agent, " of site ", member.site,
+                       " with ranks ", absl::StrJoin(member.ranks, ", "),
+                       ", generation ", g.number));
+    }
+  }
+  void operator()(const GenerationEnded& r) {
+    Add("generation ended", kCoordinator, r.group,
+        absl::StrCat("generation ", r.generation), r.reason);
+  }
+  void operator()(const DecisionMade& r) {
+    Add("decision", kCoordinator, r.group, TextOf(r.decision),
+        r.decision.reason);
+  }
+  void operator()(const DecisionRevoked& r) {
+    Add("decision revoked", kCoordinator, r.group,
+        absl::StrCat("decision ", r.version), r.reason);
+  }
+  void operator()(const PinSet& r) {
+    Add("pin", caller, r.group,
+        r.pin ? ModeAndCodec(r.pin->mode, r.pin->codec) : "unpinned");
+  }
+  void operator()(const GroupForgotten& r) {
+    Add("job forgotten", kCoordinator, r.group, "to make room");
+  }
+  // Both come with the steps.
+  void operator()(const MaskSetStable&) {}
+  void operator()(const StepsReserved&) {}
+};
+
+// Whether the rank of this attach is of the newest generation, at `agent`.
+bool IsMember(const protocol::Generation& generation, const std::string& agent,
+              const protocol::TrainerLeft& left) {
+  for (const protocol::Member& member : generation.members) {
+    if (member.agent != agent) continue;
+    for (size_t i = 0; i < member.ranks.size(); ++i) {
+      if (member.ranks[i] == left.rank) {
+        return member.attach_ids[i] == left.attach_id;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<AuditEvent> AuditTrail::LinesOf(
+    const std::vector<JournalRecord>& records, const Caller& caller,
+    const Time& now) const {
+  std::map<std::string, Caller> agents;
+  for (const auto& [stream, agent] : agents_) {
+    agents[agent.name] = agent.caller;
+  }
+  std::vector<AuditEvent> lines;
+  for (const JournalRecord& record : records) {
+    std::visit(LineWriter{caller, agents, lines}, record);
+  }
+  for (AuditEvent& line : lines) line.at = TimeText(now.wall);
+  return lines;
+}
+
+void AuditTrail::OnMessage(StreamId stream, const Caller& caller,
+                           const protocol::AgentMessage& message,
+                           const Effects& effects, const Recovered& known,
+                           const Time& now) {
+  if (const auto* hello = std::get_if<protocol::AgentHello>(&message)) {
+    OnHello(stream, caller, *hello, effects, now);
+  } else if (const auto* left = std::get_if<protocol::TrainerLeft>(&message)) {
+    OnLeft(stream, *left, known, now);
+  }
+  for (const Effects::Send& send : effects.sends) {
+    const auto* refused = std::get_if<protocol::JoinRefused>(&send.message);
+    if (refused == nullptr) continue;
+    const auto agent = agents_.find(send.stream);
+    OnRefused(
+        {"join refused", agent == agents_.end() ? caller : agent->second.caller,
+         refused->group.ToString(), absl::StrCat("rank ", refused->rank),
+         refused->reason, ""},
+        now);
+  }
+}
+
+void AuditTrail::OnHello(StreamId stream, const Caller& caller,
+                         const protocol::AgentHello& hello,
+                         const Effects& effects, const Time& now) {
+  const std::string what = absl::StrCat("agent ", hello.agent, " of site ",
+                                        hello.site, " at ", hello.data_address);
+  for (const Effects::Close& close : effects.closes) {
+    if (close.stream != stream) continue;
+    agents_.erase(stream);
+    return OnRefused({"agent refused", caller, "", what,
+                      std::string(close.status.message()), ""},
+                     now);
+  }
+  // Once for each stream: the second Hello of one closes it.
+  agents_[stream] = {hello.agent, caller};
+  Add({"agent connected", caller, "", what, "", ""}, now);
+}
+
+void AuditTrail::OnLeft(StreamId stream, const protocol::TrainerLeft& left,
+                        const Recovered& known, const Time& now) {
+  const auto agent = agents_.find(stream);
+  const auto group = known.groups.find(left.group);
+  if (agent == agents_.end() || group == known.groups.end()) return;
+  const protocol::Generation& generation = group->second.generation;
+  if (!IsMember(generation, agent->second.name, left)) return;
+  std::erase_if(left_, [&](const auto& entry) {
+    return std::get<0>(entry) == left.group &&
+           std::get<1>(entry) != generation.number;
+  });
+  if (!left_.emplace(left.group, generation.number, left.rank).second) return;
+  Add({"leave", agent->second.caller, left.group.ToString(),
+       absl::StrCat("rank ", left.rank, " of generation ", generation.number),
+       left.reason, ""},
+      now);
+}
+
+void AuditTrail::OnRefused(AuditEvent event, const Time& now) {
+  const std::string text =
+      absl::StrCat(event.kind, "|", event.caller.who, "|", event.caller.serial,
+                   "|", event.job, "|", event.what, "|", event.why);
+  if (refusals_.IsNews(text, now.monotonic)) Add(std::move(event), now);
+}
+
+void AuditTrail::Add(AuditEvent event, const Time& now) {
+  if (waiting_.size() >= kMaxWaiting) {
+    ++left_out_;
+    return;
+  }
+  event.at = TimeText(now.wall);
+  waiting_.push_back(std::move(event));
+}
+
+std::vector<AuditEvent> AuditTrail::Waiting(const Time& now) const {
+  std::vector<AuditEvent> lines = waiting_;
+  if (left_out_ > 0) {
+    lines.push_back({"left out", kCoordinator, "",
+                     absl::StrCat(left_out_, " lines"),
+                     absl::StrCat("more than ", kMaxWaiting, " waited"),
+                     TimeText(now.wall)});
+  }
+  return lines;
+}
+
+void AuditTrail::WereWritten() {
+  waiting_.clear();
+  left_out_ = 0;
+}
+
+}  // namespace pactrain::coordinator

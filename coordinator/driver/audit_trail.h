@@ -1,0 +1,79 @@
+// Turns what happens in the coordinator into lines of the audit log.
+//
+// A line of a journal record is made durable together with it. The other lines
+// (agents that connect, refusals) wait for the next tick. Nothing that comes
+// with every step makes a line, the same refusal makes one in ten minutes, and
+// a bounded number of lines waits: what is left out then is counted in a line.
+//
+// Pure: time comes as an argument. Thread-compatible.
+#ifndef PACTRAIN_COORDINATOR_DRIVER_AUDIT_TRAIL_H_
+#define PACTRAIN_COORDINATOR_DRIVER_AUDIT_TRAIL_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/repeat_filter.h"
+#include "coordinator/core/effects.h"
+#include "coordinator/core/journal_record.h"
+#include "protocol/audit.h"
+#include "protocol/control.h"
+
+namespace pactrain::coordinator {
+
+class AuditTrail {
+ public:
+  static constexpr size_t kMaxWaiting = 1024;
+
+  struct Time {
+    absl::Duration monotonic;
+    absl::Time wall;  // For people only.
+  };
+
+  // The lines of records that `caller` has caused. A kind of record that is to
+  // have a line gets an overload in audit_trail.cc.
+  std::vector<protocol::AuditEvent> LinesOf(
+      const std::vector<JournalRecord>& records, const protocol::Caller& caller,
+      const Time& now) const;
+
+  // An agent's message was answered so; `known`: what was durable before.
+  void OnMessage(StreamId stream, const protocol::Caller& caller,
+                 const protocol::AgentMessage& message, const Effects& effects,
+                 const Recovered& known, const Time& now);
+  void OnStreamClosed(StreamId stream) { agents_.erase(stream); }
+
+  // Somebody was refused: who tries again and again makes one line.
+  void OnRefused(protocol::AuditEvent event, const Time& now);
+
+  // The lines that wait, with one for those that did not fit.
+  std::vector<protocol::AuditEvent> Waiting(const Time& now) const;
+  // They are durable.
+  void WereWritten();
+
+ private:
+  struct Agent {
+    std::string name;
+    protocol::Caller caller;
+  };
+  void Add(protocol::AuditEvent event, const Time& now);
+  void OnHello(StreamId stream, const protocol::Caller& caller,
+               const protocol::AgentHello& hello, const Effects& effects,
+               const Time& now);
+  void OnLeft(StreamId stream, const protocol::TrainerLeft& left,
+              const Recovered& known, const Time& now);
+
+  std::map<StreamId, Agent> agents_;  // That were welcomed.
+  // Ranks of generations whose end is told once, though agents repeat it.
+  std::set<std::tuple<protocol::GroupId, uint64_t, uint32_t>> left_;
+  base::RepeatFilter refusals_{absl::Minutes(10)};
+  std::vector<protocol::AuditEvent> waiting_;
+  uint64_t left_out_ = 0;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_DRIVER_AUDIT_TRAIL_H_

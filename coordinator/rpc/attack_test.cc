@@ -1,0 +1,354 @@
+// Who has no certificate, or a bad will, at the port of a real coordinator: it
+// is refused or bounded, and everybody else is served as before.
+//
+// The strangers come from 127.0.0.2 and further, the good client from
+// 127.0.0.1, so that they are different sources.
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <functional>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log_capture.h"
+#include "base/rpc/channel.h"
+#include "base/rpc/credentials.h"
+#include "base/status_matchers.h"
+#include "base/tls/test_certs.h"
+#include "coordinator/rpc/server.h"
+#include "coordinator/rpc/test_raw_client.h"
+#include "coordinator/store/sqlite_journal.h"
+#include "protocol/limits.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using base::Refusal;
+using ::testing::HasSubstr;
+
+// Reads until there is a frame like this, or the connection is over.
+bool ReadUntil(RawClient& client, http2::Type type, uint8_t flags,
+               std::string* payload = nullptr) {
+  std::string all;
+  while (!http2::Find(all, type, flags, payload)) {
+    const std::string more = client.Receive();
+    if (more.empty()) return false;
+    all += more;
+  }
+  return true;
+}
+
+class AttackTest : public ::testing::Test {
+ protected:
+  AttackTest() : folder_(MakeFolder()), ca_(folder_) { Start(Server::kCaps); }
+  ~AttackTest() override { Stop(); }
+
+  void Start(const base::ConnectionCaps::Limits& caps) {
+    auto journal = SqliteJournal::Open(folder_ + "/state", "test");
+    EXPECT_OK(journal);
+    journal_ = *std::move(journal);
+    auto driver = Driver::Create({}, journal_.get());
+    EXPECT_OK(driver);
+    driver_ = *std::move(driver);
+    auto server =
+        Server::Start({"127.0.0.1", 0},
+                      ca_.Issue("coordinator", "spiffe://pactrain/coordinator"),
+                      driver_.get(), caps);
+    EXPECT_OK(server);
+    server_ = *std::move(server);
+  }
+  void Stop() {
+    server_.reset();
+    driver_.reset();
+    journal_.reset();
+  }
+  static std::string MakeFolder() {
+    const std::string folder = absl::StrCat(
+        ::testing::TempDir(), "/",
+        ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+    return folder;
+  }
+  RawClient Dial(int host = 2) {
+    return RawClient(server_->address().port, host);
+  }
+  base::TlsFiles Operator() const {
+    return ca_.Issue("operator", "spiffe://pactrain/operator");
+  }
+  // A proper client, from 127.0.0.1.
+  void ExpectServes() {
+    const auto channel = base::MakeChannel(
+        server_->address().ToString(),
+        base::MakeChannelCredentials(
+            Operator(), [](const auto&) { return absl::OkStatus(); }),
+        -1);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::seconds(20));
+    context.set_wait_for_ready(true);
+    v1::ListJobsResponse response;
+    const grpc::Status status =
+        v1::Admin::NewStub(channel)->ListJobs(&context, {}, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+  static bool Eventually(const std::function<bool()>& done) {
+    const absl::Duration end = base::MonotonicNow() + absl::Seconds(20);
+    while (!done()) {  // Asked once a turn: it may dial.
+      if (base::MonotonicNow() > end) return false;
+      poll(nullptr, 0, 10);
+    }
+    return true;
+  }
+  uint64_t Refused(Refusal refusal) const {
+    return server_->refused_connections().of(refusal);
+  }
+  // These bytes of HTTP/2, in plain text and after a handshake without a
+  // certificate: not a byte of HTTP/2 is answered.
+  void ExpectRefusedBeforeHttp2(const std::string& bytes) {
+    RawClient plain = Dial();
+    plain.Send(bytes);
+    EXPECT_FALSE(http2::Find(plain.ReceiveAll(), http2::kSettings, 0));
+    RawClient nobody = Dial();
+    if (nobody.ShakeHands()) {
+      nobody.Send(bytes);
+      EXPECT_EQ(nobody.ReceiveAll(), "");
+    }
+    EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kHandshake) >= 2; }));
+    ExpectServes();
+  }
+  // The same from an operator: the connection may end, the coordinator lives.
+  void ExpectSurvives(const std::string& bytes) {
+    RawClient client = Dial();
+    ASSERT_TRUE(client.ShakeHands(Operator()));
+    client.Send(bytes);
+    client.Send(http2::Frame(http2::kPing, 0, 0, "12345678"));
+    // By then it has read all, if it reads on at all.
+    ReadUntil(client, http2::kPing, http2::kAck);
+    ExpectServes();
+  }
+
+  base::LogCapture log_;
+  const std::string folder_;
+  const base::TestCa ca_;
+  std::unique_ptr<SqliteJournal> journal_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<Server> server_;
+};
+
+std::string CallWith(const std::string& fields) {
+  return http2::Preface() +
+         http2::Frame(http2::kHeaders, http2::kEndHeaders, 1,
+                      http2::Call("/pactrain.v1.Admin/ListJobs") + fields);
+}
+
+// A field whose value gRPC's parser has no name for, and then more metadata
+// than it takes.
+TEST_F(AttackTest, sec_grpc_cve_2023_1428) {
+  for (const char* name : {"te", ":scheme", "grpclb_client_stats"}) {
+    const std::string bytes =
+        http2::Preface() +
+        http2::Frame(http2::kHeaders, http2::kEndHeaders, 1,
+                     http2::Field(name, "x") +
+                         http2::Field("long", std::string(9000, 'x')));
+    ExpectRefusedBeforeHttp2(bytes);
+    ExpectSurvives(bytes);
+  }
+}
+
+// Metadata in base64 that is none: the connection may end.
+TEST_F(AttackTest, sec_grpc_cve_2023_32732) {
+  const std::string bytes = CallWith(http2::Field("x-bin", "!"));
+  ExpectRefusedBeforeHttp2(bytes);
+  ExpectSurvives(bytes);
+}
+
+// A number of HPACK that never ends, and one field that has no end.
+TEST_F(AttackTest, sec_grpc_cve_2023_33953) {
+  for (const std::string& fields :
+       {std::string(1, '\x7f') + std::string(8000, '\x80'),
+        std::string(1, '\0') + http2::Number(1 << 30, 7) +
+            std::string(8000, 'x')}) {
+    ExpectRefusedBeforeHttp2(CallWith(fields));
+    ExpectSurvives(CallWith(fields));
+  }
+}
+
+// accept() that fails for want of descriptors: no crash, and who waited is
+// served once there are some.
+TEST_F(AttackTest, sec_grpc_cve_2023_4785_NoDescriptorsLeft) {
+  ExpectServes();
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // The lowest free one is left, for the socket of who dials.
+  const int free = dup(0);
+  close(free);
+  const rlimit one = {static_cast<rlim_t>(free) + 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one), 0);
+  RawClient waiting = Dial();
+  const bool refused =
+      Eventually([&] { return Refused(Refusal::kDescriptors) > 0; });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(refused);
+  EXPECT_TRUE(waiting.ShakeHands(Operator()));
+  ExpectServes();
+}
+
+// Calls that are taken back at once, thousands of them.
+TEST_F(AttackTest, sec_RapidReset) {
+  std::string bytes = http2::Preface();
+  for (uint32_t stream = 1; stream < 10'000; stream += 2) {
+    bytes += http2::Frame(http2::kHeaders, http2::kEndHeaders, stream,
+                          http2::Call("/pactrain.v1.Admin/ListJobs")) +
+             http2::Frame(http2::kReset, 0, stream, std::string(4, '\x08'));
+  }
+  ExpectRefusedBeforeHttp2(bytes.substr(0, 4000));
+  ExpectSurvives(bytes);
+}
+
+TEST_F(AttackTest, sec_PortScannerIsNoHarm) {
+  std::mt19937 random(7);
+  for (int i = 0; i < 200; ++i) {
+    RawClient scanner = Dial();
+    std::string bytes(random() % 200, '\0');
+    for (char& c : bytes) c = static_cast<char>(random());
+    if (i % 2 == 0 && !bytes.empty()) scanner.Send(bytes);
+  }
+  ExpectServes();
+  EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 0; }));
+}
+
+TEST_F(AttackTest, sec_Slowloris) {
+  RawClient slow = Dial();
+  // A ClientHello of 16 KiB, a byte at a time.
+  std::string bytes("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03", 11);
+  bytes += std::string(1000, '\0');
+  bool over = false;
+  for (size_t i = 0; i < bytes.size() && !over; ++i) {
+    over = !slow.Send(bytes.substr(i, 1)) || slow.IsOver();
+  }
+  EXPECT_TRUE(over);
+  EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kHandshake) == 1; }));
+  ExpectServes();
+}
+
+TEST_F(AttackTest, sec_ThousandIdleConnections) {
+  std::vector<RawClient> idle;
+  for (int i = 0; i < 1000; ++i) idle.push_back(Dial());
+  ExpectServes();
+  const uint64_t beyond = 1000 - protocol::kMaxConnectionsFromLoopback;
+  EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kSource) >= beyond; }));
+  EXPECT_EQ(log_.Count("refused a connection from 127.0.0.2"), 1)
+      << log_.text();
+  // Those inside of the limit are closed by the handshake's.
+  EXPECT_TRUE(Eventually([&] { return server_->open_connections() <= 1; }));
+  ExpectServes();
+}
+
+TEST_F(AttackTest, sec_limits_ConnectionsPerSource) {
+  Stop();
+  constexpr int kLimit = protocol::kMaxConnectionsPerSource;
+  Start({.total = 1000, .per_source = 1, .from_loopback = kLimit});
+  std::vector<RawClient> idle;
+  for (int i = 0; i < kLimit; ++i) {
+    idle.push_back(Dial());
+    ASSERT_TRUE(idle.back().ShakeHands(Operator()));
+  }
+  EXPECT_EQ(Refused(Refusal::kSource), 0u);
+  EXPECT_EQ(Dial().ReceiveAll(), "");
+  EXPECT_EQ(Refused(Refusal::kSource), 1u);
+  ExpectServes();
+  // The end of one makes room.
+  idle.pop_back();
+  EXPECT_TRUE(Eventually([&] { return Dial().ShakeHands(Operator()); }));
+}
+
+TEST_F(AttackTest, sec_limits_ConnectionsOfAll) {
+  Stop();
+  Start({.total = 40, .per_source = 1, .from_loopback = 30});
+  std::vector<RawClient> idle;
+  for (int i = 0; i < 40; ++i) idle.push_back(Dial(i < 30 ? 2 : 3));
+  EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 40; }));
+  EXPECT_EQ(Dial(4).ReceiveAll(), "");
+  EXPECT_EQ(Refused(Refusal::kTotal), 1u);
+  idle.clear();
+  ExpectServes();
+}
+
+TEST_F(AttackTest, sec_limits_ConcurrentStreams) {
+  const base::TlsFiles agent = ca_.Issue("a", "spiffe://pactrain/agent/a");
+  RawClient client = Dial();
+  ASSERT_TRUE(client.ShakeHands(agent));
+  std::string bytes = http2::Preface();
+  uint32_t stream = 1;
+  const auto call = [&] {
+    const std::string frame =
+        http2::Frame(http2::kHeaders, http2::kEndHeaders, stream,
+                     http2::Call("/pactrain.v1.Coordinator/AgentStream"));
+    stream += 2;
+    return frame;
+  };
+  const std::string ping = http2::Frame(http2::kPing, 0, 0, "12345678");
+  for (int i = 0; i < protocol::kMaxConcurrentStreams; ++i) bytes += call();
+  client.Send(bytes + ping);
+  EXPECT_TRUE(ReadUntil(client, http2::kPing, http2::kAck));
+  client.Send(call() + ping);
+  EXPECT_FALSE(ReadUntil(client, http2::kPing, http2::kAck));
+  ExpectServes();
+}
+
+TEST_F(AttackTest, sec_limits_Metadata) {
+  // Of a call with a field of this size: whether it was answered.
+  const auto calls = [&](size_t size) {
+    const auto channel = base::MakeChannel(
+        server_->address().ToString(),
+        base::MakeChannelCredentials(
+            Operator(), [](const auto&) { return absl::OkStatus(); }),
+        -1);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::seconds(20));
+    context.AddMetadata("x", std::string(size, 'x'));
+    v1::ListJobsResponse response;
+    return v1::Admin::NewStub(channel)->ListJobs(&context, {}, &response).ok();
+  };
+  EXPECT_TRUE(calls(protocol::kMaxMetadata - 1024));  // There are others.
+  EXPECT_FALSE(calls(protocol::kMaxMetadata));
+  ExpectServes();
+}
+
+TEST_F(AttackTest, sec_limits_ControlMessage) {
+  // An agent's first message of this size, and how its stream ends.
+  const auto answer = [&](size_t size) {
+    const auto channel =
+        base::MakeChannel(server_->address().ToString(),
+                          base::MakeChannelCredentials(
+                              ca_.Issue("a", "spiffe://pactrain/agent/a"),
+                              [](const auto&) { return absl::OkStatus(); }),
+                          -1);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::seconds(20));
+    const auto stub = v1::Coordinator::NewStub(channel);
+    const auto stream = stub->AgentStream(&context);
+    v1::AgentMessage message;
+    message.mutable_hello()->set_agent(std::string(size - 20, 'a'));
+    message.mutable_hello()->mutable_agent()->append(
+        size - message.ByteSizeLong(), 'a');
+    EXPECT_EQ(message.ByteSizeLong(), size);
+    stream->Write(message);
+    v1::CoordinatorMessage ignored;
+    EXPECT_FALSE(stream->Read(&ignored));
+    return stream->Finish();
+  };
+  // Whole, and then not a name.
+  EXPECT_THAT(answer(protocol::kMaxControlMessage).error_message(),
+              HasSubstr("hello.agent"));
+  EXPECT_THAT(answer(protocol::kMaxControlMessage + 1).error_message(),
+              ::testing::Not(HasSubstr("hello.agent")));
+  ExpectServes();
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator
