@@ -164,7 +164,7 @@ void Transport::OnInbound(tcp::socket socket) {
   }
   const auto connection = NewConnection(std::move(socket));
   handshakes_[connection] = Handshake{};
-  connection->Start(asio::ssl::stream_base::server);
+  connection->Start(TlsStream::Side::kServer);
 }
 
 std::shared_ptr<Connection> Transport::NewConnection(tcp::socket socket) {
@@ -237,7 +237,7 @@ void Transport::OnDialled(const std::string& agent, tcp::socket socket,
   const auto connection = NewConnection(std::move(socket));
   handshakes_[connection] = Handshake{.dialled_agent = agent, .hello = {}};
   state->dialling = true;
-  connection->Start(asio::ssl::stream_base::client);
+  connection->Start(TlsStream::Side::kClient);
   connection->SendHello(OwnHello(agent));
 }
 
