@@ -78,8 +78,8 @@ def measure(elements: int, rounds: int, steps: int) -> dict[str, list[float]]:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.tls", description=__doc__)
     parser.add_argument("--elements", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args(argv)
     why = why_no_namespaces()
     if why is not None:

@@ -68,7 +68,9 @@ int TlsStream::Pull(BIO* bio, char* to, int size) {
 int TlsStream::Push(BIO* bio, const char* from, int size) {
   auto& sealed = static_cast<TlsStream*>(BIO_get_data(bio))->sealed_;
   BIO_clear_retry_flags(bio);
-  sealed.insert(sealed.end(), from, from + size);
+  // Bytes of one type, or the compiler copies them one by one.
+  const auto* bytes = reinterpret_cast<const uint8_t*>(from);
+  sealed.insert(sealed.end(), bytes, bytes + size);
   return size;
 }
 
@@ -136,7 +138,7 @@ void TlsStream::ContinueRead(asio::mutable_buffer into, Moved done) {
     });
   };
   // What is under way also sends what reading made us answer.
-  sends_ ? receive({}) : Send(std::move(receive));
+  sends_ || sealed_.empty() ? receive({}) : Send(std::move(receive));
 }
 
 void TlsStream::Write(const std::vector<asio::const_buffer>& from, Moved done) {
