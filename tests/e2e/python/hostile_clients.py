@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE_SECONDS = 60.0
-# Their handshake limits close these connections, or a cap at once.
 IDLE = 1000
 SCANNED = [*range(1, 50), 22, 80, 443, 5000, 7000, *range(7060, 7090), 8080, 29500]
 OPEN = {7070, 7072}
@@ -72,7 +71,8 @@ def expired(target: Target, pki: Path) -> None:
 
 
 def plain_http2(target: Target, pki: Path) -> None:
-    with connect(target) as connection:
+    got = b""
+    with contextlib.suppress(ConnectionError), connect(target) as connection:
         connection.sendall(HTTP2)
         got = answer(connection)
     assert not got or got[0] == TLS_ALERT, f"was answered {got!r}"
@@ -91,17 +91,17 @@ def scan(target: Target, pki: Path) -> None:
     while time.monotonic() < end:
         _, done, _ = select.select([], list(waiting), [], max(0.0, end - time.monotonic()))
         for probe in done:
-            port = waiting.pop(probe)
-            assert probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0, f"port {port} answers"
-            found.add(port)
-            probe.sendall(b"HELP\r\n\r\n")
+            found.add(waiting.pop(probe))
+            with contextlib.suppress(ConnectionError):
+                probe.sendall(b"HELP\r\n\r\n")
             probe.close()
     for probe in waiting:
         probe.close()
-    assert target[1] in found <= OPEN, f"ports {found} are open"
+    assert found <= OPEN, f"ports {found} answer"
 
 
 def idle(target: Target, pki: Path) -> None:
+    """The handshake limit closes each of them, or a cap at once."""
     connections = [connect(target) for _ in range(IDLE)]
     for connection in connections:
         assert not answer(connection)
