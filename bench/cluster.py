@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.processes import Children
-from bench.testbed import Host, LoopbackTestbed
+from bench.testbed import Host, LoopbackTestbed, run
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / "out" / "bin"
@@ -62,6 +62,12 @@ def free_port(address: str) -> int:
         return port
 
 
+def certificates(bed: LoopbackTestbed, pki: Path) -> None:
+    """Makes a CA in `pki`, and what start_cluster() needs of it for all daemons."""
+    agents = [word for host in bed.hosts for word in ("--agent", host.name)]
+    run(str(ROOT / "tools" / "certs"), str(pki), "--coordinator", *agents)
+
+
 def start_cluster(
     bed: LoopbackTestbed,
     children: Children,
@@ -69,20 +75,31 @@ def start_cluster(
     coordinator_host: Host,
     agent_flags: Sequence[str] = (),
     risk: str = "balanced",
+    pki: Path | None = None,
+    first_port: int = 7440,
 ) -> Cluster:
     """Starts all daemons and returns when all are listening.
 
-    Without shaped links every agent limits what it sends to each other site.
+    Without shaped links every agent limits what it sends to each other site. `pki` is
+    what certificates() made: with it all speak TLS. Clusters side by side on one bed need
+    `first_port`s that are 20 apart, and folders of their own.
     """
-    insecure = ["--insecure-network"] if bed.shaped else []
+
+    def security(name: str) -> list[str]:
+        if pki is None:
+            return ["--insecure-network"] if bed.shaped else []
+        return [f"--tls-cert={pki / name}.pem", f"--tls-key={pki / name}.key",
+                f"--tls-ca={pki / 'ca.pem'}"]  # fmt: skip
+
     links = ",".join(f"{link.a}-{link.b}" for link in bed.links)
     address = coordinator_host.address
-    coordinator = f"{address}:{port_on(bed, address, 7440)}"
-    metrics = f"{address}:{port_on(bed, address, 7441)}"
+    coordinator = f"{address}:{port_on(bed, address, first_port)}"
+    # Loopback: /metrics has no TLS.
+    metrics = f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 1)}"
     argv = [str(BIN / "pactrain-coordinator"), f"--listen={coordinator}",
             f"--listen-metrics={metrics}", f"--state-dir={folder / 'state'}",
             "--cluster=bench", f"--risk={risk}",
-            *([f"--links={links}"] if links else []), *insecure]  # fmt: skip
+            *([f"--links={links}"] if links else []), *security("coordinator")]  # fmt: skip
     child = children.start("coordinator", bed.command(coordinator_host, argv), {})
     child.wait_for("listening", READY_SECONDS)
     limit = []
@@ -91,11 +108,12 @@ def start_cluster(
     agents = []
     for host in bed.hosts:
         agent = Agent(host, folder / f"{host.name}.sock",
-                      f"{host.address}:{port_on(bed, host.address, 7451)}")  # fmt: skip
+                      f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 11)}")  # fmt: skip
         argv = [str(BIN / "pactrain-agent"), f"--name={host.name}", f"--site={host.site}",
                 f"--coordinator={coordinator}", f"--socket=unix:{agent.socket}",
-                f"--listen={host.address}:{port_on(bed, host.address, 7450)}",
-                f"--listen-metrics={agent.metrics}", *limit, *insecure, *agent_flags]  # fmt: skip
+                f"--listen={host.address}:{port_on(bed, host.address, first_port + 10)}",
+                f"--listen-metrics={agent.metrics}", *limit, *security(f"agent-{host.name}"),
+                *agent_flags]  # fmt: skip
         child = children.start(f"agent-{host.name}", bed.command(host, argv), {})
         child.wait_for("listening", READY_SECONDS)
         agents.append(agent)

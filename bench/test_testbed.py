@@ -104,6 +104,11 @@ def test_a_link_must_name_known_sites() -> None:
         LoopbackTestbed({"a": 1, "b": 1}, [Link("a", "x", 100)])
 
 
+def test_a_fast_links_burst_holds_what_the_kernel_sends_in_one_piece() -> None:
+    assert testbed.burst_kb(100) == 32
+    assert testbed.burst_kb(1000) >= 64
+
+
 def mine() -> list[str]:
     return named(os.getpid())
 

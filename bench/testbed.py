@@ -23,8 +23,16 @@ from dataclasses import dataclass
 from types import TracebackType
 
 PREFIX = "pactrain-"
-# One burst is free for an idle link: 32 kB is 2.6 ms at 100 Mbps.
-TBF = "burst 32kb latency 200ms"
+LATENCY = "latency 200ms"
+
+
+def burst_kb(rate_mbps: float) -> int:
+    """What an idle link sends at once: 32 kB is 2.6 ms at 100 Mbps.
+
+    At 1 Gbps it must hold the 64 kB that the kernel hands over in one piece: tbf would cut
+    smaller what a network card cuts for nothing.
+    """
+    return max(32, round(rate_mbps / 8))
 
 
 @dataclass(frozen=True)
@@ -130,8 +138,8 @@ class NamespaceTestbed(LoopbackTestbed):
         for number, link in enumerate(self.links):
             for end in "ab":
                 device = f"t{number}{end}"
-                run(*f"tc -n {self._core} qdisc add dev {device} root tbf".split(),
-                    *f"rate {link.rate_mbps}mbit {TBF}".split())  # fmt: skip
+                shape = f"rate {link.rate_mbps}mbit burst {burst_kb(link.rate_mbps)}kb {LATENCY}"
+                run(*f"tc -n {self._core} qdisc add dev {device} root tbf {shape}".split())
         for number, host in enumerate(self.hosts):
             self._add_host(host, number, sites.index(host.site))
 

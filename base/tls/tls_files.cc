@@ -116,6 +116,10 @@ absl::StatusOr<TlsContext> MakeTlsContext(const TlsFiles& files,
     return absl::InternalError(absl::StrCat("OpenSSL: ", LastReason()));
   }
   SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
+  // AES of 128 bits first: it is as safe here and costs a seventh less.
+  SSL_CTX_set_ciphersuites(context.get(),
+                           "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:"
+                           "TLS_CHACHA20_POLY1305_SHA256");
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context.get(), 0);
   SSL_CTX_set_verify(context.get(),

@@ -67,10 +67,10 @@ Connection::Connection(asio::ip::tcp::socket socket,
       remote_(RemoteName(socket_)),
       read_buffer_(kReadBytes),
       queue_(limits.max_control_bytes) {
-  if (tls != nullptr) tls_.emplace(socket_, SSL_new(tls.get()));
+  if (tls != nullptr) tls_.emplace(socket_, tls);
 }
 
-void Connection::Start(asio::ssl::stream_base::handshake_type side) {
+void Connection::Start(TlsStream::Side side) {
   SetOptions(socket_, limits_.suspect);
   handshake_timer_.expires_after(absl::ToChronoNanoseconds(limits_.handshake));
   handshake_timer_.async_wait(
@@ -81,16 +81,16 @@ void Connection::Start(asio::ssl::stream_base::handshake_type side) {
                          absl::FormatDuration(self->limits_.handshake))));
       });
   if (!tls_) return OnReady();
-  tls_->async_handshake(
-      side, [self = shared_from_this()](const asio::error_code& error) {
-        if (self->closed_) return;
-        const absl::Status done = self->OnHandshake(error);
-        done.ok() ? self->OnReady() : self->Close(done);
-      });
+  tls_->Handshake(side,
+                  [self = shared_from_this()](const asio::error_code& error) {
+                    if (self->closed_) return;
+                    const absl::Status done = self->OnHandshake(error);
+                    done.ok() ? self->OnReady() : self->Close(done);
+                  });
 }
 
 absl::Status Connection::OnHandshake(const asio::error_code& error) {
-  SSL* const ssl = tls_->native_handle();
+  const SSL* const ssl = tls_->ssl();
   if (error) {
     const long verified = SSL_get_verify_result(ssl);
     const absl::Status broken = Broken(error);
@@ -194,7 +194,7 @@ void Connection::Read() {
     self->OnBytes(bytes);
   };
   if (tls_) {
-    tls_->async_read_some(asio::buffer(read_buffer_), std::move(done));
+    tls_->Read(asio::buffer(read_buffer_), std::move(done));
   } else {
     socket_.async_read_some(asio::buffer(read_buffer_), std::move(done));
   }
@@ -303,7 +303,7 @@ void Connection::WriteBatch() {
     self->OnWritten(bytes);
   };
   if (tls_) {
-    asio::async_write(*tls_, std::move(buffers), std::move(done));
+    tls_->Write(buffers, std::move(done));
   } else {
     asio::async_write(socket_, std::move(buffers), std::move(done));
   }

@@ -21,10 +21,10 @@
 #include "absl/time/time.h"
 #include "agent/exchange/tcp/frame_decoder.h"
 #include "agent/exchange/tcp/send_queue.h"
+#include "agent/exchange/tcp/tls_stream.h"
 #include "agent/exchange/tcp/token_bucket.h"
 #include "agent/exchange/tcp/traffic.h"
 #include "asio/ip/tcp.hpp"
-#include "asio/ssl/stream.hpp"
 #include "asio/steady_timer.hpp"
 #include "base/tls/tls_files.h"
 #include "protocol/frame.h"
@@ -68,7 +68,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Sets the socket's options, shakes hands and starts to read; the hello must
   // come within limits.handshake. `side`: who dialled is the client.
-  void Start(asio::ssl::stream_base::handshake_type side);
+  void Start(TlsStream::Side side);
   // The first frame that is sent, once hands are shaken.
   void SendHello(const protocol::PeerHello& hello);
   // The hello is fine: from here on frames go both ways; the first comes from a
@@ -113,7 +113,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   asio::ip::tcp::socket socket_;
   // Over socket_; none: plain text.
-  std::optional<asio::ssl::stream<asio::ip::tcp::socket&>> tls_;
+  std::optional<TlsStream> tls_;
   bool ready_ = false;
   asio::steady_timer handshake_timer_;
   asio::steady_timer egress_timer_;

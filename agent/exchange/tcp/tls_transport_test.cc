@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-using TlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
+using AsioTlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
 
 std::string MakeFolder(const std::string& name) {
   const std::string folder =
@@ -103,10 +103,10 @@ class TlsTransportTest : public TestTransports {
   }
   // Somebody who shakes hands with b by this context.
   void ExpectClientRefused(SSL_CTX* context, const std::string& words) {
-    TlsStream stream(DialRaw(*b_), SSL_new(context));
+    AsioTlsStream stream(DialRaw(*b_), SSL_new(context));
     bool ended = false;
     char byte[1];
-    stream.async_handshake(TlsStream::client, [&](const asio::error_code&) {
+    stream.async_handshake(AsioTlsStream::client, [&](const asio::error_code&) {
       // In TLS 1.3 the refusal comes with the first read.
       stream.async_read_some(
           asio::buffer(byte),
@@ -186,11 +186,11 @@ TEST_F(TlsTransportTest, sec_OlderTlsIsRefused) {
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
                                          SSL_CTX_free);
   SSL_CTX_set_max_proto_version(context.get(), TLS1_2_VERSION);
-  TlsStream stream(DialRaw(*b_), SSL_new(context.get()));
+  AsioTlsStream stream(DialRaw(*b_), SSL_new(context.get()));
   std::optional<asio::error_code> result;
-  stream.async_handshake(TlsStream::client, [&](const asio::error_code& error) {
-    result = error;
-  });
+  stream.async_handshake(
+      AsioTlsStream::client,
+      [&](const asio::error_code& error) { result = error; });
   ASSERT_TRUE(RunUntil([&] { return result.has_value(); }));
   EXPECT_TRUE(*result);
   EXPECT_THAT(log_.text(), HasSubstr("unsupported protocol"));

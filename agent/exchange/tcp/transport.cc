@@ -200,7 +200,7 @@ void Transport::OnInbound(tcp::socket socket, const tcp::endpoint& remote) {
   const auto connection = NewConnection(std::move(socket));
   inbound_[connection.get()] = source;
   handshakes_[connection] = Handshake{};
-  connection->Start(asio::ssl::stream_base::server);
+  connection->Start(TlsStream::Side::kServer);
 }
 
 void Transport::ForgetInbound(const Connection& connection) {
@@ -277,7 +277,7 @@ void Transport::OnDialled(const std::string& agent,
   const auto connection = NewConnection(std::move(attempt->socket));
   handshakes_[connection] = Handshake{.dialled_agent = agent, .hello = {}};
   state->dial = connection;
-  connection->Start(asio::ssl::stream_base::client);
+  connection->Start(TlsStream::Side::kClient);
   connection->SendHello(OwnHello(agent));
 }
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,19 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 class Torchrun:
-    """One torchrun on its way."""
+    """One torchrun on its way. `within`: a command that runs it, like ip netns exec."""
 
-    def __init__(self, log: Path, environment: Mapping[str, str], *arguments: str | Path) -> None:
+    def __init__(
+        self,
+        log: Path,
+        environment: Mapping[str, str],
+        *arguments: str | Path,
+        within: Sequence[str] = (),
+    ) -> None:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", *map(str, arguments)],
+                [*within, sys.executable, "-m", "torch.distributed.run", *map(str, arguments)],
                 env={**os.environ, **environment},
                 stdout=output,
                 stderr=subprocess.STDOUT,

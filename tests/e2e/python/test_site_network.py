@@ -1,0 +1,222 @@
+"""Two sites behind firewalls, TLS between them, and clients that nobody asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hostile_clients
+import pytest
+from site_network import (
+    DATA_PORT,
+    GRPC_PORT,
+    Site,
+    SiteNetwork,
+    certificates,
+    why_no_site_network,
+)
+from test_torchrun import HERE, Torchrun
+
+from bench.processes import Children
+from bench.testbed import Host, run
+
+SCRIPT = HERE / "exact_training.py"
+SITES = "a:2,b:2"
+WAIT_SECONDS = 120.0
+LISTEN = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 0))
+print("port", server.getsockname()[1], flush=True)
+while True:
+    server.accept()
+"""
+CONNECT = """
+import socket, sys
+socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys.argv[3]))
+"""
+# What the logs say of an attack. gRPC does not tell what is wrong with a certificate.
+REFUSALS = {
+    "no-certificate": "peer did not return a certificate",
+    "other-ca": "certificate verify failed",
+    "expired": "certificate has expired|certificate verify failed",
+    "plain-http2": "http request|wrong version number",
+    "scan": "wrong version number",
+    "idle": "are open|no handshake with|Handshake read failed",
+}
+
+pytestmark = pytest.mark.skipif(
+    why_no_site_network() is not None, reason=str(why_no_site_network())
+)
+
+Results = dict[str, dict[str, Any]]  # What one rank left, by "full" and "masked".
+
+
+@pytest.fixture
+def network() -> Iterator[SiteNetwork]:
+    with (
+        tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder,
+        SiteNetwork(Path(folder), ["a", "b"]) as network,
+    ):
+        yield network
+
+
+@pytest.fixture(scope="module")
+def one_world(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Rank 0's results of one torchrun of four ranks, by torch alone."""
+    folder = tmp_path_factory.mktemp("one-world")
+    environment = {"OMP_NUM_THREADS": "1"}
+    launcher = ("--standalone", "--nproc-per-node=4")
+    Torchrun(folder / "log", environment, *launcher, SCRIPT, folder, "--plain").finish()
+    results = results_in(folder)
+    must_agree(results, results[0])
+    return results[0]
+
+
+def results_in(folder: Path) -> list[Results]:
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
+
+
+def must_agree(results: list[Results], wanted: Results) -> None:
+    for part in ("full", "masked"):
+        assert {rank[part]["digest"] for rank in results} == {wanted[part]["digest"]}, part
+        assert results[0][part]["accuracy"] == wanted[part]["accuracy"] > 0.9
+
+
+def launch_at(sites: list[Site], folder: Path, *flags: str) -> list[Torchrun]:
+    return [
+        site.torchrun(folder / f"log-{site.name}", "digits", SITES, SCRIPT, folder, *flags)
+        for site in sites
+    ]
+
+
+def must_have_gone_by_agents(network: SiteNetwork, results: list[Results]) -> None:
+    """Nothing tried another way, and agents sent what the training needs and the link had."""
+    for name in network.names:
+        assert not any(network.dropped(name).values()), network.dropped(name)
+    moved = network.bed.link_bytes()
+    assert moved is not None
+    for rank, link in zip((0, 2), moved[0], strict=True):  # From a to b, and back.
+        full, masked = results[rank]["full"], results[rank]["masked"]
+        assert (full["mode"], masked["mode"]) == ("FULL fp32", "COMPACTED fp32")
+        assert full["sent_bytes"] >= 4 * full["elements"] * full["training_steps"]
+        sent = full["sent_bytes"] + masked["sent_bytes"]
+        # Headers and acknowledgements are 8 %; votes and telemetry are small.
+        assert sent < link < 1.15 * sent + 1e6
+
+
+def reaches(network: SiteNetwork, source: Host, target: Host, port: str) -> bool:
+    argv = [sys.executable, "-c", CONNECT, target.address, port, "2"]
+    done = subprocess.run(network.bed.command(source, argv), capture_output=True, timeout=60)
+    return done.returncode == 0
+
+
+def test_a_firewall_drops_all_but_the_agents_ports_in_both_directions(network, tmp_path):
+    a, b, stranger = network.host("a"), network.host("b"), network.stranger
+    with Children(tmp_path) as children:
+        ports = {}
+        for host in (a, b, stranger):
+            argv = [sys.executable, "-c", LISTEN, host.address]
+            child = children.start(host.name, network.bed.command(host, argv), {})
+            ports[host] = child.wait_for("port", WAIT_SECONDS).split()[1]
+        # Before b is a site it has no firewall: these listen and are heard.
+        assert reaches(network, stranger, b, ports[b])
+        assert reaches(network, b, stranger, ports[stranger])
+        network.start_site("b")
+        for source, target, site, counter in [
+            (stranger, b, "b", "dropped_in"),
+            (b, stranger, "b", "dropped_out"),
+            (stranger, a, "a", "dropped_in"),
+            (a, stranger, "a", "dropped_out"),
+        ]:
+            before = network.dropped(site)[counter]
+            assert not reaches(network, source, target, ports[target])
+            assert network.dropped(site)[counter] > before
+        assert reaches(network, stranger, a, str(GRPC_PORT))
+        assert reaches(network, stranger, b, str(DATA_PORT))
+        assert not reaches(network, stranger, b, str(GRPC_PORT))  # Only a has a coordinator.
+
+
+def test_two_sites_train_as_one_world(network, one_world, tmp_path):
+    sites = [network.start_site(name) for name in network.names]
+    for launch in launch_at(sites, tmp_path):
+        launch.finish()
+    results = results_in(tmp_path)
+    assert [rank["full"]["site"] for rank in results] == ["a", "a", "b", "b"]
+    must_agree(results, one_world)
+    must_have_gone_by_agents(network, results)
+
+
+def hostile_folder(network: SiteNetwork, folder: Path) -> Path:
+    """What the hostile clients have: the name of an agent, from another CA or expired."""
+    certificates(folder / "other", "--agent", "node-b")
+    ours = network.pki
+    key, request = f"{ours}/agent-node-b.key", f"{folder}/expired.csr"
+    copy = ("-copy_extensions", "copyall")
+    run("openssl", "x509", "-x509toreq", *copy, "-in", f"{ours}/agent-node-b.pem",
+        "-signkey", key, "-out", request)  # fmt: skip
+    run("openssl", "x509", "-req", *copy, "-in", request, "-CA", f"{ours}/ca.pem",
+        "-CAkey", f"{ours}/ca.key", "-days", "-1", "-out", f"{folder}/expired.pem")  # fmt: skip
+    for source, name in [
+        (ours / "ca.pem", "ca.pem"),
+        (Path(key), "expired.key"),
+        (folder / "other" / "agent-node-b.pem", "stranger.pem"),
+        (folder / "other" / "agent-node-b.key", "stranger.key"),
+    ]:
+        shutil.copy(source, folder / name)
+    return folder
+
+
+def wait_until_held(folder: Path, launches: list[Torchrun]) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while not (folder / "held").exists():
+        assert time.monotonic() < end, "the training did not get so far"
+        assert all(launch.process.poll() is None for launch in launches)
+        time.sleep(0.05)
+
+
+def test_hostile_clients_are_refused_and_change_no_bit(network, one_world, tmp_path):
+    sites = [network.start_site(name) for name in network.names]
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    pki = str(hostile_folder(network, folder))
+    targets = {
+        "coordinator": (network.host("a"), GRPC_PORT),
+        "node-b": (network.host("b"), DATA_PORT),
+    }
+    launches = launch_at(sites, tmp_path, "--hold")
+    wait_until_held(tmp_path, launches)
+    with Children(folder) as children:
+        attackers = []
+        for name, (host, port) in targets.items():
+            for kind in hostile_clients.ATTACKS:
+                argv = [
+                    sys.executable,
+                    hostile_clients.__file__,
+                    kind,
+                    host.address,
+                    str(port),
+                    pki,
+                ]
+                argv = network.bed.command(network.stranger, argv)
+                attackers.append(children.start(f"{kind}-{name}", argv, {}))
+                # Before many idle ones may leave no place for others of their machine.
+                attackers[-1].wait_for("round", WAIT_SECONDS)
+        (tmp_path / "go").touch()
+        for launch in launches:
+            launch.finish()
+        for attacker in attackers:  # Until now, and each time in vain.
+            if attacker.process.poll() is not None:
+                raise attacker.error("was not refused")
+    must_agree(results_in(tmp_path), one_world)
+    for name in targets:
+        log = (network.folder / f"{name}.1.log").read_text()
+        for kind, words in REFUSALS.items():
+            assert re.search(words, log), f"{name} does not tell of {kind}:\n{log}"
