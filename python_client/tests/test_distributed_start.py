@@ -127,8 +127,7 @@ def options_at(site, wrap, natives, monkeypatch):
     """What the trainer library gets at one of two sites."""
     monkeypatch.setenv("PACTRAIN_SITES", "a:1,b:1")
     monkeypatch.setenv("PACTRAIN_SITE", site)
-    with pytest.raises(pactrain.RefusedError, match="differs"):
-        wrap(small_net())  # The other site's settings are not there.
+    wrap(small_net())
     return natives[-1].options
 
 
