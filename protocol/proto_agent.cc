@@ -36,6 +36,8 @@ struct Writer {
     t.set_model_summary(WriteText(m.trainer.model_summary, kMaxSummaryLength));
     t.set_elements(m.trainer.elements);
     t.set_resume_step(m.trainer.resume_step);
+    t.set_on_shrink(static_cast<v1::OnShrink>(m.trainer.on_shrink));
+    t.set_last_generation(m.trainer.last_generation);
   }
   void operator()(const TrainerLeft& m) {
     v1::TrainerLeft& p = *out.mutable_trainer_left();
@@ -148,6 +150,9 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
   m.trainer.model_summary = t.model_summary();
   m.trainer.elements = t.elements();
   m.trainer.resume_step = t.resume_step();
+  ASSIGN_OR_RETURN(m.trainer.on_shrink,
+                   ReadOnShrink("trainer.on_shrink", t.on_shrink()));
+  m.trainer.last_generation = t.last_generation();
   return m;
 }
 

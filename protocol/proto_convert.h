@@ -23,6 +23,8 @@ absl::StatusOr<CoordinatorMessage> FromProto(
 // Parts that the admin service and the journal use, too.
 v1::Group ToProto(const GroupId& group);
 absl::StatusOr<GroupId> FromProto(const v1::Group& proto);
+absl::StatusOr<OnShrink> ReadOnShrink(absl::string_view field,
+                                      v1::OnShrink value);
 v1::Decision ToProto(const Decision& decision);
 absl::StatusOr<Decision> FromProto(const v1::Decision& proto);
 v1::Generation ToProto(const Generation& generation);

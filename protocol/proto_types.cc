@@ -90,6 +90,14 @@ absl::StatusOr<GroupId> FromProto(const v1::Group& proto) {
   return GroupId{proto.job(), static_cast<uint16_t>(proto.model())};
 }
 
+absl::StatusOr<OnShrink> ReadOnShrink(absl::string_view field,
+                                      v1::OnShrink value) {
+  RETURN_IF_ERROR(CheckRange(field, static_cast<uint32_t>(value),
+                             v1::ON_SHRINK_UNSPECIFIED,
+                             v1::ON_SHRINK_CONTINUE));
+  return static_cast<OnShrink>(value);
+}
+
 v1::Decision ToProto(const Decision& decision) {
   v1::Decision proto;
   proto.set_version(decision.version);
@@ -141,6 +149,9 @@ v1::Generation ToProto(const Generation& generation) {
   }
   *proto.mutable_plan() = ToProto(generation.plan);
   *proto.mutable_decision() = ToProto(generation.decision);
+  proto.set_on_shrink(static_cast<v1::OnShrink>(generation.on_shrink));
+  if (generation.donor) proto.set_donor(*generation.donor);
+  for (uint32_t rank : generation.needs_state) proto.add_needs_state(rank);
   return proto;
 }
 
@@ -165,6 +176,13 @@ absl::StatusOr<Generation> FromProto(const v1::Generation& proto) {
   }
   ASSIGN_OR_RETURN(generation.plan, FromProto(proto.plan()));
   ASSIGN_OR_RETURN(generation.decision, FromProto(proto.decision()));
+  ASSIGN_OR_RETURN(generation.on_shrink,
+                   ReadOnShrink("generation.on_shrink", proto.on_shrink()));
+  if (proto.has_donor()) generation.donor = proto.donor();
+  RETURN_IF_ERROR(CheckRange("generation.needs_state (their number)",
+                             proto.needs_state_size(), 0, kMaxRanks));
+  generation.needs_state.assign(proto.needs_state().begin(),
+                                proto.needs_state().end());
   RETURN_IF_ERROR(CheckGeneration(generation));
   return generation;
 }

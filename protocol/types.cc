@@ -44,6 +44,18 @@ absl::string_view CodecName(Codec codec) {
   return "unknown codec";
 }
 
+absl::string_view OnShrinkName(OnShrink on_shrink) {
+  switch (on_shrink) {
+    case OnShrink::kAbort:
+      return "abort";
+    case OnShrink::kPause:
+      return "pause";
+    case OnShrink::kContinue:
+      return "continue";
+  }
+  return "unknown on_shrink";
+}
+
 std::string GroupId::ToString() const {
   return model == 0 ? job : absl::StrCat(job, "/", model);
 }
@@ -205,6 +217,32 @@ absl::Status CheckMembers(const Generation& generation) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDonor(const Generation& generation) {
+  const auto& needy = generation.needs_state;
+  if (!generation.donor) {
+    if (needy.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "needs_state: %d ranks without a donor", needy.size()));
+  }
+  const uint32_t donor = *generation.donor;
+  if (donor >= generation.world_size ||
+      std::find(needy.begin(), needy.end(), donor) != needy.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("donor: rank %d needs the state itself or is not under "
+                        "world_size %d",
+                        donor, generation.world_size));
+  }
+  for (size_t i = 0; i < needy.size(); ++i) {
+    if (needy[i] >= generation.world_size ||
+        (i > 0 && needy[i - 1] >= needy[i])) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "needs_state: rank %d is not ascending or not under world_size %d",
+          needy[i], generation.world_size));
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool IsNameEdge(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
 }
@@ -227,6 +265,10 @@ Digest Generation::ComputeDigest() const {
   for (const Member& member : members) AddMember(member, digest);
   AddPlan(plan, digest);
   AddDecision(decision, digest);
+  digest.Add(static_cast<uint64_t>(on_shrink));
+  digest.Add(uint64_t{donor.has_value()}).Add(uint64_t{donor.value_or(0)});
+  digest.Add(uint64_t{needs_state.size()});
+  for (uint32_t rank : needs_state) digest.Add(uint64_t{rank});
   return digest.Build();
 }
 
@@ -301,6 +343,7 @@ absl::Status CheckGeneration(const Generation& generation) {
   }
   RETURN_IF_ERROR(CheckSites(generation.sites));
   RETURN_IF_ERROR(CheckMembers(generation));
+  RETURN_IF_ERROR(CheckDonor(generation));
   return CheckPlan(generation.plan, generation.sites.size());
 }
 

@@ -7,6 +7,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,14 @@ constexpr bool IsLevels(Codec codec) { return codec >= Codec::kLevels3; }
 // bits).
 enum class Op : uint8_t { kSum = 1, kXor = 2 };
 
+// What a group does when its ranks become fewer: end for good, wait for as many
+// as before, or go on with those that are left. Unless kAbort its trainers may
+// come and go: the end of a generation is the beginning of the next one.
+enum class OnShrink : uint8_t { kAbort = 0, kPause = 1, kContinue = 2 };
+
 absl::string_view ModeName(Mode mode);     // "FULL", "COMPACTED", "TERNARY".
 absl::string_view CodecName(Codec codec);  // "fp32", "bf16", "7 levels".
+absl::string_view OnShrinkName(OnShrink on_shrink);  // "abort", "pause", ...
 
 // One attached model of a job. Each model of a job has generations, decisions
 // and steps of its own.
@@ -61,7 +68,13 @@ struct Trainer {
   Digest model_digest;
   std::string model_summary;  // "62 parameters, 5,586,981 elements" for errors.
   uint64_t elements = 0;      // Of all parameters that need a gradient.
-  uint64_t resume_step = 0;   // From the session's state_dict; 0: none.
+  // Its next step in `last_generation`, or from the session's state_dict; 0:
+  // none.
+  uint64_t resume_step = 0;
+  OnShrink on_shrink = OnShrink::kAbort;
+  // The generation in which it got the state that it holds; 0: it is new, or
+  // has not got the state of the last one.
+  uint64_t last_generation = 0;
   bool operator==(const Trainer&) const = default;
 };
 
@@ -118,6 +131,11 @@ struct Generation {
       members;  // By (site, agent); an index is a member number.
   Plan plan;
   Decision decision;  // In force for base_step.
+  OnShrink on_shrink = OnShrink::kAbort;
+  // The rank whose state (parameters, optimizer, masks) the ranks in
+  // `needs_state` take before anything else. Nothing: a new job.
+  std::optional<uint32_t> donor;
+  std::vector<uint32_t> needs_state;  // Ascending; empty without a donor.
   bool operator==(const Generation&) const = default;
   // Over everything above except `decision.reason`.
   Digest ComputeDigest() const;
@@ -132,7 +150,8 @@ absl::Status CheckDecision(const Decision& decision);
 // field.
 absl::Status CheckName(absl::string_view what, absl::string_view name);
 // InvalidArgument: sizes over limits.h, an index out of range, a tree that is
-// not one tree, ranks that are not exactly 0..world_size-1.
+// not one tree, ranks that are not exactly 0..world_size-1, a donor that is no
+// rank or needs the state itself.
 absl::Status CheckGeneration(const Generation& generation);
 
 }  // namespace pactrain::protocol

@@ -34,7 +34,8 @@ Error Unreachable(const std::string& path, int error) {
   }
   return {.code = wire::Code::kAgentUnresponsive,
           .text = "no agent at unix:" + path + ": " + why + ".\n" + what,
-          .final = true};
+          .final = true,
+          .may_rejoin = error == ENOENT || error == ECONNREFUSED};
 }
 
 Error BadAddress(const std::string& address, const std::string& why) {

@@ -24,6 +24,7 @@ namespace pactrain::trainer {
 namespace {
 
 thread_local std::string last_error;
+thread_local bool last_may_rejoin = false;
 
 wire::Digest128 ToWire(const pt_digest& digest) {
   return {digest.hi, digest.lo};
@@ -103,6 +104,13 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   to->elements = from.elements;
   to->slot_bytes = from.slot_bytes;
   to->resume_step = from.resume_step;
+  to->last_generation = from.last_generation;
+  if (from.on_shrink < PT_ABORT || from.on_shrink > PT_CONTINUE) {
+    return Invalid("on_shrink is " + std::to_string(from.on_shrink) +
+                   ", allowed 0 (abort), 1 (pause) and 2 (continue).\n"
+                   "Correct it and attach again.");
+  }
+  to->on_shrink = static_cast<uint8_t>(from.on_shrink);
   to->attach_timeout = std::chrono::milliseconds(from.attach_timeout_ms);
   to->gse = from.gse != 0;
   if (getrandom(&to->attach_id, sizeof(to->attach_id), 0) !=
@@ -158,6 +166,8 @@ pt_digest pt_digest_of(const void* data, uint64_t bytes) {
 
 const char* pt_last_error(void) { return trainer::last_error.c_str(); }
 
+int pt_last_may_rejoin(void) { return trainer::last_may_rejoin ? 1 : 0; }
+
 int pt_attach(const pt_attach_options* options, pt_session** out,
               void (*on_waiting)(const char* text, void* arg), void* arg) {
   const Error error = trainer::Guarded([&]() -> Error {
@@ -179,6 +189,7 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
     return failed;
   });
   trainer::last_error = error.text;
+  trainer::last_may_rejoin = error.may_rejoin;
   return static_cast<int>(error.code);
 }
 
@@ -186,6 +197,18 @@ void pt_close(pt_session* session) { delete session; }
 
 uint64_t pt_generation(const pt_session* session) {
   return session->impl->attached().generation;
+}
+
+uint32_t pt_rank(const pt_session* session) {
+  return session->impl->attached().rank;
+}
+
+uint32_t pt_donor(const pt_session* session) {
+  return session->impl->attached().donor;
+}
+
+int pt_needs_state(const pt_session* session) {
+  return session->impl->attached().needs_state;
 }
 
 uint64_t pt_next_step(const pt_session* session) {
@@ -289,6 +312,10 @@ int pt_wait(pt_session* session, pt_step* out) {
 
 int pt_is_final(const pt_session* session) {
   return session->impl->over() ? 1 : 0;
+}
+
+int pt_may_rejoin(const pt_session* session) {
+  return session->impl->may_rejoin() ? 1 : 0;
 }
 
 int pt_fetch(pt_session* session, uint32_t bucket, void* out) {

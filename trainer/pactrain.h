@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 1
+#define PT_ABI_VERSION 2
 
 enum pt_code {
   PT_OK = 0,
@@ -49,6 +49,10 @@ enum pt_codec {
 };
 enum pt_dtype { PT_FLOAT32 = 1, PT_BFLOAT16 = 2 };
 enum pt_op { PT_SUM = 1, PT_XOR = 2 };
+/* What the job does when its ranks become fewer: end for good, wait for as many as
+ * before, or go on with those that are left. */
+enum pt_on_shrink { PT_ABORT = 0, PT_PAUSE = 1, PT_CONTINUE = 2 };
+#define PT_NO_RANK 0xFFFFFFFFu
 
 typedef struct pt_session pt_session;
 
@@ -66,10 +70,13 @@ typedef struct {
   const char* model_summary; /* for error messages of other ranks */
   uint64_t elements;         /* of all parameters that need a gradient, >= 1 */
   uint64_t slot_bytes;  /* 0: enough for all elements in any bucket layout */
-  uint64_t resume_step; /* from an earlier session; 0: none */
+  uint64_t resume_step; /* of last_generation, or from a saved session; 0: none */
   uint32_t attach_timeout_ms; /* until all ranks are there */
   int gse;                    /* 1: gradients outside the mask are dropped;
                                  0: one makes the step dense */
+  int32_t on_shrink; /* pt_on_shrink; equal on all ranks */
+  uint64_t last_generation; /* whose state this rank holds, if it attaches again;
+                               0: none */
 } pt_attach_options;
 
 typedef struct {
@@ -100,6 +107,8 @@ const char* pt_version(void); /* of the software: "0.1.0" */
 /* XXH3-128 of a byte range: for masks, layouts and parameters. */
 pt_digest pt_digest_of(const void* data, uint64_t bytes);
 const char* pt_last_error(void); /* of this thread's last failed pt_attach */
+/* 1: its cause was a change of membership or a lost agent: try again. */
+int pt_last_may_rejoin(void);
 
 /* Connects to the agent and waits until all ranks of the job are there.
  * PT_INVALID_ARGUMENT, PT_AGENT_UNRESPONSIVE (no agent at the address, or it
@@ -114,6 +123,13 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
 void pt_close(pt_session* session);
 
 uint64_t pt_generation(const pt_session* session);
+/* Of 0 .. pt_world_size() - 1. Unless on_shrink is PT_ABORT both may differ from what
+ * was asked for. */
+uint32_t pt_rank(const pt_session* session);
+/* The rank whose state (parameters, optimizer, masks) those take that need it, before
+ * anything else, by steps in which all ranks take part; PT_NO_RANK: a new job. */
+uint32_t pt_donor(const pt_session* session);
+int pt_needs_state(const pt_session* session); /* 1: this rank does */
 uint64_t pt_next_step(const pt_session* session);
 uint32_t pt_world_size(const pt_session* session);
 const char* pt_site(const pt_session* session);
@@ -159,6 +175,10 @@ int pt_submit(pt_session* session, uint32_t bucket, const void* data,
  * pt_is_final(); after the other errors the session is over. */
 int pt_wait(pt_session* session, pt_step* out);
 int pt_is_final(const pt_session* session);
+/* 1: the session is over, and attaching again is the way to go on: the ranks have
+ * changed, or the agent is gone. Say pt_generation() as last_generation if this rank had
+ * the state of that generation, and pt_next_step() as resume_step. */
+int pt_may_rejoin(const pt_session* session);
 
 /* Writes the mean (PT_SUM: sum / world_size; PT_XOR: the bits) of a bucket of
  * the step that pt_wait() just returned to `out`, in the bucket's dtype, zeros

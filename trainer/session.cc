@@ -240,6 +240,11 @@ bool Session::over() {
   return state_.over();
 }
 
+bool Session::may_rejoin() {
+  MutexLock lock(&mu_);
+  return state_.error().may_rejoin;
+}
+
 void Session::SetErrorText(const std::string& text) {
   MutexLock lock(&mu_);
   error_text_ = text;

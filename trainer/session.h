@@ -45,6 +45,7 @@ class Session {
   uint64_t next_step() PACTRAIN_EXCLUDES(mu_);
   wire::Decision decision() PACTRAIN_EXCLUDES(mu_);
   bool over() PACTRAIN_EXCLUDES(mu_);
+  bool may_rejoin() PACTRAIN_EXCLUDES(mu_);
   // What the agent said when it attached this trainer.
   const wire::Attached& attached() const { return attached_; }
 

@@ -24,7 +24,7 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
@@ -89,7 +89,11 @@ struct Hello {
   uint64_t elements;  // Of all parameters that need a gradient.
   uint64_t
       slot_bytes;  // Wanted for the slot and for the result; equal on a node.
+  // Its next step in last_generation, or in its saved session; 0: none.
   uint64_t resume_step;
+  uint64_t last_generation;  // Whose state it holds; 0: none.
+  uint8_t on_shrink;         // protocol::OnShrink
+  uint8_t pad[7];
   char job[kNameBytes];
   char launch[kNameBytes];
   char site[kNameBytes];  // Empty: the agent's. Else it must be the agent's.
@@ -101,10 +105,16 @@ struct Waiting {
   char text[kTextBytes];
 };
 
+inline constexpr uint32_t kNoRank = ~uint32_t{0};
+
 struct Attached {
   Header header;
-  uint32_t world_size;
-  uint32_t member;  // The agent's member number.
+  uint32_t rank;  // Unless on_shrink is 0 it may be another than was asked for,
+  uint32_t world_size;  // and so may this.
+  uint32_t member;      // The agent's member number.
+  uint32_t donor;       // Whose state those take that need it; kNoRank: none.
+  uint8_t needs_state;  // 1: this rank does.
+  uint8_t pad[7];
   uint64_t generation;
   uint64_t base_step;  // The first step to submit.
   uint64_t slot_bytes;
@@ -183,7 +193,8 @@ struct Failed {
   uint64_t step;  // ~0: not about a step.
   Code code;
   uint8_t final;
-  uint8_t pad[3];
+  uint8_t may_rejoin;  // With `final`: attaching again is the way to go on.
+  uint8_t pad[2];
   char text[kTextBytes];  // Its last line says what to do.
 };
 

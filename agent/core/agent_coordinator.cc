@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/core/agent_impl.h"
+#include "agent/core/wire_convert.h"
 
 namespace pactrain::agent {
 
@@ -69,7 +70,7 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
   bool complete = true;
   for (size_t i = 0; i < member.ranks.size(); ++i) {
     TrainerRecord* record =
-        trainers_.Find(generation.group, member.ranks[i], member.attach_ids[i]);
+        trainers_.Find(generation.group, member.attach_ids[i]);
     if (record == nullptr || record->generation != 0) {
       complete = false;
       outbox_.ToCoordinator(protocol::TrainerLeft{
@@ -77,15 +78,18 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
           "left before the generation began", /*generation_ended=*/false});
       continue;
     }
-    trainers.push_back({record->id, record->trainer.rank, record->memory, {}});
-    trainers.back().masks.rank = record->trainer.rank;
+    trainers.push_back({record->id, member.ranks[i], record->memory, {}});
+    trainers.back().masks.rank = member.ranks[i];
   }
   if (complete) return trainers;
   for (const auto& trainer : trainers) {
-    FailTrainer(trainer.id, wire::Code::kStepNotApplied,
-                absl::StrCat("generation ", generation.number,
-                             " could not begin: a rank on this node left.\n"
-                             "Start all ranks again."));
+    wire::Failed failed =
+        MakeFailed(kNoStep, wire::Code::kStepNotApplied, true,
+                   absl::StrCat("generation ", generation.number,
+                                " could not begin: a rank on this node left.\n"
+                                "Start all ranks again."));
+    failed.may_rejoin = generation.on_shrink != protocol::OnShrink::kAbort;
+    outbox_.ToTrainer(trainer.id, failed);
     DropTrainer(trainer.id, "its generation could not begin", absl::Duration());
     outbox_.effects.emplace_back(CloseTrainer{trainer.id});
   }
@@ -125,7 +129,9 @@ void AgentState::Impl::On(const protocol::StartGeneration& message,
   std::vector<GroupState::LocalTrainer> trainers = TrainersOf(generation, me);
   if (trainers.empty()) return;
   for (const auto& trainer : trainers) {
-    trainers_.Find(trainer.id)->generation = generation.number;
+    TrainerRecord& record = *trainers_.Find(trainer.id);
+    record.generation = generation.number;
+    record.rank = trainer.rank;
   }
   outbox_.Log(absl::StrCat(generation.group.ToString(), ": generation ",
                            generation.number, " with ", generation.world_size,
@@ -154,7 +160,7 @@ void AgentState::Impl::On(const protocol::GroupWaiting& message,
 void AgentState::Impl::On(const protocol::JoinRefused& message,
                           absl::Duration now) {
   TrainerRecord* record =
-      trainers_.Find(message.group, message.rank, message.attach_id);
+      trainers_.Find(message.group, message.attach_id);
   if (record == nullptr) return;
   const TrainerId id = record->id;
   FailTrainer(id, wire::Code::kRefused,

@@ -124,7 +124,7 @@ void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote) {
   protocol::MaskVote out;
   out.group = record.group;
   out.generation = record.generation;
-  out.rank = record.trainer.rank;
+  out.rank = record.rank;
   out.layout_digest = FromWire(vote.layout_digest);
   out.mask_digest = FromWire(vote.mask_digest);
   out.steps_unchanged = vote.steps_unchanged;
@@ -146,7 +146,7 @@ void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
 void AgentState::Impl::TellLeft(const TrainerRecord& record,
                                 const std::string& reason,
                                 bool generation_ended) {
-  outbox_.ToCoordinator(protocol::TrainerLeft{record.group, record.trainer.rank,
+  outbox_.ToCoordinator(protocol::TrainerLeft{record.group, record.rank,
                                               record.trainer.attach_id, reason,
                                               generation_ended});
 }
@@ -160,12 +160,12 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
                                    absl::Duration now) {
   TrainerRecord* record = trainers_.Find(id);
   if (record == nullptr) return;
-  outbox_.Log(absl::StrCat("rank ", record->trainer.rank, " of ",
+  outbox_.Log(absl::StrCat("rank ", record->rank, " of ",
                            record->group.ToString(), " is gone: ", reason));
   GroupState* group = RunningGroupOf(*record);
   if (group != nullptr) group->Report();
   TellLeft(*record, reason, /*generation_ended=*/false);
-  const uint32_t rank = record->trainer.rank;
+  const uint32_t rank = record->rank;
   if (group != nullptr) {
     group->DropTrainer(id, reason == kDetached,
                        absl::StrCat("rank ", rank, " at agent ", options_.agent,

@@ -126,6 +126,61 @@ TEST_F(Pair, AViolationMakesTheStepDense) {
   EXPECT_EQ(x_.Last<wire::Committed>()->attempt, 2u);
 }
 
+TEST_F(Pair, ATrainerIsToldItsPlaceAndWhoHasTheState) {
+  generation_.on_shrink = protocol::OnShrink::kPause;
+  generation_.donor = 0;
+  generation_.needs_state = {1};
+  generation_.members[0].ranks = {1};  // Other ones than were asked for.
+  generation_.members[1].ranks = {0};
+  Begin();
+  const auto* attached = x_.Last<wire::Attached>();
+  ASSERT_NE(attached, nullptr);
+  EXPECT_EQ(attached->rank, 1u);
+  EXPECT_EQ(attached->donor, 0u);
+  EXPECT_EQ(attached->needs_state, 1);
+  EXPECT_EQ(y_.Last<wire::Attached>()->needs_state, 0);
+}
+
+// What the trainer of x hears when that of y is gone.
+class RejoinTest : public Pair {
+ protected:
+  const wire::Failed* FailedAfterLoss(protocol::OnShrink on_shrink) {
+    generation_.on_shrink = on_shrink;
+    Begin();
+    Submit(0, OneBucket(10, 50));
+    Give(y_, TrainerGone{1, "was killed by signal 9"});
+    Deliver();
+    return x_.Last<wire::Failed>();
+  }
+};
+
+TEST_F(RejoinTest, WhereRanksComeAndGoTrainersMayRejoin) {
+  const auto* failed = FailedAfterLoss(protocol::OnShrink::kContinue);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->final, 1);
+  EXPECT_EQ(failed->may_rejoin, 1);
+}
+
+TEST_F(RejoinTest, ElseTheyMayNot) {
+  const auto* failed = FailedAfterLoss(protocol::OnShrink::kAbort);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->final, 1);
+  EXPECT_EQ(failed->may_rejoin, 0);
+}
+
+TEST_F(Pair, DifferentParametersAreNoReasonToRejoin) {
+  generation_.on_shrink = protocol::OnShrink::kContinue;
+  Begin();
+  for (int i = 0; i < 2; ++i) {
+    wire::Submit submit = OneBucket(10, 50);
+    submit.parameters = {static_cast<uint64_t>(i) + 1, 1};
+    Submit(i, submit);
+  }
+  Deliver();
+  ASSERT_NE(x_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Failed>()->may_rejoin, 0);
+}
+
 TEST_F(Pair, ALostPeerBeforeTheVoteMeansNotApplied) {
   Begin();
   Submit(0, OneBucket(10, 50));
@@ -279,7 +334,7 @@ TEST(Hello, EachRefusalHasItsCodeAndSaysWhy) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
   EXPECT_OK(check([](wire::Hello&) {}));
-  EXPECT_THAT(check([](wire::Hello& h) { h.version = 2; }),
+  EXPECT_THAT(check([](wire::Hello& h) { h.version = wire::kVersion + 1; }),
               StatusIs(kInvalid, HasSubstr("version")));
   EXPECT_THAT(check([](wire::Hello& h) { h.rank = 2; }),
               StatusIs(kInvalid, HasSubstr("rank")));

@@ -1,6 +1,8 @@
 // The life of an attempt: buckets, vote or abort, and what follows.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +18,7 @@ using protocol::Abort;
 using protocol::Cause;
 using protocol::Certificate;
 using protocol::CommitVote;
+using protocol::OnShrink;
 
 namespace {
 
@@ -223,6 +226,7 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   committed.sent_bytes = step_sent_bytes_;
   committed.received_bytes = step_received_bytes_;
   committed.next = ToWire(switch_.in_force());
+  ShareResults();
   TellTrainers(committed);
   if (candidate != 0) {
     const protocol::Decision& now_holds = switch_.in_force();
@@ -237,6 +241,22 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   committed_step_ = step_;
   if (open_since_) telemetry_.Commit(*open_since_, now);
   NextStep(now);
+}
+
+// Trainers of one launch share a result region; each other launch has its own.
+void GroupState::ShareResults() {
+  const uint8_t* from = trainers_[0].memory.result.data();
+  std::set<uint8_t*> regions;
+  for (const LocalTrainer& trainer : trainers_) {
+    if (!trainer.gone) regions.insert(trainer.memory.result.data());
+  }
+  for (uint8_t* to : regions) {
+    if (to == from) continue;
+    for (const LocalStep::Bucket& bucket : local_.buckets()) {
+      std::memcpy(to + bucket.offset, from + bucket.offset,
+                  bucket.context.elements * 4);
+    }
+  }
 }
 
 void GroupState::FailAttempt(const Resolution& resolution, absl::Duration now) {
@@ -354,6 +374,8 @@ void GroupState::End(bool outcome_known) {
   ended_ = true;
   ++counters_.ended_generations;
   const bool resync = !outcome_known || ending_->cause == Cause::kParameters;
+  const bool may_rejoin = generation_.on_shrink != OnShrink::kAbort &&
+                          ending_->cause == Cause::kMemberLost;
   end_reason_ = ending_->detail;
   const std::string text = absl::StrCat(
       local_.opened()
@@ -364,13 +386,15 @@ void GroupState::End(bool outcome_known) {
       absl::StrFormat("generation %d ended (%s): ", generation_.number,
                       protocol::CauseName(ending_->cause)),
       end_reason_, ".\n",
-      resync ? "Load the last checkpoint at all ranks and start them again."
+      may_rejoin ? "Attach again; ranks may come and go."
+      : resync ? "Load the last checkpoint at all ranks and start them again."
              : "Start all ranks again from the last checkpoint.");
   outbox_->Warn(absl::StrCat(generation_.group.ToString(), ": ", text));
-  const wire::Failed failed = MakeFailed(
+  wire::Failed failed = MakeFailed(
       local_.opened() ? step_ : kNoStep,
       resync ? wire::Code::kResyncRequired : wire::Code::kStepNotApplied, true,
       text);
+  failed.may_rejoin = may_rejoin;
   TellTrainers(failed);
   // Nothing of an ended generation is written or sent any more.
   exchange_ = NewExchange();

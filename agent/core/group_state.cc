@@ -70,7 +70,12 @@ void GroupState::Start(absl::Duration now) {
 
 void GroupState::Attach(const LocalTrainer& trainer) {
   auto attached = MakeMessage<wire::Attached>(wire::Kind::kAttached);
+  const auto& needy = generation_.needs_state;
+  attached.rank = trainer.rank;
   attached.world_size = generation_.world_size;
+  attached.donor = generation_.donor.value_or(wire::kNoRank);
+  attached.needs_state =
+      std::binary_search(needy.begin(), needy.end(), trainer.rank);
   attached.member = static_cast<uint32_t>(me());
   attached.generation = generation_.number;
   attached.base_step = generation_.base_step;

@@ -172,6 +172,7 @@ class GroupState {
   StepExchange NewExchange() const;
   void NoteNoise();
   void Commit(uint64_t candidate, absl::Duration now);
+  void ShareResults();
   void FailAttempt(const Resolution& resolution, absl::Duration now);
   void MakeDense(const std::string& reason);
   void TellDense(const LocalTrainer& trainer);

@@ -20,6 +20,7 @@ absl::StatusOr<TrainerRecord> Trainers::Check(const wire::Hello& hello) const {
   TrainerRecord record;
   record.group = std::move(fields.group);
   record.trainer = std::move(fields.trainer);
+  record.rank = record.trainer.rank;
   record.bytes = (fields.slot_bytes + wire::kSlotAlign - 1) / wire::kSlotAlign *
                  wire::kSlotAlign;
   record.region = absl::StrCat(record.group.job, "/", record.group.model, "/",
@@ -96,11 +97,10 @@ TrainerRecord* Trainers::Find(TrainerId id) {
   return it == records_.end() ? nullptr : &it->second;
 }
 
-TrainerRecord* Trainers::Find(const protocol::GroupId& group, uint32_t rank,
+TrainerRecord* Trainers::Find(const protocol::GroupId& group,
                               const protocol::Digest& attach_id) {
   for (auto& [id, record] : records_) {
-    if (record.group == group && record.trainer.rank == rank &&
-        record.trainer.attach_id == attach_id) {
+    if (record.group == group && record.trainer.attach_id == attach_id) {
       return &record;
     }
   }

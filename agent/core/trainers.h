@@ -26,6 +26,8 @@ struct TrainerRecord {
   std::string region;
   uint64_t bytes = 0;       // Of the slot, and of the result.
   uint64_t generation = 0;  // 0: waits for one.
+  // In its generation; before that, what it asked for.
+  uint32_t rank = 0;
   std::optional<protocol::MaskVote> vote;
 };
 
@@ -40,7 +42,7 @@ class Trainers {
 
   TrainerRecord* Find(TrainerId id);
   // Waiting or not; null: none.
-  TrainerRecord* Find(const protocol::GroupId& group, uint32_t rank,
+  TrainerRecord* Find(const protocol::GroupId& group,
                       const protocol::Digest& attach_id);
   std::map<TrainerId, TrainerRecord>& all() { return records_; }
   const std::map<TrainerId, TrainerRecord>& all() const { return records_; }

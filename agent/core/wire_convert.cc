@@ -72,6 +72,11 @@ absl::StatusOr<HelloFields> ParseHello(const wire::Hello& hello) {
   trainer.model_summary = GetText(hello.model_summary);
   trainer.elements = hello.elements;
   trainer.resume_step = hello.resume_step;
+  RETURN_IF_ERROR(
+      CheckRange("on_shrink", hello.on_shrink, 0,
+                 static_cast<uint8_t>(protocol::OnShrink::kContinue)));
+  trainer.on_shrink = static_cast<protocol::OnShrink>(hello.on_shrink);
+  trainer.last_generation = hello.last_generation;
   if (trainer.attach_id.empty() || trainer.model_digest.empty()) {
     return absl::InvalidArgumentError(
         "attach_id and model_digest may not be zero");

@@ -42,7 +42,7 @@ absl::StatusOr<CoordinatorState> CoordinatorState::Create(
   }
   CoordinatorState state(options, identity, now);
   for (const auto& [id, group] : recovered.groups) {
-    state.groups_.emplace(id, Group(id, options, group));
+    state.groups_.emplace(id, Group(id, options, group, now));
   }
   return state;
 }

@@ -22,12 +22,13 @@ Group::Group(const protocol::GroupId& id, const Options& options)
     : id_(id), membership_(options.refusal_time) {}
 
 Group::Group(const protocol::GroupId& id, const Options& options,
-             const Recovered::Group& recovered)
+             const Recovered::Group& recovered, absl::Duration now)
     : id_(id),
       membership_(options.refusal_time),
       generation_(recovered.generation),
       ended_(recovered.ended),
       end_reason_(recovered.end_reason),
+      ended_at_(now),
       seats_(recovered.generation, /*present=*/false),
       reserved_step_(recovered.reserved_step),
       noise_(recovered.generation),
@@ -70,7 +71,7 @@ std::string Group::SeatText(uint32_t rank) const {
 void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
                      Context& c) {
   const protocol::Trainer& trainer = joined.trainer;
-  if (generation_ && seats_.Find(trainer.rank, trainer.attach_id) != nullptr) {
+  if (generation_ && seats_.Find(trainer.attach_id) != nullptr) {
     Rejoin(agent, joined, c);
   } else if (joined.generation == 0) {
     Enlist(agent, trainer, c);
@@ -87,13 +88,22 @@ void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
 
 void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
                    Context& c) {
-  seats_.Confirm(joined.trainer.rank, joined.trainer.attach_id);
+  const protocol::Trainer& trainer = joined.trainer;
+  if (ended_ && joined.generation == 0 && elastic()) {
+    // Its agent never heard of the generation: it waits for the next one.
+    seats_.Leave(trainer.attach_id, Seats::State::kMayReturn);
+    Enlist(agent, trainer, c);
+    return;
+  }
+  if (seats_.Confirm(trainer.attach_id)) {
+    roster_[trainer.attach_id] = {trainer, agent.name, agent.site};
+  }
   if (ended_ && joined.generation == 0) {
     // Its agent never heard of the generation, and it can have no other one.
     c.effects.sends.push_back(
         {agent.stream,
          JoinRefused{
-             id_, joined.trainer.rank, joined.trainer.attach_id,
+             id_, trainer.rank, trainer.attach_id,
              absl::StrCat("generation ", generation_->number,
                           " ended before it began here: ", end_reason_)}});
   } else if (ended_) {
@@ -107,8 +117,17 @@ void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
 void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
                    Context& c) {
   const Candidate candidate{trainer, agent.name, agent.site};
-  if (ended_) seats_.Replace(agent.name, trainer.rank);
+  if (ended_ && !elastic()) seats_.Replace(agent.name, trainer.rank);
   Refuse(membership_.Join(candidate, c.now), c);
+  if (const auto it = detached_.find(trainer.launch); it != detached_.end()) {
+    it->second.erase(trainer.rank);
+  }
+  if (running() && elastic() &&
+      trainer.last_generation == generation_->number) {
+    End(absl::StrCat("agent '", agent.name, "' (site '", agent.site,
+                     "') ended it"),
+        c);
+  }
   TryForm(c);
   const std::string reason = WaitingReason(c);
   if (membership_.AgentNames().contains(agent.name) &&
@@ -138,14 +157,23 @@ void Group::Refuse(const std::vector<Membership::Refusal>& refusals,
 
 void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    Context& c) {
-  if (membership_.Leave(left.rank, left.attach_id)) return;
-  if (!generation_ || !seats_.Leave(left.rank, left.attach_id)) return;
+  if (membership_.Leave(left.attach_id)) return;
+  const bool detached = left.reason == "detached";
+  const auto how = left.generation_ended ? Seats::State::kMayReturn
+                   : detached            ? Seats::State::kDetached
+                                         : Seats::State::kLeft;
+  if (!generation_ || !seats_.Leave(left.attach_id, how)) return;
+  if (const auto it = roster_.find(left.attach_id); it != roster_.end()) {
+    const protocol::Trainer& trainer = it->second.trainer;
+    if (detached) detached_[trainer.launch].insert(trainer.rank);
+    roster_.erase(it);
+  }
   last_step_known_ = true;
   if (ended_) {
     TryForm(c);
   } else if (left.generation_ended) {
     End(left.reason, c);
-  } else if (left.reason != "detached") {
+  } else if (!detached) {
     End(absl::StrCat(SeatText(left.rank), " left: ", left.reason), c);
   } else if (seats_.AllLeft()) {
     End("all trainers detached", c);
@@ -198,8 +226,23 @@ void Group::Tick(Context& c) {
 }
 
 void Group::TryForm(Context& c) {
+  if (c.read_only) return;
+  if (!elastic()) {
+    TryFormNew(c);
+  } else if (running()) {
+    TryAdmit(c);
+  } else if (AnyReturned(membership_.launches(), generation_->number)) {
+    TryRegroup(c);
+  } else if (seats_.Count(Seats::State::kMayReturn) == 0 ||
+             c.now - ended_at_ >= c.options.regroup_timeout) {
+    TryFormNew(c);
+  }
+}
+
+// A launch as a new job, once nobody of the last one can be there any more.
+void Group::TryFormNew(Context& c) {
   const Launch* launch = membership_.Complete();
-  if (launch == nullptr || c.read_only) return;
+  if (launch == nullptr) return;
   if (generation_ && seats_.FirstHeld(c.agents, c.options.gone_after, c.now))
     return;
   if (running()) {
@@ -210,20 +253,42 @@ void Group::TryForm(Context& c) {
         c);
     return;  // End() formed it.
   }
-  Form(membership_.Take(launch->name), c);
+  for (const auto& [rank, candidate] : launch->by_rank) {
+    const uint64_t last = candidate.trainer.last_generation;
+    if (last == 0) continue;
+    const std::string name = launch->name;
+    Refuse(membership_.Refuse(
+               name,
+               absl::StrCat("rank ", rank, " holds the state of generation ",
+                            last, "; nobody is left who holds that of ",
+                            generation_ ? generation_->number : 0,
+                            ": load the last checkpoint at all ranks and start "
+                            "them again"),
+               c.now),
+           c);
+    return;
+  }
+  detached_.clear();
+  Form(LineupOf(*launch), c);
 }
 
-Generation Group::MakeGeneration(const Launch& launch, Context& c) const {
+Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
   Generation generation;
   generation.group = id_;
   generation.term = c.term;
   generation.number = generation_ ? generation_->number + 1 : 1;
-  generation.world_size = launch.world_size();
-  generation.launch = launch.name;
-  generation.base_step = SafeNextStep();
+  const protocol::Trainer& first =
+      lineup.trainers[lineup.donor.value_or(0)].trainer;
+  generation.world_size = static_cast<uint32_t>(lineup.trainers.size());
+  generation.launch = first.launch;
+  generation.on_shrink = first.on_shrink;
+  generation.donor = lineup.donor;
+  generation.needs_state = lineup.needs_state;
+  generation.base_step = std::max(SafeNextStep(), lineup.next_step);
   std::map<std::pair<std::string, std::string>, Member> members;
   std::set<std::string> sites;
-  for (const auto& [rank, candidate] : launch.by_rank) {
+  for (uint32_t rank = 0; rank < generation.world_size; ++rank) {
+    const Candidate& candidate = lineup.trainers[rank];
     const Agent& agent = *c.agents.Find(candidate.agent);
     Member& member = members[{agent.site, agent.name}];
     member.agent = agent.name;
@@ -233,8 +298,6 @@ Generation Group::MakeGeneration(const Launch& launch, Context& c) const {
     member.ranks.push_back(rank);
     member.attach_ids.push_back(candidate.trainer.attach_id);
     sites.insert(agent.site);
-    generation.base_step =
-        std::max(generation.base_step, candidate.trainer.resume_step);
   }
   for (auto& [key, member] : members)
     generation.members.push_back(std::move(member));
@@ -243,13 +306,18 @@ Generation Group::MakeGeneration(const Launch& launch, Context& c) const {
   return generation;
 }
 
-void Group::Form(const Launch& launch, Context& c) {
-  Generation generation = MakeGeneration(launch, c);
+void Group::Form(const Lineup& lineup, Context& c) {
+  Generation generation = MakeGeneration(lineup, c);
   generation.decision = decisions_.Start(FullDecision(
       c.options, absl::StrCat("generation ", generation.number,
                               " starts FULL: all elements are sent until "
                               "a mask set is agreed")));
   seats_ = Seats(generation, /*present=*/true);
+  roster_.clear();
+  for (const Candidate& candidate : lineup.trainers) {
+    roster_[candidate.trainer.attach_id] = candidate;
+  }
+  membership_.Remove(lineup.trainers);
   votes_ = MaskVotes(generation.world_size);
   mask_state_ = MaskState::kMissing;
   last_equal_ = {};
@@ -275,7 +343,10 @@ void Group::Form(const Launch& launch, Context& c) {
       "job ", id_.ToString(), ": generation ", generation_->number,
       " of launch '", generation_->launch, "' with ", generation_->world_size,
       " trainers at ", generation_->members.size(), " agents in ",
-      generation_->sites.size(), " sites from step ", generation_->base_step));
+      generation_->sites.size(), " sites from step ", generation_->base_step,
+      generation_->donor
+          ? absl::StrCat(", with the state of rank ", *generation_->donor)
+          : ""));
 }
 
 // By value: the reason may be end_due_ itself, which is reset here.
@@ -309,6 +380,10 @@ uint64_t Group::SafeNextStep() const {
 }
 
 std::string Group::WaitingReason(const Context& c) const {
+  if (elastic() && !c.read_only) {
+    const std::string reason = RegroupReason(c);
+    if (!reason.empty()) return reason;
+  }
   const Launch* launch = membership_.Complete();
   if (launch == nullptr) return membership_.WaitingReason();
   if (c.read_only)

@@ -19,6 +19,7 @@
 #include "coordinator/core/decisions.h"
 #include "coordinator/core/effects.h"
 #include "coordinator/core/journal_record.h"
+#include "coordinator/core/lineup.h"
 #include "coordinator/core/mask_votes.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/options.h"
@@ -44,7 +45,7 @@ class Group {
 
   Group(const protocol::GroupId& id, const Options& options);
   Group(const protocol::GroupId& id, const Options& options,
-        const Recovered::Group& recovered);
+        const Recovered::Group& recovered, absl::Duration now);
 
   // The agent's word about its trainers. Messages that no longer fit (an older
   // generation, a trainer that left) are answered with what the agent missed.
@@ -75,6 +76,10 @@ class Group {
 
  private:
   bool running() const { return generation_.has_value() && !ended_; }
+  // Its ranks come and go.
+  bool elastic() const {
+    return generation_ && generation_->on_shrink != protocol::OnShrink::kAbort;
+  }
 
   // group.cc: membership.
   void Rejoin(const Agent& agent, const protocol::TrainerJoined& joined,
@@ -82,8 +87,16 @@ class Group {
   void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);
   void Refuse(const std::vector<Membership::Refusal>& refusals, Context& c);
   void TryForm(Context& c);
-  void Form(const Launch& launch, Context& c);
-  protocol::Generation MakeGeneration(const Launch& launch, Context& c) const;
+  void TryFormNew(Context& c);
+  // group_regroup.cc: ranks that come and go.
+  void TryAdmit(Context& c);
+  void TryRegroup(Context& c);
+  bool IsReady(const Launch& launch) const;
+  Remains MakeRemains(const Context& c) const;
+  std::string RegroupReason(const Context& c) const;
+
+  void Form(const Lineup& lineup, Context& c);
+  protocol::Generation MakeGeneration(const Lineup& lineup, Context& c) const;
   void End(std::string reason, Context& c);
   std::string SeatText(uint32_t rank) const;
   std::string WaitingReason(const Context& c) const;
@@ -122,6 +135,11 @@ class Group {
   // When the first trainer of the generation detached in peace.
   std::optional<absl::Duration> detached_at_;
   Seats seats_;
+  // Its trainers that have not left, by attach id; after a restart those that
+  // were named again.
+  std::map<protocol::Digest, Candidate> roster_;
+  // Ranks, as asked for, that detached from a launch: it is complete without.
+  RanksByLaunch detached_;
   Progress progress_;
   // Of the generations before.
   uint64_t committed_before_ = 0;

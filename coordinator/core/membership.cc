@@ -23,13 +23,21 @@ std::string MissingRanks(const Launch& launch) {
   return absl::StrCat(RankList(missing), " of ", launch.world_size());
 }
 
-// Why the two can never be of one generation.
+}  // namespace
+
 std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b) {
-  if (a.trainer.world_size != b.trainer.world_size) {
+  if (a.trainer.launch == b.trainer.launch &&
+      a.trainer.world_size != b.trainer.world_size) {
     return absl::StrCat("world_size differs: ", Where(a), " has ",
                         a.trainer.world_size, ", ", Where(b), " has ",
                         b.trainer.world_size,
                         "; start all ranks with the same world_size");
+  }
+  if (a.trainer.on_shrink != b.trainer.on_shrink) {
+    return absl::StrCat("on_shrink differs: ", Where(a), " has ",
+                        OnShrinkName(a.trainer.on_shrink), ", ", Where(b),
+                        " has ", OnShrinkName(b.trainer.on_shrink),
+                        "; give all ranks the same");
   }
   if (a.trainer.model_digest != b.trainer.model_digest) {
     return absl::StrCat(
@@ -41,8 +49,6 @@ std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b) {
   }
   return std::nullopt;
 }
-
-}  // namespace
 
 std::vector<Membership::Refusal> Membership::Join(const Candidate& candidate,
                                                   absl::Duration now) {
@@ -65,7 +71,13 @@ std::vector<Membership::Refusal> Membership::Join(const Candidate& candidate,
   }
   const Candidate& first = launch->by_rank.begin()->second;
   if (auto reason = WhyApart(first, candidate)) {
-    return RefuseLaunch(candidate, *reason, now);
+    std::vector<Refusal> refusals = Refuse(name, *reason, now);
+    // An equal attach_id is the newcomer's own earlier word.
+    std::erase_if(refusals, [&](const Refusal& refusal) {
+      return refusal.candidate.trainer.attach_id == candidate.trainer.attach_id;
+    });
+    refusals.insert(refusals.begin(), {candidate, *reason});
+    return refusals;
   }
   if (auto reason = WhyNot(*launch, candidate)) return {{candidate, *reason}};
   launch->by_rank[candidate.trainer.rank] = candidate;
@@ -104,31 +116,33 @@ std::optional<std::string> Membership::WhyNot(
   return std::nullopt;
 }
 
-std::vector<Membership::Refusal> Membership::RefuseLaunch(
-    const Candidate& newcomer, const std::string& reason, absl::Duration now) {
-  Launch launch = Take(newcomer.trainer.launch);
-  std::vector<Refusal> refusals = {{newcomer, reason}};
-  for (const auto& [rank, other] : launch.by_rank) {
-    // An equal attach_id is the newcomer's own earlier word.
-    if (other.trainer.attach_id == newcomer.trainer.attach_id) continue;
-    refusals.push_back({other, reason});
+std::vector<Membership::Refusal> Membership::Refuse(const std::string& name,
+                                                    const std::string& reason,
+                                                    absl::Duration now) {
+  std::vector<Refusal> refusals;
+  for (const auto& [rank, candidate] : Take(name).by_rank) {
+    refusals.push_back({candidate, reason});
   }
-  refused_ = RefusedLaunch{launch.name, reason, now + refusal_time_};
+  refused_ = RefusedLaunch{name, reason, now + refusal_time_};
   return refusals;
 }
 
-bool Membership::Leave(uint32_t rank, const protocol::Digest& attach_id) {
+bool Membership::Leave(const protocol::Digest& attach_id) {
   for (auto launch = launches_.begin(); launch != launches_.end(); ++launch) {
-    auto it = launch->by_rank.find(rank);
-    if (it == launch->by_rank.end() ||
-        it->second.trainer.attach_id != attach_id) {
-      continue;
-    }
-    launch->by_rank.erase(it);
+    const size_t left = std::erase_if(launch->by_rank, [&](const auto& entry) {
+      return entry.second.trainer.attach_id == attach_id;
+    });
+    if (left == 0) continue;
     if (launch->by_rank.empty()) launches_.erase(launch);
     return true;
   }
   return false;
+}
+
+void Membership::Remove(const std::vector<Candidate>& trainers) {
+  for (const Candidate& candidate : trainers) {
+    Leave(candidate.trainer.attach_id);
+  }
 }
 
 void Membership::DropAgent(const std::string& agent) {

@@ -17,6 +17,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/core/agents.h"
+#include "protocol/limits.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
@@ -37,10 +38,13 @@ struct Launch {
   bool complete() const { return by_rank.size() == world_size(); }
 };
 
+// Why the two can never be of one generation; nothing: they can.
+std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b);
+
 class Membership {
  public:
   // Launches of a group that may wait at once.
-  static constexpr size_t kMaxLaunches = 4;
+  static constexpr size_t kMaxLaunches = protocol::kMaxSites;
 
   explicit Membership(absl::Duration refusal_time)
       : refusal_time_(refusal_time) {}
@@ -55,10 +59,16 @@ class Membership {
   std::vector<Refusal> Join(const Candidate& candidate, absl::Duration now);
 
   // False: no such trainer waits.
-  bool Leave(uint32_t rank, const protocol::Digest& attach_id);
+  bool Leave(const protocol::Digest& attach_id);
   void DropAgent(const std::string& agent);
+  // These trainers no longer wait.
+  void Remove(const std::vector<Candidate>& trainers);
   // Removes and returns a launch that waits.
   Launch Take(const std::string& launch);
+  // As Join() of trainers that differ: none of the launch gets in for a while.
+  std::vector<Refusal> Refuse(const std::string& launch,
+                              const std::string& reason, absl::Duration now);
+  const std::vector<Launch>& launches() const { return launches_; }
 
   // The launch that has waited longest among the complete ones. Null: none is.
   const Launch* Complete() const;
@@ -75,9 +85,6 @@ class Membership {
  private:
   std::optional<std::string> WhyNot(const Launch& launch,
                                     const Candidate& candidate) const;
-  std::vector<Refusal> RefuseLaunch(const Candidate& newcomer,
-                                    const std::string& reason,
-                                    absl::Duration now);
 
   absl::Duration refusal_time_;
   std::vector<Launch> launches_;  // In order of arrival; none is empty.

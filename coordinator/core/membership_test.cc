@@ -132,8 +132,8 @@ TEST_F(MembershipTest, TooManyTrainersSitesOrAgentsAreRefused) {
 TEST_F(MembershipTest, WhoLeavesNoLongerWaits) {
   Join(Make(0, 2, "a"));
   Join(Make(1, 2, "b"));
-  EXPECT_FALSE(membership_.Leave(0, {9, 9}));
-  EXPECT_TRUE(membership_.Leave(0, {1, 1}));
+  EXPECT_FALSE(membership_.Leave({9, 9}));
+  EXPECT_TRUE(membership_.Leave({1, 1}));
   EXPECT_EQ(membership_.Complete(), nullptr);
   membership_.DropAgent("b");
   EXPECT_TRUE(membership_.empty());

@@ -30,6 +30,11 @@ absl::Status Options::Check() const {
                      "; it must be longer than heartbeat_interval, which is ",
                      absl::FormatDuration(heartbeat_interval)));
   }
+  if (regroup_timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("regroup_timeout is ", absl::FormatDuration(regroup_timeout),
+                     "; it may not be negative"));
+  }
   if (max_agents < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_agents is ", max_agents, "; at least 1 is needed"));

@@ -36,6 +36,9 @@ struct Options {
   absl::Duration rejoin_timeout = absl::Seconds(3);
   // An agent without a stream for this long does not hold back a new launch.
   absl::Duration gone_after = absl::Seconds(10);
+  // Where ranks come and go: how long those of the last generation that may
+  // still come back are waited for, unless as many as before are needed.
+  absl::Duration regroup_timeout = absl::Seconds(10);
   // The others of a generation may go on this long after the first detached.
   absl::Duration detach_grace = absl::Seconds(5);
   // A launch that cannot form (models differ) is refused this long.

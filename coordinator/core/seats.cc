@@ -17,24 +17,24 @@ Seats::Seats(const protocol::Generation& generation, bool present)
             [](const Seat& a, const Seat& b) { return a.rank < b.rank; });
 }
 
-const Seats::Seat* Seats::Find(uint32_t rank,
-                               const protocol::Digest& attach_id) const {
-  if (rank >= seats_.size() || seats_[rank].attach_id != attach_id)
-    return nullptr;
-  return &seats_[rank];
+const Seats::Seat* Seats::Find(const protocol::Digest& attach_id) const {
+  for (const Seat& seat : seats_) {
+    if (seat.attach_id == attach_id) return &seat;
+  }
+  return nullptr;
 }
 
-bool Seats::Confirm(uint32_t rank, const protocol::Digest& attach_id) {
-  const Seat* seat = Find(rank, attach_id);
-  if (seat == nullptr || seat->state == State::kLeft) return false;
-  seats_[rank].state = State::kPresent;
+bool Seats::Confirm(const protocol::Digest& attach_id) {
+  const Seat* seat = Find(attach_id);
+  if (seat == nullptr || HasLeft(*seat)) return false;
+  seats_[seat->rank].state = State::kPresent;
   return true;
 }
 
-bool Seats::Leave(uint32_t rank, const protocol::Digest& attach_id) {
-  const Seat* seat = Find(rank, attach_id);
-  if (seat == nullptr || seat->state == State::kLeft) return false;
-  seats_[rank].state = State::kLeft;
+bool Seats::Leave(const protocol::Digest& attach_id, State how) {
+  const Seat* seat = Find(attach_id);
+  if (seat == nullptr || HasLeft(*seat)) return false;
+  seats_[seat->rank].state = how;
   return true;
 }
 
@@ -48,13 +48,12 @@ std::vector<uint32_t> Seats::OnAgentConnected(const Agent& agent,
                                               absl::Duration now) {
   std::vector<uint32_t> lost;
   for (Seat& seat : seats_) {
-    if (MemberOf(seat).agent != agent.name || seat.state == State::kLeft)
-      continue;
+    if (MemberOf(seat).agent != agent.name || HasLeft(seat)) continue;
     if (MemberOf(seat).incarnation == agent.incarnation) {
       seat.state = State::kAwaited;
       seat.awaited_since = now;
     } else {
-      seat.state = State::kLeft;
+      seat.state = State::kMayReturn;
       lost.push_back(seat.rank);
     }
   }
@@ -80,7 +79,7 @@ const Seats::Seat* Seats::FirstHeld(const Agents& agents,
                                     absl::Duration gone_after,
                                     absl::Duration now) const {
   for (const Seat& seat : seats_) {
-    if (seat.state == State::kLeft) continue;
+    if (HasLeft(seat)) continue;
     const protocol::Member& member = MemberOf(seat);
     if (!agents.IsGone(member.agent, member.incarnation, gone_after, now)) {
       return &seat;
@@ -90,8 +89,12 @@ const Seats::Seat* Seats::FirstHeld(const Agents& agents,
 }
 
 bool Seats::AllLeft() const {
-  return std::all_of(seats_.begin(), seats_.end(),
-                     [](const Seat& s) { return s.state == State::kLeft; });
+  return std::all_of(seats_.begin(), seats_.end(), HasLeft);
+}
+
+size_t Seats::Count(State state) const {
+  return std::count_if(seats_.begin(), seats_.end(),
+                       [&](const Seat& s) { return s.state == state; });
 }
 
 bool Seats::HasAgent(const std::string& agent) const {

@@ -1,9 +1,10 @@
 // Who of a formed generation is still there.
 //
-// Every trainer has a seat. A seat is left for good when its agent says so,
-// when the agent comes back as another process, or when the agent opened a new
-// stream and did not name the trainer again in time. A broken stream alone
-// frees no seat.
+// Every trainer has a seat. A seat is left when its agent says so, when the
+// agent comes back as another process, or when the agent opened a new stream
+// and did not name the trainer again in time. A broken stream alone frees no
+// seat. Where only the generation ended, or the agent died, the trainer may
+// live and attach again.
 //
 // Pure. Thread-compatible. Copyable.
 #ifndef PACTRAIN_COORDINATOR_CORE_SEATS_H_
@@ -25,7 +26,9 @@ class Seats {
   enum class State {
     kPresent,
     kAwaited,  // To be named again by its agent since a new stream was opened.
-    kLeft,
+    kLeft,      // For good.
+    kDetached,  // For good, by its own will.
+    kMayReturn,
   };
   struct Seat {
     uint32_t rank = 0;
@@ -40,11 +43,12 @@ class Seats {
   Seats(const protocol::Generation& generation, bool present);
 
   // Null: no such trainer in this generation.
-  const Seat* Find(uint32_t rank, const protocol::Digest& attach_id) const;
+  const Seat* Find(const protocol::Digest& attach_id) const;
   // The trainer is (still) there. False: it is not of this generation, or left.
-  bool Confirm(uint32_t rank, const protocol::Digest& attach_id);
-  // False: it is not of this generation, or left already.
-  bool Leave(uint32_t rank, const protocol::Digest& attach_id);
+  bool Confirm(const protocol::Digest& attach_id);
+  // `how`: one of the three ways to leave. False: it is not of this generation,
+  // or left already.
+  bool Leave(const protocol::Digest& attach_id, State how);
   // `agent` attached a new trainer for `rank`: the old one of an ended
   // generation is gone.
   void Replace(const std::string& agent, uint32_t rank);
@@ -61,6 +65,8 @@ class Seats {
   const Seat* FirstHeld(const Agents& agents, absl::Duration gone_after,
                         absl::Duration now) const;
   bool AllLeft() const;
+  size_t Count(State state) const;
+  size_t size() const { return seats_.size(); }
   bool HasAgent(const std::string& agent) const;
   const protocol::Member& MemberOf(const Seat& seat) const {
     return members_[seat.member];
@@ -69,6 +75,8 @@ class Seats {
 
  private:
   std::vector<protocol::Member> members_;
+  static bool HasLeft(const Seat& seat) { return seat.state >= State::kLeft; }
+
   std::vector<Seat> seats_;  // By rank.
 };
 

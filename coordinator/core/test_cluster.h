@@ -69,6 +69,8 @@ class TestCluster {
   // What trainers say of themselves.
   uint64_t model = 7;
   uint64_t resume_step = 0;
+  protocol::OnShrink on_shrink = protocol::OnShrink::kAbort;
+  uint64_t last_generation = 0;
 
  private:
   Options options_;

@@ -18,16 +18,21 @@ void Oracle::Fail(uint32_t rank, uint64_t step, const std::string& what) {
   world_->Fail(absl::StrFormat("rank %d, step %d: %s", rank, step, what));
 }
 
-void Oracle::Attached(uint32_t rank, uint64_t generation, uint64_t base_step) {
+void Oracle::Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
+                      uint32_t world_size) {
   if (generation < newest_generation_) {
     Fail(rank, base_step,
          absl::StrFormat("generation %d after %d", generation,
                          newest_generation_));
   }
   newest_generation_ = generation;
-  auto [it, first] = base_steps_.emplace(generation, base_step);
-  if (it->second != base_step) {
+  auto [it, first] = generations_.try_emplace(
+      generation, Generation{base_step, world_size});
+  if (it->second.base_step != base_step) {
     Fail(rank, base_step, "ranks of one generation begin at different steps");
+  }
+  if (it->second.world_size != world_size || rank >= world_size) {
+    Fail(rank, base_step, "ranks of one generation count differently");
   }
   if (first && committed_ > 0 && base_step <= newest_committed_) {
     Fail(rank, base_step,
@@ -68,7 +73,7 @@ void Oracle::NotApplied(uint32_t rank, uint64_t generation, uint64_t number) {
 }
 
 void Oracle::Committed(uint32_t rank, uint64_t generation, uint64_t number,
-                       uint64_t next_decision,
+                       uint64_t next_decision, uint64_t state,
                        const std::vector<Bucket>& buckets) {
   ++deliveries_;
   Step& step = steps_[number];
@@ -88,6 +93,9 @@ void Oracle::Committed(uint32_t rank, uint64_t generation, uint64_t number,
   const protocol::Digest result = digest.Build();
   if (step.committed.size() > 1) {
     if (result != step.result) Fail(rank, number, "results differ");
+    if (state != step.state) {
+      Fail(rank, number, "applied to another state than elsewhere");
+    }
     if (next_decision != step.next_decision) {
       Fail(rank, number,
            absl::StrFormat("decision %d is next, elsewhere %d", next_decision,
@@ -103,12 +111,13 @@ void Oracle::Committed(uint32_t rank, uint64_t generation, uint64_t number,
   newest_committed_ = number;
   step.result = result;
   step.next_decision = next_decision;
+  step.state = state;
   CheckValues(generation, number, step, buckets);
 }
 
 void Oracle::CheckValues(uint64_t generation, uint64_t number, const Step& step,
                          const std::vector<Bucket>& buckets) {
-  if (step.contributions.size() != workload_->world_size()) {
+  if (step.contributions.size() != generations_[generation].world_size) {
     Fail(0, number, "committed before all ranks opened it");
     return;
   }
@@ -117,12 +126,15 @@ void Oracle::CheckValues(uint64_t generation, uint64_t number, const Step& step,
     if (contribution.layout != first.layout) {
       Fail(rank, number, "committed although layouts differ");
     }
+    if (contribution.hands_state != first.hands_state) {
+      Fail(rank, number, "committed although not all hand the state over");
+    }
     if (contribution.parameters != first.parameters) {
       Fail(rank, number, "committed although parameters differ");
     }
   }
   for (const Bucket& bucket : buckets) {
-    if (bucket.levels > 0 && !workload_->IsXor(number)) {
+    if (bucket.levels > 0 && !workload_->IsXor(number, first)) {
       CheckNear(generation, number, step, bucket);
       continue;
     }
@@ -136,7 +148,7 @@ void Oracle::CheckValues(uint64_t generation, uint64_t number, const Step& step,
         sum += value;
         bits ^= std::bit_cast<uint32_t>(value);
       }
-      const bool right = workload_->IsXor(number)
+      const bool right = workload_->IsXor(number, first)
                              ? bits == std::bit_cast<uint32_t>(bucket.data[i])
                              : sum == bucket.data[i];
       if (right) continue;

@@ -15,6 +15,15 @@
 
 namespace pactrain::sim {
 
+// What a rank has made of the steps it applied; `chain` is a hash of them all.
+struct RankState {
+  uint64_t chain = 0;
+  int applied = 0;
+  int mask_epoch = 0;
+  // What goes over the wire for it.
+  uint32_t word() const { return static_cast<uint32_t>(chain); }
+};
+
 class Oracle {
  public:
   Oracle(World* world, const Workload* workload)
@@ -22,7 +31,8 @@ class Oracle {
 
   // One attach is told of its generation. Numbers never go back, first steps
   // are never ones that were used.
-  void Attached(uint32_t rank, uint64_t generation, uint64_t base_step);
+  void Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
+                uint32_t world_size);
   // A rank opens a step: all that open it do so under one decision.
   void Opened(uint32_t rank, uint64_t generation, uint64_t step,
               uint64_t decision, const Contribution& contribution);
@@ -33,9 +43,19 @@ class Oracle {
     std::vector<uint64_t> elements;  // Which ones, over all buckets.
     int levels = 0;                  // Of the codec; 0: exact.
   };
+  // `state` stands for what the rank has made of all steps before this one.
   void Committed(uint32_t rank, uint64_t generation, uint64_t step,
-                 uint64_t next_decision, const std::vector<Bucket>& buckets);
+                 uint64_t next_decision, uint64_t state,
+                 const std::vector<Bucket>& buckets);
   void NotApplied(uint32_t rank, uint64_t generation, uint64_t step);
+
+  // What travels beside the word in a real hand-over.
+  void HandOver(const RankState& state) { handed_[state.word()] = state; }
+  // Null: nobody handed such a state over.
+  const RankState* TakeOver(uint32_t word) const {
+    auto it = handed_.find(word);
+    return it == handed_.end() ? nullptr : &it->second;
+  }
 
   uint64_t commits() const { return committed_; }
   uint64_t deliveries() const { return deliveries_; }
@@ -49,7 +69,12 @@ class Oracle {
     std::set<uint32_t> committed;
     std::set<uint32_t> not_applied;
     uint64_t next_decision = 0;
+    uint64_t state = 0;
     protocol::Digest result;
+  };
+  struct Generation {
+    uint64_t base_step = 0;
+    uint32_t world_size = 0;
   };
 
   void CheckValues(uint64_t generation, uint64_t number, const Step& step,
@@ -63,7 +88,8 @@ class Oracle {
   World* const world_;
   const Workload* const workload_;
   std::map<uint64_t, Step> steps_;  // By number: used in one generation only.
-  std::map<uint64_t, uint64_t> base_steps_;  // By generation.
+  std::map<uint64_t, Generation> generations_;
+  std::map<uint32_t, RankState> handed_;  // By word.
   uint64_t newest_generation_ = 0;
   uint64_t newest_committed_ = 0;
   uint64_t committed_ = 0;

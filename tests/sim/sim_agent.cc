@@ -51,7 +51,10 @@ void SimAgent::Crash() {
   network_->Update(*this);
   coordinator_->Break(std::exchange(stream_, 0));
   for (auto& [id, connection] : trainers_) {
-    world_->After(LocalDelay(), [t = connection.trainer] { t->OnClosed(); });
+    world_->After(LocalDelay(),
+                  [t = connection.trainer, number = connection.number] {
+                    if (number == t->connection()) t->OnClosed();
+                  });
   }
   trainers_.clear();
 }
@@ -184,6 +187,7 @@ TrainerId SimAgent::Attach(SimTrainer* trainer) {
   if (!alive()) return 0;
   const TrainerId id = next_trainer_++;
   trainers_[id].trainer = trainer;
+  trainers_[id].number = trainer->connection();
   FromTrainer(id, trainer->MakeHello());
   return id;
 }
@@ -249,8 +253,9 @@ void SimAgent::Do(const agent::SendTrainer& effect) {
   const uint64_t life = life_;
   world_->At(connection.to_trainer.Arrival(world_->now(), LocalDelay()),
              [this, life, id = effect.trainer, trainer = connection.trainer,
-              message = effect.message] {
-               if (life == life_ && trainers_.count(id) > 0) {
+              number = connection.number, message = effect.message] {
+               if (life == life_ && trainers_.count(id) > 0 &&
+                   number == trainer->connection()) {
                  trainer->OnMessage(message);
                }
              });
@@ -265,8 +270,9 @@ void SimAgent::Do(const agent::CloseTrainer& effect) {
                auto found = trainers_.find(id);
                if (found == trainers_.end()) return;
                SimTrainer* const trainer = found->second.trainer;
+               const int number = found->second.number;
                trainers_.erase(found);
-               trainer->OnClosed();
+               if (number == trainer->connection()) trainer->OnClosed();
              });
 }
 

@@ -52,6 +52,7 @@ class SimAgent : public PeerEnd, public StreamClient {
  private:
   struct Connection {
     SimTrainer* trainer = nullptr;
+    int number = 0;  // Of the trainer's connections.
     std::shared_ptr<SharedMemory> slot;
     std::shared_ptr<SharedMemory> result;
     Lane to_trainer;

@@ -1,5 +1,6 @@
 #include "tests/sim/sim_trainer.h"
 
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -21,21 +22,37 @@ SimTrainer::SimTrainer(World* world, const Workload* workload, Oracle* oracle,
       options_(options),
       send_(std::move(send)),
       ended_(std::move(ended)),
-      mask_epoch_(options.mask_epoch) {
+      rank_(options.rank) {
+  own_.mask_epoch = options.mask_epoch;
+  MakeState(0, options.resume_step);
+}
+
+void SimTrainer::MakeState(uint64_t last_generation, uint64_t resume_step) {
+  ++connection_;
+  claimed_generation_ = last_generation;
   trainer::TrainerOptions o;
   o.agent = "simulated";
   o.job = "job";
-  o.launch = absl::StrFormat("launch-%d", options.launch);
-  o.rank = options.rank;
-  o.world_size = workload->world_size();
-  o.attach_id = {Hash({77, options.launch, options.rank}), 1};
+  o.launch = options_.launch;
+  o.rank = options_.rank;
+  o.world_size = options_.world_size;
+  o.attach_id = {
+      Hash({77, options_.process, static_cast<uint64_t>(connection_)}), 1};
   o.model_digest = {1, 1};
   o.model_summary = "simulated";
-  o.elements = workload->elements();
-  o.resume_step = options.resume_step;
-  o.gse = options.gse;
-  o.attach_timeout = std::chrono::hours(10);
+  o.elements = workload_->elements();
+  o.resume_step = resume_step;
+  o.last_generation = last_generation;
+  o.on_shrink = static_cast<uint8_t>(options_.on_shrink);
+  o.gse = options_.gse;
+  constexpr int kAttachSeconds = 25;
+  o.attach_timeout = std::chrono::seconds(kAttachSeconds);
   state_ = std::make_unique<trainer::TrainerState>(o, Now());
+  Later(absl::Seconds(kAttachSeconds + 1), &SimTrainer::GiveUpAttaching);
+}
+
+void SimTrainer::GiveUpAttaching() {
+  if (!attached() && !state_->over()) Handle(state_->OnTick(Now()));
 }
 
 trainer::Time SimTrainer::Now() const {
@@ -43,16 +60,16 @@ trainer::Time SimTrainer::Now() const {
 }
 
 void SimTrainer::Later(absl::Duration delay, void (SimTrainer::*run)()) {
-  world_->After(delay, [this, run] {
-    if (alive_) (this->*run)();
+  world_->After(delay, [this, run, connection = connection_] {
+    if (alive_ && connection == connection_) (this->*run)();
   });
 }
 
 std::string SimTrainer::Progress() const {
-  return absl::StrFormat("rank %d: %s, generation %d, %d commits, step %d %s",
-                         options_.rank, alive_ ? "alive" : "gone", generation_,
-                         commits_, state_->next_step(),
-                         open_ ? "open" : "not open");
+  return absl::StrFormat(
+      "rank %d: %s, generation %d, %d of %d applied, step %d %s", rank_,
+      alive_ ? "alive" : "gone", generation_, own_.applied, options_.steps,
+      state_->next_step(), open_ ? "open" : "not open");
 }
 
 void SimTrainer::OnMessage(const FromAgent& message) {
@@ -72,15 +89,7 @@ void SimTrainer::Handle(Event event) {
     case Event::kWaiting:
       break;
     case Event::kAttached:
-      generation_ = state_->attached()->generation;
-      oracle_->Attached(options_.rank, generation_, state_->next_step());
-      if (!state_->SetMasks(workload_->MakeMaskSet(mask_epoch_)).ok()) {
-        world_->Fail("SetMasks after attach failed");
-      }
-      Vote(true);
-      Later(
-          world_->random.Between(absl::Milliseconds(1), absl::Milliseconds(40)),
-          &SimTrainer::OpenStep);
+      OnAttached();
       break;
     case Event::kResubmit:
       for (const trainer::Placement& p : state_->TakeResubmits()) Write(p);
@@ -94,45 +103,105 @@ void SimTrainer::Handle(Event event) {
   }
 }
 
+void SimTrainer::OnAttached() {
+  const wire::Attached& attached = *state_->attached();
+  generation_ = attached.generation;
+  rank_ = attached.rank;
+  hands_state_ = attached.donor != wire::kNoRank;
+  if (!hands_state_) {
+    own_ = {Hash({99, generation_}), 0, own_.mask_epoch};
+    has_state_ = true;
+  } else if (attached.needs_state != 0) {
+    has_state_ = false;
+  } else if (!has_state_) {
+    world_->Fail("a rank without the state is taken for one that has it");
+  }
+  oracle_->Attached(rank_, generation_, state_->next_step(),
+                    attached.world_size);
+  if (!state_->SetMasks(workload_->MakeMaskSet(own_.mask_epoch)).ok()) {
+    world_->Fail("SetMasks after attach failed");
+  }
+  if (has_state_) Vote(true);
+  Later(world_->random.Between(absl::Milliseconds(1), absl::Milliseconds(40)),
+        &SimTrainer::OpenStep);
+}
+
+// It lives, and what ended was the generation or the agent.
+void SimTrainer::Rejoin() {
+  MakeState(has_state_ ? generation_ : 0,
+            has_state_ ? state_->next_step() : 0);
+  open_ = false;
+  ended_(End::kRejoin);
+}
+
+void SimTrainer::TakeState(const RankState& donors) {
+  hands_state_ = false;
+  if (has_state_) {
+    if (donors.chain != own_.chain) {
+      world_->Fail(absl::StrFormat(
+          "rank %d is taken for current and has another state", rank_));
+    }
+    return;
+  }
+  // One who was in the generation just before may not have come farther.
+  if (claimed_generation_ + 1 == generation_ &&
+      own_.applied > donors.applied) {
+    world_->Fail(
+        absl::StrFormat("rank %d had come farther than the donor", rank_));
+  }
+  has_state_ = true;
+  const int masks = std::exchange(own_, donors).mask_epoch;
+  if (masks == own_.mask_epoch) {
+    Vote(true);
+  } else {
+    next_mask_epoch_ = own_.mask_epoch;
+  }
+}
+
 void SimTrainer::Vote(bool inside) {
   trainer::TrainerState::VoteOptions vote;
   vote.layout_digest = workload_->LayoutDigest(0);
-  vote.mask_digest = workload_->MaskDigest(mask_epoch_);
+  vote.mask_digest = workload_->MaskDigest(own_.mask_epoch);
   vote.steps_unchanged = 1;
   vote.settle_steps = 1;
   vote.inside_decision = inside;
-  vote.kept_elements = workload_->KeptElements(mask_epoch_);
+  vote.kept_elements = workload_->KeptElements(own_.mask_epoch);
   vote.elements = workload_->elements();
   wire::Vote message;
   if (state_->Vote(vote, &message).ok()) send_(message);
 }
 
 void SimTrainer::OpenStep() {
-  if (next_mask_epoch_) {
-    mask_epoch_ = *std::exchange(next_mask_epoch_, std::nullopt);
-    if (!state_->SetMasks(workload_->MakeMaskSet(mask_epoch_)).ok()) {
+  if (next_mask_epoch_ && !hands_state_) {
+    own_.mask_epoch = *std::exchange(next_mask_epoch_, std::nullopt);
+    if (!state_->SetMasks(workload_->MakeMaskSet(own_.mask_epoch)).ok()) {
       world_->Fail("SetMasks between steps failed");
     }
-    Vote(mask_epoch_ % 2 == 0);  // Odd ones claim to lie outside.
+    Vote(own_.mask_epoch % 2 == 0);  // Odd ones claim to lie outside.
   }
   step_ = state_->next_step();
   codec_ = static_cast<trainer::Codec>(state_->decision().codec);
   contribution_ = {};
-  contribution_.layout = workload_->LayoutOf(step_);
+  contribution_.hands_state = hands_state_;
+  if (hands_state_ && state_->attached()->donor == rank_) {
+    oracle_->HandOver(own_);
+    contribution_.word = own_.word();
+  }
+  if (!hands_state_) contribution_.layout = workload_->LayoutOf(step_);
   if (std::exchange(wrong_layout_, false)) {
     contribution_.layout = 1 - contribution_.layout;
   }
-  contribution_.mask_epoch = mask_epoch_;
+  contribution_.mask_epoch = own_.mask_epoch;
   contribution_.noise = std::exchange(noise_, false);
-  if (workload_->HasParameters(step_)) {
+  if (!hands_state_ && workload_->HasParameters(step_)) {
     contribution_.parameters = Hash({step_, generation_}) | 1;
     if (std::exchange(wrong_parameters_, false)) ++contribution_.parameters;
   }
   next_bucket_ = 0;
   open_ = true;
-  oracle_->Opened(options_.rank, generation_, step_, state_->decision().version,
+  oracle_->Opened(rank_, generation_, step_, state_->decision().version,
                   contribution_);
-  world_->Note(1, options_.rank, step_);
+  world_->Note(1, rank_, step_);
   SubmitNext();
 }
 
@@ -147,7 +216,8 @@ void SimTrainer::SubmitNext() {
   bucket.index = static_cast<uint32_t>(next_bucket_);
   bucket.elements =
       workload_->bucket_elements(contribution_.layout, next_bucket_);
-  bucket.op = workload_->IsXor(step_) ? trainer::Op::kXor : trainer::Op::kSum;
+  bucket.op = workload_->IsXor(step_, contribution_) ? trainer::Op::kXor
+                                                     : trainer::Op::kSum;
   bucket.layout = workload_->BucketLayout(contribution_.layout, next_bucket_);
   bucket.last = next_bucket_ + 1 == count;
   if (bucket.last && contribution_.parameters != 0) {
@@ -174,14 +244,16 @@ void SimTrainer::SubmitNext() {
 
 // Unless the step has failed by then.
 void SimTrainer::SubmitLater(absl::Duration delay) {
-  world_->After(delay, [this, step = step_] {
-    if (alive_ && open_ && step == step_) SubmitNext();
+  world_->After(delay, [this, step = step_, connection = connection_] {
+    if (alive_ && open_ && step == step_ && connection == connection_) {
+      SubmitNext();
+    }
   });
 }
 
 void SimTrainer::Write(const trainer::Placement& placement) {
   const std::vector<float> data = workload_->BucketData(
-      options_.rank, generation_, step_, contribution_, placement.bucket.index);
+      rank_, generation_, step_, contribution_, placement.bucket.index);
   const uint64_t outside =
       trainer::WriteBucket(placement, data.data(), slot_->data());
   send_(state_->Submit(Now(), placement, outside));
@@ -193,8 +265,8 @@ void SimTrainer::Watch() {
   if (!alive_ || !open_ || !deadline) return;
   if (Now() >= *deadline) {
     world_->Fail(absl::StrFormat(
-        "rank %d waited for step %d longer than its agent may take",
-        options_.rank, step_));
+        "rank %d waited for step %d longer than its agent may take", rank_,
+        step_));
     return;
   }
   Later(absl::Nanoseconds((*deadline - Now()).count()) + absl::Milliseconds(1),
@@ -209,34 +281,35 @@ void SimTrainer::FinishStep() {
     if (error.ok()) {
       ReportCommit(report);
     } else {
-      world_->Note(3, options_.rank, static_cast<uint64_t>(error.code));
+      world_->Note(3, rank_, static_cast<uint64_t>(error.code));
       world_->Say([&] {
-        return absl::StrFormat("rank %d step %d: %s", options_.rank, step_,
-                               error.text);
+        return absl::StrFormat("rank %d step %d: %s", rank_, step_, error.text);
       });
       if (error.code == wire::Code::kStepNotApplied) {
-        oracle_->NotApplied(options_.rank, generation_, step_);
+        oracle_->NotApplied(rank_, generation_, step_);
       } else if (error.code == wire::Code::kInternal ||
                  error.code == wire::Code::kInvalidArgument) {
         world_->Fail(absl::StrFormat("rank %d got an error of the protocol: %s",
-                                     options_.rank, error.text));
+                                     rank_, error.text));
       }
     }
   }
   if (state_->over()) {
     const trainer::Error& error = state_->error();
     world_->Say([&] {
-      return absl::StrFormat("rank %d is over: %s", options_.rank, error.text);
+      return absl::StrFormat("rank %d is over: %s", rank_, error.text);
     });
     if (error.code == wire::Code::kInternal ||
         error.code == wire::Code::kInvalidArgument) {
       world_->Fail(absl::StrFormat("rank %d got an error of the protocol: %s",
-                                   options_.rank, error.text));
+                                   rank_, error.text));
     }
+    if (error.may_rejoin) return Rejoin();
     Finish(End::kFailed);
     return;
   }
-  if (commits_ >= options_.steps) {
+  if (own_.applied >= options_.steps ||
+      (options_.leaves > 0 && commits_ >= options_.leaves)) {
     send_(state_->MakeDetach());
     Finish(End::kDone);
     return;
@@ -265,7 +338,6 @@ int SimTrainer::LevelsOf(trainer::Codec codec) {
 }
 
 void SimTrainer::ReportCommit(const trainer::StepReport& report) {
-  ++commits_;
   std::vector<Oracle::Bucket> buckets;
   for (size_t b = 0; b < workload_->buckets(contribution_.layout); ++b) {
     const trainer::Placement* place = state_->Find(static_cast<uint32_t>(b));
@@ -287,17 +359,30 @@ void SimTrainer::ReportCommit(const trainer::StepReport& report) {
     }
     buckets.push_back(std::move(bucket));
   }
-  world_->Note(2, options_.rank, step_);
+  world_->Note(2, rank_, step_);
   world_->Say([&] {
     return absl::StrFormat(
-        "rank %d committed step %d (attempt %d, %s)", options_.rank, step_,
-        report.attempts,
+        "rank %d committed step %d (attempt %d, %s%s)", rank_, step_,
+        report.attempts, contribution_.hands_state ? "state, " : "",
         report.dense
             ? "DENSE"
             : protocol::ModeName(static_cast<protocol::Mode>(report.mode)));
   });
-  oracle_->Committed(options_.rank, generation_, step_, report.next.version,
-                     buckets);
+  oracle_->Committed(rank_, generation_, step_, report.next.version,
+                     contribution_.hands_state ? 0 : own_.chain, buckets);
+  if (!contribution_.hands_state) {
+    own_.chain = Hash({own_.chain, step_});
+    ++own_.applied;
+    ++commits_;
+    return;
+  }
+  const RankState* donors =
+      oracle_->TakeOver(std::bit_cast<uint32_t>(buckets[0].data[0]));
+  if (donors == nullptr) {
+    world_->Fail("a state was handed over that nobody has");
+  } else {
+    TakeState(*donors);
+  }
 }
 
 void SimTrainer::Finish(End end) {

@@ -45,15 +45,20 @@ class SimTrainer {
   using FromAgent = decltype(agent::SendTrainer::message);
 
   struct Options {
-    uint32_t rank = 0;
-    uint64_t launch = 0;
-    int steps = 0;  // To commit before it detaches.
+    uint64_t process = 0;  // Never used twice.
+    std::string launch;
+    uint32_t rank = 0;  // That it asks for, and
+    uint32_t world_size = 1;  // of its launch.
+    protocol::OnShrink on_shrink = protocol::OnShrink::kAbort;
+    int steps = 0;   // Applied to its state, after which it detaches; but
+    int leaves = 0;  // after so many of its own, if not 0.
     int mask_epoch = 0;
     bool gse = true;
     uint64_t resume_step = 0;
     absl::Duration step_deadline;
   };
-  enum class End { kDone, kFailed };
+  // kRejoin: it lives and is to be attached again.
+  enum class End { kDone, kFailed, kRejoin };
   SimTrainer(World* world, const Workload* workload, Oracle* oracle,
              const Options& options, std::function<void(ToAgent)> send,
              std::function<void(End)> ended);
@@ -64,11 +69,14 @@ class SimTrainer {
     slot_ = std::move(slot);
     result_ = std::move(result);
   }
+  // Of its newest connection.
   void OnMessage(const FromAgent& message);
   void OnClosed();  // The agent is gone.
+  int connection() const { return connection_; }
   void Kill() { alive_ = false; }
   bool alive() const { return alive_; }
   uint32_t rank() const { return options_.rank; }
+  bool attached() const { return state_->attached().has_value(); }
   const std::string& waiting() const { return state_->waiting_text(); }
   std::string Progress() const;
 
@@ -80,6 +88,11 @@ class SimTrainer {
   void Pause(absl::Duration time) { pause_ = time; }
 
  private:
+  void MakeState(uint64_t last_generation, uint64_t resume_step);
+  void GiveUpAttaching();
+  void OnAttached();
+  void Rejoin();
+  void TakeState(const RankState& donors);
   trainer::Time Now() const;
   void Later(absl::Duration delay, void (SimTrainer::*run)());
   void Handle(trainer::Event event);
@@ -101,25 +114,32 @@ class SimTrainer {
   const std::function<void(ToAgent)> send_;
   const std::function<void(End)> ended_;
   std::unique_ptr<trainer::TrainerState> state_;
+  int connection_ = 0;
   std::shared_ptr<SharedMemory> slot_;
   std::shared_ptr<SharedMemory> result_;
   bool alive_ = true;
 
-  int mask_epoch_;
   std::optional<int> next_mask_epoch_;
   bool wrong_layout_ = false;
   bool wrong_parameters_ = false;
   bool noise_ = false;
   absl::Duration pause_;
 
-  // The open step.
+  // Its place and its state.
   uint64_t generation_ = 0;
+  uint32_t rank_ = 0;
+  uint64_t claimed_generation_ = 0;  // As last_generation, at the last attach.
+  bool has_state_ = false;
+  bool hands_state_ = false;  // Before anything else.
+  RankState own_;
+
+  // The open step.
   bool open_ = false;
   uint64_t step_ = 0;
   trainer::Codec codec_ = trainer::Codec::kFp32;  // Of its decision.
   Contribution contribution_;
   size_t next_bucket_ = 0;
-  int commits_ = 0;
+  int commits_ = 0;  // Of this process.
 };
 
 }  // namespace pactrain::sim

@@ -30,19 +30,31 @@ class Simulation {
   RunResult Run();
 
  private:
+  // The place of one training process after the other.
   struct Seat {
-    std::unique_ptr<SimTrainer> trainer;
+    std::string launch;
+    uint32_t rank = 0;
+    uint32_t world_size = 0;  // Of its launch.
     size_t agent = 0;
+    int leaves = 0;  // After so many steps, if not 0.
+    uint64_t resume_step = 0;
+    std::unique_ptr<SimTrainer> trainer;
+    uint64_t process = 0;
     agent::TrainerId id = 0;
-    bool done = false;
+    bool done = false;  // Or it stays empty.
   };
 
   void MakeAgents(const RunOptions& options);
+  bool elastic() const { return on_shrink_ != protocol::OnShrink::kAbort; }
   void Launch();
-  void AttachWhenPossible(uint64_t launch, size_t rank);
-  void OnTrainerEnd(uint64_t launch, size_t rank, SimTrainer::End end);
+  void StartProcess(size_t seat);
+  void AttachWhenPossible(size_t seat, uint64_t process);
+  void OnTrainerEnd(size_t seat, uint64_t process, SimTrainer::End end);
+  void CheckFinished();
   void KillLaunch(absl::Duration relaunch_after);
   void Kill(Seat& seat);
+  void KillOne(size_t seat);
+  void LaunchMore();
 
   void PlanFaults();
   void Fault();
@@ -62,7 +74,10 @@ class Simulation {
   bool gse_ = true;
   int steps_ = 0;
 
+  protocol::OnShrink on_shrink_ = protocol::OnShrink::kAbort;
   uint64_t launch_ = 0;
+  uint64_t more_ = 0;  // Launches that joined.
+  uint64_t processes_ = 0;
   bool killing_ = false;
   std::vector<Seat> seats_;
   std::vector<std::unique_ptr<SimTrainer>> old_trainers_;
@@ -78,6 +93,7 @@ Simulation::Simulation(const RunOptions& options)
   oracle_ = std::make_unique<Oracle>(&world_, workload_.get());
   gse_ = random_.Chance(700);
   steps_ = 8 + static_cast<int>(random_.Below(25));
+  on_shrink_ = static_cast<protocol::OnShrink>(random_.Below(3));
 }
 
 void Simulation::MakeAgents(const RunOptions& options) {
@@ -85,6 +101,7 @@ void Simulation::MakeAgents(const RunOptions& options) {
   settings.codec =
       random_.Chance(500) ? protocol::Codec::kFp32 : protocol::Codec::kBf16;
   settings.epoch_steps = 3;
+  settings.regroup_timeout = absl::Seconds(1 + random_.Below(10));
   settings.risk_bound = 1;
   settings.min_exchange_share = random_.Chance(300) ? 0 : 1;
   const size_t sites = 1 + random_.Below(3);
@@ -154,48 +171,77 @@ void Simulation::Launch() {
   const uint64_t resume =
       random_.Chance(500) ? newest : random_.Below(newest + 1);
   for (size_t rank = 0; rank < seats_.size(); ++rank) {
-    SimTrainer::Options options;
-    options.rank = static_cast<uint32_t>(rank);
-    options.launch = launch_;
-    options.steps = steps_;
-    options.mask_epoch = mask_epoch_;
-    options.gse = gse_;
-    options.resume_step = resume;
-    options.step_deadline = step_deadline_;
     Seat& seat = seats_[rank];
+    seat.launch = absl::StrCat("launch-", launch_);
+    seat.rank = static_cast<uint32_t>(rank);
+    seat.world_size = static_cast<uint32_t>(seats_.size());
     seat.agent = agent_of_rank_[rank];
-    seat.trainer = std::make_unique<SimTrainer>(
-        &world_, workload_.get(), oracle_.get(), options,
-        [this, rank, launch = launch_](const SimTrainer::ToAgent& message) {
-          if (launch != launch_) return;
-          agents_[seats_[rank].agent]->FromTrainer(seats_[rank].id, message);
-        },
-        [this, rank, launch = launch_](SimTrainer::End end) {
-          OnTrainerEnd(launch, rank, end);
-        });
-    world_.After(
-        random_.Between(Ms(0), Ms(400)),
-        [this, rank, launch = launch_] { AttachWhenPossible(launch, rank); });
+    seat.resume_step = resume;
+    StartProcess(rank);
   }
 }
 
-void Simulation::AttachWhenPossible(uint64_t launch, size_t rank) {
-  if (launch != launch_ || killing_) return;
-  Seat& seat = seats_[rank];
+void Simulation::StartProcess(size_t index) {
+  Seat& seat = seats_[index];
+  if (seat.trainer) old_trainers_.push_back(std::move(seat.trainer));
+  const uint64_t process = seat.process = ++processes_;
+  SimTrainer::Options options;
+  options.process = process;
+  options.launch = seat.launch;
+  options.rank = seat.rank;
+  options.world_size = seat.world_size;
+  options.on_shrink = on_shrink_;
+  options.steps = steps_;
+  options.leaves = seat.leaves;
+  options.mask_epoch = mask_epoch_;
+  options.gse = gse_;
+  options.resume_step = seat.resume_step;
+  options.step_deadline = step_deadline_;
+  const auto is_mine = [this, index, process] {
+    return index < seats_.size() && seats_[index].process == process;
+  };
+  seat.trainer = std::make_unique<SimTrainer>(
+      &world_, workload_.get(), oracle_.get(), options,
+      [this, index, is_mine](const SimTrainer::ToAgent& message) {
+        if (!is_mine()) return;
+        agents_[seats_[index].agent]->FromTrainer(seats_[index].id, message);
+      },
+      [this, index, process, is_mine](SimTrainer::End end) {
+        if (is_mine()) OnTrainerEnd(index, process, end);
+      });
+  world_.After(random_.Between(Ms(0), Ms(400)),
+               [this, index, process] { AttachWhenPossible(index, process); });
+}
+
+void Simulation::AttachWhenPossible(size_t index, uint64_t process) {
+  if (index >= seats_.size() || seats_[index].process != process || killing_) {
+    return;
+  }
+  Seat& seat = seats_[index];
+  if (!seat.trainer->alive()) return;
   seat.id = agents_[seat.agent]->Attach(seat.trainer.get());
   if (seat.id != 0) return;
   world_.After(Ms(100),
-               [this, launch, rank] { AttachWhenPossible(launch, rank); });
+               [this, index, process] { AttachWhenPossible(index, process); });
 }
 
-void Simulation::OnTrainerEnd(uint64_t launch, size_t rank,
+void Simulation::OnTrainerEnd(size_t index, uint64_t process,
                               SimTrainer::End end) {
-  if (launch != launch_) return;
-  if (end == SimTrainer::End::kFailed) {
-    KillLaunch(random_.Between(Ms(100), Ms(600)));
-    return;
+  switch (end) {
+    case SimTrainer::End::kRejoin:
+      world_.After(random_.Between(Ms(1), Ms(50)), [this, index, process] {
+        AttachWhenPossible(index, process);
+      });
+      return;
+    case SimTrainer::End::kFailed:
+      return KillLaunch(random_.Between(Ms(100), Ms(600)));
+    case SimTrainer::End::kDone:
+      seats_[index].done = true;
+      CheckFinished();
   }
-  seats_[rank].done = true;
+}
+
+void Simulation::CheckFinished() {
   finished_ = std::all_of(seats_.begin(), seats_.end(),
                           [](const Seat& seat) { return seat.done; });
 }
@@ -214,6 +260,45 @@ void Simulation::KillLaunch(absl::Duration relaunch_after) {
   });
 }
 
+// Its site starts another one in its place, or leaves the place empty.
+void Simulation::KillOne(size_t index) {
+  Kill(seats_[index]);
+  if (!elastic()) return KillLaunch(random_.Between(Ms(100), Ms(600)));
+  const bool others = std::any_of(seats_.begin(), seats_.end(), [](Seat& s) {
+    return s.trainer->alive() && s.leaves == 0;
+  });
+  if (on_shrink_ == protocol::OnShrink::kContinue && others &&
+      random_.Chance(500)) {
+    seats_[index].done = true;
+    return;
+  }
+  world_.After(random_.Between(Ms(100), Ms(600)),
+               [this, index, process = seats_[index].process] {
+                 if (index < seats_.size() &&
+                     seats_[index].process == process && !killing_) {
+                   StartProcess(index);
+                 }
+               });
+}
+
+// Trainers of a launch of their own, which may leave before the others end.
+void Simulation::LaunchMore() {
+  if (killing_) return;
+  const auto trainers = static_cast<uint32_t>(1 + random_.Below(2));
+  const int leaves = random_.Chance(500) ? 1 + random_.Below(6) : 0;
+  const std::string launch = absl::StrCat("more-", ++more_);
+  for (uint32_t rank = 0; rank < trainers; ++rank) {
+    Seat seat;
+    seat.launch = launch;
+    seat.rank = rank;
+    seat.world_size = trainers;
+    seat.agent = random_.Below(agents_.size());
+    seat.leaves = leaves;
+    seats_.push_back(std::move(seat));
+    StartProcess(seats_.size() - 1);
+  }
+}
+
 // ---- Faults ----
 
 void Simulation::PlanFaults() {
@@ -226,9 +311,13 @@ void Simulation::PlanFaults() {
 void Simulation::Fault() {
   const size_t a = random_.Below(agents_.size());
   const size_t b = random_.Below(agents_.size());
-  switch (random_.Below(9)) {
+  switch (random_.Below(10)) {
     case 8:
       return ChangePin();
+    case 9:
+      if (!elastic()) return;
+      world_.CountFault("launch joins");
+      return LaunchMore();
     case 0:
     case 1: {
       if (a == b) return;
@@ -256,12 +345,14 @@ void Simulation::Fault() {
       coordinator_->FillDisk(random_.Between(Ms(100), absl::Seconds(3)));
       return;
     default: {
-      Seat& seat = seats_[random_.Below(seats_.size())];
-      if (!seat.trainer || !seat.trainer->alive()) return;
-      if (!random_.Chance(150)) return FaultOfTrainer(*seat.trainer);
+      const size_t seat = random_.Below(seats_.size());
+      SimTrainer& trainer = *seats_[seat].trainer;
+      if (!trainer.alive()) return;
+      if (!random_.Chance(elastic() ? 400 : 150)) {
+        return FaultOfTrainer(trainer);
+      }
       world_.CountFault("trainer crash");
-      Kill(seat);
-      KillLaunch(random_.Between(Ms(100), Ms(600)));
+      KillOne(seat);
     }
   }
 }

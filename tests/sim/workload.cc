@@ -71,8 +71,11 @@ int Workload::LayoutOf(uint64_t step) const {
 float Workload::Value(uint32_t rank, uint64_t generation, uint64_t step,
                       const Contribution& contribution,
                       uint64_t element) const {
+  if (contribution.hands_state) {
+    return std::bit_cast<float>(element == 0 ? contribution.word : 0);
+  }
   const uint64_t hash = Hash({seed_, 9, rank, generation, step, element});
-  if (IsXor(step)) {
+  if (IsXor(step, contribution)) {
     const bool root = rank == Hash({seed_, 10, step}) % world_size_;
     return std::bit_cast<float>(root ? static_cast<uint32_t>(hash) : 0u);
   }

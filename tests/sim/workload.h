@@ -23,6 +23,9 @@ struct Contribution {
   int mask_epoch = 0;       // Its gradient is zero outside this mask set,
   bool noise = false;       // but for one element.
   uint64_t parameters = 0;  // 0: no digest of the parameters in this step.
+  // The step hands the state from the donor, who alone says a word, to all.
+  bool hands_state = false;
+  uint32_t word = 0;
 };
 
 class Workload {
@@ -45,7 +48,9 @@ class Workload {
 
   // What all ranks do in a step, unless a fault lets one do otherwise.
   int LayoutOf(uint64_t step) const;
-  bool IsXor(uint64_t step) const { return Hash({seed_, 5, step}) % 7 == 0; }
+  bool IsXor(uint64_t step, const Contribution& contribution) const {
+    return contribution.hands_state || Hash({seed_, 5, step}) % 7 == 0;
+  }
   bool HasParameters(uint64_t step) const {
     return Hash({seed_, 6, step}) % 3 == 0;
   }

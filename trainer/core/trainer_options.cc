@@ -8,6 +8,7 @@ namespace {
 
 constexpr uint32_t kMaxRanks = 1024;  // As protocol/limits.h.
 constexpr uint32_t kMaxModels = 16;
+constexpr uint8_t kMaxOnShrink = 2;  // protocol::OnShrink
 
 // Enough for all elements, however they are cut into buckets.
 uint64_t EnoughSlotBytes(uint64_t elements) {
@@ -49,6 +50,7 @@ Error CheckOptions(const TrainerOptions& options) {
         CheckRange("rank", options.rank, 0, options.world_size - 1ull),
         CheckRange("model", options.model, 0, kMaxModels - 1),
         CheckRange("elements", options.elements, 1, kMaxElements),
+        CheckRange("on_shrink", options.on_shrink, 0, kMaxOnShrink),
         CheckRange("slot_bytes", options.slot_bytes, 0,
                    EnoughSlotBytes(kMaxElements))}) {
     if (!error.ok()) return error;
@@ -76,6 +78,8 @@ wire::Hello TrainerState::MakeHello() const {
   hello.elements = options_.elements;
   hello.slot_bytes = wanted_slot_bytes();
   hello.resume_step = options_.resume_step;
+  hello.last_generation = options_.last_generation;
+  hello.on_shrink = options_.on_shrink;
   SetText(hello.job, options_.job);
   SetText(hello.launch, options_.launch);
   SetText(hello.site, options_.site);

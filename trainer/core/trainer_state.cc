@@ -55,10 +55,12 @@ Event TrainerState::OnWaiting(Time now, const wire::Waiting& message) {
 
 Event TrainerState::OnAttached(Time now, const wire::Attached& message) {
   if (attached_.has_value()) return BadMessage("Attached came twice");
-  if (message.world_size != options_.world_size) {
-    return BadMessage("Attached.world_size is " +
-                      std::to_string(message.world_size) + ", asked for was " +
-                      std::to_string(options_.world_size));
+  if (options_.on_shrink == 0 && (message.world_size != options_.world_size ||
+                                  message.rank != options_.rank)) {
+    return BadMessage("Attached names rank " + std::to_string(message.rank) +
+                      " of " + std::to_string(message.world_size) +
+                      ", asked for was " + std::to_string(options_.rank) +
+                      " of " + std::to_string(options_.world_size));
   }
   if (message.slot_bytes < wanted_slot_bytes() ||
       message.result_bytes < message.slot_bytes) {
@@ -99,10 +101,10 @@ Event TrainerState::OnCommitted(Time now, const wire::Committed& message) {
                       " attempt " + std::to_string(message.attempt) +
                       ", which this trainer has not submitted");
   }
-  if (message.world_size != options_.world_size) {
+  if (message.world_size != attached_->world_size) {
     return BadMessage("Committed.world_size is " +
                       std::to_string(message.world_size) + ", attached with " +
-                      std::to_string(options_.world_size));
+                      std::to_string(attached_->world_size));
   }
   outcome_.emplace();
   FillReport(now, message, &outcome_->report);
@@ -115,7 +117,8 @@ Event TrainerState::OnCommitted(Time now, const wire::Committed& message) {
 Event TrainerState::OnFailed(const wire::Failed& message) {
   Error error = {.code = message.code,
                  .text = message.text,
-                 .final = message.final != 0 || !attached_.has_value()};
+                 .final = message.final != 0 || !attached_.has_value(),
+                 .may_rejoin = message.may_rejoin != 0};
   if (!attached_.has_value() && error.code == wire::Code::kRefused) {
     error.text = "attach to " + JobText() + " was refused: " + error.text;
   }
@@ -144,7 +147,8 @@ Event TrainerState::OnClosed(Time now) {
                       (attached_.has_value()
                            ? " and restart the training from its last "
                              "checkpoint."
-                           : " and then the training.")});
+                           : " and then the training."),
+              .may_rejoin = options_.on_shrink != 0});
 }
 
 Event TrainerState::OnError(wire::Code code, const std::string& text) {

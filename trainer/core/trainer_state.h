@@ -49,7 +49,10 @@ struct TrainerOptions {
   std::string model_summary;
   uint64_t elements = 0;    // Of all parameters that need a gradient, >= 1.
   uint64_t slot_bytes = 0;  // 0: enough for all elements in any bucket layout.
+  // The next step of last_generation, or of a saved session; 0: none.
   uint64_t resume_step = 0;
+  uint64_t last_generation = 0;  // Whose state it holds; 0: none.
+  uint8_t on_shrink = 0;         // protocol::OnShrink
   Time attach_timeout = std::chrono::seconds(300);
   bool gse = true;  // False: an element outside the mask makes a step dense.
 };
@@ -180,6 +183,9 @@ class TrainerState {
   void FillReport(Time now, const wire::Committed& message,
                   StepReport* report) const;
   Codec CodecOf(const Placement& placement) const;
+  uint32_t rank() const {
+    return attached_.has_value() ? attached_->rank : options_.rank;
+  }
   std::string Violation(const Placement& placement, uint64_t outside) const;
   Time StepBound() const;
 

@@ -90,6 +90,7 @@ class TrainerStateTest : public ::testing::Test {
     wire::Attached message = {};
     message.header = {wire::Kind::kAttached, sizeof(message)};
     message.world_size = 4;
+    message.donor = wire::kNoRank;
     message.base_step = kBaseStep;
     message.slot_bytes = state_.wanted_slot_bytes();
     message.result_bytes = message.slot_bytes;
@@ -222,6 +223,71 @@ TEST_F(TrainerStateTest, SlotSmallerThanAskedForIsRefused) {
   attached.slot_bytes -= 64;
   EXPECT_EQ(Say(attached), Event::kOver);
   EXPECT_EQ(state_.error().code, Code::kInternal);
+}
+
+TEST_F(TrainerStateTest, AnotherPlaceThanAskedForIsRefused) {
+  wire::Attached attached = Attached(FullDecision());
+  attached.world_size = 3;
+  EXPECT_EQ(Say(attached), Event::kOver);
+  EXPECT_EQ(state_.error().code, Code::kInternal);
+  EXPECT_THAT(state_.error().text, HasSubstr("rank 0 of 3"));
+  EXPECT_FALSE(state_.error().may_rejoin);
+}
+
+class ElasticTest : public TrainerStateTest {
+ protected:
+  static TrainerOptions Elastic() {
+    TrainerOptions options = Options();
+    options.rank = 3;
+    options.on_shrink = 2;
+    options.last_generation = 7;
+    options.resume_step = 40;
+    return options;
+  }
+  ElasticTest() : TrainerStateTest(Elastic()) {}
+  void AttachSmaller() {
+    wire::Attached attached = Attached(FullDecision());
+    attached.rank = 1;
+    attached.world_size = 2;
+    attached.donor = 1;
+    ASSERT_EQ(Say(attached), Event::kAttached);
+  }
+};
+
+TEST_F(ElasticTest, HelloSaysWhoseStateItHolds) {
+  const wire::Hello hello = state_.MakeHello();
+  EXPECT_EQ(hello.on_shrink, 2);
+  EXPECT_EQ(hello.last_generation, 7u);
+  EXPECT_EQ(hello.resume_step, 40u);
+}
+
+TEST_F(ElasticTest, AnotherPlaceIsTakenAndCounts) {
+  AttachSmaller();
+  Submit(MakeBucket(0, 100, true));
+  wire::Committed committed = Committed(kBaseStep);
+  committed.world_size = 2;
+  EXPECT_EQ(Say(committed), Event::kStepDone);
+  StepReport report;
+  EXPECT_TRUE(state_.TakeStep(&report).ok());
+  EXPECT_EQ(report.world_size, 2u);
+}
+
+TEST_F(ElasticTest, OfAChangeOfRanksItMayRejoin) {
+  AttachSmaller();
+  wire::Failed failed = {};
+  failed.header = {wire::Kind::kFailed, sizeof(failed)};
+  failed.step = ~uint64_t{0};
+  failed.code = Code::kStepNotApplied;
+  failed.final = 1;
+  failed.may_rejoin = 1;
+  EXPECT_EQ(Say(failed), Event::kOver);
+  EXPECT_TRUE(state_.error().may_rejoin);
+}
+
+TEST_F(ElasticTest, OfALostAgentItMayRejoin) {
+  AttachSmaller();
+  EXPECT_EQ(state_.OnClosed(now_), Event::kOver);
+  EXPECT_TRUE(state_.error().may_rejoin);
 }
 
 TEST_F(TrainerStateTest, BucketsLieInOrderAtAlignedOffsets) {

@@ -186,11 +186,11 @@ std::string TrainerState::Violation(const Placement& placement,
   if (!require_dense_.empty() && (compacted || !exact)) return require_dense_;
   if (compacted && vote_.has_value() && !vote_->inside_decision &&
       !Same(vote_->mask_digest, decision_.mask_digest)) {
-    return "rank " + std::to_string(options_.rank) +
+    return "rank " + std::to_string(rank()) +
            " has another mask set, not inside the decision's";
   }
   if (outside == 0) return "";
-  return "rank " + std::to_string(options_.rank) + ": " +
+  return "rank " + std::to_string(rank()) + ": " +
          std::to_string(outside) + " elements of " + Name(bucket) +
          " outside the mask are not zero";
 }

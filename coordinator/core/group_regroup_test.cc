@@ -1,0 +1,229 @@
+// Ranks that come and go: scenarios of whole groups.
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "coordinator/core/test_cluster.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using protocol::EndGeneration;
+using protocol::Generation;
+using protocol::GroupWaiting;
+using protocol::JoinRefused;
+using protocol::OnShrink;
+using protocol::StartGeneration;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Optional;
+
+class RegroupTest : public ::testing::Test {
+ protected:
+  void Start(OnShrink on_shrink) {
+    t_.on_shrink = on_shrink;
+    t_.FormFour();
+    t_.Clear();
+  }
+  // The trainer attaches again with the state before step `next` of
+  // `generation`.
+  void Return(const std::string& agent, uint32_t rank, uint64_t next,
+              uint64_t generation = 1, uint32_t world = 4) {
+    t_.last_generation = generation;
+    t_.resume_step = next;
+    t_.Join(agent, rank, world);
+    t_.last_generation = t_.resume_step = 0;
+  }
+  // As an agent does whose generation has ended.
+  void EndAt(const std::string& agent, std::vector<uint32_t> ranks,
+             uint64_t next) {
+    for (uint32_t rank : ranks) t_.Leave(agent, rank, "rank 3 left", true);
+    for (uint32_t rank : ranks) Return(agent, rank, next);
+  }
+  Generation Newest() const {
+    return t_.journal().groups.at(t_.group).generation;
+  }
+
+  TestCluster t_;
+};
+
+TEST_F(RegroupTest, ContinueGoesOnWithoutTheOneThatDied) {
+  Start(OnShrink::kContinue);
+  t_.Leave("b", 3, "killed by signal 9");
+  EXPECT_TRUE(t_.Got<EndGeneration>("a"));
+  EndAt("b", {2}, 7);
+  EXPECT_EQ(Newest().number, 1u);  // Ranks 0 and 1 can still come back.
+  EndAt("a", {0, 1}, 7);
+  ASSERT_TRUE(t_.Got<StartGeneration>("a"));
+  const Generation g = t_.Got<StartGeneration>("a")->generation;
+  EXPECT_OK(protocol::CheckGeneration(g));
+  EXPECT_EQ(g.number, 2u);
+  EXPECT_EQ(g.world_size, 3u);
+  EXPECT_EQ(g.on_shrink, OnShrink::kContinue);
+  EXPECT_THAT(g.donor, Optional(0u));
+  EXPECT_THAT(g.needs_state, IsEmpty());
+  EXPECT_GE(g.base_step, 7u);
+}
+
+TEST_F(RegroupTest, PauseWaitsForOneInItsPlaceAndGivesItTheState) {
+  Start(OnShrink::kPause);
+  t_.Leave("b", 3, "killed by signal 9");
+  EndAt("b", {2}, 7);
+  EndAt("a", {0, 1}, 7);
+  t_.Pass(60, {"a", "b"});
+  EXPECT_EQ(Newest().number, 1u);
+  EXPECT_THAT(t_.Got<GroupWaiting>("a")->reason, HasSubstr("3 of 4 ranks"));
+  t_.Join("b", 3, 4);
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 4u);
+  EXPECT_THAT(Newest().needs_state, ElementsAre(3));
+}
+
+TEST_F(RegroupTest, ATrainerWhoseAgentDiedIsWaitedForALittle) {
+  Start(OnShrink::kContinue);
+  EndAt("a", {0, 1}, 7);
+  t_.Pass(5, {"a"});
+  EXPECT_EQ(Newest().number, 1u);
+  t_.Connect("b", "y");  // Another process.
+  Return("b", 2, 7);
+  Return("b", 3, 7);
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 4u);
+  EXPECT_THAT(Newest().needs_state, IsEmpty());
+}
+
+TEST_F(RegroupTest, ContinueStopsWaitingForAnAgentThatStaysAway) {
+  Start(OnShrink::kContinue);
+  EndAt("a", {0, 1}, 7);
+  t_.Pass(11, {"a"});
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 2u);
+  // It comes back too late: with a state that the others have left behind.
+  t_.Connect("b", "y");
+  Return("b", 2, 7);
+  Return("b", 3, 7);
+  EndAt("a", {0, 1}, 7);  // Still of generation 1: they never heard of 2.
+  EXPECT_EQ(Newest().number, 2u);
+}
+
+TEST_F(RegroupTest, ANewLaunchEndsTheGenerationAndJoinsTheNext) {
+  Start(OnShrink::kPause);
+  t_.Connect("c", "z");
+  t_.Join("c", 0, 2, "run-2");
+  EXPECT_FALSE(t_.Got<EndGeneration>("a"));
+  t_.Join("c", 1, 2, "run-2");
+  EXPECT_THAT(t_.Got<EndGeneration>("a")->reason,
+              HasSubstr("launch 'run-2' joins with 2 ranks"));
+  EndAt("a", {0, 1}, 7);
+  EXPECT_EQ(Newest().number, 1u);
+  EndAt("b", {2, 3}, 8);  // Had the commit of step 7 already.
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 6u);
+  EXPECT_THAT(Newest().sites, ElementsAre("x", "y", "z"));
+  EXPECT_THAT(Newest().donor, Optional(2u));
+  EXPECT_THAT(Newest().needs_state, ElementsAre(0, 1, 4, 5));
+  EXPECT_GE(Newest().base_step, 8u);
+}
+
+TEST_F(RegroupTest, ItLeavesAgainAndTheOthersGoOn) {
+  Start(OnShrink::kPause);
+  t_.Leave("b", 2, "detached");
+  t_.Leave("b", 3, "detached");
+  EndAt("a", {0, 1}, 9);  // Their next step found nobody there.
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 2u);
+}
+
+TEST_F(RegroupTest, ARestartedRankOfALaunchJoinsThoseThatStayed) {
+  Start(OnShrink::kContinue);
+  t_.Leave("b", 3, "killed by signal 9");
+  EndAt("b", {2}, 7);
+  EndAt("a", {0, 1}, 7);
+  EXPECT_EQ(Newest().world_size, 3u);
+  t_.Clear();
+  t_.Join("b", 3, 4);
+  EXPECT_TRUE(t_.Got<EndGeneration>("a"));
+  for (uint32_t rank : {0, 1}) Return("a", rank, 900, 2);
+  Return("b", 2, 900, 2);
+  EXPECT_EQ(Newest().world_size, 4u);
+  EXPECT_THAT(Newest().needs_state, ElementsAre(3));
+}
+
+TEST_F(RegroupTest, ASecondOfARankThatTrainsWaits) {
+  Start(OnShrink::kPause);
+  t_.Connect("c", "y");
+  t_.Join("c", 3, 4);
+  EXPECT_FALSE(t_.Got<EndGeneration>("a"));
+}
+
+TEST_F(RegroupTest, AnotherModelIsRefusedAndDisturbsNobody) {
+  Start(OnShrink::kPause);
+  t_.Connect("c", "z");
+  t_.model = 8;
+  t_.Join("c", 0, 1, "run-2");
+  EXPECT_THAT(t_.Got<JoinRefused>("c")->reason, HasSubstr("models differ"));
+  EXPECT_FALSE(t_.Got<EndGeneration>("a"));
+}
+
+TEST_F(RegroupTest, AJobWhoseRanksStayIsNotJoined) {
+  Start(OnShrink::kAbort);
+  t_.Connect("c", "z");
+  t_.on_shrink = OnShrink::kPause;
+  t_.Join("c", 0, 1, "run-2");
+  EXPECT_FALSE(t_.Got<EndGeneration>("a"));
+  EXPECT_THAT(t_.Got<GroupWaiting>("c")->reason, HasSubstr("still runs"));
+}
+
+TEST_F(RegroupTest, OnShrinkMustBeEqual) {
+  Start(OnShrink::kPause);
+  t_.Connect("c", "z");
+  t_.on_shrink = OnShrink::kContinue;
+  t_.Join("c", 0, 1, "run-2");
+  EXPECT_THAT(t_.Got<JoinRefused>("c")->reason, HasSubstr("on_shrink differs"));
+}
+
+TEST_F(RegroupTest, ALaunchFromACheckpointStartsAnewWhenNobodyIsLeft) {
+  Start(OnShrink::kPause);
+  for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "killed by signal 9");
+  for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "killed by signal 9");
+  t_.resume_step = 5000;
+  t_.Join("a", 0, 4, "run-2");
+  t_.Join("a", 1, 4, "run-2");
+  t_.Join("b", 2, 4, "run-2");
+  t_.Join("b", 3, 4, "run-2");
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_FALSE(Newest().donor);
+  EXPECT_EQ(Newest().base_step, 5000u);
+}
+
+TEST_F(RegroupTest, AStateThatNobodyElseHasIsNotGoneBackTo) {
+  Start(OnShrink::kContinue);
+  for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "killed by signal 9");
+  for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "killed by signal 9");
+  t_.last_generation = 7;  // Of another history.
+  t_.resume_step = 3;
+  t_.Join("a", 0, 1, "run-2");
+  EXPECT_EQ(Newest().number, 1u);
+  EXPECT_THAT(t_.Got<JoinRefused>("a")->reason,
+              HasSubstr("load the last checkpoint at all ranks"));
+}
+
+TEST_F(RegroupTest, ACoordinatorThatWasAwayLearnsThatTheGenerationEnded) {
+  Start(OnShrink::kContinue);
+  t_.RestartCoordinator();
+  t_.Connect("a", "x", /*same_process=*/true);
+  t_.Connect("b", "y", /*same_process=*/true);
+  Return("a", 0, 7);
+  EXPECT_TRUE(t_.journal().groups.at(t_.group).ended);
+  Return("a", 1, 7);
+  Return("b", 2, 7);
+  Return("b", 3, 7);
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 4u);
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator

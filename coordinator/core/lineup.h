@@ -1,0 +1,65 @@
+// Who forms a group's next generation, with which ranks and from whose state.
+//
+// Where ranks come and go, the trainers of a generation that ended attach again
+// and say how far their state has come; that is all the coordinator goes by.
+// Those who have come farthest are current, the others take the state from one
+// of them. A trainer that committed a step has it in its state, so no committed
+// step is lost as long as one that has it returns.
+//
+// Pure functions of values.
+#ifndef PACTRAIN_COORDINATOR_CORE_LINEUP_H_
+#define PACTRAIN_COORDINATOR_CORE_LINEUP_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordinator/core/membership.h"
+#include "protocol/types.h"
+
+namespace pactrain::coordinator {
+
+using RanksByLaunch = std::map<std::string, std::set<uint32_t>>;
+
+// What is left of the last generation.
+struct Remains {
+  uint64_t generation = 0;
+  protocol::OnShrink on_shrink = protocol::OnShrink::kPause;
+  size_t ranks = 0;     // That it had.
+  size_t detached = 0;  // By their own will: nobody has to take their place.
+  size_t gone = 0;      // For good, the detached ones included.
+  absl::Duration since_end;
+  // Of earlier generations, too: their launch is complete without them.
+  RanksByLaunch detached_of;
+};
+
+struct Lineup {
+  std::vector<Candidate> trainers;  // By rank.
+  std::optional<uint32_t> donor;    // Nothing: a new job.
+  std::vector<uint32_t> needs_state;
+  uint64_t next_step = 0;  // The greatest that a trainer named.
+};
+
+// A complete launch as a new job, with the ranks that its trainers asked for.
+Lineup LineupOf(const Launch& launch);
+
+// The next generation from those that wait; or what it waits for. REQUIRES:
+// somebody of `remains.generation` waits.
+struct NextLineup {
+  std::optional<Lineup> lineup;
+  std::string waiting;
+};
+NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
+                          const Remains& remains,
+                          absl::Duration regroup_timeout);
+
+// Of the trainers of `generation`, some wait.
+bool AnyReturned(const std::vector<Launch>& waiting, uint64_t generation);
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_LINEUP_H_

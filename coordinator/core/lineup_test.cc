@@ -1,0 +1,164 @@
+#include "coordinator/core/lineup.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "protocol/limits.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using protocol::OnShrink;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Optional;
+
+// One after generation 5, which had four ranks.
+class LineupTest : public ::testing::Test {
+ protected:
+  // `step` 0: new.
+  void Add(const std::string& launch, uint32_t world, uint32_t rank,
+           const std::string& site, uint64_t step, uint64_t generation = 5) {
+    Candidate candidate;
+    candidate.agent = "agent-" + site;
+    candidate.site = site;
+    candidate.trainer.rank = rank;
+    candidate.trainer.world_size = world;
+    candidate.trainer.launch = launch;
+    candidate.trainer.resume_step = step;
+    candidate.trainer.last_generation = step == 0 ? 0 : generation;
+    for (Launch& known : waiting_) {
+      if (known.name != launch) continue;
+      known.by_rank[rank] = candidate;
+      return;
+    }
+    waiting_.push_back({launch, {{rank, candidate}}});
+  }
+  NextLineup Next() const {
+    return MakeNextLineup(waiting_, remains_, absl::Seconds(10));
+  }
+  static std::vector<std::string> Order(const Lineup& lineup) {
+    std::vector<std::string> order;
+    for (const Candidate& c : lineup.trainers) {
+      order.push_back(c.site + std::to_string(c.trainer.rank));
+    }
+    return order;
+  }
+
+  std::vector<Launch> waiting_;
+  Remains remains_{5, OnShrink::kPause, 4, 0, 0, absl::Seconds(1), {}};
+};
+
+TEST_F(LineupTest, PauseWaitsForAsManyAsBefore) {
+  for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
+  EXPECT_FALSE(Next().lineup);
+  EXPECT_THAT(Next().waiting, HasSubstr("3 of 4 ranks are here"));
+  remains_.since_end = absl::Hours(1);
+  EXPECT_FALSE(Next().lineup);
+  remains_.gone = 1;
+  EXPECT_FALSE(Next().lineup);
+  Add("l", 4, 3, "b", 0);
+  remains_.since_end = absl::ZeroDuration();
+  ASSERT_TRUE(Next().lineup);
+  EXPECT_THAT(Next().lineup->donor, Optional(0u));
+  EXPECT_THAT(Next().lineup->needs_state, ElementsAre(3));
+}
+
+TEST_F(LineupTest, NobodyHasToTakeThePlaceOfOneThatDetached) {
+  for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
+  remains_.detached = remains_.gone = 1;
+  EXPECT_TRUE(Next().lineup);
+}
+
+TEST_F(LineupTest, NewcomersDoNotTakeThePlaceOfThoseWhoCanReturn) {
+  for (uint32_t rank : {0, 1}) Add("l", 4, rank, "a", 70);
+  for (uint32_t rank : {0, 1}) Add("m", 2, rank, "c", 0);
+  EXPECT_FALSE(Next().lineup);
+  remains_.since_end = absl::Seconds(10);
+  EXPECT_TRUE(Next().lineup);
+}
+
+TEST_F(LineupTest, ALaunchIsCompleteWithoutThoseThatDetached) {
+  remains_.ranks = 2;
+  remains_.detached_of["l"] = {0, 1};
+  Add("l", 4, 2, "a", 70);
+  remains_.gone = 1;
+  Add("l", 4, 3, "a", 0);
+  ASSERT_TRUE(Next().lineup);
+  EXPECT_EQ(Next().lineup->trainers.size(), 2u);
+}
+
+TEST_F(LineupTest, ContinueGoesOnWithAllThatCanReturn) {
+  remains_.on_shrink = OnShrink::kContinue;
+  Add("l", 4, 0, "a", 70);
+  Add("l", 4, 3, "b", 70);
+  EXPECT_FALSE(Next().lineup);
+  remains_.gone = 2;
+  ASSERT_TRUE(Next().lineup);
+  EXPECT_THAT(Order(*Next().lineup), ElementsAre("a0", "b3"));
+  EXPECT_THAT(Next().lineup->needs_state, IsEmpty());
+}
+
+TEST_F(LineupTest, ContinueDoesNotWaitForEver) {
+  remains_.on_shrink = OnShrink::kContinue;
+  Add("l", 4, 0, "a", 70);
+  remains_.since_end = absl::Seconds(10);
+  EXPECT_TRUE(Next().lineup);
+}
+
+TEST_F(LineupTest, WhoHasComeFarthestGivesItsState) {
+  Add("l", 4, 0, "a", 70);
+  Add("l", 4, 1, "a", 71);
+  Add("l", 4, 2, "b", 71);
+  Add("l", 4, 3, "b", 70);
+  ASSERT_TRUE(Next().lineup);
+  EXPECT_THAT(Next().lineup->donor, Optional(1u));
+  EXPECT_THAT(Next().lineup->needs_state, ElementsAre(0, 3));
+  EXPECT_EQ(Next().lineup->next_step, 71u);
+}
+
+TEST_F(LineupTest, TheStateOfAnOlderGenerationDoesNotCount) {
+  for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
+  remains_.gone = 1;
+  Add("l", 4, 3, "b", 900, /*generation=*/4);
+  ASSERT_TRUE(Next().lineup);
+  EXPECT_THAT(Next().lineup->donor, Optional(0u));
+  EXPECT_THAT(Next().lineup->needs_state, ElementsAre(3));
+  EXPECT_EQ(Next().lineup->next_step, 70u);
+}
+
+TEST_F(LineupTest, ALaunchJoinsWholeOrNotAtAll) {
+  for (uint32_t rank : {0, 1, 2, 3}) Add("l", 4, rank, "a", 70);
+  Add("m", 2, 0, "c", 0);
+  ASSERT_TRUE(Next().lineup);
+  EXPECT_EQ(Next().lineup->trainers.size(), 4u);
+  Add("m", 2, 1, "c", 0);
+  ASSERT_TRUE(Next().lineup);
+  // Ranks 0 and 1 are asked for twice: by site, then.
+  EXPECT_THAT(Order(*Next().lineup),
+              ElementsAre("a0", "a1", "a2", "a3", "c0", "c1"));
+  EXPECT_THAT(Next().lineup->needs_state, ElementsAre(4, 5));
+}
+
+TEST_F(LineupTest, ALaunchForWhichThereIsNoRoomWaits) {
+  for (uint32_t rank : {0, 1, 2, 3}) Add("l", 4, rank, "a", 70);
+  const uint32_t many = protocol::kMaxTrainersPerAgent - 3;
+  for (uint32_t rank = 0; rank < many; ++rank) Add("m", many, rank, "a", 0);
+  ASSERT_TRUE(Next().lineup);
+  EXPECT_EQ(Next().lineup->trainers.size(), 4u);
+}
+
+TEST_F(LineupTest, ANewJobHasNoDonor) {
+  Add("l", 2, 0, "a", 0);
+  Add("l", 2, 1, "b", 0);
+  const Lineup lineup = LineupOf(waiting_[0]);
+  EXPECT_FALSE(lineup.donor);
+  EXPECT_THAT(Order(lineup), ElementsAre("a0", "b1"));
+  EXPECT_FALSE(AnyReturned(waiting_, 5));
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator
