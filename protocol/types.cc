@@ -221,8 +221,8 @@ absl::Status CheckDonor(const Generation& generation) {
   const auto& needy = generation.needs_state;
   if (!generation.donor) {
     if (needy.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "needs_state: %d ranks without a donor", needy.size()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("needs_state: %d ranks without a donor", needy.size()));
   }
   const uint32_t donor = *generation.donor;
   if (donor >= generation.world_size ||

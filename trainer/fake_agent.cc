@@ -57,7 +57,9 @@ wire::Hello FakeAgent::Accept() {
 wire::Attached FakeAgent::AttachedFor(const wire::Hello& hello) {
   wire::Attached message = {};
   message.header = {wire::Kind::kAttached, sizeof(message)};
+  message.rank = hello.rank;
   message.world_size = hello.world_size;
+  message.donor = wire::kNoRank;
   message.generation = 3;
   message.base_step = 7;
   message.slot_bytes = hello.slot_bytes;

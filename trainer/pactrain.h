@@ -49,8 +49,8 @@ enum pt_codec {
 };
 enum pt_dtype { PT_FLOAT32 = 1, PT_BFLOAT16 = 2 };
 enum pt_op { PT_SUM = 1, PT_XOR = 2 };
-/* What the job does when its ranks become fewer: end for good, wait for as many as
- * before, or go on with those that are left. */
+/* What the job does when its ranks become fewer: end for good, wait for as many
+ * as before, or go on with those that are left. */
 enum pt_on_shrink { PT_ABORT = 0, PT_PAUSE = 1, PT_CONTINUE = 2 };
 #define PT_NO_RANK 0xFFFFFFFFu
 
@@ -69,14 +69,15 @@ typedef struct {
   pt_digest model_digest; /* over names, shapes and dtypes of the parameters */
   const char* model_summary; /* for error messages of other ranks */
   uint64_t elements;         /* of all parameters that need a gradient, >= 1 */
-  uint64_t slot_bytes;  /* 0: enough for all elements in any bucket layout */
-  uint64_t resume_step; /* of last_generation, or from a saved session; 0: none */
+  uint64_t slot_bytes; /* 0: enough for all elements in any bucket layout */
+  uint64_t
+      resume_step; /* of last_generation, or from a saved session; 0: none */
   uint32_t attach_timeout_ms; /* until all ranks are there */
   int gse;                    /* 1: gradients outside the mask are dropped;
                                  0: one makes the step dense */
-  int32_t on_shrink; /* pt_on_shrink; equal on all ranks */
-  uint64_t last_generation; /* whose state this rank holds, if it attaches again;
-                               0: none */
+  int32_t on_shrink;          /* pt_on_shrink; equal on all ranks */
+  uint64_t last_generation;   /* whose state this rank holds, if it attaches
+                                 again;   0: none */
 } pt_attach_options;
 
 typedef struct {
@@ -123,11 +124,12 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
 void pt_close(pt_session* session);
 
 uint64_t pt_generation(const pt_session* session);
-/* Of 0 .. pt_world_size() - 1. Unless on_shrink is PT_ABORT both may differ from what
- * was asked for. */
+/* Of 0 .. pt_world_size() - 1. Unless on_shrink is PT_ABORT both may differ
+ * from what was asked for. */
 uint32_t pt_rank(const pt_session* session);
-/* The rank whose state (parameters, optimizer, masks) those take that need it, before
- * anything else, by steps in which all ranks take part; PT_NO_RANK: a new job. */
+/* The rank whose state (parameters, optimizer, masks) those take that need it,
+ * before anything else, by steps in which all ranks take part; PT_NO_RANK: a
+ * new job. */
 uint32_t pt_donor(const pt_session* session);
 int pt_needs_state(const pt_session* session); /* 1: this rank does */
 uint64_t pt_next_step(const pt_session* session);
@@ -175,9 +177,10 @@ int pt_submit(pt_session* session, uint32_t bucket, const void* data,
  * pt_is_final(); after the other errors the session is over. */
 int pt_wait(pt_session* session, pt_step* out);
 int pt_is_final(const pt_session* session);
-/* 1: the session is over, and attaching again is the way to go on: the ranks have
- * changed, or the agent is gone. Say pt_generation() as last_generation if this rank had
- * the state of that generation, and pt_next_step() as resume_step. */
+/* 1: the session is over, and attaching again is the way to go on: the ranks
+ * have changed, or the agent is gone. Say pt_generation() as last_generation if
+ * this rank had the state of that generation, and pt_next_step() as
+ * resume_step. */
 int pt_may_rejoin(const pt_session* session);
 
 /* Writes the mean (PT_SUM: sum / world_size; PT_XOR: the bits) of a bucket of

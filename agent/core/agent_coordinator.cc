@@ -159,8 +159,7 @@ void AgentState::Impl::On(const protocol::GroupWaiting& message,
 
 void AgentState::Impl::On(const protocol::JoinRefused& message,
                           absl::Duration now) {
-  TrainerRecord* record =
-      trainers_.Find(message.group, message.attach_id);
+  TrainerRecord* record = trainers_.Find(message.group, message.attach_id);
   if (record == nullptr) return;
   const TrainerId id = record->id;
   FailTrainer(id, wire::Code::kRefused,

@@ -387,8 +387,8 @@ void GroupState::End(bool outcome_known) {
                       protocol::CauseName(ending_->cause)),
       end_reason_, ".\n",
       may_rejoin ? "Attach again; ranks may come and go."
-      : resync ? "Load the last checkpoint at all ranks and start them again."
-             : "Start all ranks again from the last checkpoint.");
+      : resync   ? "Load the last checkpoint at all ranks and start them again."
+                 : "Start all ranks again from the last checkpoint.");
   outbox_->Warn(absl::StrCat(generation_.group.ToString(), ": ", text));
   wire::Failed failed = MakeFailed(
       local_.opened() ? step_ : kNoStep,

@@ -166,7 +166,7 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
   if (const auto it = roster_.find(left.attach_id); it != roster_.end()) {
     const protocol::Trainer& trainer = it->second.trainer;
     if (detached) detached_[trainer.launch].insert(trainer.rank);
-    roster_.erase(it);
+    if (how != Seats::State::kMayReturn) roster_.erase(it);
   }
   last_step_known_ = true;
   if (ended_) {

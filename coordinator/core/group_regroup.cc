@@ -1,6 +1,7 @@
 // Ranks that come and go: the end of a generation is the beginning of the next.
-#include "absl/strings/str_cat.h"
 #include "coordinator/core/group.h"
+
+#include "absl/strings/str_cat.h"
 
 namespace pactrain::coordinator {
 
@@ -22,13 +23,13 @@ void Group::TryAdmit(Context& c) {
   for (const Launch& launch : membership_.launches()) {
     if (!IsReady(launch)) continue;
     const std::string name = launch.name;
-    const auto apart = WhyApart(roster_.begin()->second,
-                                launch.by_rank.begin()->second);
+    const auto apart =
+        WhyApart(roster_.begin()->second, launch.by_rank.begin()->second);
     if (apart) {
       Refuse(membership_.Refuse(name, *apart, c.now), c);
     } else {
-      End(absl::StrCat("launch '", name, "' joins with ",
-                       launch.by_rank.size(), " ranks"),
+      End(absl::StrCat("launch '", name, "' joins with ", launch.by_rank.size(),
+                       " ranks"),
           c);
     }
     return;  // The list of launches has changed.
@@ -43,13 +44,16 @@ Remains Group::MakeRemains(const Context& c) const {
   remains.detached = seats_.Count(Seats::State::kDetached);
   remains.gone = remains.detached + seats_.Count(Seats::State::kLeft);
   remains.since_end = c.now - ended_at_;
+  for (const auto& [id, candidate] : roster_) {
+    ++remains.left_of[candidate.trainer.launch];
+  }
   remains.detached_of = detached_;
   return remains;
 }
 
 void Group::TryRegroup(Context& c) {
-  const NextLineup next = MakeNextLineup(
-      membership_.launches(), MakeRemains(c), c.options.regroup_timeout);
+  const NextLineup next = MakeNextLineup(membership_.launches(), MakeRemains(c),
+                                         c.options.regroup_timeout);
   if (next.lineup) Form(*next.lineup, c);
 }
 

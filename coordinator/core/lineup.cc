@@ -71,17 +71,34 @@ uint64_t GreatestStep(const std::vector<Candidate>& trainers,
                       uint64_t generation) {
   uint64_t greatest = 0;
   for (const Candidate& c : trainers) {
-    if (IsOf(c, generation)) greatest = std::max(greatest, c.trainer.resume_step);
+    if (IsOf(c, generation))
+      greatest = std::max(greatest, c.trainer.resume_step);
   }
   return greatest;
 }
 
+// Who may still return, but is of a launch that has begun to leave: it may have
+// found its generation ended when it wanted to detach.
+size_t Leaving(const std::vector<Candidate>& here, const Remains& remains) {
+  size_t leaving = 0;
+  for (const auto& [launch, ranks] : remains.detached_of) {
+    const auto left = remains.left_of.find(launch);
+    if (ranks.empty() || left == remains.left_of.end()) continue;
+    const size_t returned =
+        std::count_if(here.begin(), here.end(), [&](const Candidate& c) {
+          return c.trainer.launch == launch && IsOf(c, remains.generation);
+        });
+    leaving += left->second - std::min(left->second, returned);
+  }
+  return leaving;
+}
+
 std::string WaitingText(size_t here, size_t wanted, const Remains& remains) {
-  return absl::StrCat(
-      here, " of ", wanted, " ranks are here (generation ", remains.generation,
-      " had ", remains.ranks, ", on_shrink is ",
-      protocol::OnShrinkName(remains.on_shrink),
-      "): start what is missing, or wait until it is back");
+  return absl::StrCat(here, " of ", wanted, " ranks are here (generation ",
+                      remains.generation, " had ", remains.ranks,
+                      ", on_shrink is ",
+                      protocol::OnShrinkName(remains.on_shrink),
+                      "): start what is missing, or wait until it is back");
 }
 
 }  // namespace
@@ -118,7 +135,8 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
   if (returned < expected && remains.since_end < regroup_timeout) {
     return {{}, WaitingText(returned, expected, remains)};
   }
-  const size_t wanted = remains.ranks - remains.detached;
+  const size_t wanted =
+      remains.ranks - remains.detached - Leaving(lineup.trainers, remains);
   if (remains.on_shrink == protocol::OnShrink::kPause && here < wanted) {
     return {{}, WaitingText(here, wanted, remains)};
   }

@@ -33,6 +33,8 @@ struct Remains {
   size_t detached = 0;  // By their own will: nobody has to take their place.
   size_t gone = 0;      // For good, the detached ones included.
   absl::Duration since_end;
+  // Of each launch, those that are not gone.
+  std::map<std::string, size_t> left_of;
   // Of earlier generations, too: their launch is complete without them.
   RanksByLaunch detached_of;
 };

@@ -49,7 +49,7 @@ class LineupTest : public ::testing::Test {
   }
 
   std::vector<Launch> waiting_;
-  Remains remains_{5, OnShrink::kPause, 4, 0, 0, absl::Seconds(1), {}};
+  Remains remains_{5, OnShrink::kPause, 4, 0, 0, absl::Seconds(1), {}, {}};
 };
 
 TEST_F(LineupTest, PauseWaitsForAsManyAsBefore) {
@@ -89,6 +89,16 @@ TEST_F(LineupTest, ALaunchIsCompleteWithoutThoseThatDetached) {
   Add("l", 4, 3, "a", 0);
   ASSERT_TRUE(Next().lineup);
   EXPECT_EQ(Next().lineup->trainers.size(), 2u);
+}
+
+TEST_F(LineupTest, WhoDoesNotReturnToALaunchThatLeavesHasLeftWithIt) {
+  for (uint32_t rank : {0, 1}) Add("l", 2, rank, "a", 70);
+  remains_.detached = remains_.gone = 1;  // Of launch m; the other is away.
+  remains_.detached_of["m"] = {0};
+  remains_.left_of = {{"l", 2}, {"m", 1}};
+  EXPECT_FALSE(Next().lineup);
+  remains_.since_end = absl::Seconds(10);
+  EXPECT_TRUE(Next().lineup);
 }
 
 TEST_F(LineupTest, ContinueGoesOnWithAllThatCanReturn) {

@@ -31,9 +31,9 @@ absl::Status Options::Check() const {
                      absl::FormatDuration(heartbeat_interval)));
   }
   if (regroup_timeout < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("regroup_timeout is ", absl::FormatDuration(regroup_timeout),
-                     "; it may not be negative"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "regroup_timeout is ", absl::FormatDuration(regroup_timeout),
+        "; it may not be negative"));
   }
   if (max_agents < 1) {
     return absl::InvalidArgumentError(

@@ -25,7 +25,7 @@ class Seats {
  public:
   enum class State {
     kPresent,
-    kAwaited,  // To be named again by its agent since a new stream was opened.
+    kAwaited,   // To be named again by its agent since a new stream was opened.
     kLeft,      // For good.
     kDetached,  // For good, by its own will.
     kMayReturn,

@@ -57,8 +57,8 @@ void TestCluster::Pass(int seconds, const std::vector<std::string>& alive) {
 void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
                        const std::string& launch) {
   protocol::Trainer trainer{
-      rank, world,       Id(next_id_++), launch,         Id(model), "a network",
-      100,  resume_step, on_shrink,      last_generation};
+      rank,        world, Id(next_id_++), launch,    Id(model),
+      "a network", 100,   resume_step,    on_shrink, last_generation};
   agents_.at(agent).trainers[rank] = trainer;
   Say(agent, protocol::TrainerJoined{group, trainer, 0});
 }

@@ -14,6 +14,8 @@ enum class Mutant {
   kForgetJournal,
   // The exchange loses a contribution: a member's frames count as zeros.
   kLoseContribution,
+  // A rank that needs the state keeps its own.
+  kKeepOwnState,
 };
 
 }  // namespace pactrain::sim

@@ -26,8 +26,8 @@ void Oracle::Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
                          newest_generation_));
   }
   newest_generation_ = generation;
-  auto [it, first] = generations_.try_emplace(
-      generation, Generation{base_step, world_size});
+  auto [it, first] =
+      generations_.try_emplace(generation, Generation{base_step, world_size});
   if (it->second.base_step != base_step) {
     Fail(rank, base_step, "ranks of one generation begin at different steps");
   }

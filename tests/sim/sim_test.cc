@@ -38,7 +38,8 @@ INSTANTIATE_TEST_SUITE_P(Mutants, BrokenRule,
                          testing::Values(Mutant::kDeliverWithoutVotes,
                                          Mutant::kTakeAbortsForVotes,
                                          Mutant::kForgetJournal,
-                                         Mutant::kLoseContribution));
+                                         Mutant::kLoseContribution,
+                                         Mutant::kKeepOwnState));
 
 }  // namespace
 }  // namespace pactrain::sim

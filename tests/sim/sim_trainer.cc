@@ -128,8 +128,7 @@ void SimTrainer::OnAttached() {
 
 // It lives, and what ended was the generation or the agent.
 void SimTrainer::Rejoin() {
-  MakeState(has_state_ ? generation_ : 0,
-            has_state_ ? state_->next_step() : 0);
+  MakeState(has_state_ ? generation_ : 0, has_state_ ? state_->next_step() : 0);
   open_ = false;
   ended_(End::kRejoin);
 }
@@ -144,12 +143,12 @@ void SimTrainer::TakeState(const RankState& donors) {
     return;
   }
   // One who was in the generation just before may not have come farther.
-  if (claimed_generation_ + 1 == generation_ &&
-      own_.applied > donors.applied) {
+  if (claimed_generation_ + 1 == generation_ && own_.applied > donors.applied) {
     world_->Fail(
         absl::StrFormat("rank %d had come farther than the donor", rank_));
   }
   has_state_ = true;
+  if (options_.mutant == Mutant::kKeepOwnState) return Vote(true);
   const int masks = std::exchange(own_, donors).mask_epoch;
   if (masks == own_.mask_epoch) {
     Vote(true);

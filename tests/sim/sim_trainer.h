@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agent/core/effects.h"
+#include "tests/sim/mutant.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/workload.h"
 #include "tests/sim/world.h"
@@ -47,7 +48,7 @@ class SimTrainer {
   struct Options {
     uint64_t process = 0;  // Never used twice.
     std::string launch;
-    uint32_t rank = 0;  // That it asks for, and
+    uint32_t rank = 0;        // That it asks for, and
     uint32_t world_size = 1;  // of its launch.
     protocol::OnShrink on_shrink = protocol::OnShrink::kAbort;
     int steps = 0;   // Applied to its state, after which it detaches; but
@@ -56,6 +57,7 @@ class SimTrainer {
     bool gse = true;
     uint64_t resume_step = 0;
     absl::Duration step_deadline;
+    Mutant mutant = Mutant::kNone;
   };
   // kRejoin: it lives and is to be attached again.
   enum class End { kDone, kFailed, kRejoin };

@@ -64,6 +64,7 @@ class Simulation {
 
   World world_;
   Random& random_;
+  const Mutant mutant_;
   std::vector<size_t> agent_of_rank_;
   std::unique_ptr<Workload> workload_;
   std::unique_ptr<Oracle> oracle_;
@@ -86,7 +87,9 @@ class Simulation {
 };
 
 Simulation::Simulation(const RunOptions& options)
-    : world_(options.seed, options.verbose), random_(world_.random) {
+    : world_(options.seed, options.verbose),
+      random_(world_.random),
+      mutant_(options.mutant) {
   MakeAgents(options);
   workload_ = std::make_unique<Workload>(
       Hash({options.seed}), static_cast<uint32_t>(agent_of_rank_.size()));
@@ -197,6 +200,7 @@ void Simulation::StartProcess(size_t index) {
   options.gse = gse_;
   options.resume_step = seat.resume_step;
   options.step_deadline = step_deadline_;
+  options.mutant = mutant_;
   const auto is_mine = [this, index, process] {
     return index < seats_.size() && seats_[index].process == process;
   };
@@ -234,6 +238,7 @@ void Simulation::OnTrainerEnd(size_t index, uint64_t process,
       });
       return;
     case SimTrainer::End::kFailed:
+      agents_[seats_[index].agent]->TrainerDied(seats_[index].id);
       return KillLaunch(random_.Between(Ms(100), Ms(600)));
     case SimTrainer::End::kDone:
       seats_[index].done = true;

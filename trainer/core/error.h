@@ -13,7 +13,7 @@ namespace pactrain::trainer {
 struct Error {
   wire::Code code = wire::Code::kOk;
   std::string text;
-  bool final = false;  // The session is over.
+  bool final = false;       // The session is over.
   bool may_rejoin = false;  // Final, but attaching again is the way to go on.
 
   bool ok() const { return code == wire::Code::kOk; }

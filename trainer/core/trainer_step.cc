@@ -190,9 +190,8 @@ std::string TrainerState::Violation(const Placement& placement,
            " has another mask set, not inside the decision's";
   }
   if (outside == 0) return "";
-  return "rank " + std::to_string(rank()) + ": " +
-         std::to_string(outside) + " elements of " + Name(bucket) +
-         " outside the mask are not zero";
+  return "rank " + std::to_string(rank()) + ": " + std::to_string(outside) +
+         " elements of " + Name(bucket) + " outside the mask are not zero";
 }
 
 std::vector<Placement> TrainerState::TakeResubmits() {

@@ -171,6 +171,9 @@ class Session {
         .attach_timeout_ms =
             static_cast<uint32_t>(config.attach_timeout_seconds * 1000),
         .gse = config.gse ? 1 : 0,
+        // C++ trainers do not attach again; all ranks of a job say the same.
+        .on_shrink = PT_ABORT,
+        .last_generation = 0,
     };
   }
 
