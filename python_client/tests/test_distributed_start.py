@@ -145,6 +145,20 @@ def test_the_launch_has_one_name_whatever_launchers_say(wrap, natives, monkeypat
     assert len(launches) == 1
 
 
+@pytest.mark.parametrize("sites", ["", "a:1"])
+def test_a_site_of_the_list_that_is_restarted_has_the_launch_it_had(
+    wrap, natives, monkeypatch, sites
+):
+    monkeypatch.setenv("PACTRAIN_SITES", sites)
+    monkeypatch.setenv("PACTRAIN_SITE", "a")
+    launches = set()
+    for restarts in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        wrap(small_net())
+        launches.add(natives[-1].options.launch)
+    assert len(launches) == (1 if sites else 2)
+
+
 def test_several_sites_need_agents(wrap, net, monkeypatch):
     monkeypatch.setenv("PACTRAIN_SITES", "a:1,b:1")
     monkeypatch.setenv("PACTRAIN_SITE", "b")

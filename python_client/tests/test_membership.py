@@ -453,7 +453,7 @@ def test_the_reaction_comes_from_argument_or_variable(
     if variable:
         monkeypatch.setenv("PACTRAIN_ON_SHRINK", variable)
     wrap(small_net())
-    assert natives[-1].options.on_shrink.name.lower() == variable or "pause"
+    assert natives[-1].options.on_shrink.name.lower() == (variable or "pause")
     wrap(small_net(), on_shrink="abort")
     assert natives[-1].options.on_shrink == 0
     with pytest.raises(pactrain.InvalidArgument, match="on_shrink is 'stop'; allowed"):
