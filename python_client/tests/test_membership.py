@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections import deque
 
 import pytest
 import torch
-from fake_native import FakeJob, FakeNative, FakeRegroup
+from fake_native import FULL, FakeJob, FakeNative, FakeRegroup
 from small_nets import small_net
 
 import pactrain
@@ -38,8 +39,9 @@ class Script:
     def __init__(self, rank, share=True, seed=0, **options):
         with MAKING:  # Seeds are of the whole process.
             net = torch.nn.Sequential(small_net(seed), torch.nn.BatchNorm1d(3))
-        if options.pop("pruned", False):
-            pactrain.prune(net, 0.5)
+        kind = options.pop("pruned", "")
+        if kind:
+            pactrain.prune(net[0], 0.5, kind=kind)
         self.rank = rank
         self.ddp = pactrain.DistributedDataParallel(net, bucket_cap_mb=1e-4, **options)
         self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -150,7 +152,9 @@ def _run_undisturbed(ranks, world_size, **options):
 FIRST = 3  # After the settings and the first state come the gradients.
 
 
-@pytest.mark.parametrize("options", [{}, {"pruned": True}, {"buffer_sync_interval": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"pruned": "zero"}, {"buffer_sync_interval": 2}]
+)
 @pytest.mark.parametrize("late", [set(), {0}, {1}])
 @pytest.mark.parametrize("ends_at", [FIRST + n for n in range(4)])
 def test_every_batch_is_applied_once(ranks, options, late, ends_at):
@@ -243,7 +247,7 @@ def newcomer(rank, start=True, **options):
     return script.run()
 
 
-@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("pruned", ["", "zero"])
 def test_a_newcomer_takes_everything_and_trains_with_the_others(ranks, pruned):
     running = ranks(2)
     running.job.ends_at = FIRST + 3
@@ -255,6 +259,53 @@ def test_a_newcomer_takes_everything_and_trains_with_the_others(ranks, pruned):
     assert not running.errors
     assert results[0].state() == results[1].state() == results[2].state()
     assert results[2].ddp.world.world_size == 3
+
+
+@pytest.mark.parametrize("kind", ["zero", "freeze"])
+def test_masks_in_force_stay_so_and_are_a_newcomers_too(ranks, kind):
+    running = ranks(2)
+    running.job.ends_at = FIRST + 5
+    running.regroup.expected = 3
+
+    def decide(step):
+        if step < FIRST + 3:  # All have voted before.
+            return FULL
+        digest = running.natives[0].votes[0]["mask"]
+        return dataclasses.replace(FULL, version=1, mask_digest=digest)
+
+    running.job.decide = decide  # The next generation decides nothing.
+    for rank in range(2):
+        running.start(rank, lambda rank=rank: Script(rank, pruned=kind).run())
+    running.start(2, lambda: newcomer(2, pruned=kind))
+    results = running.finish()
+    assert not running.errors
+    assert results[0].state() == results[1].state() == results[2].state()
+    for result in results.values():
+        assert result.ddp.session.stats()["pactrain/masks_active"] == 1
+        weight = result.ddp.module[0][2].weight
+        outside = weight[~pactrain.masks.registry.get(weight)]
+        assert bool(outside.any()) == (kind == "freeze")
+    last_votes = {running.natives[rank].votes[-1]["mask"] for rank in range(3)}
+    assert last_votes == {running.natives[0].votes[0]["mask"]}
+
+
+def test_a_step_of_the_transfer_that_nobody_applied_is_done_again(ranks):
+    """As the deadline of a step ends it if a newcomer is late."""
+    wanted = undisturbed(ranks)
+    running = ranks(2)
+    running.job.ends_at = FIRST + 3
+
+    def fail_once(job):
+        for native in running.natives.values():
+            native.fail_next = pactrain.StepNotAppliedError("too late.\nAgain.")
+
+    running.regroup.on_formed = fail_once
+    for rank in range(2):
+        running.start(rank, lambda rank=rank: Script(rank).run())
+    results = running.finish()
+    assert not running.errors
+    assert results[0].state() == wanted
+    assert len(running.regroup.jobs) == 2
 
 
 def test_a_newcomer_that_does_not_call_start_starts_in_its_first_forward_pass(ranks):

@@ -158,7 +158,7 @@ class DistributedDataParallel(nn.Module):
         if torch.is_grad_enabled():
             if self.session.closed and self.training:
                 raise PacTrainError(CLOSED)
-            if self.training:
+            if self.training and self._membership.behind:
                 with self._leaving_on_errors():
                     self._membership.before_forward()
             self._buckets.expect(self.require_backward_grad_sync)

@@ -89,6 +89,11 @@ class Membership:
         """True until it has taken the job's state."""
         return self._newcomer
 
+    @property
+    def behind(self) -> bool:
+        """True if before_forward() has something to do."""
+        return self._newcomer or self._pending is not None
+
     def may_go_on(self, error: PacTrainError) -> bool:
         return may_go_on(self._native, self._config, error)
 
