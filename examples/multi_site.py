@@ -51,6 +51,8 @@ def main() -> None:
     pactrain.prune(model, options.amount)  # <--
     ddp = pactrain.DistributedDataParallel(model)  # <-- Instead of torch's.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    ddp.share(optimizer=optimizer)  # <-- For a site that is lost and comes back.
+    ddp.start()  # <-- Which gets weights and optimizer here.
 
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)

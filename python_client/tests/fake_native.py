@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from pactrain.errors import PacTrainError
+from pactrain.errors import PacTrainError, StepNotAppliedError
 from pactrain.types import (
     NO_DIGEST,
     Codec,
@@ -50,9 +50,19 @@ def submitted(native):
 
 
 class FakeJob:
-    def __init__(self, world_size: int = 1, step: int = 0) -> None:
+    """One generation. It ends with the step `ends_at`; the ranks in `late_commits`
+    still get the commit of that one, and learn of the end in their next step."""
+
+    def __init__(self, world_size: int = 1, step: int = 0, generation: int = 7) -> None:
         self.world_size = world_size
         self.first_step = step
+        self.generation = generation
+        self.donor: int | None = None
+        self.needy: set[int] = set()
+        self.ends_at: int | None = None
+        self.left = False  # A rank has detached.
+        self.late_commits: set[int] = set()
+        self.regroup: FakeRegroup | None = None
         self.barrier = threading.Barrier(world_size)
         self.contributions: list[list[np.ndarray]] = [[] for _ in range(world_size)]
         self.decide: Callable[[int], Decision] = lambda step: FULL
@@ -61,26 +71,83 @@ class FakeJob:
         return FakeNative(self, rank)
 
 
+class FakeRegroup:
+    """The coordinator of ranks that come and go: waits for `expected` of them."""
+
+    def __init__(self, first: FakeJob) -> None:
+        self.jobs = [first]
+        self.expected = first.world_size
+        self.on_formed: Callable[[FakeJob], None] = lambda job: None
+        self._waiting: dict[FakeNative, tuple[int, int]] = {}
+        self._changed = threading.Condition()
+        first.regroup = self
+
+    def arrive(self, native: FakeNative, last_generation: int, next_step: int) -> None:
+        """Until the next generation is there, and `native` is a rank of it."""
+        with self._changed:
+            formed = len(self.jobs)
+            self._waiting[native] = (last_generation, next_step)
+            if len(self._waiting) == self.expected:
+                self._form()
+                self._changed.notify_all()
+            assert self._changed.wait_for(lambda: len(self.jobs) > formed, 20)
+
+    def _form(self) -> None:
+        last = self.jobs[-1].generation
+        reports = sorted(self._waiting.items(), key=lambda item: item[0].asked_rank)
+        newest = max((step for _, (g, step) in reports if g == last), default=0)
+        job = FakeJob(len(reports), newest + 100, last + 1)
+        job.regroup = self
+        current = [rank for rank, (_, r) in enumerate(reports) if r == (last, newest)]
+        job.donor = current[0]
+        job.needy = set(range(len(reports))) - set(current)
+        for rank, (native, _) in enumerate(reports):
+            native.enter(job, rank)
+        self._waiting = {}
+        self.jobs.append(job)
+        self.on_formed(job)
+
+
 class FakeNative:
-    generation = 7
     site = "here"
     agent_name = "fake"
     step_deadline_seconds = 1.0
 
     def __init__(self, job: FakeJob, rank: int) -> None:
-        self.job = job
-        self.rank = rank
-        self.world_size = job.world_size
-        self.next_step = job.first_step
-        self.decision = FULL
-        self.is_final = False
-        self.closed = False
+        self.asked_rank = rank
+        self.reports: list[tuple[int, int]] = []
+        self.reattach_errors: list[PacTrainError] = []
+        self.enter(job, rank)
         self.fail_next: PacTrainError | None = None
         self.votes: list[dict[str, object]] = []
         self.mask_sets: list[tuple[Digest, Digest, list[np.ndarray]]] = []
         self.submits: list[tuple[Op, Digest, Digest | None]] = []
-        self._buckets: list[tuple[np.ndarray, DType, Op]] = []
         self._result: list[np.ndarray] = []
+
+    def enter(self, job: FakeJob, rank: int) -> None:
+        self.job = job
+        self.rank = rank
+        self.world_size = job.world_size
+        self.generation = job.generation
+        self.donor = job.donor
+        self.needs_state = rank in job.needy
+        self.next_step = self.resume_step = job.first_step
+        self.decision = FULL
+        self.is_final = self.may_rejoin = self.closed = False
+        self._buckets: list[tuple[np.ndarray, DType, Op]] = []
+
+    def reattach(self, last_generation: int, next_step: int, timeout_seconds: float):
+        assert timeout_seconds > 0
+        self.closed = True
+        if self.reattach_errors:
+            raise self.reattach_errors.pop(0)
+        self.reports.append((last_generation, next_step))
+        assert self.job.regroup is not None
+        self.job.regroup.arrive(self, last_generation, next_step)
+
+    def _end(self) -> PacTrainError:
+        self.is_final = self.may_rejoin = True
+        return StepNotAppliedError("rank 9 was lost.\nAttach again.")
 
     def digest_of(self, data: bytes | np.ndarray) -> Digest:
         return digest_of(data)
@@ -122,13 +189,19 @@ class FakeNative:
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
+        job = self.job
+        if job.ends_at is not None and step > job.ends_at:
+            raise self._end()
         self.job.contributions[self.rank] = [values for values, _, _ in buckets]
-        self.job.barrier.wait(10)
+        self._meet()
         self._result = [
             self._combine(index, dtype, op)
             for index, (_, dtype, op) in enumerate(buckets)
         ]
-        self.job.barrier.wait(10)
+        self._meet()
+        if step == job.ends_at and self.rank not in job.late_commits:
+            raise self._end()
+        self.resume_step = self.next_step
         elements = sum(values.size for values, _, _ in buckets)
         self.decision = self.job.decide(step)
         return StepResult(
@@ -144,6 +217,14 @@ class FakeNative:
             wait_seconds=0.5,
             next=self.decision,
         )
+
+    def _meet(self) -> None:
+        try:
+            self.job.barrier.wait(10)
+        except threading.BrokenBarrierError:
+            if not self.job.left:
+                raise
+            raise self._end() from None
 
     def _combine(self, index: int, dtype: DType, op: Op) -> np.ndarray:
         parts = [contribution[index] for contribution in self.job.contributions]
@@ -162,4 +243,8 @@ class FakeNative:
         ctypes.memmove(out, values.ctypes.data, values.nbytes)
 
     def close(self):
+        if not self.closed and not self.is_final and self.job.regroup is not None:
+            self.job.left = True
+            self.job.regroup.expected = self.job.world_size - 1
+            self.job.barrier.abort()
         self.closed = True

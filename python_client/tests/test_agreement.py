@@ -21,6 +21,7 @@ SETTINGS = Settings(
     parameter_check_interval=100,
     buffer_bytes=0,
     settle_steps=1,
+    on_shrink=0,
 )
 
 

@@ -127,8 +127,7 @@ def options_at(site, wrap, natives, monkeypatch):
     """What the trainer library gets at one of two sites."""
     monkeypatch.setenv("PACTRAIN_SITES", "a:1,b:1")
     monkeypatch.setenv("PACTRAIN_SITE", site)
-    with pytest.raises(pactrain.RefusedError, match="differs"):
-        wrap(small_net())  # The other site's settings are not there.
+    wrap(small_net())
     return natives[-1].options
 
 
@@ -144,6 +143,20 @@ def test_the_launch_has_one_name_whatever_launchers_say(wrap, natives, monkeypat
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", port)
         launches.add(options_at(site, wrap, natives, monkeypatch).launch)
     assert len(launches) == 1
+
+
+@pytest.mark.parametrize("sites", ["", "a:1"])
+def test_a_site_of_the_list_that_is_restarted_has_the_launch_it_had(
+    wrap, natives, monkeypatch, sites
+):
+    monkeypatch.setenv("PACTRAIN_SITES", sites)
+    monkeypatch.setenv("PACTRAIN_SITE", "a")
+    launches = set()
+    for restarts in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        wrap(small_net())
+        launches.add(natives[-1].options.launch)
+    assert len(launches) == (1 if sites else 2)
 
 
 def test_several_sites_need_agents(wrap, net, monkeypatch):

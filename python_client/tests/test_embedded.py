@@ -237,17 +237,24 @@ DIED = b"the agent at unix:/a closed the connection.\nLook at the agent's log."
         ),
     ],
 )
-def test_who_loses_an_embedded_agent_is_told_where_logs_are(environment, todo):
+def test_who_loses_an_embedded_agent_is_told_where_logs_are(
+    monkeypatch, environment, todo
+):
     class Library:
         def pt_error_text(self, handle):
             return DIED
+
+        def pt_next_step(self, handle):
+            return 0
 
         def pt_fetch(self, handle, bucket, out):
             return self.code
 
     library = Library()
     advice = embedded.advice_on_a_dead_agent(environment)
-    native = _library.NativeSession(library, object(), advice)
+    monkeypatch.setattr(_library, "_attach", lambda *_: object())
+    monkeypatch.setattr(_library._abi, "load_library", lambda: library)
+    native = _library.NativeSession(None, print, advice)
     library.code = 4
     with pytest.raises(pactrain.AgentUnresponsiveError, match=todo) as raised:
         native.fetch(0, 0)

@@ -13,7 +13,8 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 1
+ABI_VERSION = 2
+NO_RANK = 0xFFFFFFFF
 LIBRARY_NAME = "libpactrain_trainer.so"
 
 
@@ -37,6 +38,8 @@ class AttachOptions(ctypes.Structure):
         ("resume_step", ctypes.c_uint64),
         ("attach_timeout_ms", ctypes.c_uint32),
         ("gse", ctypes.c_int),
+        ("on_shrink", ctypes.c_int32),
+        ("last_generation", ctypes.c_uint64),
     )
 
 
@@ -143,10 +146,15 @@ def _declare(library: ctypes.CDLL) -> None:
                 ctypes.c_void_p,
             ],
         ),
+        "pt_last_may_rejoin": (ctypes.c_int, []),
         "pt_close": (None, [session]),
         "pt_generation": (ctypes.c_uint64, [session]),
         "pt_next_step": (ctypes.c_uint64, [session]),
         "pt_world_size": (ctypes.c_uint32, [session]),
+        "pt_rank": (ctypes.c_uint32, [session]),
+        "pt_donor": (ctypes.c_uint32, [session]),
+        "pt_needs_state": (ctypes.c_int, [session]),
+        "pt_may_rejoin": (ctypes.c_int, [session]),
         "pt_site": (ctypes.c_char_p, [session]),
         "pt_agent_name": (ctypes.c_char_p, [session]),
         "pt_step_deadline_ms": (ctypes.c_uint64, [session]),

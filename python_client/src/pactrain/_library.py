@@ -7,6 +7,7 @@ typed error of `pactrain.errors`.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -62,6 +63,8 @@ def _to_options(options: AttachOptions) -> _abi.AttachOptions:
         resume_step=options.resume_step,
         attach_timeout_ms=options.attach_timeout_ms,
         gse=int(options.gse),
+        on_shrink=options.on_shrink,
+        last_generation=options.last_generation,
     )
 
 
@@ -91,19 +94,54 @@ def digest_of(data: Bytes) -> Digest:
     return Digest(result.hi, result.lo)
 
 
+def _attach(
+    options: AttachOptions, on_waiting: Callable[[str], None], advice: str
+) -> ctypes.c_void_p:
+    """pt_attach() in a helper thread, so that Ctrl-C interrupts the wait."""
+    library = _abi.load_library()
+    outcome: list[ctypes.c_void_p | errors.PacTrainError] = []
+    done = threading.Event()
+
+    def run() -> None:
+        handle = ctypes.c_void_p()
+        callback = _abi.OnWaiting(lambda text, _: on_waiting(_text(text)))
+        fields = _to_options(options)
+        code = library.pt_attach(
+            ctypes.byref(fields), ctypes.byref(handle), callback, None
+        )
+        if code == _PT_OK:
+            outcome.append(handle)
+        else:
+            error = _error(code, _text(library.pt_last_error()), advice)
+            error.may_rejoin = bool(library.pt_last_may_rejoin())
+            outcome.append(error)
+        done.set()
+
+    threading.Thread(target=run, name="pactrain-attach", daemon=True).start()
+    done.wait()
+    if isinstance(outcome[0], errors.PacTrainError):
+        raise outcome[0]
+    return outcome[0]
+
+
 class NativeSession:
     """One attach of one model; see trainer/pactrain.h for the rules of each call.
+
+    reattach() puts another attach in its place, for all who hold this object.
 
     Thread safety: submit() and wait() may overlap; all other calls one at a time.
     """
 
     def __init__(
-        self, library: ctypes.CDLL, handle: ctypes.c_void_p, advice: str
+        self, options: AttachOptions, on_waiting: Callable[[str], None], advice: str
     ) -> None:
-        self._library = library
+        self._options = options
+        self._on_waiting = on_waiting
         self._advice = advice
-        self._handle: ctypes.c_void_p | None = handle
         self._pid = os.getpid()
+        self._library = _abi.load_library()
+        self._handle: ctypes.c_void_p | None = None
+        self._enter(options)
 
     @staticmethod
     def attach(
@@ -112,33 +150,32 @@ class NativeSession:
         """Connects and waits for all ranks.
 
         `advice` says what to do when the agent is gone, in the place of the library's
-        own last line. Runs in a helper thread so that Ctrl-C interrupts the wait.
+        own last line.
 
         Raises: the typed error of the code of pt_attach().
         """
-        library = _abi.load_library()
-        outcome: list[NativeSession | errors.PacTrainError] = []
-        done = threading.Event()
+        return NativeSession(options, on_waiting, advice)
 
-        def run() -> None:
-            handle = ctypes.c_void_p()
-            callback = _abi.OnWaiting(lambda text, _: on_waiting(_text(text)))
-            fields = _to_options(options)
-            code = library.pt_attach(
-                ctypes.byref(fields), ctypes.byref(handle), callback, None
-            )
-            if code == _PT_OK:
-                outcome.append(NativeSession(library, handle, advice))
-            else:
-                text = _text(library.pt_last_error())
-                outcome.append(_error(code, text, advice))
-            done.set()
+    def reattach(
+        self, last_generation: int, next_step: int, timeout_seconds: float
+    ) -> None:
+        """Leaves what is over and attaches again; says how far this rank has come.
 
-        threading.Thread(target=run, name="pactrain-attach", daemon=True).start()
-        done.wait()
-        if isinstance(outcome[0], errors.PacTrainError):
-            raise outcome[0]
-        return outcome[0]
+        Raises: as attach(); it is closed then, and may be attached again.
+        """
+        self.close()
+        options = dataclasses.replace(
+            self._options,
+            last_generation=last_generation,
+            resume_step=next_step,
+            attach_timeout_ms=round(timeout_seconds * 1000),
+        )
+        self._enter(options)
+
+    def _enter(self, options: AttachOptions) -> None:
+        handle = _attach(options, self._on_waiting, self._advice)
+        self._resume_step = int(self._library.pt_next_step(handle))
+        self._handle = handle
 
     def _open(self) -> ctypes.c_void_p:
         if self._handle is None:
@@ -167,8 +204,40 @@ class NativeSession:
         return int(self._library.pt_next_step(self._open()))
 
     @property
+    def resume_step(self) -> int:
+        """After the last step that was committed here: what reattach() is to be told.
+
+        next_step also goes beyond a step that failed.
+        """
+        return self._resume_step
+
+    @property
     def world_size(self) -> int:
         return int(self._library.pt_world_size(self._open()))
+
+    @property
+    def rank(self) -> int:
+        """Assigned by the coordinator."""
+        return int(self._library.pt_rank(self._open()))
+
+    @property
+    def donor(self) -> int | None:
+        """The rank whose state those take that need it; None: a new job."""
+        rank = int(self._library.pt_donor(self._open()))
+        return None if rank == _abi.NO_RANK else rank
+
+    @property
+    def needs_state(self) -> bool:
+        return bool(self._library.pt_needs_state(self._open()))
+
+    @property
+    def may_rejoin(self) -> bool:
+        """It is over, and attaching again is the way to go on."""
+        return bool(self._library.pt_may_rejoin(self._open()))
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
 
     @property
     def site(self) -> str:
@@ -266,6 +335,7 @@ class NativeSession:
     def wait(self) -> StepResult:
         out = _abi.Step()
         self._check(self._library.pt_wait(self._open(), ctypes.byref(out)))
+        self._resume_step = out.step + 1
         return StepResult(
             step=out.step,
             attempts=out.attempts,

@@ -33,6 +33,7 @@ class Settings:
     parameter_check_interval: int
     buffer_bytes: int
     settle_steps: int
+    on_shrink: int
 
 
 @dataclass(frozen=True)
@@ -111,16 +112,26 @@ def _text(digest: Digest) -> str:
 
 def _check_settings(all_settings: Sequence[Settings]) -> None:
     for rank, settings in enumerate(all_settings):
-        for item in fields(Settings):
-            if item.name == "settle_steps":
-                continue  # Of rank 0's masks, which all use.
-            first = getattr(all_settings[0], item.name)
-            value = getattr(settings, item.name)
-            if value != first:
-                raise RefusedError(
-                    f"{item.name} differs: rank 0 has {first}, rank {rank} has {value}."
-                    "\nGive all ranks equal arguments and models."
-                )
+        check_equal((0, all_settings[0]), (rank, settings))
+
+
+def check_equal(one: tuple[int, Settings], other: tuple[int, Settings]) -> None:
+    """Of two ranks with their settings.
+
+    Raises:
+      RefusedError: they differ; names both.
+    """
+    for item in fields(Settings):
+        if item.name == "settle_steps":
+            continue  # Of one rank's masks, which all use.
+        (rank, value), (other_rank, other_value) = (
+            (rank, getattr(settings, item.name)) for rank, settings in (one, other)
+        )
+        if value != other_value:
+            raise RefusedError(
+                f"{item.name} differs: rank {rank} has {value}, rank {other_rank} has "
+                f"{other_value}.\nGive all ranks equal arguments and models."
+            )
 
 
 def broadcast(

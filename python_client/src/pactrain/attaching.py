@@ -24,11 +24,13 @@ from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import EngineOptions, StepEngine
-from .errors import CoordinatorUnavailableError, InvalidArgument
+from .errors import CoordinatorUnavailableError, InvalidArgument, PacTrainError
 from .hook import exchange_hook
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, masks_from_weights, named_masks
+from .membership import Membership, may_go_on
+from .model_state import ModelState
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
 from .session import (
@@ -39,7 +41,10 @@ from .session import (
     sessions,
     unpack_state,
 )
-from .types import AttachOptions
+from .shared import Shared
+from .state_transfer import LEAST_SLOT_BYTES, StateTransfer
+from .types import AttachOptions, OnShrink
+from .world import MAX_RANKS
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 
 _SETTLE_STEPS_FROM_WEIGHTS = 3
@@ -117,7 +122,8 @@ def open_session(
 ) -> Session:
     """Attaches a model whose buckets the caller hands to the session's engine.
 
-    All ranks have equal weights, buffers and masks when it returns.
+    All ranks have equal weights, buffers and masks when it returns; a newcomer to a job
+    that runs gets them later (Membership.start()).
 
     Raises: as attach().
     """
@@ -135,15 +141,17 @@ def open_session(
         keeper.settle_steps = settle_steps
         keeper.tolerate_outside = state is not None and not state["masks_active"]
         parts = Parts(model, table, native, config, keeper, source, index)
-        _agree(parts)
-        if not model.starts_equal:
-            _send_first_state(parts, options.slot_bytes)
-        keeper.start()
+        if native.donor is None:
+            _agree(parts)
+            if not model.starts_equal:
+                _send_first_state(parts, options.slot_bytes)
+            keeper.start()
     except BaseException:
         native.close()
         raise
-    session = Session(parts, _engine(parts))
-    if config.rank == 0:
+    engine = _engine(parts)
+    session = Session(parts, engine, _membership(parts, engine))
+    if native.rank == 0:
         _log_start(session, parts)
     return session
 
@@ -232,12 +240,14 @@ def _options(
     index: int,
     state: Mapping[str, Any] | None,
 ) -> AttachOptions:
+    elastic = config.on_shrink != OnShrink.ABORT
+    most_ranks = MAX_RANKS if elastic else config.world_size
     words = [
         agreement.record_words(config.world_size),
-        agreement.mask_words(table, config.world_size),
+        agreement.mask_words(table, most_ranks),
     ]
     sizes = [
-        sum(_aligned(4 * parameter.numel()) for _, parameter in table),
+        _state_piece_bytes(table) if elastic else _parameter_bytes(table),
         *(_aligned(4 * count) for count in words),
         _aligned(BufferSync(model.module, model.ignored).size_bytes),
     ]
@@ -256,7 +266,17 @@ def _options(
         resume_step=0 if state is None else int(state["step"]),
         attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
         gse=config.gse,
+        on_shrink=config.on_shrink,
     )
+
+
+def _state_piece_bytes(table: ParameterTable) -> int:
+    """Equal for equal models, however many ranks a launch has."""
+    return max(_parameter_bytes(table), LEAST_SLOT_BYTES)
+
+
+def _parameter_bytes(table: ParameterTable) -> int:
+    return sum(_aligned(4 * parameter.numel()) for _, parameter in table)
 
 
 def _aligned(size: int) -> int:
@@ -267,24 +287,29 @@ def _log_waiting(is_first: bool, text: str) -> None:
     logger.log(logging.WARNING if is_first else logging.INFO, "%s", text)
 
 
-def _agree(parts: Parts) -> None:
-    config, keeper = parts.config, parts.keeper
+def _settings(parts: Parts) -> agreement.Settings:
+    config = parts.config
     buffers = BufferSync(parts.model.module, parts.model.ignored)
-    settings = agreement.Settings(
+    return agreement.Settings(
         gse=int(config.gse),
         sync_masks=int(config.sync_masks),
         buffer_sync_interval=config.buffer_sync_interval,
         parameter_check_interval=config.parameter_check_interval,
         buffer_bytes=buffers.size_bytes,
-        settle_steps=keeper.settle_steps,
+        settle_steps=parts.keeper.settle_steps,
+        on_shrink=int(config.on_shrink),
     )
+
+
+def _agree(parts: Parts) -> None:
+    native, keeper = parts.native, parts.keeper
     agreed = agreement.agree(
-        parts.native,
+        native,
         parts.table,
         keeper.current,
-        settings,
-        config.rank,
-        config.world_size,
+        _settings(parts),
+        native.rank,
+        native.world_size,
     )
     if agreed.masks is not None:
         before = keeper.current
@@ -292,7 +317,7 @@ def _agree(parts: Parts) -> None:
         if before.digest != keeper.current.digest:
             logger.warning(
                 "rank %d: masks %s were replaced by rank 0's, %s",
-                config.rank,
+                native.rank,
                 before,
                 keeper.current,
             )
@@ -306,26 +331,39 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
         *((name, p.detach()) for name, p in module.named_parameters() if p.numel()),
         *BufferSync(module, parts.model.ignored).tensors(),
     ]
-    broadcast(
-        parts.native, parts.config.rank, "pactrain first state", tensors, slot_bytes
-    )
+    native = parts.native
+    broadcast(native, native.rank, "pactrain first state", tensors, slot_bytes)
 
 
 def _engine(parts: Parts) -> StepEngine:
-    model, config = parts.model, parts.config
+    model, config, native = parts.model, parts.config, parts.native
+
+    def clear_gradients(error: PacTrainError) -> None:
+        if not may_go_on(native, config, error):
+            clear_all_gradients()
+
     return StepEngine(
-        parts.native,
+        native,
         parts.table,
         parts.keeper,
         BufferSync(model.module, model.ignored),
         EngineOptions(
-            rank=config.rank,
             buffer_sync_interval=config.buffer_sync_interval,
             parameter_check_interval=config.parameter_check_interval,
-            clear_gradients=clear_all_gradients,
+            clear_gradients=clear_gradients,
             join_enabled=model.join_enabled,
         ),
     )
+
+
+def _membership(parts: Parts, engine: StepEngine) -> Membership:
+    table, native, config = parts.table, parts.native, parts.config
+    syncs_buffers = config.buffer_sync_interval > 0
+    local = ModelState(
+        parts.model.module, table, parts.keeper, Shared(table), syncs_buffers
+    )
+    transfer = StateTransfer(native, local, _settings(parts), _state_piece_bytes(table))
+    return Membership(native, config, local, transfer, engine)
 
 
 def _log_start(session: Session, parts: Parts) -> None:
@@ -333,7 +371,7 @@ def _log_start(session: Session, parts: Parts) -> None:
     logger.info(
         "job %s: %d ranks, generation %d, masks %s; this is site %s, agent %s",
         config.job,
-        config.world_size,
+        parts.native.world_size,
         session.generation,
         keeper.current if keeper.current else "none",
         session.site,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from .errors import InvalidArgument, PacTrainError
+from .types import OnShrink
 
 DEFAULT_JOB = "default"
 DEFAULT_AGENT_SOCKET = "/run/pactrain/agent.sock"  # As of pactrain-agent.
@@ -36,6 +37,7 @@ class AttachConfig:
     buffer_sync_interval: int = 50  # Committed steps; 0: never.
     parameter_check_interval: int = 100  # Committed steps.
     attach_timeout_seconds: float = 300.0
+    on_shrink: OnShrink = OnShrink.ABORT
 
     def with_launch_token(
         self, environment: Mapping[str, str], token: str
@@ -202,6 +204,23 @@ def attach_timeout_from(environment: Mapping[str, str]) -> float:
         ) from None
 
 
+def on_shrink_from(environment: Mapping[str, str], given: str | None) -> OnShrink:
+    """`given`, else PACTRAIN_ON_SHRINK, else PAUSE.
+
+    Raises:
+      InvalidArgument: neither "pause", "continue" nor "abort".
+    """
+    field = "PACTRAIN_ON_SHRINK" if given is None else "on_shrink"
+    text = given if given is not None else environment.get(field) or "pause"
+    try:
+        return OnShrink[str(text).upper()]
+    except KeyError:
+        raise InvalidArgument(
+            f"{field} is {text!r}; allowed are 'pause', 'continue' and 'abort'.\n"
+            "Give all ranks the same one of them."
+        ) from None
+
+
 def config_from_environment(
     *,
     rank: int,
@@ -210,6 +229,7 @@ def config_from_environment(
     gse: bool = True,
     sync_masks: bool = True,
     buffer_sync_interval: int = 50,
+    on_shrink: OnShrink = OnShrink.ABORT,
     environment: Mapping[str, str] = os.environ,
 ) -> AttachConfig:
     """The configuration of one attach; the table of variables is in the user guide.
@@ -231,4 +251,5 @@ def config_from_environment(
         sync_masks=sync_masks,
         buffer_sync_interval=buffer_sync_interval,
         attach_timeout_seconds=attach_timeout_from(environment),
+        on_shrink=on_shrink,
     )

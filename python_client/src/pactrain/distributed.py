@@ -6,21 +6,29 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from .attaching import Masks, launch_token, open_session, process_token
 from .checks import check_inner, unwrap
-from .config import AttachConfig, config_from_environment, launch_of_sites
+from .config import (
+    AttachConfig,
+    config_from_environment,
+    launch_of_sites,
+    on_shrink_from,
+)
 from .embedded import embedded_agent
 from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import launch_store
+from .membership import WorldNow
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
 from .session import sessions
+from .shared import Stateful
+from .types import OnShrink
 from .world import World, init
 from .wrapped import WrappedModel
 
@@ -50,6 +58,10 @@ class DistributedDataParallel(nn.Module):
       bucket_cap_mb: most MiB of gradients in a bucket.
       masks, gse, sync_masks, buffer_sync_interval, state: as attach().
       broadcast_buffers: False leaves every rank its own buffers after the start.
+      on_shrink: what to do when a rank is lost: "pause" waits until as many are there
+        as before, "continue" goes on with those that are left, "abort" ends all with a
+        typed error. With the first two ranks may also join and leave. Default:
+        PACTRAIN_ON_SHRINK, else "pause".
 
     Attributes:
       module: the model inside; keys of state_dict() have "module." before its own.
@@ -71,6 +83,7 @@ class DistributedDataParallel(nn.Module):
         buffer_sync_interval: int = 50,
         broadcast_buffers: bool = True,
         state: Mapping[str, Any] | None = None,
+        on_shrink: Literal["pause", "continue", "abort"] | None = None,
     ) -> None:
         super().__init__()
         _check(module)
@@ -82,7 +95,8 @@ class DistributedDataParallel(nn.Module):
                 "Give a larger one."
             )
         interval = buffer_sync_interval if broadcast_buffers else 0
-        config = _config(init(), gse, sync_masks, interval)
+        reaction = on_shrink_from(os.environ, on_shrink)
+        config = _config(init(), gse, sync_masks, interval, reaction)
         self.module = module
         self.require_backward_grad_sync = True
         self._buckets = buckets
@@ -99,12 +113,54 @@ class DistributedDataParallel(nn.Module):
             masks,
             state,
         )
-        self.session.remove_at_close(buckets.start(self.session.engine))
+        self._membership = self.session.membership
+        handles = buckets.start(self.session.engine, self._membership)
+        self.session.remove_at_close(handles)
+
+    @property
+    def world(self) -> WorldNow:
+        """Rank and world size in the generation of now; they change with it."""
+        return self._membership.world
+
+    def share(self, **objects: Stateful) -> None:
+        """Says what ranks that come later, or were left behind, have to take, too.
+
+        That is whatever the training goes on from, beside the model: the optimizer,
+        schedulers, the place in the data. All ranks share the same names, and do so
+        before the first step; a newcomer before start().
+
+        Args:
+          objects: each with state_dict() and load_state_dict(), of plain values and
+            tensors.
+
+        Raises:
+          InvalidArgument: an object of another kind; names it.
+        """
+        self._membership.shared.add(objects)
+
+    def start(self) -> None:
+        """To be called before the first batch is chosen.
+
+        A rank that joins a running job takes its state here, with all that is shared;
+        otherwise it does so at its first forward pass in training mode. On other ranks
+        it does nothing.
+
+        Raises:
+          RefusedError: this model, or what it shares, is not the job's.
+          ResyncRequiredError: nobody is left who has the job's state.
+          PacTrainError: the job cannot be joined. The session is closed after any of
+            these.
+        """
+        with self._leaving_on_errors():
+            self._membership.start()
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         if torch.is_grad_enabled():
             if self.session.closed and self.training:
                 raise PacTrainError(CLOSED)
+            if self.training and self._membership.behind:
+                with self._leaving_on_errors():
+                    self._membership.before_forward()
             self._buckets.expect(self.require_backward_grad_sync)
         return self.module(*inputs, **options)
 
@@ -113,6 +169,15 @@ class DistributedDataParallel(nn.Module):
             "A DistributedDataParallel belongs to a running job and cannot be copied "
             "or pickled.\nCopy its `module`; save state_dict() or that of `module`."
         )
+
+    @contextlib.contextmanager
+    def _leaving_on_errors(self) -> Iterator[None]:
+        """The other ranks do not wait for one that could not take their state."""
+        try:
+            yield
+        except BaseException:
+            self.session.close()
+            raise
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -148,7 +213,11 @@ def _cap_bytes(bucket_cap_mb: float) -> int:
 
 
 def _config(
-    world: World, gse: bool, sync_masks: bool, buffer_sync_interval: int
+    world: World,
+    gse: bool,
+    sync_masks: bool,
+    buffer_sync_interval: int,
+    on_shrink: OnShrink,
 ) -> AttachConfig:
     """Checked before anything waits for other ranks."""
     config = config_from_environment(
@@ -157,8 +226,9 @@ def _config(
         gse=gse,
         sync_masks=sync_masks,
         buffer_sync_interval=buffer_sync_interval,
+        on_shrink=on_shrink,
     )
-    if len(world.sites) > 1:
+    if len(world.sites) > 1 or (config.agent and os.environ.get("PACTRAIN_SITES")):
         if not config.agent:
             raise PacTrainError(
                 f"PACTRAIN_AGENT is not set, and PACTRAIN_SITES={world.sites_text} has "

@@ -6,6 +6,7 @@ values they had when the masks were agreed on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from weakref import WeakSet
 
@@ -57,6 +58,31 @@ class Enforcement:
         frozen = frozenset() if self._agreed is None else self._agreed.frozen
         with torch.no_grad():
             self._values = {n: p.clone() for n, p in self._table if n in frozen}
+
+    @property
+    def agreed(self) -> MaskSet | None:
+        """The masks that the values of frozen weights were taken for."""
+        return self._agreed
+
+    @property
+    def values(self) -> Mapping[str, Tensor]:
+        """Of frozen parameters, by name."""
+        return self._values
+
+    def resume(
+        self,
+        agreed: MaskSet | None,
+        values: Mapping[str, Tensor],
+        active: MaskSet | None,
+        optimizers: Iterable[Optimizer],
+    ) -> None:
+        """Goes on as another rank does, whose optimizers' states are masked already."""
+        self._entries = {}
+        if active is not None:
+            self.activate(active)
+        self._agreed = agreed
+        self._values = dict(values)
+        self._cleaned = WeakSet(optimizers)
 
     def activate(self, masks: MaskSet) -> None:
         """From now on apply() enforces these masks."""

@@ -28,7 +28,7 @@ from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
 from .parameters import ParameterTable
 from .stats import Counters
-from .types import Digest, DType, Mode, Native, Op, StepResult
+from .types import Digest, DType, Mode, Native, Op, Progress, StepResult
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
@@ -56,12 +56,14 @@ class _Step:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """`join_enabled` tells whether DDP's join() context is in use just now."""
+    """`join_enabled` tells whether DDP's join() context is in use just now.
 
-    rank: int
+    `clear_gradients` is called with the error of each failed step.
+    """
+
     buffer_sync_interval: int
     parameter_check_interval: int
-    clear_gradients: Callable[[], None]
+    clear_gradients: Callable[[PacTrainError], None]
     join_enabled: Callable[[], bool]
 
 
@@ -89,6 +91,7 @@ class StepEngine:
         self._fatal: PacTrainError | None = None
         self._step: _Step | None = None
         self._submitted = 0  # Buckets of the open step.
+        self._committed = 0
         self._last_buffer_sync = native.next_step
         self._last_parameter_check = native.next_step
         self._waiter = _Waiter()
@@ -97,6 +100,34 @@ class StepEngine:
     def busy(self) -> bool:
         """True between the first bucket of a step and its end."""
         return self._step is not None
+
+    @property
+    def committed(self) -> int:
+        """Gradient steps of the job, also those before this rank came."""
+        return self._committed
+
+    @property
+    def progress(self) -> Progress:
+        """REQUIRES: the native session is open, maybe over."""
+        step = self._native.next_step
+        return Progress(
+            self._committed,
+            max(0, step - self._last_buffer_sync),
+            max(0, step - self._last_parameter_check),
+        )
+
+    def renew(self, progress: Progress) -> None:
+        """Goes on in another generation, where all ranks are as far as the donor.
+
+        REQUIRES: no step is open.
+        """
+        step = self._native.next_step
+        self._committed = progress.committed
+        self._last_buffer_sync = step - progress.buffer_sync_age
+        self._last_parameter_check = step - progress.parameter_check_age
+        self.check_parameters_next = True
+        self.last_error = self._fatal = None
+        self._keeper.renew()
 
     def on_bucket(self, bucket: Bucket) -> Future[Tensor]:
         """Submits one bucket; never raises: errors go into the future."""
@@ -212,6 +243,7 @@ class StepEngine:
     def _after_commit(self, step: _Step, result: StepResult) -> None:
         """The step is committed: what fails from here on fails the next one."""
         self.counters.add(result)
+        self._committed += 1
         try:
             layout = self._layouts.step(step.layouts)
             # FULL, and TERNARY without a mask set.
@@ -236,7 +268,7 @@ class StepEngine:
         REQUIRES: no step is open.
         """
         self._last_buffer_sync = self._native.next_step
-        self._buffers.run(self._native, self._options.rank)
+        self._buffers.run(self._native, self._native.rank)
         self._last_buffer_sync = self._native.next_step
         self.counters.buffer_syncs += 1
 
@@ -244,7 +276,7 @@ class StepEngine:
         error.final = self._fatal is not None
         self.counters.failed_steps += 1
         self.last_error = error
-        self._options.clear_gradients()
+        self._options.clear_gradients(error)
         self._step = None
         self._submitted = 0
         for future in step.futures:

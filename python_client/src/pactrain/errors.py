@@ -17,9 +17,12 @@ class PacTrainError(RuntimeError):
 
     Attributes:
       final: the session is over; later steps fail with the same error.
+      may_rejoin: the ranks have changed or the agent is gone, so that attaching again
+        may help.
     """
 
     final = False
+    may_rejoin = False
 
 
 class StepNotAppliedError(PacTrainError):

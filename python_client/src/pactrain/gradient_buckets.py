@@ -16,6 +16,7 @@ from . import storage
 from .buckets import Piece, PlannedBucket, plan_buckets
 from .engine import DTYPES, StepEngine
 from .errors import PacTrainError, RefusedError
+from .membership import Membership
 from .parameters import ParameterTable
 
 _TWICE = (
@@ -107,14 +108,18 @@ class GradientBuckets:
             for number, bucket in enumerate(plan)
         ]
         self._engine: StepEngine | None = None
+        self._membership: Membership | None = None
         self._synchronous = True
         self._missing: list[set[int]] = []  # By bucket; empty: no pass is under way.
         self._next = 0  # The first bucket that is not submitted yet.
         self._last: Future[Tensor] | None = None  # Of the bucket submitted last.
 
-    def start(self, engine: StepEngine) -> list[RemovableHandle]:
+    def start(
+        self, engine: StepEngine, membership: Membership
+    ) -> list[RemovableHandle]:
         """From now on gradients go to `engine`, until the handles are removed."""
         self._engine = engine
+        self._membership = membership
         return [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 self._hook(bucket, position)
@@ -174,10 +179,28 @@ class GradientBuckets:
                 self._fill(bucket, position)
         self._submit_complete()
         self._missing = []
-        assert self._last is not None
-        self._last.wait()
-        for bucket in self.buckets:
-            bucket.hand_out()
+        if self._commit():
+            for bucket in self.buckets:
+                bucket.hand_out()
+
+    def _commit(self) -> bool:
+        """Waits for the commit, in another generation if this one ends; False if the
+        others have done without this pass, or have had it."""
+        assert self._engine is not None
+        assert self._membership is not None
+        while True:
+            assert self._last is not None
+            try:
+                self._last.wait()
+                return True
+            except PacTrainError as error:
+                if not self._membership.may_go_on(error):
+                    raise
+                if not self._membership.go_on(error):
+                    return False
+            # A failed step leaves the gradients in the buckets as they were.
+            for bucket in self.buckets:
+                self._last = self._engine.on_bucket(bucket)
 
     def _refuse(self, error: RefusedError) -> NoReturn:
         assert self._engine is not None

@@ -8,7 +8,7 @@ with `active` only, so ranks cannot drift apart by masking on their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,6 +59,10 @@ class MaskKeeper:
     def _read(self) -> MaskSet:
         return make_mask_set(self._table, self._source.read(), self._native.digest_of)
 
+    def _wanted(self) -> MaskSet:
+        """Also if masks were changed since the last step."""
+        return self._read() if self._source.pending else self.current
+
     @property
     def settled(self) -> bool:
         """True if nothing is wanted but what is in force: so at all ranks at once,
@@ -103,6 +107,59 @@ class MaskKeeper:
         self._weights.agree(self.current)
         self.check_weights()
         self.obey(self._native.decision)
+
+    def renew(self) -> None:
+        """A new generation knows no masks and no votes; those in force stay so."""
+        self._layout = None
+        self._steps_unchanged = 0
+        self._version = -1
+
+    def transfer(self) -> dict[str, Any]:
+        """For a rank that comes later: what is wanted, and how far it is agreed on."""
+        weights = self._weights
+        return {
+            "current": _packed(self._wanted()),
+            "active": _packed(self.active),
+            "agreed": _packed(weights.agreed),
+            "values": {name: value.clone() for name, value in weights.values.items()},
+            "settle_steps": self.settle_steps,
+            "tolerate_outside": self.tolerate_outside,
+        }
+
+    def take_transfer(
+        self, state: Mapping[str, Any], optimizers: Iterable[Optimizer]
+    ) -> None:
+        """Takes what transfer() gave at another rank of the same model.
+
+        `optimizers` are those that have that rank's state now.
+        """
+        wanted = self._unpacked(state["current"])
+        assert wanted is not None
+        self._source.write(wanted)
+        self.current = self._read()
+        self.active = self._unpacked(state["active"])
+        known = (s for s in (self.active, self.current) if s is not None)
+        self._known = {masks.digest: masks for masks in known}
+        self._inside = self.active is None or self.current.is_inside(self.active)
+        self.settle_steps = int(state["settle_steps"])
+        self.tolerate_outside = bool(state["tolerate_outside"])
+        agreed = self._unpacked(state["agreed"])
+        self._weights.resume(agreed, state["values"], self.active, optimizers)
+
+    def _unpacked(self, packed: Mapping[str, Any] | None) -> MaskSet | None:
+        if packed is None:
+            return None
+        masks: dict[str, Tensor] = {}
+        for name, parameter in self._table:
+            if name in packed["masks"]:
+                bits = packed["masks"][name].numpy()
+                masks[name] = storage.unpack(bits, parameter.numel()).reshape(
+                    parameter.shape
+                )
+        declared = Declared(
+            masks, frozenset(packed["frozen"]), frozenset(packed["unenforced"])
+        )
+        return make_mask_set(self._table, declared, self._native.digest_of)
 
     def _replace(self, masks: MaskSet) -> None:
         self.current = masks
@@ -225,12 +282,27 @@ class MaskKeeper:
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the masks that are wanted as bits, in the order of indices,
         also if they were changed since the last step; and if they are in force."""
-        wanted = self._read() if self._source.pending else self.current
+        wanted = self._wanted()
         return {
-            "masks": {
-                name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))
-                for name, mask in wanted.masks.items()
-            },
+            "masks": _packed_masks(wanted),
             "frozen": sorted(wanted.frozen),
             "masks_active": self._is_active(wanted.digest),
         }
+
+
+def _packed(masks: MaskSet | None) -> dict[str, Any] | None:
+    if masks is None:
+        return None
+    return {
+        "masks": _packed_masks(masks),
+        "frozen": sorted(masks.frozen),
+        "unenforced": sorted(masks.unenforced),
+    }
+
+
+def _packed_masks(masks: MaskSet) -> dict[str, Tensor]:
+    """Bits in the order of indices."""
+    return {
+        name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))
+        for name, mask in masks.masks.items()
+    }

@@ -16,10 +16,11 @@ from torch.utils.hooks import RemovableHandle
 from . import optimizer_hook, storage
 from .config import AttachConfig
 from .engine import StepEngine
-from .errors import CLOSED, InvalidArgument, PacTrainError
+from .errors import CLOSED, InvalidArgument, PacTrainError, StepNotAppliedError
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
+from .membership import Membership
 from .parameters import ParameterTable
 from .types import Decision, Native
 from .wrapped import WrappedModel
@@ -52,7 +53,9 @@ class Session:
     Not fork-safe: DataLoader workers may be forked, but must not use it.
     """
 
-    def __init__(self, parts: Parts, engine: StepEngine) -> None:
+    def __init__(
+        self, parts: Parts, engine: StepEngine, membership: Membership
+    ) -> None:
         self._model = parts.model
         self._table = parts.table
         self._native = parts.native
@@ -61,6 +64,7 @@ class Session:
         self._source = parts.source
         self.model_index = parts.model_index
         self.engine = engine
+        self.membership = membership
         self._closed = False
         self._next_step = 0  # Once closed.
         self._pid = os.getpid()
@@ -73,7 +77,9 @@ class Session:
         ]
         for _, parameter in parts.table:
             registry.attach(parameter, self)
-        optimizer_hook.watch(parts.keeper)
+        self._enforcers = (parts.keeper, membership.shared)
+        for enforcer in self._enforcers:
+            optimizer_hook.watch(enforcer)
         sessions.add(self)
 
     @property
@@ -140,7 +146,7 @@ class Session:
                 self._model.process_group_bytes(counters.steps)
             ),
         }
-        if not self._closed:
+        if not self._closed and not self._native.closed:
             values["pactrain/generation"] = float(self._native.generation)
         return values
 
@@ -193,8 +199,8 @@ class Session:
           PacTrainError: a rank failed, or the exchange did; on all ranks. Masks are as
             before.
         """
-        self._check_between_steps()
-        self._keeper.sync(self._config.rank, failed)
+        with self._between_steps("sync_masks()"):
+            self._keeper.sync(self._native.rank, failed)
 
     def apply_masks(self) -> None:
         """Weights times the agreed masks; only for optimizers not made by torch."""
@@ -208,8 +214,8 @@ class Session:
 
         Raises: the typed error of the exchange.
         """
-        self._check_between_steps()
-        self.engine.sync_buffers()
+        with self._between_steps("sync_buffers()"):
+            self.engine.sync_buffers()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values and bitmaps, for torch.save; give it to attach(state=).
@@ -254,31 +260,55 @@ class Session:
         """Leaves the job. Idempotent; also done at exit. Later backwards fail."""
         if self._closed or os.getpid() != self._pid:
             return
-        self._next_step = self._native.next_step
-        self._last_decision = self._native.decision
+        patience = _CLOSE_MARGIN_SECONDS
+        if not self._native.closed:  # Another generation may not have been reached.
+            self._next_step = self._native.next_step
+            self._last_decision = self._native.decision
+            patience += self._native.step_deadline_seconds
         self._closed = True
         sessions.discard(self)
-        optimizer_hook.unwatch(self._keeper)
+        for enforcer in self._enforcers:
+            optimizer_hook.unwatch(enforcer)
         for hook in self._hooks:
             hook.remove()
         for _, parameter in self._table:
             registry.detach(parameter)
         self.engine.end(PacTrainError(CLOSED))
-        patience = self._native.step_deadline_seconds + _CLOSE_MARGIN_SECONDS
         if self.engine.stop(patience):
             self._native.close()
 
     def remove_at_close(self, hooks: Iterable[RemovableHandle]) -> None:
         self._hooks += hooks
 
-    def _check_between_steps(self) -> None:
+    @contextlib.contextmanager
+    def _between_steps(self, call: str) -> Iterator[None]:
+        """Around an exchange that the script asked for.
+
+        Ranks are at different places in their scripts when their members change, so it
+        cannot be done again from here.
+        """
         if self._closed:
             raise PacTrainError(CLOSED)
         if self.engine.busy:
             raise PacTrainError(
-                "sync_buffers() was called while a step is under way.\n"
+                f"{call} was called while a step is under way.\n"
                 "Call it between one backward() and the next, on all ranks."
             )
+        if self.membership.newcomer:
+            raise PacTrainError(
+                f"{call} was called before this rank has the state of the job that it "
+                "joins.\nCall model.start() first."
+            )
+        try:
+            yield
+        except PacTrainError as error:
+            if not self.membership.may_go_on(error):
+                raise
+            raise StepNotAppliedError(
+                f"{call} was not done at this rank: {str(error).splitlines()[0]}\n"
+                "The next backward() goes on with the ranks that are there; call it "
+                "again after that."
+            ) from error
 
     def owns(self, module: nn.Module) -> bool:
         """True for the attached model, wrapped or not."""

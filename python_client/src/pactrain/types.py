@@ -52,6 +52,15 @@ class Op(enum.IntEnum):
     XOR = 2
 
 
+class OnShrink(enum.IntEnum):
+    """What a job does when its ranks become fewer: end, wait for as many as before, or
+    go on with those that are left."""
+
+    ABORT = 0
+    PAUSE = 1
+    CONTINUE = 2
+
+
 class Digest(NamedTuple):
     """128 bits; all zero means none."""
 
@@ -130,7 +139,10 @@ class StepResult:
 
 @dataclass(frozen=True)
 class AttachOptions:
-    """The fields of pt_attach_options."""
+    """The fields of pt_attach_options.
+
+    `resume_step` is the next step of `last_generation` if that is not 0.
+    """
 
     agent: str
     job: str
@@ -146,6 +158,17 @@ class AttachOptions:
     resume_step: int
     attach_timeout_ms: int
     gse: bool
+    on_shrink: OnShrink = OnShrink.ABORT
+    last_generation: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a rank is, in what is counted in steps. Ages are in steps, too."""
+
+    committed: int  # Gradient steps of the job.
+    buffer_sync_age: int
+    parameter_check_age: int
 
 
 class Native(Protocol):
@@ -157,7 +180,19 @@ class Native(Protocol):
     @property
     def next_step(self) -> int: ...
     @property
+    def resume_step(self) -> int: ...
+    @property
     def world_size(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def donor(self) -> int | None: ...
+    @property
+    def needs_state(self) -> bool: ...
+    @property
+    def may_rejoin(self) -> bool: ...
+    @property
+    def closed(self) -> bool: ...
     @property
     def site(self) -> str: ...
     @property
@@ -199,4 +234,7 @@ class Native(Protocol):
     ) -> None: ...
     def wait(self) -> StepResult: ...
     def fetch(self, bucket: int, out: int) -> None: ...
+    def reattach(
+        self, last_generation: int, next_step: int, timeout_seconds: float
+    ) -> None: ...
     def close(self) -> None: ...

@@ -60,7 +60,7 @@ class Launch:
         self,
         scenario: Scenario,
         environments: Sequence[Mapping[str, str]],
-        store: Path,
+        store: Path | None,  # None: the ranks get no process group.
         arguments: Mapping[str, Any],
     ) -> None:
         self.ranks = [Rank() for _ in environments]
@@ -71,7 +71,7 @@ class Launch:
             ours, theirs = _context.Pipe()
             process = _context.Process(
                 target=_run,
-                args=(scenario, rank, len(environments), dict(environment), str(store),
+                args=(scenario, rank, len(environments), dict(environment), store,
                       dict(arguments), theirs),
                 daemon=True,
             )  # fmt: skip
@@ -149,11 +149,12 @@ def _run(
     rank: int,
     world: int,
     environment: dict[str, str],
-    store: str,
+    store: Path | None,
     arguments: dict[str, Any],
     pipe: Connection,
 ) -> None:
-    """In the child: joins a process group, runs the scenario, tells the outcome."""
+    """In the child: joins a process group if there is to be one, runs the scenario, tells the
+    outcome."""
     import torch
     import torch.distributed as dist
 
@@ -161,9 +162,9 @@ def _run(
     torch.set_num_threads(1)
     talk = Talk(rank, world, pipe)
     try:
-        dist.init_process_group(
-            "gloo", store=dist.FileStore(store, world), rank=rank, world_size=world
-        )
+        if store is not None:
+            kept = dist.FileStore(str(store), world)
+            dist.init_process_group("gloo", store=kept, rank=rank, world_size=world)
         pipe.send(("value", scenario(talk, **arguments)))
     except BaseException as error:
         if os.environ.get("PACTRAIN_TEST_TRACES"):

@@ -147,7 +147,7 @@ class SiteNetwork:
             f"--site={name}",
             f"--coordinator={self.host(self.names[0]).address}:{GRPC_PORT}",
             f"--socket=unix:{socket}",
-            f"--listen-data={self.host(name).address}:{DATA_PORT}",
+            f"--listen={self.host(name).address}:{DATA_PORT}",
             *tls_flags(self.pki, f"agent-node-{name}"),
         )
         return Site(self, name, agent, socket)

@@ -91,7 +91,11 @@ def test_launchers_at_all_sites_restart_a_job_that_lost_a_trainer(cluster, torch
     job = cluster.new_job()
     restarts = ("--max-restarts=1", "--monitor-interval=0.1")
     launches = [
-        torchrun(at_site(cluster, n, job), *restarts, SCRIPT, tmp_path, "3") for n in (0, 1)
+        torchrun(
+            {**at_site(cluster, n, job), "PACTRAIN_ON_SHRINK": "abort"},
+            *(*restarts, SCRIPT, tmp_path, "3"),
+        )
+        for n in (0, 1)
     ]
     for running in launches:
         running.finish()

@@ -1,0 +1,87 @@
+"""What ranks do whose number changes: a script that shares what it goes on from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import scenarios
+import torch
+from launcher import Talk
+
+import pactrain
+
+
+class Place:
+    """How many batches this job has seen, and which this rank has."""
+
+    def __init__(self) -> None:
+        self.batch = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batch": self.batch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.batch = state["batch"]
+
+
+def inputs(batch: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * batch + seed)
+    return torch.randn((8, 10), generator=generator)
+
+
+def trained(
+    talk: Talk,
+    seed: int,
+    until: int,
+    amount: float = 0.0,
+    share: bool = True,
+    width: int = 32,
+    stops: tuple[int, ...] = (),
+    pause: float = 0.01,
+) -> dict[str, Any]:
+    """Until the job has seen `until` batches; no word about errors.
+
+    It waits for a word from the test after each number of batches in `stops`.
+    """
+    model = scenarios.mlp(seed)
+    if width != 32:
+        model[2] = torch.nn.Linear(32, 32, bias=False)
+    if amount:
+        pactrain.prune(model, amount)
+    ddp = pactrain.DistributedDataParallel(model, bucket_cap_mb=0.002)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.8)
+    place = Place()
+    if share:
+        ddp.share(optimizer=optimizer, scheduler=scheduler, place=place)
+    talk.say("attached")
+    ddp.start()
+    began = place.batch
+    batches = []
+    sizes = set()
+    while place.batch < until:
+        optimizer.zero_grad()
+        batches.append(place.batch)
+        ddp(inputs(place.batch, seed)).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+        place.batch += 1
+        sizes.add(ddp.world.world_size)
+        if place.batch in stops:
+            talk.say(place.batch)
+            talk.hear()
+    state = [
+        value for parameter in model.parameters() for value in optimizer.state[parameter].values()
+    ]
+    result = {
+        "digest": scenarios.digest(model),
+        "optimizer": [value.tolist() for value in state],
+        "lr": scheduler.get_last_lr(),
+        "began": began,
+        "batches": batches,
+        "sizes": sizes,
+        "world": ddp.world,
+        "stats": ddp.session.stats(),
+    }
+    ddp.session.close()
+    return result

@@ -1,0 +1,210 @@
+"""Ranks that come and go while a script without any try trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import membership_scenarios
+import pytest
+from daemons import Cluster
+from launcher import Launch
+
+BATCHES = 30
+STOP = 10
+
+Join = Callable[..., Launch]
+
+
+@pytest.fixture
+def join() -> Iterator[Join]:
+    """join(cluster, job, site, rank, sites=..., **arguments) -> Launch of one rank."""
+    launches: list[Launch] = []
+
+    def start(
+        cluster: Cluster,
+        job: str,
+        site: int,
+        seed: int,
+        sites: str = "site-0:1,site-1:1",
+        on_shrink: str = "pause",
+        **arguments: Any,
+    ) -> Launch:
+        environment = {
+            "PACTRAIN_AGENT": f"unix:{cluster.socket(site)}",
+            "PACTRAIN_JOB_ID": job,
+            "PACTRAIN_ATTACH_TIMEOUT": "30",
+            "PACTRAIN_SITE": f"site-{site}",
+            "PACTRAIN_SITES": sites,
+            "PACTRAIN_ON_SHRINK": on_shrink,
+        }
+        scenario = membership_scenarios.trained
+        words = {"seed": seed, "until": BATCHES, "stops": (STOP,), **arguments}
+        launches.append(Launch(scenario, [environment], None, words))
+        return launches[-1]
+
+    yield start
+    for launched in launches:
+        launched.__exit__()
+
+
+def values(*launches: Launch) -> list[dict[str, Any]]:
+    ranks = [launch.finish()[0] for launch in launches]
+    assert not any(rank.error for rank in ranks), ranks
+    return [rank.value for rank in ranks]
+
+
+def equal(results: list[dict[str, Any]]) -> bool:
+    return all(
+        result[key] == results[0][key]
+        for result in results
+        for key in ("digest", "optimizer", "lr")
+    )
+
+
+def stopped(*launches: Launch) -> None:
+    for launch in launches:
+        launch.wait_said(STOP)
+
+
+def on(*launches: Launch) -> None:
+    for launch in launches:
+        launch.tell("on")
+
+
+def pair(join: Join, cluster: Cluster, job: str, **options: Any) -> list[Launch]:
+    return [join(cluster, job, site, site, **options) for site in (0, 1)]
+
+
+@pytest.fixture
+def undisturbed(own_cluster: Cluster, join: Join) -> Callable[..., str]:
+    """The digest of two ranks that nothing happens to."""
+
+    def run(**options: Any) -> str:
+        results = values(*pair(join, own_cluster, own_cluster.new_job(), stops=(), **options))
+        assert equal(results)
+        digest: str = results[0]["digest"]
+        return digest
+
+    return run
+
+
+@pytest.mark.parametrize("on_shrink", ["pause", "continue"])
+def test_an_agent_is_killed_and_started_again(own_cluster, join, undisturbed, on_shrink):
+    wanted = undisturbed()
+    ranks = pair(join, own_cluster, own_cluster.new_job(), on_shrink=on_shrink)
+    stopped(*ranks)
+    own_cluster.agents[1].kill()
+    own_cluster.agents[1].restart()
+    on(*ranks)
+    results = values(*ranks)
+    assert equal(results)
+    assert [result["batches"] for result in results] == [list(range(BATCHES))] * 2
+    assert results[0]["digest"] == wanted  # So every batch was applied once.
+    assert results[0]["world"].generation > 1
+
+
+def test_an_agent_that_is_away_for_a_while_is_waited_for(own_cluster, join, undisturbed):
+    wanted = undisturbed()
+    ranks = pair(join, own_cluster, own_cluster.new_job())
+    stopped(*ranks)
+    own_cluster.agents[1].kill()
+    on(*ranks)
+    ranks[0].wait_until(lambda: True, 1)
+    own_cluster.agents[1].restart()
+    results = values(*ranks)
+    assert equal(results)
+    assert results[0]["digest"] == wanted
+
+
+def test_with_masks_in_force_it_is_the_same(own_cluster, join):
+    ranks = pair(join, own_cluster, own_cluster.new_job(), amount=0.6, until=60)
+    stopped(*ranks)
+    own_cluster.agents[0].kill()
+    own_cluster.agents[0].restart()
+    on(*ranks)
+    results = values(*ranks)
+    assert equal(results)
+    assert results[0]["stats"]["pactrain/masks_active"] == 1
+
+
+def test_pause_waits_for_a_killed_trainer(own_cluster, join):
+    job = own_cluster.new_job()
+    first, second = pair(join, own_cluster, job)
+    stopped(first, second)
+    second.kill(0)
+    on(first)
+    again = join(own_cluster, job, 1, 1, stops=())
+    results = values(first, again)
+    assert equal(results)
+    assert results[0]["batches"] == list(range(BATCHES))
+    assert results[0]["sizes"] == {2}
+    assert results[1]["began"] == STOP
+    assert results[1]["batches"] == list(range(STOP, BATCHES))
+
+
+def test_continue_goes_on_with_those_that_are_left(own_cluster, join):
+    sites, job = "site-0:1,site-1:1", own_cluster.new_job()
+    ranks = pair(join, own_cluster, job, on_shrink="continue", sites=sites)
+    stopped(*ranks)
+    ranks[0].kill(0)
+    own_cluster.agents[0].kill()
+    on(ranks[1])
+    (result,) = values(ranks[1])
+    assert result["batches"] == list(range(BATCHES))
+    assert result["sizes"] == {1, 2}
+    assert (result["world"].rank, result["world"].world_size) == (0, 1)
+
+
+def test_a_third_site_joins_and_leaves_again(chain, join):
+    job = chain.new_job()
+    ranks = pair(join, chain, job, stops=(STOP, 20), until=40)
+    for rank in ranks:
+        rank.wait_said(STOP)
+    third = join(chain, job, 2, 2, sites="", stops=(20,), until=25)
+    # It cannot be there before the others take it in.
+    on(*ranks)
+    for rank in (*ranks, third):
+        rank.wait_said(20)
+    on(*ranks, third)
+    (left,) = values(third)
+    results = values(*ranks)
+    assert equal(results)
+    assert 0 < left["began"] < 20
+    assert left["world"].world_size == 3
+    assert results[0]["sizes"] == {2, 3}
+    assert results[0]["world"].world_size == 2
+    assert results[0]["batches"] == list(range(40))
+
+
+def test_abort_ends_all_as_ever(own_cluster, join):
+    ranks = pair(join, own_cluster, own_cluster.new_job(), on_shrink="abort")
+    stopped(*ranks)
+    ranks[1].kill(0)
+    on(ranks[0])
+    (ended,) = ranks[0].finish()
+    assert ended.error in {"StepNotAppliedError", "ResyncRequiredError"}, ended
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"share": False}, "Rank 0 shares optimizer, place, scheduler, this rank nothing"),
+        ({"width": 0}, "model"),
+    ],
+)
+def test_a_newcomer_that_does_not_fit_goes_and_the_others_go_on(
+    own_cluster, join, undisturbed, options, words
+):
+    wanted = undisturbed()
+    job = own_cluster.new_job()
+    ranks = pair(join, own_cluster, job)
+    stopped(*ranks)
+    third = join(own_cluster, job, 1, 2, sites="", stops=(), **options)
+    on(*ranks)
+    (refused,) = third.finish()
+    assert refused.error == "RefusedError", refused
+    assert words in refused.text
+    results = values(*ranks)
+    assert equal(results)
+    assert results[0]["digest"] == wanted
