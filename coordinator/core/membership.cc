@@ -71,19 +71,18 @@ std::vector<Membership::Refusal> Membership::Join(const Candidate& candidate,
     return {};
   }
   const Candidate& first = launch->by_rank.begin()->second;
-  if (auto reason = WhyApart(first, candidate)) {
-    std::vector<Refusal> refusals = Refuse(name, *reason, now);
+  auto apart = WhyApart(first, candidate);
+  for (const auto& [rank, other] : launch->by_rank) {
+    if (!apart) apart = WhyNeitherDials(other, candidate);
+  }
+  if (apart) {
+    std::vector<Refusal> refusals = Refuse(name, *apart, now);
     // An equal attach_id is the newcomer's own earlier word.
     std::erase_if(refusals, [&](const Refusal& refusal) {
       return refusal.candidate.trainer.attach_id == candidate.trainer.attach_id;
     });
-    refusals.insert(refusals.begin(), {candidate, *reason});
+    refusals.insert(refusals.begin(), {candidate, *apart});
     return refusals;
-  }
-  for (const auto& [rank, other] : launch->by_rank) {
-    if (auto reason = WhyNeitherDials(other, candidate)) {
-      return RefuseLaunch(candidate, *reason, now);
-    }
   }
   if (auto reason = WhyNot(*launch, candidate)) return {{candidate, *reason}};
   launch->by_rank[candidate.trainer.rank] = candidate;
