@@ -59,6 +59,17 @@ std::string StepOf(const v1::JobState& job) {
   return job.committed_count() > 0 ? absl::StrCat(job.committed_step()) : "-";
 }
 
+std::string OnShrinkText(const v1::Generation& generation) {
+  switch (generation.on_shrink()) {
+    case v1::ON_SHRINK_PAUSE:
+      return "; ranks come and go, pauses while some are missing";
+    case v1::ON_SHRINK_CONTINUE:
+      return "; ranks come and go, goes on with those that are there";
+    default:
+      return "";
+  }
+}
+
 std::string MembersTable(const v1::Generation& generation) {
   std::vector<Row> rows = {{"AGENT", "SITE", "ADDRESS", "RANKS"}};
   for (const v1::Member& member : generation.members()) {
@@ -111,7 +122,8 @@ std::string JobDetails(const v1::JobState& job) {
     rows.push_back(
         {"generation", absl::StrCat(job.generation().number(), ", launch '",
                                     job.generation().launch(), "', from step ",
-                                    job.generation().base_step())});
+                                    job.generation().base_step(),
+                                    OnShrinkText(job.generation()))});
     rows.push_back(
         {"step",
          absl::StrCat(StepOf(job), ", ", job.committed_count(), " committed, ",
