@@ -1,6 +1,7 @@
 // What the doctor says of each thing that may be wrong.
 #include "coordinator/admin/doctor.h"
 
+#include <netinet/in.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 #include <sys/socket.h>
