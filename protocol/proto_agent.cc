@@ -39,6 +39,7 @@ struct Writer {
     t.set_resume_step(m.trainer.resume_step);
     t.set_on_shrink(static_cast<v1::OnShrink>(m.trainer.on_shrink));
     t.set_last_generation(m.trainer.last_generation);
+    t.set_last_attach_id(WriteDigest(m.trainer.last_attach_id));
   }
   void operator()(const TrainerLeft& m) {
     v1::TrainerLeft& p = *out.mutable_trainer_left();
@@ -156,6 +157,9 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
   ASSIGN_OR_RETURN(m.trainer.on_shrink,
                    ReadOnShrink("trainer.on_shrink", t.on_shrink()));
   m.trainer.last_generation = t.last_generation();
+  ASSIGN_OR_RETURN(
+      m.trainer.last_attach_id,
+      ReadDigest("trainer.last_attach_id", t.last_attach_id(), false));
   return m;
 }
 

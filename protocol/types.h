@@ -75,6 +75,8 @@ struct Trainer {
   // The generation in which it got the state that it holds; 0: it is new, or
   // has not got the state of the last one.
   uint64_t last_generation = 0;
+  // What it attached with before, if it attaches again; empty: it does not.
+  Digest last_attach_id;
   bool operator==(const Trainer&) const = default;
 };
 

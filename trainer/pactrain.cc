@@ -105,6 +105,9 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   to->slot_bytes = from.slot_bytes;
   to->resume_step = from.resume_step;
   to->last_generation = from.last_generation;
+  if (from.previous != nullptr) {
+    to->last_attach_id = from.previous->impl->attach_id();
+  }
   if (from.on_shrink < PT_ABORT || from.on_shrink > PT_CONTINUE) {
     return Invalid("on_shrink is " + std::to_string(from.on_shrink) +
                    ", allowed 0 (abort), 1 (pause) and 2 (continue).\n"
@@ -194,6 +197,10 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
 }
 
 void pt_close(pt_session* session) { delete session; }
+
+void pt_detach(pt_session* session) {
+  if (session != nullptr) session->impl->Detach();
+}
 
 uint64_t pt_generation(const pt_session* session) {
   return session->impl->attached().generation;

@@ -77,7 +77,9 @@ typedef struct {
                                  0: one makes the step dense */
   int32_t on_shrink;          /* pt_on_shrink; equal on all ranks */
   uint64_t last_generation;   /* whose state this rank holds, if it attaches
-                                 again;   0: none */
+                                 again; 0: none */
+  const pt_session* previous; /* the session, which is over, whose place this
+                                 one takes; to be closed afterwards */
 } pt_attach_options;
 
 typedef struct {
@@ -120,8 +122,13 @@ int pt_last_may_rejoin(void);
 int pt_attach(const pt_attach_options* options, pt_session** out,
               void (*on_waiting)(const char* text, void* arg), void* arg);
 
-/* Tells the agent and frees everything. Safe after any error; NULL is fine. */
+/* Frees everything; while the session is not over it tells the agent first, as
+ * pt_detach(). Safe after any error; NULL is fine. */
 void pt_close(pt_session* session);
+
+/* Says that this rank leaves for good, also where pt_may_rejoin(): the others
+ * need not wait for it. To be followed by pt_close(). */
+void pt_detach(pt_session* session);
 
 uint64_t pt_generation(const pt_session* session);
 /* Of 0 .. pt_world_size() - 1. Unless on_shrink is PT_ABORT both may differ
@@ -179,8 +186,8 @@ int pt_wait(pt_session* session, pt_step* out);
 int pt_is_final(const pt_session* session);
 /* 1: the session is over, and attaching again is the way to go on: the ranks
  * have changed, or the agent is gone. Say pt_generation() as last_generation if
- * this rank had the state of that generation, and pt_next_step() as
- * resume_step. */
+ * this rank had the state of that generation, and the step after its last
+ * committed one (base step: none) as resume_step. */
 int pt_may_rejoin(const pt_session* session);
 
 /* Writes the mean (PT_SUM: sum / world_size; PT_XOR: the bits) of a bucket of

@@ -21,13 +21,18 @@ Session::Session(TrainerOptions options)
     : options_(options), owner_(getpid()), state_(std::move(options), Now()) {}
 
 Session::~Session() {
-  // A fork shares the socket: its end must not detach the parent.
+  // A fork shares the socket, and maybe a mutex that nobody will unlock.
   if (getpid() != owner_) return;
   MutexLock lock(&mu_);
-  if (state_.attached().has_value() && !state_.over()) {
-    Send(state_.MakeDetach());
-  }
+  if (state_.attached().has_value() && !state_.over()) SendDetach();
 }
+
+void Session::Detach() {
+  MutexLock lock(&mu_);
+  if (getpid() == owner_ && state_.attached().has_value()) SendDetach();
+}
+
+void Session::SendDetach() { link_.Send(state_.MakeDetach()); }
 
 Error Session::Attach(TrainerOptions options,
                       const std::function<void(const std::string&)>& on_waiting,

@@ -46,6 +46,9 @@ class Session {
   wire::Decision decision() PACTRAIN_EXCLUDES(mu_);
   bool over() PACTRAIN_EXCLUDES(mu_);
   bool may_rejoin() PACTRAIN_EXCLUDES(mu_);
+  // Says, also after the end of its generation, that it will not attach again.
+  void Detach() PACTRAIN_EXCLUDES(mu_);
+  const wire::Digest128& attach_id() const { return options_.attach_id; }
   // What the agent said when it attached this trainer.
   const wire::Attached& attached() const { return attached_; }
 
@@ -64,6 +67,7 @@ class Session {
   Event Handle(AgentLink::Packet packet) PACTRAIN_REQUIRES(mu_);
   Event MapRegions(std::vector<Fd> fds) PACTRAIN_REQUIRES(mu_);
   Event Resubmit() PACTRAIN_REQUIRES(mu_);
+  void SendDetach() PACTRAIN_REQUIRES(mu_);
   template <typename Message>
   Event Send(const Message& message) PACTRAIN_REQUIRES(mu_);
   // A broken socket may still hold the agent's last words.

@@ -101,6 +101,7 @@ struct Hello {
   // Its next step in last_generation, or in its saved session; 0: none.
   uint64_t resume_step;
   uint64_t last_generation;  // Whose state it holds; 0: none.
+  Digest128 last_attach_id;  // If it attaches again; zero: it does not.
   uint8_t on_shrink;         // protocol::OnShrink
   uint8_t pad[7];
   char job[kNameBytes];

@@ -32,6 +32,11 @@ void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
   for (const auto& [id, report] : last_reports_) {
     outbox_.ToCoordinator(report);
   }
+  for (const auto& [id, trainer] : lingering_) {
+    outbox_.ToCoordinator(protocol::TrainerLeft{
+        trainer.group, trainer.rank, trainer.attach_id, trainer.reason,
+        /*generation_ended=*/true});
+  }
   for (const auto& [id, record] : trainers_.all()) {
     outbox_.ToCoordinator(protocol::TrainerJoined{record.group, record.trainer,
                                                   record.generation});

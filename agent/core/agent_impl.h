@@ -43,6 +43,8 @@ class AgentState::Impl {
   void TellLeft(const TrainerRecord& record, const std::string& reason,
                 bool generation_ended);
   GroupState* RunningGroupOf(const TrainerRecord& record);
+  // False: it is no trainer whose generation is over.
+  bool ForgetLingering(TrainerId id, const std::string& reason);
   void SweepEnded(absl::Duration now);
 
   // agent_peers.cc
@@ -71,11 +73,21 @@ class AgentState::Impl {
       const protocol::Generation& generation, int me);
   GroupState* Running(const protocol::GroupId& group, uint64_t generation);
 
+  // A trainer that has been told that its generation is over, and may attach
+  // again on another connection: as long as this one is open it lives.
+  struct Lingering {
+    protocol::GroupId group;
+    uint32_t rank = 0;
+    protocol::Digest attach_id;
+    std::string reason;  // Why the generation ended.
+  };
+
   const Options options_;
   Outbox outbox_;
   Trainers trainers_;
   std::map<protocol::GroupId, std::unique_ptr<GroupState>> groups_;
   std::deque<Ended> ended_;
+  std::map<TrainerId, Lingering> lingering_;
   std::map<protocol::GroupId, uint64_t> newest_;  // Generation seen per group.
   // Of each group's generation that ended last: said again on every stream.
   std::map<protocol::GroupId, protocol::StepReport> last_reports_;

@@ -95,7 +95,14 @@ GroupState* AgentState::Impl::RunningGroupOf(const TrainerRecord& record) {
 
 void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
   TrainerRecord* record = trainers_.Find(event.trainer);
-  if (record == nullptr) return;
+  if (record == nullptr) {
+    // All else it said before it knew of the end.
+    if (std::holds_alternative<wire::Detach>(event.message) &&
+        ForgetLingering(event.trainer, kDetached)) {
+      outbox_.effects.emplace_back(CloseTrainer{event.trainer});
+    }
+    return;
+  }
   GroupState* group = RunningGroupOf(*record);
   if (std::holds_alternative<wire::Detach>(event.message)) {
     DropTrainer(event.trainer, kDetached, now);
@@ -139,7 +146,20 @@ void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote) {
   }
 }
 
+bool AgentState::Impl::ForgetLingering(TrainerId id,
+                                       const std::string& reason) {
+  const auto it = lingering_.find(id);
+  if (it == lingering_.end()) return false;
+  const Lingering& trainer = it->second;
+  outbox_.ToCoordinator(protocol::TrainerLeft{trainer.group, trainer.rank,
+                                              trainer.attach_id, reason,
+                                              /*generation_ended=*/false});
+  lingering_.erase(it);
+  return true;
+}
+
 void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
+  if (ForgetLingering(event.trainer, event.reason)) return;
   DropTrainer(event.trainer, event.reason, now);
 }
 
@@ -193,8 +213,14 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
       TrainerRecord* record = trainers_.Find(trainer.id);
       if (record == nullptr) continue;
       TellLeft(*record, group.end_reason(), /*generation_ended=*/true);
+      if (group.may_rejoin()) {
+        lingering_[trainer.id] = {record->group, record->rank,
+                                  record->trainer.attach_id,
+                                  group.end_reason()};
+      } else {
+        outbox_.effects.emplace_back(CloseTrainer{trainer.id});
+      }
       trainers_.Remove(trainer.id);
-      outbox_.effects.emplace_back(CloseTrainer{trainer.id});
     }
     if (last_reports_.size() > kMaxHistory) {
       last_reports_.erase(last_reports_.begin());

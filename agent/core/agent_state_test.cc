@@ -168,6 +168,39 @@ TEST_F(RejoinTest, ElseTheyMayNot) {
   EXPECT_EQ(failed->may_rejoin, 0);
 }
 
+std::vector<protocol::TrainerLeft> LeftOf(const Node& node) {
+  std::vector<protocol::TrainerLeft> all;
+  for (const protocol::AgentMessage& message : node.to_coordinator) {
+    if (const auto* left = std::get_if<protocol::TrainerLeft>(&message)) {
+      all.push_back(*left);
+    }
+  }
+  return all;
+}
+
+TEST_F(RejoinTest, TheCoordinatorHearsWhetherOneThatMayRejoinLives) {
+  FailedAfterLoss(protocol::OnShrink::kContinue);
+  EXPECT_FALSE(x_.closed);
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_TRUE(LeftOf(x_)[0].generation_ended);
+  Give(x_, CoordinatorConnected{});  // Another one.
+  ASSERT_EQ(LeftOf(x_).size(), 2u);
+  EXPECT_TRUE(LeftOf(x_)[1].generation_ended);
+  Give(x_, TrainerGone{1, "was killed by signal 9"});
+  ASSERT_EQ(LeftOf(x_).size(), 3u);
+  EXPECT_FALSE(LeftOf(x_)[2].generation_ended);
+  EXPECT_EQ(LeftOf(x_)[2].reason, "was killed by signal 9");
+  EXPECT_EQ(LeftOf(x_)[2].attach_id, LeftOf(x_)[0].attach_id);
+}
+
+TEST_F(RejoinTest, OneThatMayRejoinCanLeaveForGood) {
+  FailedAfterLoss(protocol::OnShrink::kPause);
+  Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
+  EXPECT_TRUE(x_.closed);
+  EXPECT_EQ(LeftOf(x_).back().reason, "detached");
+  EXPECT_FALSE(LeftOf(x_).back().generation_ended);
+}
+
 TEST_F(Pair, DifferentParametersAreNoReasonToRejoin) {
   generation_.on_shrink = protocol::OnShrink::kContinue;
   Begin();

@@ -374,8 +374,8 @@ void GroupState::End(bool outcome_known) {
   ended_ = true;
   ++counters_.ended_generations;
   const bool resync = !outcome_known || ending_->cause == Cause::kParameters;
-  const bool may_rejoin = generation_.on_shrink != OnShrink::kAbort &&
-                          ending_->cause == Cause::kMemberLost;
+  may_rejoin_ = generation_.on_shrink != OnShrink::kAbort &&
+                ending_->cause == Cause::kMemberLost;
   end_reason_ = ending_->detail;
   const std::string text = absl::StrCat(
       local_.opened()
@@ -386,15 +386,15 @@ void GroupState::End(bool outcome_known) {
       absl::StrFormat("generation %d ended (%s): ", generation_.number,
                       protocol::CauseName(ending_->cause)),
       end_reason_, ".\n",
-      may_rejoin ? "Attach again; ranks may come and go."
-      : resync   ? "Load the last checkpoint at all ranks and start them again."
-                 : "Start all ranks again from the last checkpoint.");
+      may_rejoin_ ? "Attach again; ranks may come and go."
+      : resync ? "Load the last checkpoint at all ranks and start them again."
+               : "Start all ranks again from the last checkpoint.");
   outbox_->Warn(absl::StrCat(generation_.group.ToString(), ": ", text));
   wire::Failed failed = MakeFailed(
       local_.opened() ? step_ : kNoStep,
       resync ? wire::Code::kResyncRequired : wire::Code::kStepNotApplied, true,
       text);
-  failed.may_rejoin = may_rejoin;
+  failed.may_rejoin = may_rejoin_;
   TellTrainers(failed);
   // Nothing of an ended generation is written or sent any more.
   exchange_ = NewExchange();

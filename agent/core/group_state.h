@@ -99,6 +99,8 @@ class GroupState {
   // Ended: all trainers have been told; it only answers other members still,
   // and touches no memory of trainers.
   bool ended() const { return ended_; }
+  // Ended, and its trainers were told to attach again.
+  bool may_rejoin() const { return may_rejoin_; }
   // What ended it, without the words around it.
   const std::string& end_reason() const { return end_reason_; }
 
@@ -222,6 +224,7 @@ class GroupState {
   std::optional<Problem> ending_;  // Why the generation is about to end.
   absl::Duration ending_since_;
   bool ended_ = false;
+  bool may_rejoin_ = false;
   std::string end_reason_;
 
   // Telemetry.

@@ -77,6 +77,7 @@ absl::StatusOr<HelloFields> ParseHello(const wire::Hello& hello) {
                  static_cast<uint8_t>(protocol::OnShrink::kContinue)));
   trainer.on_shrink = static_cast<protocol::OnShrink>(hello.on_shrink);
   trainer.last_generation = hello.last_generation;
+  trainer.last_attach_id = FromWire(hello.last_attach_id);
   if (trainer.attach_id.empty() || trainer.model_digest.empty()) {
     return absl::InvalidArgumentError(
         "attach_id and model_digest may not be zero");

@@ -91,7 +91,7 @@ void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
   const protocol::Trainer& trainer = joined.trainer;
   if (ended_ && joined.generation == 0 && elastic()) {
     // Its agent never heard of the generation: it waits for the next one.
-    seats_.Leave(trainer.attach_id, Seats::State::kMayReturn);
+    seats_.Return(trainer.attach_id);
     Enlist(agent, trainer, c);
     return;
   }
@@ -121,6 +121,7 @@ void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
                             agent.data_address};
   if (ended_ && !elastic()) seats_.Replace(agent.name, trainer.rank);
   Refuse(membership_.Join(candidate, c.now), c);
+  seats_.Return(trainer.last_attach_id);
   if (const auto it = detached_.find(trainer.launch); it != detached_.end()) {
     it->second.erase(trainer.rank);
   }
@@ -159,16 +160,19 @@ void Group::Refuse(const std::vector<Membership::Refusal>& refusals,
 
 void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    Context& c) {
-  if (membership_.Leave(left.attach_id)) return;
   const bool detached = left.reason == "detached";
-  const auto how = left.generation_ended ? Seats::State::kMayReturn
+  const auto how = left.generation_ended ? Seats::State::kAlive
                    : detached            ? Seats::State::kDetached
                                          : Seats::State::kLeft;
+  if (const auto waiting = membership_.Leave(left.attach_id)) {
+    seats_.Return(waiting->trainer.last_attach_id, how);
+    return;
+  }
   if (!generation_ || !seats_.Leave(left.attach_id, how)) return;
   if (const auto it = roster_.find(left.attach_id); it != roster_.end()) {
     const protocol::Trainer& trainer = it->second.trainer;
     if (detached) detached_[trainer.launch].insert(trainer.rank);
-    if (how != Seats::State::kMayReturn) roster_.erase(it);
+    if (how != Seats::State::kAlive) roster_.erase(it);
   }
   last_step_known_ = true;
   if (ended_) {
@@ -185,8 +189,14 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
   }
 }
 
+void Group::DropWaiting(const Agent& agent) {
+  for (const Candidate& candidate : membership_.DropAgent(agent.name)) {
+    seats_.Return(candidate.trainer.last_attach_id, Seats::State::kUnknown);
+  }
+}
+
 void Group::OnAgentConnected(const Agent& agent, Context& c) {
-  membership_.DropAgent(agent.name);
+  DropWaiting(agent);
   waiting_told_.erase(agent.name);
   const std::vector<uint32_t> lost = seats_.OnAgentConnected(agent, c.now);
   if (!running()) return;
@@ -202,7 +212,7 @@ void Group::OnAgentConnected(const Agent& agent, Context& c) {
 }
 
 void Group::OnAgentDisconnected(const Agent& agent) {
-  membership_.DropAgent(agent.name);
+  DropWaiting(agent);
   waiting_told_.erase(agent.name);
 }
 
@@ -218,7 +228,8 @@ void Group::Tick(Context& c) {
               " was not named again when its agent's stream was opened anew"),
           c);
     } else if (detached_at_ &&
-               c.now - *detached_at_ >= c.options.detach_grace) {
+               c.now - *detached_at_ >= (elastic() ? c.options.leave_grace
+                                                   : c.options.detach_grace)) {
       End("a trainer detached while others still train", c);
     }
   }
@@ -235,8 +246,7 @@ void Group::TryForm(Context& c) {
     TryAdmit(c);
   } else if (AnyReturned(membership_.launches(), generation_->number)) {
     TryRegroup(c);
-  } else if (seats_.Count(Seats::State::kMayReturn) == 0 ||
-             c.now - ended_at_ >= c.options.regroup_timeout) {
+  } else if (!IsAwaited(MakeRemains(c), c.options.regroup_timeout)) {
     TryFormNew(c);
   }
 }

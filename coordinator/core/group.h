@@ -82,6 +82,7 @@ class Group {
   }
 
   // group.cc: membership.
+  void DropWaiting(const Agent& agent);
   void Rejoin(const Agent& agent, const protocol::TrainerJoined& joined,
               Context& c);
   void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);

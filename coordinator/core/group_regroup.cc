@@ -1,11 +1,12 @@
 // Ranks that come and go: the end of a generation is the beginning of the next.
+#include "coordinator/core/group.h"
+
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/group.h"
 #include "coordinator/core/reach.h"
 
 namespace pactrain::coordinator {
@@ -69,11 +70,9 @@ Remains Group::MakeRemains(const Context& c) const {
   remains.on_shrink = generation_->on_shrink;
   remains.ranks = seats_.size();
   remains.detached = seats_.Count(Seats::State::kDetached);
-  remains.gone = remains.detached + seats_.Count(Seats::State::kLeft);
+  remains.alive = seats_.CountAlive(c.agents);
+  remains.unknown = seats_.CountUnknown(c.agents);
   remains.since_end = c.now - ended_at_;
-  for (const auto& [id, candidate] : roster_) {
-    ++remains.left_of[candidate.trainer.launch];
-  }
   remains.detached_of = detached_;
   return remains;
 }

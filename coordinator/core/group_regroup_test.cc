@@ -75,7 +75,8 @@ TEST_F(RegroupTest, PauseWaitsForOneInItsPlaceAndGivesItTheState) {
   EndAt("a", {0, 1}, 7);
   t_.Pass(60, {"a", "b"});
   EXPECT_EQ(Newest().number, 1u);
-  EXPECT_THAT(t_.Got<GroupWaiting>("a")->reason, HasSubstr("3 of 4 ranks"));
+  EXPECT_THAT(t_.Got<GroupWaiting>("a")->reason,
+              HasSubstr("3 ranks are here; generation 1 had 4"));
   t_.Join("b", 3, 4);
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_EQ(Newest().world_size, 4u);
@@ -133,6 +134,45 @@ TEST_F(RegroupTest, ItLeavesAgainAndTheOthersGoOn) {
   t_.Leave("b", 2, "detached");
   t_.Leave("b", 3, "detached");
   EndAt("a", {0, 1}, 9);  // Their next step found nobody there.
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 2u);
+}
+
+// In an evaluation, say: it does not look at what its agent says.
+TEST_F(RegroupTest, RanksBetweenStepsAreWaitedForAndNotDoneWithout) {
+  Start(OnShrink::kPause);
+  t_.Connect("c", "z");
+  t_.Join("c", 0, 1, "run-2");
+  for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "run-2 joins", true);
+  for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "run-2 joins", true);
+  t_.Pass(60, {"a", "b", "c"});
+  EXPECT_EQ(Newest().number, 1u);
+  for (uint32_t rank : {0, 1}) Return("a", rank, 7);
+  for (uint32_t rank : {2, 3}) Return("b", rank, 7);
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 5u);
+  EXPECT_THAT(Newest().needs_state, ElementsAre(4));
+}
+
+TEST_F(RegroupTest, OneThatDiesOrLeavesInsteadOfReturningIsNotWaitedFor) {
+  Start(OnShrink::kContinue);
+  t_.Leave("b", 3, "killed by signal 9");
+  EndAt("a", {0}, 7);
+  t_.Leave("a", 1, "rank 3 left", true);
+  t_.Leave("b", 2, "rank 3 left", true);
+  t_.Leave("a", 1, "killed by signal 9");
+  EXPECT_EQ(Newest().number, 1u);
+  t_.Leave("b", 2, "detached");
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 1u);
+}
+
+TEST_F(RegroupTest, OneThatReturnedAndDiedIsNotWaitedFor) {
+  Start(OnShrink::kContinue);
+  EndAt("a", {0, 1}, 7);
+  EndAt("b", {2}, 7);
+  t_.Leave("a", 1, "killed by signal 9");
+  t_.Leave("b", 3, "killed by signal 9");
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_EQ(Newest().world_size, 2u);
 }

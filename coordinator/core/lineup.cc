@@ -77,31 +77,28 @@ uint64_t GreatestStep(const std::vector<Candidate>& trainers,
   return greatest;
 }
 
-// Who may still return, but is of a launch that has begun to leave: it may have
-// found its generation ended when it wanted to detach.
-size_t Leaving(const std::vector<Candidate>& here, const Remains& remains) {
-  size_t leaving = 0;
-  for (const auto& [launch, ranks] : remains.detached_of) {
-    const auto left = remains.left_of.find(launch);
-    if (ranks.empty() || left == remains.left_of.end()) continue;
-    const size_t returned =
-        std::count_if(here.begin(), here.end(), [&](const Candidate& c) {
-          return c.trainer.launch == launch && IsOf(c, remains.generation);
-        });
-    leaving += left->second - std::min(left->second, returned);
+std::string WaitingText(size_t here, const Remains& remains) {
+  const std::string text =
+      absl::StrCat(here, " ranks are here; generation ", remains.generation,
+                   " had ", remains.ranks, ", on_shrink is ",
+                   protocol::OnShrinkName(remains.on_shrink));
+  if (remains.alive > 0) {
+    return absl::StrCat(text, "; ", remains.alive,
+                        " live and come with their next step");
   }
-  return leaving;
-}
-
-std::string WaitingText(size_t here, size_t wanted, const Remains& remains) {
-  return absl::StrCat(here, " of ", wanted, " ranks are here (generation ",
-                      remains.generation, " had ", remains.ranks,
-                      ", on_shrink is ",
-                      protocol::OnShrinkName(remains.on_shrink),
-                      "): start what is missing, or wait until it is back");
+  if (remains.unknown > 0) {
+    return absl::StrCat(text, "; ", remains.unknown,
+                        " may come when their agent is back");
+  }
+  return absl::StrCat(text, ": start what is missing");
 }
 
 }  // namespace
+
+bool IsAwaited(const Remains& remains, absl::Duration regroup_timeout) {
+  return remains.alive > 0 ||
+         (remains.unknown > 0 && remains.since_end < regroup_timeout);
+}
 
 bool AnyReturned(const std::vector<Launch>& waiting, uint64_t generation) {
   for (const Launch& launch : waiting) {
@@ -128,18 +125,10 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
   Lineup lineup;
   lineup.trainers = Admitted(waiting, remains.detached_of);
   const size_t here = lineup.trainers.size();
-  const size_t returned = std::count_if(
-      lineup.trainers.begin(), lineup.trainers.end(),
-      [&](const Candidate& c) { return IsOf(c, remains.generation); });
-  const size_t expected = remains.ranks - remains.gone;
-  if (returned < expected && remains.since_end < regroup_timeout) {
-    return {{}, WaitingText(returned, expected, remains)};
-  }
-  const size_t wanted =
-      remains.ranks - remains.detached - Leaving(lineup.trainers, remains);
-  if (remains.on_shrink == protocol::OnShrink::kPause && here < wanted) {
-    return {{}, WaitingText(here, wanted, remains)};
-  }
+  const bool awaited = IsAwaited(remains, regroup_timeout);
+  const bool too_few = remains.on_shrink == protocol::OnShrink::kPause &&
+                       here < remains.ranks - remains.detached;
+  if (awaited || too_few) return {{}, WaitingText(here, remains)};
   SortByRank(lineup.trainers);
   lineup.next_step = GreatestStep(lineup.trainers, remains.generation);
   for (uint32_t rank = 0; rank < here; ++rank) {

@@ -31,10 +31,9 @@ struct Remains {
   protocol::OnShrink on_shrink = protocol::OnShrink::kPause;
   size_t ranks = 0;     // That it had.
   size_t detached = 0;  // By their own will: nobody has to take their place.
-  size_t gone = 0;      // For good, the detached ones included.
+  size_t alive = 0;     // They have not attached again yet.
+  size_t unknown = 0;   // They may be alive: their agent is away.
   absl::Duration since_end;
-  // Of each launch, those that are not gone.
-  std::map<std::string, size_t> left_of;
   // Of earlier generations, too: their launch is complete without them.
   RanksByLaunch detached_of;
 };
@@ -59,6 +58,8 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
                           const Remains& remains,
                           absl::Duration regroup_timeout);
 
+// Somebody of the last generation may still come, and is to be waited for.
+bool IsAwaited(const Remains& remains, absl::Duration regroup_timeout);
 // Of the trainers of `generation`, some wait.
 bool AnyReturned(const std::vector<Launch>& waiting, uint64_t generation);
 

@@ -49,35 +49,60 @@ class LineupTest : public ::testing::Test {
   }
 
   std::vector<Launch> waiting_;
-  Remains remains_{5, OnShrink::kPause, 4, 0, 0, absl::Seconds(1), {}, {}};
+  Remains remains_{5, OnShrink::kPause, 4, 0, 0, 0, absl::Seconds(1), {}};
 };
 
 TEST_F(LineupTest, PauseWaitsForAsManyAsBefore) {
   for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
   EXPECT_FALSE(Next().lineup);
-  EXPECT_THAT(Next().waiting, HasSubstr("3 of 4 ranks are here"));
+  EXPECT_THAT(Next().waiting, HasSubstr("3 ranks are here"));
   remains_.since_end = absl::Hours(1);
   EXPECT_FALSE(Next().lineup);
-  remains_.gone = 1;
-  EXPECT_FALSE(Next().lineup);
   Add("l", 4, 3, "b", 0);
-  remains_.since_end = absl::ZeroDuration();
   ASSERT_TRUE(Next().lineup);
   EXPECT_THAT(Next().lineup->donor, Optional(0u));
   EXPECT_THAT(Next().lineup->needs_state, ElementsAre(3));
 }
 
-TEST_F(LineupTest, NobodyHasToTakeThePlaceOfOneThatDetached) {
-  for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
-  remains_.detached = remains_.gone = 1;
-  EXPECT_TRUE(Next().lineup);
+// They notice at their next step, which may be long in coming.
+TEST_F(LineupTest, WhoLivesIsWaitedForAsLongAsItTakes) {
+  for (const OnShrink on_shrink : {OnShrink::kPause, OnShrink::kContinue}) {
+    remains_.on_shrink = on_shrink;
+    for (uint32_t rank : {0, 1}) Add("l", 4, rank, "a", 70);
+    for (uint32_t rank : {0, 1}) Add("m", 2, rank, "c", 0);
+    remains_.alive = 2;
+    remains_.since_end = absl::Hours(1);
+    EXPECT_FALSE(Next().lineup);
+    EXPECT_THAT(Next().waiting, HasSubstr("2 live and come with"));
+    EXPECT_TRUE(IsAwaited(remains_, absl::Seconds(10)));
+    remains_.alive = 0;
+    EXPECT_TRUE(Next().lineup);
+  }
 }
 
-TEST_F(LineupTest, NewcomersDoNotTakeThePlaceOfThoseWhoCanReturn) {
-  for (uint32_t rank : {0, 1}) Add("l", 4, rank, "a", 70);
-  for (uint32_t rank : {0, 1}) Add("m", 2, rank, "c", 0);
+TEST_F(LineupTest, WhoseAgentIsAwayIsWaitedForALittle) {
+  remains_.on_shrink = OnShrink::kContinue;
+  Add("l", 4, 0, "a", 70);
+  remains_.unknown = 3;
   EXPECT_FALSE(Next().lineup);
+  EXPECT_THAT(Next().waiting, HasSubstr("3 may come when"));
   remains_.since_end = absl::Seconds(10);
+  EXPECT_TRUE(Next().lineup);
+  EXPECT_FALSE(IsAwaited(remains_, absl::Seconds(10)));
+}
+
+TEST_F(LineupTest, ContinueGoesOnWithThoseThatAreLeft) {
+  remains_.on_shrink = OnShrink::kContinue;
+  Add("l", 4, 0, "a", 70);
+  Add("l", 4, 3, "b", 70);
+  ASSERT_TRUE(Next().lineup);
+  EXPECT_THAT(Order(*Next().lineup), ElementsAre("a0", "b3"));
+  EXPECT_THAT(Next().lineup->needs_state, IsEmpty());
+}
+
+TEST_F(LineupTest, NobodyHasToTakeThePlaceOfOneThatDetached) {
+  for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
+  remains_.detached = 1;
   EXPECT_TRUE(Next().lineup);
 }
 
@@ -85,38 +110,9 @@ TEST_F(LineupTest, ALaunchIsCompleteWithoutThoseThatDetached) {
   remains_.ranks = 2;
   remains_.detached_of["l"] = {0, 1};
   Add("l", 4, 2, "a", 70);
-  remains_.gone = 1;
   Add("l", 4, 3, "a", 0);
   ASSERT_TRUE(Next().lineup);
   EXPECT_EQ(Next().lineup->trainers.size(), 2u);
-}
-
-TEST_F(LineupTest, WhoDoesNotReturnToALaunchThatLeavesHasLeftWithIt) {
-  for (uint32_t rank : {0, 1}) Add("l", 2, rank, "a", 70);
-  remains_.detached = remains_.gone = 1;  // Of launch m; the other is away.
-  remains_.detached_of["m"] = {0};
-  remains_.left_of = {{"l", 2}, {"m", 1}};
-  EXPECT_FALSE(Next().lineup);
-  remains_.since_end = absl::Seconds(10);
-  EXPECT_TRUE(Next().lineup);
-}
-
-TEST_F(LineupTest, ContinueGoesOnWithAllThatCanReturn) {
-  remains_.on_shrink = OnShrink::kContinue;
-  Add("l", 4, 0, "a", 70);
-  Add("l", 4, 3, "b", 70);
-  EXPECT_FALSE(Next().lineup);
-  remains_.gone = 2;
-  ASSERT_TRUE(Next().lineup);
-  EXPECT_THAT(Order(*Next().lineup), ElementsAre("a0", "b3"));
-  EXPECT_THAT(Next().lineup->needs_state, IsEmpty());
-}
-
-TEST_F(LineupTest, ContinueDoesNotWaitForEver) {
-  remains_.on_shrink = OnShrink::kContinue;
-  Add("l", 4, 0, "a", 70);
-  remains_.since_end = absl::Seconds(10);
-  EXPECT_TRUE(Next().lineup);
 }
 
 TEST_F(LineupTest, WhoHasComeFarthestGivesItsState) {
@@ -132,7 +128,6 @@ TEST_F(LineupTest, WhoHasComeFarthestGivesItsState) {
 
 TEST_F(LineupTest, TheStateOfAnOlderGenerationDoesNotCount) {
   for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
-  remains_.gone = 1;
   Add("l", 4, 3, "b", 900, /*generation=*/4);
   ASSERT_TRUE(Next().lineup);
   EXPECT_THAT(Next().lineup->donor, Optional(0u));

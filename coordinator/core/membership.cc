@@ -132,16 +132,17 @@ std::vector<Membership::Refusal> Membership::Refuse(const std::string& name,
   return refusals;
 }
 
-bool Membership::Leave(const protocol::Digest& attach_id) {
+std::optional<Candidate> Membership::Leave(const protocol::Digest& attach_id) {
   for (auto launch = launches_.begin(); launch != launches_.end(); ++launch) {
-    const size_t left = std::erase_if(launch->by_rank, [&](const auto& entry) {
-      return entry.second.trainer.attach_id == attach_id;
-    });
-    if (left == 0) continue;
-    if (launch->by_rank.empty()) launches_.erase(launch);
-    return true;
+    for (const auto& [rank, candidate] : launch->by_rank) {
+      if (candidate.trainer.attach_id != attach_id) continue;
+      Candidate left = candidate;
+      launch->by_rank.erase(left.trainer.rank);
+      if (launch->by_rank.empty()) launches_.erase(launch);
+      return left;
+    }
   }
-  return false;
+  return std::nullopt;
 }
 
 void Membership::Remove(const std::vector<Candidate>& trainers) {
@@ -150,13 +151,15 @@ void Membership::Remove(const std::vector<Candidate>& trainers) {
   }
 }
 
-void Membership::DropAgent(const std::string& agent) {
-  for (Launch& launch : launches_) {
-    std::erase_if(launch.by_rank, [&](const auto& entry) {
-      return entry.second.agent == agent;
-    });
+std::vector<Candidate> Membership::DropAgent(const std::string& agent) {
+  std::vector<Candidate> dropped;
+  for (const Launch& launch : launches_) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (candidate.agent == agent) dropped.push_back(candidate);
+    }
   }
-  std::erase_if(launches_, [](const Launch& l) { return l.by_rank.empty(); });
+  Remove(dropped);
+  return dropped;
 }
 
 Launch Membership::Take(const std::string& name) {

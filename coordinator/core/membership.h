@@ -59,9 +59,10 @@ class Membership {
   // its launch (world size or model differ: it could never become complete).
   std::vector<Refusal> Join(const Candidate& candidate, absl::Duration now);
 
-  // False: no such trainer waits.
-  bool Leave(const protocol::Digest& attach_id);
-  void DropAgent(const std::string& agent);
+  // Who left; nothing: no such trainer waits.
+  std::optional<Candidate> Leave(const protocol::Digest& attach_id);
+  // Those who left.
+  std::vector<Candidate> DropAgent(const std::string& agent);
   // These trainers no longer wait.
   void Remove(const std::vector<Candidate>& trainers);
   // Removes and returns a launch that waits.

@@ -41,6 +41,9 @@ struct Options {
   absl::Duration regroup_timeout = absl::Seconds(10);
   // The others of a generation may go on this long after the first detached.
   absl::Duration detach_grace = absl::Seconds(5);
+  // The same where ranks come and go: they are told no more than to attach
+  // again.
+  absl::Duration leave_grace = absl::Seconds(1);
   // A launch that cannot form (models differ) is refused this long.
   absl::Duration refusal_time = absl::Seconds(60);
   int max_agents = 1024;  // With a stream.

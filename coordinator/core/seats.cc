@@ -33,9 +33,14 @@ bool Seats::Confirm(const protocol::Digest& attach_id) {
 
 bool Seats::Leave(const protocol::Digest& attach_id, State how) {
   const Seat* seat = Find(attach_id);
-  if (seat == nullptr || HasLeft(*seat)) return false;
+  if (seat == nullptr || !MayLive(*seat)) return false;
   seats_[seat->rank].state = how;
   return true;
+}
+
+void Seats::Return(const protocol::Digest& attach_id, State how) {
+  const Seat* seat = Find(attach_id);
+  if (seat != nullptr) seats_[seat->rank].state = how;
 }
 
 void Seats::Replace(const std::string& agent, uint32_t rank) {
@@ -48,13 +53,13 @@ std::vector<uint32_t> Seats::OnAgentConnected(const Agent& agent,
                                               absl::Duration now) {
   std::vector<uint32_t> lost;
   for (Seat& seat : seats_) {
-    if (MemberOf(seat).agent != agent.name || HasLeft(seat)) continue;
-    if (MemberOf(seat).incarnation == agent.incarnation) {
+    if (MemberOf(seat).agent != agent.name || !MayLive(seat)) continue;
+    if (MemberOf(seat).incarnation != agent.incarnation) {
+      if (!HasLeft(seat)) lost.push_back(seat.rank);
+      seat.state = State::kUnknown;
+    } else if (!HasLeft(seat)) {
       seat.state = State::kAwaited;
       seat.awaited_since = now;
-    } else {
-      seat.state = State::kMayReturn;
-      lost.push_back(seat.rank);
     }
   }
   return lost;
@@ -90,6 +95,25 @@ const Seats::Seat* Seats::FirstHeld(const Agents& agents,
 
 bool Seats::AllLeft() const {
   return std::all_of(seats_.begin(), seats_.end(), HasLeft);
+}
+
+bool Seats::IsHeard(const Seat& seat, const Agents& agents) const {
+  const protocol::Member& member = MemberOf(seat);
+  const Agent* agent = agents.Find(member.agent);
+  return seat.state != State::kUnknown && agent != nullptr &&
+         agent->connected() && agent->incarnation == member.incarnation;
+}
+
+size_t Seats::CountAlive(const Agents& agents) const {
+  return std::count_if(seats_.begin(), seats_.end(), [&](const Seat& s) {
+    return MayLive(s) && IsHeard(s, agents);
+  });
+}
+
+size_t Seats::CountUnknown(const Agents& agents) const {
+  return std::count_if(seats_.begin(), seats_.end(), [&](const Seat& s) {
+    return MayLive(s) && !IsHeard(s, agents);
+  });
 }
 
 size_t Seats::Count(State state) const {

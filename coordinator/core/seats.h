@@ -28,7 +28,9 @@ class Seats {
     kAwaited,   // To be named again by its agent since a new stream was opened.
     kLeft,      // For good.
     kDetached,  // For good, by its own will.
-    kMayReturn,
+    kAlive,     // The generation is over; it is still to attach again.
+    kUnknown,   // Its agent died; it may live and attach again.
+    kReturned,  // It has attached again.
   };
   struct Seat {
     uint32_t rank = 0;
@@ -46,9 +48,11 @@ class Seats {
   const Seat* Find(const protocol::Digest& attach_id) const;
   // The trainer is (still) there. False: it is not of this generation, or left.
   bool Confirm(const protocol::Digest& attach_id);
-  // `how`: one of the three ways to leave. False: it is not of this generation,
-  // or left already.
+  // `how`: one of the ways to leave. False: it is not of this generation, or
+  // left already for good, or has returned.
   bool Leave(const protocol::Digest& attach_id, State how);
+  // It has attached again; another `how`: and is gone from there.
+  void Return(const protocol::Digest& attach_id, State how = State::kReturned);
   // `agent` attached a new trainer for `rank`: the old one of an ended
   // generation is gone.
   void Replace(const std::string& agent, uint32_t rank);
@@ -66,6 +70,10 @@ class Seats {
                         absl::Duration now) const;
   bool AllLeft() const;
   size_t Count(State state) const;
+  // Those that are there or alive, as a connected agent tells.
+  size_t CountAlive(const Agents& agents) const;
+  // Those that may be alive at an agent that is away.
+  size_t CountUnknown(const Agents& agents) const;
   size_t size() const { return seats_.size(); }
   bool HasAgent(const std::string& agent) const;
   const protocol::Member& MemberOf(const Seat& seat) const {
@@ -76,6 +84,11 @@ class Seats {
  private:
   std::vector<protocol::Member> members_;
   static bool HasLeft(const Seat& seat) { return seat.state >= State::kLeft; }
+  static bool MayLive(const Seat& seat) {
+    return !HasLeft(seat) || seat.state == State::kAlive ||
+           seat.state == State::kUnknown;
+  }
+  bool IsHeard(const Seat& seat, const Agents& agents) const;
 
   std::vector<Seat> seats_;  // By rank.
 };

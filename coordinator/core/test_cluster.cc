@@ -58,7 +58,11 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
                        const std::string& launch) {
   protocol::Trainer trainer{
       rank,        world, Id(next_id_++), launch,    Id(model),
-      "a network", 100,   resume_step,    on_shrink, last_generation};
+      "a network", 100,   resume_step,    on_shrink, last_generation,
+      {}};
+  if (last_generation != 0) {
+    trainer.last_attach_id = agents_.at(agent).trainers[rank].attach_id;
+  }
   agents_.at(agent).trainers[rank] = trainer;
   Say(agent, protocol::TrainerJoined{group, trainer, 0});
 }

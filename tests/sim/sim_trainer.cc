@@ -27,7 +27,8 @@ SimTrainer::SimTrainer(World* world, const Workload* workload, Oracle* oracle,
   MakeState(0, options.resume_step);
 }
 
-void SimTrainer::MakeState(uint64_t last_generation, uint64_t resume_step) {
+void SimTrainer::MakeState(uint64_t last_generation, uint64_t resume_step,
+                           const wire::Digest128& last_attach_id) {
   ++connection_;
   claimed_generation_ = last_generation;
   trainer::TrainerOptions o;
@@ -36,8 +37,10 @@ void SimTrainer::MakeState(uint64_t last_generation, uint64_t resume_step) {
   o.launch = options_.launch;
   o.rank = options_.rank;
   o.world_size = options_.world_size;
-  o.attach_id = {
+  attach_id_ = {
       Hash({77, options_.process, static_cast<uint64_t>(connection_)}), 1};
+  o.attach_id = attach_id_;
+  o.last_attach_id = last_attach_id;
   o.model_digest = {1, 1};
   o.model_summary = "simulated";
   o.elements = workload_->elements();
@@ -73,13 +76,23 @@ std::string SimTrainer::Progress() const {
 }
 
 void SimTrainer::OnMessage(const FromAgent& message) {
-  if (!alive_) return;
+  if (!alive_ || HearsLater([this, message] { OnMessage(message); })) return;
   Handle(std::visit(
       [&](const auto& m) { return state_->OnMessage(Now(), &m, sizeof(m)); },
       message));
 }
 
+bool SimTrainer::HearsLater(std::function<void()> hear) {
+  if (world_->now() >= deaf_until_) return false;
+  world_->At(deaf_until_,
+             [this, hear = std::move(hear), connection = connection_] {
+               if (connection == connection_) hear();
+             });
+  return true;
+}
+
 void SimTrainer::OnClosed() {
+  if (!alive_ || HearsLater([this] { OnClosed(); })) return;
   if (alive_) Handle(state_->OnClosed(Now()));
 }
 
@@ -107,6 +120,7 @@ void SimTrainer::OnAttached() {
   const wire::Attached& attached = *state_->attached();
   generation_ = attached.generation;
   rank_ = attached.rank;
+  seat_id_ = attach_id_;
   hands_state_ = attached.donor != wire::kNoRank;
   if (!hands_state_) {
     own_ = {Hash({99, generation_}), 0, own_.mask_epoch};
@@ -128,7 +142,8 @@ void SimTrainer::OnAttached() {
 
 // It lives, and what ended was the generation or the agent.
 void SimTrainer::Rejoin() {
-  MakeState(has_state_ ? generation_ : 0, has_state_ ? state_->next_step() : 0);
+  MakeState(has_state_ ? generation_ : 0, has_state_ ? state_->next_step() : 0,
+            seat_id_);
   open_ = false;
   ended_(End::kRejoin);
 }
@@ -303,18 +318,26 @@ void SimTrainer::FinishStep() {
       world_->Fail(absl::StrFormat("rank %d got an error of the protocol: %s",
                                    rank_, error.text));
     }
-    if (error.may_rejoin) return Rejoin();
-    Finish(End::kFailed);
+    if (error.may_rejoin && !IsDone()) return Rejoin();
+    if (error.may_rejoin) send_(state_->MakeDetach());
+    Finish(error.may_rejoin ? End::kDone : End::kFailed);
     return;
   }
-  if (own_.applied >= options_.steps ||
-      (options_.leaves > 0 && commits_ >= options_.leaves)) {
+  if (IsDone()) {
     send_(state_->MakeDetach());
     Finish(End::kDone);
     return;
   }
-  Later(world_->random.Between(absl::Milliseconds(1), absl::Milliseconds(120)),
+  const absl::Duration rest = std::exchange(rest_, absl::ZeroDuration());
+  deaf_until_ = rest == absl::ZeroDuration() ? rest : world_->now() + rest;
+  Later(rest + world_->random.Between(absl::Milliseconds(1),
+                                      absl::Milliseconds(120)),
         &SimTrainer::OpenStep);
+}
+
+bool SimTrainer::IsDone() const {
+  return own_.applied >= options_.steps ||
+         (options_.leaves > 0 && commits_ >= options_.leaves);
 }
 
 int SimTrainer::LevelsOf(trainer::Codec codec) {

@@ -88,12 +88,18 @@ class SimTrainer {
   void UseWrongParametersOnce() { wrong_parameters_ = true; }
   void AddNoiseOnce() { noise_ = true; }
   void Pause(absl::Duration time) { pause_ = time; }
+  // Between two steps: it does not hear its agent meanwhile.
+  void Rest(absl::Duration time) { rest_ = time; }
 
  private:
-  void MakeState(uint64_t last_generation, uint64_t resume_step);
+  void MakeState(uint64_t last_generation, uint64_t resume_step,
+                 const wire::Digest128& last_attach_id = {});
+  // True: it does not hear this now, but later.
+  bool HearsLater(std::function<void()> hear);
   void GiveUpAttaching();
   void OnAttached();
   void Rejoin();
+  bool IsDone() const;
   void TakeState(const RankState& donors);
   trainer::Time Now() const;
   void Later(absl::Duration delay, void (SimTrainer::*run)());
@@ -113,6 +119,8 @@ class SimTrainer {
   const Workload* const workload_;
   Oracle* const oracle_;
   const Options options_;
+  wire::Digest128 attach_id_ = {};
+  wire::Digest128 seat_id_ = {};  // The one of its last generation.
   const std::function<void(ToAgent)> send_;
   const std::function<void(End)> ended_;
   std::unique_ptr<trainer::TrainerState> state_;
@@ -126,6 +134,8 @@ class SimTrainer {
   bool wrong_parameters_ = false;
   bool noise_ = false;
   absl::Duration pause_;
+  absl::Duration rest_;
+  absl::Duration deaf_until_;
 
   // Its place and its state.
   uint64_t generation_ = 0;

@@ -233,9 +233,16 @@ void Simulation::OnTrainerEnd(size_t index, uint64_t process,
                               SimTrainer::End end) {
   switch (end) {
     case SimTrainer::End::kRejoin:
-      world_.After(random_.Between(Ms(1), Ms(50)), [this, index, process] {
-        AttachWhenPossible(index, process);
-      });
+      world_.After(random_.Between(Ms(1), Ms(50)),
+                   [this, index, process, old = seats_[index].id] {
+                     AttachWhenPossible(index, process);
+                     // The old connection is closed when the new one is there,
+                     // or not.
+                     world_.After(random_.Between(Ms(0), Ms(3000)),
+                                  [this, agent = seats_[index].agent, old] {
+                                    agents_[agent]->TrainerDied(old);
+                                  });
+                   });
       return;
     case SimTrainer::End::kFailed:
       agents_[seats_[index].agent]->TrainerDied(seats_[index].id);
@@ -390,7 +397,11 @@ void Simulation::FaultOfAgent(size_t a) {
 }
 
 void Simulation::FaultOfTrainer(SimTrainer& trainer) {
-  switch (random_.Below(6)) {
+  switch (random_.Below(7)) {
+    case 6:
+      world_.CountFault("resting trainer");
+      trainer.Rest(random_.Between(absl::Seconds(1), absl::Seconds(20)));
+      break;
     case 0:
       world_.CountFault("slow trainer");
       trainer.Pause(random_.Between(Ms(100), absl::Seconds(8)));

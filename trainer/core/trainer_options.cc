@@ -79,6 +79,7 @@ wire::Hello TrainerState::MakeHello() const {
   hello.slot_bytes = wanted_slot_bytes();
   hello.resume_step = options_.resume_step;
   hello.last_generation = options_.last_generation;
+  hello.last_attach_id = options_.last_attach_id;
   hello.on_shrink = options_.on_shrink;
   SetText(hello.job, options_.job);
   SetText(hello.launch, options_.launch);

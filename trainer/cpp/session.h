@@ -174,6 +174,7 @@ class Session {
         // C++ trainers do not attach again; all ranks of a job say the same.
         .on_shrink = PT_ABORT,
         .last_generation = 0,
+        .previous = nullptr,
     };
   }
 

@@ -40,6 +40,7 @@ class AttachOptions(ctypes.Structure):
         ("gse", ctypes.c_int),
         ("on_shrink", ctypes.c_int32),
         ("last_generation", ctypes.c_uint64),
+        ("previous", ctypes.c_void_p),
     )
 
 
@@ -148,6 +149,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ),
         "pt_last_may_rejoin": (ctypes.c_int, []),
         "pt_close": (None, [session]),
+        "pt_detach": (None, [session]),
         "pt_generation": (ctypes.c_uint64, [session]),
         "pt_next_step": (ctypes.c_uint64, [session]),
         "pt_world_size": (ctypes.c_uint32, [session]),

@@ -95,7 +95,10 @@ def digest_of(data: Bytes) -> Digest:
 
 
 def _attach(
-    options: AttachOptions, on_waiting: Callable[[str], None], advice: str
+    options: AttachOptions,
+    on_waiting: Callable[[str], None],
+    advice: str,
+    previous: ctypes.c_void_p | None,
 ) -> ctypes.c_void_p:
     """pt_attach() in a helper thread, so that Ctrl-C interrupts the wait."""
     library = _abi.load_library()
@@ -106,6 +109,7 @@ def _attach(
         handle = ctypes.c_void_p()
         callback = _abi.OnWaiting(lambda text, _: on_waiting(_text(text)))
         fields = _to_options(options)
+        fields.previous = previous
         code = library.pt_attach(
             ctypes.byref(fields), ctypes.byref(handle), callback, None
         )
@@ -159,11 +163,12 @@ class NativeSession:
     def reattach(
         self, last_generation: int, next_step: int, timeout_seconds: float
     ) -> None:
-        """Leaves what is over and attaches again; says how far this rank has come.
+        """Attaches again in the place of what is over; says how far this rank has come.
 
-        Raises: as attach(); it is closed then, and may be attached again.
+        What is over stays open so long: by that the agent knows that this rank lives.
+
+        Raises: as attach(); it may be attached again.
         """
-        self.close()
         options = dataclasses.replace(
             self._options,
             last_generation=last_generation,
@@ -173,9 +178,12 @@ class NativeSession:
         self._enter(options)
 
     def _enter(self, options: AttachOptions) -> None:
-        handle = _attach(options, self._on_waiting, self._advice)
+        previous = self._handle
+        handle = _attach(options, self._on_waiting, self._advice, previous)
         self._resume_step = int(self._library.pt_next_step(handle))
         self._handle = handle
+        if previous is not None:
+            self._library.pt_close(previous)
 
     def _open(self) -> ctypes.c_void_p:
         if self._handle is None:
@@ -355,7 +363,8 @@ class NativeSession:
         self._check(self._library.pt_fetch(self._open(), bucket, out))
 
     def close(self) -> None:
-        """Frees the session; a forked child leaves its parent's alone."""
+        """Leaves the job and frees the session; a forked child leaves its parent's alone."""
         handle, self._handle = self._handle, None
         if handle is not None and os.getpid() == self._pid:
+            self._library.pt_detach(handle)
             self._library.pt_close(handle)
