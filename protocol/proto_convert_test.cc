@@ -34,11 +34,17 @@ Generation MakeGeneration() {
                {"c", {3, 1}, "z", "10.0.0.3:5", {1}, {{9, 1}}}};
   g.plan.trees = {{{1, 1, 1}}};
   g.decision = {5, Mode::kCompacted, Codec::kBf16, {4, 4}, {5, 5}, "because"};
+  g.on_shrink = OnShrink::kPause;
+  g.donor = 1;
+  g.needs_state = {0, 2};
   return g;
 }
 
 std::vector<AgentMessage> AgentMessages() {
-  Trainer trainer{1, 4, {7, 8}, "run-1", {9, 9}, "2 parameters", 100, 12};
+  Trainer trainer{1,       4,      {7, 8},
+                  "run-1", {9, 9}, "2 parameters",
+                  100,     12,     OnShrink::kContinue,
+                  3,       {6, 7}};
   StepReport report{kGroup,
                     4,
                     80,

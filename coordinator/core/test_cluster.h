@@ -87,6 +87,7 @@ class TestCluster {
     std::map<uint32_t, protocol::Trainer> trainers;
   };
   std::map<std::string, AgentProcess> agents_;
+  std::map<uint32_t, protocol::Digest> last_attach_ids_;  // By rank.
   std::map<std::string, std::vector<protocol::CoordinatorMessage>> inbox_;
   std::map<StreamId, absl::Status> closed_;
 };
