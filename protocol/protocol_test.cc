@@ -120,6 +120,18 @@ TEST(Generation, EachDefectIsNamed) {
        "cycle"},
       {[](Generation& g) { g.plan.trees.resize(33, g.plan.trees[0]); },
        "33 trees"},
+      {[](Generation& g) { g.needs_state = {1}; }, "without a donor"},
+      {[](Generation& g) { g.donor = g.world_size; }, "donor: rank"},
+      {[](Generation& g) {
+         g.donor = 1;
+         g.needs_state = {1};
+       },
+       "needs the state itself"},
+      {[](Generation& g) {
+         g.donor = 0;
+         g.needs_state = {2, 1};
+       },
+       "rank 1 is not ascending"},
   };
   for (const Case& c : cases) {
     Generation g = ThreeSites();
