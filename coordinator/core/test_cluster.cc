@@ -61,9 +61,9 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
       "a network", 100,   resume_step,    on_shrink, last_generation,
       {}};
   if (last_generation != 0) {
-    trainer.last_attach_id = last_attach_ids_[rank];
+    trainer.last_attach_id = last_attach_ids_[{launch, rank}];
   }
-  last_attach_ids_[rank] = trainer.attach_id;
+  last_attach_ids_[{launch, rank}] = trainer.attach_id;
   agents_.at(agent).trainers[rank] = trainer;
   Say(agent, protocol::TrainerJoined{group, trainer, 0});
 }

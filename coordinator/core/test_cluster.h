@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/coordinator_state.h"
@@ -87,7 +88,8 @@ class TestCluster {
     std::map<uint32_t, protocol::Trainer> trainers;
   };
   std::map<std::string, AgentProcess> agents_;
-  std::map<uint32_t, protocol::Digest> last_attach_ids_;  // By rank.
+  // By launch and rank.
+  std::map<std::pair<std::string, uint32_t>, protocol::Digest> last_attach_ids_;
   std::map<std::string, std::vector<protocol::CoordinatorMessage>> inbox_;
   std::map<StreamId, absl::Status> closed_;
 };
