@@ -50,6 +50,8 @@ struct TrainerLeft {
   std::string reason;  // "detached" or what killed it.
   // Not by itself: its agent ended the generation, and `reason` says why.
   bool generation_ended = false;
+  // It lives and is to attach again; said anew when it does not any more.
+  bool may_return = false;
 };
 
 // A trainer's word on its mask set (architecture: Masks).

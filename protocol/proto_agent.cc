@@ -48,6 +48,7 @@ struct Writer {
     p.set_attach_id(WriteDigest(m.attach_id));
     p.set_reason(WriteText(m.reason, kMaxTextLength));
     p.set_generation_ended(m.generation_ended);
+    p.set_may_return(m.may_return);
   }
   void operator()(const MaskVote& m) {
     v1::MaskVote& p = *out.mutable_mask_vote();
@@ -174,6 +175,7 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerLeft& p) {
                    ReadDigest("trainer_left.attach_id", p.attach_id(), true));
   m.reason = p.reason();
   m.generation_ended = p.generation_ended();
+  m.may_return = p.may_return();
   return m;
 }
 

@@ -35,7 +35,7 @@ void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
   for (const auto& [id, trainer] : lingering_) {
     outbox_.ToCoordinator(protocol::TrainerLeft{
         trainer.group, trainer.rank, trainer.attach_id, trainer.reason,
-        /*generation_ended=*/true});
+        /*generation_ended=*/true, /*may_return=*/true});
   }
   for (const auto& [id, record] : trainers_.all()) {
     outbox_.ToCoordinator(protocol::TrainerJoined{record.group, record.trainer,
@@ -80,7 +80,8 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
       complete = false;
       outbox_.ToCoordinator(protocol::TrainerLeft{
           generation.group, member.ranks[i], member.attach_ids[i],
-          "left before the generation began", /*generation_ended=*/false});
+          "left before the generation began", /*generation_ended=*/false,
+          /*may_return=*/false});
       continue;
     }
     trainers.push_back({record->id, member.ranks[i], record->memory, {}});

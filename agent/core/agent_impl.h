@@ -41,7 +41,7 @@ class AgentState::Impl {
   void DropTrainer(TrainerId id, const std::string& reason, absl::Duration now);
   void FailTrainer(TrainerId id, wire::Code code, const std::string& text);
   void TellLeft(const TrainerRecord& record, const std::string& reason,
-                bool generation_ended);
+                bool generation_ended, bool may_return);
   GroupState* RunningGroupOf(const TrainerRecord& record);
   // False: it is no trainer whose generation is over.
   bool ForgetLingering(TrainerId id, const std::string& reason);

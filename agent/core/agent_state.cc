@@ -153,7 +153,8 @@ bool AgentState::Impl::ForgetLingering(TrainerId id,
   const Lingering& trainer = it->second;
   outbox_.ToCoordinator(protocol::TrainerLeft{trainer.group, trainer.rank,
                                               trainer.attach_id, reason,
-                                              /*generation_ended=*/false});
+                                              /*generation_ended=*/false,
+                                              /*may_return=*/false});
   lingering_.erase(it);
   return true;
 }
@@ -165,10 +166,10 @@ void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
 
 void AgentState::Impl::TellLeft(const TrainerRecord& record,
                                 const std::string& reason,
-                                bool generation_ended) {
+                                bool generation_ended, bool may_return) {
   outbox_.ToCoordinator(protocol::TrainerLeft{record.group, record.rank,
                                               record.trainer.attach_id, reason,
-                                              generation_ended});
+                                              generation_ended, may_return});
 }
 
 void AgentState::Impl::FailTrainer(TrainerId id, wire::Code code,
@@ -184,7 +185,7 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
                            record->group.ToString(), " is gone: ", reason));
   GroupState* group = RunningGroupOf(*record);
   if (group != nullptr) group->Report();
-  TellLeft(*record, reason, /*generation_ended=*/false);
+  TellLeft(*record, reason, /*generation_ended=*/false, /*may_return=*/false);
   const uint32_t rank = record->rank;
   if (group != nullptr) {
     group->DropTrainer(id, reason == kDetached,
@@ -212,7 +213,8 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
     for (const GroupState::LocalTrainer& trainer : group.trainers()) {
       TrainerRecord* record = trainers_.Find(trainer.id);
       if (record == nullptr) continue;
-      TellLeft(*record, group.end_reason(), /*generation_ended=*/true);
+      TellLeft(*record, group.end_reason(), /*generation_ended=*/true,
+               group.may_rejoin());
       if (group.may_rejoin()) {
         lingering_[trainer.id] = {record->group, record->rank,
                                   record->trainer.attach_id,

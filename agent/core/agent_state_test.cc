@@ -182,13 +182,13 @@ TEST_F(RejoinTest, TheCoordinatorHearsWhetherOneThatMayRejoinLives) {
   FailedAfterLoss(protocol::OnShrink::kContinue);
   EXPECT_FALSE(x_.closed);
   ASSERT_EQ(LeftOf(x_).size(), 1u);
-  EXPECT_TRUE(LeftOf(x_)[0].generation_ended);
+  EXPECT_TRUE(LeftOf(x_)[0].may_return);
   Give(x_, CoordinatorConnected{});  // Another one.
   ASSERT_EQ(LeftOf(x_).size(), 2u);
-  EXPECT_TRUE(LeftOf(x_)[1].generation_ended);
+  EXPECT_TRUE(LeftOf(x_)[1].may_return);
   Give(x_, TrainerGone{1, "was killed by signal 9"});
   ASSERT_EQ(LeftOf(x_).size(), 3u);
-  EXPECT_FALSE(LeftOf(x_)[2].generation_ended);
+  EXPECT_FALSE(LeftOf(x_)[2].may_return);
   EXPECT_EQ(LeftOf(x_)[2].reason, "was killed by signal 9");
   EXPECT_EQ(LeftOf(x_)[2].attach_id, LeftOf(x_)[0].attach_id);
 }
@@ -198,7 +198,7 @@ TEST_F(RejoinTest, OneThatMayRejoinCanLeaveForGood) {
   Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
   EXPECT_TRUE(x_.closed);
   EXPECT_EQ(LeftOf(x_).back().reason, "detached");
-  EXPECT_FALSE(LeftOf(x_).back().generation_ended);
+  EXPECT_FALSE(LeftOf(x_).back().may_return);
 }
 
 TEST_F(Pair, DifferentParametersAreNoReasonToRejoin) {

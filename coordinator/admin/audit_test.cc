@@ -126,7 +126,7 @@ class AuditTest : public ::testing::Test {
     ASSERT_OK(client.SetPin(group, pin));
     ASSERT_OK(client.SetPin(group, std::nullopt));
     say(protocol::TrainerLeft{
-        {"myjob", 0}, 0, attach, "killed by signal 9", false});
+        {"myjob", 0}, 0, attach, "killed by signal 9", false, false});
     stream->WritesDone();
     v1::CoordinatorMessage rest;
     while (stream->Read(&rest)) {

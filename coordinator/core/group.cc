@@ -161,9 +161,9 @@ void Group::Refuse(const std::vector<Membership::Refusal>& refusals,
 void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    Context& c) {
   const bool detached = left.reason == "detached";
-  const auto how = left.generation_ended ? Seats::State::kAlive
-                   : detached            ? Seats::State::kDetached
-                                         : Seats::State::kLeft;
+  const auto how = left.may_return ? Seats::State::kAlive
+                   : detached      ? Seats::State::kDetached
+                                   : Seats::State::kLeft;
   if (const auto waiting = membership_.Leave(left.attach_id)) {
     seats_.Return(waiting->trainer.last_attach_id, how);
     return;

@@ -78,7 +78,8 @@ void TestCluster::Leave(const std::string& agent, uint32_t rank,
                         const std::string& reason, bool generation_ended) {
   Say(agent, protocol::TrainerLeft{
                  group, rank, agents_.at(agent).trainers.at(rank).attach_id,
-                 reason, generation_ended});
+                 reason, generation_ended,
+                 generation_ended && on_shrink != protocol::OnShrink::kAbort});
 }
 
 void TestCluster::Vote(const std::string& agent, uint32_t rank, uint64_t mask,

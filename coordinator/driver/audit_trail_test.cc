@@ -26,10 +26,10 @@ class AuditTrailTest : public ::testing::Test {
     return known;
   }
   void Left(uint32_t rank, const protocol::Digest& attach) {
-    trail_.OnMessage(
-        1, kAgent,
-        protocol::TrainerLeft{{"job", 0}, rank, attach, "detached", false}, {},
-        Running(), Now());
+    trail_.OnMessage(1, kAgent,
+                     protocol::TrainerLeft{
+                         {"job", 0}, rank, attach, "detached", false, false},
+                     {}, Running(), Now());
   }
   size_t Lines() const { return trail_.Waiting(Now()).size(); }
 
