@@ -48,13 +48,8 @@ void AgentState::Impl::On(const PeerControl& event, absl::Duration now) {
     outbox_.links.Learn(event.agent, control.group, notice->context);
     return;
   }
-  const protocol::Digest generation = std::visit(
-      [](const auto& body) {
-        if constexpr (requires { body.generation; }) return body.generation;
-        return protocol::Digest{};
-      },
-      control.body);
-  GroupState* group = FindGeneration(control.group, generation);
+  GroupState* group =
+      FindGeneration(control.group, protocol::GenerationOf(control));
   if (group == nullptr) return;
   const int member = group->MemberOf(event.agent);
   if (member >= 0 && member != group->me()) {
@@ -75,7 +70,7 @@ void AgentState::Impl::On(const PeerData& event, absl::Duration now) {
   GroupState* group = FindGeneration(known->group, known->context.generation);
   if (group == nullptr) return;
   const int member = group->MemberOf(event.agent);
-  if (member < 0 || member == group->me()) return;
+  if (member < 0 || member == group->me() || !group->Hears(member)) return;
   group->OnFrame({member, known->context, event.header, event.payload}, now);
 }
 
@@ -87,11 +82,16 @@ void AgentState::Impl::UpdatePeers(absl::Duration now) {
   const auto add = [&](const GroupState& group) {
     for (const protocol::Member& m : group.generation().members) {
       if (m.agent == options_.agent) continue;
-      if (wanted.count(m.agent) > 0 &&
-          incarnations_[m.agent] != m.incarnation) {
-        continue;
+      SetPeers::Peer& peer = wanted[m.agent];
+      if (peer.incarnation != m.incarnation) {
+        if (!peer.agent.empty() && incarnations_[m.agent] != m.incarnation) {
+          continue;
+        }
+        peer = {m.agent, m.incarnation, "", "", {}};
       }
-      wanted[m.agent] = {m.agent, m.incarnation, m.site, m.data_address};
+      peer.site = m.site;
+      peer.data_address = m.data_address;
+      peer.generations.push_back(group.key());
     }
   };
   for (const Ended& ended : ended_) add(*ended.group);

@@ -33,6 +33,31 @@ TEST_F(Pair, AStepIsCommittedAtBoth) {
   }
 }
 
+TEST_F(Pair, AGenerationsKeyGoesWithItsPeersUntilItsRecordIsDropped) {
+  Begin();
+  ASSERT_EQ(x_.peers.size(), 1u);
+  ASSERT_EQ(x_.peers[0].generations.size(), 1u);
+  EXPECT_EQ(x_.peers[0].generations[0].generation, generation_.ComputeDigest());
+  EXPECT_TRUE(x_.peers[0].generations[0].key == KeyOf(3));
+  Give(x_, TrainerGone{1, "was killed"});
+  Pass(absl::Seconds(20));
+  EXPECT_EQ(x_.peers.size(), 1u);  // It still answers.
+  Pass(OptionsOf("x", "a").step_deadline);
+  EXPECT_TRUE(x_.peers.empty());
+}
+
+TEST_F(Pair, FramesOfAPeerThatIsNotReadyOnThisConnectionDoNotCount) {
+  Begin();
+  Give(x_, PeerDisconnected{"y", false, "reset"});
+  Give(x_, PeerConnected{"y"});
+  queue_.clear();  // y hears and says nothing of that.
+  Submit(0, OneBucket(10, 50));
+  Submit(1, OneBucket(10, 50));
+  Deliver();
+  EXPECT_EQ(x_.state->Status()[0].received_bytes, 0u);
+  EXPECT_EQ(x_.Last<wire::Committed>(), nullptr);
+}
+
 double SquaresOf(const uint8_t* slot, uint64_t elements) {
   double sum = 0;
   for (uint64_t i = 0; i < elements; ++i) {

@@ -1,11 +1,14 @@
 #include "agent/exchange/tcp/transport.h"
 
+#include <openssl/rand.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "asio/post.hpp"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/net.h"
@@ -16,6 +19,7 @@ namespace pactrain::agent {
 namespace {
 
 using asio::ip::tcp;
+using base::Digest;
 using protocol::GroupControl;
 using protocol::PeerHello;
 
@@ -23,6 +27,20 @@ constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
 // Without a free descriptor: until the next try.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+// Whether a connection to one is a connection to the other.
+bool IsSame(const Transport::Peer& a, const Transport::Peer& b) {
+  return a.agent == b.agent && a.incarnation == b.incarnation &&
+         a.site == b.site && a.address == b.address;
+}
+
+Digest NewNonce() {
+  Digest nonce;
+  // Fails only where the system has no random bytes; TLS is not there either.
+  PT_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(&nonce), sizeof nonce) ==
+           1);
+  return nonce;
+}
 
 }  // namespace
 
@@ -108,7 +126,9 @@ void Transport::SetPeers(const std::vector<Peer>& peers) {
   for (const Peer& peer : peers) wanted[peer.agent] = peer;
   for (auto it = peers_.begin(); it != peers_.end();) {
     const auto found = wanted.find(it->first);
-    if (found != wanted.end() && found->second == it->second.peer) {
+    if (found != wanted.end() && IsSame(found->second, it->second.peer)) {
+      it->second.peer = found->second;
+      ShowKeys(it->second);
       wanted.erase(found);
       ++it;
       continue;
@@ -391,6 +411,28 @@ void Transport::Adopt(PeerState& state,
              [this, agent = peer.agent] { events_->OnPeerConnected(agent); });
   connection->Accept(peer.agent, &traffic_[peer.site],
                      options_.egress.ForSite(peer.site));
+  state.proofs.emplace(
+      KeyProofs::Ends{options_.agent, peer.agent, connection->Binding()});
+  ShowKeys(state);
+}
+
+void Transport::ShowKeys(PeerState& state) {
+  const std::shared_ptr<Connection> connection = state.connection;
+  if (connection == nullptr) return;
+  const auto proofs = state.proofs->SetGenerations(state.peer.generations);
+  if (!proofs.ok()) return RefuseStranger(*connection, proofs.status());
+  for (const auto& proof : *proofs) connection->SendControl(proof);
+}
+
+void Transport::RefuseStranger(Connection& connection,
+                               const absl::Status& why) {
+  refused_.Add(base::Refusal::kKey);
+  if (told_.IsNews(absl::StrCat("key ", connection.agent()),
+                   base::MonotonicNow())) {
+    LOG_WARN("data connection with {} refused: {}", connection.remote(),
+             std::string(why.message()));
+  }
+  connection.Close(why);
 }
 
 absl::Status Transport::CheckHello(const Connection& connection,
@@ -433,14 +475,26 @@ PeerHello Transport::OwnHello(const std::string& expected) {
                    .incarnation = options_.incarnation,
                    .cluster_id = cluster_id_,
                    .expected_agent = expected,
-                   .number = ++hellos_};
+                   .number = ++hellos_,
+                   .nonce = NewNonce()};
 }
 
 void Transport::OnData(Connection& connection, Frame frame) {
   events_->OnPeerData(connection.agent(), std::move(frame));
 }
 
+void Transport::OnKeyProof(Connection& connection,
+                           const protocol::KeyProof& proof) {
+  const absl::Status good =
+      peers_.at(connection.agent()).proofs->OnProof(proof);
+  if (!good.ok()) RefuseStranger(connection, good);
+}
+
 void Transport::OnControl(Connection& connection, const GroupControl& control) {
+  const absl::Status heard =
+      peers_.at(connection.agent())
+          .proofs->CheckHeard(protocol::GenerationOf(control));
+  if (!heard.ok()) return RefuseStranger(connection, heard);
   events_->OnPeerControl(connection.agent(), control);
 }
 
