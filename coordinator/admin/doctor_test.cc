@@ -1,6 +1,7 @@
 // What the doctor says of each thing that may be wrong.
 #include "coordinator/admin/doctor.h"
 
+#include <netinet/in.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 #include <sys/socket.h>
@@ -211,12 +212,14 @@ TEST(Doctor, WhoCanBeDialled) {
               "this node itself: no answer",
               "the agent listens at 0.0.0.0:7072");
   facts = Healthy();
+  std::strcpy(facts.agent->data_address, "none");
+  ExpectFound(facts, Level::kOk, "address", "nobody dials this node", "");
+  facts = Healthy();
   facts.dialled["10.0.0.2:7072"] = absl::UnavailableError("no answer");
   ExpectFound(facts, Level::kWarning, "peers",
               "n2 of site b cannot be dialled at 10.0.0.2:7072: no answer",
               "fine if it can dial this node");
   std::strcpy(facts.agent->data_address, "none");
-  ExpectFound(facts, Level::kOk, "address", "nobody dials this node", "");
   ExpectFound(facts, Level::kProblem, "peers", "cannot be dialled at",
               "open that port to this node");
   facts.answer->mutable_agents(1)->set_data_address("none");

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/net.h"
 #include "base/status_macros.h"
+#include "base/tls/job_key.h"
 #include "config/field.h"
 #include "config/nearest.h"
 #include "pactrain/v1/config.pb.h"
@@ -79,12 +80,29 @@ absl::Status Sites(const std::string& name, const std::string& value) {
   return absl::OkStatus();
 }
 
+absl::Status OnShrink(const std::string& name, const std::string& value) {
+  if (value == "pause" || value == "continue" || value == "abort") {
+    return absl::OkStatus();
+  }
+  return Allowed(name, value, "are pause, continue and abort");
+}
+
+// Never says the value.
+absl::Status JobKeyText(const std::string& name, const std::string& value) {
+  if (base::JobKey::FromText(value).ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name,
+      " is not a job's key; allowed is what pactrain-admin new-key "
+      "writes"));
+}
+
 struct Variable {
   const char* name;
   Check check;
 };
 
 constexpr Variable kVariables[] = {
+    {"PACTRAIN_ADMIN_JOB_KEY_FILE", AnyText},
     {"PACTRAIN_ADMIN_TLS_CA", AnyText},
     {"PACTRAIN_ADMIN_TLS_CERT", AnyText},
     {"PACTRAIN_ADMIN_TLS_KEY", AnyText},
@@ -95,9 +113,12 @@ constexpr Variable kVariables[] = {
     {"PACTRAIN_COORDINATOR_CONFIG", AnyText},
     {"PACTRAIN_DAEMON_DIR", AnyText},
     {"PACTRAIN_EMBEDDED", Switch},
+    {"PACTRAIN_HOST_ADDRESS", AnyText},
     {"PACTRAIN_JOB_ID", Name},
+    {"PACTRAIN_JOB_KEY", JobKeyText},
     {"PACTRAIN_LAUNCH", AnyText},
     {"PACTRAIN_LOG_DIR", AnyText},
+    {"PACTRAIN_ON_SHRINK", OnShrink},
     {"PACTRAIN_SITE", Name},
     {"PACTRAIN_SITES", Sites},
     {"PACTRAIN_TRAINER_LIBRARY", AnyText},

@@ -21,7 +21,7 @@ StateSnapshot Running() {
   StateSnapshot s;
   s.cluster_id = "c0ffee";
   s.term = 3;
-  s.agents = {{"a", "x", true}, {"b", "y", false}};
+  s.agents = {{"a", "x", true, "", ""}, {"b", "y", false, "", ""}};
   GroupSnapshot g;
   g.group = {"job", 1};
   g.phase = GroupPhase::kRunning;

@@ -226,17 +226,20 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
     ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
     ASSERT_OK(database->Execute(
         "ALTER TABLE groups DROP COLUMN pin_mode;"
-        "ALTER TABLE groups DROP COLUMN pin_codec; PRAGMA user_version = 1"));
+        "ALTER TABLE groups DROP COLUMN pin_codec;"
+        "DROP TABLE audit; DROP TABLE audit_ends; PRAGMA user_version = 1"));
   }
   t.Clear();
   t.Pin({{protocol::Mode::kFull, protocol::Codec::kBf16}});
   {
     ASSERT_OK_AND_ASSIGN(auto journal, Open());
-    ASSERT_OK(journal->Append(t.records(), {}));
+    ASSERT_OK(journal->Append(t.records(), {{"pin", {}, "", "", "", ""}}));
   }
   ASSERT_OK_AND_ASSIGN(auto journal, Open());
   EXPECT_TRUE(journal->recovered().groups.at(t.group) ==
               t.journal().groups.at(t.group));
+  ASSERT_OK_AND_ASSIGN(const auto page, journal->ReadAudit(0));
+  EXPECT_EQ(page.lines.size(), 1u);
 }
 
 TEST_F(SqliteJournalTest, OldRowsAreDropped) {

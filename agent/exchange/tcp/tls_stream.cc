@@ -16,8 +16,6 @@ namespace pactrain::agent {
 namespace {
 
 constexpr size_t kReceiveBytes = 256 << 10;
-// What a peer may make us answer (key updates) while it reads nothing.
-constexpr size_t kMaxUnsentBytes = 1 << 20;
 
 // Why OpenSSL failed just now.
 asio::error_code LastError() {
@@ -128,17 +126,15 @@ void TlsStream::ContinueRead(asio::mutable_buffer into, Moved done) {
   }
   if (filled > 0) return done({}, filled);
   if (broken_) return done(broken_, 0);
-  if (sealed_.size() > kMaxUnsentBytes) {
-    return done(asio::error::no_buffer_space, 0);
-  }
   auto receive = [this, into, done](const asio::error_code& error) {
     if (error) return done(error, 0);
     Receive([this, into, done](const asio::error_code& broken) {
       broken ? done(broken, 0) : ContinueRead(into, done);
     });
   };
-  // What is under way also sends what reading made us answer.
-  sends_ || sealed_.empty() ? receive({}) : Send(std::move(receive));
+  // No more is read before our answer to what was read (new keys) is sent: a
+  // peer that reads nothing must not make that grow.
+  sealed_.empty() ? receive({}) : Send(std::move(receive));
 }
 
 void TlsStream::Write(const std::vector<asio::const_buffer>& from, Moved done) {
@@ -184,22 +180,21 @@ void TlsStream::Send(Done done) {
                       [done = std::move(done)] { done({}); });
   }
   if (sends_) {
-    waiting_ = std::move(done);
+    waiting_.push_back(std::move(done));
     return;
   }
   sends_ = true;
   std::swap(sealed_, sending_);
   sealed_.clear();
-  asio::async_write(socket_, asio::buffer(sending_),
-                    [this, done = std::move(done)](
-                        const asio::error_code& error, size_t) mutable {
-                      sends_ = false;
-                      if (!error && !sealed_.empty())
-                        return Send(std::move(done));
-                      const Done waiting = std::exchange(waiting_, nullptr);
-                      done(error);
-                      if (waiting) waiting(error);
-                    });
+  auto sent = [this, done = std::move(done)](const asio::error_code& error,
+                                             size_t) mutable {
+    sends_ = false;
+    if (!error && !sealed_.empty()) return Send(std::move(done));
+    const auto waiting = std::exchange(waiting_, {});
+    done(error);
+    for (const Done& other : waiting) other(error);
+  };
+  asio::async_write(socket_, asio::buffer(sending_), std::move(sent));
 }
 
 std::string TlsStream::Exported() const {

@@ -71,7 +71,7 @@ class TlsStream {
   std::vector<uint8_t> sealed_;         // Records that are to be sent,
   std::vector<uint8_t> sending_;        // and those being sent.
   bool sends_ = false;
-  Done waiting_;                // A write that came while an answer was sent.
+  std::vector<Done> waiting_;   // For what was sealed while that is sent.
   asio::error_code broken_;     // Told once the bytes before it have been read.
   std::vector<uint8_t> clear_;  // A record's worth of what is written.
 };

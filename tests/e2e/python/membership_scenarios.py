@@ -12,16 +12,24 @@ import pactrain
 
 
 class Place:
-    """How many batches this job has seen, and which this rank has."""
+    """How many batches this job has seen, and with how many ranks."""
 
     def __init__(self) -> None:
         self.batch = 0
+        self.sizes: list[int] = []
+        self.since = 0  # The batch since which it has the last size.
+
+    def advance(self, world_size: int) -> None:
+        self.batch += 1
+        if self.sizes[-1:] != [world_size]:
+            self.sizes.append(world_size)
+            self.since = self.batch
 
     def state_dict(self) -> dict[str, Any]:
-        return {"batch": self.batch}
+        return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.batch = state["batch"]
+        vars(self).update(state)
 
 
 def inputs(batch: int, seed: int) -> torch.Tensor:
@@ -37,9 +45,11 @@ def trained(
     share: bool = True,
     width: int = 32,
     stops: tuple[int, ...] = (),
-    pause: float = 0.01,
+    sizes: tuple[int, ...] = (),
+    lasts: int = scenarios.MOST_STEPS,
 ) -> dict[str, Any]:
-    """Until the job has seen `until` batches; no word about errors.
+    """Until the job has seen `until` batches, and `sizes`, the last of them for 10 batches; at
+    most `lasts` batches of its own. No word about errors.
 
     It waits for a word from the test after each number of batches in `stops`.
     """
@@ -58,15 +68,16 @@ def trained(
     ddp.start()
     began = place.batch
     batches = []
-    sizes = set()
-    while place.batch < until:
+    while len(batches) < lasts and (
+        place.batch < until
+        or (sizes and (tuple(place.sizes) != sizes or place.batch < place.since + 10))
+    ):
         optimizer.zero_grad()
         batches.append(place.batch)
         ddp(inputs(place.batch, seed)).square().mean().backward()
         optimizer.step()
         scheduler.step()
-        place.batch += 1
-        sizes.add(ddp.world.world_size)
+        place.advance(ddp.world.world_size)
         if place.batch in stops:
             talk.say(place.batch)
             talk.hear()
@@ -79,7 +90,7 @@ def trained(
         "lr": scheduler.get_last_lr(),
         "began": began,
         "batches": batches,
-        "sizes": sizes,
+        "sizes": place.sizes,
         "world": ddp.world,
         "stats": ddp.session.stats(),
     }

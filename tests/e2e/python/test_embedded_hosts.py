@@ -96,9 +96,8 @@ def test_ranks_on_two_hosts_train_by_a_key_of_their_own(two_hosts, jobs, tmp_pat
     assert len(keys) == 1
     (key,) = keys
     assert len(key) == 64
-    said = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
-    said += [path.read_bytes() for path in two_hosts.logs.iterdir()]
-    assert key.encode() not in b"".join(said)
+    assert not jobs.processes(key)  # With it on their command line.
+    assert all(key not in path.read_text() for path in two_hosts.logs.iterdir())
 
     # sec: neither without a key nor with another one; with it, from the other host.
     other = tmp_path / "other.key"
@@ -107,7 +106,7 @@ def test_ranks_on_two_hosts_train_by_a_key_of_their_own(two_hosts, jobs, tmp_pat
     assert "is not loopback" in two_hosts.jobs_as_seen_from(host)
     assert "cannot be reached" in two_hosts.jobs_as_seen_from(host, f"--job-key-file={other}")
     other.write_text(key)
-    assert "COMPACTED" in two_hosts.jobs_as_seen_from(host, f"--job-key-file={other}")
+    assert "2 agents, 4 ranks" in two_hosts.jobs_as_seen_from(host, f"--job-key-file={other}")
 
     two_hosts.end()
     jobs.must_leave_nothing()

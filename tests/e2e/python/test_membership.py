@@ -138,7 +138,7 @@ def test_pause_waits_for_a_killed_trainer(own_cluster, join):
     results = values(first, again)
     assert equal(results)
     assert results[0]["batches"] == list(range(BATCHES))
-    assert results[0]["sizes"] == {2}
+    assert results[0]["sizes"] == [2]
     assert results[1]["began"] == STOP
     assert results[1]["batches"] == list(range(STOP, BATCHES))
 
@@ -152,29 +152,35 @@ def test_continue_goes_on_with_those_that_are_left(own_cluster, join):
     on(ranks[1])
     (result,) = values(ranks[1])
     assert result["batches"] == list(range(BATCHES))
-    assert result["sizes"] == {1, 2}
+    assert result["sizes"] == [2, 1]
     assert (result["world"].rank, result["world"].world_size) == (0, 1)
 
 
 def test_a_third_site_joins_and_leaves_again(chain, join):
     job = chain.new_job()
-    ranks = pair(join, chain, job, stops=(STOP, 20), until=40)
-    for rank in ranks:
-        rank.wait_said(STOP)
-    third = join(chain, job, 2, 2, sites="", stops=(20,), until=25)
-    # It cannot be there before the others take it in.
+    ranks = pair(join, chain, job, stops=(STOP,), sizes=(2, 3, 2))
+    stopped(*ranks)
+    third = join(chain, job, 2, 2, sites="", stops=(), lasts=10, until=5000)
     on(*ranks)
-    for rank in (*ranks, third):
-        rank.wait_said(20)
-    on(*ranks, third)
     (left,) = values(third)
     results = values(*ranks)
     assert equal(results)
-    assert 0 < left["began"] < 20
+    assert left["began"] >= STOP
     assert left["world"].world_size == 3
-    assert results[0]["sizes"] == {2, 3}
+    assert left["sizes"] == [2, 3]  # The others' place came with the state.
     assert results[0]["world"].world_size == 2
-    assert results[0]["batches"] == list(range(40))
+    assert results[0]["batches"] == list(range(len(results[0]["batches"])))
+
+
+def test_a_newcomer_has_the_others_bits(chain, join):
+    job = chain.new_job()
+    ranks = pair(join, chain, job, stops=(STOP,), sizes=(2, 3))
+    stopped(*ranks)
+    third = join(chain, job, 2, 2, sites="", stops=(), sizes=(2, 3))
+    on(*ranks)
+    results = values(*ranks, third)
+    assert equal(results)
+    assert results[2]["began"] >= STOP
 
 
 def test_abort_ends_all_as_ever(own_cluster, join):

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from bench.processes import Children
 from bench.testbed import Host, run
 
 SCRIPT = HERE / "exact_training.py"
+VISITED = HERE / "visited_training.py"
 SITES = "a:2,b:2"
 WAIT_SECONDS = 120.0
 LISTEN = """
@@ -154,6 +156,40 @@ def test_two_sites_train_as_one_world(network, one_world, tmp_path):
     must_have_gone_by_agents(network, results)
 
 
+def test_a_third_site_joins_and_leaves_again(tmp_path):
+    with (
+        tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder,
+        SiteNetwork(Path(folder), ["a", "b", "c"]) as network,
+    ):
+        launches = [
+            network.start_site(name).torchrun(
+                tmp_path / f"log-{name}", "visited", SITES, VISITED, tmp_path
+            )
+            for name in ("a", "b")
+        ]
+        wait_until_there(tmp_path / "begun", launches)
+        third = network.start_site("c").torchrun(
+            tmp_path / "log-c", "visited", "c:2", VISITED, tmp_path, "--visit"
+        )
+        for launch in (*launches, third):
+            launch.finish()
+        assert not any(network.dropped("c").values()), network.dropped("c")
+    stayed, visited = (
+        [json.loads((tmp_path / f"{site}-{rank}.json").read_text()) for site, rank in ranks]
+        for ranks in (product("ab", range(2)), product("c", range(2)))
+    )
+    first = stayed[0]
+    assert first["sizes"] == [4, 6, 4]
+    for rank in stayed:
+        assert rank["digests"] == first["digests"]  # After every step, to the last bit.
+        assert rank["accuracy"] == first["accuracy"] > 0.9
+    for rank in visited:
+        assert rank["sizes"] == [6]
+        began, left = rank["steps"]
+        assert 0 < began < left < first["steps"][1]
+        assert rank["digests"].items() <= first["digests"].items()
+
+
 def hostile_folder(network: SiteNetwork, folder: Path) -> Path:
     """What the hostile clients have: the name of an agent, from another CA or expired."""
     certificates(folder / "other", "--agent", "node-b")
@@ -174,9 +210,9 @@ def hostile_folder(network: SiteNetwork, folder: Path) -> Path:
     return folder
 
 
-def wait_until_held(folder: Path, launches: list[Torchrun]) -> None:
+def wait_until_there(file: Path, launches: list[Torchrun]) -> None:
     end = time.monotonic() + WAIT_SECONDS
-    while not (folder / "held").exists():
+    while not file.exists():
         assert time.monotonic() < end, "the training did not get so far"
         assert all(launch.process.poll() is None for launch in launches)
         time.sleep(0.05)
@@ -192,7 +228,7 @@ def test_hostile_clients_are_refused_and_change_no_bit(network, one_world, tmp_p
         "node-b": (network.host("b"), DATA_PORT),
     }
     launches = launch_at(sites, tmp_path, "--hold")
-    wait_until_held(tmp_path, launches)
+    wait_until_there(tmp_path / "held", launches)
     with Children(folder) as children:
         attackers = []
         for name, (host, port) in targets.items():
