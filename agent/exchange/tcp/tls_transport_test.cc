@@ -285,10 +285,10 @@ TEST_F(TlsTransportTest, sec_Slowloris) {
   const std::string begin("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03", 11);
   size_t sent = 0;
   absl::Duration next;
+  asio::error_code error;
   EXPECT_TRUE(RunUntil([&] {
-    if (base::MonotonicNow() < next) return false;
+    if (error || base::MonotonicNow() < next) return !!error;
     next = base::MonotonicNow() + absl::Milliseconds(5);
-    asio::error_code error;
     const char byte = sent < begin.size() ? begin[sent] : '\0';
     asio::write(raw, asio::buffer(&byte, 1), error);
     ++sent;
