@@ -19,11 +19,22 @@ GroupState* AgentState::Impl::FindGeneration(
   return nullptr;
 }
 
+int AgentState::Impl::SenderIn(const GroupState& group,
+                               const std::string& agent) const {
+  const int member = group.MemberOf(agent);
+  const auto peer = incarnations_.find(agent);
+  if (member < 0 || member == group.me() || peer == incarnations_.end() ||
+      group.generation().members[member].incarnation != peer->second) {
+    return -1;
+  }
+  return member;
+}
+
 void AgentState::Impl::On(const PeerConnected& event, absl::Duration) {
   outbox_.links.Connected(event.agent);
   outbox_.Log(absl::StrCat("connected to agent ", event.agent));
   for (auto& [id, group] : groups_) {
-    const int member = group->MemberOf(event.agent);
+    const int member = SenderIn(*group, event.agent);
     if (member >= 0) group->OnPeerConnected(member);
   }
 }
@@ -51,10 +62,8 @@ void AgentState::Impl::On(const PeerControl& event, absl::Duration now) {
   GroupState* group =
       FindGeneration(control.group, protocol::GenerationOf(control));
   if (group == nullptr) return;
-  const int member = group->MemberOf(event.agent);
-  if (member >= 0 && member != group->me()) {
-    group->OnControl(member, control, now);
-  }
+  const int member = SenderIn(*group, event.agent);
+  if (member >= 0) group->OnControl(member, control, now);
 }
 
 void AgentState::Impl::On(const PeerData& event, absl::Duration now) {
@@ -69,8 +78,8 @@ void AgentState::Impl::On(const PeerData& event, absl::Duration now) {
   }
   GroupState* group = FindGeneration(known->group, known->context.generation);
   if (group == nullptr) return;
-  const int member = group->MemberOf(event.agent);
-  if (member < 0 || member == group->me() || !group->Hears(member)) return;
+  const int member = SenderIn(*group, event.agent);
+  if (member < 0 || !group->Hears(member)) return;
   group->OnFrame({member, known->context, event.header, event.payload}, now);
 }
 

@@ -58,6 +58,40 @@ TEST_F(Pair, FramesOfAPeerThatIsNotReadyOnThisConnectionDoNotCount) {
   EXPECT_EQ(x_.Last<wire::Committed>(), nullptr);
 }
 
+TEST_F(Pair, AnotherProcessOfAMembersNameIsNoMemberOfItsGeneration) {
+  Begin();
+  // y was started anew: a generation of another model names the new process.
+  wire::Hello hello = MakeHello(0);
+  hello.model = 1;
+  hello.attach_id = {9, 1};
+  Give(x_, TrainerHello{2,
+                        hello,
+                        {absl::MakeConstSpan(x_.slot, kBytes),
+                         absl::MakeSpan(x_.result, kBytes)}});
+  protocol::Generation other = generation_;
+  other.group.model = 1;
+  other.members[0].attach_ids = {{9, 1}};
+  other.members[1].incarnation = {8, 8};
+  Give(x_, protocol::CoordinatorMessage(
+               protocol::StartGeneration{other, KeyOf(4)}));
+  ASSERT_EQ(x_.peers.size(), 1u);
+  EXPECT_EQ(x_.peers[0].incarnation, (Digest{8, 8}));
+  ASSERT_EQ(x_.peers[0].generations.size(), 1u);
+  EXPECT_EQ(x_.peers[0].generations[0].generation, other.ComputeDigest());
+
+  Give(x_, PeerConnected{"y"});
+  queue_.clear();
+  const auto say = [&](const protocol::Generation& generation) {
+    const protocol::Ready ready{generation.ComputeDigest(),
+                                generation.group.model, false};
+    Give(x_, PeerControl{"y", {generation.group, ready}});
+  };
+  say(generation_);
+  EXPECT_TRUE(queue_.empty());
+  say(other);
+  EXPECT_FALSE(queue_.empty());
+}
+
 double SquaresOf(const uint8_t* slot, uint64_t elements) {
   double sum = 0;
   for (uint64_t i = 0; i < elements; ++i) {
