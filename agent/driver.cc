@@ -150,7 +150,8 @@ void Driver::Run(SetPeers& effect) {
   std::vector<Transport::Peer> peers;
   for (SetPeers::Peer& peer : effect.peers) {
     peers.push_back({std::move(peer.agent), peer.incarnation,
-                     std::move(peer.site), std::move(peer.data_address)});
+                     std::move(peer.site), std::move(peer.data_address),
+                     std::move(peer.generations)});
   }
   transport_->SetPeers(peers);
 }

@@ -37,6 +37,8 @@ absl::string_view RefusalName(Refusal refusal) {
       return "unproven";
     case Refusal::kHandshake:
       return "handshake";
+    case Refusal::kKey:
+      return "key";
   }
   return "unknown";
 }

@@ -27,10 +27,11 @@ enum class Refusal {
   kDescriptors,  // The process has no file descriptor left.
   kUnproven,     // Too many are open whose other side is not known yet.
   kHandshake,    // No proper handshake, or not in time.
+  kKey,  // It speaks of a generation whose key it has not shown to hold.
 };
 inline constexpr Refusal kRefusals[] = {
-    Refusal::kTotal, Refusal::kSource, Refusal::kDescriptors,
-    Refusal::kUnproven, Refusal::kHandshake};
+    Refusal::kTotal,    Refusal::kSource,    Refusal::kDescriptors,
+    Refusal::kUnproven, Refusal::kHandshake, Refusal::kKey};
 absl::string_view RefusalName(Refusal refusal);  // "total", ...
 
 // How often each came.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/secret.h"
 #include "protocol/types.h"
 
 namespace pactrain::protocol {
@@ -133,6 +134,9 @@ struct Welcome {
 
 struct StartGeneration {
   Generation generation;
+  // Lets a member show the others that it is one. The same however often the
+  // generation is told; filled in by the coordinator's shell.
+  base::Secret key = {};
 };
 
 // Why a group has no generation yet, for the waiting trainers' log and errors.

@@ -24,6 +24,7 @@ enum class ControlKind : uint8_t {
   kCertificate = 5,
   kContextNotice = 6,
   kReady = 7,
+  kKeyProof = 8,
 };
 
 // Appends little-endian integers and length-prefixed text.
@@ -245,6 +246,7 @@ void Write(Writer& w, const PeerHello& hello) {
   w.Text(hello.cluster_id, kIdTextLength);
   w.Text(hello.expected_agent, kMaxNameLength);
   w.Int(hello.number);
+  w.Write(hello.nonce);
 }
 
 PeerHello ReadHello(Reader& r) {
@@ -254,7 +256,20 @@ PeerHello ReadHello(Reader& r) {
   hello.cluster_id = r.Text("cluster_id", kIdTextLength);
   hello.expected_agent = r.Text("expected_agent", kMaxNameLength);
   hello.number = r.Int<uint64_t>("number");
+  hello.nonce = r.ReadDigest("nonce");
   return hello;
+}
+
+void Write(Writer& w, const KeyProof& proof) {
+  w.Write(proof.generation);
+  for (const uint8_t byte : proof.mac) w.Int(byte);
+}
+
+KeyProof ReadProof(Reader& r) {
+  KeyProof proof;
+  proof.generation = r.ReadDigest("generation");
+  for (uint8_t& byte : proof.mac) byte = r.Int<uint8_t>("mac");
+  return proof;
 }
 
 template <typename T>
@@ -418,6 +433,18 @@ absl::string_view CauseName(Cause cause) {
   return "unknown cause";
 }
 
+const Digest& GenerationOf(const GroupControl& control) {
+  return std::visit(
+      [](const auto& body) -> const Digest& {
+        if constexpr (requires { body.context; }) {
+          return body.context.generation;
+        } else {
+          return body.generation;
+        }
+      },
+      control.body);
+}
+
 std::string EncodeControl(const PeerControl& control) {
   Writer w;
   if (const auto* hello = std::get_if<PeerHello>(&control)) {
@@ -427,6 +454,9 @@ std::string EncodeControl(const PeerControl& control) {
     w.Int(static_cast<uint8_t>(ControlKind::kPing));
     w.Int(ping->id);
     w.Int(static_cast<uint8_t>(ping->echo));
+  } else if (const auto* proof = std::get_if<KeyProof>(&control)) {
+    w.Int(static_cast<uint8_t>(ControlKind::kKeyProof));
+    Write(w, *proof);
   } else {
     const auto& group = std::get<GroupControl>(control);
     std::visit(
@@ -448,7 +478,7 @@ absl::StatusOr<PeerControl> DecodeControl(absl::Span<const uint8_t> payload) {
   }
   Reader r(payload);
   const auto kind =
-      r.Enum("kind", ControlKind::kPeerHello, ControlKind::kReady);
+      r.Enum("kind", ControlKind::kPeerHello, ControlKind::kKeyProof);
   PeerControl control;
   if (kind == ControlKind::kPeerHello) {
     control = ReadHello(r);
@@ -457,6 +487,8 @@ absl::StatusOr<PeerControl> DecodeControl(absl::Span<const uint8_t> payload) {
     ping.id = r.Int<uint64_t>("id");
     ping.echo = r.Bool("echo");
     control = ping;
+  } else if (kind == ControlKind::kKeyProof) {
+    control = ReadProof(r);
   } else {
     control = ReadGroupControl(r, kind);
   }

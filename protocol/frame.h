@@ -157,7 +157,18 @@ struct PeerHello {
       expected_agent;  // Whom the sender means to talk to; empty: accepted.
   // Of all hellos of this process, from 1: which of two connections is newer.
   uint64_t number = 0;
+  Digest nonce = {};  // Random, another in each hello.
   bool operator==(const PeerHello&) const = default;
+};
+
+// The sender holds this generation's key: the first that it says of a
+// generation on a connection.
+struct KeyProof {
+  Digest generation;
+  // With the key over the generation, both names and what only this connection
+  // has (KeyProofs).
+  std::array<uint8_t, 32> mac = {};
+  bool operator==(const KeyProof&) const = default;
 };
 
 // Every heartbeat interval on an idle connection; echoed to measure the RTT.
@@ -173,7 +184,10 @@ struct GroupControl {
   bool operator==(const GroupControl&) const = default;
 };
 
-using PeerControl = std::variant<PeerHello, Ping, GroupControl>;
+// Of which generation its message is.
+const Digest& GenerationOf(const GroupControl& control);
+
+using PeerControl = std::variant<PeerHello, Ping, KeyProof, GroupControl>;
 
 // The payload of a control frame.
 std::string EncodeControl(const PeerControl& control);

@@ -1,6 +1,7 @@
 #include "protocol/proto_check.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 
@@ -82,6 +83,22 @@ std::string WriteDigest(const Digest& digest) {
   AppendBigEndian(digest.hi, bytes);
   AppendBigEndian(digest.lo, bytes);
   return bytes;
+}
+
+absl::StatusOr<base::Secret> ReadSecret(absl::string_view field,
+                                        absl::string_view bytes) {
+  base::Secret secret;
+  if (bytes.size() != base::Secret::kBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " has ", bytes.size(), " bytes; ",
+                     base::Secret::kBytes, " are needed"));
+  }
+  std::memcpy(secret.bytes.data(), bytes.data(), bytes.size());
+  if (secret.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " is all zero, which is no key"));
+  }
+  return secret;
 }
 
 std::string WriteText(absl::string_view text, size_t limit) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/secret.h"
 #include "protocol/types.h"
 
 namespace pactrain::protocol {
@@ -30,6 +31,10 @@ absl::StatusOr<Digest> ReadDigest(absl::string_view field,
                                   absl::string_view bytes, bool required);
 // 16 bytes; none for an empty digest.
 std::string WriteDigest(const Digest& digest);
+
+// 32 bytes, not all zero; an error never quotes them.
+absl::StatusOr<base::Secret> ReadSecret(absl::string_view field,
+                                        absl::string_view bytes);
 
 // At most `limit` bytes of valid UTF-8, which proto3 insists on: cut between
 // characters, and a byte that is not UTF-8 becomes '?'.

@@ -65,9 +65,15 @@ std::vector<AgentMessage> AgentMessages() {
           report};
 }
 
+base::Secret MakeKey() {
+  base::Secret key;
+  key.bytes.fill(0xAB);
+  return key;
+}
+
 std::vector<CoordinatorMessage> CoordinatorMessages() {
   return {Welcome{kCluster, 3, absl::Milliseconds(250)},
-          StartGeneration{MakeGeneration()},
+          StartGeneration{MakeGeneration(), MakeKey()},
           GroupWaiting{kGroup, "waiting for rank 1 of 2"},
           JoinRefused{kGroup, 1, {7, 8}, "models differ"},
           Prepare{kGroup, 4, MakeGeneration().decision},
@@ -98,6 +104,14 @@ TEST(ProtoConvert, AGenerationSurvivesTheRoundTrip) {
   const Generation generation = MakeGeneration();
   ASSERT_OK_AND_ASSIGN(const Generation back, FromProto(ToProto(generation)));
   EXPECT_EQ(back, generation);
+}
+
+TEST(ProtoConvert, AGenerationsKeySurvivesTheRoundTrip) {
+  const CoordinatorMessage message =
+      StartGeneration{MakeGeneration(), MakeKey()};
+  ASSERT_OK_AND_ASSIGN(const CoordinatorMessage back,
+                       FromProto(ToProto(message)));
+  EXPECT_TRUE(std::get<StartGeneration>(back).key == MakeKey());
 }
 
 TEST(ProtoConvert, EveryCodecSurvives) {
@@ -362,6 +376,20 @@ TEST(ProtoConvert, ABadFieldOfTheCoordinatorIsNamed) {
        [](P& p) { kDecision(p)->set_mode(v1::MODE_FULL); }},
       {"decision.reason", 4,
        [](P& p) { kDecision(p)->set_reason(std::string(256, 'r')); }},
+      {"start_generation.key has 0 bytes; 32 are needed", 1,
+       [](P& p) { p.mutable_start_generation()->clear_key(); }},
+      {"start_generation.key has 31 bytes; 32 are needed", 1,
+       [](P& p) {
+         p.mutable_start_generation()->set_key(std::string(31, 'k'));
+       }},
+      {"start_generation.key has 33 bytes; 32 are needed", 1,
+       [](P& p) {
+         p.mutable_start_generation()->set_key(std::string(33, 'k'));
+       }},
+      {"start_generation.key is all zero", 1,
+       [](P& p) {
+         p.mutable_start_generation()->set_key(std::string(32, '\0'));
+       }},
       {"generation.launch", 1,
        [](P& p) { kGeneration(p)->set_launch(std::string(64, 'l')); }},
       {"generation.sites", 1, [](P& p) { kGeneration(p)->clear_sites(); }},

@@ -22,8 +22,9 @@ struct Writer {
         static_cast<uint32_t>(absl::ToInt64Milliseconds(m.heartbeat_interval)));
   }
   void operator()(const StartGeneration& m) {
-    *out.mutable_start_generation()->mutable_generation() =
-        ToProto(m.generation);
+    v1::StartGeneration& p = *out.mutable_start_generation();
+    *p.mutable_generation() = ToProto(m.generation);
+    p.set_key(m.key.bytes.data(), m.key.bytes.size());
   }
   void operator()(const GroupWaiting& m) {
     v1::GroupWaiting& p = *out.mutable_group_waiting();
@@ -73,6 +74,7 @@ absl::StatusOr<CoordinatorMessage> Read(const v1::Welcome& p) {
 absl::StatusOr<CoordinatorMessage> Read(const v1::StartGeneration& p) {
   StartGeneration m;
   ASSIGN_OR_RETURN(m.generation, FromProto(p.generation()));
+  ASSIGN_OR_RETURN(m.key, ReadSecret("start_generation.key", p.key()));
   return m;
 }
 

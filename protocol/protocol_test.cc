@@ -251,8 +251,9 @@ std::vector<PeerControl> OneOfEach() {
   context.op = Op::kXor;
   context.dtype = "float32";
   const GroupId group{"job", 1};
-  return {PeerHello{"agent-a", {1, 1}, "cluster", "agent-b", 7},
+  return {PeerHello{"agent-a", {1, 1}, "cluster", "agent-b", 7, {2, 3}},
           Ping{42, true},
+          KeyProof{g, {1, 2, 3}},
           GroupControl{group, vote},
           GroupControl{group, abort},
           GroupControl{group, certificate},
@@ -287,8 +288,8 @@ TEST(Control, CutAtAnyByteOrLongerIsRefused) {
 }
 
 TEST(Control, UnknownKindsAndValuesAreRefused) {
-  std::string bytes = EncodeControl(OneOfEach()[3]);
-  for (uint8_t kind : {0, 8, 255}) {
+  std::string bytes = EncodeControl(OneOfEach()[4]);
+  for (uint8_t kind : {0, 9, 255}) {
     bytes[0] = static_cast<char>(kind);
     EXPECT_THAT(DecodeControl(Bytes(bytes)),
                 StatusIs(kInvalid, HasSubstr("kind")));

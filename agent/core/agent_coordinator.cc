@@ -148,7 +148,7 @@ void AgentState::Impl::On(const protocol::StartGeneration& message,
     incarnations_[member.agent] = member.incarnation;
   }
   auto& group = groups_[generation.group];
-  group = std::make_unique<GroupState>(&options_, generation, me,
+  group = std::make_unique<GroupState>(&options_, message, me,
                                        std::move(trainers), &outbox_, now);
   UpdatePeers(now);
   group->Start(now);

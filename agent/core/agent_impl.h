@@ -52,6 +52,9 @@ class AgentState::Impl {
   void On(const PeerDisconnected& event, absl::Duration now);
   void On(const PeerControl& event, absl::Duration now);
   void On(const PeerData& event, absl::Duration now);
+  // The connected process as a member of the group's generation; -1: it is
+  // none, another one of its name perhaps.
+  int SenderIn(const GroupState& group, const std::string& agent) const;
   void UpdatePeers(absl::Duration now);
   void ForgetPeer(const std::string& agent, absl::Duration now);
   GroupState* FindGeneration(const protocol::GroupId& group,

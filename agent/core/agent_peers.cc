@@ -19,11 +19,22 @@ GroupState* AgentState::Impl::FindGeneration(
   return nullptr;
 }
 
+int AgentState::Impl::SenderIn(const GroupState& group,
+                               const std::string& agent) const {
+  const int member = group.MemberOf(agent);
+  const auto peer = incarnations_.find(agent);
+  if (member < 0 || member == group.me() || peer == incarnations_.end() ||
+      group.generation().members[member].incarnation != peer->second) {
+    return -1;
+  }
+  return member;
+}
+
 void AgentState::Impl::On(const PeerConnected& event, absl::Duration) {
   outbox_.links.Connected(event.agent);
   outbox_.Log(absl::StrCat("connected to agent ", event.agent));
   for (auto& [id, group] : groups_) {
-    const int member = group->MemberOf(event.agent);
+    const int member = SenderIn(*group, event.agent);
     if (member >= 0) group->OnPeerConnected(member);
   }
 }
@@ -48,18 +59,11 @@ void AgentState::Impl::On(const PeerControl& event, absl::Duration now) {
     outbox_.links.Learn(event.agent, control.group, notice->context);
     return;
   }
-  const protocol::Digest generation = std::visit(
-      [](const auto& body) {
-        if constexpr (requires { body.generation; }) return body.generation;
-        return protocol::Digest{};
-      },
-      control.body);
-  GroupState* group = FindGeneration(control.group, generation);
+  GroupState* group =
+      FindGeneration(control.group, protocol::GenerationOf(control));
   if (group == nullptr) return;
-  const int member = group->MemberOf(event.agent);
-  if (member >= 0 && member != group->me()) {
-    group->OnControl(member, control, now);
-  }
+  const int member = SenderIn(*group, event.agent);
+  if (member >= 0) group->OnControl(member, control, now);
 }
 
 void AgentState::Impl::On(const PeerData& event, absl::Duration now) {
@@ -74,8 +78,8 @@ void AgentState::Impl::On(const PeerData& event, absl::Duration now) {
   }
   GroupState* group = FindGeneration(known->group, known->context.generation);
   if (group == nullptr) return;
-  const int member = group->MemberOf(event.agent);
-  if (member < 0 || member == group->me()) return;
+  const int member = SenderIn(*group, event.agent);
+  if (member < 0 || !group->Hears(member)) return;
   group->OnFrame({member, known->context, event.header, event.payload}, now);
 }
 
@@ -87,11 +91,16 @@ void AgentState::Impl::UpdatePeers(absl::Duration now) {
   const auto add = [&](const GroupState& group) {
     for (const protocol::Member& m : group.generation().members) {
       if (m.agent == options_.agent) continue;
-      if (wanted.count(m.agent) > 0 &&
-          incarnations_[m.agent] != m.incarnation) {
-        continue;
+      SetPeers::Peer& peer = wanted[m.agent];
+      if (peer.incarnation != m.incarnation) {
+        if (!peer.agent.empty() && incarnations_[m.agent] != m.incarnation) {
+          continue;
+        }
+        peer = {m.agent, m.incarnation, "", "", {}};
       }
-      wanted[m.agent] = {m.agent, m.incarnation, m.site, m.data_address};
+      peer.site = m.site;
+      peer.data_address = m.data_address;
+      peer.generations.push_back(group.key());
     }
   };
   for (const Ended& ended : ended_) add(*ended.group);

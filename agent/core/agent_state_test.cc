@@ -33,6 +33,65 @@ TEST_F(Pair, AStepIsCommittedAtBoth) {
   }
 }
 
+TEST_F(Pair, AGenerationsKeyGoesWithItsPeersUntilItsRecordIsDropped) {
+  Begin();
+  ASSERT_EQ(x_.peers.size(), 1u);
+  ASSERT_EQ(x_.peers[0].generations.size(), 1u);
+  EXPECT_EQ(x_.peers[0].generations[0].generation, generation_.ComputeDigest());
+  EXPECT_TRUE(x_.peers[0].generations[0].key == KeyOf(3));
+  Give(x_, TrainerGone{1, "was killed"});
+  Pass(absl::Seconds(20));
+  EXPECT_EQ(x_.peers.size(), 1u);  // It still answers.
+  Pass(OptionsOf("x", "a").step_deadline);
+  EXPECT_TRUE(x_.peers.empty());
+}
+
+TEST_F(Pair, FramesOfAPeerThatIsNotReadyOnThisConnectionDoNotCount) {
+  Begin();
+  Give(x_, PeerDisconnected{"y", false, "reset"});
+  Give(x_, PeerConnected{"y"});
+  queue_.clear();  // y hears and says nothing of that.
+  Submit(0, OneBucket(10, 50));
+  Submit(1, OneBucket(10, 50));
+  Deliver();
+  EXPECT_EQ(x_.state->Status()[0].received_bytes, 0u);
+  EXPECT_EQ(x_.Last<wire::Committed>(), nullptr);
+}
+
+TEST_F(Pair, AnotherProcessOfAMembersNameIsNoMemberOfItsGeneration) {
+  Begin();
+  // y was started anew: a generation of another model names the new process.
+  wire::Hello hello = MakeHello(0);
+  hello.model = 1;
+  hello.attach_id = {9, 1};
+  Give(x_, TrainerHello{2,
+                        hello,
+                        {absl::MakeConstSpan(x_.slot, kBytes),
+                         absl::MakeSpan(x_.result, kBytes)}});
+  protocol::Generation other = generation_;
+  other.group.model = 1;
+  other.members[0].attach_ids = {{9, 1}};
+  other.members[1].incarnation = {8, 8};
+  Give(x_, protocol::CoordinatorMessage(
+               protocol::StartGeneration{other, KeyOf(4)}));
+  ASSERT_EQ(x_.peers.size(), 1u);
+  EXPECT_EQ(x_.peers[0].incarnation, (Digest{8, 8}));
+  ASSERT_EQ(x_.peers[0].generations.size(), 1u);
+  EXPECT_EQ(x_.peers[0].generations[0].generation, other.ComputeDigest());
+
+  Give(x_, PeerConnected{"y"});
+  queue_.clear();
+  const auto say = [&](const protocol::Generation& generation) {
+    const protocol::Ready ready{generation.ComputeDigest(),
+                                generation.group.model, false};
+    Give(x_, PeerControl{"y", {generation.group, ready}});
+  };
+  say(generation_);
+  EXPECT_TRUE(queue_.empty());
+  say(other);
+  EXPECT_FALSE(queue_.empty());
+}
+
 double SquaresOf(const uint8_t* slot, uint64_t elements) {
   double sum = 0;
   for (uint64_t i = 0; i < elements; ++i) {

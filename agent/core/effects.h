@@ -9,18 +9,22 @@
 #include "agent/core/events.h"
 #include "protocol/control.h"
 #include "protocol/frame.h"
+#include "protocol/generation_key.h"
 #include "trainer/wire.h"
 
 namespace pactrain::agent {
 
 // Connections to exactly these agents are wanted from now on. One to another
 // agent, or to another incarnation, is closed and not reported as disconnected.
+// Before anything is said of a generation the shell shows that it has the key,
+// and a peer that has not is not heard in it.
 struct SetPeers {
   struct Peer {
     std::string agent;
     base::Digest incarnation;
     std::string site;
     std::string data_address;
+    std::vector<protocol::GenerationKey> generations;  // Shared with it.
     bool operator==(const Peer&) const = default;
   };
   std::vector<Peer> peers;  // By agent.

@@ -32,11 +32,12 @@ std::vector<LocalStep::Member> SlotsOf(
 
 }  // namespace
 
-GroupState::GroupState(const Options* options, protocol::Generation generation,
+GroupState::GroupState(const Options* options, protocol::StartGeneration start,
                        int me, std::vector<LocalTrainer> trainers,
                        Outbox* outbox, absl::Duration now)
     : options_(options),
-      generation_(std::move(generation)),
+      generation_(std::move(start.generation)),
+      key_(start.key),
       digest_(generation_.ComputeDigest()),
       schedule_(generation_, me),
       names_(NamesOf(generation_)),

@@ -35,6 +35,7 @@
 #include "agent/core/telemetry.h"
 #include "agent/exchange/schedule.h"
 #include "protocol/control.h"
+#include "protocol/generation_key.h"
 
 namespace pactrain::agent {
 
@@ -59,7 +60,7 @@ class GroupState {
   };
   // `trainers`: those of member `me`, by rank. `options` and `outbox` outlive
   // this.
-  GroupState(const Options* options, protocol::Generation generation, int me,
+  GroupState(const Options* options, protocol::StartGeneration start, int me,
              std::vector<LocalTrainer> trainers, Outbox* outbox,
              absl::Duration now);
 
@@ -106,9 +107,13 @@ class GroupState {
 
   const protocol::Generation& generation() const { return generation_; }
   const protocol::Digest& digest() const { return digest_; }
+  protocol::GenerationKey key() const { return {digest_, key_}; }
   const std::vector<LocalTrainer>& trainers() const { return trainers_; }
   int me() const { return schedule_.me(); }
   int MemberOf(const std::string& agent) const;  // -1: none.
+  // Whether frames of it count: it has said on this connection that it runs the
+  // generation, and its key was shown before.
+  bool Hears(int member) const { return ended_ || peers_[member].ready; }
   // Adds its counters and says what is open.
   void FillStatus(GroupStatus& status) const;
   // How far it came. An open vote counts as a commit: it may have been one.
@@ -191,6 +196,7 @@ class GroupState {
 
   const Options* const options_;
   const protocol::Generation generation_;
+  const base::Secret key_;
   const protocol::Digest digest_;
   const Schedule schedule_;
   const std::vector<std::string> names_;  // Of the members.

@@ -39,6 +39,12 @@ inline Options OptionsOf(const std::string& name, const std::string& site) {
   return options;
 }
 
+inline base::Secret KeyOf(uint8_t byte) {
+  base::Secret key;
+  key.bytes.fill(byte);
+  return key;
+}
+
 // An agent with its one trainer, and what the trainer was told.
 struct Node {
   Node(const std::string& name, const std::string& site)
@@ -51,6 +57,7 @@ struct Node {
   std::vector<decltype(SendTrainer::message)> told;
   std::vector<protocol::AgentMessage> to_coordinator;
   std::vector<std::string> closed_peers;
+  std::vector<SetPeers::Peer> peers;
   bool closed = false;
 
   template <typename T>
@@ -96,7 +103,7 @@ class Pair : public testing::Test {
                                {absl::MakeConstSpan(node->slot, kBytes),
                                 absl::MakeSpan(node->result, kBytes)}});
       Give(*node, protocol::CoordinatorMessage(
-                      protocol::StartGeneration{generation_}));
+                      protocol::StartGeneration{generation_, KeyOf(3)}));
     }
     Give(*nodes_[0], PeerConnected{"y"});
     Give(*nodes_[1], PeerConnected{"x"});
@@ -115,6 +122,8 @@ class Pair : public testing::Test {
         node.told.push_back(send->message);
       } else if (auto* word = std::get_if<SendCoordinator>(&effect)) {
         node.to_coordinator.push_back(word->message);
+      } else if (auto* peers = std::get_if<SetPeers>(&effect)) {
+        node.peers = peers->peers;
       } else if (auto* peer = std::get_if<ClosePeer>(&effect)) {
         node.closed_peers.push_back(peer->reason);
       } else if (std::get_if<CloseTrainer>(&effect) != nullptr) {

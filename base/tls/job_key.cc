@@ -12,7 +12,6 @@
 #include <openssl/x509v3.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -22,13 +21,14 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/secret.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_files.h"
 
 namespace pactrain::base {
 namespace {
 
-constexpr size_t kKeyBytes = 32;
+constexpr size_t kKeyBytes = Secret::kBytes;
 constexpr size_t kMaxText = 1024;  // Of a file, with white space around.
 constexpr char kAllowed[] =
     "is no job key; allowed are 64 hex digits, or 32 bytes in base64 "
@@ -45,15 +45,6 @@ absl::Status Failed(absl::string_view what) {
   return absl::InternalError(absl::StrCat(
       "OpenSSL cannot ", what, ": ", reason == nullptr ? "unknown" : reason));
 }
-
-// Forgotten when it goes.
-struct Secret {
-  std::array<unsigned char, kKeyBytes> bytes;
-  Secret() = default;
-  Secret(const Secret&) = delete;
-  Secret& operator=(const Secret&) = delete;
-  ~Secret() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
-};
 
 bool Decode(absl::string_view text, Secret& key) {
   text = absl::StripAsciiWhitespace(text);
@@ -81,9 +72,9 @@ absl::Status Derive(const Secret& key, const std::string& purpose,
   std::string digest = "SHA256", info = purpose;
   const OSSL_PARAM parameters[] = {
       OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), 0),
-      OSSL_PARAM_construct_octet_string(
-          OSSL_KDF_PARAM_KEY, const_cast<unsigned char*>(key.bytes.data()),
-          key.bytes.size()),
+      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY,
+                                        const_cast<uint8_t*>(key.bytes.data()),
+                                        key.bytes.size()),
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info.data(),
                                         info.size()),
       OSSL_PARAM_construct_end()};

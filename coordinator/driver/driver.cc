@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/tls/mac.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
@@ -24,6 +25,16 @@ std::string OneLine(std::string text) {
     if (static_cast<unsigned char>(c) < ' ') c = ' ';
   }
   return text;
+}
+
+// The same after a restart; of another coordinator, another.
+base::Secret KeyOf(const base::Secret& cluster,
+                   const protocol::Generation& generation) {
+  return base::ComputeMac(
+      cluster,
+      {"pactrain key of a generation", generation.group.job,
+       absl::StrCat(generation.group.model), absl::StrCat(generation.number),
+       absl::StrCat(generation.term)});
 }
 
 absl::Status ShuttingDown() {
@@ -247,6 +258,9 @@ void Driver::Run(Effects effects, const protocol::Caller& caller) {
   for (Effects::Send& send : effects.sends) {
     auto it = streams_.find(send.stream);
     if (it != streams_.end()) {
+      if (auto* start = std::get_if<protocol::StartGeneration>(&send.message)) {
+        start->key = KeyOf(journal_->cluster_secret(), start->generation);
+      }
       outbox_.push_back({it->second.stream, std::move(send.message)});
     }
   }

@@ -4,6 +4,8 @@
 // Rules:
 //   - Effects are made durable before any of their messages is handed over;
 //     messages leave in the order in which the core made them.
+//   - A generation is told with its key, derived from the journal's secret; the
+//     core knows neither.
 //   - The audit log gets its line with the record that it is about, the others
 //     at the next tick: none costs a step a write.
 //   - When the journal cannot be written, nothing of those effects is told: the

@@ -19,12 +19,19 @@ using protocol::Welcome;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+base::Secret SecretOf(uint8_t byte) {
+  base::Secret secret;
+  secret.bytes.fill(byte);
+  return secret;
+}
+
 // Refuses to write while `full`; what was written is kept in `kept`.
 class FakeJournal : public Journal {
  public:
   const CoordinatorState::Identity& identity() const override {
     return identity_;
   }
+  const base::Secret& cluster_secret() const override { return secret; }
   const Recovered& recovered() const override { return kept; }
   absl::Status Append(const std::vector<JournalRecord>& records,
                       const std::vector<protocol::AuditEvent>& audit) override {
@@ -38,7 +45,10 @@ class FakeJournal : public Journal {
     return protocol::AuditPage();
   }
 
+  void NextTerm() { ++identity_.term; }
+
   bool full = false;
+  base::Secret secret = SecretOf(1);
   int appends = 0;
   Recovered kept;
   std::vector<std::string> lines;  // Kinds of the audit log's.
@@ -65,6 +75,16 @@ class FakeStream : public Driver::Stream {
         [](const auto& message) { return std::holds_alternative<T>(message); });
   }
 
+  // Of the newest generation that was told.
+  base::Secret Key() const {
+    base::Secret key;
+    for (const auto& message : received) {
+      const auto* start = std::get_if<StartGeneration>(&message);
+      if (start != nullptr) key = start->key;
+    }
+    return key;
+  }
+
   std::vector<protocol::CoordinatorMessage> received;
   absl::Status closed;
 
@@ -74,7 +94,9 @@ class FakeStream : public Driver::Stream {
 
 class DriverTest : public ::testing::Test {
  protected:
-  DriverTest() {
+  DriverTest() { Restart(); }
+  // The same coordinator again, from what its journal kept.
+  void Restart() {
     auto driver = Driver::Create({}, &journal_, [this] { return now_; });
     EXPECT_OK(driver);
     driver_ = *std::move(driver);
@@ -103,6 +125,42 @@ TEST_F(DriverTest, LogsBeforeItTells) {
   EXPECT_TRUE(stream_->Got<Welcome>());
   EXPECT_TRUE(stream_->Got<StartGeneration>());
   EXPECT_EQ(journal_.appends, 1);
+}
+
+TEST_F(DriverTest, AGenerationsKeyIsTheSameAfterARestart) {
+  Join(Connect());
+  const base::Secret key = stream_->Key();
+  EXPECT_FALSE(key.empty());
+  journal_.NextTerm();
+  Restart();
+  const StreamId id = Connect();
+  EXPECT_TRUE(stream_->Key().empty());
+  // It missed the message, so it is told again.
+  Join(id);
+  EXPECT_TRUE(stream_->Key() == key);
+}
+
+TEST_F(DriverTest, EachGenerationAndEachClusterHasAKeyOfItsOwn) {
+  const StreamId id = Connect();
+  Join(id);
+  const base::Secret first = stream_->Key();
+  Join(id, "other");
+  const base::Secret other_job = stream_->Key();
+  EXPECT_FALSE(other_job == first);
+  driver_->OnMessage(
+      id, protocol::TrainerLeft{{"job", 0}, 0, trainer_.attach_id, "detached"});
+  trainer_.attach_id = {4, 4};
+  trainer_.launch = "run-2";
+  Join(id);
+  const base::Secret second = stream_->Key();
+  EXPECT_FALSE(second == first);
+  EXPECT_FALSE(second == other_job);
+  journal_.kept = {};
+  journal_.secret = SecretOf(2);
+  Restart();
+  Join(Connect());
+  EXPECT_FALSE(stream_->Key().empty());
+  EXPECT_FALSE(stream_->Key() == first);
 }
 
 TEST_F(DriverTest, AuditLinesAreDurableWithTheirRecordOrAtTheNextTick) {

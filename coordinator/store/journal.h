@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/secret.h"
 #include "coordinator/core/coordinator_state.h"
 #include "coordinator/core/journal_record.h"
 #include "protocol/audit.h"
@@ -24,6 +25,8 @@ class Journal {
 
   // Cluster id, and the term of this opening.
   virtual const CoordinatorState::Identity& identity() const = 0;
+  // Random, made once for the cluster: what it derives keys from. Never told.
+  virtual const base::Secret& cluster_secret() const = 0;
   // What was there when the journal was opened.
   virtual const Recovered& recovered() const = 0;
 

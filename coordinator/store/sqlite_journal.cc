@@ -10,8 +10,10 @@
 #include <cstring>
 #include <map>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "coordinator/store/record_tables.h"
 
@@ -34,6 +36,57 @@ absl::StatusOr<std::string> NewClusterId() {
   return id.ToString();
 }
 
+// As text: 64 hex digits.
+absl::StatusOr<std::string> NewSecret() {
+  base::Secret secret;
+  if (getrandom(secret.bytes.data(), base::Secret::kBytes, 0) !=
+      base::Secret::kBytes) {
+    return absl::UnavailableError("no random bytes for the cluster's secret");
+  }
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(secret.bytes.data()),
+                        base::Secret::kBytes));
+}
+
+absl::StatusOr<base::Secret> ReadSecret(const std::string& dir,
+                                        const std::string& text) {
+  if (text.size() != 2 * base::Secret::kBytes ||
+      text.find_first_not_of("0123456789abcdef") != text.npos) {
+    return absl::DataLossError(absl::StrCat(
+        "state directory ", dir, ": the cluster's secret is no 64 hex digits"));
+  }
+  base::Secret secret;
+  const std::string bytes = absl::HexStringToBytes(text);
+  std::memcpy(secret.bytes.data(), bytes.data(), bytes.size());
+  return secret;
+}
+
+// Takes `path` from everybody but its owner; none is fine.
+absl::Status MakePrivate(const std::string& path) {
+  struct stat file = {};
+  if (stat(path.c_str(), &file) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : SystemError(path, "look at");
+  }
+  if ((file.st_mode & 077) == 0 || chmod(path.c_str(), 0600) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, ": its mode is ", absl::StrFormat("%04o", file.st_mode & 07777),
+      ", which lets others read the cluster's secret, and cannot be changed (",
+      std::strerror(errno), "); chmod it to 0600"));
+}
+
+// SQLite gives the files beside it the mode of the file itself.
+absl::Status MakeFilesPrivate(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return SystemError(path, "open");
+  close(fd);
+  for (const char* part : {"", "-wal", "-shm"}) {
+    RETURN_IF_ERROR(MakePrivate(path + part));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SetMeta(Database& db, absl::string_view key,
                      absl::string_view value) {
   return db.Prepare("INSERT OR REPLACE INTO meta VALUES (?, ?)")
@@ -52,7 +105,9 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
     return SystemError(dir, "make the state directory");
   }
   RETURN_IF_ERROR(journal->Lock(dir));
-  ASSIGN_OR_RETURN(journal->database_, Database::Open(dir + "/journal.db"));
+  const std::string path = dir + "/journal.db";
+  RETURN_IF_ERROR(MakeFilesPrivate(path));
+  ASSIGN_OR_RETURN(journal->database_, Database::Open(path));
   RETURN_IF_ERROR(
       journal->database_->Execute("PRAGMA journal_mode=WAL; PRAGMA "
                                   "synchronous=FULL; PRAGMA busy_timeout=0"));
@@ -128,6 +183,12 @@ absl::Status SqliteJournal::BeginTerm(const std::string& dir,
     return absl::DataLossError(
         absl::StrCat("state directory ", dir, ": term '", meta["term"], "'"));
   }
+  std::string& secret = meta["cluster_secret"];
+  // Missing where an older version made the journal.
+  if (secret.empty()) {
+    ASSIGN_OR_RETURN(secret, NewSecret());
+  }
+  ASSIGN_OR_RETURN(cluster_secret_, ReadSecret(dir, secret));
   ++identity_.term;
   identity_.cluster_id = meta["cluster_id"];
   meta["term"] = absl::StrCat(identity_.term);

@@ -3,7 +3,8 @@
 // `DIR/journal.db` holds it, `DIR/lock` is locked while it is open. Old
 // generations, decisions and mask sets are dropped beyond the newest
 // kMaxHistory of each group, and the oldest lines of the audit log beyond
-// kMaxAuditLines.
+// kMaxAuditLines. Nobody but its owner may use the file: the cluster's secret
+// is in it.
 #ifndef PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
 #define PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
 
@@ -25,7 +26,8 @@ class SqliteJournal : public Journal {
   // Opens the journal of cluster `cluster` in `dir`, made if missing, and
   // begins a new term.
   //   FailedPrecondition: another coordinator has it open, it is another
-  //                       cluster's, or a newer version wrote it.
+  //                       cluster's, a newer version wrote it, or others may
+  //                       use the file and that cannot be changed.
   //   ResourceExhausted:  the disk is full.
   //   DataLoss:           the file is damaged.
   //   Unavailable:        it cannot be read or written.
@@ -36,6 +38,9 @@ class SqliteJournal : public Journal {
 
   const CoordinatorState::Identity& identity() const override {
     return identity_;
+  }
+  const base::Secret& cluster_secret() const override {
+    return cluster_secret_;
   }
   const Recovered& recovered() const override { return recovered_; }
   absl::Status Append(const std::vector<JournalRecord>& records,
@@ -51,6 +56,7 @@ class SqliteJournal : public Journal {
   int lock_ = -1;
   std::unique_ptr<Database> database_;
   CoordinatorState::Identity identity_;
+  base::Secret cluster_secret_;
   Recovered recovered_;
   std::optional<AuditTable> audit_;
 };

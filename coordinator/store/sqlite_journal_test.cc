@@ -18,6 +18,7 @@ namespace {
 using base::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 bool operator==(const Recovered::Group& a, const Recovered::Group& b) {
   return a.generation == b.generation && a.ended == b.ended &&
@@ -55,6 +56,62 @@ TEST_F(SqliteJournalTest, EveryOpeningHasAHigherTermOfTheSameCluster) {
     EXPECT_EQ(journal->identity().cluster_id, id);
     EXPECT_EQ(id.size(), 32);
   }
+}
+
+TEST_F(SqliteJournalTest, TheClustersSecretIsMadeOnceForEachDirectory) {
+  base::Secret secret;
+  for (int opening = 0; opening < 3; ++opening) {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    if (secret.empty()) secret = journal->cluster_secret();
+    EXPECT_FALSE(secret.empty());
+    EXPECT_TRUE(journal->cluster_secret() == secret);
+  }
+  ASSERT_OK_AND_ASSIGN(auto other, SqliteJournal::Open(dir_ + "-2", "one"));
+  EXPECT_FALSE(other->cluster_secret() == secret);
+  std::filesystem::remove_all(dir_ + "-2");
+}
+
+TEST_F(SqliteJournalTest, AJournalFromBeforeTheSecretGetsOne) {
+  ASSERT_OK(Open());
+  const auto change = [&](const char* sql) {
+    ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
+    ASSERT_OK(database->Execute(sql));
+  };
+  change("DELETE FROM meta WHERE key = 'cluster_secret'");
+  base::Secret made;
+  {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    made = journal->cluster_secret();
+  }
+  EXPECT_FALSE(made.empty());
+  {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    EXPECT_TRUE(journal->cluster_secret() == made);
+  }
+  change("UPDATE meta SET value = 'abcd' WHERE key = 'cluster_secret'");
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kDataLoss,
+                               AllOf(HasSubstr("secret is no 64 hex digits"),
+                                     Not(HasSubstr("abcd")))));
+}
+
+TEST_F(SqliteJournalTest, OnlyItsOwnerMayUseTheFiles) {
+  const auto mode = [&](const char* name) {
+    struct stat file = {};
+    EXPECT_EQ(stat((dir_ + name).c_str(), &file), 0) << name;
+    return file.st_mode & 0777;
+  };
+  const mode_t before = umask(0);
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  ASSERT_OK(journal->Append({}, {}));
+  for (const char* name : {"/journal.db", "/journal.db-wal", "/lock"}) {
+    EXPECT_EQ(mode(name), 0600) << name;
+  }
+  journal.reset();
+  // As an older version left it.
+  ASSERT_EQ(chmod((dir_ + "/journal.db").c_str(), 0644), 0);
+  ASSERT_OK_AND_ASSIGN(journal, Open());
+  umask(before);
+  EXPECT_EQ(mode("/journal.db"), 0600);
 }
 
 TEST_F(SqliteJournalTest, AnotherClustersDirectoryIsRefusedWithBothNames) {

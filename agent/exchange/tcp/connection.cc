@@ -71,6 +71,7 @@ Connection::Connection(asio::ip::tcp::socket socket,
 }
 
 void Connection::Start(TlsStream::Side side) {
+  side_ = side;
   SetOptions(socket_, limits_.suspect);
   handshake_timer_.expires_after(absl::ToChronoNanoseconds(limits_.handshake));
   handshake_timer_.async_wait(
@@ -125,7 +126,17 @@ absl::Status Connection::Broken(const asio::error_code& error) const {
              : absl::UnavailableError(text);
 }
 
-void Connection::SendHello(const PeerHello& hello) { SendControl(hello); }
+void Connection::SendHello(const PeerHello& hello) {
+  own_nonce_ = hello.nonce;
+  SendControl(hello);
+}
+
+std::string Connection::Binding() const {
+  if (tls_) return tls_->Exported();
+  const bool dialled = side_ == TlsStream::Side::kClient;
+  return absl::StrCat((dialled ? own_nonce_ : peer_nonce_).ToString(),
+                      (dialled ? peer_nonce_ : own_nonce_).ToString());
+}
 
 void Connection::Accept(const std::string& agent, SiteTraffic* traffic,
                         std::shared_ptr<TokenBucket> limit) {
@@ -246,9 +257,12 @@ absl::Status Connection::OnControlFrame(const Frame& frame) {
   }
   if (hello != nullptr) {
     hello_received_ = true;
+    peer_nonce_ = hello->nonce;
     owner_->OnHello(shared_from_this(), *hello);
   } else if (const auto* ping = std::get_if<Ping>(&control)) {
     OnPing(*ping);
+  } else if (const auto* proof = std::get_if<protocol::KeyProof>(&control)) {
+    owner_->OnKeyProof(*this, *proof);
   } else {
     owner_->OnControl(*this, std::get<GroupControl>(control));
   }

@@ -44,8 +44,10 @@ class ConnectionOwner {
   // within the handshake limit; nothing more is read until then.
   virtual void OnHello(const std::shared_ptr<Connection>& connection,
                        const protocol::PeerHello& hello) = 0;
-  // A data frame or a GroupControl; only after Accept().
+  // A data frame, a proof or a GroupControl; only after Accept().
   virtual void OnData(Connection& connection, Frame frame) = 0;
+  virtual void OnKeyProof(Connection& connection,
+                          const protocol::KeyProof& proof) = 0;
   virtual void OnControl(Connection& connection,
                          const protocol::GroupControl& control) = 0;
   virtual void OnClosed(const std::shared_ptr<Connection>& connection,
@@ -94,6 +96,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::string& agent() const { return agent_; }
   // Whether its certificate names it.
   bool certified() const { return tls_.has_value(); }
+  // What both ends have of this connection and of no other: of TLS, or else
+  // the nonces of both hellos. REQUIRES: hellos went both ways.
+  std::string Binding() const;
   // "127.0.0.1:4711", for messages.
   const std::string& remote() const { return remote_; }
 
@@ -121,6 +126,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ConnectionOwner* owner_;
   const std::string remote_;
   std::string agent_;
+  TlsStream::Side side_ = TlsStream::Side::kClient;
+  protocol::Digest own_nonce_, peer_nonce_;
   bool closed_ = false;
 
   std::vector<uint8_t> read_buffer_;

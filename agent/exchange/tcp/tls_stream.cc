@@ -197,4 +197,14 @@ void TlsStream::Send(Done done) {
   asio::async_write(socket_, asio::buffer(sending_), std::move(sent));
 }
 
+std::string TlsStream::Exported() const {
+  constexpr absl::string_view kLabel = "EXPORTER-PacTrain-generation";
+  std::string bytes(32, '\0');
+  // Fails only before hands are shaken, or without memory.
+  PT_CHECK(SSL_export_keying_material(
+               ssl_.get(), reinterpret_cast<unsigned char*>(bytes.data()),
+               bytes.size(), kLabel.data(), kLabel.size(), nullptr, 0, 0) == 1);
+  return bytes;
+}
+
 }  // namespace pactrain::agent

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -45,6 +46,9 @@ class TlsStream {
   void Write(const std::vector<asio::const_buffer>& from, Moved done);
 
   const SSL* ssl() const { return ssl_.get(); }
+  // 32 bytes that both ends have and nobody else, on this connection alone.
+  // REQUIRES: hands are shaken.
+  std::string Exported() const;
 
  private:
   // OpenSSL's side of the wire.

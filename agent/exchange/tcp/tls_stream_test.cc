@@ -143,6 +143,16 @@ TEST_F(TlsStreamTest, DamagedRecordIsAnErrorAfterTheGoodBytesBeforeIt) {
       << told->message();
 }
 
+TEST_F(TlsStreamTest, ExportedIsTheSameAtBothEndsAndOfOneConnectionAlone) {
+  const std::string first = streams_[0]->Exported();
+  EXPECT_EQ(first.size(), 32u);
+  EXPECT_EQ(streams_[1]->Exported(), first);
+  for (tcp::socket& socket : sockets_) socket.close();
+  SetUp();
+  EXPECT_EQ(streams_[0]->Exported(), streams_[1]->Exported());
+  EXPECT_NE(streams_[0]->Exported(), first);
+}
+
 TEST_F(TlsStreamTest, CipherIsTheFastestOfAes) {
   EXPECT_STREQ(SSL_get_cipher(streams_[1]->ssl()), "TLS_AES_128_GCM_SHA256");
 }

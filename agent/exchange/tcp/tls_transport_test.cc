@@ -285,16 +285,14 @@ TEST_F(TlsTransportTest, sec_Slowloris) {
   const std::string begin("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03", 11);
   size_t sent = 0;
   absl::Duration next;
-  bool ended = false;
+  asio::error_code error;
   EXPECT_TRUE(RunUntil([&] {
-    if (ended || base::MonotonicNow() < next) return ended;
+    if (error || base::MonotonicNow() < next) return !!error;
     next = base::MonotonicNow() + absl::Milliseconds(5);
-    asio::error_code error;
     const char byte = sent < begin.size() ? begin[sent] : '\0';
     asio::write(raw, asio::buffer(&byte, 1), error);
     ++sent;
-    ended = !!error;
-    return ended;
+    return !!error;
   }));
   EXPECT_GT(sent, begin.size());
   EXPECT_THAT(log_.text(), HasSubstr("no handshake with 127.0.0.1"));

@@ -1,28 +1,43 @@
 #include "agent/exchange/tcp/transport.h"
 
+#include <openssl/rand.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "asio/post.hpp"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/net.h"
 #include "base/status_macros.h"
-#include "protocol/reach.h"
 
 namespace pactrain::agent {
 namespace {
 
 using asio::ip::tcp;
+using base::Digest;
 using protocol::GroupControl;
 using protocol::PeerHello;
 
-constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
 // Without a free descriptor: until the next try.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+
+// Whether a connection to one is a connection to the other.
+bool IsSame(const Transport::Peer& a, const Transport::Peer& b) {
+  return a.agent == b.agent && a.incarnation == b.incarnation &&
+         a.site == b.site && a.address == b.address;
+}
+
+Digest NewNonce() {
+  Digest nonce;
+  // Fails only where the system has no random bytes; TLS is not there either.
+  PT_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(&nonce), sizeof nonce) ==
+           1);
+  return nonce;
+}
 
 }  // namespace
 
@@ -108,7 +123,9 @@ void Transport::SetPeers(const std::vector<Peer>& peers) {
   for (const Peer& peer : peers) wanted[peer.agent] = peer;
   for (auto it = peers_.begin(); it != peers_.end();) {
     const auto found = wanted.find(it->first);
-    if (found != wanted.end() && found->second == it->second.peer) {
+    if (found != wanted.end() && IsSame(found->second, it->second.peer)) {
+      it->second.peer = found->second;
+      ShowKeys(it->second);
       wanted.erase(found);
       ++it;
       continue;
@@ -222,94 +239,6 @@ int Transport::CountUnproven() const {
       [](const auto& h) { return h.second.dialled_agent.empty(); }));
 }
 
-void Transport::Dial(PeerState& state) {
-  if (state.connection != nullptr || state.attempt != nullptr ||
-      state.dial != nullptr || state.peer.address == protocol::kNobodyDials) {
-    return;
-  }
-  const std::string agent = state.peer.agent;
-  const auto address = base::ParseHostPort(state.peer.address);
-  if (!address.ok()) {
-    LOG_WARN("agent {} cannot be reached: {}", agent,
-             std::string(address.status().message()));
-    return;
-  }
-  auto attempt = std::make_shared<Attempt>(io_);
-  state.attempt = attempt;
-  attempt->timer.expires_after(
-      absl::ToChronoNanoseconds(options_.connection.handshake));
-  attempt->timer.async_wait([attempt](const asio::error_code& error) {
-    if (error) return;
-    asio::error_code ignored;
-    attempt->timed_out = true;
-    attempt->socket.close(ignored);
-  });
-  auto done = [this, agent, attempt](const asio::error_code& error) {
-    attempt->timer.cancel();
-    OnDialled(agent, attempt, error);
-  };
-  resolver_.async_resolve(
-      address->host, absl::StrCat(address->port),
-      [attempt, done](const asio::error_code& error,
-                      const tcp::resolver::results_type& endpoints) {
-        if (error) return done(error);
-        if (attempt->timed_out) return done(asio::error::timed_out);
-        attempt->socket.async_connect(endpoints.begin()->endpoint(), done);
-      });
-}
-
-void Transport::OnDialled(const std::string& agent,
-                          const std::shared_ptr<Attempt>& attempt,
-                          const asio::error_code& error) {
-  PeerState* state = Find(agent);
-  if (state == nullptr || state->attempt != attempt) return;
-  state->attempt = nullptr;
-  if (error) {
-    const std::string why = attempt->timed_out ? "no answer" : error.message();
-    if (told_.IsNews(absl::StrCat("dial ", agent, " ", why),
-                     base::MonotonicNow())) {
-      LOG_INFO("agent {} cannot be dialled at {}: {}; trying on{}", agent,
-               state->peer.address, why,
-               options_.nobody_dials ? "" : ", and it may dial this one");
-    }
-    return RedialLater(*state);
-  }
-  const auto connection = NewConnection(std::move(attempt->socket));
-  handshakes_[connection] = Handshake{.dialled_agent = agent, .hello = {}};
-  state->dial = connection;
-  connection->Start(TlsStream::Side::kClient);
-  connection->SendHello(OwnHello(agent));
-}
-
-void Transport::RedialLater(PeerState& state) {
-  // Jitter keeps the agents of a job from dialling in step.
-  const double share = std::uniform_real_distribution<>(0.5, 1.0)(random_);
-  state.redial_timer.expires_after(
-      absl::ToChronoNanoseconds(share * state.backoff));
-  state.backoff =
-      std::max(state.backoff, std::min(2 * state.backoff, kMaxBackoff));
-  state.redial_timer.async_wait(
-      [this, agent = state.peer.agent](const asio::error_code& error) {
-        if (error) return;
-        if (PeerState* state = Find(agent)) Dial(*state);
-      });
-}
-
-absl::Duration Transport::FirstBackoff(const std::string& agent) const {
-  return DialsFirst(agent) ? kFirstBackoff : options_.second_dial;
-}
-
-void Transport::StopDialling(PeerState& state) {
-  if (const auto attempt = std::exchange(state.attempt, nullptr)) {
-    asio::error_code ignored;
-    attempt->timer.cancel();
-    attempt->socket.close(ignored);
-  }
-  if (const auto dial = std::exchange(state.dial, nullptr)) {
-    dial->Close(absl::CancelledError("not needed any more"));
-  }
-}
-
 Transport::PeerState* Transport::Find(const std::string& agent) {
   const auto it = peers_.find(agent);
   return it == peers_.end() ? nullptr : &it->second;
@@ -391,6 +320,28 @@ void Transport::Adopt(PeerState& state,
              [this, agent = peer.agent] { events_->OnPeerConnected(agent); });
   connection->Accept(peer.agent, &traffic_[peer.site],
                      options_.egress.ForSite(peer.site));
+  state.proofs.emplace(
+      KeyProofs::Ends{options_.agent, peer.agent, connection->Binding()});
+  ShowKeys(state);
+}
+
+void Transport::ShowKeys(PeerState& state) {
+  const std::shared_ptr<Connection> connection = state.connection;
+  if (connection == nullptr) return;
+  const auto proofs = state.proofs->SetGenerations(state.peer.generations);
+  if (!proofs.ok()) return RefuseStranger(*connection, proofs.status());
+  for (const auto& proof : *proofs) connection->SendControl(proof);
+}
+
+void Transport::RefuseStranger(Connection& connection,
+                               const absl::Status& why) {
+  refused_.Add(base::Refusal::kKey);
+  if (told_.IsNews(absl::StrCat("key ", connection.agent()),
+                   base::MonotonicNow())) {
+    LOG_WARN("data connection with {} refused: {}", connection.remote(),
+             std::string(why.message()));
+  }
+  connection.Close(why);
 }
 
 absl::Status Transport::CheckHello(const Connection& connection,
@@ -433,14 +384,26 @@ PeerHello Transport::OwnHello(const std::string& expected) {
                    .incarnation = options_.incarnation,
                    .cluster_id = cluster_id_,
                    .expected_agent = expected,
-                   .number = ++hellos_};
+                   .number = ++hellos_,
+                   .nonce = NewNonce()};
 }
 
 void Transport::OnData(Connection& connection, Frame frame) {
   events_->OnPeerData(connection.agent(), std::move(frame));
 }
 
+void Transport::OnKeyProof(Connection& connection,
+                           const protocol::KeyProof& proof) {
+  const absl::Status good =
+      peers_.at(connection.agent()).proofs->OnProof(proof);
+  if (!good.ok()) RefuseStranger(connection, good);
+}
+
 void Transport::OnControl(Connection& connection, const GroupControl& control) {
+  const absl::Status heard =
+      peers_.at(connection.agent())
+          .proofs->CheckHeard(protocol::GenerationOf(control));
+  if (!heard.ok()) return RefuseStranger(connection, heard);
   events_->OnPeerControl(connection.agent(), control);
 }
 
@@ -463,6 +426,7 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
   PeerState* state = Find(connection->agent());
   if (state == nullptr || state->connection != connection) return;
   state->connection = nullptr;
+  state->proofs.reset();
   LOG_DEBUG("lost the connection with agent {}: {}", connection->agent(),
             std::string(why.message()));
   // Posted: Close() may come from within SendControl().

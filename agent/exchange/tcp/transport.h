@@ -14,6 +14,11 @@
 // connection up when it answers. So frames go on one connection only, and none
 // is lost with the other.
 //
+// Certificates say who somebody is, and with a job's key everybody who holds it
+// can make one for any name. So each end also shows, once for each generation
+// that both are in, that it holds its key (KeyProofs). Who speaks of a
+// generation without, or shows another key, is refused.
+//
 // With certificates each connection is TLS 1.3, and a peer is who its
 // certificate says: a hello that names another is refused. Who is refused there
 // is logged, each reason once a minute. How many connections may be open, and
@@ -35,6 +40,7 @@
 #include "absl/strings/string_view.h"
 #include "agent/exchange/tcp/connection.h"
 #include "agent/exchange/tcp/egress_limits.h"
+#include "agent/exchange/tcp/key_proofs.h"
 #include "agent/exchange/tcp/traffic.h"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
@@ -42,6 +48,7 @@
 #include "base/digest.h"
 #include "base/repeat_filter.h"
 #include "base/tls/tls_source.h"
+#include "protocol/generation_key.h"
 #include "protocol/limits.h"
 
 namespace pactrain::agent {
@@ -90,7 +97,7 @@ class Transport : private ConnectionOwner {
     base::Digest incarnation;  // Another process of that name is refused.
     std::string site;
     std::string address;  // "host:port", or "none": nobody can dial it.
-    bool operator==(const Peer&) const = default;
+    std::vector<protocol::GenerationKey> generations = {};  // Shared with it.
   };
 
   // Listens. `events` must outlive the transport.
@@ -107,7 +114,8 @@ class Transport : private ConnectionOwner {
   void SetClusterId(absl::string_view cluster_id);
 
   // Exactly these peers are wanted from now on. Connections to others, or to
-  // another incarnation, are closed without OnPeerDisconnected().
+  // another incarnation, are closed without OnPeerDisconnected(); more or fewer
+  // generations shared with a peer change no connection.
   void SetPeers(const std::vector<Peer>& peers);
 
   bool IsConnected(const std::string& agent) const;
@@ -138,8 +146,9 @@ class Transport : private ConnectionOwner {
     Peer peer;
     // Hellos went both ways; may be null.
     std::shared_ptr<Connection> connection;
-    bool dialled = false;       // `connection` was, by us.
-    uint64_t hello_number = 0;  // Of the peer's hello on it.
+    bool dialled = false;             // `connection` was, by us.
+    uint64_t hello_number = 0;        // Of the peer's hello on it.
+    std::optional<KeyProofs> proofs;  // Of it.
     // At most one of them: on the way to a connection that we dial.
     std::shared_ptr<Attempt> attempt;
     std::shared_ptr<Connection> dial;  // Its hello is not answered.
@@ -189,6 +198,10 @@ class Transport : private ConnectionOwner {
                  uint64_t hello_number);
   void Adopt(PeerState& state, const std::shared_ptr<Connection>& connection,
              uint64_t hello_number);
+  // Lets the peer know which keys this agent has, before anything else is said.
+  void ShowKeys(PeerState& state);
+  // It is no member of a generation that it speaks of.
+  void RefuseStranger(Connection& connection, const absl::Status& why);
   // Why a hello is refused.
   //   Unavailable: its sender is no wanted peer, or not yet.
   absl::Status CheckHello(const Connection& connection,
@@ -204,6 +217,8 @@ class Transport : private ConnectionOwner {
   void OnHello(const std::shared_ptr<Connection>& connection,
                const protocol::PeerHello& hello) override;
   void OnData(Connection& connection, Frame frame) override;
+  void OnKeyProof(Connection& connection,
+                  const protocol::KeyProof& proof) override;
   void OnControl(Connection& connection,
                  const protocol::GroupControl& control) override;
   void OnClosed(const std::shared_ptr<Connection>& connection,
