@@ -21,7 +21,7 @@ struct Command {
   bool json = false;
   bool insecure_network = false;
   bool coordinator_named = false;  // By a flag or variable.
-  std::string new_file;  // "new-key" only; nothing else counts then.
+  std::string new_file;            // "new-key" only; nothing else counts then.
 };
 
 // Nothing: the process is to end with `*exit_code`: 0 after --help or

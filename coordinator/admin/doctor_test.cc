@@ -1,9 +1,9 @@
 // What the doctor says of each thing that may be wrong.
 #include "coordinator/admin/doctor.h"
 
-#include <netinet/in.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>

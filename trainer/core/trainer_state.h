@@ -54,7 +54,7 @@ struct TrainerOptions {
   uint64_t last_generation = 0;  // Whose state it holds; 0: none.
   // Of the session that this one takes the place of; zero: of none.
   wire::Digest128 last_attach_id = {};
-  uint8_t on_shrink = 0;         // protocol::OnShrink
+  uint8_t on_shrink = 0;  // protocol::OnShrink
   Time attach_timeout = std::chrono::seconds(300);
   bool gse = true;  // False: an element outside the mask makes a step dense.
 };

@@ -363,7 +363,7 @@ class NativeSession:
         self._check(self._library.pt_fetch(self._open(), bucket, out))
 
     def close(self) -> None:
-        """Leaves the job and frees the session; a forked child leaves its parent's alone."""
+        """Leaves the job and frees the session; not in a forked child."""
         handle, self._handle = self._handle, None
         if handle is not None and os.getpid() == self._pid:
             self._library.pt_detach(handle)
