@@ -76,7 +76,7 @@ struct Trainer {
   // has not got the state of the last one.
   uint64_t last_generation = 0;
   // What it attached with before, if it attaches again; empty: it does not.
-  Digest last_attach_id;
+  Digest last_attach_id = {};
   bool operator==(const Trainer&) const = default;
 };
 
