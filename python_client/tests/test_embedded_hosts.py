@@ -100,8 +100,8 @@ def test_all_daemons_of_several_hosts_get_one_key_and_their_hosts_address(hosts)
     assert len(set(keys)) == 1
     assert len(keys[0].strip()) == 64
     commands = hosts.said("command")
-    assert sum("--listen=127.0.0.2:0" in c for c in commands) == 2  # Coordinator, agent.
-    assert sum("--listen=127.0.0.2:0" in c for c in commands) == 1
+    listening = [c for c in commands if "--listen=127.0.0.2:0" in c]
+    assert len(listening) == 2  # The coordinator and an agent.
     assert sum("--listen=127.0.0.3:0" in c for c in commands) == 1
     assert sum("--coordinator=127.0.0.2:1" in c for c in commands) == 2
 
