@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -192,6 +195,15 @@ def test_abort_ends_all_as_ever(own_cluster, join):
     assert ended.error in {"StepNotAppliedError", "ResyncRequiredError"}, ended
 
 
+def wait_until_it_ends(cluster: Cluster, job: str) -> None:
+    """The generation of a job, since somebody wants to join it."""
+    end = time.monotonic() + 60
+    command = cluster.admin("job", job)
+    while re.search("state +running", subprocess.check_output(command, text=True)):
+        assert time.monotonic() < end, "nobody has joined"
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -207,8 +219,13 @@ def test_a_newcomer_that_does_not_fit_goes_and_the_others_go_on(
     ranks = pair(join, own_cluster, job)
     stopped(*ranks)
     third = join(own_cluster, job, 1, 2, sites="", stops=(), **options)
-    on(*ranks)
-    (refused,) = third.finish()
+    if "share" in options:  # It is let in, and sees then that it does not fit.
+        wait_until_it_ends(own_cluster, job)
+        on(*ranks)
+        (refused,) = third.finish()
+    else:
+        (refused,) = third.finish()
+        on(*ranks)
     assert refused.error == "RefusedError", refused
     assert words in refused.text
     results = values(*ranks)
