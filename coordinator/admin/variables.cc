@@ -218,9 +218,9 @@ Findings CheckVariables(const Variables& variables) {
   for (const auto& [name, value] : variables) {
     if (name.rfind(kPrefix, 0) != 0 || IsForeign(name)) continue;
     const auto* const end = std::end(kVariables);
-    const auto* const known =
-        std::find_if(std::begin(kVariables), end,
-                     [&](const Variable& v) { return name == v.name; });
+    const auto* const known = std::find_if(
+        std::begin(kVariables), end,
+        [&name = name](const Variable& v) { return name == v.name; });
     const auto setting = settings.find(name);
     if (known == end && setting == settings.end()) {
       findings.push_back(Unknown(name));
