@@ -36,7 +36,8 @@ inline constexpr std::array<const char*, 5> kSettingNames = {
     "gse", "sync_masks", "buffer_sync_interval", "parameter_check_interval",
     "buffer_bytes"};
 inline constexpr size_t kSettleSteps = kSettingNames.size();
-inline constexpr size_t kDigestAt = kSettleSteps + 1;
+inline constexpr size_t kOnShrink = kSettleSteps + 1;  // Equal by attaching.
+inline constexpr size_t kDigestAt = kOnShrink + 1;
 inline constexpr size_t kRecordWords = kDigestAt + 4;
 
 using Record = std::array<uint32_t, kRecordWords>;
@@ -49,6 +50,7 @@ inline Record MakeRecord(const AttachConfig& config, uint64_t buffer_bytes,
           config.parameter_check_interval,
           static_cast<uint32_t>(buffer_bytes),
           1,  // Masks that are declared settle at once.
+          PT_ABORT,
           static_cast<uint32_t>(masks.hi >> 32),
           static_cast<uint32_t>(masks.hi),
           static_cast<uint32_t>(masks.lo >> 32),
