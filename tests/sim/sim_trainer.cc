@@ -121,6 +121,7 @@ void SimTrainer::OnAttached() {
   generation_ = attached.generation;
   rank_ = attached.rank;
   seat_id_ = attach_id_;
+  reached_ = attached.base_step;
   hands_state_ = attached.donor != wire::kNoRank;
   if (!hands_state_) {
     own_ = {Hash({99, generation_}), 0, own_.mask_epoch};
@@ -142,8 +143,8 @@ void SimTrainer::OnAttached() {
 
 // It lives, and what ended was the generation or the agent.
 void SimTrainer::Rejoin() {
-  MakeState(has_state_ ? generation_ : 0, has_state_ ? state_->next_step() : 0,
-            seat_id_);
+  // Not next_step(): that is past a step which failed with the session, too.
+  MakeState(has_state_ ? generation_ : 0, has_state_ ? reached_ : 0, seat_id_);
   open_ = false;
   ended_(End::kRejoin);
 }
@@ -392,6 +393,7 @@ void SimTrainer::ReportCommit(const trainer::StepReport& report) {
   });
   oracle_->Committed(rank_, generation_, step_, report.next.version,
                      contribution_.hands_state ? 0 : own_.chain, buckets);
+  reached_ = step_ + 1;
   if (!contribution_.hands_state) {
     own_.chain = Hash({own_.chain, step_});
     ++own_.applied;

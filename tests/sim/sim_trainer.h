@@ -140,6 +140,7 @@ class SimTrainer {
   // Its place and its state.
   uint64_t generation_ = 0;
   uint32_t rank_ = 0;
+  uint64_t reached_ = 0;  // The step after the last one committed in it.
   uint64_t claimed_generation_ = 0;  // As last_generation, at the last attach.
   bool has_state_ = false;
   bool hands_state_ = false;  // Before anything else.
