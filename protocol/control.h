@@ -166,7 +166,8 @@ struct Revoke {
   uint64_t version = 0;
 };
 
-// The generation is over (a member or trainer is gone): every trainer of it
+// The generation is over (a member or trainer is gone, or newcomers join the
+// next one): every trainer of it
 // that is still attached gets an error.
 struct EndGeneration {
   GroupId group;

@@ -3,11 +3,12 @@
 //
 // Rules:
 //   - Terms, generation numbers and decision versions only go up.
-//   - A generation is formed only from all ranks 0..world_size-1 of one launch,
-//     and only when no trainer of the group's last generation can still be
-//     there.
-//   - A running generation ends only when one of its trainers leaves or one of
-//     its agents comes back as another process; a broken stream ends nothing.
+//   - A group's first generation is formed from all ranks of one launch, and
+//     only when no trainer of an earlier job of that name can still be there.
+//     Where ranks come and go the next ones are formed as lineup.h says.
+//   - A running generation ends only when one of its trainers leaves, when one
+//     of its agents comes back as another process, or when newcomers join it; a
+//     broken stream ends nothing.
 //   - Soft state (streams, joins, votes, reports) is rebuilt from what agents
 //     repeat after Hello; what `records` name survives a restart.
 //   - Groups do not influence each other.

@@ -1,4 +1,5 @@
-// The trainers of a group that wait for a generation, by launch.
+// The trainers of a group that wait for a generation, by launch; also those of
+// its last generation that have attached again (lineup.h).
 //
 // Every trainer waits in the launch that started it. A launch is complete when
 // all ranks 0..world_size-1 are there; trainers that cannot train together are
