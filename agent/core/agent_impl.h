@@ -77,7 +77,8 @@ class AgentState::Impl {
   GroupState* Running(const protocol::GroupId& group, uint64_t generation);
 
   // A trainer that has been told that its generation is over, and may attach
-  // again on another connection: as long as this one is open it lives.
+  // again on another connection: as long as this one is open it lives. There
+  // are as many at the most as the shell has connections.
   struct Lingering {
     protocol::GroupId group;
     uint32_t rank = 0;
