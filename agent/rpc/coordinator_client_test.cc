@@ -52,11 +52,12 @@ class FakeCoordinator : public v1::Coordinator::Service {
       auto parsed = protocol::FromProto(message);
       if (!parsed.ok()) return grpc::Status(grpc::INVALID_ARGUMENT, "bad");
       if (!refusal_.ok()) return refusal_;
-      if (std::holds_alternative<protocol::AgentHello>(*parsed)) {
-        stream->Write(protocol::ToProto(welcome_));
+      const bool hello = std::holds_alternative<protocol::AgentHello>(*parsed);
+      {  // Kept before it is answered: a test reads it once the answer is there.
+        base::MutexLock lock(&mutex_);
+        received_.push_back(*std::move(parsed));
       }
-      base::MutexLock lock(&mutex_);
-      received_.push_back(*std::move(parsed));
+      if (hello) stream->Write(protocol::ToProto(welcome_));
     }
     return grpc::Status::OK;
   }
