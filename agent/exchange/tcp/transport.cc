@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/net.h"
 #include "base/status_macros.h"
 
 namespace pactrain::agent {
@@ -21,9 +20,6 @@ using asio::ip::tcp;
 using base::Digest;
 using protocol::GroupControl;
 using protocol::PeerHello;
-
-// Without a free descriptor: until the next try.
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 // Whether a connection to one is a connection to the other.
 bool IsSame(const Transport::Peer& a, const Transport::Peer& b) {
@@ -48,8 +44,10 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(
   if (options.tls.given()) {
     ASSIGN_OR_RETURN(transport->tls_, base::TlsSource::Open(options.tls));
   }
-  RETURN_IF_ERROR(transport->Listen());
-  transport->AcceptNext();
+  ASSIGN_OR_RETURN(
+      transport->listener_,
+      Listener::Start(io, options.listen_address, options.inbound,
+                      static_cast<ListenerOwner*>(transport.get())));
   transport->TickLater();
   return transport;
 }
@@ -59,59 +57,15 @@ Transport::Transport(asio::io_context& io, const Options& options,
     : io_(io),
       options_(options),
       events_(events),
-      acceptor_(io),
       resolver_(io),
       tick_timer_(io),
-      random_(options.incarnation.lo),
-      inbound_caps_(options.inbound),
-      accept_timer_(io) {}
+      random_(options.incarnation.lo) {}
 
 Transport::~Transport() {
   SetPeers({});
   for (const auto& [connection, handshake] : std::exchange(handshakes_, {})) {
     connection->Close(absl::CancelledError("the agent stops"));
   }
-}
-
-absl::Status Transport::Listen() {
-  ASSIGN_OR_RETURN(const base::PortRange range,
-                   base::ParsePortRange(options_.listen_address));
-  asio::error_code error;
-  const auto host = asio::ip::make_address(
-      range.host == "localhost" ? "127.0.0.1" : range.host, error);
-  if (error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("listen address '", options_.listen_address,
-                     "': the host is not a numeric IP address"));
-  }
-  for (int port = range.first; port <= range.last; ++port) {
-    error = ListenAt({host, static_cast<uint16_t>(port)});
-    if (error != asio::error::address_in_use) break;
-  }
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      "--listen: cannot listen on ", options_.listen_address, ": ",
-      range.first == range.last ? error.message() : "none of its ports is free",
-      "; give another one, a range of ports, or port 0 for any free one"));
-}
-
-asio::error_code Transport::ListenAt(const tcp::endpoint& endpoint) {
-  asio::error_code error;
-  if (acceptor_.is_open()) acceptor_.close(error);
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) {
-    acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  }
-  return error;
-}
-
-std::string Transport::listen_address() const {
-  asio::error_code ignored;
-  const tcp::endpoint endpoint = acceptor_.local_endpoint(ignored);
-  return base::HostPort{endpoint.address().to_string(), endpoint.port()}
-      .ToString();
 }
 
 void Transport::SetClusterId(absl::string_view cluster_id) {
@@ -169,50 +123,14 @@ void Transport::ClosePeer(const std::string& agent, const std::string& reason) {
   connection->Close(absl::FailedPreconditionError(reason));
 }
 
-void Transport::AcceptNext() {
-  acceptor_.async_accept(
-      [this](const asio::error_code& error, tcp::socket socket) {
-        if (error == asio::error::operation_aborted) return;
-        if (!error) {
-          asio::error_code gone;
-          const tcp::endpoint remote = socket.remote_endpoint(gone);
-          if (!gone) OnInbound(std::move(socket), remote);
-          return AcceptNext();
-        }
-        refused_.Add(base::Refusal::kDescriptors);
-        if (told_.IsNews("accept " + error.message(), base::MonotonicNow())) {
-          LOG_WARN("accepting a data connection failed: {}", error.message());
-        }
-        accept_timer_.expires_after(kAcceptPause);
-        accept_timer_.async_wait([this](const asio::error_code& stopped) {
-          if (!stopped) AcceptNext();
-        });
-      });
-}
-
-absl::Status Transport::AdmitInbound(const std::string& source,
-                                     base::Refusal* refusal) {
+void Transport::OnAccepted(tcp::socket socket, const std::string& source) {
   if (CountUnproven() >= options_.max_handshakes) {
-    *refusal = base::Refusal::kUnproven;
-    return absl::ResourceExhaustedError(
+    listener_->Release(source);
+    return OnNotAccepted(
+        base::Refusal::kUnproven, source,
         absl::StrCat(options_.max_handshakes,
                      " connections are open whose sender is not known yet, as "
                      "many as are allowed"));
-  }
-  return inbound_caps_.Admit(source, refusal);
-}
-
-void Transport::OnInbound(tcp::socket socket, const tcp::endpoint& remote) {
-  const std::string source = base::SourceOf(remote.data());
-  base::Refusal refusal = {};
-  const absl::Status admitted = AdmitInbound(source, &refusal);
-  if (!admitted.ok()) {
-    refused_.Add(refusal);
-    const std::string why(admitted.message());
-    if (told_.IsNews(source + why, base::MonotonicNow())) {
-      LOG_WARN("data connection from {} refused: {}", source, why);
-    }
-    return;  // Closes the socket.
   }
   const auto connection = NewConnection(std::move(socket));
   inbound_[connection.get()] = source;
@@ -220,10 +138,21 @@ void Transport::OnInbound(tcp::socket socket, const tcp::endpoint& remote) {
   connection->Start(TlsStream::Side::kServer);
 }
 
+void Transport::OnNotAccepted(base::Refusal refusal, const std::string& source,
+                              const std::string& why) {
+  refused_.Add(refusal);
+  if (!told_.IsNews(source + why, base::MonotonicNow())) return;
+  if (source.empty()) {
+    LOG_WARN("accepting a data connection failed: {}", why);
+  } else {
+    LOG_WARN("data connection from {} refused: {}", source, why);
+  }
+}
+
 void Transport::ForgetInbound(const Connection& connection) {
   const auto it = inbound_.find(&connection);
   if (it == inbound_.end()) return;
-  inbound_caps_.Release(it->second);
+  listener_->Release(it->second);
   inbound_.erase(it);
 }
 

@@ -41,6 +41,7 @@
 #include "agent/exchange/tcp/connection.h"
 #include "agent/exchange/tcp/egress_limits.h"
 #include "agent/exchange/tcp/key_proofs.h"
+#include "agent/exchange/tcp/listener.h"
 #include "agent/exchange/tcp/traffic.h"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
@@ -67,13 +68,12 @@ class TransportEvents {
                              const protocol::GroupControl& control) = 0;
 };
 
-class Transport : private ConnectionOwner {
+class Transport : private ConnectionOwner, private ListenerOwner {
  public:
   struct Options {
     std::string agent;
     base::Digest incarnation;
-    // "host:port" or "host:first-last", with a numeric host: the first port
-    // that is free is taken.
+    // As Listener::Start() takes it.
     std::string listen_address = "127.0.0.1:0";
     // Nobody can dial this agent: it dials all others at once.
     bool nobody_dials = false;
@@ -101,14 +101,13 @@ class Transport : private ConnectionOwner {
   };
 
   // Listens. `events` must outlive the transport.
-  //   InvalidArgument: the address is none. Or as MakeTlsContext() of base/tls.
-  //   Unavailable:     it cannot be listened on, at no port of the range.
+  // Errors: as Listener::Start() and MakeTlsContext() of base/tls.
   static absl::StatusOr<std::unique_ptr<Transport>> Start(
       asio::io_context& io, const Options& options, TransportEvents* events);
   ~Transport() override;
 
   // "127.0.0.1:4711", with the port that was taken.
-  std::string listen_address() const;
+  std::string listen_address() const { return listener_->address(); }
 
   // Once known, peers of another cluster are refused.
   void SetClusterId(absl::string_view cluster_id);
@@ -164,13 +163,6 @@ class Transport : private ConnectionOwner {
 
   Transport(asio::io_context& io, const Options& options,
             TransportEvents* events);
-  absl::Status Listen();
-  asio::error_code ListenAt(const asio::ip::tcp::endpoint& endpoint);
-  void AcceptNext();
-  void OnInbound(asio::ip::tcp::socket socket,
-                 const asio::ip::tcp::endpoint& remote);
-  // Whether one more may be opened; counts it.
-  absl::Status AdmitInbound(const std::string& source, base::Refusal* refusal);
   void ForgetInbound(const Connection& connection);
   std::shared_ptr<Connection> NewConnection(asio::ip::tcp::socket socket);
 
@@ -212,6 +204,11 @@ class Transport : private ConnectionOwner {
   protocol::PeerHello OwnHello(const std::string& expected);
   void TickLater();
 
+  // ListenerOwner:
+  void OnAccepted(asio::ip::tcp::socket socket,
+                  const std::string& source) override;
+  void OnNotAccepted(base::Refusal refusal, const std::string& source,
+                     const std::string& why) override;
   // ConnectionOwner:
   absl::Status CheckPeer(const Connection& connection) override;
   void OnHello(const std::shared_ptr<Connection>& connection,
@@ -227,16 +224,14 @@ class Transport : private ConnectionOwner {
   asio::io_context& io_;
   Options options_;
   TransportEvents* const events_;
-  asio::ip::tcp::acceptor acceptor_;
+  std::unique_ptr<Listener> listener_;
   asio::ip::tcp::resolver resolver_;
   asio::steady_timer tick_timer_;
   std::mt19937_64 random_;
   std::unique_ptr<base::TlsSource> tls_;  // Null: plain text.
   base::RepeatFilter told_;
-  base::ConnectionCaps inbound_caps_;
   std::map<const Connection*, std::string> inbound_;  // With their sources.
   base::RefusalCounts refused_;
-  asio::steady_timer accept_timer_;
   std::string cluster_id_;
   uint64_t hellos_ = 0;  // Sent.
   TrafficBySite traffic_;
