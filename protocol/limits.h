@@ -30,10 +30,15 @@ inline constexpr int kMaxConnectionsPerSource = 32;
 inline constexpr int kMaxConnectionsFromLoopback = 256;
 // Of the others, those whose hello is not here yet.
 inline constexpr int kMaxPeerHandshakes = 64;
+// Of an agent's socket for trainers: those of a job of kMaxRanks, and some that
+// only ask.
+inline constexpr int kMaxLocalConnections = 1100;
 inline constexpr int kHandshakeSeconds = 5;       // TLS and what comes first.
 inline constexpr int kMaxConcurrentStreams = 64;  // Of one connection.
 inline constexpr size_t kMaxMetadata = 8 << 10;   // Bytes, of one call.
 
+// Of an agent's stream to the coordinator, of all kinds.
+inline constexpr int kMaxMessagesPerSecond = 20'000;
 // Of one agent on one group; more are dropped. An agent sends two by itself,
 // and some more where a generation ends.
 inline constexpr int kMaxReportsPerSecond = 20;

@@ -296,6 +296,63 @@ TEST(ProtoConvert, sec_limits_RanksOfAJob) {
   });
 }
 
+TEST(ProtoConvert, sec_limits_Models) {
+  ExpectLimit(2, "group.model", [](v1::AgentMessage& p, bool above) {
+    p.mutable_trainer_joined()->mutable_group()->set_model(kMaxModels - 1 +
+                                                           above);
+  });
+}
+
+// A generation of so many sites, agents, and trainers of each agent.
+Generation OfSize(int sites, int agents, int trainers) {
+  Generation g;
+  g.group = kGroup;
+  g.term = g.number = 1;
+  g.decision.version = 1;
+  for (int s = 0; s < sites; ++s) g.sites.push_back(absl::StrCat("s", 100 + s));
+  for (int a = 0; a < agents; ++a) {
+    Member member;
+    member.agent = absl::StrCat("a", 100 + a);
+    member.incarnation = {1, 1};
+    member.site = g.sites[a * sites / agents];
+    member.data_address = "127.0.0.1:1";
+    for (int t = 0; t < trainers; ++t) {
+      member.ranks.push_back(g.world_size++);
+      member.attach_ids.push_back({2, g.world_size});
+    }
+    g.members.push_back(member);
+  }
+  g.plan.trees.push_back({std::vector<uint16_t>(sites)});
+  return g;
+}
+
+absl::Status Received(const Generation& generation) {
+  return FromProto(ToProto(generation)).status();
+}
+
+TEST(ProtoConvert, sec_limits_SitesAgentsAndTrainersOfAGeneration) {
+  const auto refused = [](const char* field) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(field));
+  };
+  EXPECT_OK(Received(OfSize(kMaxSites, kMaxSites, 1)));
+  EXPECT_THAT(Received(OfSize(kMaxSites + 1, kMaxSites + 1, 1)),
+              refused("generation.sites"));
+  EXPECT_OK(Received(OfSize(1, kMaxAgents, 1)));
+  EXPECT_THAT(Received(OfSize(1, kMaxAgents + 1, 1)),
+              refused("generation.members"));
+  EXPECT_OK(Received(OfSize(1, 1, kMaxTrainersPerAgent)));
+  EXPECT_THAT(Received(OfSize(1, 1, kMaxTrainersPerAgent + 1)),
+              refused("member.ranks"));
+  EXPECT_OK(Received(OfSize(1, 32, kMaxRanks / 32)));
+  EXPECT_THAT(Received(OfSize(1, 25, (kMaxRanks + 1) / 25)),
+              refused("world_size: 1025"));
+  Generation trees = OfSize(1, 1, 1);
+  trees.plan.trees.resize(kMaxSites, trees.plan.trees[0]);
+  EXPECT_OK(Received(trees));
+  trees.plan.trees.push_back(trees.plan.trees[0]);
+  EXPECT_THAT(Received(trees), refused("plan.trees"));
+}
+
 TEST(ProtoConvert, sec_limits_ElementsOfAModel) {
   ExpectLimit(2, "trainer.elements", [](v1::AgentMessage& p, bool above) {
     p.mutable_trainer_joined()->mutable_trainer()->set_elements(kMaxElements +

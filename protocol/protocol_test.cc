@@ -214,23 +214,38 @@ TEST(Header, EveryFlippedBitIsDataLoss) {
   }
 }
 
-TEST(Header, FieldsOutOfRangeAreRefused) {
-  const auto refused = [](void (*spoil)(FrameHeader&), const char* text) {
-    FrameHeader h = DataHeader();
-    spoil(h);
-    uint8_t bytes[kHeaderBytes];
-    EncodeHeader(h, bytes);
-    EXPECT_THAT(DecodeHeader(bytes), StatusIs(kInvalid, HasSubstr(text)));
+// Each field at its limit and one above.
+TEST(Header, sec_limits_FieldsOfAFrame) {
+  const auto expect_limit = [](void (*set)(FrameHeader&, int above),
+                               const char* field) {
+    for (const int above : {0, 1}) {
+      FrameHeader h = DataHeader();
+      set(h, above);
+      uint8_t bytes[kHeaderBytes];
+      EncodeHeader(h, bytes);
+      EXPECT_THAT(DecodeHeader(bytes),
+                  StatusIs(above ? kInvalid : absl::StatusCode::kOk,
+                           HasSubstr(above ? field : "")));
+    }
   };
-  refused([](FrameHeader& h) { h.leg = static_cast<Leg>(6); }, "leg");
-  refused([](FrameHeader& h) { h.codec = static_cast<Codec>(8); }, "codec");
-  refused([](FrameHeader& h) { h.flags = 1; }, "flags");
-  refused([](FrameHeader& h) { h.bytes = kMaxFramePayload + 1; }, "bytes");
-  refused([](FrameHeader& h) { h.elements = kChunkElements + 1; }, "elements");
-  refused(
-      [](FrameHeader& h) {
+  static constexpr auto kNext = [](auto last, int above) {
+    return static_cast<decltype(last)>(static_cast<int>(last) + above);
+  };
+  expect_limit([](FrameHeader& h, int n) { h.leg = kNext(Leg::kSwap, n); },
+               "leg");
+  expect_limit([](FrameHeader& h, int n) { h.leg = kNext(Leg::kControl, n); },
+               "leg");
+  expect_limit([](FrameHeader& h, int n) { h.codec = kNext(kLastCodec, n); },
+               "codec");
+  expect_limit([](FrameHeader& h, int n) { h.flags = n; }, "flags");
+  expect_limit([](FrameHeader& h, int n) { h.bytes = kMaxFramePayload + n; },
+               "bytes");
+  expect_limit([](FrameHeader& h, int n) { h.elements = kChunkElements + n; },
+               "elements");
+  expect_limit(
+      [](FrameHeader& h, int n) {
         h.leg = Leg::kControl;
-        h.bytes = kMaxControlMessage + 1;
+        h.bytes = kMaxControlMessage + n;
       },
       "bytes");
 }
@@ -298,8 +313,14 @@ TEST(Control, UnknownKindsAndValuesAreRefused) {
   bytes.back() = 2;
   EXPECT_THAT(DecodeControl(Bytes(bytes)),
               StatusIs(kInvalid, HasSubstr("echo")));
+}
+
+TEST(Control, sec_limits_ControlPayload) {
+  // Whole, and then too long for what it is.
+  EXPECT_THAT(DecodeControl(Bytes(std::string(kMaxControlMessage, '\1'))),
+              StatusIs(kInvalid, HasSubstr("agent has 257 bytes")));
   EXPECT_THAT(DecodeControl(Bytes(std::string(kMaxControlMessage + 1, '\1'))),
-              StatusIs(kInvalid, HasSubstr("at most")));
+              StatusIs(kInvalid, HasSubstr("at most 1048576")));
 }
 
 TEST(Control, ALongReasonIsCutNotRefused) {

@@ -6,6 +6,7 @@
 
 #include "agent/core/test_pair.h"
 #include "base/status_matchers.h"
+#include "protocol/limits.h"
 
 namespace pactrain::agent {
 namespace {
@@ -312,6 +313,31 @@ TEST_F(Pair, ALostPeerAfterTheVoteMeansResync) {
   EXPECT_EQ(x_.Last<wire::Failed>()->code, wire::Code::kResyncRequired);
 }
 
+TEST_F(Pair, sec_limits_AttemptsOfAStep) {
+  Begin();
+  // Each loss of the connection costs the step an attempt.
+  const auto lose = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      Give(x_, PeerDisconnected{"y", false, "reset"});
+      Give(y_, PeerDisconnected{"x", false, "reset"});
+      Give(x_, PeerConnected{"y"});
+      Give(y_, PeerConnected{"x"});
+      Deliver();
+    }
+  };
+  Submit(0, OneBucket(10, 50));
+  lose(protocol::kMaxAttempts - 1);
+  Submit(1, OneBucket(10, 50));
+  Deliver();
+  EXPECT_NE(x_.Last<wire::Committed>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Failed>(), nullptr);
+  Submit(0, OneBucket(11, 50));
+  lose(protocol::kMaxAttempts);
+  ASSERT_NE(x_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Failed>()->final, 0);
+  EXPECT_THAT(x_.Last<wire::Failed>()->text, HasSubstr("attempt 4 of 4"));
+}
+
 TEST_F(Pair, ARankThatNeverSubmitsIsNamedWithinTheDeadline) {
   Begin();
   Submit(0, OneBucket(10, 50));
@@ -449,6 +475,45 @@ TEST(Hello, EachRefusalHasItsCodeAndSaysWhy) {
   EXPECT_THAT(
       check([](wire::Hello& h) { SetText("run-2", h.launch); }),
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory")));
+}
+
+TEST(Hello, sec_limits_RanksModelsAndElements) {
+  const auto state = *AgentState::Create(OptionsOf("x", "a"));
+  const auto expect_limit = [&](void (*set)(wire::Hello&, int above),
+                                const char* field) {
+    wire::Hello hello = MakeHello(0);
+    set(hello, 0);
+    EXPECT_OK(state->CheckHello(hello));
+    set(hello, 1);
+    EXPECT_THAT(state->CheckHello(hello),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(field)));
+  };
+  expect_limit(
+      [](wire::Hello& h, int n) { h.world_size = protocol::kMaxRanks + n; },
+      "world_size");
+  expect_limit(
+      [](wire::Hello& h, int n) { h.model = protocol::kMaxModels - 1 + n; },
+      "model");
+  expect_limit(
+      [](wire::Hello& h, int n) { h.elements = protocol::kMaxElements + n; },
+      "elements");
+}
+
+TEST(Hello, sec_limits_TrainersOfAnAgent) {
+  const auto state = *AgentState::Create(OptionsOf("x", "a"));
+  Node node("n", "a");  // Its memory is all trainers'.
+  const auto hello = [](uint32_t rank) { return MakeHello(rank, 1000); };
+  for (uint32_t rank = 0; rank < protocol::kMaxTrainersPerAgent; ++rank) {
+    ASSERT_OK(state->CheckHello(hello(rank)));
+    state->Handle(TrainerHello{rank + 1,
+                               hello(rank),
+                               {absl::MakeConstSpan(node.slot, kBytes),
+                                absl::MakeSpan(node.result, kBytes)}},
+                  absl::ZeroDuration());
+  }
+  EXPECT_THAT(state->CheckHello(hello(500)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("has 64 trainers on this node")));
 }
 
 TEST(AgentState, OptionsOutOfRangeAreRefusedByName) {

@@ -72,6 +72,24 @@ TEST(DecisionSwitch, ANamedCandidateOutlivesRevokeAndPrepare) {
   EXPECT_EQ(s.candidate(), 3u);
 }
 
+// One PREPARE is in flight: the next takes its place, at once or, once a vote
+// has named it, when that attempt is over.
+TEST(DecisionSwitch, sec_limits_PreparesInFlight) {
+  DecisionSwitch s(Full(1));
+  s.Prepare(Compacted(2), kMatching);
+  s.Prepare(Compacted(3), kMatching);
+  EXPECT_EQ(s.candidate(), 3u);
+  EXPECT_EQ(s.NameCandidate(), 3u);
+  s.Prepare(Compacted(4), kMatching);
+  s.Prepare(Compacted(5), kMatching);
+  EXPECT_EQ(s.candidate(), 3u);
+  s.OnResolved(0);
+  EXPECT_EQ(s.NameCandidate(), 5u);
+  s.Revoke(5);
+  s.OnResolved(0);
+  EXPECT_EQ(s.NameCandidate(), 0u) << "one of them was kept";
+}
+
 TEST(DecisionSwitch, ARevokedCandidateIsGoneOnceTheAttemptIsOver) {
   DecisionSwitch s(Full(1));
   s.Prepare(Compacted(2), kMatching);

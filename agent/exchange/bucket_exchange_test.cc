@@ -105,6 +105,47 @@ TEST_F(BucketExchangeTest, EveryFieldThatDoesNotFitIsRefused) {
   EXPECT_TRUE(exchange_->done());
 }
 
+// A frame of a bucket that has one element more than fit into it.
+TEST_F(BucketExchangeTest, sec_limits_ElementsOfAFrame) {
+  // What is wrong with a frame of so many elements, of 4 bytes each.
+  const auto refusal = [&](protocol::Codec codec, uint32_t limit,
+                           uint32_t elements) {
+    BucketExchange::Options options;
+    options.schedule = schedule_.get();
+    options.job = "job";
+    options.context.codec = codec;
+    options.context.elements = limit + 1;
+    options.local = std::make_shared<float[]>(limit + 1);
+    std::vector<float> result(limit + 1);
+    options.result = absl::MakeSpan(result);
+    BucketExchange exchange(options);
+    FrameHeader header = header_;
+    header.context = exchange.digest();
+    header.step = options.step;
+    header.attempt = static_cast<uint16_t>(options.attempt);
+    header.bucket = 0;
+    header.codec = codec;
+    header.elements = elements;
+    header.bytes = 4 * elements;
+    const auto values = std::make_shared<std::vector<float>>(elements);
+    const Payload payload = {
+        values,
+        absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(values->data()),
+                            header.bytes)};
+    return std::string(exchange.Receive(1, header, payload, out_).message());
+  };
+  constexpr uint32_t kLimit = protocol::kFrameElements;
+  EXPECT_EQ(refusal(protocol::Codec::kFp32, kLimit, kLimit), "");
+  EXPECT_THAT(refusal(protocol::Codec::kFp32, kLimit, kLimit + 1),
+              testing::HasSubstr("elements is 2049, want 2048"));
+  // Its bytes are none of 7 levels; they are looked at next.
+  constexpr uint32_t kLevels = protocol::kLevelsFrameElements;
+  EXPECT_THAT(refusal(protocol::Codec::kLevels7, kLevels, kLevels),
+              testing::HasSubstr("bytes is 65536, want "));
+  EXPECT_THAT(refusal(protocol::Codec::kLevels7, kLevels, kLevels + 1),
+              testing::HasSubstr("elements is 16385, want 16384"));
+}
+
 TEST_F(BucketExchangeTest, BytesThatNoEncoderWritesAreAnErrorNotASum) {
   BucketExchange::Options options;
   options.schedule = schedule_.get();

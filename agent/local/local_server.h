@@ -18,6 +18,7 @@
 #include "agent/local/packet.h"
 #include "agent/local/socket_file.h"
 #include "agent/local/trainer_link.h"
+#include "protocol/limits.h"
 #include "trainer/wire.h"
 
 namespace pactrain::agent {
@@ -40,9 +41,10 @@ class LocalServer : private TrainerLinkOwner {
  public:
   struct Options {
     std::string socket_path;
-    absl::Duration handshake = absl::Seconds(5);  // Until the Hello.
+    // Until the Hello.
+    absl::Duration handshake = absl::Seconds(protocol::kHandshakeSeconds);
     TrainerLink::Limits link;
-    size_t max_connections = 1100;
+    size_t max_connections = protocol::kMaxLocalConnections;
   };
 
   // Errors: as SocketFile::Listen().

@@ -406,16 +406,23 @@ TEST_F(LocalServerTest, TrainerThatDoesNotReadIsGone) {
   EXPECT_THAT(events_.gone.at(0), HasSubstr("does not read"));
 }
 
-TEST_F(LocalServerTest, ConnectionsOverTheCapAreToldSo) {
+TEST_F(LocalServerTest, sec_limits_LocalConnections) {
+  EXPECT_EQ(options_.max_connections, size_t{protocol::kMaxLocalConnections});
   server_.reset();
-  options_.max_connections = 1;
+  options_.max_connections = 2;
   Start();
   RawTrainer first = Attach();
-  RawTrainer second = Connect();
-  EXPECT_THAT(ExpectFailed(second).text, HasSubstr("allows 1"));
+  {
+    RawTrainer second = Attach();
+    RawTrainer third = Connect();
+    EXPECT_THAT(ExpectFailed(third).text, HasSubstr("allows 2"));
+  }
+  EXPECT_TRUE(RunUntil([&] { return server_->open_count() == 1; }));
+  Attach();  // The end of one makes room.
 }
 
-TEST_F(LocalServerTest, SilentConnectionIsDroppedAtTheHandshakeLimit) {
+TEST_F(LocalServerTest, sec_limits_HandshakeSeconds) {
+  EXPECT_EQ(options_.handshake, absl::Seconds(protocol::kHandshakeSeconds));
   server_.reset();
   options_.handshake = absl::Milliseconds(10);
   Start();

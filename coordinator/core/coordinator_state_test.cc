@@ -336,7 +336,7 @@ TEST(Generation, GroupsDoNotInfluenceEachOther) {
   EXPECT_EQ(groups[1].phase, GroupPhase::kEnded);
 }
 
-TEST(Generation, TooManyJobsAreRefused) {
+TEST(Generation, sec_limits_Jobs) {
   TestCluster t;
   t.Connect("a", "x");
   for (int i = 0; i < protocol::kMaxJobs; ++i) {
@@ -355,7 +355,7 @@ TEST(Generation, TooManyJobsAreRefused) {
   EXPECT_FALSE(t.Got<JoinRefused>("a").has_value());
 }
 
-TEST(Generation, GroupsThatEndedLongAgoAreForgottenForNewOnes) {
+TEST(Generation, sec_limits_GroupsThatEndedLongAgoAreForgotten) {
   constexpr size_t kMost = protocol::kMaxJobs * protocol::kMaxModels;
   TestCluster t;
   t.Connect("a", "x");

@@ -1,6 +1,8 @@
 #include "coordinator/core/lineup.h"
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -22,9 +24,14 @@ class LineupTest : public ::testing::Test {
   // `step` 0: new.
   void Add(const std::string& launch, uint32_t world, uint32_t rank,
            const std::string& site, uint64_t step, uint64_t generation = 5) {
+    AddAt({"agent-" + site, site}, launch, world, rank, step, generation);
+  }
+  using Place = std::pair<std::string, std::string>;  // Agent and site.
+  void AddAt(const Place& place, const std::string& launch, uint32_t world,
+             uint32_t rank, uint64_t step, uint64_t generation = 5) {
     Candidate candidate;
-    candidate.agent = "agent-" + site;
-    candidate.site = site;
+    candidate.agent = place.first;
+    candidate.site = place.second;
     candidate.trainer.rank = rank;
     candidate.trainer.world_size = world;
     candidate.trainer.launch = launch;
@@ -39,6 +46,16 @@ class LineupTest : public ::testing::Test {
   }
   NextLineup Next() const {
     return MakeNextLineup(waiting_, remains_, absl::Seconds(10));
+  }
+  // Whether a launch of so many newcomers is let in beside the four ranks that
+  // return, all at one agent.
+  bool IsLetIn(uint32_t count, const std::function<Place(uint32_t)>& place) {
+    waiting_.clear();
+    for (uint32_t rank : {0, 1, 2, 3}) Add("l", 4, rank, "a", 70);
+    for (uint32_t i = 0; i < count; ++i) AddAt(place(i), "m", count, i, 0);
+    const size_t admitted = Next().lineup->trainers.size();
+    EXPECT_TRUE(admitted == 4 || admitted == 4 + count) << admitted;
+    return admitted != 4;
   }
   static std::vector<std::string> Order(const Lineup& lineup) {
     std::vector<std::string> order;
@@ -148,12 +165,36 @@ TEST_F(LineupTest, ALaunchJoinsWholeOrNotAtAll) {
   EXPECT_THAT(Next().lineup->needs_state, ElementsAre(4, 5));
 }
 
-TEST_F(LineupTest, ALaunchForWhichThereIsNoRoomWaits) {
-  for (uint32_t rank : {0, 1, 2, 3}) Add("l", 4, rank, "a", 70);
-  const uint32_t many = protocol::kMaxTrainersPerAgent - 3;
-  for (uint32_t rank = 0; rank < many; ++rank) Add("m", many, rank, "a", 0);
-  ASSERT_TRUE(Next().lineup);
-  EXPECT_EQ(Next().lineup->trainers.size(), 4u);
+// A launch for which there is no room waits.
+TEST_F(LineupTest, sec_limits_TrainersOfAnAgentAreOfAllLaunches) {
+  const auto beside = [](uint32_t) { return Place{"agent-a", "a"}; };
+  constexpr uint32_t kRoom = protocol::kMaxTrainersPerAgent - 4;
+  EXPECT_TRUE(IsLetIn(kRoom, beside));
+  EXPECT_FALSE(IsLetIn(kRoom + 1, beside));
+}
+
+TEST_F(LineupTest, sec_limits_SitesAreOfAllLaunches) {
+  const auto apart = [](uint32_t i) {
+    return Place{"agent-" + std::to_string(i), "site-" + std::to_string(i)};
+  };
+  EXPECT_TRUE(IsLetIn(protocol::kMaxSites - 1, apart));
+  EXPECT_FALSE(IsLetIn(protocol::kMaxSites, apart));
+}
+
+TEST_F(LineupTest, sec_limits_AgentsAreOfAllLaunches) {
+  const auto near = [](uint32_t i) {
+    return Place{"agent-" + std::to_string(i), "a"};
+  };
+  EXPECT_TRUE(IsLetIn(protocol::kMaxAgents - 1, near));
+  EXPECT_FALSE(IsLetIn(protocol::kMaxAgents, near));
+}
+
+TEST_F(LineupTest, sec_limits_RanksAreOfAllLaunches) {
+  const auto packed = [](uint32_t i) {
+    return Place{"agent-" + std::to_string(i / 60), "a"};
+  };
+  EXPECT_TRUE(IsLetIn(protocol::kMaxRanks - 4, packed));
+  EXPECT_FALSE(IsLetIn(protocol::kMaxRanks - 3, packed));
 }
 
 TEST_F(LineupTest, ANewJobHasNoDonor) {

@@ -102,31 +102,44 @@ TEST_F(MembershipTest, TwoLaunchesAreNamedInTheReason) {
       "trainers of one run must name the same launch");
 }
 
-TEST_F(MembershipTest, TooManyLaunchesAreRefused) {
+TEST_F(MembershipTest, sec_limits_LaunchesThatWait) {
   for (size_t i = 0; i < Membership::kMaxLaunches; ++i) {
     EXPECT_THAT(Join(Make(0, 2, "a", "run-" + std::to_string(i))), IsEmpty());
   }
   EXPECT_THAT(Join(Make(0, 2, "a", "one-more")), SizeIs(1));
 }
 
-TEST_F(MembershipTest, TooManyTrainersSitesOrAgentsAreRefused) {
+TEST_F(MembershipTest, sec_limits_TrainersOfAnAgent) {
   for (int i = 0; i < protocol::kMaxTrainersPerAgent; ++i) {
     EXPECT_THAT(Join(Make(i, 1000, "a")), IsEmpty());
   }
-  EXPECT_THAT(Join(Make(500, 1000, "a")), SizeIs(1));
-  for (int i = 1; i < protocol::kMaxSites; ++i) {
-    EXPECT_THAT(Join(Make(100 + i, 1000, "agent-" + std::to_string(i))),
-                IsEmpty());
+  const auto refused = Join(Make(500, 1000, "a"));
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_THAT(refused[0].reason, HasSubstr("64 trainers that one agent"));
+  EXPECT_THAT(Join(Make(500, 1000, "b")), IsEmpty());
+}
+
+TEST_F(MembershipTest, sec_limits_SitesOfALaunch) {
+  for (int i = 0; i < protocol::kMaxSites; ++i) {
+    EXPECT_THAT(Join(Make(i, 1000, "agent-" + std::to_string(i))), IsEmpty());
   }
-  EXPECT_THAT(Join(Make(501, 1000, "one-more-site")), SizeIs(1));
-  for (int i = protocol::kMaxSites; i < protocol::kMaxAgents; ++i) {
-    Candidate c = Make(100 + i, 1000, "agent-" + std::to_string(i));
+  const auto refused = Join(Make(500, 1000, "one-more"));
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_THAT(refused[0].reason, HasSubstr("one site more than the 32"));
+}
+
+TEST_F(MembershipTest, sec_limits_AgentsOfALaunch) {
+  const auto join = [&](uint32_t rank) {
+    Candidate c = Make(rank, 1000, "agent-" + std::to_string(rank));
     c.site = "site-a";
-    EXPECT_THAT(Join(c), IsEmpty());
+    return Join(c);
+  };
+  for (int i = 0; i < protocol::kMaxAgents; ++i) {
+    EXPECT_THAT(join(i), IsEmpty());
   }
-  Candidate c = Make(502, 1000, "one-more-agent");
-  c.site = "site-a";
-  EXPECT_THAT(Join(c), SizeIs(1));
+  const auto refused = join(500);
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_THAT(refused[0].reason, HasSubstr("one agent more than the 64"));
 }
 
 TEST_F(MembershipTest, WhoLeavesNoLongerWaits) {

@@ -15,7 +15,6 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
 constexpr absl::Duration kHealInterval = absl::Seconds(5);
 // An agent names all its trainers and their votes at once when it connects.
-constexpr int kMaxMessagesPerSecond = 20'000;
 // Streams that have not said Hello yet, beyond the agents.
 constexpr int kMaxStrangers = 64;
 
@@ -121,7 +120,7 @@ bool Driver::TooMany(OpenStream& stream, absl::Duration now) const {
     stream.messages = 0;
     stream.reports.clear();
   }
-  return ++stream.messages > kMaxMessagesPerSecond;
+  return ++stream.messages > protocol::kMaxMessagesPerSecond;
 }
 
 bool Driver::IsReportTooMany(OpenStream& stream,
@@ -139,9 +138,9 @@ void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
     const absl::Duration now = clock_();
     if (TooMany(it->second, now)) {
       Run(state_.OnStreamClosed(stream, "too many messages", now));
-      Shut(stream,
-           absl::ResourceExhaustedError(absl::StrCat(
-               "more than ", kMaxMessagesPerSecond, " messages in a second")));
+      Shut(stream, absl::ResourceExhaustedError(absl::StrCat(
+                       "more than ", protocol::kMaxMessagesPerSecond,
+                       " messages in a second")));
     } else if (!IsReportTooMany(it->second, message)) {
       it->second.said_hello =
           true;  // If it was not Hello, it is closed anyway.

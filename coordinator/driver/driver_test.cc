@@ -212,6 +212,18 @@ TEST_F(DriverTest, sec_limits_ReportsBeyondTheLimitAreDropped) {
   EXPECT_TRUE(stream_->closed.ok());
 }
 
+TEST_F(DriverTest, sec_limits_MessagesOfAStream) {
+  const StreamId id = Connect();  // The first.
+  for (int i = 1; i < protocol::kMaxMessagesPerSecond; ++i) {
+    driver_->OnMessage(id, protocol::Heartbeat{});
+  }
+  EXPECT_TRUE(stream_->closed.ok());
+  driver_->OnMessage(id, protocol::Heartbeat{});
+  EXPECT_THAT(stream_->closed,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("20000 messages in a second")));
+}
+
 TEST_F(DriverTest, WhatCannotBeLoggedIsNotTold) {
   const StreamId id = Connect();
   journal_.full = true;

@@ -249,6 +249,8 @@ TEST_F(AttackTest, sec_ThousandIdleConnections) {
 TEST_F(AttackTest, sec_limits_ConnectionsPerSource) {
   Stop();
   constexpr int kLimit = protocol::kMaxConnectionsPerSource;
+  EXPECT_EQ(Server::kCaps.per_source, kLimit);
+  // Who comes from loopback here stands for any source.
   Start({.total = 1000, .per_source = 1, .from_loopback = kLimit});
   std::vector<RawClient> idle;
   for (int i = 0; i < kLimit; ++i) {
@@ -265,6 +267,7 @@ TEST_F(AttackTest, sec_limits_ConnectionsPerSource) {
 }
 
 TEST_F(AttackTest, sec_limits_ConnectionsOfAll) {
+  EXPECT_EQ(Server::kCaps.total, protocol::kMaxConnections);
   Stop();
   Start({.total = 40, .per_source = 1, .from_loopback = 30});
   std::vector<RawClient> idle;

@@ -28,6 +28,7 @@
 #include "asio/steady_timer.hpp"
 #include "base/tls/tls_files.h"
 #include "protocol/frame.h"
+#include "protocol/limits.h"
 
 namespace pactrain::agent {
 
@@ -57,7 +58,7 @@ class ConnectionOwner {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   struct Limits {
-    absl::Duration handshake = absl::Seconds(5);
+    absl::Duration handshake = absl::Seconds(protocol::kHandshakeSeconds);
     // Without a byte from the peer for so long it counts as gone.
     absl::Duration suspect = absl::Seconds(10);
     size_t max_control_bytes = 8 << 20;

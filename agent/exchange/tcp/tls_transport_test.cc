@@ -165,7 +165,8 @@ TEST_F(TlsTransportTest, sec_PlainHttp2IsRefused) {
   ExpectPlainTextRefused("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "refused");
 }
 
-TEST_F(TlsTransportTest, sec_SilentConnectionIsClosedAfterTheHandshakeLimit) {
+TEST_F(TlsTransportTest, sec_limits_HandshakeSeconds) {
+  EXPECT_EQ(limits_.handshake, absl::Seconds(protocol::kHandshakeSeconds));
   limits_.handshake = absl::Milliseconds(200);
   StartExchange();
   auto raw = DialRaw(*b_);
@@ -331,6 +332,10 @@ TEST_F(TlsTransportTest, sec_limits_UnprovenConnections) {
 
 TEST_F(TlsTransportTest, sec_limits_ConnectionsPerSource) {
   constexpr int kLimit = protocol::kMaxConnectionsPerSource;
+  EXPECT_EQ(options_.inbound.per_source, kLimit);
+  EXPECT_EQ(options_.inbound.from_loopback,
+            protocol::kMaxConnectionsFromLoopback);
+  // Who comes from loopback here stands for any source.
   options_.inbound = {.total = 100, .per_source = 1, .from_loopback = kLimit};
   c_ = MakeNode("c");
   // None comes from a peer: "a" would dial it.
@@ -352,6 +357,7 @@ TEST_F(TlsTransportTest, sec_limits_ConnectionsPerSource) {
 }
 
 TEST_F(TlsTransportTest, sec_limits_ConnectionsOfAll) {
+  EXPECT_EQ(options_.inbound.total, protocol::kMaxPeerConnections);
   options_.inbound = {.total = 10, .per_source = 1, .from_loopback = 100};
   b_ = MakeNode("b");
   const auto idle = DialMany(10);
