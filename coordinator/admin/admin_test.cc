@@ -11,9 +11,7 @@
 #include "base/version.h"
 #include "coordinator/admin/job_text.h"
 #include "coordinator/admin/run.h"
-#include "coordinator/rpc/server.h"
-#include "coordinator/store/sqlite_journal.h"
-#include "gtest/gtest.h"
+#include "coordinator/rpc/test_server.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -53,22 +51,10 @@ Outcome Tool(std::vector<const char*> words) {
 }
 
 // A coordinator with two agents, each with a rank of the job "myjob".
-class AdminTest : public ::testing::Test {
+class AdminTest : public ServerFixture {
  protected:
-  AdminTest() {
-    const std::string dir = absl::StrCat(
-        ::testing::TempDir(), "/",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(dir);
-    auto journal = SqliteJournal::Open(dir, "test");
-    EXPECT_OK(journal);
-    journal_ = *std::move(journal);
-    auto driver = Driver::Create({}, journal_.get());
-    EXPECT_OK(driver);
-    driver_ = *std::move(driver);
-    auto server = Server::Start({"127.0.0.1", 0}, {}, driver_.get());
-    EXPECT_OK(server);
-    server_ = *std::move(server);
+  void SetUp() override {
+    Start();
     coordinator_ =
         absl::StrCat("--coordinator=", server_->address().ToString());
   }
@@ -107,9 +93,6 @@ class AdminTest : public ::testing::Test {
     return driver_->Snapshot().groups.at(0).pin;
   }
 
-  std::unique_ptr<SqliteJournal> journal_;
-  std::unique_ptr<Driver> driver_;
-  std::unique_ptr<Server> server_;
   std::string coordinator_;
   StreamId streams_[2] = {};
 };

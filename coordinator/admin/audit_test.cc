@@ -1,20 +1,16 @@
 // The audit log from the event to what pactrain-admin says of it.
 #include "coordinator/admin/audit.h"
 
-#include <filesystem>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/log_capture.h"
-#include "base/rpc/channel.h"
-#include "base/rpc/credentials.h"
 #include "base/status_matchers.h"
 #include "base/tls/test_certs.h"
 #include "coordinator/admin/run.h"
-#include "coordinator/rpc/server.h"
+#include "coordinator/rpc/test_server.h"
 #include "coordinator/store/sqlite.h"
-#include "coordinator/store/sqlite_journal.h"
 #include "protocol/proto_convert.h"
 
 namespace pactrain::coordinator {
@@ -32,37 +28,11 @@ TEST(AuditText, HasNoControlCharacters) {
   EXPECT_THAT(AuditText(line), HasSubstr("a\\x0a2  forged\\x1b[2J\n"));
 }
 
-class AuditTest : public ::testing::Test {
+class AuditTest : public ServerFixture {
  protected:
-  AuditTest() : folder_(MakeFolder()), ca_(folder_) { Start(); }
-  ~AuditTest() override { Stop(); }
-
-  static std::string MakeFolder() {
-    const std::string folder = absl::StrCat(
-        ::testing::TempDir(), "/",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(folder);
-    std::filesystem::create_directories(folder);
-    return folder;
-  }
-  void Start() {
-    auto journal = SqliteJournal::Open(folder_ + "/state", "test");
-    EXPECT_OK(journal);
-    journal_ = *std::move(journal);
-    auto driver = Driver::Create({}, journal_.get());
-    EXPECT_OK(driver);
-    driver_ = *std::move(driver);
-    auto server =
-        Server::Start({"127.0.0.1", 0},
-                      ca_.Issue("coordinator", "spiffe://pactrain/coordinator"),
-                      driver_.get());
-    EXPECT_OK(server);
-    server_ = *std::move(server);
-  }
-  void Stop() {
-    server_.reset();
-    driver_.reset();
-    journal_.reset();
+  void SetUp() override { StartAnew(); }
+  void StartAnew() {
+    Start(ca_.Issue("coordinator", "spiffe://pactrain/coordinator"));
   }
   AdminClient Client(const std::string& role) const {
     return AdminClient({server_->address().ToString(),
@@ -81,23 +51,16 @@ class AuditTest : public ::testing::Test {
   // While nobody has the journal open.
   void Execute(const std::string& sql) {
     ASSERT_OK_AND_ASSIGN(auto database,
-                         Database::Open(folder_ + "/state/journal.db"));
+                         Database::Open(state_dir() + "/journal.db"));
     ASSERT_OK(database->Execute(sql));
   }
   // A job of one rank at agent "a" that is pinned, and ends.
   void Train(uint64_t run = 1) {
     const protocol::Digest attach = {1, run};
-    const auto channel =
-        base::MakeChannel(server_->address().ToString(),
-                          base::MakeChannelCredentials(
-                              ca_.Issue("a", "spiffe://pactrain/agent/a"),
-                              [](const auto&) { return absl::OkStatus(); }),
-                          -1);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::seconds(20));
-    const auto stub = v1::Coordinator::NewStub(channel);
-    const auto stream = stub->AgentStream(&context);
+    const auto context = MakeContext();
+    const auto stub = v1::Coordinator::NewStub(
+        ChannelOf(ca_.Issue("a", "spiffe://pactrain/agent/a")));
+    const auto stream = stub->AgentStream(context.get());
     const auto say = [&](const protocol::AgentMessage& message) {
       stream->Write(protocol::ToProto(message));
     };
@@ -135,11 +98,7 @@ class AuditTest : public ::testing::Test {
   }
 
   base::LogCapture log_;
-  const std::string folder_;
-  const base::TestCa ca_;
-  std::unique_ptr<SqliteJournal> journal_;
-  std::unique_ptr<Driver> driver_;
-  std::unique_ptr<Server> server_;
+  const base::TestCa ca_{folder_};
 };
 
 TEST_F(AuditTest, sec_audit_complete) {
@@ -189,7 +148,7 @@ TEST_F(AuditTest, sec_AuditIsForReadersAndOperators) {
 TEST_F(AuditTest, TheChainGoesOnAfterARestart) {
   Train();
   Stop();
-  Start();
+  StartAnew();
   Train(2);
   absl::Status status;
   const std::string text = Audit(&status);
@@ -211,7 +170,7 @@ TEST_F(AuditTest, sec_audit_chain) {
       {"DELETE FROM audit", "line 1 is missing, and all to "}};
   for (const auto& [sql, words] : changes) {
     Execute(sql);
-    Start();
+    StartAnew();
     absl::Status status;
     const std::string text = Audit(&status);
     EXPECT_THAT(status,

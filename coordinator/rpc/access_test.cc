@@ -2,11 +2,9 @@
 #include "coordinator/rpc/access.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
@@ -18,8 +16,7 @@
 #include "base/status_matchers.h"
 #include "base/tls/job_key.h"
 #include "base/tls/test_certs.h"
-#include "coordinator/rpc/server.h"
-#include "coordinator/store/sqlite_journal.h"
+#include "coordinator/rpc/test_server.h"
 #include "protocol/limits.h"
 #include "protocol/proto_convert.h"
 
@@ -64,68 +61,31 @@ TEST(CheckName, sec_AnAgentHasTheNameOfItsCertificate) {
 }
 
 // A server with TLS on loopback.
-class AccessTest : public ::testing::Test {
+class AccessTest : public ServerFixture {
  protected:
   explicit AccessTest(const base::TlsFiles& files = {})
-      : folder_(MakeFolder("")),
-        ca_(folder_),
-        files_(files.given() ? files
+      : files_(files.given() ? files
                              : ca_.Issue("coordinator",
-                                         "spiffe://pactrain/coordinator")) {
-    auto journal = SqliteJournal::Open(folder_ + "/state", "test");
-    EXPECT_OK(journal);
-    journal_ = *std::move(journal);
-    auto driver = Driver::Create({}, journal_.get());
-    EXPECT_OK(driver);
-    driver_ = *std::move(driver);
-    auto server = Server::Start({"127.0.0.1", 0}, files_, driver_.get());
-    EXPECT_OK(server);
-    server_ = *std::move(server);
-  }
-  ~AccessTest() override {
-    server_.reset();
-    driver_.reset();
-    journal_.reset();
-  }
+                                         "spiffe://pactrain/coordinator")) {}
+  void SetUp() override { Start(files_); }
 
-  static std::string MakeFolder(const std::string& name) {
-    const std::string folder = absl::StrCat(
-        ::testing::TempDir(), "/",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name(), name);
-    std::filesystem::remove_all(folder);
-    std::filesystem::create_directories(folder);
-    return folder;
-  }
-
-  std::shared_ptr<grpc::Channel> ChannelOf(const base::TlsFiles& files) const {
-    return base::MakeChannel(
-        server_->address().ToString(),
-        base::MakeChannelCredentials(
-            files, [](const auto&) { return absl::OkStatus(); }),
-        -1);
-  }
+  using ServerFixture::ChannelOf;
   virtual base::TlsFiles Issue(const std::string& uri) const {
     return ca_.Issue("client", uri);
   }
   std::shared_ptr<grpc::Channel> ChannelOf(const std::string& uri) const {
     return ChannelOf(Issue(uri));
   }
-  static std::unique_ptr<grpc::ClientContext> Context() {
-    auto context = std::make_unique<grpc::ClientContext>();
-    context->set_deadline(std::chrono::system_clock::now() +
-                          std::chrono::seconds(20));
-    return context;
-  }
   static grpc::Status ListJobs(const std::shared_ptr<grpc::Channel>& channel) {
     v1::ListJobsResponse response;
-    return v1::Admin::NewStub(channel)->ListJobs(Context().get(), {},
+    return v1::Admin::NewStub(channel)->ListJobs(MakeContext().get(), {},
                                                  &response);
   }
   static grpc::Status SetPin(const std::shared_ptr<grpc::Channel>& channel) {
     v1::SetPinRequest request;
     request.mutable_group()->set_job("nobody");
     v1::SetPinResponse response;
-    return v1::Admin::NewStub(channel)->SetPin(Context().get(), request,
+    return v1::Admin::NewStub(channel)->SetPin(MakeContext().get(), request,
                                                &response);
   }
   // An agent's stream that says hello under this name, up to its end or its
@@ -133,7 +93,7 @@ class AccessTest : public ::testing::Test {
   static grpc::Status SayHello(const std::shared_ptr<grpc::Channel>& channel,
                                const std::string& name) {
     const auto stub = v1::Coordinator::NewStub(channel);
-    const auto context = Context();
+    const auto context = MakeContext();
     const auto stream = stub->AgentStream(context.get());
     stream->Write(protocol::ToProto(protocol::AgentMessage(protocol::AgentHello{
         name, base::DigestOf(name), "site", "127.0.0.1:9", "t", "", 0})));
@@ -176,12 +136,8 @@ class AccessTest : public ::testing::Test {
   }
 
   base::LogCapture log_;
-  const std::string folder_;
-  const base::TestCa ca_;
+  const base::TestCa ca_{folder_};
   const base::TlsFiles files_;
-  std::unique_ptr<SqliteJournal> journal_;
-  std::unique_ptr<Driver> driver_;
-  std::unique_ptr<Server> server_;
   asio::io_context io_;
 };
 

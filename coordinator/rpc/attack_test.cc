@@ -3,23 +3,18 @@
 //
 // The strangers come from 127.0.0.2 and further, the good client from
 // 127.0.0.1, so that they are different sources.
-#include <sys/resource.h>
-
-#include <filesystem>
 #include <functional>
+#include <optional>
 #include <random>
 
-#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log_capture.h"
-#include "base/rpc/channel.h"
-#include "base/rpc/credentials.h"
-#include "base/status_matchers.h"
+#include "base/test_descriptors.h"
 #include "base/tls/test_certs.h"
-#include "coordinator/rpc/server.h"
 #include "coordinator/rpc/test_raw_client.h"
-#include "coordinator/store/sqlite_journal.h"
+#include "coordinator/rpc/test_server.h"
 #include "protocol/limits.h"
+#include "gmock/gmock.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -39,37 +34,11 @@ bool ReadUntil(RawClient& client, http2::Type type, uint8_t flags,
   return true;
 }
 
-class AttackTest : public ::testing::Test {
+class AttackTest : public ServerFixture {
  protected:
-  AttackTest() : folder_(MakeFolder()), ca_(folder_) { Start(Server::kCaps); }
-  ~AttackTest() override { Stop(); }
-
-  void Start(const base::ConnectionCaps::Limits& caps) {
-    auto journal = SqliteJournal::Open(folder_ + "/state", "test");
-    EXPECT_OK(journal);
-    journal_ = *std::move(journal);
-    auto driver = Driver::Create({}, journal_.get());
-    EXPECT_OK(driver);
-    driver_ = *std::move(driver);
-    auto server =
-        Server::Start({"127.0.0.1", 0},
-                      ca_.Issue("coordinator", "spiffe://pactrain/coordinator"),
-                      driver_.get(), caps);
-    EXPECT_OK(server);
-    server_ = *std::move(server);
-  }
-  void Stop() {
-    server_.reset();
-    driver_.reset();
-    journal_.reset();
-  }
-  static std::string MakeFolder() {
-    const std::string folder = absl::StrCat(
-        ::testing::TempDir(), "/",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    std::filesystem::remove_all(folder);
-    std::filesystem::create_directories(folder);
-    return folder;
+  void SetUp() override { StartWith(Server::kCaps); }
+  void StartWith(const base::ConnectionCaps::Limits& caps) {
+    Start(ca_.Issue("coordinator", "spiffe://pactrain/coordinator"), caps);
   }
   RawClient Dial(int host = 2) {
     return RawClient(server_->address().port, host);
@@ -79,18 +48,11 @@ class AttackTest : public ::testing::Test {
   }
   // A proper client, from 127.0.0.1.
   void ExpectServes() {
-    const auto channel = base::MakeChannel(
-        server_->address().ToString(),
-        base::MakeChannelCredentials(
-            Operator(), [](const auto&) { return absl::OkStatus(); }),
-        -1);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::seconds(20));
-    context.set_wait_for_ready(true);
+    const auto context = MakeContext();
+    context->set_wait_for_ready(true);
     v1::ListJobsResponse response;
-    const grpc::Status status =
-        v1::Admin::NewStub(channel)->ListJobs(&context, {}, &response);
+    const grpc::Status status = v1::Admin::NewStub(ChannelOf(Operator()))
+                                    ->ListJobs(context.get(), {}, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
   }
   static bool Eventually(const std::function<bool()>& done) {
@@ -130,11 +92,7 @@ class AttackTest : public ::testing::Test {
   }
 
   base::LogCapture log_;
-  const std::string folder_;
-  const base::TestCa ca_;
-  std::unique_ptr<SqliteJournal> journal_;
-  std::unique_ptr<Driver> driver_;
-  std::unique_ptr<Server> server_;
+  const base::TestCa ca_{folder_};
 };
 
 std::string CallWith(const std::string& fields) {
@@ -179,18 +137,10 @@ TEST_F(AttackTest, sec_grpc_cve_2023_33953) {
 // served once there are some.
 TEST_F(AttackTest, sec_grpc_cve_2023_4785_NoDescriptorsLeft) {
   ExpectServes();
-  rlimit before = {};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  // The lowest free one is left, for the socket of who dials.
-  const int free = dup(0);
-  close(free);
-  const rlimit one = {static_cast<rlim_t>(free) + 1, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one), 0);
-  RawClient waiting = Dial();
-  const bool refused =
-      Eventually([&] { return Refused(Refusal::kDescriptors) > 0; });
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_TRUE(refused);
+  std::optional<base::OneDescriptorLeft> scarce(std::in_place);
+  RawClient waiting = Dial();  // It takes the last one.
+  EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kDescriptors) > 0; }));
+  scarce.reset();
   EXPECT_TRUE(waiting.ShakeHands(Operator()));
   ExpectServes();
 }
@@ -251,7 +201,7 @@ TEST_F(AttackTest, sec_limits_ConnectionsPerSource) {
   constexpr int kLimit = protocol::kMaxConnectionsPerSource;
   EXPECT_EQ(Server::kCaps.per_source, kLimit);
   // Who comes from loopback here stands for any source.
-  Start({.total = 1000, .per_source = 1, .from_loopback = kLimit});
+  StartWith({.total = 1000, .per_source = 1, .from_loopback = kLimit});
   std::vector<RawClient> idle;
   for (int i = 0; i < kLimit; ++i) {
     idle.push_back(Dial());
@@ -269,7 +219,7 @@ TEST_F(AttackTest, sec_limits_ConnectionsPerSource) {
 TEST_F(AttackTest, sec_limits_ConnectionsOfAll) {
   EXPECT_EQ(Server::kCaps.total, protocol::kMaxConnections);
   Stop();
-  Start({.total = 40, .per_source = 1, .from_loopback = 30});
+  StartWith({.total = 40, .per_source = 1, .from_loopback = 30});
   std::vector<RawClient> idle;
   for (int i = 0; i < 40; ++i) idle.push_back(Dial(i < 30 ? 2 : 3));
   EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 40; }));
@@ -308,17 +258,12 @@ TEST_F(AttackTest, sec_limits_ConcurrentStreams) {
 TEST_F(AttackTest, sec_limits_Metadata) {
   // Of a call with a field of this size: whether it was answered.
   const auto calls = [&](size_t size) {
-    const auto channel = base::MakeChannel(
-        server_->address().ToString(),
-        base::MakeChannelCredentials(
-            Operator(), [](const auto&) { return absl::OkStatus(); }),
-        -1);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::seconds(20));
-    context.AddMetadata("x", std::string(size, 'x'));
+    const auto context = MakeContext();
+    context->AddMetadata("x", std::string(size, 'x'));
     v1::ListJobsResponse response;
-    return v1::Admin::NewStub(channel)->ListJobs(&context, {}, &response).ok();
+    return v1::Admin::NewStub(ChannelOf(Operator()))
+        ->ListJobs(context.get(), {}, &response)
+        .ok();
   };
   EXPECT_TRUE(calls(protocol::kMaxMetadata - 1024));  // There are others.
   EXPECT_FALSE(calls(protocol::kMaxMetadata));
@@ -328,17 +273,10 @@ TEST_F(AttackTest, sec_limits_Metadata) {
 TEST_F(AttackTest, sec_limits_ControlMessage) {
   // An agent's first message of this size, and how its stream ends.
   const auto answer = [&](size_t size) {
-    const auto channel =
-        base::MakeChannel(server_->address().ToString(),
-                          base::MakeChannelCredentials(
-                              ca_.Issue("a", "spiffe://pactrain/agent/a"),
-                              [](const auto&) { return absl::OkStatus(); }),
-                          -1);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::seconds(20));
-    const auto stub = v1::Coordinator::NewStub(channel);
-    const auto stream = stub->AgentStream(&context);
+    const auto context = MakeContext();
+    const auto stub = v1::Coordinator::NewStub(
+        ChannelOf(ca_.Issue("a", "spiffe://pactrain/agent/a")));
+    const auto stream = stub->AgentStream(context.get());
     v1::AgentMessage message;
     message.mutable_hello()->set_agent(std::string(size - 20, 'a'));
     message.mutable_hello()->mutable_agent()->append(

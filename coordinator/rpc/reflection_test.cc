@@ -4,14 +4,13 @@
 // their messages, of one field each, are written as bytes.
 #include <grpcpp/generic/generic_stub.h>
 
-#include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_matchers.h"
-#include "coordinator/rpc/server.h"
-#include "coordinator/store/sqlite_journal.h"
-#include "gtest/gtest.h"
+#include "coordinator/rpc/test_server.h"
+#include "gmock/gmock.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -44,26 +43,11 @@ std::string ToString(const grpc::ByteBuffer& buffer) {
   return bytes;
 }
 
-class ReflectionTest : public ::testing::Test {
+class ReflectionTest : public ServerFixture {
  protected:
-  ReflectionTest()
-      : dir_(absl::StrCat(
-            ::testing::TempDir(), "/reflection-",
-            ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::remove_all(dir_);
-    auto journal = SqliteJournal::Open(dir_, "test");
-    EXPECT_OK(journal);
-    journal_ = *std::move(journal);
-    auto driver = Driver::Create({}, journal_.get());
-    EXPECT_OK(driver);
-    driver_ = *std::move(driver);
-    auto server = Server::Start({"127.0.0.1", 0}, {}, driver_.get());
-    EXPECT_OK(server);
-    server_ = *std::move(server);
-    stub_.emplace(grpc::CreateChannel(server_->address().ToString(),
-                                      grpc::InsecureChannelCredentials()));
-    context_.set_deadline(std::chrono::system_clock::now() +
-                          std::chrono::seconds(20));
+  void SetUp() override {
+    Start();
+    stub_.emplace(ChannelOf());
   }
 
   // Until the call's one outstanding operation is done.
@@ -75,7 +59,7 @@ class ReflectionTest : public ::testing::Test {
 
   // One question on a stream; its answer. Once per test.
   std::string Ask(const std::string& question) {
-    auto call = stub_->PrepareCall(&context_, kReflect, &queue_);
+    auto call = stub_->PrepareCall(context_.get(), kReflect, &queue_);
     call->StartCall(nullptr);
     EXPECT_TRUE(Done());
     call->Write(ToBuffer(question), nullptr);
@@ -94,8 +78,8 @@ class ReflectionTest : public ::testing::Test {
 
   // Once per test.
   grpc::Status Check(const std::string& service, std::string* answer) {
-    auto call =
-        stub_->PrepareUnaryCall(&context_, kCheck, ToBuffer(service), &queue_);
+    auto call = stub_->PrepareUnaryCall(context_.get(), kCheck,
+                                        ToBuffer(service), &queue_);
     call->StartCall();
     grpc::ByteBuffer buffer;
     grpc::Status status;
@@ -105,12 +89,8 @@ class ReflectionTest : public ::testing::Test {
     return status;
   }
 
-  const std::string dir_;
-  std::unique_ptr<SqliteJournal> journal_;
-  std::unique_ptr<Driver> driver_;
-  std::unique_ptr<Server> server_;
   std::optional<grpc::GenericStub> stub_;
-  grpc::ClientContext context_;
+  const std::unique_ptr<grpc::ClientContext> context_ = MakeContext();
   grpc::CompletionQueue queue_;
 };
 

@@ -3,11 +3,9 @@
 
 #include <grpcpp/generic/generic_stub.h>
 
-#include <filesystem>
-
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "coordinator/store/sqlite_journal.h"
+#include "coordinator/rpc/test_server.h"
 #include "gtest/gtest.h"
 #include "protocol/proto_convert.h"
 
@@ -58,34 +56,12 @@ class AgentClient {
       stream_;
 };
 
-class ServerTest : public ::testing::Test {
+class ServerTest : public ServerFixture {
  protected:
-  ServerTest()
-      : dir_(absl::StrCat(
-            ::testing::TempDir(), "/",
-            ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::remove_all(dir_);
+  void SetUp() override { StartAnew(); }
+  void StartAnew() {
     Start();
-  }
-  ~ServerTest() override { Stop(); }
-
-  void Start() {
-    auto journal = SqliteJournal::Open(dir_, "test");
-    ASSERT_OK(journal);
-    journal_ = *std::move(journal);
-    auto driver = Driver::Create({}, journal_.get());
-    ASSERT_OK(driver);
-    driver_ = *std::move(driver);
-    auto server = Server::Start({"127.0.0.1", 0}, {}, driver_.get());
-    ASSERT_OK(server);
-    server_ = *std::move(server);
-    channel_ = grpc::CreateChannel(server_->address().ToString(),
-                                   grpc::InsecureChannelCredentials());
-  }
-  void Stop() {
-    server_.reset();
-    driver_.reset();
-    journal_.reset();
+    channel_ = ChannelOf();
   }
   void Hello(AgentClient& agent, const std::string& name) {
     agent.Say(protocol::AgentHello{name, base::DigestOf(name),
@@ -104,10 +80,6 @@ class ServerTest : public ::testing::Test {
   }
 
   const protocol::GroupId kGroup{"job", 0};
-  const std::string dir_;
-  std::unique_ptr<SqliteJournal> journal_;
-  std::unique_ptr<Driver> driver_;
-  std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
 
@@ -146,7 +118,7 @@ TEST_F(ServerTest, ARestartTakesUpTheGenerationWithAHigherTerm) {
     EXPECT_FALSE(a.WaitFor<protocol::EndGeneration>().has_value());
     EXPECT_EQ(a.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   }
-  Start();
+  StartAnew();
   AgentClient a(channel_);
   Hello(a, "a");
   const auto welcome = a.WaitFor<protocol::Welcome>();

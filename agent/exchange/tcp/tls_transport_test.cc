@@ -1,10 +1,8 @@
 // The data plane with certificates, and who tries to get into it without the
 // right ones: refused, told once in the log, and an exchange that runs goes on.
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "absl/time/clock.h"
 #include "agent/exchange/tcp/test_transports.h"
@@ -13,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log_capture.h"
 #include "base/status_matchers.h"
+#include "base/test_descriptors.h"
 #include "base/tls/job_key.h"
 #include "base/tls/test_certs.h"
 #include "protocol/limits.h"
@@ -368,21 +367,14 @@ TEST_F(TlsTransportTest, sec_limits_ConnectionsOfAll) {
 
 TEST_F(TlsTransportTest, sec_NoDescriptorsLeftIsSurvived) {
   StartExchange();
-  rlimit before = {};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  // The lowest free one is left, for the socket of who dials.
-  const int free = dup(0);
-  close(free);
-  const rlimit one = {static_cast<rlim_t>(free) + 1, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one), 0);
-  auto raw = DialRaw(*b_);
-  const bool refused =
-      RunUntil([&] { return Refused(base::Refusal::kDescriptors) > 0; });
+  std::optional<base::OneDescriptorLeft> scarce(std::in_place);
+  auto raw = DialRaw(*b_);  // It takes the last one.
+  EXPECT_TRUE(
+      RunUntil([&] { return Refused(base::Refusal::kDescriptors) > 0; }));
   // It pauses: a turn later it has not tried a thousand times.
   for (int turn = 0; turn < 1000; ++turn) io_.poll_one();
   EXPECT_LT(Refused(base::Refusal::kDescriptors), 100u);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_TRUE(refused);
+  scarce.reset();
   asio::write(raw, asio::buffer(std::string(64, 'x')));
   EXPECT_TRUE(RunUntilClosed(raw));
   ExpectExchangeGoesOn();
