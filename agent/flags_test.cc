@@ -168,6 +168,22 @@ TEST(ParseFlags, WithItsOwnCertificateAnAgentMayUseAnyAddress) {
               HasSubstr("tls-key: not given; TLS needs all of"));
 }
 
+// /metrics is for this machine alone: it has no TLS.
+TEST(ParseFlags, sec_metrics_bind) {
+  const Outcome outcome = Parse({"--name=a"});
+  ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
+  EXPECT_EQ(outcome.flags->listen_metrics.host, "127.0.0.1");
+  const base::TestCa ca(::testing::TempDir());
+  const base::TlsFiles files = ca.Issue("a", "spiffe://pactrain/agent/a");
+  const std::string cert = "--tls-cert=" + files.cert;
+  const std::string key = "--tls-key=" + files.key;
+  const std::string own_ca = "--tls-ca=" + files.ca;
+  EXPECT_THAT(Parse({"--name=a", cert.c_str(), key.c_str(), own_ca.c_str(),
+                     "--listen-metrics=0.0.0.0:7071"})
+                  .message,
+              HasSubstr("--listen-metrics: address '0.0.0.0:7071'"));
+}
+
 TEST(ParseFlags, WithAJobKeyAnAgentMayUseAnyAddressUnderItsName) {
   const std::string path = ::testing::TempDir() + "/agent-job.key";
   std::filesystem::remove(path);

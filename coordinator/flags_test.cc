@@ -138,7 +138,20 @@ TEST(Flags, WithCertificatesAddressesBeyondLoopbackAreFine) {
       &exit_code);
   ASSERT_TRUE(flags.has_value());
   EXPECT_EQ(flags->tls.cert, files.cert);
-  // /metrics has no TLS.
+}
+
+// /metrics is for this machine alone: it has no TLS.
+TEST(Flags, sec_metrics_bind) {
+  int exit_code = -1;
+  const auto flags = Parse({}, &exit_code);
+  ASSERT_TRUE(flags.has_value());
+  EXPECT_EQ(flags->listen_metrics.host, "127.0.0.1");
+  const base::TestCa ca(::testing::TempDir());
+  const base::TlsFiles files =
+      ca.Issue("coordinator", "spiffe://pactrain/coordinator");
+  const std::string cert = "--tls-cert=" + files.cert;
+  const std::string key = "--tls-key=" + files.key;
+  const std::string own_ca = "--tls-ca=" + files.ca;
   ::testing::internal::CaptureStderr();
   EXPECT_FALSE(Parse({cert.c_str(), key.c_str(), own_ca.c_str(),
                       "--listen-metrics=0.0.0.0:7071"},

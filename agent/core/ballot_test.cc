@@ -79,7 +79,7 @@ TEST(Ballot, FailsOnlyWithAllAbortsAndByTheWorstCause) {
   EXPECT_EQ(resolution.detail, "agent y: rank 3 has another mask set");
 }
 
-TEST(Ballot, UnequalResultsNameBothSides) {
+TEST(Ballot, sec_digest_liar) {
   Ballot ballot = Three();
   ballot.AddVote(0, Vote(1));
   ballot.AddVote(1, Vote(2));

@@ -2,174 +2,24 @@
 
 #include <fcntl.h>
 #include <linux/memfd.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
-#include <array>
-#include <cstdlib>
-#include <functional>
-#include <thread>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "agent/local/memory_table.h"
-#include "base/clock.h"
+#include "agent/local/test_local_server.h"
 #include "base/status_matchers.h"
+#include "protocol/limits.h"
 
 namespace pactrain::agent {
 namespace {
 
 using ::testing::HasSubstr;
 
-class Recorder : public LocalEvents {
- public:
-  void OnHello(uint64_t trainer, const wire::Hello& hello) override {
-    hellos.push_back(trainer);
-  }
-  void OnMessage(uint64_t trainer, const Message& message) override {
-    messages.push_back(message);
-  }
-  void OnTrainerGone(uint64_t trainer, const std::string& reason) override {
-    gone.push_back(reason);
-  }
-  wire::About OnAsk() override {
-    wire::About about = {};
-    about.header = {wire::Kind::kAbout, sizeof(about)};
-    std::strcpy(about.agent, "node-1");
-    return about;
-  }
-  std::vector<uint64_t> hellos;
-  std::vector<Message> messages;
-  std::vector<std::string> gone;
-};
-
-// A trainer written by hand.
-class RawTrainer {
- public:
-  explicit RawTrainer(const std::string& path)
-      : fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-    connected_ = connect(fd_.get(), reinterpret_cast<sockaddr*>(&address),
-                         sizeof address) == 0;
-  }
-  bool connected() const { return connected_; }
-  template <typename Message>
-  void Send(const Message& message) {
-    SendBytes(PacketOf(message));
-  }
-  void SendBytes(const std::string& bytes) {
-    ASSERT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
-  }
-  void SendWithDescriptor(std::string bytes, Fd descriptor) {
-    iovec part = {bytes.data(), bytes.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = descriptor.get();
-    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    ASSERT_EQ(sendmsg(fd_.get(), &message, MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
-  }
-  // The size of the next packet, 0 at the end, -1 if there is none now.
-  ssize_t Receive(void* packet, size_t bytes, std::vector<Fd>* fds = nullptr) {
-    iovec part = {packet, bytes};
-    alignas(cmsghdr) char control[256] = {};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const ssize_t got = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
-    const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    if (got > 0 && header != nullptr && fds != nullptr) {
-      const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (size_t i = 0; i < count; ++i) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-        fds->emplace_back(fd);
-      }
-    }
-    return got;
-  }
-  void Close() { fd_ = Fd(); }
-
- private:
-  Fd fd_;
-  bool connected_ = false;
-};
-
-wire::Hello MakeHello() {
-  wire::Hello hello = {};
-  hello.header = {wire::Kind::kHello, sizeof(hello)};
-  hello.version = wire::kVersion;
-  return hello;
-}
-
-class LocalServerTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    // Not TempDir(): it may be longer than a socket path can be.
-    directory_ = "/tmp/pactrain-local-XXXXXX";
-    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
-    options_.socket_path = absl::StrCat(directory_, "/run/agent.sock");
-    Start();
-  }
-  void TearDown() override {
-    server_.reset();
-    rmdir(absl::StrCat(directory_, "/run").c_str());
-    EXPECT_EQ(rmdir(directory_.c_str()), 0) << "something is left behind";
-  }
-  void Start() {
-    ASSERT_OK_AND_ASSIGN(server_, LocalServer::Start(io_, options_, &events_));
-  }
-  bool RunUntil(const std::function<bool()>& done) {
-    const absl::Duration end = base::MonotonicNow() + absl::Seconds(20);
-    while (!done()) {  // Asked once a turn: it may take a packet.
-      if (base::MonotonicNow() > end) return false;
-      io_.run_one_for(std::chrono::milliseconds(1));
-    }
-    return true;
-  }
-  RawTrainer Connect() { return RawTrainer(options_.socket_path); }
-  RawTrainer Attach() {
-    RawTrainer trainer = Connect();
-    const size_t before = events_.hellos.size();
-    trainer.Send(MakeHello());
-    EXPECT_TRUE(RunUntil([&] { return events_.hellos.size() > before; }));
-    return trainer;
-  }
-  // What the agent answered last before it hung up.
-  wire::Failed ExpectFailed(RawTrainer& trainer) {
-    wire::Failed failed = {};
-    EXPECT_TRUE(RunUntil([&] {
-      return trainer.Receive(&failed, sizeof failed) == sizeof failed;
-    }));
-    EXPECT_EQ(failed.final, 1);
-    char byte;
-    EXPECT_TRUE(RunUntil([&] { return trainer.Receive(&byte, 1) == 0; }));
-    return failed;
-  }
-
-  asio::io_context io_;
-  Recorder events_;
-  std::string directory_;
-  LocalServer::Options options_;
-  std::unique_ptr<LocalServer> server_;
-};
+using LocalServerTest = LocalServerFixture;
 
 TEST_F(LocalServerTest, MemoryArrivesSealedAndSharedBothWays) {
   RawTrainer trainer = Attach();
@@ -225,62 +75,6 @@ TEST_F(LocalServerTest, sec_shm_truncate) {
   EXPECT_EQ(slot->bytes()[8191], 17);
 }
 
-TEST_F(LocalServerTest, sec_uds_fd_smuggle) {
-  RawTrainer trainer = Connect();
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-  const Fd read_end(ends[0]);
-  trainer.SendWithDescriptor(PacketOf(MakeHello()), Fd(ends[1]));
-  ASSERT_TRUE(RunUntil([&] { return !events_.hellos.empty(); }));
-  // Its only other holder would be the agent.
-  char byte;
-  EXPECT_EQ(read(read_end.get(), &byte, 1), 0);
-}
-
-// Who gets past the modes of directory and file, is asked who they are.
-TEST_F(LocalServerTest, sec_uds_other_uid) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs to be root to be somebody else";
-  const std::string run = absl::StrCat(directory_, "/run");
-  const auto ends_as = [&](uid_t uid) {
-    const pid_t child = fork();
-    if (child == 0) {
-      if (setuid(uid) != 0) _exit(9);
-      RawTrainer raw(options_.socket_path);
-      _exit(raw.connected() ? 0 : 1);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WEXITSTATUS(status);
-  };
-  constexpr uid_t kNobody = 65534;
-  EXPECT_EQ(ends_as(0), 0);
-  EXPECT_EQ(ends_as(kNobody), 1) << "the modes let others in";
-  ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
-  ASSERT_EQ(chmod(run.c_str(), 0755), 0);
-  ASSERT_EQ(chmod(options_.socket_path.c_str(), 0666), 0);
-  int answer[2];
-  ASSERT_EQ(pipe2(answer, O_NONBLOCK), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(30);
-    if (setuid(kNobody) != 0) _exit(9);
-    RawTrainer raw(options_.socket_path);
-    raw.SendBytes(PacketOf(MakeHello()));
-    wire::Failed failed = {};
-    while (raw.Receive(&failed, sizeof failed) < 0) poll(nullptr, 0, 10);
-    [[maybe_unused]] const ssize_t n =
-        write(answer[1], failed.text, strlen(failed.text));
-    _exit(0);
-  }
-  char text[1024] = {};
-  EXPECT_TRUE(RunUntil([&] { return read(answer[0], text, sizeof text) > 0; }));
-  EXPECT_THAT(text, HasSubstr("user 65534 may not use the agent of user 0"));
-  EXPECT_TRUE(events_.hellos.empty());
-  waitpid(child, nullptr, 0);
-  close(answer[0]);
-  close(answer[1]);
-}
-
 TEST_F(LocalServerTest, MessagesComeInOrderAndEofIsTheEnd) {
   RawTrainer trainer = Attach();
   for (uint64_t step = 0; step < 50; ++step) {
@@ -298,33 +92,6 @@ TEST_F(LocalServerTest, MessagesComeInOrderAndEofIsTheEnd) {
   }
   EXPECT_THAT(events_.gone[0], HasSubstr("closed its connection"));
   EXPECT_TRUE(RunUntil([&] { return server_->open_count() == 0; }));
-}
-
-TEST_F(LocalServerTest, DeadTrainerIsSeenThoughItsChildHoldsTheSocket) {
-  int gate[2];
-  ASSERT_EQ(pipe(gate), 0);
-  const pid_t trainer = fork();
-  if (trainer == 0) {
-    RawTrainer raw(options_.socket_path);
-    // Like a DataLoader worker: it lives until the test ends.
-    if (fork() == 0) {
-      close(gate[1]);
-      char byte;
-      [[maybe_unused]] const ssize_t n = read(gate[0], &byte, 1);
-      _exit(0);
-    }
-    raw.SendBytes(PacketOf(MakeHello()));
-    pause();
-    _exit(0);
-  }
-  ASSERT_TRUE(RunUntil([&] { return !events_.hellos.empty(); }));
-  kill(trainer, SIGKILL);
-  waitpid(trainer, nullptr, 0);
-  EXPECT_TRUE(RunUntil([&] { return !events_.gone.empty(); }));
-  EXPECT_THAT(events_.gone.at(0),
-              HasSubstr(absl::StrCat("ended (process ", trainer)));
-  close(gate[0]);
-  close(gate[1]);
 }
 
 TEST_F(LocalServerTest, MalformedPacketEndsOnlyThatTrainer) {

@@ -21,9 +21,22 @@ using asio::posix::stream_descriptor;
 
 constexpr size_t kMaxDescriptors = 2;  // Slot and result.
 
-Fd OpenProcess(pid_t pid) {
-  // Debian 12's libc has no pidfd_open().
-  return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77  // Linux 6.5; Debian 12's headers are older.
+#endif
+
+// The process that connected. Invalid, with ESRCH: it has ended already.
+Fd OpenPeer(int socket, pid_t pid) {
+  int process = -1;
+  socklen_t size = sizeof process;
+  // Its number may be another's by now.
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &process, &size) == 0) {
+    return Fd(process);
+  }
+  if (errno == EINVAL) errno = ESRCH;  // As systems before 6.16 say it.
+  if (errno == ESRCH) return Fd();
+  // An older system has but the number. Debian 12's libc has no pidfd_open().
+  return pid > 0 ? Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) : Fd();
 }
 
 }  // namespace
@@ -45,18 +58,24 @@ void TrainerLink::Start() {
 }
 
 void TrainerLink::WatchProcess() {
-  // Without it (another pid namespace) the socket alone tells.
-  Fd process = pid_ > 0 ? OpenProcess(pid_) : Fd();
-  if (!process.valid()) return;
-  process_.assign(process.Release());
-  process_.async_wait(
-      stream_descriptor::wait_read,
-      [self = shared_from_this()](const asio::error_code& error) {
-        if (error || self->state_ == State::kClosed) return;
-        while (self->ReadOne()) {
-        }
-        self->Gone(absl::StrCat("ended (process ", self->pid_, ")"));
-      });
+  Fd process = OpenPeer(socket_.native_handle(), pid_);
+  const bool dead = !process.valid() && errno == ESRCH;
+  const auto ended = [self = shared_from_this()] {
+    if (self->state_ == State::kClosed) return;
+    while (self->ReadOne()) {
+    }
+    self->Gone(absl::StrCat("ended (process ", self->pid_, ")"));
+  };
+  if (process.valid()) {
+    process_.assign(process.Release());
+    process_.async_wait(stream_descriptor::wait_read,
+                        [ended](const asio::error_code& error) {
+                          if (!error) ended();
+                        });
+  } else if (dead) {
+    asio::post(socket_.get_executor(), ended);
+  }
+  // Else (another pid namespace) the socket alone tells.
 }
 
 void TrainerLink::Send(std::string packet,

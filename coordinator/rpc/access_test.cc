@@ -187,14 +187,14 @@ TEST_F(AccessTest, sec_CertificateOfNobodyIsRefused) {
                      "its certificate is of 'https://example.org'");
 }
 
-TEST_F(AccessTest, sec_AnotherCasCertificateIsRefused) {
+TEST_F(AccessTest, sec_join_wrong_ca) {
   const base::TestCa other(MakeFolder("-other"));
   base::TlsFiles files = other.Issue("operator", "spiffe://pactrain/operator");
   files.ca = files_.ca;  // It would take the coordinator.
   ExpectNoConnection(ChannelOf(files), "certificate verify failed");
 }
 
-TEST_F(AccessTest, sec_ExpiredCertificateIsRefused) {
+TEST_F(AccessTest, sec_join_expired) {
   ExpectNoConnection(
       ChannelOf(ca_.Issue(
           "old",
@@ -310,7 +310,7 @@ TEST_F(JobKeyAccessTest, sec_PlainHttp2IsRefused) {
                      "wrong version number");
 }
 
-TEST_F(JobKeyAccessTest, sec_AnotherJobsKeyIsRefused) {
+TEST_F(JobKeyAccessTest, sec_join_wrong_job) {
   base::TlsFiles files = base::IssueByJobKey('2', "spiffe://pactrain/operator");
   files.ca = files_.ca;  // It would take the coordinator.
   ExpectNoConnection(ChannelOf(files), "certificate verify failed");
@@ -322,7 +322,7 @@ TEST_F(JobKeyAccessTest, sec_CertificateOfACaIsRefused) {
   ExpectNoConnection(ChannelOf(files), "certificate verify failed");
 }
 
-TEST_F(JobKeyAccessTest, sec_ExpiredCertificateIsRefused) {
+TEST_F(JobKeyAccessTest, sec_join_expired) {
   const auto key = base::JobKey::FromText(std::string(64, '1'));
   ASSERT_OK(key);
   const absl::Time now = absl::Now();

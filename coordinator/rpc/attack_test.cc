@@ -13,8 +13,8 @@
 #include "base/tls/test_certs.h"
 #include "coordinator/rpc/test_raw_client.h"
 #include "coordinator/rpc/test_server.h"
-#include "protocol/limits.h"
 #include "gmock/gmock.h"
+#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -146,7 +146,7 @@ TEST_F(AttackTest, sec_grpc_cve_2023_4785_NoDescriptorsLeft) {
 }
 
 // Calls that are taken back at once, thousands of them.
-TEST_F(AttackTest, sec_RapidReset) {
+TEST_F(AttackTest, sec_rapid_reset) {
   std::string bytes = http2::Preface();
   for (uint32_t stream = 1; stream < 10'000; stream += 2) {
     bytes += http2::Frame(http2::kHeaders, http2::kEndHeaders, stream,
@@ -169,7 +169,7 @@ TEST_F(AttackTest, sec_PortScannerIsNoHarm) {
   EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 0; }));
 }
 
-TEST_F(AttackTest, sec_Slowloris) {
+TEST_F(AttackTest, sec_slowloris) {
   RawClient slow = Dial();
   // A ClientHello of 16 KiB, a byte at a time.
   std::string bytes("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03", 11);
@@ -183,7 +183,7 @@ TEST_F(AttackTest, sec_Slowloris) {
   ExpectServes();
 }
 
-TEST_F(AttackTest, sec_ThousandIdleConnections) {
+TEST_F(AttackTest, sec_conn_flood) {
   std::vector<RawClient> idle;
   for (int i = 0; i < 1000; ++i) idle.push_back(Dial());
   ExpectServes();

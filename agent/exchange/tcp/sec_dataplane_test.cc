@@ -136,6 +136,21 @@ TEST_F(DataplaneTest, ANewGenerationIsProvenOnTheOpenConnection) {
   EXPECT_EQ(c_->events.connected.size(), 1u);
 }
 
+TEST_F(DataplaneTest, sec_log_scan) {
+  spdlog::set_level(spdlog::level::debug);  // Of log_.
+  StartExchange({kFirst});
+  ExpectRefused({MakeKey(1, 99)}, kFirst);
+  ExpectExchangeGoesOn(kFirst);
+  ASSERT_TRUE(log_.Has("connected with agent")) << "it logs less than it may";
+  // Neither key, nor a part of it, in any of these forms.
+  for (const std::string& key :
+       {std::string(8, 11), std::string("0b0b0b0b0b0b0b0b"),
+        std::string("0B0B0B0B0B0B0B0B"), std::string(8, 99),
+        std::string("6363636363636363")}) {
+    EXPECT_FALSE(log_.Has(key)) << key;
+  }
+}
+
 // In plain text, where somebody on the way can record everything.
 class PlainDataplaneTest : public DataplaneTest {
  protected:

@@ -17,6 +17,19 @@ start() {
   line=$(tail -n +1 -f --pid=$! "$dir/$name.out" | grep -m1 '^listening ')
   [ -n "$line" ] || fail "$name did not start"
 }
+# in_a_log KEY-FILE...: whether a line of one of these files is in a log.
+in_a_log() {
+  grep -hE '^[^-]{32}' "$@" >"$dir/secrets" || fail "nothing to look for in $*"
+  grep -qF -f "$dir/secrets" "$dir"/*.out "$dir"/*.err
+}
+# The logs have no line of these files, and would be found out if they had.
+sec_log_scan() {
+  grep -q ' D [a-z]*: ' "$dir"/*.err || fail "the daemons log less than they may"
+  in_a_log "$@" && fail "sec_log_scan: a key is in a log"
+  head -c 4096 "${@: -1}" >"$dir/planted.out"
+  in_a_log "$@" || fail "sec_log_scan: finds nothing"
+  rm "$dir/planted.out"
+}
 # trains JOB: rank 0 at one agent, rank 1 at the other; each checks every sum.
 trains() {
   tests/e2e/cluster/sum_trainer "unix:$dir/a.sock" "$1" 0 2 30 >"$dir/$1-0.out" &

@@ -11,13 +11,16 @@ new_key "$dir/other.key"
 key=--job-key-file=$dir/job.key
 
 start coordinator coordinator/pactrain-coordinator --listen 0.0.0.0:0 \
-  --listen-metrics 127.0.0.1:0 --state-dir "$dir/state" --risk exact "$key"
+  --listen-metrics 127.0.0.1:0 --state-dir "$dir/state" --risk exact \
+  --log-level debug "$key"
 [[ $line =~ grpc=0.0.0.0:([0-9]+) ]] || fail "no address: $line"
 grpc=localhost:${BASH_REMATCH[1]}
-start a agent/pactrain-agent --name a --socket "unix:$dir/a.sock" --coordinator "$grpc" "$key"
+start a agent/pactrain-agent --name a --socket "unix:$dir/a.sock" --coordinator "$grpc" \
+  --log-level debug "$key"
 # The variable is as good as a file.
 PACTRAIN_JOB_KEY=$(<"$dir/job.key") start b \
-  agent/pactrain-agent --name b --socket "unix:$dir/b.sock" --coordinator "$grpc"
+  agent/pactrain-agent --name b --socket "unix:$dir/b.sock" --coordinator "$grpc" \
+  --log-level debug
 [[ $line =~ data=127.0.0.1:([0-9]+) ]] || fail "no address: $line"
 data=${BASH_REMATCH[1]}
 
@@ -51,5 +54,5 @@ agent/pactrain-agent --name c --job-key-file "$dir/other.key" 2>&1 |
 coordinator/pactrain-coordinator "$key" --tls-cert x 2>&1 |
   grep -q '^pactrain-coordinator: --job-key-file: given beside --tls-cert' ||
   fail "a key beside a certificate"
-grep -qF "$(<"$dir/job.key")" "$dir"/*.out "$dir"/*.err && fail "the key is in a log"
+sec_log_scan "$dir"/*.key
 echo PASSED

@@ -10,12 +10,13 @@ tools/certs "$dir/pki" --coordinator --agent a --agent b --operator --reader >/d
   fail "tools/certs"
 # Any address of the machine, as with TLS it may be.
 start coordinator coordinator/pactrain-coordinator --listen 0.0.0.0:0 \
-  --listen-metrics 127.0.0.1:0 --state-dir "$dir/state" --risk exact $(tls coordinator)
+  --listen-metrics 127.0.0.1:0 --state-dir "$dir/state" --risk exact \
+  --log-level debug $(tls coordinator)
 [[ $line =~ grpc=0.0.0.0:([0-9]+) ]] || fail "no address: $line"
 grpc=localhost:${BASH_REMATCH[1]}
 for agent in a b; do
   start $agent agent/pactrain-agent --name $agent --socket "unix:$dir/$agent.sock" \
-    --coordinator "$grpc" $(tls agent-$agent)
+    --coordinator "$grpc" --log-level debug $(tls agent-$agent)
 done
 [[ $line =~ data=127.0.0.1:([0-9]+) ]] || fail "no address: $line"
 data=${BASH_REMATCH[1]}
@@ -50,4 +51,5 @@ wait $running || exit 1
 trains third
 # The coordinator's watcher looks every two seconds: until then the old ones are fine.
 admin jobs $(tls reader) | grep -q '^third ' || fail "a reader with a new certificate"
+sec_log_scan "$dir"/pki/*.key
 echo PASSED
