@@ -51,12 +51,14 @@ absl::Status Driver::Open() {
   const agent::Options& core = options_.core;
   Transport::Options data;
   data.agent = core.agent;
+  data.site = core.site;
   data.incarnation = core.incarnation;
   data.listen_address = options_.listen;
   data.nobody_dials = options_.advertise_address == protocol::kNobodyDials;
   // Much sooner than a step is given up.
   data.second_dial = std::min(data.second_dial, core.step_deadline / 30);
   data.egress = options_.egress;
+  data.connections_per_link = options_.connections_per_link;
   data.tls = options_.tls;
   ASSIGN_OR_RETURN(transport_, Transport::Start(io_, data, this));
 

@@ -37,6 +37,7 @@ class Driver : private TransportEvents,
     // For the first connection to it; may be infinite.
     absl::Duration connect_timeout = absl::Seconds(60);
     EgressLimits egress;
+    int connections_per_link = 1;   // As Transport::Options.
     base::TlsFiles tls;             // Not given: plain text.
     bool insecure_network = false;  // For the metrics.
   };

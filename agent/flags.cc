@@ -51,6 +51,7 @@ v1::AgentConfig Defaults() {
   config.set_listen_metrics("127.0.0.1:0");
   config.set_connect_timeout("60s");
   config.set_step_deadline("60s");
+  config.set_connections_per_link(4);
   config.set_log_level("info");
   return config;
 }
@@ -177,6 +178,7 @@ absl::Status Understand(const v1::AgentConfig& config,
   const auto egress = EgressLimits::Create(limits, driver.core.site);
   RETURN_IF_ERROR(settings.At("egress-limit", egress.status()));
   driver.egress = *egress;
+  driver.connections_per_link = static_cast<int>(config.connections_per_link());
   return absl::OkStatus();
 }
 

@@ -23,6 +23,7 @@ enum class ControlKind : uint8_t {
   kContextNotice = 6,
   kReady = 7,
   kKeyProof = 8,
+  kLaneProof = 9,
 };
 
 constexpr size_t kIdTextLength = 255;  // Addresses and the like.
@@ -151,6 +152,7 @@ void Write(Writer& w, const PeerHello& hello) {
   w.Text(hello.expected_agent, kMaxNameLength);
   w.Int(hello.number);
   w.Write(hello.nonce);
+  w.Int(hello.lane);
 }
 
 PeerHello ReadHello(Reader& r) {
@@ -161,6 +163,7 @@ PeerHello ReadHello(Reader& r) {
   hello.expected_agent = r.Text("expected_agent", kMaxNameLength);
   hello.number = r.Int<uint64_t>("number");
   hello.nonce = r.ReadDigest("nonce");
+  hello.lane = r.Int<uint16_t>("lane");
   return hello;
 }
 
@@ -172,6 +175,16 @@ void Write(Writer& w, const KeyProof& proof) {
 KeyProof ReadProof(Reader& r) {
   KeyProof proof;
   proof.generation = r.ReadDigest("generation");
+  for (uint8_t& byte : proof.mac) byte = r.Int<uint8_t>("mac");
+  return proof;
+}
+
+void Write(Writer& w, const LaneProof& proof) {
+  for (const uint8_t byte : proof.mac) w.Int(byte);
+}
+
+LaneProof ReadLaneProof(Reader& r) {
+  LaneProof proof;
   for (uint8_t& byte : proof.mac) byte = r.Int<uint8_t>("mac");
   return proof;
 }
@@ -237,6 +250,9 @@ std::string EncodeControl(const PeerControl& control) {
   } else if (const auto* proof = std::get_if<KeyProof>(&control)) {
     w.Int(static_cast<uint8_t>(ControlKind::kKeyProof));
     Write(w, *proof);
+  } else if (const auto* lane = std::get_if<LaneProof>(&control)) {
+    w.Int(static_cast<uint8_t>(ControlKind::kLaneProof));
+    Write(w, *lane);
   } else {
     const auto& group = std::get<GroupControl>(control);
     std::visit(
@@ -258,7 +274,7 @@ absl::StatusOr<PeerControl> DecodeControl(absl::Span<const uint8_t> payload) {
   }
   Reader r(payload);
   const auto kind =
-      r.Enum("kind", ControlKind::kPeerHello, ControlKind::kKeyProof);
+      r.Enum("kind", ControlKind::kPeerHello, ControlKind::kLaneProof);
   PeerControl control;
   if (kind == ControlKind::kPeerHello) {
     control = ReadHello(r);
@@ -269,6 +285,8 @@ absl::StatusOr<PeerControl> DecodeControl(absl::Span<const uint8_t> payload) {
     control = ping;
   } else if (kind == ControlKind::kKeyProof) {
     control = ReadProof(r);
+  } else if (kind == ControlKind::kLaneProof) {
+    control = ReadLaneProof(r);
   } else {
     control = ReadGroupControl(r, kind);
   }

@@ -37,7 +37,7 @@ void EncodeHeader(const FrameHeader& header, uint8_t out[kHeaderBytes]) {
   w.Int(static_cast<uint8_t>(header.leg));
   w.Int(static_cast<uint8_t>(header.codec));
   w.Int(header.source);
-  w.Int(header.flags);
+  w.Int(header.after);
   w.Int(header.bytes);
   w.Int(header.elements);
   w.Int(header.payload_crc);
@@ -68,7 +68,7 @@ absl::StatusOr<FrameHeader> DecodeHeader(const uint8_t in[kHeaderBytes]) {
   const auto leg = r.Int<uint8_t>("leg");
   const auto codec = r.Int<uint8_t>("codec");
   h.source = r.Int<uint16_t>("source");
-  h.flags = r.Int<uint16_t>("flags");
+  h.after = r.Int<uint16_t>("after");
   h.bytes = r.Int<uint32_t>("bytes");
   h.elements = r.Int<uint32_t>("elements");
   h.payload_crc = r.Int<uint32_t>("payload_crc");
@@ -84,11 +84,11 @@ absl::StatusOr<FrameHeader> DecodeHeader(const uint8_t in[kHeaderBytes]) {
     return absl::InvalidArgumentError(
         absl::StrFormat("frame: unknown codec %d", codec));
   }
-  if (h.flags != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("frame: flags are %d; want 0", h.flags));
-  }
   h.leg = static_cast<Leg>(leg);
+  if (h.leg == Leg::kControl && h.after != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("frame: after is %d in control; want 0", h.after));
+  }
   h.codec = static_cast<Codec>(codec);
   const size_t limit =
       h.leg == Leg::kControl ? kMaxControlMessage : kMaxFramePayload;

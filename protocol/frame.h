@@ -1,6 +1,6 @@
 // What agents send each other on the data plane: a 64-byte header, then `bytes`
 // of payload. One connection per pair of agents of a cluster, in both
-// directions.
+// directions, and where it is worth it more of them, its lanes.
 //
 // Data frames carry elements of a bucket; control frames carry a vote, an abort
 // and so on. A receiver checks the header before anything is added or
@@ -46,10 +46,12 @@ struct FrameHeader {
   Leg leg = Leg::kControl;  // 1
   Codec codec = Codec::kFp32;  // 1
   uint16_t source = 0;         // 2, the sender's member number
-  uint16_t flags = 0;          // 2, zero in this version
-  uint32_t bytes = 0;          // 4, of payload
-  uint32_t elements = 0;       // 4
-  uint32_t payload_crc = 0;    // 4; header_crc (4) follows, magic (4) precedes
+  // 2; how many GroupControl messages the sender had sent before it, modulo
+  // 2^16 (see LaneProof); zero for control.
+  uint16_t after = 0;
+  uint32_t bytes = 0;        // 4, of payload
+  uint32_t elements = 0;     // 4
+  uint32_t payload_crc = 0;  // 4; header_crc (4) follows, magic (4) precedes
   bool operator==(const FrameHeader&) const = default;
 };
 
@@ -158,6 +160,7 @@ struct PeerHello {
   // Of all hellos of this process, from 1: which of two connections is newer.
   uint64_t number = 0;
   Digest nonce = {};  // Random, another in each hello.
+  uint16_t lane = 0;  // 0: the connection of the pair; else one of its lanes.
   bool operator==(const PeerHello&) const = default;
 };
 
@@ -169,6 +172,17 @@ struct KeyProof {
   // has (KeyProofs).
   std::array<uint8_t, 32> mac = {};
   bool operator==(const KeyProof&) const = default;
+};
+
+// A lane carries data of the pair, and of control nothing but pings and this,
+// by which each end shows first that it is the one at the end of the pair's
+// connection. Data may not overtake control that was sent before it: who gets
+// a frame on a lane waits with it for FrameHeader::after control messages.
+struct LaneProof {
+  // With what only the pair's connection has, over both names and what only
+  // the lane has (lane_proof.h of the agent).
+  std::array<uint8_t, 32> mac = {};
+  bool operator==(const LaneProof&) const = default;
 };
 
 // Every heartbeat interval on an idle connection; echoed to measure the RTT.
@@ -187,7 +201,8 @@ struct GroupControl {
 // Of which generation its message is.
 const Digest& GenerationOf(const GroupControl& control);
 
-using PeerControl = std::variant<PeerHello, Ping, KeyProof, GroupControl>;
+using PeerControl =
+    std::variant<PeerHello, Ping, KeyProof, LaneProof, GroupControl>;
 
 // The payload of a control frame.
 std::string EncodeControl(const PeerControl& control);

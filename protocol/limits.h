@@ -27,6 +27,7 @@ inline constexpr size_t kMaxTextLength = 4096;  // Reasons and error texts.
 inline constexpr int kMaxConnections = 1280;
 inline constexpr int kMaxPeerConnections = 256;
 inline constexpr int kMaxConnectionsPerSource = 32;
+inline constexpr int kMaxLanes = 8;  // Connections of a pair of agents.
 inline constexpr int kMaxConnectionsFromLoopback = 256;
 // Of the others, those whose hello is not here yet.
 inline constexpr int kMaxPeerHandshakes = 64;

@@ -237,7 +237,12 @@ TEST(Header, sec_limits_FieldsOfAFrame) {
                "leg");
   expect_limit([](FrameHeader& h, int n) { h.codec = kNext(kLastCodec, n); },
                "codec");
-  expect_limit([](FrameHeader& h, int n) { h.flags = n; }, "flags");
+  expect_limit(
+      [](FrameHeader& h, int n) {
+        h.leg = Leg::kControl;
+        h.after = n;
+      },
+      "after");
   expect_limit([](FrameHeader& h, int n) { h.bytes = kMaxFramePayload + n; },
                "bytes");
   expect_limit([](FrameHeader& h, int n) { h.elements = kChunkElements + n; },
@@ -266,9 +271,10 @@ std::vector<PeerControl> OneOfEach() {
   context.op = Op::kXor;
   context.dtype = "float32";
   const GroupId group{"job", 1};
-  return {PeerHello{"agent-a", {1, 1}, "cluster", "agent-b", 7, {2, 3}},
+  return {PeerHello{"agent-a", {1, 1}, "cluster", "agent-b", 7, {2, 3}, 4},
           Ping{42, true},
           KeyProof{g, {1, 2, 3}},
+          LaneProof{{4, 5, 6}},
           GroupControl{group, vote},
           GroupControl{group, abort},
           GroupControl{group, certificate},

@@ -3,6 +3,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +17,6 @@
 namespace pactrain::agent {
 namespace {
 
-using protocol::FrameHeader;
 using protocol::GroupControl;
 using protocol::Leg;
 using protocol::PeerControl;
@@ -25,13 +25,16 @@ using protocol::Ping;
 
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kWriteFrames = 32;  // Two buffers each: what one writev takes.
-constexpr size_t kWriteBytes = 256 << 10;
+// What is taken from the queues can no longer be overtaken, nor go by another
+// connection: of a slow link little, of a long or fast one what it holds.
+constexpr size_t kMinWriteBytes = 32 << 10;
+constexpr size_t kMaxWriteBytes = 256 << 10;
 // With an egress limit a batch is small, so that control soon gets its turn and
 // several connections to a site share the link evenly.
 constexpr size_t kLimitedWriteBytes = 16 << 10;
 // Unsent bytes that the kernel takes over: what is there can no longer be
 // overtaken by control.
-constexpr int kUnsentInKernelBytes = 128 << 10;
+constexpr int kUnsentInKernelBytes = 64 << 10;
 constexpr double kNewRttWeight = 0.2;
 
 // A failed option only costs speed or early detection: not an error.
@@ -47,11 +50,17 @@ void SetOptions(asio::ip::tcp::socket& socket, absl::Duration suspect) {
              sizeof kUnsentInKernelBytes);
 }
 
-std::string RemoteName(const asio::ip::tcp::socket& socket) {
+std::optional<asio::ip::tcp::endpoint> RemoteOf(
+    const asio::ip::tcp::socket& socket) {
   asio::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
-  if (error) return "(gone)";
-  return absl::StrCat(endpoint.address().to_string(), ":", endpoint.port());
+  if (error) return std::nullopt;
+  return endpoint;
+}
+
+std::string NameOf(const std::optional<asio::ip::tcp::endpoint>& endpoint) {
+  if (!endpoint) return "(gone)";
+  return absl::StrCat(endpoint->address().to_string(), ":", endpoint->port());
 }
 
 }  // namespace
@@ -64,9 +73,10 @@ Connection::Connection(asio::ip::tcp::socket socket,
       egress_timer_(socket_.get_executor()),
       limits_(limits),
       owner_(owner),
-      remote_(RemoteName(socket_)),
+      endpoint_(RemoteOf(socket_)),
+      remote_(NameOf(endpoint_)),
       read_buffer_(kReadBytes),
-      queue_(limits.max_control_bytes) {
+      control_(limits.max_control_bytes) {
   if (tls != nullptr) tls_.emplace(socket_, tls);
 }
 
@@ -149,24 +159,30 @@ void Connection::Accept(const std::string& agent, SiteTraffic* traffic,
   handshake_timer_.cancel();
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
     self->open_ = true;
-    for (Frame& frame : std::exchange(self->unread_, {})) {
-      self->OnFrame(std::move(frame));
-    }
-    self->Read();
+    self->Drain();
   });
 }
 
 void Connection::SendControl(const PeerControl& control) {
   if (closed_) return;
-  const absl::Status pushed = queue_.PushControl(OutFrame(control));
+  const absl::Status pushed = control_.Push(OutFrame(control));
   if (!pushed.ok()) return Close(pushed);
   Pump();
 }
 
-void Connection::SendData(const FrameHeader& header, Payload payload) {
-  if (closed_) return;
-  queue_.PushData(OutFrame(header, std::move(payload)));
+void Connection::Join(std::shared_ptr<DataFlow> flow) {
+  flow_ = std::move(flow);
   Pump();
+}
+
+void Connection::Resume() {
+  if (!unread_.empty()) Drain();
+}
+
+void Connection::Drain() {
+  if (closed_ || !open_) return;
+  for (Frame& frame : std::exchange(unread_, {})) OnFrame(std::move(frame));
+  if (unread_.empty()) Read();
 }
 
 void Connection::Tick() {
@@ -224,13 +240,14 @@ void Connection::OnBytes(size_t bytes) {
                               absl::StrCat("from ", remote_, ": ",
                                            absl::string_view(fed.message()))));
   }
-  // After the hello nothing more is read until Accept(), which reads on.
-  if (!hello_received_ || open_) Read();
+  // After the hello nothing more is read until Accept(), nor while a frame has
+  // to wait: Drain() reads on.
+  if ((!hello_received_ || open_) && unread_.empty()) Read();
 }
 
 void Connection::OnFrame(Frame frame) {
   if (closed_) return;
-  if (hello_received_ && !open_) {
+  if ((hello_received_ && !open_) || !unread_.empty()) {
     unread_.push_back(std::move(frame));
     return;
   }
@@ -242,6 +259,14 @@ void Connection::OnFrame(Frame frame) {
   if (!hello_received_) {
     return Close(absl::FailedPreconditionError(
         absl::StrCat(remote_, " sent data before its hello")));
+  }
+  if (flow_ == nullptr) {
+    return Close(absl::UnauthenticatedError(absl::StrCat(
+        remote_, " sent data on a lane before it showed whose it is")));
+  }
+  if (!flow_->IsDue(frame.header)) {
+    unread_.push_back(std::move(frame));
+    return;
   }
   owner_->OnData(*this, std::move(frame));
 }
@@ -263,6 +288,8 @@ absl::Status Connection::OnControlFrame(const Frame& frame) {
     OnPing(*ping);
   } else if (const auto* proof = std::get_if<protocol::KeyProof>(&control)) {
     owner_->OnKeyProof(*this, *proof);
+  } else if (const auto* lane = std::get_if<protocol::LaneProof>(&control)) {
+    owner_->OnLaneProof(*this, *lane);
   } else {
     owner_->OnControl(*this, std::get<GroupControl>(control));
   }
@@ -280,19 +307,26 @@ void Connection::OnPing(const Ping& ping) {
                  : kNewRttWeight * rtt + (1 - kNewRttWeight) * smoothed;
 }
 
+size_t Connection::BatchBytes() const {
+  if (limit_ != nullptr) return kLimitedWriteBytes;
+  if (!accepted()) return kMinWriteBytes;
+  const double held =
+      traffic_->goodput_bytes_per_second * absl::ToDoubleSeconds(traffic_->rtt);
+  return std::clamp(static_cast<size_t>(held), kMinWriteBytes, kMaxWriteBytes);
+}
+
 void Connection::Pump() {
   if (closed_ || writing_ || !ready_) return;
-  const bool limited = limit_ != nullptr;
-  batch_ =
-      queue_.Take(limited ? kLimitedWriteBytes : kWriteBytes, kWriteFrames);
+  Batch batch(BatchBytes(), kWriteFrames);
+  control_.MoveTo(batch);
+  if (flow_ != nullptr) flow_->MoveTo(batch);
+  batch_ = std::move(batch.frames);
   const absl::Duration now = base::MonotonicNow();
   if (batch_.empty()) return goodput_.Idle(now);
   writing_ = true;
   goodput_.Busy(now);
-  if (!limited) return WriteBatch();
-  size_t bytes = 0;
-  for (const OutFrame& frame : batch_) bytes += frame.size();
-  const absl::Duration wait = limit_->Take(bytes, now);
+  if (limit_ == nullptr) return WriteBatch();
+  const absl::Duration wait = limit_->Take(batch.bytes, now);
   if (wait <= absl::ZeroDuration()) return WriteBatch();
   egress_timer_.expires_after(absl::ToChronoNanoseconds(wait));
   egress_timer_.async_wait(

@@ -1,9 +1,11 @@
 // One TCP connection to another agent: with certificates a TLS handshake, then
-// hello both ways, then frames.
+// hello both ways, then frames. Of a pair of agents one connection carries
+// control and data, the others, its lanes, data only.
 //
-// Control overtakes data. Every way out (an error, a bad frame, silence,
-// Close()) ends in exactly one OnClosed(), after which the owner hears nothing
-// more.
+// Control overtakes data, and data never overtakes control: a lane stops to
+// read while a frame has to wait for control on the pair's connection. Every
+// way out (an error, a bad frame, silence, Close()) ends in exactly one
+// OnClosed(), after which the owner hears nothing more.
 //
 // Not thread-safe: everything runs on the io_context's one thread. Handlers in
 // flight share ownership, so an owner may let go of a closed connection at
@@ -19,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "agent/exchange/tcp/data_flow.h"
 #include "agent/exchange/tcp/frame_decoder.h"
 #include "agent/exchange/tcp/send_queue.h"
 #include "agent/exchange/tcp/tls_stream.h"
@@ -49,6 +52,8 @@ class ConnectionOwner {
   virtual void OnData(Connection& connection, Frame frame) = 0;
   virtual void OnKeyProof(Connection& connection,
                           const protocol::KeyProof& proof) = 0;
+  virtual void OnLaneProof(Connection& connection,
+                           const protocol::LaneProof& proof) = 0;
   virtual void OnControl(Connection& connection,
                          const protocol::GroupControl& control) = 0;
   virtual void OnClosed(const std::shared_ptr<Connection>& connection,
@@ -82,7 +87,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Closes the connection if the peer has left too much control unread.
   void SendControl(const protocol::PeerControl& control);
-  void SendData(const protocol::FrameHeader& header, Payload payload);
+
+  // From here on it carries data of the pair; before, data from the peer is
+  // refused. After Accept().
+  void Join(std::shared_ptr<DataFlow> flow);
+  // There may be more data in the flow.
+  void Pump();
+  // Control was heard for which data may have waited.
+  void Resume();
 
   // Once per heartbeat interval: pings, and closes a silent connection.
   void Tick();
@@ -102,6 +114,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string Binding() const;
   // "127.0.0.1:4711", for messages.
   const std::string& remote() const { return remote_; }
+  // Whom it is with; empty: it broke at once.
+  const std::optional<asio::ip::tcp::endpoint>& endpoint() const {
+    return endpoint_;
+  }
 
  private:
   absl::Status OnHandshake(const asio::error_code& error);
@@ -113,7 +129,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnFrame(Frame frame);
   absl::Status OnControlFrame(const Frame& frame);
   void OnPing(const protocol::Ping& ping);
-  void Pump();
+  // Handles what came and may be handled now, then reads on.
+  void Drain();
+  size_t BatchBytes() const;
   void WriteBatch();
   void OnWritten(size_t bytes);
 
@@ -125,6 +143,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer egress_timer_;
   const Limits limits_;
   ConnectionOwner* owner_;
+  const std::optional<asio::ip::tcp::endpoint> endpoint_;
   const std::string remote_;
   std::string agent_;
   TlsStream::Side side_ = TlsStream::Side::kClient;
@@ -135,10 +154,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   FrameDecoder decoder_;
   bool hello_received_ = false;
   bool open_ = false;          // Accept() has taken effect.
-  std::vector<Frame> unread_;  // Came with the hello; handled once open.
+  std::vector<Frame> unread_;  // Of one read; handled once they may be.
 
-  SendQueue queue_;
-  std::vector<OutFrame> batch_;  // Being written, or waiting for the limit.
+  ControlQueue control_;
+  std::shared_ptr<DataFlow> flow_;  // Null before Join().
+  std::vector<OutFrame> batch_;     // Being written, or waiting for the limit.
   bool writing_ = false;
   std::shared_ptr<TokenBucket> limit_;
 

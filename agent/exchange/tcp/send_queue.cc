@@ -31,30 +31,23 @@ OutFrame::OutFrame(protocol::FrameHeader fields, Payload content)
 OutFrame::OutFrame(const protocol::PeerControl& control)
     : OutFrame(protocol::FrameHeader{}, ControlPayload(control)) {}
 
-absl::Status SendQueue::PushControl(OutFrame frame) {
-  if (control_bytes_ + frame.size() > max_control_bytes_) {
+absl::Status ControlQueue::Push(OutFrame frame) {
+  if (bytes_ + frame.size() > max_bytes_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(control_bytes_, " bytes of control messages are unread, ",
-                     max_control_bytes_, " allowed"));
+        absl::StrCat(bytes_, " bytes of control messages are unread, ",
+                     max_bytes_, " allowed"));
   }
-  control_bytes_ += frame.size();
-  control_.push_back(std::move(frame));
+  bytes_ += frame.size();
+  frames_.push_back(std::move(frame));
   return absl::OkStatus();
 }
 
-void SendQueue::PushData(OutFrame frame) { data_.push_back(std::move(frame)); }
-
-std::vector<OutFrame> SendQueue::Take(size_t max_bytes, size_t max_frames) {
-  std::vector<OutFrame> batch;
-  size_t bytes = 0;
-  while (!empty() && bytes < max_bytes && batch.size() < max_frames) {
-    std::deque<OutFrame>& queue = control_.empty() ? data_ : control_;
-    if (&queue == &control_) control_bytes_ -= queue.front().size();
-    bytes += queue.front().size();
-    batch.push_back(std::move(queue.front()));
-    queue.pop_front();
+void ControlQueue::MoveTo(Batch& batch) {
+  while (!frames_.empty() && !batch.full()) {
+    bytes_ -= frames_.front().size();
+    batch.Add(std::move(frames_.front()));
+    frames_.pop_front();
   }
-  return batch;
 }
 
 }  // namespace pactrain::agent

@@ -1,5 +1,5 @@
-// What waits to be sent on one connection: control frames go before data
-// frames, each kind in the order in which it came.
+// What waits to be sent on one connection: control, in the order in which it
+// came, and then what the connection takes of the pair's data (data_flow.h).
 //
 // Control is bounded here, because a peer that does not read must not make it
 // grow; data is bounded by the memory of the open steps whose buffers it
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,26 +36,37 @@ struct OutFrame {
   Payload payload;
 };
 
-class SendQueue {
+// Frames that are sent together: at least one, and no more once they hold
+// `max_bytes` or are `max_frames`.
+struct Batch {
+  Batch(size_t most_bytes, size_t most_frames)
+      : max_bytes(most_bytes), max_frames(most_frames) {}
+  bool full() const {
+    return bytes >= max_bytes || frames.size() >= max_frames;
+  }
+  void Add(OutFrame frame) {
+    bytes += frame.size();
+    frames.push_back(std::move(frame));
+  }
+
+  size_t max_bytes, max_frames;
+  size_t bytes = 0;
+  std::vector<OutFrame> frames;
+};
+
+class ControlQueue {
  public:
-  explicit SendQueue(size_t max_control_bytes)
-      : max_control_bytes_(max_control_bytes) {}
+  explicit ControlQueue(size_t max_bytes) : max_bytes_(max_bytes) {}
 
   // ResourceExhausted: the peer has left more control unread than the limit.
-  absl::Status PushControl(OutFrame frame);
-  void PushData(OutFrame frame);
-
-  // Takes frames from the front until they hold `max_bytes` or are
-  // `max_frames`: at least one unless the queue is empty.
-  std::vector<OutFrame> Take(size_t max_bytes, size_t max_frames);
-
-  bool empty() const { return control_.empty() && data_.empty(); }
+  absl::Status Push(OutFrame frame);
+  // From the front, until the batch is full.
+  void MoveTo(Batch& batch);
 
  private:
-  const size_t max_control_bytes_;
-  size_t control_bytes_ = 0;
-  std::deque<OutFrame> control_;
-  std::deque<OutFrame> data_;
+  const size_t max_bytes_;
+  size_t bytes_ = 0;
+  std::deque<OutFrame> frames_;
 };
 
 }  // namespace pactrain::agent

@@ -67,6 +67,7 @@ class TestTransports : public ::testing::Test {
     node->incarnation = base::DigestOf(name);
     node->site = "site-" + name;
     options.agent = name;
+    options.site = node->site;
     options.incarnation = node->incarnation;
     options.heartbeat = absl::Milliseconds(20);
     options.connection = limits_;

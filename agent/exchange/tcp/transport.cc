@@ -87,6 +87,7 @@ void Transport::SetPeers(const std::vector<Peer>& peers) {
     // Out of the map first, so that OnClosed() takes it for no loss.
     const auto old = peers_.extract(it++);
     StopDialling(old.mapped());
+    CloseLanes(old.mapped());
     if (old.mapped().connection != nullptr) {
       old.mapped().connection->Close(absl::CancelledError("no longer a peer"));
     }
@@ -108,13 +109,20 @@ bool Transport::IsConnected(const std::string& agent) const {
 void Transport::SendData(const std::string& agent,
                          const protocol::FrameHeader& header, Payload payload) {
   if (!IsConnected(agent)) return;
-  peers_.at(agent).connection->SendData(header, std::move(payload));
+  PeerState& state = peers_.at(agent);
+  state.flow->Push(header, std::move(payload));
+  state.connection->Pump();
+  for (const auto& [number, lane] : state.lanes) {
+    if (lane.proven) lane.connection->Pump();
+  }
 }
 
 void Transport::SendControl(const std::string& agent,
                             const GroupControl& control) {
   if (!IsConnected(agent)) return;
-  peers_.at(agent).connection->SendControl(control);
+  PeerState& state = peers_.at(agent);
+  state.flow->OnControlSent();
+  state.connection->SendControl(control);
 }
 
 void Transport::ClosePeer(const std::string& agent, const std::string& reason) {
@@ -208,6 +216,13 @@ void Transport::TryFinishHandshake(
   if (absl::IsUnavailable(checked)) return;  // The handshake limit bounds it.
   if (!checked.ok()) return connection->Close(checked);
   PeerState& state = *Find(hello.agent);
+  const bool dialled = !it->second.dialled_agent.empty();
+  if (dialled && hello.lane != it->second.lane) {
+    return connection->Close(absl::FailedPreconditionError(
+        absl::StrCat("agent ", hello.agent, " answers for lane ", hello.lane,
+                     " where lane ", it->second.lane, " was dialled")));
+  }
+  if (hello.lane != 0) return AdoptLane(state, connection, hello.lane, dialled);
   if (state.dial != connection) {
     if (!MayAnswer(state, connection, hello.number)) return;
     connection->SendHello(OwnHello(""));
@@ -238,6 +253,7 @@ void Transport::Adopt(PeerState& state,
     state.connection->Close(absl::UnavailableError("replaced by a newer one"));
   }
   state.connection = connection;
+  state.flow = std::make_shared<DataFlow>();
   state.hello_number = hello_number;
   state.backoff = FirstBackoff(state.peer.agent);
   StopDialling(state);
@@ -249,9 +265,11 @@ void Transport::Adopt(PeerState& state,
              [this, agent = peer.agent] { events_->OnPeerConnected(agent); });
   connection->Accept(peer.agent, &traffic_[peer.site],
                      options_.egress.ForSite(peer.site));
+  connection->Join(state.flow);
   state.proofs.emplace(
       KeyProofs::Ends{options_.agent, peer.agent, connection->Binding()});
   ShowKeys(state);
+  if (state.connection != nullptr) DialLanes(state);
 }
 
 void Transport::ShowKeys(PeerState& state) {
@@ -308,13 +326,14 @@ absl::Status Transport::CheckHello(const Connection& connection,
   return absl::OkStatus();
 }
 
-PeerHello Transport::OwnHello(const std::string& expected) {
+PeerHello Transport::OwnHello(const std::string& expected, uint16_t lane) {
   return PeerHello{.agent = options_.agent,
                    .incarnation = options_.incarnation,
                    .cluster_id = cluster_id_,
                    .expected_agent = expected,
                    .number = ++hellos_,
-                   .nonce = NewNonce()};
+                   .nonce = NewNonce(),
+                   .lane = lane};
 }
 
 void Transport::OnData(Connection& connection, Frame frame) {
@@ -323,17 +342,27 @@ void Transport::OnData(Connection& connection, Frame frame) {
 
 void Transport::OnKeyProof(Connection& connection,
                            const protocol::KeyProof& proof) {
-  const absl::Status good =
-      peers_.at(connection.agent()).proofs->OnProof(proof);
+  PeerState& state = peers_.at(connection.agent());
+  if (FindLane(state, connection) != nullptr) return RefuseOnLane(connection);
+  const absl::Status good = state.proofs->OnProof(proof);
   if (!good.ok()) RefuseStranger(connection, good);
 }
 
 void Transport::OnControl(Connection& connection, const GroupControl& control) {
+  const std::string agent = connection.agent();
+  PeerState& state = peers_.at(agent);
+  if (FindLane(state, connection) != nullptr) return RefuseOnLane(connection);
   const absl::Status heard =
-      peers_.at(connection.agent())
-          .proofs->CheckHeard(protocol::GenerationOf(control));
+      state.proofs->CheckHeard(protocol::GenerationOf(control));
   if (!heard.ok()) return RefuseStranger(connection, heard);
-  events_->OnPeerControl(connection.agent(), control);
+  const std::shared_ptr<DataFlow> flow = state.flow;
+  std::vector<std::shared_ptr<Connection>> lanes;
+  for (const auto& [number, lane] : state.lanes) {
+    if (lane.proven) lanes.push_back(lane.connection);
+  }
+  events_->OnPeerControl(agent, control);
+  flow->OnControlHeard();
+  for (const auto& lane : lanes) lane->Resume();
 }
 
 void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
@@ -347,15 +376,18 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
     LogRefusal(*connection, handshake->second.dialled_agent, why);
     PeerState* state = Find(handshake->second.dialled_agent);
     handshakes_.erase(handshake);
-    if (state == nullptr || state->dial != connection) return;
+    if (state == nullptr || OnLaneClosed(*state, *connection, why)) return;
+    if (state->dial != connection) return;
     state->dial = nullptr;
     RedialLater(*state);
     return TryFinishHandshakes();  // The peer may have dialled meanwhile.
   }
   PeerState* state = Find(connection->agent());
-  if (state == nullptr || state->connection != connection) return;
+  if (state == nullptr || OnLaneClosed(*state, *connection, why)) return;
+  if (state->connection != connection) return;
   state->connection = nullptr;
   state->proofs.reset();
+  CloseLanes(*state);
   LOG_DEBUG("lost the connection with agent {}: {}", connection->agent(),
             std::string(why.message()));
   // Posted: Close() may come from within SendControl().
@@ -392,6 +424,9 @@ void Transport::TickLater() {
     std::vector<std::shared_ptr<Connection>> connections;
     for (const auto& [agent, state] : peers_) {
       if (state.connection != nullptr) connections.push_back(state.connection);
+      for (const auto& [number, lane] : state.lanes) {
+        if (lane.proven) connections.push_back(lane.connection);
+      }
     }
     for (const auto& connection : connections) connection->Tick();
     TickLater();

@@ -1,5 +1,6 @@
 // The data plane over TCP: one connection to every agent that shares a group
-// with this one, kept up as long as they do.
+// with this one, kept up as long as they do, and between sites where a link has
+// few of them more, the lanes of the pair.
 //
 // Of a pair the agent with the smaller name dials first; where nothing has come
 // of that after a while (a firewall that lets connections out only), the other
@@ -18,6 +19,11 @@
 // can make one for any name. So each end also shows, once for each generation
 // that both are in, that it holds its key (KeyProofs). Who speaks of a
 // generation without, or shows another key, is refused.
+//
+// Who dialled the pair's connection dials its lanes, too, and both ends show on
+// each that they are those of that connection (LaneProof). Data goes by
+// whichever has room, control by the pair's connection alone. The loss of a
+// lane that carried data is the loss of all.
 //
 // With certificates each connection is TLS 1.3, and a peer is who its
 // certificate says: a hello that names another is refused. Who is refused there
@@ -72,6 +78,7 @@ class Transport : private ConnectionOwner, private ListenerOwner {
  public:
   struct Options {
     std::string agent;
+    std::string site;
     base::Digest incarnation;
     // As Listener::Start() takes it.
     std::string listen_address = "127.0.0.1:0";
@@ -82,6 +89,9 @@ class Transport : private ConnectionOwner, private ListenerOwner {
     absl::Duration heartbeat = absl::Seconds(1);
     Connection::Limits connection;
     EgressLimits egress;
+    // 1..kMaxLanes; of a link to another site, shared by the pairs of agents
+    // that use it, each of which has at least one.
+    int connections_per_link = 1;
     // Connections that others opened, those in their handshake included.
     base::ConnectionCaps::Limits inbound = {
         .total = protocol::kMaxPeerConnections,
@@ -118,6 +128,8 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   void SetPeers(const std::vector<Peer>& peers);
 
   bool IsConnected(const std::string& agent) const;
+  // Open ones with that agent that carry data.
+  int ConnectionsWith(const std::string& agent) const;
 
   // Frames for a peer that is not connected are dropped: its
   // OnPeerDisconnected() has been told or no OnPeerConnected() yet.
@@ -140,11 +152,21 @@ class Transport : private ConnectionOwner, private ListenerOwner {
     asio::steady_timer timer;
     bool timed_out = false;
   };
+  // Hellos went both ways on it, or it is on the way there.
+  struct Lane {
+    std::shared_ptr<Attempt> attempt;
+    std::shared_ptr<Connection> connection;
+    bool proven = false;  // By the peer: it carries data.
+  };
   struct PeerState {
-    explicit PeerState(asio::io_context& io) : redial_timer(io) {}
+    explicit PeerState(asio::io_context& io)
+        : lane_timer(io), redial_timer(io) {}
     Peer peer;
     // Hellos went both ways; may be null.
     std::shared_ptr<Connection> connection;
+    std::shared_ptr<DataFlow> flow;  // Of it and its lanes.
+    std::map<uint16_t, Lane> lanes;  // By number, from 1.
+    asio::steady_timer lane_timer;
     bool dialled = false;             // `connection` was, by us.
     uint64_t hello_number = 0;        // Of the peer's hello on it.
     std::optional<KeyProofs> proofs;  // Of it.
@@ -158,6 +180,7 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   // for SetPeers() to name its sender.
   struct Handshake {
     std::string dialled_agent;  // Empty: inbound.
+    uint16_t lane = 0;          // That was dialled.
     std::optional<protocol::PeerHello> hello;
   };
 
@@ -166,6 +189,8 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   void ForgetInbound(const Connection& connection);
   std::shared_ptr<Connection> NewConnection(asio::ip::tcp::socket socket);
 
+  // Fails when the handshake limit is over.
+  std::shared_ptr<Attempt> NewAttempt();
   void Dial(PeerState& state);
   void OnDialled(const std::string& agent,
                  const std::shared_ptr<Attempt>& attempt,
@@ -173,6 +198,27 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   void RedialLater(PeerState& state);
   // Ends what is on the way to a connection that is not needed any more.
   void StopDialling(PeerState& state);
+
+  // How many connections this end wants with a peer.
+  int Wanted(const PeerState& state) const;
+  // Dials those that are missing, if it is this end that dials.
+  void DialLanes(PeerState& state);
+  void DialLane(PeerState& state, uint16_t lane);
+  void OnLaneDialled(PeerState& state, uint16_t lane,
+                     const asio::error_code& error);
+  // The hello of a lane is fine.
+  void AdoptLane(PeerState& state,
+                 const std::shared_ptr<Connection>& connection, uint16_t lane,
+                 bool dialled);
+  void RedialLanesLater(PeerState& state);
+  // False: it is none of the peer's.
+  bool OnLaneClosed(PeerState& state, const Connection& connection,
+                    const absl::Status& why);
+  // Only data and what proves a lane goes there.
+  void RefuseOnLane(Connection& connection);
+  static void CloseLanes(PeerState& state);
+  static Lane* FindLane(PeerState& state, const Connection& connection);
+
   PeerState* Find(const std::string& agent);
   bool DialsFirst(const std::string& agent) const {
     return options_.nobody_dials || options_.agent < agent;
@@ -201,7 +247,7 @@ class Transport : private ConnectionOwner, private ListenerOwner {
                           const std::string& dialled_agent) const;
   void LogRefusal(const Connection& connection, const std::string& dialled,
                   const absl::Status& why);
-  protocol::PeerHello OwnHello(const std::string& expected);
+  protocol::PeerHello OwnHello(const std::string& expected, uint16_t lane = 0);
   void TickLater();
 
   // ListenerOwner:
@@ -216,6 +262,8 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   void OnData(Connection& connection, Frame frame) override;
   void OnKeyProof(Connection& connection,
                   const protocol::KeyProof& proof) override;
+  void OnLaneProof(Connection& connection,
+                   const protocol::LaneProof& proof) override;
   void OnControl(Connection& connection,
                  const protocol::GroupControl& control) override;
   void OnClosed(const std::shared_ptr<Connection>& connection,

@@ -19,6 +19,19 @@ constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
 
 }  // namespace
 
+std::shared_ptr<Transport::Attempt> Transport::NewAttempt() {
+  auto attempt = std::make_shared<Attempt>(io_);
+  attempt->timer.expires_after(
+      absl::ToChronoNanoseconds(options_.connection.handshake));
+  attempt->timer.async_wait([attempt](const asio::error_code& error) {
+    if (error) return;
+    asio::error_code ignored;
+    attempt->timed_out = true;
+    attempt->socket.close(ignored);
+  });
+  return attempt;
+}
+
 void Transport::Dial(PeerState& state) {
   if (state.connection != nullptr || state.attempt != nullptr ||
       state.dial != nullptr || state.peer.address == protocol::kNobodyDials) {
@@ -31,16 +44,8 @@ void Transport::Dial(PeerState& state) {
              std::string(address.status().message()));
     return;
   }
-  auto attempt = std::make_shared<Attempt>(io_);
+  const auto attempt = NewAttempt();
   state.attempt = attempt;
-  attempt->timer.expires_after(
-      absl::ToChronoNanoseconds(options_.connection.handshake));
-  attempt->timer.async_wait([attempt](const asio::error_code& error) {
-    if (error) return;
-    asio::error_code ignored;
-    attempt->timed_out = true;
-    attempt->socket.close(ignored);
-  });
   auto done = [this, agent, attempt](const asio::error_code& error) {
     attempt->timer.cancel();
     OnDialled(agent, attempt, error);
