@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/rate.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
 #include "config/load.h"
@@ -45,6 +46,23 @@ absl::StatusOr<std::pair<std::string, std::string>> ParseLink(
   return std::make_pair(sites[0], sites[1]);
 }
 
+// "site=rate".
+absl::Status AddSiteRate(absl::string_view text, SiteRates& rates) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('=', 1));
+  const auto rate = base::ParseRate(parts.second);
+  if (!rate.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text, "': ", absl::string_view(rate.status().message()),
+        "; write SITE=RATE, such as eu=100mbit"));
+  }
+  if (!rates.emplace(parts.first, *rate).second) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the rate of site '", parts.first, "' is there twice; give it once"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<double> ParseRisk(const std::string& text) {
   if (text == "exact") return 0;
   if (text == "safe") return 0.1;
@@ -70,6 +88,12 @@ absl::Status SetCore(const v1::CoordinatorConfig& config,
     RETURN_IF_ERROR(settings.At("links", link.status()));
     core.links.push_back(*link);
   }
+  for (const std::string& text : config.site_rates()) {
+    RETURN_IF_ERROR(
+        settings.At("site-rates", AddSiteRate(text, core.site_rates)));
+  }
+  RETURN_IF_ERROR(
+      settings.At("site-rates", CheckSiteRates(core.site_rates, core.links)));
   // All else was checked as it was read.
   return settings.At("links", CheckLinks(core.links));
 }

@@ -124,6 +124,7 @@ std::string JobDetails(const v1::JobState& job) {
                                     job.generation().launch(), "', from step ",
                                     job.generation().base_step(),
                                     OnShrinkText(job.generation()))});
+    rows.push_back({"plan", job.plan()});
     rows.push_back(
         {"step",
          absl::StrCat(StepOf(job), ", ", job.committed_count(), " committed, ",

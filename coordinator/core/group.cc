@@ -314,7 +314,8 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
   for (auto& [key, member] : members)
     generation.members.push_back(std::move(member));
   generation.sites.assign(sites.begin(), sites.end());
-  generation.plan = MakePlan(generation.sites, c.options.links);
+  generation.plan =
+      MakePlan(generation.sites, c.options.links, c.options.site_rates);
   return generation;
 }
 

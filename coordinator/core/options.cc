@@ -39,6 +39,11 @@ absl::Status Options::Check() const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_agents is ", max_agents, "; at least 1 is needed"));
   }
+  const absl::Status rates = CheckSiteRates(site_rates, links);
+  if (!rates.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("site_rates: ", absl::string_view(rates.message())));
+  }
   const absl::Status tree = CheckLinks(links);
   if (tree.ok()) return tree;
   return absl::InvalidArgumentError(

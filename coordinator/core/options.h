@@ -3,6 +3,7 @@
 #define PACTRAIN_COORDINATOR_CORE_OPTIONS_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,8 @@ struct Options {
   double min_exchange_share = 0.1;
   // Pairs of sites joined by a link. Empty: all sites hang on a common core.
   std::vector<std::pair<std::string, std::string>> links;
+  // Bytes per second between a site and the common core; only without `links`.
+  std::map<std::string, double> site_rates;
   // Told to agents; 10 ms..10 s.
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // A stream that is silent this long is closed; > heartbeat_interval.

@@ -81,6 +81,49 @@ Plan::Tree LinkTree(const Graph& graph, const std::vector<std::string>& sites,
   return tree;
 }
 
+Plan::Tree Star(size_t sites, size_t root) {
+  return {std::vector<uint16_t>(sites, static_cast<uint16_t>(root))};
+}
+
+// Each chunk in turn to the site whose access link is then done soonest: the
+// longest of them is as short as it can be, for the first chunks, too.
+std::vector<Plan::Tree> Stars(const std::vector<std::string>& sites,
+                              const SiteRates& rates) {
+  std::vector<double> rate;
+  double fastest = 0;
+  for (const auto& [site, r] : rates) fastest = std::max(fastest, r);
+  for (const std::string& site : sites) {
+    const auto stated = rates.find(site);
+    rate.push_back(stated != rates.end() ? stated->second
+                   : fastest > 0         ? fastest
+                                         : 1);
+  }
+  const bool alike = std::equal(rate.begin() + 1, rate.end(), rate.begin());
+  const size_t turns = alike ? sites.size() : protocol::kMaxSites;
+  std::vector<double> load(sites.size(), static_cast<double>(turns));
+  const double of_root = static_cast<double>(sites.size()) - 2;
+  std::vector<Plan::Tree> stars;
+  for (size_t turn = 0; turn < turns; ++turn) {
+    size_t root = 0;
+    for (size_t s = 1; s < sites.size(); ++s) {
+      const double now = (load[s] + of_root) / rate[s];
+      if (now < (load[root] + of_root) / rate[root]) root = s;
+    }
+    load[root] += of_root;
+    stars.push_back(Star(sites.size(), root));
+  }
+  // One site so much faster than the others that it is always the root.
+  const bool fixed = std::equal(stars.begin() + 1, stars.end(), stars.begin());
+  if (fixed) stars.resize(1);
+  return stars;
+}
+
+size_t RootOf(const Plan::Tree& tree) {
+  size_t root = 0;
+  while (tree.parent[root] != root) root = tree.parent[root];
+  return root;
+}
+
 }  // namespace
 
 absl::Status CheckLinks(const Links& links) {
@@ -125,6 +168,23 @@ absl::Status CheckLinks(const Links& links) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSiteRates(const SiteRates& rates, const Links& links) {
+  if (!rates.empty() && !links.empty()) {
+    return absl::InvalidArgumentError(
+        "links are given, too: each carries the same along their tree, so "
+        "rates change nothing; leave one of both away");
+  }
+  if (rates.size() > static_cast<size_t>(protocol::kMaxSites)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(rates.size(), " sites are named; at most ",
+                     protocol::kMaxSites, " are allowed"));
+  }
+  for (const auto& [site, rate] : rates) {
+    RETURN_IF_ERROR(protocol::CheckName("site", site));
+  }
+  return absl::OkStatus();
+}
+
 bool IsLinked(const std::string& site, const Links& links) {
   return std::any_of(links.begin(), links.end(), [&](const auto& link) {
     return link.first == site || link.second == site;
@@ -135,7 +195,8 @@ std::string LinksText(const Links& links) {
   return absl::StrJoin(links, ", ", absl::PairFormatter("-"));
 }
 
-Plan MakePlan(const std::vector<std::string>& sites, const Links& links) {
+Plan MakePlan(const std::vector<std::string>& sites, const Links& links,
+              const SiteRates& rates) {
   PT_CHECK(!sites.empty());
   Plan plan;
   if (sites.size() == 2) {
@@ -148,11 +209,33 @@ Plan MakePlan(const std::vector<std::string>& sites, const Links& links) {
     plan.trees.push_back(LinkTree(graph, sites, Centre(graph, sites)));
     return plan;
   }
-  for (size_t root = 0; root < sites.size(); ++root) {
-    plan.trees.push_back(
-        {std::vector<uint16_t>(sites.size(), static_cast<uint16_t>(root))});
-  }
+  plan.trees = Stars(sites, rates);
   return plan;
+}
+
+std::string PlanText(const std::vector<std::string>& sites, const Plan& plan) {
+  if (plan.swap) return absl::StrCat(sites[0], " and ", sites[1], " swap");
+  if (sites.size() == 1) return "one site: nothing crosses a link";
+  if (plan.trees.size() == 1) {
+    const Plan::Tree& tree = plan.trees[0];
+    std::vector<std::string> edges;
+    for (size_t s = 0; s < sites.size(); ++s) {
+      if (tree.parent[s] == s) continue;
+      edges.push_back(absl::StrCat(sites[s], "->", sites[tree.parent[s]]));
+    }
+    return absl::StrCat("up to the root ", sites[RootOf(tree)], ": ",
+                        absl::StrJoin(edges, ", "));
+  }
+  std::vector<int> turns(sites.size());
+  for (const Plan::Tree& tree : plan.trees) ++turns[RootOf(tree)];
+  std::vector<std::string> shares;
+  for (size_t s = 0; s < sites.size(); ++s) {
+    if (turns[s] == 0) continue;
+    shares.push_back(
+        absl::StrCat(sites[s], " ", turns[s], "/", plan.trees.size()));
+  }
+  return absl::StrCat("the root takes turns: ", absl::StrJoin(shares, ", "),
+                      " of the chunks");
 }
 
 }  // namespace pactrain::coordinator

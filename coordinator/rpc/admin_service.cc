@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/version.h"
+#include "coordinator/core/planner.h"
 #include "coordinator/rpc/agent_stream.h"
 #include "coordinator/rpc/job_watch.h"
 #include "protocol/proto_convert.h"
@@ -76,8 +77,10 @@ v1::JobState ToProto(const GroupSnapshot& s) {
   *proto.mutable_group() = protocol::ToProto(s.group);
   proto.set_state(std::string(GroupPhaseName(s.phase)));
   proto.set_reason(s.reason);
-  if (s.generation)
+  if (s.generation) {
     *proto.mutable_generation() = protocol::ToProto(*s.generation);
+    proto.set_plan(PlanText(s.generation->sites, s.generation->plan));
+  }
   if (s.in_force) *proto.mutable_decision() = protocol::ToProto(*s.in_force);
   if (s.prepared) *proto.mutable_prepared() = protocol::ToProto(*s.prepared);
   for (const protocol::Decision& decision : s.history) {

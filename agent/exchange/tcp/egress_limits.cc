@@ -2,20 +2,12 @@
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "base/status_macros.h"
+#include "base/rate.h"
 #include "protocol/types.h"
 
 namespace pactrain::agent {
 namespace {
-
-struct Unit {
-  absl::string_view suffix;
-  double bits_per_second;
-};
-constexpr Unit kUnits[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
 
 absl::Status BadLimit(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(
@@ -33,19 +25,10 @@ absl::StatusOr<EgressLimit> ParseEgressLimit(absl::string_view text) {
   if (limit.site != "*" && !protocol::CheckName("site", limit.site).ok()) {
     return BadLimit(text, "the part before '=' is no site name");
   }
-  absl::string_view number = text.substr(equals + 1);
-  for (const Unit& unit : kUnits) {
-    if (!absl::ConsumeSuffix(&number, unit.suffix)) continue;
-    double value = 0;
-    if (!absl::SimpleAtod(number, &value)) return BadLimit(text, "no number");
-    limit.bytes_per_second = value * unit.bits_per_second / 8;
-    // Written so that NaN is refused, too.
-    if (!(limit.bytes_per_second >= 1e3 && limit.bytes_per_second <= 125e9)) {
-      return BadLimit(text, "the rate must be 8kbit to 1000gbit");
-    }
-    return limit;
-  }
-  return BadLimit(text, "the rate has no unit kbit, mbit or gbit");
+  const auto rate = base::ParseRate(text.substr(equals + 1));
+  if (!rate.ok()) return BadLimit(text, rate.status().message());
+  limit.bytes_per_second = *rate;
+  return limit;
 }
 
 absl::StatusOr<EgressLimits> EgressLimits::Create(

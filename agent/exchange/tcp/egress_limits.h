@@ -22,9 +22,8 @@ struct EgressLimit {
   double bytes_per_second = 0;
 };
 
-// "SITE=RATE", RATE a number with kbit, mbit or gbit (per second, powers of
-// ten), such as "eu=100mbit" or "*=1gbit". InvalidArgument: anything else, or a
-// rate below 8 kbit or over 1000 gbit.
+// "SITE=RATE", RATE as base::ParseRate() reads it, such as "eu=100mbit" or
+// "*=1gbit". InvalidArgument: anything else.
 absl::StatusOr<EgressLimit> ParseEgressLimit(absl::string_view text);
 
 class EgressLimits {
