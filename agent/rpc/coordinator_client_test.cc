@@ -53,7 +53,7 @@ class FakeCoordinator : public v1::Coordinator::Service {
       if (!parsed.ok()) return grpc::Status(grpc::INVALID_ARGUMENT, "bad");
       if (!refusal_.ok()) return refusal_;
       const bool hello = std::holds_alternative<protocol::AgentHello>(*parsed);
-      {  // Kept before it is answered: a test reads it once the answer is there.
+      {  // Before the answer, after which a test reads it.
         base::MutexLock lock(&mutex_);
         received_.push_back(*std::move(parsed));
       }

@@ -126,6 +126,25 @@ class LanesTest : public TestTransports {
     header.leg = protocol::Leg::kUp;
     return header;
   }
+  // Whether `b` hangs up on one who says that it is `a` and this a lane.
+  bool IsClosed(const Node& a, const Node& b, uint16_t lane,
+                const std::vector<OutFrame>& more) {
+    auto raw = DialRaw(b);
+    const protocol::PeerHello hello{.agent = a.name,
+                                    .incarnation = a.incarnation,
+                                    .cluster_id = "",
+                                    .expected_agent = b.name,
+                                    .number = 1000,
+                                    .lane = lane};
+    std::vector<OutFrame> frames = {OutFrame(hello)};
+    frames.insert(frames.end(), more.begin(), more.end());
+    for (const OutFrame& frame : frames) {
+      asio::write(raw, asio::buffer(frame.header));
+      asio::write(raw, asio::buffer(frame.payload.bytes.data(),
+                                    frame.payload.bytes.size()));
+    }
+    return RunUntilClosed(raw);
+  }
   static GroupControl Control(uint64_t step) {
     protocol::Abort abort;
     abort.step = step;
@@ -226,37 +245,32 @@ TEST_F(LanesTest, PairsOfAgentsShareThem) {
 // A peer by hand, who knows all but what only the pair's connection has.
 TEST_F(LanesTest, sec_lane_of_a_stranger) {
   auto a = MakeNode("a"), b = MakeNode("b");
-  a->transport->SetPeers({b->AsPeer()});
-  b->transport->SetPeers({a->AsPeer()});
+  Introduce(*a, *b);
   ASSERT_TRUE(RunUntil([&] { return HaveAll(*a, *b); }));
-  const auto refused = [&](const std::vector<OutFrame>& frames, uint16_t lane) {
-    auto raw = DialRaw(*b);
-    protocol::PeerHello hello{.agent = "a",
-                              .incarnation = a->incarnation,
-                              .cluster_id = "",
-                              .expected_agent = "b",
-                              .number = 1000,
-                              .lane = lane};
-    std::vector<OutFrame> all = {OutFrame(hello)};
-    all.insert(all.end(), frames.begin(), frames.end());
-    for (const OutFrame& frame : all) {
-      asio::write(raw, asio::buffer(frame.header));
-      asio::write(raw, asio::buffer(frame.payload.bytes.data(),
-                                    frame.payload.bytes.size()));
-    }
-    return RunUntilClosed(raw);
-  };
   const OutFrame data(DataHeader(0, 0), MakePayload(10, 0));
   const OutFrame proof(MakeLaneProof("guess", "guess", "a", "b"));
-  EXPECT_TRUE(refused({data}, kConnections)) << "data before a proof";
-  EXPECT_TRUE(refused({proof, data}, kConnections)) << "a wrong proof";
-  EXPECT_TRUE(refused({OutFrame(Control(1))}, kConnections)) << "control";
-  EXPECT_TRUE(refused({}, 1)) << "a lane that is there";
-  EXPECT_TRUE(refused({}, protocol::kMaxLanes)) << "one above the limit";
+  EXPECT_TRUE(IsClosed(*a, *b, 4, {data})) << "data before a proof";
+  EXPECT_TRUE(IsClosed(*a, *b, 4, {proof, data})) << "a wrong proof";
+  EXPECT_TRUE(IsClosed(*a, *b, 4, {OutFrame(Control(1))})) << "control";
+  EXPECT_TRUE(IsClosed(*a, *b, 1, {})) << "a lane that is there";
   EXPECT_TRUE(b->events.frames.empty());
   EXPECT_TRUE(b->events.controls.empty());
   EXPECT_TRUE(b->events.disconnected.empty());
   EXPECT_EQ(b->transport->ConnectionsWith("a"), kConnections);
+}
+
+TEST_F(LanesTest, sec_limits_LanesOfAPair) {
+  Transport::Options options;
+  options.second_dial = absl::Hours(24);
+  options.connections_per_link = protocol::kMaxLanes;
+  auto a = TestTransports::MakeNode("a", options);
+  auto b = TestTransports::MakeNode("b", options);
+  Introduce(*a, *b);
+  EXPECT_TRUE(RunUntil([&] {
+    return b->transport->ConnectionsWith("a") == protocol::kMaxLanes;
+  }));
+  EXPECT_TRUE(IsClosed(*a, *b, protocol::kMaxLanes, {}));
+  EXPECT_EQ(b->transport->ConnectionsWith("a"), protocol::kMaxLanes);
 }
 
 TEST(LaneProof, IsGoodForOneLaneOneWay) {
