@@ -323,6 +323,47 @@ TEST_F(JobKeyAccessTest, sec_join_wrong_job) {
                      "its certificate is of another CA or job key");
 }
 
+// What a client of ours is told, beside what the coordinator logs.
+void ExpectTrouble(const grpc::Status& status, bool tls,
+                   const std::string& what) {
+  const auto trouble = base::TlsTroubleOf(status.error_message(), tls);
+  ASSERT_TRUE(trouble.has_value()) << status.error_message();
+  EXPECT_THAT(trouble->what, HasSubstr(what));
+  EXPECT_FALSE(trouble->to_do.empty());
+}
+
+TEST_F(JobKeyAccessTest, WhoHoldsAnotherKeyIsToldThatKeysDiffer) {
+  const auto other = base::IssueByJobKey('2', "spiffe://pactrain/operator");
+  ExpectTrouble(ListJobs(ChannelOf(other)), true,
+                "the job keys (or CAs) differ");
+}
+
+TEST_F(JobKeyAccessTest, WhoHoldsNoKeyIsToldToGiveOne) {
+  ExpectTrouble(ListJobs(ChannelOf(base::TlsFiles{})), false,
+                "most likely it speaks TLS");
+}
+
+TEST_F(JobKeyAccessTest, WhoIsRefusedByTheCoordinatorIsToldSo) {
+  auto files = base::IssueByJobKey('2', "spiffe://pactrain/operator");
+  files.ca = files_.ca;
+  ExpectTrouble(ListJobs(ChannelOf(files)), true,
+                "hung up on this side's certificate");
+}
+
+TEST_F(JobKeyAccessTest, WhoHoldsAKeyForPlainTextIsToldSo) {
+  Stop();
+  Start();
+  ExpectTrouble(ListJobs(ChannelOf("spiffe://pactrain/operator")), true,
+                "it speaks plain text");
+}
+
+TEST_F(JobKeyAccessTest, OtherTroubleIsLeftAsItIs) {
+  const auto channel = ChannelOf("spiffe://pactrain/operator");
+  Stop();
+  EXPECT_FALSE(base::TlsTroubleOf(ListJobs(channel).error_message(), true));
+  EXPECT_FALSE(base::TlsTroubleOf(ListJobs(channel).error_message(), false));
+}
+
 // It does not take the coordinator either, and hangs up first.
 TEST_F(JobKeyAccessTest, sec_WhoHoldsAnotherKeyIsNamed) {
   ExpectNoConnection(
