@@ -197,6 +197,14 @@ absl::StatusOr<HostPort> CheckDialAddress(absl::string_view flag,
   ASSIGN_OR_RETURN(HostPort parsed, ParseFor(flag, address));
   // With TLS the other side proves who it is, whatever a name leads to.
   if (protection != Protection::kTls) {
+    if (protection == Protection::kTlsNotYet && !insecure_network &&
+        !IsLoopback(parsed.host) && !IsAddress(parsed.host)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flag, ": address '", address,
+          "' names a host, which needs TLS, so that the other side proves who "
+          "it is; give --tls-cert, --tls-key and --tls-ca, or --job-key-file, "
+          "or an address of 127.0.0.0/8"));
+    }
     RETURN_IF_ERROR(
         CheckListenAddress(flag, address, protection, insecure_network)
             .status());
