@@ -195,6 +195,11 @@ absl::StatusOr<HostPort> CheckDialAddress(absl::string_view flag,
                                           Protection protection,
                                           bool insecure_network) {
   ASSIGN_OR_RETURN(HostPort parsed, ParseFor(flag, address));
+  if (parsed.port == 0 || IsAnyAddress(parsed.host)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, ": nobody can dial '", address,
+        "'; give the address and port that the other side listens at"));
+  }
   // With TLS the other side proves who it is, whatever a name leads to.
   if (protection != Protection::kTls) {
     if (protection == Protection::kTlsNotYet && !insecure_network &&
@@ -208,11 +213,6 @@ absl::StatusOr<HostPort> CheckDialAddress(absl::string_view flag,
     RETURN_IF_ERROR(
         CheckListenAddress(flag, address, protection, insecure_network)
             .status());
-  }
-  if (parsed.port == 0 || IsAnyAddress(parsed.host)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        flag, ": nobody can dial '", address,
-        "'; give the address and port that the other side listens at"));
   }
   return parsed;
 }
