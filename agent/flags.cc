@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "base/net.h"
 #include "base/status_macros.h"
@@ -113,10 +114,14 @@ absl::Status CheckAdvertised(const std::string& where, const std::string& text,
   if (text == protocol::kNobodyDials) return absl::OkStatus();
   const size_t colon = text.rfind(':');
   const bool host_only = colon == text.npos || text.back() == ']';
-  return base::CheckDialAddress(where,
-                                host_only ? absl::StrCat(text, ":1") : text,
-                                protection, insecure)
-      .status();
+  const std::string address = host_only ? absl::StrCat(text, ":1") : text;
+  const absl::Status checked =
+      base::CheckDialAddress(where, address, protection, insecure).status();
+  // The port is ours: quote what was given.
+  return absl::Status(
+      checked.code(),
+      absl::StrReplaceAll(checked.message(), {{absl::StrCat("'", address, "'"),
+                                               absl::StrCat("'", text, "'")}}));
 }
 
 absl::Status SetAddresses(const v1::AgentConfig& config,

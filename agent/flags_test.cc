@@ -79,6 +79,15 @@ TEST(ParseFlags, ListensAtARangeAndAdvertisesAHostOrNothing) {
   }
 }
 
+TEST(ParseFlags, AnAdvertisedHostWithoutAPortIsQuotedAsItWasGiven) {
+  EXPECT_THAT(Parse({"--name=a", "--advertise-address=0.0.0.0"}).message,
+              HasSubstr("nobody can dial '0.0.0.0'; give the address"));
+  EXPECT_THAT(Parse({"--name=a", "--advertise-address=10.0.0.1"}).message,
+              HasSubstr("address '10.0.0.1' is not loopback"));
+  EXPECT_THAT(Parse({"--name=a", "--advertise-address=nat.example:1"}).message,
+              HasSubstr("names a host, which needs TLS"));
+}
+
 TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
   const std::vector<std::vector<const char*>> mistakes = {
       {"--bogus"},

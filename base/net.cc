@@ -195,16 +195,24 @@ absl::StatusOr<HostPort> CheckDialAddress(absl::string_view flag,
                                           Protection protection,
                                           bool insecure_network) {
   ASSIGN_OR_RETURN(HostPort parsed, ParseFor(flag, address));
-  // With TLS the other side proves who it is, whatever a name leads to.
-  if (protection != Protection::kTls) {
-    RETURN_IF_ERROR(
-        CheckListenAddress(flag, address, protection, insecure_network)
-            .status());
-  }
   if (parsed.port == 0 || IsAnyAddress(parsed.host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         flag, ": nobody can dial '", address,
         "'; give the address and port that the other side listens at"));
+  }
+  // With TLS the other side proves who it is, whatever a name leads to.
+  if (protection != Protection::kTls) {
+    if (protection == Protection::kTlsNotYet && !insecure_network &&
+        !IsLoopback(parsed.host) && !IsAddress(parsed.host)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          flag, ": address '", address,
+          "' names a host, which needs TLS, so that the other side proves who "
+          "it is; give --tls-cert, --tls-key and --tls-ca, or --job-key-file, "
+          "or an address of 127.0.0.0/8"));
+    }
+    RETURN_IF_ERROR(
+        CheckListenAddress(flag, address, protection, insecure_network)
+            .status());
   }
   return parsed;
 }

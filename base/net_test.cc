@@ -165,7 +165,15 @@ TEST(CheckDialAddress, WithTlsAHostMayBeNamed) {
   EXPECT_THAT(
       CheckDialAddress("--coordinator", "head.example:7070",
                        Protection::kTlsNotYet, false),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names a host")));
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("names a host, which needs TLS, so that the other "
+                         "side proves who it is; give --tls-cert, --tls-key "
+                         "and --tls-ca, or --job-key-file")));
+  // Where that is to be without TLS a name leads anywhere.
+  EXPECT_THAT(CheckDialAddress("--coordinator", "head.example:7070",
+                               Protection::kTlsNotYet, true),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("give its IP address")));
   EXPECT_THAT(CheckDialAddress("--coordinator", "0.0.0.0:7070",
                                Protection::kTls, false),
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -26,6 +26,10 @@ std::string Join(std::vector<std::string> parts, const char* separator) {
 
 }  // namespace
 
+std::string ParametersText(const protocol::Digest& parameters) {
+  return parameters.empty() ? "not sent" : parameters.Short();
+}
+
 Ballot::Ballot(std::vector<std::string> names)
     : names_(std::move(names)), votes_(names_.size()), aborts_(names_.size()) {}
 
@@ -105,8 +109,8 @@ std::string Ballot::DifferenceText(Cause cause) const {
   std::map<std::string, std::vector<std::string>> by_digest;
   for (size_t m = 0; m < votes_.size(); ++m) {
     const auto& vote = *votes_[m];
-    by_digest[(results ? vote.result : vote.parameters).Short()].push_back(
-        names_[m]);
+    by_digest[results ? vote.result.Short() : ParametersText(vote.parameters)]
+        .push_back(names_[m]);
   }
   std::vector<std::string> parts;
   for (auto& [digest, names] : by_digest) {

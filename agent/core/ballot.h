@@ -40,6 +40,10 @@ struct Resolution {
   std::string detail;
 };
 
+// Of a digest of parameters, for messages: a rank that was not asked to compare
+// them in this step, as others were, has sent none.
+std::string ParametersText(const protocol::Digest& parameters);
+
 class Ballot {
  public:
   // `names`: of each member, for texts: "agent x (site a)".

@@ -97,6 +97,15 @@ TEST(Ballot, UnequalParametersAreTheirOwnCause) {
   EXPECT_EQ(ballot.Resolve().cause, Cause::kParameters);
 }
 
+// A rank that has set its parameters by hand asks to compare; others do not.
+TEST(Ballot, ParametersThatWereNotSentAreNoDigest) {
+  Ballot ballot = Three();
+  for (int m = 0; m < 3; ++m) ballot.AddVote(m, Vote(1, 0, m == 2 ? 9 : 0));
+  EXPECT_EQ(ballot.Resolve().detail,
+            "parameters differ: 00000009 at agent z; not sent at agent x, "
+            "agent y");
+}
+
 TEST(Ballot, AWordOnceGivenStands) {
   Ballot ballot = Three();
   EXPECT_TRUE(ballot.AddVote(0, Vote(1)));

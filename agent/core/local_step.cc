@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "agent/core/ballot.h"
 #include "agent/core/wire_convert.h"
 #include "agent/exchange/combine.h"
 #include "agent/exchange/noise.h"
@@ -164,8 +165,8 @@ std::optional<Problem> LocalStep::AddParameters(
   return Problem{
       Cause::kParameters,
       absl::StrFormat("parameters differ: %s at rank %d, %s at rank %d",
-                      parameters_.Short(), *parameters_rank_, digest.Short(),
-                      rank)};
+                      ParametersText(parameters_), *parameters_rank_,
+                      ParametersText(digest), rank)};
 }
 
 absl::StatusOr<std::optional<Problem>> LocalStep::Add(

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/local/memory_table.h"
+#include "agent/local/socket_file.h"
 #include "agent/local/test_local_server.h"
 #include "base/status_matchers.h"
 #include "protocol/limits.h"
@@ -239,6 +240,20 @@ TEST_F(LocalServerTest, DirectoryThatOthersMayWriteIsRefused) {
   EXPECT_THAT(LocalServer::Start(io_, options_, &events_),
               base::StatusIs(absl::StatusCode::kFailedPrecondition,
                              HasSubstr("chmod 0700")));
+}
+
+TEST_F(LocalServerTest, InAStickyDirectoryTheSocketIsOursAloneStill) {
+  const std::string shared = absl::StrCat(directory_, "/tmp");
+  ASSERT_EQ(mkdir(shared.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(shared.c_str(), 01777), 0);
+  {
+    const auto file = SocketFile::Listen(absl::StrCat(shared, "/agent.sock"));
+    ASSERT_OK(file);
+    struct stat info = {};
+    ASSERT_EQ(stat(file->path().c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600u);
+  }
+  EXPECT_EQ(rmdir(shared.c_str()), 0);
 }
 
 TEST_F(LocalServerTest, SocketIsOursAloneAndGoesWithTheServer) {

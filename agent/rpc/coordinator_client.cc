@@ -191,16 +191,30 @@ bool CoordinatorClient::IsHopeless(const absl::Status& why,
   return IsRefusal(why) || tried >= options_.connect_timeout;
 }
 
+std::string CoordinatorClient::ReasonOf(const absl::Status& why,
+                                        bool was_connected) const {
+  const std::string message(why.message());
+  const std::string coordinator =
+      absl::StrCat("coordinator ", options_.address);
+  if (IsRefusal(why)) {
+    return absl::StrCat(coordinator, " refused this agent (", message, ")");
+  }
+  const auto trouble = was_connected || !absl::IsUnavailable(why)
+                           ? std::nullopt
+                           : base::TlsTroubleOf(message, options_.tls.given());
+  return trouble
+             ? absl::StrCat(coordinator, " cannot be reached (", trouble->what,
+                            "); ", trouble->to_do)
+             : absl::StrCat(coordinator, " cannot be reached (", message, ")");
+}
+
 void CoordinatorClient::Lost(const absl::Status& why) {
   stream_ = nullptr;
   const bool was_connected = std::exchange(connected_, false);
   welcome_timer_.cancel();
   heartbeat_timer_.cancel();
   const absl::Duration now = base::MonotonicNow();
-  const std::string reason = absl::StrCat(
-      "coordinator ", options_.address,
-      IsRefusal(why) ? " refused this agent (" : " cannot be reached (",
-      absl::string_view(why.message()), ")");
+  const std::string reason = ReasonOf(why, was_connected);
   if (IsHopeless(why, now)) return events_->OnCoordinatorGivenUp(reason);
   const double share = std::uniform_real_distribution<>(0.5, 1.0)(random_);
   retry_timer_.expires_after(absl::ToChronoNanoseconds(share * backoff_));

@@ -82,6 +82,8 @@ class CoordinatorClient {
   // Gives up the stream for a reason of ours.
   void Abandon(const absl::Status& why);
   void Lost(const absl::Status& why);
+  // For people; `was_connected`: up to now.
+  std::string ReasonOf(const absl::Status& why, bool was_connected) const;
   // Without any connection so far: whether to try on.
   bool IsHopeless(const absl::Status& why, absl::Duration now) const;
   void HeartbeatLater();

@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/rpc/credentials.h"
 #include "base/status_matchers.h"
+#include "base/tls/test_certs.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -19,16 +21,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
+absl::Status TakeAnybody(const std::vector<std::string>&) {
+  return absl::OkStatus();
+}
+
 // Answers a hello with `welcome`, then keeps what comes until the stream
 // breaks.
 class FakeCoordinator : public v1::Coordinator::Service {
  public:
   explicit FakeCoordinator(protocol::Welcome welcome, int port = 0,
-                           grpc::Status refusal = grpc::Status::OK)
+                           grpc::Status refusal = grpc::Status::OK,
+                           const base::TlsFiles& tls = {})
       : welcome_(std::move(welcome)), refusal_(std::move(refusal)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(absl::StrCat("127.0.0.1:", port),
-                             grpc::InsecureServerCredentials(), &port_);
+                             base::MakeServerCredentials(tls, &TakeAnybody),
+                             &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
@@ -83,6 +91,7 @@ class CoordinatorClientTest : public ::testing::Test,
     options.connect_timeout = connect_timeout;
     options.name_timeout = absl::Milliseconds(20);
     options.address = absl::StrCat("127.0.0.1:", port);
+    options.tls = tls_;
     options.hello.agent = "a";
     options.hello.site = "s";
     options.hello.incarnation = {1, 2};
@@ -117,6 +126,7 @@ class CoordinatorClientTest : public ::testing::Test,
     given_up_ = reason;
   }
 
+  base::TlsFiles tls_;
   asio::io_context io_;
   int connected_ = 0;
   std::vector<protocol::CoordinatorMessage> messages_;
@@ -199,6 +209,28 @@ TEST_F(CoordinatorClientTest, UnreachableCoordinatorIsSaidWithItsAddress) {
   ASSERT_TRUE(RunUntil([&] { return !reasons_.empty(); }));
   EXPECT_THAT(LastReason(),
               HasSubstr("coordinator 127.0.0.1:1 cannot be reached ("));
+}
+
+TEST_F(CoordinatorClientTest, WithoutAKeyItIsToldThatTheOtherSpeaksTls) {
+  FakeCoordinator coordinator(
+      WelcomeOf(std::string(32, 'a'), 3), 0, grpc::Status::OK,
+      base::IssueByJobKey('1', "spiffe://pactrain/coordinator"));
+  Connect(coordinator.port());
+  ASSERT_TRUE(RunUntil([&] { return !reasons_.empty(); }));
+  EXPECT_THAT(LastReason(), HasSubstr("cannot be reached (it hung up on plain "
+                                      "text: most likely it speaks TLS); give "
+                                      "--job-key-file (or PACTRAIN_JOB_KEY)"));
+}
+
+TEST_F(CoordinatorClientTest, WithAnotherKeyItIsToldThatTheKeysDiffer) {
+  FakeCoordinator coordinator(
+      WelcomeOf(std::string(32, 'a'), 3), 0, grpc::Status::OK,
+      base::IssueByJobKey('1', "spiffe://pactrain/coordinator"));
+  tls_ = base::IssueByJobKey('2', "spiffe://pactrain/agent/a");
+  Connect(coordinator.port());
+  ASSERT_TRUE(RunUntil([&] { return !reasons_.empty(); }));
+  EXPECT_THAT(LastReason(), HasSubstr("the job keys (or CAs) differ); give the "
+                                      "key file"));
 }
 
 TEST_F(CoordinatorClientTest, TheFirstConnectionIsGivenUpAfterItsTimeout) {

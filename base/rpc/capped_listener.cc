@@ -54,13 +54,22 @@ void SetOption(int fd, int level, int name, int value) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CappedListener>> CappedListener::Open(
-    const HostPort& listen, const ConnectionCaps::Limits& limits,
-    OnRefused on_refused) {
+    const HostPort& listen, Options options) {
   std::unique_ptr<CappedListener> listener(
-      new CappedListener(limits, std::move(on_refused)));
+      new CappedListener(std::move(options)));
   RETURN_IF_ERROR(listener->Listen(listen));
   return listener;
 }
+
+CappedListener::CappedListener(Options options)
+    : on_refused_(std::move(options.on_refused)),
+      caps_(options.limits),
+      handshakes_({options.handshake_limit, std::move(options.check),
+                   [this](const std::string& source, const std::string& why) {
+                     Refuse(source, Refusal::kHandshake,
+                            absl::UnauthenticatedError(
+                                absl::StrCat("TLS handshake: ", why)));
+                   }}) {}
 
 absl::Status CappedListener::Listen(const HostPort& wanted) {
   ASSIGN_OR_RETURN(auto address, AddressOf(wanted));
@@ -107,6 +116,7 @@ void CappedListener::Start(std::unique_ptr<Acceptor> acceptor) {
 }
 
 void CappedListener::Stop() {
+  handshakes_.Stop();
   if (!thread_.joinable()) return;
   eventfd_write(wake_, 1);
   thread_.join();
@@ -190,7 +200,8 @@ void CappedListener::Admit(int fd, const std::string& source) {
   Acceptor::NewConnectionParameters connection;
   connection.listener_fd = listener_;
   connection.fd = fd;
-  acceptor_->HandleNewConnection(&connection);
+  handshakes_.Accept(source,
+                     [&] { acceptor_->HandleNewConnection(&connection); });
 }
 
 void CappedListener::Refuse(const std::string& source, Refusal refusal,
@@ -210,11 +221,6 @@ void CappedListener::Forget(int watched) {
   MutexLock lock(&mu_);
   caps_.Release(it->second);
   watched_.erase(it);
-}
-
-void CappedListener::CountFailedHandshake() {
-  MutexLock lock(&mu_);
-  refused_.Add(Refusal::kHandshake);
 }
 
 RefusalCounts CappedListener::refused() const {

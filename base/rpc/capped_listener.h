@@ -7,7 +7,9 @@
 // socket tells when gRPC has closed its own (which it shuts down first, so the
 // duplicate keeps nothing alive).
 //
-// Thread-safe. `on_refused` is called on the listener's own thread.
+// Who fails in the TLS handshake is refused as well (HandshakeWatch).
+//
+// Thread-safe. `on_refused` is called on the listener's own thread or gRPC's.
 #ifndef PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
 #define PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
 
@@ -22,9 +24,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/connection_caps.h"
 #include "base/mutex.h"
 #include "base/net.h"
+#include "base/rpc/credentials.h"
+#include "base/rpc/handshake_watch.h"
 
 namespace pactrain::base {
 
@@ -34,11 +39,18 @@ class CappedListener {
   using OnRefused =
       std::function<void(const std::string& source, const absl::Status& why)>;
 
+  struct Options {
+    ConnectionCaps::Limits limits;
+    // Of the server: what it gives a handshake, and whom it takes.
+    absl::Duration handshake_limit;
+    CheckPeer check;
+    OnRefused on_refused;
+  };
+
   // Binds; connections wait until Start(). Unavailable: it cannot be listened
   // on; the message is the system's.
   static absl::StatusOr<std::unique_ptr<CappedListener>> Open(
-      const HostPort& listen, const ConnectionCaps::Limits& limits,
-      OnRefused on_refused);
+      const HostPort& listen, Options options);
   ~CappedListener();  // Stop().
 
   // With the port that was chosen for port 0.
@@ -48,14 +60,11 @@ class CappedListener {
   // Takes no more connections. To be called before the server is shut down.
   void Stop();
 
-  // A handshake failed, as the server has found out.
-  void CountFailedHandshake();
   RefusalCounts refused() const;
   int open() const;
 
  private:
-  CappedListener(const ConnectionCaps::Limits& limits, OnRefused on_refused)
-      : on_refused_(std::move(on_refused)), caps_(limits) {}
+  explicit CappedListener(Options options);
   absl::Status Listen(const HostPort& wanted);
   void Loop();
   // Whether to go on accepting at once.
@@ -77,6 +86,7 @@ class CappedListener {
   mutable Mutex mu_;
   ConnectionCaps caps_ ABSL_GUARDED_BY(mu_);
   RefusalCounts refused_ ABSL_GUARDED_BY(mu_);
+  HandshakeWatch handshakes_;  // The first to go: it uses the others.
 };
 
 }  // namespace pactrain::base

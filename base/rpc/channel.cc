@@ -2,7 +2,22 @@
 
 #include <grpcpp/create_channel.h>
 
+#include <algorithm>
+#include <initializer_list>
+
+#include "absl/strings/match.h"
+
 namespace pactrain::base {
+namespace {
+
+bool HasAnyOf(absl::string_view text,
+              std::initializer_list<absl::string_view> parts) {
+  return std::any_of(parts.begin(), parts.end(), [&](absl::string_view part) {
+    return absl::StrContains(text, part);
+  });
+}
+
+}  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& address,
@@ -21,6 +36,35 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   // A proxy meant for the web must not come between.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+std::optional<ConnectTrouble> TlsTroubleOf(absl::string_view message,
+                                           bool tls) {
+  if (absl::StrContains(message, "certificate verify failed")) {
+    return ConnectTrouble{
+        "its certificate is not of this CA or job key: the job keys (or CAs) "
+        "differ",
+        "give the key file (or the CA) that the daemons were started with"};
+  }
+  if (tls && absl::StrContains(message, "wrong version number")) {
+    return ConnectTrouble{
+        "it speaks plain text, not TLS",
+        "start it with the same key or certificates, or give none here"};
+  }
+  // What is left of a connection that the other side closed at once.
+  const bool hung_up =
+      HasAnyOf(message, {"Socket closed", "Connection reset",
+                         "Handshake read failed", "Broken pipe"});
+  if (!hung_up) return std::nullopt;
+  if (tls) {
+    return ConnectTrouble{
+        "it hung up on this side's certificate or key",
+        "its log says why: another CA or job key, or an expired certificate"};
+  }
+  return ConnectTrouble{
+      "it hung up on plain text: most likely it speaks TLS",
+      "give --job-key-file (or PACTRAIN_JOB_KEY), or --tls-cert, --tls-key and "
+      "--tls-ca"};
 }
 
 }  // namespace pactrain::base

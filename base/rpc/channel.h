@@ -8,7 +8,10 @@
 #include <grpcpp/security/credentials.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+
+#include "absl/strings/string_view.h"
 
 namespace pactrain::base {
 
@@ -20,6 +23,16 @@ std::shared_ptr<grpc::Channel> MakeChannel(
     const std::string& address,
     const std::shared_ptr<grpc::ChannelCredentials>& credentials,
     int max_message_bytes);
+
+// Why a first connection failed, in our words.
+struct ConnectTrouble {
+  std::string what;   // "its certificate is of another CA or job key"
+  std::string to_do;  // "give the key file that the daemons were started with"
+};
+
+// What gRPC's message about a connection that never stood means where it is
+// about TLS or the lack of it; `tls`: of this side. Nothing: of something else.
+std::optional<ConnectTrouble> TlsTroubleOf(absl::string_view message, bool tls);
 
 }  // namespace pactrain::base
 

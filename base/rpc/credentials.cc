@@ -7,14 +7,7 @@
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <cstdlib>
-#include <optional>
 #include <utility>
-
-#include "absl/strings/strip.h"
-#include "base/clock.h"
-#include "base/log.h"
-#include "base/mutex.h"
-#include "base/repeat_filter.h"
 
 namespace pactrain::base {
 namespace {
@@ -61,51 +54,6 @@ void Configure(const TlsFiles& files, const CheckPeer& check,
   options.set_check_call_host(false);
 }
 
-// gRPC's log has one hook for the whole process, and threads that may call it
-// to the very end: never destroyed.
-struct HandshakeLog {
-  Mutex mutex;
-  std::optional<RepeatFilter> told ABSL_GUARDED_BY(mutex);
-  std::function<void(const std::string&)> listener ABSL_GUARDED_BY(mutex);
-};
-
-HandshakeLog& TheHandshakeLog() {
-  static auto* const log = new HandshakeLog();
-  return *log;
-}
-
-// gRPC tells nobody but its log why a handshake failed, with much around it:
-// "Security handshake failed: UNKNOWN:... SSL routines::no shared cipher
-// {file:".
-void LogFailedHandshakes(gpr_log_func_args* args) {
-  absl::string_view message(args->message);
-  if (!absl::ConsumePrefix(&message, "Security handshake failed: ")) return;
-  message = message.substr(0, message.find(" {"));
-  for (const absl::string_view before :
-       {" routines::", "error: UNAUTHENTICATED: "}) {
-    const size_t at = message.find(before);
-    if (at != message.npos) message.remove_prefix(at + before.size());
-  }
-  HandshakeLog& log = TheHandshakeLog();
-  const std::string why(message);
-  MutexLock lock(&log.mutex);
-  if (log.told->IsNews(why, MonotonicNow())) {
-    LOG_WARN("refused a connection in its TLS handshake: {}", why);
-  }
-  // Under the mutex, so that nobody is told who has taken the listener back.
-  if (log.listener) log.listener(why);
-}
-
-// What an earlier server of this process told counts no more.
-void StartHandshakeLog() {
-  {
-    MutexLock lock(&TheHandshakeLog().mutex);
-    TheHandshakeLog().told.emplace();
-  }
-  gpr_set_log_function(LogFailedHandshakes);
-  gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);
-}
-
 }  // namespace
 
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
@@ -119,18 +67,13 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const TlsFiles& files, const CheckPeer& check) {
   if (!files.given()) return grpc::InsecureServerCredentials();
-  StartHandshakeLog();
+  // It has a line for each stranger, without an end.
+  gpr_set_log_function([](gpr_log_func_args*) {});
   tls::TlsServerCredentialsOptions options(nullptr);
   Configure(files, check, options);
   options.set_cert_request_type(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   return tls::TlsServerCredentials(options);
-}
-
-void SetHandshakeListener(
-    std::function<void(const std::string& why)> listener) {
-  MutexLock lock(&TheHandshakeLog().mutex);
-  TheHandshakeLog().listener = std::move(listener);
 }
 
 std::string PeerSerial(const grpc::AuthContext& context) {

@@ -32,15 +32,9 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
     const TlsFiles& files, const CheckPeer& check);
 
 // Nobody without a certificate of the CA gets as far as HTTP/2. Who is refused
-// in the handshake is logged, each reason once a minute.
+// in the handshake says HandshakeWatch; gRPC's own log is silent from here on.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const TlsFiles& files, const CheckPeer& check);
-
-// Called with the reason whenever a server of this process has refused a
-// handshake; empty: nobody any more, and no call is under way then. gRPC tells
-// it to its log alone, which is the process's. The listener must not call
-// anything here.
-void SetHandshakeListener(std::function<void(const std::string& why)> listener);
 
 // The serial number of the certificate of a call's other side, in hex; empty:
 // it has none.

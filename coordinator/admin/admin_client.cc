@@ -44,8 +44,15 @@ absl::Status AdminClient::Explain(const grpc::Status& status,
                      "; is that its address (--listen)?");
   } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
              !connected) {
-    what = absl::StrCat(" cannot be reached (", status.error_message(),
-                        "); start it, or name another with --coordinator");
+    const std::string why = status.error_message();
+    const base::ConnectTrouble trouble =
+        base::TlsTroubleOf(why, options_.tls.given())
+            .value_or(base::ConnectTrouble{
+                why,
+                "start it, open its port to this node, or name another with "
+                "--coordinator"});
+    what = absl::StrCat(" cannot be reached (", trouble.what, kBeforeAdvice,
+                        trouble.to_do);
   }
   // The codes have the same numbers.
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),

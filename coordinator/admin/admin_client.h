@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/tls/tls_files.h"
 #include "pactrain/v1/admin.grpc.pb.h"
@@ -32,6 +33,10 @@ class AdminClient {
     absl::Duration first_pause = absl::Milliseconds(500);
     absl::Duration longest_pause = absl::Seconds(10);
   };
+
+  // In the message of Unavailable, where there was no connection: what is wrong
+  // comes before, what to do after.
+  static constexpr absl::string_view kBeforeAdvice = "); ";
 
   explicit AdminClient(const Options& options);
 

@@ -130,7 +130,9 @@ TEST_F(AuditTest, sec_audit_complete) {
         "generation ended  coordinator  job myjob  generation 1: ",
         "call refused  spiffe://pactrain/reader #[0-9A-F]+  SetPin from "
         "127.0.0.1: this is for an operator",
-        "connection refused  stranger  in its TLS handshake: ",
+        "connection refused  stranger  from 127.0.0.1: TLS handshake: it "
+        "speaks "
+        "something else than TLS",
         "lines, chain whole; newest hash [0-9a-f]+\n"}) {
     EXPECT_THAT(text, ContainsRegex(line));
   }

@@ -147,11 +147,7 @@ absl::StatusOr<v1::Pin> ReadPin(const Words& words) {
 // What a certificate allows is the coordinator's to say; who holds the job's
 // key may do all.
 absl::StatusOr<base::TlsFiles> ReadTls(const Words& words) {
-  const base::TlsNames names = {
-      "--tls-cert (or PACTRAIN_ADMIN_TLS_CERT)",
-      "--tls-key (or PACTRAIN_ADMIN_TLS_KEY)",
-      "--tls-ca (or PACTRAIN_ADMIN_TLS_CA)",
-      "--job-key-file (or PACTRAIN_ADMIN_JOB_KEY_FILE)"};
+  const base::TlsNames names = AdminTlsNames();
   const protocol::Identity own = {protocol::Role::kOperator, ""};
   ASSIGN_OR_RETURN(
       const base::TlsFiles tls,
@@ -173,6 +169,8 @@ absl::StatusOr<Command> Understand(const std::string& name,
   if (name == "doctor") {  // Its findings say what is wrong.
     const absl::StatusOr<base::TlsFiles> tls = ReadTls(words);
     command.tls = tls.ok() ? *tls : words.tls;
+    command.tls_mistake = tls.status();
+    command.job_key_file = words.job_key_file;
     return command;
   }
   ASSIGN_OR_RETURN(command.tls, ReadTls(words));
@@ -193,6 +191,13 @@ absl::StatusOr<Command> Understand(const std::string& name,
 }
 
 }  // namespace
+
+base::TlsNames AdminTlsNames() {
+  return {"--tls-cert (or PACTRAIN_ADMIN_TLS_CERT)",
+          "--tls-key (or PACTRAIN_ADMIN_TLS_KEY)",
+          "--tls-ca (or PACTRAIN_ADMIN_TLS_CA)",
+          "--job-key-file (or PACTRAIN_ADMIN_JOB_KEY_FILE)"};
+}
 
 std::optional<Command> ParseCommand(int argc, const char* const* argv,
                                     std::ostream& out, std::ostream& err,

@@ -6,6 +6,7 @@
 #include <ostream>
 #include <string>
 
+#include "absl/status/status.h"
 #include "base/tls/tls_files.h"
 #include "pactrain/v1/admin.pb.h"
 
@@ -18,11 +19,16 @@ struct Command {
   std::optional<v1::Pin> pin;  // "pin" only.
   std::string coordinator;     // "127.0.0.1:7070"
   base::TlsFiles tls;          // Not given: plain text.
+  std::string job_key_file;    // "doctor" only: as given.
+  absl::Status tls_mistake;    // "doctor" only: why `tls` cannot be used.
   bool json = false;
   bool insecure_network = false;
   bool coordinator_named = false;  // By a flag or variable.
   std::string new_file;            // "new-key" only; nothing else counts then.
 };
+
+// What messages call this command's own settings.
+base::TlsNames AdminTlsNames();
 
 // Nothing: the process is to end with `*exit_code`: 0 after --help or
 // --version, 2 after a mistake. What is to be said then is written.

@@ -4,11 +4,13 @@
 #include <cmath>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/admin/admin_client.h"
 #include "protocol/reach.h"
 
 namespace pactrain::coordinator {
@@ -29,6 +31,7 @@ class Doctor {
     for (const Certificate& certificate : facts_.certificates) {
       CheckCertificate(certificate);
     }
+    Keys();
     Coordinator();
     if (facts_.answer.ok()) {
       Clock();
@@ -58,7 +61,10 @@ class Doctor {
 
   void Agent();
   void CheckCertificate(const Certificate& certificate);
+  void Keys();
   void Coordinator();
+  // Of a coordinator that gave no answer.
+  void NoAnswer(const absl::Status& why);
   void Clock();
   void Agents();
   void Sites();
@@ -122,6 +128,29 @@ void Doctor::CheckCertificate(const Certificate& certificate) {
   Ok("certificate", what);
 }
 
+void Doctor::Keys() {
+  for (const Key& key : facts_.keys) {
+    if (!key.mode.ok()) {
+      Problem("key", std::string(key.mode.status().message()),
+              "give the key file that the daemons were started with, of mode "
+              "0600");
+    } else if (*key.mode == 0) {
+      Ok("key", absl::StrCat("in the variable ", key.source));
+    } else {
+      Ok("key", absl::StrFormat("%s, mode %04o", key.source, *key.mode));
+    }
+  }
+  // Of its file or of the certificates that is said already.
+  const std::string mistake(facts_.tls_mistake.message());
+  const bool told = std::any_of(
+      findings_.begin(), findings_.end(),
+      [&](const Finding& finding) { return finding.what == mistake; });
+  if (facts_.tls_mistake.ok() || told) return;
+  Problem("key", mistake,
+          "give the daemons' key or certificates that the CA has signed, not "
+          "both");
+}
+
 void Doctor::Coordinator() {
   if (facts_.coordinator.empty()) {
     return Ok("coordinator",
@@ -139,19 +168,34 @@ void Doctor::Coordinator() {
                    absl::StrCat(what, "; the library has ", facts_.version),
                    "install the same release everywhere");
   }
-  const absl::Status& why = facts_.answer.status();
-  std::string what(why.message());
-  if (absl::IsUnknown(why)) what = "not asked: see the certificate";
-  const bool refused =
-      absl::IsPermissionDenied(why) || absl::IsUnauthenticated(why);
-  Problem("coordinator", what,
-          refused ? "name an operator's or reader's certificate with "
-                    "--tls-cert, --tls-key, --tls-ca (or PACTRAIN_ADMIN_TLS_*)"
-          : absl::IsUnimplemented(why)
-              ? "install the same release everywhere"
-              : "start it, open its port to this node, or correct "
-                "--coordinator; where it has certificates, --tls-cert and the "
-                "others are needed");
+  NoAnswer(facts_.answer.status());
+}
+
+void Doctor::NoAnswer(const absl::Status& why) {
+  const std::string message(why.message());
+  if (!facts_.tls_mistake.ok()) {
+    return Problem("coordinator", "not asked: see the certificate or key",
+                   "correct that first");
+  }
+  if (absl::IsPermissionDenied(why) || absl::IsUnauthenticated(why)) {
+    return Problem("coordinator", message,
+                   "name an operator's or reader's certificate with "
+                   "--tls-cert, --tls-key, --tls-ca (or PACTRAIN_ADMIN_TLS_*), "
+                   "or the job's key with --job-key-file (or "
+                   "PACTRAIN_JOB_KEY)");
+  }
+  if (absl::IsUnimplemented(why)) {
+    return Problem("coordinator", message,
+                   "install the same release everywhere");
+  }
+  // AdminClient knows best where there was no connection at all.
+  const std::vector<std::string> parts =
+      absl::StrSplit(message, absl::MaxSplits(AdminClient::kBeforeAdvice, 1));
+  if (parts.size() == 2) {
+    return Problem("coordinator", parts[0] + ")", parts[1]);
+  }
+  Problem("coordinator", message,
+          "start it, open its port to this node, or correct --coordinator");
 }
 
 void Doctor::Clock() {

@@ -26,6 +26,11 @@ struct Certificate {
   absl::StatusOr<absl::Time> valid_until;  // Or what is wrong with the three.
 };
 
+struct Key {
+  std::string source;        // Its file, or the variable that holds it.
+  absl::StatusOr<int> mode;  // Of the file, 0: a variable; or what is wrong.
+};
+
 struct Facts {
   std::string version;  // Ours.
   absl::Time now;
@@ -33,8 +38,10 @@ struct Facts {
   std::string socket;         // Where the agent of this node should be.
   bool socket_named = false;  // By PACTRAIN_AGENT.
   absl::StatusOr<wire::About> agent;
-  std::vector<Certificate> certificates;
-  std::string coordinator;  // "host:port"; empty: nobody names one.
+  std::vector<Certificate> certificates;  // Those that are files.
+  std::vector<Key> keys;
+  absl::Status tls_mistake;  // Why the command's own cannot be used.
+  std::string coordinator;   // "host:port"; empty: nobody names one.
   bool tls = false;
   absl::StatusOr<v1::ListAgentsResponse> answer;
   absl::Duration round_trip;

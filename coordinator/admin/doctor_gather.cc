@@ -1,9 +1,14 @@
 // What `pactrain doctor` asks, and whom.
+#include <sys/stat.h>
+
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/net.h"
 #include "base/status_macros.h"
+#include "base/tls/job_key.h"
+#include "base/tls/tls_choice.h"
 #include "base/version.h"
 #include "coordinator/admin/admin_client.h"
 #include "coordinator/admin/agent_probe.h"
@@ -41,7 +46,8 @@ std::vector<Certificate> CertificatesOf(const Command& command,
     certificates.push_back(
         {names.cert, files.cert, base::ValidUntil(files, names)});
   };
-  add(command.tls, {});
+  // Those made of a key are made anew each day.
+  if (command.tls.keeper == nullptr) add(command.tls, AdminTlsNames());
   for (const std::string prefix : {"PACTRAIN_AGENT", "PACTRAIN_COORDINATOR"}) {
     const base::TlsNames names{prefix + "_TLS_CERT", prefix + "_TLS_KEY",
                                prefix + "_TLS_CA"};
@@ -50,6 +56,36 @@ std::vector<Certificate> CertificatesOf(const Command& command,
         names);
   }
   return certificates;
+}
+
+absl::StatusOr<int> ModeOf(const std::string& setting,
+                           const std::string& file) {
+  RETURN_IF_ERROR(base::JobKey::FromFile(setting, file).status());
+  struct stat found = {};
+  if (stat(file.c_str(), &found) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(setting, ": ", file, " has gone"));
+  }
+  return static_cast<int>(found.st_mode & 07777);
+}
+
+// As CertificatesOf().
+std::vector<Key> KeysOf(const Command& command, const Variables& variables) {
+  std::vector<Key> keys;
+  const auto add = [&](const std::string& setting, const std::string& file) {
+    if (!file.empty()) keys.push_back({file, ModeOf(setting, file)});
+  };
+  add(AdminTlsNames().job_key_file, command.job_key_file);
+  for (const std::string setting :
+       {"PACTRAIN_AGENT_JOB_KEY_FILE", "PACTRAIN_COORDINATOR_JOB_KEY_FILE"}) {
+    add(setting, ValueOf(variables, setting));
+  }
+  // What is no key there, the check of variables says.
+  const std::string text = ValueOf(variables, base::kJobKeyVariable);
+  if (base::JobKey::FromText(text).ok()) {
+    keys.push_back({base::kJobKeyVariable, 0});
+  }
+  return keys;
 }
 
 void AskCoordinator(const Command& command, Facts& facts) {
@@ -90,15 +126,17 @@ Facts Gather(const Command& command, const Variables& variables) {
   facts.socket_named = !ValueOf(variables, "PACTRAIN_AGENT").empty();
   facts.agent = AskAgent(facts.socket);
   facts.certificates = CertificatesOf(command, variables);
+  facts.keys = KeysOf(command, variables);
+  facts.tls_mistake = command.tls_mistake;
   facts.tls = command.tls.given();
   if (command.coordinator_named) {
     facts.coordinator = command.coordinator;
   } else if (facts.agent.ok()) {
     facts.coordinator = facts.agent->coordinator;
   }
-  const bool usable = facts.certificates.empty() || !facts.tls ||
-                      facts.certificates[0].valid_until.ok();
-  if (!facts.coordinator.empty() && usable) AskCoordinator(command, facts);
+  if (!facts.coordinator.empty() && facts.tls_mistake.ok()) {
+    AskCoordinator(command, facts);
+  }
   if (!facts.agent.ok()) return facts;
   std::set<std::string> addresses = {facts.agent->data_address};
   if (facts.answer.ok()) {

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "base/tls/job_key.h"
 #include "base/tls/test_certs.h"
 #include "coordinator/admin/agent_probe.h"
 #include "coordinator/admin/dial.h"
@@ -141,10 +142,31 @@ TEST(Doctor, Certificates) {
               "that fit each other");
 }
 
+TEST(Doctor, Keys) {
+  Facts facts = Healthy();
+  facts.keys = {{"/k/job.key", 0640}, {"PACTRAIN_JOB_KEY", 0}};
+  ExpectFound(facts, Level::kOk, "key", "/k/job.key, mode 0640", "");
+  ExpectFound(facts, Level::kOk, "key", "in the variable PACTRAIN_JOB_KEY", "");
+  facts.tls_mistake = absl::InvalidArgumentError("given beside --tls-cert");
+  facts.answer = absl::UnknownError("");
+  ExpectFound(facts, Level::kProblem, "key", "given beside --tls-cert",
+              "not both");
+  ExpectFound(facts, Level::kProblem, "coordinator", "not asked", "first");
+  facts.tls_mistake = absl::InvalidArgumentError("--job-key-file: not a key");
+  facts.keys[0].mode = facts.tls_mistake;
+  ExpectFound(facts, Level::kProblem, "key", "--job-key-file: not a key",
+              "of mode 0600");
+  EXPECT_THAT(DoctorText(Examine(facts)), ::testing::Not(HasSubstr("both")));
+}
+
 TEST(Doctor, TheCoordinator) {
   Facts facts = Healthy();
-  facts.answer = absl::UnavailableError("coordinator x cannot be reached");
-  ExpectFound(facts, Level::kProblem, "coordinator", "cannot be reached",
+  facts.answer = absl::UnavailableError(
+      "coordinator x cannot be reached (the keys differ); give the other");
+  ExpectFound(facts, Level::kProblem, "coordinator",
+              "cannot be reached (the keys differ)", "give the other");
+  facts.answer = absl::UnavailableError("its journal is full");
+  ExpectFound(facts, Level::kProblem, "coordinator", "its journal is full",
               "start it, open its port to this node, or correct");
   facts.answer = absl::PermissionDeniedError("this is for a reader");
   ExpectFound(facts, Level::kProblem, "coordinator", "this is for a reader",
@@ -294,6 +316,40 @@ TEST(DialAll, TellsOpenPortsFromClosedOnes) {
   EXPECT_THAT(
       results["nonsense"],
       base::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("")));
+}
+
+// A certificate made of a key has no end to warn of: it is made anew each day.
+TEST(Gather, AKeyIsNoCertificate) {
+  const std::string folder = Folder();
+  const std::string file = folder + "/job.key", open = folder + "/open.key",
+                    text = folder + "/text.key";
+  ASSERT_OK(base::WriteNewJobKey(file));
+  ASSERT_OK(base::WriteNewJobKey(open));
+  chmod(open.c_str(), 0644);
+  std::ofstream(text) << "x";
+  chmod(text.c_str(), 0600);
+  Command command;
+  command.tls = base::IssueByJobKey('1', "spiffe://pactrain/operator");
+  command.job_key_file = file;
+  const Facts facts =
+      Gather(command, {{"PACTRAIN_AGENT", "unix:" + folder + "/a.sock"},
+                       {"PACTRAIN_JOB_KEY", std::string(64, '1')},
+                       {"PACTRAIN_AGENT_JOB_KEY_FILE", open},
+                       {"PACTRAIN_COORDINATOR_JOB_KEY_FILE", text}});
+  EXPECT_TRUE(facts.certificates.empty());
+  ASSERT_EQ(facts.keys.size(), 4);
+  EXPECT_EQ(facts.keys[0].source, file);
+  ASSERT_OK(facts.keys[0].mode);
+  EXPECT_EQ(*facts.keys[0].mode, 0600);
+  EXPECT_THAT(facts.keys[1].mode,
+              base::StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("PACTRAIN_AGENT_JOB_KEY_FILE: " + open +
+                                       " may be used by others")));
+  EXPECT_THAT(facts.keys[2].mode,
+              base::StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("PACTRAIN_COORDINATOR_JOB_KEY_FILE")));
+  EXPECT_EQ(facts.keys[3].source, "PACTRAIN_JOB_KEY");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Gather, ReadsCertificatesOfFlagsAndVariables) {

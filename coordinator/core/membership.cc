@@ -24,6 +24,14 @@ std::string MissingRanks(const Launch& launch) {
   return absl::StrCat(RankList(missing), " of ", launch.world_size());
 }
 
+// Trainers make the name of a launch over several sites of the job and the
+// list of sites alone, and begin it with that list: "a:2,b:2 0123456789abcdef".
+// So two such names of one job mean two lists.
+bool NamesSites(const std::string& launch) {
+  const size_t space = launch.find(' '), colon = launch.find(':');
+  return space != std::string::npos && colon < space;
+}
+
 }  // namespace
 
 std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b) {
@@ -198,8 +206,14 @@ std::string Membership::WaitingReason() const {
     parts.push_back(absl::StrCat("launch '", launch.name, "' lacks ",
                                  MissingRanks(launch)));
   }
-  return absl::StrCat(absl::StrJoin(parts, ", "),
-                      ": all trainers of one run must name the same launch");
+  const auto sites = std::count_if(
+      launches_.begin(), launches_.end(),
+      [](const Launch& launch) { return NamesSites(launch.name); });
+  return absl::StrCat(
+      absl::StrJoin(parts, ", "),
+      sites > 1 ? ": they name different sites; set PACTRAIN_SITES to the same "
+                  "value at all sites"
+                : ": all trainers of one run must name the same launch");
 }
 
 }  // namespace pactrain::coordinator

@@ -50,6 +50,23 @@ TEST_F(MembershipTest, RepeatedJoinChangesNothing) {
   EXPECT_EQ(membership_.WaitingReason(), "waiting for rank 1 of 2");
 }
 
+TEST_F(MembershipTest, ListsOfSitesThatDifferAreTheReason) {
+  Join(Make(0, 4, "a", "a:2,b:2 0123456789abcdef"));
+  Join(Make(2, 5, "b", "a:2,b:3 fedcba9876543210"));
+  EXPECT_EQ(membership_.WaitingReason(),
+            "launch 'a:2,b:2 0123456789abcdef' lacks ranks 1, 2, 3 of 4, "
+            "launch 'a:2,b:3 fedcba9876543210' lacks ranks 0, 1, 3, 4 of 5: "
+            "they name different sites; set PACTRAIN_SITES to the same value "
+            "at all sites");
+}
+
+TEST_F(MembershipTest, OneListOfSitesIsNoReason) {
+  Join(Make(0, 4, "a", "a:2,b:2 0123456789abcdef"));
+  Join(Make(0, 2, "b", "fedcba9876543210"));
+  EXPECT_THAT(membership_.WaitingReason(),
+              HasSubstr("all trainers of one run must name the same launch"));
+}
+
 TEST_F(MembershipTest, ManyMissingRanksAreCounted) {
   Join(Make(0, 1024, "a"));
   EXPECT_EQ(

@@ -14,7 +14,6 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
 constexpr absl::Duration kHealInterval = absl::Seconds(5);
-// An agent names all its trainers and their votes at once when it connects.
 // Streams that have not said Hello yet, beyond the agents.
 constexpr int kMaxStrangers = 64;
 

@@ -109,7 +109,9 @@ class AccessTest : public ServerFixture {
   }
   // gRPC tries again by itself, so one call may be several handshakes.
   void ExpectNoConnection(const std::shared_ptr<grpc::Channel>& channel,
-                          const std::string& words) {
+                          const std::string& why) {
+    const std::string words =
+        "refused a connection from 127.0.0.1: TLS handshake: " + why;
     const grpc::Status status = ListJobs(channel);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE)
         << status.error_message();
@@ -191,7 +193,8 @@ TEST_F(AccessTest, sec_join_wrong_ca) {
   const base::TestCa other(MakeFolder("-other"));
   base::TlsFiles files = other.Issue("operator", "spiffe://pactrain/operator");
   files.ca = files_.ca;  // It would take the coordinator.
-  ExpectNoConnection(ChannelOf(files), "certificate verify failed");
+  ExpectNoConnection(ChannelOf(files),
+                     "its certificate is of another CA or job key");
 }
 
 TEST_F(AccessTest, sec_join_expired) {
@@ -199,7 +202,7 @@ TEST_F(AccessTest, sec_join_expired) {
       ChannelOf(ca_.Issue(
           "old",
           base::TestCa::Leaf{{"spiffe://pactrain/operator"}, -7200, -3600})),
-      "certificate verify failed");
+      "its certificate has expired");
 }
 
 TEST_F(AccessTest, sec_NoCertificateIsRefused) {
@@ -209,13 +212,13 @@ TEST_F(AccessTest, sec_NoCertificateIsRefused) {
   options.pem_root_certs = ca.str();
   ExpectNoConnection(grpc::CreateChannel(server_->address().ToString(),
                                          grpc::SslCredentials(options)),
-                     "peer did not return a certificate");
+                     "it has no certificate");
 }
 
 TEST_F(AccessTest, sec_PlainHttp2IsRefused) {
   ExpectNoConnection(grpc::CreateChannel(server_->address().ToString(),
                                          grpc::InsecureChannelCredentials()),
-                     "wrong version number");
+                     "it speaks something else than TLS");
 }
 
 TEST_F(AccessTest, sec_PlainTcpIsRefused) {
@@ -229,6 +232,8 @@ TEST_F(AccessTest, sec_limits_HandshakeSeconds) {
   auto raw = DialRaw();
   ExpectServes();
   EXPECT_TRUE(EndsSoon(raw, 4 * protocol::kHandshakeSeconds));
+  EXPECT_TRUE(
+      log_.WaitFor("from 127.0.0.1: TLS handshake: no handshake within 5s"));
 }
 
 TEST_F(AccessTest, sec_OlderTlsIsRefused) {
@@ -241,6 +246,7 @@ TEST_F(AccessTest, sec_OlderTlsIsRefused) {
   SSL_set_fd(ssl.get(), raw.native_handle());
   EXPECT_NE(SSL_connect(ssl.get()), 1);
   EXPECT_TRUE(EndsSoon(raw));
+  EXPECT_TRUE(log_.WaitFor("its hello is not of TLS 1.3"));
   ExpectServes();
 }
 
@@ -301,25 +307,75 @@ TEST_F(JobKeyAccessTest, sec_NoKeyIsRefused) {
   options.pem_root_certs = ca.str();
   ExpectNoConnection(grpc::CreateChannel(server_->address().ToString(),
                                          grpc::SslCredentials(options)),
-                     "peer did not return a certificate");
+                     "it has no certificate");
 }
 
 TEST_F(JobKeyAccessTest, sec_PlainHttp2IsRefused) {
   ExpectNoConnection(grpc::CreateChannel(server_->address().ToString(),
                                          grpc::InsecureChannelCredentials()),
-                     "wrong version number");
+                     "it speaks something else than TLS");
 }
 
 TEST_F(JobKeyAccessTest, sec_join_wrong_job) {
   base::TlsFiles files = base::IssueByJobKey('2', "spiffe://pactrain/operator");
   files.ca = files_.ca;  // It would take the coordinator.
-  ExpectNoConnection(ChannelOf(files), "certificate verify failed");
+  ExpectNoConnection(ChannelOf(files),
+                     "its certificate is of another CA or job key");
+}
+
+// What a client of ours is told, beside what the coordinator logs.
+void ExpectTrouble(const grpc::Status& status, bool tls,
+                   const std::string& what) {
+  const auto trouble = base::TlsTroubleOf(status.error_message(), tls);
+  ASSERT_TRUE(trouble.has_value()) << status.error_message();
+  EXPECT_THAT(trouble->what, HasSubstr(what));
+  EXPECT_FALSE(trouble->to_do.empty());
+}
+
+TEST_F(JobKeyAccessTest, WhoHoldsAnotherKeyIsToldThatKeysDiffer) {
+  const auto other = base::IssueByJobKey('2', "spiffe://pactrain/operator");
+  ExpectTrouble(ListJobs(ChannelOf(other)), true,
+                "the job keys (or CAs) differ");
+}
+
+TEST_F(JobKeyAccessTest, WhoHoldsNoKeyIsToldToGiveOne) {
+  ExpectTrouble(ListJobs(ChannelOf(base::TlsFiles{})), false,
+                "most likely it speaks TLS");
+}
+
+TEST_F(JobKeyAccessTest, WhoIsRefusedByTheCoordinatorIsToldSo) {
+  auto files = base::IssueByJobKey('2', "spiffe://pactrain/operator");
+  files.ca = files_.ca;
+  ExpectTrouble(ListJobs(ChannelOf(files)), true,
+                "hung up on this side's certificate");
+}
+
+TEST_F(JobKeyAccessTest, WhoHoldsAKeyForPlainTextIsToldSo) {
+  Stop();
+  Start();
+  ExpectTrouble(ListJobs(ChannelOf("spiffe://pactrain/operator")), true,
+                "it speaks plain text");
+}
+
+TEST_F(JobKeyAccessTest, OtherTroubleIsLeftAsItIs) {
+  const auto channel = ChannelOf("spiffe://pactrain/operator");
+  Stop();
+  EXPECT_FALSE(base::TlsTroubleOf(ListJobs(channel).error_message(), true));
+  EXPECT_FALSE(base::TlsTroubleOf(ListJobs(channel).error_message(), false));
+}
+
+// It does not take the coordinator either, and hangs up first.
+TEST_F(JobKeyAccessTest, sec_WhoHoldsAnotherKeyIsNamed) {
+  ExpectNoConnection(
+      ChannelOf(base::IssueByJobKey('2', "spiffe://pactrain/operator")),
+      "it hung up on this side's certificate: its CA or job key is another");
 }
 
 TEST_F(JobKeyAccessTest, sec_CertificateOfACaIsRefused) {
   base::TlsFiles files = ca_.Issue("operator", "spiffe://pactrain/operator");
   files.ca = files_.ca;
-  ExpectNoConnection(ChannelOf(files), "certificate verify failed");
+  ExpectNoConnection(ChannelOf(files),
+                     "its certificate is of another CA or job key");
 }
 
 TEST_F(JobKeyAccessTest, sec_join_expired) {
@@ -332,7 +388,7 @@ TEST_F(JobKeyAccessTest, sec_join_expired) {
   const std::string path = folder_ + "/old.pem";
   std::ofstream(path) << pem;
   ExpectNoConnection(ChannelOf(base::TlsFiles{path, path, files_.ca}),
-                     "certificate verify failed");
+                     "its certificate has expired");
 }
 
 TEST_F(JobKeyAccessTest, sec_AnotherAgentsNameInHelloIsRefused) {

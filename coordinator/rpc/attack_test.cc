@@ -169,6 +169,23 @@ TEST_F(AttackTest, sec_PortScannerIsNoHarm) {
   EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 0; }));
 }
 
+TEST_F(AttackTest, sec_EachSourceIsToldWithEachReasonOfItsOwn) {
+  for (int tries = 0; tries < 2; ++tries) {
+    Dial(2);
+    Dial(3);
+    Dial(3).Send("GET / HTTP/1.0\r\n\r\n");
+  }
+  EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kHandshake) == 6; }));
+  const std::string begin = "refused a connection from 127.0.0.";
+  EXPECT_EQ(log_.Count(begin), 3) << log_.text();
+  for (const char* line :
+       {"2: TLS handshake: it hung up without a word",
+        "3: TLS handshake: it hung up without a word",
+        "3: TLS handshake: it speaks something else than TLS (plain text?)"}) {
+    EXPECT_EQ(log_.Count(begin + line), 1) << log_.text();
+  }
+}
+
 TEST_F(AttackTest, sec_slowloris) {
   RawClient slow = Dial();
   // A ClientHello of 16 KiB, a byte at a time.

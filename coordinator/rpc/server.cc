@@ -51,9 +51,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   std::unique_ptr<Server> server(new Server(tls.given(), driver));
   Server* const self = server.get();
   auto listener = base::CappedListener::Open(
-      listen, caps, [self](const std::string& source, const absl::Status& why) {
-        self->OnRefused("from " + source, std::string(why.message()));
-      });
+      listen,
+      {caps, absl::Seconds(protocol::kHandshakeSeconds), &CheckIsSomebody,
+       [self](const std::string& source, const absl::Status& why) {
+         self->OnRefused("from " + source, std::string(why.message()));
+       }});
   if (!listener.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "--listen: cannot listen on ", listen.ToString(), ": ",
@@ -72,17 +74,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   server->server_ = builder.BuildAndStart();
   if (server->server_ == nullptr) {
     return absl::UnavailableError("gRPC cannot start a server; see the log");
-  }
-  if (tls.given()) {
-    base::SetHandshakeListener([self](const std::string& why) {
-      self->listener_->CountFailedHandshake();
-      self->driver_->OnRefused({"connection refused",
-                                {"stranger", ""},
-                                "",
-                                "in its TLS handshake",
-                                why,
-                                ""});
-    });
   }
   server->listener_->Start(std::move(acceptor));
   driver->SetTickListener([admin = &server->admin_] { admin->Tick(); });
@@ -105,7 +96,6 @@ Server::~Server() { Stop(); }
 
 void Server::Stop() {
   if (server_ == nullptr) return;
-  base::SetHandshakeListener({});
   listener_->Stop();
   driver_->Stop();
   driver_->Drain();

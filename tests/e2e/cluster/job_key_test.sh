@@ -41,7 +41,7 @@ agent/pactrain-agent --name c --socket "unix:$dir/c.sock" --coordinator "$grpc" 
 exec 3<>"/dev/tcp/127.0.0.1/$data" && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3 >/dev/null
 exec 3>&-
 wait $running || exit 1
-grep -q 'refused a connection in its TLS handshake' "$dir/coordinator.err" ||
+grep -q "refused a connection from 127.0.0.1: TLS handshake: it hung up on this side's certificate" "$dir/coordinator.err" ||
   fail "no refusal in the coordinator's log"
 grep -q 'data connection from 127.0.0.1:[0-9]* refused' "$dir/b.err" ||
   fail "no refusal in the log of b"

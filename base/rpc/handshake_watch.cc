@@ -1,0 +1,150 @@
+#include "base/rpc/handshake_watch.h"
+
+#include <openssl/bio.h>
+#include <openssl/crypto.h>
+#include <openssl/ssl.h>
+#include <openssl/x509_vfy.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/tls/tls_files.h"
+
+namespace pactrain::base {
+
+struct HandshakeWatch::Shared {
+  explicit Shared(Options given) : options(std::move(given)) {}
+  const Options options;
+  Mutex mutex;
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
+};
+
+// Of one connection; belongs to its SSL.
+struct HandshakeTag {
+  std::shared_ptr<HandshakeWatch::Shared> watch;
+  std::string source;
+  absl::Duration accepted;
+};
+
+namespace {
+
+// gRPC's clock and ours may differ by so much at the end of the limit.
+constexpr absl::Duration kAlmost = absl::Milliseconds(100);
+
+// Of the connection that this thread hands over just now.
+thread_local const HandshakeTag* handing_over = nullptr;
+
+// `result`: OpenSSL's, of the peer's certificate.
+std::string WhyUnverified(long result) {
+  switch (result) {
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+      return "its certificate has expired";
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+      return "its certificate is not valid yet; are both clocks right?";
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE:
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
+    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
+    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+      return "its certificate is of another CA or job key";
+    default:
+      return absl::StrCat("its certificate is refused: ",
+                          X509_verify_cert_error_string(result));
+  }
+}
+
+// Of a handshake that was not finished. How far it came says what was missing.
+std::string WhyUnfinished(const SSL* ssl, bool late, absl::Duration limit) {
+  if (late) {
+    return absl::StrCat("no handshake within ", absl::FormatDuration(limit));
+  }
+  switch (SSL_get_state(ssl)) {
+    case TLS_ST_BEFORE:
+      return BIO_number_read(SSL_get_rbio(ssl)) == 0
+                 ? "it hung up without a word"
+                 : "it speaks something else than TLS (plain text?)";
+    case TLS_ST_SR_CLNT_HELLO:
+      return "its hello is not of TLS 1.3, or malformed";
+    case TLS_ST_SR_CERT:
+      if (SSL_get0_peer_certificate(ssl) == nullptr) {
+        return "it has no certificate";
+      }
+      return "it hung up before the end";
+    default:
+      return "it hung up on this side's certificate: its CA or job key is "
+             "another one";
+  }
+}
+
+std::optional<std::string> WhyFailed(const SSL* ssl, const HandshakeTag& tag) {
+  const HandshakeWatch::Options& options = tag.watch->options;
+  const long result = SSL_get_verify_result(ssl);
+  if (result != X509_V_OK) return WhyUnverified(result);
+  if (!SSL_is_init_finished(ssl)) {
+    const absl::Duration took = MonotonicNow() - tag.accepted;
+    return WhyUnfinished(ssl, took >= options.limit - kAlmost, options.limit);
+  }
+  const absl::Status checked =
+      options.check(UrisOf(SSL_get0_peer_certificate(ssl)));
+  if (checked.ok()) return std::nullopt;
+  return std::string(checked.message());
+}
+
+void OnNew(void*, void*, CRYPTO_EX_DATA* data, int index, long, void*) {
+  if (handing_over == nullptr) return;  // A client's, or nobody watches.
+  CRYPTO_set_ex_data(data, index, new HandshakeTag(*handing_over));
+}
+
+// Nobody copies a connection; a copy would be nobody's.
+int OnCopy(CRYPTO_EX_DATA*, const CRYPTO_EX_DATA*, void** tag, int, long,
+           void*) {
+  *tag = nullptr;
+  return 1;
+}
+
+void OnFree(void* parent, void* data, CRYPTO_EX_DATA*, int, long, void*) {
+  const std::unique_ptr<HandshakeTag> tag(static_cast<HandshakeTag*>(data));
+  if (tag == nullptr) return;
+  const auto why = WhyFailed(static_cast<const SSL*>(parent), *tag);
+  if (!why) return;
+  auto& watch = *tag->watch;
+  // Under the mutex, so that nobody is told after Stop().
+  MutexLock lock(&watch.mutex);
+  if (!watch.stopped) watch.options.on_failed(tag->source, *why);
+}
+
+// In every SSL that is made from now on, once in a process.
+void Install() {
+  static const int index =
+      SSL_get_ex_new_index(0, nullptr, &OnNew, &OnCopy, &OnFree);
+  PT_CHECK(index >= 0);
+}
+
+}  // namespace
+
+HandshakeWatch::HandshakeWatch(Options options)
+    : shared_(std::make_shared<Shared>(std::move(options))) {
+  Install();
+}
+
+HandshakeWatch::~HandshakeWatch() { Stop(); }
+
+void HandshakeWatch::Accept(const std::string& source,
+                            const std::function<void()>& hand_over) {
+  const HandshakeTag tag = {shared_, source, MonotonicNow()};
+  handing_over = &tag;
+  hand_over();
+  handing_over = nullptr;
+}
+
+void HandshakeWatch::Stop() {
+  MutexLock lock(&shared_->mutex);
+  shared_->stopped = true;
+}
+
+}  // namespace pactrain::base

@@ -1,0 +1,51 @@
+// Tells which connections of a gRPC server failed in their TLS handshake, from
+// where they came, and why.
+//
+// gRPC says that to its log alone, and not who it was. But it makes OpenSSL's
+// state of a connection on the thread that hands it the socket, and frees it
+// once the handshake has failed or the connection has ended: both are told to
+// whoever has data of his own in that state. What the state says then is the
+// reason.
+//
+// Thread-safe. A process may have several.
+#ifndef PACTRAIN_BASE_RPC_HANDSHAKE_WATCH_H_
+#define PACTRAIN_BASE_RPC_HANDSHAKE_WATCH_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "base/rpc/credentials.h"
+
+namespace pactrain::base {
+
+class HandshakeWatch {
+ public:
+  struct Options {
+    absl::Duration limit;  // After which gRPC gives a handshake up.
+    // As given to the server's credentials.
+    CheckPeer check;
+    // On gRPC's threads or the caller's of Accept(); must not use this watch.
+    std::function<void(const std::string& source, const std::string& why)>
+        on_failed;
+  };
+
+  explicit HandshakeWatch(Options options);
+  ~HandshakeWatch();  // Stop().
+
+  // Runs `hand_over`, which gives gRPC a connection from `source`.
+  void Accept(const std::string& source,
+              const std::function<void()>& hand_over);
+  // on_failed is not called any more, and no call is under way. Idempotent.
+  void Stop();
+
+ private:
+  friend struct HandshakeTag;
+  struct Shared;
+  const std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace pactrain::base
+
+#endif  // PACTRAIN_BASE_RPC_HANDSHAKE_WATCH_H_
