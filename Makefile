@@ -9,7 +9,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build dist test verify demo bench-bytes bench-tls sim nightly clean
+.PHONY: help setup build dist test verify demo bench-bytes bench-exchange bench-tls sim nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -39,6 +39,9 @@ demo: build  ## Three sites on 100 Mbps links: plain DDP against PacTrain (KEEP=
 
 bench-bytes: build  ## Bytes on the narrow links, counted at the interface.
 	@$(PYTHON) -m bench.bytes
+
+bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=100mbit ELEMENTS=n SITES=3,2,3 LINKS=0-1,1-2 NODES=8 ROWS=a,b).
+	@$(PYTHON) -m bench.exchange
 
 bench-tls: build  ## What TLS adds to a step at 1 Gbps.
 	@$(PYTHON) -m bench.tls

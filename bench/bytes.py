@@ -32,7 +32,7 @@ def measure(elements: int, steps: int) -> tuple[list[tuple[int, int]], float]:
     ):
         cluster = start_cluster(bed, children, Path(name), bed.hosts[1], risk="exact")
         argv = ["-m", "bench.bytes_train", f"--elements={elements}", f"--steps={steps}"]
-        first = start_trainers(bed, children, "bytes", argv, 2, cluster)
+        first = start_trainers(bed, children, "bytes", argv, [2] * len(bed.hosts), cluster)
         before: list[tuple[int, int]] | None = None
         for event in events(first, children):
             if event["event"] == "start":

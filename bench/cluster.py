@@ -22,6 +22,7 @@ class Agent:
     host: Host
     socket: Path
     metrics: str  # "address:port".
+    pid: int
 
     @property
     def trainer_env(self) -> dict[str, str]:
@@ -63,9 +64,19 @@ def free_port(address: str) -> int:
 
 
 def certificates(bed: LoopbackTestbed, pki: Path) -> None:
-    """Makes a CA in `pki`, and what start_cluster() needs of it for all daemons."""
+    """Makes a CA in `pki`, and what start_cluster() and pin() need of it."""
     agents = [word for host in bed.hosts for word in ("--agent", host.name)]
-    run(str(ROOT / "tools" / "certs"), str(pki), "--coordinator", *agents)
+    run(str(ROOT / "tools" / "certs"), str(pki), "--coordinator", "--operator", *agents)
+
+
+def pin(
+    bed: LoopbackTestbed, host: Host, cluster: Cluster, pki: Path, job: str, *what: str
+) -> None:
+    """An operator's word, given on `host`, on what travels; TestbedError if it is refused."""
+    argv = [str(BIN / "pactrain-admin"), "pin", job, *what,
+            f"--coordinator={cluster.coordinator}", f"--tls-cert={pki / 'operator.pem'}",
+            f"--tls-key={pki / 'operator.key'}", f"--tls-ca={pki / 'ca.pem'}"]  # fmt: skip
+    run(*bed.command(host, argv))
 
 
 def start_cluster(
@@ -107,16 +118,16 @@ def start_cluster(
         limit = [f"--egress-limit=*={min(k.rate_mbps for k in bed.links):g}mbit"]
     agents = []
     for host in bed.hosts:
-        agent = Agent(host, folder / f"{host.name}.sock",
-                      f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 11)}")  # fmt: skip
+        path = folder / f"{host.name}.sock"
+        own_metrics = f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 11)}"
         argv = [str(BIN / "pactrain-agent"), f"--name={host.name}", f"--site={host.site}",
-                f"--coordinator={coordinator}", f"--socket=unix:{agent.socket}",
+                f"--coordinator={coordinator}", f"--socket=unix:{path}",
                 f"--listen={host.address}:{port_on(bed, host.address, first_port + 10)}",
-                f"--listen-metrics={agent.metrics}", *limit, *security(f"agent-{host.name}"),
+                f"--listen-metrics={own_metrics}", *limit, *security(f"agent-{host.name}"),
                 *agent_flags]  # fmt: skip
         child = children.start(f"agent-{host.name}", bed.command(host, argv), {})
         child.wait_for("listening", READY_SECONDS)
-        agents.append(agent)
+        agents.append(Agent(host, path, own_metrics, child.process.pid))
     return Cluster(coordinator, metrics, tuple(agents))
 
 

@@ -58,7 +58,8 @@ class Demo:
         if kind == "ddp" and not self.bed.shaped:
             argv += ["--pace-mbps", str(RATE_MBPS)]
         with Children(self.folder) as trainers:
-            first = start_trainers(self.bed, trainers, kind, argv, TRAINERS_PER_HOST, cluster)
+            per_host = [TRAINERS_PER_HOST] * len(self.bed.hosts)
+            first = start_trainers(self.bed, trainers, kind, argv, per_host, cluster)
             before = None
             for event in events(first, trainers):
                 moved = self.bed.link_bytes()

@@ -20,20 +20,21 @@ def start_trainers(
     children: Children,
     name: str,
     argv: Sequence[str],
-    per_host: int,
+    per_host: Sequence[int],
     cluster: Cluster | None,
 ) -> Child:
-    """Starts `python argv` for every rank, host by host; returns rank 0's process."""
+    """Starts `python argv` for every rank, so many on each host; returns rank 0's process."""
     first = bed.hosts[0]
     port = port_on(bed, first.address, 29500)
-    started = []
-    for rank in range(per_host * len(bed.hosts)):
-        host = bed.hosts[rank // per_host]
+    started: list[Child] = []
+    places = [(node, local) for node, ranks in enumerate(per_host) for local in range(ranks)]
+    for rank, (node, local) in enumerate(places):
+        host = bed.hosts[node]
         env = {
             "RANK": str(rank),
-            "LOCAL_RANK": str(rank % per_host),
-            "WORLD_SIZE": str(per_host * len(bed.hosts)),
-            "LOCAL_WORLD_SIZE": str(per_host),
+            "LOCAL_RANK": str(local),
+            "WORLD_SIZE": str(len(places)),
+            "LOCAL_WORLD_SIZE": str(per_host[node]),
             "MASTER_ADDR": first.address,
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": host.interface,
@@ -41,7 +42,7 @@ def start_trainers(
             "PACTRAIN_JOB_ID": name,
         }
         if cluster is not None:
-            env |= cluster.agents[rank // per_host].trainer_env
+            env |= cluster.agents[node].trainer_env
         command = bed.command(host, [sys.executable, *argv])
         started.append(children.start(f"{name}-trainer-{rank}", command, env))
     return started[0]

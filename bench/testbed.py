@@ -21,9 +21,13 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Self
 
 PREFIX = "pactrain-"
 LATENCY = "latency 200ms"
+HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps.
+# Of all hosts, so that results do not depend on what this machine prefers.
+CONGESTION_CONTROL = "cubic"
 
 
 def burst_kb(rate_mbps: float) -> int:
@@ -53,6 +57,19 @@ class Host:
     address: str
     interface: str
     namespace: str | None  # None: the machine itself.
+
+
+@dataclass(frozen=True)
+class Counter:
+    """What has been sent so far on a link in one direction."""
+
+    bytes: int  # As tbf counts: with Ethernet, IP and TCP headers.
+    packets: int  # As they travel, not as the kernel hands them over.
+
+    @property
+    def payload(self) -> int:
+        """Of TCP with timestamps over IPv4."""
+        return self.bytes - HEADER_BYTES * self.packets
 
 
 class TestbedError(RuntimeError):
@@ -89,7 +106,7 @@ class LoopbackTestbed:
     def close(self) -> None:
         """Removes everything; a second call does nothing."""
 
-    def __enter__(self) -> LoopbackTestbed:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -106,11 +123,17 @@ class NamespaceTestbed(LoopbackTestbed):
 
     shaped = True
 
-    def __init__(self, sites: Mapping[str, int], links: Sequence[Link]) -> None:
+    def __init__(
+        self,
+        sites: Mapping[str, int],
+        links: Sequence[Link],
+        congestion_control: str = CONGESTION_CONTROL,
+    ) -> None:
         super().__init__(sites, links)
         remove_leftovers()
+        self._congestion_control = congestion_control
         self._prefix = f"{PREFIX}{os.getpid()}-"
-        self._core = self._prefix + "core"
+        self.core = self._prefix + "core"
         names = [(s, i) for s, count in sites.items() for i in range(count)]
         self.hosts = tuple(
             Host(f"{s}{i}", s, f"10.77.0.{number}", "e0", f"{self._prefix}{s}{i}")
@@ -124,7 +147,7 @@ class NamespaceTestbed(LoopbackTestbed):
             raise
 
     def _build(self, sites: list[str]) -> None:
-        run("ip", "netns", "add", self._core)
+        run("ip", "netns", "add", self.core)
         commands = []
         for number in range(len(sites)):
             commands += [f"link add br{number} type bridge", f"link set br{number} up"]
@@ -136,10 +159,7 @@ class NamespaceTestbed(LoopbackTestbed):
             ]
         self._ip_core(commands)
         for number, link in enumerate(self.links):
-            for end in "ab":
-                device = f"t{number}{end}"
-                shape = f"rate {link.rate_mbps}mbit burst {burst_kb(link.rate_mbps)}kb {LATENCY}"
-                run(*f"tc -n {self._core} qdisc add dev {device} root tbf {shape}".split())
+            shape(self.core, number, link.rate_mbps)
         for number, host in enumerate(self.hosts):
             self._add_host(host, number, sites.index(host.site))
 
@@ -158,10 +178,13 @@ class NamespaceTestbed(LoopbackTestbed):
         # well-set-up training host; else both systems pay for it at every step.
         setting = "/proc/sys/net/ipv4/tcp_slow_start_after_idle"
         run(*self.command(host, ["sh", "-c", f"test ! -w {setting} || echo 0 > {setting}"]))
+        # Not by its setting, which a namespace may only give the machine's own or reno.
+        route = f"route replace 10.77.0.0/24 dev e0 src {host.address} congctl"
+        run("ip", "-n", host.namespace, *route.split(), self._congestion_control)
 
     def _ip_core(self, commands: Sequence[str]) -> None:
         for command in commands:
-            run("ip", "-n", self._core, *command.split())
+            run("ip", "-n", self.core, *command.split())
 
     def command(self, host: Host, argv: Sequence[str]) -> list[str]:
         """`argv`, to be run on `host`; the process id stays that of the program."""
@@ -170,9 +193,8 @@ class NamespaceTestbed(LoopbackTestbed):
 
     def link_bytes(self) -> list[tuple[int, int]] | None:
         """Per link: bytes sent from a to b and from b to a since the start, headers included."""
-        shown = json.loads(run("tc", "-n", self._core, "-s", "-j", "qdisc", "show"))
-        sent = {q["dev"]: q["bytes"] for q in shown if q["kind"] == "tbf"}
-        return [(sent[f"t{i}a"], sent[f"t{i}b"]) for i in range(len(self.links))]
+        sent = [counter.bytes for counter in shaped_counters(self.core, len(self.links))]
+        return list(zip(sent[::2], sent[1::2], strict=True))
 
     def close(self) -> None:
         """Removes all namespaces of this run, and with them the interfaces in them."""
@@ -180,6 +202,27 @@ class NamespaceTestbed(LoopbackTestbed):
         for name in namespaces():
             if name.startswith(self._prefix):
                 subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def shape(core: str, link: int, rate_mbps: float) -> None:
+    """Gives a link its rate in both directions, or another one; what waits there is lost.
+
+    For tbf would never send what waits if that is larger than the new burst.
+    """
+    limits = f"rate {rate_mbps}mbit burst {burst_kb(rate_mbps)}kb {LATENCY}"
+    for end in "ab":
+        for discipline in ("pfifo", f"tbf {limits}"):
+            run(*f"tc -n {core} qdisc replace dev t{link}{end} root {discipline}".split())
+
+
+def shaped_counters(core: str, links: int) -> list[Counter]:
+    """Of the links of the testbed whose switches are in the namespace `core`.
+
+    Of each link the direction from a to b, then that from b to a.
+    """
+    shown = json.loads(run("tc", "-n", core, "-s", "-j", "qdisc", "show"))
+    sent = {q["dev"]: Counter(q["bytes"], q["packets"]) for q in shown if q["kind"] == "tbf"}
+    return [sent[f"t{number}{end}"] for number in range(links) for end in "ab"]
 
 
 def check(sites: Mapping[str, int], links: Sequence[Link]) -> None:

@@ -36,6 +36,10 @@ constexpr size_t kLimitedWriteBytes = 16 << 10;
 // overtaken by control.
 constexpr int kUnsentInKernelBytes = 64 << 10;
 constexpr double kNewRttWeight = 0.2;
+// Keeps the queue in front of a slow link short. Others, like cubic, fill it,
+// and there the acknowledgements of the other direction wait as well: with a
+// queue of 200 ms what is only forwarded then went at 40 to 70 % of the rate.
+constexpr char kCongestionControl[] = "bbr";
 
 // A failed option only costs speed or early detection: not an error.
 void SetOptions(asio::ip::tcp::socket& socket, absl::Duration suspect) {
@@ -48,6 +52,9 @@ void SetOptions(asio::ip::tcp::socket& socket, absl::Duration suspect) {
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
   setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentInKernelBytes,
              sizeof kUnsentInKernelBytes);
+  // Where it is not there or not allowed, the system's own.
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl,
+             sizeof kCongestionControl - 1);
 }
 
 std::optional<asio::ip::tcp::endpoint> RemoteOf(

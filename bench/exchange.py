@@ -1,0 +1,216 @@
+"""make bench-exchange: seconds per step of PacTrain and of what torch offers, over slow links.
+
+Emulated sites, no compute: every row exchanges the same given gradients between the same
+ranks, in turn, so that all meet the same machine. PacTrain speaks TLS. Prints a table and,
+as its last line, the figures as JSON; keeps them and a plot in out/bench-exchange.*. Needs
+root for network namespaces.
+
+  RATE=100mbit ELEMENTS=5586981 SITES=3,2,3 LINKS=0-1,1-2   trainers per site; site pairs
+  NODES=8                 one node per trainer; default: one per site
+  ROWS=full,levels7-0.5   default: all
+  ROUNDS=5 STEPS=0        each row's median is over rounds; steps of one, 0: a second of them
+  CONGESTION=cubic        TCP's congestion control, of all rows
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench import exchange_report, link_sampler
+from bench.cluster import ROOT, Cluster, certificates, pin, start_cluster
+from bench.exchange_layout import PAYLOAD_SHARE, Layout, parse_layout, parse_rate
+from bench.exchange_report import Rounds
+from bench.exchange_rows import OURS, ROWS
+from bench.launch import events, start_trainers
+from bench.link_sampler import Sample
+from bench.processes import Child, Children, ProcessError
+from bench.testbed import (
+    CONGESTION_CONTROL,
+    NamespaceTestbed,
+    TestbedError,
+    burst_kb,
+    why_no_namespaces,
+)
+
+JOB = "exchange"
+SETUP_MBPS = 10_000.0  # Of all links until every row travels as it shall.
+
+
+@dataclass(frozen=True)
+class Options:
+    rate: str
+    rate_mbps: float
+    elements: int
+    layout: Layout
+    rows: tuple[str, ...]
+    rounds: int
+    steps: int
+    congestion: str
+
+
+def parse_options(env: Mapping[str, str]) -> Options:
+    """ValueError: a variable is out of range; says what is allowed."""
+
+    def number(name: str, default: int, least: int) -> int:
+        text = env.get(name) or str(default)
+        if not text.isdigit() or int(text) < least:
+            raise ValueError(f"{name} = '{text}', allowed: {least} or more")
+        return int(text)
+
+    rate = env.get("RATE") or "100mbit"
+    layout = parse_layout(env.get("SITES") or "3,2,3", env.get("LINKS") or "0-1,1-2",
+                          env.get("NODES") or "")  # fmt: skip
+    rows = tuple((env.get("ROWS") or ",".join(ROWS)).split(","))
+    for row in rows:
+        if row not in ROWS:
+            raise ValueError(f"ROWS has '{row}', allowed: {', '.join(ROWS)}")
+    return Options(rate, parse_rate(rate), number("ELEMENTS", 5_586_981, 1000), layout, rows,
+                   number("ROUNDS", 5, 1), number("STEPS", 0, 0),
+                   env.get("CONGESTION") or CONGESTION_CONTROL)  # fmt: skip
+
+
+def start_all(
+    options: Options, bed: NamespaceTestbed, children: Children, folder: Path, cluster: Cluster
+) -> tuple[Child, Child]:
+    """The sampler of the links and the first trainer."""
+    layout = options.layout
+    devices = [f"t{number}{end}" for number in range(len(layout.links)) for end in "ab"]
+    sampler = children.start(
+        "sampler",
+        ["ip", "netns", "exec", bed.core, sys.executable, "-m", "bench.link_sampler", *devices],
+        {},
+    )
+    near, far = layout.links[0] if 0 in layout.links[0] else (0, layout.links[0][1])
+    other = far if near == 0 else near
+    target = sum(layout.sites[:other])
+    address = bed.hosts[sum(layout.hosts[:other])].address
+    argv = ["-m", "bench.exchange_train", f"--elements={options.elements}",
+            f"--rows={','.join(options.rows)}", f"--rounds={options.rounds}",
+            f"--steps={options.steps}", f"--rate-mbps={options.rate_mbps}", f"--core={bed.core}",
+            f"--links={len(layout.links)}", f"--raw-target={target}={address}",
+            *(f"--agent-pid={agent.pid}" for agent in cluster.agents)]  # fmt: skip
+    first = start_trainers(bed, children, JOB, argv, layout.ranks_per_host, cluster)
+    return sampler, first
+
+
+def drain(sampler: Child) -> list[Sample]:
+    """What it has printed since the last call."""
+    samples = []
+    while (line := sampler.line(0.01)) is not None:
+        samples.append(link_sampler.parse(line))
+    return samples
+
+
+def measure(options: Options) -> tuple[dict[str, Rounds], list[float]]:
+    """Per row what its rounds showed, and the bytes per second of a plain TCP stream."""
+    rounds = {name: Rounds() for name in options.rows}
+    raw: list[float] = []
+    layout = options.layout
+    with (
+        tempfile.TemporaryDirectory(prefix="pactrain-exchange-") as name,
+        NamespaceTestbed(layout.testbed_sites(), layout.testbed_links(SETUP_MBPS),
+                         options.congestion) as bed,
+        Children(Path(name)) as children,
+    ):  # fmt: skip
+        folder = Path(name)
+        pki = folder / "pki"
+        certificates(bed, pki)
+        middle = bed.hosts[len(bed.hosts) // 2]
+        cluster = start_cluster(bed, children, folder, middle, risk="exact", pki=pki)
+        sampler, first = start_all(options, bed, children, folder, cluster)
+        for event in events(first, children):
+            if event["event"] == "attached":
+                pin_rows(options, bed, cluster, pki)
+                continue
+            samples = drain(sampler)
+            if event["round"] == 0:  # Warms up.
+                continue
+            if event["event"] == "raw":
+                raw.append(event["bytes_per_second"])
+                continue
+            rounds[event["name"]].add(event, samples, options.rate_mbps)
+            show(event)
+        children.check()
+    return rounds, raw
+
+
+def pin_rows(options: Options, bed: NamespaceTestbed, cluster: Cluster, pki: Path) -> None:
+    """TERNARY where a row wants it; the others come by themselves."""
+    ours = [OURS[name] for name in options.rows if name in OURS]
+    for number, row in enumerate(ours):
+        if row.levels:
+            # The trainers attach one model for each of our rows, in this order.
+            job = f"{JOB}/{number}" if number else JOB
+            pin(bed, bed.hosts[len(bed.hosts) // 2], cluster, pki, job, row.mode,
+                "--levels", str(row.levels))  # fmt: skip
+
+
+def show(event: Mapping[str, Any]) -> None:
+    print(f"round {event['round']}: {event['name']:<15}{event['seconds']:>9.4f} s", flush=True)
+
+
+def main(argv: list[str], env: Mapping[str, str]) -> int:
+    argparse.ArgumentParser(
+        prog="bench.exchange",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args(argv)
+    try:
+        options = parse_options(env)
+    except ValueError as error:
+        print(f"bench-exchange: {error}", file=sys.stderr)
+        return 2
+    why = why_no_namespaces()
+    if why is not None:
+        print(f"bench-exchange needs shaped network namespaces: {why}", file=sys.stderr)
+        return 1
+    layout = options.layout
+    print(f"{options.elements:,} elements, {layout.world} trainers, sites of {env_text(layout)}, "
+          f"{options.rate} links (tbf, burst {burst_kb(options.rate_mbps)} kB), "
+          f"TCP {options.congestion}\n", flush=True)  # fmt: skip
+    try:
+        rounds, raw = measure(options)
+    except (ProcessError, TestbedError) as error:
+        print(f"bench-exchange failed: {error}", file=sys.stderr)
+        return 1
+    capacity = PAYLOAD_SHARE * options.rate_mbps * 1e6 / 8
+    result = {
+        "rate": options.rate,
+        "elements": options.elements,
+        "sites": layout.sites,
+        "links": layout.links,
+        "nodes": sum(layout.hosts),
+        "burst_kb": burst_kb(options.rate_mbps),
+        "congestion_control": options.congestion,
+        "raw_stream_share": median(raw) / capacity,
+        "rows": [
+            exchange_report.make_row(name, rounds[name], layout, options.elements,
+                                     options.rate_mbps)
+            for name in options.rows
+        ],
+    }  # fmt: skip
+    exchange_report.print_table(result, layout)
+    out = ROOT / "out"
+    out.mkdir(exist_ok=True)
+    exchange_report.plot(out / "bench-exchange.png", result)
+    (out / "bench-exchange.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result))
+    return 0
+
+
+def env_text(layout: Layout) -> str:
+    joined = ", ".join(f"{a}-{b}" for a, b in layout.links)
+    return f"{'+'.join(map(str, layout.sites))} on {sum(layout.hosts)} nodes, joined {joined}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

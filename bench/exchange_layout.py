@@ -1,0 +1,170 @@
+"""What bench/exchange.py measures on: sites, links and rates, and what must cross a link.
+
+Pure. Sites are numbered from 0; ranks are numbered site by site.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.testbed import Link
+
+PAYLOAD_SHARE = 1448 / 1514  # Of what tbf counts: Ethernet, IPv4 and TCP headers are the rest.
+LEVELS_BITS = {7: 32 / 11 + 16 / 256}  # kernels/levels_format.h: 11 to a word, a scale to 256.
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Trainers per site, pairs of sites that are joined, and hosts per site."""
+
+    sites: tuple[int, ...]
+    links: tuple[tuple[int, int], ...]
+    hosts: tuple[int, ...]
+
+    @property
+    def world(self) -> int:
+        return sum(self.sites)
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        return tuple(string.ascii_lowercase[: len(self.sites)])
+
+    @property
+    def ranks_per_host(self) -> list[int]:
+        """In the order of the testbed's hosts."""
+        return [
+            ranks // hosts
+            for ranks, hosts in zip(self.sites, self.hosts, strict=True)
+            for _ in range(hosts)
+        ]
+
+    def testbed_sites(self) -> dict[str, int]:
+        return dict(zip(self.site_names, self.hosts, strict=True))
+
+    def testbed_links(self, rate_mbps: float) -> list[Link]:
+        names = self.site_names
+        return [Link(names[a], names[b], rate_mbps) for a, b in self.links]
+
+
+def parse_rate(text: str) -> float:
+    """ "100mbit" as 10^6 bits per second. ValueError: not a rate."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text)
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"RATE = '{text}', allowed: a number with kbit, mbit or gbit")
+    return float(match[1]) * {"kbit": 1e-3, "mbit": 1, "gbit": 1e3}[match[2]]
+
+
+def parse_layout(sites: str, links: str, nodes: str) -> Layout:
+    """`sites`: "3,2,3"; `links`: "0-1,1-2"; `nodes`: as many as sites or trainers, or "".
+
+    ValueError: no tree of all sites, or a number is out of range.
+    """
+    if re.fullmatch(r"\d+(,\d+)+", sites) is None:
+        raise ValueError(f"SITES = '{sites}', allowed: trainers per site, as 3,2,3")
+    counts = tuple(int(count) for count in sites.split(","))
+    if min(counts) < 1 or sum(counts) > 64 or len(counts) > 26:
+        raise ValueError(f"SITES = '{sites}', allowed: 2 to 26 sites, 1 to 64 trainers")
+    if re.fullmatch(r"\d+-\d+(,\d+-\d+)*", links) is None:
+        raise ValueError(f"LINKS = '{links}', allowed: pairs of sites, as 0-1,1-2")
+    pairs = tuple((int(a), int(b)) for a, b in (pair.split("-") for pair in links.split(",")))
+    if not is_tree(len(counts), pairs):
+        raise ValueError(f"LINKS = '{links}', allowed: one tree of sites 0 to {len(counts) - 1}")
+    if nodes not in ("", str(len(counts)), str(sum(counts))):
+        raise ValueError(f"NODES = '{nodes}', allowed: {len(counts)} (one per site) or "
+                         f"{sum(counts)} (one per trainer)")  # fmt: skip
+    per_trainer = nodes == str(sum(counts))
+    return Layout(counts, pairs, counts if per_trainer else (1,) * len(counts))
+
+
+def is_tree(sites: int, links: Sequence[tuple[int, int]]) -> bool:
+    """Whether the links join all sites without a cycle."""
+    if any(not 0 <= site < sites for link in links for site in link):
+        return False
+    return len(links) == sites - 1 and len(_reached(0, links)) == sites
+
+
+def _reached(start: int, links: Sequence[tuple[int, int]]) -> set[int]:
+    reached = {start}
+    for _ in links:
+        for a, b in links:
+            if a in reached or b in reached:
+                reached |= {a, b}
+    return reached
+
+
+def ring_crossings(layout: Layout) -> int:
+    """How often a ring of all ranks, in their order, crosses the busiest link one way.
+
+    Ranks of a site lie side by side, so each site is entered from the one before it.
+    """
+    most = 0
+    for number, (a, _) in enumerate(layout.links):
+        rest = [link for other, link in enumerate(layout.links) if other != number]
+        side = _reached(a, rest)
+        inside = [site in side for site in range(len(layout.sites))]
+        most = max(most, sum(inside[i - 1] and not inside[i] for i in range(len(inside))))
+    return most
+
+
+def bound_seconds(link_bytes: float, rate_mbps: float) -> float:
+    """What `link_bytes` of payload take on a link that is never idle."""
+    return link_bytes * 8 / (PAYLOAD_SHARE * rate_mbps * 1e6)
+
+
+def all_reduce_bytes(layout: Layout, own_bytes: float) -> float:
+    """On the busiest link and direction, by a ring."""
+    return ring_crossings(layout) * 2 * (layout.world - 1) / layout.world * own_bytes
+
+
+def all_gather_bytes(layout: Layout, own_bytes: float) -> float:
+    """On the busiest link and direction, by a ring, if every rank has `own_bytes`."""
+    return ring_crossings(layout) * (layout.world - 1) * own_bytes
+
+
+def model_shapes(elements: int) -> list[tuple[int, ...]]:
+    """The weights of ResNet-18, as wide as fits; what is left is one more matrix and vector.
+
+    PowerSGD needs matrices of some layers' sizes; the others do not look at shapes.
+    """
+    width = 64
+    width = max(1, int(width * math.sqrt(elements / sum(map(math.prod, _resnet18(width))))))
+    while width > 1 and sum(map(math.prod, _resnet18(width))) > elements:
+        width -= 1
+    shapes = _resnet18(width)
+    left = elements - sum(map(math.prod, shapes))
+    if left < 0:
+        shapes, left = [], elements
+    if (side := math.isqrt(left)) > 0:
+        shapes.append((side, left // side))
+        left %= side
+    if left:
+        shapes.append((left,))
+    return shapes
+
+
+def _resnet18(width: int) -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = [(width, 3, 3, 3)]
+    inner = width
+    for stage in range(4):
+        outer = width << stage
+        for block in range(2):
+            shapes += [(outer, inner, 3, 3), (outer, outer, 3, 3)]
+            if stage > 0 and block == 0:
+                shapes.append((outer, inner, 1, 1))
+            inner = outer
+    return [*shapes, (10, inner)]
+
+
+def powersgd_bytes(shapes: Sequence[tuple[int, ...]], rank: int) -> int:
+    """What one rank puts into torch's PowerSGD hook's all-reduces, in fp32."""
+    total = 0
+    for shape in shapes:
+        rows, columns = shape[0], math.prod(shape[1:])
+        small = (rows + columns) * rank
+        worth = len(shape) > 1 and small * 2 < rows * columns
+        total += small if worth else rows * columns
+    return 4 * total

@@ -1,0 +1,108 @@
+"""The figures of bench/exchange.py: medians over rounds, the table and the plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.exchange_layout import PAYLOAD_SHARE, Layout, bound_seconds
+from bench.exchange_rows import OURS, link_bytes
+from bench.link_sampler import Sample, busy_seconds
+from bench.testbed import burst_kb
+
+TRAFFIC_SHARE = 0.1  # Of a link's rate: less is acknowledgements and heartbeats.
+
+
+@dataclass
+class Rounds:
+    """What was measured of one row, a value per round; links as in link_bytes()."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+    link_bytes: list[list[float]] = field(default_factory=list)  # Payload of a step.
+    busy_seconds: list[float] = field(default_factory=list)  # Of the busiest direction.
+
+    def add(self, event: Mapping[str, Any], samples: Sequence[Sample], rate_mbps: float) -> None:
+        sent = event["link_bytes"]
+        busiest = sent.index(max(sent))
+        self.seconds.append(event["seconds"])
+        self.cpu_seconds.append(event["cpu_seconds"])
+        self.link_bytes.append(sent)
+        least = TRAFFIC_SHARE * rate_mbps * 1e6 / 8
+        self.busy_seconds.append(busy_seconds(samples, busiest, event["times"], least))
+
+
+def make_row(
+    name: str, rounds: Rounds, layout: Layout, elements: int, rate_mbps: float
+) -> dict[str, Any]:
+    per_link = [median(values) for values in zip(*rounds.link_bytes, strict=True)]
+    shares = [
+        link_share(max(sent), busy, rate_mbps)
+        for sent, busy in zip(rounds.link_bytes, rounds.busy_seconds, strict=True)
+    ]
+    return {
+        "name": name,
+        "seconds": median(rounds.seconds),
+        "bound_seconds": bound_seconds(link_bytes(name, layout, elements), rate_mbps),
+        "link_bytes_per_element": [sent / elements for sent in per_link],
+        "link_share": median(shares),
+        "cpu_seconds": median(rounds.cpu_seconds),
+        "rounds": rounds.seconds,
+    }
+
+
+def link_share(payload: float, busy: float, rate_mbps: float) -> float:
+    """Payload over what the link could carry while it was busy.
+
+    What tbf lets an idle link send at once is left out.
+    """
+    free = burst_kb(rate_mbps) * 1000 * PAYLOAD_SHARE
+    if busy <= 0 or payload <= free:
+        return 0.0
+    return bound_seconds(payload - free, rate_mbps) / busy
+
+
+def print_table(result: Mapping[str, Any], layout: Layout) -> None:
+    links = [f"{x}>{y}" for a, b in layout.links for x, y in ((a, b), (b, a))]
+    print(f"\n  {'row':<15}{'s/step':>8}{'bound':>8}{'x bound':>9}{'+ ms':>8}{'DDP is':>9}"
+          f"{'share':>7}{'CPU s':>7}   payload per element, {' '.join(links)}")  # fmt: skip
+    rows = {row["name"]: row for row in result["rows"]}
+    ddp = rows.get("ddp-gloo")
+    for name, row in rows.items():
+        over = row["seconds"] - row["bound_seconds"]
+        times = f"{ddp['seconds'] / row['seconds']:.2f} x" if ddp else ""
+        sent = " ".join(f"{value:.3f}" for value in row["link_bytes_per_element"])
+        print(f"  {name:<15}{row['seconds']:>8.3f}{row['bound_seconds']:>8.3f}"
+              f"{row['seconds'] / row['bound_seconds']:>9.3f}{1e3 * over:>8.1f}{times:>9}"
+              f"{row['link_share']:>7.3f}{row['cpu_seconds']:>7.2f}   {sent}")  # fmt: skip
+    print(f"\n  one plain TCP stream: {result['raw_stream_share']:.3f} of the link\n")
+
+
+def plot(path: Path, result: Mapping[str, Any]) -> None:
+    """Seconds per step, with the least that each row's bytes take on the link."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = result["rows"]
+    figure, axes = pyplot.subplots(figsize=(8, 0.4 * len(rows) + 1.4))
+    names = [row["name"] for row in rows]
+    colors = ["#1565c0" if name in OURS else "#888888" for name in names]
+    axes.barh(names, [row["seconds"] for row in rows], color=colors, height=0.6)
+    axes.plot([row["bound_seconds"] for row in rows], names, "k|", markersize=14,
+              label="bytes / what the link can carry")  # fmt: skip
+    for row in rows:
+        axes.annotate(f" {row['seconds']:.3f}", (row["seconds"], row["name"]), va="center",
+                      fontsize=8)  # fmt: skip
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel(f"seconds per step, {result['elements']:,} elements, {result['rate']} links")
+    axes.legend(frameon=False, loc="lower right")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
