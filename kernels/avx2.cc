@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/variants.h"
 #include "kernels/words.h"
@@ -18,9 +19,9 @@ namespace pactrain::kernels::avx2 {
 namespace {
 
 using words::Buffers;
-using words::kAhead;
 using words::kWord;
 using words::Place;
+using words::Run;
 
 // For each byte of mask bits: eight lane numbers, a byte each.
 // pack: lane j takes the j-th kept lane. spread: lane i takes its rank among
@@ -99,24 +100,41 @@ PACTRAIN_AVX2 inline size_t Ones(uint64_t word) {
   return static_cast<size_t>(_mm_popcnt_u64(word));
 }
 
-template <bool kCount>
-PACTRAIN_AVX2 Place Pack(const Buffers& buffers, Place at, Place limit,
-                         uint64_t* outside) {
-  for (; at.word < limit.word && limit.packed - at.packed >= kWord; ++at.word) {
-    const uint64_t word = buffers.words[at.word];
-    const float* in = buffers.in + at.word * kWord;
+// One word; kExact: writes nothing past its last packed element.
+template <bool kExact>
+PACTRAIN_AVX2 inline void PackWord(uint64_t word, const float* in, float* out) {
 #pragma GCC unroll 8
-    for (unsigned i = 0; i < kWord; i += 8) {
-      if (i % 16 == 0) _mm_prefetch(in + i + kAhead, _MM_HINT_T1);
-      const unsigned kept = word >> i & 0xff;
-      _mm256_storeu_ps(buffers.out + at.packed,
-                       _mm256_permutevar8x32_ps(_mm256_loadu_ps(in + i),
-                                                Lanes(kLanes.pack[kept])));
-      at.packed += Ones(kept);
+  for (unsigned i = 0; i < kWord; i += 8) {
+    const unsigned kept = word >> i & 0xff;
+    const size_t count = Ones(kept);
+    const __m256 value = _mm256_permutevar8x32_ps(_mm256_loadu_ps(in + i),
+                                                  Lanes(kLanes.pack[kept]));
+    if constexpr (kExact) {
+      _mm256_maskstore_ps(out, FirstLanes(count), value);
+    } else {
+      _mm256_storeu_ps(out, value);
     }
-    if constexpr (kCount) *outside += Ones(NonZero(in) & ~word);
+    out += count;
   }
-  return at;
+}
+
+template <bool kCount>
+PACTRAIN_AVX2 void Pack(const Buffers& buffers, std::span<Run> runs,
+                        size_t words, uint64_t* outside) {
+  for (size_t i = 0; i < words; ++i) {
+    for (Run& run : runs) {
+      const uint64_t word = buffers.words[run.word];
+      const float* in = buffers.in + run.word++ * kWord;
+      float* out = buffers.out + run.packed;
+      if (run.end_packed - run.packed >= kWord) {
+        PackWord<false>(word, in, out);
+      } else {
+        PackWord<true>(word, in, out);
+      }
+      run.packed += Ones(word);
+      if constexpr (kCount) *outside += Ones(NonZero(in) & ~word);
+    }
+  }
 }
 
 PACTRAIN_AVX2 uint64_t Count(const Buffers& buffers, size_t first, size_t end) {

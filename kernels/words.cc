@@ -32,35 +32,61 @@ uint64_t CountWord(const Buffers& buffers, size_t w, size_t elements) {
   return outside;
 }
 
-void PackBits(const Buffers& buffers, Place at, size_t end) {
-  for (; at.word < end; ++at.word) {
-    const float* in = buffers.in + at.word * kWord;
-    for (uint64_t word = buffers.words[at.word]; word != 0; word &= word - 1) {
-      std::memcpy(buffers.out + at.packed++, in + std::countr_zero(word),
+void PackBits(const Buffers& buffers, Run run, size_t end) {
+  for (; run.word < end; ++run.word) {
+    const float* in = buffers.in + run.word * kWord;
+    for (uint64_t word = buffers.words[run.word]; word != 0; word &= word - 1) {
+      std::memcpy(buffers.out + run.packed++, in + std::countr_zero(word),
                   sizeof(float));
     }
   }
 }
 
+// kTogether whole tiles, or fewer at the end.
+class Together {
+ public:
+  Together(PackWords* pack, const Buffers& buffers, uint64_t* outside)
+      : pack_(pack), buffers_(buffers), outside_(outside) {}
+
+  void Add(Run run) {
+    runs_[waiting_++] = run;
+    if (waiting_ == kTogether) Pack();
+  }
+  void Pack() {
+    pack_(buffers_, {runs_, waiting_}, kTileWords, outside_);
+    waiting_ = 0;
+  }
+
+ private:
+  PackWords* pack_;
+  const Buffers& buffers_;
+  uint64_t* outside_;
+  Run runs_[kTogether];
+  size_t waiting_ = 0;
+};
+
 template <bool kCount>
 uint64_t PackTiles(PackWords* pack, const MaskPlan& plan, TileRange tiles,
                    const Buffers& buffers) {
   uint64_t outside = 0;
-  const size_t end_packed = plan.OutputOffset(tiles.end);
+  Together together(pack, buffers, &outside);
   for (size_t tile = tiles.first; tile < tiles.end; ++tile) {
+    Run run = {tile * kTileWords, plan.OutputOffset(tile),
+               plan.OutputOffset(tile + 1)};
     const size_t end = EndWord(plan, tile + 1);
-    Place at = {tile * kTileWords, plan.OutputOffset(tile)};
-    if (kCount || plan.OutputOffset(tile + 1) - at.packed > kSparse) {
-      at = pack(buffers, at, {std::min(end, WholeWords(plan)), end_packed},
-                &outside);
-    }
-    if constexpr (kCount) {
-      for (size_t w = at.word; w < end; ++w) {
-        outside += CountWord(buffers, w, ElementsOf(plan, w));
+    if (!kCount && run.end_packed - run.packed <= kSparse) {
+      PackBits(buffers, run, end);
+    } else if ((tile + 1) * kTileWords <= WholeWords(plan)) {
+      together.Add(run);
+    } else {
+      pack(buffers, {&run, 1}, WholeWords(plan) - run.word, &outside);
+      if (kCount && run.word < end) {
+        outside += CountWord(buffers, run.word, ElementsOf(plan, run.word));
       }
+      PackBits(buffers, run, end);
     }
-    PackBits(buffers, at, end);
   }
+  together.Pack();
   return outside;
 }
 
