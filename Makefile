@@ -9,7 +9,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build dist test verify demo bench-bytes bench-exchange bench-tls sim nightly clean
+.PHONY: help setup build dist test verify demo bench-bytes bench-exchange bench-kernels bench-tls sim nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -45,6 +45,10 @@ bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=
 
 bench-tls: build  ## What TLS adds to a step at 1 Gbps.
 	@$(PYTHON) -m bench.tls
+
+bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
+	@tools/setup
+	@$(PYTHON) -m bench.kernels
 
 sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup

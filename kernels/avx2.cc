@@ -5,19 +5,23 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <span>
 
 #include "kernels/variants.h"
+#include "kernels/words.h"
 
 #define PACTRAIN_AVX2 __attribute__((target("avx2,popcnt")))
 
 namespace pactrain::kernels::avx2 {
 namespace {
+
+using words::Buffers;
+using words::kWord;
+using words::Place;
+using words::Run;
 
 // For each byte of mask bits: eight lane numbers, a byte each.
 // pack: lane j takes the j-th kept lane. spread: lane i takes its rank among
@@ -62,8 +66,7 @@ PACTRAIN_AVX2 inline __m256i FirstLanes(size_t count) {
                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-// Reads or writes at most `available` of eight lanes: never past a buffer's
-// end, nor into a neighbouring tile that another thread may be writing.
+// Reads or writes at most `available` of eight lanes.
 PACTRAIN_AVX2 inline __m256 Load(const float* from, size_t available) {
   if (available >= 8) return _mm256_loadu_ps(from);
   return _mm256_maskload_ps(from, FirstLanes(available));
@@ -77,102 +80,126 @@ PACTRAIN_AVX2 inline void Store(float* to, size_t available, __m256 value) {
   }
 }
 
-PACTRAIN_AVX2 inline size_t NonZeroOutside(__m256 value, unsigned kept) {
+// A bit for each of the 64 elements that is not zero.
+PACTRAIN_AVX2 inline uint64_t NonZero(const float* in) {
   // On bits, not as floats: a thread that flushes denormals would not see them.
-  const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(value),
-                                             _mm256_set1_epi32(0x7fffffff));
-  const __m256i zero = _mm256_cmpeq_epi32(magnitude, _mm256_setzero_si256());
-  const auto zeros =
-      static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(zero)));
-  return static_cast<size_t>(__builtin_popcount(~(zeros | kept) & 0xff));
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  uint64_t zeros = 0;
+  for (unsigned i = 0; i < kWord; i += 8) {
+    const __m256i bits = _mm256_and_si256(
+        _mm256_castps_si256(_mm256_loadu_ps(in + i)), magnitude);
+    const __m256i zero = _mm256_cmpeq_epi32(bits, _mm256_setzero_si256());
+    zeros |= uint64_t(static_cast<uint8_t>(
+                 _mm256_movemask_ps(_mm256_castsi256_ps(zero))))
+             << i;
+  }
+  return ~zeros;
 }
 
-struct WordRange {
-  size_t first;
-  size_t end;
-};
-
-WordRange WordsOf(const MaskPlan& plan, TileRange tiles) {
-  constexpr size_t kTileWords = MaskPlan::kTileElements / 64;
-  const size_t words = (plan.elements() + 63) / 64;
-  return {tiles.first * kTileWords, std::min(tiles.end * kTileWords, words)};
+PACTRAIN_AVX2 inline size_t Ones(uint64_t word) {
+  return static_cast<size_t>(_mm_popcnt_u64(word));
 }
 
-// One pass over the tiles; kPack: write the kept ones, kCount: count the
-// others.
-template <bool kPack, bool kCount>
-PACTRAIN_AVX2 uint64_t Pass(const MaskPlan& plan, TileRange tiles,
-                            const float* in, float* out) {
-  uint64_t count = 0;
-  size_t at = kPack ? plan.OutputOffset(tiles.first) : 0;
-  const size_t end = kPack ? plan.OutputOffset(tiles.end) : 0;
-  const WordRange range = WordsOf(plan, tiles);
-  for (size_t w = range.first; w < range.end; ++w) {
-    uint64_t word = plan.words()[w];
-    if (!kCount && word == 0) continue;
-    for (size_t i = w * 64; i < std::min((w + 1) * 64, plan.elements());
-         i += 8, word >>= 8) {
-      const unsigned kept = word & 0xff;
-      if (!kCount && kept == 0) continue;
-      const __m256 value = Load(in + i, plan.elements() - i);
-      if constexpr (kPack) {
-        Store(out + at, end - at,
-              _mm256_permutevar8x32_ps(value, Lanes(kLanes.pack[kept])));
-        at += static_cast<size_t>(__builtin_popcount(kept));
+// One word; kExact: writes nothing past its last packed element.
+template <bool kExact>
+PACTRAIN_AVX2 inline void PackWord(uint64_t word, const float* in, float* out) {
+#pragma GCC unroll 8
+  for (unsigned i = 0; i < kWord; i += 8) {
+    const unsigned kept = word >> i & 0xff;
+    const size_t count = Ones(kept);
+    const __m256 value = _mm256_permutevar8x32_ps(_mm256_loadu_ps(in + i),
+                                                  Lanes(kLanes.pack[kept]));
+    if constexpr (kExact) {
+      _mm256_maskstore_ps(out, FirstLanes(count), value);
+    } else {
+      _mm256_storeu_ps(out, value);
+    }
+    out += count;
+  }
+}
+
+template <bool kCount>
+PACTRAIN_AVX2 void Pack(const Buffers& buffers, std::span<Run> runs,
+                        size_t words, uint64_t* outside) {
+  for (size_t i = 0; i < words; ++i) {
+    for (Run& run : runs) {
+      const uint64_t word = buffers.words[run.word];
+      const float* in = buffers.in + run.word++ * kWord;
+      float* out = buffers.out + run.packed;
+      if (run.end_packed - run.packed >= kWord) {
+        PackWord<false>(word, in, out);
+      } else {
+        PackWord<true>(word, in, out);
       }
-      if constexpr (kCount) count += NonZeroOutside(value, kept);
+      run.packed += Ones(word);
+      if constexpr (kCount) *outside += Ones(NonZero(in) & ~word);
     }
   }
-  return count;
+}
+
+PACTRAIN_AVX2 uint64_t Count(const Buffers& buffers, size_t first, size_t end) {
+  uint64_t outside = 0;
+  for (size_t w = first; w < end; ++w) {
+    outside += Ones(NonZero(buffers.in + w * kWord) & ~buffers.words[w]);
+  }
+  return outside;
 }
 
 // kDivide: by `divisor`, else bits as they are.
-template <bool kDivide>
-PACTRAIN_AVX2 void Spread(const MaskPlan& plan, TileRange tiles,
-                          const float* in, float divisor, float* out) {
+template <bool kDivide, bool kStream>
+PACTRAIN_AVX2 Place Spread(const Buffers& buffers, Place at, Place limit,
+                           float divisor) {
   const __m256 divisors = _mm256_set1_ps(divisor);
-  size_t at = plan.OutputOffset(tiles.first);
-  const size_t end = plan.OutputOffset(tiles.end);
-  const WordRange range = WordsOf(plan, tiles);
-  for (size_t w = range.first; w < range.end; ++w) {
-    uint64_t word = plan.words()[w];
-    for (size_t i = w * 64; i < std::min((w + 1) * 64, plan.elements());
-         i += 8, word >>= 8) {
-      const unsigned kept = word & 0xff;
-      __m256 value = Load(in + at, end - at);
+  for (; at.word < limit.word && limit.packed - at.packed >= kWord; ++at.word) {
+    const uint64_t word = buffers.words[at.word];
+    float* out = buffers.out + at.word * kWord;
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < kWord; i += 8) {
+      const unsigned kept = word >> i & 0xff;
+      __m256 value = _mm256_loadu_ps(buffers.in + at.packed);
       value = _mm256_permutevar8x32_ps(value, Lanes(kLanes.spread[kept]));
       if constexpr (kDivide) value = _mm256_div_ps(value, divisors);
       value = _mm256_and_ps(value, _mm256_castsi256_ps(LaneMask(kept)));
-      Store(out + i, plan.elements() - i, value);
-      at += static_cast<size_t>(__builtin_popcount(kept));
+      if constexpr (kStream) {
+        _mm256_stream_ps(out + i, value);
+      } else {
+        _mm256_storeu_ps(out + i, value);
+      }
+      at.packed += Ones(kept);
     }
   }
+  if constexpr (kStream) _mm_sfence();
+  return at;
 }
+
+template <bool kDivide>
+constexpr words::Spreaders kSpreaders = {Spread<kDivide, false>,
+                                         Spread<kDivide, true>};
 
 }  // namespace
 
 void Compact(const MaskPlan& plan, TileRange tiles, const float* in,
              float* out) {
-  Pass<true, false>(plan, tiles, in, out);
+  words::Compact(Pack<false>, plan, tiles, in, out);
 }
 
 uint64_t CompactAndCount(const MaskPlan& plan, TileRange tiles, const float* in,
                          float* out) {
-  return Pass<true, true>(plan, tiles, in, out);
+  return words::CompactAndCount(Pack<true>, plan, tiles, in, out);
 }
 
 uint64_t CountOutside(const MaskPlan& plan, TileRange tiles, const float* in) {
-  return Pass<false, true>(plan, tiles, in, nullptr);
+  return words::CountOutside(Count, plan, tiles, in);
 }
 
 void Expand(const MaskPlan& plan, TileRange tiles, const float* in,
             float* out) {
-  Spread<false>(plan, tiles, in, 1.0f, out);
+  words::Expand(kSpreaders<false>, plan, tiles, in, out);
 }
 
 void ExpandDivide(const MaskPlan& plan, TileRange tiles, const float* in,
                   float divisor, float* out) {
-  Spread<true>(plan, tiles, in, divisor, out);
+  words::ExpandDivide(kSpreaders<true>, plan, tiles, in, divisor, out);
 }
 
 PACTRAIN_AVX2 void Divide(const float* in, size_t elements, float divisor,

@@ -1,6 +1,9 @@
 // Chooses the variant of each op once, by what this CPU has.
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "kernels/bf16.h"
 #include "kernels/compact.h"
@@ -27,29 +30,93 @@ const Variant& ReferenceVariant() {
   return kVariant;
 }
 
-const Variant* Avx2Variant() {
+namespace {
+
 #if defined(__x86_64__)
-  static constexpr Variant kVariant = {"avx2",
-                                       avx2::Compact,
-                                       avx2::CompactAndCount,
-                                       avx2::CountOutside,
-                                       avx2::Expand,
-                                       avx2::ExpandDivide,
-                                       avx2::Divide,
-                                       avx2::Sum,
-                                       avx2::ToBf16,
-                                       avx2::FromBf16,
-                                       avx2::EncodeLevels,
-                                       avx2::DecodeLevels};
-  return __builtin_cpu_supports("avx2") ? &kVariant : nullptr;
-#else
-  return nullptr;
+constexpr Variant kAvx2 = {"avx2",
+                           avx2::Compact,
+                           avx2::CompactAndCount,
+                           avx2::CountOutside,
+                           avx2::Expand,
+                           avx2::ExpandDivide,
+                           avx2::Divide,
+                           avx2::Sum,
+                           avx2::ToBf16,
+                           avx2::FromBf16,
+                           avx2::EncodeLevels,
+                           avx2::DecodeLevels};
+
+constexpr Variant Avx512(const char* name,
+                         decltype(reference::Compact)* compact,
+                         decltype(reference::CompactAndCount)* and_count) {
+  return {name,
+          compact,
+          and_count,
+          avx512::CountOutside,
+          avx512::Expand,
+          avx512::ExpandDivide,
+          avx512::Divide,
+          avx512::Sum,
+          avx512::ToBf16,
+          avx512::FromBf16,
+          avx512::EncodeLevels,
+          avx512::DecodeLevels};
+}
+constexpr Variant kAvx512InRegister =
+    Avx512("avx512-register", avx512::CompactInRegister,
+           avx512::CompactAndCountInRegister);
+constexpr Variant kAvx512ToMemory = Avx512(
+    "avx512-memory", avx512::CompactToMemory, avx512::CompactAndCountToMemory);
+
+bool HasAvx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+}
+
+// Of AVX-512 what all its CPUs have since Skylake's servers.
+bool HasAvx512() {
+  return HasAvx2() && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
 #endif
+
+std::vector<const Variant*> FindVariants() {
+  std::vector<const Variant*> variants = {&ReferenceVariant()};
+#if defined(__x86_64__)
+  if (HasAvx2()) variants.push_back(&kAvx2);
+  if (HasAvx512()) {
+    variants.push_back(&kAvx512InRegister);
+    variants.push_back(&kAvx512ToMemory);
+  }
+#endif
+  return variants;
+}
+
+int64_t NowNs() {
+  return std::chrono::nanoseconds(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+const Variant& FindBest() {
+#if defined(__x86_64__)
+  if (HasAvx512()) {
+    return FasterCompact(kAvx512InRegister, kAvx512ToMemory, NowNs);
+  }
+#endif
+  return *Variants().back();
+}
+
+}  // namespace
+
+std::span<const Variant* const> Variants() {
+  static const std::vector<const Variant*> variants = FindVariants();
+  return variants;
 }
 
 const Variant& BestVariant() {
-  static const Variant& best =
-      Avx2Variant() != nullptr ? *Avx2Variant() : ReferenceVariant();
+  static const Variant& best = FindBest();
   return best;
 }
 

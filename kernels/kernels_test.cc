@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -16,6 +18,7 @@
 #include "kernels/mask_plan.h"
 #include "kernels/sum.h"
 #include "kernels/variants.h"
+#include "kernels/words.h"
 
 namespace pactrain::kernels {
 namespace {
@@ -138,41 +141,41 @@ TEST_P(KernelsTest, ReferenceCompactTakesKeptElementsInOrder) {
   EXPECT_EQ(out.storage(), Buffer(expected).storage());
 }
 
-TEST_P(KernelsTest, Avx2EqualsReferenceBitForBit) {
-  const Variant* avx2 = Avx2Variant();
-  if (avx2 == nullptr) GTEST_SKIP() << "this CPU has no AVX2";
+TEST_P(KernelsTest, EveryVariantEqualsReferenceBitForBit) {
   const Variant& plain = ReferenceVariant();
   const size_t n = plan_.elements();
   const TileRange all = AllTiles(plan_);
   Buffer in(RandomBits(random_, n)), packed(RandomBits(random_, plan_.kept()));
+  for (const Variant* variant : Variants()) {
+    SCOPED_TRACE(variant->name);
+    Buffer a(plan_.kept()), b(plan_.kept());
+    plain.compact(plan_, all, in.data(), a.data());
+    variant->compact(plan_, all, in.data(), b.data());
+    EXPECT_EQ(a.storage(), b.storage());
+    Buffer c(plan_.kept());
+    EXPECT_EQ(plain.count_outside(plan_, all, in.data()),
+              variant->compact_and_count(plan_, all, in.data(), c.data()));
+    EXPECT_EQ(a.storage(), c.storage());
+    EXPECT_EQ(plain.count_outside(plan_, all, in.data()),
+              variant->count_outside(plan_, all, in.data()));
 
-  Buffer a(plan_.kept()), b(plan_.kept());
-  plain.compact(plan_, all, in.data(), a.data());
-  avx2->compact(plan_, all, in.data(), b.data());
-  EXPECT_EQ(a.storage(), b.storage());
-  Buffer c(plan_.kept());
-  EXPECT_EQ(plain.count_outside(plan_, all, in.data()),
-            avx2->compact_and_count(plan_, all, in.data(), c.data()));
-  EXPECT_EQ(a.storage(), c.storage());
-  EXPECT_EQ(plain.count_outside(plan_, all, in.data()),
-            avx2->count_outside(plan_, all, in.data()));
-
-  Buffer d(n), e(n);
-  plain.expand(plan_, all, packed.data(), d.data());
-  avx2->expand(plan_, all, packed.data(), e.data());
-  EXPECT_EQ(d.storage(), e.storage());
-  plain.expand_divide(plan_, all, packed.data(), 3.0f, d.data());
-  avx2->expand_divide(plan_, all, packed.data(), 3.0f, e.data());
-  EXPECT_EQ(d.storage(), e.storage());
-  plain.divide(in.data(), n, 6.0f, d.data());
-  avx2->divide(in.data(), n, 6.0f, e.data());
-  EXPECT_EQ(d.storage(), e.storage());
-  EXPECT_TRUE(e.GuardsIntact());
+    Buffer d(n), e(n);
+    plain.expand(plan_, all, packed.data(), d.data());
+    variant->expand(plan_, all, packed.data(), e.data());
+    EXPECT_EQ(d.storage(), e.storage());
+    plain.expand_divide(plan_, all, packed.data(), 3.0f, d.data());
+    variant->expand_divide(plan_, all, packed.data(), 3.0f, e.data());
+    EXPECT_EQ(d.storage(), e.storage());
+    plain.divide(in.data(), n, 6.0f, d.data());
+    variant->divide(in.data(), n, 6.0f, e.data());
+    EXPECT_EQ(d.storage(), e.storage());
+    EXPECT_TRUE(e.GuardsIntact());
+  }
 }
 
 TEST_P(KernelsTest, EveryVariantTakesTilesInAnyOrder) {
   Buffer in(RandomBits(random_, plan_.elements()));
-  for (const Variant* variant : {&ReferenceVariant(), &BestVariant()}) {
+  for (const Variant* variant : Variants()) {
     Buffer whole(plan_.kept()), by_tile(plan_.kept());
     const uint64_t count = variant->compact_and_count(plan_, AllTiles(plan_),
                                                       in.data(), whole.data());
@@ -227,7 +230,7 @@ TEST_P(SizeTest, SumOfEveryVariantIsTheSumInOrder) {
       for (size_t b = 1; b < buffers; ++b) sum = sum + in[b].data()[i];
       expected[i] = std::isnan(sum) ? 0x7fc00000 : std::bit_cast<uint32_t>(sum);
     }
-    for (const Variant* variant : {&ReferenceVariant(), &BestVariant()}) {
+    for (const Variant* variant : Variants()) {
       Buffer out(GetParam());
       variant->sum(pointers.data(), buffers, GetParam(), out.data());
       EXPECT_EQ(out.storage(), Buffer(expected).storage()) << variant->name;
@@ -246,14 +249,72 @@ TEST_P(SizeTest, SumMayWriteOverItsFirstBuffer) {
 
 TEST_P(SizeTest, Bf16OfEveryVariantEqualsReference) {
   Buffer in(RandomBits(random_, GetParam()));
-  std::vector<uint16_t> a(GetParam() + 9, 0xabcd), b = a;
+  std::vector<uint16_t> a(GetParam() + 9, 0xabcd);
+  Buffer c(GetParam());
   reference::ToBf16(in.data(), GetParam(), a.data() + 1);
-  ToBf16(in.data(), GetParam(), b.data() + 1);
-  EXPECT_EQ(a, b);
-  Buffer c(GetParam()), d(GetParam());
   reference::FromBf16(a.data() + 1, GetParam(), c.data());
-  FromBf16(a.data() + 1, GetParam(), d.data());
-  EXPECT_EQ(c.storage(), d.storage());
+  for (const Variant* variant : Variants()) {
+    std::vector<uint16_t> b(a.size(), 0xabcd);
+    variant->to_bf16(in.data(), GetParam(), b.data() + 1);
+    EXPECT_EQ(a, b) << variant->name;
+    Buffer d(GetParam());
+    variant->from_bf16(a.data() + 1, GetParam(), d.data());
+    EXPECT_EQ(c.storage(), d.storage()) << variant->name;
+  }
+}
+
+// Tiles of which much, little or nothing is kept take different ways.
+TEST(CompactTest, DenseSparseAndEmptyTilesMayFollowEachOther) {
+  constexpr size_t kTile = MaskPlan::kTileElements;
+  constexpr double kDensities[] = {0.5, 0.01, 0.0, 1.0, 0.03, 0.032, 0.01, 0.9};
+  std::mt19937 random(3);
+  std::vector<uint8_t> bitmap;
+  for (double density : kDensities) {
+    const std::vector<uint8_t> tile = RandomMask(random, kTile, density);
+    bitmap.insert(bitmap.end(), tile.begin(), tile.end());
+  }
+  const MaskPlan plan(bitmap.data(), 8 * bitmap.size() - 100);
+  Buffer in(RandomBits(random, plan.elements())), expected(plan.kept());
+  Buffer back(plan.elements());
+  reference::Compact(plan, AllTiles(plan), in.data(), expected.data());
+  reference::Expand(plan, AllTiles(plan), expected.data(), back.data());
+  for (const Variant* variant : Variants()) {
+    SCOPED_TRACE(variant->name);
+    Buffer packed(plan.kept()), out(plan.elements());
+    variant->compact(plan, AllTiles(plan), in.data(), packed.data());
+    EXPECT_EQ(packed.storage(), expected.storage());
+    variant->expand(plan, AllTiles(plan), packed.data(), out.data());
+    EXPECT_EQ(out.storage(), back.storage());
+  }
+}
+
+// Large and aligned, results go past the caches; large and not aligned not.
+TEST(ExpandTest, LargeBucketsEqualReferenceAtAnyAlignment) {
+  const size_t elements = words::kStreamBytes / sizeof(float) + 77;
+  std::mt19937 random(5);
+  const std::vector<uint8_t> bitmap = RandomMask(random, elements, 0.3);
+  const MaskPlan plan(bitmap.data(), elements);
+  Buffer packed(RandomBits(random, plan.kept()));
+  std::vector<float> expected(elements), storage(elements + 32);
+  void* start = storage.data();
+  size_t space = storage.size() * sizeof(float);
+  ASSERT_NE(std::align(words::kStreamAlignment, 4 * elements, start, space),
+            nullptr);
+  for (float divisor : {1.0f, 3.0f}) {
+    reference::ExpandDivide(plan, AllTiles(plan), packed.data(), divisor,
+                            expected.data());
+    for (const Variant* variant : Variants()) {
+      for (size_t offset : {0, 1}) {
+        float* out = static_cast<float*>(start) + offset;
+        std::fill(storage.begin(), storage.end(), 5.0f);
+        variant->expand_divide(plan, AllTiles(plan), packed.data(), divisor,
+                               out);
+        EXPECT_EQ(std::memcmp(out, expected.data(), 4 * elements), 0)
+            << variant->name << " at " << offset;
+        EXPECT_EQ(out[elements], 5.0f);
+      }
+    }
+  }
 }
 
 uint16_t ToBf16(float value) {

@@ -217,7 +217,9 @@ PACTRAIN_AVX2 void DecodeBlock(Levels levels, const DitherStream& dither,
   }
 }
 
-PACTRAIN_AVX2 uint8_t Largest(const uint8_t* codes, size_t elements) {
+}  // namespace
+
+PACTRAIN_AVX2 uint8_t Avx2Largest(const uint8_t* codes, size_t elements) {
   __m256i max = _mm256_setzero_si256();
   size_t i = 0;
   for (; i + 32 <= elements; i += 32) {
@@ -230,9 +232,8 @@ PACTRAIN_AVX2 uint8_t Largest(const uint8_t* codes, size_t elements) {
                   kReferenceOps.largest(codes + i, elements - i));
 }
 
-}  // namespace
-
-const Ops kAvx2Ops = {EncodeBlock, DecodeBlock, Avx2Pack, Avx2Unpack, Largest};
+const Ops kAvx2Ops = {EncodeBlock, DecodeBlock, Avx2Pack, Avx2Unpack,
+                      Avx2Largest};
 
 }  // namespace levels
 

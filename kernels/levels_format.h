@@ -159,8 +159,10 @@ void ReferenceUnpack(Levels levels, const uint8_t* in, size_t plane,
                      uint8_t* codes);
 #if defined(__x86_64__)
 extern const Ops kAvx2Ops;
+extern const Ops kAvx512Ops;
 void Avx2Pack(Levels levels, const uint8_t* codes, size_t plane, uint8_t* out);
 void Avx2Unpack(Levels levels, const uint8_t* in, size_t plane, uint8_t* codes);
+uint8_t Avx2Largest(const uint8_t* codes, size_t elements);
 #endif
 
 LevelsNoise Encode(const Ops& ops, Levels levels, const LevelsDither& dither,

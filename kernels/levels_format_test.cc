@@ -56,7 +56,7 @@ TEST(Packing, BytesThatNobodyPacksGiveACodeThatIsTooLarge) {
 
 #if defined(__x86_64__)
 TEST(Packing, Avx2EqualsReferenceOnCodesAndOnAnyBytes) {
-  if (Avx2Variant() == nullptr) GTEST_SKIP() << "this CPU has no AVX2";
+  if (Variants().size() == 1) GTEST_SKIP() << "this CPU has no AVX2";
   std::mt19937 random(3);
   for (Levels levels : kAll) {
     const Packing packing = PackingOf(levels);
@@ -73,7 +73,7 @@ TEST(Packing, Avx2EqualsReferenceOnCodesAndOnAnyBytes) {
       Avx2Unpack(levels, a.data(), plane, c.data());
       EXPECT_EQ(codes, c) << static_cast<int>(levels) << " " << plane;
       EXPECT_EQ(kReferenceOps.largest(c.data(), c.size()),
-                kAvx2Ops.largest(c.data(), c.size()));
+                Avx2Largest(c.data(), c.size()));
     }
   }
 }
