@@ -217,6 +217,21 @@ def test_lists_of_sites_that_differ_are_shown(cluster, launch):
         assert "launch 'site-1:1,site-0:1 " in rank.text
 
 
+def test_launches_without_a_name_do_not_meet_at_their_agent(cluster, tmp_path):
+    environment = {**at_site(cluster, 0, "", ""), "PACTRAIN_ATTACH_TIMEOUT": "30"}
+    own_store = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nproc-per-node=2")
+    folders = [tmp_path / name for name in ("one", "other")]
+    launches = []
+    for folder in folders:
+        folder.mkdir()
+        launches.append(Torchrun(folder / "log", environment, *own_store, SCRIPT, folder))
+    for running in launches:
+        running.finish()
+    places = [folder / f"{rank}.json" for folder in folders for rank in (0, 1)]
+    results = [json.loads(place.read_text()) for place in places]
+    assert len({result["digest"] for result in results}) == 1  # Each had its own start.
+
+
 def test_a_single_process_and_a_single_torchrun_bring_their_daemons(jobs, torchrun, tmp_path):
     environment = {**jobs.environment(), "PACTRAIN_SITE": "", "PACTRAIN_SITES": ""}
     del environment["GROUP_RANK"]  # torchrun sets it.
