@@ -72,18 +72,21 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def make_loader(
-    train: TensorDataset, batch: int, world_size: int | None = None, rank: int | None = None
-) -> tuple[DistributedSampler[tuple[torch.Tensor, ...]], DataLoader[tuple[torch.Tensor, ...]]]:
-    """This rank's part of the images, in whole batches. Default: of the process group."""
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(
-        train, world_size, rank
-    )
-    if batch > len(sampler):
+def check_batch(batch: int, images: int, ranks: int) -> None:
+    most = -(-images // ranks)
+    if batch > most:
         raise SystemExit(
-            f"--batch is {batch}; allowed is at most {len(sampler)}, the images of each of "
-            f"{sampler.num_replicas} ranks.\nGive a smaller one, or train fewer ranks."
+            f"--batch is {batch}; allowed is at most {most}, the images of each of "
+            f"{ranks} ranks.\nGive a smaller one, or train fewer ranks."
         )
+
+
+def make_loader(
+    train: TensorDataset, batch: int
+) -> tuple[DistributedSampler[tuple[torch.Tensor, ...]], DataLoader[tuple[torch.Tensor, ...]]]:
+    """This rank's part of the images, in whole batches."""
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(train)
+    check_batch(batch, len(train), sampler.num_replicas)
     return sampler, DataLoader(train, batch, sampler=sampler, drop_last=True)
 
 

@@ -19,8 +19,10 @@ machine, after `make build`, in this folder:
     PACTRAIN_SITE=b PACTRAIN_AGENT=unix:/tmp/pactrain/b.sock \
         torchrun --standalone --nproc-per-node=2 examples/multi_site.py
 
-Without any of these variables it trains alone, as `python examples/multi_site.py`, or
-under one torchrun, and starts its own daemons.
+A site that was lost may be started again, and another one may join, without
+PACTRAIN_SITES: they go on where the others are. Without any of these variables it trains
+alone, as `python examples/multi_site.py`, or under one torchrun, and starts its own
+daemons.
 
 Network and data are those of ddp.py.
 """
@@ -30,10 +32,35 @@ from __future__ import annotations
 import argparse
 
 import torch
-from ddp import accuracy, at_least_one, load_data, make_loader, make_model
+from ddp import accuracy, at_least_one, check_batch, load_data, make_model
 from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
 
 import pactrain
+
+
+class Place:
+    """Where the training is; equal at all ranks, so nothing but a step may change it."""
+
+    def __init__(self) -> None:
+        self.images = 0  # That all ranks have trained with, over all epochs.
+
+    def state_dict(self) -> dict[str, int]:
+        return {"images": self.images}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.images = state["images"]
+
+
+def choose(train: TensorDataset, place: Place, batch: int, rank: int) -> tuple[torch.Tensor, ...]:
+    """This rank's images of the next step; those of all ranks follow each other.
+
+    A DataLoader does as well, if it starts at `place` and is made anew when ddp.world is
+    another one.
+    """
+    epoch, first = divmod(place.images, len(train))
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(epoch))
+    return train[order.roll(-first - rank * batch)[:batch]]
 
 
 def main() -> None:
@@ -43,30 +70,34 @@ def main() -> None:
     parser.add_argument("--amount", type=float, default=0.7, help="share to prune")
     options = parser.parse_args()
 
-    world = pactrain.init()  # <-- Instead of init_process_group().
-    torch.manual_seed(world.rank)  # Weights are rank 0's all the same.
+    start = pactrain.init()  # <-- Instead of init_process_group().
+    torch.manual_seed(start.rank)  # Weights are rank 0's all the same.
     train, test = load_data()
-    sampler, loader = make_loader(train, options.batch, world.world_size, world.rank)  # <--
+    check_batch(options.batch, len(train), start.world_size)
     model = make_model(channels=train.tensors[0].shape[1])
     pactrain.prune(model, options.amount)  # <--
-    ddp = pactrain.DistributedDataParallel(model)  # <-- Instead of torch's.
+    ddp = pactrain.DistributedDataParallel(  # <-- Instead of torch's.
+        model, buffer_sync_interval=10
+    )  # <-- Every 10 steps BatchNorm's statistics are rank 0's.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    ddp.share(optimizer=optimizer)  # <-- For a site that is lost and comes back.
-    ddp.start()  # <-- Which gets weights and optimizer here.
+    place = Place()
+    ddp.share(optimizer=optimizer, place=place)  # <-- For a site that comes, or comes back.
+    ddp.start()  # <-- Which gets weights, optimizer and place here.
 
-    for epoch in range(options.epochs):
-        sampler.set_epoch(epoch)
-        for images, labels in loader:
-            optimizer.zero_grad()
-            loss = cross_entropy(ddp(images), labels)
-            loss.backward()  # Raises pactrain's errors as they are.
-            optimizer.step()
-        ddp.session.sync_buffers()  # Also BatchNorm's statistics are rank 0's now.
-        if world.local_rank == 0:
+    epoch = place.images // len(train)
+    while epoch < options.epochs:
+        images, labels = choose(train, place, options.batch, ddp.world.rank)  # <--
+        optimizer.zero_grad()
+        loss = cross_entropy(ddp(images), labels)
+        loss.backward()  # Raises pactrain's errors as they are.
+        optimizer.step()
+        place.images += options.batch * ddp.world.world_size  # <-- It may be another one now.
+        before, epoch = epoch, place.images // len(train)
+        if epoch > before and start.local_rank == 0:
             sent = ddp.session.stats()["pactrain/sent_bytes"]
             print(
-                f"site {ddp.session.site}, rank {world.rank} of {world.world_size}, "
-                f"epoch {epoch + 1}: loss {loss.item():.3f}, test accuracy "
+                f"site {ddp.world.site}, rank {ddp.world.rank} of {ddp.world.world_size}, "
+                f"epoch {epoch}: loss {loss.item():.3f}, test accuracy "
                 f"{accuracy(model, test):.3f}, {ddp.session.mode}, "
                 f"{sent / 1e6:.1f} MB sent to other sites",
                 flush=True,

@@ -176,3 +176,70 @@ def test_no_group_is_needed_to_meet_but_the_address_is(wrap, net, monkeypatch):
         pactrain.InvalidArgument, match=r"MASTER_ADDR:MASTER_PORT is ':'"
     ):
         wrap(net)
+
+
+@pytest.fixture
+def unnamed(natives, monkeypatch):
+    """Nothing names the job."""
+    monkeypatch.delenv("PACTRAIN_JOB_ID")
+
+
+def job_at(wrap, natives, monkeypatch, token):
+    monkeypatch.setattr(distributed, "process_token", lambda: token)
+    monkeypatch.setattr(attaching, "process_token", lambda: token)
+    wrap(small_net())
+    return natives[-1].options.job
+
+
+@pytest.mark.parametrize("run", [{}, {"TORCHELASTIC_RUN_ID": "none"}])
+def test_launches_without_a_name_are_jobs_of_their_own(
+    wrap, natives, monkeypatch, unnamed, run
+):
+    for name, value in run.items():
+        monkeypatch.setenv(name, value)
+    tokens = ["1" * 32, "2" * 32, "2" * 32]
+    jobs = [job_at(wrap, natives, monkeypatch, token) for token in tokens]
+    assert jobs[0] != jobs[1] == jobs[2] != "default"
+
+
+def test_ranks_of_a_launch_without_a_name_get_it_from_rank_zero(
+    wrap, natives, monkeypatch, unnamed
+):
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(distributed, "launch_store", lambda config: store)
+    monkeypatch.setattr(distributed, "call_roll_once", lambda *arguments: None)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    jobs = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        jobs.append(job_at(wrap, natives, monkeypatch, rank * 32))
+    assert jobs == ["unnamed-" + "0" * 16] * 2
+
+
+def test_ranks_that_cannot_meet_keep_the_name_that_all_have(
+    wrap, natives, monkeypatch, unnamed, caplog
+):
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert job_at(wrap, natives, monkeypatch, "1" * 32) == "default"
+    assert "every other launch without a name would join it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "named", [{"PACTRAIN_JOB_ID": "a"}, {"TORCHELASTIC_RUN_ID": "a"}]
+)
+def test_a_name_stays_as_it_is(wrap, natives, monkeypatch, unnamed, named):
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    assert job_at(wrap, natives, monkeypatch, "1" * 32) == "a"
+
+
+def test_a_list_of_sites_without_a_name_is_the_default_job(
+    wrap, natives, monkeypatch, unnamed
+):
+    monkeypatch.setenv("PACTRAIN_SITES", "a:1")
+    monkeypatch.setenv("PACTRAIN_SITE", "a")
+    assert job_at(wrap, natives, monkeypatch, "1" * 32) == "default"

@@ -378,7 +378,9 @@ def _log_start(session: Session, parts: Parts) -> None:
         session.agent,
     )
     if config.job_is_default:
-        logger.info("no job id is set: set PACTRAIN_JOB_ID where jobs share agents")
+        logger.info(
+            "no job id is set: set PACTRAIN_JOB_ID where other launches are to join"
+        )
     if not config.site:
         logger.info("PACTRAIN_SITE is not set: the agent's own site is used")
 

@@ -25,7 +25,7 @@ class AttachConfig:
     """
 
     agent: str  # "unix:/run/pactrain/agent.sock"; empty: attach() starts one.
-    job: str
+    job: str  # DEFAULT_JOB, with job_is_default, until the launch's token is known.
     site: str  # Empty: the agent's.
     launch: str  # Equal on all ranks of one launch.
     rank: int
@@ -42,8 +42,15 @@ class AttachConfig:
     def with_launch_token(
         self, environment: Mapping[str, str], token: str
     ) -> AttachConfig:
-        """The same for the launch that `token` belongs to."""
-        return self.with_launch(launch_from(environment, token))
+        """The same for the launch that `token` belongs to.
+
+        A job without a name gets one of its own, which a launch that has nothing to do
+        with it does not come upon; an empty token makes none.
+        """
+        config = self.with_launch(launch_from(environment, token))
+        if not (self.job_is_default and token):
+            return config
+        return replace(config, job=f"unnamed-{token[:16]}")
 
     def with_launch(self, launch: str) -> AttachConfig:
         """The same for the launch of this name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from .config import (
 from .embedded import embedded_agent
 from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
-from .launch_store import launch_store
+from .launch_store import can_meet, launch_store
 from .membership import WorldNow
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
@@ -33,6 +34,8 @@ from .world import World, init
 from .wrapped import WrappedModel
 
 MAX_BUCKETS = 4096  # protocol/limits.h
+
+logger = logging.getLogger("pactrain")
 
 
 class DistributedDataParallel(nn.Module):
@@ -237,11 +240,27 @@ def _config(
                 "coordinator (docs/operations.md), and set PACTRAIN_AGENT at all ranks."
             )
         return config.with_launch(launch_of_sites(config.job, world.sites_text))
-    # With an agent nobody has to meet: the launcher's variables name the launch.
-    token = process_token() if world.world_size == 1 else ""
+    if config.agent and not _has_to_meet(config):
+        token = process_token() if world.world_size == 1 else ""
+        return config.with_launch_token(os.environ, token)
+    store = launch_store(config)
+    token = launch_token(store, 0, config.rank)
+    call_roll_once(store, config, token)
     if not config.agent:
-        store = launch_store(config)
-        token = launch_token(store, 0, config.rank)
-        call_roll_once(store, config, token)
         config = config.with_embedded(embedded_agent(store, config, token))
     return config.with_launch_token(os.environ, token)
+
+
+def _has_to_meet(config: AttachConfig) -> bool:
+    """With an agent the launcher's variables name the launch, but not always the job."""
+    if not config.job_is_default or config.world_size == 1:
+        return False
+    if can_meet():
+        return True
+    logger.log(
+        logging.WARNING if config.rank == 0 else logging.INFO,
+        "nothing names this job, so it is called %r, and every other launch without a "
+        "name would join it: set PACTRAIN_JOB_ID, or MASTER_ADDR and MASTER_PORT",
+        config.job,
+    )
+    return False

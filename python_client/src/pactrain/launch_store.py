@@ -1,4 +1,5 @@
-"""Where the ranks of one launch meet to start daemons, without a process group."""
+"""Where the ranks of one launch meet, without a process group: to start daemons, or to
+name their job."""
 
 from __future__ import annotations
 
@@ -12,6 +13,14 @@ from torch.distributed.rendezvous import rendezvous
 
 from .config import AttachConfig
 from .errors import CoordinatorUnavailableError, InvalidArgument
+
+
+_ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def can_meet() -> bool:
+    """True if the launcher has said where several ranks meet."""
+    return dist.is_initialized() or all(os.environ.get(name) for name in _ADDRESS)
 
 
 def launch_store(config: AttachConfig) -> Store:
@@ -33,7 +42,7 @@ def launch_store(config: AttachConfig) -> Store:
 def _own_store(rank: int, world_size: int, timeout_seconds: float) -> Store:
     if world_size == 1:
         return HashStore()
-    place = ":".join(os.environ.get(n, "") for n in ("MASTER_ADDR", "MASTER_PORT"))
+    place = ":".join(os.environ.get(name, "") for name in _ADDRESS)
     try:
         timeout = timedelta(seconds=timeout_seconds)
         store: Store = next(rendezvous("env://", rank, world_size, timeout=timeout))[0]

@@ -7,8 +7,10 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import site_scenarios
@@ -20,6 +22,16 @@ SCRIPT = HERE / "site_scenarios.py"
 TORCHRUN = ("--standalone", "--nproc-per-node=2")
 LAUNCHER = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "MASTER_ADDR", "MASTER_PORT"}
 SITES = "site-0:2,site-1:2"
+WARM = """
+import os, pathlib, runpy, sys, time
+import sklearn.datasets, torch, pactrain
+print("ready", flush=True)
+while sys.argv[1] and not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+sys.argv = sys.argv[2:]
+sys.path.insert(0, os.environ["EXAMPLES"])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 Start = Callable[..., Torchrun]
 
@@ -83,8 +95,83 @@ def test_the_example_learns_at_two_sites(cluster, torchrun):
         for text in texts
     ]
     assert [line.group(1, 2) for line in lines] == [("site-0", "0"), ("site-1", "2")]
-    assert len({line[3] for line in lines}) == 1  # Buffers are equal, too.
-    assert float(lines[0][3]) > 0.8
+    assert all(float(line[3]) > 0.8 for line in lines)
+
+
+class Example:
+    """multi_site.py as one bare process of a site. `until`: it has imported everything, and
+    waits for this file."""
+
+    def __init__(
+        self, log: Path, environment: dict[str, str], epochs: int, until: Path | str = ""
+    ) -> None:
+        self.log = log
+        self._epochs = epochs
+        words = [MULTI_SITE, f"--epochs={epochs}"]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", WARM, str(until), *map(str, words)],
+                env={**clean(), **environment, "EXAMPLES": str(MULTI_SITE.parent)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_for(self, words: str) -> None:
+        end = time.monotonic() + 60
+        while words not in self.log.read_text():
+            assert time.monotonic() < end, self.log.read_text()[-3000:]
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            time.sleep(0.02)
+
+    def finish(self) -> list[tuple[int, int, float]]:
+        """Ranks, epoch and accuracy of each of its lines; it has trained to the end."""
+        status, text = self.process.wait(120), self.log.read_text()
+        assert status == 0, text[-3000:]
+        found = re.findall(r"of (\d), epoch (\d+): .* accuracy (\S+),", text)
+        lines = [(int(ranks), int(epoch), float(right)) for ranks, epoch, right in found]
+        assert [epoch for _, epoch, _ in lines] == list(range(lines[0][1], self._epochs + 1))
+        assert lines[-1][2] > 0.8
+        return lines
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Iterator[Callable[..., Example]]:
+    """example(environment, epochs, until="") -> an Example; what still runs is killed."""
+    started: list[Example] = []
+
+    def start(*arguments: Any) -> Example:
+        started.append(Example(tmp_path / f"example-{len(started)}", *arguments))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.process.kill()
+        running.process.wait(30)
+
+
+def test_in_the_example_a_site_is_lost_and_comes_back(own_cluster, example):
+    job = own_cluster.new_job()
+    places = [at_site(own_cluster, n, job, "site-0:1,site-1:1") for n in (0, 1)]
+    stays, lost = (example(place, 6) for place in places)
+    lost.wait_for("epoch 2:")
+    lost.process.kill()
+    back = example(places[1], 6)
+    assert {ranks for ranks, _, _ in stays.finish()} == {2}
+    assert back.finish()[0][1] >= 3
+
+
+def test_in_the_example_a_site_joins(chain, example, tmp_path):
+    job = chain.new_job()
+    joins = example(at_site(chain, 2, job, ""), 12, tmp_path / "join")
+    joins.wait_for("ready")
+    stay = [example(at_site(chain, n, job, "site-0:1,site-1:1"), 12) for n in (0, 1)]
+    for running in stay:
+        running.wait_for("epoch 2:")
+    (tmp_path / "join").touch()
+    ends = [running.finish() for running in (*stay, joins)]
+    assert [ends[0][0][0], ends[0][-1][0]] == [2, 3]
+    assert len({lines[-1][:2] for lines in ends}) == 1
+    assert ends[2][0][1] >= 3
 
 
 def test_launchers_at_all_sites_restart_a_job_that_lost_a_trainer(cluster, torchrun, tmp_path):
@@ -128,6 +215,21 @@ def test_lists_of_sites_that_differ_are_shown(cluster, launch):
         assert rank.error == "CoordinatorUnavailableError", rank
         assert "launch 'site-0:1,site-1:1 " in rank.text
         assert "launch 'site-1:1,site-0:1 " in rank.text
+
+
+def test_launches_without_a_name_do_not_meet_at_their_agent(cluster, tmp_path):
+    environment = {**at_site(cluster, 0, "", ""), "PACTRAIN_ATTACH_TIMEOUT": "30"}
+    own_store = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nproc-per-node=2")
+    folders = [tmp_path / name for name in ("one", "other")]
+    launches = []
+    for folder in folders:
+        folder.mkdir()
+        launches.append(Torchrun(folder / "log", environment, *own_store, SCRIPT, folder))
+    for running in launches:
+        running.finish()
+    places = [folder / f"{rank}.json" for folder in folders for rank in (0, 1)]
+    results = [json.loads(place.read_text()) for place in places]
+    assert len({result["digest"] for result in results}) == 1  # Each had its own start.
 
 
 def test_a_single_process_and_a_single_torchrun_bring_their_daemons(jobs, torchrun, tmp_path):
