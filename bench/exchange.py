@@ -102,18 +102,17 @@ def start_all(
     return sampler, first
 
 
-def drain(sampler: Child) -> list[Sample]:
-    """What it has printed since the last call."""
-    samples = []
-    while (line := sampler.line(0.01)) is not None:
+def drain(sampler: Child, samples: list[Sample]) -> None:
+    """Adds what it has printed by now."""
+    while (line := sampler.line(0)) is not None:
         samples.append(link_sampler.parse(line))
-    return samples
 
 
 def measure(options: Options) -> tuple[dict[str, Rounds], list[float]]:
     """Per row what its rounds showed, and the bytes per second of a plain TCP stream."""
     rounds = {name: Rounds() for name in options.rows}
     raw: list[float] = []
+    samples: list[Sample] = []
     layout = options.layout
     with (
         tempfile.TemporaryDirectory(prefix="pactrain-exchange-") as name,
@@ -131,13 +130,14 @@ def measure(options: Options) -> tuple[dict[str, Rounds], list[float]]:
             if event["event"] == "attached":
                 pin_rows(options, bed, cluster, pki)
                 continue
-            samples = drain(sampler)
+            drain(sampler, samples)
             if event["round"] == 0:  # Warms up.
                 continue
             if event["event"] == "raw":
                 raw.append(event["bytes_per_second"])
                 continue
             rounds[event["name"]].add(event, samples, options.rate_mbps)
+            samples.clear()
             show(event)
         children.check()
     return rounds, raw

@@ -55,7 +55,7 @@ class Child:
             self._lines.put(line.rstrip("\n"))
 
     def line(self, timeout_seconds: float) -> str | None:
-        """The next line of stdout; None if none came in time."""
+        """The next line of stdout; None if none came in time (0: if none is there)."""
         try:
             return self._lines.get(timeout=timeout_seconds)
         except queue.Empty:
