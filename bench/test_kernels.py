@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.kernels import GOALS, Figures, Row, missed
 
-KEEPS = ("0.5", "0.1", "0.02")
+KEEPS = ("0.5", "0.1", "0.01")
 MASKED = ("compact", "compact_and_count", "expand", "expand_divide")
 
 
