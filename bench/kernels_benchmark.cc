@@ -213,7 +213,7 @@ int main(int argc, char** argv) {
   at::manual_seed(1);
   Buffers buffers;
   std::vector<Mask> masks;
-  for (const char* keep : {"0.5", "0.1", "0.02"}) masks.emplace_back(keep);
+  for (const char* keep : {"0.5", "0.1", "0.01"}) masks.emplace_back(keep);
   std::vector<Encoded> encoded;
   for (Levels levels :
        {Levels::k3, Levels::k5, Levels::k7, Levels::k15, Levels::k31}) {

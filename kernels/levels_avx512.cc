@@ -1,6 +1,6 @@
 // The AVX-512 variant of the n-level codec: 32 elements share a vector of
-// hashes. Every operation is the reference's, in its order. Codes are packed as
-// AVX2 does it, which is a fifth of the time there.
+// hashes. Every operation is the reference's, in its order. Codes are packed by
+// the AVX2 variant's code.
 #if defined(__x86_64__)
 
 #include <immintrin.h>

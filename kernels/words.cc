@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kTileWords = MaskPlan::kTileElements / kWord;
 constexpr size_t kTileBytes = MaskPlan::kTileElements * sizeof(float);
-constexpr size_t kSparse = MaskPlan::kTileElements / 32;
+constexpr size_t kSparse = MaskPlan::kTileElements / 64;
 
 // Words that have all their elements.
 size_t WholeWords(const MaskPlan& plan) { return plan.elements() / kWord; }

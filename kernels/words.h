@@ -4,11 +4,11 @@
 // go past the caches. An instruction set brings its loops over whole words.
 // Contracts are in compact.h and expand.h.
 //
-// Tiles of which less than 1/32 is kept are packed bit by bit: what is read is
-// then only the cache lines that hold a kept element, and not a bucket. At keep
-// 0.02 and 0.01 that took 0.8 and 0.6 of the time of AVX-512's vectors, at 0.05
-// 1.3 (24 Mi elements, Xeon of 2023). A list of indices would do the same for 4
-// bytes of memory, and of traffic, per kept element.
+// Tiles of which less than 1/64 is kept are packed bit by bit: what is read is
+// then only the cache lines that hold a kept element, and not a bucket. Bit by
+// bit took, of the time of vectors (24 Mi elements, Xeon of 2023): at keep 0.01
+// 0.6 with AVX-512 and 0.5 with AVX2, at 0.02 1.07 and 0.85, at 0.03 1.07 and
+// 0.9. A list of indices would do the same for 4 more bytes per kept element.
 //
 // Pure. Used by the variants only.
 #ifndef PACTRAIN_KERNELS_WORDS_H_
@@ -26,7 +26,7 @@ inline constexpr size_t kWord = 64;  // Elements.
 // An expansion that writes at least this much does it with non-temporal stores:
 // its beginning would leave the caches before its end is there, and a plain
 // store reads what it overwrites. Measured: at 16 MiB, expanding and then
-// reading the result took as long either way, at 32 MiB 0.8 of the time.
+// reading the result took as long either way, at 32 MiB 0.8 to 0.9.
 inline constexpr size_t kStreamBytes = 32 << 20;
 inline constexpr size_t kStreamAlignment = 64;
 

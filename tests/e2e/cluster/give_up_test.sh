@@ -27,8 +27,9 @@ gives_up --coordinator 127.0.0.1:1 --connect-timeout=1s -- \
   '127.0.0.1:1 cannot be reached (' \
   'correct that or --coordinator, then start the agent again'
 
+: >"$dir/coordinator.out"  # There for tail, whoever is first.
 coordinator/pactrain-coordinator --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 \
-  --state-dir "$dir/state" --links east-west >"$dir/coordinator.out" 2>"$dir/coordinator.err" &
+  --state-dir "$dir/state" --links east-west >>"$dir/coordinator.out" 2>"$dir/coordinator.err" &
 pid=$!
 # The line comes or the process ends; tail ends with the process.
 line=$(tail -n +1 -f --pid=$pid "$dir/coordinator.out" | grep -m1 '^listening ')
