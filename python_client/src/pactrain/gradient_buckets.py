@@ -82,8 +82,13 @@ class FlatBucket:
             view.copy_(gradient)
             parameter.grad = view
 
-    def hand_out(self) -> None:
-        """Makes the bucket's content everybody's gradient."""
+    def hand_out(self, applied: bool) -> None:
+        """Makes the bucket's content everybody's gradient; zeros if it is not `applied`.
+
+        Not None: scripts look at gradients after a pass, and a GradScaler needs some.
+        """
+        if not applied:
+            self._buffer.zero_()
         for parameter, view in zip(self._parameters, self._views, strict=True):
             if parameter.grad is not view and parameter.requires_grad:
                 parameter.grad = view
@@ -179,9 +184,9 @@ class GradientBuckets:
                 self._fill(bucket, position)
         self._submit_complete()
         self._missing = []
-        if self._commit():
-            for bucket in self.buckets:
-                bucket.hand_out()
+        applied = self._commit()
+        for bucket in self.buckets:
+            bucket.hand_out(applied)
 
     def _commit(self) -> bool:
         """Waits for the commit, in another generation if this one ends; False if the

@@ -77,7 +77,7 @@ class Session:
         ]
         for _, parameter in parts.table:
             registry.attach(parameter, self)
-        self._enforcers = (parts.keeper, membership.shared)
+        self._enforcers = (parts.keeper, membership)
         for enforcer in self._enforcers:
             optimizer_hook.watch(enforcer)
         sessions.add(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -85,7 +86,8 @@ class Shared:
         }
 
     def load(self, state: Mapping[str, Any], optimizers_only: bool = False) -> None:
-        """Takes the state of a rank with equal names.
+        """Takes the state of a rank with equal names. It may be loaded again: what the
+        objects do with it later does not change it.
 
         Raises:
           RefusedError: there are other unnamed optimizers here than there.
@@ -101,7 +103,7 @@ class Shared:
             )
         for name, value in self._objects.items():
             if isinstance(value, Optimizer) or not optimizers_only:
-                value.load_state_dict(state["named"][name])
+                value.load_state_dict(copy.deepcopy(state["named"][name]))
         if fits:
             for optimizer, values in zip(unnamed, state["unnamed"], strict=True):
-                optimizer.load_state_dict(values)
+                optimizer.load_state_dict(copy.deepcopy(values))
