@@ -164,7 +164,12 @@ FIRST = 3  # After the settings and the first state come the gradients.
 @pytest.mark.parametrize(
     "options",
     [
-        *({}, {"scaled": True}, {"pruned": "zero"}, {"pruned": "freeze", "scaled": True}),
+        *(
+            {},
+            {"scaled": True},
+            {"pruned": "zero"},
+            {"pruned": "freeze", "scaled": True},
+        ),
         {"buffer_sync_interval": 2},
     ],
 )
@@ -180,7 +185,9 @@ def test_every_batch_is_applied_once(ranks, options, late, ends_at):
     results = running.finish()
     assert not running.errors
     assert results[0].state() == results[1].state() == wanted
-    assert results[0].states == results[1].states  # Also after the step of no gradients.
+    assert (
+        results[0].states == results[1].states
+    )  # Also after the step of no gradients.
     assert [job.generation for job in running.regroup.jobs] == [7, 8]
     assert results[1].ddp.world == pactrain.membership.WorldNow(1, 2, "here", 8)
 
