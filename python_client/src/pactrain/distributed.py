@@ -47,10 +47,10 @@ class DistributedDataParallel(nn.Module):
     All ranks construct it at the same time, with equal arguments.
 
     Every backward pass that reaches a parameter is a step, unless the forward passes
-    whose outputs it goes through were under no_sync(). It ends with the mean over all ranks in `grad` of
-    every parameter, or with the typed error of the step and no gradients. Gradients are
-    views of the buckets: the next step overwrites what was not copied. Buckets are
-    those of buckets.py and never change.
+    whose outputs it goes through were under no_sync(). It ends with the mean over all
+    ranks in `grad` of every parameter, or with the typed error of the step and no
+    gradients. Gradients are views of the buckets: the next step overwrites what was not
+    copied. Buckets are those of buckets.py and never change.
 
     A parameter that a pass does not reach counts as zero, as with
     find_unused_parameters=True. One that no rank reaches gets a gradient of zeros, not
@@ -256,7 +256,7 @@ def _config(
 
 
 def _has_to_meet(config: AttachConfig) -> bool:
-    """With an agent the launcher's variables name the launch, but not always the job."""
+    """With an agent the launcher's variables name the launch; not always the job."""
     if not config.job_is_default or config.world_size == 1:
         return False
     if can_meet():

@@ -38,7 +38,7 @@ class ForwardFlags:
 
     def watch(self, output: object, synchronous: bool) -> None:
         """After it."""
-        for tensor in _find_tensors(output):
+        for tensor in _find_tensors(output):  # type: ignore[no-untyped-call]
             if tensor.grad_fn is not None:
                 tensor.register_hook(functools.partial(self._see, synchronous))
 
@@ -46,9 +46,12 @@ class ForwardFlags:
         task = torch._C._current_graph_task_id()
         if task not in self._seen:
             Variable._execution_engine.queue_callback(
-                functools.partial(self._seen.pop, task, None)
+                functools.partial(self._forget, task)
             )
         self._seen[task] = self._seen.get(task, False) or synchronous
+
+    def _forget(self, task: int) -> None:
+        self._seen.pop(task, None)
 
     def is_step(self) -> bool | None:
         """While a gradient arrives. None: it cannot be told."""

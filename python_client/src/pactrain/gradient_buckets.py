@@ -91,7 +91,7 @@ class FlatBucket:
             parameter.grad = view
 
     def hand_out(self, applied: bool) -> None:
-        """Makes the bucket's content everybody's gradient; zeros if it is not `applied`.
+        """Makes the bucket's content everybody's gradient, or zeros.
 
         Not None: scripts look at gradients after a pass, and a GradScaler needs some.
         """
@@ -106,9 +106,9 @@ class GradientBuckets:
     """All buckets of one model.
 
     A backward pass is a step, from the first gradient that it brings to its end, if a
-    forward pass that it goes through was to be followed by one. Buckets are submitted in order as soon as they are complete;
-    at the end of the pass the rest follows, with zeros for parameters that it did not
-    reach, and the pass waits for the commit.
+    forward pass that it goes through was to be followed by one. Buckets are submitted
+    in order as soon as they are complete; at the end of the pass the rest follows, with
+    zeros for parameters that it did not reach, and the pass waits for the commit.
 
     Not thread-safe: used by the thread that runs backward().
     """
