@@ -345,6 +345,7 @@ REFUSALS = {
     UNSHARED: {"share": False},
     "Rank 0 shares optimizer, place, scheduler, this rank nothing": {"share": False},
     "gse differs: rank 0 has 1, rank 1 has 0": {"gse": False},
+    "optimizer is of class AdamW here, and SGD at the": {"scaled": True},
 }
 
 

@@ -82,8 +82,23 @@ class Shared:
     def state(self) -> dict[str, Any]:
         return {
             "named": {name: o.state_dict() for name, o in self._objects.items()},
+            "classes": {name: _class(o) for name, o in self._objects.items()},
             "unnamed": [optimizer.state_dict() for optimizer in self.unnamed],
         }
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raises:
+        RefusedError: an object is of another class here than at the rank that gave
+          `state`, whose values it could not take; names both.
+        """
+        for name, value in self._objects.items():
+            mine, theirs = _class(value), state["classes"][name]
+            if mine != theirs:
+                raise RefusedError(
+                    f"What is shared as {name} is of class {mine} here, and {theirs} "
+                    "at the rank that gives its state.\n"
+                    "Share objects of the same classes on all ranks."
+                )
 
     def load(self, state: Mapping[str, Any], optimizers_only: bool = False) -> None:
         """Takes the state of a rank with equal names. It may be loaded again: what the
@@ -107,3 +122,7 @@ class Shared:
         if fits:
             for optimizer, values in zip(unnamed, state["unnamed"], strict=True):
                 optimizer.load_state_dict(copy.deepcopy(values))
+
+
+def _class(value: object) -> str:
+    return type(value).__name__

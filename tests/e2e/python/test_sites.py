@@ -154,9 +154,9 @@ def example(tmp_path: Path) -> Iterator[Callable[..., Example]]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1])
-def test_in_the_example_a_site_is_lost_and_comes_back(own_cluster, example, how):
-    job = own_cluster.new_job()
-    places = [at_site(own_cluster, n, job, "site-0:1,site-1:1") for n in (0, 1)]
+def test_in_the_example_a_site_is_lost_and_comes_back(cluster, example, how):
+    job = cluster.new_job()
+    places = [at_site(cluster, n, job, "site-0:1,site-1:1") for n in (0, 1)]
     stays, lost = (example(place, 6) for place in places)
     lost.wait_for("epoch 2:")
     lost.process.send_signal(how)  # SIGUSR1: the script ends with a ValueError.
