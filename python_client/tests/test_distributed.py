@@ -394,3 +394,69 @@ def test_a_closed_wrapper_evaluates_but_does_not_train(wrap, net):
     again = wrap(net)  # Its parameters know nothing of the closed one.
     again.step()
     assert again.session.stats()["pactrain/steps"] == 1
+
+
+def two_passes(ddp, first_under_no_sync):
+    """A forward pass under no_sync() and one that is not, in either order."""
+    inside = outside = None
+    if first_under_no_sync:
+        with ddp.no_sync():
+            inside = ddp(torch.ones(4, 6)).mean()
+    outside = ddp(torch.full((4, 6), 2.0)).mean()
+    if inside is None:
+        with ddp.no_sync():
+            inside = ddp(torch.ones(4, 6)).mean()
+    return inside, outside
+
+
+@pytest.mark.parametrize("first_under_no_sync", [False, True])
+def test_a_pass_is_a_step_if_the_forward_pass_that_it_goes_through_says_so(
+    wrap, net, first_under_no_sync
+):
+    wrapped = wrap(net)
+    for order in ((0, 1), (1, 0)):
+        passes = two_passes(wrapped.ddp, first_under_no_sync)
+        for index in order:
+            before = submitted(wrapped.native)
+            passes[index].backward()
+            assert submitted(wrapped.native) - before == index
+    sum(two_passes(wrapped.ddp, first_under_no_sync)).backward()
+    assert wrapped.session.stats()["pactrain/steps"] == 3
+
+
+class Opaque:
+    def __init__(self, value):
+        self.value = value
+
+
+class Hidden(nn.Linear):
+    """Returns what no tensor can be found in."""
+
+    def forward(self, inputs):
+        return Opaque(super().forward(inputs).mean())
+
+
+def test_a_pass_that_cannot_be_told_is_refused_where_it_matters(wrap):
+    wrapped = wrap(Hidden(6, 6))
+    with wrapped.ddp.no_sync():
+        wrapped.ddp(torch.ones(4, 6)).value.backward()
+    assert submitted(wrapped.native) == 0
+    wrapped.ddp(torch.ones(4, 6)).value.backward()
+    assert submitted(wrapped.native) == 1
+    outside = wrapped.ddp(torch.ones(4, 6)).value
+    with wrapped.ddp.no_sync():
+        wrapped.ddp(torch.ones(4, 6))
+    with pytest.raises(pactrain.RefusedError, match="some were under no_sync"):
+        outside.backward()
+
+
+def test_an_evaluation_with_gradients_enabled_makes_no_step_of_what_follows(wrap, net):
+    wrapped = wrap(net)
+    wrapped.ddp.eval()
+    wrapped.ddp(torch.ones(4, 6))
+    wrapped.ddp.train()
+    with wrapped.ddp.no_sync():
+        wrapped.step()
+    assert submitted(wrapped.native) == 0
+    wrapped.step()
+    assert submitted(wrapped.native) == 1

@@ -40,11 +40,16 @@ class Script:
         with MAKING:  # Seeds are of the whole process.
             net = torch.nn.Sequential(small_net(seed), torch.nn.BatchNorm1d(3))
         kind = options.pop("pruned", "")
+        scaled = options.pop("scaled", False)
         if kind:
             pactrain.prune(net[0], 0.5, kind=kind)
         self.rank = rank
         self.ddp = pactrain.DistributedDataParallel(net, bucket_cap_mb=1e-4, **options)
         self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        self.scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+        if scaled:
+            self.optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.5)
+        self.states = []  # After each step.
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, gamma=0.7)
         self.place = Place()
         if share:
@@ -56,8 +61,11 @@ class Script:
         generator = torch.Generator().manual_seed(100 * self.place.batch + self.rank)
         inputs = torch.randn(4, 6, generator=generator)
         self.optimizer.zero_grad()
-        self.ddp(inputs).square().mean().backward()
-        self.optimizer.step()
+        self.scaler.scale(self.ddp(inputs).square().mean()).backward()
+        assert all(p.grad is not None for p in self.ddp.parameters())
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.states.append(self.state()[:2])
         self.scheduler.step()
         self.place.batch += 1
 
@@ -69,8 +77,9 @@ class Script:
     def state(self):
         """Of all that ranks have in common."""
         moments = [
-            self.optimizer.state[p]["momentum_buffer"].tolist()
+            value.tolist()
             for p in self.ddp.parameters()
+            for value in self.optimizer.state[p].values()
         ]
         parameters = [p.tolist() for p in self.ddp.parameters()]
         return parameters, moments, self.scheduler.state_dict()["last_epoch"]
@@ -153,7 +162,16 @@ FIRST = 3  # After the settings and the first state come the gradients.
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"pruned": "zero"}, {"buffer_sync_interval": 2}]
+    "options",
+    [
+        *(
+            {},
+            {"scaled": True},
+            {"pruned": "zero"},
+            {"pruned": "freeze", "scaled": True},
+        ),
+        {"buffer_sync_interval": 2},
+    ],
 )
 @pytest.mark.parametrize("late", [set(), {0}, {1}])
 @pytest.mark.parametrize("ends_at", [FIRST + n for n in range(4)])
@@ -167,6 +185,9 @@ def test_every_batch_is_applied_once(ranks, options, late, ends_at):
     results = running.finish()
     assert not running.errors
     assert results[0].state() == results[1].state() == wanted
+    assert (
+        results[0].states == results[1].states
+    )  # Also after the step of no gradients.
     assert [job.generation for job in running.regroup.jobs] == [7, 8]
     assert results[1].ddp.world == pactrain.membership.WorldNow(1, 2, "here", 8)
 
@@ -324,6 +345,7 @@ REFUSALS = {
     UNSHARED: {"share": False},
     "Rank 0 shares optimizer, place, scheduler, this rank nothing": {"share": False},
     "gse differs: rank 0 has 1, rank 1 has 0": {"gse": False},
+    "optimizer is of class AdamW here, and SGD at the": {"scaled": True},
 }
 
 

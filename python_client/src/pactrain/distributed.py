@@ -46,11 +46,11 @@ class DistributedDataParallel(nn.Module):
     parameters, buffers and masks go to all ranks through the agents at construction.
     All ranks construct it at the same time, with equal arguments.
 
-    Every backward pass that reaches a parameter is a step, unless the forward pass
-    before it was under no_sync(). It ends with the mean over all ranks in `grad` of
-    every parameter, or with the typed error of the step and no gradients. Gradients are
-    views of the buckets: the next step overwrites what was not copied. Buckets are
-    those of buckets.py and never change.
+    Every backward pass that reaches a parameter is a step, unless the forward passes
+    whose outputs it goes through were under no_sync(). It ends with the mean over all
+    ranks in `grad` of every parameter, or with the typed error of the step and no
+    gradients. Gradients are views of the buckets: the next step overwrites what was not
+    copied. Buckets are those of buckets.py and never change.
 
     A parameter that a pass does not reach counts as zero, as with
     find_unused_parameters=True. One that no rank reaches gets a gradient of zeros, not
@@ -158,14 +158,18 @@ class DistributedDataParallel(nn.Module):
             self._membership.start()
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        if torch.is_grad_enabled():
-            if self.session.closed and self.training:
-                raise PacTrainError(CLOSED)
-            if self.training and self._membership.behind:
-                with self._leaving_on_errors():
-                    self._membership.before_forward()
-            self._buckets.expect(self.require_backward_grad_sync)
-        return self.module(*inputs, **options)
+        if not torch.is_grad_enabled():
+            return self.module(*inputs, **options)
+        if self.session.closed and self.training:
+            raise PacTrainError(CLOSED)
+        if self.training and self._membership.behind:
+            with self._leaving_on_errors():
+                self._membership.before_forward()
+        synchronous = self.require_backward_grad_sync
+        self._buckets.expect(synchronous)
+        output = self.module(*inputs, **options)
+        self._buckets.returned(output, synchronous)
+        return output
 
     def __getstate__(self) -> dict[str, Any]:
         raise RefusedError(
@@ -252,7 +256,7 @@ def _config(
 
 
 def _has_to_meet(config: AttachConfig) -> bool:
-    """With an agent the launcher's variables name the launch, but not always the job."""
+    """With an agent the launcher's variables name the launch; not always the job."""
     if not config.job_is_default or config.world_size == 1:
         return False
     if can_meet():

@@ -16,6 +16,7 @@ from . import storage
 from .buckets import Piece, PlannedBucket, plan_buckets
 from .engine import DTYPES, StepEngine
 from .errors import PacTrainError, RefusedError
+from .forward_flags import ForwardFlags
 from .membership import Membership
 from .parameters import ParameterTable
 
@@ -27,6 +28,13 @@ _INSIDE = (
     "A backward pass inside another one, of a reentrant checkpoint, came before any "
     "gradient of the outer pass, whose end cannot be seen then.\n"
     "Give checkpoint() use_reentrant=False."
+)
+_WHOSE = (
+    "A backward pass does not go through what a forward pass returned, and of the "
+    "forward passes before it some were under no_sync() and some were not, so that "
+    "nobody can tell whether it is a step.\nReturn tensors, or lists, tuples, dicts "
+    "or dataclasses of them, from the model's forward(); or run backward() before the "
+    "next forward pass."
 )
 _BROKEN_OFF = (
     "A backward pass broke off in the middle of its step, and the other ranks wait for "
@@ -82,8 +90,13 @@ class FlatBucket:
             view.copy_(gradient)
             parameter.grad = view
 
-    def hand_out(self) -> None:
-        """Makes the bucket's content everybody's gradient."""
+    def hand_out(self, applied: bool) -> None:
+        """Makes the bucket's content everybody's gradient, or zeros.
+
+        Not None: scripts look at gradients after a pass, and a GradScaler needs some.
+        """
+        if not applied:
+            self._buffer.zero_()
         for parameter, view in zip(self._parameters, self._views, strict=True):
             if parameter.grad is not view and parameter.requires_grad:
                 parameter.grad = view
@@ -92,10 +105,10 @@ class FlatBucket:
 class GradientBuckets:
     """All buckets of one model.
 
-    A backward pass is a step, from the first gradient that it brings to its end, unless
-    `synchronous` is off. Buckets are submitted in order as soon as they are complete;
-    at the end of the pass the rest follows, with zeros for parameters that it did not
-    reach, and the pass waits for the commit.
+    A backward pass is a step, from the first gradient that it brings to its end, if a
+    forward pass that it goes through was to be followed by one. Buckets are submitted
+    in order as soon as they are complete; at the end of the pass the rest follows, with
+    zeros for parameters that it did not reach, and the pass waits for the commit.
 
     Not thread-safe: used by the thread that runs backward().
     """
@@ -109,7 +122,7 @@ class GradientBuckets:
         ]
         self._engine: StepEngine | None = None
         self._membership: Membership | None = None
-        self._synchronous = True
+        self._forward = ForwardFlags()
         self._missing: list[set[int]] = []  # By bucket; empty: no pass is under way.
         self._next = 0  # The first bucket that is not submitted yet.
         self._last: Future[Tensor] | None = None  # Of the bucket submitted last.
@@ -129,17 +142,24 @@ class GradientBuckets:
         ]
 
     def expect(self, synchronous: bool) -> None:
-        """Before a forward pass: whether the backward pass after it is a step."""
-        self._synchronous = synchronous
+        """Before a forward pass: whether the backward pass through it is a step."""
         inside_backward = torch._C._current_graph_task_id() != -1
+        self._forward.begin(synchronous, inside_backward)
         if self._missing and not inside_backward:
             self._missing = []
             if self._engine is not None and self._engine.busy:
                 self._engine.abandon(PacTrainError(_BROKEN_OFF))
 
+    def returned(self, output: object, synchronous: bool) -> None:
+        """After that forward pass: what it returned."""
+        self._forward.watch(output, synchronous)
+
     def _hook(self, bucket: FlatBucket, position: int) -> Callable[[Tensor], None]:
         def on_gradient(_: Tensor) -> None:
-            if self._synchronous:
+            is_step = self._forward.is_step()
+            if is_step is None and not self._missing:
+                self._refuse(RefusedError(_WHOSE))
+            if is_step or self._missing:
                 self._on_gradient(bucket, position)
 
         return on_gradient
@@ -179,9 +199,9 @@ class GradientBuckets:
                 self._fill(bucket, position)
         self._submit_complete()
         self._missing = []
-        if self._commit():
-            for bucket in self.buckets:
-                bucket.hand_out()
+        applied = self._commit()
+        for bucket in self.buckets:
+            bucket.hand_out(applied)
 
     def _commit(self) -> bool:
         """Waits for the commit, in another generation if this one ends; False if the

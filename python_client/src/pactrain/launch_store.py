@@ -14,7 +14,6 @@ from torch.distributed.rendezvous import rendezvous
 from .config import AttachConfig
 from .errors import CoordinatorUnavailableError, InvalidArgument
 
-
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 
 

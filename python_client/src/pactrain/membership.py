@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from torch.optim import Optimizer
+
 from .config import AttachConfig
 from .engine import StepEngine
 from .errors import (
@@ -128,12 +130,24 @@ class Membership:
         if pending is not None:
             self._local.load(pending, newcomer=False, whole=True)
 
+    def enforce(self, optimizer: Optimizer | None = None) -> None:
+        """After a step of any optimizer of this process.
+
+        At a rank that was left behind it is one step too many, until the next forward
+        pass: weight decay and momentum move weights also where gradients are zero.
+        """
+        self.shared.enforce(optimizer)
+        if self._pending is None or optimizer not in self.shared.optimizers:
+            return
+        self._local.load(self._pending, newcomer=False, whole=False)
+
     def go_on(self, error: PacTrainError) -> bool:
         """Enters the next generation after a step failed with `error`.
 
         True: this rank is as far as the others, and its gradients are still to be
-        submitted. False: the others have made the step with them or without; this rank
-        has their weights and no gradients, so that an optimizer step does nothing.
+        submitted. False: the others have made the step with them or without, and this
+        rank has their state. Its gradients count for nothing: they are to be zeros, and
+        what the script's optimizers still do with them is undone (enforce()).
 
         REQUIRES: may_go_on(error).
         Raises: the typed error that ends the session.
@@ -166,7 +180,6 @@ class Membership:
             # What its script does after this pass is overwritten by what the donor's
             # script has done after it.
             self._pending = taken.state
-            self._local.drop_gradients()
         self._engine.renew(taken.progress)
         self.world = self._world()
         self._log_generation(before, taken, kept)

@@ -64,9 +64,10 @@ class ModelState:
         left alone.
 
         Raises:
-          RefusedError: the two models differ; nothing has been changed. Or unnamed
-            optimizers do.
+          RefusedError: the two models differ, or the classes of what is shared; nothing
+            has been changed. Or the number of unnamed optimizers does.
         """
+        self.shared.check(state["shared"])
         pairs = _pairs("parameter", self._parameters(), state["parameters"])
         if newcomer or self._syncs_buffers:
             pairs += _pairs("buffer", self._buffers(), state["buffers"])

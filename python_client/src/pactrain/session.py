@@ -22,6 +22,7 @@ from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
 from .parameters import ParameterTable
+from .script_end import script_failed, watch_this_process
 from .types import Decision, Native
 from .wrapped import WrappedModel
 
@@ -77,10 +78,11 @@ class Session:
         ]
         for _, parameter in parts.table:
             registry.attach(parameter, self)
-        self._enforcers = (parts.keeper, membership.shared)
+        self._enforcers = (parts.keeper, membership)
         for enforcer in self._enforcers:
             optimizer_hook.watch(enforcer)
         sessions.add(self)
+        watch_this_process()
 
     @property
     def ddp(self) -> nn.Module:
@@ -257,7 +259,8 @@ class Session:
             raise error from None
 
     def close(self) -> None:
-        """Leaves the job. Idempotent; also done at exit. Later backwards fail."""
+        """Leaves the job. Idempotent; also done at exit, unless an exception ends the
+        script: then this rank is lost, as if it were killed. Later backwards fail."""
         if self._closed or os.getpid() != self._pid:
             return
         patience = _CLOSE_MARGIN_SECONDS
@@ -427,6 +430,8 @@ def _size_text(found: tuple[str, nn.Parameter] | None) -> str:
 
 
 def _close_all() -> None:
+    if script_failed():
+        return  # It has not left, but is lost: its connection goes with the process.
     for session in list(sessions):
         try:
             session.close()

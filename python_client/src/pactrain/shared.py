@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -81,11 +82,27 @@ class Shared:
     def state(self) -> dict[str, Any]:
         return {
             "named": {name: o.state_dict() for name, o in self._objects.items()},
+            "classes": {name: _class(o) for name, o in self._objects.items()},
             "unnamed": [optimizer.state_dict() for optimizer in self.unnamed],
         }
 
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raises:
+        RefusedError: an object is of another class here than at the rank that gave
+          `state`, whose values it could not take; names both.
+        """
+        for name, value in self._objects.items():
+            mine, theirs = _class(value), state["classes"][name]
+            if mine != theirs:
+                raise RefusedError(
+                    f"What is shared as {name} is of class {mine} here, and {theirs} "
+                    "at the rank that gives its state.\n"
+                    "Share objects of the same classes on all ranks."
+                )
+
     def load(self, state: Mapping[str, Any], optimizers_only: bool = False) -> None:
-        """Takes the state of a rank with equal names.
+        """Takes the state of a rank with equal names. It may be loaded again: what the
+        objects do with it later does not change it.
 
         Raises:
           RefusedError: there are other unnamed optimizers here than there.
@@ -101,7 +118,11 @@ class Shared:
             )
         for name, value in self._objects.items():
             if isinstance(value, Optimizer) or not optimizers_only:
-                value.load_state_dict(state["named"][name])
+                value.load_state_dict(copy.deepcopy(state["named"][name]))
         if fits:
             for optimizer, values in zip(unnamed, state["unnamed"], strict=True):
-                optimizer.load_state_dict(values)
+                optimizer.load_state_dict(copy.deepcopy(values))
+
+
+def _class(value: object) -> str:
+    return type(value).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -23,8 +24,11 @@ TORCHRUN = ("--standalone", "--nproc-per-node=2")
 LAUNCHER = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "MASTER_ADDR", "MASTER_PORT"}
 SITES = "site-0:2,site-1:2"
 WARM = """
-import os, pathlib, runpy, sys, time
+import os, pathlib, runpy, signal, sys, time
 import sklearn.datasets, torch, pactrain
+def fail(*_):
+    raise ValueError("told to")
+signal.signal(signal.SIGUSR1, fail)
 print("ready", flush=True)
 while sys.argv[1] and not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.02)
@@ -149,12 +153,14 @@ def example(tmp_path: Path) -> Iterator[Callable[..., Example]]:
         running.process.wait(30)
 
 
-def test_in_the_example_a_site_is_lost_and_comes_back(own_cluster, example):
-    job = own_cluster.new_job()
-    places = [at_site(own_cluster, n, job, "site-0:1,site-1:1") for n in (0, 1)]
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1])
+def test_in_the_example_a_site_is_lost_and_comes_back(cluster, example, how):
+    job = cluster.new_job()
+    places = [at_site(cluster, n, job, "site-0:1,site-1:1") for n in (0, 1)]
     stays, lost = (example(place, 6) for place in places)
     lost.wait_for("epoch 2:")
-    lost.process.kill()
+    lost.process.send_signal(how)  # SIGUSR1: the script ends with a ValueError.
+    lost.process.wait(30)
     back = example(places[1], 6)
     assert {ranks for ranks, _, _ in stays.finish()} == {2}
     assert back.finish()[0][1] >= 3
