@@ -307,8 +307,12 @@ void GroupState::RefuseStep(const Resolution& resolution, absl::Duration now) {
       "step %d was applied at no rank (attempt %d of %d, cause: %s): %s.\n%s",
       step_, attempt_, protocol::kMaxAttempts,
       protocol::CauseName(resolution.cause), resolution.detail,
-      layout ? "Give all ranks the same model and the same bucket sizes."
-             : "The session goes on: do the batch again, or leave it out.");
+      layout
+          ? "Give all ranks the same model and the same bucket sizes. If one "
+            "of the two is a broadcast, a rank called sync_buffers() or "
+            "sync_masks() where another did a step: call it at the same "
+            "step on all ranks."
+          : "The session goes on: do the batch again, or leave it out.");
   outbox_->Warn(absl::StrCat(generation_.group.ToString(), ": ", text));
   refused_[step_] = text;
   if (refused_.size() > kMaxRefused) refused_.erase(refused_.begin());

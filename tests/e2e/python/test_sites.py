@@ -216,7 +216,7 @@ def test_bare_processes_may_be_sites(cluster, tmp_path):
 
 
 def test_lists_of_sites_that_differ_are_shown(cluster, launch):
-    environment = {"PACTRAIN_ATTACH_TIMEOUT": "10"}
+    environment = {"PACTRAIN_ATTACH_TIMEOUT": "20"}
     for rank in launch(cluster, site_scenarios.lists_differ, environment=environment).finish():
         assert rank.error == "CoordinatorUnavailableError", rank
         assert "launch 'site-0:1,site-1:1 " in rank.text
