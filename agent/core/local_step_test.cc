@@ -1,6 +1,8 @@
 #include "agent/core/local_step.h"
 
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "agent/core/wire_convert.h"
 #include "base/status_matchers.h"
@@ -77,6 +79,19 @@ TEST_F(Squares, AreOfGradientsAndOnlyWhereTheyAreWanted) {
   step_.Reset({}, 1, false, true);
   SubmitAll(1, /*op=*/2);  // A broadcast.
   EXPECT_EQ(step_.squares(), 0);
+}
+
+// A trainer that writes on in its slot changes no sum: what the exchange sends,
+// and sends again in a retry, was read once.
+TEST_F(Squares, sec_shm_race) {
+  step_.Reset({}, 1, false, false);
+  SubmitAll(1);
+  const std::shared_ptr<const float[]> sum = step_.buckets()[1].sum;
+  std::vector<float> before(sum.get(), sum.get() + kElements);
+  EXPECT_EQ(before[0], 3 * (kElements + 1));
+  for (auto& slot : slots_) std::memset(slot, 0xff, sizeof slot);
+  EXPECT_EQ(std::memcmp(before.data(), sum.get(), 4 * kElements), 0);
+  EXPECT_EQ(step_.buckets()[1].sum, sum);
 }
 
 }  // namespace

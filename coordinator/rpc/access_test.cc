@@ -143,7 +143,7 @@ class AccessTest : public ServerFixture {
   asio::io_context io_;
 };
 
-TEST_F(AccessTest, sec_ReaderMayLookAndNotPin) {
+TEST_F(AccessTest, sec_admin_unauth_ReaderMayNotPin) {
   const auto channel = ChannelOf("spiffe://pactrain/reader");
   EXPECT_TRUE(ListJobs(channel).ok());
   for (int tries = 0; tries < 2; ++tries) {
@@ -160,7 +160,7 @@ TEST_F(AccessTest, OperatorMayPin) {
             grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(AccessTest, sec_AgentMayNotCallAdmin) {
+TEST_F(AccessTest, sec_admin_unauth_AgentMayNotCallIt) {
   const auto channel = ChannelOf("spiffe://pactrain/agent/a");
   EXPECT_EQ(ListJobs(channel).error_code(),
             grpc::StatusCode::PERMISSION_DENIED);

@@ -30,6 +30,21 @@ sec_log_scan() {
   in_a_log "$@" || fail "sec_log_scan: finds nothing"
   rm "$dir/planted.out"
 }
+# What anybody on this machine may read of the daemons names no file, no user and no key.
+sec_metrics_secrets() {
+  local name port
+  for name in coordinator a b; do
+    port=$(sed -nE 's/^listening .*metrics=127.0.0.1:([0-9]+).*/\1/p' "$dir/$name.out")
+    exec 3<>"/dev/tcp/127.0.0.1/$port" && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 &&
+      timeout 10 cat <&3 >"$dir/$name-metrics.out"
+    exec 3>&-
+    grep -q '^pactrain_' "$dir/$name-metrics.out" || fail "no metrics of $name"
+    grep -E "=\"(unix:|/|[^\"]*$(basename "$dir"))|=\"$(id -un)\"" "$dir/$name-metrics.out" &&
+      fail "sec_metrics_secrets: a path or user in the metrics of $name"
+  done
+  in_a_log "$@" && fail "sec_metrics_secrets: a key is in the metrics"
+  return 0
+}
 # trains JOB: rank 0 at one agent, rank 1 at the other; each checks every sum.
 trains() {
   tests/e2e/cluster/sum_trainer "unix:$dir/a.sock" "$1" 0 2 30 >"$dir/$1-0.out" &

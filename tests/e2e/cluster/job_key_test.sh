@@ -54,5 +54,6 @@ agent/pactrain-agent --name c --job-key-file "$dir/other.key" 2>&1 |
 coordinator/pactrain-coordinator "$key" --tls-cert x 2>&1 |
   grep -q '^pactrain-coordinator: --job-key-file: given beside --tls-cert' ||
   fail "a key beside a certificate"
+sec_metrics_secrets "$dir"/*.key
 sec_log_scan "$dir"/*.key
 echo PASSED

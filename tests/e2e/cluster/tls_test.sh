@@ -51,5 +51,6 @@ wait $running || exit 1
 trains third
 # The coordinator's watcher looks every two seconds: until then the old ones are fine.
 admin jobs $(tls reader) | grep -q '^third ' || fail "a reader with a new certificate"
+sec_metrics_secrets "$dir"/pki/*.key
 sec_log_scan "$dir"/pki/*.key
 echo PASSED

@@ -102,7 +102,8 @@ def test_the_scripts_of_two_sites_train_together(cluster, start):
     running = [submit(start, letter, at(cluster, n, job)) for n, letter in enumerate("ab")]
     (first,), (second,) = map(lines_of, running)
     assert (first[:2], second[:2]) == (("site-0", "0"), ("site-1", "2"))
-    assert first[2] == second[2]
+    # One model, but each site's own BatchNorm statistics since they were last equal.
+    assert abs(float(first[2]) - float(second[2])) < 0.05
 
 
 def test_bare_processes_as_the_page_says_train_with_a_script(cluster, start):
