@@ -1,4 +1,5 @@
 // The payload of control frames: frame.h's messages <-> bytes.
+#include <array>
 #include <type_traits>
 
 #include "absl/strings/str_format.h"
@@ -167,25 +168,27 @@ PeerHello ReadHello(Reader& r) {
   return hello;
 }
 
+using Mac = std::array<uint8_t, 32>;
+
+void WriteMac(Writer& w, const Mac& mac) {
+  for (const uint8_t byte : mac) w.Int(byte);
+}
+
+Mac ReadMac(Reader& r) {
+  Mac mac;
+  for (uint8_t& byte : mac) byte = r.Int<uint8_t>("mac");
+  return mac;
+}
+
 void Write(Writer& w, const KeyProof& proof) {
   w.Write(proof.generation);
-  for (const uint8_t byte : proof.mac) w.Int(byte);
+  WriteMac(w, proof.mac);
 }
 
 KeyProof ReadProof(Reader& r) {
   KeyProof proof;
   proof.generation = r.ReadDigest("generation");
-  for (uint8_t& byte : proof.mac) byte = r.Int<uint8_t>("mac");
-  return proof;
-}
-
-void Write(Writer& w, const LaneProof& proof) {
-  for (const uint8_t byte : proof.mac) w.Int(byte);
-}
-
-LaneProof ReadLaneProof(Reader& r) {
-  LaneProof proof;
-  for (uint8_t& byte : proof.mac) byte = r.Int<uint8_t>("mac");
+  proof.mac = ReadMac(r);
   return proof;
 }
 
@@ -252,7 +255,7 @@ std::string EncodeControl(const PeerControl& control) {
     Write(w, *proof);
   } else if (const auto* lane = std::get_if<LaneProof>(&control)) {
     w.Int(static_cast<uint8_t>(ControlKind::kLaneProof));
-    Write(w, *lane);
+    WriteMac(w, lane->mac);
   } else {
     const auto& group = std::get<GroupControl>(control);
     std::visit(
@@ -286,7 +289,7 @@ absl::StatusOr<PeerControl> DecodeControl(absl::Span<const uint8_t> payload) {
   } else if (kind == ControlKind::kKeyProof) {
     control = ReadProof(r);
   } else if (kind == ControlKind::kLaneProof) {
-    control = ReadLaneProof(r);
+    control = LaneProof{ReadMac(r)};
   } else {
     control = ReadGroupControl(r, kind);
   }

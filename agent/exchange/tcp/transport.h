@@ -12,8 +12,8 @@
 //
 // Where both have dialled, the connection of the smaller name counts: while its
 // hello is not answered, it answers no hello of the other, who gives its own
-// connection up when it answers. So frames go on one connection only, and none
-// is lost with the other.
+// connection up when it answers. So a pair has one connection, and no frame is
+// lost with the other.
 //
 // Certificates say who somebody is, and with a job's key everybody who holds it
 // can make one for any name. So each end also shows, once for each generation

@@ -25,6 +25,7 @@ trains first
 
 admin() { coordinator/admin/pactrain-admin --coordinator "$grpc" "$@" 2>&1; }
 admin jobs $(tls reader) | grep -q '^first ' || fail "a reader sees no jobs"
+admin job first $(tls reader) | grep -q '^plan  *a and b swap' || fail "no plan is shown"
 admin pin first FULL $(tls reader) | grep -q 'this is for an operator' || fail "a reader pins"
 admin pin first FULL $(tls operator) | grep -q '^pinned to FULL fp32' || fail "no operator pins"
 admin jobs $(tls agent-a) | grep -q 'this is for a reader' || fail "an agent sees jobs"
