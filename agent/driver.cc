@@ -114,6 +114,7 @@ MetricsSnapshot Driver::Snapshot() const {
                               traffic.rtt, traffic.goodput_bytes_per_second});
   }
   snapshot.refused = transport_->refused();
+  snapshot.certificates = transport_->certificates();
   snapshot.groups = state_->Status();
   return snapshot;
 }

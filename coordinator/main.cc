@@ -46,13 +46,14 @@ int Run(const Flags& flags, const sigset_t& signals) {
   auto server = Server::Start(flags.listen, flags.tls, driver->get());
   if (!server.ok()) return Failed(server.status());
   auto metrics = base::MetricsServer::Start(
-      flags.listen_metrics,
-      std::make_shared<CoordinatorMetrics>(
-          [d = driver->get()] { return d->Snapshot(); },
-          [s = server->get()] {
-            return Connections{s->open_connections(), s->refused_connections()};
-          },
-          flags.insecure_network));
+      flags.listen_metrics, std::make_shared<CoordinatorMetrics>(
+                                [d = driver->get()] { return d->Snapshot(); },
+                                [s = server->get()] {
+                                  return Connections{s->open_connections(),
+                                                     s->refused_connections(),
+                                                     s->certificates()};
+                                },
+                                flags.insecure_network));
   if (!metrics.ok()) return Failed(metrics.status());
 
   const CoordinatorState::Identity& identity = (*journal)->identity();

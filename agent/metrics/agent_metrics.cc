@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/metrics/certificate_metrics.h"
 #include "base/metrics/metrics_page.h"
 #include "base/version.h"
 
@@ -152,6 +154,7 @@ std::vector<MetricFamily> AgentMetrics::Collect() const {
   AddProcess(*now, page);
   AddPeers(*now, page);
   AddRefused(*now, page);
+  base::AddCertificates(now->certificates, absl::Now(), page);
   AddGroups(*now, page);
   return page.Take();
 }

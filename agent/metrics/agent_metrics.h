@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "agent/core/status.h"
+#include "base/certificate_life.h"
 #include "base/connection_caps.h"
 #include "base/mutex.h"
 #include "prometheus/collectable.h"
@@ -33,8 +35,9 @@ struct MetricsSnapshot {
   std::string site;
   bool coordinator_connected = false;
   bool insecure_network = false;
-  std::vector<Peer> peers;      // By site.
-  base::RefusalCounts refused;  // Of data connections.
+  std::vector<Peer> peers;                             // By site.
+  base::RefusalCounts refused;                         // Of data connections.
+  std::optional<base::CertificateLives> certificates;  // None: plain text.
   std::vector<GroupStatus> groups;
 };
 

@@ -13,6 +13,7 @@ namespace pactrain::agent {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string Get(const base::HostPort& address) {
   asio::io_context io;
@@ -57,6 +58,26 @@ TEST_F(MetricsTest, sec_AnInsecureNetworkIsShown) {
   metrics_->Publish(snapshot_);
   EXPECT_THAT(Get(server_->address()),
               HasSubstr("pactrain_agent_insecure_network 1"));
+}
+
+TEST_F(MetricsTest, sec_cert_life_alarm_IsShown) {
+  EXPECT_THAT(Get(server_->address()),
+              Not(HasSubstr("pactrain_agent_certificate_ends_soon 0")))
+      << "there is none";
+  const absl::Time now = absl::Now();
+  snapshot_.certificates = {{now - absl::Hours(3), now + absl::Hours(3)},
+                            {now - absl::Hours(3), now + absl::Hours(9)}};
+  metrics_->Publish(snapshot_);
+  std::string page = Get(server_->address());
+  EXPECT_THAT(page, HasSubstr("certificate_left_seconds{certificate=\"own\"} "
+                              "107"));  // Of 10,800 some have passed.
+  EXPECT_THAT(page, HasSubstr("certificate_left_seconds{certificate=\"ca\"} "
+                              "323"));
+  EXPECT_THAT(page, HasSubstr("pactrain_agent_certificate_ends_soon 0"));
+  snapshot_.certificates->ca.until = now + absl::Minutes(30);
+  metrics_->Publish(snapshot_);
+  page = Get(server_->address());
+  EXPECT_THAT(page, HasSubstr("pactrain_agent_certificate_ends_soon 1"));
 }
 
 TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {

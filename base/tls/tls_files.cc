@@ -78,6 +78,17 @@ absl::Status LoadCa(SSL_CTX* context, const TlsFiles& files,
                 absl::StrCat("holds no PEM certificate (", LastReason(), ")"));
 }
 
+absl::Time TimeOf(const ASN1_TIME* time) {
+  struct tm parts;
+  ASN1_TIME_to_tm(time, &parts);
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
+CertificateLife LifeOf(const X509* certificate) {
+  return {TimeOf(X509_get0_notBefore(certificate)),
+          TimeOf(X509_get0_notAfter(certificate))};
+}
+
 // That others with this CA would take our certificate, now.
 absl::Status CheckOwnCertificate(SSL_CTX* context, const TlsFiles& files,
                                  const TlsNames& names) {
@@ -151,14 +162,29 @@ absl::StatusOr<std::vector<std::string>> CheckTlsFiles(const TlsFiles& files,
   return UrisOf(SSL_CTX_get0_certificate(context.get()));
 }
 
-absl::StatusOr<absl::Time> ValidUntil(const TlsFiles& files,
-                                      const TlsNames& names) {
+CertificateLives LivesOf(const TlsContext& context) {
+  X509* const own = SSL_CTX_get0_certificate(context.get());
+  STACK_OF(X509)* between = nullptr;
+  SSL_CTX_get0_chain_certs(context.get(), &between);
+  // From the own one to the CA's, whatever their times are.
+  STACK_OF(X509)* const chain =
+      X509_build_chain(own, between, SSL_CTX_get_cert_store(context.get()),
+                       /*with_self_signed=*/1, nullptr, nullptr);
+  CertificateLives lives = {LifeOf(own), LifeOf(own)};
+  for (int i = 1; i < sk_X509_num(chain); ++i) {
+    const CertificateLife above = LifeOf(sk_X509_value(chain, i));
+    if (i == 1 || above.until < lives.ca.until) lives.ca = above;
+  }
+  sk_X509_pop_free(chain, X509_free);
+  ERR_clear_error();
+  return lives;
+}
+
+absl::StatusOr<CertificateLives> LivesOf(const TlsFiles& files,
+                                         const TlsNames& names) {
   RETURN_IF_ERROR(CheckTlsFiles(files, names).status());
   ASSIGN_OR_RETURN(const TlsContext context, MakeTlsContext(files, names));
-  struct tm end;
-  ASN1_TIME_to_tm(X509_get0_notAfter(SSL_CTX_get0_certificate(context.get())),
-                  &end);
-  return absl::FromTM(end, absl::UTCTimeZone());
+  return LivesOf(context);
 }
 
 std::vector<std::string> UrisOf(const X509* certificate) {

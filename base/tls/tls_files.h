@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "base/certificate_life.h"
 
 namespace pactrain::base {
 
@@ -60,9 +60,13 @@ absl::StatusOr<TlsContext> MakeTlsContext(const TlsFiles& files,
 absl::StatusOr<std::vector<std::string>> CheckTlsFiles(const TlsFiles& files,
                                                        const TlsNames& names);
 
-// When the own certificate's time is over. Errors: as CheckTlsFiles().
-absl::StatusOr<absl::Time> ValidUntil(const TlsFiles& files,
-                                      const TlsNames& names);
+// Of a context of MakeTlsContext().
+CertificateLives LivesOf(const TlsContext& context);
+
+// How long these files hold. REQUIRES: not all are empty.
+// Errors: as CheckTlsFiles().
+absl::StatusOr<CertificateLives> LivesOf(const TlsFiles& files,
+                                         const TlsNames& names);
 
 // The URIs among a certificate's alternative names. Null: none.
 std::vector<std::string> UrisOf(const X509* certificate);

@@ -10,28 +10,57 @@
 
 namespace pactrain::base {
 
+namespace {
+
+constexpr absl::Duration kWarnEvery = absl::Hours(24);
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<TlsSource>> TlsSource::Open(
     const TlsFiles& files) {
   std::unique_ptr<TlsSource> source(new TlsSource(files));
   // Before they are read: what is written meanwhile is seen next time.
   source->stamp_ = source->Stamp();
-  ASSIGN_OR_RETURN(source->context_, MakeTlsContext(files, {}));
+  RETURN_IF_ERROR(source->Load());
   return source;
 }
 
-const TlsContext& TlsSource::Get() {
+absl::Status TlsSource::Load() {
+  ASSIGN_OR_RETURN(context_, MakeTlsContext(files_, {}));
+  lives_ = LivesOf(context_);
+  next_warning_ = absl::InfinitePast();
+  return absl::OkStatus();
+}
+
+const TlsContext& TlsSource::Get(absl::Time now) {
+  ReadAgainIfChanged();
+  WarnOfTheEnd(now);
+  return context_;
+}
+
+void TlsSource::ReadAgainIfChanged() {
   std::string stamp = Stamp();
-  if (stamp == stamp_) return context_;
+  if (stamp == stamp_) return;
   stamp_ = std::move(stamp);
-  auto made = MakeTlsContext(files_, {});
-  if (made.ok()) {
-    context_ = *std::move(made);
+  const absl::Status loaded = Load();
+  if (loaded.ok()) {
     LOG_INFO("certificates were read again from {}", files_.cert);
   } else {
-    LOG_WARN("the certificates in use stay: {}",
-             std::string(made.status().message()));
+    LOG_WARN("the certificates in use stay: {}", std::string(loaded.message()));
   }
-  return context_;
+}
+
+void TlsSource::WarnOfTheEnd(absl::Time now) {
+  if (now < next_warning_) return;
+  for (const auto& [life, file] : {std::pair(&lives_.own, &files_.cert),
+                                   std::pair(&lives_.ca, &files_.ca)}) {
+    if (!life->EndsSoon(now)) continue;
+    next_warning_ = now + kWarnEvery;
+    LOG_WARN(
+        "the certificate of {} {}, less than a fifth of its life: issue a new "
+        "one; files may be rewritten while daemons run",
+        *file, life->Text(now));
+  }
 }
 
 std::string TlsSource::Stamp() const {

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "base/log_capture.h"
 #include "base/status_matchers.h"
 #include "base/tls/test_certs.h"
 #include "base/tls/tls_files.h"
@@ -113,6 +114,43 @@ TEST_F(TlsFilesTest, SourceTakesRewrittenFilesAndKeepsTheLastGoodOnes) {
   ca_.Issue("a", kUri);
   EXPECT_THAT(UrisOf(SSL_CTX_get0_certificate(source->Get().get())),
               ElementsAre(kUri));
+}
+
+TEST_F(TlsFilesTest, LivesAreTheCertificatesAndItsCas) {
+  const absl::Time now = absl::Now();
+  const TlsFiles files = ca_.Issue("a", TestCa::Leaf{{kUri}, -100, 500});
+  ASSERT_OK_AND_ASSIGN(const CertificateLives lives, LivesOf(files, {}));
+  const auto after = [&](absl::Time time) {
+    return absl::ToDoubleSeconds(time - now);
+  };
+  EXPECT_NEAR(after(lives.own.from), -100, 60);
+  EXPECT_NEAR(after(lives.own.until), 500, 60);
+  EXPECT_NEAR(after(lives.ca.until), 3600, 60);
+}
+
+TEST_F(TlsFilesTest, sec_cert_life_alarm_OnceADayUntilThereIsANewOne) {
+  LogCapture log;
+  const std::string words = "less than a fifth of its life";
+  const TlsFiles files = ca_.Issue("a", TestCa::Leaf{{kUri}, -3600, 600});
+  ASSERT_OK_AND_ASSIGN(const auto source, TlsSource::Open(files));
+  const absl::Time now = absl::Now();
+  source->Get(now);
+  source->Get(now + absl::Minutes(1));
+  EXPECT_EQ(log.Count(words), 1) << log.text();
+  EXPECT_TRUE(log.Has(files.cert + " is valid for 0 hours")) << log.text();
+  ca_.Issue("a", TestCa::Leaf{{kUri}, -3600, 700});
+  source->Get(now + absl::Minutes(2));
+  EXPECT_EQ(log.Count(words), 2) << "another one that ends soon";
+  ca_.Issue("a", TestCa::Leaf{{kUri}, -10, 3600});
+  source->Get(now + absl::Minutes(3));
+  EXPECT_EQ(log.Count(words), 2);
+  source->Get(now + absl::Minutes(50));  // Its own, and the CA's.
+  EXPECT_EQ(log.Count(words), 4) << log.text();
+  EXPECT_TRUE(log.Has(files.ca + " is valid for 0 hours")) << log.text();
+  source->Get(now + absl::Hours(24));
+  EXPECT_EQ(log.Count("has expired"), 0);
+  source->Get(now + absl::Hours(25));
+  EXPECT_EQ(log.Count("has expired"), 2) << log.text();
 }
 
 }  // namespace

@@ -16,7 +16,6 @@
 namespace pactrain::coordinator {
 namespace {
 
-constexpr absl::Duration kCertificateEndsSoon = absl::Hours(24 * 30);
 constexpr absl::Duration kClockOff = absl::Seconds(5);
 constexpr absl::Duration kClockWrong = absl::Minutes(5);
 
@@ -112,20 +111,28 @@ void Doctor::Agent() {
 }
 
 void Doctor::CheckCertificate(const Certificate& certificate) {
-  if (!certificate.valid_until.ok()) {
+  if (!certificate.lives.ok()) {
     return Problem(
-        "certificate", std::string(certificate.valid_until.status().message()),
+        "certificate", std::string(certificate.lives.status().message()),
         "give a certificate, its key and the CA that fit each other");
   }
-  const absl::Duration left = *certificate.valid_until - facts_.now;
+  const auto& [own, ca] = *certificate.lives;
   const std::string what =
-      absl::StrCat(certificate.file, " is valid for ",
-                   static_cast<int64_t>(left / absl::Hours(24)), " days");
-  if (left < kCertificateEndsSoon) {
-    return Warn("certificate", what,
-                "issue a new one; files may be rewritten while daemons run");
+      absl::StrCat(certificate.file, " ", own.Text(facts_.now));
+  const std::string soon = ", less than a fifth of its life";
+  if (own.EndsSoon(facts_.now)) {
+    Warn("certificate", what + soon,
+         "issue a new one; files may be rewritten while daemons run");
+  } else {
+    Ok("certificate", what);
   }
-  Ok("certificate", what);
+  if (ca.EndsSoon(facts_.now)) {
+    Warn("certificate",
+         absl::StrCat("the CA of ", certificate.file, " ", ca.Text(facts_.now),
+                      soon),
+         "make a new CA; a CA file may hold the old and the new one while "
+         "certificates are replaced");
+  }
 }
 
 void Doctor::Keys() {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/certificate_life.h"
 #include "coordinator/admin/command.h"
 #include "coordinator/admin/finding.h"
 #include "coordinator/admin/variables.h"
@@ -23,7 +24,8 @@ namespace pactrain::coordinator {
 struct Certificate {
   std::string setting;  // "--tls-cert", or the variable that names the file.
   std::string file;
-  absl::StatusOr<absl::Time> valid_until;  // Or what is wrong with the three.
+  // Or what is wrong with the three.
+  absl::StatusOr<base::CertificateLives> lives;
 };
 
 struct Key {

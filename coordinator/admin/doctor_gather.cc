@@ -44,7 +44,7 @@ std::vector<Certificate> CertificatesOf(const Command& command,
                        const base::TlsNames& names) {
     if (files.cert.empty() && files.key.empty() && files.ca.empty()) return;
     certificates.push_back(
-        {names.cert, files.cert, base::ValidUntil(files, names)});
+        {names.cert, files.cert, base::LivesOf(files, names)});
   };
   // Those made of a key are made anew each day.
   if (command.tls.keeper == nullptr) add(command.tls, AdminTlsNames());

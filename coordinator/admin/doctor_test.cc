@@ -41,8 +41,10 @@ Facts Healthy() {
   std::strcpy(about.coordinator, "head:7070");
   about.connected = 1;
   facts.agent = about;
+  const base::CertificateLife life = {facts.now,
+                                      facts.now + absl::Hours(24 * 90)};
   facts.certificates = {
-      {"--tls-cert", "reader.pem", facts.now + absl::Hours(24 * 90)}};
+      {"--tls-cert", "reader.pem", base::CertificateLives{life, life}}};
   facts.coordinator = "head:7070";
   facts.tls = true;
   facts.round_trip = absl::Milliseconds(4);
@@ -131,12 +133,26 @@ TEST(Doctor, TheAgentOfTheNode) {
               "start the coordinator");
 }
 
+TEST(Doctor, sec_cert_life_alarm_AtAFifthAsTheDaemonsHaveIt) {
+  Facts facts = Healthy();
+  const auto left = [&](int days) {
+    return base::CertificateLife{facts.now + absl::Hours(24 * (days - 100)),
+                                 facts.now + absl::Hours(24 * days)};
+  };
+  facts.certificates[0].lives = base::CertificateLives{left(21), left(90)};
+  ExpectFound(facts, Level::kOk, "certificate", "is valid for 21 days", "");
+  facts.certificates[0].lives = base::CertificateLives{left(19), left(90)};
+  ExpectFound(facts, Level::kWarning, "certificate",
+              "is valid for 19 days, less than a fifth of its life",
+              "issue a new one");
+  facts.certificates[0].lives = base::CertificateLives{left(90), left(19)};
+  ExpectFound(facts, Level::kWarning, "certificate",
+              "the CA of reader.pem is valid for 19 days", "make a new CA");
+}
+
 TEST(Doctor, Certificates) {
   Facts facts = Healthy();
-  facts.certificates[0].valid_until = facts.now + absl::Hours(24 * 7);
-  ExpectFound(facts, Level::kWarning, "certificate", "is valid for 7 days",
-              "issue a new one");
-  facts.certificates[0].valid_until =
+  facts.certificates[0].lives =
       absl::InvalidArgumentError("--tls-key: k is not the key of c");
   ExpectFound(facts, Level::kProblem, "certificate", "is not the key of",
               "that fit each other");
@@ -367,16 +383,16 @@ TEST(Gather, ReadsCertificatesOfFlagsAndVariables) {
   EXPECT_TRUE(facts.coordinator.empty());
   ASSERT_EQ(facts.certificates.size(), 2);
   EXPECT_THAT(
-      facts.certificates[0].valid_until,
+      facts.certificates[0].lives,
       base::StatusIs(absl::StatusCode::kInvalidArgument,
                      HasSubstr("may be used by others than its owner")));
-  EXPECT_THAT(facts.certificates[1].valid_until,
+  EXPECT_THAT(facts.certificates[1].lives,
               base::StatusIs(absl::StatusCode::kInvalidArgument,
                              HasSubstr("PACTRAIN_AGENT_TLS_KEY: not given")));
   chmod(files.key.c_str(), 0600);
   const Facts good = Gather(command, {});
-  ASSERT_OK(good.certificates[0].valid_until);
-  const absl::Duration left = *good.certificates[0].valid_until - good.now;
+  ASSERT_OK(good.certificates[0].lives);
+  const absl::Duration left = good.certificates[0].lives->own.until - good.now;
   EXPECT_GT(left, absl::Minutes(50));
   EXPECT_LE(left, absl::Hours(1));
   std::filesystem::remove_all(folder);

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/metrics/certificate_metrics.h"
 #include "base/metrics/metrics_page.h"
 #include "base/version.h"
 
@@ -188,7 +190,9 @@ std::vector<MetricFamily> CoordinatorMetrics::Collect() const {
   const StateSnapshot now = snapshot_();
   Page page("pactrain_coordinator_");
   AddProcess(now, insecure_network_, page);
-  AddConnections(connections_(), page);
+  const Connections connections = connections_();
+  AddConnections(connections, page);
+  base::AddCertificates(connections.certificates, absl::Now(), page);
   AddGroups(now, page);
   AddLinks(now, page);
   return page.Take();

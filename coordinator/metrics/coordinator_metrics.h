@@ -5,9 +5,11 @@
 #define PACTRAIN_COORDINATOR_METRICS_COORDINATOR_METRICS_H_
 
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/certificate_life.h"
 #include "base/connection_caps.h"
 #include "coordinator/core/snapshot.h"
 #include "prometheus/collectable.h"
@@ -19,6 +21,7 @@ namespace pactrain::coordinator {
 struct Connections {
   int open = 0;
   base::RefusalCounts refused;
+  std::optional<base::CertificateLives> certificates;  // None: plain text.
 };
 
 class CoordinatorMetrics : public prometheus::Collectable {

@@ -102,6 +102,30 @@ TEST(CoordinatorMetrics, sec_AnInsecureNetworkIsShown) {
               HasSubstr("pactrain_coordinator_insecure_network 0\n"));
 }
 
+TEST(CoordinatorMetrics, sec_cert_life_alarm_IsShown) {
+  const auto page = [](absl::Duration left) {
+    const absl::Time now = absl::Now();
+    const base::CertificateLife life = {now - absl::Hours(10), now + left};
+    const CoordinatorMetrics metrics(
+        [] { return StateSnapshot(); },
+        [&] {
+          return Connections{0, {}, base::CertificateLives{life, life}};
+        },
+        false);
+    std::ostringstream text;
+    prometheus::TextSerializer().Serialize(text, metrics.Collect());
+    return text.str();
+  };
+  EXPECT_THAT(page(absl::Hours(10)),
+              HasSubstr("pactrain_coordinator_certificate_ends_soon 0\n"));
+  EXPECT_THAT(page(absl::Hours(2)),
+              HasSubstr("pactrain_coordinator_certificate_ends_soon 1\n"));
+  EXPECT_THAT(
+      page(absl::Hours(-1)),
+      HasSubstr("_certificate_left_seconds{certificate=\"own\"} -3600"));
+  EXPECT_THAT(Page({}), Not(HasSubstr("_certificate_ends_soon 0\n")));
+}
+
 TEST(CoordinatorMetrics, NamesFollowTheConventions) {
   const CoordinatorMetrics metrics(Running, Refusing, false);
   for (const auto& family : metrics.Collect()) {

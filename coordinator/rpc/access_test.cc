@@ -236,6 +236,20 @@ TEST_F(AccessTest, sec_limits_HandshakeSeconds) {
       log_.WaitFor("from 127.0.0.1: TLS handshake: no handshake within 5s"));
 }
 
+// Also of a file that was rewritten meanwhile.
+TEST_F(AccessTest, sec_cert_life_alarm_OfTheCoordinator) {
+  ASSERT_TRUE(server_->certificates().has_value());
+  EXPECT_GT(server_->certificates()->own.until - absl::Now(),
+            absl::Minutes(50));
+  ca_.Issue("coordinator",
+            base::TestCa::Leaf{{"spiffe://pactrain/coordinator"}, -3600, 600});
+  EXPECT_TRUE(log_.WaitFor("coordinator.pem is valid for 0 hours"))
+      << log_.text();
+  EXPECT_TRUE(log_.Has("issue a new one")) << log_.text();
+  EXPECT_LT(server_->certificates()->own.until - absl::Now(),
+            absl::Minutes(11));
+}
+
 TEST_F(AccessTest, sec_OlderTlsIsRefused) {
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
                                          SSL_CTX_free);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rpc/credentials.h"
+#include "base/status_macros.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
 
@@ -50,6 +51,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<Server> server(new Server(tls.given(), driver));
   Server* const self = server.get();
+  if (tls.given()) {
+    base::MutexLock lock(&server->mu_);
+    ASSIGN_OR_RETURN(server->tls_, base::TlsSource::Open(tls));
+  }
   auto listener = base::CappedListener::Open(
       listen,
       {caps, absl::Seconds(protocol::kHandshakeSeconds), &CheckIsSomebody,
@@ -76,9 +81,21 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     return absl::UnavailableError("gRPC cannot start a server; see the log");
   }
   server->listener_->Start(std::move(acceptor));
-  driver->SetTickListener([admin = &server->admin_] { admin->Tick(); });
+  driver->SetTickListener([self] { self->Tick(); });
   driver->Start();
   return server;
+}
+
+void Server::Tick() {
+  admin_.Tick();
+  base::MutexLock lock(&mu_);
+  if (tls_ != nullptr) tls_->Get();
+}
+
+std::optional<base::CertificateLives> Server::certificates() const {
+  base::MutexLock lock(&mu_);
+  if (tls_ == nullptr) return std::nullopt;
+  return tls_->lives();
 }
 
 void Server::OnRefused(const std::string& source, const std::string& why) {

@@ -13,6 +13,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -23,6 +24,7 @@
 #include "base/repeat_filter.h"
 #include "base/rpc/capped_listener.h"
 #include "base/tls/tls_files.h"
+#include "base/tls/tls_source.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/rpc/access.h"
 #include "coordinator/rpc/admin_service.h"
@@ -40,7 +42,9 @@ class Server {
       .from_loopback = protocol::kMaxConnectionsFromLoopback};
 
   // Binds, starts the driver's timer and serves. `driver` must outlive the
-  // server. Unavailable: the address cannot be bound.
+  // server.
+  //   Unavailable: the address cannot be bound.
+  //   others:      as MakeTlsContext() of base/tls.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver,
       const base::ConnectionCaps::Limits& caps = kCaps);
@@ -52,6 +56,8 @@ class Server {
   base::RefusalCounts refused_connections() const {
     return listener_->refused();
   }
+  // Of the certificate that new connections are shown; none: plain text.
+  std::optional<base::CertificateLives> certificates() const;
   // Ends all calls, within two seconds, and stops serving. Idempotent.
   void Stop();
 
@@ -79,6 +85,8 @@ class Server {
         agents_(driver, &access_),
         admin_(driver, &access_) {}
 
+  // What the driver's timer does here.
+  void Tick();
   // Logs and audits that a connection got no further than this.
   void OnRefused(const std::string& source, const std::string& why);
 
@@ -86,7 +94,10 @@ class Server {
   Access access_;
   AgentService agents_;
   AdminService admin_;
-  base::Mutex mu_;
+  mutable base::Mutex mu_;
+  // gRPC reads the files by itself and says nothing: this one is looked at for
+  // how long they hold, and for what is wrong with new ones. Null: plain text.
+  std::unique_ptr<base::TlsSource> tls_ ABSL_GUARDED_BY(mu_);
   base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<base::CappedListener> listener_;
   std::unique_ptr<grpc::Server> server_;

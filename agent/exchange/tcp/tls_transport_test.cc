@@ -411,6 +411,21 @@ TEST_F(TlsTransportTest, sec_cert_rotate_midstep) {
   EXPECT_TRUE(RunUntil([&] { return b_->events.connected.size() == 2; }));
 }
 
+// Also of a certificate that nobody has asked for since it was written.
+TEST_F(TlsTransportTest, sec_cert_life_alarm_WithoutANewConnection) {
+  StartExchange();
+  const auto left = [&] {
+    return b_->transport->certificates()->own.until - absl::Now();
+  };
+  EXPECT_GT(left(), absl::Minutes(50));
+  ca_.Issue("b", base::TestCa::Leaf{{UriOf("b")}, -3600, 600});
+  EXPECT_TRUE(RunUntil([&] {
+    return log_.Has("less than a fifth of its life");
+  })) << log_.text();
+  EXPECT_LT(left(), absl::Minutes(11));
+  ExpectExchangeGoesOn();
+}
+
 // The same where a job's key makes the certificates.
 class JobKeyTransportTest : public TlsTransportTest {
  protected:

@@ -420,6 +420,8 @@ void Transport::TickLater() {
   tick_timer_.expires_after(absl::ToChronoNanoseconds(options_.heartbeat));
   tick_timer_.async_wait([this](const asio::error_code& error) {
     if (error) return;
+    // New files count, and ends are warned of, also where nobody connects.
+    if (tls_ != nullptr) tls_->Get();
     for (auto& [site, traffic] : traffic_) traffic.goodput_bytes_per_second = 0;
     std::vector<std::shared_ptr<Connection>> connections;
     for (const auto& [agent, state] : peers_) {

@@ -51,6 +51,7 @@
 #include "agent/exchange/tcp/traffic.h"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
+#include "base/certificate_life.h"
 #include "base/connection_caps.h"
 #include "base/digest.h"
 #include "base/repeat_filter.h"
@@ -143,6 +144,11 @@ class Transport : private ConnectionOwner, private ListenerOwner {
 
   const TrafficBySite& traffic() const { return traffic_; }
   const base::RefusalCounts& refused() const { return refused_; }
+  // Of the certificate for the next connection; none: plain text.
+  std::optional<base::CertificateLives> certificates() const {
+    if (tls_ == nullptr) return std::nullopt;
+    return tls_->lives();
+  }
 
  private:
   // A socket that is being connected.
