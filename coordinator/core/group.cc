@@ -29,13 +29,18 @@ Group::Group(const protocol::GroupId& id, const Options& options,
       ended_(recovered.ended),
       end_reason_(recovered.end_reason),
       ended_at_(now),
-      seats_(recovered.generation, /*present=*/false),
+      seats_(recovered.generation, /*present=*/false, recovered.detached_ranks),
+      detached_(recovered.detached_of),
+      recorded_{id, recovered.generation.number, recovered.detached_ranks,
+                recovered.detached_of},
       reserved_step_(recovered.reserved_step),
       noise_(recovered.generation),
       pin_(recovered.pin),
       votes_(recovered.generation.world_size),
       decisions_(recovered),
-      in_force_unknown_(true) {}
+      in_force_unknown_(true) {
+  if (!recovered.detached_ranks.empty()) detached_at_ = now;
+}
 
 const Member* Group::FindMember(const Agent& agent) const {
   if (!generation_) return nullptr;
@@ -171,7 +176,7 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
   if (!generation_ || !seats_.Leave(left.attach_id, how)) return;
   if (const auto it = roster_.find(left.attach_id); it != roster_.end()) {
     const protocol::Trainer& trainer = it->second.trainer;
-    if (detached) detached_[trainer.launch].insert(trainer.rank);
+    if (detached) NoteDetached(trainer);
     if (how != Seats::State::kAlive) roster_.erase(it);
   }
   last_step_known_ = true;
@@ -187,6 +192,14 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
     // The others may still be handed the last step's result.
     detached_at_ = c.now;
   }
+}
+
+// Where all of a launch have left nothing of it is waited for: who comes under
+// its name again is another launch.
+void Group::NoteDetached(const protocol::Trainer& trainer) {
+  std::set<uint32_t>& ranks = detached_[trainer.launch];
+  ranks.insert(trainer.rank);
+  if (ranks.size() >= trainer.world_size) detached_.erase(trainer.launch);
 }
 
 void Group::DropWaiting(const Agent& agent) {
@@ -234,6 +247,7 @@ void Group::Tick(Context& c) {
     }
   }
   TryForm(c);
+  RecordDetached(c);
   Decide(c);
   SendWaiting(c);
 }
@@ -350,6 +364,9 @@ void Group::Form(const Lineup& lineup, Context& c) {
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
   c.effects.records.push_back(GenerationFormed{*generation_});
+  recorded_.ranks.clear();
+  if (!generation_->donor) recorded_.of_launch.clear();
+  RecordDetached(c);
   reserved_step_ = generation_->base_step + kReserveSteps;
   SendToMembers(StartGeneration{*generation_}, c);
   c.effects.Log(absl::StrCat(

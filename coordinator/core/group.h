@@ -82,6 +82,7 @@ class Group {
   }
 
   // group.cc: membership.
+  void NoteDetached(const protocol::Trainer& trainer);
   void DropWaiting(const Agent& agent);
   void Rejoin(const Agent& agent, const protocol::TrainerJoined& joined,
               Context& c);
@@ -94,6 +95,7 @@ class Group {
   void TryRegroup(Context& c);
   bool IsReady(const Launch& launch) const;
   Remains MakeRemains(const Context& c) const;
+  void RecordDetached(Context& c);
   std::string RegroupReason(const Context& c) const;
 
   void Form(const Lineup& lineup, Context& c);
@@ -141,6 +143,8 @@ class Group {
   std::map<protocol::Digest, Candidate> roster_;
   // Ranks, as asked for, that detached from a launch: it is complete without.
   RanksByLaunch detached_;
+  // Of both, what the journal holds.
+  TrainersDetached recorded_;
   Progress progress_;
   // Of the generations before.
   uint64_t committed_before_ = 0;

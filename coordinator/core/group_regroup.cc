@@ -69,12 +69,24 @@ Remains Group::MakeRemains(const Context& c) const {
   remains.generation = generation_->number;
   remains.on_shrink = generation_->on_shrink;
   remains.ranks = seats_.size();
-  remains.detached = seats_.Count(Seats::State::kDetached);
+  remains.detached = seats_.Detached().size();
   remains.alive = seats_.CountAlive(c.agents);
   remains.unknown = seats_.CountUnknown(c.agents);
   remains.since_end = c.now - ended_at_;
   remains.detached_of = detached_;
   return remains;
+}
+
+// A restarted coordinator would wait for those who left.
+void Group::RecordDetached(Context& c) {
+  if (c.read_only || !elastic()) return;
+  const TrainersDetached now = {id_, generation_->number, seats_.Detached(),
+                                detached_};
+  if (now.ranks == recorded_.ranks && now.of_launch == recorded_.of_launch) {
+    return;
+  }
+  recorded_ = now;
+  c.effects.records.push_back(now);
 }
 
 void Group::TryRegroup(Context& c) {

@@ -265,5 +265,90 @@ TEST_F(RegroupTest, ACoordinatorThatWasAwayLearnsThatTheGenerationEnded) {
   EXPECT_EQ(Newest().world_size, 4u);
 }
 
+// Between a rank's leaving and the others' next step, which may be long after.
+TEST_F(RegroupTest, ACoordinatorThatWasAwayKnowsWhoDetached) {
+  Start(OnShrink::kPause);
+  t_.Leave("b", 2, "detached");
+  t_.Leave("b", 3, "detached");
+  t_.Advance(absl::Milliseconds(100));
+  t_.RestartCoordinator();
+  t_.Connect("a", "x", /*same_process=*/true);
+  t_.Connect("b", "y", /*same_process=*/true);
+  t_.Rejoin("a", 0, 1);
+  t_.Rejoin("a", 1, 1);
+  EndAt("a", {0, 1}, 9);
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 2u);
+}
+
+// Also when only the next coordinator but one forms the generation, and of a
+// launch that lost some in an earlier generation.
+TEST_F(RegroupTest, ALaunchIsCompleteWithoutThoseThatDetachedAfterRestarts) {
+  Start(OnShrink::kPause);
+  t_.Leave("b", 2, "detached");
+  EndAt("a", {0, 1}, 9);
+  t_.Leave("b", 3, "rank 2 left", true);
+  Return("b", 3, 9);
+  ASSERT_EQ(Newest().number, 2u);
+  t_.Leave("b", 3, "killed by signal 9");
+  for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "rank 3 left", true);
+  for (int restart = 0; restart < 2; ++restart) {
+    t_.RestartCoordinator();
+    t_.Connect("a", "x", /*same_process=*/true);
+    t_.Connect("b", "y", /*same_process=*/true);
+  }
+  for (uint32_t rank : {0, 1}) Return("a", rank, 12, 2);
+  t_.Pass(60, {"a", "b"});
+  t_.Join("b", 3, 4);  // Restarted; rank 2 is not.
+  EXPECT_EQ(Newest().number, 3u);
+  EXPECT_EQ(Newest().world_size, 3u);
+}
+
+TEST_F(RegroupTest, WhoHasDetachedIsWrittenOnceATickAndOnlyWhereRanksGo) {
+  Start(OnShrink::kPause);
+  t_.Leave("b", 2, "detached");
+  t_.Leave("b", 3, "detached");
+  EXPECT_THAT(t_.records(), IsEmpty());
+  t_.Advance(absl::Milliseconds(100));
+  t_.Advance(absl::Milliseconds(100));
+  ASSERT_EQ(t_.records().size(), 1u);
+  const auto& record = std::get<TrainersDetached>(t_.records()[0]);
+  EXPECT_THAT(record.ranks, ElementsAre(2, 3));
+
+  TestCluster stay;
+  stay.FormFour();
+  stay.Clear();
+  stay.Leave("b", 2, "detached");
+  stay.Advance(absl::Milliseconds(100));
+  EXPECT_THAT(stay.records(), IsEmpty());
+}
+
+TEST_F(RegroupTest, WhoDetachedWhileReadOnlyIsWrittenAfterwards) {
+  Start(OnShrink::kPause);
+  t_.state().SetReadOnly(true);
+  t_.Leave("b", 3, "detached");
+  t_.Pass(1, {"a", "b"});
+  EXPECT_THAT(t_.records(), IsEmpty());
+  t_.state().SetReadOnly(false);
+  t_.Pass(1, {"a", "b"});
+  EXPECT_THAT(t_.journal().groups.at(t_.group).detached_ranks, ElementsAre(3));
+}
+
+// As by a launcher that starts all of them anew.
+TEST_F(RegroupTest, ALaunchThatLeftAsAWholeIsWaitedForAsAWhole) {
+  Start(OnShrink::kPause);
+  t_.Connect("c", "z");
+  for (uint32_t rank : {0, 1}) t_.Join("c", rank, 2, "run-2");
+  EndAt("a", {0, 1}, 7);
+  EndAt("b", {2, 3}, 7);
+  ASSERT_EQ(Newest().world_size, 6u);
+  for (uint32_t rank : {0, 1}) t_.Leave("c", rank, "detached");
+  t_.Clear();
+  t_.Join("c", 0, 2, "run-2");
+  EXPECT_FALSE(t_.Got<EndGeneration>("a"));
+  t_.Join("c", 1, 2, "run-2");
+  EXPECT_TRUE(t_.Got<EndGeneration>("a"));
+}
+
 }  // namespace
 }  // namespace pactrain::coordinator

@@ -20,6 +20,9 @@ struct Applier {
     group.ended = false;
     group.end_reason.clear();
     group.prepared.reset();
+    group.detached_ranks.clear();
+    // Nobody of the launches before is in a new job.
+    if (!r.generation.donor) group.detached_of.clear();
     group.reserved_step =
         std::max(group.reserved_step, r.generation.base_step + kReserveSteps);
     Remember(group, r.generation.decision);
@@ -43,6 +46,10 @@ struct Applier {
   void operator()(const MaskSetStable&) {}
   void operator()(const StepsReserved& r) {
     groups[r.group].reserved_step = r.step;
+  }
+  void operator()(const TrainersDetached& r) {
+    groups[r.group].detached_ranks = r.ranks;
+    groups[r.group].detached_of = r.of_launch;
   }
   void operator()(const PinSet& r) { groups[r.group].pin = r.pin; }
   void operator()(const GroupForgotten& r) { groups.erase(r.group); }

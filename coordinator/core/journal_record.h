@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,6 +18,9 @@
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
+
+// Ranks as their trainers asked for them.
+using RanksByLaunch = std::map<std::string, std::set<uint32_t>>;
 
 // Decisions of a group that are kept, newest first.
 inline constexpr size_t kMaxHistory = 20;
@@ -67,6 +71,15 @@ struct StepsReserved {
   uint64_t step = 0;
 };
 
+// Who has left a group whose ranks come and go by his own will, so far: nobody
+// has to take his place. The whole of it, in place of the record before.
+struct TrainersDetached {
+  protocol::GroupId group;
+  uint64_t generation = 0;
+  std::set<uint32_t> ranks;  // Of that generation.
+  RanksByLaunch of_launch;   // As asked for; of earlier generations, too.
+};
+
 // The group's state is dropped to make room; it ended long ago.
 struct GroupForgotten {
   protocol::GroupId group;
@@ -78,9 +91,10 @@ struct PinSet {
   std::optional<Pin> pin;
 };
 
-using JournalRecord = std::variant<GenerationFormed, GenerationEnded,
-                                   DecisionMade, DecisionRevoked, MaskSetStable,
-                                   StepsReserved, GroupForgotten, PinSet>;
+using JournalRecord =
+    std::variant<GenerationFormed, GenerationEnded, DecisionMade,
+                 DecisionRevoked, MaskSetStable, StepsReserved,
+                 TrainersDetached, GroupForgotten, PinSet>;
 
 // What survives a restart.
 struct Recovered {
@@ -95,6 +109,8 @@ struct Recovered {
     uint64_t last_version = 0;
     uint64_t reserved_step = 0;
     std::optional<Pin> pin;
+    std::set<uint32_t> detached_ranks;  // Of `generation`.
+    RanksByLaunch detached_of;
   };
   std::map<protocol::GroupId, Group> groups;
 

@@ -11,19 +11,16 @@
 #define PACTRAIN_COORDINATOR_CORE_LINEUP_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/core/journal_record.h"
 #include "coordinator/core/membership.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
-
-using RanksByLaunch = std::map<std::string, std::set<uint32_t>>;
 
 // What is left of the last generation.
 struct Remains {

@@ -4,7 +4,8 @@
 
 namespace pactrain::coordinator {
 
-Seats::Seats(const protocol::Generation& generation, bool present)
+Seats::Seats(const protocol::Generation& generation, bool present,
+             const std::set<uint32_t>& detached)
     : members_(generation.members) {
   for (size_t m = 0; m < members_.size(); ++m) {
     for (size_t i = 0; i < members_[m].ranks.size(); ++i) {
@@ -15,6 +16,9 @@ Seats::Seats(const protocol::Generation& generation, bool present)
   }
   std::sort(seats_.begin(), seats_.end(),
             [](const Seat& a, const Seat& b) { return a.rank < b.rank; });
+  for (Seat& seat : seats_) {
+    if (detached.contains(seat.rank)) seat.state = State::kDetached;
+  }
 }
 
 const Seats::Seat* Seats::Find(const protocol::Digest& attach_id) const {
@@ -116,9 +120,12 @@ size_t Seats::CountUnknown(const Agents& agents) const {
   });
 }
 
-size_t Seats::Count(State state) const {
-  return std::count_if(seats_.begin(), seats_.end(),
-                       [&](const Seat& s) { return s.state == state; });
+std::set<uint32_t> Seats::Detached() const {
+  std::set<uint32_t> ranks;
+  for (const Seat& seat : seats_) {
+    if (seat.state == State::kDetached) ranks.insert(seat.rank);
+  }
+  return ranks;
 }
 
 bool Seats::HasAgent(const std::string& agent) const {

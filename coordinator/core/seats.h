@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,8 @@ class Seats {
 
   Seats() = default;
   // `present` false: after a restart, when no agent has been heard yet.
-  Seats(const protocol::Generation& generation, bool present);
+  Seats(const protocol::Generation& generation, bool present,
+        const std::set<uint32_t>& detached = {});
 
   // Null: no such trainer in this generation.
   const Seat* Find(const protocol::Digest& attach_id) const;
@@ -69,7 +71,7 @@ class Seats {
   const Seat* FirstHeld(const Agents& agents, absl::Duration gone_after,
                         absl::Duration now) const;
   bool AllLeft() const;
-  size_t Count(State state) const;
+  std::set<uint32_t> Detached() const;
   // Those that are there or alive, as a connected agent tells.
   size_t CountAlive(const Agents& agents) const;
   // Those that may be alive at an agent that is away.

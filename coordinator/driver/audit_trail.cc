@@ -87,6 +87,8 @@ struct LineWriter {
   // Both come with the steps.
   void operator()(const MaskSetStable&) {}
   void operator()(const StepsReserved&) {}
+  // Each has a line when its agent says so.
+  void operator()(const TrainersDetached&) {}
 };
 
 // Whether the rank of this attach is of the newest generation, at `agent`.

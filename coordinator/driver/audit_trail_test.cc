@@ -77,7 +77,10 @@ TEST_F(AuditTrailTest, ARefusedJoinAndARefusedAgentAreToldWithTheReason) {
 
 TEST_F(AuditTrailTest, NothingThatComesWithStepsMakesALine) {
   EXPECT_TRUE(
-      trail_.LinesOf({MaskSetStable{}, StepsReserved{}}, {}, Now()).empty());
+      trail_
+          .LinesOf({MaskSetStable{}, StepsReserved{}, TrainersDetached{}}, {},
+                   Now())
+          .empty());
   trail_.OnMessage(1, kAgent, protocol::StepReport{}, {}, Running(), Now());
   trail_.OnMessage(1, kAgent, protocol::Heartbeat{}, {}, Running(), Now());
   EXPECT_EQ(Lines(), 0u);

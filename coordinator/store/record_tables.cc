@@ -63,6 +63,18 @@ CREATE TABLE audit_ends (
 INSERT INTO audit_ends VALUES ('cut', 0, x''), ('newest', 0, x'');
 )sql";
 
+// Who has detached: ranks of the newest generation, and those that trainers of
+// a launch asked for.
+constexpr char kSchema4[] = R"sql(
+CREATE TABLE detached_ranks (
+  job TEXT NOT NULL, model INTEGER NOT NULL, rank INTEGER NOT NULL,
+  PRIMARY KEY (job, model, rank)) WITHOUT ROWID;
+CREATE TABLE detached_of_launch (
+  job TEXT NOT NULL, model INTEGER NOT NULL, launch TEXT NOT NULL,
+  rank INTEGER NOT NULL,
+  PRIMARY KEY (job, model, launch, rank)) WITHOUT ROWID;
+)sql";
+
 // Drops all but the newest kMaxHistory rows of a group.
 absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
                    const GroupId& g) {
@@ -79,6 +91,15 @@ absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
 
 struct Writer {
   Database& db;
+
+  absl::Status DeleteFrom(absl::string_view table, const GroupId& g) {
+    return db
+        .Prepare(
+            absl::StrCat("DELETE FROM ", table, " WHERE job=? AND model=?"))
+        .Bind(g.job)
+        .Bind(uint64_t{g.model})
+        .Run();
+  }
 
   absl::Status InsertDecision(const GroupId& g, uint64_t generation,
                               const Decision& d) {
@@ -118,6 +139,10 @@ struct Writer {
                         .BindBlob(protocol::ToProto(g).SerializeAsString())
                         .Run());
     RETURN_IF_ERROR(Prune(db, "generations", "number", g.group));
+    RETURN_IF_ERROR(DeleteFrom("detached_ranks", g.group));
+    if (!g.donor) {
+      RETURN_IF_ERROR(DeleteFrom("detached_of_launch", g.group));
+    }
     return InsertDecision(g.group, g.number, g.decision);
   }
 
@@ -194,6 +219,30 @@ struct Writer {
         .Run();
   }
 
+  absl::Status operator()(const TrainersDetached& r) {
+    RETURN_IF_ERROR(DeleteFrom("detached_ranks", r.group));
+    RETURN_IF_ERROR(DeleteFrom("detached_of_launch", r.group));
+    for (const uint32_t rank : r.ranks) {
+      RETURN_IF_ERROR(db.Prepare("INSERT INTO detached_ranks VALUES (?,?,?)")
+                          .Bind(r.group.job)
+                          .Bind(uint64_t{r.group.model})
+                          .Bind(uint64_t{rank})
+                          .Run());
+    }
+    for (const auto& [launch, ranks] : r.of_launch) {
+      for (const uint32_t rank : ranks) {
+        RETURN_IF_ERROR(
+            db.Prepare("INSERT INTO detached_of_launch VALUES (?,?,?,?)")
+                .Bind(r.group.job)
+                .Bind(uint64_t{r.group.model})
+                .Bind(launch)
+                .Bind(uint64_t{rank})
+                .Run());
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status operator()(const PinSet& r) {
     const Pin pin = r.pin.value_or(Pin{});
     return db
@@ -208,13 +257,9 @@ struct Writer {
   }
 
   absl::Status operator()(const GroupForgotten& r) {
-    for (const char* table :
-         {"groups", "generations", "decisions", "mask_sets"}) {
-      RETURN_IF_ERROR(db.Prepare(absl::StrCat("DELETE FROM ", table,
-                                              " WHERE job=? AND model=?"))
-                          .Bind(r.group.job)
-                          .Bind(uint64_t{r.group.model})
-                          .Run());
+    for (const char* table : {"groups", "generations", "decisions", "mask_sets",
+                              "detached_ranks", "detached_of_launch"}) {
+      RETURN_IF_ERROR(DeleteFrom(table, r.group));
     }
     return absl::OkStatus();
   }
@@ -277,6 +322,29 @@ absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
       });
 }
 
+absl::Status ReadDetached(Database& db, const GroupId& id,
+                          Recovered::Group& group) {
+  RETURN_IF_ERROR(
+      db.Prepare("SELECT rank FROM detached_ranks WHERE job=? AND model=?")
+          .Bind(id.job)
+          .Bind(uint64_t{id.model})
+          .Run([&](const Statement& row) {
+            group.detached_ranks.insert(static_cast<uint32_t>(row.Integer(0)));
+            return absl::OkStatus();
+          }));
+  return db
+      .Prepare(
+          "SELECT launch, rank FROM detached_of_launch "
+          "WHERE job=? AND model=?")
+      .Bind(id.job)
+      .Bind(uint64_t{id.model})
+      .Run([&](const Statement& row) {
+        group.detached_of[row.Text(0)].insert(
+            static_cast<uint32_t>(row.Integer(1)));
+        return absl::OkStatus();
+      });
+}
+
 // Nothing for mode 0.
 absl::StatusOr<std::optional<Pin>> ReadPin(const GroupId& id, uint64_t mode,
                                            uint64_t codec) {
@@ -293,7 +361,8 @@ absl::StatusOr<std::optional<Pin>> ReadPin(const GroupId& id, uint64_t mode,
 
 }  // namespace
 
-const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2, kSchema3};
+const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2, kSchema3,
+                                                 kSchema4};
 
 absl::Status WriteRecord(Database& database, const JournalRecord& record) {
   return std::visit(Writer{database}, record);
@@ -316,6 +385,7 @@ absl::StatusOr<Recovered> ReadRecords(Database& db) {
             group.reserved_step = row.Integer(7);
             ASSIGN_OR_RETURN(group.pin,
                              ReadPin(id, row.Integer(8), row.Integer(9)));
+            RETURN_IF_ERROR(ReadDetached(db, id, group));
             return ReadGroup(db, id, row.Integer(2), row.Integer(5), group);
           }));
   return recovered;

@@ -17,14 +17,17 @@ namespace {
 
 using base::StatusIs;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 bool operator==(const Recovered::Group& a, const Recovered::Group& b) {
   return a.generation == b.generation && a.ended == b.ended &&
          a.end_reason == b.end_reason && a.history == b.history &&
          a.prepared == b.prepared && a.last_version == b.last_version &&
-         a.reserved_step == b.reserved_step && a.pin == b.pin;
+         a.reserved_step == b.reserved_step && a.pin == b.pin &&
+         a.detached_ranks == b.detached_ranks && a.detached_of == b.detached_of;
 }
 
 class SqliteJournalTest : public ::testing::Test {
@@ -209,6 +212,23 @@ TEST_F(SqliteJournalTest, RecoversWhatTheRecordsFoldTo) {
   t.group = {"other", 3};
   t.Join("a", 0, 1);
   check("second group");
+  t.group = {"elastic", 0};
+  t.on_shrink = protocol::OnShrink::kPause;
+  for (uint32_t rank = 0; rank < 3; ++rank) t.Join("a", rank, 3, "run-9");
+  check("third group");
+  t.Leave("a", 1, "detached");
+  t.Advance(absl::ZeroDuration());
+  EXPECT_THAT(t.journal().groups.at(t.group).detached_ranks, ElementsAre(1));
+  check("detached");
+  for (uint32_t rank : {0, 2}) t.Leave("a", rank, "rank 1 left", true);
+  t.last_generation = 1;
+  for (uint32_t rank : {0, 2}) t.Join("a", rank, 3, "run-9");
+  t.last_generation = 0;
+  EXPECT_THAT(t.journal().groups.at(t.group).detached_ranks, IsEmpty());
+  EXPECT_THAT(t.journal().groups.at(t.group).detached_of.at("run-9"),
+              ElementsAre(1));
+  check("the next generation");
+  t.group = {"other", 3};
   Effects forget;
   forget.records.push_back(GroupForgotten{{"other", 3}});
   t.Act(forget);
@@ -227,10 +247,16 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
     ASSERT_OK(database->Execute(
         "ALTER TABLE groups DROP COLUMN pin_mode;"
         "ALTER TABLE groups DROP COLUMN pin_codec;"
-        "DROP TABLE audit; DROP TABLE audit_ends; PRAGMA user_version = 1"));
+        "DROP TABLE audit; DROP TABLE audit_ends;"
+        "DROP TABLE detached_ranks; DROP TABLE detached_of_launch;"
+        "PRAGMA user_version = 1"));
   }
   t.Clear();
   t.Pin({{protocol::Mode::kFull, protocol::Codec::kBf16}});
+  Effects detached;
+  detached.records.push_back(
+      TrainersDetached{t.group, 1, {2, 3}, {{"run-1", {2, 3}}}});
+  t.Act(detached);
   {
     ASSERT_OK_AND_ASSIGN(auto journal, Open());
     ASSERT_OK(journal->Append(t.records(), {{"pin", {}, "", "", "", ""}}));
