@@ -3,7 +3,6 @@
 #include <openssl/bio.h>
 #include <openssl/crypto.h>
 #include <openssl/ssl.h>
-#include <openssl/x509_vfy.h>
 
 #include <optional>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/tls/tls_files.h"
+#include "base/tls/tls_trouble.h"
 
 namespace pactrain::base {
 
@@ -37,26 +37,6 @@ constexpr absl::Duration kAlmost = absl::Milliseconds(100);
 
 // Of the connection that this thread hands over just now.
 thread_local const HandshakeTag* handing_over = nullptr;
-
-// `result`: OpenSSL's, of the peer's certificate.
-std::string WhyUnverified(long result) {
-  switch (result) {
-    case X509_V_ERR_CERT_HAS_EXPIRED:
-      return "its certificate has expired";
-    case X509_V_ERR_CERT_NOT_YET_VALID:
-      return "its certificate is not valid yet; are both clocks right?";
-    case X509_V_ERR_CERT_SIGNATURE_FAILURE:
-    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
-    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
-    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
-    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-      return "its certificate is of another CA or job key";
-    default:
-      return absl::StrCat("its certificate is refused: ",
-                          X509_verify_cert_error_string(result));
-  }
-}
 
 // Of a handshake that was not finished. How far it came says what was missing.
 std::string WhyUnfinished(const SSL* ssl, bool late, absl::Duration limit) {

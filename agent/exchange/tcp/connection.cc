@@ -12,6 +12,7 @@
 #include "asio/write.hpp"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "base/tls/tls_trouble.h"
 #include "protocol/identity.h"
 
 namespace pactrain::agent {
@@ -111,11 +112,9 @@ absl::Status Connection::OnHandshake(const asio::error_code& error) {
   const SSL* const ssl = tls_->ssl();
   if (error) {
     const long verified = SSL_get_verify_result(ssl);
-    const absl::Status broken = Broken(error);
-    if (verified == X509_V_OK) return broken;
-    return absl::UnauthenticatedError(
-        absl::StrCat(absl::string_view(broken.message()), ": ",
-                     X509_verify_cert_error_string(verified)));
+    if (verified == X509_V_OK) return Broken(error);
+    return absl::UnauthenticatedError(absl::StrCat(
+        "connection with ", remote_, ": ", base::WhyUnverified(verified)));
   }
   ASSIGN_OR_RETURN(
       const protocol::Identity peer,
@@ -137,10 +136,14 @@ void Connection::OnReady() {
 absl::Status Connection::Broken(const asio::error_code& error) const {
   const std::string text =
       absl::StrCat("connection with ", remote_, ": ", error.message());
+  if (error.category() != asio::error::get_ssl_category()) {
+    return absl::UnavailableError(text);
+  }
   // What OpenSSL itself has to say is no accident of the network.
-  return error.category() == asio::error::get_ssl_category()
-             ? absl::UnauthenticatedError(text)
-             : absl::UnavailableError(text);
+  const absl::string_view why =
+      base::WhyTlsFailed(static_cast<unsigned long>(error.value()));
+  return absl::UnauthenticatedError(
+      why.empty() ? text : absl::StrCat(text, ": ", why));
 }
 
 void Connection::SendHello(const PeerHello& hello) {

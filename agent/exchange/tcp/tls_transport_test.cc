@@ -210,7 +210,7 @@ TEST_F(TlsTransportTest, sec_join_wrong_ca) {
   StartExchange();
   const base::TestCa other(MakeFolder("-other"));
   ExpectDiallerRefused(TakesBoth(other.Issue("a", UriOf("a")), Issue("a")),
-                       "certificate verify failed");
+                       "the job keys (or CAs) differ");
 }
 
 TEST_F(TlsTransportTest, sec_join_expired) {
@@ -454,13 +454,34 @@ TEST_F(JobKeyTransportTest, sec_join_wrong_job) {
   StartExchange();
   ExpectDiallerRefused(
       TakesBoth(base::IssueByJobKey('2', UriOf("a")), Issue("a")),
-      "certificate verify failed");
+      "the job keys (or CAs) differ");
+}
+
+// Whichever of the two refuses the other's certificate, who dials says so in
+// our words.
+TEST_F(JobKeyTransportTest, TheDiallerSaysThatTheKeysDiffer) {
+  b_ = MakeNode("b");
+  const base::TlsFiles other = base::IssueByJobKey('2', UriOf("a"));
+  const auto dial = [&](const base::TlsFiles& files, const std::string& words) {
+    const auto a = MakeNode("a", files);
+    b_->transport->SetPeers({a->AsPeer()});
+    a->transport->SetPeers({b_->AsPeer()});
+    EXPECT_TRUE(RunUntil([&] { return log_.Has(words); })) << log_.text();
+    EXPECT_TRUE(log_.Has("data connection to agent b refused")) << log_.text();
+    a->transport->SetPeers({});
+  };
+  dial(other,
+       "its certificate is of another CA or job key: the job keys (or CAs) "
+       "differ");
+  dial(TakesBoth(other, Issue("a")),
+       "it does not take this side's certificate: the job keys (or CAs) "
+       "differ");
 }
 
 TEST_F(JobKeyTransportTest, sec_CertificateOfACaIsRefused) {
   StartExchange();
   ExpectDiallerRefused(TakesBoth(ca_.Issue("a", UriOf("a")), Issue("a")),
-                       "certificate verify failed");
+                       "the job keys (or CAs) differ");
 }
 
 TEST_F(JobKeyTransportTest, sec_join_expired) {
