@@ -1,4 +1,4 @@
-// File descriptors running out, for tests.
+// File descriptors running out, or being many, for tests.
 #ifndef PACTRAIN_BASE_TEST_DESCRIPTORS_H_
 #define PACTRAIN_BASE_TEST_DESCRIPTORS_H_
 
@@ -8,6 +8,15 @@
 #include "base/check.h"
 
 namespace pactrain::base {
+
+// REQUIRES: the system lets this process open so many.
+inline void AllowDescriptors(rlim_t wanted) {
+  rlimit limit = {};
+  PT_CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  PT_CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
 
 // As long as it lives, the process may open one more descriptor: the lowest
 // that is free. REQUIRES: one at a time.

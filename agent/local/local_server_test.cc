@@ -13,6 +13,7 @@
 #include "agent/local/socket_file.h"
 #include "agent/local/test_local_server.h"
 #include "base/status_matchers.h"
+#include "base/test_descriptors.h"
 #include "protocol/limits.h"
 
 namespace pactrain::agent {
@@ -175,17 +176,15 @@ TEST_F(LocalServerTest, TrainerThatDoesNotReadIsGone) {
 }
 
 TEST_F(LocalServerTest, sec_limits_LocalConnections) {
-  EXPECT_EQ(options_.max_connections, size_t{protocol::kMaxLocalConnections});
-  server_.reset();
-  options_.max_connections = 2;
-  Start();
-  RawTrainer first = Attach();
-  {
-    RawTrainer second = Attach();
-    RawTrainer third = Connect();
-    EXPECT_THAT(ExpectFailed(third).text, HasSubstr("allows 2"));
-  }
-  EXPECT_TRUE(RunUntil([&] { return server_->open_count() == 1; }));
+  constexpr size_t kLimit = protocol::kMaxLocalConnections;
+  base::AllowDescriptors(2 * kLimit + 200);
+  std::vector<RawTrainer> attached;
+  for (size_t i = 0; i < kLimit; ++i) attached.push_back(Attach());
+  RawTrainer last = Connect();
+  EXPECT_THAT(ExpectFailed(last).text,
+              HasSubstr(absl::StrCat("allows ", kLimit)));
+  attached.pop_back();
+  EXPECT_TRUE(RunUntil([&] { return server_->open_count() == kLimit - 1; }));
   Attach();  // The end of one makes room.
 }
 

@@ -233,14 +233,32 @@ TEST_F(AttackTest, sec_limits_ConnectionsPerSource) {
   EXPECT_TRUE(Eventually([&] { return Dial().ShakeHands(Operator()); }));
 }
 
-TEST_F(AttackTest, sec_limits_ConnectionsOfAll) {
-  EXPECT_EQ(Server::kCaps.total, protocol::kMaxConnections);
-  Stop();
-  StartWith({.total = 40, .per_source = 1, .from_loopback = 30});
+TEST_F(AttackTest, sec_limits_ConnectionsFromLoopback) {
+  constexpr int kLimit = protocol::kMaxConnectionsFromLoopback;
   std::vector<RawClient> idle;
-  for (int i = 0; i < 40; ++i) idle.push_back(Dial(i < 30 ? 2 : 3));
-  EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 40; }));
-  EXPECT_EQ(Dial(4).ReceiveAll(), "");
+  for (int i = 0; i < kLimit; ++i) idle.push_back(Dial());
+  EXPECT_TRUE(
+      Eventually([&] { return server_->open_connections() == kLimit; }));
+  EXPECT_EQ(Refused(Refusal::kSource), 0u);
+  EXPECT_EQ(Dial().ReceiveAll(), "");
+  EXPECT_EQ(Refused(Refusal::kSource), 1u);
+  ExpectServes();  // From another address.
+}
+
+// As many as a coordinator holds, two descriptors each, from all the sources
+// that takes.
+TEST_F(AttackTest, sec_limits_ConnectionsOfAll) {
+  constexpr int kLimit = protocol::kMaxConnections;
+  base::AllowDescriptors(3 * kLimit + 200);
+  std::vector<RawClient> idle;
+  for (int i = 0; i < kLimit; ++i) {
+    idle.push_back(Dial(2 + i / protocol::kMaxConnectionsFromLoopback));
+  }
+  EXPECT_TRUE(
+      Eventually([&] { return server_->open_connections() == kLimit; }));
+  EXPECT_EQ(Refused(Refusal::kSource), 0u);
+  EXPECT_EQ(Refused(Refusal::kTotal), 0u);
+  EXPECT_EQ(Dial(100).ReceiveAll(), "");
   EXPECT_EQ(Refused(Refusal::kTotal), 1u);
   idle.clear();
   ExpectServes();

@@ -92,8 +92,9 @@ class TestTransports : public ::testing::Test {
     return done();
   }
   // A peer written by hand, to send what a Transport would not.
-  asio::ip::tcp::socket DialRaw(const Node& node) {
-    asio::ip::tcp::socket socket(io_);
+  asio::ip::tcp::socket DialRaw(const Node& node,
+                                const std::string& from = "127.0.0.1") {
+    asio::ip::tcp::socket socket(io_, {asio::ip::make_address(from), 0});
     const std::string address = node.transport->listen_address();
     const int port = std::stoi(address.substr(address.rfind(':') + 1));
     socket.connect(

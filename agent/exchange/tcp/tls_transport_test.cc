@@ -45,9 +45,10 @@ class TlsTransportTest : public TestTransports {
     options.second_dial = absl::Hours(24);  // dial_test has that.
     return TestTransports::MakeNode(name, options);
   }
-  std::vector<asio::ip::tcp::socket> DialMany(int count) {
+  std::vector<asio::ip::tcp::socket> DialMany(
+      int count, const std::string& from = "127.0.0.1") {
     std::vector<asio::ip::tcp::socket> idle;
-    for (int i = 0; i < count; ++i) idle.push_back(DialRaw(*b_));
+    for (int i = 0; i < count; ++i) idle.push_back(DialRaw(*b_, from));
     return idle;
   }
   uint64_t Refused(base::Refusal refusal) const {
@@ -356,13 +357,30 @@ TEST_F(TlsTransportTest, sec_limits_ConnectionsPerSource) {
 }
 
 TEST_F(TlsTransportTest, sec_limits_ConnectionsOfAll) {
-  EXPECT_EQ(options_.inbound.total, protocol::kMaxPeerConnections);
-  options_.inbound = {.total = 10, .per_source = 1, .from_loopback = 100};
+  constexpr int kLimit = protocol::kMaxPeerConnections;
+  options_.max_handshakes = 2 * kLimit;  // The others are bounded earlier.
   b_ = MakeNode("b");
-  const auto idle = DialMany(10);
-  auto last = DialRaw(*b_);
+  auto idle = DialMany(kLimit / 2);
+  for (auto& more : DialMany(kLimit / 2, "127.0.0.2")) {
+    idle.push_back(std::move(more));
+  }
+  auto last = DialRaw(*b_, "127.0.0.3");
   EXPECT_TRUE(RunUntilClosed(last));
   EXPECT_EQ(Refused(base::Refusal::kTotal), 1u);
+  EXPECT_EQ(Refused(base::Refusal::kSource), 0u);
+  EXPECT_EQ(Refused(base::Refusal::kHandshake), 0u);
+}
+
+TEST_F(TlsTransportTest, sec_limits_ConnectionsFromLoopback) {
+  constexpr int kLimit = protocol::kMaxConnectionsFromLoopback;
+  options_.max_handshakes = 2 * kLimit;
+  options_.inbound.total = 2 * kLimit;
+  b_ = MakeNode("b");
+  const auto idle = DialMany(kLimit);
+  auto last = DialRaw(*b_);
+  EXPECT_TRUE(RunUntilClosed(last));
+  EXPECT_EQ(Refused(base::Refusal::kSource), 1u);
+  EXPECT_EQ(Refused(base::Refusal::kHandshake), 0u);
 }
 
 TEST_F(TlsTransportTest, sec_NoDescriptorsLeftIsSurvived) {
