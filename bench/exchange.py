@@ -117,7 +117,7 @@ def measure(options: Options) -> tuple[dict[str, Rounds], list[float]]:
     with (
         tempfile.TemporaryDirectory(prefix="pactrain-exchange-") as name,
         NamespaceTestbed(layout.testbed_sites(), layout.testbed_links(SETUP_MBPS),
-                         options.congestion) as bed,
+                         options.congestion, options.rate_mbps) as bed,
         Children(Path(name)) as children,
     ):  # fmt: skip
         folder = Path(name)

@@ -104,9 +104,26 @@ def test_a_link_must_name_known_sites() -> None:
         LoopbackTestbed({"a": 1, "b": 1}, [Link("a", "x", 100)])
 
 
-def test_a_fast_links_burst_holds_what_the_kernel_sends_in_one_piece() -> None:
+def test_an_idle_link_sends_no_more_than_a_few_milliseconds_worth_at_once() -> None:
     assert testbed.burst_kb(100) == 32
-    assert testbed.burst_kb(1000) >= 64
+    assert testbed.burst_kb(1000) == 125
+
+
+@pytest.mark.parametrize("rate", [10, 100, 500, 600, 1000, 10_000])
+def test_a_burst_holds_what_a_host_hands_over_in_one_piece(rate: float) -> None:
+    piece = testbed.piece_bytes(rate)
+    packets = -(-piece // 1448)
+    assert piece + packets * testbed.HEADER_BYTES <= testbed.burst_kb(rate) * 1024
+    assert piece > 16_384
+
+
+@needs_namespaces
+def test_tbf_cuts_nothing_into_packets() -> None:
+    with NamespaceTestbed({"a": 1, "b": 1}, [Link("a", "b", 500)]) as bed:
+        send(bed, source=0, target=1, size=10_000_000)
+        path = "/sys/class/net/t0a/statistics/tx_packets"
+        handed = int(testbed.run("ip", "netns", "exec", bed.core, "cat", path))
+        assert handed < testbed.shaped_counters(bed.core, 1)[0].packets / 4
 
 
 def mine() -> list[str]:

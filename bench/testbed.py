@@ -31,12 +31,20 @@ CONGESTION_CONTROL = "cubic"
 
 
 def burst_kb(rate_mbps: float) -> int:
-    """What an idle link sends at once: 32 kB is 2.6 ms at 100 Mbps.
-
-    At 1 Gbps it must hold the 64 kB that the kernel hands over in one piece: tbf would cut
-    smaller what a network card cuts for nothing.
-    """
+    """What an idle link sends at once: 32 kB is 2.6 ms at 100 Mbps."""
     return max(32, round(rate_mbps / 8))
+
+
+def piece_bytes(rate_mbps: float) -> int:
+    """What hosts may hand over in one piece: with its packets' headers it fits into the burst.
+
+    tbf cuts what is larger into packets, and each of them takes its own way through the
+    machine: at 500 Mbps in both directions that is a whole core, for what a network card
+    does for nothing.
+    """
+    packets_share = 1448 / (1448 + HEADER_BYTES)
+    # The last packet of a piece may be a short one.
+    return min(65_536, int((burst_kb(rate_mbps) * 1024 - HEADER_BYTES) * packets_share))
 
 
 @dataclass(frozen=True)
@@ -128,9 +136,13 @@ class NamespaceTestbed(LoopbackTestbed):
         sites: Mapping[str, int],
         links: Sequence[Link],
         congestion_control: str = CONGESTION_CONTROL,
+        slowest_mbps: float | None = None,
     ) -> None:
+        """`slowest_mbps`: what shape() may make of a link later; default: what it has."""
         super().__init__(sites, links)
         remove_leftovers()
+        rates = [slowest_mbps] if slowest_mbps else [link.rate_mbps for link in self.links]
+        self._piece_bytes = piece_bytes(min(rates)) if rates else None
         self._congestion_control = congestion_control
         self._prefix = f"{PREFIX}{os.getpid()}-"
         self.core = self._prefix + "core"
@@ -172,7 +184,10 @@ class NamespaceTestbed(LoopbackTestbed):
                 f"link set p{number} master br{bridge} up",
             ]
         )
-        for command in (f"addr add {host.address}/24 dev e0", "link set e0 up", "link set lo up"):
+        commands = [f"addr add {host.address}/24 dev e0", "link set e0 up", "link set lo up"]
+        if self._piece_bytes is not None:
+            commands.append(f"link set e0 gso_max_size {self._piece_bytes}")
+        for command in commands:
             run("ip", "-n", host.namespace, *command.split())
         # A link that was idle between two steps keeps its congestion window, as on any
         # well-set-up training host; else both systems pay for it at every step.
