@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct MetricsSnapshot {
   bool insecure_network = false;
   std::vector<Peer> peers;      // By site.
   base::RefusalCounts refused;  // Of data connections.
+  uint64_t full_reserve_bytes = 0;
+  std::optional<uint64_t> available_memory_bytes;  // Nothing: not known.
   std::vector<GroupStatus> groups;
 };
 
