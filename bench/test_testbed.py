@@ -99,6 +99,33 @@ def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
         assert not named(run.pid)
 
 
+CONNECT = """
+import socket, sys, time
+start = time.monotonic()
+try:
+    socket.create_connection((sys.argv[1], 9), timeout=20)
+except ConnectionRefusedError:  # By the other end, after a round trip.
+    print(time.monotonic() - start)
+"""
+
+
+@needs_namespaces
+def test_a_relayed_link_has_the_delay_that_was_asked_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "delay"
+    os.mkfifo(fifo)
+    with NamespaceTestbed({"a": 1, "b": 1}, [Link("a", "b", 100)], relayed=True) as bed:
+        argv = [sys.executable, "-c", CONNECT, bed.hosts[1].address]
+        with subprocess.Popen(bed.relay_command(fifo), stdout=subprocess.PIPE, text=True) as relay:
+            try:
+                assert relay.stdout is not None and relay.stdout.readline() == "carrying\n"
+                send(bed, source=0, target=1, size=1_000_000)
+                assert testbed.shaped_counters(bed.core, 1)[0].payload >= 1_000_000
+                fifo.write_text("100\n")
+                assert float(testbed.run(*bed.command(bed.hosts[0], argv))) >= 0.2
+            finally:
+                relay.kill()
+
+
 def test_a_link_must_name_known_sites() -> None:
     with pytest.raises(ValueError, match="link names site 'x', allowed: a, b"):
         LoopbackTestbed({"a": 1, "b": 1}, [Link("a", "x", 100)])

@@ -20,10 +20,12 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 PREFIX = "pactrain-"
+RELAY = Path(__file__).resolve().parent.parent / "out" / "bin" / "delay_relay"
 LATENCY = "latency 200ms"
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps.
 # Of all hosts, so that results do not depend on what this machine prefers.
@@ -137,10 +139,14 @@ class NamespaceTestbed(LoopbackTestbed):
         links: Sequence[Link],
         congestion_control: str = CONGESTION_CONTROL,
         slowest_mbps: float | None = None,
+        relayed: bool = False,
     ) -> None:
-        """`slowest_mbps`: what shape() may make of a link later; default: what it has."""
+        """`slowest_mbps`: what shape() may make of a link later; default: what it has.
+        `relayed`: links carry nothing until relay_command() runs.
+        """
         super().__init__(sites, links)
         remove_leftovers()
+        self._relayed = relayed
         rates = [slowest_mbps] if slowest_mbps else [link.rate_mbps for link in self.links]
         self._piece_bytes = piece_bytes(min(rates)) if rates else None
         self._congestion_control = congestion_control
@@ -164,8 +170,8 @@ class NamespaceTestbed(LoopbackTestbed):
         for number in range(len(sites)):
             commands += [f"link add br{number} type bridge", f"link set br{number} up"]
         for number, link in enumerate(self.links):
+            commands += self._ends(number)
             commands += [
-                f"link add t{number}a type veth peer name t{number}b",
                 f"link set t{number}a master br{sites.index(link.a)} up",
                 f"link set t{number}b master br{sites.index(link.b)} up",
             ]
@@ -174,6 +180,17 @@ class NamespaceTestbed(LoopbackTestbed):
             shape(self.core, number, link.rate_mbps)
         for number, host in enumerate(self.hosts):
             self._add_host(host, number, sites.index(host.site))
+
+    def _ends(self, number: int) -> list[str]:
+        """The two devices of a link."""
+        if self._relayed:
+            return [f"tuntap add dev t{number}{end} mode tap vnet_hdr" for end in "ab"]
+        return [f"link add t{number}a type veth peer name t{number}b"]
+
+    def relay_command(self, fifo: Path) -> list[str]:
+        """Runs bench/delay_relay.cc for all links; it prints "carrying" once it does."""
+        links = [f"t{number}a-t{number}b" for number in range(len(self.links))]
+        return ["ip", "netns", "exec", self.core, str(RELAY), str(fifo), *links]
 
     def _add_host(self, host: Host, number: int, bridge: int) -> None:
         assert host.namespace is not None
