@@ -115,6 +115,10 @@ MetricsSnapshot Driver::Snapshot() const {
   }
   snapshot.refused = transport_->refused();
   snapshot.certificates = transport_->certificates();
+  snapshot.full_reserve_bytes = memory_.full_reserve();
+  if (const auto available = memory_.available()) {
+    snapshot.available_memory_bytes = available->bytes;
+  }
   snapshot.groups = state_->Status();
   return snapshot;
 }
@@ -253,9 +257,11 @@ void Driver::OnHello(uint64_t trainer, const wire::Hello& hello) {
       return Fail(
           trainer, wire::Code::kRefused,
           absl::StrCat(absl::string_view(buffers.status().message()),
-                       ".\nFree memory on this node, or train a smaller "
-                       "model."));
+                       ".\nFree memory on this node, raise the limit, or train "
+                       "a smaller model."));
     }
+    LOG_INFO("memory that FULL steps of all trainers here need: {} bytes",
+             memory_.full_reserve());
     event.memory = {buffers->slot->bytes(), buffers->result->bytes()};
     trainers_.insert(trainer);
   }

@@ -39,19 +39,23 @@ class Cluster:
 
 # Prints the value of the first series of a metric, or nothing.
 READ_METRIC = """
-import sys, urllib.request
+import re, sys, urllib.request
 text = urllib.request.urlopen(sys.argv[1], timeout=5).read().decode()
-print(next((l.split()[-1] for l in text.splitlines() if l.startswith(sys.argv[2] + "{")), ""))
+lines = [l for l in text.splitlines() if re.split("[ {]", l)[0] == sys.argv[2]]
+print(next((l.split()[-1] for l in lines), ""))
 """
+
+
+def read_metric(bed: LoopbackTestbed, host: Host, address: str, name: str) -> float | None:
+    """The first series of a metric of a daemon on `host`; None: there is none."""
+    argv = [sys.executable, "-c", READ_METRIC, f"http://{address}/metrics", name]
+    done = subprocess.run(bed.command(host, argv), capture_output=True, text=True, timeout=30)
+    return float(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
 
 
 def risk(bed: LoopbackTestbed, coordinator_host: Host, cluster: Cluster) -> float | None:
     """r of the decision in force, as the coordinator's metrics have it; None: not known."""
-    argv = [sys.executable, "-c", READ_METRIC, f"http://{cluster.metrics}/metrics",
-            "pactrain_coordinator_risk"]  # fmt: skip
-    done = subprocess.run(bed.command(coordinator_host, argv), capture_output=True, text=True,
-                          timeout=30)  # fmt: skip
-    return float(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
+    return read_metric(bed, coordinator_host, cluster.metrics, "pactrain_coordinator_risk")
 
 
 def free_port(address: str) -> int:

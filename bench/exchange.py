@@ -9,6 +9,7 @@ root for network namespaces.
   NODES=8                 one node per trainer; default: one per site
   ROWS=full,levels7-0.5   default: all
   ROUNDS=5 STEPS=0        each row's median is over rounds; steps of one, 0: a second of them
+  RTT=20ms                all rounds again with that round trip between the farthest sites
   CONGESTION=cubic        TCP's congestion control, of all rows
 """
 
@@ -19,15 +20,31 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import exchange_report, link_sampler
-from bench.cluster import ROOT, Cluster, certificates, pin, start_cluster
-from bench.exchange_layout import PAYLOAD_SHARE, Layout, parse_layout, parse_rate
+from bench import agent_memory, exchange_report, link_sampler
+from bench.agent_memory import Memory
+from bench.cluster import (
+    READY_SECONDS,
+    ROOT,
+    Cluster,
+    certificates,
+    pin,
+    read_metric,
+    start_cluster,
+)
+from bench.exchange_layout import (
+    PAYLOAD_SHARE,
+    Layout,
+    one_way_ms,
+    parse_layout,
+    parse_rate,
+    parse_rtt,
+)
 from bench.exchange_report import Rounds
 from bench.exchange_rows import OURS, ROWS
 from bench.launch import events, start_trainers
@@ -42,6 +59,7 @@ from bench.testbed import (
 )
 
 JOB = "exchange"
+MEMORY_ROW = "compacted-0.5"
 SETUP_MBPS = 10_000.0  # Of all links until every row travels as it shall.
 
 
@@ -55,6 +73,19 @@ class Options:
     rounds: int
     steps: int
     congestion: str
+    rtt_ms: float
+
+
+@dataclass
+class Measured:
+    """What all runs showed."""
+
+    rounds: dict[str, Rounds] = field(default_factory=dict)
+    delayed: dict[str, Rounds] = field(default_factory=dict)  # With the round trip asked for.
+    raw: list[float] = field(default_factory=list)  # Bytes per second of a plain TCP stream.
+    nmse: dict[str, float] = field(default_factory=dict)
+    agents: list[Memory] = field(default_factory=list)
+    full_reserve: list[int] = field(default_factory=list)  # Bytes, of each agent.
 
 
 def parse_options(env: Mapping[str, str]) -> Options:
@@ -75,13 +106,24 @@ def parse_options(env: Mapping[str, str]) -> Options:
             raise ValueError(f"ROWS has '{row}', allowed: {', '.join(ROWS)}")
     return Options(rate, parse_rate(rate), number("ELEMENTS", 5_586_981, 1000), layout, rows,
                    number("ROUNDS", 5, 1), number("STEPS", 0, 0),
-                   env.get("CONGESTION") or CONGESTION_CONTROL)  # fmt: skip
+                   env.get("CONGESTION") or CONGESTION_CONTROL,
+                   parse_rtt(env.get("RTT") or ""))  # fmt: skip
+
+
+def start_relay(options: Options, bed: NamespaceTestbed, children: Children, fifo: Path) -> None:
+    os.mkfifo(fifo)
+    if options.rtt_ms > 0:
+        children.start("relay", bed.relay_command(fifo), {}).wait_for("carrying", READY_SECONDS)
 
 
 def start_all(
-    options: Options, bed: NamespaceTestbed, children: Children, folder: Path, cluster: Cluster
+    options: Options,
+    bed: NamespaceTestbed,
+    children: Children,
+    cluster: Cluster,
+    more: Sequence[str],
 ) -> tuple[Child, Child]:
-    """The sampler of the links and the first trainer."""
+    """The sampler of the links and the first trainer; `more`: arguments of trainers."""
     layout = options.layout
     devices = [f"t{number}{end}" for number in range(len(layout.links)) for end in "ab"]
     sampler = children.start(
@@ -97,7 +139,7 @@ def start_all(
             f"--rows={','.join(options.rows)}", f"--rounds={options.rounds}",
             f"--steps={options.steps}", f"--rate-mbps={options.rate_mbps}", f"--core={bed.core}",
             f"--links={len(layout.links)}", f"--raw-target={target}={address}",
-            *(f"--agent-pid={agent.pid}" for agent in cluster.agents)]  # fmt: skip
+            *(f"--agent-pid={agent.pid}" for agent in cluster.agents), *more]  # fmt: skip
     first = start_trainers(bed, children, JOB, argv, layout.ranks_per_host, cluster)
     return sampler, first
 
@@ -108,39 +150,97 @@ def drain(sampler: Child, samples: list[Sample]) -> None:
         samples.append(link_sampler.parse(line))
 
 
-def measure(options: Options) -> tuple[dict[str, Rounds], list[float]]:
-    """Per row what its rounds showed, and the bytes per second of a plain TCP stream."""
-    rounds = {name: Rounds() for name in options.rows}
-    raw: list[float] = []
-    samples: list[Sample] = []
+def measure(options: Options, measured: Measured, memory: bool) -> None:
+    """One run of all that is needed; `memory`: measures nothing else."""
     layout = options.layout
     with (
         tempfile.TemporaryDirectory(prefix="pactrain-exchange-") as name,
         NamespaceTestbed(layout.testbed_sites(), layout.testbed_links(SETUP_MBPS),
-                         options.congestion) as bed,
+                         options.congestion, options.rate_mbps, options.rtt_ms > 0) as bed,
         Children(Path(name)) as children,
     ):  # fmt: skip
         folder = Path(name)
         pki = folder / "pki"
         certificates(bed, pki)
+        fifo = folder / "delay"
+        start_relay(options, bed, children, fifo)
         middle = bed.hosts[len(bed.hosts) // 2]
         cluster = start_cluster(bed, children, folder, middle, risk="exact", pki=pki)
-        sampler, first = start_all(options, bed, children, folder, cluster)
+        more = [f"--delay-ms={one_way_ms(layout, options.rtt_ms)}", f"--relay-fifo={fifo}"]
+        sampler, first = start_all(options, bed, children, cluster,
+                                   [*more, "--memory"] if memory else more)  # fmt: skip
+        reader = Reader(options, measured, sampler)
         for event in events(first, children):
             if event["event"] == "attached":
                 pin_rows(options, bed, cluster, pki)
-                continue
-            drain(sampler, samples)
-            if event["round"] == 0:  # Warms up.
-                continue
-            if event["event"] == "raw":
-                raw.append(event["bytes_per_second"])
-                continue
-            rounds[event["name"]].add(event, samples, options.rate_mbps)
-            samples.clear()
-            show(event)
+                measured.full_reserve = full_reserves(bed, cluster) if memory else []
+            elif event["event"] == "memory":
+                measured.agents = [Memory(*agent) for agent in event["agents"]]
+            else:
+                reader.take(event)
         children.check()
-    return rounds, raw
+
+
+def full_reserves(bed: NamespaceTestbed, cluster: Cluster) -> list[int]:
+    """What each agent says that FULL steps of its trainers need, in bytes."""
+    name = "pactrain_agent_full_reserve_bytes"
+    values = [read_metric(bed, agent.host, agent.metrics, name) for agent in cluster.agents]
+    return [int(value or 0) for value in values]
+
+
+class Reader:
+    """Sorts what the first trainer tells of its rounds."""
+
+    def __init__(self, options: Options, measured: Measured, sampler: Child) -> None:
+        self._options = options
+        self._measured = measured
+        self._sampler = sampler
+        self._samples: list[Sample] = []
+        self._rtt_ms = 0.0
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        self._drain()
+        if event["event"] == "settled":
+            if event["nmse"] is not None:
+                self._measured.nmse[event["name"]] = event["nmse"]
+        elif event["event"] == "delayed":
+            self._rtt_ms = self._options.rtt_ms
+        elif event["round"] > 0:  # The first one warms up.
+            self._add(event)
+
+    def _add(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "raw":
+            if self._rtt_ms == 0:
+                self._measured.raw.append(event["bytes_per_second"])
+            return
+        rounds = self._measured.delayed if self._rtt_ms else self._measured.rounds
+        row = rounds.setdefault(event["name"], Rounds())
+        row.add(event, self._samples, self._options.rate_mbps)
+        self._samples.clear()
+        rtt = f", RTT {self._rtt_ms:g} ms" if self._options.rtt_ms else ""
+        print(f"round {event['round']}{rtt}: {event['name']:<15}{event['seconds']:>9.4f} s",
+              flush=True)  # fmt: skip
+
+    def _drain(self) -> None:
+        """What the sampler has printed by now."""
+        while (line := self._sampler.line(0)) is not None:
+            self._samples.append(link_sampler.parse(line))
+
+
+def measure_all(options: Options) -> Measured:
+    """In as many runs as memory asks for, and one for the agents' memory."""
+    measured = Measured()
+    layout = options.layout
+    runs = agent_memory.batches({row: row in OURS for row in options.rows}, options.elements,
+                                layout.world, sum(layout.hosts),
+                                agent_memory.available_bytes())  # fmt: skip
+    for number, rows in enumerate(runs):
+        if len(runs) > 1:
+            print(f"run {number + 1} of {len(runs)}, for memory: {', '.join(rows)}", flush=True)
+        measure(replace(options, rows=rows), measured, memory=False)
+    if MEMORY_ROW in options.rows:
+        measure(replace(options, rows=(MEMORY_ROW,), rtt_ms=0), measured, memory=True)
+    return measured
 
 
 def pin_rows(options: Options, bed: NamespaceTestbed, cluster: Cluster, pki: Path) -> None:
@@ -152,10 +252,6 @@ def pin_rows(options: Options, bed: NamespaceTestbed, cluster: Cluster, pki: Pat
             job = f"{JOB}/{number}" if number else JOB
             pin(bed, bed.hosts[len(bed.hosts) // 2], cluster, pki, job, row.mode,
                 "--levels", str(row.levels))  # fmt: skip
-
-
-def show(event: Mapping[str, Any]) -> None:
-    print(f"round {event['round']}: {event['name']:<15}{event['seconds']:>9.4f} s", flush=True)
 
 
 def main(argv: list[str], env: Mapping[str, str]) -> int:
@@ -178,26 +274,11 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
           f"{options.rate} links (tbf, burst {burst_kb(options.rate_mbps)} kB), "
           f"TCP {options.congestion}\n", flush=True)  # fmt: skip
     try:
-        rounds, raw = measure(options)
+        measured = measure_all(options)
     except (ProcessError, TestbedError) as error:
         print(f"bench-exchange failed: {error}", file=sys.stderr)
         return 1
-    capacity = PAYLOAD_SHARE * options.rate_mbps * 1e6 / 8
-    result = {
-        "rate": options.rate,
-        "elements": options.elements,
-        "sites": layout.sites,
-        "links": layout.links,
-        "nodes": sum(layout.hosts),
-        "burst_kb": burst_kb(options.rate_mbps),
-        "congestion_control": options.congestion,
-        "raw_stream_share": median(raw) / capacity,
-        "rows": [
-            exchange_report.make_row(name, rounds[name], layout, options.elements,
-                                     options.rate_mbps)
-            for name in options.rows
-        ],
-    }  # fmt: skip
+    result = make_result(options, measured)
     exchange_report.print_table(result, layout)
     out = ROOT / "out"
     out.mkdir(exist_ok=True)
@@ -205,6 +286,40 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
     (out / "bench-exchange.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
     return 0
+
+
+def make_result(options: Options, measured: Measured) -> dict[str, Any]:
+    """What is printed as JSON."""
+    layout = options.layout
+    capacity = PAYLOAD_SHARE * options.rate_mbps * 1e6 / 8
+    result: dict[str, Any] = {
+        "rate": options.rate,
+        "elements": options.elements,
+        "sites": layout.sites,
+        "links": layout.links,
+        "nodes": sum(layout.hosts),
+        "burst_kb": burst_kb(options.rate_mbps),
+        "congestion_control": options.congestion,
+        "raw_stream_share": median(measured.raw) / capacity,
+        "rows": [
+            exchange_report.make_row(name, measured.rounds[name], layout, options.elements,
+                                     options.rate_mbps)
+            for name in options.rows
+        ],
+    }  # fmt: skip
+    for row in result["rows"]:
+        if row["name"] in measured.nmse:
+            row["nmse"] = measured.nmse[row["name"]]
+        if options.rtt_ms:
+            row |= exchange_report.delayed_row(row, measured.delayed[row["name"]], options.rtt_ms)
+    if options.rtt_ms:
+        result["rtt_ms"] = options.rtt_ms
+    if measured.agents:
+        kept = OURS[MEMORY_ROW].keep * options.elements
+        result["agents"] = exchange_report.agent_rows(
+            measured.agents, measured.full_reserve, layout.ranks_per_host, kept
+        )
+    return result
 
 
 def env_text(layout: Layout) -> str:

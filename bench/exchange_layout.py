@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from bench.testbed import Link
 
 PAYLOAD_SHARE = 1448 / 1514  # Of what tbf counts: Ethernet, IPv4 and TCP headers are the rest.
-LEVELS_BITS = {7: 32 / 11 + 16 / 256}  # kernels/levels_format.h: 11 to a word, a scale to 256.
+# kernels/levels_format.h: 11 to a word, two to a byte; a scale to 256.
+LEVELS_BITS = {7: 32 / 11 + 16 / 256, 15: 4 + 16 / 256}
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,14 @@ def parse_rate(text: str) -> float:
     return float(match[1]) * {"kbit": 1e-3, "mbit": 1, "gbit": 1e3}[match[2]]
 
 
+def parse_rtt(text: str) -> float:
+    """ "20ms" as milliseconds; "" is 0. ValueError: not a time, or over a second."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)ms", text or "0ms")
+    if match is None or float(match[1]) > 1000:
+        raise ValueError(f"RTT = '{text}', allowed: up to 1000ms")
+    return float(match[1])
+
+
 def parse_layout(sites: str, links: str, nodes: str) -> Layout:
     """`sites`: "3,2,3"; `links`: "0-1,1-2"; `nodes`: as many as sites or trainers, or "".
 
@@ -94,6 +103,23 @@ def _reached(start: int, links: Sequence[tuple[int, int]]) -> set[int]:
             if a in reached or b in reached:
                 reached |= {a, b}
     return reached
+
+
+def diameter(layout: Layout) -> int:
+    """Links between the sites that are farthest from each other."""
+    most = 0
+    for start in range(len(layout.sites)):
+        reached, hops = {start}, 0
+        while len(reached) < len(layout.sites):
+            reached |= {x for a, b in layout.links if a in reached or b in reached for x in (a, b)}
+            hops += 1
+        most = max(most, hops)
+    return most
+
+
+def one_way_ms(layout: Layout, rtt_ms: float) -> float:
+    """The delay of each link where the farthest sites have that round trip."""
+    return rtt_ms / 2 / diameter(layout)
 
 
 def ring_crossings(layout: Layout) -> int:

@@ -8,11 +8,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.agent_memory import MIB, Memory, bound_bytes
 from bench.exchange_layout import PAYLOAD_SHARE, Layout, bound_seconds
-from bench.exchange_rows import OURS, link_bytes
+from bench.exchange_rows import NMSE_GOALS, OURS, link_bytes
 from bench.link_sampler import Sample, busy_seconds
 from bench.testbed import burst_kb
 
+# What a round trip may add: so many of them, and a share of the step.
+RTT_GOAL, RTT_GOAL_SHARE = 1.5, 0.05
 TRAFFIC_SHARE = 0.1  # Of a link's rate: less is acknowledgements and heartbeats.
 
 
@@ -54,6 +57,36 @@ def make_row(
     }
 
 
+def delayed_row(row: Mapping[str, Any], rounds: Rounds, rtt_ms: float) -> dict[str, Any]:
+    """What a row has beside that: its rounds with a round trip between the farthest sites."""
+    seconds = median(rounds.seconds)
+    goal = RTT_GOAL * rtt_ms + 1e3 * RTT_GOAL_SHARE * row["seconds"]
+    return {
+        "rtt_seconds": seconds,
+        "rtt_ratio": seconds / row["seconds"],
+        "rtt_ms_above": 1e3 * (seconds - row["seconds"]),
+        "rtt_goal_ms_above": goal,
+        "rtt_rounds": rounds.seconds,
+    }
+
+
+def agent_rows(
+    agents: Sequence[Memory], reserves: Sequence[int], trainers: Sequence[int], kept: float
+) -> list[dict[str, Any]]:
+    """Of each agent: what COMPACTED steps used, its bound, and what FULL ones would need."""
+    return [
+        {
+            "trainers": count,
+            "private_bytes": used.private_bytes,
+            "shared_bytes": used.shared_bytes,
+            "memory_bytes": used.total,
+            "bound_bytes": bound_bytes(count, kept),
+            "full_reserve_bytes": reserve,
+        }
+        for used, reserve, count in zip(agents, reserves, trainers, strict=True)
+    ]
+
+
 def link_share(payload: float, busy: float, rate_mbps: float) -> float:
     """Payload over what the link could carry while it was busy.
 
@@ -79,6 +112,40 @@ def print_table(result: Mapping[str, Any], layout: Layout) -> None:
               f"{row['seconds'] / row['bound_seconds']:>9.3f}{1e3 * over:>8.1f}{times:>9}"
               f"{row['link_share']:>7.3f}{row['cpu_seconds']:>7.2f}   {sent}")  # fmt: skip
     print(f"\n  one plain TCP stream: {result['raw_stream_share']:.3f} of the link\n")
+    print_delayed(result)
+    print_nmse(result, layout)
+    print_agents(result)
+
+
+def print_delayed(result: Mapping[str, Any]) -> None:
+    if "rtt_ms" not in result:
+        return
+    print(f"  {'RTT ' + format(result['rtt_ms'], 'g') + ' ms':<15}{'s/step':>8}{'RTT 0':>8}"
+          f"{'ratio':>9}{'+ ms':>8}   goal")  # fmt: skip
+    for row in result["rows"]:
+        goal = f"<= {row['rtt_goal_ms_above']:.1f}" if row["name"] in OURS else ""
+        print(f"  {row['name']:<15}{row['rtt_seconds']:>8.3f}{row['seconds']:>8.3f}"
+              f"{row['rtt_ratio']:>9.3f}{row['rtt_ms_above']:>8.1f}   {goal}")  # fmt: skip
+    print()
+
+
+def print_nmse(result: Mapping[str, Any], layout: Layout) -> None:
+    chain = len(layout.sites) == 3
+    for row in result["rows"]:
+        if "nmse" in row:
+            goal = f" (goal: <= {NMSE_GOALS[OURS[row['name']].levels]})" if chain else ""
+            print(f"  {row['name']}: NMSE of the exchange {row['nmse']:.4f}{goal}")
+
+
+def print_agents(result: Mapping[str, Any]) -> None:
+    for agent in result.get("agents", []):
+        print(f"  agent of {agent['trainers']} trainers, COMPACTED keep 0.5:"
+              f" {agent['memory_bytes'] / MIB:.0f} MiB"
+              f" ({agent['private_bytes'] / MIB:.0f} private,"
+              f" {agent['shared_bytes'] / MIB:.0f} shared),"
+              f" goal: <= {agent['bound_bytes'] / MIB:.0f};"
+              f" reserve for FULL: {agent['full_reserve_bytes'] / MIB:.0f}")  # fmt: skip
+    print()
 
 
 def plot(path: Path, result: Mapping[str, Any]) -> None:

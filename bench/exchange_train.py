@@ -1,8 +1,9 @@
 """One trainer of bench/exchange.py: exchanges given gradients by each row in turn.
 
-No compute: backward() hands Gaussian gradients to DDP. Rows of peers share one DDP over
+Rows of peers share one DDP over
 Gloo, whose hook is changed between rounds; each of ours has a DDP and an attached session
-of its own. Rank 0 prints lines of JSON: "attached", then "round" and "raw" events.
+of its own. Rank 0 prints lines of JSON: "attached", a "settled" per row, then for each delay
+of the links "raw" and "round" events, and with --memory what the agents have used.
 """
 
 from __future__ import annotations
@@ -15,94 +16,33 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
-from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
+from bench import agent_memory
 from bench.exchange_layout import model_shapes
+from bench.exchange_model import Source, step, wrap
 from bench.exchange_rows import OURS, PEERS, GradientHook, Ours
 from bench.testbed import shape, shaped_counters
 from pactrain.types import Codec, Mode
 
-GRADIENTS = 2  # Different ones, used in turn.
 ROUND_SECONDS = 1.0  # A round has as many steps as this takes, and at least one.
 MOST_STEPS = 20
 SETTLE_STEPS = 100  # Until the coordinator's decision is what a row wants.
 KEEP_ROUNDING = 1e-3  # Each parameter keeps whole elements.
 PEER_WARM_UP = 4  # DDP rebuilds its buckets, PowerSGD starts to compress.
 RAW_SECONDS = 1.0
+# After a change of the delay: bbr believes its shortest round trip for ten.
+NEW_DELAY_SECONDS = 12.0
+MEMORY_STEPS = 5
 RAW_SKIP = 0.2  # Share of it that is not counted: TCP's start and tbf's burst.
-
-
-class Source:
-    """The gradients of one rank, in the shapes of a model."""
-
-    def __init__(self, shapes: Sequence[tuple[int, ...]], rank: int) -> None:
-        self._shapes = shapes
-        self._sizes = [math.prod(shape) for shape in shapes]
-        self._flat = []
-        for step in range(GRADIENTS):
-            generator = torch.Generator().manual_seed(1000 * rank + step)
-            self._flat.append(torch.randn(sum(self._sizes), generator=generator))
-        self._next = 0
-
-    def take(self) -> list[Tensor]:
-        """Of the next step: new views, so that autograd takes them without a copy."""
-        flat = self._flat[self._next % GRADIENTS]
-        self._next += 1
-        pieces = torch.split(flat, self._sizes)
-        return [p.view(own) for p, own in zip(pieces, self._shapes, strict=True)]
-
-
-class Given(torch.autograd.Function):
-    """A scalar whose gradients are those of a Source."""
-
-    @staticmethod
-    def forward(ctx: Any, source: Source, *parameters: Tensor) -> Tensor:
-        ctx.source = source
-        return parameters[0].new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        return (None, *ctx.source.take())
-
-
-class Parameters(nn.Module):
-    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(s)) for s in shapes])
-
-    def forward(self, source: Source) -> Tensor:
-        loss: Tensor = Given.apply(source, *self.weights)  # type: ignore[no-untyped-call]
-        return loss
-
-    def masks(self, keep: float) -> dict[str, Tensor]:
-        """Keeps that share of each parameter, chosen at random, equally on all ranks."""
-        masks = {}
-        for number, (name, parameter) in enumerate(self.named_parameters()):
-            generator = torch.Generator().manual_seed(number)
-            order = torch.randperm(parameter.numel(), generator=generator)
-            mask = torch.zeros(parameter.numel(), dtype=torch.bool)
-            mask[order[: round(keep * parameter.numel())]] = True
-            masks[name] = mask.view_as(parameter)
-        return masks
-
-
-def wrap(
-    shapes: Sequence[tuple[int, ...]], bucket_cap_mb: float | None = None
-) -> DistributedDataParallel:
-    return DistributedDataParallel(Parameters(shapes), bucket_cap_mb=bucket_cap_mb,
-                                   gradient_as_bucket_view=True)  # fmt: skip
-
-
-def step(model: DistributedDataParallel, source: Source) -> None:
-    model.zero_grad()
-    torch.autograd.backward(model(source))
 
 
 class Peers:
@@ -158,6 +98,22 @@ class Attached:
             if self.is_as_wanted():
                 return
         raise SystemExit(f"{name}: still {self.session.decision}")
+
+    def nmse(self, source: Source) -> float | None:
+        """Of one more step's result over the kept elements; None: exact, or not rank 0."""
+        if not self._row.levels:
+            return None
+        step(self.model, source)
+        if dist.get_rank() != 0:
+            return None
+        exact = source.exact_mean(dist.get_world_size())
+        masks = self.model.module.masks(self._row.keep).values()
+        kept = torch.cat([mask.flatten() for mask in masks])
+        result = torch.cat(
+            [p.grad.flatten() for p in self.model.parameters() if p.grad is not None]
+        )
+        error, exact = (result - exact)[kept], exact[kept]
+        return float(error.square().sum() / exact.square().sum())
 
     def is_as_wanted(self) -> bool:
         """Whether the last step was."""
@@ -219,6 +175,19 @@ class Meter:
             ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
+    def memory(self, take_step: Callable[[Source], None]) -> list[agent_memory.Memory]:
+        """Of each agent in a few steps; at rank 0."""
+        if self._rank == 0:
+            for pid in self._agents:
+                agent_memory.start(pid)
+        dist.barrier()
+        for _ in range(MEMORY_STEPS):
+            take_step(self._source)
+        dist.barrier()
+        used = [agent_memory.read(pid) for pid in self._agents] if self._rank == 0 else []
+        dist.barrier()
+        return used
+
     def raw(self, target: int, address: str, rate_mbps: float) -> float | None:
         """Payload bytes per second of one TCP stream from rank 0 to `target`; at rank 0."""
         box: list[Any] = [None]
@@ -264,7 +233,47 @@ def steps_for(measured: Mapping[str, Any] | None, wanted: int) -> int:
     return box[0]
 
 
-def main(argv: list[str]) -> int:
+Takers = dict[str, Callable[[Source], None]]
+
+
+def delay_links(options: argparse.Namespace, delay_ms: float, takers: Takers, source: Source,
+                rank: int) -> None:  # fmt: skip
+    """Of all links; returns when TCP knows it."""
+    dist.barrier()
+    if rank == 0:
+        Path(options.relay_fifo).write_text(f"{delay_ms}\n")
+    end = time.monotonic() + NEW_DELAY_SECONDS
+    box = [True]
+    while box[0]:
+        for take_step in takers.values():
+            take_step(source)
+        box = [time.monotonic() < end]
+        dist.broadcast_object_list(box, src=0)
+
+
+def measure_rounds(
+    options: argparse.Namespace,
+    meter: Meter,
+    takers: Takers,
+    attached: Mapping[str, Attached],
+    steps: dict[str, int],
+) -> None:
+    """All rounds at one delay; the first one warms up, and finds `steps` that are 0."""
+    rank = dist.get_rank()
+    target, address = options.raw_target.split("=")
+    for number in range(options.rounds + 1):
+        raw = meter.raw(int(target), address, options.rate_mbps)
+        report(rank, event="raw", round=number, bytes_per_second=raw)
+        for name, take_step in takers.items():
+            measured = meter.measure(take_step, steps[name] or 1)
+            if name in attached and not attached[name].is_as_wanted():
+                raise SystemExit(f"{name}: became {attached[name].session.decision}")
+            if steps[name] == 0:
+                steps[name] = steps_for(measured, options.steps)
+            report(rank, event="round", round=number, name=name, **(measured or {}))
+
+
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.exchange_train")
     parser.add_argument("--elements", type=int, required=True)
     parser.add_argument("--rows", required=True)
@@ -275,7 +284,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--links", type=int, required=True)
     parser.add_argument("--agent-pid", type=int, action="append", default=[])
     parser.add_argument("--raw-target", required=True, help="RANK=ADDRESS across a link")
-    options = parser.parse_args(argv)
+    parser.add_argument("--delay-ms", type=float, default=0, help="of each link, rounds again")
+    parser.add_argument("--relay-fifo", help="where the relay hears of delays")
+    parser.add_argument("--memory", action="store_true", help="measure the agents' memory only")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    options = parse_arguments(argv)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -284,33 +300,31 @@ def main(argv: list[str]) -> int:
     source = Source(shapes, rank)
     attached = {name: Attached(shapes, OURS[name]) for name in names if name in OURS}
     report(rank, event="attached")
+    takers: Takers = {}
     for name, row in attached.items():
         row.settle(name, source)
-    peers = Peers(shapes, [name for name in names if name in PEERS])
-    peers.warm_up(source)
+        report(rank, event="settled", name=name, nmse=row.nmse(source))
+        takers[name] = partial(step, row.model)
+    if peer_names := [name for name in names if name in PEERS]:
+        peers = Peers(shapes, peer_names)
+        peers.warm_up(source)
+        takers |= {name: partial(peers.step, name) for name in peer_names}
+    takers = {name: takers[name] for name in names}
     if rank == 0:
         for link in range(options.links):
             shape(options.core, link, options.rate_mbps)
     dist.barrier()
-    takers: dict[str, Callable[[Source], None]] = {
-        name: lambda s, name=name: (  # type: ignore[misc]
-            step(attached[name].model, s) if name in attached else peers.step(name, s)
-        )
-        for name in names
-    }
     meter = Meter(source, options.core, options.links, options.agent_pid)
-    target, address = options.raw_target.split("=")
-    steps = dict.fromkeys(names, 1)
-    for number in range(options.rounds + 1):  # The first one warms up.
-        raw = meter.raw(int(target), address, options.rate_mbps)
-        report(rank, event="raw", round=number, bytes_per_second=raw)
-        for name in names:
-            measured = meter.measure(takers[name], steps[name])
-            if name in attached and not attached[name].is_as_wanted():
-                raise SystemExit(f"{name}: became {attached[name].session.decision}")
-            if number == 0:
-                steps[name] = steps_for(measured, options.steps)
-            report(rank, event="round", round=number, name=name, **(measured or {}))
+    if options.memory:
+        used = meter.memory(takers[names[0]])
+        report(rank, event="memory", agents=[[m.private_bytes, m.shared_bytes] for m in used])
+    else:
+        steps = dict.fromkeys(names, 0)
+        measure_rounds(options, meter, takers, attached, steps)
+        if options.delay_ms > 0:
+            delay_links(options, options.delay_ms, takers, source, rank)
+            report(rank, event="delayed")
+            measure_rounds(options, meter, takers, attached, steps)
     for row in attached.values():
         row.session.close()
     dist.destroy_process_group()

@@ -6,19 +6,24 @@ import math
 
 import pytest
 
-from bench.exchange import parse_options
+from bench.agent_memory import MIB, Memory, batches, bound_bytes
+from bench.agent_memory import parse as parse_memory
+from bench.exchange import Measured, make_result, parse_options
 from bench.exchange_layout import (
     all_gather_bytes,
     all_reduce_bytes,
     bound_seconds,
+    diameter,
     model_shapes,
+    one_way_ms,
     parse_layout,
     parse_rate,
+    parse_rtt,
     powersgd_bytes,
     ring_crossings,
 )
 from bench.exchange_report import Rounds, link_share, make_row
-from bench.exchange_rows import link_bytes
+from bench.exchange_rows import OURS, ROWS, link_bytes
 from bench.link_sampler import Sample, busy_seconds, parse
 
 ELEMENTS = 5_586_981
@@ -36,6 +41,21 @@ def test_a_rate_has_a_unit(text: str, mbps: float) -> None:
 def test_other_rates_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="RATE = "):
         parse_rate(text)
+
+
+@pytest.mark.parametrize("text", ["20", "-1ms", "1001ms", "1s", "ms"])
+def test_a_round_trip_is_in_milliseconds(text: str) -> None:
+    assert (parse_rtt("20ms"), parse_rtt("0.5ms"), parse_rtt("")) == (20.0, 0.5, 0.0)
+    with pytest.raises(ValueError, match="RTT = "):
+        parse_rtt(text)
+
+
+def test_links_share_the_way_between_the_farthest_sites() -> None:
+    assert one_way_ms(CHAIN, 20) == 5.0
+    star = parse_layout("1,1,1,1", "1-0,1-2,1-3", "")
+    assert diameter(star) == 2
+    assert one_way_ms(parse_layout("1,1,1,1", "2-0,2-3,3-1", ""), 60) == 10.0
+    assert one_way_ms(parse_layout("4,4", "0-1", ""), 50) == 25.0
 
 
 @pytest.mark.parametrize(
@@ -138,3 +158,64 @@ def test_options_come_from_variables_and_have_defaults() -> None:
     for wrong in ({"ROWS": "full,best"}, {"ROUNDS": "0"}, {"ELEMENTS": "-5"}, {"STEPS": "x"}):
         with pytest.raises(ValueError, match="allowed"):
             parse_options(wrong)
+
+
+def one_round(seconds: float) -> Rounds:
+    return Rounds([seconds], [1.0], [[4.0e6, 8.0e6]], [seconds])
+
+
+def test_a_round_trip_may_add_so_much_and_a_share_of_the_step() -> None:
+    options = parse_options({"ROWS": "full", "RTT": "20ms"})
+    measured = Measured({"full": one_round(2.0)}, {"full": one_round(2.025)}, raw=[1e7])
+    result = make_result(options, measured)
+    assert result["rtt_ms"] == 20
+    row = result["rows"][0]
+    assert row["rtt_ratio"] == pytest.approx(1.0125)
+    assert row["rtt_ms_above"] == pytest.approx(25)
+    assert row["rtt_goal_ms_above"] == pytest.approx(30 + 100)
+
+
+def test_without_them_no_row_has_a_round_trip_or_an_error() -> None:
+    measured = Measured({"full": one_round(2.0)}, raw=[1e7])
+    result = make_result(parse_options({"ROWS": "full"}), measured)
+    assert set(result) == {"rate", "elements", "sites", "links", "nodes", "burst_kb",
+                           "congestion_control", "raw_stream_share", "rows"}  # fmt: skip
+    assert set(result["rows"][0]) == {"name", "seconds", "bound_seconds", "link_share", "rounds",
+                                      "link_bytes_per_element", "cpu_seconds"}  # fmt: skip
+
+
+def test_an_agents_memory_is_beside_its_bound_and_the_reserve() -> None:
+    options = parse_options({"ROWS": "compacted-0.5", "ELEMENTS": "1000000"})
+    measured = Measured({"compacted-0.5": one_round(1.0)}, raw=[1e7],
+                        agents=[Memory(10, 20)] * 3, full_reserve=[7, 8, 9])  # fmt: skip
+    agents = make_result(options, measured)["agents"]
+    assert [agent["trainers"] for agent in agents] == [3, 2, 3]
+    assert [agent["full_reserve_bytes"] for agent in agents] == [7, 8, 9]
+    assert agents[0]["memory_bytes"] == 30
+    assert agents[0]["bound_bytes"] == bound_bytes(3, 500_000) == 6 * 2_000_000 + 64 * MIB
+
+
+def test_an_agents_memory_is_its_own_and_what_it_touched_of_the_shared() -> None:
+    status = (
+        "Name:\tagent\nVmHWM:\t  900 kB\nRssAnon:\t 90 kB\nRssFile:\t 100 kB\nRssShmem:\t 500 kB\n"
+    )
+    smaps = """7f00-7f10 rw-s 00000000 00:01 9 /memfd:pactrain-slot (deleted)
+Size: 400 kB
+Referenced: 40 kB
+7f10-7f20 r--p 00000000 00:01 9 /usr/lib/libc.so.6
+Referenced: 70 kB
+7f20-7f30 rw-s 00000000 00:01 9 /memfd:pactrain-result (deleted)
+Referenced: 8 kB
+7f30-7f40 rw-p 00000000 00:00 0
+Referenced: 5 kB
+"""
+    assert parse_memory(status, smaps) == Memory(300 << 10, 48 << 10)
+
+
+def test_rows_that_do_not_fit_together_have_runs_of_their_own() -> None:
+    rows = {row: row in OURS for row in ROWS}
+    assert batches(rows, ELEMENTS, 8, 3, 20 << 30) == [ROWS]
+    large = batches(rows, 60_192_808, 8, 3, 22 << 30)
+    assert [row for batch in large for row in batch] == list(ROWS)
+    assert 1 < len(large) <= len(ROWS)
+    assert batches(rows, 60_192_808, 8, 8, 1 << 30) == [(row,) for row in ROWS]

@@ -99,14 +99,58 @@ def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
         assert not named(run.pid)
 
 
+CONNECT = """
+import socket, sys, time
+start = time.monotonic()
+try:
+    socket.create_connection((sys.argv[1], 9), timeout=20)
+except ConnectionRefusedError:  # By the other end, after a round trip.
+    print(time.monotonic() - start)
+"""
+
+
+@needs_namespaces
+def test_a_relayed_link_has_the_delay_that_was_asked_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "delay"
+    os.mkfifo(fifo)
+    with NamespaceTestbed({"a": 1, "b": 1}, [Link("a", "b", 100)], relayed=True) as bed:
+        argv = [sys.executable, "-c", CONNECT, bed.hosts[1].address]
+        with subprocess.Popen(bed.relay_command(fifo), stdout=subprocess.PIPE, text=True) as relay:
+            try:
+                assert relay.stdout is not None and relay.stdout.readline() == "carrying\n"
+                send(bed, source=0, target=1, size=1_000_000)
+                assert testbed.shaped_counters(bed.core, 1)[0].payload >= 1_000_000
+                fifo.write_text("100\n")
+                assert float(testbed.run(*bed.command(bed.hosts[0], argv))) >= 0.2
+            finally:
+                relay.kill()
+
+
 def test_a_link_must_name_known_sites() -> None:
     with pytest.raises(ValueError, match="link names site 'x', allowed: a, b"):
         LoopbackTestbed({"a": 1, "b": 1}, [Link("a", "x", 100)])
 
 
-def test_a_fast_links_burst_holds_what_the_kernel_sends_in_one_piece() -> None:
+def test_an_idle_link_sends_no_more_than_a_few_milliseconds_worth_at_once() -> None:
     assert testbed.burst_kb(100) == 32
-    assert testbed.burst_kb(1000) >= 64
+    assert testbed.burst_kb(1000) == 125
+
+
+@pytest.mark.parametrize("rate", [10, 100, 500, 600, 1000, 10_000])
+def test_a_burst_holds_what_a_host_hands_over_in_one_piece(rate: float) -> None:
+    piece = testbed.piece_bytes(rate)
+    packets = -(-piece // 1448)
+    assert piece + packets * testbed.HEADER_BYTES <= testbed.burst_kb(rate) * 1024
+    assert piece > 16_384
+
+
+@needs_namespaces
+def test_tbf_cuts_nothing_into_packets() -> None:
+    with NamespaceTestbed({"a": 1, "b": 1}, [Link("a", "b", 500)]) as bed:
+        send(bed, source=0, target=1, size=10_000_000)
+        path = "/sys/class/net/t0a/statistics/tx_packets"
+        handed = int(testbed.run("ip", "netns", "exec", bed.core, "cat", path))
+        assert handed < testbed.shaped_counters(bed.core, 1)[0].packets / 4
 
 
 def mine() -> list[str]:

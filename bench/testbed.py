@@ -20,10 +20,12 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 PREFIX = "pactrain-"
+RELAY = Path(__file__).resolve().parent.parent / "out" / "bin" / "delay_relay"
 LATENCY = "latency 200ms"
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps.
 # Of all hosts, so that results do not depend on what this machine prefers.
@@ -31,12 +33,20 @@ CONGESTION_CONTROL = "cubic"
 
 
 def burst_kb(rate_mbps: float) -> int:
-    """What an idle link sends at once: 32 kB is 2.6 ms at 100 Mbps.
-
-    At 1 Gbps it must hold the 64 kB that the kernel hands over in one piece: tbf would cut
-    smaller what a network card cuts for nothing.
-    """
+    """What an idle link sends at once: 32 kB is 2.6 ms at 100 Mbps."""
     return max(32, round(rate_mbps / 8))
+
+
+def piece_bytes(rate_mbps: float) -> int:
+    """What hosts may hand over in one piece: with its packets' headers it fits into the burst.
+
+    tbf cuts what is larger into packets, and each of them takes its own way through the
+    machine: at 500 Mbps in both directions that is a whole core, for what a network card
+    does for nothing.
+    """
+    packets_share = 1448 / (1448 + HEADER_BYTES)
+    # The last packet of a piece may be a short one.
+    return min(65_536, int((burst_kb(rate_mbps) * 1024 - HEADER_BYTES) * packets_share))
 
 
 @dataclass(frozen=True)
@@ -128,9 +138,17 @@ class NamespaceTestbed(LoopbackTestbed):
         sites: Mapping[str, int],
         links: Sequence[Link],
         congestion_control: str = CONGESTION_CONTROL,
+        slowest_mbps: float | None = None,
+        relayed: bool = False,
     ) -> None:
+        """`slowest_mbps`: what shape() may make of a link later; default: what it has.
+        `relayed`: links carry nothing until relay_command() runs.
+        """
         super().__init__(sites, links)
         remove_leftovers()
+        self._relayed = relayed
+        rates = [slowest_mbps] if slowest_mbps else [link.rate_mbps for link in self.links]
+        self._piece_bytes = piece_bytes(min(rates)) if rates else None
         self._congestion_control = congestion_control
         self._prefix = f"{PREFIX}{os.getpid()}-"
         self.core = self._prefix + "core"
@@ -152,8 +170,8 @@ class NamespaceTestbed(LoopbackTestbed):
         for number in range(len(sites)):
             commands += [f"link add br{number} type bridge", f"link set br{number} up"]
         for number, link in enumerate(self.links):
+            commands += self._ends(number)
             commands += [
-                f"link add t{number}a type veth peer name t{number}b",
                 f"link set t{number}a master br{sites.index(link.a)} up",
                 f"link set t{number}b master br{sites.index(link.b)} up",
             ]
@@ -162,6 +180,17 @@ class NamespaceTestbed(LoopbackTestbed):
             shape(self.core, number, link.rate_mbps)
         for number, host in enumerate(self.hosts):
             self._add_host(host, number, sites.index(host.site))
+
+    def _ends(self, number: int) -> list[str]:
+        """The two devices of a link."""
+        if self._relayed:
+            return [f"tuntap add dev t{number}{end} mode tap vnet_hdr" for end in "ab"]
+        return [f"link add t{number}a type veth peer name t{number}b"]
+
+    def relay_command(self, fifo: Path) -> list[str]:
+        """Runs bench/delay_relay.cc for all links; it prints "carrying" once it does."""
+        links = [f"t{number}a-t{number}b" for number in range(len(self.links))]
+        return ["ip", "netns", "exec", self.core, str(RELAY), str(fifo), *links]
 
     def _add_host(self, host: Host, number: int, bridge: int) -> None:
         assert host.namespace is not None
@@ -172,7 +201,10 @@ class NamespaceTestbed(LoopbackTestbed):
                 f"link set p{number} master br{bridge} up",
             ]
         )
-        for command in (f"addr add {host.address}/24 dev e0", "link set e0 up", "link set lo up"):
+        commands = [f"addr add {host.address}/24 dev e0", "link set e0 up", "link set lo up"]
+        if self._piece_bytes is not None:
+            commands.append(f"link set e0 gso_max_size {self._piece_bytes}")
+        for command in commands:
             run("ip", "-n", host.namespace, *command.split())
         # A link that was idle between two steps keeps its congestion window, as on any
         # well-set-up training host; else both systems pay for it at every step.

@@ -277,25 +277,5 @@ TEST(ParseSocketPath, TakesAbsolutePathsThatFit) {
   }
 }
 
-TEST(MemoryTable, TrainersOfARegionShareItsResultWhileOneLives) {
-  MemoryTable table;
-  ASSERT_OK_AND_ASSIGN(const TrainerBuffers one, table.Make(1, "r", 64));
-  ASSERT_OK_AND_ASSIGN(const TrainerBuffers two, table.Make(2, "r", 64));
-  ASSERT_OK_AND_ASSIGN(const TrainerBuffers other, table.Make(3, "s", 64));
-  EXPECT_EQ(one.result, two.result);
-  EXPECT_NE(one.slot, two.slot);
-  EXPECT_NE(one.result, other.result);
-  table.Release(1);
-  EXPECT_EQ(table.Find(1).slot, nullptr);
-  EXPECT_EQ(table.Find(2).result, two.result);
-}
-
-TEST(MemoryTable, MoreThanTheMachineHasIsAnErrorNotACrash) {
-  MemoryTable table;
-  EXPECT_THAT(table.Make(1, "r", 1ull << 50),
-              base::StatusIs(absl::StatusCode::kResourceExhausted,
-                             HasSubstr("shared memory of")));
-}
-
 }  // namespace
 }  // namespace pactrain::agent

@@ -9,9 +9,10 @@ absl::StatusOr<TrainerBuffers> MemoryTable::Make(uint64_t trainer,
                                                  const std::string& region,
                                                  uint64_t bytes) {
   using TrainerMay = SharedMemory::TrainerMay;
-  TrainerBuffers buffers;
   std::erase_if(results_,
                 [](const auto& entry) { return entry.second.expired(); });
+  RETURN_IF_ERROR(CheckReserve(Regions(region, bytes), SharedBytes(), read_()));
+  TrainerBuffers buffers;
   std::weak_ptr<SharedMemory>& result = results_[region];
   buffers.result = result.lock();
   if (buffers.result == nullptr) {
@@ -23,13 +24,38 @@ absl::StatusOr<TrainerBuffers> MemoryTable::Make(uint64_t trainer,
   PT_CHECK(buffers.result->bytes().size() == bytes);
   ASSIGN_OR_RETURN(buffers.slot, SharedMemory::Create("pactrain-slot", bytes,
                                                       TrainerMay::kWrite));
-  buffers_[trainer] = buffers;
+  entries_[trainer] = {region, buffers};
   return buffers;
 }
 
 TrainerBuffers MemoryTable::Find(uint64_t trainer) const {
-  const auto it = buffers_.find(trainer);
-  return it == buffers_.end() ? TrainerBuffers() : it->second;
+  const auto it = entries_.find(trainer);
+  return it == entries_.end() ? TrainerBuffers() : it->second.buffers;
+}
+
+std::vector<MemoryRegion> MemoryTable::Regions(const std::string& region,
+                                               uint64_t bytes) const {
+  std::map<std::string, MemoryRegion> by_name;
+  if (!region.empty()) by_name[region] = {1, bytes};
+  for (const auto& [trainer, entry] : entries_) {
+    MemoryRegion& of = by_name[entry.region];
+    ++of.trainers;
+    of.bytes = entry.buffers.slot->bytes().size();
+  }
+  std::vector<MemoryRegion> regions;
+  for (const auto& [name, of] : by_name) regions.push_back(of);
+  return regions;
+}
+
+uint64_t MemoryTable::SharedBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [trainer, entry] : entries_) {
+    bytes += entry.buffers.slot->bytes().size();
+  }
+  for (const auto& [region, memory] : results_) {
+    if (const auto result = memory.lock()) bytes += result->bytes().size();
+  }
+  return bytes;
 }
 
 }  // namespace pactrain::agent

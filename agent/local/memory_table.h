@@ -1,16 +1,23 @@
 // Which trainer has which memory: a slot of its own, and a result region that
 // trainers of one region share for as long as one of them has it.
 //
+// Rule: memory is given to a trainer only if what FULL steps of all trainers
+// here need can be had.
+//
 // Thread-compatible.
 #ifndef PACTRAIN_AGENT_LOCAL_MEMORY_TABLE_H_
 #define PACTRAIN_AGENT_LOCAL_MEMORY_TABLE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "agent/local/memory_limits.h"
+#include "agent/local/memory_reserve.h"
 #include "agent/local/shared_memory.h"
 
 namespace pactrain::agent {
@@ -22,18 +29,38 @@ struct TrainerBuffers {
 
 class MemoryTable {
  public:
+  using Read = std::function<MemoryNow()>;
+  explicit MemoryTable(Read read = [] { return ReadMemory(); })
+      : read_(std::move(read)) {}
+
   // Makes a slot of `bytes` and takes or makes the region's result, of the same
   // size. REQUIRES: a region is always asked for with equal `bytes`.
-  //   ResourceExhausted, Internal: as SharedMemory::Create().
+  //   ResourceExhausted, Internal: as CheckReserve() and
+  //   SharedMemory::Create(); nothing is made.
   absl::StatusOr<TrainerBuffers> Make(uint64_t trainer,
                                       const std::string& region,
                                       uint64_t bytes);
   // Null pointers if it has none.
   TrainerBuffers Find(uint64_t trainer) const;
-  void Release(uint64_t trainer) { buffers_.erase(trainer); }
+  void Release(uint64_t trainer) { entries_.erase(trainer); }
+
+  // What FULL steps of all trainers here need.
+  uint64_t full_reserve() const { return FullReserve(Regions("", 0)); }
+  // What can still be had, as the system says now.
+  std::optional<AvailableMemory> available() const { return read_().available; }
 
  private:
-  std::map<uint64_t, TrainerBuffers> buffers_;
+  struct Entry {
+    std::string region;
+    TrainerBuffers buffers;
+  };
+  // Those in use, with one trainer more in `region` if that is not empty.
+  std::vector<MemoryRegion> Regions(const std::string& region,
+                                    uint64_t bytes) const;
+  uint64_t SharedBytes() const;
+
+  const Read read_;
+  std::map<uint64_t, Entry> entries_;  // By trainer.
   std::map<std::string, std::weak_ptr<SharedMemory>> results_;
 };
 

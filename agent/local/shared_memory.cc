@@ -5,10 +5,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -16,20 +13,6 @@
 
 namespace pactrain::agent {
 namespace {
-
-// What the machine can still give without killing somebody; nothing if it does
-// not tell.
-std::optional<uint64_t> AvailableBytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string line;
-  while (std::getline(meminfo, line)) {
-    unsigned long long kilobytes = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kilobytes) == 1) {
-      return uint64_t{kilobytes} << 10;
-    }
-  }
-  return std::nullopt;
-}
 
 absl::Status Failed(const char* what, uint64_t bytes) {
   const int error = errno;
@@ -45,13 +28,6 @@ absl::Status Failed(const char* what, uint64_t bytes) {
 absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(
     const char* name, uint64_t bytes, TrainerMay trainer_may) {
   PT_CHECK(bytes > 0);
-  // fallocate() alone would take page after page until the kernel kills.
-  const std::optional<uint64_t> available = AvailableBytes();
-  if (available.has_value() && bytes > *available) {
-    return absl::ResourceExhaustedError(absl::StrCat("shared memory of ", bytes,
-                                                     " bytes: the machine has ",
-                                                     *available, " available"));
-  }
   Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Failed("memfd_create", bytes);
   const auto size = static_cast<off_t>(bytes);

@@ -22,8 +22,9 @@ class SharedMemory {
  public:
   enum class TrainerMay { kWrite, kOnlyRead };
 
-  // `bytes` zeros. REQUIRES: bytes > 0.
-  //   ResourceExhausted: the machine has not got so much.
+  // `bytes` zeros. REQUIRES: bytes > 0, and they are there (CheckReserve()):
+  // the kernel would take page after page, then kill somebody.
+  //   ResourceExhausted: a limit of the system on one file.
   //   Internal:          the system refuses.
   static absl::StatusOr<std::shared_ptr<SharedMemory>> Create(
       const char* name, uint64_t bytes, TrainerMay trainer_may);

@@ -39,6 +39,16 @@ void AddProcess(const MetricsSnapshot& now, Page& page) {
   page.Add({}, static_cast<uint64_t>(now.groups.size()));
 }
 
+void AddMemory(const MetricsSnapshot& now, Page& page) {
+  page.Start("full_reserve_bytes", MetricType::Gauge,
+             "What FULL steps of all trainers here need of memory.");
+  page.Add({}, now.full_reserve_bytes);
+  if (!now.available_memory_bytes.has_value()) return;
+  page.Start("available_memory_bytes", MetricType::Gauge,
+             "What machine and cgroups can still give.");
+  page.Add({}, *now.available_memory_bytes);
+}
+
 void AddPeers(const MetricsSnapshot& now, Page& page) {
   page.Start("peer_bytes_total", MetricType::Counter,
              "Data plane bytes by peer site, headers included.");
@@ -152,6 +162,7 @@ std::vector<MetricFamily> AgentMetrics::Collect() const {
   }
   Page page("pactrain_agent_");
   AddProcess(*now, page);
+  AddMemory(*now, page);
   AddPeers(*now, page);
   AddRefused(*now, page);
   base::AddCertificates(now->certificates, absl::Now(), page);

@@ -38,6 +38,8 @@ struct MetricsSnapshot {
   std::vector<Peer> peers;                             // By site.
   base::RefusalCounts refused;                         // Of data connections.
   std::optional<base::CertificateLives> certificates;  // None: plain text.
+  uint64_t full_reserve_bytes = 0;
+  std::optional<uint64_t> available_memory_bytes;  // Nothing: not known.
   std::vector<GroupStatus> groups;
 };
 

@@ -108,6 +108,17 @@ TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
   }
 }
 
+TEST_F(MetricsTest, ShowsTheReserveBesideWhatIsAvailable) {
+  EXPECT_THAT(Get(server_->address()),
+              ::testing::Not(HasSubstr("available_memory_bytes")));
+  snapshot_.full_reserve_bytes = 600;
+  snapshot_.available_memory_bytes = 1000;
+  metrics_->Publish(snapshot_);
+  const std::string page = Get(server_->address());
+  EXPECT_THAT(page, HasSubstr("pactrain_agent_full_reserve_bytes 600"));
+  EXPECT_THAT(page, HasSubstr("pactrain_agent_available_memory_bytes 1000"));
+}
+
 TEST_F(MetricsTest, NoDecisionIsInForceOnceTheGenerationIsOver) {
   GroupStatus group;
   group.group = {"job", 1};
