@@ -63,16 +63,12 @@ void GroupState::ReplayEarly(absl::Duration now) {
 void GroupState::OpenBuckets(absl::Duration now) {
   if (ended_ || own_abort_.has_value() || !AllReady()) return;
   for (const LocalStep::Bucket& bucket : local_.buckets()) {
-    if (bucket.sum == nullptr || exchange_.opened(bucket.context.bucket)) {
-      continue;
-    }
-    protocol::BucketContext context = bucket.context;
-    if (exact_) context.codec = protocol::Codec::kFp32;
-    auto* result = reinterpret_cast<float*>(trainers_[0].memory.result.data() +
-                                            bucket.offset);
+    if (bucket.sum == nullptr) continue;
     std::vector<OutgoingFrame> out;
-    std::optional<Problem> problem = exchange_.Open(
-        context, bucket.sum, absl::MakeSpan(result, context.elements), out);
+    std::optional<Problem> problem = OpenBucket(bucket, out);
+    if (!problem) {
+      problem = exchange_.Extend(bucket.context.bucket, bucket.summed, out);
+    }
     SendFrames(std::move(out));
     if (problem) {
       AbortAttempt(problem->cause, problem->detail, now);
@@ -90,6 +86,17 @@ void GroupState::OpenBuckets(absl::Duration now) {
     return;
   }
   MaybeVote(now);
+}
+
+std::optional<Problem> GroupState::OpenBucket(const LocalStep::Bucket& bucket,
+                                              std::vector<OutgoingFrame>& out) {
+  if (exchange_.opened(bucket.context.bucket)) return std::nullopt;
+  protocol::BucketContext context = bucket.context;
+  if (exact_) context.codec = protocol::Codec::kFp32;
+  auto* result = reinterpret_cast<float*>(trainers_[0].memory.result.data() +
+                                          bucket.offset);
+  return exchange_.Open(context, bucket.sum,
+                        absl::MakeSpan(result, context.elements), out);
 }
 
 void GroupState::SendFrames(std::vector<OutgoingFrame> frames) {

@@ -166,7 +166,10 @@ class GroupState {
   // group_attempts.cc
   void BeginAttempt(absl::Duration now);
   void ReplayEarly(absl::Duration now);
+  // Sends what the local sums allow.
   void OpenBuckets(absl::Duration now);
+  std::optional<Problem> OpenBucket(const LocalStep::Bucket& bucket,
+                                    std::vector<OutgoingFrame>& out);
   void SendFrames(std::vector<OutgoingFrame> frames);
   void AbortAttempt(protocol::Cause cause, const std::string& detail,
                     absl::Duration now);

@@ -49,11 +49,15 @@ class StepExchange {
   bool any_opened() const { return !exchanges_.empty(); }
   size_t done_buckets() const { return done_buckets_; }
 
-  // Starts a bucket: sends, and takes the frames that were held for it.
+  // Takes the frames that were held for a bucket. `local` as Extend() says.
   std::optional<Problem> Open(const protocol::BucketContext& context,
                               std::shared_ptr<const float[]> local,
                               absl::Span<float> result,
                               std::vector<OutgoingFrame>& out);
+  // The first `elements` of a bucket's local sum are final: sends. They grow.
+  // REQUIRES: opened(bucket).
+  std::optional<Problem> Extend(uint32_t bucket, uint64_t elements,
+                                std::vector<OutgoingFrame>& out);
   // Takes a frame of this step and attempt, or holds it for its bucket.
   std::optional<Problem> Receive(IncomingFrame frame,
                                  std::vector<OutgoingFrame>& out);
@@ -70,6 +74,8 @@ class StepExchange {
   std::optional<Problem> Deliver(BucketExchange& exchange,
                                  const IncomingFrame& frame,
                                  std::vector<OutgoingFrame>& out);
+  std::optional<Problem> Settle(const BucketExchange& exchange, bool was_done,
+                                const absl::Status& status);
 
   Options options_;
   std::map<uint32_t, BucketExchange> exchanges_;

@@ -78,21 +78,34 @@ BucketExchange::Piece BucketExchange::PieceAt(Chunk& chunk,
           frames_.ElementsOf(chunk.elements, frame)};
 }
 
-void BucketExchange::Start(std::vector<OutgoingFrame>& out) {
-  for (Chunk& chunk : chunks_) {
-    for (uint32_t f = 0; f < chunk.frames.size(); ++f) {
-      const Piece piece = PieceAt(chunk, f);
-      if (!Owns(chunk)) {
-        Send(piece, Leg::kSiteSum, chunk.route.owner,
-             BytesOf(options_.local, options_.local.get() + piece.offset,
-                     piece.elements),
-             out);
-      } else if (chunk.frames[f].missing == 0) {
-        // Nothing is decoded that others have sent.
-        PT_CHECK(Fold(piece, out).ok());
-      }
+absl::Status BucketExchange::Extend(uint64_t elements,
+                                    std::vector<OutgoingFrame>& out) {
+  PT_CHECK(elements >= local_elements_);
+  PT_CHECK(elements <= options_.context.elements);
+  local_elements_ = elements;
+  for (; next_chunk_ < chunks_.size(); ++next_chunk_, next_frame_ = 0) {
+    Chunk& chunk = chunks_[next_chunk_];
+    for (; next_frame_ < chunk.frames.size(); ++next_frame_) {
+      const Piece piece = PieceAt(chunk, next_frame_);
+      if (!IsHere(piece)) return absl::OkStatus();
+      RETURN_IF_ERROR(Start(piece, out));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status BucketExchange::Start(const Piece& piece,
+                                   std::vector<OutgoingFrame>& out) {
+  const Chunk& chunk = *piece.chunk;
+  if (Owns(chunk)) {
+    return chunk.frames[piece.frame].missing == 0 ? Fold(piece, out)
+                                                  : absl::OkStatus();
+  }
+  Send(piece, Leg::kSiteSum, chunk.route.owner,
+       BytesOf(options_.local, options_.local.get() + piece.offset,
+               piece.elements),
+       out);
+  return absl::OkStatus();
 }
 
 protocol::Codec BucketExchange::CodecOf(Leg leg) const {
@@ -187,7 +200,7 @@ absl::Status BucketExchange::Receive(int member, const FrameHeader& header,
       Payload& in = frame.in[SourceIndex(chunk, member, header.leg)];
       if (frame.missing == 0 || !in.bytes.empty()) break;
       in = payload;
-      if (--frame.missing == 0) return Fold(piece, out);
+      if (--frame.missing == 0 && IsHere(piece)) return Fold(piece, out);
     }
   }
   return absl::OkStatus();
