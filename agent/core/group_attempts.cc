@@ -137,17 +137,6 @@ Abort GroupState::MakeAbort(Cause cause, const std::string& detail) const {
   return abort;
 }
 
-// Over what every rank is about to use, and over what it is said to be.
-protocol::Digest GroupState::ResultDigest() const {
-  base::DigestBuilder digest;
-  for (const LocalStep::Bucket& bucket : local_.buckets()) {
-    digest.Add(exchange_.ContextOf(bucket.context.bucket)->ComputeDigest());
-    digest.AddRaw(trainers_[0].memory.result.data() + bucket.offset,
-                  bucket.context.elements * 4);
-  }
-  return digest.Build();
-}
-
 void GroupState::MaybeVote(absl::Duration now) {
   if (ended_ || own_vote_.has_value() || own_abort_.has_value() ||
       !local_.complete() ||
@@ -159,7 +148,7 @@ void GroupState::MaybeVote(absl::Duration now) {
   vote.model = generation_.group.model;
   vote.step = step_;
   vote.attempt = attempt_;
-  vote.result = ResultDigest();
+  vote.result = exchange_.ResultDigest();
   vote.parameters = local_.parameters();
   vote.candidate = switch_.NameCandidate();
   own_vote_ = vote;

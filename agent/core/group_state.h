@@ -176,7 +176,6 @@ class GroupState {
   protocol::Abort MakeAbort(protocol::Cause cause,
                             const std::string& detail) const;
   void MaybeVote(absl::Duration now);
-  protocol::Digest ResultDigest() const;
   void Resolve(absl::Duration now);
   bool Measures() const;  // The open step's noise.
   StepExchange NewExchange() const;

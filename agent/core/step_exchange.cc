@@ -41,6 +41,7 @@ std::optional<Problem> StepExchange::Open(const BucketContext& context,
   BucketExchange& exchange =
       exchanges_.try_emplace(context.bucket, options).first->second;
   if (exchange.done()) ++done_buckets_;  // It has no elements.
+  DigestWritten();
   auto node = held_.extract(context.bucket);
   if (node.empty()) return std::nullopt;
   std::optional<Problem> problem;
@@ -63,8 +64,26 @@ std::optional<Problem> StepExchange::Settle(const BucketExchange& exchange,
                                             bool was_done,
                                             const absl::Status& status) {
   if (exchange.done() && !was_done) ++done_buckets_;
+  DigestWritten();
   if (status.ok()) return std::nullopt;
   return Problem{Cause::kChecksum, std::string(status.message())};
+}
+
+void StepExchange::DigestWritten() {
+  for (auto it = exchanges_.find(digest_bucket_); it != exchanges_.end();
+       it = exchanges_.find(digest_bucket_)) {
+    const BucketExchange& exchange = it->second;
+    const absl::Span<const float> written = exchange.written();
+    if (digested_ == 0 && (!written.empty() || exchange.done())) {
+      digest_->Add(exchange.digest());
+    }
+    digest_->AddRaw(written.data() + digested_,
+                    (written.size() - digested_) * sizeof(float));
+    digested_ = written.size();
+    if (!exchange.done()) return;
+    ++digest_bucket_;
+    digested_ = 0;
+  }
 }
 
 std::optional<Problem> StepExchange::Receive(IncomingFrame frame,

@@ -20,6 +20,7 @@
 #include "agent/exchange/bucket_exchange.h"
 #include "agent/exchange/payload.h"
 #include "agent/exchange/schedule.h"
+#include "base/digest.h"
 #include "protocol/frame.h"
 
 namespace pactrain::agent {
@@ -43,7 +44,8 @@ class StepExchange {
     bool measure = false;  // The noise of buckets of gradients.
   };
   // What the pointers name outlives the exchange.
-  explicit StepExchange(const Options& options) : options_(options) {}
+  explicit StepExchange(const Options& options)
+      : options_(options), digest_(std::make_unique<base::DigestBuilder>()) {}
 
   bool opened(uint32_t bucket) const { return exchanges_.count(bucket) > 0; }
   bool any_opened() const { return !exchanges_.empty(); }
@@ -69,6 +71,9 @@ class StepExchange {
   size_t held_bytes() const { return held_bytes_; }
   // Of all buckets, once they are done.
   ExchangeNoise Noise() const;
+  // Over what every rank is about to use, and over what it is said to be.
+  // REQUIRES: all buckets of the step are done.
+  protocol::Digest ResultDigest() const { return digest_->Build(); }
 
  private:
   std::optional<Problem> Deliver(BucketExchange& exchange,
@@ -76,12 +81,17 @@ class StepExchange {
                                  std::vector<OutgoingFrame>& out);
   std::optional<Problem> Settle(const BucketExchange& exchange, bool was_done,
                                 const absl::Status& status);
+  // Bucket by bucket what is written: while it is in the cache.
+  void DigestWritten();
 
   Options options_;
   std::map<uint32_t, BucketExchange> exchanges_;
   std::map<uint32_t, std::vector<IncomingFrame>> held_;  // By bucket.
   size_t held_bytes_ = 0;
   size_t done_buckets_ = 0;
+  std::unique_ptr<base::DigestBuilder> digest_;
+  uint32_t digest_bucket_ = 0;
+  size_t digested_ = 0;  // Elements of that bucket.
 };
 
 }  // namespace pactrain::agent

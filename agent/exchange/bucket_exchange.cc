@@ -336,8 +336,7 @@ absl::Status BucketExchange::Publish(const Piece& piece, const Payload& bytes,
   RETURN_IF_ERROR(CodecFor(CodecOf(Leg::kFanOut))
                       .Decode(bytes.bytes.data(), piece.elements,
                               DitherOf(piece, root, Leg::kDown), result));
-  piece.chunk->frames[piece.frame].done = true;
-  --missing_frames_;
+  MarkWritten(piece);
   if (!Owns(*piece.chunk)) return absl::OkStatus();
   const int site = options_.schedule->site();
   if (options_.measure && site == std::max(root, 0)) {
@@ -352,6 +351,20 @@ absl::Status BucketExchange::Publish(const Piece& piece, const Payload& bytes,
     }
   }
   return absl::OkStatus();
+}
+
+void BucketExchange::MarkWritten(const Piece& piece) {
+  piece.chunk->frames[piece.frame].done = true;
+  --missing_frames_;
+  if (piece.offset != written_elements_) return;
+  // Frames behind it may have come before it.
+  for (uint32_t c = piece.chunk->number; c < chunks_.size(); ++c) {
+    const uint32_t first = c == piece.chunk->number ? piece.frame : 0;
+    for (uint32_t f = first; f < chunks_[c].frames.size(); ++f) {
+      if (!chunks_[c].frames[f].done) return;
+      written_elements_ += frames_.ElementsOf(chunks_[c].elements, f);
+    }
+  }
 }
 
 void BucketExchange::Send(const Piece& piece, Leg leg, int member,

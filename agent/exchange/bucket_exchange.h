@@ -66,6 +66,10 @@ class BucketExchange {
                        const Payload& payload, std::vector<OutgoingFrame>& out);
 
   bool done() const { return missing_frames_ == 0; }
+  // The result up to the first frame that is missing; final.
+  absl::Span<const float> written() const {
+    return options_.result.first(written_elements_);
+  }
   uint64_t local_elements() const { return local_elements_; }  // Final ones.
   const protocol::BucketContext& context() const { return options_.context; }
   const protocol::Digest& digest() const { return digest_; }
@@ -131,6 +135,8 @@ class BucketExchange {
   // The total's bytes are known: writes the result and hands them down.
   absl::Status Publish(const Piece& piece, const Payload& bytes,
                        std::vector<OutgoingFrame>& out);
+  // The result of it is written.
+  void MarkWritten(const Piece& piece);
   void Send(const Piece& piece, Leg leg, int member, const Payload& payload,
             std::vector<OutgoingFrame>& out) const;
 
@@ -143,6 +149,7 @@ class BucketExchange {
   ExchangeNoise noise_;
   std::vector<Chunk> chunks_;
   uint64_t missing_frames_ = 0;  // Of the result.
+  uint64_t written_elements_ = 0;
   uint64_t local_elements_ = 0;
   size_t next_chunk_ = 0;    // The first frame that
   uint32_t next_frame_ = 0;  // has not been started.
