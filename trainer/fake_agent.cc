@@ -139,7 +139,9 @@ std::vector<wire::Submit> FakeAgent::ReceiveStep() {
   do {
     submits.push_back(Receive<wire::Submit>());
     EXPECT_EQ(submits.back().header.kind, wire::Kind::kSubmit);
-  } while (submits.back().last == 0 && !::testing::Test::HasFailure());
+  } while ((submits.back().last == 0 ||
+            submits.back().filled < submits.back().elements) &&
+           !::testing::Test::HasFailure());
   return submits;
 }
 

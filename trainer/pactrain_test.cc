@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <future>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,13 +58,14 @@ class PactrainTest : public ::testing::Test {
  protected:
   ~PactrainTest() override { pt_close(session_); }
 
-  void Attach(const FakeAgent& agent, int gse = 1) {
+  void Attach(const FakeAgent& agent, int gse = 1,
+              uint64_t elements = 100'000) {
     const std::string address = agent.address();
     pt_attach_options options = {};
     options.agent = address.c_str();
     options.job = "job";
     options.world_size = 4;
-    options.elements = 100000;
+    options.elements = elements;
     options.attach_timeout_ms = 20000;
     options.gse = gse;
     ASSERT_EQ(pt_attach(&options, &session_, nullptr, nullptr), PT_OK)
@@ -127,6 +129,30 @@ TEST_F(PactrainTest, CommittedStepIsFetchedAsTheMean) {
   pt_current_decision(session_, &now);
   EXPECT_EQ(now.mode, PT_COMPACTED);
   EXPECT_EQ(pt_fetch(session_, 2, &now), PT_INVALID_ARGUMENT);
+}
+
+TEST_F(PactrainTest, ALargeBucketIsToldPieceByPiece) {
+  static constexpr uint64_t kElements = 600'000;
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    const auto submits = a.ReceiveStep();
+    ASSERT_EQ(submits.size(), 3u);
+    uint64_t filled = 0;
+    for (const wire::Submit& submit : submits) {
+      EXPECT_GT(submit.filled, filled);
+      EXPECT_EQ(submit.elements, kElements);
+      EXPECT_EQ(submit.bucket, 0u);
+      filled = submit.filled;
+    }
+    a.Answer({submits.back()}, 4.0f);
+    a.SendCommitted(submits.back(), Compacted());
+  });
+  Attach(agent, 1, kElements);
+  std::vector<float> data(kElements);
+  std::iota(data.begin(), data.end(), 0.0f);
+  ASSERT_EQ(Submit(0, data, true), PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
+  EXPECT_EQ(Fetch(0, kElements), data);
 }
 
 TEST_F(PactrainTest, CompactedStepCarriesOnlyKeptElements) {

@@ -139,11 +139,22 @@ Event Session::MapRegions(std::vector<Fd> fds) {
 
 Event Session::Resubmit() {
   for (const Placement& placement : state_.TakeResubmits()) {
-    const uint64_t outside =
-        WriteBucket(placement, data_[placement.bucket.index], slot_.data());
-    const Event event = Send(state_.Submit(Now(), placement, outside));
+    const Event event = Fill(placement, data_[placement.bucket.index]);
     if (event != Event::kNone) return event;
   }
+  return Event::kNone;
+}
+
+Event Session::Fill(const Placement& placement, const void* data) {
+  kernels::TileRange piece = {0, 0};
+  uint64_t outside = 0;
+  do {
+    piece = PieceFrom(placement, piece.end);
+    outside += WriteTiles(placement, piece, data, slot_.data());
+    const Event event = Send(state_.Submit(
+        Now(), placement, placement.FilledBefore(piece.end), outside));
+    if (event != Event::kNone) return event;
+  } while (piece.end < placement.tiles());
   return Event::kNone;
 }
 
@@ -166,8 +177,7 @@ Error Session::Submit(const Bucket& bucket, const void* data) {
   }
   data_.resize(bucket.index + size_t{1});
   data_[bucket.index] = data;
-  const uint64_t outside = WriteBucket(placement, data, slot_.data());
-  Event event = Send(state_.Submit(Now(), placement, outside));
+  const Event event = Fill(placement, data);
   // A wait in progress has a deadline from now on, or packets to send.
   link_.Wake();
   return event == Event::kOver ? state_.error() : Error{};

@@ -67,6 +67,9 @@ class Session {
   Event Handle(AgentLink::Packet packet) PACTRAIN_REQUIRES(mu_);
   Event MapRegions(std::vector<Fd> fds) PACTRAIN_REQUIRES(mu_);
   Event Resubmit() PACTRAIN_REQUIRES(mu_);
+  // Writes a bucket into the slot and tells the agent, piece by piece.
+  Event Fill(const Placement& placement, const void* data)
+      PACTRAIN_REQUIRES(mu_);
   void SendDetach() PACTRAIN_REQUIRES(mu_);
   template <typename Message>
   Event Send(const Message& message) PACTRAIN_REQUIRES(mu_);

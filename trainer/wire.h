@@ -11,7 +11,7 @@
 //   Hello                     ->
 //                             <-    Waiting*            (while ranks miss)
 //                             <-    Attached + 2 fds    or Failed
-//   Submit* (last one marked) ->
+//   Submit*                   ->             (bucket by bucket, in pieces)
 //                             <-    Resubmit*           (send all again, dense)
 //                             <-    Committed           or Failed
 //   Vote                      ->    (after a layout or mask change)
@@ -30,7 +30,7 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
@@ -135,14 +135,20 @@ struct Attached {
   char site[kNameBytes];
 };
 
-// One bucket of a step is in the slot. Elements are fp32 for kSum (converted by
-// the trainer) and raw 32-bit words for kXor.
+// A bucket of a step, or the first part of it, is in the slot. Elements are
+// fp32 for kSum (converted by the trainer) and raw 32-bit words for kXor.
+//
+// A bucket may come in pieces, so that the agent sends the first while the next
+// is being written: its Submits are alike but for a growing `filled`, and what
+// is below that is not written again. Only the last, with `filled` equal to
+// `elements`, submits the bucket.
 struct Submit {
   Header header;
   uint64_t step;
   uint32_t attempt;   // From 1; a Resubmit names the next one.
   uint32_t bucket;    // 0, 1, 2, ... within the step.
   uint64_t elements;  // In the slot: kept elements under a mask set.
+  uint64_t filled;    // Of these, from the first on, how many lie there.
   uint64_t offset;    // Bytes from the start of the slot; the result lands at
                       // the same offset of the result region.
   Digest128 bucket_layout;  // Over the bucket's parameters.
@@ -153,8 +159,8 @@ struct Submit {
   uint8_t op;
   uint8_t dtype;      // 1 float32, 2 bfloat16
   uint8_t last;       // The step has no more buckets.
-  uint8_t violation;  // Cannot be sent losslessly as the decision says:
-                      // make this step dense.
+  uint8_t violation;  // Of a whole bucket: it cannot be sent losslessly as the
+                      // decision says, make this step dense.
   uint8_t pad[2];
   Digest128 parameters;  // With `last`: digest of the parameters, or zero.
   char violation_text[256];

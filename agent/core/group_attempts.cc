@@ -63,16 +63,12 @@ void GroupState::ReplayEarly(absl::Duration now) {
 void GroupState::OpenBuckets(absl::Duration now) {
   if (ended_ || own_abort_.has_value() || !AllReady()) return;
   for (const LocalStep::Bucket& bucket : local_.buckets()) {
-    if (bucket.sum == nullptr || exchange_.opened(bucket.context.bucket)) {
-      continue;
-    }
-    protocol::BucketContext context = bucket.context;
-    if (exact_) context.codec = protocol::Codec::kFp32;
-    auto* result = reinterpret_cast<float*>(trainers_[0].memory.result.data() +
-                                            bucket.offset);
+    if (bucket.sum == nullptr) continue;
     std::vector<OutgoingFrame> out;
-    std::optional<Problem> problem = exchange_.Open(
-        context, bucket.sum, absl::MakeSpan(result, context.elements), out);
+    std::optional<Problem> problem = OpenBucket(bucket, out);
+    if (!problem) {
+      problem = exchange_.Extend(bucket.context.bucket, bucket.summed, out);
+    }
     SendFrames(std::move(out));
     if (problem) {
       AbortAttempt(problem->cause, problem->detail, now);
@@ -90,6 +86,17 @@ void GroupState::OpenBuckets(absl::Duration now) {
     return;
   }
   MaybeVote(now);
+}
+
+std::optional<Problem> GroupState::OpenBucket(const LocalStep::Bucket& bucket,
+                                              std::vector<OutgoingFrame>& out) {
+  if (exchange_.opened(bucket.context.bucket)) return std::nullopt;
+  protocol::BucketContext context = bucket.context;
+  if (exact_) context.codec = protocol::Codec::kFp32;
+  auto* result = reinterpret_cast<float*>(trainers_[0].memory.result.data() +
+                                          bucket.offset);
+  return exchange_.Open(context, bucket.sum,
+                        absl::MakeSpan(result, context.elements), out);
 }
 
 void GroupState::SendFrames(std::vector<OutgoingFrame> frames) {
@@ -130,17 +137,6 @@ Abort GroupState::MakeAbort(Cause cause, const std::string& detail) const {
   return abort;
 }
 
-// Over what every rank is about to use, and over what it is said to be.
-protocol::Digest GroupState::ResultDigest() const {
-  base::DigestBuilder digest;
-  for (const LocalStep::Bucket& bucket : local_.buckets()) {
-    digest.Add(exchange_.ContextOf(bucket.context.bucket)->ComputeDigest());
-    digest.AddRaw(trainers_[0].memory.result.data() + bucket.offset,
-                  bucket.context.elements * 4);
-  }
-  return digest.Build();
-}
-
 void GroupState::MaybeVote(absl::Duration now) {
   if (ended_ || own_vote_.has_value() || own_abort_.has_value() ||
       !local_.complete() ||
@@ -152,7 +148,7 @@ void GroupState::MaybeVote(absl::Duration now) {
   vote.model = generation_.group.model;
   vote.step = step_;
   vote.attempt = attempt_;
-  vote.result = ResultDigest();
+  vote.result = exchange_.ResultDigest();
   vote.parameters = local_.parameters();
   vote.candidate = switch_.NameCandidate();
   own_vote_ = vote;

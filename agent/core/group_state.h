@@ -166,14 +166,16 @@ class GroupState {
   // group_attempts.cc
   void BeginAttempt(absl::Duration now);
   void ReplayEarly(absl::Duration now);
+  // Sends what the local sums allow.
   void OpenBuckets(absl::Duration now);
+  std::optional<Problem> OpenBucket(const LocalStep::Bucket& bucket,
+                                    std::vector<OutgoingFrame>& out);
   void SendFrames(std::vector<OutgoingFrame> frames);
   void AbortAttempt(protocol::Cause cause, const std::string& detail,
                     absl::Duration now);
   protocol::Abort MakeAbort(protocol::Cause cause,
                             const std::string& detail) const;
   void MaybeVote(absl::Duration now);
-  protocol::Digest ResultDigest() const;
   void Resolve(absl::Duration now);
   bool Measures() const;  // The open step's noise.
   StepExchange NewExchange() const;

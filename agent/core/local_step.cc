@@ -99,6 +99,13 @@ absl::Status LocalStep::Check(int index, const wire::Submit& s) const {
     return refuse("elements", s.elements,
                   absl::StrCat("at most ", (slot - s.offset) / 4));
   }
+  const uint64_t before = s.bucket < buckets_.size()
+                              ? buckets_[s.bucket].filled[index].value_or(0)
+                              : 0;
+  if (s.filled < before || s.filled > s.elements) {
+    return refuse("filled", s.filled,
+                  absl::StrCat("from ", before, " to ", s.elements));
+  }
   if (s.op < 1 || s.op > 2) return refuse("op", s.op, "1 or 2");
   if (s.dtype < 1 || s.dtype > 2) return refuse("dtype", s.dtype, "1 or 2");
   if (s.decision_version != decision_.version) {
@@ -173,8 +180,11 @@ absl::StatusOr<std::optional<Problem>> LocalStep::Add(
     int index, const wire::Submit& submit) {
   RETURN_IF_ERROR(Check(index, submit));
   const uint32_t rank = members_[index].rank;
-  ++next_bucket_[index];
-  finished_[index] = submit.last != 0;
+  const bool whole = submit.filled == submit.elements;
+  if (whole) {
+    ++next_bucket_[index];
+    finished_[index] = submit.last != 0;
+  }
   std::optional<Problem> problem;
   if (!Expects(submit.bucket)) {
     problem = {Cause::kLayout,
@@ -189,34 +199,40 @@ absl::StatusOr<std::optional<Problem>> LocalStep::Add(
     bucket.offset = submit.offset;
     bucket.last = submit.last != 0;
     bucket.first_rank = rank;
+    bucket.filled.resize(members_.size());
     buckets_.push_back(std::move(bucket));
   }
   Bucket& bucket = buckets_[submit.bucket];
-  ++bucket.submitted;
+  bucket.filled[index] = submit.filled;
   problem = Compare(bucket, rank, submit);
-  if (!problem && submit.violation != 0) {
+  if (!problem && whole && submit.violation != 0) {
     problem = {Cause::kMask, GetText(submit.violation_text)};
   }
-  if (!problem && submit.last != 0) {
+  if (!problem && whole && submit.last != 0) {
     problem = AddParameters(rank, FromWire(submit.parameters));
   }
   if (problem) bucket.broken = true;
-  if (!bucket.broken && bucket.submitted == static_cast<int>(members_.size())) {
-    Sum(bucket);
-  }
+  if (!bucket.broken) Sum(bucket);
   return problem;
 }
 
 void LocalStep::Sum(Bucket& bucket) {
+  const std::optional<uint64_t> filled =
+      *std::min_element(bucket.filled.begin(), bucket.filled.end());
+  if (!filled) return;
+  if (bucket.sum == nullptr) {
+    bucket.sum =
+        std::make_shared_for_overwrite<float[]>(bucket.context.elements);
+  }
+  const uint64_t first = std::exchange(bucket.summed, *filled);
+  const uint64_t elements = *filled - first;
   std::vector<const float*> terms;
   for (const Member& member : members_) {
     terms.push_back(
-        reinterpret_cast<const float*>(member.slot.data() + bucket.offset));
+        reinterpret_cast<const float*>(member.slot.data() + bucket.offset) +
+        first);
   }
-  const uint64_t elements = bucket.context.elements;
-  auto sum = std::make_shared_for_overwrite<float[]>(elements);
-  Combine(bucket.context.op, terms, elements, sum.get());
-  bucket.sum = std::move(sum);
+  Combine(bucket.context.op, terms, elements, bucket.sum.get() + first);
   if (!measure_ || bucket.context.op != Op::kSum) return;
   for (const float* term : terms) squares_ += SumOfSquares(term, elements);
 }

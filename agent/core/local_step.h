@@ -2,7 +2,7 @@
 // submits agree and adds up their slots.
 //
 // Rules:
-//   - A bucket is summed once all local trainers have submitted it alike, in
+//   - What all local trainers have filled of a bucket, alike, is summed, in
 //     rank order, in fp32, into memory of its own: what a retry sends again.
 //   - What one trainer says that another contradicts fails the attempt with a
 //     text that names both.
@@ -50,12 +50,15 @@ class LocalStep {
     uint64_t offset = 0;  // In slot and result, bytes.
     bool last = false;
     uint32_t first_rank = 0;  // Who submitted it first.
-    int submitted = 0;
-    bool broken = false;                 // A problem was found: no sum.
-    std::shared_ptr<const float[]> sum;  // Once all have submitted it.
+    // By trainer, elements; none: it has submitted nothing of the bucket.
+    std::vector<std::optional<uint64_t>> filled;
+    bool broken = false;           // A problem was found: no more sums.
+    std::shared_ptr<float[]> sum;  // Once all have begun to submit it.
+    uint64_t summed = 0;           // Elements of it that are final.
   };
 
-  // Takes a bucket of `members[index]`. Returns the problem if it brings one.
+  // Takes a bucket of `members[index]`, or a piece of one. Returns the problem
+  // if it brings one.
   //   InvalidArgument: it breaks the protocol of trainer/wire.h.
   absl::StatusOr<std::optional<Problem>> Add(int index,
                                              const wire::Submit& submit);
@@ -68,7 +71,7 @@ class LocalStep {
   // Bucket `index` is there or can still come.
   bool Expects(uint32_t index) const;
   const protocol::Digest& parameters() const { return parameters_; }
-  // ||g_i||^2 of all local trainers over the summed buckets, if measured.
+  // ||g_i||^2 of all local trainers over what is summed, if measured.
   double squares() const { return squares_; }
   // "rank 3 has not submitted bucket 2"; empty if complete.
   std::string MissingText() const;
@@ -80,6 +83,7 @@ class LocalStep {
                                  const wire::Submit& submit) const;
   std::optional<Problem> AddParameters(uint32_t rank,
                                        const protocol::Digest& digest);
+  // Sums what all have filled since the last time.
   void Sum(Bucket& bucket);
 
   const std::vector<Member> members_;

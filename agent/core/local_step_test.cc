@@ -6,6 +6,7 @@
 
 #include "agent/core/wire_convert.h"
 #include "base/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace pactrain::agent {
@@ -14,9 +15,9 @@ namespace {
 constexpr uint32_t kElements = 16;
 
 // Two trainers, each with two buckets of its slot.
-class Squares : public ::testing::Test {
+class LocalStepTest : public ::testing::Test {
  protected:
-  Squares() {
+  LocalStepTest() {
     for (int trainer = 0; trainer < 2; ++trainer) {
       for (uint32_t i = 0; i < 2 * kElements; ++i) {
         const float value = static_cast<float>((trainer + 1) * (i + 1));
@@ -25,16 +26,22 @@ class Squares : public ::testing::Test {
     }
   }
 
-  void Submit(int trainer, uint32_t bucket, uint16_t attempt, uint8_t op) {
+  wire::Submit BucketOf(uint32_t bucket, uint16_t attempt, uint8_t op) {
     auto submit = MakeMessage<wire::Submit>(wire::Kind::kSubmit);
     submit.attempt = attempt;
     submit.bucket = bucket;
     submit.offset = 4 * kElements * bucket;
-    submit.elements = kElements;
+    submit.elements = submit.filled = kElements;
     submit.mode = 1;
     submit.op = op;
     submit.dtype = 1;
     submit.last = bucket == 1;
+    return submit;
+  }
+  void Submit(int trainer, uint32_t bucket, uint16_t attempt, uint8_t op) {
+    Submit(trainer, BucketOf(bucket, attempt, op));
+  }
+  void Submit(int trainer, const wire::Submit& submit) {
     ASSERT_OK_AND_ASSIGN(const auto problem, step_.Add(trainer, submit));
     EXPECT_FALSE(problem.has_value()) << problem->detail;
   }
@@ -50,13 +57,13 @@ class Squares : public ::testing::Test {
   const double all_ = 5 * 32 * 33 * 65 / 6;
 };
 
-TEST_F(Squares, AreOfEverySlotOnce) {
+TEST_F(LocalStepTest, SquaresAreOfEverySlotOnce) {
   step_.Reset({}, 1, /*dense=*/false, /*measure=*/true);
   SubmitAll(1);
   EXPECT_EQ(step_.squares(), all_);
 }
 
-TEST_F(Squares, OfARepeatedAttemptReplaceThoseOfTheFirst) {
+TEST_F(LocalStepTest, SquaresOfARepeatedAttemptReplaceThoseOfTheFirst) {
   step_.Reset({}, 1, false, true);
   SubmitAll(1);
   step_.Reset({}, 2, false, true);
@@ -65,14 +72,14 @@ TEST_F(Squares, OfARepeatedAttemptReplaceThoseOfTheFirst) {
   EXPECT_EQ(step_.squares(), all_);
 }
 
-TEST_F(Squares, OfABucketCountOnceAllTrainersHaveSubmittedIt) {
+TEST_F(LocalStepTest, SquaresOfABucketCountOnceAllTrainersHaveSubmittedIt) {
   step_.Reset({}, 1, false, true);
   for (int trainer : {0, 1}) Submit(trainer, 0, 1, 1);
   Submit(0, 1, 1, 1);
   EXPECT_EQ(step_.squares(), 5 * 16 * 17 * 33 / 6);
 }
 
-TEST_F(Squares, AreOfGradientsAndOnlyWhereTheyAreWanted) {
+TEST_F(LocalStepTest, SquaresAreOfGradientsAndOnlyWhereTheyAreWanted) {
   step_.Reset({}, 1, false, /*measure=*/false);
   SubmitAll(1);
   EXPECT_EQ(step_.squares(), 0);
@@ -81,9 +88,50 @@ TEST_F(Squares, AreOfGradientsAndOnlyWhereTheyAreWanted) {
   EXPECT_EQ(step_.squares(), 0);
 }
 
+TEST_F(LocalStepTest, SquaresOfPiecesCountOnceAllTrainersHaveFilledThem) {
+  step_.Reset({}, 1, false, true);
+  wire::Submit piece = BucketOf(0, 1, 1);
+  piece.filled = 3;
+  for (int trainer : {0, 1}) Submit(trainer, piece);
+  EXPECT_EQ(step_.squares(), 5 * (1 + 4 + 9));
+  SubmitAll(1);
+  EXPECT_EQ(step_.squares(), all_);
+}
+
+TEST_F(LocalStepTest, WhatAllHaveFilledIsSummedAndNotReadAgain) {
+  step_.Reset({}, 1, false, false);
+  wire::Submit piece = BucketOf(0, 1, 1);
+  piece.filled = 10;
+  Submit(0, piece);
+  EXPECT_EQ(step_.buckets()[0].sum, nullptr);
+  piece.filled = 3;
+  Submit(1, piece);
+  EXPECT_EQ(step_.buckets()[0].summed, 3u);
+  for (auto& slot : slots_) std::memset(slot, 0xff, 3 * 4);
+  Submit(1, 0, 1, 1);
+  EXPECT_EQ(step_.buckets()[0].summed, 10u);
+  EXPECT_FALSE(step_.complete());
+  Submit(0, 0, 1, 1);
+  EXPECT_EQ(step_.buckets()[0].summed, kElements);
+  for (uint32_t i = 0; i < kElements; ++i) {
+    EXPECT_EQ(step_.buckets()[0].sum[i], 3 * (i + 1));
+  }
+}
+
+TEST_F(LocalStepTest, APieceThatTakesSomethingBackBreaksTheProtocol) {
+  step_.Reset({}, 1, false, false);
+  wire::Submit piece = BucketOf(0, 1, 1);
+  piece.filled = 10;
+  Submit(0, piece);
+  piece.filled = 9;
+  EXPECT_THAT(step_.Add(0, piece),
+              base::StatusIs(absl::StatusCode::kInvalidArgument,
+                             testing::HasSubstr("filled is 9, want from 10")));
+}
+
 // A trainer that writes on in its slot changes no sum: what the exchange sends,
 // and sends again in a retry, was read once.
-TEST_F(Squares, sec_shm_race) {
+TEST_F(LocalStepTest, sec_shm_race) {
   step_.Reset({}, 1, false, false);
   SubmitAll(1);
   const std::shared_ptr<const float[]> sum = step_.buckets()[1].sum;

@@ -40,8 +40,8 @@ std::optional<Problem> StepExchange::Open(const BucketContext& context,
   options.result = result;
   BucketExchange& exchange =
       exchanges_.try_emplace(context.bucket, options).first->second;
-  exchange.Start(out);
-  if (exchange.done()) ++done_buckets_;
+  if (exchange.done()) ++done_buckets_;  // It has no elements.
+  DigestWritten();
   auto node = held_.extract(context.bucket);
   if (node.empty()) return std::nullopt;
   std::optional<Problem> problem;
@@ -50,6 +50,40 @@ std::optional<Problem> StepExchange::Open(const BucketContext& context,
     if (!problem) problem = Deliver(exchange, frame, out);
   }
   return problem;
+}
+
+std::optional<Problem> StepExchange::Extend(uint32_t bucket, uint64_t elements,
+                                            std::vector<OutgoingFrame>& out) {
+  BucketExchange& exchange = exchanges_.at(bucket);
+  if (exchange.local_elements() == elements) return std::nullopt;
+  const bool was_done = exchange.done();
+  return Settle(exchange, was_done, exchange.Extend(elements, out));
+}
+
+std::optional<Problem> StepExchange::Settle(const BucketExchange& exchange,
+                                            bool was_done,
+                                            const absl::Status& status) {
+  if (exchange.done() && !was_done) ++done_buckets_;
+  DigestWritten();
+  if (status.ok()) return std::nullopt;
+  return Problem{Cause::kChecksum, std::string(status.message())};
+}
+
+void StepExchange::DigestWritten() {
+  for (auto it = exchanges_.find(digest_bucket_); it != exchanges_.end();
+       it = exchanges_.find(digest_bucket_)) {
+    const BucketExchange& exchange = it->second;
+    const absl::Span<const float> written = exchange.written();
+    if (digested_ == 0 && (!written.empty() || exchange.done())) {
+      digest_->Add(exchange.digest());
+    }
+    digest_->AddRaw(written.data() + digested_,
+                    (written.size() - digested_) * sizeof(float));
+    digested_ = written.size();
+    if (!exchange.done()) return;
+    ++digest_bucket_;
+    digested_ = 0;
+  }
 }
 
 std::optional<Problem> StepExchange::Receive(IncomingFrame frame,
@@ -74,11 +108,9 @@ std::optional<Problem> StepExchange::Deliver(BucketExchange& exchange,
                         Describe(frame.context))};
   }
   const bool was_done = exchange.done();
-  const absl::Status status =
-      exchange.Receive(frame.member, frame.header, frame.payload, out);
-  if (exchange.done() && !was_done) ++done_buckets_;
-  if (status.ok()) return std::nullopt;
-  return Problem{Cause::kChecksum, std::string(status.message())};
+  return Settle(
+      exchange, was_done,
+      exchange.Receive(frame.member, frame.header, frame.payload, out));
 }
 
 }  // namespace pactrain::agent

@@ -20,6 +20,7 @@
 #include "agent/exchange/bucket_exchange.h"
 #include "agent/exchange/payload.h"
 #include "agent/exchange/schedule.h"
+#include "base/digest.h"
 #include "protocol/frame.h"
 
 namespace pactrain::agent {
@@ -43,17 +44,22 @@ class StepExchange {
     bool measure = false;  // The noise of buckets of gradients.
   };
   // What the pointers name outlives the exchange.
-  explicit StepExchange(const Options& options) : options_(options) {}
+  explicit StepExchange(const Options& options)
+      : options_(options), digest_(std::make_unique<base::DigestBuilder>()) {}
 
   bool opened(uint32_t bucket) const { return exchanges_.count(bucket) > 0; }
   bool any_opened() const { return !exchanges_.empty(); }
   size_t done_buckets() const { return done_buckets_; }
 
-  // Starts a bucket: sends, and takes the frames that were held for it.
+  // Takes the frames that were held for a bucket. `local` as Extend() says.
   std::optional<Problem> Open(const protocol::BucketContext& context,
                               std::shared_ptr<const float[]> local,
                               absl::Span<float> result,
                               std::vector<OutgoingFrame>& out);
+  // The first `elements` of a bucket's local sum are final: sends. They grow.
+  // REQUIRES: opened(bucket).
+  std::optional<Problem> Extend(uint32_t bucket, uint64_t elements,
+                                std::vector<OutgoingFrame>& out);
   // Takes a frame of this step and attempt, or holds it for its bucket.
   std::optional<Problem> Receive(IncomingFrame frame,
                                  std::vector<OutgoingFrame>& out);
@@ -65,17 +71,27 @@ class StepExchange {
   size_t held_bytes() const { return held_bytes_; }
   // Of all buckets, once they are done.
   ExchangeNoise Noise() const;
+  // Over what every rank is about to use, and over what it is said to be.
+  // REQUIRES: all buckets of the step are done.
+  protocol::Digest ResultDigest() const { return digest_->Build(); }
 
  private:
   std::optional<Problem> Deliver(BucketExchange& exchange,
                                  const IncomingFrame& frame,
                                  std::vector<OutgoingFrame>& out);
+  std::optional<Problem> Settle(const BucketExchange& exchange, bool was_done,
+                                const absl::Status& status);
+  // Bucket by bucket what is written: while it is in the cache.
+  void DigestWritten();
 
   Options options_;
   std::map<uint32_t, BucketExchange> exchanges_;
   std::map<uint32_t, std::vector<IncomingFrame>> held_;  // By bucket.
   size_t held_bytes_ = 0;
   size_t done_buckets_ = 0;
+  std::unique_ptr<base::DigestBuilder> digest_;
+  uint32_t digest_bucket_ = 0;
+  size_t digested_ = 0;  // Elements of that bucket.
 };
 
 }  // namespace pactrain::agent

@@ -152,7 +152,7 @@ class Pair : public testing::Test {
     auto submit = MakeMessage<wire::Submit>(wire::Kind::kSubmit);
     submit.step = step;
     submit.attempt = 1;
-    submit.elements = elements;
+    submit.elements = submit.filled = elements;
     submit.bucket_layout = {elements, 1};
     submit.decision_version = 1;
     submit.mode = 1;

@@ -78,21 +78,34 @@ BucketExchange::Piece BucketExchange::PieceAt(Chunk& chunk,
           frames_.ElementsOf(chunk.elements, frame)};
 }
 
-void BucketExchange::Start(std::vector<OutgoingFrame>& out) {
-  for (Chunk& chunk : chunks_) {
-    for (uint32_t f = 0; f < chunk.frames.size(); ++f) {
-      const Piece piece = PieceAt(chunk, f);
-      if (!Owns(chunk)) {
-        Send(piece, Leg::kSiteSum, chunk.route.owner,
-             BytesOf(options_.local, options_.local.get() + piece.offset,
-                     piece.elements),
-             out);
-      } else if (chunk.frames[f].missing == 0) {
-        // Nothing is decoded that others have sent.
-        PT_CHECK(Fold(piece, out).ok());
-      }
+absl::Status BucketExchange::Extend(uint64_t elements,
+                                    std::vector<OutgoingFrame>& out) {
+  PT_CHECK(elements >= local_elements_);
+  PT_CHECK(elements <= options_.context.elements);
+  local_elements_ = elements;
+  for (; next_chunk_ < chunks_.size(); ++next_chunk_, next_frame_ = 0) {
+    Chunk& chunk = chunks_[next_chunk_];
+    for (; next_frame_ < chunk.frames.size(); ++next_frame_) {
+      const Piece piece = PieceAt(chunk, next_frame_);
+      if (!IsHere(piece)) return absl::OkStatus();
+      RETURN_IF_ERROR(Start(piece, out));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status BucketExchange::Start(const Piece& piece,
+                                   std::vector<OutgoingFrame>& out) {
+  const Chunk& chunk = *piece.chunk;
+  if (Owns(chunk)) {
+    return chunk.frames[piece.frame].missing == 0 ? Fold(piece, out)
+                                                  : absl::OkStatus();
+  }
+  Send(piece, Leg::kSiteSum, chunk.route.owner,
+       BytesOf(options_.local, options_.local.get() + piece.offset,
+               piece.elements),
+       out);
+  return absl::OkStatus();
 }
 
 protocol::Codec BucketExchange::CodecOf(Leg leg) const {
@@ -187,7 +200,7 @@ absl::Status BucketExchange::Receive(int member, const FrameHeader& header,
       Payload& in = frame.in[SourceIndex(chunk, member, header.leg)];
       if (frame.missing == 0 || !in.bytes.empty()) break;
       in = payload;
-      if (--frame.missing == 0) return Fold(piece, out);
+      if (--frame.missing == 0 && IsHere(piece)) return Fold(piece, out);
     }
   }
   return absl::OkStatus();
@@ -323,8 +336,7 @@ absl::Status BucketExchange::Publish(const Piece& piece, const Payload& bytes,
   RETURN_IF_ERROR(CodecFor(CodecOf(Leg::kFanOut))
                       .Decode(bytes.bytes.data(), piece.elements,
                               DitherOf(piece, root, Leg::kDown), result));
-  piece.chunk->frames[piece.frame].done = true;
-  --missing_frames_;
+  MarkWritten(piece);
   if (!Owns(*piece.chunk)) return absl::OkStatus();
   const int site = options_.schedule->site();
   if (options_.measure && site == std::max(root, 0)) {
@@ -339,6 +351,20 @@ absl::Status BucketExchange::Publish(const Piece& piece, const Payload& bytes,
     }
   }
   return absl::OkStatus();
+}
+
+void BucketExchange::MarkWritten(const Piece& piece) {
+  piece.chunk->frames[piece.frame].done = true;
+  --missing_frames_;
+  if (piece.offset != written_elements_) return;
+  // Frames behind it may have come before it.
+  for (uint32_t c = piece.chunk->number; c < chunks_.size(); ++c) {
+    const uint32_t first = c == piece.chunk->number ? piece.frame : 0;
+    for (uint32_t f = first; f < chunks_[c].frames.size(); ++f) {
+      if (!chunks_[c].frames[f].done) return;
+      written_elements_ += frames_.ElementsOf(chunks_[c].elements, f);
+    }
+  }
 }
 
 void BucketExchange::Send(const Piece& piece, Leg leg, int member,

@@ -45,14 +45,18 @@ class BucketExchange {
     protocol::BucketContext context;
     uint64_t step = 0;
     uint16_t attempt = 1;
-    std::shared_ptr<const float[]> local;  // context.elements of them.
-    absl::Span<float> result;              // As many; written frame by frame.
-    bool measure = false;  // Fills noise(), at the cost of more passes.
+    std::shared_ptr<const float[]>
+        local;                 // context.elements of them; Extend().
+    absl::Span<float> result;  // As many; written frame by frame.
+    bool measure = false;      // Fills noise(), at the cost of more passes.
   };
   explicit BucketExchange(const Options& options);
 
-  // Sends what the local sum alone allows. To be called once, first.
-  void Start(std::vector<OutgoingFrame>& out);
+  // The first `elements` of the local sum are final: sends and folds what they
+  // allow. To be called with growing numbers, the last one context.elements;
+  // before the first, no element is.
+  // InvalidArgument: as Receive(), of a payload that came before.
+  absl::Status Extend(uint64_t elements, std::vector<OutgoingFrame>& out);
 
   // Takes a data frame of this step, attempt and bucket from `member`.
   // InvalidArgument: a field is not what this bucket's schedule expects, and
@@ -62,6 +66,11 @@ class BucketExchange {
                        const Payload& payload, std::vector<OutgoingFrame>& out);
 
   bool done() const { return missing_frames_ == 0; }
+  // The result up to the first frame that is missing; final.
+  absl::Span<const float> written() const {
+    return options_.result.first(written_elements_);
+  }
+  uint64_t local_elements() const { return local_elements_; }  // Final ones.
   const protocol::BucketContext& context() const { return options_.context; }
   const protocol::Digest& digest() const { return digest_; }
   // What this member encoded and owned, if `measure`; whole once done().
@@ -99,6 +108,12 @@ class BucketExchange {
   bool Owns(const Chunk& chunk) const;
   Chunk MakeChunk(uint32_t number) const;
   Piece PieceAt(Chunk& chunk, uint32_t frame) const;
+  // The local sum of it is final.
+  bool IsHere(const Piece& piece) const {
+    return piece.offset + piece.elements <= local_elements_;
+  }
+  // Its local sum has become final.
+  absl::Status Start(const Piece& piece, std::vector<OutgoingFrame>& out);
   absl::Status Check(int member, const protocol::FrameHeader& header,
                      const Payload& payload) const;
   // The codec of a leg's bytes.
@@ -120,6 +135,8 @@ class BucketExchange {
   // The total's bytes are known: writes the result and hands them down.
   absl::Status Publish(const Piece& piece, const Payload& bytes,
                        std::vector<OutgoingFrame>& out);
+  // The result of it is written.
+  void MarkWritten(const Piece& piece);
   void Send(const Piece& piece, Leg leg, int member, const Payload& payload,
             std::vector<OutgoingFrame>& out) const;
 
@@ -132,6 +149,10 @@ class BucketExchange {
   ExchangeNoise noise_;
   std::vector<Chunk> chunks_;
   uint64_t missing_frames_ = 0;  // Of the result.
+  uint64_t written_elements_ = 0;
+  uint64_t local_elements_ = 0;
+  size_t next_chunk_ = 0;    // The first frame that
+  uint32_t next_frame_ = 0;  // has not been started.
 };
 
 }  // namespace pactrain::agent

@@ -61,7 +61,7 @@ class BucketExchangeTest : public testing::Test {
 };
 
 TEST_F(BucketExchangeTest, AFrameIsFoldedOnceAndPassedDownUnchanged) {
-  exchange_->Start(out_);
+  EXPECT_OK(exchange_->Extend(5, out_));
   EXPECT_TRUE(out_.empty());
   EXPECT_OK(exchange_->Receive(1, header_, payload_, out_));
   EXPECT_OK(exchange_->Receive(1, header_, payload_, out_));
@@ -70,6 +70,17 @@ TEST_F(BucketExchangeTest, AFrameIsFoldedOnceAndPassedDownUnchanged) {
   ASSERT_EQ(out_.size(), 1u);
   EXPECT_EQ(out_[0].header.leg, Leg::kDown);
   EXPECT_EQ(out_[0].member, 1);
+}
+
+TEST_F(BucketExchangeTest, AFrameWaitsUntilAllOfItsLocalSumIsHere) {
+  EXPECT_OK(exchange_->Extend(4, out_));
+  EXPECT_OK(exchange_->Receive(1, header_, payload_, out_));
+  EXPECT_FALSE(exchange_->done());
+  EXPECT_TRUE(out_.empty());
+  EXPECT_OK(exchange_->Extend(5, out_));
+  EXPECT_TRUE(exchange_->done());
+  EXPECT_EQ(result_, (std::vector<float>{10, 11, 12, 13, 14}));
+  EXPECT_EQ(out_.size(), 1u);
 }
 
 TEST_F(BucketExchangeTest, EveryFieldThatDoesNotFitIsRefused) {
@@ -98,6 +109,7 @@ TEST_F(BucketExchangeTest, EveryFieldThatDoesNotFitIsRefused) {
                 StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
   }
   EXPECT_FALSE(exchange_->Receive(0, header_, payload_, out_).ok());
+  EXPECT_OK(exchange_->Extend(5, out_));
   EXPECT_FALSE(exchange_->done());
   EXPECT_TRUE(out_.empty());
   // None of them has spoiled what the right one finds.
@@ -164,7 +176,9 @@ TEST_F(BucketExchangeTest, BytesThatNoEncoderWritesAreAnErrorNotASum) {
   header.bucket = 0;
   header.codec = protocol::Codec::kLevels7;
   header.bytes = static_cast<uint32_t>(bytes);
-  EXPECT_THAT(exchange.Receive(1, header, {garbage, *garbage}, out_),
+  // Seen when it is folded: whatever comes last tells.
+  EXPECT_OK(exchange.Receive(1, header, {garbage, *garbage}, out_));
+  EXPECT_THAT(exchange.Extend(5, out_),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        testing::HasSubstr("no encoder writes")));
   EXPECT_FALSE(exchange.done());

@@ -42,6 +42,8 @@ absl::Status Check(const wire::Submit& submit) {
       CheckRange("Submit.bucket", submit.bucket, 0, protocol::kMaxBuckets - 1));
   RETURN_IF_ERROR(CheckRange("Submit.elements", submit.elements, 0,
                              protocol::kMaxElements));
+  RETURN_IF_ERROR(
+      CheckRange("Submit.filled", submit.filled, 0, submit.elements));
   RETURN_IF_ERROR(CheckRange("Submit.mode", submit.mode,
                              static_cast<uint64_t>(Mode::kFull),
                              static_cast<uint64_t>(Mode::kTernary)));

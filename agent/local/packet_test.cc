@@ -114,6 +114,9 @@ TEST(ParseTrainerPacket, RefusesValuesOutOfRange) {
   submit.bucket = 4096;
   ExpectRefused(submit, "Submit.bucket is 4096");
   submit = GoodSubmit();
+  submit.filled = submit.elements + 1;
+  ExpectRefused(submit, "Submit.filled is 1, allowed are 0 to 0");
+  submit = GoodSubmit();
   submit.elements = ~0ull;
   ExpectRefused(submit, "Submit.elements");
   submit = GoodSubmit();

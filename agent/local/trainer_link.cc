@@ -127,8 +127,8 @@ void TrainerLink::WaitReadable() {
 }
 
 void TrainerLink::OnReadable() {
-  // A few at a time: others want their turn.
-  for (int i = 0; i < 16 && ReadOne(); ++i) {
+  // A few at a time: others want their turn, and each may bring a piece to sum.
+  for (int i = 0; i < 4 && ReadOne(); ++i) {
   }
   if (state_ != State::kClosed) WaitReadable();
 }

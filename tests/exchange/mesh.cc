@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -115,11 +116,28 @@ MeshResult RunMesh(const protocol::Generation& generation,
     }
     out.clear();
   };
-  for (int m = 0; m < members; ++m) {
-    exchanges[m]->Start(out);
+  // Who still lacks some of its local sum.
+  std::vector<int> partial(members);
+  std::iota(partial.begin(), partial.end(), 0);
+  const auto extend = [&] {
+    std::swap(partial[random() % partial.size()], partial.back());
+    const int m = partial.back();
+    const uint64_t from = exchanges[m]->local_elements();
+    // Large pieces, small ones, and the rest.
+    const uint64_t most = random() % 2 == 0 ? options.elements : 5000;
+    const uint64_t to =
+        random() % 4 == 0
+            ? options.elements
+            : std::min(options.elements, from + random() % (most + 1));
+    PT_CHECK(exchanges[m]->Extend(to, out).ok());
+    if (to == options.elements) partial.pop_back();
     launch(m);
-  }
-  while (!flight.empty()) {
+  };
+  while (!flight.empty() || !partial.empty()) {
+    if (flight.empty() || (!partial.empty() && random() % 8 == 0)) {
+      extend();
+      continue;
+    }
     std::swap(flight[random() % flight.size()], flight.back());
     const InFlight next = std::move(flight.back());
     flight.pop_back();

@@ -1,5 +1,6 @@
 // All members of a generation in one process: runs the exchange of one bucket
-// and delivers frames in an order drawn from a seed, some of them twice.
+// and delivers frames in an order drawn from a seed, some of them twice, while
+// the members' local sums come in pieces.
 #ifndef PACTRAIN_TESTS_EXCHANGE_MESH_H_
 #define PACTRAIN_TESTS_EXCHANGE_MESH_H_
 

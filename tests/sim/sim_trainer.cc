@@ -271,7 +271,13 @@ void SimTrainer::Write(const trainer::Placement& placement) {
       rank_, generation_, step_, contribution_, placement.bucket.index);
   const uint64_t outside =
       trainer::WriteBucket(placement, data.data(), slot_->data());
-  send_(state_->Submit(Now(), placement, outside));
+  // In pieces, of which some bring nothing.
+  uint64_t filled = 0;
+  do {
+    filled += world_->random.Below(placement.elements - filled + 1);
+    if (world_->random.Chance(500)) filled = placement.elements;
+    send_(state_->Submit(Now(), placement, filled, outside));
+  } while (filled < placement.elements);
 }
 
 // The trainer's own watchdog: a living agent must always be faster.

@@ -14,6 +14,8 @@ using kernels::MaskPlan;
 using kernels::TileRange;
 
 constexpr size_t kTile = MaskPlan::kTileElements;
+// Of the slot, 1 MiB: some ten frames, and a message costs next to nothing.
+constexpr uint64_t kPieceElements = 256 << 10;
 
 uint64_t CompactTiles(const Placement& placement, TileRange tiles,
                       const float* in, float* out) {
@@ -26,16 +28,19 @@ uint64_t CompactTiles(const Placement& placement, TileRange tiles,
 
 // bf16 goes through one tile of fp32 at a time. The kernels take whole buckets,
 // so the tile gets a plan of its own.
-uint64_t WriteBf16(const Placement& placement, const uint16_t* in, float* out) {
+uint64_t WriteBf16(const Placement& placement, TileRange tiles,
+                   const uint16_t* in, float* out) {
   const size_t elements = placement.bucket.elements;
   if (placement.mask == nullptr) {
-    kernels::FromBf16(in, elements, out);
+    const uint64_t first = placement.FilledBefore(tiles.first);
+    kernels::FromBf16(in + first, placement.FilledBefore(tiles.end) - first,
+                      out + first);
     return 0;
   }
   const MaskPlan& mask = *placement.mask;
   float wide[kTile];
   uint64_t outside = 0;
-  for (size_t tile = 0; tile < mask.tiles(); ++tile) {
+  for (size_t tile = tiles.first; tile < tiles.end; ++tile) {
     const size_t first = tile * kTile;
     const size_t count = std::min(kTile, elements - first);
     kernels::FromBf16(in + first, count, wide);
@@ -74,18 +79,46 @@ void ReadBf16(const Placement& placement, const float* in, float divisor,
 
 }  // namespace
 
-uint64_t WriteBucket(const Placement& placement, const void* data,
-                     uint8_t* slot) {
+size_t Placement::tiles() const {
+  return (bucket.elements + kTile - 1) / kTile;
+}
+
+uint64_t Placement::FilledBefore(size_t tile) const {
+  return mask == nullptr ? std::min<uint64_t>(elements, tile * kTile)
+                         : mask->OutputOffset(tile);
+}
+
+TileRange PieceFrom(const Placement& placement, size_t first) {
+  const uint64_t from = placement.FilledBefore(first);
+  size_t end = first;
+  for (; end < placement.tiles(); ++end) {
+    const uint64_t to = placement.FilledBefore(end);
+    // Tiles in which nothing is kept belong to the piece that fills the bucket.
+    if (to >= from + kPieceElements && to < placement.elements) break;
+  }
+  return {first, end};
+}
+
+uint64_t WriteTiles(const Placement& placement, TileRange tiles,
+                    const void* data, uint8_t* slot) {
+  if (tiles.first == tiles.end) return 0;
   float* out = reinterpret_cast<float*>(slot + placement.offset);
   if (placement.bucket.dtype == Dtype::kBfloat16) {
-    return WriteBf16(placement, static_cast<const uint16_t*>(data), out);
+    return WriteBf16(placement, tiles, static_cast<const uint16_t*>(data), out);
   }
-  if (placement.mask == nullptr) {
-    if (placement.elements > 0) std::memcpy(out, data, placement.bytes());
-    return 0;
+  const auto* in = static_cast<const float*>(data);
+  if (placement.mask != nullptr) {
+    return CompactTiles(placement, tiles, in, out);
   }
-  return CompactTiles(placement, kernels::AllTiles(*placement.mask),
-                      static_cast<const float*>(data), out);
+  const uint64_t first = placement.FilledBefore(tiles.first);
+  std::memcpy(out + first, in + first,
+              4 * (placement.FilledBefore(tiles.end) - first));
+  return 0;
+}
+
+uint64_t WriteBucket(const Placement& placement, const void* data,
+                     uint8_t* slot) {
+  return WriteTiles(placement, {0, placement.tiles()}, data, slot);
 }
 
 void ReadBucket(const Placement& placement, const uint8_t* result,

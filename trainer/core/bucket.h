@@ -50,11 +50,23 @@ struct Placement {
   bool count_outside = false;  // Elements outside the mask make a violation.
 
   uint64_t bytes() const { return elements * 4; }
+  // A bucket is written tile by tile (kernels::MaskPlan), the last one short.
+  size_t tiles() const;
+  // Elements of the slot that the tiles before `tile` fill; <= tiles().
+  uint64_t FilledBefore(size_t tile) const;
 };
 
-// Writes the bucket at `data` (bucket.elements in its dtype) to `slot +
-// offset`; returns how many elements outside the mask were not zero (NaN and
-// Inf are not zero), 0 unless `count_outside`.
+// The tiles from `first` on that are written before the agent is told: what is
+// worth a message, in a bucket's last piece all that are left.
+kernels::TileRange PieceFrom(const Placement& placement, size_t first);
+
+// Writes these tiles of the bucket at `data` (bucket.elements in its dtype) to
+// their place behind `slot + offset`; returns how many of their elements
+// outside the mask were not zero (NaN and Inf are not zero), 0 unless
+// `count_outside`.
+uint64_t WriteTiles(const Placement& placement, kernels::TileRange tiles,
+                    const void* data, uint8_t* slot);
+// All of them.
 uint64_t WriteBucket(const Placement& placement, const void* data,
                      uint8_t* slot);
 

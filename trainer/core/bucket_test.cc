@@ -1,5 +1,6 @@
 #include "trainer/core/bucket.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -47,6 +48,40 @@ std::vector<uint16_t> Bf16s() {
   std::vector<uint16_t> data(kElements);
   kernels::ToBf16(Floats().data(), kElements, data.data());
   return data;
+}
+
+// Large enough for several pieces; nothing is kept of the last tiles.
+Placement Large(bool masked) {
+  constexpr size_t kLarge = 700'001;
+  Placement placement;
+  placement.bucket.elements = placement.elements = kLarge;
+  if (!masked) return placement;
+  std::vector<uint8_t> bitmap(kLarge / 8 + 1, 0xff);
+  std::fill(bitmap.begin() + 600'000 / 8, bitmap.end(), 0);
+  placement.mask = std::make_shared<kernels::MaskPlan>(bitmap.data(), kLarge);
+  placement.elements = placement.mask->kept();
+  return placement;
+}
+
+TEST(BucketTest, PiecesWriteWhatTheWholeBucketIsAndOnlyTheLastFillsIt) {
+  for (const bool masked : {false, true}) {
+    const Placement placement = Large(masked);
+    std::vector<float> data(placement.bucket.elements);
+    for (size_t i = 0; i < data.size(); ++i) data[i] = Value(i);
+    std::vector<uint8_t> whole(placement.bytes()), pieces(placement.bytes());
+    WriteBucket(placement, data.data(), whole.data());
+    kernels::TileRange piece = {0, 0};
+    int count = 0;
+    while (piece.end < placement.tiles()) {
+      EXPECT_LT(placement.FilledBefore(piece.end), placement.elements);
+      piece = PieceFrom(placement, piece.end);
+      WriteTiles(placement, piece, data.data(), pieces.data());
+      ++count;
+    }
+    EXPECT_EQ(placement.FilledBefore(piece.end), placement.elements);
+    EXPECT_EQ(count, 3);
+    EXPECT_EQ(pieces, whole);
+  }
 }
 
 TEST(BucketTest, WriteThenReadOfOneRankIsTheBucketItself) {

@@ -10,8 +10,9 @@
 //
 //   state.MakeHello() -> send; OnMessage() ... -> Event::kAttached
 //   state.Place(now, bucket, &placement); outside = WriteBucket(placement,
-//   ...); state.Submit(now, placement, outside) -> send OnMessage() ->
-//   kResubmit: for (p : state.TakeResubmits()) WriteBucket, Submit, send
+//   ...); state.Submit(now, placement, placement.elements, outside) -> send
+//   OnMessage() -> kResubmit: for (p : state.TakeResubmits()) WriteBucket,
+//   Submit, send
 //   OnMessage() -> kStepDone: state.TakeStep(&step), then Find(i) and
 //   ReadBucket
 //
@@ -116,9 +117,12 @@ class TrainerState {
   // the open step are still to come is final, because that step can never be
   // complete.
   Error Place(Time now, const Bucket& bucket, Placement* placement);
-  // The message for a bucket that lies in the slot; `outside` is what
-  // WriteBucket returned. To be called in order, once per Placement.
-  wire::Submit Submit(Time now, const Placement& placement, uint64_t outside);
+  // The message for a bucket of which the first `filled` elements lie in the
+  // slot; `outside` is what was returned when they were written. To be called
+  // in order, for each Placement once with all its elements and before that,
+  // as long as no message is handled, with fewer.
+  wire::Submit Submit(Time now, const Placement& placement, uint64_t filled,
+                      uint64_t outside);
   // All buckets submitted so far at their new places, for the next attempt.
   std::vector<Placement> TakeResubmits();
 

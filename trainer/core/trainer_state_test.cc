@@ -108,7 +108,7 @@ class TrainerStateTest : public ::testing::Test {
     Placement placement;
     const Error error = state_.Place(now_, bucket, &placement);
     EXPECT_TRUE(error.ok()) << error.text;
-    return state_.Submit(now_, placement, outside);
+    return state_.Submit(now_, placement, placement.elements, outside);
   }
 
   Error TryPlace(const Bucket& bucket) {
@@ -453,7 +453,8 @@ TEST_F(TrainerStateTest, ResubmitSendsAllBucketsDenseWithTheNewAttempt) {
   ASSERT_EQ(again.size(), 2u);
   EXPECT_EQ(again[1].mask, nullptr);
   EXPECT_EQ(again[1].offset, 448u);  // 100 floats, aligned to 64 bytes.
-  const wire::Submit submit = state_.Submit(now_, again[1], 0);
+  const wire::Submit submit =
+      state_.Submit(now_, again[1], again[1].elements, 0);
   EXPECT_EQ(submit.attempt, 2u);
   EXPECT_EQ(submit.mode, 1);
   EXPECT_EQ(submit.dense, 1);
@@ -470,7 +471,9 @@ TEST_F(TrainerStateTest, BucketsAfterAResubmitAreDenseToo) {
   ASSERT_TRUE(state_.SetMasks(Masks()).ok());
   Submit(MakeBucket(0, 100, false));
   Say(Resubmit(kBaseStep, 2));
-  for (const Placement& p : state_.TakeResubmits()) state_.Submit(now_, p, 0);
+  for (const Placement& p : state_.TakeResubmits()) {
+    state_.Submit(now_, p, p.elements, 0);
+  }
   const wire::Submit later = Submit(MakeBucket(1, 100, true));
   EXPECT_EQ(later.dense, 1);
   EXPECT_EQ(later.attempt, 2u);

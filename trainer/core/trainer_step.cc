@@ -134,9 +134,10 @@ Placement TrainerState::PlaceAt(const Bucket& bucket, uint64_t offset) const {
 }
 
 wire::Submit TrainerState::Submit(Time now, const Placement& placement,
-                                  uint64_t outside) {
+                                  uint64_t filled, uint64_t outside) {
   const Bucket& bucket = placement.bucket;
-  if (bucket.index == placements_.size()) {
+  const bool whole = filled == placement.elements;
+  if (whole && bucket.index == placements_.size()) {
     placements_.push_back(placement);
     end_ = placement.offset + Align(placement.bytes());
     dense_end_ += Align(4 * bucket.elements);
@@ -151,6 +152,7 @@ wire::Submit TrainerState::Submit(Time now, const Placement& placement,
   message.attempt = attempt_;
   message.bucket = bucket.index;
   message.elements = placement.elements;
+  message.filled = filled;
   message.offset = placement.offset;
   message.bucket_layout = bucket.layout;
   message.decision_version = decision_.version;
@@ -161,7 +163,7 @@ wire::Submit TrainerState::Submit(Time now, const Placement& placement,
   message.dtype = static_cast<uint8_t>(bucket.dtype);
   message.last = bucket.last ? 1 : 0;
   if (bucket.last) message.parameters = bucket.parameters;
-  const std::string violation = Violation(placement, outside);
+  const std::string violation = whole ? Violation(placement, outside) : "";
   message.violation = violation.empty() ? 0 : 1;
   SetText(message.violation_text, violation);
   return message;
