@@ -27,7 +27,9 @@ dist:  ## A wheel and a tarball in out/dist that need only glibc; the wheel also
 	@tools/build
 	@$(PYTHON) tools/dist.py
 
-test: build  ## All C++ and Python tests; ends with "N passed, N failed".
+test:  ## All C++ and Python tests; ends with "N passed, N failed".
+	@tools/setup test
+	@tools/build
 	@$(PYTHON) tools/run_tests.py
 
 verify:  ## Sanitizers, clang thread-safety, format, lint, types, walls, wheel, bytes on links.

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.exchange_layout import gradients
+
 REGION = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)$")
 SHARED = "/memfd:pactrain-"
 MIB = 1 << 20
 OWN_BYTES = 64 * MIB  # That an agent may have beside the trainers' gradients.
 OTHER_PARTS = 3  # Beside the slots: the result, the sum, and frames under way.
 
-# What one rank holds, in gradients of a model. Sources, then per row.
-SOURCES = 2.0
+# What one rank holds for a row, in gradients of a model.
 OURS = 4.0  # Parameters, gradients, masks and their making, the slot.
 NODE = 3.0  # Result, sum, frames under way.
 PEERS = 2.0  # The parameters and gradients of all of them.
@@ -85,11 +86,25 @@ def available_bytes() -> int:
 def batches(
     rows: Mapping[str, bool], elements: int, world: int, nodes: int, available: int
 ) -> list[tuple[str, ...]]:
-    """Rows that fit into memory together, in their order; a row that never fits is alone.
+    """Rows that fit into memory together, in their order.
 
-    `rows`: whether a row is one of ours.
+    `rows`: whether a row is one of ours. ValueError: a row does not fit even alone.
     """
-    room = (USABLE * available - world * RANK_BYTES) / (4 * elements) - world * SOURCES
+    fixed = world * gradients(elements)
+
+    def units(bytes_there: float) -> float:
+        """So many gradients of a model fit beside what is needed anyway."""
+        return (bytes_there - world * RANK_BYTES) / (4 * elements) - fixed
+
+    alone = max(world * OURS + nodes * NODE if ours else world * (PEER + PEERS)
+                for ours in rows.values())  # fmt: skip
+    if alone > units(available):
+        needed = world * RANK_BYTES + 4 * elements * (fixed + alone)
+        raise ValueError(
+            f"ELEMENTS = '{elements}' needs about {needed / 1e9:.0f} GB of memory for {world} "
+            f"trainers, of which {available / 1e9:.0f} GB are available"
+        )
+    room = units(USABLE * available)
     done: list[tuple[str, ...]] = []
     batch: list[str] = []
     used, has_peers = 0.0, False

@@ -227,13 +227,17 @@ class Reader:
             self._samples.append(link_sampler.parse(line))
 
 
-def measure_all(options: Options) -> Measured:
-    """In as many runs as memory asks for, and one for the agents' memory."""
-    measured = Measured()
+def plan_runs(options: Options) -> list[tuple[str, ...]]:
+    """As many as memory asks for. ValueError: there is too little for any."""
     layout = options.layout
-    runs = agent_memory.batches({row: row in OURS for row in options.rows}, options.elements,
+    return agent_memory.batches({row: row in OURS for row in options.rows}, options.elements,
                                 layout.world, sum(layout.hosts),
                                 agent_memory.available_bytes())  # fmt: skip
+
+
+def measure_all(options: Options, runs: Sequence[tuple[str, ...]]) -> Measured:
+    """`runs`, and one for the agents' memory."""
+    measured = Measured()
     for number, rows in enumerate(runs):
         if len(runs) > 1:
             print(f"run {number + 1} of {len(runs)}, for memory: {', '.join(rows)}", flush=True)
@@ -262,6 +266,7 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
     ).parse_args(argv)
     try:
         options = parse_options(env)
+        runs = plan_runs(options)
     except ValueError as error:
         print(f"bench-exchange: {error}", file=sys.stderr)
         return 2
@@ -274,7 +279,7 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
           f"{options.rate} links (tbf, burst {burst_kb(options.rate_mbps)} kB), "
           f"TCP {options.congestion}\n", flush=True)  # fmt: skip
     try:
-        measured = measure_all(options)
+        measured = measure_all(options, runs)
     except (ProcessError, TestbedError) as error:
         print(f"bench-exchange failed: {error}", file=sys.stderr)
         return 1

@@ -151,6 +151,11 @@ def all_gather_bytes(layout: Layout, own_bytes: float) -> float:
     return ring_crossings(layout) * (layout.world - 1) * own_bytes
 
 
+def gradients(elements: int) -> int:
+    """Different ones of each rank, used in turn; of a large model one, for memory's sake."""
+    return 2 if elements <= 16_000_000 else 1
+
+
 def model_shapes(elements: int) -> list[tuple[int, ...]]:
     """The weights of ResNet-18, as wide as fits; what is left is one more matrix and vector.
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-GRADIENTS = 2  # Different ones, used in turn.
+from bench.exchange_layout import gradients
 
 
 class Source:
@@ -19,7 +20,7 @@ class Source:
     def __init__(self, shapes: Sequence[tuple[int, ...]], rank: int) -> None:
         self._shapes = shapes
         self._sizes = [math.prod(shape) for shape in shapes]
-        self._flat = [self._make(rank, step) for step in range(GRADIENTS)]
+        self._flat = [self._make(rank, step) for step in range(gradients(sum(self._sizes)))]
         self._next = 0
 
     def _make(self, rank: int, step: int) -> Tensor:
@@ -28,14 +29,14 @@ class Source:
 
     def take(self) -> list[Tensor]:
         """Of the next step: new views, so that autograd takes them without a copy."""
-        flat = self._flat[self._next % GRADIENTS]
+        flat = self._flat[self._next % len(self._flat)]
         self._next += 1
         pieces = torch.split(flat, self._sizes)
         return [p.view(own) for p, own in zip(pieces, self._shapes, strict=True)]
 
     def exact_mean(self, world: int) -> Tensor:
         """Over all ranks, of what was taken last."""
-        step = (self._next - 1) % GRADIENTS
+        step = (self._next - 1) % len(self._flat)
         mean = torch.zeros(sum(self._sizes))
         for rank in range(world):
             mean += self._make(rank, step)
@@ -58,7 +59,9 @@ class Given(torch.autograd.Function):
 class Parameters(nn.Module):
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         super().__init__()
-        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(s)) for s in shapes])
+        # numpy's zeros, unlike torch's, take no memory until somebody writes.
+        zeros = [torch.from_numpy(numpy.zeros(shape, numpy.float32)) for shape in shapes]
+        self.weights = nn.ParameterList([nn.Parameter(zero) for zero in zeros])
 
     def forward(self, source: Source) -> Tensor:
         loss: Tensor = Given.apply(source, *self.weights)  # type: ignore[no-untyped-call]
@@ -80,7 +83,7 @@ def wrap(
     shapes: Sequence[tuple[int, ...]], bucket_cap_mb: float | None = None
 ) -> DistributedDataParallel:
     return DistributedDataParallel(Parameters(shapes), bucket_cap_mb=bucket_cap_mb,
-                                   gradient_as_bucket_view=True)  # fmt: skip
+                                   gradient_as_bucket_view=True, init_sync=False)  # fmt: skip
 
 
 def step(model: DistributedDataParallel, source: Source) -> None:

@@ -218,4 +218,9 @@ def test_rows_that_do_not_fit_together_have_runs_of_their_own() -> None:
     large = batches(rows, 60_192_808, 8, 3, 22 << 30)
     assert [row for batch in large for row in batch] == list(ROWS)
     assert 1 < len(large) <= len(ROWS)
-    assert batches(rows, 60_192_808, 8, 8, 1 << 30) == [(row,) for row in ROWS]
+    assert batches(rows, 60_192_808, 8, 8, 18 << 30) == [(row,) for row in ROWS]
+
+
+def test_what_does_not_fit_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"needs about 14 GB .* of which 5 GB are available"):
+        batches({"full": True}, 60_192_808, 8, 3, 5 * 10**9)

@@ -98,7 +98,9 @@ def run_python_tests() -> Count:
 def run_pytest(folder: str) -> Count:
     with tempfile.TemporaryDirectory() as scratch:
         xml = Path(scratch) / "pytest.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "--durations=5", f"--junitxml={xml}"]
+        # -rs says why tests were skipped, if any.
+        options = ["-q", "-rs", "--durations=5", f"--junitxml={xml}"]
+        command = [sys.executable, "-m", "pytest", *options]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         status = subprocess.run([*command, folder], cwd=ROOT, env=environment).returncode
         count = count_junit(xml) if xml.exists() else Count()

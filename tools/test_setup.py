@@ -89,12 +89,17 @@ def test_without_root_it_prints_one_sudo_line_and_stops(machine: Machine) -> Non
 
 @pytest.mark.parametrize(
     ("argument", "packages"),
-    [("dist", "patchelf"), ("verify", "patchelf clang clang-format debootstrap")],
+    [
+        ("test", "munge slurm-client slurmctld slurmd"),
+        ("dist", "patchelf"),
+        ("verify", "patchelf clang clang-format debootstrap"),
+    ],
 )
-def test_dist_and_verify_also_ask_for_what_only_they_use(
+def test_test_dist_and_verify_also_ask_for_what_only_they_use(
     machine: Machine, argument: str, packages: str
 ) -> None:
-    machine.installed("clang", "clang-format", "debootstrap", "patchelf")
+    slurm = ("munge", "slurm-client", "slurmctld", "slurmd")
+    machine.installed("clang", "clang-format", "debootstrap", "patchelf", *slurm)
     done = machine.setup(argument)
     assert done.returncode == 1
     assert f"install -y --no-install-recommends {packages}\n" in done.stderr
@@ -123,4 +128,4 @@ def test_another_system_is_told_what_is_missing(
 def test_an_unknown_argument_is_named(machine: Machine) -> None:
     done = machine.setup("everything")
     assert done.returncode == 1
-    assert "unknown argument 'everything'; allowed: build, dist, verify" in done.stderr
+    assert "unknown argument 'everything'; allowed: build, test, dist, verify" in done.stderr

@@ -51,7 +51,7 @@ def test_bare_processes_may_be_sites():
 
 SLURM = {
     "SLURM_PROCID": "5",
-    "SLURM_NTASKS": "7",
+    "SLURM_STEP_NUM_TASKS": "7",
     "SLURM_LOCALID": "1",
     "SLURM_NODEID": "2",
     "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
@@ -70,9 +70,27 @@ def test_slurm_may_launch_one_site_of_several():
     assert (world.rank, world.world_size, world.local_rank) == (8, 10, 1)
     with pytest.raises(
         pactrain.InvalidArgument,
-        match=r"SLURM_NTASKS is 7; allowed is 3, the trainers of site 'a'",
+        match=r"SLURM_STEP_NUM_TASKS is 7; allowed is 3, the trainers of site 'a'",
     ):
         world_from({**SLURM, **sites, "PACTRAIN_SITE": "a"})
+
+
+BATCH_SCRIPT = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        BATCH_SCRIPT,  # sbatch without --ntasks.
+        {**BATCH_SCRIPT, "SLURM_NTASKS": "2"},
+        # The shell of salloc, itself a step.
+        {**BATCH_SCRIPT, "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "1"},
+    ],
+)
+def test_what_slurm_runs_without_srun_is_alone(environment):
+    world = world_from(environment)
+    assert (world.rank, world.world_size) == (0, 1)
+    assert (world.local_rank, world.local_world_size) == (0, 1)
 
 
 @pytest.mark.parametrize("unknown", ["SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"])
@@ -85,8 +103,8 @@ def test_tasks_that_slurm_does_not_spread_are_on_one_node(unknown):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"SLURM_NTASKS": None}, r"SLURM_NTASKS is not set; allowed are 1 to 1024"),
-        ({"SLURM_NTASKS": "x"}, r"SLURM_NTASKS is 'x'; allowed are 1 to 1024"),
+        ({"SLURM_PROCID": None}, r"SLURM_PROCID is not set; allowed are 0 to 6"),
+        ({"SLURM_STEP_NUM_TASKS": "x"}, r"TASKS is 'x'; allowed are 1 to 1024"),
         ({"SLURM_PROCID": "7"}, r"SLURM_PROCID is '7'; allowed are 0 to 6"),
         ({"SLURM_LOCALID": "2"}, r"SLURM_LOCALID is '2'; allowed are 0 to 1"),
     ],
@@ -99,7 +117,7 @@ def test_what_does_not_fit_in_slurm_is_named(changes, text):
 
 
 def test_torchrun_inside_slurm_counts():
-    world = world_from({**TORCHRUN, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"})
+    world = world_from({**TORCHRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"})
     assert (world.rank, world.world_size) == (1, 2)
 
 

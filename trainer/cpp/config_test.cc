@@ -89,7 +89,7 @@ TEST(ConfigTest, NamesALaunchAsThePythonClientDoes) {
 TEST(ConfigTest, TakesRanksFromSlurm) {
   const AttachConfig config = Config({{"PACTRAIN_AGENT", "unix:///a"},
                                       {"SLURM_PROCID", "2"},
-                                      {"SLURM_NTASKS", "3"}});
+                                      {"SLURM_STEP_NUM_TASKS", "3"}});
   EXPECT_EQ(config.agent, "unix:/a");
   EXPECT_EQ(config.rank, 2u);
   EXPECT_EQ(config.world_size, 3u);

@@ -87,8 +87,10 @@ inline Launch LaunchOf(const Environment& environment) {
   if (environment("RANK") != nullptr || environment("WORLD_SIZE") != nullptr) {
     return launch("RANK", "WORLD_SIZE");
   }
-  if (environment("SLURM_PROCID") != nullptr) {
-    return launch("SLURM_PROCID", "SLURM_NTASKS");
+  // Not SLURM_NTASKS: a batch script and an salloc shell have SLURM_PROCID=0
+  // and that too, of tasks that only an srun of theirs would start.
+  if (environment("SLURM_STEP_NUM_TASKS") != nullptr) {
+    return launch("SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
   }
   return {};
 }
@@ -168,8 +170,8 @@ inline uint32_t RanksBefore(const std::string& name,
 }  // namespace internal
 
 // From the launcher's variables, which are RANK and WORLD_SIZE, else
-// SLURM_PROCID and SLURM_NTASKS, and PACTRAIN_SITES; without any of them this
-// process is the only trainer.
+// SLURM_PROCID and SLURM_STEP_NUM_TASKS (srun), and PACTRAIN_SITES; without any
+// of them this process is the only trainer.
 // InvalidArgument: a variable is missing or does not fit the others.
 inline World WorldFrom(const Environment& environment = ProcessEnvironment) {
   const internal::Launch launch = internal::LaunchOf(environment);

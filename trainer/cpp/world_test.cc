@@ -63,12 +63,18 @@ TEST(WorldTest, RanksOfASiteFollowThoseOfTheSitesBefore) {
 }
 
 TEST(WorldTest, SlurmGivesRanksUnlessTorchrunDoes) {
-  const Variables slurm = {{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "7"}};
+  const Variables slurm = {{"SLURM_PROCID", "5"},
+                           {"SLURM_STEP_NUM_TASKS", "7"}};
   EXPECT_EQ(Of(slurm).rank, 5u);
   EXPECT_EQ(Of(slurm).world_size, 7u);
   Variables both = slurm;
   both.insert({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
   EXPECT_EQ(Of(both).rank, 1u);
+}
+
+TEST(WorldTest, ABatchScriptIsNoTaskOfSrun) {
+  const Variables batch = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "7"}};
+  EXPECT_EQ(Of(batch).world_size, 1u);
 }
 
 TEST(WorldTest, NamesWhatDoesNotFit) {

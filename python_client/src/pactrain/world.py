@@ -64,8 +64,8 @@ def init() -> World:
 
     Reads variables only: it waits for nobody, makes no torch.distributed group, and may
     be called at any time and again. The launcher's variables are RANK, WORLD_SIZE,
-    LOCAL_RANK and LOCAL_WORLD_SIZE (torchrun), else SLURM_PROCID, SLURM_NTASKS and
-    SLURM_LOCALID; without any this process is the only trainer of its site.
+    LOCAL_RANK and LOCAL_WORLD_SIZE (torchrun), else SLURM_PROCID, SLURM_STEP_NUM_TASKS
+    and SLURM_LOCALID (srun); without any this process is the only trainer of its site.
 
     Raises:
       InvalidArgument: a variable is missing or does not fit the others.
@@ -160,8 +160,10 @@ def _sites_from(text: str) -> tuple[Site, ...]:
 def _launch_from(environment: Mapping[str, str]) -> _Launch:
     if "RANK" in environment or "WORLD_SIZE" in environment:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    elif "SLURM_PROCID" in environment:
-        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+    elif "SLURM_STEP_NUM_TASKS" in environment:
+        # Not SLURM_NTASKS: a batch script and an salloc shell have SLURM_PROCID=0 and
+        # that too, of tasks that only an srun of theirs would start.
+        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
     else:
         return _Launch(0, 1, 0, 1, "The number of processes (no launcher's variables)")
     rank_name, size_name, local_name = names

@@ -75,7 +75,7 @@ class Cluster:
         self.coordinator = Daemon("coordinator", self._coordinator("127.0.0.1:0"), folder)
         self.address = self.coordinator.listening["grpc"]
         self.coordinator.argv = self._coordinator(self.address)
-        self.agents = [self._agent(number, agent_flags) for number in range(sites)]
+        self.agents = [self.start_agent(number, number, agent_flags) for number in range(sites)]
 
     def _coordinator(self, address: str) -> list[str]:
         return [
@@ -87,13 +87,13 @@ class Cluster:
             *self._coordinator_flags,
         ]
 
-    def _agent(self, number: int, flags: Sequence[str]) -> Daemon:
+    def start_agent(self, number: int, site: int, flags: Sequence[str] = ()) -> Daemon:
         return Daemon(
             f"agent-{number}",
             [
                 str(BIN / "pactrain-agent"),
                 f"--name=agent-{number}",
-                f"--site=site-{number}",
+                f"--site=site-{site}",
                 f"--coordinator={self.address}",
                 f"--socket=unix:{self.socket(number)}",
                 "--listen=127.0.0.1:0",

@@ -63,7 +63,10 @@ def own_world(dies: int = -1) -> dict[str, Any]:
     if world.rank == dies and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         ddp(torch.ones(8, 10)).mean().backward()
         os.kill(os.getpid(), signal.SIGKILL)
-    return train(ddp, ddp.session, world.rank) | {"world_size": world.world_size}
+    return train(ddp, ddp.session, world.rank) | {
+        "world_size": world.world_size,
+        "local": [world.local_rank, world.local_world_size],
+    }
 
 
 def lists_differ(talk: Talk) -> None:

@@ -21,7 +21,10 @@ from test_torchrun import HERE, Torchrun
 MULTI_SITE = HERE.parents[2] / "examples" / "multi_site.py"
 SCRIPT = HERE / "site_scenarios.py"
 TORCHRUN = ("--standalone", "--nproc-per-node=2")
-LAUNCHER = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "MASTER_ADDR", "MASTER_PORT"}
+LAUNCHER = {
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    *("SLURM_STEP_NUM_TASKS", "MASTER_ADDR", "MASTER_PORT"),
+}
 SITES = "site-0:2,site-1:2"
 WARM = """
 import os, pathlib, runpy, signal, sys, time
