@@ -52,6 +52,7 @@ v1::AgentConfig Defaults() {
   config.set_listen_metrics("127.0.0.1:0");
   config.set_connect_timeout("60s");
   config.set_step_deadline("60s");
+  config.set_straggler_timeout("30m");
   config.set_connections_per_link(4);
   config.set_log_level("info");
   return config;
@@ -89,6 +90,11 @@ absl::Status SetCore(const v1::AgentConfig& config,
       core.step_deadline,
       ParseDuration(settings.Where("step-deadline"), config.step_deadline(),
                     Options::kMinStepDeadline, Options::kMaxStepDeadline));
+  ASSIGN_OR_RETURN(
+      core.straggler_timeout,
+      ParseDuration(settings.Where("straggler-timeout"),
+                    config.straggler_timeout(), Options::kMinStragglerTimeout,
+                    Options::kMaxStragglerTimeout));
   return core.Check();
 }
 

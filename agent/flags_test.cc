@@ -41,6 +41,7 @@ TEST(ParseFlags, DefaultsAreLoopbackAndTheNameAsSite) {
   EXPECT_FALSE(outcome.flags->site_given);
   EXPECT_EQ(driver.listen, "127.0.0.1:0");
   EXPECT_EQ(driver.core.step_deadline, absl::Seconds(60));
+  EXPECT_EQ(driver.core.straggler_timeout, absl::Minutes(30));
   EXPECT_FALSE(driver.core.incarnation.empty());
 }
 
@@ -49,9 +50,9 @@ TEST(ParseFlags, ReadsEveryFlag) {
       Parse({"--name=a", "--site=eu", "--coordinator=127.0.0.1:7070",
              "--socket=unix:/run/x.sock", "--listen=127.0.0.1:5",
              "--advertise-address=127.0.0.1:6", "--listen-metrics=127.0.0.1:7",
-             "--step-deadline=2m", "--connect-timeout=inf",
-             "--egress-limit=us=100mbit", "--egress-limit=*=1gbit",
-             "--log-level=debug"});
+             "--step-deadline=2m", "--straggler-timeout=1h",
+             "--connect-timeout=inf", "--egress-limit=us=100mbit",
+             "--egress-limit=*=1gbit", "--log-level=debug"});
   ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
   Driver::Options driver = outcome.flags->driver;
   EXPECT_EQ(driver.core.site, "eu");
@@ -62,6 +63,7 @@ TEST(ParseFlags, ReadsEveryFlag) {
   EXPECT_EQ(driver.advertise_address, "127.0.0.1:6");
   EXPECT_EQ(outcome.flags->listen_metrics.ToString(), "127.0.0.1:7");
   EXPECT_EQ(driver.core.step_deadline, absl::Minutes(2));
+  EXPECT_EQ(driver.core.straggler_timeout, absl::Hours(1));
   EXPECT_EQ(driver.connect_timeout, absl::InfiniteDuration());
   EXPECT_EQ(driver.egress.ForSite("us")->bytes_per_second(), 12.5e6);
   EXPECT_EQ(driver.egress.ForSite("asia")->bytes_per_second(), 125e6);
@@ -106,6 +108,7 @@ TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
       {"--listen-metrics=10.0.0.1:1"},
       {"--step-deadline=soon"},
       {"--step-deadline=1ms"},
+      {"--straggler-timeout=200h"},
       {"--step-deadline=", "--site=x"},
       {"--socket=", "--site=x"},
       {"--egress-limit=fast"},

@@ -25,6 +25,7 @@ enum class ControlKind : uint8_t {
   kReady = 7,
   kKeyProof = 8,
   kLaneProof = 9,
+  kLate = 10,
 };
 
 constexpr size_t kIdTextLength = 255;  // Addresses and the like.
@@ -146,6 +147,18 @@ Ready ReadReady(Reader& r) {
   return ready;
 }
 
+void Write(Writer& w, const Late& late) {
+  WriteStep(w, late.generation, late.model, late.step, late.attempt);
+  w.Text(late.missing, kMaxTextLength);
+}
+
+Late ReadLate(Reader& r) {
+  Late late;
+  ReadStep(r, late);
+  late.missing = r.Text("missing", kMaxTextLength);
+  return late;
+}
+
 void Write(Writer& w, const PeerHello& hello) {
   w.Text(hello.agent, kMaxNameLength);
   w.Write(hello.incarnation);
@@ -202,6 +215,7 @@ constexpr ControlKind KindOf() {
     return ControlKind::kContextNotice;
   }
   if constexpr (std::is_same_v<T, Ready>) return ControlKind::kReady;
+  if constexpr (std::is_same_v<T, Late>) return ControlKind::kLate;
 }
 
 GroupControl ReadGroupControl(Reader& r, ControlKind kind) {
@@ -220,6 +234,9 @@ GroupControl ReadGroupControl(Reader& r, ControlKind kind) {
       break;
     case ControlKind::kContextNotice:
       control.body = ReadNotice(r);
+      break;
+    case ControlKind::kLate:
+      control.body = ReadLate(r);
       break;
     default:
       control.body = ReadReady(r);
@@ -276,8 +293,7 @@ absl::StatusOr<PeerControl> DecodeControl(absl::Span<const uint8_t> payload) {
         "control: %d bytes; at most %d", payload.size(), kMaxControlMessage));
   }
   Reader r(payload);
-  const auto kind =
-      r.Enum("kind", ControlKind::kPeerHello, ControlKind::kLaneProof);
+  const auto kind = r.Enum("kind", ControlKind::kPeerHello, ControlKind::kLate);
   PeerControl control;
   if (kind == ControlKind::kPeerHello) {
     control = ReadHello(r);

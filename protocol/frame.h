@@ -90,7 +90,7 @@ enum class Cause : uint8_t {
   kChecksum = 3,      // }
   kResultDigest = 4,  // Results differ: fp32 of the same elements.
   kMask = 5,        // Masks differ or an element outside: DENSE, resubmit all.
-  kDeadline = 6,    // Refused: a rank did not submit within the step deadline.
+  kDeadline = 6,    // Refused: a rank did not submit in time.
   kLayout = 7,      // Refused: not applied, the error names both sides.
   kParameters = 8,  // Final: parameters differ between ranks.
   kMemberLost = 9,  // Final: an agent or trainer is gone.
@@ -149,6 +149,17 @@ struct Ready {
   bool operator==(const Ready&) const = default;
 };
 
+// The sender still waits for trainers of its own, so whoever waits for its data
+// waits on. Said again while it is so.
+struct Late {
+  Digest generation;
+  uint16_t model = 0;
+  uint64_t step = 0;
+  uint16_t attempt = 0;
+  std::string missing;  // Whom it waits for.
+  bool operator==(const Late&) const = default;
+};
+
 // First frame on a connection, both ways. `job` names nothing here: one
 // connection serves all groups that two agents share.
 struct PeerHello {
@@ -194,7 +205,7 @@ struct Ping {
 
 struct GroupControl {
   GroupId group;  // Names the group of the message in `body`.
-  std::variant<CommitVote, Abort, Certificate, ContextNotice, Ready> body;
+  std::variant<CommitVote, Abort, Certificate, ContextNotice, Ready, Late> body;
   bool operator==(const GroupControl&) const = default;
 };
 

@@ -279,7 +279,8 @@ std::vector<PeerControl> OneOfEach() {
           GroupControl{group, abort},
           GroupControl{group, certificate},
           GroupControl{group, ContextNotice{1, context}},
-          GroupControl{group, Ready{g, 1, true}}};
+          GroupControl{group, Ready{g, 1, true}},
+          GroupControl{group, Late{g, 1, 77, 2, "rank 3 is late"}}};
 }
 
 absl::Span<const uint8_t> Bytes(const std::string& s) {

@@ -338,16 +338,6 @@ TEST_F(Pair, sec_limits_AttemptsOfAStep) {
   EXPECT_THAT(x_.Last<wire::Failed>()->text, HasSubstr("attempt 4 of 4"));
 }
 
-TEST_F(Pair, ARankThatNeverSubmitsIsNamedWithinTheDeadline) {
-  Begin();
-  Submit(0, OneBucket(10, 50));
-  Pass(absl::Seconds(60));
-  const auto* failed = x_.Last<wire::Failed>();
-  ASSERT_NE(failed, nullptr);
-  EXPECT_EQ(failed->final, 0);
-  EXPECT_THAT(failed->text, HasSubstr("rank 1 has not submitted bucket 0"));
-}
-
 TEST_F(Pair, DataThatNobodyOwesIsNotWaitedForBeyondTheDeadline) {
   generation_.plan.swap = false;
   generation_.plan.trees = {{{1, 1}}};

@@ -31,6 +31,7 @@ void GroupState::BeginAttempt(absl::Duration now) {
   exchange_ = NewExchange();
   own_vote_.reset();
   own_abort_.reset();
+  for (Peer& peer : peers_) peer.late.clear();
   last_progress_ = now;
   OpenBuckets(now);
   ReplayEarly(now);
@@ -328,6 +329,7 @@ void GroupState::NextStep(absl::Duration now) {
   dense_ = false;
   exact_ = false;
   open_since_.reset();
+  late_logged_ = false;
   step_sent_bytes_ = 0;
   step_received_bytes_ = 0;
   local_.Reset(switch_.in_force(), 1, false, Measures());

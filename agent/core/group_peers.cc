@@ -12,6 +12,7 @@ using protocol::Cause;
 using protocol::Certificate;
 using protocol::CommitVote;
 using protocol::GroupControl;
+using protocol::Late;
 using protocol::Ready;
 
 namespace {
@@ -32,12 +33,16 @@ void GroupState::TellAll(const decltype(GroupControl::body)& body) {
   }
 }
 
-// An abort holds the vote, so one of them says everything.
+// An abort holds the vote, so one of them says everything. One whose trainer
+// has detached is not late: a step that is opened ends the generation.
 void GroupState::RepeatOwnWord(int member) {
   if (own_abort_.has_value()) {
     Tell(member, *own_abort_);
   } else if (own_vote_.has_value()) {
     Tell(member, *own_vote_);
+  } else if (!local_.complete() && !detached_) {
+    Tell(member, Late{digest_, generation_.group.model, step_, attempt_,
+                      local_.MissingText()});
   }
 }
 
@@ -95,6 +100,8 @@ void GroupState::OnControl(int member, const GroupControl& control,
     if (abort->generation == digest_) OnAbort(member, control, now);
   } else if (const auto* c = std::get_if<Certificate>(&control.body)) {
     if (c->generation == digest_) OnCertificate(*c, now);
+  } else if (const auto* late = std::get_if<Late>(&control.body)) {
+    if (late->generation == digest_) OnLate(member, *late, now);
   }
 }
 
@@ -239,6 +246,13 @@ void GroupState::OnCertificate(const Certificate& certificate,
     return;
   }
   Commit(switches ? next : 0, now);
+}
+
+void GroupState::OnLate(int member, const Late& late, absl::Duration now) {
+  if (Classify(late.step, late.attempt) != When::kNow) return;
+  peers_[member].late = late.missing;
+  peers_[member].late_at = now;
+  if (open_since_) last_progress_ = now;
 }
 
 size_t GroupState::HoldLimit() const {

@@ -7,6 +7,8 @@
 //   - One who has moved on answers an old vote or abort with its certificate,
 //   or
 //     with its own abort of that attempt; members are never further apart.
+//   - A member whose own trainers are late says so, and nobody takes the wait
+//   for a stall; it is bounded by the straggler timeout.
 //   - An attempt fails only by the aborts of all members; the worst cause of
 //   all
 //     decides between a retry, DENSE, a refused step and the end.
@@ -125,7 +127,9 @@ class GroupState {
     bool ready = false;  // Told so on this connection.
     bool ever_ready = false;
     absl::Duration down_since;
-    bool answered_frame = false;                // Since the generation ended.
+    bool answered_frame = false;  // Since the generation ended.
+    std::string late;             // Whom it waits for in the open attempt, when
+    absl::Duration late_at;       // it last said so. Empty: it said nothing.
     std::vector<protocol::GroupControl> early;  // About what comes next.
   };
   enum class When { kPast, kNow, kNext, kOther };
@@ -152,6 +156,7 @@ class GroupState {
                absl::Duration now);
   void OnCertificate(const protocol::Certificate& certificate,
                      absl::Duration now);
+  void OnLate(int member, const protocol::Late& late, absl::Duration now);
   void HoldControl(int member, const protocol::GroupControl& control);
   void AnswerEnded(int member, const protocol::GroupControl& control);
   void AnswerFrame(const IncomingFrame& frame);
@@ -194,6 +199,8 @@ class GroupState {
   void CheckPeers(absl::Duration now);
   void CheckProgress(absl::Duration now);
   absl::Duration StallTimeout() const;
+  std::string LateText(absl::Duration now) const;
+  void CheckLate(const std::string& late, absl::Duration now);
   void ReportIfDue(absl::Duration now);
 
   const Options* const options_;
@@ -242,6 +249,7 @@ class GroupState {
   uint64_t step_received_bytes_ = 0;
   absl::Duration last_repeat_;
   absl::Duration last_waiting_;
+  bool late_logged_ = false;  // In this step.
   absl::Duration last_report_;
   uint64_t committed_step_ = 0;
   uint64_t failed_attempts_ = 0;

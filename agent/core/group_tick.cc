@@ -72,6 +72,7 @@ absl::Duration GroupState::StallTimeout() const {
 void GroupState::CheckProgress(absl::Duration now) {
   if (!open_since_ || ended_) return;
   const absl::Duration idle = now - last_progress_;
+  const std::string late = LateText(now);
   if (own_abort_) {
     if (now - aborted_at_ < options_->resolution_timeout()) return;
     BeginEnd(Cause::kMemberLost,
@@ -79,17 +80,12 @@ void GroupState::CheckProgress(absl::Duration now) {
                           protocol::CauseName(own_abort_->cause), ") from ",
                           ballot_.MissingAborts()),
              now);
-  } else if (local_.complete()) {
-    if (idle < StallTimeout() || !AllReady()) return;
+  } else if (!late.empty()) {
+    CheckLate(late, now);
+  } else if (idle >= StallTimeout() && AllReady()) {
     AbortAttempt(
         Cause::kStall,
         own_vote_ ? absl::StrCat("no vote from ", ballot_.MissingVotes()) : "",
-        now);
-  } else if (local_.opened() &&
-             idle >= options_->step_deadline - options_->resolution_timeout()) {
-    AbortAttempt(
-        Cause::kDeadline,
-        absl::StrFormat("%s for %s", local_.MissingText(), DurationText(idle)),
         now);
   }
   // The trainers' own watchdog counts from the last word they had.
@@ -97,9 +93,45 @@ void GroupState::CheckProgress(absl::Duration now) {
       now - last_waiting_ >= options_->resolution_timeout() && !ended_ &&
       open_since_) {
     last_waiting_ = now;
-    const wire::Waiting waiting = MakeWaiting(
-        absl::StrFormat("step %d attempt %d is under way", step_, attempt_));
-    TellTrainers(waiting);
+    TellTrainers(MakeWaiting(absl::StrFormat(
+        "step %d attempt %d %s", step_, attempt_,
+        late.empty() ? "is under way" : absl::StrCat("waits: ", late))));
+  }
+}
+
+// Whom the open attempt waits for: trainers that live. Empty: for none.
+std::string GroupState::LateText(absl::Duration now) const {
+  if (!local_.complete()) return local_.MissingText();
+  for (size_t m = 0; m < peers_.size(); ++m) {
+    const Peer& peer = peers_[m];
+    if (peer.late.empty() || ballot_.HasVoted(static_cast<int>(m)) ||
+        now - peer.late_at >= options_->stall_timeout()) {
+      continue;
+    }
+    return absl::StrCat(names_[m], ": ", peer.late);
+  }
+  return "";
+}
+
+// The wait is as good as progress, up to a bound of its own.
+void GroupState::CheckLate(const std::string& late, absl::Duration now) {
+  if (!local_.complete()) last_progress_ = now;
+  const absl::Duration waited = now - *open_since_;
+  const std::string text =
+      absl::StrFormat("%s for %s", late, DurationText(waited));
+  if (waited >= options_->straggler_timeout) {
+    if (generation_.on_shrink == protocol::OnShrink::kAbort) {
+      AbortAttempt(Cause::kDeadline, text, now);
+    } else {
+      BeginEnd(Cause::kMemberLost, text, now);
+    }
+  } else if (waited >= options_->stall_timeout() && !late_logged_) {
+    late_logged_ = true;
+    outbox_->Warn(
+        absl::StrFormat("%s: step %d waits: %s (--straggler-timeout "
+                        "%s)",
+                        generation_.group.ToString(), step_, text,
+                        DurationText(options_->straggler_timeout)));
   }
 }
 

@@ -17,6 +17,12 @@ absl::Status Options::Check() const {
         absl::StrCat("step_deadline is ", absl::FormatDuration(step_deadline),
                      "; allowed are 100ms to 24h"));
   }
+  if (straggler_timeout < kMinStragglerTimeout ||
+      straggler_timeout > kMaxStragglerTimeout) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "straggler_timeout is ", absl::FormatDuration(straggler_timeout),
+        "; allowed are 100ms to 168h"));
+  }
   if (max_trainers < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_trainers: ", max_trainers, "; want at least 1"));

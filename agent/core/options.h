@@ -17,9 +17,15 @@ struct Options {
   std::string site;
   static constexpr absl::Duration kMinStepDeadline = absl::Milliseconds(100);
   static constexpr absl::Duration kMaxStepDeadline = absl::Hours(24);
-  // Bounds the time without byte progress of a step. All other limits derive
-  // from it.
+  // Bounds the time without byte progress of a step that all trainers have
+  // submitted. All other limits but the next derive from it.
   absl::Duration step_deadline = absl::Seconds(60);
+  static constexpr absl::Duration kMinStragglerTimeout =
+      absl::Milliseconds(100);
+  static constexpr absl::Duration kMaxStragglerTimeout = absl::Hours(168);
+  // How long a step waits for a trainer that is connected but has not
+  // submitted.
+  absl::Duration straggler_timeout = absl::Minutes(30);
   // Of all trainers' slots and results together; 0: no limit of its own.
   uint64_t max_memory_bytes = 0;
   int max_trainers = 1024;

@@ -31,6 +31,13 @@ TEST(AgentOptions, OutOfRangeIsRefusedByName) {
     options.step_deadline = deadline;
     ExpectRefused(options, "step_deadline");
   }
+  for (const absl::Duration timeout :
+       {Options::kMinStragglerTimeout - absl::Milliseconds(1),
+        Options::kMaxStragglerTimeout + absl::Milliseconds(1)}) {
+    Options options = Good();
+    options.straggler_timeout = timeout;
+    ExpectRefused(options, "straggler_timeout");
+  }
   Options options = Good();
   options.agent = "X!";
   ExpectRefused(options, "agent");

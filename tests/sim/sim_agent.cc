@@ -31,6 +31,7 @@ void SimAgent::Start() {
   options.incarnation = incarnation();
   options.site = options_.site;
   options.step_deadline = options_.step_deadline;
+  options.straggler_timeout = options_.straggler_timeout;
   auto state = agent::AgentState::Create(options);
   if (!state.ok()) {
     world_->Fail(std::string(state.status().message()));

@@ -24,6 +24,7 @@ class SimAgent : public PeerEnd, public StreamClient {
     std::string name;
     std::string site;
     absl::Duration step_deadline;
+    absl::Duration straggler_timeout;
     Mutant mutant = Mutant::kNone;
   };
   SimAgent(World* world, Network* network, SimCoordinator* coordinator,

@@ -124,6 +124,7 @@ void Simulation::MakeAgents(const RunOptions& options) {
       agent.name = absl::StrCat("agent-", s, "-", a);
       agent.site = absl::StrCat("site-", s);
       agent.step_deadline = step_deadline_;
+      agent.straggler_timeout = random_.Between(Ms(500), absl::Seconds(15));
       agent.mutant = options.mutant;
       agents_.push_back(std::make_unique<SimAgent>(&world_, network_.get(),
                                                    coordinator_.get(), agent));

@@ -202,12 +202,14 @@ class Membership:
                     "Load the last checkpoint at all ranks and start them again."
                 )
             needs = self._native.needs_state
+            began = time.monotonic()
             try:
                 return self._transfer.run(mine, self._newcomer)
             except PacTrainError as error:
                 if not self.may_go_on(error):
                     raise
                 logger.info("generation %d ended: %s", self._native.generation, error)
+            end += time.monotonic() - began  # Waiting for a slow rank is no attaching.
             report = (0, 0)
             if not needs:
                 report = (self._native.generation, self._native.resume_step)

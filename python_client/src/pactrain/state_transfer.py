@@ -33,7 +33,7 @@ _VERSION = 1
 _NAMES_BYTES = 240
 _PROBLEM_BYTES = 480
 _MAX_STATE_BYTES = 1 << 40
-# A newcomer that is not ready to take the state lets a step run into its deadline.
+# Of a piece: what a bad network may cost.
 _ATTEMPTS = 10
 _FORM = struct.Struct(f"<{len(fields(Settings))}I3QI16s16s{_NAMES_BYTES}s")
 _ANNOUNCEMENT = struct.Struct(f"<Q16s{_PROBLEM_BYTES}s")

@@ -26,6 +26,7 @@ from embedded_job import EmbeddedJobs  # noqa: E402
 from launcher import Launch, Scenario  # noqa: E402
 
 Start = Callable[..., Launch]
+SHORT = ["--step-deadline=6s", "--straggler-timeout=6s"]
 
 
 @pytest.fixture(scope="session")
@@ -38,9 +39,9 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def own_cluster() -> Iterator[Cluster]:
-    """Two sites with a short step deadline: 6 s without progress end a step."""
+    """Two sites with short limits: 6 s without progress, or a rank, end a step."""
     with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
-        cluster = Cluster(Path(folder), sites=2, agent_flags=["--step-deadline=6s"])
+        cluster = Cluster(Path(folder), sites=2, agent_flags=SHORT)
         yield cluster
         cluster.stop()
 

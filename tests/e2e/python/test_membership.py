@@ -10,7 +10,7 @@ from typing import Any
 
 import membership_scenarios
 import pytest
-from daemons import Cluster
+from daemons import Cluster, Daemon
 from launcher import Launch
 
 BATCHES = 30
@@ -73,6 +73,13 @@ def stopped(*launches: Launch) -> None:
 def on(*launches: Launch) -> None:
     for launch in launches:
         launch.tell("on")
+
+
+def logged(daemon: Daemon, words: str) -> None:
+    end = time.monotonic() + 60
+    while words not in daemon.child.log.read_text():
+        assert time.monotonic() < end, f"{daemon.name} does not say '{words}'"
+        time.sleep(0.05)
 
 
 def pair(join: Join, cluster: Cluster, job: str, **options: Any) -> list[Launch]:
@@ -144,6 +151,45 @@ def test_pause_waits_for_a_killed_trainer(own_cluster, join):
     assert results[0]["sizes"] == [2]
     assert results[1]["began"] == STOP
     assert results[1]["batches"] == list(range(STOP, BATCHES))
+
+
+def test_a_slow_rank_is_waited_for_much_longer_than_the_step_deadline(tmp_path, join):
+    cluster = Cluster(tmp_path, sites=2, agent_flags=["--step-deadline=500ms"])
+    try:
+        ranks = pair(join, cluster, cluster.new_job())
+        stopped(*ranks)
+        on(ranks[0])
+        logged(cluster.agents[0], "waits: agent agent-1 (site site-1): rank 1 has not")
+        time.sleep(2)
+        on(ranks[1])
+        results = values(*ranks)
+        assert equal(results)
+        assert results[0]["world"].generation == 1
+    finally:
+        cluster.stop()
+
+
+def test_pause_waits_for_a_rank_that_was_slower_than_that(own_cluster, join, undisturbed):
+    wanted = undisturbed()
+    ranks = pair(join, own_cluster, own_cluster.new_job())
+    stopped(*ranks)
+    on(ranks[0])
+    logged(own_cluster.agents[0], "generation 1 ended (member lost)")
+    on(ranks[1])
+    results = values(*ranks)
+    assert equal(results)
+    assert results[0]["digest"] == wanted
+    assert results[0]["world"].generation > 1
+
+
+def test_continue_goes_on_without_a_slow_rank_until_it_is_back(own_cluster, join):
+    options = {"on_shrink": "continue", "sizes": (2, 1, 2), "until": 0}
+    ranks = pair(join, own_cluster, own_cluster.new_job(), **options)
+    stopped(*ranks)
+    on(ranks[0])
+    logged(own_cluster.coordinator, "generation 2 of launch")
+    on(ranks[1])
+    assert equal(values(*ranks))
 
 
 def test_continue_goes_on_with_those_that_are_left(own_cluster, join):
