@@ -198,6 +198,11 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
 
 void pt_close(pt_session* session) { delete session; }
 
+void pt_abandon(pt_session* session) {
+  if (session != nullptr) session->impl->Abandon();
+  pt_close(session);
+}
+
 void pt_detach(pt_session* session) {
   if (session != nullptr) session->impl->Detach();
 }

@@ -130,6 +130,10 @@ void pt_close(pt_session* session);
  * need not wait for it. To be followed by pt_close(). */
 void pt_detach(pt_session* session);
 
+/* Frees everything without a word to the agent, as if the process had died: the
+ * rank is lost, and unless on_shrink is PT_ABORT others wait for it. */
+void pt_abandon(pt_session* session);
+
 uint64_t pt_generation(const pt_session* session);
 /* Of 0 .. pt_world_size() - 1. Unless on_shrink is PT_ABORT both may differ
  * from what was asked for. */

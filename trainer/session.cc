@@ -24,7 +24,13 @@ Session::~Session() {
   // A fork shares the socket, and maybe a mutex that nobody will unlock.
   if (getpid() != owner_) return;
   MutexLock lock(&mu_);
+  if (abandoned_) return;
   if (state_.attached().has_value() && !state_.over()) SendDetach();
+}
+
+void Session::Abandon() {
+  MutexLock lock(&mu_);
+  abandoned_ = true;
 }
 
 void Session::Detach() {

@@ -48,6 +48,8 @@ class Session {
   bool may_rejoin() PACTRAIN_EXCLUDES(mu_);
   // Says, also after the end of its generation, that it will not attach again.
   void Detach() PACTRAIN_EXCLUDES(mu_);
+  // The destructor tells the agent nothing.
+  void Abandon() PACTRAIN_EXCLUDES(mu_);
   const wire::Digest128& attach_id() const { return options_.attach_id; }
   // What the agent said when it attached this trainer.
   const wire::Attached& attached() const { return attached_; }
@@ -85,6 +87,7 @@ class Session {
 
   Mutex mu_;
   TrainerState state_ PACTRAIN_GUARDED_BY(mu_);
+  bool abandoned_ PACTRAIN_GUARDED_BY(mu_) = false;
   Region slot_ PACTRAIN_GUARDED_BY(mu_);
   Region result_ PACTRAIN_GUARDED_BY(mu_);
   std::vector<const void*> data_ PACTRAIN_GUARDED_BY(mu_);  // By bucket.

@@ -9,6 +9,7 @@
 #include <torch/nn/modules.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -59,24 +60,23 @@ double Accuracy(nn::Sequential& model, const Tensors& data) {
   return right.item<double>() / static_cast<double>(data.labels.size(0));
 }
 
-// Of one epoch; every rank takes its part of the same order.
+// Of one epoch; every rank takes its part of the same order. How many ranks
+// there are may change from step to step.
 class Batches {
  public:
-  Batches(const Tensors& data, int64_t epoch, int64_t size,
-          const AttachConfig& config)
-      : data_(data),
-        size_(size),
-        rank_(config.rank),
-        world_(config.world_size) {
+  Batches(const Tensors& data, int64_t epoch, int64_t size)
+      : data_(data), size_(size) {
     auto generator =
         at::detail::createCPUGenerator(static_cast<uint64_t>(epoch));
     order_ = torch::randperm(data.labels.size(0), generator);
   }
 
-  int64_t count() const { return order_.size(0) / (size_ * world_); }
+  int64_t Count(int64_t world_size) const {
+    return order_.size(0) / (size_ * world_size);
+  }
 
-  Tensors operator[](int64_t step) const {
-    const int64_t first = (step * world_ + rank_) * size_;
+  Tensors Get(int64_t step, int64_t rank, int64_t world_size) const {
+    const int64_t first = (step * world_size + rank) * size_;
     const torch::Tensor chosen = order_.narrow(0, first, size_);
     return {data_.images.index_select(0, chosen),
             data_.labels.index_select(0, chosen)};
@@ -85,22 +85,27 @@ class Batches {
  private:
   const Tensors& data_;
   const int64_t size_;
-  const int64_t rank_;
-  const int64_t world_;
   torch::Tensor order_;
+};
+
+// The next batch. A rank that comes later goes on where the others are.
+struct NextBatch {
+  int64_t epoch = 0;
+  int64_t step = 0;
 };
 
 // What the steps of one epoch add up to.
 class Progress {
  public:
   void Add(double loss, const StepResult& step) {
+    if (step.missed) return;
     loss_ += loss;
     sent_ += step.sent_bytes;
     ++steps_;
     ++modes_[ModeText(step.mode, step.codec)];
   }
 
-  double MeanLoss() const { return loss_ / steps_; }
+  double MeanLoss() const { return loss_ / std::max(1, steps_); }
 
   // "20 x COMPACTED fp32, 3 x FULL fp32, 1200 kB sent to other sites"
   std::string Text() const {
@@ -132,7 +137,6 @@ void CheckBatch(int64_t batch, const Images& images, int64_t world_size) {
 
 void Train(const Options& options) {
   const AttachConfig config = ConfigFromEnvironment();
-  const bool first = config.rank == 0;
   const Images images = ReadImages(options.data);
   CheckBatch(options.batch, images, config.world_size);
   const Tensors train = ToTensors(images, images.train);
@@ -145,32 +149,39 @@ void Train(const Options& options) {
       torch::optim::SGDOptions(options.rate).momentum(0.9));
   const TorchModel parts = ModelOf(*model);
   const TorchMasks masks = PruneByMagnitude(parts, options.amount);
-  TorchTrainer trainer(parts, masks, {.config = config},
-                       [&](const std::string& text) {
-                         if (first) std::fprintf(stderr, "%s\n", text.c_str());
+  NextBatch place;
+  TorchTrainer trainer(parts, masks,
+                       {.config = config,
+                        .shared = {SharedOptimizer("optimizer", optimizer),
+                                   SharedNumbers("place", "NextBatch",
+                                                 {{"epoch", &place.epoch},
+                                                  {"step", &place.step}})}},
+                       [](const std::string& text) {
+                         std::fprintf(stderr, "%s\n", text.c_str());
                        });
 
-  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
-    const Batches batches(train, epoch, options.batch, config);
+  for (; place.epoch < options.epochs; ++place.epoch, place.step = 0) {
+    const Batches batches(train, place.epoch, options.batch);
     Progress progress;
-    for (int64_t step = 0; step < batches.count(); ++step) {
-      const Tensors batch = batches[step];
+    for (; place.step < batches.Count(trainer.world_size()); ++place.step) {
+      const Tensors batch =
+          batches.Get(place.step, trainer.rank(), trainer.world_size());
       optimizer.zero_grad();
       const torch::Tensor loss =
           torch::cross_entropy_loss(model->forward(batch.images), batch.labels);
       loss.backward();
       progress.Add(loss.item<double>(), trainer.Step(optimizer));
     }
-    if (!first) continue;
+    if (trainer.rank() != 0) continue;
     std::printf("epoch %d: loss %.3f, test accuracy %.3f, %s\n",
-                static_cast<int>(epoch + 1), progress.MeanLoss(),
+                static_cast<int>(place.epoch + 1), progress.MeanLoss(),
                 Accuracy(model, test), progress.Text().c_str());
   }
   trainer.SyncBuffers();
   const MaskSet& kept = trainer.masks();
   std::printf(
       "rank %u: accuracy %.4f, parameters %s, keep %.3f, %d weights outside\n",
-      config.rank, Accuracy(model, test),
+      trainer.rank(), Accuracy(model, test),
       trainer.ParameterDigest().ToString().c_str(),
       static_cast<double>(kept.kept()) / static_cast<double>(kept.elements()),
       static_cast<int>(trainer.WeightsOutside()));

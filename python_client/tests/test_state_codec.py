@@ -6,6 +6,7 @@ import json
 import math
 import struct
 from collections import Counter, OrderedDict, namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import pactrain
 from pactrain.state_codec import decode, encode
 
+SHARED = Path(__file__).parents[2] / "trainer" / "cpp" / "testdata" / "state.txt"
 DTYPES = [
     *(torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
@@ -158,3 +160,23 @@ def test_a_value_inside_itself_is_refused():
 def test_a_number_that_python_cannot_print_is_refused():
     with pytest.raises(pactrain.InvalidArgument, match="a number that cannot be sent"):
         encode(10**5000)
+
+
+def test_cpp_trainers_read_what_is_written_here():
+    """state_codec_test.cc reads the same bytes."""
+    state = {
+        "none": None,
+        "flags": [True, False],
+        "whole": (-3, 2**62),
+        "rate": 0.1,
+        "edges": [0.0, -0.0, math.inf, 5e-324],
+        "text": 'ä "\\\n€😀',
+        3: OrderedDict(a=1),
+        "tensors": {
+            "w": torch.tensor([[1.0, 2.0], [3.0, -4.0]]),
+            "n": torch.tensor(7),
+            "empty": torch.empty(0, 3),
+            "b": torch.tensor([True, False, True]),
+        },
+    }
+    assert encode(state).tobytes() == bytes.fromhex("".join(SHARED.read_text().split()))

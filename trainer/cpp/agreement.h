@@ -32,29 +32,61 @@ struct Agreed {
 namespace internal {
 
 // Settings that have to be equal on all ranks, in the order of the record.
-inline constexpr std::array<const char*, 5> kSettingNames = {
-    "gse", "sync_masks", "buffer_sync_interval", "parameter_check_interval",
-    "buffer_bytes"};
-inline constexpr size_t kSettleSteps = kSettingNames.size();
-inline constexpr size_t kOnShrink = kSettleSteps + 1;  // Equal by attaching.
-inline constexpr size_t kDigestAt = kOnShrink + 1;
+inline constexpr std::array<const char*, 7> kSettingNames = {
+    "gse",
+    "sync_masks",
+    "buffer_sync_interval",
+    "parameter_check_interval",
+    "buffer_bytes",
+    "settle_steps",
+    "on_shrink"};
+inline constexpr size_t kSettleSteps = 5;  // Of one rank's masks: may differ.
+inline constexpr size_t kDigestAt = kSettingNames.size();
 inline constexpr size_t kRecordWords = kDigestAt + 4;
 
 using Record = std::array<uint32_t, kRecordWords>;
 
-inline Record MakeRecord(const AttachConfig& config, uint64_t buffer_bytes,
-                         const Digest& masks) {
+using Settings = std::array<uint32_t, kSettingNames.size()>;
+
+inline Settings SettingsOf(const AttachConfig& config, uint64_t buffer_bytes,
+                           uint32_t settle_steps) {
   return {config.gse ? 1u : 0u,
           config.sync_masks ? 1u : 0u,
           config.buffer_sync_interval,
           config.parameter_check_interval,
           static_cast<uint32_t>(buffer_bytes),
-          1,  // Masks that are declared settle at once.
-          PT_ABORT,
-          static_cast<uint32_t>(masks.hi >> 32),
-          static_cast<uint32_t>(masks.hi),
-          static_cast<uint32_t>(masks.lo >> 32),
-          static_cast<uint32_t>(masks.lo)};
+          settle_steps,
+          static_cast<uint32_t>(config.on_shrink)};
+}
+
+// RefusedError: the settings of two ranks differ; names both.
+inline void CheckEqual(size_t rank, const Settings& settings, size_t other_rank,
+                       const Settings& other) {
+  for (size_t i = 0; i < settings.size(); ++i) {
+    if (i == kSettleSteps || settings[i] == other[i]) continue;
+    throw RefusedError(std::string(kSettingNames[i]) + " differs: rank " +
+                       std::to_string(rank) + " has " +
+                       std::to_string(settings[i]) + ", rank " +
+                       std::to_string(other_rank) + " has " +
+                       std::to_string(other[i]) +
+                       ".\nGive all ranks the same options and model.");
+  }
+}
+
+inline Record MakeRecord(const Settings& settings, const Digest& masks) {
+  Record record;
+  std::copy(settings.begin(), settings.end(), record.begin());
+  record[kDigestAt] = static_cast<uint32_t>(masks.hi >> 32);
+  record[kDigestAt + 1] = static_cast<uint32_t>(masks.hi);
+  record[kDigestAt + 2] = static_cast<uint32_t>(masks.lo >> 32);
+  record[kDigestAt + 3] = static_cast<uint32_t>(masks.lo);
+  return record;
+}
+
+inline Settings SettingsIn(const Record& record) {
+  Settings settings;
+  std::copy_n(record.begin(), settings.size(), settings.begin());
+  return settings;
 }
 
 inline Digest MaskDigestOf(const Record& record) {
@@ -82,14 +114,7 @@ inline std::vector<Record> GatherRecords(Session& session, const Record& mine,
 
 inline void CheckRecords(const std::vector<Record>& records, bool sync_masks) {
   for (size_t r = 0; r < records.size(); ++r) {
-    for (size_t i = 0; i < kSettingNames.size(); ++i) {
-      if (records[r][i] == records[0][i]) continue;
-      throw RefusedError(
-          std::string(kSettingNames[i]) + " differs: rank 0 has " +
-          std::to_string(records[0][i]) + ", rank " + std::to_string(r) +
-          " has " + std::to_string(records[r][i]) +
-          ".\nGive all ranks the same options and model.");
-    }
+    CheckEqual(0, SettingsIn(records[0]), r, SettingsIn(records[r]));
     const Digest first = MaskDigestOf(records[0]);
     const Digest masks = MaskDigestOf(records[r]);
     if (masks == first || sync_masks) continue;
@@ -133,8 +158,8 @@ inline Mask TakeBits(const std::vector<uint32_t>& words, size_t* first,
 // PacTrainError: a rank called it with `failed`, or the exchange failed; on all
 // ranks. REQUIRES: no step is open.
 inline MaskSet BroadcastMasks(Session& session, const ParameterTable& table,
-                              const MaskSet& mine, uint32_t rank,
-                              bool failed = false) {
+                              const MaskSet& mine, bool failed = false) {
+  const uint32_t rank = session.rank();
   const uint32_t world_size = session.world_size();
   std::vector<uint32_t> words;
   Mask failures(world_size);
@@ -176,14 +201,16 @@ inline MaskSet BroadcastMasks(Session& session, const ParameterTable& table,
 inline Agreed Agree(Session& session, const AttachConfig& config,
                     const ParameterTable& table, MaskSet mine,
                     uint64_t buffer_bytes) {
+  // Masks that are declared settle at once.
+  const Settings settings = SettingsOf(config, buffer_bytes, 1);
   const std::vector<Record> records =
-      GatherRecords(session, MakeRecord(config, buffer_bytes, mine.digest()),
-                    config.rank, config.world_size);
+      GatherRecords(session, MakeRecord(settings, mine.digest()),
+                    session.rank(), session.world_size());
   CheckRecords(records, config.sync_masks);
   const uint32_t settle_steps = records[0][kSettleSteps];
   for (const Record& record : records) {
     if (MaskDigestOf(record) != MaskDigestOf(records[0])) {
-      return {BroadcastMasks(session, table, mine, config.rank), settle_steps};
+      return {BroadcastMasks(session, table, mine), settle_steps};
     }
   }
   return {std::move(mine), settle_steps};

@@ -60,7 +60,7 @@ TEST_F(AgreementTest, MasksAndKindsOfRankZeroAreTaken) {
     AnswerWords(a, RankZeroSays());
   });
   Session session(Options(agent));
-  const MaskSet masks = BroadcastMasks(session, table_, none_, kRank);
+  const MaskSet masks = BroadcastMasks(session, table_, none_);
   EXPECT_TRUE(masks[0].empty());
   EXPECT_THAT(masks[1], ElementsAre(1, 0, 1, 0));
   EXPECT_FALSE(masks.is_frozen(0));
@@ -77,9 +77,11 @@ TEST_F(AgreementTest, RankZeroSendsFailuresMasksAndKinds) {
       std::memcpy(sent.data(), a.slot(submits[0].offset), 4 * sent.size());
       a.SendFailed(7, wire::Code::kStepNotApplied, false, "enough.\nGo on.");
     });
-    Session session(Options(agent));
+    SessionOptions options = Options(agent);
+    options.config.rank = 0;
+    Session session(options);
     const MaskSet mine(table_, {{}, {1, 0, 1, 0}}, {false, true});
-    EXPECT_THROW(BroadcastMasks(session, table_, mine, 0), StepNotAppliedError);
+    EXPECT_THROW(BroadcastMasks(session, table_, mine), StepNotAppliedError);
   }
   EXPECT_THAT(sent, ElementsAre(0u, 0b1111u, 0b0101u, 0b10u));
 }
@@ -91,7 +93,7 @@ TEST_F(AgreementTest, AFailureOfAnyRankIsEverybodysError) {
   });
   Session session(Options(agent));
   try {
-    BroadcastMasks(session, table_, none_, kRank);
+    BroadcastMasks(session, table_, none_);
     FAIL() << "no error";
   } catch (const PacTrainError& error) {
     EXPECT_THAT(error.what(), HasSubstr("Pruning failed on rank 3"));
@@ -104,7 +106,7 @@ TEST_F(AgreementTest, SettlesAsRankZeroSaysAndRefusesOtherSettings) {
       a.Attach();
       std::vector<uint32_t> words;
       for (uint32_t rank = 0; rank < 4; ++rank) {
-        Record record = MakeRecord({}, 8, none_.digest());
+        Record record = MakeRecord(SettingsOf({}, 8, 1), none_.digest());
         record[kSettleSteps] = rank == 0 ? 3 : 1;
         if (rank == 3) record[2] = interval_of_rank_3;
         words.insert(words.end(), record.begin(), record.end());

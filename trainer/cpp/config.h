@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
+#include <random>
 #include <sstream>
 #include <string>
 
@@ -29,6 +30,12 @@ struct AttachConfig {
   bool sync_masks = true;  // Take rank 0's masks; false: refuse different ones.
   uint32_t buffer_sync_interval = 50;       // Committed steps; 0: never.
   uint32_t parameter_check_interval = 100;  // Committed steps.
+  // Equal on all ranks. A Session alone knows kAbort only: what the other two
+  // ask of a rank is done by TorchTrainer.
+  OnShrink on_shrink = OnShrink::kAbort;
+
+  // Ranks may come and go.
+  bool elastic() const { return on_shrink != OnShrink::kAbort; }
 };
 
 namespace internal {
@@ -89,6 +96,11 @@ inline std::string NameDigest(const std::string& text) {
   return Digest{hash, 0}.ToString().substr(0, 16);
 }
 
+inline std::string RandomToken() {
+  std::random_device random;
+  return std::to_string(random()) + " " + std::to_string(random());
+}
+
 // Equal on all ranks; those of the Python client. One of several sites has no
 // launcher in it: its name is the same after a restart.
 inline std::string LaunchFrom(const Environment& environment,
@@ -111,6 +123,8 @@ inline std::string LaunchFrom(const Environment& environment,
     parts += Variable(environment, name);
     parts.push_back('\0');
   }
+  // Of one process, which nothing tells from others of the job.
+  if (world.world_size == 1) parts += RandomToken();
   return NameDigest(parts);
 }
 
@@ -119,6 +133,16 @@ inline std::string Plain(double value) {
   std::ostringstream text;
   text << value;
   return text.str();
+}
+
+inline OnShrink OnShrinkFrom(const Environment& environment) {
+  const std::string text = Variable(environment, "PACTRAIN_ON_SHRINK");
+  if (text.empty() || text == "pause") return OnShrink::kPause;
+  if (text == "continue") return OnShrink::kContinue;
+  if (text == "abort") return OnShrink::kAbort;
+  throw InvalidArgument("PACTRAIN_ON_SHRINK is '" + text +
+                        "'; allowed are 'pause', 'continue' and 'abort'.\n"
+                        "Give all ranks the same one of them.");
 }
 
 inline double TimeoutFrom(const Environment& environment) {
@@ -192,6 +216,7 @@ inline AttachConfig ConfigFromEnvironment(
   config.rank = world.rank;
   config.world_size = world.world_size;
   config.attach_timeout_seconds = internal::TimeoutFrom(environment);
+  config.on_shrink = internal::OnShrinkFrom(environment);
   CheckConfig(config);
   return config;
 }

@@ -52,6 +52,24 @@ TEST(ConfigTest, TakesWhatIsSet) {
   EXPECT_EQ(config.attach_timeout_seconds, 2.5);
 }
 
+TEST(ConfigTest, RanksComeAndGoUnlessTheyAreToldToAbort) {
+  const auto told = [](const char* word) {
+    return Config(With({{"PACTRAIN_ON_SHRINK", word}})).on_shrink;
+  };
+  EXPECT_EQ(Config(With({})).on_shrink, OnShrink::kPause);
+  EXPECT_EQ(told("pause"), OnShrink::kPause);
+  EXPECT_EQ(told("continue"), OnShrink::kContinue);
+  EXPECT_EQ(told("abort"), OnShrink::kAbort);
+  EXPECT_THAT(ErrorOf(With({{"PACTRAIN_ON_SHRINK", "shrink"}})),
+              StartsWith("PACTRAIN_ON_SHRINK is 'shrink'; allowed are 'pause', "
+                         "'continue' and 'abort'."));
+}
+
+TEST(ConfigTest, ALaunchOfOneProcessIsOneOfItsOwn) {
+  const Variables alone = {{"PACTRAIN_AGENT", "unix:/run/agent.sock"}};
+  EXPECT_NE(Config(alone).launch, Config(alone).launch);
+}
+
 TEST(ConfigTest, NamesTheJobAsTheLauncherDoes) {
   EXPECT_EQ(Config(With({})).job, "default");
   EXPECT_EQ(Config(With({{"TORCHELASTIC_RUN_ID", "none"}})).job, "default");

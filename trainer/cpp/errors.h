@@ -20,6 +20,7 @@ class PacTrainError : public std::runtime_error {
 
   // The session is over: later steps fail, too.
   bool final() const { return final_; }
+  void set_final() { final_ = true; }
 
  private:
   bool final_;

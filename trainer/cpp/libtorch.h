@@ -2,9 +2,14 @@
 //
 //   const pactrain::TorchModel parts = pactrain::ModelOf(*net);
 //   const auto masks = pactrain::PruneByMagnitude(parts, 0.7);
+//   int64_t batch = 0;
 //   pactrain::TorchTrainer trainer(
-//       parts, masks, {.config = pactrain::ConfigFromEnvironment()});
-//   for (...) {
+//       parts, masks,
+//       {.config = pactrain::ConfigFromEnvironment(),
+//        .shared = {pactrain::SharedOptimizer("optimizer", optimizer),
+//                   pactrain::SharedNumbers("place", "Place",
+//                                           {{"batch", &batch}})}});
+//   for (; batch < kBatches; ++batch) {
 //     optimizer.zero_grad();
 //     loss_of(net->forward(images), labels).backward();
 //     trainer.Step(optimizer);
@@ -16,6 +21,11 @@
 // may be Python's: steps and buckets are those of
 // pactrain.DistributedDataParallel.
 //
+// Unless config.on_shrink is kAbort ranks may come and go: a step whose
+// generation ends is made in the next one, and who joins a running job, or was
+// left behind, has taken the state of a rank that has it: the model, and what
+// is `shared`.
+//
 // This file is all that a program includes.
 #ifndef PACTRAIN_TRAINER_CPP_LIBTORCH_H_
 #define PACTRAIN_TRAINER_CPP_LIBTORCH_H_
@@ -26,7 +36,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,10 +52,17 @@
 #include "trainer/cpp/libtorch/enforcement.h"
 #include "trainer/cpp/libtorch/masks.h"
 #include "trainer/cpp/libtorch/model.h"
+#include "trainer/cpp/libtorch/model_state.h"
+#include "trainer/cpp/libtorch/optimizer_state.h"
+#include "trainer/cpp/libtorch/shared_objects.h"
 #include "trainer/cpp/mask_keeper.h"
 #include "trainer/cpp/masks.h"
+#include "trainer/cpp/membership.h"
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/session.h"
+#include "trainer/cpp/shared.h"
+#include "trainer/cpp/slot.h"
+#include "trainer/cpp/step_clock.h"
 #include "trainer/cpp/types.h"
 
 namespace pactrain {
@@ -54,17 +73,23 @@ struct TorchTrainerOptions {
   uint32_t model = 0;        // Several models of one process: 0, 1, ...
   uint64_t resume_step = 0;  // next_step() of an earlier trainer; 0: none.
   uint64_t bucket_bytes = 25 << 20;  // Gradients of one message, at most.
+  // What training goes on from beside the model: the optimizer, the place in
+  // the data. Equal names and types on all ranks. It outlives the trainer.
+  std::vector<Shared> shared = {};
 };
 
 // One model attached to the agent on this node. Not thread-safe; not for use in
-// a forked child.
+// a forked child. Optimizers that it is given outlive it.
 class TorchTrainer {
  public:
   // All ranks call it; it returns when all are there and have rank 0's weights,
-  // buffers and masks. `on_waiting` as for Session.
+  // buffers and masks, or, in a job that runs already, when this rank has taken
+  // its state, with all that is shared. `on_waiting` as for Session; it is also
+  // told when generations end and begin.
   // Throws InvalidArgument (an option), RefusedError (the kind of model, or
-  // ranks differ), what Session throws, and PacTrainError if a weight outside
-  // the masks is not zero.
+  // ranks differ), what Session throws, PacTrainError if a weight outside the
+  // masks is not zero, and ResyncRequiredError if nobody is left who has the
+  // job's state.
   TorchTrainer(TorchModel model, const TorchMasks& masks,
                const TorchTrainerOptions& options,
                const Session::OnWaiting& on_waiting = nullptr)
@@ -74,20 +99,12 @@ class TorchTrainer {
         table_(internal::TableOf(model_)),
         layout_(table_, options.bucket_bytes),
         buckets_(table_, layout_, trained_),
-        enforcement_(&table_, &trained_) {
+        enforcement_(&table_, &trained_),
+        shared_(options.shared, trained_) {
     // Checked before anything waits for other ranks.
     MaskSet declared = internal::MaskSetOf(table_, masks, options.kind);
     session_ = std::make_unique<Session>(OptionsFor(options), on_waiting);
-    keeper_ = std::make_unique<MaskKeeper>(
-        session_.get(), &table_, &layout_,
-        internal::Agree(*session_, config_, table_, std::move(declared),
-                        internal::BytesOfAll(model_.buffers)));
-    SendFirstState();
-    enforcement_.Agree(keeper_->current());
-    enforcement_.Check(keeper_->current());
-    keeper_->Start();
-    if (keeper_->Obey(session_->decision())) Activate();
-    last_buffer_sync_ = session_->next_step();
+    OrLeave([&] { Enter(std::move(declared), on_waiting); });
   }
 
   TorchTrainer(const TorchTrainer&) = delete;
@@ -95,6 +112,7 @@ class TorchTrainer {
 
   // After backward(): exchanges gradients, steps the optimizer, masks weights.
   StepResult Step(torch::optim::Optimizer& optimizer) {
+    shared_.See(optimizer);
     const StepResult result = ExchangeGradients();
     optimizer.step();
     ApplyMasks(optimizer);
@@ -102,14 +120,22 @@ class TorchTrainer {
   }
 
   // Makes each gradient the mean over all ranks; parameters without one count
-  // as zeros. Throws the typed error of the step; all gradients are cleared
-  // then, and the batch may be done again unless error.final().
+  // as zeros. If ranks have come or gone it attaches again and goes on with the
+  // same gradients; that takes as long as the others need, at most
+  // config.attach_timeout_seconds. Throws the typed error of the step; all
+  // gradients are cleared then, and the batch may be done again unless
+  // error.final().
   StepResult ExchangeGradients() {
+    const at::NoGradGuard no_grad;
     try {
-      const at::NoGradGuard no_grad;
-      const StepResult result = Exchange();
-      Deliver(result);
-      return result;
+      if (ended_) std::rethrow_exception(ended_);
+      OrLeave([&] { membership_->Catch(); });
+      std::string why;
+      while (true) {
+        const std::optional<StepResult> result = TryStep(why);
+        if (result.has_value()) return *result;
+        if (!GoOn(why)) return Missed();
+      }
     } catch (...) {
       buckets_.ClearGradients();
       throw;
@@ -119,10 +145,13 @@ class TorchTrainer {
   // Puts weights outside the agreed masks back to zero or, if frozen, to their
   // values, and once per activation zeroes the optimizer's state there, too (of
   // torch's SGD, Adam, AdamW, RMSprop and Adagrad): otherwise momentum and
-  // weight decay revive pruned weights. After each optimizer.step().
+  // weight decay revive pruned weights. After a missed step it undoes what the
+  // optimizer did. After each optimizer.step().
   void ApplyMasks(torch::optim::Optimizer& optimizer) {
     const at::NoGradGuard no_grad;
+    shared_.See(optimizer);
     enforcement_.Apply(optimizer);
+    membership_->Undo();
   }
 
   // Replaces the masks. They act when all ranks have given the same ones.
@@ -139,27 +168,20 @@ class TorchTrainer {
   // prune, so that all throw. PacTrainError: a rank failed, or the exchange
   // did; masks are as before.
   void SyncMasks(bool failed = false) {
-    if (keeper_->Sync(config_.rank, failed)) Activate();
+    if (keeper_->Sync(failed)) Activate();
   }
 
   // Gives all ranks rank 0's buffers, now; all call it between the same two
   // steps: before evaluating on all of them, say.
   void SyncBuffers() {
-    last_buffer_sync_ = session_->next_step();
-    internal::BroadcastTensors(*session_, config_.rank, "pactrain buffers",
-                               model_.buffers, SlotBytes());
-    last_buffer_sync_ = session_->next_step();
+    clock_.BuffersSynced(session_->next_step());
+    internal::BroadcastTensors(*session_, "pactrain buffers", model_.buffers,
+                               SlotBytes());
+    clock_.BuffersSynced(session_->next_step());
   }
 
   // Over the values of all trained parameters, bit for bit.
-  Digest ParameterDigest() const {
-    std::string parts;
-    for (const NamedTensor& item : trained_) {
-      const at::Tensor flat = internal::Flat(item.tensor);
-      parts += DigestOf(internal::BytesOf(flat)).ToBytes();
-    }
-    return DigestOf(parts);
-  }
+  Digest ParameterDigest() const { return internal::DigestOfValues(trained_); }
 
   // Weights that are neither zero nor frozen outside masks(); none once they
   // are in force.
@@ -172,6 +194,9 @@ class TorchTrainer {
   }
 
   const Session& session() const { return *session_; }
+  // In the generation of now; they change with it.
+  uint32_t rank() const { return session_->rank(); }
+  uint32_t world_size() const { return session_->world_size(); }
   Decision decision() const { return session_->decision(); }
   const MaskSet& masks() const { return keeper_->current(); }
   bool masks_active() const { return keeper_->active() != nullptr; }
@@ -190,38 +215,101 @@ class TorchTrainer {
             .resume_step = options.resume_step};
   }
 
-  // Enough for any of the exchanges; a multiple of 64. Equal on all ranks: the
-  // first state goes in pieces of it.
   uint64_t SlotBytes() const {
-    const auto aligned = [](uint64_t bytes) { return (bytes + 63) / 64 * 64; };
-    uint64_t gradients = 0;
-    for (size_t i = 0; i < table_.size(); ++i) {
-      gradients += aligned(4 * table_[i].elements());
+    return internal::SlotBytes(config_, table_,
+                               internal::BytesOfAll(model_.buffers));
+  }
+
+  // What is left of construction when the session is there.
+  void Enter(MaskSet declared, const Session::OnWaiting& on_waiting) {
+    const bool joins = session_->donor().has_value();
+    Agreed agreed = {std::move(declared)};
+    if (!joins) {
+      agreed =
+          internal::Agree(*session_, config_, table_, std::move(agreed.masks),
+                          internal::BytesOfAll(model_.buffers));
     }
-    return std::max(
-        {gradients,
-         aligned(4 * uint64_t{config_.world_size} * internal::kRecordWords),
-         aligned(4 * internal::MaskWords(table_, config_.world_size)),
-         aligned(internal::BytesOfAll(model_.buffers))});
+    keeper_ = std::make_unique<MaskKeeper>(session_.get(), &table_, &layout_,
+                                           std::move(agreed));
+    state_ = std::make_unique<internal::ModelState>(
+        internal::ModelParts{.config = &config_,
+                             .model = &model_,
+                             .trained = &trained_,
+                             .table = &table_,
+                             .keeper = keeper_.get(),
+                             .enforcement = &enforcement_,
+                             .shared = &shared_});
+    membership_ = std::make_unique<internal::Membership>(
+        session_.get(), state_.get(), &clock_,
+        internal::StatePieceBytes(table_), on_waiting);
+    if (joins) return membership_->Join();
+    SendFirstState();
+    enforcement_.Agree(keeper_->current());
+    enforcement_.Check(keeper_->current());
+    keeper_->Start();
+    if (keeper_->Obey(session_->decision())) Activate();
+    clock_.Start(session_->next_step());
+  }
+
+  // The other ranks do not wait for one that could not take their state.
+  template <typename Work>
+  void OrLeave(const Work& work) {
+    try {
+      work();
+    } catch (...) {
+      ended_ = std::current_exception();
+      session_->Leave();
+      throw;
+    }
+  }
+
+  // Nothing: the generation is over, and there may be a next one.
+  std::optional<StepResult> TryStep(std::string& why) {
+    try {
+      const StepResult result = Exchange();
+      Deliver(result);
+      return result;
+    } catch (const PacTrainError& error) {
+      if (!membership_->MayGoOn(error)) throw;
+      why = error.what();
+      return std::nullopt;
+    }
+  }
+
+  bool GoOn(const std::string& why) {
+    try {
+      return membership_->GoOn(why);
+    } catch (PacTrainError& error) {
+      error.set_final();
+      ended_ = std::current_exception();
+      throw;
+    } catch (...) {  // Of torch, or of what is shared.
+      ended_ = std::current_exception();
+      throw;
+    }
+  }
+
+  StepResult Missed() {
+    buckets_.HandOutZeros();
+    return {.missed = true,
+            .world_size = session_->world_size(),
+            .next = session_->decision()};
   }
 
   // Parameters, also those that need no gradient, and buffers.
   void SendFirstState() {
     std::vector<NamedTensor> tensors = model_.parameters;
     tensors.insert(tensors.end(), model_.buffers.begin(), model_.buffers.end());
-    internal::BroadcastTensors(*session_, config_.rank, "pactrain first state",
-                               tensors, SlotBytes());
+    internal::BroadcastTensors(*session_, "pactrain first state", tensors,
+                               SlotBytes());
   }
 
   StepResult Exchange() {
     buckets_.CheckGradients();
     Digest parameters;
-    const bool check = session_->next_step() >= next_parameter_check_;
-    if (check) {
-      parameters = ParameterDigest();
-      next_parameter_check_ =
-          session_->next_step() + config_.parameter_check_interval;
-    }
+    const bool check = clock_.TakeParameterCheck(
+        session_->next_step(), config_.parameter_check_interval);
+    if (check) parameters = ParameterDigest();
     try {
       for (uint32_t b = 0; b < buckets_.count(); ++b) {
         Submit(b, check ? &parameters : nullptr);
@@ -262,6 +350,7 @@ class TorchTrainer {
 
   // The step is committed: hands the means out and looks at what comes next.
   void Deliver(const StepResult& result) {
+    clock_.Committed();
     buckets_.HandOut();
     // FULL, and TERNARY without a mask set.
     const bool whole = result.submitted_elements == result.elements;
@@ -270,8 +359,7 @@ class TorchTrainer {
     }
     try {
       if (keeper_->Committed(result.next)) Activate();
-      if (config_.buffer_sync_interval > 0 &&
-          result.step + 1 >= last_buffer_sync_ + config_.buffer_sync_interval) {
+      if (clock_.BufferSyncDue(result.step + 1, config_.buffer_sync_interval)) {
         SyncBuffers();
       }
     } catch (const PacTrainError& error) {
@@ -293,11 +381,14 @@ class TorchTrainer {
   const Layout layout_;
   internal::GradientBuckets buckets_;
   internal::Enforcement enforcement_;
+  internal::SharedObjects shared_;
+  internal::StepClock clock_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<MaskKeeper> keeper_;
+  std::unique_ptr<internal::ModelState> state_;
+  std::unique_ptr<internal::Membership> membership_;
   std::string last_warning_;
-  uint64_t last_buffer_sync_ = 0;
-  uint64_t next_parameter_check_ = 0;
+  std::exception_ptr ended_;  // The error that every later step has.
 };
 
 }  // namespace pactrain

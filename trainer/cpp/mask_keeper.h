@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "trainer/cpp/agreement.h"
@@ -40,10 +41,35 @@ class MaskKeeper {
   const MaskSet& current() const { return *known_.back(); }
   // Null until a decision has put masks in force.
   const MaskSet* active() const { return active_.get(); }
+  uint32_t settle_steps() const { return settle_steps_; }
 
-  // Gives the library the masks; before the first step.
+  // Gives the library the masks; before the first step of a generation, which
+  // knows no masks and no votes. Those in force stay so.
   // Throws the typed error of pt_set_masks().
-  void Start() { Register(); }
+  void Start() {
+    steps_unchanged_ = 0;
+    version_ = ~uint64_t{0};
+    Register();
+  }
+
+  // Becomes as another rank is: what it wants, and what is in force there.
+  // To be followed by Start().
+  void Take(MaskSet current, std::optional<MaskSet> active,
+            uint32_t settle_steps) {
+    settle_steps_ = settle_steps;
+    known_.clear();
+    active_ = nullptr;
+    if (active.has_value()) {
+      active_ = std::make_shared<const MaskSet>(*std::move(active));
+    }
+    if (active_ == nullptr || active_->digest() != current.digest()) {
+      if (active_ != nullptr) known_.push_back(active_);
+      known_.push_back(std::make_shared<const MaskSet>(std::move(current)));
+    } else {
+      known_.push_back(active_);
+    }
+    inside_ = active_ == nullptr || this->current().IsInside(*active_);
+  }
 
   // Makes `masks` what this rank wants. They act when all ranks want them.
   void Replace(MaskSet masks) {
@@ -63,9 +89,9 @@ class MaskKeeper {
   // Rank 0's masks become all ranks' own; all call it between the same two
   // steps. True if `active` is another one than before.
   // Throws as internal::BroadcastMasks(), on all ranks; masks are as before.
-  bool Sync(uint32_t rank, bool failed) {
+  bool Sync(bool failed) {
     MaskSet received =
-        internal::BroadcastMasks(*session_, *table_, current(), rank, failed);
+        internal::BroadcastMasks(*session_, *table_, current(), failed);
     // The broadcast may have committed another decision.
     const bool activated = Obey(session_->decision());
     Replace(std::move(received));
@@ -129,7 +155,7 @@ class MaskKeeper {
   Session* session_;
   const ParameterTable* table_;
   const Layout* layout_;
-  const uint32_t settle_steps_;  // Unchanged steps that make a vote count.
+  uint32_t settle_steps_;  // Unchanged steps that make a vote count.
   std::deque<std::shared_ptr<const MaskSet>> known_;  // The last: current.
   std::shared_ptr<const MaskSet> active_;
   uint32_t steps_unchanged_ = 0;

@@ -128,7 +128,7 @@ TEST_F(MaskKeeperTest, SyncTakesRankZerosMasksAndTheDecisionOfThatStep) {
   Session session(Options(agent));
   MaskKeeper keeper(&session, &table_, &layout_, {Set(0b0111), 1});
   keeper.Start();
-  EXPECT_TRUE(keeper.Sync(1, false));
+  EXPECT_TRUE(keeper.Sync(false));
   EXPECT_EQ(keeper.current().digest(), Set(0b0011).digest());
   ASSERT_NE(keeper.active(), nullptr);
   EXPECT_EQ(keeper.active()->digest(), Set(0b0111).digest());

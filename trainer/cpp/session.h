@@ -11,10 +11,14 @@
 #ifndef PACTRAIN_TRAINER_CPP_SESSION_H_
 #define PACTRAIN_TRAINER_CPP_SESSION_H_
 
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/cpp/config.h"
@@ -64,6 +68,8 @@ struct MaskVote {
   uint64_t elements = 0;
 };
 
+// Its destructor leaves the job for good, but not where an exception unwinds
+// it: then this rank is lost.
 class Session {
  public:
   using OnWaiting = std::function<void(const std::string& text)>;
@@ -72,21 +78,54 @@ class Session {
   // what is waited for whenever that changes; it must not throw.
   // Throws InvalidArgument, AgentUnresponsiveError,
   // CoordinatorUnavailableError (who is missing), RefusedError.
-  explicit Session(const SessionOptions& options,
-                   const OnWaiting& on_waiting = nullptr) {
-    CheckConfig(options.config);
-    const pt_attach_options fields = ToC(options);
-    pt_session* session = nullptr;
-    const int code =
-        pt_attach(&fields, &session, on_waiting ? &Forward : nullptr,
-                  const_cast<OnWaiting*>(&on_waiting));
-    if (code != PT_OK) ThrowError(code, pt_last_error(), true);
-    session_.reset(session);
+  explicit Session(SessionOptions options, OnWaiting on_waiting = nullptr)
+      : options_(std::move(options)), on_waiting_(std::move(on_waiting)) {
+    CheckConfig(options_.config);
+    Attach(ToC(options_));
   }
+
+  // Attaches again in the place of what is over, and says how far this rank has
+  // come: `resume_step` is its next step of `last_generation`, whose state it
+  // holds (0: it holds none). What is over stays open so long: by that the
+  // agent knows that this rank lives. Throws as the constructor; then it is as
+  // before, and may be attached again.
+  // REQUIRES: may_rejoin().
+  void Reattach(uint64_t last_generation, uint64_t resume_step,
+                std::chrono::milliseconds timeout) {
+    pt_attach_options fields = ToC(options_);
+    fields.last_generation = last_generation;
+    fields.resume_step = resume_step;
+    fields.attach_timeout_ms = static_cast<uint32_t>(timeout.count());
+    fields.previous = session_.get();
+    Attach(fields);
+  }
+
+  // Whether this thread's last failed attach may be tried again: ranks changed
+  // meanwhile, or the agent is not there yet.
+  static bool last_attach_may_rejoin() { return pt_last_may_rejoin() != 0; }
+
+  // Says that this rank leaves for good, also where may_rejoin().
+  void Leave() { pt_detach(session_.get()); }
 
   uint64_t generation() const { return pt_generation(session_.get()); }
   uint64_t next_step() const { return pt_next_step(session_.get()); }
+  // After the last step that was committed here; next_step() goes also beyond
+  // one that failed.
+  uint64_t resume_step() const { return resume_step_; }
+  // Assigned by the coordinator. With on_shrink kAbort both are those asked
+  // for; else they belong to a generation.
+  uint32_t rank() const { return pt_rank(session_.get()); }
   uint32_t world_size() const { return pt_world_size(session_.get()); }
+  // The rank whose state those take that need it, before anything else; none:
+  // a new job.
+  std::optional<uint32_t> donor() const {
+    const uint32_t rank = pt_donor(session_.get());
+    return rank == PT_NO_RANK ? std::nullopt : std::optional(rank);
+  }
+  bool needs_state() const { return pt_needs_state(session_.get()) != 0; }
+  // It is over, and attaching again is the way to go on.
+  bool may_rejoin() const { return pt_may_rejoin(session_.get()) != 0; }
+  const AttachConfig& config() const { return options_.config; }
   std::string site() const { return pt_site(session_.get()); }
   std::string agent_name() const { return pt_agent_name(session_.get()); }
   // No later step can succeed.
@@ -136,6 +175,7 @@ class Session {
   StepResult Wait() {
     pt_step out;
     Check(pt_wait(session_.get(), &out));
+    resume_step_ = out.step + 1;
     return StepResult::FromC(out);
   }
 
@@ -146,8 +186,27 @@ class Session {
 
  private:
   struct Close {
-    void operator()(pt_session* session) const { pt_close(session); }
+    Close() : exceptions(std::uncaught_exceptions()) {}
+    // A program that an exception ends has not left: the others may wait for
+    // it to be started again.
+    void operator()(pt_session* session) const {
+      if (std::uncaught_exceptions() > exceptions) {
+        pt_abandon(session);
+      } else {
+        pt_close(session);
+      }
+    }
+    int exceptions;
   };
+
+  void Attach(const pt_attach_options& fields) {
+    pt_session* session = nullptr;
+    const int code = pt_attach(&fields, &session,
+                               on_waiting_ ? &Forward : nullptr, &on_waiting_);
+    if (code != PT_OK) ThrowError(code, pt_last_error(), true);
+    session_.reset(session);
+    resume_step_ = next_step();
+  }
 
   static void Forward(const char* text, void* arg) {
     (*static_cast<const OnWaiting*>(arg))(text);
@@ -171,8 +230,7 @@ class Session {
         .attach_timeout_ms =
             static_cast<uint32_t>(config.attach_timeout_seconds * 1000),
         .gse = config.gse ? 1 : 0,
-        // C++ trainers do not attach again; all ranks of a job say the same.
-        .on_shrink = PT_ABORT,
+        .on_shrink = static_cast<int32_t>(config.on_shrink),
         .last_generation = 0,
         .previous = nullptr,
     };
@@ -183,6 +241,9 @@ class Session {
     ThrowError(code, pt_error_text(session_.get()), is_final());
   }
 
+  const SessionOptions options_;
+  OnWaiting on_waiting_;
+  uint64_t resume_step_ = 0;
   std::unique_ptr<pt_session, Close> session_;
 };
 

@@ -109,6 +109,18 @@ TEST(SessionTest, AFailedStepIsItsTypedError) {
   EXPECT_TRUE(session.is_final());
 }
 
+TEST(SessionTest, OneThatAnExceptionUnwindsIsLostAndHasNotLeft) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    EXPECT_TRUE(a.AtEnd());
+  });
+  const auto train = [&] {
+    const Session session(Options(agent));
+    throw PacTrainError("the script's own.\nMend it.");
+  };
+  EXPECT_THROW(train(), PacTrainError);
+}
+
 TEST(SessionTest, ARefusedAttachIsItsTypedError) {
   FakeAgent agent([](FakeAgent& a) {
     a.Accept();
@@ -147,7 +159,7 @@ TEST(WordsTest, BroadcastsBytesOfAnyCount) {
   });
   Session session(Options(agent));
   std::vector<uint8_t> bytes = {1, 2, 3, 4, 5};
-  internal::BroadcastBytes(session, 1, bytes, {5, 5});
+  internal::BroadcastBytes(session, bytes, {5, 5});
   EXPECT_THAT(bytes, ElementsAre(0, 0, 0x80, 0x3f, 0));
 }
 

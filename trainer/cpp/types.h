@@ -36,6 +36,14 @@ enum class DType : int { kFloat32 = PT_FLOAT32, kBfloat16 = PT_BFLOAT16 };
 // Sum of gradients, or XOR: words of one rank, to which the others add zeros.
 enum class Op : int { kSum = PT_SUM, kXor = PT_XOR };
 
+// What a job does when its ranks become fewer: end, wait for as many as before,
+// or go on with those that are left.
+enum class OnShrink : int32_t {
+  kAbort = PT_ABORT,
+  kPause = PT_PAUSE,
+  kContinue = PT_CONTINUE,
+};
+
 // 128 bits; all zero means none.
 struct Digest {
   uint64_t hi = 0;
@@ -103,6 +111,10 @@ struct Decision {
 // One committed step. The bytes are those of this node's agent, to and from
 // other sites; `submitted_elements` counts this rank's after compaction.
 struct StepResult {
+  // The others made the step without this rank, or had made it already. It has
+  // their state now, its own gradients are zeros, and but for world_size and
+  // next the rest here says nothing.
+  bool missed = false;
   uint64_t step = 0;
   uint32_t attempts = 0;
   uint32_t world_size = 0;

@@ -38,10 +38,12 @@ inline std::vector<uint32_t> ExchangeWords(Session& session,
 inline size_t WordsFor(uint64_t bytes) { return (bytes + 3) / 4; }
 
 // Gives all ranks rank 0's bytes. All call it with equally many, >= 1.
-inline void BroadcastBytes(Session& session, uint32_t rank,
-                           std::span<uint8_t> bytes, const Digest& layout) {
+inline void BroadcastBytes(Session& session, std::span<uint8_t> bytes,
+                           const Digest& layout) {
   std::vector<uint32_t> words(WordsFor(bytes.size()));
-  if (rank == 0) std::memcpy(words.data(), bytes.data(), bytes.size());
+  if (session.rank() == 0) {
+    std::memcpy(words.data(), bytes.data(), bytes.size());
+  }
   words = ExchangeWords(session, words, layout);
   std::memcpy(bytes.data(), words.data(), bytes.size());
 }

@@ -6,9 +6,12 @@ from typing import Any
 
 import scenarios
 import torch
+import twin
 from launcher import Talk
+from torch.nn.functional import cross_entropy
 
 import pactrain
+from pactrain._library import digest_of
 
 
 class Place:
@@ -24,6 +27,20 @@ class Place:
         if self.sizes[-1:] != [world_size]:
             self.sizes.append(world_size)
             self.since = self.batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+class NextBatch:
+    """As the C++ example shares it."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.step = 0
 
     def state_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -93,6 +110,51 @@ def trained(
         "sizes": place.sizes,
         "world": ddp.world,
         "stats": ddp.session.stats(),
+    }
+    ddp.session.close()
+    return result
+
+
+def digits_with_cpp(
+    talk: Talk, path: str, epochs: int, batch: int, amount: float, stops: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    """What examples/cpp_trainer does: in a job with it, whatever becomes of the ranks.
+
+    It waits for a word from the test after each number of batches in `stops`.
+    """
+    world = pactrain.init()
+    torch.manual_seed(world.rank)
+    data, test = twin.read(path)
+    images, labels = data.tensors
+    model = twin.example.make_model(images.shape[1])
+    pactrain.prune(model, amount)
+    ddp = pactrain.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    place = NextBatch()
+    ddp.share(optimizer=optimizer, place=place)
+    ddp.start()
+    began, sizes = place.step, []
+    while place.epoch < epochs:
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(place.epoch))
+        while place.step < len(labels) // (batch * ddp.world.world_size):
+            at = place.step * ddp.world.world_size + ddp.world.rank
+            chosen = order[at * batch :][:batch]
+            optimizer.zero_grad()
+            cross_entropy(ddp(images[chosen]), labels[chosen]).backward()
+            optimizer.step()
+            place.step += 1
+            sizes += [ddp.world.world_size]
+            if place.epoch == 0 and place.step in stops:
+                talk.say(place.step)
+                talk.hear()
+        place.epoch, place.step = place.epoch + 1, 0
+    ddp.session.sync_buffers()
+    result = {
+        "digest": ddp.session.parameters.value_digest(digest_of).to_bytes().hex(),
+        "accuracy": twin.example.accuracy(model, test),
+        "began": began,
+        "sizes": sorted(set(sizes)),
+        "momentum": sum(s["momentum_buffer"].abs().sum().item() for s in optimizer.state.values()),
     }
     ddp.session.close()
     return result

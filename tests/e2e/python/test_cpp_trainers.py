@@ -28,11 +28,16 @@ def trainers(digits: Path, tmp_path: Path) -> Iterator[Start]:
     """trainers(cluster, job=..., epochs=..., ...) -> one process per rank"""
     started: list[Child] = []
 
-    def start(cluster: Cluster, job: str = "", **flags: object) -> list[Child]:
+    def start(
+        cluster: Cluster,
+        job: str = "",
+        environment: dict[str, str] | None = None,
+        **flags: object,
+    ) -> list[Child]:
         argv = [str(BIN / "cpp_trainer"), f"--data={digits}"]
         argv += [f"--{name}={value}" for name, value in flags.items()]
         for rank, place in enumerate(cluster.environments(WORLD, job or cluster.new_job())):
-            here = {"RANK": str(rank), "WORLD_SIZE": str(WORLD)}
+            here = {"RANK": str(rank), "WORLD_SIZE": str(WORLD), **(environment or {})}
             log = tmp_path / f"rank-{rank}.log"
             started.append(Child(f"rank-{rank}", argv, {**place, **here}, log))
         return started
@@ -90,7 +95,8 @@ def test_cpp_trainers_go_through_all_three_modes_and_learn(cluster, trainers):
 
 
 def test_a_killed_cpp_trainer_ends_the_others_in_words(own_cluster, trainers):
-    running = trainers(own_cluster, epochs=100_000)
+    """If they are told to abort."""
+    running = trainers(own_cluster, environment={"PACTRAIN_ON_SHRINK": "abort"}, epochs=100_000)
     running[0].wait_for("epoch 1:", SECONDS)
     running[3].process.kill()
     for rank, child in enumerate(running[:3]):

@@ -16,8 +16,6 @@ from bench.processes import Child
 
 SECONDS = 90.0
 SITES = {"PACTRAIN_SITES": "site-0:2,site-1:2"}
-# All C++ trainers know.
-ABORT = {"PACTRAIN_ON_SHRINK": "abort"}
 EPOCHS, BATCH = 3, 16  # 69 steps: buffers are synchronised in between, too.
 
 Start = Callable[..., tuple[Launch, list[Child]]]
@@ -27,7 +25,7 @@ def one_launch(cluster: Cluster) -> list[dict[str, str]]:
     """Four ranks that were started by hand, by rank."""
     places = cluster.environments(4, cluster.new_job())
     return [
-        {**place, **ABORT, "RANK": str(rank), "WORLD_SIZE": "4", "PACTRAIN_SITE": ""}
+        {**place, "RANK": str(rank), "WORLD_SIZE": "4", "PACTRAIN_SITE": ""}
         for rank, place in enumerate(places)
     ]
 
@@ -38,7 +36,6 @@ def launch_per_site(cluster: Cluster) -> list[dict[str, str]]:
     return [
         {
             **place,
-            **ABORT,
             **SITES,
             "RANK": str(rank % 2),
             "WORLD_SIZE": "2",

@@ -30,7 +30,7 @@ inline uint64_t BytesOfAll(const std::vector<NamedTensor>& tensors) {
 // it after the same step, with tensors of equal names and shapes.
 // Throws the typed error of a step, on all ranks; tensors are as before.
 // REQUIRES: no step is open; `piece_bytes` is a multiple of 4.
-inline void BroadcastTensors(Session& session, uint32_t rank, std::string text,
+inline void BroadcastTensors(Session& session, std::string text,
                              std::vector<NamedTensor> tensors,
                              uint64_t piece_bytes) {
   std::erase_if(tensors, [](const auto& t) { return t.tensor.numel() == 0; });
@@ -47,11 +47,11 @@ inline void BroadcastTensors(Session& session, uint32_t rank, std::string text,
   const std::span<uint8_t> all(bytes);
   for (uint64_t first = 0; first < all.size(); first += piece_bytes) {
     BroadcastBytes(
-        session, rank,
+        session,
         all.subspan(first, std::min<uint64_t>(piece_bytes, all.size() - first)),
         layout);
   }
-  if (rank == 0) return;
+  if (session.rank() == 0) return;
   const at::NoGradGuard no_grad;
   size_t offset = 0;
   for (const auto& [name, tensor] : tensors) {

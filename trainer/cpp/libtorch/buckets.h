@@ -75,6 +75,12 @@ class GradientBuckets {
     }
   }
 
+  // Zeros, not nothing: programs look at gradients after a step.
+  void HandOutZeros() {
+    for (at::Tensor& flat : flats_) flat.zero_();
+    HandOut();
+  }
+
   void ClearGradients() {
     for (NamedTensor& item : trained_) {
       item.tensor.mutable_grad() = at::Tensor();

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,11 +67,30 @@ class Enforcement {
 
   // Takes values for masks that all ranks have, maybe not in force yet.
   void Agree(const MaskSet& masks) {
-    if (masks.digest() == agreed_) return;
-    agreed_ = masks.digest();
+    if (agreed_.has_value() && masks.digest() == agreed_->digest()) return;
+    agreed_ = masks;
     for (size_t i = 0; i < table_->size(); ++i) {
       values_[i] = masks.is_frozen(i) ? Weights(i).clone() : at::Tensor();
     }
+  }
+
+  // The masks that the values of frozen weights were taken for; null: none.
+  const MaskSet* agreed() const {
+    return agreed_.has_value() ? &*agreed_ : nullptr;
+  }
+  // Of a frozen parameter; else undefined.
+  const at::Tensor& value(size_t index) const { return values_[index]; }
+
+  // Goes on as another rank does, whose optimizers' states are masked already.
+  // `values` are by parameter. Null masks: there are none.
+  void Resume(std::optional<MaskSet> agreed, std::vector<at::Tensor> values,
+              const MaskSet* active,
+              std::vector<const torch::optim::Optimizer*> optimizers) {
+    entries_.clear();
+    if (active != nullptr) Activate(*active);
+    agreed_ = std::move(agreed);
+    values_ = std::move(values);
+    cleaned_ = std::move(optimizers);
   }
 
   // From now on these masks are enforced.
@@ -154,7 +174,7 @@ class Enforcement {
 
   const ParameterTable* table_;
   const std::vector<NamedTensor>* trained_;
-  Digest agreed_;
+  std::optional<MaskSet> agreed_;
   std::vector<at::Tensor> values_;  // By parameter; undefined: not frozen.
   std::vector<Entry> entries_;
   std::vector<const torch::optim::Optimizer*> cleaned_;  // Since Activate().

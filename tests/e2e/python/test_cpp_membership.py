@@ -1,0 +1,145 @@
+"""C++ trainers that come and go, among themselves and with Python trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import membership_scenarios
+import pytest
+from daemons import BIN, Cluster
+from launcher import Launch
+from test_cpp_trainers import FINAL
+from test_membership import wait_until_it_ends
+
+from bench.processes import Child
+
+SECONDS = 90.0
+FLAGS = {"batch": 16, "amount": 0.7}
+STOP = 20  # Batches after which Python's ranks wait for a word.
+
+Place = dict[str, str]
+
+
+def place(
+    cluster: Cluster, job: str, site: int, on_shrink: str, sites: str = "site-0:1,site-1:1"
+) -> Place:
+    """The variables of the only rank of a site."""
+    return {
+        "PACTRAIN_AGENT": f"unix:{cluster.socket(site)}",
+        "PACTRAIN_JOB_ID": job,
+        "PACTRAIN_ATTACH_TIMEOUT": "60",
+        "PACTRAIN_SITE": f"site-{site}",
+        "PACTRAIN_SITES": sites,
+        "PACTRAIN_ON_SHRINK": on_shrink,
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }
+
+
+@pytest.fixture
+def cpp(digits: Path, tmp_path: Path) -> Iterator[Callable[..., Child]]:
+    """cpp(place, epochs) -> a C++ rank"""
+    started: list[Child] = []
+
+    def start(where: Place, epochs: int) -> Child:
+        flags = {"data": digits, "epochs": epochs, **FLAGS}
+        argv = [str(BIN / "cpp_trainer"), *(f"--{name}={value}" for name, value in flags.items())]
+        log = tmp_path / f"cpp-{len(started)}.log"
+        started.append(Child(log.stem, argv, where, log))
+        return started[-1]
+
+    yield start
+    for child in started:
+        child.process.kill()
+        child.process.wait()
+
+
+@pytest.fixture
+def python(digits: Path) -> Iterator[Callable[..., Launch]]:
+    """python(place, epochs, ...) -> a Python rank"""
+    started: list[Launch] = []
+
+    def start(where: Place, epochs: int, **arguments: Any) -> Launch:
+        words = {"path": str(digits), "epochs": epochs, **FLAGS, **arguments}
+        started.append(Launch(membership_scenarios.digits_with_cpp, [where], None, words))
+        return started[-1]
+
+    yield start
+    for launched in started:
+        launched.__exit__()
+
+
+def ended(child: Child) -> dict[str, str]:
+    final = FINAL.search(child.wait_for("parameters ", SECONDS))
+    assert final is not None
+    assert child.process.wait(SECONDS) == 0
+    return final.groupdict()
+
+
+def value(launch: Launch) -> dict[str, Any]:
+    (rank,) = launch.finish(SECONDS)
+    assert not rank.error, rank
+    result: dict[str, Any] = rank.value
+    return result
+
+
+def test_cpp_trainers_continue_without_one_that_is_killed(cluster, cpp):
+    sites = "site-0:2,site-1:1"
+    places = [place(cluster, "", site, "continue", sites) for site in (0, 0, 1)]
+    places[0] |= {"WORLD_SIZE": "2"}
+    places[1] |= {"RANK": "1", "WORLD_SIZE": "2"}
+    job = cluster.new_job()
+    running = [cpp({**where, "PACTRAIN_JOB_ID": job}, epochs=8) for where in places]
+    running[0].wait_for("epoch 1:", SECONDS)
+    running[1].process.kill()
+    finals = [ended(running[0]), ended(running[2])]
+    assert finals[0] == finals[1]
+    assert float(finals[0]["accuracy"]) > 0.9
+    assert finals[0]["outside"] == "0"
+    for child in (running[0], running[2]):
+        assert "2 of 3 ranks go on after" in child.log.read_text()
+
+
+def test_a_killed_cpp_trainer_takes_a_python_trainers_state(cluster, cpp, python):
+    job = cluster.new_job()
+    first = python(place(cluster, job, 0, "pause"), epochs=3, stops=(STOP,))
+    second = cpp(place(cluster, job, 1, "pause"), epochs=3)
+    first.wait_said(STOP)
+    second.process.kill()
+    again = cpp(place(cluster, job, 1, "pause"), epochs=3)
+    first.tell("on")
+    result, final = value(first), ended(again)
+    assert final["digest"] == result["digest"]
+    assert final["accuracy"] == f"{result['accuracy']:.4f}"
+    assert result["sizes"] == [2]
+    assert f"took the state of rank 0 after {STOP} steps" in again.log.read_text()
+
+
+def test_a_killed_python_trainer_takes_a_cpp_trainers_state(cluster, cpp, python):
+    job = cluster.new_job()
+    first = cpp(place(cluster, job, 0, "pause"), epochs=3)
+    second = python(place(cluster, job, 1, "pause"), epochs=3, stops=(STOP,))
+    second.wait_said(STOP)
+    second.kill(0)
+    again = python(place(cluster, job, 1, "pause"), epochs=3)
+    result, final = value(again), ended(first)
+    assert final["digest"] == result["digest"]
+    assert final["accuracy"] == f"{result['accuracy']:.4f}"
+    assert result["began"] == STOP
+    assert result["momentum"] > 0
+
+
+def test_a_cpp_trainer_joins_a_python_job(cluster, cpp, python):
+    job = cluster.new_job()
+    ranks = [python(place(cluster, job, site, "pause"), epochs=3, stops=(STOP,)) for site in (0, 1)]
+    for rank in ranks:
+        rank.wait_said(STOP)
+    third = cpp(place(cluster, job, 1, "pause", sites=""), epochs=3)
+    wait_until_it_ends(cluster, job)
+    for rank in ranks:
+        rank.tell("on")
+    results, final = [value(rank) for rank in ranks], ended(third)
+    assert {final["digest"]} == {result["digest"] for result in results}
+    assert [result["sizes"] for result in results] == [[2, 3], [2, 3]]

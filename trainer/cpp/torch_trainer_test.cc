@@ -1,0 +1,204 @@
+// A TorchTrainer that a step goes past, against a fake agent: this is rank 0,
+// first alone, then with a rank 1 that has come farther.
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "trainer/cpp/libtorch.h"
+#include "trainer/fake_agent.h"
+
+namespace pactrain {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using trainer::FakeAgent;
+
+// Answers a step with `answer`, or with what was said.
+void Answer(FakeAgent& agent, std::vector<uint8_t> answer = {}) {
+  const auto submits = agent.ReceiveStep();
+  const size_t bytes = 4 * submits[0].elements;
+  void* result = agent.result(submits[0].offset);
+  std::memcpy(result, agent.slot(submits[0].offset), bytes);
+  answer.resize(answer.empty() ? 0 : bytes);
+  std::memcpy(result, answer.data(), answer.size());
+  wire::Decision next = {};
+  next.mode = PT_FULL;
+  next.codec = PT_CODEC_FP32;
+  agent.SendCommitted(submits.back(), next);
+}
+
+void CommitGradients(FakeAgent& agent) {
+  Answer(agent);
+  EXPECT_EQ(agent.Receive<wire::Vote>().header.kind, wire::Kind::kVote);
+}
+
+void EndGeneration(FakeAgent& agent) {
+  const auto submits = agent.ReceiveStep();
+  wire::Failed failed = {};
+  failed.header = {wire::Kind::kFailed, sizeof(failed)};
+  failed.step = submits.back().step;
+  failed.code = wire::Code::kResyncRequired;
+  failed.final = failed.may_rejoin = 1;
+  std::strcpy(failed.text, "rank 1 came.\nGo on.");
+  agent.Send(failed);
+}
+
+void EnterGeneration(FakeAgent& agent) {
+  wire::Attached attached = FakeAgent::AttachedFor(agent.Accept());
+  attached.world_size = 2;
+  attached.generation = 4;
+  attached.base_step = 20;
+  attached.donor = 1;
+  attached.needs_state = 1;
+  agent.SendAttached(attached);
+}
+
+at::Tensor Pair(float first, float second) {
+  return at::tensor({first, second});
+}
+
+// Of rank 1: the weights 10 and 20, momentum 1, the seventh batch.
+StateValue StateOfRankOne() {
+  at::Tensor weights = Pair(10, 20).set_requires_grad(true);
+  torch::optim::SGD optimizer({weights},
+                              torch::optim::SGDOptions(0.5).momentum(0.9));
+  weights.mutable_grad() = at::ones({2});
+  optimizer.step();
+  const StateValue masks =
+      StateValue::Dict({{"masks", StateValue::Dict()},
+                        {"frozen", StateValue::List()},
+                        {"unenforced", StateValue::List()}});
+  return StateValue::Dict(
+      {{"parameters",
+        StateValue::Dict({{"w", internal::ToState(Pair(10, 20))}})},
+       {"buffers", StateValue::Dict()},
+       {"masks", StateValue::Dict({{"current", masks},
+                                   {"active", {}},
+                                   {"agreed", masks},
+                                   {"values", StateValue::Dict()},
+                                   {"settle_steps", 1},
+                                   {"tolerate_outside", false}})},
+       {"shared",
+        StateValue::Dict(
+            {{"named",
+              StateValue::Dict(
+                  {{"optimizer", SharedOptimizer("", optimizer).give()},
+                   {"place", StateValue::Dict({{"batch", 7}})}})},
+             {"classes",
+              StateValue::Dict({{"optimizer", "SGD"}, {"place", "Place"}})},
+             {"unnamed", StateValue::List()}})}});
+}
+
+AttachConfig Config(const std::string& agent) {
+  return {.agent = agent,
+          .job = "job",
+          .launch = "launch",
+          .rank = 0,
+          .world_size = 1,
+          .attach_timeout_seconds = 20,
+          .on_shrink = OnShrink::kPause};
+}
+
+void GiveState(FakeAgent& agent) {
+  internal::TransferHeader header = {
+      .settings = internal::SettingsOf(Config(""), 0, 1),
+      .progress = {.committed = 2},
+      .parameters = {1, 2},
+      .names_digest = DigestOf("optimizer\nplace"),
+      .names = "optimizer, place"};
+  std::vector<uint8_t> bytes = header.Pack();
+  bytes.push_back(1);  // Rank 0 needs it.
+  Answer(agent, bytes);
+  const std::vector<uint8_t> state = EncodeState(StateOfRankOne());
+  const internal::Announcement announced = {.size = state.size(),
+                                            .digest = DigestOf(state)};
+  Answer(agent, announced.Pack());
+  constexpr size_t kPiece = internal::kLeastSlotBytes;
+  for (size_t first = 0; first < state.size(); first += kPiece) {
+    const size_t size = std::min(kPiece, state.size() - first);
+    const auto at = state.begin() + static_cast<ptrdiff_t>(first);
+    Answer(agent, {at, at + static_cast<ptrdiff_t>(size)});
+  }
+}
+
+class TorchTrainerTest : public ::testing::Test {
+ protected:
+  TorchTrainerOptions Options(const FakeAgent& agent) {
+    return {.config = Config(agent.address()),
+            .shared = {SharedOptimizer("optimizer", optimizer_),
+                       SharedNumbers("place", "Place", {{"batch", &batch_}})}};
+  }
+
+  StepResult Step(TorchTrainer& trainer) {
+    weights_.mutable_grad() = Pair(4, 4);  // The fake agent's means are of 4.
+    const StepResult result = trainer.Step(optimizer_);
+    ++batch_;
+    return result;
+  }
+
+  std::vector<float> Weights() const {
+    const auto* data = weights_.const_data_ptr<float>();
+    return {data, data + 2};
+  }
+
+  at::Tensor weights_ = Pair(1, 2).set_requires_grad(true);
+  torch::optim::SGD optimizer_{{weights_},
+                               torch::optim::SGDOptions(0.5).momentum(0.9)};
+  int64_t batch_ = 0;
+};
+
+TEST_F(TorchTrainerTest, ARankThatMissedAStepGoesOnAsTheOthersAre) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    Answer(a);  // Settings.
+    Answer(a);  // First state.
+    CommitGradients(a);
+    EndGeneration(a);
+    EnterGeneration(a);
+    GiveState(a);
+    CommitGradients(a);
+    EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+  });
+  TorchTrainer trainer({"Net", {{"w", weights_}}}, {}, Options(agent));
+  EXPECT_FALSE(Step(trainer).missed);
+  EXPECT_THAT(Weights(), ElementsAre(0.5f, 1.5f));
+
+  const StepResult missed = Step(trainer);
+  EXPECT_TRUE(missed.missed);
+  EXPECT_EQ(missed.world_size, 2u);
+  EXPECT_THAT(Weights(), ElementsAre(10, 20));  // Momentum has not moved them.
+  EXPECT_EQ(batch_, 2);
+
+  EXPECT_FALSE(Step(trainer).missed);
+  EXPECT_EQ(batch_, 8);
+  EXPECT_THAT(Weights(), ElementsAre(10 - 0.5f * 1.9f, 20 - 0.5f * 1.9f));
+}
+
+TEST_F(TorchTrainerTest, AJobThatBeganAnewEndsEveryLaterStep) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    Answer(a);
+    Answer(a);
+    EndGeneration(a);
+    a.Attach();  // Without a donor.
+    EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+  });
+  TorchTrainer trainer({"Net", {{"w", weights_}}}, {}, Options(agent));
+  for (int i = 0; i < 2; ++i) {
+    try {
+      Step(trainer);
+      FAIL() << "it went on";
+    } catch (const ResyncRequiredError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("begins anew"));
+      EXPECT_TRUE(error.final());
+    }
+    EXPECT_FALSE(weights_.grad().defined());
+  }
+}
+
+}  // namespace
+}  // namespace pactrain
