@@ -28,6 +28,7 @@ v1::CoordinatorConfig Defaults() {
   config.set_codec("fp32");
   config.set_risk("balanced");
   config.set_min_exchange_share(core.min_exchange_share);
+  config.set_norm_alarm(core.norm_alarm);
   config.set_epoch_steps(core.epoch_steps);
   config.set_log_level("info");
   return config;
@@ -82,6 +83,14 @@ absl::Status SetCore(const v1::CoordinatorConfig& config,
   RETURN_IF_ERROR(settings.At("risk", risk.status()));
   core.risk_bound = *risk;
   core.min_exchange_share = config.min_exchange_share();
+  core.norm_alarm = config.norm_alarm();
+  if (core.norm_alarm > 0 && core.norm_alarm <= 1) {
+    return settings.At(
+        "norm-alarm",
+        absl::InvalidArgumentError(absl::StrCat(
+            "'", core.norm_alarm,
+            "' is no factor; 0 (no alarm) and more than 1 are allowed")));
+  }
   core.epoch_steps = config.epoch_steps();
   for (const std::string& text : config.links()) {
     const auto link = ParseLink(text);

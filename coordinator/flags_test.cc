@@ -66,6 +66,8 @@ TEST(Flags, AMistakeIsOneMessageThatNamesIt) {
       {{"--risk", "", "--cluster=a"}, "--risk: '' is not exact"},
       {{"--min-exchange-share", "-1"}, "--min-exchange-share: '-1' is not"},
       {{"--min-exchange-share=2"}, "--min-exchange-share: '2' is not"},
+      {{"--norm-alarm=1"}, "--norm-alarm: '1' is no factor"},
+      {{"--norm-alarm=-1"}, "--norm-alarm: '-1' is not"},
       {{"--cluster=", "--risk=safe"}, "--cluster"},
       {{"--epoch-steps", "many"}, "many"},
   };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -49,6 +50,14 @@ Error Guarded(Call call) {
     return {.code = wire::Code::kInternal,
             .text = "out of memory.\nGive this process more memory."};
   }
+}
+
+// Whether the program has done what it was to do only its status says: at
+// Python's own exit handlers sys.exit(1) looks like an end in peace.
+void CloseAtExit(int status, void* session) {
+  if (status != 0) return;  // The socket goes with the process.
+  pt_detach(static_cast<pt_session*>(session));
+  pt_close(static_cast<pt_session*>(session));
 }
 
 template <typename Call>
@@ -201,6 +210,10 @@ void pt_close(pt_session* session) { delete session; }
 void pt_abandon(pt_session* session) {
   if (session != nullptr) session->impl->Abandon();
   pt_close(session);
+}
+
+void pt_close_at_exit(pt_session* session) {
+  if (session != nullptr) on_exit(&pactrain::trainer::CloseAtExit, session);
 }
 
 void pt_detach(pt_session* session) {

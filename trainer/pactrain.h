@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 2
+#define PT_ABI_VERSION 3
 
 enum pt_code {
   PT_OK = 0,
@@ -125,6 +125,11 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
 /* Frees everything; while the session is not over it tells the agent first, as
  * pt_detach(). Safe after any error; NULL is fine. */
 void pt_close(pt_session* session);
+
+/* Hands the session over, to be closed when this process exits: with status 0
+ * as pt_detach() and pt_close(); with another one nothing is said, and the
+ * others see a rank that is lost. After it the session is not to be used. */
+void pt_close_at_exit(pt_session* session);
 
 /* Says that this rank leaves for good, also where pt_may_rejoin(): the others
  * need not wait for it. To be followed by pt_close(). */

@@ -473,6 +473,28 @@ TEST_F(PactrainTest, ForkedChildDoesNotDetachItsParent) {
   EXPECT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
 }
 
+TEST_F(PactrainTest, AnExitStatusSaysWhetherTheRankHasLeftOrIsLost) {
+  for (const int status : {0, 1}) {
+    FakeAgent agent([status](FakeAgent& a) {
+      a.Attach();
+      if (status == 0) {
+        EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+      } else {
+        EXPECT_TRUE(a.AtEnd());
+      }
+    });
+    const pid_t child = fork();
+    if (child == 0) {
+      Attach(agent);
+      pt_close_at_exit(session_);
+      exit(status);
+    }
+    int ended = -1;
+    ASSERT_EQ(waitpid(child, &ended, 0), child);
+    EXPECT_EQ(WEXITSTATUS(ended), status);
+  }
+}
+
 TEST_F(PactrainTest, VoteAndRequiredDenseReachTheAgent) {
   FakeAgent agent([](FakeAgent& a) {
     AttachCompacted(a);

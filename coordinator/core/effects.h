@@ -32,11 +32,18 @@ struct Effects {
     bool warning = false;
     std::string text;  // One sentence for the log.
   };
+  // For the audit log: what an agent's report says of somebody.
+  struct Alarm {
+    protocol::GroupId group;
+    std::string agent;
+    std::string what;
+  };
   // In this order: records, sends, closes.
   std::vector<JournalRecord> records;
   std::vector<Send> sends;
   std::vector<Close> closes;
   std::vector<Event> events;
+  std::vector<Alarm> alarms;
 
   void Log(std::string text) { events.push_back({false, std::move(text)}); }
   void Warn(std::string text) { events.push_back({true, std::move(text)}); }

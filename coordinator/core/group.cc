@@ -354,6 +354,7 @@ void Group::Form(const Lineup& lineup, Context& c) {
   failed_before_ += progress_.failed_attempts();
   progress_ = {};
   noise_ = Noise(generation);
+  norms_.Begin(generation.members, /*anew=*/!generation.donor);
   noise_factor_ = kUnmeasuredNoiseFactor;
   in_force_unknown_ = false;
   last_step_known_ = false;

@@ -22,6 +22,7 @@
 #include "coordinator/core/lineup.h"
 #include "coordinator/core/mask_votes.h"
 #include "coordinator/core/membership.h"
+#include "coordinator/core/norm_watch.h"
 #include "coordinator/core/options.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/progress.h"
@@ -116,6 +117,8 @@ class Group {
   // group_decisions.cc: what travels.
   Telemetry MakeTelemetry() const;
   void NoteNoise(const protocol::StepReport& report, const std::string& agent);
+  void WatchNorms(const protocol::StepReport& report,
+                  const protocol::Member& member, Context& c);
   // As Choose(): nothing: what is aimed at stays.
   std::optional<protocol::Decision> Wanted(const Context& c) const;
   void Decide(Context& c);
@@ -153,6 +156,8 @@ class Group {
   Noise noise_;
   // Measured over predicted, as last seen.
   double noise_factor_ = kUnmeasuredNoiseFactor;
+  NormWatch norms_;
+  uint64_t norm_alarms_ = 0;
   std::optional<Pin> pin_;
   // An agent said that a trainer left. Its report just before counts the step
   // that it had voted for; a commit anywhere has its vote, so no later one is

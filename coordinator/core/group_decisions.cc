@@ -29,9 +29,11 @@ void Group::OnVote(const Agent& agent, const protocol::MaskVote& vote,
 void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
                      Context& c) {
   if (!generation_ || report.generation != generation_->number) return;
-  if (FindMember(agent) == nullptr) return;
+  const protocol::Member* const member = FindMember(agent);
+  if (member == nullptr) return;
   progress_.Add(agent.name, agent.site, report);
   NoteNoise(report, agent.name);
+  WatchNorms(report, *member, c);
   in_force_unknown_ = false;
   // After the end the exact step is known better than it was when logged.
   const uint64_t ahead = ended_ ? 0 : kReserveSteps;
@@ -95,6 +97,19 @@ void Group::NoteNoise(const protocol::StepReport& report,
   const double expected = ExpectedNoise(now.codec);
   if (measured && expected > 0 && measured->encoded > 0) {
     noise_factor_ = measured->error / (expected * measured->encoded);
+  }
+}
+
+void Group::WatchNorms(const protocol::StepReport& report,
+                       const protocol::Member& member, Context& c) {
+  for (const protocol::StepReport::Noise& sample : report.noise) {
+    const auto alarm = norms_.Add(member, sample, c.options.norm_alarm, c.now);
+    if (!alarm) continue;
+    ++norm_alarms_;
+    if (alarm->told) continue;
+    c.effects.Warn(absl::StrCat("job ", id_.ToString(),
+                                ": gradient alarm: ", alarm->text));
+    c.effects.alarms.push_back({id_, member.agent, alarm->text});
   }
 }
 
@@ -234,6 +249,7 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.failed_attempts = progress_.failed_attempts();
   s.committed_total = committed_before_ + s.committed_count;
   s.failed_attempts_total = failed_before_ + s.failed_attempts;
+  s.norm_alarms_total = norm_alarms_;
   s.step_seconds = progress_.step_seconds();
   s.kept_elements = last_equal_.kept_elements;
   s.elements = last_equal_.elements;

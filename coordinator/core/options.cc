@@ -18,6 +18,10 @@ absl::Status Options::Check() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "min_exchange_share is ", min_exchange_share, "; allowed are 0 to 1"));
   }
+  if (!(norm_alarm == 0 || norm_alarm > 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "norm_alarm is ", norm_alarm, "; allowed are 0 and more than 1"));
+  }
   if (heartbeat_interval < absl::Milliseconds(10) ||
       heartbeat_interval > absl::Seconds(10)) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -26,6 +26,9 @@ struct Options {
   // TERNARY is not chosen where waiting for the exchange takes a smaller share
   // of a step; 0..1.
   double min_exchange_share = 0.1;
+  // A gradient whose norm is more than so many times the median of those before
+  // it is alarmed of; above 1, 0: none is.
+  double norm_alarm = 100;
   // Pairs of sites joined by a link. Empty: all sites hang on a common core.
   std::vector<std::pair<std::string, std::string>> links;
   // Bytes per second between a site and the common core; only without `links`.

@@ -44,6 +44,7 @@ struct GroupSnapshot {
   // Of all generations since this coordinator started.
   uint64_t committed_total = 0;
   uint64_t failed_attempts_total = 0;
+  uint64_t norm_alarms_total = 0;
   double step_seconds = 0;
   uint64_t kept_elements = 0;  // Of the newest equal mask votes; 0 of 0: none.
   uint64_t elements = 0;

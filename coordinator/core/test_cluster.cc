@@ -130,6 +130,7 @@ void TestCluster::Act(Effects effects) {
       if (process.stream == send.stream) inbox_[name].push_back(send.message);
     }
   }
+  alarms_.insert(alarms_.end(), effects.alarms.begin(), effects.alarms.end());
   for (const Effects::Close& close : effects.closes) {
     closed_[close.stream] = close.status;
   }

@@ -65,6 +65,7 @@ class TestCluster {
   CoordinatorState& state() { return *state_; }
   const Recovered& journal() const { return journal_; }
   const std::vector<JournalRecord>& records() const { return records_; }
+  const std::vector<Effects::Alarm>& alarms() const { return alarms_; }
   absl::Duration now() const { return now_; }
   protocol::GroupId group{"job", 0};
   // What trainers say of themselves.
@@ -78,6 +79,7 @@ class TestCluster {
   std::optional<CoordinatorState> state_;
   Recovered journal_;
   std::vector<JournalRecord> records_;  // Since the last Clear().
+  std::vector<Effects::Alarm> alarms_;
   uint64_t term_ = 1;
   uint64_t next_id_ = 1;
   absl::Duration now_ = absl::Seconds(1000);

@@ -131,6 +131,10 @@ void AuditTrail::OnMessage(StreamId stream, const Caller& caller,
   } else if (const auto* left = std::get_if<protocol::TrainerLeft>(&message)) {
     OnLeft(stream, *left, known, now);
   }
+  for (const Effects::Alarm& alarm : effects.alarms) {
+    Add({"gradient alarm", caller, alarm.group.ToString(), alarm.what, "", ""},
+        now);
+  }
   for (const Effects::Send& send : effects.sends) {
     const auto* refused = std::get_if<protocol::JoinRefused>(&send.message);
     if (refused == nullptr) continue;

@@ -103,6 +103,12 @@ constexpr GroupFamily kGroupFamilies[] = {
      [](const GroupSnapshot& g) {
        return static_cast<double>(g.failed_attempts_total);
      }},
+    {"norm_alarms_total", MetricType::Counter,
+     "Measured norms of gradients far above their median, since the "
+     "coordinator's start.",
+     [](const GroupSnapshot& g) {
+       return static_cast<double>(g.norm_alarms_total);
+     }},
     {"step_seconds", MetricType::Gauge, "Mean time of a step as last reported.",
      [](const GroupSnapshot& g) { return g.step_seconds; }},
 };

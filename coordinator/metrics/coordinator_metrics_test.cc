@@ -31,6 +31,7 @@ StateSnapshot Running() {
       "r"};
   g.committed_total = 70;
   g.failed_attempts_total = 4;
+  g.norm_alarms_total = 6;
   g.risk = 0.15;
   g.risk_clip = 0.02;
   g.kept_elements = 30;
@@ -86,6 +87,7 @@ TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
         "coordinator_risk{job=\"job\",model=\"1\"} 0.15",
         "coordinator_risk_clip{job=\"job\",model=\"1\"} 0.02",
         "attempts_failed_total{job=\"job\",model=\"1\"} 4\n",
+        "norm_alarms_total{job=\"job\",model=\"1\"} 6\n",
         "goodput_bytes_per_second{job=\"job\",model=\"1\",site=\"x\",peer_site="
         "\"y\"} "
         "1500\n",

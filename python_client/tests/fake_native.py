@@ -134,6 +134,7 @@ class FakeNative:
         self.next_step = self.resume_step = job.first_step
         self.decision = FULL
         self.is_final = self.may_rejoin = self.closed = False
+        self.closed_at_exit = False
         self._buckets: list[tuple[np.ndarray, DType, Op]] = []
 
     def reattach(self, last_generation: int, next_step: int, timeout_seconds: float):
@@ -241,6 +242,9 @@ class FakeNative:
     def fetch(self, bucket, out):
         values = self._result[bucket]
         ctypes.memmove(out, values.ctypes.data, values.nbytes)
+
+    def close_at_exit(self):
+        self.closed_at_exit = self.closed = True
 
     def close(self):
         if not self.closed and not self.is_final and self.job.regroup is not None:

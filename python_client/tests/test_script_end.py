@@ -37,45 +37,37 @@ def thread():
     thread.join()
 
 def child(how):
-    atexit.register(lambda: print("failed" if script_end.script_failed() else "done"))
+    atexit.register(lambda: print("failed" if script_end.child_failed() else "done"))
+    assert script_end.is_child()
     script_end.watch_this_process()
     end(how)
 
 if __name__ == "__main__":
-    if sys.argv[3:] == ["spawn"]:
-        process = multiprocessing.get_context("spawn").Process(
-            target=child, args=(sys.argv[2],)
-        )
-        process.start()
-        process.join()
-    else:
-        if sys.argv[3:] == ["interactive"]:
-            sys.ps1 = ">>> "
-        child(sys.argv[2])
+    assert not script_end.is_child()
+    process = multiprocessing.get_context("spawn").Process(
+        target=child, args=(sys.argv[2],)
+    )
+    process.start()
+    process.join()
 """
 
 
 @pytest.mark.parametrize(
-    ("how", "where", "end"),
+    ("how", "end"),
     [
-        ("returns", "", "done"),
-        ("raises", "", "failed"),
-        ("is interrupted", "", "failed"),
-        ("exits", "", "done"),
-        ("exits with 1", "", "done"),
-        ("has caught", "", "done"),
-        ("has a thread that raises", "", "done"),
-        ("raises", "interactive", "done"),
-        ("returns", "spawn", "done"),
-        ("exits", "spawn", "done"),
-        ("raises", "spawn", "failed"),
-        ("exits with 1", "spawn", "failed"),  # As torch.multiprocessing.spawn does it.
+        ("returns", "done"),
+        ("raises", "failed"),
+        ("is interrupted", "failed"),
+        ("exits", "done"),
+        ("exits with 1", "failed"),  # As torch.multiprocessing.spawn does it.
+        ("has caught", "done"),
+        ("has a thread that raises", "done"),
     ],
 )
-def test_a_script_that_ends_by_an_exception_has_failed(tmp_path, how, where, end):
+def test_a_child_that_ends_by_an_exception_or_a_status_has_failed(tmp_path, how, end):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, script, script_end.__file__, how, *where.split()]
+    command = [sys.executable, script, script_end.__file__, how]
     ended = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=60
     )
@@ -83,8 +75,17 @@ def test_a_script_that_ends_by_an_exception_has_failed(tmp_path, how, where, end
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_a_rank_whose_script_failed_does_not_leave(wrap, net, monkeypatch, failed):
+def test_a_child_that_failed_does_not_leave(wrap, net, monkeypatch, failed):
     wrapped = wrap(net)
-    monkeypatch.setattr(session, "script_failed", lambda: failed)
+    monkeypatch.setattr(session, "is_child", lambda: True)
+    monkeypatch.setattr(session, "child_failed", lambda: failed)
     session._close_all()
     assert wrapped.native.closed != failed
+    assert not wrapped.native.closed_at_exit
+
+
+def test_the_exit_status_of_a_script_says_whether_it_leaves(wrap, net):
+    wrapped = wrap(net)
+    session._close_all()
+    assert wrapped.native.closed_at_exit
+    assert wrapped.session.closed

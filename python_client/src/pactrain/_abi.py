@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 NO_RANK = 0xFFFFFFFF
 LIBRARY_NAME = "libpactrain_trainer.so"
 
@@ -149,6 +149,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ),
         "pt_last_may_rejoin": (ctypes.c_int, []),
         "pt_close": (None, [session]),
+        "pt_close_at_exit": (None, [session]),
         "pt_detach": (None, [session]),
         "pt_generation": (ctypes.c_uint64, [session]),
         "pt_next_step": (ctypes.c_uint64, [session]),

@@ -364,7 +364,17 @@ class NativeSession:
 
     def close(self) -> None:
         """Leaves the job and frees the session; not in a forked child."""
-        handle, self._handle = self._handle, None
-        if handle is not None and os.getpid() == self._pid:
+        handle = self._give_up()
+        if handle is not None:
             self._library.pt_detach(handle)
             self._library.pt_close(handle)
+
+    def close_at_exit(self) -> None:
+        """As close(), if and when this process exits with status 0."""
+        handle = self._give_up()
+        if handle is not None:
+            self._library.pt_close_at_exit(handle)
+
+    def _give_up(self) -> ctypes.c_void_p | None:
+        handle, self._handle = self._handle, None
+        return handle if os.getpid() == self._pid else None

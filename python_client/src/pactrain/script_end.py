@@ -1,4 +1,9 @@
-"""How this process ends: having done what it was to do, or by an exception."""
+"""How a child of multiprocessing ends: having done what it was to do, or not.
+
+Of the main process its exit status tells that, but only after Python's own end
+(pt_close_at_exit). multiprocessing catches what ends a child, and its forked children
+end by os._exit().
+"""
 
 from __future__ import annotations
 
@@ -7,30 +12,29 @@ import multiprocessing
 import multiprocessing.util
 import sys
 
-_failed_as_child = False
+_failed = False
 
 
-def script_failed() -> bool:
-    """At exit: whether an exception that nobody caught ends the script.
+def is_child() -> bool:
+    """Whether multiprocessing started this process."""
+    return multiprocessing.parent_process() is not None
 
-    sys.exit() in the main process does not count, whatever its status: by then nothing
-    tells it from a script that is done. In an interactive interpreter an exception ends
-    nothing.
-    """
-    uncaught = getattr(sys, "last_value", None) is not None
-    return _failed_as_child or (uncaught and not hasattr(sys, "ps1"))
+
+def child_failed() -> bool:
+    """At exit: whether an exception or a status that is not 0 ends this child."""
+    return _failed
 
 
 @functools.cache
 def watch_this_process() -> None:
-    """For children of multiprocessing, which catches exceptions and then exits."""
-    if multiprocessing.parent_process() is not None:
+    """To be called before its end."""
+    if is_child():
         multiprocessing.util.Finalize(None, _look, exitpriority=0)
 
 
 def _look() -> None:
     """While the exception that ends a child is on its way."""
-    global _failed_as_child
+    global _failed
     error = sys.exc_info()[1]
     done = isinstance(error, SystemExit) and not error.code
-    _failed_as_child = error is not None and not done
+    _failed = error is not None and not done

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
 from .parameters import ParameterTable
-from .script_end import script_failed, watch_this_process
+from .script_end import child_failed, is_child, watch_this_process
 from .types import Decision, Native
 from .wrapped import WrappedModel
 
@@ -259,8 +259,15 @@ class Session:
             raise error from None
 
     def close(self) -> None:
-        """Leaves the job. Idempotent; also done at exit, unless an exception ends the
-        script: then this rank is lost, as if it were killed. Later backwards fail."""
+        """Leaves the job. Idempotent; also done when the process exits with status 0:
+        with another one it is lost, as if it were killed. Later backwards fail."""
+        self._end(self._native.close)
+
+    def _close_at_exit(self) -> None:
+        """Ends the session now; whether this rank leaves, the exit status will say."""
+        self._end(self._native.close_at_exit)
+
+    def _end(self, close_native: Callable[[], None]) -> None:
         if self._closed or os.getpid() != self._pid:
             return
         patience = _CLOSE_MARGIN_SECONDS
@@ -278,7 +285,7 @@ class Session:
             registry.detach(parameter)
         self.engine.end(PacTrainError(CLOSED))
         if self.engine.stop(patience):
-            self._native.close()
+            close_native()
 
     def remove_at_close(self, hooks: Iterable[RemovableHandle]) -> None:
         self._hooks += hooks
@@ -430,11 +437,12 @@ def _size_text(found: tuple[str, nn.Parameter] | None) -> str:
 
 
 def _close_all() -> None:
-    if script_failed():
+    if child_failed():
         return  # It has not left, but is lost: its connection goes with the process.
     for session in list(sessions):
         try:
-            session.close()
+            # A child of multiprocessing may end by os._exit(), which tells nobody.
+            session.close() if is_child() else session._close_at_exit()
         except Exception as error:  # At exit there is nobody to handle it.
             logger.debug("close at exit: %s", error)
 

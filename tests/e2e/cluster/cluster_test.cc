@@ -27,6 +27,7 @@ using ::testing::HasSubstr;
 // Where Bazel lays them for a test.
 constexpr char kCoordinator[] = "coordinator/pactrain-coordinator";
 constexpr char kAgent[] = "agent/pactrain-agent";
+constexpr char kAdmin[] = "coordinator/admin/pactrain-admin";
 constexpr char kTrainer[] = "tests/e2e/cluster/sum_trainer";
 
 constexpr int kSites = 3;
@@ -94,14 +95,17 @@ class ClusterTest : public ::testing::Test {
     return ValueOf(line.value_or(""), "data");
   }
 
-  // Two trainers for each site, in rank order.
-  void Launch(const std::string& job, int steps) {
+  // Two trainers for each site, in rank order; `more` arguments of theirs.
+  void Launch(const std::string& job, int steps,
+              const std::vector<std::string>& more = {}) {
     trainers_.clear();
     for (uint32_t rank = 0; rank < kWorld; ++rank) {
       const int site = static_cast<int>(rank) / 2;
-      trainers_.push_back(std::make_unique<Child>(std::vector<std::string>{
-          kTrainer, "unix:" + SocketOf(site), job, absl::StrCat(rank),
-          absl::StrCat(kWorld), absl::StrCat(steps)}));
+      std::vector<std::string> argv = {
+          kTrainer,           "unix:" + SocketOf(site), job,
+          absl::StrCat(rank), absl::StrCat(kWorld),     absl::StrCat(steps)};
+      argv.insert(argv.end(), more.begin(), more.end());
+      trainers_.push_back(std::make_unique<Child>(argv));
     }
   }
   void ExpectAllDone() {
@@ -254,6 +258,25 @@ TEST_F(ClusterTest, TwoJobsDoNotDisturbEachOther) {
   for (int step = 0; step < 10; ++step) {
     ASSERT_TRUE(one[5]->WaitForLine("ok"));
   }
+}
+
+// It goes into the sum, as everywhere where sums are plain; who sent it is in
+// the audit log. Of the first 80 steps ten are measured, of the others two.
+TEST_F(ClusterTest, sec_poison_norm) {
+  Launch("poisoned", 100, {"30000", "3", "80"});
+  ExpectAllDone();
+  std::optional<std::string> line;
+  const absl::Duration end = base::MonotonicNow() + absl::Seconds(30);
+  while (!line && base::MonotonicNow() < end) {
+    Child audit({kAdmin, "audit", "--coordinator", coordinator_address_});
+    line = audit.WaitForLine("the gradients of");
+    EXPECT_EQ(audit.Wait(), 0);
+  }
+  ASSERT_TRUE(line.has_value());
+  EXPECT_THAT(*line, HasSubstr("gradient alarm"));
+  EXPECT_THAT(*line, HasSubstr("job poisoned"));
+  EXPECT_THAT(*line, HasSubstr("ranks 2, 3 (agent 'agent-1', site 'site-1')"));
+  EXPECT_THAT(*line, ::testing::ContainsRegex("at step (8[0-9]|9[0-9]|100):"));
 }
 
 }  // namespace

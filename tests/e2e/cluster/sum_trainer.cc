@@ -2,8 +2,10 @@
 // that comes back against the sum it works out itself, so that a missing or a
 // double contribution shows.
 //
-//   sum_trainer AGENT JOB RANK WORLD STEPS [ATTACH_TIMEOUT_MS]
+//   sum_trainer AGENT JOB RANK WORLD STEPS
+//       [ATTACH_TIMEOUT_MS [POISONER FROM_STEP]]
 //
+// From that step on the rank POISONER sends enormous values, which all expect.
 // Prints "attached", "step N MODE ok" per step, and at an error
 // "error CODE: TEXT" with the code as the exit code. Zeros outside a mask that
 // keeps 3 of 10 elements, for which it votes from the start.
@@ -21,6 +23,7 @@ namespace {
 constexpr uint64_t kSizes[] = {1000, 70001, 1, 200000};
 constexpr uint32_t kBuckets = 4;
 constexpr int kWrongSum = 50;
+constexpr int kEnormous = 1 << 20;  // Sums are exact all the same.
 
 uint64_t Mix(uint64_t x) {
   x ^= x >> 33;
@@ -34,10 +37,18 @@ bool Kept(uint32_t bucket, uint64_t i) {
   return Mix(bucket * 7919 + i) % 10 < 3;
 }
 
-int Value(uint32_t rank, uint64_t step, uint32_t bucket, uint64_t i) {
+struct Poison {
+  uint32_t rank = ~0u;
+  uint64_t from_step = 0;
+};
+
+int Value(const Poison& poison, uint32_t rank, uint64_t step, uint32_t bucket,
+          uint64_t i) {
   if (!Kept(bucket, i)) return 0;
   const uint64_t h = Mix(Mix(rank + 1) ^ Mix(step << 8 | bucket) ^ i);
-  return static_cast<int>(h % 17) - 8;
+  const int value = static_cast<int>(h % 17) - 8;
+  const bool enormous = rank == poison.rank && step >= poison.from_step;
+  return enormous ? value * kEnormous : value;
 }
 
 int Fail(int code, const char* text) {
@@ -55,7 +66,8 @@ pt_digest DigestOfNumber(uint64_t number) {
 
 class Trainer {
  public:
-  Trainer(uint32_t rank, uint32_t world) : rank_(rank), world_(world) {
+  Trainer(uint32_t rank, uint32_t world, const Poison& poison)
+      : rank_(rank), world_(world), poison_(poison) {
     for (uint32_t b = 0; b < kBuckets; ++b) {
       layouts_.push_back(DigestOfNumber(100 + b));
       data_.emplace_back(kSizes[b]);
@@ -88,7 +100,7 @@ class Trainer {
     const uint64_t step = pt_next_step(session_);
     for (uint32_t b = 0; b < kBuckets; ++b) {
       for (uint64_t i = 0; i < kSizes[b]; ++i) {
-        data_[b][i] = static_cast<float>(Value(rank_, step, b, i));
+        data_[b][i] = static_cast<float>(Value(poison_, rank_, step, b, i));
       }
       const int code =
           pt_submit(session_, b, data_[b].data(), kSizes[b], PT_FLOAT32, PT_SUM,
@@ -130,10 +142,12 @@ class Trainer {
       if (code != PT_OK) return Fail(code, pt_error_text(session_));
       for (uint64_t i = 0; i < kSizes[b]; ++i) {
         int sum = 0;
-        for (uint32_t r = 0; r < world_; ++r) sum += Value(r, done.step, b, i);
+        for (uint32_t r = 0; r < world_; ++r) {
+          sum += Value(poison_, r, done.step, b, i);
+        }
         const float mean = static_cast<float>(sum) / static_cast<float>(world_);
         // The library may multiply by 1 / world: one unit in the last place.
-        if (std::abs(data_[b][i] - mean) > 1e-5f) {
+        if (std::abs(data_[b][i] - mean) > 1e-5f + 2e-7f * std::abs(mean)) {
           std::printf("step %llu bucket %u element %llu is %g, not %g\n",
                       static_cast<unsigned long long>(done.step), b,
                       static_cast<unsigned long long>(i), data_[b][i], mean);
@@ -150,6 +164,7 @@ class Trainer {
 
   const uint32_t rank_;
   const uint32_t world_;
+  const Poison poison_;
   std::vector<pt_digest> layouts_;
   std::vector<std::vector<float>> data_;
   pt_session* session_ = nullptr;
@@ -160,8 +175,13 @@ class Trainer {
 int main(int argc, char** argv) {
   if (argc < 6) return Fail(PT_INVALID_ARGUMENT, "wants five arguments");
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  Poison poison;
+  if (argc > 8) {
+    poison = {static_cast<uint32_t>(std::atoi(argv[7])),
+              static_cast<uint64_t>(std::atoi(argv[8]))};
+  }
   Trainer trainer(static_cast<uint32_t>(std::atoi(argv[3])),
-                  static_cast<uint32_t>(std::atoi(argv[4])));
+                  static_cast<uint32_t>(std::atoi(argv[4])), poison);
   const uint32_t timeout_ms =
       argc > 6 ? static_cast<uint32_t>(std::atoi(argv[6])) : 30000;
   int code = trainer.Attach(argv[1], argv[2], timeout_ms);

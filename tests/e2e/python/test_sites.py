@@ -32,6 +32,7 @@ import sklearn.datasets, torch, pactrain
 def fail(*_):
     raise ValueError("told to")
 signal.signal(signal.SIGUSR1, fail)
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(3))
 print("ready", flush=True)
 while sys.argv[1] and not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.02)
@@ -156,13 +157,13 @@ def example(tmp_path: Path) -> Iterator[Callable[..., Example]]:
         running.process.wait(30)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1, signal.SIGUSR2])
 def test_in_the_example_a_site_is_lost_and_comes_back(cluster, example, how):
     job = cluster.new_job()
     places = [at_site(cluster, n, job, "site-0:1,site-1:1") for n in (0, 1)]
     stays, lost = (example(place, 6) for place in places)
     lost.wait_for("epoch 2:")
-    lost.process.send_signal(how)  # SIGUSR1: the script ends with a ValueError.
+    lost.process.send_signal(how)  # SIGUSR1: by a ValueError; SIGUSR2: sys.exit(3).
     lost.process.wait(30)
     back = example(places[1], 6)
     assert {ranks for ranks, _, _ in stays.finish()} == {2}
