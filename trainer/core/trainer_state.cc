@@ -142,12 +142,8 @@ Event TrainerState::OnClosed(Time now) {
   if (over()) return Event::kNone;
   return End({.code = wire::Code::kAgentUnresponsive,
               .text = "the agent at " + options_.agent +
-                      " closed the connection: it was stopped or has died.\n"
-                      "Look at the agent's log, start it again" +
-                      (attached_.has_value()
-                           ? " and restart the training from its last "
-                             "checkpoint."
-                           : " and then the training."),
+                      " closed the connection: it was stopped or has died.\n" +
+                      AfterAgentLoss(),
               .may_rejoin = options_.on_shrink != 0});
 }
 
@@ -197,9 +193,8 @@ Event TrainerState::OnTick(Time now) {
                 .text = "step " + std::to_string(step_) +
                         ": no word from the agent at " + options_.agent +
                         " for " + Seconds(StepBound()) +
-                        " (the step deadline and 2 s).\nLook at the agent's "
-                        "log, restart it and the training from its last "
-                        "checkpoint."});
+                        " (the step deadline and 2 s).\n" + AfterAgentLoss(),
+                .may_rejoin = options_.on_shrink != 0});
   }
   if (waiting_text_.empty()) {
     return End({.code = wire::Code::kAgentUnresponsive,
@@ -216,6 +211,15 @@ Event TrainerState::OnTick(Time now) {
 
 std::string TrainerState::JobText() const {
   return "job \"" + options_.job + "\"";
+}
+
+std::string TrainerState::AfterAgentLoss() const {
+  std::string advice = "Look at the agent's log, start it again";
+  if (!attached_.has_value()) return advice + " and then the training.";
+  // A rank of an elastic job takes the others' state: no checkpoint is needed.
+  return advice + (options_.on_shrink == 0
+                       ? " and restart the training from its last checkpoint."
+                       : ", and this rank if it has ended.");
 }
 
 std::string TrainerState::AfterWaiting() const {

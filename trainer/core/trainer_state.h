@@ -180,6 +180,8 @@ class TrainerState {
   std::string JobText() const;
   // What to do when an attach took too long: the last line of its error.
   std::string AfterWaiting() const;
+  // What to do when the agent is gone: as above.
+  std::string AfterAgentLoss() const;
 
   Error CheckOrder(const Bucket& bucket) const;
   Error CheckBucket(const Bucket& bucket) const;

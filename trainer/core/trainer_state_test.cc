@@ -288,6 +288,16 @@ TEST_F(ElasticTest, OfALostAgentItMayRejoin) {
   AttachSmaller();
   EXPECT_EQ(state_.OnClosed(now_), Event::kOver);
   EXPECT_TRUE(state_.error().may_rejoin);
+  EXPECT_THAT(state_.error().text, Not(HasSubstr("checkpoint")));
+}
+
+TEST_F(ElasticTest, OfASilentAgentItMayRejoin) {
+  AttachSmaller();
+  Submit(MakeBucket(0, 100, true));
+  now_ += seconds(62);
+  EXPECT_EQ(state_.OnTick(now_), Event::kOver);
+  EXPECT_TRUE(state_.error().may_rejoin);
+  EXPECT_THAT(state_.error().text, Not(HasSubstr("checkpoint")));
 }
 
 TEST_F(TrainerStateTest, BucketsLieInOrderAtAlignedOffsets) {
@@ -639,7 +649,10 @@ TEST_F(TrainerStateTest, WatchdogEndsAStepTwoSecondsAfterTheDeadline) {
   EXPECT_EQ(state_.OnTick(now_), Event::kNone);
   now_ += milliseconds(1);
   EXPECT_EQ(state_.OnTick(now_), Event::kOver);
-  EXPECT_EQ(state_.TakeStep(&report_).code, Code::kAgentUnresponsive);
+  const Error error = state_.TakeStep(&report_);
+  EXPECT_EQ(error.code, Code::kAgentUnresponsive);
+  EXPECT_FALSE(error.may_rejoin);
+  EXPECT_THAT(error.text, HasSubstr("last checkpoint"));
 }
 
 TEST_F(TrainerStateTest, AnyWordFromTheAgentFeedsTheWatchdog) {

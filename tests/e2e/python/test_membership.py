@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from launcher import Launch
 
 BATCHES = 30
 STOP = 10
+# Longer than a trainer waits for a word of its agent: --step-deadline of own_cluster and 2 s.
+SILENT_SECONDS = 6.0 + 2.0 + 2.0
 
 Join = Callable[..., Launch]
 
@@ -124,6 +127,21 @@ def test_an_agent_that_is_away_for_a_while_is_waited_for(own_cluster, join, undi
     own_cluster.agents[1].restart()
     results = values(*ranks)
     assert equal(results)
+    assert results[0]["digest"] == wanted
+
+
+def test_an_agent_that_is_frozen_for_a_while_is_waited_for(own_cluster, join, undisturbed):
+    wanted = undisturbed()
+    ranks = pair(join, own_cluster, own_cluster.new_job())
+    stopped(*ranks)
+    frozen = own_cluster.agents[1].child.process
+    frozen.send_signal(signal.SIGSTOP)
+    on(*ranks)
+    time.sleep(SILENT_SECONDS)
+    frozen.send_signal(signal.SIGCONT)
+    results = values(*ranks)
+    assert equal(results)
+    assert [result["batches"] for result in results] == [list(range(BATCHES))] * 2
     assert results[0]["digest"] == wanted
 
 
