@@ -122,7 +122,7 @@ class Membership {
   // report it is attached.
   Taken Settle(const Progress& mine, std::optional<Report> report,
                bool newcomer) {
-    const Clock::time_point end = End();
+    Clock::time_point end = End();
     while (true) {
       if (report.has_value()) Reattach(*report, end);
       if (!session_->donor().has_value()) {
@@ -132,11 +132,13 @@ class Membership {
             "Load the last checkpoint at all ranks and start them again.");
       }
       const bool needs = session_->needs_state();
+      const Clock::time_point began = Clock::now();
       try {
         return transfer_.Run(mine, newcomer);
       } catch (const PacTrainError& error) {
         if (!MayGoOn(error)) throw;
       }
+      end += Clock::now() - began;  // Waiting for a slow rank is no attaching.
       report = needs ? Report{}
                      : Report{session_->generation(), session_->resume_step()};
     }
