@@ -9,13 +9,14 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build dist test verify demo bench-bytes bench-exchange bench-kernels bench-tls sim nightly clean
+.PHONY: help setup build dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-tls sim nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
 	  column -t -s '|'
 
 setup:  ## Installs what is missing (Debian packages, .venv); done by all others too.
+	@tools/setup test
 	@tools/setup verify
 
 build:  ## Builds the programs into out/bin, daemons and library also into the Python package.
@@ -38,6 +39,9 @@ verify:  ## Sanitizers, clang thread-safety, format, lint, types, walls, wheel, 
 
 demo: build  ## Three sites on 100 Mbps links: plain DDP against PacTrain (KEEP=1: leave it up; CHECK=1: goals must be met).
 	@$(PYTHON) -m bench.demo
+
+bench-accuracy: build  ## Accuracy of two sites over 50 Mbps with TLS beside one world of plain DDP, three seeds.
+	@$(PYTHON) -m bench.accuracy
 
 bench-bytes: build  ## Bytes on the narrow links, counted at the interface.
 	@$(PYTHON) -m bench.bytes
