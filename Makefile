@@ -40,7 +40,7 @@ demo: build  ## Three sites on 100 Mbps links: plain DDP against PacTrain (KEEP=
 bench-bytes: build  ## Bytes on the narrow links, counted at the interface.
 	@$(PYTHON) -m bench.bytes
 
-bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=100mbit ELEMENTS=n SITES=3,2,3 LINKS=0-1,1-2 NODES=8 ROWS=a,b).
+bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=100mbit ELEMENTS=n SITES=3,2,3 LINKS=0-1,1-2 NODES=8 ROWS=a,b RTT=20ms).
 	@$(PYTHON) -m bench.exchange
 
 bench-tls: build  ## What TLS adds to a step at 1 Gbps.
