@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <fstream>
 #include <optional>
-#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
