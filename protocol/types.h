@@ -66,7 +66,7 @@ struct Trainer {
   std::string launch;
   // Over parameter names, shapes and dtypes: all ranks must train one model.
   Digest model_digest;
-  std::string model_summary;  // "62 parameters, 5,586,981 elements" for errors.
+  std::string model_summary;  // "Net: 62 parameters of float32, ..."
   uint64_t elements = 0;      // Of all parameters that need a gradient.
   // Its next step in `last_generation`, or from the session's state_dict; 0:
   // none.

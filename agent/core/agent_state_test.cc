@@ -13,6 +13,7 @@ namespace {
 
 using base::StatusIs;
 using protocol::Digest;
+using testing::AllOf;
 using testing::HasSubstr;
 
 TEST_F(Pair, AStepIsCommittedAtBoth) {
@@ -487,6 +488,14 @@ TEST(Hello, sec_limits_RanksModelsAndElements) {
   expect_limit(
       [](wire::Hello& h, int n) { h.elements = protocol::kMaxElements + n; },
       "elements");
+}
+
+TEST_F(Pair, ASecondOfARankIsToldThatItsLaunchRuns) {
+  Begin();
+  EXPECT_THAT(x_.state->CheckHello(MakeHello(0)).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("attached already at agent"),
+                             HasSubstr("another PACTRAIN_JOB_ID"))));
 }
 
 TEST(Hello, sec_limits_TrainersOfAnAgent) {

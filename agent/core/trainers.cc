@@ -40,7 +40,9 @@ absl::Status Trainers::CheckRegion(const TrainerRecord& record) const {
     const protocol::Trainer& o = other.trainer;
     if (o.rank == t.rank) {
       return absl::FailedPreconditionError(
-          absl::StrFormat("rank %d of job %s is attached already at agent %s",
+          absl::StrFormat("rank %d of job %s is attached already at agent %s: "
+                          "the same launch runs; end it, or give this one "
+                          "another PACTRAIN_JOB_ID",
                           t.rank, record.group.job, options_.agent));
     }
     if (o.world_size != t.world_size) {

@@ -413,10 +413,12 @@ uint64_t Group::SafeNextStep() const {
 std::string Group::WaitingReason(const Context& c) const {
   if (elastic() && !c.read_only) {
     const std::string reason = RegroupReason(c);
-    if (!reason.empty()) return reason;
+    if (!reason.empty()) return absl::StrCat(reason, OtherSites());
   }
   const Launch* launch = membership_.Complete();
-  if (launch == nullptr) return membership_.WaitingReason();
+  if (launch == nullptr) {
+    return absl::StrCat(membership_.WaitingReason(), OtherSites());
+  }
   if (c.read_only)
     return "the coordinator's journal cannot be written; see its log";
   const Seats::Seat* held =
@@ -426,6 +428,21 @@ std::string Group::WaitingReason(const Context& c) const {
   return absl::StrCat("waiting for ", SeatText(held->rank), " of launch '",
                       generation_->launch, "' to end: generation ",
                       generation_->number, ended_ ? " is over" : " still runs");
+}
+
+std::string Group::OtherSites() const {
+  if (!generation_ || !NamesSites(generation_->launch)) return "";
+  for (const Launch& launch : membership_.launches()) {
+    if (!NamesSites(launch.name) || launch.name == generation_->launch) {
+      continue;
+    }
+    return absl::StrCat(
+        "; launch '", launch.name, "' names other sites than launch '",
+        generation_->launch,
+        "', which this job runs with: set PACTRAIN_SITES to the same value, or "
+        "unset it to join as a newcomer");
+  }
+  return "";
 }
 
 void Group::SendWaiting(Context& c) {

@@ -104,6 +104,8 @@ class Group {
   void End(std::string reason, Context& c);
   std::string SeatText(uint32_t rank) const;
   std::string WaitingReason(const Context& c) const;
+  // What to add to it where a launch has another PACTRAIN_SITES than the job.
+  std::string OtherSites() const;
   void SendWaiting(Context& c);
   // After the newest step that a report named; the reserved one without
   // reports.

@@ -117,7 +117,14 @@ std::string Group::RegroupReason(const Context& c) const {
                : absl::StrCat("generation ", generation_->number,
                               " runs; joining it");
   }
-  if (!AnyReturned(membership_.launches(), generation_->number)) return "";
+  if (!AnyReturned(membership_.launches(), generation_->number)) {
+    if (membership_.Complete() == nullptr || seats_.CountAlive(c.agents) == 0) {
+      return "";
+    }
+    return absl::StrCat(
+        "generation ", generation_->number,
+        " is over; joining its ranks, which come with their next step");
+  }
   return MakeNextLineup(membership_.launches(), MakeRemains(c),
                         c.options.regroup_timeout)
       .waiting;

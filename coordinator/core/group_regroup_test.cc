@@ -223,6 +223,36 @@ TEST_F(RegroupTest, OnShrinkMustBeEqual) {
   t_.on_shrink = OnShrink::kContinue;
   t_.Join("c", 0, 1, "run-2");
   EXPECT_THAT(t_.Got<JoinRefused>("c")->reason, HasSubstr("on_shrink differs"));
+  // Both launches have a rank 0.
+  EXPECT_THAT(t_.Got<JoinRefused>("c")->reason,
+              HasSubstr(", newcomer rank 0 (agent 'c'"));
+}
+
+TEST_F(RegroupTest, ANewcomerIsToldWhenItJoins) {
+  Start(OnShrink::kPause);
+  t_.Connect("c", "z");
+  t_.Join("c", 0, 1, "run-2");
+  ASSERT_TRUE(t_.Got<EndGeneration>("a"));
+  EXPECT_EQ(t_.Got<GroupWaiting>("c")->reason,
+            "generation 1 is over; joining its ranks, which come with their "
+            "next step");
+}
+
+TEST_F(RegroupTest, AnotherListOfSitesThanTheJobsIsNamed) {
+  t_.on_shrink = OnShrink::kPause;
+  for (const char* name : {"a", "b", "c"}) t_.Connect(name, name);
+  const std::string sites = "a:1,b:1 0123456789abcdef";
+  t_.Join("a", 0, 2, sites);
+  t_.Join("b", 1, 2, sites);
+  t_.Join("c", 2, 3, "a:1,b:1,c:1 fedcba9876543210");
+  EXPECT_THAT(t_.Got<GroupWaiting>("c")->reason,
+              HasSubstr("waiting for ranks 0, 1 of 3; launch 'a:1,b:1,c:1 "
+                        "fedcba9876543210' names other sites than launch '" +
+                        sites + "'"));
+  t_.Clear();
+  t_.Leave("c", 2, "killed by signal 9");
+  t_.Join("c", 0, 2, "fedcba9876543210");  // As without PACTRAIN_SITES.
+  EXPECT_EQ(t_.Got<GroupWaiting>("c")->reason, "waiting for rank 1 of 2");
 }
 
 TEST_F(RegroupTest, ALaunchFromACheckpointStartsAnewWhenNobodyIsLeft) {

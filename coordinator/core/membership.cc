@@ -24,37 +24,37 @@ std::string MissingRanks(const Launch& launch) {
   return absl::StrCat(RankList(missing), " of ", launch.world_size());
 }
 
-// Trainers make the name of a launch over several sites of the job and the
-// list of sites alone, and begin it with that list: "a:2,b:2 0123456789abcdef".
-// So two such names of one job mean two lists.
+}  // namespace
+
 bool NamesSites(const std::string& launch) {
   const size_t space = launch.find(' '), colon = launch.find(':');
   return space != std::string::npos && colon < space;
 }
 
-}  // namespace
-
 std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b) {
+  // Launches count their ranks each from 0.
+  const bool together = a.trainer.launch == b.trainer.launch;
+  const std::string other = (together ? "" : "newcomer ") + Where(b);
   if (a.trainer.launch == b.trainer.launch &&
       a.trainer.world_size != b.trainer.world_size) {
     return absl::StrCat("world_size differs: ", Where(a), " has ",
-                        a.trainer.world_size, ", ", Where(b), " has ",
+                        a.trainer.world_size, ", ", other, " has ",
                         b.trainer.world_size,
                         "; start all ranks with the same world_size");
   }
   if (a.trainer.on_shrink != b.trainer.on_shrink) {
     return absl::StrCat("on_shrink differs: ", Where(a), " has ",
-                        OnShrinkName(a.trainer.on_shrink), ", ", Where(b),
-                        " has ", OnShrinkName(b.trainer.on_shrink),
+                        OnShrinkName(a.trainer.on_shrink), ", ", other, " has ",
+                        OnShrinkName(b.trainer.on_shrink),
                         "; give all ranks the same");
   }
   if (a.trainer.model_digest != b.trainer.model_digest) {
     return absl::StrCat(
         "models differ: ", Where(a), " has ", a.trainer.model_summary, " [",
-        a.trainer.model_digest.Short(), "], ", Where(b), " has ",
+        a.trainer.model_digest.Short(), "], ", other, " has ",
         b.trainer.model_summary, " [", b.trainer.model_digest.Short(),
-        "]; all ranks must train one model (names, shapes and "
-        "dtypes of its parameters)");
+        "]; all ranks must train one model (names, shapes, dtypes and orders "
+        "in memory of its parameters)");
   }
   return std::nullopt;
 }
@@ -104,7 +104,9 @@ std::optional<std::string> Membership::WhyNot(
       same->second.trainer.attach_id != candidate.trainer.attach_id) {
     return absl::StrCat(Where(candidate),
                         " is attached already: ", Where(same->second),
-                        "; ranks must be unique over all sites of a job");
+                        "; ranks must be unique over all sites of a job: end "
+                        "one of two launches, or give it another "
+                        "PACTRAIN_JOB_ID");
   }
   std::set<std::string> agents = {candidate.agent}, sites = {candidate.site};
   int beside = 0;

@@ -43,6 +43,11 @@ struct Launch {
 // Why the two can never be of one generation; nothing: they can.
 std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b);
 
+// Trainers make the name of a launch over several sites of the job and the
+// list of sites alone, and begin it with that list: "a:2,b:2 0123456789abcdef".
+// So two such names of one job mean two lists.
+bool NamesSites(const std::string& launch);
+
 class Membership {
  public:
   // Launches of a group that may wait at once.

@@ -81,6 +81,7 @@ TEST_F(MembershipTest, ATakenRankIsRefusedAndTheFirstStays) {
   EXPECT_EQ(refused[0].candidate.agent, "b");
   EXPECT_THAT(refused[0].reason, HasSubstr("agent 'a'"));
   EXPECT_THAT(refused[0].reason, HasSubstr("agent 'b'"));
+  EXPECT_THAT(refused[0].reason, HasSubstr("another PACTRAIN_JOB_ID"));
   EXPECT_EQ(membership_.WaitingReason(), "waiting for rank 1 of 2");
 }
 

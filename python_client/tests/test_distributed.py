@@ -460,3 +460,40 @@ def test_an_evaluation_with_gradients_enabled_makes_no_step_of_what_follows(wrap
     assert submitted(wrapped.native) == 0
     wrapped.step()
     assert submitted(wrapped.native) == 1
+
+
+def test_a_pass_through_the_model_inside_is_no_step(wrap, net):
+    wrapped = wrap(net)
+    inner = wrapped.ddp.module
+    inner(torch.ones(4, 6)).mean().backward()  # Before any forward pass of the wrapper.
+    wrapped.ddp.zero_grad()
+    for _ in range(2):
+        wrapped.step()
+        before = net[4].bias.grad.clone()
+        inner(torch.ones(4, 6)).sum().backward()
+        assert torch.equal(net[4].bias.grad, before + 4)
+    assert wrapped.session.stats()["pactrain/steps"] == 2
+
+
+def test_a_pass_beside_a_forward_pass_that_waits_for_one_is_its_step(wrap, net):
+    wrapped = wrap(net)
+    wrapped.ddp(torch.ones(4, 6))
+    for _ in range(2):  # As in torch, which cannot tell them apart either.
+        wrapped.ddp.module(torch.ones(4, 6)).mean().backward()
+    assert wrapped.session.stats()["pactrain/steps"] == 1
+
+
+def test_a_forward_pass_that_failed_waits_for_no_backward_pass(wrap, net):
+    wrapped = wrap(net)
+    with pytest.raises(RuntimeError):
+        wrapped.ddp(torch.ones(4, 7))
+    wrapped.ddp.module(torch.ones(4, 6)).mean().backward()
+    assert submitted(wrapped.native) == 0
+
+
+def test_a_gradient_of_an_input_uses_up_no_step(wrap):
+    wrapped = wrap(Hidden(6, 6))
+    inputs = torch.ones(4, 6, requires_grad=True)
+    (slope,) = torch.autograd.grad(wrapped.ddp(inputs).value, inputs, create_graph=True)
+    slope.square().sum().backward()
+    assert wrapped.session.stats()["pactrain/steps"] == 1

@@ -45,3 +45,13 @@ def test_the_same_buckets_are_the_same_layout_object(net):
     bucket = cache.bucket([net[0].bias], torch.empty(8))
     assert cache.bucket([net[0].bias], torch.empty(8)) is bucket
     assert cache.step([bucket]) is cache.step([bucket])
+
+
+def test_a_model_is_summed_up_with_its_dtypes():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    summary = ParameterTable(model).summary
+    assert summary == "Sequential: 4 parameters of float32, 26 elements"
+    model[1].bfloat16()
+    assert ParameterTable(model).summary == (
+        "Sequential: 4 parameters of bfloat16 (2) and float32 (2), 26 elements"
+    )

@@ -143,6 +143,10 @@ def test_init_reads_the_process_and_may_be_called_again(monkeypatch):
             {"WORLD_SIZE": "3"},
             r"WORLD_SIZE is 3; allowed is 2, the trainers of site 'b'",
         ),
+        (
+            dict.fromkeys(TORCHRUN),
+            r"\(RANK, WORLD_SIZE and SLURM_PROCID are not set\) is 1; allowed is 2",
+        ),
         ({"PACTRAIN_SITES": "a:1,b:2,a:2"}, r"PACTRAIN_SITES has site 'a' twice"),
         ({"PACTRAIN_SITES": "a,b:2"}, r"PACTRAIN_SITES has 'a' in 'a,b:2'; allowed is"),
         ({"PACTRAIN_SITES": "a:x,b:2"}, r"PACTRAIN_SITES has 'a:x'"),

@@ -227,6 +227,9 @@ std::string TrainerState::AfterWaiting() const {
     return "Look at the coordinator's log and at that of the agent at " +
            options_.agent + ", mend the cause and start again.";
   }
+  if (waiting_text_.find("PACTRAIN_SITES") != std::string::npos) {
+    return "Correct PACTRAIN_SITES and start again.";
+  }
   return "Start the ranks that are missing, or wait longer "
          "(PACTRAIN_ATTACH_TIMEOUT). If all run, compare PACTRAIN_JOB_ID: all "
          "ranks of a training have one job name, here \"" +

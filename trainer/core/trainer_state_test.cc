@@ -203,6 +203,17 @@ TEST_F(TrainerStateTest, AttachTimeoutForTheCoordinatorNamesItsLog) {
   EXPECT_THAT(state_.error().text, Not(HasSubstr("missing")));
 }
 
+TEST_F(TrainerStateTest, AttachTimeoutForOtherSitesNamesTheVariable) {
+  wire::Waiting waiting = {};
+  waiting.header = {wire::Kind::kWaiting, sizeof(waiting)};
+  SetText(waiting.text, "waiting for rank 3; set PACTRAIN_SITES to one value");
+  Say(waiting);
+  now_ += seconds(30);
+  EXPECT_EQ(state_.OnTick(now_), Event::kOver);
+  EXPECT_THAT(state_.error().text, HasSubstr("\nCorrect PACTRAIN_SITES"));
+  EXPECT_THAT(state_.error().text, Not(HasSubstr("compare PACTRAIN_JOB_ID")));
+}
+
 TEST_F(TrainerStateTest, SilentAgentAtAttachIsUnresponsive) {
   now_ += seconds(30);
   EXPECT_EQ(state_.OnTick(now_), Event::kOver);

@@ -30,7 +30,9 @@ MaskSet TwoDropped() {
 }
 
 TEST(ParameterTableTest, IsNamedAsByThePythonClient) {
-  EXPECT_EQ(Table().Summary(), "Sequential: 4 parameters, 26 elements");
+  EXPECT_EQ(
+      Table().Summary(),
+      "Sequential: 4 parameters of bfloat16 (2) and float32 (2), 26 elements");
   EXPECT_EQ(Table().ModelDigest().ToString(),
             "9dc6cb650d19ba610238373d0366c10e");
 }

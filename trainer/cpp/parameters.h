@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,8 +99,8 @@ class ParameterTable {
 
   // For error messages of other ranks.
   std::string Summary() const {
-    return model_name_ + ": " + std::to_string(size()) + " parameters, " +
-           internal::WithCommas(elements_) + " elements";
+    return model_name_ + ": " + std::to_string(size()) + " parameters of " +
+           DTypesText() + ", " + internal::WithCommas(elements_) + " elements";
   }
 
   // Over names, shapes, orders in memory and dtypes: equal on all ranks.
@@ -114,6 +115,19 @@ class ParameterTable {
   }
 
  private:
+  std::string DTypesText() const {
+    std::map<std::string, size_t> counts;
+    for (const Parameter& p : parameters_) {
+      ++counts[internal::DTypeName(p.dtype).substr(sizeof("torch.") - 1)];
+    }
+    std::string text;
+    for (const auto& [dtype, count] : counts) {
+      text += (text.empty() ? "" : " and ") + dtype;
+      if (counts.size() > 1) text += " (" + std::to_string(count) + ")";
+    }
+    return text;
+  }
+
   std::string model_name_;
   std::vector<Parameter> parameters_;
   uint64_t elements_ = 0;

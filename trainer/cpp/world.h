@@ -54,7 +54,8 @@ inline constexpr size_t kMaxSites = 32;
 struct Launch {
   uint32_t rank = 0;
   uint32_t size = 1;
-  std::string size_from = "The number of processes (no launcher's variables)";
+  std::string size_from =
+      "The number of processes (RANK, WORLD_SIZE and SLURM_PROCID are not set)";
 };
 
 // Nothing if it is not one of one to nine digits.
@@ -158,8 +159,8 @@ inline uint32_t RanksBefore(const std::string& name,
         launch.size_from + " is " + std::to_string(launch.size) +
         "; allowed is " + std::to_string(site.trainers) +
         ", the trainers of site '" + name + "' in PACTRAIN_SITES=" + text +
-        ".\nStart as many processes there, or change PACTRAIN_SITES at all "
-        "sites.");
+        ".\nStart as many processes there, with torchrun or Slurm or with RANK "
+        "and WORLD_SIZE set, or change PACTRAIN_SITES at all sites.");
   }
   throw InvalidArgument(
       "PACTRAIN_SITE " + (name.empty() ? "is not set" : "is '" + name + "'") +

@@ -97,6 +97,11 @@ TEST(WorldTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(error({{"WORLD_SIZE", "1025"}}),
               HasSubstr("WORLD_SIZE is '1025'; allowed are 1 to 1024."));
   EXPECT_THAT(ErrorOf({{"RANK", "0"}}), HasSubstr("WORLD_SIZE is not set"));
+  EXPECT_THAT(ErrorOf({{"PACTRAIN_SITES", "a:1,b:2"},
+                       {"PACTRAIN_SITE", "b"},
+                       {"PACTRAIN_JOB_ID", "job"}}),
+              HasSubstr("RANK, WORLD_SIZE and SLURM_PROCID are not set) is 1; "
+                        "allowed is 2, the trainers of site 'b'"));
 }
 
 TEST(WorldTest, NamesWhatIsWrongInTheListOfSites) {

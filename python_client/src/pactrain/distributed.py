@@ -166,7 +166,7 @@ class DistributedDataParallel(nn.Module):
             with self._leaving_on_errors():
                 self._membership.before_forward()
         synchronous = self.require_backward_grad_sync
-        self._buckets.expect(synchronous)
+        self._buckets.begin()
         output = self.module(*inputs, **options)
         self._buckets.returned(output, synchronous)
         return output

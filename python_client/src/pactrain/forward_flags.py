@@ -15,29 +15,28 @@ class ForwardFlags:
 
     It goes through one if it brings a gradient to a tensor that this returned, which is
     before any parameter of it has one. Through several: one that asks for a step is
-    enough. Where none is seen, since a model returned something that tensors cannot be
-    found in, the forward passes since the last backward pass decide if all agree.
+    enough. Where none is seen, the model returned something that tensors cannot be
+    found in, or left elsewhere what the pass begins with, or was not called through the
+    wrapper at all. Then, as in torch, the forward passes decide that no step has
+    followed yet, if all agree; without any it is no step.
 
     Not thread-safe: used by the threads of one forward or backward pass at a time.
     """
 
     def __init__(self) -> None:
-        self._recent: set[bool] = set()  # Of forward passes.
-        self._used = False  # There was a backward pass after the recent ones.
+        self._pending: set[bool] = set()  # Of forward passes that wait for a backward.
         self._seen: dict[int, bool] = {}  # By backward pass that is under way.
+        self._unseen: tuple[int, bool] | None = None  # The last such pass, its answer.
 
-    def begin(self, synchronous: bool, inside_backward: bool) -> None:
-        """Before a forward pass, or one that a checkpoint does again."""
-        if inside_backward:
-            return
-        self._seen.clear()  # Of a pass that broke off.
-        if self._used:
-            self._recent.clear()
-            self._used = False
-        self._recent.add(synchronous)
+    def begin(self) -> None:
+        """Before a forward pass."""
+        if not inside_backward():  # A checkpoint does one again there.
+            self._seen.clear()  # Of a pass that broke off.
 
     def watch(self, output: object, synchronous: bool) -> None:
         """After it."""
+        if not inside_backward():
+            self._pending.add(synchronous)
         for tensor in _find_tensors(output):  # type: ignore[no-untyped-call]
             if tensor.grad_fn is not None:
                 tensor.register_hook(functools.partial(self._see, synchronous))
@@ -55,10 +54,22 @@ class ForwardFlags:
 
     def is_step(self) -> bool | None:
         """While a gradient arrives. None: it cannot be told."""
-        self._used = True
         task = torch._C._current_graph_task_id()
         if task in self._seen:
-            return self._seen[task]
-        if self._seen:  # This pass is inside that one, of a reentrant checkpoint.
-            return next(reversed(self._seen.values()))
-        return next(iter(self._recent)) if len(self._recent) == 1 else None
+            answer = self._seen[task]
+        elif self._seen:  # This pass is inside that one, of a reentrant checkpoint.
+            answer = next(reversed(self._seen.values()))
+        elif self._unseen is not None and self._unseen[0] == task:
+            return self._unseen[1]
+        elif len(self._pending) > 1:
+            return None
+        else:
+            answer = True in self._pending
+            self._unseen = (task, answer)
+        # A step is that of all forward passes before it, as in torch.
+        self._pending -= {True, False} if answer else {False}
+        return answer
+
+
+def inside_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1

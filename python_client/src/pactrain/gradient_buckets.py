@@ -16,7 +16,7 @@ from . import storage
 from .buckets import Piece, PlannedBucket, plan_buckets
 from .engine import DTYPES, StepEngine
 from .errors import PacTrainError, RefusedError
-from .forward_flags import ForwardFlags
+from .forward_flags import ForwardFlags, inside_backward
 from .membership import Membership
 from .parameters import ParameterTable
 
@@ -106,9 +106,10 @@ class GradientBuckets:
     """All buckets of one model.
 
     A backward pass is a step, from the first gradient that it brings to its end, if a
-    forward pass that it goes through was to be followed by one. Buckets are submitted
-    in order as soon as they are complete; at the end of the pass the rest follows, with
-    zeros for parameters that it did not reach, and the pass waits for the commit.
+    forward pass that it goes through was to be followed by one (ForwardFlags). Buckets
+    are submitted in order as soon as they are complete; at the end of the pass the rest
+    follows, with zeros for parameters that it did not reach, and the pass waits for the
+    commit.
 
     Not thread-safe: used by the thread that runs backward().
     """
@@ -141,17 +142,17 @@ class GradientBuckets:
             for position, parameter in enumerate(bucket.parameters())
         ]
 
-    def expect(self, synchronous: bool) -> None:
-        """Before a forward pass: whether the backward pass through it is a step."""
-        inside_backward = torch._C._current_graph_task_id() != -1
-        self._forward.begin(synchronous, inside_backward)
-        if self._missing and not inside_backward:
+    def begin(self) -> None:
+        """Before a forward pass."""
+        self._forward.begin()
+        if self._missing and not inside_backward():
             self._missing = []
             if self._engine is not None and self._engine.busy:
                 self._engine.abandon(PacTrainError(_BROKEN_OFF))
 
     def returned(self, output: object, synchronous: bool) -> None:
-        """After that forward pass: what it returned."""
+        """After it: what it returned, and whether the backward pass through that is a
+        step."""
         self._forward.watch(output, synchronous)
 
     def _hook(self, bucket: FlatBucket, position: int) -> Callable[[Tensor], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
@@ -93,7 +94,15 @@ class ParameterTable:
     @property
     def summary(self) -> str:
         """For error messages of other ranks."""
-        return f"{self._model_name}: {len(self)} parameters, {self.elements:,} elements"
+        counts = Counter(str(p.dtype).removeprefix("torch.") for _, p in self._items)
+        dtypes = " and ".join(
+            f"{dtype} ({counts[dtype]})" if len(counts) > 1 else dtype
+            for dtype in sorted(counts)
+        )
+        return (
+            f"{self._model_name}: {len(self)} parameters of {dtypes}, "
+            f"{self.elements:,} elements"
+        )
 
     def digest(self, digest_of: Digester) -> Digest:
         """Over names, shapes, orders in memory and dtypes: equal on all ranks."""

@@ -18,6 +18,7 @@ from .errors import InvalidArgument
 # Of a job; as in protocol/limits.h.
 MAX_RANKS = 1024
 MAX_SITES = 32
+_ALONE = "The number of processes (RANK, WORLD_SIZE and SLURM_PROCID are not set)"
 _SITES_FORM = "'name:trainers' of each site in order, like 'a:2,b:4'"
 
 
@@ -120,8 +121,9 @@ def _ranks_before(
         raise InvalidArgument(
             f"{launch.size_from} is {launch.size}; allowed is "
             f"{sites[index].trainers}, the trainers of site {name!r} in "
-            f"PACTRAIN_SITES={text}.\nStart as many processes there, or change "
-            "PACTRAIN_SITES at all sites."
+            f"PACTRAIN_SITES={text}.\nStart as many processes there, with torchrun or "
+            "Slurm or with RANK and WORLD_SIZE set, or change PACTRAIN_SITES at all "
+            "sites."
         )
     return sum(site.trainers for site in sites[:index])
 
@@ -165,7 +167,7 @@ def _launch_from(environment: Mapping[str, str]) -> _Launch:
         # that too, of tasks that only an srun of theirs would start.
         names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
     else:
-        return _Launch(0, 1, 0, 1, "The number of processes (no launcher's variables)")
+        return _Launch(0, 1, 0, 1, _ALONE)
     rank_name, size_name, local_name = names
     size = _number(environment, size_name, 1, MAX_RANKS)
     rank = _number(environment, rank_name, 0, size - 1)

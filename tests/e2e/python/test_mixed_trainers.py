@@ -116,5 +116,5 @@ def test_another_model_in_the_other_language_is_refused_in_words(cluster, start)
     texts = [rank.text for rank in ranks] + [child.log.read_text() for child in children]
     assert {rank.error for rank in ranks} == {"RefusedError"}
     for text in texts:
-        assert re.search(r"\bSequential: 14 parameters, 94,539 elements", text), text
-        assert re.search(r"SequentialImpl: 14 parameters, 94,410 elements", text), text
+        assert re.search(r"\bSequential: 14 parameters of float32, 94,539 elements", text), text
+        assert re.search(r"SequentialImpl: 14 parameters of float32, 94,410 elements", text), text
