@@ -116,7 +116,13 @@ def trained(
 
 
 def digits_with_cpp(
-    talk: Talk, path: str, epochs: int, batch: int, amount: float, stops: tuple[int, ...] = ()
+    talk: Talk,
+    path: str,
+    epochs: int,
+    batch: int,
+    amount: float,
+    kind: str = "zero",
+    stops: tuple[int, ...] = (),
 ) -> dict[str, Any]:
     """What examples/cpp_trainer does: in a job with it, whatever becomes of the ranks.
 
@@ -127,7 +133,7 @@ def digits_with_cpp(
     data, test = twin.read(path)
     images, labels = data.tensors
     model = twin.example.make_model(images.shape[1])
-    pactrain.prune(model, amount)
+    pactrain.prune(model, amount, kind=kind)
     ddp = pactrain.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     place = NextBatch()

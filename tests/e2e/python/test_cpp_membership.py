@@ -102,9 +102,10 @@ def test_cpp_trainers_continue_without_one_that_is_killed(cluster, cpp):
         assert "2 of 3 ranks go on after" in child.log.read_text()
 
 
-def test_a_killed_cpp_trainer_takes_a_python_trainers_state(cluster, cpp, python):
+@pytest.mark.parametrize("kind", ["zero", "freeze"])
+def test_a_killed_cpp_trainer_takes_a_python_trainers_state(cluster, cpp, python, kind):
     job = cluster.new_job()
-    first = python(place(cluster, job, 0, "pause"), epochs=3, stops=(STOP,))
+    first = python(place(cluster, job, 0, "pause"), epochs=3, kind=kind, stops=(STOP,))
     second = cpp(place(cluster, job, 1, "pause"), epochs=3)
     first.wait_said(STOP)
     second.process.kill()
