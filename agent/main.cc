@@ -7,6 +7,7 @@
 
 #include "agent/driver.h"
 #include "agent/flags.h"
+#include "agent/short_turns.h"
 #include "asio/io_context.hpp"
 #include "asio/signal_set.hpp"
 #include "base/check.h"
@@ -66,5 +67,6 @@ int main(int argc, char** argv) {
       pactrain::agent::ParseFlags(argc, argv, &exit_code);
   if (!flags.has_value()) return exit_code;
   PT_CHECK(pactrain::base::InitLog("agent", flags->log_level));
+  pactrain::agent::AskForShortTurns();
   return pactrain::agent::Run(*flags);
 }
