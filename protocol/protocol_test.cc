@@ -311,7 +311,7 @@ TEST(Control, CutAtAnyByteOrLongerIsRefused) {
 
 TEST(Control, UnknownKindsAndValuesAreRefused) {
   std::string bytes = EncodeControl(OneOfEach()[4]);
-  for (uint8_t kind : {0, 10, 255}) {
+  for (uint8_t kind : {0, 11, 255}) {
     bytes[0] = static_cast<char>(kind);
     EXPECT_THAT(DecodeControl(Bytes(bytes)),
                 StatusIs(kInvalid, HasSubstr("kind")));
