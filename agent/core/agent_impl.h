@@ -37,8 +37,11 @@ class AgentState::Impl {
   void On(const TrainerGone& event, absl::Duration now);
   void On(const Tick& event, absl::Duration now);
   void OnVote(TrainerRecord& record, const wire::Vote& vote);
-  // Ends the trainer's generation, if it has one, and forgets it.
-  void DropTrainer(TrainerId id, const std::string& reason, absl::Duration now);
+  // Ends the trainer's generation, if it has one, and forgets it. `may_return`:
+  // it lives.
+  void DropTrainer(TrainerId id, const std::string& reason, absl::Duration now,
+                   bool may_return = false);
+  void DropReplaced(const TrainerRecord& record, absl::Duration now);
   void FailTrainer(TrainerId id, wire::Code code, const std::string& text);
   void TellLeft(const TrainerRecord& record, const std::string& reason,
                 bool generation_ended, bool may_return);

@@ -55,8 +55,9 @@ Effects AgentState::Impl::Handle(const Event& event, absl::Duration now) {
   return std::exchange(outbox_.effects, {});
 }
 
-void AgentState::Impl::On(const TrainerHello& event, absl::Duration) {
+void AgentState::Impl::On(const TrainerHello& event, absl::Duration now) {
   auto record = trainers_.Check(event.hello);
+  if (record.ok()) DropReplaced(*record, now);
   absl::Status status = record.status();
   if (status.ok() && (event.memory.slot.size() != record->bytes ||
                       event.memory.result.size() != record->bytes)) {
@@ -177,15 +178,28 @@ void AgentState::Impl::FailTrainer(TrainerId id, wire::Code code,
   outbox_.ToTrainer(id, MakeFailed(kNoStep, code, true, text));
 }
 
+// After this agent was frozen a trainer's new connection may be seen before the
+// end of its old one.
+void AgentState::Impl::DropReplaced(const TrainerRecord& record,
+                                    absl::Duration now) {
+  const protocol::Digest& last = record.trainer.last_attach_id;
+  if (last.empty()) return;
+  const TrainerRecord* old = trainers_.Find(record.group, last);
+  if (old == nullptr) return;
+  const TrainerId id = old->id;
+  DropTrainer(id, "attached again", now, /*may_return=*/true);
+  outbox_.effects.emplace_back(CloseTrainer{id});
+}
+
 void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
-                                   absl::Duration now) {
+                                   absl::Duration now, bool may_return) {
   TrainerRecord* record = trainers_.Find(id);
   if (record == nullptr) return;
   outbox_.Log(absl::StrCat("rank ", record->rank, " of ",
                            record->group.ToString(), " is gone: ", reason));
   GroupState* group = RunningGroupOf(*record);
   if (group != nullptr) group->Report();
-  TellLeft(*record, reason, /*generation_ended=*/false, /*may_return=*/false);
+  TellLeft(*record, reason, /*generation_ended=*/false, may_return);
   const uint32_t rank = record->rank;
   if (group != nullptr) {
     group->DropTrainer(id, reason == kDetached,

@@ -254,6 +254,32 @@ TEST_F(RejoinTest, TheCoordinatorHearsWhetherOneThatMayRejoinLives) {
   EXPECT_EQ(LeftOf(x_)[2].attach_id, LeftOf(x_)[0].attach_id);
 }
 
+// Its agent was frozen, and sees the new connection first.
+TEST_F(RejoinTest, OneThatAttachesAgainReplacesItself) {
+  generation_.on_shrink = protocol::OnShrink::kPause;
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  wire::Hello again = MakeHello(0);
+  again.attach_id = {9, 9};
+  EXPECT_FALSE(x_.state->CheckHello(again).ok());
+  again.last_attach_id = MakeHello(0).attach_id;
+  ASSERT_OK(x_.state->CheckHello(again));
+  Give(x_, TrainerHello{2,
+                        again,
+                        {absl::MakeConstSpan(x_.slot, kBytes),
+                         absl::MakeSpan(x_.result, kBytes)}});
+  EXPECT_TRUE(x_.closed);
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_TRUE(LeftOf(x_)[0].may_return);
+  const auto* joined =
+      std::get_if<protocol::TrainerJoined>(&x_.to_coordinator.back());
+  ASSERT_NE(joined, nullptr);
+  EXPECT_EQ(joined->trainer.attach_id, (Digest{9, 9}));
+  Deliver();
+  ASSERT_NE(y_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(y_.Last<wire::Failed>()->may_rejoin, 1);
+}
+
 TEST_F(RejoinTest, OneThatMayRejoinCanLeaveForGood) {
   FailedAfterLoss(protocol::OnShrink::kPause);
   Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});

@@ -30,12 +30,19 @@ absl::StatusOr<TrainerRecord> Trainers::Check(const wire::Hello& hello) const {
   return record;
 }
 
+// The same trainer attaches again, before it was seen that it left.
+bool Trainers::Replaces(const TrainerRecord& record,
+                        const TrainerRecord& other) {
+  return record.group == other.group &&
+         record.trainer.last_attach_id == other.trainer.attach_id;
+}
+
 // Trainers of one launch and model on this node share a result region.
 absl::Status Trainers::CheckRegion(const TrainerRecord& record) const {
   const protocol::Trainer& t = record.trainer;
   int same = 0;
   for (const auto& [id, other] : records_) {
-    if (other.region != record.region) continue;
+    if (other.region != record.region || Replaces(record, other)) continue;
     ++same;
     const protocol::Trainer& o = other.trainer;
     if (o.rank == t.rank) {
@@ -76,6 +83,7 @@ absl::Status Trainers::CheckMemory(const TrainerRecord& record) const {
   uint64_t used = 0;
   std::set<std::string> regions;
   for (const auto& [id, other] : records_) {
+    if (Replaces(record, other)) continue;
     used += other.bytes;
     if (regions.insert(other.region).second) used += other.bytes;
   }

@@ -48,6 +48,7 @@ class Trainers {
   const std::map<TrainerId, TrainerRecord>& all() const { return records_; }
 
  private:
+  static bool Replaces(const TrainerRecord& record, const TrainerRecord& other);
   absl::Status CheckRegion(const TrainerRecord& record) const;
   absl::Status CheckMemory(const TrainerRecord& record) const;
 
