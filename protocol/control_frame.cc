@@ -74,7 +74,7 @@ void Write(Writer& w, const Abort& abort) {
 Abort ReadAbort(Reader& r) {
   Abort abort;
   ReadStep(r, abort);
-  abort.cause = r.Enum("cause", Cause::kNone, Cause::kMemberLost);
+  abort.cause = r.Enum("cause", Cause::kNone, Cause::kStraggler);
   abort.detail = r.Text("detail", kMaxTextLength);
   abort.voted = r.Bool("voted");
   abort.vote = ReadVote(r);

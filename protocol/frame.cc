@@ -138,6 +138,8 @@ absl::string_view CauseName(Cause cause) {
       return "parameters";
     case Cause::kMemberLost:
       return "member lost";
+    case Cause::kStraggler:
+      return "straggler";
   }
   return "unknown cause";
 }

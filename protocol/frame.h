@@ -94,6 +94,7 @@ enum class Cause : uint8_t {
   kLayout = 7,      // Refused: not applied, the error names both sides.
   kParameters = 8,  // Final: parameters differ between ranks.
   kMemberLost = 9,  // Final: an agent or trainer is gone.
+  kStraggler = 10,  // Final: a rank did not submit in time and counts as lost.
 };
 absl::string_view CauseName(Cause cause);
 

@@ -227,9 +227,11 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
     for (const GroupState::LocalTrainer& trainer : group.trainers()) {
       TrainerRecord* record = trainers_.Find(trainer.id);
       if (record == nullptr) continue;
+      // A straggler is told to attach again, too, but not waited for.
+      const bool may_return = group.may_rejoin() && !trainer.straggler;
       TellLeft(*record, group.end_reason(), /*generation_ended=*/true,
-               group.may_rejoin());
-      if (group.may_rejoin()) {
+               may_return);
+      if (may_return) {
         lingering_[trainer.id] = {record->group, record->rank,
                                   record->trainer.attach_id,
                                   group.end_reason()};

@@ -376,8 +376,12 @@ void GroupState::End(bool outcome_known) {
   ended_ = true;
   ++counters_.ended_generations;
   const bool resync = !outcome_known || ending_->cause == Cause::kParameters;
+  const bool straggler = ending_->cause == Cause::kStraggler;
   may_rejoin_ = generation_.on_shrink != OnShrink::kAbort &&
-                ending_->cause == Cause::kMemberLost;
+                (straggler || ending_->cause == Cause::kMemberLost);
+  for (size_t i = 0; i < trainers_.size(); ++i) {
+    trainers_[i].straggler = straggler && !local_.Finished(static_cast<int>(i));
+  }
   end_reason_ = ending_->detail;
   const std::string text = absl::StrCat(
       local_.opened()

@@ -58,7 +58,8 @@ class GroupState {
     TrainerMemory memory;
     MaskState masks;
     uint64_t opened_step = ~uint64_t{0};  // Of its newest Submit.
-    bool gone = false;  // Nothing is told to it, its slot is not read.
+    bool gone = false;       // Nothing is told to it, its slot is not read.
+    bool straggler = false;  // The generation ended since it did not submit.
   };
   // `trainers`: those of member `me`, by rank. `options` and `outbox` outlive
   // this.

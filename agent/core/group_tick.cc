@@ -123,7 +123,7 @@ void GroupState::CheckLate(const std::string& late, absl::Duration now) {
     if (generation_.on_shrink == protocol::OnShrink::kAbort) {
       AbortAttempt(Cause::kDeadline, text, now);
     } else {
-      BeginEnd(Cause::kMemberLost, text, now);
+      BeginEnd(Cause::kStraggler, text, now);
     }
   } else if (waited >= options_->stall_timeout() && !late_logged_) {
     late_logged_ = true;

@@ -66,8 +66,9 @@ class LocalStep {
   uint16_t attempt() const { return attempt_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   bool opened() const { return !buckets_.empty(); }
-  // All trainers have submitted the last bucket.
-  bool complete() const;
+  // `members[index]` has submitted the last bucket.
+  bool Finished(int index) const { return finished_[index]; }
+  bool complete() const;  // All have.
   // Bucket `index` is there or can still come.
   bool Expects(uint32_t index) const;
   const protocol::Digest& parameters() const { return parameters_; }

@@ -12,7 +12,7 @@
 namespace pactrain::agent {
 
 inline constexpr size_t kCauses =
-    static_cast<size_t>(protocol::Cause::kMemberLost) + 1;
+    static_cast<size_t>(protocol::Cause::kStraggler) + 1;
 
 // Counters grow while the agent lives, over all generations of the group.
 struct GroupStatus {

@@ -84,6 +84,11 @@ TEST_F(StragglerTest, WhereRanksComeAndGoItIsLostInTheEnd) {
     EXPECT_EQ(Failed(*node)->final, 1);
     EXPECT_EQ(Failed(*node)->may_rejoin, 1);
     EXPECT_THAT(Failed(*node)->text, HasSubstr("rank 1 has not submitted"));
+    // The coordinator waits for those only that are not late.
+    const auto* left =
+        std::get_if<protocol::TrainerLeft>(&node->to_coordinator.back());
+    ASSERT_NE(left, nullptr);
+    EXPECT_EQ(left->may_return, node == &x_);
   }
 }
 

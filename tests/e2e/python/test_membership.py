@@ -192,7 +192,7 @@ def test_pause_waits_for_a_rank_that_was_slower_than_that(own_cluster, join, und
     ranks = pair(join, own_cluster, own_cluster.new_job())
     stopped(*ranks)
     on(ranks[0])
-    logged(own_cluster.agents[0], "generation 1 ended (member lost)")
+    logged(own_cluster.agents[0], "generation 1 ended (straggler)")
     on(ranks[1])
     results = values(*ranks)
     assert equal(results)
