@@ -137,6 +137,8 @@ TEST_F(AttackTest, sec_grpc_cve_2023_33953) {
 // served once there are some.
 TEST_F(AttackTest, sec_grpc_cve_2023_4785_NoDescriptorsLeft) {
   ExpectServes();
+  // What that connection held is free now, and not in the middle of an accept.
+  EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 0; }));
   std::optional<base::OneDescriptorLeft> scarce(std::in_place);
   RawClient waiting = Dial();  // It takes the last one.
   EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kDescriptors) > 0; }));

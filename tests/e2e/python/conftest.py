@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+# What the caller trains with is not what tests do: examples read PACTRAIN_DATA, say.
+for name in list(os.environ):
+    if name.startswith("PACTRAIN_") and not name.startswith("PACTRAIN_TEST_"):
+        del os.environ[name]
 # The server that ranks are forked from starts with these.
 os.environ["OMP_NUM_THREADS"] = "1"
 HERE = str(Path(__file__).parent)
