@@ -235,7 +235,7 @@ class StateDecoder {
       return TakeTensor(static_cast<uint64_t>(Plain<int64_t>(parts[1])));
     }
     if (tag == "list" || tag == "tuple") {
-      StateValue::Sequence sequence = {.tag = tag};
+      StateValue::Sequence sequence = {.tag = tag, .items = {}};
       for (size_t i = 1; i < parts.size(); ++i) {
         sequence.items.push_back(Value(parts[i]));
       }
@@ -244,7 +244,7 @@ class StateDecoder {
     if (tag != "dict" && tag != "ordered" && tag != "counter") {
       throw InvalidArgument("a part is a '" + tag + "'");
     }
-    StateValue::Mapping mapping = {.tag = tag};
+    StateValue::Mapping mapping = {.tag = tag, .items = {}};
     for (size_t i = 1; i < parts.size(); ++i) {
       const Json::Array& pair = Array(parts[i], 2);
       mapping.items.push_back({Value(pair[0]), Value(pair[1])});

@@ -38,31 +38,33 @@ class StateValue {
   // `tag`: "list" or "tuple".
   struct Sequence {
     std::string tag = "list";
-    std::vector<StateValue> items = {};
+    std::vector<StateValue> items;
     friend bool operator==(const Sequence&, const Sequence&) = default;
   };
   // In order. `tag`: "dict", or what else Python has: "ordered", "counter".
   struct Mapping {
     std::string tag = "dict";
-    std::vector<StateItem> items = {};
+    std::vector<StateItem> items;
     friend bool operator==(const Mapping&, const Mapping&) = default;
   };
   using Variant = std::variant<std::monostate, bool, int64_t, double,
                                std::string, StateTensor, Sequence, Mapping>;
 
   StateValue() = default;
-  StateValue(bool value) : value_(value) {}
+  StateValue(bool value);
   template <std::integral T>
-  StateValue(T value) : value_(static_cast<int64_t>(value)) {}
-  StateValue(double value) : value_(value) {}
-  StateValue(const char* value) : value_(std::string(value)) {}
-  StateValue(std::string value) : value_(std::move(value)) {}
-  StateValue(StateTensor value) : value_(std::move(value)) {}
-  StateValue(Sequence value) : value_(std::move(value)) {}
-  StateValue(Mapping value) : value_(std::move(value)) {}
+  StateValue(T value);
+  StateValue(double value);
+  StateValue(const char* value);
+  StateValue(std::string value);
+  StateValue(StateTensor value);
+  StateValue(Sequence value);
+  StateValue(Mapping value);
 
-  static StateValue Dict(std::vector<StateItem> items = {});
-  static StateValue List(std::vector<StateValue> items = {});
+  static StateValue Dict();
+  static StateValue Dict(std::vector<StateItem> items);
+  static StateValue List();
+  static StateValue List(std::vector<StateValue> items);
   static StateValue Tuple(std::vector<StateValue> items);
 
   const Variant& variant() const { return value_; }
@@ -113,9 +115,24 @@ struct StateItem {
   friend bool operator==(const StateItem&, const StateItem&) = default;
 };
 
+// Here, since they need a Mapping that is complete.
+inline StateValue::StateValue(bool value) : value_(value) {}
+template <std::integral T>
+StateValue::StateValue(T value) : value_(static_cast<int64_t>(value)) {}
+inline StateValue::StateValue(double value) : value_(value) {}
+inline StateValue::StateValue(const char* value) : value_(std::string(value)) {}
+inline StateValue::StateValue(std::string value) : value_(std::move(value)) {}
+inline StateValue::StateValue(StateTensor value) : value_(std::move(value)) {}
+inline StateValue::StateValue(Sequence value) : value_(std::move(value)) {}
+inline StateValue::StateValue(Mapping value) : value_(std::move(value)) {}
+
+inline StateValue StateValue::Dict() { return Mapping(); }
+
 inline StateValue StateValue::Dict(std::vector<StateItem> items) {
   return Mapping{.items = std::move(items)};
 }
+
+inline StateValue StateValue::List() { return Sequence(); }
 
 inline StateValue StateValue::List(std::vector<StateValue> items) {
   return Sequence{.items = std::move(items)};
