@@ -104,6 +104,18 @@ TEST_F(DialTest, WhenBothDialAtOnceOneConnectionStaysAndNoFrameIsLost) {
   }
 }
 
+// Name look-ups and connects that end after their transport: sanitizers see it.
+TEST_F(DialTest, ATransportMayGoWhileItDials) {
+  const auto b = MakeNode("b", kNever);
+  for (int polls = 0; polls < 40; ++polls) {
+    auto a = MakeNode("a", absl::ZeroDuration());
+    a->transport->SetPeers({b->AsPeer()});
+    for (int i = 0; i < polls; ++i) io_.poll_one();
+    a.reset();
+    io_.run_for(std::chrono::milliseconds(2));
+  }
+}
+
 // The order of a collision, step by step: the peer is played by the test, which
 // both listens (where the node dials it) and dials.
 class CollisionTest : public DialTest {

@@ -157,6 +157,10 @@ class Transport : private ConnectionOwner, private ListenerOwner {
     asio::ip::tcp::socket socket;
     asio::steady_timer timer;
     bool timed_out = false;
+    // Handlers that are still to run do nothing: the transport may be gone.
+    bool given_up = false;
+
+    void GiveUp();
   };
   // Hellos went both ways on it, or it is on the way there.
   struct Lane {

@@ -32,6 +32,13 @@ std::shared_ptr<Transport::Attempt> Transport::NewAttempt() {
   return attempt;
 }
 
+void Transport::Attempt::GiveUp() {
+  given_up = true;
+  timer.cancel();
+  asio::error_code ignored;
+  socket.close(ignored);
+}
+
 void Transport::Dial(PeerState& state) {
   if (state.connection != nullptr || state.attempt != nullptr ||
       state.dial != nullptr || state.peer.address == protocol::kNobodyDials) {
@@ -47,6 +54,7 @@ void Transport::Dial(PeerState& state) {
   const auto attempt = NewAttempt();
   state.attempt = attempt;
   auto done = [this, agent, attempt](const asio::error_code& error) {
+    if (attempt->given_up) return;
     attempt->timer.cancel();
     OnDialled(agent, attempt, error);
   };
@@ -54,7 +62,7 @@ void Transport::Dial(PeerState& state) {
       address->host, absl::StrCat(address->port),
       [attempt, done](const asio::error_code& error,
                       const tcp::resolver::results_type& endpoints) {
-        if (error) return done(error);
+        if (error || attempt->given_up) return done(error);
         if (attempt->timed_out) return done(asio::error::timed_out);
         attempt->socket.async_connect(endpoints.begin()->endpoint(), done);
       });
@@ -103,9 +111,7 @@ absl::Duration Transport::FirstBackoff(const std::string& agent) const {
 
 void Transport::StopDialling(PeerState& state) {
   if (const auto attempt = std::exchange(state.attempt, nullptr)) {
-    asio::error_code ignored;
-    attempt->timer.cancel();
-    attempt->socket.close(ignored);
+    attempt->GiveUp();
   }
   if (const auto dial = std::exchange(state.dial, nullptr)) {
     dial->Close(absl::CancelledError("not needed any more"));

@@ -50,6 +50,7 @@ void Transport::DialLane(PeerState& state, uint16_t lane) {
   attempt->socket.async_connect(
       *endpoint, [this, agent = state.peer.agent, lane,
                   attempt](const asio::error_code& error) {
+        if (attempt->given_up) return;
         attempt->timer.cancel();
         PeerState* state = Find(agent);
         if (state == nullptr) return;
@@ -157,11 +158,7 @@ void Transport::CloseLanes(PeerState& state) {
   state.lane_timer.cancel();
   // Out of the state first, so that OnLaneClosed() takes it for no loss.
   for (auto& [number, lane] : std::exchange(state.lanes, {})) {
-    asio::error_code ignored;
-    if (lane.attempt != nullptr) {
-      lane.attempt->timer.cancel();
-      lane.attempt->socket.close(ignored);
-    }
+    if (lane.attempt != nullptr) lane.attempt->GiveUp();
     if (lane.connection != nullptr) {
       lane.connection->Close(absl::CancelledError("its pair is closed"));
     }
