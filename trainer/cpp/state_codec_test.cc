@@ -96,7 +96,7 @@ TEST(StateCodecTest, RefusesWhatIsNestedTooDeeply) {
 TEST(StateCodecTest, RefusesWhatIsCutOff) {
   std::vector<uint8_t> bytes = FromPython();
   while (!bytes.empty()) {
-    bytes.resize(bytes.size() - 8);
+    bytes.erase(bytes.end() - 8, bytes.end());
     EXPECT_THAT(ErrorOf(bytes), HasSubstr("cannot be read"));
   }
 }
