@@ -78,7 +78,7 @@ class Counter:
 
     @property
     def payload(self) -> int:
-        """Of TCP with timestamps over IPv4."""
+        """Of TCP with timestamps over IPv4; a packet without data may count a few bytes wrong."""
         return self.bytes - HEADER_BYTES * self.packets
 
 
