@@ -13,6 +13,7 @@
 //                             <-    Attached + 2 fds    or Failed
 //   Submit*                   ->             (bucket by bucket, in pieces)
 //                             <-    Resubmit*           (send all again, dense)
+//                             <-    Written*            (results so far)
 //                             <-    Committed           or Failed
 //   Vote                      ->    (after a layout or mask change)
 //   Detach                    ->
@@ -30,7 +31,7 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
@@ -52,6 +53,7 @@ enum class Kind : uint32_t {
   kCommitted = 35,
   kFailed = 36,
   kAbout = 37,
+  kWritten = 38,
 };
 
 // Why a step or an attach failed. The same numbers as pt_code in pactrain.h.
@@ -206,6 +208,19 @@ struct Resubmit {
   uint32_t attempt;
   uint32_t pad;
   char text[kTextBytes];
+};
+
+// What this attempt will have as results if it is committed, as far as they are
+// in the result region: all of the buckets before `bucket` and the first
+// `elements` of that one. May be read at once, but not used before Committed
+// names the same attempt; within an attempt it only grows. Not everybody is
+// told, and nobody has to read before the commit.
+struct Written {
+  Header header;
+  uint64_t step;
+  uint32_t attempt;
+  uint32_t bucket;
+  uint64_t elements;  // In the slot's order, as Submit::filled.
 };
 
 struct Committed {
