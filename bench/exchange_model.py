@@ -1,4 +1,4 @@
-"""A model without compute: backward() hands given Gaussian gradients to DDP."""
+"""A model without compute: its backward() brings given Gaussian gradients."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ def wrap(
                                    gradient_as_bucket_view=True, init_sync=False)  # fmt: skip
 
 
-def step(model: DistributedDataParallel, source: Source) -> None:
+def step(model: nn.Module, source: Source) -> None:
     model.zero_grad()
     torch.autograd.backward(model(source))

@@ -1,8 +1,8 @@
 """One trainer of bench/exchange.py: exchanges given gradients by each row in turn.
 
 Rows of peers share one DDP over
-Gloo, whose hook is changed between rounds; each of ours has a DDP and an attached session
-of its own. Rank 0 prints lines of JSON: "attached", a "settled" per row, then for each delay
+Gloo, whose hook is changed between rounds; each of ours has a DistributedDataParallel of
+PacTrain's. Rank 0 prints lines of JSON: "attached", a "settled" per row, then for each delay
 of the links "raw" and "round" events, and with --memory what the agents have used.
 """
 
@@ -28,7 +28,7 @@ from torch._C._distributed_c10d import GradBucket
 import pactrain
 from bench import agent_memory
 from bench.exchange_layout import model_shapes
-from bench.exchange_model import Source, step, wrap
+from bench.exchange_model import Parameters, Source, step, wrap
 from bench.exchange_rows import OURS, PEERS, GradientHook, Ours
 from bench.testbed import shape, shaped_counters
 from pactrain.types import Codec, Mode
@@ -80,13 +80,14 @@ _dispatch.__annotations__ = {"bucket": GradBucket,
 
 
 class Attached:
-    """A row of ours: one more attached model of the job."""
+    """A row of ours: one more model of the job."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], row: Ours) -> None:
         self._row = row
-        self.model = wrap(shapes)
-        masks = self.model.module.masks(row.keep) if row.keep < 1 else None
-        self.session = pactrain.attach(self.model, masks=masks)
+        parameters = Parameters(shapes)
+        self._masks = parameters.masks(row.keep) if row.keep < 1 else None
+        self.model = pactrain.DistributedDataParallel(parameters, masks=self._masks)
+        self.session = self.model.session
 
     def settle(self, name: str, source: Source) -> None:
         """Steps until they travel as the row wants; all ranks see that at the same one.
@@ -107,8 +108,8 @@ class Attached:
         if dist.get_rank() != 0:
             return None
         exact = source.exact_mean(dist.get_world_size())
-        masks = self.model.module.masks(self._row.keep).values()
-        kept = torch.cat([mask.flatten() for mask in masks])
+        assert self._masks is not None
+        kept = torch.cat([mask.flatten() for mask in self._masks.values()])
         result = torch.cat(
             [p.grad.flatten() for p in self.model.parameters() if p.grad is not None]
         )

@@ -95,6 +95,38 @@ void FillStep(const StepReport& from, pt_step* to) {
   FillDecision(from.next, &to->next);
 }
 
+Error ToParts(uint32_t bucket, const pt_part* parts, uint32_t count,
+              const void* out, Parts* to) {
+  const std::string name = "bucket " + std::to_string(bucket);
+  if (parts == nullptr && count > 0) {
+    return Invalid(name + ": parts is null, part_count is " +
+                   std::to_string(count) + ".\nPass the bucket's memory.");
+  }
+  std::vector<Parts::Part> list;
+  list.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto& [data, elements] = parts[i];
+    const auto part = [&] {
+      return name + ": parts[" + std::to_string(i) + "]";
+    };
+    if (data == nullptr && elements > 0) {
+      return Invalid(part() + ".data is null.\nPass the bucket's memory.");
+    }
+    if (elements > kMaxElements) {
+      return Invalid(part() + ".elements is " + std::to_string(elements) +
+                     ", allowed are " + std::to_string(kMaxElements) +
+                     ".\nSplit the model.");
+    }
+    list.push_back({.data = data, .elements = elements});
+  }
+  *to = Parts(list);
+  if (out == nullptr && to->elements() > 0) {
+    return Invalid(name + ": out is null.\nPass memory for " +
+                   std::to_string(to->elements()) + " elements.");
+  }
+  return {};
+}
+
 Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   if (OrEmpty(from.agent).empty()) {
     return Invalid(
@@ -303,18 +335,23 @@ void pt_require_dense(pt_session* session, const char* reason) {
                                   : trainer::OrEmpty(reason));
 }
 
-int pt_submit(pt_session* session, uint32_t bucket, const void* data,
-              uint64_t elements, int dtype, int op, pt_digest bucket_layout,
-              int last, const pt_digest* parameters) {
+int pt_submit(pt_session* session, uint32_t bucket, const pt_part* parts,
+              uint32_t part_count, void* out, int dtype, int op,
+              pt_digest bucket_layout, int last, const pt_digest* parameters) {
   return trainer::Run(session, [&] {
     // Values out of range are told from each other by Session, not cut to a
     // byte.
     const auto byte = [](int value) {
       return static_cast<uint8_t>(std::clamp(value, 0, 255));
     };
+    trainer::Parts memory;
+    if (Error error = trainer::ToParts(bucket, parts, part_count, out, &memory);
+        !error.ok()) {
+      return error;
+    }
     trainer::Bucket converted;
     converted.index = bucket;
-    converted.elements = elements;
+    converted.elements = memory.elements();
     converted.op = static_cast<trainer::Op>(byte(op));
     converted.dtype = static_cast<trainer::Dtype>(byte(dtype));
     converted.layout = trainer::ToWire(bucket_layout);
@@ -322,7 +359,7 @@ int pt_submit(pt_session* session, uint32_t bucket, const void* data,
     if (parameters != nullptr) {
       converted.parameters = trainer::ToWire(*parameters);
     }
-    return session->impl->Submit(converted, data);
+    return session->impl->Submit(converted, std::move(memory), out);
   });
 }
 
@@ -341,9 +378,4 @@ int pt_is_final(const pt_session* session) {
 
 int pt_may_rejoin(const pt_session* session) {
   return session->impl->may_rejoin() ? 1 : 0;
-}
-
-int pt_fetch(pt_session* session, uint32_t bucket, void* out) {
-  return trainer::Run(session,
-                      [&] { return session->impl->Fetch(bucket, out); });
 }

@@ -3,9 +3,10 @@
  * Python client (ctypes) and by C++ trainers. No torch, no gRPC.
  *
  * A step: pt_submit() for bucket 0, 1, ... (the last one marked), while one
- * other thread sits in pt_wait(); when it returns PT_OK, pt_fetch() every
- * bucket. Either every rank of the job gets bit-identical results for all
- * buckets of a step, or every rank gets an error and nothing was applied.
+ * other thread sits in pt_wait(); when it returns PT_OK, every bucket's mean is
+ * where pt_submit() was told to put it. Either every rank of the job gets
+ * bit-identical results for all buckets of a step, or every rank gets an error
+ * and nothing was applied.
  *
  * Threads: pt_submit() from one thread and pt_wait() from another may run at
  * the same time; all other calls one at a time per session. Not fork-safe: a
@@ -24,7 +25,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 3
+#define PT_ABI_VERSION 4
 
 enum pt_code {
   PT_OK = 0,
@@ -55,6 +56,12 @@ enum pt_on_shrink { PT_ABORT = 0, PT_PAUSE = 1, PT_CONTINUE = 2 };
 #define PT_NO_RANK 0xFFFFFFFFu
 
 typedef struct pt_session pt_session;
+
+/* A piece of a bucket's elements. */
+typedef struct {
+  const void* data;
+  uint64_t elements;
+} pt_part;
 
 typedef struct {
   uint64_t hi, lo;
@@ -177,14 +184,20 @@ int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
 void pt_require_dense(pt_session* session, const char* reason);
 
 /* Submits bucket `bucket` (0, 1, 2, ... in order) of the open step; bucket 0
- * opens it. `data` must stay valid and unchanged until pt_wait() returns. With
- * `last`, `parameters` may carry a digest of the parameters (else NULL) that
- * must be equal on all ranks. Returns at once: copying (or compacting) is all
- * it does. An error while buckets are still to come ends the step: pt_wait()
- * returns it, too. */
-int pt_submit(pt_session* session, uint32_t bucket, const void* data,
-              uint64_t elements, int dtype, int op, pt_digest bucket_layout,
-              int last, const pt_digest* parameters);
+ * opens it. The bucket's elements are those of `parts`, one after the other.
+ * `out` has room for as many in the same dtype and gets the mean (PT_SUM: sum /
+ * world_size; PT_XOR: the bits), zeros outside the mask: it is written while
+ * pt_wait() runs and complete when that returns PT_OK. After an error it may
+ * hold anything, unless it overlaps the parts: then it is written after the
+ * commit only, so that they are as they were. Until pt_wait() returns, the
+ * memory of both must stay valid, the parts' unchanged, and `out` belongs to
+ * the library. With `last`, `parameters` may carry a digest of the parameters
+ * (else NULL) that must be equal on all ranks. Returns at once: copying (or
+ * compacting) is all it does. An error while buckets are still to come ends the
+ * step: pt_wait() returns it, too. */
+int pt_submit(pt_session* session, uint32_t bucket, const pt_part* parts,
+              uint32_t part_count, void* out, int dtype, int op,
+              pt_digest bucket_layout, int last, const pt_digest* parameters);
 
 /* Waits until the open step is committed (PT_OK) or has failed; bounded by the
  * step deadline + 2 s without a word from the agent, counted from the last
@@ -198,11 +211,6 @@ int pt_is_final(const pt_session* session);
  * this rank had the state of that generation, and the step after its last
  * committed one (base step: none) as resume_step. */
 int pt_may_rejoin(const pt_session* session);
-
-/* Writes the mean (PT_SUM: sum / world_size; PT_XOR: the bits) of a bucket of
- * the step that pt_wait() just returned to `out`, in the bucket's dtype, zeros
- * outside the mask. REQUIRES: before the next pt_submit(). */
-int pt_fetch(pt_session* session, uint32_t bucket, void* out);
 
 #ifdef __cplusplus
 }

@@ -73,15 +73,11 @@ class PactrainTest : public ::testing::Test {
   }
 
   int Submit(uint32_t bucket, const std::vector<float>& data, bool last) {
-    return pt_submit(session_, bucket, data.data(), data.size(), PT_FLOAT32,
-                     PT_SUM, kBucketLayout, last ? 1 : 0, nullptr);
-  }
-
-  std::vector<float> Fetch(uint32_t bucket, size_t elements) {
-    std::vector<float> out(elements, -1.0f);
-    EXPECT_EQ(pt_fetch(session_, bucket, out.data()), PT_OK)
-        << pt_error_text(session_);
-    return out;
+    const pt_part part = {data.data(), data.size()};
+    results_.resize(std::max(results_.size(), bucket + size_t{1}));
+    results_[bucket].assign(data.size(), -1.0f);
+    return pt_submit(session_, bucket, &part, 1, results_[bucket].data(),
+                     PT_FLOAT32, PT_SUM, kBucketLayout, last ? 1 : 0, nullptr);
   }
 
   // Two buckets of four elements; the first and the last of each are kept.
@@ -98,9 +94,10 @@ class PactrainTest : public ::testing::Test {
 
   pt_session* session_ = nullptr;
   pt_step step_ = {};
+  std::vector<std::vector<float>> results_;  // By bucket.
 };
 
-TEST_F(PactrainTest, CommittedStepIsFetchedAsTheMean) {
+TEST_F(PactrainTest, ACommittedStepGivesTheMean) {
   FakeAgent agent([](FakeAgent& a) {
     a.Attach();
     const auto submits = a.ReceiveStep();
@@ -114,8 +111,8 @@ TEST_F(PactrainTest, CommittedStepIsFetchedAsTheMean) {
   ASSERT_EQ(Submit(0, first, false), PT_OK);
   ASSERT_EQ(Submit(1, second, true), PT_OK);
   ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
-  EXPECT_THAT(Fetch(0, 3), ElementsAre(1.5f, 3.0f, 4.5f));
-  EXPECT_THAT(Fetch(1, 2), ElementsAre(6.0f, 7.5f));
+  EXPECT_THAT(results_[0], ElementsAre(1.5f, 3.0f, 4.5f));
+  EXPECT_THAT(results_[1], ElementsAre(6.0f, 7.5f));
   EXPECT_EQ(step_.step, 7u);
   EXPECT_EQ(step_.attempts, 1u);
   EXPECT_EQ(step_.mode, PT_FULL);
@@ -128,7 +125,6 @@ TEST_F(PactrainTest, CommittedStepIsFetchedAsTheMean) {
   pt_decision now = {};
   pt_current_decision(session_, &now);
   EXPECT_EQ(now.mode, PT_COMPACTED);
-  EXPECT_EQ(pt_fetch(session_, 2, &now), PT_INVALID_ARGUMENT);
 }
 
 TEST_F(PactrainTest, ALargeBucketIsToldPieceByPiece) {
@@ -152,7 +148,7 @@ TEST_F(PactrainTest, ALargeBucketIsToldPieceByPiece) {
   std::iota(data.begin(), data.end(), 0.0f);
   ASSERT_EQ(Submit(0, data, true), PT_OK);
   ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
-  EXPECT_EQ(Fetch(0, kElements), data);
+  EXPECT_EQ(results_[0], data);
 }
 
 TEST_F(PactrainTest, CompactedStepCarriesOnlyKeptElements) {
@@ -171,7 +167,7 @@ TEST_F(PactrainTest, CompactedStepCarriesOnlyKeptElements) {
   const std::vector<float> data = {1, 2, 3, 4};
   ASSERT_EQ(Submit(0, data, true), PT_OK);
   ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
-  EXPECT_THAT(Fetch(0, 4), ElementsAre(1.0f, 0.0f, 0.0f, 4.0f));
+  EXPECT_THAT(results_[0], ElementsAre(1.0f, 0.0f, 0.0f, 4.0f));
   EXPECT_EQ(step_.mode, PT_COMPACTED);
   EXPECT_EQ(step_.submitted_elements, 2u);
 }
@@ -189,11 +185,11 @@ TEST_F(PactrainTest, Bf16BucketTravelsAsFp32) {
   const float values[] = {1.5f, -2.0f, 0.25f};
   uint16_t data[3], out[3] = {};
   kernels::ToBf16(values, 3, data);
-  ASSERT_EQ(pt_submit(session_, 0, data, 3, PT_BFLOAT16, PT_SUM, kBucketLayout,
-                      1, nullptr),
+  const pt_part part = {data, 3};
+  ASSERT_EQ(pt_submit(session_, 0, &part, 1, out, PT_BFLOAT16, PT_SUM,
+                      kBucketLayout, 1, nullptr),
             PT_OK);
   ASSERT_EQ(pt_wait(session_, &step_), PT_OK);
-  ASSERT_EQ(pt_fetch(session_, 0, out), PT_OK);
   EXPECT_THAT(out, ElementsAre(data[0], data[1], data[2]));
 }
 
@@ -208,11 +204,11 @@ TEST_F(PactrainTest, XorGivesTheBits) {
   Attach(agent);
   const uint32_t words[] = {0x7f800001, 0xdeadbeef};
   uint32_t out[2] = {};
-  ASSERT_EQ(pt_submit(session_, 0, words, 2, PT_FLOAT32, PT_XOR, kBucketLayout,
-                      1, nullptr),
+  const pt_part part = {words, 2};
+  ASSERT_EQ(pt_submit(session_, 0, &part, 1, out, PT_FLOAT32, PT_XOR,
+                      kBucketLayout, 1, nullptr),
             PT_OK);
   ASSERT_EQ(pt_wait(session_, &step_), PT_OK);
-  ASSERT_EQ(pt_fetch(session_, 0, out), PT_OK);
   EXPECT_THAT(out, ElementsAre(0x7f800001u, 0xdeadbeefu));
 }
 
@@ -236,8 +232,8 @@ TEST_F(PactrainTest, ResubmitIsAnsweredDenseFromTheHeldBuckets) {
   ASSERT_EQ(Submit(0, first, false), PT_OK);
   ASSERT_EQ(Submit(1, second, true), PT_OK);
   ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
-  EXPECT_EQ(Fetch(0, 4), first);
-  EXPECT_EQ(Fetch(1, 4), second);
+  EXPECT_EQ(results_[0], first);
+  EXPECT_EQ(results_[1], second);
   EXPECT_EQ(step_.dense, 1);
   EXPECT_EQ(step_.attempts, 2u);
 }
@@ -306,7 +302,7 @@ TEST_F(PactrainTest, WaitRunsBesideSubmits) {
     }
     waiter.join();
     EXPECT_EQ(step_.step, 7u + step);
-    EXPECT_EQ(Fetch(kBuckets - 1, 100), data);
+    EXPECT_EQ(results_[kBuckets - 1], data);
   }
 }
 
@@ -345,8 +341,6 @@ TEST_F(PactrainTest, StepNotAppliedLeavesTheSessionUsable) {
   EXPECT_EQ(pt_wait(session_, &step_), PT_STEP_NOT_APPLIED);
   EXPECT_THAT(pt_error_text(session_), HasSubstr("Use one bucket cap."));
   EXPECT_EQ(pt_is_final(session_), 0);
-  float out = 0;
-  EXPECT_EQ(pt_fetch(session_, 0, &out), PT_INVALID_ARGUMENT);
   ASSERT_EQ(Submit(0, data, true), PT_OK);
   EXPECT_EQ(pt_wait(session_, &step_), PT_OK);
 }
@@ -456,19 +450,20 @@ TEST_F(PactrainTest, ForkedChildDoesNotDetachItsParent) {
     a.SendCommitted(submits.back(), Full());
   });
   Attach(agent);
-  const float data = 1;
+  float data = 1;
+  const pt_part part = {&data, 1};
   const pid_t child = fork();
   if (child == 0) {
-    const int refused = pt_submit(session_, 0, &data, 1, PT_FLOAT32, PT_SUM,
-                                  kBucketLayout, 1, nullptr);
+    const int refused = pt_submit(session_, 0, &part, 1, &data, PT_FLOAT32,
+                                  PT_SUM, kBucketLayout, 1, nullptr);
     pt_close(session_);
     _exit(refused == PT_INVALID_ARGUMENT ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  ASSERT_EQ(pt_submit(session_, 0, &data, 1, PT_FLOAT32, PT_SUM, kBucketLayout,
-                      1, nullptr),
+  ASSERT_EQ(pt_submit(session_, 0, &part, 1, &data, PT_FLOAT32, PT_SUM,
+                      kBucketLayout, 1, nullptr),
             PT_OK);
   EXPECT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
 }
@@ -522,13 +517,23 @@ TEST_F(PactrainTest, MisuseIsRefusedInWords) {
   Attach(agent);
   EXPECT_EQ(pt_wait(session_, &step_), PT_INVALID_ARGUMENT);
   EXPECT_THAT(pt_error_text(session_), HasSubstr("no step is open"));
-  EXPECT_EQ(pt_submit(session_, 0, nullptr, 4, PT_FLOAT32, PT_SUM,
-                      kBucketLayout, 1, nullptr),
-            PT_INVALID_ARGUMENT);
-  const float data = 1;
-  EXPECT_EQ(
-      pt_submit(session_, 0, &data, 1, 257, PT_SUM, kBucketLayout, 1, nullptr),
-      PT_INVALID_ARGUMENT);
+  float data = 1;
+  const auto submit = [&](const pt_part* parts, uint32_t count, float* out,
+                          int dtype) {
+    return pt_submit(session_, 0, parts, count, out, dtype, PT_SUM,
+                     kBucketLayout, 1, nullptr);
+  };
+  const pt_part good = {&data, 1}, null = {nullptr, 4};
+  const pt_part huge = {&data, 1ull << 31};
+  EXPECT_EQ(submit(nullptr, 1, &data, PT_FLOAT32), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("parts is null"));
+  EXPECT_EQ(submit(&null, 1, &data, PT_FLOAT32), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("parts[0].data is null"));
+  EXPECT_EQ(submit(&huge, 1, &data, PT_FLOAT32), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("elements is 2147483648"));
+  EXPECT_EQ(submit(&good, 1, nullptr, PT_FLOAT32), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("out is null"));
+  EXPECT_EQ(submit(&good, 1, &data, 257), PT_INVALID_ARGUMENT);
   const uint64_t too_many = 1ull << 40;
   const uint8_t bitmap = 0;
   const uint8_t* bitmaps[] = {&bitmap};

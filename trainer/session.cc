@@ -145,18 +145,19 @@ Event Session::MapRegions(std::vector<Fd> fds) {
 
 Event Session::Resubmit() {
   for (const Placement& placement : state_.TakeResubmits()) {
-    const Event event = Fill(placement, data_[placement.bucket.index]);
+    const Event event = Fill(placement);
     if (event != Event::kNone) return event;
   }
   return Event::kNone;
 }
 
-Event Session::Fill(const Placement& placement, const void* data) {
+Event Session::Fill(const Placement& placement) {
+  const Parts& parts = memory_[placement.bucket.index].parts;
   kernels::TileRange piece = {0, 0};
   uint64_t outside = 0;
   do {
     piece = PieceFrom(placement, piece.end);
-    outside += WriteTiles(placement, piece, data, slot_.data());
+    outside += WriteTiles(placement, piece, parts, slot_.data());
     const Event event = Send(state_.Submit(
         Now(), placement, placement.FilledBefore(piece.end), outside));
     if (event != Event::kNone) return event;
@@ -164,16 +165,32 @@ Event Session::Fill(const Placement& placement, const void* data) {
   return Event::kNone;
 }
 
-Error Session::Submit(const Bucket& bucket, const void* data) {
+void Session::ReadResults() {
+  const TrainerState::Results& results = state_.results();
+  if (results.attempt != read_attempt_) {
+    read_attempt_ = results.attempt;
+    for (Memory& memory : memory_) memory.read_tiles = 0;
+  }
+  for (const Placement& placement : state_.placements()) {
+    const uint32_t index = placement.bucket.index;
+    Memory& memory = memory_[index];
+    if (index > results.buckets) break;
+    if (memory.in_place && !results.committed) continue;
+    const size_t first = memory.read_tiles;
+    memory.read_tiles = index < results.buckets
+                            ? placement.tiles()
+                            : placement.FilledTiles(first, results.elements);
+    ReadTiles(placement, {first, memory.read_tiles}, result_.data(),
+              attached_.world_size, memory.out);
+  }
+}
+
+Error Session::Submit(const Bucket& bucket, Parts parts, void* out) {
   MutexLock lock(&mu_);
   if (getpid() != owner_) {
     return Invalid(
         "the session belongs to another process.\nAttach in the process that "
         "trains; a forked child may not use its parent's session.");
-  }
-  if (data == nullptr && bucket.elements > 0) {
-    return Invalid("bucket " + std::to_string(bucket.index) +
-                   ": data is null.\nPass the bucket's memory.");
   }
   Placement placement;
   Error error = state_.Place(Now(), bucket, &placement);
@@ -181,9 +198,11 @@ Error Session::Submit(const Bucket& bucket, const void* data) {
     link_.Wake();
     return error;
   }
-  data_.resize(bucket.index + size_t{1});
-  data_[bucket.index] = data;
-  const Event event = Fill(placement, data);
+  if (bucket.index == 0) memory_.clear();
+  const bool in_place = parts.Overlaps(out, bucket.elements, bucket.dtype);
+  memory_.push_back(
+      {.parts = std::move(parts), .out = out, .in_place = in_place});
+  const Event event = Fill(placement);
   // A wait in progress has a deadline from now on, or packets to send.
   link_.Wake();
   return event == Event::kOver ? state_.error() : Error{};
@@ -199,34 +218,19 @@ Error Session::Wait(StepReport* report) {
         if (state_.over()) return state_.error();
         return Invalid("no step is open.\nSubmit bucket 0 first.");
       }
-      if (!state_.step_done()) Pump();
+      if (!state_.step_done() && Pump() == Event::kWritten) {
+        ReadResults();
+        continue;
+      }
       if (state_.step_done()) {
-        Error error = state_.TakeStep(report);
-        if (error.ok()) world_size_ = report->world_size;
-        return error;
+        if (state_.results().committed) ReadResults();
+        return state_.TakeStep(report);
       }
       if (state_.deadline().has_value()) timeout = *state_.deadline() - Now();
       for_room = link_.has_queued();
     }
     link_.Poll(for_room, timeout);
   }
-}
-
-Error Session::Fetch(uint32_t bucket, void* out) {
-  MutexLock lock(&mu_);
-  const Placement* placement = state_.Find(bucket);
-  if (placement == nullptr) {
-    return Invalid(
-        "no result of bucket " + std::to_string(bucket) +
-        ".\nFetch buckets of a committed step before the next one is "
-        "submitted.");
-  }
-  if (out == nullptr && placement->bucket.elements > 0) {
-    return Invalid("out is null.\nPass memory for " +
-                   std::to_string(placement->bucket.elements) + " elements.");
-  }
-  ReadBucket(*placement, result_.data(), world_size_, out);
-  return {};
 }
 
 Error Session::SetMasks(MaskSet masks) {

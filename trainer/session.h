@@ -1,7 +1,7 @@
 // One attached trainer: TrainerState with its socket, shared memory and clock.
 //
-// A step's data pointers are borrowed from Submit() until Wait() returns,
-// because a step may have to be sent again.
+// A step's memory is borrowed from Submit() until Wait() returns: it may have
+// to be sent again, and results are written as they come.
 //
 // Thread-safe: one mutex; Submit() in one thread and Wait() in another is the
 // ordinary use. Copying to and from shared memory happens under the mutex (a
@@ -35,9 +35,12 @@ class Session {
   // Tells the agent, unless this is a forked child of the one that attached.
   ~Session();
 
-  Error Submit(const Bucket& bucket, const void* data) PACTRAIN_EXCLUDES(mu_);
+  // `out`: bucket.elements in its dtype, for the mean. It is complete once
+  // Wait() has returned without error, and until then not to be read. Where it
+  // overlaps `parts` nothing is written before the commit.
+  Error Submit(const Bucket& bucket, Parts parts, void* out)
+      PACTRAIN_EXCLUDES(mu_);
   Error Wait(StepReport* report) PACTRAIN_EXCLUDES(mu_);
-  Error Fetch(uint32_t bucket, void* out) PACTRAIN_EXCLUDES(mu_);
   Error SetMasks(MaskSet masks) PACTRAIN_EXCLUDES(mu_);
   Error Vote(const TrainerState::VoteOptions& options) PACTRAIN_EXCLUDES(mu_);
   void RequireDense(const std::string& reason) PACTRAIN_EXCLUDES(mu_);
@@ -59,6 +62,14 @@ class Session {
   std::string error_text() PACTRAIN_EXCLUDES(mu_);
 
  private:
+  // The caller's memory of a bucket.
+  struct Memory {
+    Parts parts;
+    void* out = nullptr;
+    bool in_place = false;  // They overlap.
+    size_t read_tiles = 0;  // Of the result.
+  };
+
   explicit Session(TrainerOptions options);
 
   Error Connect(const std::function<void(const std::string&)>& on_waiting)
@@ -70,8 +81,9 @@ class Session {
   Event MapRegions(std::vector<Fd> fds) PACTRAIN_REQUIRES(mu_);
   Event Resubmit() PACTRAIN_REQUIRES(mu_);
   // Writes a bucket into the slot and tells the agent, piece by piece.
-  Event Fill(const Placement& placement, const void* data)
-      PACTRAIN_REQUIRES(mu_);
+  Event Fill(const Placement& placement) PACTRAIN_REQUIRES(mu_);
+  // Writes to the caller's memory what has come of the results.
+  void ReadResults() PACTRAIN_REQUIRES(mu_);
   void SendDetach() PACTRAIN_REQUIRES(mu_);
   template <typename Message>
   Event Send(const Message& message) PACTRAIN_REQUIRES(mu_);
@@ -90,8 +102,9 @@ class Session {
   bool abandoned_ PACTRAIN_GUARDED_BY(mu_) = false;
   Region slot_ PACTRAIN_GUARDED_BY(mu_);
   Region result_ PACTRAIN_GUARDED_BY(mu_);
-  std::vector<const void*> data_ PACTRAIN_GUARDED_BY(mu_);  // By bucket.
-  uint32_t world_size_ PACTRAIN_GUARDED_BY(mu_) = 1;  // Of the last commit.
+  std::vector<Memory> memory_ PACTRAIN_GUARDED_BY(mu_);  // By bucket.
+  uint32_t read_attempt_ PACTRAIN_GUARDED_BY(mu_) =
+      0;  // Of Memory::read_tiles.
   std::string error_text_ PACTRAIN_GUARDED_BY(mu_);
 };
 

@@ -122,7 +122,6 @@ class FakeNative:
         self.votes: list[dict[str, object]] = []
         self.mask_sets: list[tuple[Digest, Digest, list[np.ndarray]]] = []
         self.submits: list[tuple[Op, Digest, Digest | None]] = []
-        self._result: list[np.ndarray] = []
 
     def enter(self, job: FakeJob, rank: int) -> None:
         self.job = job
@@ -136,6 +135,7 @@ class FakeNative:
         self.is_final = self.may_rejoin = self.closed = False
         self.closed_at_exit = False
         self._buckets: list[tuple[np.ndarray, DType, Op]] = []
+        self._outs: list[int] = []
 
     def reattach(self, last_generation: int, next_step: int, timeout_seconds: float):
         assert timeout_seconds > 0
@@ -170,22 +170,27 @@ class FakeNative:
             }
         )
 
-    def submit(self, bucket, data, elements, dtype, op, layout, last, parameters):
+    def submit(self, bucket, parts, out, dtype, op, layout, last, parameters):
         assert bucket == len(self._buckets)
         if op == Op.XOR:
             kind: type = ctypes.c_uint32
         else:
             kind = ctypes.c_float if dtype == DType.FLOAT32 else ctypes.c_uint16
-        values = np.ctypeslib.as_array(
-            ctypes.cast(data, ctypes.POINTER(kind)), (elements,)
-        ).copy()
+        values = np.concatenate(
+            [
+                np.ctypeslib.as_array(ctypes.cast(data, ctypes.POINTER(kind)), (size,))
+                for data, size in parts
+            ]
+        )
         if op == Op.SUM and dtype == DType.BFLOAT16:
             values = torch.from_numpy(values).view(torch.bfloat16).float().numpy()
         self._buckets.append((values, dtype, op))
+        self._outs.append(out)
         self.submits.append((op, layout, parameters))
 
     def wait(self) -> StepResult:
         buckets, self._buckets = self._buckets, []
+        outs, self._outs = self._outs, []
         step, self.next_step = self.next_step, self.next_step + 1
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
@@ -195,13 +200,15 @@ class FakeNative:
             raise self._end()
         self.job.contributions[self.rank] = [values for values, _, _ in buckets]
         self._meet()
-        self._result = [
+        results = [
             self._combine(index, dtype, op)
             for index, (_, dtype, op) in enumerate(buckets)
         ]
         self._meet()
         if step == job.ends_at and self.rank not in job.late_commits:
             raise self._end()
+        for out, values in zip(outs, results, strict=True):
+            ctypes.memmove(out, values.ctypes.data, values.nbytes)
         self.resume_step = self.next_step
         elements = sum(values.size for values, _, _ in buckets)
         self.decision = self.job.decide(step)
@@ -238,10 +245,6 @@ class FakeNative:
         if dtype == DType.BFLOAT16:
             return torch.from_numpy(total).bfloat16().view(torch.uint16).numpy()
         return total
-
-    def fetch(self, bucket, out):
-        values = self._result[bucket]
-        ctypes.memmove(out, values.ctypes.data, values.nbytes)
 
     def close_at_exit(self):
         self.closed_at_exit = self.closed = True

@@ -247,7 +247,7 @@ def test_who_loses_an_embedded_agent_is_told_where_logs_are(
         def pt_next_step(self, handle):
             return 0
 
-        def pt_fetch(self, handle, bucket, out):
+        def pt_wait(self, handle, out):
             return self.code
 
     library = Library()
@@ -257,12 +257,12 @@ def test_who_loses_an_embedded_agent_is_told_where_logs_are(
     native = _library.NativeSession(None, print, advice)
     library.code = 4
     with pytest.raises(pactrain.AgentUnresponsiveError, match=todo) as raised:
-        native.fetch(0, 0)
+        native.wait()
     (what, _) = str(raised.value).splitlines()
     assert what == "the agent at unix:/a closed the connection."
     library.code = 2  # Other errors keep their own advice.
     with pytest.raises(pactrain.StepNotAppliedError, match="Look at the agent's log"):
-        native.fetch(0, 0)
+        native.wait()
 
 
 def test_proxies_and_settings_are_kept_from_the_daemons(world):

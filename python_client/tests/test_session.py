@@ -237,10 +237,10 @@ def test_buffers_can_be_synchronised_between_steps_only(attach):
 def test_an_error_of_our_own_ends_the_step_too(attach, net, monkeypatch):
     attached = attach(net)
 
-    def fetch(bucket, out):
+    def wait():
         raise KeyError("oops")
 
-    monkeypatch.setattr(attached.native, "fetch", fetch)
+    monkeypatch.setattr(attached.native, "wait", wait)
     with (
         pytest.raises(pactrain.PacTrainError, match="Internal error: KeyError"),
         attached.session.guard(),

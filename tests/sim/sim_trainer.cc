@@ -100,6 +100,7 @@ void SimTrainer::Handle(Event event) {
   switch (event) {
     case Event::kNone:
     case Event::kWaiting:
+    case Event::kWritten:
       break;
     case Event::kAttached:
       OnAttached();
@@ -269,8 +270,8 @@ void SimTrainer::SubmitLater(absl::Duration delay) {
 void SimTrainer::Write(const trainer::Placement& placement) {
   const std::vector<float> data = workload_->BucketData(
       rank_, generation_, step_, contribution_, placement.bucket.index);
-  const uint64_t outside =
-      trainer::WriteBucket(placement, data.data(), slot_->data());
+  const uint64_t outside = trainer::WriteBucket(
+      placement, trainer::Parts({{data.data(), data.size()}}), slot_->data());
   // In pieces, of which some bring nothing.
   uint64_t filled = 0;
   do {
@@ -369,21 +370,21 @@ int SimTrainer::LevelsOf(trainer::Codec codec) {
 void SimTrainer::ReportCommit(const trainer::StepReport& report) {
   std::vector<Oracle::Bucket> buckets;
   for (size_t b = 0; b < workload_->buckets(contribution_.layout); ++b) {
-    const trainer::Placement* place = state_->Find(static_cast<uint32_t>(b));
-    if (place == nullptr) {
+    if (b >= state_->placements().size()) {
       world_->Fail("a committed bucket is not to be found");
       return;
     }
+    const trainer::Placement& place = state_->placements()[b];
     Oracle::Bucket bucket;
     bucket.data =
-        reinterpret_cast<const float*>(result_->data() + place->offset);
-    if (place->mode == trainer::Mode::kTernary && !report.dense) {
+        reinterpret_cast<const float*>(result_->data() + place.offset);
+    if (place.mode == trainer::Mode::kTernary && !report.dense) {
       bucket.levels = LevelsOf(codec_);
     }
     const uint64_t start = workload_->BucketStart(contribution_.layout, b);
-    for (uint64_t i = 0; i < place->bucket.elements; ++i) {
-      const bool kept = place->mask == nullptr ||
-                        ((place->mask->words()[i / 64] >> (i % 64)) & 1) != 0;
+    for (uint64_t i = 0; i < place.bucket.elements; ++i) {
+      const bool kept = place.mask == nullptr ||
+                        ((place.mask->words()[i / 64] >> (i % 64)) & 1) != 0;
       if (kept) bucket.elements.push_back(start + i);
     }
     buckets.push_back(std::move(bucket));

@@ -28,6 +28,12 @@ uint64_t CompactTiles(const Placement& placement, TileRange tiles,
 
 // bf16 goes through one tile of fp32 at a time. The kernels take whole buckets,
 // so the tile gets a plan of its own.
+MaskPlan PlanOf(const MaskPlan& mask, size_t tile, size_t elements) {
+  return MaskPlan(
+      reinterpret_cast<const uint8_t*>(mask.words() + tile * kTile / 64),
+      elements);
+}
+
 uint64_t WriteBf16(const Placement& placement, TileRange tiles,
                    const uint16_t* in, float* out) {
   const size_t elements = placement.bucket.elements;
@@ -44,8 +50,7 @@ uint64_t WriteBf16(const Placement& placement, TileRange tiles,
     const size_t first = tile * kTile;
     const size_t count = std::min(kTile, elements - first);
     kernels::FromBf16(in + first, count, wide);
-    const MaskPlan part(
-        reinterpret_cast<const uint8_t*>(mask.words() + first / 64), count);
+    const MaskPlan part = PlanOf(mask, tile, count);
     const TileRange all = kernels::AllTiles(part);
     float* to = out + mask.OutputOffset(tile);
     if (placement.count_outside) {
@@ -57,51 +62,9 @@ uint64_t WriteBf16(const Placement& placement, TileRange tiles,
   return outside;
 }
 
-void ReadBf16(const Placement& placement, const float* in, float divisor,
-              uint16_t* out) {
-  const size_t elements = placement.bucket.elements;
-  float wide[kTile];
-  for (size_t first = 0; first < elements; first += kTile) {
-    const size_t count = std::min(kTile, elements - first);
-    if (placement.mask == nullptr) {
-      kernels::Divide(in + first, count, divisor, wide);
-    } else {
-      const MaskPlan part(reinterpret_cast<const uint8_t*>(
-                              placement.mask->words() + first / 64),
-                          count);
-      kernels::ExpandDivide(part, kernels::AllTiles(part),
-                            in + placement.mask->OutputOffset(first / kTile),
-                            divisor, wide);
-    }
-    kernels::ToBf16(wide, count, out + first);
-  }
-}
-
-}  // namespace
-
-size_t Placement::tiles() const {
-  return (bucket.elements + kTile - 1) / kTile;
-}
-
-uint64_t Placement::FilledBefore(size_t tile) const {
-  return mask == nullptr ? std::min<uint64_t>(elements, tile * kTile)
-                         : mask->OutputOffset(tile);
-}
-
-TileRange PieceFrom(const Placement& placement, size_t first) {
-  const uint64_t from = placement.FilledBefore(first);
-  size_t end = first;
-  for (; end < placement.tiles(); ++end) {
-    const uint64_t to = placement.FilledBefore(end);
-    // Tiles in which nothing is kept belong to the piece that fills the bucket.
-    if (to >= from + kPieceElements && to < placement.elements) break;
-  }
-  return {first, end};
-}
-
-uint64_t WriteTiles(const Placement& placement, TileRange tiles,
-                    const void* data, uint8_t* slot) {
-  if (tiles.first == tiles.end) return 0;
+// `data`: where the bucket would begin if all of it lay as these tiles do.
+uint64_t WriteRun(const Placement& placement, TileRange tiles, const void* data,
+                  uint8_t* slot) {
   float* out = reinterpret_cast<float*>(slot + placement.offset);
   if (placement.bucket.dtype == Dtype::kBfloat16) {
     return WriteBf16(placement, tiles, static_cast<const uint16_t*>(data), out);
@@ -116,25 +79,163 @@ uint64_t WriteTiles(const Placement& placement, TileRange tiles,
   return 0;
 }
 
-uint64_t WriteBucket(const Placement& placement, const void* data,
+void ReadBf16(const Placement& placement, TileRange tiles, const float* in,
+              float divisor, uint16_t* out) {
+  const size_t elements = placement.bucket.elements;
+  float wide[kTile];
+  for (size_t tile = tiles.first; tile < tiles.end; ++tile) {
+    const size_t first = tile * kTile;
+    const size_t count = std::min(kTile, elements - first);
+    if (placement.mask == nullptr) {
+      kernels::Divide(in + first, count, divisor, wide);
+    } else {
+      const MaskPlan part = PlanOf(*placement.mask, tile, count);
+      kernels::ExpandDivide(part, kernels::AllTiles(part),
+                            in + placement.mask->OutputOffset(tile), divisor,
+                            wide);
+    }
+    kernels::ToBf16(wide, count, out + first);
+  }
+}
+
+uint64_t Width(Dtype dtype) { return dtype == Dtype::kBfloat16 ? 2 : 4; }
+
+// The pointer that is `elements` before `data`, maybe in front of its memory:
+// an address to count from, not to read.
+const void* Before(const void* data, uint64_t elements, Dtype dtype) {
+  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(data) -
+                                       elements * Width(dtype));
+}
+
+// Copies the elements [first, first + count), which begin in `part`.
+void Gather(const Parts& parts, size_t part, uint64_t first, uint64_t count,
+            Dtype dtype, uint8_t* out) {
+  const uint64_t width = Width(dtype);
+  const uint64_t end = first + count;
+  for (; first < end; ++part) {
+    const uint64_t to = std::min(end, parts.end(part));
+    const auto* data = static_cast<const uint8_t*>(parts.data(part));
+    std::memcpy(out, data + (first - parts.begin(part)) * width,
+                (to - first) * width);
+    out += (to - first) * width;
+    first = to;
+  }
+}
+
+}  // namespace
+
+size_t Placement::tiles() const {
+  return (bucket.elements + kTile - 1) / kTile;
+}
+
+uint64_t Placement::FilledBefore(size_t tile) const {
+  return mask == nullptr ? std::min<uint64_t>(elements, tile * kTile)
+                         : mask->OutputOffset(tile);
+}
+
+size_t Placement::FilledTiles(size_t first, uint64_t filled) const {
+  while (first < tiles() && FilledBefore(first + 1) <= filled) ++first;
+  return first;
+}
+
+TileRange PieceFrom(const Placement& placement, size_t first) {
+  const uint64_t from = placement.FilledBefore(first);
+  size_t end = first;
+  for (; end < placement.tiles(); ++end) {
+    const uint64_t to = placement.FilledBefore(end);
+    // Tiles in which nothing is kept belong to the piece that fills the bucket.
+    if (to >= from + kPieceElements && to < placement.elements) break;
+  }
+  return {first, end};
+}
+
+Parts::Parts(const std::vector<Part>& parts) {
+  parts_.reserve(parts.size());
+  ends_.reserve(parts.size());
+  for (const Part& part : parts) {
+    if (part.elements == 0) continue;
+    const uint64_t begin = elements();
+    parts_.push_back(part);
+    ends_.push_back(begin + part.elements);
+  }
+}
+
+size_t Parts::Find(uint64_t element) const {
+  return static_cast<size_t>(
+      std::upper_bound(ends_.begin(), ends_.end(), element) - ends_.begin());
+}
+
+bool Parts::Overlaps(const void* memory, uint64_t bytes, Dtype dtype) const {
+  const auto first = reinterpret_cast<uintptr_t>(memory);
+  for (const Part& part : parts_) {
+    const auto begin = reinterpret_cast<uintptr_t>(part.data);
+    if (begin < first + bytes && first < begin + part.elements * Width(dtype)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+uint64_t WriteTiles(const Placement& placement, TileRange tiles,
+                    const Parts& parts, uint8_t* slot) {
+  const Dtype dtype = placement.bucket.dtype;
+  const uint64_t elements = placement.bucket.elements;
+  uint64_t outside = 0;
+  for (size_t tile = tiles.first; tile < tiles.end;) {
+    const uint64_t first = tile * kTile;
+    const size_t part = parts.Find(first);
+    const uint64_t part_end = parts.end(part);
+    const size_t whole =
+        part_end == elements ? placement.tiles() : part_end / kTile;
+    if (whole > tile) {
+      const size_t end = std::min(whole, tiles.end);
+      outside +=
+          WriteRun(placement, {tile, end},
+                   Before(parts.data(part), parts.begin(part), dtype), slot);
+      tile = end;
+    } else {
+      alignas(64) uint8_t gathered[kTile * sizeof(float)];
+      Gather(parts, part, first, std::min<uint64_t>(kTile, elements - first),
+             dtype, gathered);
+      outside += WriteRun(placement, {tile, tile + 1},
+                          Before(gathered, first, dtype), slot);
+      ++tile;
+    }
+  }
+  return outside;
+}
+
+uint64_t WriteBucket(const Placement& placement, const Parts& parts,
                      uint8_t* slot) {
-  return WriteTiles(placement, {0, placement.tiles()}, data, slot);
+  return WriteTiles(placement, {0, placement.tiles()}, parts, slot);
+}
+
+void ReadTiles(const Placement& placement, TileRange tiles,
+               const uint8_t* result, uint32_t world_size, void* out) {
+  if (tiles.first == tiles.end) return;
+  const auto* in = reinterpret_cast<const float*>(result + placement.offset);
+  const auto divisor = static_cast<float>(world_size);
+  if (placement.bucket.dtype == Dtype::kBfloat16) {
+    ReadBf16(placement, tiles, in, divisor, static_cast<uint16_t*>(out));
+    return;
+  }
+  auto* wide = static_cast<float*>(out);
+  if (placement.mask != nullptr) {
+    kernels::ExpandDivide(*placement.mask, tiles, in, divisor, wide);
+    return;
+  }
+  const uint64_t first = placement.FilledBefore(tiles.first);
+  const uint64_t count = placement.FilledBefore(tiles.end) - first;
+  if (placement.bucket.op == Op::kXor) {
+    std::memcpy(wide + first, in + first, 4 * count);
+  } else {
+    kernels::Divide(in + first, count, divisor, wide + first);
+  }
 }
 
 void ReadBucket(const Placement& placement, const uint8_t* result,
                 uint32_t world_size, void* out) {
-  const auto* in = reinterpret_cast<const float*>(result + placement.offset);
-  const auto divisor = static_cast<float>(world_size);
-  if (placement.bucket.op == Op::kXor) {
-    if (placement.elements > 0) std::memcpy(out, in, placement.bytes());
-  } else if (placement.bucket.dtype == Dtype::kBfloat16) {
-    ReadBf16(placement, in, divisor, static_cast<uint16_t*>(out));
-  } else if (placement.mask == nullptr) {
-    kernels::Divide(in, placement.elements, divisor, static_cast<float*>(out));
-  } else {
-    kernels::ExpandDivide(*placement.mask, kernels::AllTiles(*placement.mask),
-                          in, divisor, static_cast<float*>(out));
-  }
+  ReadTiles(placement, {0, placement.tiles()}, result, world_size, out);
 }
 
 }  // namespace pactrain::trainer

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kernels/mask_plan.h"
 #include "trainer/wire.h"
@@ -39,6 +40,34 @@ struct Bucket {
   wire::Digest128 parameters = {};  // With `last`: of the parameters, or zero.
 };
 
+// Where a bucket's elements lie with the caller, in its dtype: one after the
+// other in pieces of memory.
+class Parts {
+ public:
+  struct Part {
+    const void* data = nullptr;
+    uint64_t elements = 0;
+  };
+  Parts() = default;
+  // Those without elements are left out.
+  explicit Parts(const std::vector<Part>& parts);
+
+  uint64_t elements() const { return ends_.empty() ? 0 : ends_.back(); }
+  size_t size() const { return parts_.size(); }
+  const void* data(size_t part) const { return parts_[part].data; }
+  // The part's elements are [begin, end) of the bucket.
+  uint64_t begin(size_t part) const { return part == 0 ? 0 : ends_[part - 1]; }
+  uint64_t end(size_t part) const { return ends_[part]; }
+  // The part that holds an element. REQUIRES: element < elements().
+  size_t Find(uint64_t element) const;
+  // Whether a byte of them is one of these.
+  bool Overlaps(const void* memory, uint64_t bytes, Dtype dtype) const;
+
+ private:
+  std::vector<Part> parts_;
+  std::vector<uint64_t> ends_;
+};
+
 // What to copy where: a bucket's place in the slot, and in the result region
 // after the commit.
 struct Placement {
@@ -54,24 +83,30 @@ struct Placement {
   size_t tiles() const;
   // Elements of the slot that the tiles before `tile` fill; <= tiles().
   uint64_t FilledBefore(size_t tile) const;
+  // The end of the tiles from `first` on that these elements of the slot fill.
+  size_t FilledTiles(size_t first, uint64_t filled) const;
 };
 
 // The tiles from `first` on that are written before the agent is told: what is
 // worth a message, in a bucket's last piece all that are left.
 kernels::TileRange PieceFrom(const Placement& placement, size_t first);
 
-// Writes these tiles of the bucket at `data` (bucket.elements in its dtype) to
-// their place behind `slot + offset`; returns how many of their elements
-// outside the mask were not zero (NaN and Inf are not zero), 0 unless
-// `count_outside`.
+// Writes these tiles of the bucket to their place behind `slot + offset`;
+// returns how many of their elements outside the mask were not zero (NaN and
+// Inf are not zero), 0 unless `count_outside`.
+// REQUIRES: parts.elements() == bucket.elements.
 uint64_t WriteTiles(const Placement& placement, kernels::TileRange tiles,
-                    const void* data, uint8_t* slot);
+                    const Parts& parts, uint8_t* slot);
 // All of them.
-uint64_t WriteBucket(const Placement& placement, const void* data,
+uint64_t WriteBucket(const Placement& placement, const Parts& parts,
                      uint8_t* slot);
 
-// Writes the mean of the bucket (kSum: sum / world_size, kXor: the bits) from
-// `result + offset` to `out` in its dtype, zeros outside the mask.
+// Writes the mean (kSum: sum / world_size, kXor: the bits) of these tiles from
+// `result + offset` to their place in `out`, which holds bucket.elements in its
+// dtype; zeros outside the mask.
+void ReadTiles(const Placement& placement, kernels::TileRange tiles,
+               const uint8_t* result, uint32_t world_size, void* out);
+// All of them.
 void ReadBucket(const Placement& placement, const uint8_t* result,
                 uint32_t world_size, void* out);
 

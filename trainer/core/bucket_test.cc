@@ -50,6 +50,11 @@ std::vector<uint16_t> Bf16s() {
   return data;
 }
 
+template <typename T>
+Parts Whole(const std::vector<T>& data) {
+  return Parts({{data.data(), data.size()}});
+}
+
 // Large enough for several pieces; nothing is kept of the last tiles.
 Placement Large(bool masked) {
   constexpr size_t kLarge = 700'001;
@@ -69,13 +74,13 @@ TEST(BucketTest, PiecesWriteWhatTheWholeBucketIsAndOnlyTheLastFillsIt) {
     std::vector<float> data(placement.bucket.elements);
     for (size_t i = 0; i < data.size(); ++i) data[i] = Value(i);
     std::vector<uint8_t> whole(placement.bytes()), pieces(placement.bytes());
-    WriteBucket(placement, data.data(), whole.data());
+    WriteBucket(placement, Whole(data), whole.data());
     kernels::TileRange piece = {0, 0};
     int count = 0;
     while (piece.end < placement.tiles()) {
       EXPECT_LT(placement.FilledBefore(piece.end), placement.elements);
       piece = PieceFrom(placement, piece.end);
-      WriteTiles(placement, piece, data.data(), pieces.data());
+      WriteTiles(placement, piece, Whole(data), pieces.data());
       ++count;
     }
     EXPECT_EQ(placement.FilledBefore(piece.end), placement.elements);
@@ -84,11 +89,113 @@ TEST(BucketTest, PiecesWriteWhatTheWholeBucketIsAndOnlyTheLastFillsIt) {
   }
 }
 
+// Cuts a bucket, each piece copied to memory of its own, at an odd address.
+template <typename T>
+class Cut {
+ public:
+  Cut(const std::vector<T>& data, const std::vector<size_t>& ends) {
+    size_t begin = 0;
+    for (const size_t end : ends) {
+      pieces_.emplace_back(1 + end - begin);
+      std::copy(data.begin() + begin, data.begin() + end,
+                pieces_.back().begin() + 1);
+      begin = end;
+    }
+  }
+  Parts parts() const {
+    std::vector<Parts::Part> parts;
+    for (const std::vector<T>& piece : pieces_) {
+      parts.push_back({piece.data() + 1, piece.size() - 1});
+    }
+    return Parts(parts);
+  }
+
+ private:
+  std::vector<std::vector<T>> pieces_;
+};
+
+// Within a tile, at its edges, over several, one after the other, empty.
+const std::vector<std::vector<size_t>> kCuts = {
+    {1, kElements},
+    {4096, kElements},
+    {4095, 4096, kElements},
+    {100, 100, 8192, 8193, kElements},
+    {5000, 5001, 5002, 9999, kElements}};
+
+TEST(BucketTest, PartsGiveWhatTheWholeBucketGives) {
+  for (const auto& mask :
+       {std::shared_ptr<const kernels::MaskPlan>(), EveryThird()}) {
+    for (const bool count : {false, true}) {
+      Placement placement = Place(Dtype::kFloat32, mask);
+      placement.count_outside = count && mask != nullptr;
+      Placement narrow = placement;
+      narrow.bucket.dtype = Dtype::kBfloat16;
+      std::vector<uint8_t> whole(128 + 4 * kElements), parts(whole.size());
+      const uint64_t outside =
+          WriteBucket(placement, Whole(Floats()), whole.data());
+      for (const auto& ends : kCuts) {
+        parts.assign(parts.size(), 0);
+        const Cut<float> wide_cut(Floats(), ends);
+        EXPECT_EQ(WriteBucket(placement, wide_cut.parts(), parts.data()),
+                  outside);
+        EXPECT_EQ(parts, whole);
+        parts.assign(parts.size(), 0);
+        const Cut<uint16_t> narrow_cut(Bf16s(), ends);
+        EXPECT_EQ(WriteBucket(narrow, narrow_cut.parts(), parts.data()),
+                  outside);
+        EXPECT_EQ(parts, whole);
+      }
+    }
+  }
+}
+
+TEST(BucketTest, ResultsReadTileByTileAreTheWholeResult) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
+    for (const auto& mask :
+         {std::shared_ptr<const kernels::MaskPlan>(), EveryThird()}) {
+      const Placement placement = Place(dtype, mask);
+      std::vector<uint8_t> region(128 + 4 * kElements);
+      Placement wide = placement;
+      wide.bucket.dtype = Dtype::kFloat32;
+      WriteBucket(wide, Whole(Floats()), region.data());
+      std::vector<float> whole(kElements, 7.0f), tiles(kElements, 8.0f);
+      const bool is_wide = dtype == Dtype::kFloat32;
+      ReadBucket(placement, region.data(), 4, whole.data());
+      size_t tile = 0;
+      for (uint64_t filled = 0; tile < placement.tiles(); filled += 500) {
+        const size_t end = placement.FilledTiles(tile, filled);
+        EXPECT_LE(placement.FilledBefore(end), filled);
+        ReadTiles(placement, {tile, end}, region.data(), 4, tiles.data());
+        tile = end;
+      }
+      const size_t count = is_wide ? kElements : kElements / 2;
+      whole.resize(count);
+      tiles.resize(count);
+      EXPECT_EQ(tiles, whole);
+    }
+  }
+}
+
+TEST(BucketTest, OverlapIsSeenToTheByte) {
+  const std::vector<float> data(10);
+  const Parts parts({{data.data() + 2, 3}, {data.data() + 7, 1}});
+  const auto overlaps = [&](size_t first, size_t count) {
+    return parts.Overlaps(data.data() + first, 4 * count, Dtype::kFloat32);
+  };
+  EXPECT_FALSE(overlaps(0, 2));
+  EXPECT_TRUE(overlaps(0, 3));
+  EXPECT_TRUE(overlaps(4, 1));
+  EXPECT_FALSE(overlaps(5, 2));
+  EXPECT_TRUE(overlaps(6, 4));
+  EXPECT_FALSE(overlaps(8, 2));
+  EXPECT_FALSE(Parts().Overlaps(data.data(), 40, Dtype::kFloat32));
+}
+
 TEST(BucketTest, WriteThenReadOfOneRankIsTheBucketItself) {
   std::vector<uint8_t> region(128 + 4 * kElements);
   const std::vector<float> data = Floats();
   const Placement placement = Place(Dtype::kFloat32, nullptr);
-  EXPECT_EQ(WriteBucket(placement, data.data(), region.data()), 0u);
+  EXPECT_EQ(WriteBucket(placement, Whole(data), region.data()), 0u);
   std::vector<float> out(kElements);
   ReadBucket(placement, region.data(), 1, out.data());
   EXPECT_EQ(out, data);
@@ -97,7 +204,7 @@ TEST(BucketTest, WriteThenReadOfOneRankIsTheBucketItself) {
 TEST(BucketTest, CompactedBucketIsExpandedAndDivided) {
   std::vector<uint8_t> region(128 + 4 * kElements);
   const Placement placement = Place(Dtype::kFloat32, EveryThird());
-  WriteBucket(placement, Floats().data(), region.data());
+  WriteBucket(placement, Whole(Floats()), region.data());
   std::vector<float> out(kElements, 7.0f);
   ReadBucket(placement, region.data(), 4, out.data());
   for (size_t i = 0; i < kElements; ++i) {
@@ -111,7 +218,7 @@ TEST(BucketTest, Bf16TravelsAsFp32AndComesBackAsBf16) {
        {std::shared_ptr<const kernels::MaskPlan>(), EveryThird()}) {
     std::vector<uint8_t> region(128 + 4 * kElements);
     const Placement placement = Place(Dtype::kBfloat16, mask);
-    WriteBucket(placement, data.data(), region.data());
+    WriteBucket(placement, Whole(data), region.data());
     float first = 0;
     std::memcpy(&first, region.data() + 128, 4);
     EXPECT_EQ(first, Value(0));
@@ -134,11 +241,11 @@ TEST(BucketTest, ElementsOutsideTheMaskAreCountedWhenAskedFor) {
   kernels::ToBf16(data.data(), kElements, narrow.data());
 
   Placement placement = Place(Dtype::kFloat32, EveryThird());
-  EXPECT_EQ(WriteBucket(placement, data.data(), region.data()), 0u);
+  EXPECT_EQ(WriteBucket(placement, Whole(data), region.data()), 0u);
   placement.count_outside = true;
-  EXPECT_EQ(WriteBucket(placement, data.data(), region.data()), 2u);
+  EXPECT_EQ(WriteBucket(placement, Whole(data), region.data()), 2u);
   placement.bucket.dtype = Dtype::kBfloat16;
-  EXPECT_EQ(WriteBucket(placement, narrow.data(), region.data()), 2u);
+  EXPECT_EQ(WriteBucket(placement, Whole(narrow), region.data()), 2u);
 }
 
 TEST(BucketTest, XorWordsAreCopiedBitForBitAndNotDivided) {
@@ -146,7 +253,7 @@ TEST(BucketTest, XorWordsAreCopiedBitForBitAndNotDivided) {
   Placement placement = Place(Dtype::kFloat32, nullptr);
   placement.bucket.op = Op::kXor;
   std::vector<uint32_t> words(kElements, 0x7f800001);  // A signalling NaN.
-  WriteBucket(placement, words.data(), region.data());
+  WriteBucket(placement, Whole(words), region.data());
   std::vector<uint32_t> out(kElements);
   ReadBucket(placement, region.data(), 4, out.data());
   EXPECT_THAT(out, Each(0x7f800001u));
@@ -154,7 +261,7 @@ TEST(BucketTest, XorWordsAreCopiedBitForBitAndNotDivided) {
 
 TEST(BucketTest, EmptyBucketTouchesNothing) {
   Placement placement;
-  EXPECT_EQ(WriteBucket(placement, nullptr, nullptr), 0u);
+  EXPECT_EQ(WriteBucket(placement, Parts(), nullptr), 0u);
   ReadBucket(placement, nullptr, 2, nullptr);
 }
 

@@ -48,6 +48,10 @@ std::string Check(const wire::Resubmit& message) {
   return HasNul(message.text) ? "" : "Resubmit.text has no NUL";
 }
 
+std::string Check(const wire::Written& message) {
+  return message.attempt < 1 ? "Written.attempt is 0" : "";
+}
+
 std::string Check(const wire::Committed& message) {
   return CheckDecision(message.next);
 }
@@ -93,6 +97,8 @@ std::string ParsePacket(const void* data, size_t bytes, AgentPacket* packet) {
       return Read<wire::Attached>(data, bytes, packet);
     case wire::Kind::kResubmit:
       return Read<wire::Resubmit>(data, bytes, packet);
+    case wire::Kind::kWritten:
+      return Read<wire::Written>(data, bytes, packet);
     case wire::Kind::kCommitted:
       return Read<wire::Committed>(data, bytes, packet);
     case wire::Kind::kFailed:

@@ -41,6 +41,9 @@ Event TrainerState::OnMessage(Time now, const void* packet, size_t bytes) {
   if (const auto* m = std::get_if<wire::Resubmit>(&parsed)) {
     return OnResubmit(now, *m);
   }
+  if (const auto* m = std::get_if<wire::Written>(&parsed)) {
+    return OnWritten(now, *m);
+  }
   return OnCommitted(now, std::get<wire::Committed>(parsed));
 }
 
@@ -93,6 +96,28 @@ Event TrainerState::OnResubmit(Time now, const wire::Resubmit& message) {
   return Event::kResubmit;
 }
 
+Event TrainerState::OnWritten(Time now, const wire::Written& message) {
+  // Of an attempt that has failed since.
+  if (message.step < next_step_ || message.attempt < attempt_) {
+    return Event::kNone;
+  }
+  const bool submitted =
+      message.step == next_step_ && open_ && !outcome_.has_value() &&
+      message.bucket < placements_.size() &&
+      message.elements <= placements_[message.bucket].elements;
+  if (!submitted) {
+    return BadMessage("Written names step " + std::to_string(message.step) +
+                      " bucket " + std::to_string(message.bucket) + " to " +
+                      std::to_string(message.elements) +
+                      ", which this trainer has not submitted");
+  }
+  last_progress_ = now;
+  results_ = {.attempt = message.attempt,
+              .buckets = message.bucket,
+              .elements = message.elements};
+  return Event::kWritten;
+}
+
 Event TrainerState::OnCommitted(Time now, const wire::Committed& message) {
   if (message.step < next_step_) return Event::kNone;
   if (message.step > next_step_ || !open_ || outcome_.has_value() ||
@@ -108,9 +133,11 @@ Event TrainerState::OnCommitted(Time now, const wire::Committed& message) {
   }
   outcome_.emplace();
   FillReport(now, message, &outcome_->report);
+  results_ = {.attempt = message.attempt,
+              .buckets = static_cast<uint32_t>(placements_.size()),
+              .committed = true};
   decision_ = message.next;
   ++next_step_;
-  fetchable_ = true;
   return Event::kStepDone;
 }
 

@@ -13,8 +13,8 @@
 //   ...); state.Submit(now, placement, placement.elements, outside) -> send
 //   OnMessage() -> kResubmit: for (p : state.TakeResubmits()) WriteBucket,
 //   Submit, send
-//   OnMessage() -> kStepDone: state.TakeStep(&step), then Find(i) and
-//   ReadBucket
+//   OnMessage() -> kWritten, kStepDone: ReadTiles of what results() says;
+//   after kStepDone state.TakeStep(&step)
 //
 // Pure: no I/O, clock, threads or logging; `now` is monotonic time since any
 // fixed start. Thread-compatible. Owns mask sets, borrows nothing.
@@ -84,6 +84,7 @@ enum class Event {
   kWaiting,   // waiting_text() is new.
   kAttached,  // attached() is set; its two file descriptors came along.
   kResubmit,  // TakeResubmits() now.
+  kWritten,   // results() is more.
   kStepDone,  // TakeStep() now (committed, or failed and the session lives).
   kOver,      // error() is final; the open step, if any, ended with it.
 };
@@ -131,9 +132,19 @@ class TrainerState {
   // Ends the open step: its report, or the error it failed with.
   // REQUIRES: step_done().
   Error TakeStep(StepReport* report);
-  // Where bucket `index` of the step committed last lies in the result region;
-  // null if there is no such bucket, or a new step has been opened.
-  const Placement* Find(uint32_t index) const;
+
+  // What lies in the result region, of the step that is open: all of the first
+  // `buckets` and the first `elements` of the next one. It is what the step
+  // will give if this attempt is committed, so the results of another attempt
+  // are to be read from the start.
+  struct Results {
+    uint32_t attempt = 0;
+    uint32_t buckets = 0;
+    uint64_t elements = 0;
+    bool committed = false;  // They are all there.
+  };
+  const Results& results() const { return results_; }
+  const std::vector<Placement>& placements() const { return placements_; }
 
   // REQUIRES: no step is open.
   Error SetMasks(MaskSet masks);
@@ -172,6 +183,7 @@ class TrainerState {
   Event OnAttached(Time now, const wire::Attached& message);
   Event OnWaiting(Time now, const wire::Waiting& message);
   Event OnResubmit(Time now, const wire::Resubmit& message);
+  Event OnWritten(Time now, const wire::Written& message);
   Event OnCommitted(Time now, const wire::Committed& message);
   Event OnFailed(const wire::Failed& message);
   Event BadMessage(const std::string& what);
@@ -215,14 +227,13 @@ class TrainerState {
   bool complete_ = false;  // The last bucket is submitted.
   uint32_t attempt_ = 1;
   bool dense_ = false;
-  uint64_t end_ = 0;        // Bytes of the slot in use.
-  uint64_t dense_end_ = 0;  // The same if all were dense.
-  std::vector<Placement>
-      placements_;  // By bucket; of the last step until reopened.
+  uint64_t end_ = 0;                   // Bytes of the slot in use.
+  uint64_t dense_end_ = 0;             // The same if all were dense.
+  std::vector<Placement> placements_;  // By bucket.
+  Results results_;
   Time last_progress_ = {};
   Time last_submit_ = {};
   std::optional<Outcome> outcome_;
-  bool fetchable_ = false;  // placements_ are those of a committed step.
 
   // Said about the next step before it is opened.
   uint32_t early_resubmit_attempt_ = 0;  // 0: none.

@@ -343,10 +343,10 @@ TEST_F(TrainerStateTest, CommittedStepIsReportedAndTheNextOneOpens) {
   EXPECT_EQ(report_.wait, milliseconds(250));
   EXPECT_EQ(state_.decision().version, 2u);
   EXPECT_EQ(state_.next_step(), kBaseStep + 1);
-  ASSERT_NE(state_.Find(1), nullptr);
-  EXPECT_EQ(state_.Find(2), nullptr);
+  EXPECT_EQ(state_.placements().size(), 2u);
+  EXPECT_TRUE(state_.results().committed);
   EXPECT_EQ(Submit(MakeBucket(0, 100, true)).step, kBaseStep + 1);
-  EXPECT_EQ(state_.Find(0), nullptr);
+  EXPECT_FALSE(state_.results().committed);
 }
 
 TEST_F(TrainerStateTest, KnownLayoutIsCompacted) {
@@ -604,7 +604,7 @@ TEST_F(TrainerStateTest, StepNotAppliedMovesOnAndTheSessionLives) {
   EXPECT_FALSE(error.final);
   EXPECT_THAT(error.text, HasSubstr("site b has y"));
   EXPECT_FALSE(state_.over());
-  EXPECT_EQ(state_.Find(0), nullptr);
+  EXPECT_FALSE(state_.results().committed);
   EXPECT_EQ(Submit(MakeBucket(0, 100, true)).step, kBaseStep + 1);
 }
 

@@ -99,7 +99,7 @@ void TrainerState::OpenStep(Time now) {
   end_ = 0;
   dense_end_ = 0;
   placements_.clear();
-  fetchable_ = false;
+  results_ = {};
   last_progress_ = now;
   last_failure_ = {};
   outcome_.reset();
@@ -233,11 +233,6 @@ Error TrainerState::TakeStep(StepReport* report) {
   *report = outcome_->report;
   outcome_.reset();
   return last_failure_;
-}
-
-const Placement* TrainerState::Find(uint32_t index) const {
-  if (!fetchable_ || index >= placements_.size()) return nullptr;
-  return &placements_[index];
 }
 
 Error TrainerState::SetMasks(MaskSet masks) {

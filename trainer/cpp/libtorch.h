@@ -318,11 +318,7 @@ class TorchTrainer {
       EndFailedStep();
       throw;
     }
-    const StepResult result = session_->Wait();
-    for (uint32_t b = 0; b < buckets_.count(); ++b) {
-      session_->Fetch(b, buckets_.data(b));
-    }
-    return result;
+    return session_->Wait();
   }
 
   // The step failed at all ranks while this one was still submitting.
@@ -336,11 +332,10 @@ class TorchTrainer {
 
   void Submit(uint32_t b, const Digest* parameters) {
     const BucketLayout& bucket = layout_.buckets()[b];
-    buckets_.Fill(b);
     const bool last = b + 1 == buckets_.count();
     session_->Submit({.bucket = b,
-                      .data = buckets_.data(b),
-                      .elements = bucket.elements,
+                      .parts = buckets_.Parts(b),
+                      .out = buckets_.data(b),
                       .dtype = bucket.dtype,
                       .op = Op::kSum,
                       .layout = bucket.digest,

@@ -2,11 +2,11 @@
 // rules hold for each call. Every code but PT_OK becomes its typed exception.
 //
 //   pactrain::Session session(options);
-//   session.Submit({.bucket = 0, .data = gradients, ..., .last = true});
-//   const pactrain::StepResult step = session.Wait();
-//   session.Fetch(0, gradients);  // The mean over all ranks.
+//   session.Submit({.bucket = 0, .parts = {{gradients, elements}},
+//                   .out = mean, ..., .last = true});
+//   const pactrain::StepResult step = session.Wait();  // `mean` is there.
 //
-// Owns the session; borrows data from Submit() until Wait() returns. Submit()
+// Owns the session; borrows memory from Submit() until Wait() returns. Submit()
 // and Wait() may run in two threads; all other calls one at a time.
 #ifndef PACTRAIN_TRAINER_CPP_SESSION_H_
 #define PACTRAIN_TRAINER_CPP_SESSION_H_
@@ -39,9 +39,9 @@ struct SessionOptions {
 };
 
 struct Bucket {
-  uint32_t bucket = 0;  // 0, 1, 2, ... in order.
-  const void* data = nullptr;
-  uint64_t elements = 0;
+  uint32_t bucket = 0;              // 0, 1, 2, ... in order.
+  std::vector<pt_part> parts = {};  // Its elements, one after the other.
+  void* out = nullptr;              // For as many; see pt_submit().
   DType dtype = DType::kFloat32;
   Op op = Op::kSum;
   Digest layout = {};
@@ -165,7 +165,8 @@ class Session {
   void Submit(const Bucket& bucket) {
     pt_digest parameters = {};
     if (bucket.parameters != nullptr) parameters = bucket.parameters->ToC();
-    Check(pt_submit(session_.get(), bucket.bucket, bucket.data, bucket.elements,
+    Check(pt_submit(session_.get(), bucket.bucket, bucket.parts.data(),
+                    static_cast<uint32_t>(bucket.parts.size()), bucket.out,
                     static_cast<int>(bucket.dtype), static_cast<int>(bucket.op),
                     bucket.layout.ToC(), bucket.last ? 1 : 0,
                     bucket.parameters == nullptr ? nullptr : &parameters));
@@ -177,11 +178,6 @@ class Session {
     Check(pt_wait(session_.get(), &out));
     resume_step_ = out.step + 1;
     return StepResult::FromC(out);
-  }
-
-  // Writes a bucket's result: as many elements as were submitted.
-  void Fetch(uint32_t bucket, void* out) {
-    Check(pt_fetch(session_.get(), bucket, out));
   }
 
  private:

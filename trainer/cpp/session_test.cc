@@ -30,9 +30,9 @@ SessionOptions Options(const FakeAgent& agent) {
           .elements = 1000};
 }
 
-Bucket OneBucket(const std::vector<float>& data) {
-  return {.data = data.data(),
-          .elements = data.size(),
+Bucket OneBucket(std::vector<float>& data) {
+  return {.parts = {{data.data(), data.size()}},
+          .out = data.data(),
           .layout = {1, 1},
           .last = true};
 }
@@ -73,7 +73,6 @@ TEST(SessionTest, AStepGivesTheMean) {
   std::vector<float> data = {1, 2, 3};
   session.Submit(OneBucket(data));
   const StepResult step = session.Wait();
-  session.Fetch(0, data.data());
   EXPECT_THAT(data, ElementsAre(2, 4, 6));
   EXPECT_EQ(step.step, 7u);
   EXPECT_EQ(step.sent_bytes, 11u);

@@ -22,16 +22,15 @@ namespace pactrain::internal {
 inline std::vector<uint32_t> ExchangeWords(Session& session,
                                            const std::vector<uint32_t>& words,
                                            const Digest& layout) {
+  std::vector<uint32_t> received(words.size());
   session.Submit({.bucket = 0,
-                  .data = words.data(),
-                  .elements = words.size(),
+                  .parts = {{words.data(), words.size()}},
+                  .out = received.data(),
                   .dtype = DType::kFloat32,
                   .op = Op::kXor,
                   .layout = layout,
                   .last = true});
   session.Wait();
-  std::vector<uint32_t> received(words.size());
-  session.Fetch(0, received.data());
   return received;
 }
 

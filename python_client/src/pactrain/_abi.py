@@ -13,13 +13,17 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 NO_RANK = 0xFFFFFFFF
 LIBRARY_NAME = "libpactrain_trainer.so"
 
 
 class Digest(ctypes.Structure):
     _fields_ = (("hi", ctypes.c_uint64), ("lo", ctypes.c_uint64))
+
+
+class Part(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("elements", ctypes.c_uint64))
 
 
 class AttachOptions(ctypes.Structure):
@@ -193,8 +197,9 @@ def _declare(library: ctypes.CDLL) -> None:
             [
                 session,
                 ctypes.c_uint32,
+                ctypes.POINTER(Part),
+                ctypes.c_uint32,
                 ctypes.c_void_p,
-                ctypes.c_uint64,
                 ctypes.c_int,
                 ctypes.c_int,
                 Digest,
@@ -204,7 +209,6 @@ def _declare(library: ctypes.CDLL) -> None:
         ),
         "pt_wait": (ctypes.c_int, [session, ctypes.POINTER(Step)]),
         "pt_is_final": (ctypes.c_int, [session]),
-        "pt_fetch": (ctypes.c_int, [session, ctypes.c_uint32, ctypes.c_void_p]),
     }
     for name, (result, arguments) in functions.items():
         function = getattr(library, name)

@@ -25,6 +25,7 @@ from .types import (
     DType,
     Mode,
     Op,
+    Part,
     StepResult,
 )
 
@@ -316,22 +317,26 @@ class NativeSession:
     def submit(
         self,
         bucket: int,
-        data: int,
-        elements: int,
+        parts: Sequence[Part],
+        out: int,
         dtype: DType,
         op: Op,
         layout: Digest,
         last: bool,
         parameters: Digest | None,
     ) -> None:
-        """`data` is an address that stays valid until wait() returns."""
+        """`out` is the address for the mean, of as many elements as the parts.
+
+        All memory stays valid until wait() returns; see pt_submit().
+        """
         digest = None if parameters is None else ctypes.byref(_to_c(parameters))
         self._check(
             self._library.pt_submit(
                 self._open(),
                 bucket,
-                data,
-                elements,
+                (_abi.Part * len(parts))(*parts),
+                len(parts),
+                out,
                 dtype,
                 op,
                 _to_c(layout),
@@ -357,10 +362,6 @@ class NativeSession:
             wait_seconds=out.wait_seconds,
             next=_to_decision(out.next),
         )
-
-    def fetch(self, bucket: int, out: int) -> None:
-        """`out` is the address of as many elements as were submitted."""
-        self._check(self._library.pt_fetch(self._open(), bucket, out))
 
     def close(self) -> None:
         """Leaves the job and frees the session; not in a forked child."""

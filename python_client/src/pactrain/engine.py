@@ -1,8 +1,8 @@
 """The steps of one attached model: submit buckets, wait for the commit, hand back.
 
 The hook submits each bucket and returns a future at once. When the last bucket of a
-step is submitted, a waiter thread waits for the commit, writes the means into the
-buckets and completes all futures of the step together: either all or none.
+step is submitted, a waiter thread waits until the step is committed and the means are
+in the buckets, and completes all futures of the step together: either all or none.
 
 Hook and waiter never work on a session at the same time: the next step's first bucket
 comes after backward() returned, that is after the futures completed.
@@ -28,7 +28,7 @@ from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
 from .parameters import ParameterTable
 from .stats import Counters
-from .types import Digest, DType, Mode, Native, Op, Progress, StepResult
+from .types import Digest, DType, Mode, Native, Op, Part, Progress, StepResult
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
@@ -36,9 +36,14 @@ logger = logging.getLogger("pactrain")
 
 
 class Bucket(Protocol):
-    """What a step consists of; DDP's GradBucket is one."""
+    """What a step consists of.
+
+    `parts` are its gradients, one after the other, and `buffer` gets their mean. Both
+    are of one dtype; parts may lie in the buffer.
+    """
 
     def index(self) -> int: ...
+    def parts(self) -> Sequence[Tensor]: ...
     def buffer(self) -> Tensor: ...
     def parameters(self) -> Sequence[Tensor]: ...
     def is_last(self) -> bool: ...
@@ -49,6 +54,7 @@ class _Step:
     """A step between its first bucket and the completion of its futures."""
 
     buffers: list[Tensor] = field(default_factory=list)
+    parts: list[Tensor] = field(default_factory=list)  # Kept alive.
     layouts: list[BucketLayout] = field(default_factory=list)
     futures: list[Future[Tensor]] = field(default_factory=list)
     error: PacTrainError | None = None
@@ -184,12 +190,14 @@ class StepEngine:
                 "allowed are dense float32 and bfloat16.\n"
                 "Convert the model to one of them."
             )
+        parts = bucket.parts()
         step.buffers.append(buffer)
+        step.parts.extend(parts)
         step.layouts.append(layout)
         self._native.submit(
             bucket.index(),
+            [Part(part.data_ptr(), part.numel()) for part in parts],
             buffer.data_ptr(),
-            buffer.numel(),
             dtype,
             Op.SUM,
             layout.digest,
@@ -224,8 +232,6 @@ class StepEngine:
         """On the waiter's thread."""
         try:
             result = self._native.wait()
-            for index, buffer in enumerate(step.buffers):
-                self._native.fetch(index, buffer.data_ptr())
         except PacTrainError as error:
             if self._native.is_final:
                 self._fatal = error

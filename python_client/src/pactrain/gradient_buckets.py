@@ -43,7 +43,11 @@ _BROKEN_OFF = (
 
 
 class FlatBucket:
-    """A bucket with memory of its own; after a step its gradients are views of that."""
+    """A bucket with memory of its own; after a step its gradients are views of that.
+
+    What autograd hands over is sent from where it lies. It stays there until the step
+    has ended, since a step may have to be sent again while results come in.
+    """
 
     def __init__(
         self, number: int, plan: PlannedBucket, table: ParameterTable, is_last: bool
@@ -55,9 +59,13 @@ class FlatBucket:
         self._is_last = is_last
         self._buffer = torch.zeros(plan.elements, dtype=self._parameters[0].dtype)
         self._views = _views(self._buffer, self._parameters)
+        self._gradients = list(self._views)  # What is sent.
 
     def index(self) -> int:
         return self._number
+
+    def parts(self) -> Sequence[Tensor]:
+        return self._gradients
 
     def buffer(self) -> Tensor:
         return self._buffer
@@ -70,7 +78,7 @@ class FlatBucket:
 
     @torch.no_grad()
     def take(self, position: int) -> None:
-        """Moves a parameter's gradient into the bucket; zeros where it has none.
+        """Takes a parameter's gradient; zeros where it has none.
 
         Raises:
           RefusedError: it is sparse, or of another dtype than the parameter was.
@@ -86,7 +94,9 @@ class FlatBucket:
                 "Convert the model before it is wrapped; make embeddings with "
                 "sparse=False."
             )
-        elif gradient is not view:
+        elif storage.same_order(gradient, view):
+            self._gradients[position] = gradient
+        else:
             view.copy_(gradient)
             parameter.grad = view
 
@@ -95,6 +105,7 @@ class FlatBucket:
 
         Not None: scripts look at gradients after a pass, and a GradScaler needs some.
         """
+        self._gradients = list(self._views)
         if not applied:
             self._buffer.zero_()
         for parameter, view in zip(self._parameters, self._views, strict=True):
@@ -219,7 +230,7 @@ class GradientBuckets:
                     raise
                 if not self._membership.go_on(error):
                     return False
-            # A failed step leaves the gradients in the buckets as they were.
+            # A failed step leaves the gradients as they were.
             for bucket in self.buckets:
                 self._last = self._engine.on_bucket(bucket)
 

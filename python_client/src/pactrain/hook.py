@@ -10,12 +10,25 @@ from torch._C._distributed_c10d import GradBucket
 from .engine import StepEngine
 
 
+class _InPlace:
+    """A bucket of DDP's: the mean goes where the gradients are."""
+
+    def __init__(self, bucket: GradBucket) -> None:
+        self.index = bucket.index
+        self.buffer = bucket.buffer
+        self.parameters = bucket.parameters
+        self.is_last = bucket.is_last
+
+    def parts(self) -> list[torch.Tensor]:
+        return [self.buffer()]
+
+
 def exchange_hook(
     state: StepEngine, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Returns at once; the future gets the mean over all ranks at the commit."""
     # DDP would hide the text of an exception that is set on its own future.
-    return state.on_bucket(bucket).then(_result)
+    return state.on_bucket(_InPlace(bucket)).then(_result)
 
 
 def _result(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:

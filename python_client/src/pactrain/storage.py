@@ -33,6 +33,17 @@ def bucket_strides(parameter: Tensor) -> tuple[int, ...]:
     return tuple(torch.empty(parameter.shape, device="meta").stride())
 
 
+def same_order(a: Tensor, b: Tensor) -> bool:
+    """True if the elements of two tensors of one shape follow each other alike."""
+    strides, others = a.stride(), b.stride()
+    if strides == others:
+        return True
+    return all(
+        stride == other or size == 1
+        for stride, other, size in zip(strides, others, a.shape, strict=True)
+    )
+
+
 def flatten(values: Tensor, parameter: Tensor) -> Tensor:
     """`values` (of the parameter's shape) as a 1-D tensor in bucket order."""
     ordered = torch.empty_strided(

@@ -171,6 +171,13 @@ class Progress:
     parameter_check_age: int
 
 
+class Part(NamedTuple):
+    """A piece of a bucket: an address, and how many elements lie there."""
+
+    data: int
+    elements: int
+
+
 class Native(Protocol):
     """What the session needs of the trainer library; see trainer/pactrain.h."""
 
@@ -224,8 +231,8 @@ class Native(Protocol):
     def submit(
         self,
         bucket: int,
-        data: int,
-        elements: int,
+        parts: Sequence[Part],
+        out: int,
         dtype: DType,
         op: Op,
         layout: Digest,
@@ -233,7 +240,6 @@ class Native(Protocol):
         parameters: Digest | None,
     ) -> None: ...
     def wait(self) -> StepResult: ...
-    def fetch(self, bucket: int, out: int) -> None: ...
     def reattach(
         self, last_generation: int, next_step: int, timeout_seconds: float
     ) -> None: ...

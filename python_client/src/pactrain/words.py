@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .types import Digest, DType, Native, Op
+from .types import Digest, DType, Native, Op, Part
 
 Words = npt.NDArray[np.uint32]
 
@@ -21,12 +21,12 @@ def exchange(native: Native, words: Words, layout: Digest) -> Words:
     Raises: the typed error of the step, on all ranks.
     """
     sent = np.ascontiguousarray(words, dtype=np.uint32)
+    received = np.empty_like(sent)
+    parts = [Part(sent.ctypes.data, sent.size)]
     native.submit(
-        0, sent.ctypes.data, sent.size, DType.FLOAT32, Op.XOR, layout, True, None
+        0, parts, received.ctypes.data, DType.FLOAT32, Op.XOR, layout, True, None
     )
     native.wait()
-    received = np.empty_like(sent)
-    native.fetch(0, received.ctypes.data)
     return received
 
 

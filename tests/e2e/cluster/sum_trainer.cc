@@ -102,8 +102,9 @@ class Trainer {
       for (uint64_t i = 0; i < kSizes[b]; ++i) {
         data_[b][i] = static_cast<float>(Value(poison_, rank_, step, b, i));
       }
+      const pt_part part = {data_[b].data(), kSizes[b]};
       const int code =
-          pt_submit(session_, b, data_[b].data(), kSizes[b], PT_FLOAT32, PT_SUM,
+          pt_submit(session_, b, &part, 1, data_[b].data(), PT_FLOAT32, PT_SUM,
                     layouts_[b], b + 1 == kBuckets, nullptr);
       if (code != PT_OK) return Fail(code, pt_error_text(session_));
     }
@@ -138,8 +139,6 @@ class Trainer {
 
   int Check(const pt_step& done) {
     for (uint32_t b = 0; b < kBuckets; ++b) {
-      const int code = pt_fetch(session_, b, data_[b].data());
-      if (code != PT_OK) return Fail(code, pt_error_text(session_));
       for (uint64_t i = 0; i < kSizes[b]; ++i) {
         int sum = 0;
         for (uint32_t r = 0; r < world_; ++r) {

@@ -1,4 +1,4 @@
-// The buckets of one model, with memory of their own.
+// The buckets of one model, with memory of their own for what comes back.
 #ifndef PACTRAIN_TRAINER_CPP_LIBTORCH_BUCKETS_H_
 #define PACTRAIN_TRAINER_CPP_LIBTORCH_BUCKETS_H_
 
@@ -13,10 +13,12 @@
 #include "trainer/cpp/layout.h"
 #include "trainer/cpp/libtorch/model.h"
 #include "trainer/cpp/parameters.h"
+#include "trainer/pactrain.h"
 
 namespace pactrain::internal {
 
-// Moves gradients into buckets and back. `trained` are the table's parameters.
+// Names the memory of gradients, and hands the means out as views of buckets.
+// `trained` are the table's parameters.
 class GradientBuckets {
  public:
   GradientBuckets(const ParameterTable& table, const Layout& layout,
@@ -38,7 +40,7 @@ class GradientBuckets {
   size_t count() const { return flats_.size(); }
   void* data(size_t bucket) { return flats_[bucket].data_ptr(); }
 
-  // Before the first Fill(): a step that is begun must be completed.
+  // Before the first Parts(): a step that is begun must be completed.
   // RefusedError: a gradient cannot be exchanged.
   void CheckGradients() const {
     for (const NamedTensor& item : trained_) {
@@ -51,27 +53,34 @@ class GradientBuckets {
     }
   }
 
-  // Takes the gradients; zeros where there is none.
-  void Fill(size_t bucket) {
+  // Where the gradients of a bucket lie, to be left alone until the step has
+  // ended; zeros where there is none.
+  std::vector<pt_part> Parts(size_t bucket) {
+    std::vector<pt_part> parts;
     for (const size_t i : layout_.buckets()[bucket].parameters) {
       const at::Tensor& gradient = trained_[i].tensor.grad();
-      if (gradient.defined()) {
-        views_[i].copy_(gradient);
+      at::Tensor& view = views_[i];
+      if (!gradient.defined()) {
+        view.zero_();
+      } else if (gradient.strides() != view.strides() ||
+                 gradient.scalar_type() != view.scalar_type()) {
+        view.copy_(gradient);
       } else {
-        views_[i].zero_();
+        parts.push_back({gradient.const_data_ptr(),
+                         static_cast<uint64_t>(gradient.numel())});
+        continue;
       }
+      parts.push_back(
+          {view.const_data_ptr(), static_cast<uint64_t>(view.numel())});
     }
+    return parts;
   }
 
   // Makes the content of all buckets everybody's gradient.
   void HandOut() {
     for (size_t i = 0; i < trained_.size(); ++i) {
       if (!views_[i].defined()) continue;  // It has no elements.
-      at::Tensor& parameter = trained_[i].tensor;
-      if (!parameter.grad().defined()) {
-        parameter.mutable_grad() = at::empty_like(parameter);
-      }
-      parameter.mutable_grad().copy_(views_[i]);
+      trained_[i].tensor.mutable_grad() = views_[i];
     }
   }
 
