@@ -168,6 +168,16 @@ void FakeAgent::SendResubmit(uint64_t step, uint32_t attempt) {
   Send(message);
 }
 
+void FakeAgent::SendWritten(const wire::Submit& last, uint64_t elements) {
+  wire::Written message = {};
+  message.header = {wire::Kind::kWritten, sizeof(message)};
+  message.step = last.step;
+  message.attempt = last.attempt;
+  message.bucket = last.bucket;
+  message.elements = elements;
+  Send(message);
+}
+
 void FakeAgent::SendCommitted(const wire::Submit& last,
                               const wire::Decision& next) {
   wire::Committed message = {};

@@ -44,6 +44,8 @@ class FakeAgent {
   }
   void SendWaiting(const std::string& text);
   void SendResubmit(uint64_t step, uint32_t attempt);
+  // Of this submit's bucket, and of all before it.
+  void SendWritten(const wire::Submit& last, uint64_t elements);
   void SendCommitted(const wire::Submit& last, const wire::Decision& next);
   void SendFailed(uint64_t step, wire::Code code, bool final,
                   const std::string& text);
