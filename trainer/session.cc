@@ -199,7 +199,7 @@ Error Session::Submit(const Bucket& bucket, Parts parts, void* out) {
     return error;
   }
   if (bucket.index == 0) memory_.clear();
-  const bool in_place = parts.Overlaps(out, bucket.elements, bucket.dtype);
+  const bool in_place = parts.Overlaps(out, bucket.dtype);
   memory_.push_back(
       {.parts = std::move(parts), .out = out, .in_place = in_place});
   const Event event = Fill(placement);

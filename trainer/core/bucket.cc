@@ -165,8 +165,9 @@ size_t Parts::Find(uint64_t element) const {
       std::upper_bound(ends_.begin(), ends_.end(), element) - ends_.begin());
 }
 
-bool Parts::Overlaps(const void* memory, uint64_t bytes, Dtype dtype) const {
+bool Parts::Overlaps(const void* memory, Dtype dtype) const {
   const auto first = reinterpret_cast<uintptr_t>(memory);
+  const uint64_t bytes = elements() * Width(dtype);
   for (const Part& part : parts_) {
     const auto begin = reinterpret_cast<uintptr_t>(part.data);
     if (begin < first + bytes && first < begin + part.elements * Width(dtype)) {

@@ -60,8 +60,8 @@ class Parts {
   uint64_t end(size_t part) const { return ends_[part]; }
   // The part that holds an element. REQUIRES: element < elements().
   size_t Find(uint64_t element) const;
-  // Whether a byte of them is one of these.
-  bool Overlaps(const void* memory, uint64_t bytes, Dtype dtype) const;
+  // Whether one of them lies where as many elements from `memory` on do.
+  bool Overlaps(const void* memory, Dtype dtype) const;
 
  private:
   std::vector<Part> parts_;

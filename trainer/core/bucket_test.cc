@@ -177,18 +177,22 @@ TEST(BucketTest, ResultsReadTileByTileAreTheWholeResult) {
 }
 
 TEST(BucketTest, OverlapIsSeenToTheByte) {
-  const std::vector<float> data(10);
-  const Parts parts({{data.data() + 2, 3}, {data.data() + 7, 1}});
-  const auto overlaps = [&](size_t first, size_t count) {
-    return parts.Overlaps(data.data() + first, 4 * count, Dtype::kFloat32);
+  const std::vector<float> data(30);
+  const Parts parts({{data.data() + 10, 3}, {data.data() + 20, 1}});  // 4.
+  const auto overlaps = [&](size_t first, Dtype dtype = Dtype::kFloat32) {
+    return parts.Overlaps(data.data() + first, dtype);
   };
-  EXPECT_FALSE(overlaps(0, 2));
-  EXPECT_TRUE(overlaps(0, 3));
-  EXPECT_TRUE(overlaps(4, 1));
-  EXPECT_FALSE(overlaps(5, 2));
-  EXPECT_TRUE(overlaps(6, 4));
-  EXPECT_FALSE(overlaps(8, 2));
-  EXPECT_FALSE(Parts().Overlaps(data.data(), 40, Dtype::kFloat32));
+  EXPECT_FALSE(overlaps(6));
+  EXPECT_TRUE(overlaps(7));
+  EXPECT_TRUE(overlaps(12));
+  EXPECT_FALSE(overlaps(13));
+  EXPECT_FALSE(overlaps(16));
+  EXPECT_TRUE(overlaps(17));
+  EXPECT_TRUE(overlaps(20));
+  EXPECT_FALSE(overlaps(21));
+  EXPECT_FALSE(overlaps(8, Dtype::kBfloat16));
+  EXPECT_TRUE(overlaps(9, Dtype::kBfloat16));
+  EXPECT_FALSE(Parts().Overlaps(data.data(), Dtype::kFloat32));
 }
 
 TEST(BucketTest, WriteThenReadOfOneRankIsTheBucketItself) {

@@ -66,14 +66,21 @@ TEST(ModelTest, AParameterLiesInABucketAsInMemory) {
   const Layout layout(table, 1000);
   internal::GradientBuckets buckets(table, layout, model.parameters);
   at::Tensor weights = model.parameters[0].tensor;
+  const auto values = [&] {
+    const std::vector<pt_part> parts = buckets.Parts(0);
+    const auto* data = static_cast<const float*>(parts.at(0).data);
+    return std::vector<float>(data, data + parts[0].elements);
+  };
   weights.mutable_grad() = weights.detach() * 10;
-  buckets.Fill(0);
-  const auto* data = static_cast<const float*>(buckets.data(0));
-  EXPECT_THAT(std::vector<float>(data, data + 6),
-              ElementsAre(10, 40, 20, 50, 30, 60));
+  EXPECT_THAT(values(), ElementsAre(10, 40, 20, 50, 30, 60));
+  EXPECT_EQ(buckets.Parts(0)[0].data, weights.grad().const_data_ptr());
+  weights.mutable_grad() = (weights.detach() * 20).contiguous();
+  EXPECT_THAT(values(), ElementsAre(20, 80, 40, 100, 60, 120));
   weights.mutable_grad() = at::Tensor();
   buckets.HandOut();
-  EXPECT_THAT(Values(weights.grad()), ElementsAre(10, 20, 30, 40, 50, 60));
+  EXPECT_THAT(Values(weights.grad()), ElementsAre(20, 40, 60, 80, 100, 120));
+  weights.mutable_grad() = at::Tensor();
+  EXPECT_THAT(values(), Each(0.0f));
 }
 
 TEST(MasksTest, FollowTheOrderOfTheBucketAndComeBack) {

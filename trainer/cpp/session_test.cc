@@ -89,7 +89,7 @@ TEST(SessionTest, AFailedStepIsItsTypedError) {
     a.SendFailed(8, Code::kResyncRequired, true, "ranks differ.\nReload.");
   });
   Session session(Options(agent));
-  const std::vector<float> data = {1};
+  std::vector<float> data = {1};
   session.Submit(OneBucket(data));
   try {
     session.Wait();
