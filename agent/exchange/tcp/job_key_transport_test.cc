@@ -76,7 +76,7 @@ TEST_F(JobKeyTransportTest, sec_join_expired) {
   ASSERT_OK_AND_ASSIGN(
       const std::string pem,
       key->Issue(UriOf("a"), now - absl::Hours(2), now - absl::Hours(1)));
-  const std::string path = MakeFolder("-old") + "/old.pem";
+  const std::string path = base::MakeTestFolder("-old") + "/old.pem";
   std::ofstream(path) << pem;
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
                                          SSL_CTX_free);

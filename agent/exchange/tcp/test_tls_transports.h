@@ -3,7 +3,6 @@
 #ifndef PACTRAIN_AGENT_EXCHANGE_TCP_TEST_TLS_TRANSPORTS_H_
 #define PACTRAIN_AGENT_EXCHANGE_TCP_TEST_TLS_TRANSPORTS_H_
 
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -12,21 +11,13 @@
 #include "agent/exchange/tcp/test_transports.h"
 #include "asio/ssl/stream.hpp"
 #include "base/log_capture.h"
+#include "base/test_folder.h"
 #include "base/tls/test_certs.h"
 #include "gmock/gmock.h"
 
 namespace pactrain::agent {
 
 using AsioTlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
-
-inline std::string MakeFolder(const std::string& name) {
-  const std::string folder =
-      ::testing::TempDir() + "/" +
-      ::testing::UnitTest::GetInstance()->current_test_info()->name() + name;
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
-}
 
 inline std::string UriOf(const std::string& agent) {
   return "spiffe://pactrain/agent/" + agent;
@@ -35,7 +26,7 @@ inline std::string UriOf(const std::string& agent) {
 // Files of `own`, which take others by `other` as well.
 inline base::TlsFiles TakesBoth(base::TlsFiles own,
                                 const base::TlsFiles& other) {
-  const std::string path = MakeFolder("-both") + "/both.pem";
+  const std::string path = base::MakeTestFolder("-both") + "/both.pem";
   std::ofstream(path) << std::ifstream(own.ca).rdbuf()
                       << std::ifstream(other.ca).rdbuf();
   own.ca = path;
@@ -105,7 +96,7 @@ class TlsTransports : public TestTransports {
 
   base::LogCapture log_;
   Transport::Options options_;
-  const base::TestCa ca_{MakeFolder("")};
+  const base::TestCa ca_{base::MakeTestFolder()};
   std::unique_ptr<Node> b_, c_;
 };
 

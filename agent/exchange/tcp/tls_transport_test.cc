@@ -118,7 +118,7 @@ TEST_F(TlsTransportTest, sec_dataplane_downgrade) {
 
 TEST_F(TlsTransportTest, sec_join_wrong_ca) {
   StartExchange();
-  const base::TestCa other(MakeFolder("-other"));
+  const base::TestCa other(base::MakeTestFolder("-other"));
   ExpectDiallerRefused(TakesBoth(other.Issue("a", UriOf("a")), Issue("a")),
                        "the job keys (or CAs) differ");
 }
