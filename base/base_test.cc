@@ -1,8 +1,6 @@
 #include <string>
-#include <vector>
 
 #include "base/check.h"
-#include "base/crc32c.h"
 #include "base/digest.h"
 #include "base/hex.h"
 #include "base/mutex.h"
@@ -13,38 +11,6 @@
 
 namespace pactrain::base {
 namespace {
-
-// RFC 3720, B.4.
-TEST(Crc32cTest, MatchesThePublishedVectors) {
-  const std::string zeros(32, '\0');
-  const std::string ones(32, '\xff');
-  EXPECT_EQ(Crc32c(zeros.data(), zeros.size()), 0x8a9136aau);
-  EXPECT_EQ(Crc32c(ones.data(), ones.size()), 0x62a8ab43u);
-  EXPECT_EQ(Crc32c("123456789", 9), 0xe3069283u);
-  EXPECT_EQ(Crc32c("", 0), 0u);
-}
-
-// Bit by bit, as RFC 3720 defines it.
-uint32_t SlowCrc32c(const std::vector<uint8_t>& data) {
-  uint32_t crc = ~0u;
-  for (uint8_t byte : data) {
-    crc ^= byte;
-    for (int bit = 0; bit < 8; ++bit) {
-      crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78 : 0);
-    }
-  }
-  return ~crc;
-}
-
-TEST(Crc32cTest, EveryLengthIsRight) {
-  std::vector<uint8_t> data;
-  for (size_t bytes : {1, 7, 8, 767, 768, 769, 6143, 6144, 6151, 8192, 20000}) {
-    while (data.size() < bytes) {
-      data.push_back(static_cast<uint8_t>(data.size() * 2654435761u >> 13));
-    }
-    EXPECT_EQ(Crc32c(data.data(), bytes), SlowCrc32c(data)) << bytes;
-  }
-}
 
 TEST(DigestTest, TextFormRoundTrips) {
   const Digest d = DigestOf("pactrain");

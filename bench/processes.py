@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO
+
+from bench.closing import Closing
 
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -80,8 +81,8 @@ class Child:
         return ProcessError("\n".join([f"{self.name} {what}; it {state}. Its log ends:", *tail]))
 
 
-class Children:
-    """All children of a run; stop() or leaving the with block ends them."""
+class Children(Closing):
+    """All children of a run; close() or leaving the with block ends them."""
 
     def __init__(self, logs: Path, patience_seconds: float = 5.0) -> None:
         self._logs = logs
@@ -109,7 +110,7 @@ class Children:
                 raise child.error(f"did not end within {timeout_seconds:.0f} s") from None
         self.check()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Asks all to end, and kills what is still there after the patience."""
         running = [c.process for c in self._children if c.process.poll() is None]
         for process in running:
@@ -122,17 +123,6 @@ class Children:
                 _signal(process, signal.SIGKILL)
                 process.wait()
         self._children.clear()
-
-    def __enter__(self) -> Children:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:

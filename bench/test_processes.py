@@ -30,7 +30,7 @@ def test_waiting_for_a_word_ends_when_the_child_does(tmp_path: Path) -> None:
             child.wait_for("listening", 30)
 
 
-def test_stop_also_ends_a_child_that_ignores_sigterm(tmp_path: Path) -> None:
+def test_close_also_ends_a_child_that_ignores_sigterm(tmp_path: Path) -> None:
     script = (
         "import signal\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -40,5 +40,5 @@ def test_stop_also_ends_a_child_that_ignores_sigterm(tmp_path: Path) -> None:
     children = Children(tmp_path, patience_seconds=0.2)
     child = children.start("stubborn", python(script), {})
     child.wait_for("up", 30)
-    children.stop()
+    children.close()
     assert not os.path.exists(f"/proc/{child.process.pid}")

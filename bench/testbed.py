@@ -21,8 +21,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+from bench.closing import Closing
 
 PREFIX = "pactrain-"
 RELAY = Path(__file__).resolve().parent.parent / "out" / "bin" / "delay_relay"
@@ -94,7 +94,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-class LoopbackTestbed:
+class LoopbackTestbed(Closing):
     """All hosts are this machine; nothing is shaped and no bytes are counted."""
 
     shaped = False
@@ -115,17 +115,6 @@ class LoopbackTestbed:
 
     def close(self) -> None:
         """Removes everything; a second call does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class NamespaceTestbed(LoopbackTestbed):

@@ -199,11 +199,13 @@ int pt_submit(pt_session* session, uint32_t bucket, const pt_part* parts,
               uint32_t part_count, void* out, int dtype, int op,
               pt_digest bucket_layout, int last, const pt_digest* parameters);
 
-/* Waits until the open step is committed (PT_OK) or has failed; bounded by the
- * step deadline + 2 s without a word from the agent, counted from the last
- * pt_submit() of the step. May be called as soon as bucket 0 is submitted.
- * After PT_STEP_NOT_APPLIED the next step may be submitted unless
- * pt_is_final(); after the other errors the session is over. */
+/* Waits until the open step is committed (PT_OK) or has failed. From the step's
+ * last pt_submit() on, the step deadline + 2 s without a word from the agent
+ * end it. While another rank lives and has not submitted, the agent has such
+ * words, until its straggler timeout (30 min by default) ends the step. May be
+ * called as soon as bucket 0 is submitted. After PT_STEP_NOT_APPLIED the next
+ * step may be submitted unless pt_is_final(); after the other errors the
+ * session is over. */
 int pt_wait(pt_session* session, pt_step* out);
 int pt_is_final(const pt_session* session);
 /* 1: the session is over, and attaching again is the way to go on: the ranks

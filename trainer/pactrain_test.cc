@@ -2,14 +2,10 @@
 // steps.
 #include "trainer/pactrain.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstring>
 #include <future>
 #include <numeric>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bf16.h"
-#include "trainer/fake_agent.h"
+#include "trainer/test_session.h"
 
 namespace pactrain::trainer {
 namespace {
@@ -25,77 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using wire::Code;
-
-constexpr pt_digest kBucketLayout = {1, 1};
-constexpr pt_digest kMask = {2, 2};
-constexpr pt_digest kLayout = {3, 3};
-
-wire::Decision Full() {
-  wire::Decision decision = {};
-  decision.version = 1;
-  decision.mode = PT_FULL;
-  decision.codec = PT_CODEC_FP32;
-  return decision;
-}
-
-wire::Decision Compacted() {
-  wire::Decision decision = Full();
-  decision.version = 2;
-  decision.mode = PT_COMPACTED;
-  decision.mask_digest = {kMask.hi, kMask.lo};
-  decision.layout_digest = {kLayout.hi, kLayout.lo};
-  std::strcpy(decision.reason, "masks are stable");
-  return decision;
-}
-
-void AttachCompacted(FakeAgent& agent) {
-  wire::Attached attached = FakeAgent::AttachedFor(agent.Accept());
-  attached.decision = Compacted();
-  agent.SendAttached(attached);
-}
-
-class PactrainTest : public ::testing::Test {
- protected:
-  ~PactrainTest() override { pt_close(session_); }
-
-  void Attach(const FakeAgent& agent, int gse = 1,
-              uint64_t elements = 100'000) {
-    const std::string address = agent.address();
-    pt_attach_options options = {};
-    options.agent = address.c_str();
-    options.job = "job";
-    options.world_size = 4;
-    options.elements = elements;
-    options.attach_timeout_ms = 20000;
-    options.gse = gse;
-    ASSERT_EQ(pt_attach(&options, &session_, nullptr, nullptr), PT_OK)
-        << pt_last_error();
-  }
-
-  int Submit(uint32_t bucket, const std::vector<float>& data, bool last) {
-    const pt_part part = {data.data(), data.size()};
-    results_.resize(std::max(results_.size(), bucket + size_t{1}));
-    results_[bucket].assign(data.size(), -1.0f);
-    return pt_submit(session_, bucket, &part, 1, results_[bucket].data(),
-                     PT_FLOAT32, PT_SUM, kBucketLayout, last ? 1 : 0, nullptr);
-  }
-
-  // Two buckets of four elements; the first and the last of each are kept.
-  void SetMasks() {
-    const uint8_t bitmap = 0b1001;
-    const uint8_t* bitmaps[] = {&bitmap, &bitmap};
-    const pt_digest layouts[] = {kBucketLayout, kBucketLayout};
-    const uint64_t elements[] = {4, 4};
-    ASSERT_EQ(
-        pt_set_masks(session_, kMask, kLayout, 2, layouts, elements, bitmaps),
-        PT_OK)
-        << pt_error_text(session_);
-  }
-
-  pt_session* session_ = nullptr;
-  pt_step step_ = {};
-  std::vector<std::vector<float>> results_;  // By bucket.
-};
+using PactrainTest = TestSession;
 
 TEST_F(PactrainTest, ACommittedStepGivesTheMean) {
   FakeAgent agent([](FakeAgent& a) {
@@ -323,171 +249,6 @@ TEST_F(PactrainTest, SubmitNeverWaitsForAnAgentThatDoesNotRead) {
   }
   submitted.set_value();
   EXPECT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
-}
-
-TEST_F(PactrainTest, StepNotAppliedLeavesTheSessionUsable) {
-  FakeAgent agent([](FakeAgent& a) {
-    a.Attach();
-    a.ReceiveStep();
-    a.SendFailed(7, Code::kStepNotApplied, false,
-                 "bucket 0: rank 1 has 5 elements.\nUse one bucket cap.");
-    const auto submits = a.ReceiveStep();
-    EXPECT_EQ(submits[0].step, 8u);
-    a.SendCommitted(submits.back(), Full());
-  });
-  Attach(agent);
-  const std::vector<float> data = {1};
-  ASSERT_EQ(Submit(0, data, true), PT_OK);
-  EXPECT_EQ(pt_wait(session_, &step_), PT_STEP_NOT_APPLIED);
-  EXPECT_THAT(pt_error_text(session_), HasSubstr("Use one bucket cap."));
-  EXPECT_EQ(pt_is_final(session_), 0);
-  ASSERT_EQ(Submit(0, data, true), PT_OK);
-  EXPECT_EQ(pt_wait(session_, &step_), PT_OK);
-}
-
-TEST_F(PactrainTest, FinalFailureEndsTheSession) {
-  FakeAgent agent([](FakeAgent& a) {
-    a.Attach();
-    a.ReceiveStep();
-    a.SendFailed(7, Code::kResyncRequired, true, "agent b is gone.\nReload.");
-  });
-  Attach(agent);
-  const std::vector<float> data = {1};
-  ASSERT_EQ(Submit(0, data, true), PT_OK);
-  EXPECT_EQ(pt_wait(session_, &step_), PT_RESYNC_REQUIRED);
-  EXPECT_EQ(pt_is_final(session_), 1);
-  EXPECT_EQ(Submit(0, data, true), PT_RESYNC_REQUIRED);
-  EXPECT_EQ(pt_wait(session_, &step_), PT_RESYNC_REQUIRED);
-}
-
-TEST_F(PactrainTest, DeathOfTheAgentInAStepIsATypedErrorAtOnce) {
-  FakeAgent agent([](FakeAgent& a) {
-    a.Attach();
-    a.Receive<wire::Submit>();
-    a.Hangup();
-  });
-  Attach(agent);
-  const std::vector<float> data = {1};
-  ASSERT_EQ(Submit(0, data, false), PT_OK);
-  EXPECT_EQ(pt_wait(session_, &step_), PT_AGENT_UNRESPONSIVE);
-  EXPECT_THAT(pt_error_text(session_), HasSubstr(agent.address()));
-  EXPECT_EQ(pt_is_final(session_), 1);
-}
-
-TEST_F(PactrainTest, DeathWithASubmitUnreadIsTheSame) {
-  std::promise<void> submitted;
-  FakeAgent agent([&](FakeAgent& a) {
-    a.Attach();
-    submitted.get_future().wait();
-    a.SendFailed(7, Code::kStepNotApplied, false, "first this.");
-    a.Hangup();  // The socket is reset.
-  });
-  Attach(agent);
-  const std::vector<float> data = {1};
-  ASSERT_EQ(Submit(0, data, true), PT_OK);
-  submitted.set_value();
-  EXPECT_EQ(pt_wait(session_, &step_), PT_STEP_NOT_APPLIED);
-  // Submitting may or may not notice yet; the step cannot end well.
-  Submit(0, data, true);
-  EXPECT_EQ(pt_wait(session_, &step_), PT_AGENT_UNRESPONSIVE);
-}
-
-TEST_F(PactrainTest, DeathOfTheAgentBetweenStepsShowsAtTheNextSubmit) {
-  std::promise<void> dead;
-  FakeAgent agent([&](FakeAgent& a) {
-    a.Attach();
-    a.Hangup();
-    dead.set_value();
-  });
-  Attach(agent);
-  dead.get_future().wait();
-  const std::vector<float> data = {1};
-  EXPECT_EQ(Submit(0, data, true), PT_AGENT_UNRESPONSIVE);
-  EXPECT_EQ(pt_wait(session_, &step_), PT_AGENT_UNRESPONSIVE);
-}
-
-TEST_F(PactrainTest, LastWordsOfTheAgentAreTheError) {
-  std::promise<void> dead;
-  FakeAgent agent([&](FakeAgent& a) {
-    a.Attach();
-    a.Receive<wire::Vote>();
-    a.SendFailed(~0ull, Code::kResyncRequired, true, "site b left.\nReload.");
-    a.Hangup();
-    dead.set_value();
-  });
-  Attach(agent);
-  ASSERT_EQ(pt_vote(session_, kLayout, kMask, 1, 1, 1, 50, 100), PT_OK);
-  dead.get_future().wait();
-  const std::vector<float> data = {1};
-  EXPECT_EQ(Submit(0, data, true), PT_RESYNC_REQUIRED);
-  EXPECT_THAT(pt_error_text(session_), HasSubstr("site b left"));
-}
-
-TEST_F(PactrainTest, SilentAgentEndsAStepWithinTheBound) {
-  std::promise<void> done;
-  FakeAgent agent([&](FakeAgent& a) {
-    wire::Attached attached = FakeAgent::AttachedFor(a.Accept());
-    attached.step_deadline_ms = 1;
-    a.SendAttached(attached);
-    done.get_future().wait();
-  });
-  Attach(agent);
-  const std::vector<float> data = {1};
-  ASSERT_EQ(Submit(0, data, false), PT_OK);
-  std::thread waiter([&] {
-    EXPECT_EQ(pt_wait(session_, &step_), PT_AGENT_UNRESPONSIVE);
-    EXPECT_THAT(pt_error_text(session_), HasSubstr("no word from the agent"));
-  });
-  EXPECT_EQ(Submit(1, data, true), PT_OK);
-  waiter.join();
-  done.set_value();
-}
-
-TEST_F(PactrainTest, ForkedChildDoesNotDetachItsParent) {
-  FakeAgent agent([](FakeAgent& a) {
-    a.Attach();
-    const auto submits = a.ReceiveStep();
-    a.SendCommitted(submits.back(), Full());
-  });
-  Attach(agent);
-  float data = 1;
-  const pt_part part = {&data, 1};
-  const pid_t child = fork();
-  if (child == 0) {
-    const int refused = pt_submit(session_, 0, &part, 1, &data, PT_FLOAT32,
-                                  PT_SUM, kBucketLayout, 1, nullptr);
-    pt_close(session_);
-    _exit(refused == PT_INVALID_ARGUMENT ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  ASSERT_EQ(pt_submit(session_, 0, &part, 1, &data, PT_FLOAT32, PT_SUM,
-                      kBucketLayout, 1, nullptr),
-            PT_OK);
-  EXPECT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
-}
-
-TEST_F(PactrainTest, AnExitStatusSaysWhetherTheRankHasLeftOrIsLost) {
-  for (const int status : {0, 1}) {
-    FakeAgent agent([status](FakeAgent& a) {
-      a.Attach();
-      if (status == 0) {
-        EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
-      } else {
-        EXPECT_TRUE(a.AtEnd());
-      }
-    });
-    const pid_t child = fork();
-    if (child == 0) {
-      Attach(agent);
-      pt_close_at_exit(session_);
-      exit(status);
-    }
-    int ended = -1;
-    ASSERT_EQ(waitpid(child, &ended, 0), child);
-    EXPECT_EQ(WEXITSTATUS(ended), status);
-  }
 }
 
 TEST_F(PactrainTest, VoteAndRequiredDenseReachTheAgent) {

@@ -1,14 +1,12 @@
 // Results that come before the commit, by the C ABI against a fake agent.
 #include <cstdint>
 #include <numeric>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "trainer/fake_agent.h"
-#include "trainer/pactrain.h"
+#include "trainer/test_session.h"
 
 namespace pactrain::trainer {
 namespace {
@@ -17,36 +15,12 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using wire::Code;
 
-constexpr pt_digest kBucketLayout = {1, 1};
 constexpr uint64_t kElements = 10'000;  // More than two tiles.
 constexpr uint64_t kTiles2 = 8192;      // Two of them.
 constexpr uint64_t kStep = 7;           // The fake agent's first.
 
-wire::Decision Full() {
-  wire::Decision decision = {};
-  decision.version = 1;
-  decision.mode = PT_FULL;
-  decision.codec = PT_CODEC_FP32;
-  return decision;
-}
-
-class ResultsTest : public ::testing::Test {
+class ResultsTest : public TestSession {
  protected:
-  ~ResultsTest() override { pt_close(session_); }
-
-  void Attach(const FakeAgent& agent) {
-    const std::string address = agent.address();
-    pt_attach_options options = {};
-    options.agent = address.c_str();
-    options.job = "job";
-    options.world_size = 4;
-    options.elements = 2 * kElements;
-    options.attach_timeout_ms = 20000;
-    options.gse = 1;
-    ASSERT_EQ(pt_attach(&options, &session_, nullptr, nullptr), PT_OK)
-        << pt_last_error();
-  }
-
   // Two buckets, the second of them in two parts, one of which may be in `out`.
   int Step(bool in_place) {
     const pt_part whole = {first_.data(), kElements};
@@ -57,8 +31,6 @@ class ResultsTest : public ::testing::Test {
     return pt_wait(session_, &step_);
   }
 
-  pt_session* session_ = nullptr;
-  pt_step step_ = {};
   std::vector<float> first_ = Numbers(0), second_ = Numbers(1);
   std::vector<float> first_mean_ = std::vector<float>(kElements, -1);
   std::vector<float> second_mean_ = std::vector<float>(kElements, -1);

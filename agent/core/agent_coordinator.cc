@@ -74,7 +74,7 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
   std::vector<GroupState::LocalTrainer> trainers;
   bool complete = true;
   for (size_t i = 0; i < member.ranks.size(); ++i) {
-    TrainerRecord* record =
+    const TrainerRecord* record =
         trainers_.Find(generation.group, member.attach_ids[i]);
     if (record == nullptr || record->generation != 0) {
       complete = false;
@@ -165,7 +165,8 @@ void AgentState::Impl::On(const protocol::GroupWaiting& message,
 
 void AgentState::Impl::On(const protocol::JoinRefused& message,
                           absl::Duration now) {
-  TrainerRecord* record = trainers_.Find(message.group, message.attach_id);
+  const TrainerRecord* record =
+      trainers_.Find(message.group, message.attach_id);
   if (record == nullptr) return;
   const TrainerId id = record->id;
   FailTrainer(id, wire::Code::kRefused,

@@ -182,9 +182,7 @@ void AgentState::Impl::FailTrainer(TrainerId id, wire::Code code,
 // end of its old one.
 void AgentState::Impl::DropReplaced(const TrainerRecord& record,
                                     absl::Duration now) {
-  const protocol::Digest& last = record.trainer.last_attach_id;
-  if (last.empty()) return;
-  const TrainerRecord* old = trainers_.Find(record.group, last);
+  const TrainerRecord* old = trainers_.FindReplaced(record);
   if (old == nullptr) return;
   const TrainerId id = old->id;
   DropTrainer(id, "attached again", now, /*may_return=*/true);

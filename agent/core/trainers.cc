@@ -30,19 +30,13 @@ absl::StatusOr<TrainerRecord> Trainers::Check(const wire::Hello& hello) const {
   return record;
 }
 
-// The same trainer attaches again, before it was seen that it left.
-bool Trainers::Replaces(const TrainerRecord& record,
-                        const TrainerRecord& other) {
-  return record.group == other.group &&
-         record.trainer.last_attach_id == other.trainer.attach_id;
-}
-
 // Trainers of one launch and model on this node share a result region.
 absl::Status Trainers::CheckRegion(const TrainerRecord& record) const {
   const protocol::Trainer& t = record.trainer;
+  const TrainerRecord* const replaced = FindReplaced(record);
   int same = 0;
   for (const auto& [id, other] : records_) {
-    if (other.region != record.region || Replaces(record, other)) continue;
+    if (other.region != record.region || &other == replaced) continue;
     ++same;
     const protocol::Trainer& o = other.trainer;
     if (o.rank == t.rank) {
@@ -80,10 +74,11 @@ absl::Status Trainers::CheckMemory(const TrainerRecord& record) const {
                         records_.size()));
   }
   if (options_.max_memory_bytes == 0) return absl::OkStatus();
+  const TrainerRecord* const replaced = FindReplaced(record);
   uint64_t used = 0;
   std::set<std::string> regions;
   for (const auto& [id, other] : records_) {
-    if (Replaces(record, other)) continue;
+    if (&other == replaced) continue;
     used += other.bytes;
     if (regions.insert(other.region).second) used += other.bytes;
   }
@@ -107,14 +102,18 @@ TrainerRecord* Trainers::Find(TrainerId id) {
   return it == records_.end() ? nullptr : &it->second;
 }
 
-TrainerRecord* Trainers::Find(const protocol::GroupId& group,
-                              const protocol::Digest& attach_id) {
-  for (auto& [id, record] : records_) {
+const TrainerRecord* Trainers::Find(const protocol::GroupId& group,
+                                    const protocol::Digest& attach_id) const {
+  for (const auto& [id, record] : records_) {
     if (record.group == group && record.trainer.attach_id == attach_id) {
       return &record;
     }
   }
   return nullptr;
+}
+
+const TrainerRecord* Trainers::FindReplaced(const TrainerRecord& record) const {
+  return Find(record.group, record.trainer.last_attach_id);
 }
 
 }  // namespace pactrain::agent

@@ -42,13 +42,15 @@ class Trainers {
 
   TrainerRecord* Find(TrainerId id);
   // Waiting or not; null: none.
-  TrainerRecord* Find(const protocol::GroupId& group,
-                      const protocol::Digest& attach_id);
+  const TrainerRecord* Find(const protocol::GroupId& group,
+                            const protocol::Digest& attach_id) const;
+  // Of the same trainer, which attaches again before it was seen that it left;
+  // null: there is none.
+  const TrainerRecord* FindReplaced(const TrainerRecord& record) const;
   std::map<TrainerId, TrainerRecord>& all() { return records_; }
   const std::map<TrainerId, TrainerRecord>& all() const { return records_; }
 
  private:
-  static bool Replaces(const TrainerRecord& record, const TrainerRecord& other);
   absl::Status CheckRegion(const TrainerRecord& record) const;
   absl::Status CheckMemory(const TrainerRecord& record) const;
 

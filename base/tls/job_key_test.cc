@@ -6,15 +6,14 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "base/tls/job_certificates.h"
 #include "base/tls/test_certs.h"
 #include "base/tls/tls_choice.h"
@@ -59,15 +58,6 @@ std::string Verify(const JobKey& ca, const std::string& pem, absl::Time now) {
 }
 
 JobKey KeyOf(const std::string& text) { return *JobKey::FromText(text); }
-
-std::string NewFolder() {
-  const std::string folder = absl::StrCat(
-      ::testing::TempDir(), "/",
-      ::testing::UnitTest::GetInstance()->current_test_info()->name());
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
-}
 
 TEST(JobKey, EqualKeysInAnyFormGiveTheSameAuthority) {
   std::string base64;
@@ -130,7 +120,7 @@ TEST(JobKey, sec_AnExpiredCertificateIsNotTaken) {
 }
 
 TEST(JobKey, ANewFileHasANewKeyForItsOwnerAlone) {
-  const std::string path = NewFolder() + "/job.key";
+  const std::string path = MakeTestFolder() + "/job.key";
   ASSERT_OK(WriteNewJobKey(path));
   struct stat found;
   ASSERT_EQ(stat(path.c_str(), &found), 0);
@@ -141,7 +131,7 @@ TEST(JobKey, ANewFileHasANewKeyForItsOwnerAlone) {
 }
 
 TEST(JobKey, sec_AFileThatOthersMayReadIsRefused) {
-  const std::string path = NewFolder() + "/job.key";
+  const std::string path = MakeTestFolder() + "/job.key";
   ASSERT_OK(WriteNewJobKey(path));
   chmod(path.c_str(), 0644);
   EXPECT_THAT(
@@ -153,7 +143,7 @@ TEST(JobKey, sec_AFileThatOthersMayReadIsRefused) {
 }
 
 TEST(JobKey, AFileWithoutAKeyIsNamed) {
-  const std::string folder = NewFolder();
+  const std::string folder = MakeTestFolder();
   EXPECT_THAT(JobKey::FromFile("--job-key-file", folder + "/none").status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("/none cannot be read: No such file")));
@@ -218,7 +208,7 @@ TEST_F(ChooseTlsTest, NothingIsNoTlsAndFilesAreAsTheyAre) {
 }
 
 TEST_F(ChooseTlsTest, AFileOrTheVariableGivesACertificateForTheUri) {
-  const std::string path = NewFolder() + "/job.key";
+  const std::string path = MakeTestFolder() + "/job.key";
   ASSERT_OK(WriteNewJobKey(path));
   ASSERT_OK_AND_ASSIGN(const TlsFiles file, ChooseTls({}, path, {}, kUri));
   EXPECT_THAT(*CheckTlsFiles(file, {}), ElementsAre(kUri));

@@ -50,10 +50,12 @@ void Extend(X509* certificate, int nid, const std::string& value) {
 }  // namespace
 
 TestCa::TestCa(const std::string& folder)
+    : TestCa(folder, absl::StrCat("test CA ", Random())) {}
+
+TestCa::TestCa(const std::string& folder, const std::string& name)
     : folder_(folder),
       key_(NewKey()),
-      certificate_(
-          Sign(absl::StrCat("test CA ", Random()), key_, /*is_ca=*/true, {})) {
+      certificate_(Sign(name, key_, /*is_ca=*/true, {})) {
   WriteFile(folder_ + "/ca.pem", [&](FILE* file) {
     return PEM_write_X509(file, certificate_.get());
   });

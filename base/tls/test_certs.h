@@ -22,8 +22,10 @@ class TestCa {
     int valid_to_s = 3600;
   };
 
-  // Its files lie in `folder`, which exists; two CAs need two folders.
+  // Its files lie in `folder`, which exists; two CAs need two folders. Without
+  // a name it has one that no other has.
   explicit TestCa(const std::string& folder);
+  TestCa(const std::string& folder, const std::string& name);
 
   // Writes NAME.pem and NAME.key, anew if they are there.
   TlsFiles Issue(const std::string& name, const Leaf& leaf) const;

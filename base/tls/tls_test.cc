@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log_capture.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "base/tls/test_certs.h"
 #include "base/tls/tls_files.h"
 #include "base/tls/tls_source.h"
@@ -19,22 +20,13 @@ using ::testing::IsEmpty;
 
 constexpr char kUri[] = "spiffe://pactrain/agent/a";
 
-std::string MakeFolder(const std::string& name) {
-  const std::string folder = absl::StrCat(
-      ::testing::TempDir(), "/",
-      ::testing::UnitTest::GetInstance()->current_test_info()->name(), name);
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
-}
-
 class TlsFilesTest : public ::testing::Test {
  protected:
   static void ExpectRefused(const TlsFiles& files, const std::string& what) {
     EXPECT_THAT(CheckTlsFiles(files, {}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
   }
-  const std::string folder_ = MakeFolder("");
+  const std::string folder_ = MakeTestFolder();
   const TestCa ca_{folder_};
 };
 
@@ -94,7 +86,7 @@ TEST_F(TlsFilesTest, CertificateThatOthersWouldRefuseIsRefusedAtStart) {
                 "certificate has expired");
   ExpectRefused(ca_.Issue("new", TestCa::Leaf{{kUri}, 3600, 7200}),
                 "certificate is not yet valid");
-  const TestCa other(MakeFolder("-other"));
+  const TestCa other(MakeTestFolder("-other"));
   TlsFiles files = other.Issue("a", kUri);
   files.ca = ca_.Issue("a", kUri).ca;
   ExpectRefused(files, "would be refused by others with the CA " + files.ca);

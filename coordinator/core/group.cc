@@ -1,7 +1,6 @@
 #include "coordinator/core/group.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/planner.h"
@@ -91,35 +90,6 @@ void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
   }
 }
 
-void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
-                   Context& c) {
-  const protocol::Trainer& trainer = joined.trainer;
-  if (ended_ && joined.generation == 0 && elastic()) {
-    // Its agent never heard of the generation: it waits for the next one.
-    seats_.Return(trainer.attach_id);
-    Enlist(agent, trainer, c);
-    return;
-  }
-  if (seats_.Confirm(trainer.attach_id)) {
-    roster_[trainer.attach_id] = {trainer, agent.name, agent.site,
-                                  agent.data_address};
-  }
-  if (ended_ && joined.generation == 0) {
-    // Its agent never heard of the generation, and it can have no other one.
-    c.effects.sends.push_back(
-        {agent.stream,
-         JoinRefused{
-             id_, trainer.rank, trainer.attach_id,
-             absl::StrCat("generation ", generation_->number,
-                          " ended before it began here: ", end_reason_)}});
-  } else if (ended_) {
-    c.effects.sends.push_back(
-        {agent.stream, EndGeneration{id_, generation_->number, end_reason_}});
-  } else if (joined.generation == 0) {
-    c.effects.sends.push_back({agent.stream, StartGeneration{*generation_}});
-  }
-}
-
 void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
                    Context& c) {
   const Candidate candidate{trainer, agent.name, agent.site,
@@ -192,14 +162,6 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
     // The others may still be handed the last step's result.
     detached_at_ = c.now;
   }
-}
-
-// Where all of a launch have left nothing of it is waited for: who comes under
-// its name again is another launch.
-void Group::NoteDetached(const protocol::Trainer& trainer) {
-  std::set<uint32_t>& ranks = detached_[trainer.launch];
-  ranks.insert(trainer.rank);
-  if (ranks.size() >= trainer.world_size) detached_.erase(trainer.launch);
 }
 
 void Group::DropWaiting(const Agent& agent) {

@@ -83,19 +83,19 @@ class Group {
   }
 
   // group.cc: membership.
-  void NoteDetached(const protocol::Trainer& trainer);
   void DropWaiting(const Agent& agent);
-  void Rejoin(const Agent& agent, const protocol::TrainerJoined& joined,
-              Context& c);
   void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);
   void Refuse(const std::vector<Membership::Refusal>& refusals, Context& c);
   void TryForm(Context& c);
   void TryFormNew(Context& c);
   // group_regroup.cc: ranks that come and go.
+  void Rejoin(const Agent& agent, const protocol::TrainerJoined& joined,
+              Context& c);
   void TryAdmit(Context& c);
   void TryRegroup(Context& c);
   bool IsReady(const Launch& launch) const;
   Remains MakeRemains(const Context& c) const;
+  void NoteDetached(const protocol::Trainer& trainer);
   void RecordDetached(Context& c);
   std::string RegroupReason(const Context& c) const;
 

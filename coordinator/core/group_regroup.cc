@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,12 @@
 #include "coordinator/core/reach.h"
 
 namespace pactrain::coordinator {
+
+using protocol::EndGeneration;
+using protocol::JoinRefused;
+using protocol::StartGeneration;
+using protocol::TrainerJoined;
+
 namespace {
 
 bool AnyOld(const Launch& launch) {
@@ -32,6 +39,37 @@ std::optional<std::string> WhyApart(const Launch& launch,
 }
 
 }  // namespace
+
+// A trainer of the newest generation, running or over, that its agent names
+// anew.
+void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
+                   Context& c) {
+  const protocol::Trainer& trainer = joined.trainer;
+  if (ended_ && joined.generation == 0 && elastic()) {
+    // Its agent never heard of the generation: it waits for the next one.
+    seats_.Return(trainer.attach_id);
+    Enlist(agent, trainer, c);
+    return;
+  }
+  if (seats_.Confirm(trainer.attach_id)) {
+    roster_[trainer.attach_id] = {trainer, agent.name, agent.site,
+                                  agent.data_address};
+  }
+  if (ended_ && joined.generation == 0) {
+    // Its agent never heard of the generation, and it can have no other one.
+    c.effects.sends.push_back(
+        {agent.stream,
+         JoinRefused{
+             id_, trainer.rank, trainer.attach_id,
+             absl::StrCat("generation ", generation_->number,
+                          " ended before it began here: ", end_reason_)}});
+  } else if (ended_) {
+    c.effects.sends.push_back(
+        {agent.stream, EndGeneration{id_, generation_->number, end_reason_}});
+  } else if (joined.generation == 0) {
+    c.effects.sends.push_back({agent.stream, StartGeneration{*generation_}});
+  }
+}
 
 // Complete with those of it that train already, and none of its ranks twice.
 bool Group::IsReady(const Launch& launch) const {
@@ -75,6 +113,14 @@ Remains Group::MakeRemains(const Context& c) const {
   remains.since_end = c.now - ended_at_;
   remains.detached_of = detached_;
   return remains;
+}
+
+// Where all of a launch have left nothing of it is waited for: who comes under
+// its name again is another launch.
+void Group::NoteDetached(const protocol::Trainer& trainer) {
+  std::set<uint32_t>& ranks = detached_[trainer.launch];
+  ranks.insert(trainer.rank);
+  if (ranks.size() >= trainer.world_size) detached_.erase(trainer.launch);
 }
 
 // A restarted coordinator would wait for those who left.

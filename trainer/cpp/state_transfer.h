@@ -70,8 +70,7 @@ class StateTransfer {
   }
 
  private:
-  // A newcomer that is not ready to take the state lets a step run into its
-  // deadline.
+  // Of a piece: what a bad network may cost.
   static constexpr int kAttempts = 10;
   static constexpr uint64_t kMaxStateBytes = uint64_t{1} << 40;
 

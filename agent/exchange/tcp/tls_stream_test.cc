@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "asio/ssl/error.hpp"
 #include "asio/write.hpp"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "base/tls/test_certs.h"
 #include "gtest/gtest.h"
 
@@ -89,13 +89,7 @@ class TlsStreamTest : public ::testing::Test {
     return got;
   }
 
-  static std::string MakeFolder() {
-    const std::string folder = ::testing::TempDir() + "/tls_stream_test";
-    std::filesystem::create_directories(folder);
-    return folder;
-  }
-
-  const base::TestCa ca_{MakeFolder()};
+  const base::TestCa ca_{base::MakeTestFolder()};
   asio::io_context io_;
   tcp::socket sockets_[2] = {tcp::socket(io_), tcp::socket(io_)};
   std::optional<TlsStream> streams_[2];

@@ -1,50 +1,23 @@
 // The data plane with certificates, and who tries to get into it without the
 // right ones: refused, told once in the log, and an exchange that runs goes on.
-#include <filesystem>
-#include <fstream>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
-#include "agent/exchange/tcp/test_transports.h"
-#include "asio/ssl/stream.hpp"
+#include "agent/exchange/tcp/test_tls_transports.h"
 #include "asio/write.hpp"
 #include "base/clock.h"
-#include "base/log_capture.h"
-#include "base/status_matchers.h"
 #include "base/test_descriptors.h"
-#include "base/tls/job_key.h"
-#include "base/tls/test_certs.h"
 #include "protocol/limits.h"
 
 namespace pactrain::agent {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
-using AsioTlsStream = asio::ssl::stream<asio::ip::tcp::socket>;
 
-std::string MakeFolder(const std::string& name) {
-  const std::string folder =
-      ::testing::TempDir() + "/" +
-      ::testing::UnitTest::GetInstance()->current_test_info()->name() + name;
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
-}
-
-std::string UriOf(const std::string& agent) {
-  return "spiffe://pactrain/agent/" + agent;
-}
-
-class TlsTransportTest : public TestTransports {
+class TlsTransportTest : public TlsTransports {
  protected:
-  std::unique_ptr<Node> MakeNode(const std::string& name,
-                                 const base::TlsFiles& files) {
-    Transport::Options options = options_;
-    options.tls = files;
-    options.second_dial = absl::Hours(24);  // dial_test has that.
-    return TestTransports::MakeNode(name, options);
-  }
   std::vector<asio::ip::tcp::socket> DialMany(
       int count, const std::string& from = "127.0.0.1") {
     std::vector<asio::ip::tcp::socket> idle;
@@ -53,28 +26,6 @@ class TlsTransportTest : public TestTransports {
   }
   uint64_t Refused(base::Refusal refusal) const {
     return b_->transport->refused().of(refusal);
-  }
-  std::unique_ptr<Node> MakeNode(const std::string& name) {
-    return MakeNode(name, Issue(name));
-  }
-  virtual base::TlsFiles Issue(const std::string& agent) const {
-    return ca_.Issue(agent, UriOf(agent));
-  }
-  // b and c, connected: the exchange that must go on.
-  void StartExchange() {
-    b_ = MakeNode("b");
-    c_ = MakeNode("c");
-    Introduce(*b_, *c_);
-  }
-  void ExpectExchangeGoesOn() {
-    const size_t before = b_->events.frames.size();
-    auto data = std::make_shared<std::vector<uint8_t>>(8192, 7);
-    protocol::FrameHeader header;
-    header.leg = protocol::Leg::kUp;
-    c_->transport->SendData("b", header, {data, absl::MakeConstSpan(*data)});
-    EXPECT_TRUE(
-        RunUntil([&] { return b_->events.frames.size() == before + 1; }));
-    EXPECT_TRUE(b_->events.disconnected.empty());
   }
   // What a stranger sends in plain text is refused, and said in these words.
   void ExpectPlainTextRefused(const std::string& bytes,
@@ -88,39 +39,6 @@ class TlsTransportTest : public TestTransports {
     EXPECT_THAT(log_.text(), HasSubstr(words));
     ExpectExchangeGoesOn();
   }
-  // An agent "a" with these files dials b, which expects it, and gets nowhere.
-  void ExpectDiallerRefused(const base::TlsFiles& files,
-                            const std::string& words) {
-    const auto a = MakeNode("a", files);
-    b_->transport->SetPeers({a->AsPeer(), c_->AsPeer()});
-    a->transport->SetPeers({b_->AsPeer()});
-    EXPECT_TRUE(RunUntil([&] { return log_.Has(words); })) << log_.text();
-    EXPECT_TRUE(a->events.connected.empty());
-    EXPECT_FALSE(b_->transport->IsConnected("a"));
-    ExpectExchangeGoesOn();
-    EXPECT_EQ(log_.Count("data connection from 127.0.0.1"), 1) << log_.text();
-    a->transport->SetPeers({});
-  }
-  // Somebody who shakes hands with b by this context.
-  void ExpectClientRefused(SSL_CTX* context, const std::string& words) {
-    AsioTlsStream stream(DialRaw(*b_), SSL_new(context));
-    bool ended = false;
-    char byte[1];
-    stream.async_handshake(AsioTlsStream::client, [&](const asio::error_code&) {
-      // In TLS 1.3 the refusal comes with the first read.
-      stream.async_read_some(
-          asio::buffer(byte),
-          [&](const asio::error_code& error, size_t) { ended = !!error; });
-    });
-    EXPECT_TRUE(RunUntil([&] { return ended; }));
-    EXPECT_THAT(log_.text(), HasSubstr(words));
-    ExpectExchangeGoesOn();
-  }
-
-  base::LogCapture log_;
-  Transport::Options options_;
-  const base::TestCa ca_{MakeFolder("")};
-  std::unique_ptr<Node> b_, c_;
 };
 
 TEST_F(TlsTransportTest, FramesOfAllSizesArriveIntactAndInOrderBothWays) {
@@ -198,18 +116,9 @@ TEST_F(TlsTransportTest, sec_dataplane_downgrade) {
   ExpectExchangeGoesOn();
 }
 
-// Files of `own`, which take others by `other` as well.
-base::TlsFiles TakesBoth(base::TlsFiles own, const base::TlsFiles& other) {
-  const std::string path = MakeFolder("-both") + "/both.pem";
-  std::ofstream(path) << std::ifstream(own.ca).rdbuf()
-                      << std::ifstream(other.ca).rdbuf();
-  own.ca = path;
-  return own;
-}
-
 TEST_F(TlsTransportTest, sec_join_wrong_ca) {
   StartExchange();
-  const base::TestCa other(MakeFolder("-other"));
+  const base::TestCa other(base::MakeTestFolder("-other"));
   ExpectDiallerRefused(TakesBoth(other.Issue("a", UriOf("a")), Issue("a")),
                        "the job keys (or CAs) differ");
 }
@@ -442,92 +351,6 @@ TEST_F(TlsTransportTest, sec_cert_life_alarm_WithoutANewConnection) {
   })) << log_.text();
   EXPECT_LT(left(), absl::Minutes(11));
   ExpectExchangeGoesOn();
-}
-
-// The same where a job's key makes the certificates.
-class JobKeyTransportTest : public TlsTransportTest {
- protected:
-  base::TlsFiles Issue(const std::string& agent) const override {
-    return base::IssueByJobKey('1', UriOf(agent));
-  }
-};
-
-TEST_F(JobKeyTransportTest, AgentsOfOneKeyExchange) {
-  StartExchange();
-  ExpectExchangeGoesOn();
-}
-
-TEST_F(JobKeyTransportTest, sec_NoKeyIsRefused) {
-  StartExchange();
-  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
-                                         SSL_CTX_free);
-  ExpectClientRefused(context.get(), "peer did not return a certificate");
-  auto raw = DialRaw(*b_);
-  asio::write(raw, asio::buffer(std::string(64, 'x')));
-  EXPECT_TRUE(RunUntilClosed(raw));
-  ExpectExchangeGoesOn();
-}
-
-TEST_F(JobKeyTransportTest, sec_join_wrong_job) {
-  StartExchange();
-  ExpectDiallerRefused(
-      TakesBoth(base::IssueByJobKey('2', UriOf("a")), Issue("a")),
-      "the job keys (or CAs) differ");
-}
-
-// Whichever of the two refuses the other's certificate, who dials says so in
-// our words.
-TEST_F(JobKeyTransportTest, TheDiallerSaysThatTheKeysDiffer) {
-  b_ = MakeNode("b");
-  const base::TlsFiles other = base::IssueByJobKey('2', UriOf("a"));
-  const auto dial = [&](const base::TlsFiles& files, const std::string& words) {
-    const auto a = MakeNode("a", files);
-    b_->transport->SetPeers({a->AsPeer()});
-    a->transport->SetPeers({b_->AsPeer()});
-    EXPECT_TRUE(RunUntil([&] { return log_.Has(words); })) << log_.text();
-    EXPECT_TRUE(log_.Has("data connection to agent b refused")) << log_.text();
-    a->transport->SetPeers({});
-  };
-  dial(other,
-       "its certificate is of another CA or job key: the job keys (or CAs) "
-       "differ");
-  dial(TakesBoth(other, Issue("a")),
-       "it does not take this side's certificate: the job keys (or CAs) "
-       "differ");
-}
-
-TEST_F(JobKeyTransportTest, sec_CertificateOfACaIsRefused) {
-  StartExchange();
-  ExpectDiallerRefused(TakesBoth(ca_.Issue("a", UriOf("a")), Issue("a")),
-                       "the job keys (or CAs) differ");
-}
-
-TEST_F(JobKeyTransportTest, sec_join_expired) {
-  StartExchange();
-  const auto key = base::JobKey::FromText(std::string(64, '1'));
-  ASSERT_OK(key);
-  const absl::Time now = absl::Now();
-  ASSERT_OK_AND_ASSIGN(
-      const std::string pem,
-      key->Issue(UriOf("a"), now - absl::Hours(2), now - absl::Hours(1)));
-  const std::string path = MakeFolder("-old") + "/old.pem";
-  std::ofstream(path) << pem;
-  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
-                                         SSL_CTX_free);
-  ASSERT_EQ(SSL_CTX_use_certificate_chain_file(context.get(), path.c_str()), 1);
-  ASSERT_EQ(SSL_CTX_use_PrivateKey_file(context.get(), path.c_str(),
-                                        SSL_FILETYPE_PEM),
-            1);
-  ExpectClientRefused(context.get(), "certificate has expired");
-}
-
-// Who holds the key could make a certificate for the name itself; a message
-// alone gives nobody another name.
-TEST_F(JobKeyTransportTest, sec_AnotherAgentsNameInTheHelloIsRefused) {
-  StartExchange();
-  ExpectDiallerRefused(
-      Issue("thief"),
-      "calls itself agent a, but its certificate is of agent thief");
 }
 
 }  // namespace

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 
 from daemons import BIN, ROOT, Daemon
 from test_torchrun import Torchrun
 
+from bench.closing import Closing
 from bench.testbed import (
     Host,
     Link,
@@ -111,7 +111,7 @@ class Site:
         return launch
 
 
-class SiteNetwork:
+class SiteNetwork(Closing):
     """The machines, their links and firewalls, and the coordinator."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
@@ -200,14 +200,3 @@ class SiteNetwork:
         for daemon in self._daemons:
             daemon.wait()
         self.bed.close()
-
-    def __enter__(self) -> SiteNetwork:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

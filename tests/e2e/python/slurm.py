@@ -23,11 +23,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from daemons import ROOT, STOP_SECONDS
 from test_sites import clean
 
+from bench.closing import Closing
 from bench.processes import Child
 
 ADDRESS = "127.0.0.1"
@@ -147,7 +147,7 @@ class Job:
         return f"{shown}\nIt printed:\n{self.text()[-3000:]}"
 
 
-class Slurm:
+class Slurm(Closing):
     """`nodes` are names that no other Slurm of this machine has."""
 
     def __init__(self, folder: Path, name: str, nodes: Sequence[str]) -> None:
@@ -247,14 +247,3 @@ class Slurm:
         self._reaper.wait(STOP_SECONDS)
         for child in self._children:
             child.process.wait(STOP_SECONDS)
-
-    def __enter__(self) -> Slurm:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -1,0 +1,116 @@
+// Trainers that leave, are lost and attach again: what they and the coordinator
+// are told.
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/core/agent_state.h"
+#include "agent/core/test_pair.h"
+#include "base/status_matchers.h"
+
+namespace pactrain::agent {
+namespace {
+
+using protocol::Digest;
+
+// What the trainer of x hears when that of y is gone.
+class RejoinTest : public Pair {
+ protected:
+  const wire::Failed* FailedAfterLoss(protocol::OnShrink on_shrink) {
+    generation_.on_shrink = on_shrink;
+    Begin();
+    Submit(0, OneBucket(10, 50));
+    Give(y_, TrainerGone{1, "was killed by signal 9"});
+    Deliver();
+    return x_.Last<wire::Failed>();
+  }
+};
+
+TEST_F(RejoinTest, WhereRanksComeAndGoTrainersMayRejoin) {
+  const auto* failed = FailedAfterLoss(protocol::OnShrink::kContinue);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->final, 1);
+  EXPECT_EQ(failed->may_rejoin, 1);
+}
+
+TEST_F(RejoinTest, ElseTheyMayNot) {
+  const auto* failed = FailedAfterLoss(protocol::OnShrink::kAbort);
+  ASSERT_NE(failed, nullptr);
+  EXPECT_EQ(failed->final, 1);
+  EXPECT_EQ(failed->may_rejoin, 0);
+}
+
+std::vector<protocol::TrainerLeft> LeftOf(const Node& node) {
+  std::vector<protocol::TrainerLeft> all;
+  for (const protocol::AgentMessage& message : node.to_coordinator) {
+    if (const auto* left = std::get_if<protocol::TrainerLeft>(&message)) {
+      all.push_back(*left);
+    }
+  }
+  return all;
+}
+
+TEST_F(RejoinTest, TheCoordinatorHearsWhetherOneThatMayRejoinLives) {
+  FailedAfterLoss(protocol::OnShrink::kContinue);
+  EXPECT_FALSE(x_.closed);
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_TRUE(LeftOf(x_)[0].may_return);
+  Give(x_, CoordinatorConnected{});  // Another one.
+  ASSERT_EQ(LeftOf(x_).size(), 2u);
+  EXPECT_TRUE(LeftOf(x_)[1].may_return);
+  Give(x_, TrainerGone{1, "was killed by signal 9"});
+  ASSERT_EQ(LeftOf(x_).size(), 3u);
+  EXPECT_FALSE(LeftOf(x_)[2].may_return);
+  EXPECT_EQ(LeftOf(x_)[2].reason, "was killed by signal 9");
+  EXPECT_EQ(LeftOf(x_)[2].attach_id, LeftOf(x_)[0].attach_id);
+}
+
+// Its agent was frozen, and sees the new connection first.
+TEST_F(RejoinTest, OneThatAttachesAgainReplacesItself) {
+  generation_.on_shrink = protocol::OnShrink::kPause;
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  wire::Hello again = MakeHello(0);
+  again.attach_id = {9, 9};
+  EXPECT_FALSE(x_.state->CheckHello(again).ok());
+  again.last_attach_id = MakeHello(0).attach_id;
+  ASSERT_OK(x_.state->CheckHello(again));
+  Give(x_, TrainerHello{2,
+                        again,
+                        {absl::MakeConstSpan(x_.slot, kBytes),
+                         absl::MakeSpan(x_.result, kBytes)}});
+  EXPECT_TRUE(x_.closed);
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_TRUE(LeftOf(x_)[0].may_return);
+  const auto* joined =
+      std::get_if<protocol::TrainerJoined>(&x_.to_coordinator.back());
+  ASSERT_NE(joined, nullptr);
+  EXPECT_EQ(joined->trainer.attach_id, (Digest{9, 9}));
+  Deliver();
+  ASSERT_NE(y_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(y_.Last<wire::Failed>()->may_rejoin, 1);
+}
+
+TEST_F(RejoinTest, OneThatMayRejoinCanLeaveForGood) {
+  FailedAfterLoss(protocol::OnShrink::kPause);
+  Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
+  EXPECT_TRUE(x_.closed);
+  EXPECT_EQ(LeftOf(x_).back().reason, "detached");
+  EXPECT_FALSE(LeftOf(x_).back().may_return);
+}
+
+TEST_F(Pair, DifferentParametersAreNoReasonToRejoin) {
+  generation_.on_shrink = protocol::OnShrink::kContinue;
+  Begin();
+  for (int i = 0; i < 2; ++i) {
+    wire::Submit submit = OneBucket(10, 50);
+    submit.parameters = {static_cast<uint64_t>(i) + 1, 1};
+    Submit(i, submit);
+  }
+  Deliver();
+  ASSERT_NE(x_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Failed>()->may_rejoin, 0);
+}
+
+}  // namespace
+}  // namespace pactrain::agent

@@ -1,0 +1,20 @@
+"""What a with block closes at its end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+
+class Closing(ABC):
+    """A subclass says how, in close()."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends it and gives back what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
