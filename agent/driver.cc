@@ -1,6 +1,7 @@
 #include "agent/driver.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -183,7 +184,12 @@ void Driver::Run(SendTrainer& effect) {
   }
   std::visit(
       [&](const auto& message) {
-        local_->Send(effect.trainer, PacketOf(message), std::move(memory));
+        using T = std::decay_t<decltype(message)>;
+        if constexpr (std::is_same_v<T, wire::Written>) {
+          local_->SendIfRead(effect.trainer, PacketOf(message));
+        } else {
+          local_->Send(effect.trainer, PacketOf(message), std::move(memory));
+        }
       },
       effect.message);
 }

@@ -61,6 +61,9 @@ TEST_F(ResultsTest, AreReadAsTheyComeAndCompleteAtTheCommit) {
     a.SendWritten(submits[0], 100);  // Less than a tile.
     a.SendWritten(submits[0], kElements);
     a.SendWritten(submits[1], 5000);
+    wire::Submit behind = submits[1];
+    ++behind.bucket;
+    a.SendWritten(behind, 0);
     a.SendCommitted(submits.back(), Full());
   });
   Attach(agent);
@@ -119,16 +122,19 @@ TEST_F(ResultsTest, OfAnotherAttemptAreReadFromTheStart) {
 }
 
 TEST_F(ResultsTest, OfWhatWasNotSubmittedEndTheSession) {
-  FakeAgent agent([](FakeAgent& a) {
-    a.Attach();
-    const auto submits = a.ReceiveStep();
-    a.SendWritten(submits[1], kElements + 1);
-    EXPECT_TRUE(a.AtEnd());
-  });
-  Attach(agent);
-  EXPECT_EQ(Step(false), PT_INTERNAL);
-  EXPECT_THAT(pt_error_text(session_), HasSubstr("Written names step 7"));
-  pt_close(std::exchange(session_, nullptr));
+  for (const bool past : {false, true}) {
+    FakeAgent agent([past](FakeAgent& a) {
+      a.Attach();
+      wire::Submit behind = a.ReceiveStep()[1];
+      behind.bucket += past ? 1 : 0;
+      a.SendWritten(behind, past ? 1 : kElements + 1);
+      EXPECT_TRUE(a.AtEnd());
+    });
+    Attach(agent);
+    EXPECT_EQ(Step(false), PT_INTERNAL);
+    EXPECT_THAT(pt_error_text(session_), HasSubstr("Written names step 7"));
+    pt_close(std::exchange(session_, nullptr));
+  }
 }
 
 }  // namespace

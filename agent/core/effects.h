@@ -50,11 +50,11 @@ struct ClosePeer {
 };
 
 // With Attached go the file descriptors of the trainer's slot and result
-// region.
+// region. A Written may be left out while the trainer does not read.
 struct SendTrainer {
   TrainerId trainer = 0;
-  std::variant<wire::Waiting, wire::Attached, wire::Resubmit, wire::Committed,
-               wire::Failed>
+  std::variant<wire::Waiting, wire::Attached, wire::Resubmit, wire::Written,
+               wire::Committed, wire::Failed>
       message;
 };
 // After what was sent has been read (bounded by the shell); the core has

@@ -29,6 +29,7 @@ constexpr size_t kMaxRefused = 16;  // Steps whose reason is kept.
 void GroupState::BeginAttempt(absl::Duration now) {
   ballot_ = Ballot(names_);
   exchange_ = NewExchange();
+  told_elements_ = 0;
   own_vote_.reset();
   own_abort_.reset();
   for (Peer& peer : peers_) peer.late.clear();
@@ -86,6 +87,7 @@ void GroupState::OpenBuckets(absl::Duration now) {
         now);
     return;
   }
+  TellWritten();
   MaybeVote(now);
 }
 

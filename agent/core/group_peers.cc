@@ -300,7 +300,11 @@ void GroupState::OnFrame(IncomingFrame frame, absl::Duration now) {
     problem = exchange_.Receive(std::move(frame), out);
     SendFrames(std::move(out));
   }
-  if (problem) AbortAttempt(problem->cause, problem->detail, now);
+  if (problem) {
+    AbortAttempt(problem->cause, problem->detail, now);
+  } else {
+    TellWritten();
+  }
   MaybeVote(now);
 }
 

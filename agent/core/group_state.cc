@@ -142,6 +142,24 @@ void GroupState::TellTrainers(const decltype(SendTrainer::message)& message) {
   }
 }
 
+void GroupState::TellWritten() {
+  const StepExchange::Written& written = exchange_.written();
+  if (written.total < told_elements_ + options_->told_elements) return;
+  told_elements_ = written.total;
+  auto message = MakeMessage<wire::Written>(wire::Kind::kWritten);
+  message.step = step_;
+  message.attempt = attempt_;
+  message.bucket = written.bucket;
+  message.elements = written.elements;
+  // The other regions have nothing before the commit: ShareResults().
+  const uint8_t* region = trainers_[0].memory.result.data();
+  for (const LocalTrainer& trainer : trainers_) {
+    if (!trainer.gone && trainer.memory.result.data() == region) {
+      outbox_->ToTrainer(trainer.id, message);
+    }
+  }
+}
+
 void GroupState::Touch(absl::Duration now) {
   if (open_since_.has_value()) return;
   open_since_ = now;

@@ -13,6 +13,7 @@
 //   all
 //     decides between a retry, DENSE, a refused step and the end.
 //   - Once this generation ends here, nothing is contributed to it ever again.
+//   - What trainers are told to be written stays as it is in that attempt.
 //
 // Pure; writes the result region while handling an event. Thread-compatible.
 #ifndef PACTRAIN_AGENT_CORE_GROUP_STATE_H_
@@ -142,6 +143,8 @@ class GroupState {
   // only now can the trainer be told.
   void AnswerLate(LocalTrainer& trainer, uint64_t step);
   void TellTrainers(const decltype(SendTrainer::message)& message);
+  // How far results are written, if that is worth a message.
+  void TellWritten();
   void Attach(const LocalTrainer& trainer);
   void Touch(absl::Duration now);  // The step is open from now on.
   void EndQuietly();               // Nobody is left here to be told.
@@ -223,6 +226,7 @@ class GroupState {
   bool exact_ = false;  // fp32, because results differed.
   LocalStep local_;
   StepExchange exchange_;
+  uint64_t told_elements_ = 0;  // Of exchange_.written().
   Ballot ballot_;
   std::optional<protocol::CommitVote> own_vote_;
   std::optional<protocol::Abort> own_abort_;

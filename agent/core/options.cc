@@ -27,6 +27,9 @@ absl::Status Options::Check() const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_trainers: ", max_trainers, "; want at least 1"));
   }
+  if (told_elements < 1) {
+    return absl::InvalidArgumentError("told_elements is 0; want at least 1");
+  }
   return absl::OkStatus();
 }
 

@@ -29,6 +29,9 @@ struct Options {
   // Of all trainers' slots and results together; 0: no limit of its own.
   uint64_t max_memory_bytes = 0;
   int max_trainers = 1024;
+  // Before the commit trainers are told how far results are written each time
+  // that so many more are.
+  uint64_t told_elements = 256 * 1024;  // 1 MiB.
 
   // InvalidArgument: names the field, what it is and what is allowed.
   absl::Status Check() const;

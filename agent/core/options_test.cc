@@ -44,6 +44,9 @@ TEST(AgentOptions, OutOfRangeIsRefusedByName) {
   options = Good();
   options.site = "";
   ExpectRefused(options, "site");
+  options = Good();
+  options.told_elements = 0;
+  ExpectRefused(options, "told_elements");
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ std::optional<Problem> StepExchange::Open(const BucketContext& context,
   BucketExchange& exchange =
       exchanges_.try_emplace(context.bucket, options).first->second;
   if (exchange.done()) ++done_buckets_;  // It has no elements.
-  DigestWritten();
+  FollowWritten();
   auto node = held_.extract(context.bucket);
   if (node.empty()) return std::nullopt;
   std::optional<Problem> problem;
@@ -64,25 +64,26 @@ std::optional<Problem> StepExchange::Settle(const BucketExchange& exchange,
                                             bool was_done,
                                             const absl::Status& status) {
   if (exchange.done() && !was_done) ++done_buckets_;
-  DigestWritten();
+  FollowWritten();
   if (status.ok()) return std::nullopt;
   return Problem{Cause::kChecksum, std::string(status.message())};
 }
 
-void StepExchange::DigestWritten() {
-  for (auto it = exchanges_.find(digest_bucket_); it != exchanges_.end();
-       it = exchanges_.find(digest_bucket_)) {
+void StepExchange::FollowWritten() {
+  for (auto it = exchanges_.find(written_.bucket); it != exchanges_.end();
+       it = exchanges_.find(written_.bucket)) {
     const BucketExchange& exchange = it->second;
-    const absl::Span<const float> written = exchange.written();
-    if (digested_ == 0 && (!written.empty() || exchange.done())) {
+    const absl::Span<const float> result = exchange.written();
+    if (written_.elements == 0 && (!result.empty() || exchange.done())) {
       digest_->Add(exchange.digest());
     }
-    digest_->AddRaw(written.data() + digested_,
-                    (written.size() - digested_) * sizeof(float));
-    digested_ = written.size();
+    const uint64_t fresh = result.size() - written_.elements;
+    digest_->AddRaw(result.data() + written_.elements, fresh * sizeof(float));
+    written_.elements = result.size();
+    written_.total += fresh;
     if (!exchange.done()) return;
-    ++digest_bucket_;
-    digested_ = 0;
+    ++written_.bucket;
+    written_.elements = 0;
   }
 }
 

@@ -71,6 +71,13 @@ class StepExchange {
   size_t held_bytes() const { return held_bytes_; }
   // Of all buckets, once they are done.
   ExchangeNoise Noise() const;
+  // How far results are written without a gap; only grows.
+  struct Written {
+    uint32_t bucket = 0;    // All of the buckets before it,
+    uint64_t elements = 0;  // and so many of it.
+    uint64_t total = 0;     // Elements in all.
+  };
+  const Written& written() const { return written_; }
   // Over what every rank is about to use, and over what it is said to be.
   // REQUIRES: all buckets of the step are done.
   protocol::Digest ResultDigest() const { return digest_->Build(); }
@@ -81,8 +88,8 @@ class StepExchange {
                                  std::vector<OutgoingFrame>& out);
   std::optional<Problem> Settle(const BucketExchange& exchange, bool was_done,
                                 const absl::Status& status);
-  // Bucket by bucket what is written: while it is in the cache.
-  void DigestWritten();
+  // Moves written_ on, and digests what that passes: while it is in the cache.
+  void FollowWritten();
 
   Options options_;
   std::map<uint32_t, BucketExchange> exchanges_;
@@ -90,8 +97,7 @@ class StepExchange {
   size_t held_bytes_ = 0;
   size_t done_buckets_ = 0;
   std::unique_ptr<base::DigestBuilder> digest_;
-  uint32_t digest_bucket_ = 0;
-  size_t digested_ = 0;  // Elements of that bucket.
+  Written written_;  // All of it is in the digest.
 };
 
 }  // namespace pactrain::agent

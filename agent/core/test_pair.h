@@ -45,15 +45,36 @@ inline base::Secret KeyOf(uint8_t byte) {
   return key;
 }
 
+// Zeroed; starts where slots and results do.
+class Memory {
+ public:
+  explicit Memory(uint64_t bytes) : lines_(bytes / sizeof(Line)) {}
+  uint8_t* data() { return lines_.data()->bytes; }
+
+ private:
+  struct alignas(wire::kSlotAlign) Line {
+    uint8_t bytes[wire::kSlotAlign] = {};
+  };
+  std::vector<Line> lines_;
+};
+
 // An agent with its one trainer, and what the trainer was told.
 struct Node {
-  Node(const std::string& name, const std::string& site)
-      : name(name), state(*AgentState::Create(OptionsOf(name, site))) {}
+  Node(const std::string& name, const std::string& site,
+       uint64_t bytes = kBytes)
+      : name(name),
+        state(*AgentState::Create(OptionsOf(name, site))),
+        bytes(bytes),
+        slot_memory(bytes),
+        result_memory(bytes) {}
 
   std::string name;
   std::unique_ptr<AgentState> state;
-  alignas(64) uint8_t slot[kBytes] = {};
-  alignas(64) uint8_t result[kBytes] = {};
+  uint64_t bytes;  // Of slot and result each.
+  Memory slot_memory;
+  Memory result_memory;
+  uint8_t* slot = slot_memory.data();
+  uint8_t* result = result_memory.data();
   std::vector<decltype(SendTrainer::message)> told;
   std::vector<protocol::AgentMessage> to_coordinator;
   std::vector<std::string> closed_peers;
@@ -71,7 +92,8 @@ struct Node {
 
 class Pair : public testing::Test {
  protected:
-  Pair() {
+  explicit Pair(uint64_t bytes = kBytes)
+      : x_("x", "a", bytes), y_("y", "b", bytes) {
     generation_.group = {"job", 0};
     generation_.number = 3;
     generation_.world_size = 2;
@@ -97,11 +119,12 @@ class Pair : public testing::Test {
   void Begin() {
     for (Node* node : nodes_) {
       Give(*node, CoordinatorConnected{});
-      const uint32_t rank = node == nodes_[0] ? 0 : 1;
+      wire::Hello hello = MakeHello(node == nodes_[0] ? 0 : 1);
+      hello.slot_bytes = node->bytes;
       Give(*node, TrainerHello{1,
-                               MakeHello(rank),
-                               {absl::MakeConstSpan(node->slot, kBytes),
-                                absl::MakeSpan(node->result, kBytes)}});
+                               hello,
+                               {absl::MakeConstSpan(node->slot, node->bytes),
+                                absl::MakeSpan(node->result, node->bytes)}});
       Give(*node, protocol::CoordinatorMessage(
                       protocol::StartGeneration{generation_, KeyOf(3)}));
     }
@@ -171,8 +194,8 @@ class Pair : public testing::Test {
     Give(*nodes_[node], TrainerMessage{1, submit});
   }
 
-  Node x_{"x", "a"};
-  Node y_{"y", "b"};
+  Node x_;
+  Node y_;
   Node* nodes_[2] = {&x_, &y_};
   protocol::Generation generation_;
   absl::Duration now_ = absl::Seconds(100);

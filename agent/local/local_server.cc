@@ -64,6 +64,12 @@ void LocalServer::Send(uint64_t trainer, std::string packet,
   it->second.link->Send(std::move(packet), std::move(memory));
 }
 
+void LocalServer::SendIfRead(uint64_t trainer, std::string packet) {
+  const auto it = links_.find(trainer);
+  if (it == links_.end() || !it->second.link->all_sent()) return;
+  it->second.link->Send(std::move(packet));
+}
+
 void LocalServer::Close(uint64_t trainer) {
   const auto it = links_.find(trainer);
   if (it != links_.end()) it->second.link->Close();

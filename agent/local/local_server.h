@@ -52,9 +52,12 @@ class LocalServer : private TrainerLinkOwner {
       asio::io_context& io, const Options& options, LocalEvents* events);
   ~LocalServer() override;
 
-  // For a trainer that is gone both do nothing.
+  // For a trainer that is gone all three do nothing.
   void Send(uint64_t trainer, std::string packet,
             std::vector<std::shared_ptr<SharedMemory>> memory = {});
+  // Left out while the trainer does not read what was sent before: where a
+  // later packet says more.
+  void SendIfRead(uint64_t trainer, std::string packet);
   // After what was sent has been read, in a bounded time.
   void Close(uint64_t trainer);
 

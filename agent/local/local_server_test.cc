@@ -175,6 +175,33 @@ TEST_F(LocalServerTest, TrainerThatDoesNotReadIsGone) {
   EXPECT_THAT(events_.gone.at(0), HasSubstr("does not read"));
 }
 
+TEST_F(LocalServerTest, WhatMayBeLeftOutIsSentOnlyToWhoReads) {
+  RawTrainer trainer = Attach();
+  wire::Written written = {};
+  written.header = {wire::Kind::kWritten, sizeof(written)};
+  const auto send = [&](uint32_t first, uint32_t end) {
+    for (written.bucket = first; written.bucket < end; ++written.bucket) {
+      server_->SendIfRead(events_.hellos[0], PacketOf(written));
+    }
+  };
+  wire::Written got = {};
+  const auto receive = [&] {
+    return trainer.Receive(&got, sizeof got) == sizeof got;
+  };
+  send(0, 5000);
+  uint32_t received = 0;
+  for (; receive(); ++received) EXPECT_EQ(got.bucket, received);
+  EXPECT_GT(received, 0u);
+  // One was on its way.
+  EXPECT_TRUE(RunUntil(receive));
+  EXPECT_EQ(got.bucket, received);
+  EXPECT_LT(got.bucket, 4999u);
+  send(5000, 5001);
+  EXPECT_TRUE(RunUntil(receive));
+  EXPECT_EQ(got.bucket, 5000u);
+  EXPECT_TRUE(events_.gone.empty());
+}
+
 TEST_F(LocalServerTest, sec_limits_LocalConnections) {
   constexpr size_t kLimit = protocol::kMaxLocalConnections;
   base::AllowDescriptors(2 * kLimit + 200);

@@ -54,6 +54,8 @@ class TrainerLink : public std::enable_shared_from_this<TrainerLink> {
   // Memory goes along as file descriptors.
   void Send(std::string packet,
             std::vector<std::shared_ptr<SharedMemory>> memory = {});
+  // Nothing waits for the trainer to read.
+  bool all_sent() const { return unsent_.empty(); }
   // Closes once what was sent has been read, at the latest after the linger
   // time.
   void Close();

@@ -32,6 +32,7 @@ void SimAgent::Start() {
   options.site = options_.site;
   options.step_deadline = options_.step_deadline;
   options.straggler_timeout = options_.straggler_timeout;
+  options.told_elements = 1;
   auto state = agent::AgentState::Create(options);
   if (!state.ok()) {
     world_->Fail(std::string(state.status().message()));
@@ -251,8 +252,13 @@ void SimAgent::Do(const agent::SendTrainer& effect) {
   } else if (const auto* c = std::get_if<wire::Committed>(&effect.message)) {
     connection.decision = c->next;
   }
+  // Not later than what comes after it: that it is told changes nothing else.
+  const absl::Duration delay =
+      std::holds_alternative<wire::Written>(effect.message)
+          ? absl::ZeroDuration()
+          : LocalDelay();
   const uint64_t life = life_;
-  world_->At(connection.to_trainer.Arrival(world_->now(), LocalDelay()),
+  world_->At(connection.to_trainer.Arrival(world_->now(), delay),
              [this, life, id = effect.trainer, trainer = connection.trainer,
               number = connection.number, message = effect.message] {
                if (life == life_ && trainers_.count(id) > 0 &&

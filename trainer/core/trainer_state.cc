@@ -101,10 +101,11 @@ Event TrainerState::OnWritten(Time now, const wire::Written& message) {
   if (message.step < next_step_ || message.attempt < attempt_) {
     return Event::kNone;
   }
+  const bool is_there = message.bucket < placements_.size();
   const bool submitted =
       message.step == next_step_ && open_ && !outcome_.has_value() &&
-      message.bucket < placements_.size() &&
-      message.elements <= placements_[message.bucket].elements;
+      message.bucket <= placements_.size() &&
+      message.elements <= (is_there ? placements_[message.bucket].elements : 0);
   if (!submitted) {
     return BadMessage("Written names step " + std::to_string(message.step) +
                       " bucket " + std::to_string(message.bucket) + " to " +
