@@ -26,10 +26,12 @@ using protocol::Ping;
 
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kWriteFrames = 32;  // Two buffers each: what one writev takes.
-// What is taken from the queues can no longer be overtaken, nor go by another
-// connection: of a slow link little, of a long or fast one what it holds.
-constexpr size_t kMinWriteBytes = 32 << 10;
-constexpr size_t kMaxWriteBytes = 256 << 10;
+// What is taken from the queue can no longer be overtaken, nor go by another
+// connection. Little at a time keeps the frames of a link's connections in
+// order: an owner waits for each frame from all sites below it, and what these
+// bring in different orders leaves the way down idle. (What fills a long link
+// is in the kernel.)
+constexpr size_t kWriteBytes = 32 << 10;
 // With an egress limit a batch is small, so that control soon gets its turn and
 // several connections to a site share the link evenly.
 constexpr size_t kLimitedWriteBytes = 16 << 10;
@@ -317,17 +319,10 @@ void Connection::OnPing(const Ping& ping) {
                  : kNewRttWeight * rtt + (1 - kNewRttWeight) * smoothed;
 }
 
-size_t Connection::BatchBytes() const {
-  if (limit_ != nullptr) return kLimitedWriteBytes;
-  if (!accepted()) return kMinWriteBytes;
-  const double held =
-      traffic_->goodput_bytes_per_second * absl::ToDoubleSeconds(traffic_->rtt);
-  return std::clamp(static_cast<size_t>(held), kMinWriteBytes, kMaxWriteBytes);
-}
-
 void Connection::Pump() {
   if (closed_ || writing_ || !ready_) return;
-  Batch batch(BatchBytes(), kWriteFrames);
+  Batch batch(limit_ == nullptr ? kWriteBytes : kLimitedWriteBytes,
+              kWriteFrames);
   control_.MoveTo(batch);
   if (flow_ != nullptr) flow_->MoveTo(batch);
   batch_ = std::move(batch.frames);

@@ -131,7 +131,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnPing(const protocol::Ping& ping);
   // Handles what came and may be handled now, then reads on.
   void Drain();
-  size_t BatchBytes() const;
   void WriteBatch();
   void OnWritten(size_t bytes);
 
