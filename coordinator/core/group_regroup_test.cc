@@ -340,6 +340,20 @@ TEST_F(RegroupTest, ACoordinatorThatWasAwayKnowsWhoDetached) {
   EXPECT_EQ(Newest().world_size, 2u);
 }
 
+TEST_F(RegroupTest, ACoordinatorThatWasAwayIsToldWhoDetachedMeanwhile) {
+  Start(OnShrink::kPause);
+  t_.RestartCoordinator();
+  t_.Connect("a", "x", /*same_process=*/true);
+  t_.Connect("b", "y", /*same_process=*/true);
+  t_.Rejoin("a", 0, 1);
+  t_.Rejoin("a", 1, 1);
+  t_.Leave("b", 2, "detached");
+  t_.Leave("b", 3, "detached");
+  EndAt("a", {0, 1}, 9);
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 2u);
+}
+
 // Also when only the next coordinator but one forms the generation, and of a
 // launch that lost some in an earlier generation.
 TEST_F(RegroupTest, ALaunchIsCompleteWithoutThoseThatDetachedAfterRestarts) {
