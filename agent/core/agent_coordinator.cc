@@ -32,6 +32,10 @@ void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
   for (const auto& [id, report] : last_reports_) {
     outbox_.ToCoordinator(report);
   }
+  for (const auto& [id, group] : groups_) group->Report();
+  for (const auto& [id, all] : detached_) {
+    for (const protocol::TrainerLeft& left : all) outbox_.ToCoordinator(left);
+  }
   for (const auto& [id, trainer] : lingering_) {
     outbox_.ToCoordinator(protocol::TrainerLeft{
         trainer.group, trainer.rank, trainer.attach_id, trainer.reason,
@@ -123,6 +127,7 @@ void AgentState::Impl::On(const protocol::StartGeneration& message,
   uint64_t& newest = newest_[generation.group];
   if (generation.number <= newest) return;  // Said again.
   newest = generation.number;
+  detached_.erase(generation.group);
   auto old = groups_.find(generation.group);
   if (old != groups_.end()) {
     old->second->BeginEnd(

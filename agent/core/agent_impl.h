@@ -45,6 +45,8 @@ class AgentState::Impl {
   void FailTrainer(TrainerId id, wire::Code code, const std::string& text);
   void TellLeft(const TrainerRecord& record, const std::string& reason,
                 bool generation_ended, bool may_return);
+  // By its own will: the coordinator has to know also if the stream is down.
+  void KeepDetached(const protocol::TrainerLeft& left);
   GroupState* RunningGroupOf(const TrainerRecord& record);
   // False: it is no trainer whose generation is over.
   bool ForgetLingering(TrainerId id, const std::string& reason);
@@ -98,6 +100,8 @@ class AgentState::Impl {
   std::map<protocol::GroupId, uint64_t> newest_;  // Generation seen per group.
   // Of each group's generation that ended last: said again on every stream.
   std::map<protocol::GroupId, protocol::StepReport> last_reports_;
+  // Of each group's newest generation here, those who detached: as above.
+  std::map<protocol::GroupId, std::vector<protocol::TrainerLeft>> detached_;
   std::map<protocol::GroupId, GroupStatus> history_;  // Of ended generations.
   // Of each peer, as the newest StartGeneration named it.
   std::map<std::string, protocol::Digest> incarnations_;

@@ -152,10 +152,14 @@ bool AgentState::Impl::ForgetLingering(TrainerId id,
   const auto it = lingering_.find(id);
   if (it == lingering_.end()) return false;
   const Lingering& trainer = it->second;
-  outbox_.ToCoordinator(protocol::TrainerLeft{trainer.group, trainer.rank,
-                                              trainer.attach_id, reason,
-                                              /*generation_ended=*/false,
-                                              /*may_return=*/false});
+  const protocol::TrainerLeft left{trainer.group,
+                                   trainer.rank,
+                                   trainer.attach_id,
+                                   reason,
+                                   /*generation_ended=*/false,
+                                   /*may_return=*/false};
+  if (reason == kDetached) KeepDetached(left);
+  outbox_.ToCoordinator(left);
   lingering_.erase(it);
   return true;
 }
@@ -168,9 +172,16 @@ void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
 void AgentState::Impl::TellLeft(const TrainerRecord& record,
                                 const std::string& reason,
                                 bool generation_ended, bool may_return) {
-  outbox_.ToCoordinator(protocol::TrainerLeft{record.group, record.rank,
-                                              record.trainer.attach_id, reason,
-                                              generation_ended, may_return});
+  const protocol::TrainerLeft left{
+      record.group, record.rank,      record.trainer.attach_id,
+      reason,       generation_ended, may_return};
+  if (reason == kDetached && record.generation != 0) KeepDetached(left);
+  outbox_.ToCoordinator(left);
+}
+
+void AgentState::Impl::KeepDetached(const protocol::TrainerLeft& left) {
+  detached_[left.group].push_back(left);
+  if (detached_.size() > kMaxHistory) detached_.erase(detached_.begin());
 }
 
 void AgentState::Impl::FailTrainer(TrainerId id, wire::Code code,

@@ -99,6 +99,47 @@ TEST_F(RejoinTest, OneThatMayRejoinCanLeaveForGood) {
   EXPECT_FALSE(LeftOf(x_).back().may_return);
 }
 
+TEST_F(RejoinTest, HowFarARunningGenerationHasComeIsSaidFirstOnEveryStream) {
+  Begin();
+  x_.to_coordinator.clear();
+  Give(x_, CoordinatorConnected{});
+  ASSERT_FALSE(x_.to_coordinator.empty());
+  const auto* report = std::get_if<protocol::StepReport>(&x_.to_coordinator[0]);
+  ASSERT_NE(report, nullptr);
+  EXPECT_EQ(report->generation, generation_.number);
+}
+
+// Others would wait for somebody to take the place of one that detached.
+TEST_F(RejoinTest, WhoDetachedIsSaidAgainOnEveryStream) {
+  generation_.on_shrink = protocol::OnShrink::kPause;
+  Begin();
+  Give(x_, CoordinatorDisconnected{"the connection broke"});
+  Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
+  EXPECT_TRUE(LeftOf(x_).empty());
+  for (size_t streams : {1, 2}) {
+    x_.to_coordinator.clear();
+    Give(x_, CoordinatorConnected{});
+    ASSERT_EQ(LeftOf(x_).size(), 1u) << streams;
+    EXPECT_EQ(LeftOf(x_)[0].reason, "detached");
+    EXPECT_FALSE(LeftOf(x_)[0].may_return);
+    EXPECT_EQ(LeftOf(x_)[0].attach_id, generation_.members[0].attach_ids[0]);
+    // How far it had come is said before.
+    EXPECT_TRUE(
+        std::holds_alternative<protocol::StepReport>(x_.to_coordinator[0]));
+  }
+}
+
+TEST_F(RejoinTest, WhoDetachedIsForgottenWithTheNextGeneration) {
+  FailedAfterLoss(protocol::OnShrink::kPause);
+  Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
+  ++generation_.number;
+  Give(x_, protocol::CoordinatorMessage(
+               protocol::StartGeneration{generation_, KeyOf(3)}));
+  x_.to_coordinator.clear();
+  Give(x_, CoordinatorConnected{});
+  EXPECT_TRUE(LeftOf(x_).empty());
+}
+
 TEST_F(Pair, DifferentParametersAreNoReasonToRejoin) {
   generation_.on_shrink = protocol::OnShrink::kContinue;
   Begin();

@@ -68,13 +68,13 @@ absl::Status Trainers::CheckRegion(const TrainerRecord& record) const {
 }
 
 absl::Status Trainers::CheckMemory(const TrainerRecord& record) const {
-  if (records_.size() >= static_cast<size_t>(options_.max_trainers)) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("agent %s has %d trainers, its limit", options_.agent,
-                        records_.size()));
+  const TrainerRecord* const replaced = FindReplaced(record);
+  const size_t others = records_.size() - (replaced != nullptr ? 1 : 0);
+  if (others >= static_cast<size_t>(options_.max_trainers)) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "agent %s has %d trainers, its limit", options_.agent, others));
   }
   if (options_.max_memory_bytes == 0) return absl::OkStatus();
-  const TrainerRecord* const replaced = FindReplaced(record);
   uint64_t used = 0;
   std::set<std::string> regions;
   for (const auto& [id, other] : records_) {

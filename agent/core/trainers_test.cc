@@ -11,6 +11,14 @@ namespace {
 using base::StatusIs;
 using testing::HasSubstr;
 
+// The hello of one that was `before`.
+wire::Hello Again(const wire::Hello& before) {
+  wire::Hello hello = before;
+  hello.attach_id = {9, 9};
+  hello.last_attach_id = before.attach_id;
+  return hello;
+}
+
 class TrainersTest : public testing::Test {
  protected:
   static Options Limits() {
@@ -23,14 +31,6 @@ class TrainersTest : public testing::Test {
     record.id = id;
     trainers_.Add(std::move(record));
   }
-  // The hello of one that was `before`.
-  static wire::Hello Again(const wire::Hello& before) {
-    wire::Hello hello = before;
-    hello.attach_id = {9, 9};
-    hello.last_attach_id = before.attach_id;
-    return hello;
-  }
-
   Trainers trainers_{Limits()};
 };
 
@@ -78,6 +78,7 @@ TEST(TrainersLimitTest, AnAgentTakesNoMoreTrainersThanItsLimit) {
   EXPECT_THAT(trainers.Check(MakeHello(1)),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("has 1 trainers, its limit")));
+  EXPECT_OK(trainers.Check(Again(MakeHello(0))));
 }
 
 }  // namespace

@@ -177,6 +177,35 @@ TEST_F(RegroupTest, OneThatReturnedAndDiedIsNotWaitedFor) {
   EXPECT_EQ(Newest().world_size, 2u);
 }
 
+// It was between steps when the generation ended; then its agent lost its
+// stream, and could not say that it died.
+TEST_F(RegroupTest, OneThatDiedUnheardIsNotWaitedFor) {
+  Start(OnShrink::kContinue);
+  t_.Leave("b", 3, "killed by signal 9");
+  t_.Leave("b", 2, "rank 3 left", true);
+  EndAt("a", {0, 1}, 7);
+  t_.Disconnect("b");
+  t_.Connect("b", "y", /*same_process=*/true);
+  t_.Pass(5, {"a", "b"});
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 2u);
+}
+
+TEST_F(RegroupTest, OneThatLivesIsWaitedForAlsoWhenItsAgentLostItsStream) {
+  Start(OnShrink::kContinue);
+  t_.Leave("b", 3, "killed by signal 9");
+  t_.Leave("b", 2, "rank 3 left", true);
+  EndAt("a", {0, 1}, 7);
+  t_.Disconnect("b");
+  t_.Connect("b", "y", /*same_process=*/true);
+  t_.Leave("b", 2, "rank 3 left", true);  // Said again.
+  t_.Pass(60, {"a", "b"});
+  EXPECT_EQ(Newest().number, 1u);
+  Return("b", 2, 7);
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 3u);
+}
+
 TEST_F(RegroupTest, ARestartedRankOfALaunchJoinsThoseThatStayed) {
   Start(OnShrink::kContinue);
   t_.Leave("b", 3, "killed by signal 9");
@@ -306,6 +335,20 @@ TEST_F(RegroupTest, ACoordinatorThatWasAwayKnowsWhoDetached) {
   t_.Connect("b", "y", /*same_process=*/true);
   t_.Rejoin("a", 0, 1);
   t_.Rejoin("a", 1, 1);
+  EndAt("a", {0, 1}, 9);
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 2u);
+}
+
+TEST_F(RegroupTest, ACoordinatorThatWasAwayIsToldWhoDetachedMeanwhile) {
+  Start(OnShrink::kPause);
+  t_.RestartCoordinator();
+  t_.Connect("a", "x", /*same_process=*/true);
+  t_.Connect("b", "y", /*same_process=*/true);
+  t_.Rejoin("a", 0, 1);
+  t_.Rejoin("a", 1, 1);
+  t_.Leave("b", 2, "detached");
+  t_.Leave("b", 3, "detached");
   EndAt("a", {0, 1}, 9);
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_EQ(Newest().world_size, 2u);

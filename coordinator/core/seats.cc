@@ -61,7 +61,7 @@ std::vector<uint32_t> Seats::OnAgentConnected(const Agent& agent,
     if (MemberOf(seat).incarnation != agent.incarnation) {
       if (!HasLeft(seat)) lost.push_back(seat.rank);
       seat.state = State::kUnknown;
-    } else if (!HasLeft(seat)) {
+    } else {
       seat.state = State::kAwaited;
       seat.awaited_since = now;
     }

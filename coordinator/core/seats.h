@@ -2,9 +2,10 @@
 //
 // Every trainer has a seat. A seat is left when its agent says so, when the
 // agent comes back as another process, or when the agent opened a new stream
-// and did not name the trainer again in time. A broken stream alone frees no
-// seat. Where only the generation ended, or the agent died, the trainer may
-// live and attach again.
+// and did not name the trainer again in time, be it as one that is still to
+// attach again: what was said while the stream was down is lost. A broken
+// stream alone frees no seat. Where only the generation ended, or the agent
+// died, the trainer may live and attach again.
 //
 // Pure. Thread-compatible. Copyable.
 #ifndef PACTRAIN_COORDINATOR_CORE_SEATS_H_

@@ -252,13 +252,8 @@ void SimAgent::Do(const agent::SendTrainer& effect) {
   } else if (const auto* c = std::get_if<wire::Committed>(&effect.message)) {
     connection.decision = c->next;
   }
-  // Not later than what comes after it: that it is told changes nothing else.
-  const absl::Duration delay =
-      std::holds_alternative<wire::Written>(effect.message)
-          ? absl::ZeroDuration()
-          : LocalDelay();
   const uint64_t life = life_;
-  world_->At(connection.to_trainer.Arrival(world_->now(), delay),
+  world_->At(connection.to_trainer.Arrival(world_->now(), LocalDelay()),
              [this, life, id = effect.trainer, trainer = connection.trainer,
               number = connection.number, message = effect.message] {
                if (life == life_ && trainers_.count(id) > 0 &&

@@ -77,37 +77,41 @@ std::string SimTrainer::Progress() const {
 
 void SimTrainer::OnMessage(const FromAgent& message) {
   if (!alive_ || HearsLater([this, message] { OnMessage(message); })) return;
-  if (const auto* written = std::get_if<wire::Written>(&message)) {
-    return OnWritten(*written);
-  }
-  Handle(std::visit(
+  const Event event = std::visit(
       [&](const auto& m) { return state_->OnMessage(Now(), &m, sizeof(m)); },
-      message));
+      message);
+  if (const auto* written = std::get_if<wire::Written>(&message)) {
+    const auto& results = state_->results();
+    if (event != Event::kWritten || results.attempt != written->attempt ||
+        results.buckets != written->bucket ||
+        results.elements != written->elements) {
+      world_->Fail(absl::StrFormat(
+          "rank %d takes other results of step %d than it is told of", rank_,
+          written->step));
+    }
+  }
+  Handle(event);
 }
 
-void SimTrainer::OnWritten(const wire::Written& written) {
-  if (!open_ || written.step != step_ ||
-      written.bucket + (written.elements > 0) > places_.size()) {
-    return world_->Fail(absl::StrFormat(
-        "rank %d is told of results of step %d, which it does not wait for",
-        rank_, written.step));
-  }
-  const size_t before = written.attempt == written_.attempt ? read_.size() : 0;
-  written_ = written;
-  read_ = Results(written);
+void SimTrainer::OnWritten() {
+  const trainer::TrainerState::Results& results = state_->results();
+  const size_t before = results.attempt == told_.attempt ? read_.size() : 0;
+  told_ = results;
+  read_ = Read(results);
   if (read_.size() <= before) {
     world_->Fail(absl::StrFormat("rank %d is told of nothing new", rank_));
   }
 }
 
-// REQUIRES: it has placed the buckets that are named.
-std::vector<uint8_t> SimTrainer::Results(const wire::Written& written) const {
+std::vector<uint8_t> SimTrainer::Read(
+    const trainer::TrainerState::Results& results) const {
   std::vector<uint8_t> all;
-  for (uint32_t b = 0; b <= written.bucket; ++b) {
-    const uint64_t elements =
-        b < written.bucket ? places_[b].elements : written.elements;
-    if (elements == 0) continue;
-    const uint8_t* first = result_->data() + places_[b].offset;
+  for (uint32_t b = 0; b <= results.buckets; ++b) {
+    const bool whole = b < results.buckets;
+    if (!whole && results.elements == 0) break;
+    const trainer::Placement& place = state_->placements()[b];
+    const uint64_t elements = whole ? place.elements : results.elements;
+    const uint8_t* first = result_->data() + place.offset;
     all.insert(all.end(), first, first + 4 * elements);
   }
   return all;
@@ -131,7 +135,9 @@ void SimTrainer::Handle(Event event) {
   switch (event) {
     case Event::kNone:
     case Event::kWaiting:
+      break;
     case Event::kWritten:
+      OnWritten();
       break;
     case Event::kAttached:
       OnAttached();
@@ -245,8 +251,7 @@ void SimTrainer::OpenStep() {
     if (std::exchange(wrong_parameters_, false)) ++contribution_.parameters;
   }
   next_bucket_ = 0;
-  places_.clear();
-  written_ = {};
+  told_ = {};
   read_.clear();
   open_ = true;
   oracle_->Opened(rank_, generation_, step_, state_->decision().version,
@@ -302,9 +307,6 @@ void SimTrainer::SubmitLater(absl::Duration delay) {
 }
 
 void SimTrainer::Write(const trainer::Placement& placement) {
-  const uint32_t bucket = placement.bucket.index;
-  if (bucket >= places_.size()) places_.resize(bucket + 1);
-  places_[bucket] = placement;
   const std::vector<float> data = workload_->BucketData(
       rank_, generation_, step_, contribution_, placement.bucket.index);
   const uint64_t outside = trainer::WriteBucket(
@@ -426,7 +428,7 @@ void SimTrainer::ReportCommit(const trainer::StepReport& report) {
     }
     buckets.push_back(std::move(bucket));
   }
-  if (written_.attempt == report.attempts && read_ != Results(written_)) {
+  if (told_.attempt == report.attempts && read_ != Read(told_)) {
     world_->Fail(absl::StrFormat(
         "rank %d was told of other results of step %d than are committed",
         rank_, step_));

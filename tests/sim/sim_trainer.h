@@ -110,8 +110,9 @@ class SimTrainer {
   void SubmitLater(absl::Duration delay);
   void Write(const trainer::Placement& placement);
   // Reads what it is told of, to be compared with what is committed.
-  void OnWritten(const wire::Written& written);
-  std::vector<uint8_t> Results(const wire::Written& written) const;
+  void OnWritten();
+  std::vector<uint8_t> Read(
+      const trainer::TrainerState::Results& results) const;
   void FinishStep();
   static int LevelsOf(trainer::Codec codec);  // 0: exact.
   void ReportCommit(const trainer::StepReport& report);
@@ -155,10 +156,9 @@ class SimTrainer {
   trainer::Codec codec_ = trainer::Codec::kFp32;  // Of its decision.
   Contribution contribution_;
   size_t next_bucket_ = 0;
-  std::vector<trainer::Placement> places_;  // Of its buckets so far.
-  wire::Written written_ = {};              // What it was told last, and
-  std::vector<uint8_t> read_;               // what it read then.
-  int commits_ = 0;                         // Of this process.
+  trainer::TrainerState::Results told_;  // Last in this step, and
+  std::vector<uint8_t> read_;            // what it read then.
+  int commits_ = 0;                      // Of this process.
 };
 
 }  // namespace pactrain::sim

@@ -18,9 +18,10 @@ namespace pactrain::sim {
 namespace {
 
 constexpr absl::Duration kFaultsEnd = absl::Seconds(3);
-// From the last fault to the end of the job: an old launch's deadlines, the
-// coordinator's patience with lost agents, and a launch of its own.
-constexpr absl::Duration kPatience = absl::Seconds(60);
+// From the last fault to the end of the job: trainers that rest, two one after
+// the other, an old launch's deadlines, the coordinator's patience with lost
+// agents, and a launch of its own.
+constexpr absl::Duration kPatience = absl::Seconds(120);
 
 absl::Duration Ms(int64_t ms) { return absl::Milliseconds(ms); }
 
