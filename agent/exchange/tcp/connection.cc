@@ -1,12 +1,10 @@
 #include "agent/exchange/tcp/connection.h"
 
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/exchange/tcp/tcp_tuning.h"
 #include "asio/buffer.hpp"
 #include "asio/ssl/error.hpp"
 #include "asio/write.hpp"
@@ -35,31 +33,7 @@ constexpr size_t kWriteBytes = 32 << 10;
 // With an egress limit a batch is small, so that control soon gets its turn and
 // several connections to a site share the link evenly.
 constexpr size_t kLimitedWriteBytes = 16 << 10;
-// Unsent bytes that the kernel takes over: what is there can no longer be
-// overtaken by control.
-constexpr int kUnsentInKernelBytes = 64 << 10;
 constexpr double kNewRttWeight = 0.2;
-// Keeps the queue in front of a slow link short. Others, like cubic, fill it,
-// and there the acknowledgements of the other direction wait as well: with a
-// queue of 200 ms what is only forwarded then went at 40 to 70 % of the rate.
-constexpr char kCongestionControl[] = "bbr";
-
-// A failed option only costs speed or early detection: not an error.
-void SetOptions(asio::ip::tcp::socket& socket, absl::Duration suspect) {
-  asio::error_code ignored;
-  socket.set_option(asio::ip::tcp::no_delay(true), ignored);
-  socket.set_option(asio::socket_base::keep_alive(true), ignored);
-  const unsigned timeout_ms =
-      static_cast<unsigned>(absl::ToInt64Milliseconds(suspect));
-  const int fd = socket.native_handle();
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
-  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentInKernelBytes,
-             sizeof kUnsentInKernelBytes);
-  // Where it is not there or not allowed, the system's own.
-  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl,
-             sizeof kCongestionControl - 1);
-}
-
 std::optional<asio::ip::tcp::endpoint> RemoteOf(
     const asio::ip::tcp::socket& socket) {
   asio::error_code error;
@@ -92,7 +66,7 @@ Connection::Connection(asio::ip::tcp::socket socket,
 
 void Connection::Start(TlsStream::Side side) {
   side_ = side;
-  SetOptions(socket_, limits_.suspect);
+  SetTcpOptions(socket_.native_handle(), limits_.suspect);
   handshake_timer_.expires_after(absl::ToChronoNanoseconds(limits_.handshake));
   handshake_timer_.async_wait(
       [self = shared_from_this()](const asio::error_code& error) {
@@ -200,7 +174,9 @@ void Connection::Drain() {
 void Connection::Tick() {
   if (closed_ || !accepted()) return;
   const absl::Duration now = base::MonotonicNow();
-  traffic_->goodput_bytes_per_second += goodput_.Sample(now);
+  const double goodput = goodput_.Sample(now);
+  traffic_->goodput_bytes_per_second += goodput;
+  TuneTcp(socket_.native_handle(), goodput);
   if (now - last_received_ > limits_.suspect) {
     return Close(absl::DeadlineExceededError(
         absl::StrCat("nothing came from ", remote_, " for ",

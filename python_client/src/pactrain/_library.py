@@ -334,7 +334,7 @@ class NativeSession:
             self._library.pt_submit(
                 self._open(),
                 bucket,
-                (_abi.Part * len(parts))(*parts),
+                (_abi.Part * len(parts))(*(_abi.Part(*part) for part in parts)),
                 len(parts),
                 out,
                 dtype,

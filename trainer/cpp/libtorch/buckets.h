@@ -13,7 +13,7 @@
 #include "trainer/cpp/layout.h"
 #include "trainer/cpp/libtorch/model.h"
 #include "trainer/cpp/parameters.h"
-#include "trainer/pactrain.h"
+#include "trainer/cpp/session.h"
 
 namespace pactrain::internal {
 
