@@ -20,7 +20,6 @@ namespace {
 // Unsent bytes that the kernel takes over: what is there can no longer be
 // overtaken by control.
 constexpr int kUnsentInKernelBytes = 64 << 10;
-constexpr absl::Duration kTurn = absl::Milliseconds(5);
 constexpr char kFarCongestionControl[] = "bbr";
 
 template <typename T>
@@ -64,9 +63,7 @@ bool LimitSendBuffer(int fd, size_t bytes) {
 
 }  // namespace
 
-std::optional<size_t> InFlightBytes(double bytes_per_second,
-                                    absl::Duration least_rtt) {
-  if (least_rtt >= kFarRtt) return std::nullopt;
+size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt) {
   const double seconds = absl::ToDoubleSeconds(2 * least_rtt + kTurn);
   return std::max(static_cast<size_t>(bytes_per_second * seconds),
                   kLeastInFlightBytes);
@@ -85,13 +82,15 @@ void TuneTcp(int fd, double bytes_per_second) {
   tcp_info info = {};
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
-  const auto bytes =
-      InFlightBytes(bytes_per_second, absl::Microseconds(info.tcpi_min_rtt));
+  const absl::Duration rtt = absl::Microseconds(info.tcpi_min_rtt);
+  const bool far = rtt >= kFarRtt;
   UseCongestionControl(
-      fd, bytes ? SystemsCongestionControl() : kFarCongestionControl);
+      fd, far ? kFarCongestionControl : SystemsCongestionControl());
   // What cannot be limited to so much is not to be held to less.
-  if (!bytes || !LimitSendBuffer(fd, *bytes))
+  if (far || bytes_per_second <= 0 ||
+      !LimitSendBuffer(fd, InFlightBytes(bytes_per_second, rtt))) {
     Set(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
+  }
 }
 
 }  // namespace pactrain::agent
