@@ -48,7 +48,7 @@ inline constexpr int kMaxSeriesPerJob = 200;  // Of a metrics endpoint.
 inline constexpr size_t kMaxNoiseSamples = 16;  // Of one report.
 
 inline constexpr uint32_t kChunkElements = 65536;  // One owner per chunk.
-// Sent, checked and folded at once: 8 KiB in fp32, and of the n-level codecs,
+// Sent, checked and folded at once: 16 KiB in fp32, and of the n-level codecs,
 // whose frames would be lost in their headers otherwise, 3 to 10 KiB.
 inline constexpr uint32_t kFrameElements = 4096;
 inline constexpr uint32_t kLevelsFrameElements = 16384;

@@ -5,10 +5,8 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <string>
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72  // Linux 5.15.
@@ -20,35 +18,11 @@ namespace {
 // Unsent bytes that the kernel takes over: what is there can no longer be
 // overtaken by control.
 constexpr int kUnsentInKernelBytes = 64 << 10;
-constexpr char kFarCongestionControl[] = "bbr";
+constexpr char kFarCongestionControl[4] = "bbr";
 
 template <typename T>
 void Set(int fd, int level, int option, const T& value) {
   setsockopt(fd, level, option, &value, sizeof value);
-}
-
-std::string CongestionControlOf(int fd) {
-  char name[16] = {};
-  socklen_t size = sizeof name - 1;
-  getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size);
-  return name;
-}
-
-// Of new sockets.
-const std::string& SystemsCongestionControl() {
-  static const std::string name = [] {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    std::string found = CongestionControlOf(fd);
-    close(fd);
-    return found;
-  }();
-  return name;
-}
-
-void UseCongestionControl(int fd, const std::string& name) {
-  if (CongestionControlOf(fd) == name) return;
-  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-             static_cast<socklen_t>(name.size()));
 }
 
 // False: the kernel allows less.
@@ -84,11 +58,9 @@ void TuneTcp(int fd, double bytes_per_second) {
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
   const absl::Duration rtt = absl::Microseconds(info.tcpi_min_rtt);
   const bool far = rtt >= kFarRtt;
-  UseCongestionControl(
-      fd, far ? kFarCongestionControl : SystemsCongestionControl());
+  if (far) Set(fd, IPPROTO_TCP, TCP_CONGESTION, kFarCongestionControl);
   // What cannot be limited to so much is not to be held to less.
-  if (far || bytes_per_second <= 0 ||
-      !LimitSendBuffer(fd, InFlightBytes(bytes_per_second, rtt))) {
+  if (far || !LimitSendBuffer(fd, InFlightBytes(bytes_per_second, rtt))) {
     Set(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
   }
 }

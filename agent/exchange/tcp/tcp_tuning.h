@@ -25,7 +25,7 @@ inline constexpr absl::Duration kFarRtt = absl::Milliseconds(5);
 // Four frames: two being sent, two on their way.
 inline constexpr size_t kLeastInFlightBytes = 64 << 10;
 // Until an agent that waits for a processor gets its turn.
-inline constexpr absl::Duration kTurn = absl::Milliseconds(40);
+inline constexpr absl::Duration kTurn = absl::Milliseconds(25);
 
 // What the kernel shall hold of a near connection, sent or not, that carries so
 // much while it is busy: twice bandwidth x round trip, and what goes meanwhile.
@@ -33,8 +33,7 @@ size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt);
 
 // Of a connected socket. `suspect`: unacknowledged for so long, it breaks.
 void SetTcpOptions(int fd, absl::Duration suspect);
-// To be called again and again, since round trip and rate (0: not known yet)
-// get known late.
+// To be called again and again, since both rate and round trip get known late.
 void TuneTcp(int fd, double bytes_per_second);
 
 }  // namespace pactrain::agent

@@ -12,10 +12,10 @@ namespace pactrain::agent {
 namespace {
 
 TEST(InFlightBytesTest, IsTwiceWhatTheLinkHoldsAndATurn) {
-  EXPECT_EQ(InFlightBytes(1, absl::ZeroDuration()), kLeastInFlightBytes);
-  EXPECT_EQ(InFlightBytes(1.5e6, absl::Microseconds(200)), kLeastInFlightBytes);
-  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(1)), 4'200'000u);
-  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(4)), 4'800'000u);
+  EXPECT_EQ(InFlightBytes(0, absl::ZeroDuration()), kLeastInFlightBytes);
+  EXPECT_EQ(InFlightBytes(2.5e6, absl::Microseconds(200)), kLeastInFlightBytes);
+  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(1)), 2'700'000u);
+  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(4)), 3'300'000u);
 }
 
 class TuneTcpTest : public ::testing::Test {
@@ -54,19 +54,16 @@ TEST_F(TuneTcpTest, ANearConnectionHoldsWhatItsRateAsksFor) {
   SetTcpOptions(socket_, absl::Seconds(7));
   EXPECT_EQ(Option(IPPROTO_TCP, TCP_NODELAY), 1);
   EXPECT_EQ(Option(IPPROTO_TCP, TCP_USER_TIMEOUT), 7000);
-  TuneTcp(socket_, 1e6);
   EXPECT_EQ(SendBuffer(), static_cast<int>(kLeastInFlightBytes));
   TuneTcp(socket_, 10e6);
   EXPECT_GT(SendBuffer(), static_cast<int>(kLeastInFlightBytes));
 }
 
-TEST_F(TuneTcpTest, WhatIsNotKnownOrNotAllowedIsNoLimit) {
-  for (const double rate : {0.0, 1e13}) {  // More than any wmem_max.
-    TuneTcp(socket_, 1e6);
-    EXPECT_NE(Option(SOL_SOCKET, 72 /* SO_BUF_LOCK */), 0);
-    TuneTcp(socket_, rate);
-    EXPECT_EQ(Option(SOL_SOCKET, 72), 0);
-  }
+TEST_F(TuneTcpTest, ALimitThatTheKernelDoesNotAllowIsNone) {
+  TuneTcp(socket_, 1e6);
+  EXPECT_NE(Option(SOL_SOCKET, 72 /* SO_BUF_LOCK */), 0);
+  TuneTcp(socket_, 1e13);  // More than any wmem_max.
+  EXPECT_EQ(Option(SOL_SOCKET, 72), 0);
 }
 
 }  // namespace
