@@ -28,7 +28,8 @@ void Set(int fd, int level, int option, const T& value) {
 // False: the kernel allows less.
 bool LimitSendBuffer(int fd, size_t bytes) {
   // It doubles what it is told and counts its own structures, too.
-  Set(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(bytes / 2));
+  Set(fd, SOL_SOCKET, SO_SNDBUF,
+      static_cast<int>(std::min<size_t>(bytes / 2, 1 << 30)));
   int allowed = 0;
   socklen_t size = sizeof allowed;
   return getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &allowed, &size) == 0 &&
