@@ -135,6 +135,17 @@ def test_backward_raises_the_typed_error_itself(wrap, net):
     assert wrapped.session.stats()["pactrain/failed_steps"] == 1
 
 
+def test_what_a_failed_step_brought_is_not_sent_by_a_later_one(wrap):
+    model = Branches()
+    wrapped = wrap(model)
+    wrapped.native.fail_next = pactrain.StepNotAppliedError("no.\nRedo.")
+    with pytest.raises(pactrain.StepNotAppliedError):
+        wrapped.ddp(torch.ones(2, 6)).mean().backward()
+    wrapped.ddp(torch.ones(2, 6), use=["second"]).mean().backward()
+    assert not model.first.weight.grad.any()
+    assert model.second.weight.grad.any()
+
+
 def test_after_a_final_error_every_step_fails_with_it(wrap, net):
     wrapped = wrap(net)
     wrapped.native.fail_next = pactrain.ResyncRequiredError("gone.\nReload.")

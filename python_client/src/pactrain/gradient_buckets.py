@@ -85,6 +85,7 @@ class FlatBucket:
         """
         parameter, view = self._parameters[position], self._views[position]
         gradient = parameter.grad
+        self._gradients[position] = view
         if gradient is None:
             view.zero_()
         elif gradient.layout != torch.strided or gradient.dtype != view.dtype:
