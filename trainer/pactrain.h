@@ -189,7 +189,8 @@ void pt_require_dense(pt_session* session, const char* reason);
  * world_size; PT_XOR: the bits), zeros outside the mask: it is written while
  * pt_wait() runs and complete when that returns PT_OK. After an error it may
  * hold anything, unless it overlaps the parts: then it is written after the
- * commit only, so that they are as they were. Until pt_wait() returns, the
+ * commit only, so that they are as they were. It overlaps no other bucket's
+ * parts or `out`. Until pt_wait() returns, the
  * memory of both must stay valid, the parts' unchanged, and `out` belongs to
  * the library. With `last`, `parameters` may carry a digest of the parameters
  * (else NULL) that must be equal on all ranks. Returns at once: copying (or

@@ -181,7 +181,12 @@ void AgentState::Impl::TellLeft(const TrainerRecord& record,
 
 void AgentState::Impl::KeepDetached(const protocol::TrainerLeft& left) {
   detached_[left.group].push_back(left);
-  if (detached_.size() > kMaxHistory) detached_.erase(detached_.begin());
+  if (detached_.size() <= kMaxHistory) return;
+  for (const auto& [group, all] : detached_) {
+    if (group == left.group || groups_.count(group) > 0) continue;
+    detached_.erase(group);
+    return;
+  }
 }
 
 void AgentState::Impl::FailTrainer(TrainerId id, wire::Code code,

@@ -146,6 +146,31 @@ def test_what_a_failed_step_brought_is_not_sent_by_a_later_one(wrap):
     assert model.second.weight.grad.any()
 
 
+def test_a_gradient_that_torch_negates_later_is_sent_as_it_counts(wrap):
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.p = nn.Parameter(torch.ones(()))
+
+        def forward(self):
+            return (torch.complex(torch.ones(()), self.p).conj() * (1 + 2j)).real
+
+    wrapped = wrap(Complex())
+    wrapped.ddp().backward()
+    assert wrapped.ddp.module.p.grad.item() == 2.0
+
+
+def test_a_parameter_frozen_with_a_gradient_gets_the_mean_of_it(wrap):
+    model = Branches()
+    wrapped = wrap(model)
+    with wrapped.ddp.no_sync():
+        wrapped.ddp(torch.ones(2, 6)).mean().backward()
+    own = model.first.weight.grad
+    model.first.requires_grad_(False)
+    wrapped.ddp(torch.ones(2, 6)).mean().backward()
+    assert model.first.weight.grad is not own
+
+
 def test_after_a_final_error_every_step_fails_with_it(wrap, net):
     wrapped = wrap(net)
     wrapped.native.fail_next = pactrain.ResyncRequiredError("gone.\nReload.")

@@ -14,7 +14,7 @@ using kernels::MaskPlan;
 using kernels::TileRange;
 
 constexpr size_t kTile = MaskPlan::kTileElements;
-// Of the slot, 1 MiB: some ten frames, and a message costs next to nothing.
+// Of the slot, 1 MiB: many frames, and a message costs next to nothing.
 constexpr uint64_t kPieceElements = 256 << 10;
 
 uint64_t CompactTiles(const Placement& placement, TileRange tiles,

@@ -68,8 +68,7 @@ class Parts {
   std::vector<uint64_t> ends_;
 };
 
-// What to copy where: a bucket's place in the slot, and in the result region
-// after the commit.
+// What to copy where: a bucket's place in the slot, and in the result region.
 struct Placement {
   Bucket bucket;
   uint64_t offset = 0;      // Bytes from the start of the region.

@@ -101,6 +101,10 @@ Event TrainerState::OnWritten(Time now, const wire::Written& message) {
   if (message.step < next_step_ || message.attempt < attempt_) {
     return Event::kNone;
   }
+  // Of a bucket whose last piece is not submitted yet.
+  if (open_ && !complete_ && message.bucket == placements_.size()) {
+    return Event::kNone;
+  }
   const bool is_there = message.bucket < placements_.size();
   const bool submitted =
       message.step == next_step_ && open_ && !outcome_.has_value() &&

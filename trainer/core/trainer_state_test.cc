@@ -269,5 +269,22 @@ TEST_F(TrainerStateTest, ParametersDigestTravelsWithTheLastBucket) {
   EXPECT_TRUE(Same(Submit(bucket).parameters, {5, 6}));
 }
 
+TEST_F(TrainerStateTest, WrittenOfABucketThatIsBeingFilledIsHeardLater) {
+  Attach();
+  Placement placement;
+  ASSERT_TRUE(state_.Place(now_, MakeBucket(0, 100, true), &placement).ok());
+  state_.Submit(now_, placement, 40, 0);
+  wire::Written written = {};
+  written.header = {wire::Kind::kWritten, sizeof(written)};
+  written.step = kBaseStep;
+  written.attempt = 1;
+  written.elements = 30;
+  EXPECT_EQ(Say(written), Event::kNone);
+  EXPECT_FALSE(state_.over());
+  state_.Submit(now_, placement, 100, 0);
+  EXPECT_EQ(Say(written), Event::kWritten);
+  EXPECT_EQ(state_.results().elements, 30u);
+}
+
 }  // namespace
 }  // namespace pactrain::trainer

@@ -76,6 +76,8 @@ TEST(ModelTest, AParameterLiesInABucketAsInMemory) {
   EXPECT_EQ(buckets.Parts(0)[0].data, weights.grad().const_data_ptr());
   weights.mutable_grad() = (weights.detach() * 20).contiguous();
   EXPECT_THAT(values(), ElementsAre(20, 80, 40, 100, 60, 120));
+  weights.mutable_grad() = (weights.detach() * -20)._neg_view();
+  EXPECT_THAT(values(), ElementsAre(20, 80, 40, 100, 60, 120));
   weights.mutable_grad() = at::Tensor();
   buckets.HandOut();
   EXPECT_THAT(Values(weights.grad()), ElementsAre(20, 40, 60, 80, 100, 120));

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/exchange/tcp/tcp_tuning.h"
 #include "asio/buffer.hpp"
 #include "asio/ssl/error.hpp"
 #include "asio/write.hpp"
@@ -66,7 +65,7 @@ Connection::Connection(asio::ip::tcp::socket socket,
 
 void Connection::Start(TlsStream::Side side) {
   side_ = side;
-  SetTcpOptions(socket_.native_handle(), limits_.suspect);
+  tuning_.emplace(socket_.native_handle(), limits_.suspect);
   handshake_timer_.expires_after(absl::ToChronoNanoseconds(limits_.handshake));
   handshake_timer_.async_wait(
       [self = shared_from_this()](const asio::error_code& error) {
@@ -176,7 +175,7 @@ void Connection::Tick() {
   const absl::Duration now = base::MonotonicNow();
   const double goodput = goodput_.Sample(now);
   traffic_->goodput_bytes_per_second += goodput;
-  TuneTcp(socket_.native_handle(), goodput);
+  tuning_->Update(socket_.native_handle(), goodput);
   if (now - last_received_ > limits_.suspect) {
     return Close(absl::DeadlineExceededError(
         absl::StrCat("nothing came from ", remote_, " for ",

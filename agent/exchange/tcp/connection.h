@@ -24,6 +24,7 @@
 #include "agent/exchange/tcp/data_flow.h"
 #include "agent/exchange/tcp/frame_decoder.h"
 #include "agent/exchange/tcp/send_queue.h"
+#include "agent/exchange/tcp/tcp_tuning.h"
 #include "agent/exchange/tcp/tls_stream.h"
 #include "agent/exchange/tcp/token_bucket.h"
 #include "agent/exchange/tcp/traffic.h"
@@ -137,6 +138,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::ip::tcp::socket socket_;
   // Over socket_; none: plain text.
   std::optional<TlsStream> tls_;
+  std::optional<TcpTuning> tuning_;  // From Start() on.
   bool ready_ = false;
   asio::steady_timer handshake_timer_;
   asio::steady_timer egress_timer_;

@@ -18,11 +18,23 @@ namespace {
 // Unsent bytes that the kernel takes over: what is there can no longer be
 // overtaken by control.
 constexpr int kUnsentInKernelBytes = 64 << 10;
-constexpr char kFarCongestionControl[4] = "bbr";
+constexpr char kFarCongestionControl[] = "bbr";
 
 template <typename T>
 void Set(int fd, int level, int option, const T& value) {
   setsockopt(fd, level, option, &value, sizeof value);
+}
+
+std::string CongestionControlOf(int fd) {
+  char name[16] = {};
+  socklen_t size = sizeof name - 1;
+  getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size);
+  return name;
+}
+
+void UseCongestionControl(int fd, const std::string& name) {
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+             static_cast<socklen_t>(name.size()));
 }
 
 // False: the kernel allows less.
@@ -44,22 +56,27 @@ size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt) {
                   kLeastInFlightBytes);
 }
 
-void SetTcpOptions(int fd, absl::Duration suspect) {
+TcpTuning::TcpTuning(int fd, absl::Duration suspect) {
   Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
       static_cast<unsigned>(absl::ToInt64Milliseconds(suspect)));
   Set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentInKernelBytes);
-  TuneTcp(fd, 0);
+  Update(fd, 0);
 }
 
-void TuneTcp(int fd, double bytes_per_second) {
+void TcpTuning::Update(int fd, double bytes_per_second) {
   tcp_info info = {};
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+  if (info.tcpi_min_rtt == ~0u) return;  // Not measured yet.
   const absl::Duration rtt = absl::Microseconds(info.tcpi_min_rtt);
   const bool far = rtt >= kFarRtt;
-  if (far) Set(fd, IPPROTO_TCP, TCP_CONGESTION, kFarCongestionControl);
+  if (far != near_.has_value()) {
+    if (far) near_ = CongestionControlOf(fd);
+    UseCongestionControl(fd, far ? kFarCongestionControl : *near_);
+    if (!far) near_.reset();
+  }
   // What cannot be limited to so much is not to be held to less.
   if (far || !LimitSendBuffer(fd, InFlightBytes(bytes_per_second, rtt))) {
     Set(fd, SOL_SOCKET, SO_BUF_LOCK, 0);

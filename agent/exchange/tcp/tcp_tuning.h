@@ -11,11 +11,13 @@
 // is much more than such queues: the kernel's own buffer sizes, and bbr, which
 // keeps the rate when packets are lost by chance.
 //
-// Thread-safe.
+// Thread-compatible.
 #ifndef PACTRAIN_AGENT_EXCHANGE_TCP_TCP_TUNING_H_
 #define PACTRAIN_AGENT_EXCHANGE_TCP_TCP_TUNING_H_
 
 #include <cstddef>
+#include <optional>
+#include <string>
 
 #include "absl/time/time.h"
 
@@ -31,10 +33,17 @@ inline constexpr absl::Duration kTurn = absl::Milliseconds(25);
 // much while it is busy: twice bandwidth x round trip, and what goes meanwhile.
 size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt);
 
-// Of a connected socket. `suspect`: unacknowledged for so long, it breaks.
-void SetTcpOptions(int fd, absl::Duration suspect);
-// To be called again and again, since both rate and round trip get known late.
-void TuneTcp(int fd, double bytes_per_second);
+// Of one connected socket.
+class TcpTuning {
+ public:
+  // `suspect`: unacknowledged for so long, it breaks.
+  TcpTuning(int fd, absl::Duration suspect);
+  // To be called again and again: both rate and round trip get known late.
+  void Update(int fd, double bytes_per_second);
+
+ private:
+  std::optional<std::string> near_;  // While far: what it had before bbr.
+};
 
 }  // namespace pactrain::agent
 

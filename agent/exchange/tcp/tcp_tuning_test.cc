@@ -51,18 +51,18 @@ class TuneTcpTest : public ::testing::Test {
 };
 
 TEST_F(TuneTcpTest, ANearConnectionHoldsWhatItsRateAsksFor) {
-  SetTcpOptions(socket_, absl::Seconds(7));
+  TcpTuning tuning(socket_, absl::Seconds(7));
   EXPECT_EQ(Option(IPPROTO_TCP, TCP_NODELAY), 1);
   EXPECT_EQ(Option(IPPROTO_TCP, TCP_USER_TIMEOUT), 7000);
   EXPECT_EQ(SendBuffer(), static_cast<int>(kLeastInFlightBytes));
-  TuneTcp(socket_, 10e6);
+  tuning.Update(socket_, 10e6);
   EXPECT_GT(SendBuffer(), static_cast<int>(kLeastInFlightBytes));
 }
 
 TEST_F(TuneTcpTest, ALimitThatTheKernelDoesNotAllowIsNone) {
-  TuneTcp(socket_, 1e6);
+  TcpTuning tuning(socket_, absl::Seconds(7));
   EXPECT_NE(Option(SOL_SOCKET, 72 /* SO_BUF_LOCK */), 0);
-  TuneTcp(socket_, 1e13);  // More than any wmem_max.
+  tuning.Update(socket_, 1e13);  // More than any wmem_max.
   EXPECT_EQ(Option(SOL_SOCKET, 72), 0);
 }
 

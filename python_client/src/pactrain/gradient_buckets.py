@@ -95,7 +95,7 @@ class FlatBucket:
                 "Convert the model before it is wrapped; make embeddings with "
                 "sparse=False."
             )
-        elif storage.same_order(gradient, view):
+        elif storage.same_order(gradient, view) and not gradient.is_neg():
             self._gradients[position] = gradient
         else:
             view.copy_(gradient)
@@ -110,7 +110,8 @@ class FlatBucket:
         if not applied:
             self._buffer.zero_()
         for parameter, view in zip(self._parameters, self._views, strict=True):
-            if parameter.grad is not view and parameter.requires_grad:
+            has_one = parameter.requires_grad or parameter.grad is not None
+            if parameter.grad is not view and has_one:
                 parameter.grad = view
 
 

@@ -63,7 +63,8 @@ class GradientBuckets {
       if (!gradient.defined()) {
         view.zero_();
       } else if (gradient.strides() != view.strides() ||
-                 gradient.scalar_type() != view.scalar_type()) {
+                 gradient.scalar_type() != view.scalar_type() ||
+                 gradient.is_neg()) {
         view.copy_(gradient);
       } else {
         parts.push_back({gradient.const_data_ptr(),
