@@ -149,7 +149,7 @@ TEST_F(BucketExchangeTest, sec_limits_ElementsOfAFrame) {
   constexpr uint32_t kLimit = protocol::kFrameElements;
   EXPECT_EQ(refusal(protocol::Codec::kFp32, kLimit, kLimit), "");
   EXPECT_THAT(refusal(protocol::Codec::kFp32, kLimit, kLimit + 1),
-              testing::HasSubstr("elements is 2049, want 2048"));
+              testing::HasSubstr("elements is 4097, want 4096"));
   // Its bytes are none of 7 levels; they are looked at next.
   constexpr uint32_t kLevels = protocol::kLevelsFrameElements;
   EXPECT_THAT(refusal(protocol::Codec::kLevels7, kLevels, kLevels),

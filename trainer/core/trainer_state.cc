@@ -101,15 +101,13 @@ Event TrainerState::OnWritten(Time now, const wire::Written& message) {
   if (message.step < next_step_ || message.attempt < attempt_) {
     return Event::kNone;
   }
-  // Of a bucket whose last piece is not submitted yet.
-  if (open_ && !complete_ && message.bucket == placements_.size()) {
-    return Event::kNone;
-  }
   const bool is_there = message.bucket < placements_.size();
+  // Of a bucket whose last piece is not submitted yet: later.
+  const uint64_t elements = is_there || complete_ ? message.elements : 0;
   const bool submitted =
       message.step == next_step_ && open_ && !outcome_.has_value() &&
       message.bucket <= placements_.size() &&
-      message.elements <= (is_there ? placements_[message.bucket].elements : 0);
+      elements <= (is_there ? placements_[message.bucket].elements : 0);
   if (!submitted) {
     return BadMessage("Written names step " + std::to_string(message.step) +
                       " bucket " + std::to_string(message.bucket) + " to " +
@@ -119,7 +117,7 @@ Event TrainerState::OnWritten(Time now, const wire::Written& message) {
   last_progress_ = now;
   results_ = {.attempt = message.attempt,
               .buckets = message.bucket,
-              .elements = message.elements};
+              .elements = elements};
   return Event::kWritten;
 }
 

@@ -279,8 +279,8 @@ TEST_F(TrainerStateTest, WrittenOfABucketThatIsBeingFilledIsHeardLater) {
   written.step = kBaseStep;
   written.attempt = 1;
   written.elements = 30;
-  EXPECT_EQ(Say(written), Event::kNone);
-  EXPECT_FALSE(state_.over());
+  EXPECT_EQ(Say(written), Event::kWritten);
+  EXPECT_EQ(state_.results().elements, 0u);
   state_.Submit(now_, placement, 100, 0);
   EXPECT_EQ(Say(written), Event::kWritten);
   EXPECT_EQ(state_.results().elements, 30u);
