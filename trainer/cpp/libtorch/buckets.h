@@ -30,8 +30,7 @@ class GradientBuckets {
                     trained_[bucket.parameters.front()].tensor.scalar_type()));
       int64_t offset = 0;
       for (const size_t i : bucket.parameters) {
-        views_[i] = flats_.back().as_strided(table[i].shape,
-                                             table[i].BucketStrides(), offset);
+        views_[i] = PieceAt(flats_.back(), offset, table[i]);
         offset += static_cast<int64_t>(table[i].elements());
       }
     }
@@ -98,6 +97,16 @@ class GradientBuckets {
   }
 
  private:
+  // No view in torch's sense: zero_grad() cannot detach those.
+  static at::Tensor PieceAt(const at::Tensor& flat, int64_t offset,
+                            const Parameter& parameter) {
+    auto* data = static_cast<uint8_t*>(flat.data_ptr()) +
+                 offset * static_cast<int64_t>(flat.element_size());
+    return at::from_blob(
+        data, parameter.shape, parameter.BucketStrides(), [flat](void*) {},
+        flat.options());
+  }
+
   const Layout& layout_;
   std::vector<NamedTensor> trained_;
   std::vector<at::Tensor> flats_;  // By bucket.
