@@ -120,11 +120,11 @@ class TorchTrainer {
   }
 
   // Makes each gradient the mean over all ranks, a view of a bucket that the
-  // next call overwrites; parameters without one count as zeros. If ranks have come or gone it attaches again and goes on with the
-  // same gradients; that takes as long as the others need, at most
-  // config.attach_timeout_seconds. Throws the typed error of the step; all
-  // gradients are cleared then, and the batch may be done again unless
-  // error.final().
+  // next call overwrites; parameters without one count as zeros. If ranks have
+  // come or gone it attaches again and goes on with the same gradients; that
+  // takes as long as the others need, at most config.attach_timeout_seconds.
+  // Throws the typed error of the step; all gradients are cleared then, and the
+  // batch may be done again unless error.final().
   StepResult ExchangeGradients() {
     const at::NoGradGuard no_grad;
     try {
