@@ -33,6 +33,7 @@ constexpr size_t kWriteBytes = 32 << 10;
 // several connections to a site share the link evenly.
 constexpr size_t kLimitedWriteBytes = 16 << 10;
 constexpr double kNewRttWeight = 0.2;
+
 std::optional<asio::ip::tcp::endpoint> RemoteOf(
     const asio::ip::tcp::socket& socket) {
   asio::error_code error;
@@ -54,6 +55,7 @@ Connection::Connection(asio::ip::tcp::socket socket,
     : socket_(std::move(socket)),
       handshake_timer_(socket_.get_executor()),
       egress_timer_(socket_.get_executor()),
+      pause_timer_(socket_.get_executor()),
       limits_(limits),
       owner_(owner),
       endpoint_(RemoteOf(socket_)),
@@ -65,7 +67,7 @@ Connection::Connection(asio::ip::tcp::socket socket,
 
 void Connection::Start(TlsStream::Side side) {
   side_ = side;
-  tuning_.emplace(socket_.native_handle(), limits_.suspect);
+  tuning_.emplace(socket_.native_handle(), limits_.suspect, limits_.far_rtt);
   handshake_timer_.expires_after(absl::ToChronoNanoseconds(limits_.handshake));
   handshake_timer_.async_wait(
       [self = shared_from_this()](const asio::error_code& error) {
@@ -155,8 +157,9 @@ void Connection::SendControl(const PeerControl& control) {
   Pump();
 }
 
-void Connection::Join(std::shared_ptr<DataFlow> flow) {
+void Connection::Join(std::shared_ptr<DataFlow> flow, Part part) {
   flow_ = std::move(flow);
+  part_ = part;
   Pump();
 }
 
@@ -173,9 +176,12 @@ void Connection::Drain() {
 void Connection::Tick() {
   if (closed_ || !accepted()) return;
   const absl::Duration now = base::MonotonicNow();
-  const double goodput = goodput_.Sample(now);
-  traffic_->goodput_bytes_per_second += goodput;
-  tuning_->Update(socket_.native_handle(), goodput);
+  tuning_->Update(socket_.native_handle());
+  traffic_->goodput_bytes_per_second += tuning_->goodput();
+  if (limit_ != nullptr) {
+    traffic_->goodput_bytes_per_second = std::min(
+        traffic_->goodput_bytes_per_second, limit_->bytes_per_second());
+  }
   if (now - last_received_ > limits_.suspect) {
     return Close(absl::DeadlineExceededError(
         absl::StrCat("nothing came from ", remote_, " for ",
@@ -195,6 +201,7 @@ void Connection::Close(const absl::Status& why) {
   asio::error_code ignored;
   handshake_timer_.cancel();
   egress_timer_.cancel();
+  pause_timer_.cancel();
   socket_.close(ignored);
   owner_->OnClosed(self, why);
 }
@@ -299,19 +306,34 @@ void Connection::Pump() {
   Batch batch(limit_ == nullptr ? kWriteBytes : kLimitedWriteBytes,
               kWriteFrames);
   control_.MoveTo(batch);
-  if (flow_ != nullptr) flow_->MoveTo(batch);
+  TakeData(batch);
   batch_ = std::move(batch.frames);
-  const absl::Duration now = base::MonotonicNow();
-  if (batch_.empty()) return goodput_.Idle(now);
+  if (batch_.empty()) return;
   writing_ = true;
-  goodput_.Busy(now);
   if (limit_ == nullptr) return WriteBatch();
-  const absl::Duration wait = limit_->Take(batch.bytes, now);
+  const absl::Duration wait = limit_->Take(batch.bytes, base::MonotonicNow());
   if (wait <= absl::ZeroDuration()) return WriteBatch();
   egress_timer_.expires_after(absl::ToChronoNanoseconds(wait));
   egress_timer_.async_wait(
       [self = shared_from_this()](const asio::error_code& error) {
         if (!error && !self->closed_) self->WriteBatch();
+      });
+}
+
+void Connection::TakeData(Batch& batch) {
+  if (flow_ == nullptr || flow_->empty()) return;
+  if (part_ == Part::kLane && !tuning_->is_far()) return;
+  if (!tuning_->HasRoom(socket_.native_handle())) return PumpLater();
+  flow_->MoveTo(batch);
+}
+
+void Connection::PumpLater() {
+  if (std::exchange(pausing_, true)) return;
+  pause_timer_.expires_after(absl::ToChronoNanoseconds(kPause));
+  pause_timer_.async_wait(
+      [self = shared_from_this()](const asio::error_code& error) {
+        self->pausing_ = false;
+        if (!error) self->Pump();
       });
 }
 
@@ -339,7 +361,6 @@ void Connection::WriteBatch() {
 
 void Connection::OnWritten(size_t bytes) {
   (accepted() ? *traffic_ : before_accept_).sent_bytes += bytes;
-  goodput_.Sent(bytes);
   writing_ = false;
   batch_.clear();
   Pump();

@@ -68,6 +68,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // Without a byte from the peer for so long it counts as gone.
     absl::Duration suspect = absl::Seconds(10);
     size_t max_control_bytes = 8 << 20;
+    absl::Duration far_rtt = kFarRtt;  // As TcpTuning.
   };
 
   // `owner` must outlive the connection's io_context handlers or Close() it.
@@ -89,9 +90,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Closes the connection if the peer has left too much control unread.
   void SendControl(const protocol::PeerControl& control);
 
-  // From here on it carries data of the pair; before, data from the peer is
+  // From here on it carries data of the pair, as a lane only while the link is
+  // far: frames that go by several connections come in another order from each
+  // site, and a near link is filled by one. Before, data from the peer is
   // refused. After Accept().
-  void Join(std::shared_ptr<DataFlow> flow);
+  enum class Part { kPair, kLane };
+  void Join(std::shared_ptr<DataFlow> flow, Part part);
   // There may be more data in the flow.
   void Pump();
   // Control was heard for which data may have waited.
@@ -132,6 +136,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnPing(const protocol::Ping& ping);
   // Handles what came and may be handled now, then reads on.
   void Drain();
+  // Data to be sent, if the kernel has room for it.
+  void TakeData(Batch& batch);
+  void PumpLater();
   void WriteBatch();
   void OnWritten(size_t bytes);
 
@@ -142,6 +149,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool ready_ = false;
   asio::steady_timer handshake_timer_;
   asio::steady_timer egress_timer_;
+  asio::steady_timer pause_timer_;
   const Limits limits_;
   ConnectionOwner* owner_;
   const std::optional<asio::ip::tcp::endpoint> endpoint_;
@@ -159,13 +167,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   ControlQueue control_;
   std::shared_ptr<DataFlow> flow_;  // Null before Join().
-  std::vector<OutFrame> batch_;     // Being written, or waiting for the limit.
+  Part part_ = Part::kPair;
+  std::vector<OutFrame> batch_;  // Being written, or waiting for the limit.
   bool writing_ = false;
+  bool pausing_ = false;  // Until the kernel has sent some of what it holds.
   std::shared_ptr<TokenBucket> limit_;
 
   SiteTraffic* traffic_ = nullptr;
   SiteTraffic before_accept_;
-  GoodputMeter goodput_;
   absl::Duration last_received_;
   uint64_t pings_ = 0;
   absl::Duration ping_sent_;

@@ -23,6 +23,7 @@ namespace pactrain::agent {
 class DataFlow {
  public:
   void Push(protocol::FrameHeader header, Payload payload);
+  bool empty() const { return frames_.empty(); }
   // The oldest ones, until the batch is full.
   void MoveTo(Batch& batch);
 

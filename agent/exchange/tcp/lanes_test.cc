@@ -93,6 +93,8 @@ class LanesTest : public TestTransports {
  protected:
   static constexpr int kConnections = 4;
 
+  LanesTest() { limits_.far_rtt = absl::ZeroDuration(); }
+
   std::unique_ptr<Node> MakeNode(const std::string& name) {
     Transport::Options options;
     options.second_dial = absl::Hours(24);
@@ -174,6 +176,22 @@ TEST_F(LanesTest, EachFrameArrivesOnceAndAllConnectionsCarrySome) {
   }
   EXPECT_EQ(relay_->connections(), size_t{kConnections});
   EXPECT_EQ(relay_->Busy(100'000), kConnections);
+}
+
+TEST_F(LanesTest, OverANearLinkOneCarriesAll) {
+  limits_.far_rtt = kFarRtt;
+  auto a = MakeNode("a"), b = MakeNode("b");
+  Join(*a, *b);
+  constexpr uint16_t kFrames = 200;
+  for (uint16_t i = 0; i < kFrames; ++i) {
+    a->transport->SendData("b", DataHeader(0, i), MakePayload(8192, i));
+  }
+  ASSERT_TRUE(RunUntil([&] { return b->events.frames.size() == kFrames; }));
+  for (uint16_t i = 0; i < kFrames; ++i) {
+    EXPECT_EQ(b->events.frames[i].header.frame, i);
+  }
+  EXPECT_EQ(relay_->connections(), size_t{kConnections});
+  EXPECT_EQ(relay_->Busy(100'000), 1);
 }
 
 TEST_F(LanesTest, DataNeverOvertakesControl) {

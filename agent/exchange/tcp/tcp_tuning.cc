@@ -2,15 +2,13 @@
 
 // The kernel's own header: that of Debian 12's libc does not know the least
 // round trip.
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72  // Linux 5.15.
-#endif
 
 namespace pactrain::agent {
 namespace {
@@ -37,50 +35,44 @@ void UseCongestionControl(int fd, const std::string& name) {
              static_cast<socklen_t>(name.size()));
 }
 
-// False: the kernel allows less.
-bool LimitSendBuffer(int fd, size_t bytes) {
-  // It doubles what it is told and counts its own structures, too.
-  Set(fd, SOL_SOCKET, SO_SNDBUF,
-      static_cast<int>(std::min<size_t>(bytes / 2, 1 << 30)));
-  int allowed = 0;
-  socklen_t size = sizeof allowed;
-  return getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &allowed, &size) == 0 &&
-         static_cast<size_t>(allowed) >= bytes;
-}
-
 }  // namespace
 
 size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt) {
   const double seconds = absl::ToDoubleSeconds(2 * least_rtt + kTurn);
-  return std::max(static_cast<size_t>(bytes_per_second * seconds),
-                  kLeastInFlightBytes);
+  return kLeastInFlightBytes + static_cast<size_t>(bytes_per_second * seconds);
 }
 
-TcpTuning::TcpTuning(int fd, absl::Duration suspect) {
+TcpTuning::TcpTuning(int fd, absl::Duration suspect, absl::Duration far_rtt)
+    : far_rtt_(far_rtt) {
   Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
       static_cast<unsigned>(absl::ToInt64Milliseconds(suspect)));
   Set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentInKernelBytes);
-  Update(fd, 0);
+  Update(fd);
 }
 
-void TcpTuning::Update(int fd, double bytes_per_second) {
+void TcpTuning::Update(int fd) {
   tcp_info info = {};
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+  goodput_ = meter_.Sample(info.tcpi_bytes_acked,
+                           absl::Microseconds(info.tcpi_busy_time));
   if (info.tcpi_min_rtt == ~0u) return;  // Not measured yet.
   const absl::Duration rtt = absl::Microseconds(info.tcpi_min_rtt);
-  const bool far = rtt >= kFarRtt;
-  if (far != near_.has_value()) {
+  const bool far = rtt >= far_rtt_;
+  if (far != is_far()) {
     if (far) near_ = CongestionControlOf(fd);
     UseCongestionControl(fd, far ? kFarCongestionControl : *near_);
     if (!far) near_.reset();
   }
-  // What cannot be limited to so much is not to be held to less.
-  if (far || !LimitSendBuffer(fd, InFlightBytes(bytes_per_second, rtt))) {
-    Set(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
-  }
+  in_flight_bytes_ = InFlightBytes(goodput_, rtt);
+}
+
+bool TcpTuning::HasRoom(int fd) const {
+  int held = 0;
+  return is_far() || ioctl(fd, SIOCOUTQ, &held) != 0 ||
+         static_cast<size_t>(held) < in_flight_bytes_;
 }
 
 }  // namespace pactrain::agent

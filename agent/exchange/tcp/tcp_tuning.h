@@ -1,13 +1,16 @@
-// What a data connection asks of the kernel's TCP. Whatever is not there or not
-// allowed only costs speed or early detection: no errors.
+// What a data connection asks of the kernel's TCP, and how much it gives it.
+// Whatever is not there or not allowed only costs speed or early detection: no
+// errors.
 //
-// On a near link the kernel may hold little: the in-flight bytes of both
-// directions queue in front of the same slow link, and acknowledgements wait
-// behind data. If one direction holds more than the other it leaves that only a
-// part of the rate (seen: a third) until it ends. With the same few bytes each,
-// both have all of it. Congestion control stays the system's.
+// Over a near link the kernel is given little at a time: the in-flight bytes of
+// both directions queue in front of the same slow link, and acknowledgements
+// wait behind data. If one direction holds more than the other it leaves that
+// only a part of the rate (seen: a third) until it ends. With the same few
+// bytes each, both have all of it. The kernel's own limit (SO_SNDBUF) does not
+// do: it ends at wmem_max, which is a fifth of what 1 Gbps needs. Congestion
+// control stays the system's.
 //
-// On a far link (its least round trip is kFarRtt or more) what fills the pipe
+// Over a far link (its least round trip is kFarRtt or more) what fills the pipe
 // is much more than such queues: the kernel's own buffer sizes, and bbr, which
 // keeps the rate when packets are lost by chance.
 //
@@ -20,6 +23,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "agent/exchange/tcp/traffic.h"
 
 namespace pactrain::agent {
 
@@ -28,20 +32,33 @@ inline constexpr absl::Duration kFarRtt = absl::Milliseconds(5);
 inline constexpr size_t kLeastInFlightBytes = 64 << 10;
 // Until an agent that waits for a processor gets its turn.
 inline constexpr absl::Duration kTurn = absl::Milliseconds(25);
+// Who has no room asks again then: an eighth of what goes in a turn has gone.
+inline constexpr absl::Duration kPause = absl::Milliseconds(3);
 
-// What the kernel shall hold of a near connection, sent or not, that carries so
-// much while it is busy: twice bandwidth x round trip, and what goes meanwhile.
+// What the kernel shall hold of a near connection, sent or not: twice bandwidth
+// x round trip, what goes meanwhile in a turn, and a little, so that of two
+// directions the one that holds too little gets its share back.
 size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt);
 
 // Of one connected socket.
 class TcpTuning {
  public:
-  // `suspect`: unacknowledged for so long, it breaks.
-  TcpTuning(int fd, absl::Duration suspect);
+  // `suspect`: unacknowledged for so long, it breaks. `far_rtt`: see above.
+  TcpTuning(int fd, absl::Duration suspect, absl::Duration far_rtt = kFarRtt);
   // To be called again and again: both rate and round trip get known late.
-  void Update(int fd, double bytes_per_second);
+  void Update(int fd);
+  // Whether the kernel may be given more now; if not, ask again kPause later.
+  bool HasRoom(int fd) const;
+
+  bool is_far() const { return near_.has_value(); }
+  // Bytes per second; 0: not measured yet.
+  double goodput() const { return goodput_; }
 
  private:
+  const absl::Duration far_rtt_;
+  GoodputMeter meter_;
+  double goodput_ = 0;
+  size_t in_flight_bytes_ = kLeastInFlightBytes;  // While near.
   std::optional<std::string> near_;  // While far: what it had before bbr.
 };
 

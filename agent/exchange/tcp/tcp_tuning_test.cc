@@ -1,21 +1,38 @@
 #include "agent/exchange/tcp/tcp_tuning.h"
 
 #include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <vector>
 
 #include "gtest/gtest.h"
 
 namespace pactrain::agent {
 namespace {
 
-TEST(InFlightBytesTest, IsTwiceWhatTheLinkHoldsAndATurn) {
+TEST(InFlightBytesTest, IsTwiceWhatTheLinkHoldsATurnAndALittle) {
   EXPECT_EQ(InFlightBytes(0, absl::ZeroDuration()), kLeastInFlightBytes);
-  EXPECT_EQ(InFlightBytes(2.5e6, absl::Microseconds(200)), kLeastInFlightBytes);
-  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(1)), 2'700'000u);
-  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(4)), 3'300'000u);
+  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(1)),
+            2'700'000u + kLeastInFlightBytes);
+  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(4)),
+            3'300'000u + kLeastInFlightBytes);
+}
+
+// Two senders that share a queue hold each other up by what both have in it:
+// a rate is one's share of that. The one that was left behind catches up.
+TEST(InFlightBytesTest, OfTwoDirectionsTheStarvedOneGetsItsShare) {
+  constexpr double kLink = 12.5e6;
+  double much = kLink, little = kLink / 10;
+  for (int update = 0; update < 60; ++update) {
+    const double held = InFlightBytes(much, absl::ZeroDuration());
+    little = kLink * InFlightBytes(little, absl::ZeroDuration()) / held;
+  }
+  EXPECT_GT(little, 0.95 * kLink);
 }
 
 class TuneTcpTest : public ::testing::Test {
@@ -32,9 +49,11 @@ class TuneTcpTest : public ::testing::Test {
     EXPECT_EQ(getsockname(listener_, name, &size), 0);
     socket_ = socket(AF_INET, SOCK_STREAM, 0);
     EXPECT_EQ(connect(socket_, name, size), 0);
+    peer_ = accept(listener_, nullptr, nullptr);
   }
   ~TuneTcpTest() override {
     close(socket_);
+    close(peer_);
     close(listener_);
   }
 
@@ -44,26 +63,52 @@ class TuneTcpTest : public ::testing::Test {
     EXPECT_EQ(getsockopt(socket_, level, option, &value, &size), 0);
     return value;
   }
-  int SendBuffer() const { return Option(SOL_SOCKET, SO_SNDBUF); }
+  // As many as the kernel is to hold, and more than the peer's buffer takes.
+  static size_t Fill(int fd, const TcpTuning& tuning) {
+    const std::vector<char> batch(32 << 10);
+    size_t sent = 0;
+    while (tuning.HasRoom(fd)) {
+      const ssize_t n = send(fd, batch.data(), batch.size(), MSG_DONTWAIT);
+      if (n < 0) break;
+      sent += static_cast<size_t>(n);
+    }
+    return sent;
+  }
 
   int listener_ = -1;
   int socket_ = -1;
+  int peer_ = -1;
 };
 
-TEST_F(TuneTcpTest, ANearConnectionHoldsWhatItsRateAsksFor) {
-  TcpTuning tuning(socket_, absl::Seconds(7));
+TEST_F(TuneTcpTest, Options) {
+  const TcpTuning tuning(socket_, absl::Seconds(7));
   EXPECT_EQ(Option(IPPROTO_TCP, TCP_NODELAY), 1);
   EXPECT_EQ(Option(IPPROTO_TCP, TCP_USER_TIMEOUT), 7000);
-  EXPECT_EQ(SendBuffer(), static_cast<int>(kLeastInFlightBytes));
-  tuning.Update(socket_, 10e6);
-  EXPECT_GT(SendBuffer(), static_cast<int>(kLeastInFlightBytes));
 }
 
-TEST_F(TuneTcpTest, ALimitThatTheKernelDoesNotAllowIsNone) {
-  TcpTuning tuning(socket_, absl::Seconds(7));
-  EXPECT_NE(Option(SOL_SOCKET, 72 /* SO_BUF_LOCK */), 0);
-  tuning.Update(socket_, 1e13);  // More than any wmem_max.
-  EXPECT_EQ(Option(SOL_SOCKET, 72), 0);
+TEST_F(TuneTcpTest, OfANearConnectionTheKernelHoldsLittleUnacknowledged) {
+  const TcpTuning tuning(socket_, absl::Seconds(7));
+  EXPECT_FALSE(tuning.is_far());
+  EXPECT_TRUE(tuning.HasRoom(socket_));
+  Fill(socket_, tuning);
+  EXPECT_FALSE(tuning.HasRoom(socket_));
+  int held = 0;
+  EXPECT_EQ(ioctl(socket_, SIOCOUTQ, &held), 0);
+  EXPECT_LE(held, static_cast<int>(kLeastInFlightBytes + (32 << 10)));
+  // What the peer has read makes room.
+  std::vector<char> read(1 << 20);
+  while (held > 0) {
+    EXPECT_GT(recv(peer_, read.data(), read.size(), 0), 0);
+    EXPECT_EQ(ioctl(socket_, SIOCOUTQ, &held), 0);
+  }
+  EXPECT_TRUE(tuning.HasRoom(socket_));
+}
+
+TEST_F(TuneTcpTest, AFarConnectionIsTheKernels) {
+  const TcpTuning tuning(socket_, absl::Seconds(7), absl::ZeroDuration());
+  EXPECT_TRUE(tuning.is_far());
+  EXPECT_GT(Fill(socket_, tuning), 2 * kLeastInFlightBytes);
+  EXPECT_TRUE(tuning.HasRoom(socket_));
 }
 
 }  // namespace

@@ -3,40 +3,27 @@
 namespace pactrain::agent {
 namespace {
 
-// Less busy time than this in a sample says more about the kernel's buffers
-// than about the link.
+// Less says more about the clock, which counts in milliseconds.
 constexpr absl::Duration kMinBusyTime = absl::Milliseconds(50);
+// Less in that time, such as pings, says more about round trips than the rate.
+constexpr uint64_t kMinBytes = 16 << 10;
 constexpr double kNewWeight = 0.3;
 
 }  // namespace
 
-void GoodputMeter::Busy(absl::Duration now) {
-  if (busy_) return;
-  busy_ = true;
-  busy_since_ = now;
-}
-
-void GoodputMeter::Idle(absl::Duration now) {
-  if (!busy_) return;
-  busy_ = false;
-  busy_time_ += now - busy_since_;
-}
-
-double GoodputMeter::Sample(absl::Duration now) {
-  if (busy_) {
-    busy_time_ += now - busy_since_;
-    busy_since_ = now;
-  }
-  // Short busy spells add up over several samples.
-  if (busy_time_ >= kMinBusyTime) {
+double GoodputMeter::Sample(uint64_t acknowledged, absl::Duration busy) {
+  const uint64_t bytes = acknowledged - acknowledged_;
+  const absl::Duration time = busy - busy_;
+  if (time < kMinBusyTime) return smoothed_;  // Short spells add up.
+  if (bytes >= kMinBytes) {
     const double rate =
-        static_cast<double>(bytes_) / absl::ToDoubleSeconds(busy_time_);
+        static_cast<double>(bytes) / absl::ToDoubleSeconds(time);
     smoothed_ = smoothed_ == 0
                     ? rate
                     : kNewWeight * rate + (1 - kNewWeight) * smoothed_;
-    busy_time_ = absl::ZeroDuration();
-    bytes_ = 0;
   }
+  acknowledged_ = acknowledged;
+  busy_ = busy;
   return smoothed_;
 }
 

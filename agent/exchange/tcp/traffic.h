@@ -23,23 +23,18 @@ struct SiteTraffic {
 // By site name. Entries are never removed, so that counters never go back.
 using TrafficBySite = std::map<std::string, SiteTraffic>;
 
-// Measures the rate of a sender over the time in which it had something to
-// send.
+// Measures what a connection carries while bytes are on their way, as its TCP
+// counts: how fast an agent can hand them to the kernel says nothing of a link.
 class GoodputMeter {
  public:
-  void Busy(absl::Duration now);
-  void Sent(uint64_t bytes) { bytes_ += bytes; }
-  void Idle(absl::Duration now);
-
-  // Bytes per second, smoothed over the calls; 0 until there was enough to
-  // tell.
-  double Sample(absl::Duration now);
+  // `acknowledged`: bytes so far; `busy`: the time so far in which some were
+  // not. Returns bytes per second, smoothed over the calls; 0 until there was
+  // enough to tell.
+  double Sample(uint64_t acknowledged, absl::Duration busy);
 
  private:
-  bool busy_ = false;
-  absl::Duration busy_since_;
-  absl::Duration busy_time_;  // Before busy_since_, since the last sample.
-  uint64_t bytes_ = 0;        // Since the last sample.
+  uint64_t acknowledged_ = 0;  // At the last sample that counted.
+  absl::Duration busy_;
   double smoothed_ = 0;
 };
 

@@ -265,7 +265,7 @@ void Transport::Adopt(PeerState& state,
              [this, agent = peer.agent] { events_->OnPeerConnected(agent); });
   connection->Accept(peer.agent, &traffic_[peer.site],
                      options_.egress.ForSite(peer.site));
-  connection->Join(state.flow);
+  connection->Join(state.flow, Connection::Part::kPair);
   state.proofs.emplace(
       KeyProofs::Ends{options_.agent, peer.agent, connection->Binding()});
   ShowKeys(state);

@@ -116,7 +116,7 @@ void Transport::OnLaneProof(Connection& connection,
   lane->proven = true;
   LOG_DEBUG("{} connections with agent {}", ConnectionsWith(state.peer.agent),
             state.peer.agent);
-  connection.Join(state.flow);
+  connection.Join(state.flow, Connection::Part::kLane);
 }
 
 void Transport::RefuseOnLane(Connection& connection) {

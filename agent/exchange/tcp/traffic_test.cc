@@ -1,0 +1,36 @@
+#include "agent/exchange/tcp/traffic.h"
+
+#include "gtest/gtest.h"
+
+namespace pactrain::agent {
+namespace {
+
+constexpr uint64_t kMega = 1'000'000;
+
+TEST(GoodputMeterTest, IsWhatWasAcknowledgedWhileSomeWasOnItsWay) {
+  GoodputMeter meter;
+  EXPECT_EQ(meter.Sample(0, absl::ZeroDuration()), 0);
+  EXPECT_DOUBLE_EQ(meter.Sample(10 * kMega, absl::Seconds(1)), 10e6);
+  // Nothing was sent since: no change.
+  EXPECT_DOUBLE_EQ(meter.Sample(10 * kMega, absl::Seconds(1)), 10e6);
+  EXPECT_DOUBLE_EQ(meter.Sample(30 * kMega, absl::Seconds(2)), 13e6);
+}
+
+TEST(GoodputMeterTest, ShortSpellsAddUp) {
+  GoodputMeter meter;
+  for (int spell = 1; spell < 5; ++spell) {
+    EXPECT_EQ(meter.Sample(spell * kMega, spell * absl::Milliseconds(10)), 0);
+  }
+  EXPECT_DOUBLE_EQ(meter.Sample(5 * kMega, absl::Milliseconds(50)), 100e6);
+}
+
+// Pings between two steps say nothing, also of the next step.
+TEST(GoodputMeterTest, LongTimesForFewBytesDoNotCount) {
+  GoodputMeter meter;
+  EXPECT_DOUBLE_EQ(meter.Sample(10 * kMega, absl::Seconds(1)), 10e6);
+  EXPECT_DOUBLE_EQ(meter.Sample(10 * kMega + 600, absl::Seconds(3)), 10e6);
+  EXPECT_DOUBLE_EQ(meter.Sample(20 * kMega + 600, absl::Seconds(4)), 10e6);
+}
+
+}  // namespace
+}  // namespace pactrain::agent
