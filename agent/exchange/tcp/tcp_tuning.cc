@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstddef>
 
 namespace pactrain::agent {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 // Unsent bytes that the kernel takes over: what is there can no longer be
 // overtaken by control.
 constexpr int kUnsentInKernelBytes = 64 << 10;
+constexpr size_t kAnyBytes = ~size_t{0};
 constexpr char kFarCongestionControl[] = "bbr";
 
 template <typename T>
@@ -56,6 +58,10 @@ void TcpTuning::Update(int fd) {
   tcp_info info = {};
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+  if (size <= offsetof(tcp_info, tcpi_busy_time)) {
+    in_flight_bytes_ = kAnyBytes;  // Linux before 4.10: no rate to limit by.
+    return;
+  }
   goodput_ = meter_.Sample(info.tcpi_bytes_acked,
                            absl::Microseconds(info.tcpi_busy_time));
   if (info.tcpi_min_rtt == ~0u) return;  // Not measured yet.
