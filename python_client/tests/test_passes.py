@@ -236,3 +236,37 @@ def test_a_gradient_of_an_input_uses_up_no_step(wrap):
     (slope,) = torch.autograd.grad(wrapped.ddp(inputs).value, inputs, create_graph=True)
     slope.square().sum().backward()
     assert wrapped.session.stats()["pactrain/steps"] == 1
+
+
+def test_an_interrupt_during_the_wait_ends_the_session(wrap, net, monkeypatch):
+    wrapped = wrap(net)
+    wrapped.step()
+    wait = wrapped.native.wait
+
+    def interrupted():
+        wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wrapped.native, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        wrapped.step()
+    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(pactrain.PacTrainError, match="interrupt"):
+            wrapped.step()
+
+
+def test_a_pass_that_broke_off_after_its_last_bucket_is_a_step(wrap, net):
+    wrapped = wrap(net)
+    first_layer = next(iter(wrapped.ddp.module.parameters()))
+    handle = first_layer.register_post_accumulate_grad_hook(_broken_off)
+    with pytest.raises(KeyError, match="mine"):
+        wrapped.step()
+    handle.remove()
+    wrapped.ddp.zero_grad()
+    wrapped.step()
+    assert wrapped.session.stats()["pactrain/steps"] == 2
+
+
+def _broken_off(_):
+    raise KeyError("mine")

@@ -352,6 +352,7 @@ def _engine(parts: Parts) -> StepEngine:
             parameter_check_interval=config.parameter_check_interval,
             clear_gradients=clear_gradients,
             join_enabled=model.join_enabled,
+            own_thread=not model.finishes_steps,
         ),
     )
 

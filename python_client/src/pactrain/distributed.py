@@ -110,6 +110,7 @@ class DistributedDataParallel(nn.Module):
                 ignored=frozenset(),
                 starts_equal=False,
                 join_enabled=lambda: False,
+                finishes_steps=True,
                 process_group_bytes=lambda steps: 0,
             ),
             config,

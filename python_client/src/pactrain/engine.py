@@ -1,8 +1,10 @@
 """The steps of one attached model: submit buckets, wait for the commit, hand back.
 
 The hook submits each bucket and returns a future at once. When the last bucket of a
-step is submitted, a waiter thread waits until the step is committed and the means are
-in the buckets, and completes all futures of the step together: either all or none.
+step is submitted, somebody waits until the step is committed and the means are in the
+buckets, and completes all futures of the step together: either all or none. Under DDP,
+which itself waits for the futures, that is a thread of the engine; buckets of our own
+have backward() call finish(), which saves each step two changes of threads.
 
 Hook and waiter never work on a session at the same time: the next step's first bucket
 comes after backward() returned, that is after the futures completed.
@@ -34,6 +36,11 @@ DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
 logger = logging.getLogger("pactrain")
 
+_INTERRUPTED = (
+    "An interrupt came while this rank waited for the end of a step: the others may "
+    "have applied it.\nStart this rank anew."
+)
+
 
 class Bucket(Protocol):
     """What a step consists of.
@@ -64,13 +71,15 @@ class _Step:
 class EngineOptions:
     """`join_enabled` tells whether DDP's join() context is in use just now.
 
-    `clear_gradients` is called with the error of each failed step.
+    `clear_gradients` is called with the error of each failed step. `own_thread`: steps
+    end by themselves, else when finish() is called.
     """
 
     buffer_sync_interval: int
     parameter_check_interval: int
     clear_gradients: Callable[[PacTrainError], None]
     join_enabled: Callable[[], bool]
+    own_thread: bool
 
 
 class StepEngine:
@@ -100,7 +109,7 @@ class StepEngine:
         self._committed = 0
         self._last_buffer_sync = native.next_step
         self._last_parameter_check = native.next_step
-        self._waiter = _Waiter()
+        self._waiter: _Waiter = _WaiterThread() if options.own_thread else _Caller()
 
     @property
     def busy(self) -> bool:
@@ -154,6 +163,19 @@ class StepEngine:
                 self._judge(step.error)
                 self._fail(step, step.error)
         return future
+
+    def finish(self) -> None:
+        """Waits for the end of the step whose last bucket was submitted, if any.
+
+        An interrupt (Ctrl-C) ends the session: others may have applied the step.
+        """
+        try:
+            self._waiter.finish()
+        except BaseException:
+            self._fatal = PacTrainError(_INTERRUPTED)
+            if self._step is not None:
+                self._fail(self._step, self._fatal)
+            raise
 
     def _judge(self, error: PacTrainError) -> None:
         """Ends the session if the open step cannot be left as it is.
@@ -229,7 +251,7 @@ class StepEngine:
         return self._table.value_digest(self._native.digest_of)
 
     def _finish(self, step: _Step) -> None:
-        """On the waiter's thread."""
+        """On the waiter's thread, or in finish()."""
         try:
             result = self._native.wait()
         except PacTrainError as error:
@@ -317,7 +339,32 @@ def _internal(error: Exception) -> PacTrainError:
     return wrapped
 
 
-class _Waiter:
+class _Waiter(Protocol):
+    def run(self, work: Callable[[], None]) -> None: ...
+    def finish(self) -> None: ...
+    def stop(self, timeout_seconds: float) -> bool: ...
+
+
+class _Caller:
+    """Runs what it is given when it is asked to finish."""
+
+    def __init__(self) -> None:
+        self._work: Callable[[], None] | None = None
+
+    def run(self, work: Callable[[], None]) -> None:
+        self._work = work
+
+    def finish(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        self.finish()
+        return True
+
+
+class _WaiterThread:
     """One thread that runs what it is given, in order; daemonic."""
 
     def __init__(self) -> None:
@@ -329,6 +376,9 @@ class _Waiter:
 
     def run(self, work: Callable[[], None]) -> None:
         self._queue.put(work)
+
+    def finish(self) -> None:
+        """Nothing: it need not be asked."""
 
     def stop(self, timeout_seconds: float) -> bool:
         self._queue.put(None)

@@ -160,7 +160,10 @@ class GradientBuckets:
         self._forward.begin()
         if self._missing and not inside_backward():
             self._missing = []
-            if self._engine is not None and self._engine.busy:
+            if self._engine is None:
+                return
+            self._engine.finish()
+            if self._engine.busy:
                 self._engine.abandon(PacTrainError(_BROKEN_OFF))
 
     def returned(self, output: object, synchronous: bool) -> None:
@@ -225,6 +228,7 @@ class GradientBuckets:
         while True:
             assert self._last is not None
             try:
+                self._engine.finish()
                 self._last.wait()
                 return True
             except PacTrainError as error:
@@ -240,7 +244,8 @@ class GradientBuckets:
         assert self._engine is not None
         if self._next == len(self.buckets) and self._last is not None:
             with contextlib.suppress(PacTrainError):
-                self._last.wait()  # The step is on its way and ends by itself.
+                self._engine.finish()  # The step is on its way: all have it or nobody.
+                self._last.wait()
         self._missing = []
         self._engine.abandon(error)
         raise error

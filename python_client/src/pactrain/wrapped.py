@@ -17,6 +17,7 @@ class WrappedModel:
     # True if a process group has given all ranks the first weights; else the agents do.
     starts_equal: bool
     join_enabled: Callable[[], bool]  # Whether DDP's join() is in use just now.
+    finishes_steps: bool  # With StepEngine.finish(); else they end by themselves.
     process_group_bytes: Callable[[int], int]  # In so many steps, by this rank.
 
 
@@ -34,6 +35,7 @@ def wrapped_by_torch(ddp: DistributedDataParallel) -> WrappedModel:
         ignored=ignored,
         starts_equal=True,
         join_enabled=lambda: bool(ddp._join_config.enable),
+        finishes_steps=False,
         process_group_bytes=lambda steps: first + steps * per_step,
     )
 
