@@ -268,6 +268,23 @@ TEST_F(LocalServerTest, DirectoryThatOthersMayWriteIsRefused) {
                              HasSubstr("chmod 0700")));
 }
 
+TEST_F(LocalServerTest, sec_DirectoryOfAnotherUserIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs to be root to give it away";
+  server_.reset();
+  const std::string run = absl::StrCat(directory_, "/run");
+  ASSERT_EQ(chown(run.c_str(), 65534, 65534), 0);
+  EXPECT_THAT(LocalServer::Start(io_, options_, &events_),
+              base::StatusIs(absl::StatusCode::kFailedPrecondition,
+                             HasSubstr("is of user 65534")));
+}
+
+TEST_F(LocalServerTest, MissingDirectoriesAreMade) {
+  const std::string path = absl::StrCat(directory_, "/new/below/agent.sock");
+  ASSERT_OK(SocketFile::Listen(path));
+  EXPECT_EQ(rmdir(absl::StrCat(directory_, "/new/below").c_str()), 0);
+  EXPECT_EQ(rmdir(absl::StrCat(directory_, "/new").c_str()), 0);
+}
+
 TEST_F(LocalServerTest, InAStickyDirectoryTheSocketIsOursAloneStill) {
   const std::string shared = absl::StrCat(directory_, "/tmp");
   ASSERT_EQ(mkdir(shared.c_str(), 0700), 0);

@@ -6,9 +6,12 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -36,12 +39,21 @@ absl::Status Unavailable(const std::string& path, absl::string_view what) {
 absl::Status PrepareDirectory(const std::string& path) {
   const std::string directory = path.substr(0, path.rfind('/'));
   if (directory.empty()) return absl::OkStatus();
+  std::error_code ignored;  // mkdir() says it better.
+  std::filesystem::create_directories(
+      std::filesystem::path(directory).parent_path(), ignored);
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return Unavailable(path, absl::StrCat("cannot make ", directory));
   }
   struct stat info = {};
   if (stat(directory.c_str(), &info) != 0) {
     return Unavailable(path, absl::StrCat("cannot look at ", directory));
+  }
+  if (info.st_uid != geteuid() && info.st_uid != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "socket ", path, ": ", directory, " is of user ", info.st_uid,
+        ", who could replace it; give a folder of "
+        "your own"));
   }
   const bool others_write = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   if (others_write && (info.st_mode & S_ISVTX) == 0) {

@@ -75,6 +75,7 @@ std::string Group::SeatText(uint32_t rank) const {
 void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
                      Context& c) {
   const protocol::Trainer& trainer = joined.trainer;
+  if (!SpeaksFor(agent, trainer.attach_id, c)) return;
   if (generation_ && seats_.Find(trainer.attach_id) != nullptr) {
     Rejoin(agent, joined, c);
   } else if (joined.generation == 0) {
@@ -133,8 +134,29 @@ void Group::Refuse(const std::vector<Membership::Refusal>& refusals,
   }
 }
 
+bool Group::SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
+                      Context& c) const {
+  const Candidate* known = membership_.Find(attach_id);
+  if (const auto it = roster_.find(attach_id);
+      known == nullptr && it != roster_.end()) {
+    known = &it->second;
+  }
+  // After a restart it is known who the members are, but not yet whose a seat
+  // is.
+  const bool speaks = known != nullptr ? known->agent == agent.name
+                                       : seats_.Find(attach_id) == nullptr ||
+                                             FindMember(agent) != nullptr;
+  if (!speaks) {
+    c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": agent '", agent.name,
+                                "' spoke for a trainer that is not its own; "
+                                "ignored"));
+  }
+  return speaks;
+}
+
 void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    Context& c) {
+  if (!SpeaksFor(agent, left.attach_id, c)) return;
   const bool detached = left.reason == "detached";
   const auto how = left.may_return ? Seats::State::kAlive
                    : detached      ? Seats::State::kDetached

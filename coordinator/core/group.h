@@ -115,6 +115,10 @@ class Group {
   void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
   // Null: no member of the generation by name and process.
   const protocol::Member* FindMember(const Agent& agent) const;
+  // Whether this agent may speak for that trainer. If not, it is told to the
+  // log: attach ids are known to all members.
+  bool SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
+                 Context& c) const;
 
   // group_decisions.cc: what travels.
   Telemetry MakeTelemetry() const;

@@ -142,6 +142,15 @@ std::vector<Membership::Refusal> Membership::Refuse(const std::string& name,
   return refusals;
 }
 
+const Candidate* Membership::Find(const protocol::Digest& attach_id) const {
+  for (const Launch& launch : launches_) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (candidate.trainer.attach_id == attach_id) return &candidate;
+    }
+  }
+  return nullptr;
+}
+
 std::optional<Candidate> Membership::Leave(const protocol::Digest& attach_id) {
   for (auto launch = launches_.begin(); launch != launches_.end(); ++launch) {
     for (const auto& [rank, candidate] : launch->by_rank) {

@@ -65,6 +65,8 @@ class Membership {
   // its launch (world size or model differ: it could never become complete).
   std::vector<Refusal> Join(const Candidate& candidate, absl::Duration now);
 
+  // Null: no such trainer waits.
+  const Candidate* Find(const protocol::Digest& attach_id) const;
   // Who left; nothing: no such trainer waits.
   std::optional<Candidate> Leave(const protocol::Digest& attach_id);
   // Those who left.

@@ -40,6 +40,10 @@ class TestCluster {
   void Answer(const std::string& agent, uint64_t version, bool accepted);
   void Report(const std::string& agent, uint64_t version, uint64_t count);
   void Say(const std::string& agent, const protocol::AgentMessage& message);
+  const protocol::Trainer& TrainerOf(const std::string& agent,
+                                     uint32_t rank) const {
+    return agents_.at(agent).trainers.at(rank);
+  }
   void Act(Effects effects);
 
   // Two agents a (site x) and b (site y) with ranks 0, 1 and 2, 3, all joined.

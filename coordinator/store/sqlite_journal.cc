@@ -8,7 +8,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <map>
+#include <system_error>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -101,6 +103,9 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
     const std::string& dir, const std::string& cluster,
     uint64_t max_audit_lines) {
   std::unique_ptr<SqliteJournal> journal(new SqliteJournal());
+  std::error_code ignored;  // mkdir() says it better.
+  std::filesystem::create_directories(std::filesystem::path(dir).parent_path(),
+                                      ignored);
   if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
     return SystemError(dir, "make the state directory");
   }

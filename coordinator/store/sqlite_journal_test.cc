@@ -61,6 +61,10 @@ TEST_F(SqliteJournalTest, EveryOpeningHasAHigherTermOfTheSameCluster) {
   }
 }
 
+TEST_F(SqliteJournalTest, MissingFoldersAreMade) {
+  EXPECT_OK(SqliteJournal::Open(dir_ + "-new/below/it", "one"));
+}
+
 TEST_F(SqliteJournalTest, TheClustersSecretIsMadeOnceForEachDirectory) {
   base::Secret secret;
   for (int opening = 0; opening < 3; ++opening) {

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
       app.add_option("--seed", first_seed, "Replay this one alone");
   app.add_flag("--verbose", verbose, "Tell what happens");
   app.add_option("--mutant", mutant, "Break a rule on purpose (mutant.h)")
-      ->check(CLI::Range(0, 4));
+      ->check(CLI::Range(0, 5));
   CLI11_PARSE(app, argc, argv);
   if (*replay) seeds = 1;
 
