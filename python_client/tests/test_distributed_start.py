@@ -243,3 +243,25 @@ def test_a_list_of_sites_without_a_name_is_the_default_job(
     monkeypatch.setenv("PACTRAIN_SITES", "a:1")
     monkeypatch.setenv("PACTRAIN_SITE", "a")
     assert job_at(wrap, natives, monkeypatch, "1" * 32) == "default"
+
+
+def test_torchs_arguments_are_taken_where_they_change_nothing(wrap, net):
+    wrapped = wrap(
+        net, find_unused_parameters=True, static_graph=False, device_ids=None
+    )
+    wrapped.step()
+    assert wrapped.session.stats()["pactrain/steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"device_ids": [0]}, r"device_ids is \[0\]; allowed is None"),
+        ({"dim": 1}, "dim is 1; allowed is 0"),
+        ({"process_group": "gloo"}, "no process group is used"),
+        ({"bucket_cap": 3}, "bucket_cap is no argument"),
+    ],
+)
+def test_torchs_other_arguments_are_refused_in_words(net, arguments, words):
+    with pytest.raises(pactrain.InvalidArgument, match=words):
+        pactrain.DistributedDataParallel(net, **arguments)

@@ -37,6 +37,16 @@ MAX_BUCKETS = 4096  # protocol/limits.h
 
 logger = logging.getLogger("pactrain")
 
+# Of torch's arguments: what makes no difference here, and what only says the default.
+_WITHOUT_EFFECT = {
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+    "static_graph",
+    "check_reduction",
+    "init_sync",
+}
+_DEFAULTS = {"device_ids": None, "output_device": None, "dim": 0, "process_group": None}
+
 
 class DistributedDataParallel(nn.Module):
     """Trains `module` together with the ranks of all sites, through the agents.
@@ -61,6 +71,10 @@ class DistributedDataParallel(nn.Module):
       bucket_cap_mb: most MiB of gradients in a bucket.
       masks, gse, sync_masks, buffer_sync_interval, state: as attach().
       broadcast_buffers: False leaves every rank its own buffers after the start.
+      torch_arguments: what torch's class takes besides, so that scripts need no change:
+        find_unused_parameters, gradient_as_bucket_view, static_graph, check_reduction
+        and init_sync make no difference here; device_ids, output_device, dim and
+        process_group have to be their defaults.
       on_shrink: what to do when a rank is lost: "pause" waits until as many are there
         as before, "continue" goes on with those that are left, "abort" ends all with a
         typed error. With the first two ranks may also join and leave. Default:
@@ -87,8 +101,10 @@ class DistributedDataParallel(nn.Module):
         broadcast_buffers: bool = True,
         state: Mapping[str, Any] | None = None,
         on_shrink: Literal["pause", "continue", "abort"] | None = None,
+        **torch_arguments: Any,
     ) -> None:
         super().__init__()
+        _check_torch_arguments(torch_arguments)
         _check(module)
         buckets = GradientBuckets(ParameterTable(module), _cap_bytes(bucket_cap_mb))
         if len(buckets.buckets) > MAX_BUCKETS:
@@ -209,6 +225,22 @@ def _check(module: nn.Module) -> None:
             "Give the model inside, or use pactrain.attach() instead."
         )
     check_inner(module, [session.ddp for session in sessions])
+
+
+def _check_torch_arguments(arguments: Mapping[str, Any]) -> None:
+    for name, value in arguments.items():
+        if name in _WITHOUT_EFFECT:
+            continue
+        if name not in _DEFAULTS:
+            raise InvalidArgument(
+                f"{name} is no argument of pactrain.DistributedDataParallel.\n"
+                "Leave it out, or wrap the model with torch's and pactrain.attach()."
+            )
+        if value != _DEFAULTS[name]:
+            raise InvalidArgument(
+                f"{name} is {value!r}; allowed is {_DEFAULTS[name]!r}: models are on "
+                "the CPU, and no process group is used.\nLeave it out."
+            )
 
 
 def _cap_bytes(bucket_cap_mb: float) -> int:
