@@ -14,6 +14,7 @@ from small_nets import small_net
 
 import pactrain
 from pactrain import attaching, distributed
+from pactrain.state_transfer import StateTransfer
 from pactrain.world import Site, World
 
 STEPS = 8
@@ -382,6 +383,27 @@ def test_a_donor_that_cannot_give_its_state_says_why(ranks):
     running.start(1, lambda: newcomer(1))
     results = running.finish()
     assert "Rank 0 cannot give its state: state['shared']" in str(running.errors[1])
+    assert results[0].ddp.world.world_size == 1
+
+
+def test_a_state_that_came_damaged_is_not_taken(ranks, monkeypatch):
+    exchange = StateTransfer._exchange
+
+    def damaged(self, what, data):
+        received = exchange(self, what, data).copy()
+        if what == "piece" and self._native.needs_state:
+            received[0] ^= 1
+        return received
+
+    monkeypatch.setattr(StateTransfer, "_exchange", damaged)
+    running = ranks(1)
+    running.job.ends_at = FIRST + 3
+    running.regroup.expected = 2
+    running.start(0, lambda: Script(0).run())
+    running.start(1, lambda: newcomer(1))
+    results = running.finish()
+    assert isinstance(running.errors[1], pactrain.ResyncRequiredError)
+    assert "came with another digest" in str(running.errors[1])
     assert results[0].ddp.world.world_size == 1
 
 
