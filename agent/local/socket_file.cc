@@ -10,11 +10,10 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/directories.h"
 #include "base/status_macros.h"
 
 namespace pactrain::agent {
@@ -39,10 +38,7 @@ absl::Status Unavailable(const std::string& path, absl::string_view what) {
 absl::Status PrepareDirectory(const std::string& path) {
   const std::string directory = path.substr(0, path.rfind('/'));
   if (directory.empty()) return absl::OkStatus();
-  std::error_code ignored;  // mkdir() says it better.
-  std::filesystem::create_directories(
-      std::filesystem::path(directory).parent_path(), ignored);
-  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+  if (!base::MakeDirectories(directory)) {
     return Unavailable(path, absl::StrCat("cannot make ", directory));
   }
   struct stat info = {};
@@ -52,8 +48,7 @@ absl::Status PrepareDirectory(const std::string& path) {
   if (info.st_uid != geteuid() && info.st_uid != 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "socket ", path, ": ", directory, " is of user ", info.st_uid,
-        ", who could replace it; give a folder of "
-        "your own"));
+        ", who could replace it; give a folder of your own"));
   }
   const bool others_write = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   if (others_write && (info.st_mode & S_ISVTX) == 0) {

@@ -51,23 +51,6 @@ TEST(Hello, IsAnsweredWithWelcome) {
   EXPECT_EQ(t.Got<Welcome>("a")->term, 1);
 }
 
-TEST(Membership, sec_NobodySpeaksForAnothersTrainer) {
-  TestCluster t;
-  t.FormFour();
-  t.Connect("stranger", "z");
-  const protocol::Trainer theirs = t.TrainerOf("b", 2);
-  for (const char* const agent : {"a", "stranger"}) {
-    t.Say(agent, protocol::TrainerLeft{t.group, 2, theirs.attach_id, "killed"});
-    t.Say(agent,
-          protocol::TrainerLeft{t.group, 2, theirs.attach_id, "detached"});
-    t.Say(agent, protocol::TrainerJoined{t.group, theirs, 0});
-    EXPECT_FALSE(t.Got<EndGeneration>("a").has_value());
-  }
-  EXPECT_FALSE(t.Got<StartGeneration>("stranger").has_value());
-  t.Leave("b", 2, "killed by signal 9");
-  EXPECT_TRUE(t.Got<EndGeneration>("a").has_value());
-}
-
 TEST(Hello, MustComeFirst) {
   TestCluster t;
   const Effects effects =

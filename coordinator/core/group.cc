@@ -136,16 +136,17 @@ void Group::Refuse(const std::vector<Membership::Refusal>& refusals,
 
 bool Group::SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
                       Context& c) const {
-  const Candidate* known = membership_.Find(attach_id);
-  if (const auto it = roster_.find(attach_id);
-      known == nullptr && it != roster_.end()) {
-    known = &it->second;
+  const Candidate* waiting = membership_.Find(attach_id);
+  const auto listed = roster_.find(attach_id);
+  bool speaks = true;  // For one that nobody has heard of.
+  if (waiting != nullptr) {
+    speaks = waiting->agent == agent.name;
+  } else if (listed != roster_.end()) {
+    speaks = listed->second.agent == agent.name;
+  } else if (seats_.Find(attach_id) != nullptr) {
+    // After a restart: whose seat it is, is not known yet.
+    speaks = FindMember(agent) != nullptr;
   }
-  // After a restart it is known who the members are, but not yet whose a seat
-  // is.
-  const bool speaks = known != nullptr ? known->agent == agent.name
-                                       : seats_.Find(attach_id) == nullptr ||
-                                             FindMember(agent) != nullptr;
   if (!speaks) {
     c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": agent '", agent.name,
                                 "' spoke for a trainer that is not its own; "

@@ -152,16 +152,15 @@ const Candidate* Membership::Find(const protocol::Digest& attach_id) const {
 }
 
 std::optional<Candidate> Membership::Leave(const protocol::Digest& attach_id) {
-  for (auto launch = launches_.begin(); launch != launches_.end(); ++launch) {
-    for (const auto& [rank, candidate] : launch->by_rank) {
-      if (candidate.trainer.attach_id != attach_id) continue;
-      Candidate left = candidate;
-      launch->by_rank.erase(left.trainer.rank);
-      if (launch->by_rank.empty()) launches_.erase(launch);
-      return left;
-    }
-  }
-  return std::nullopt;
+  const Candidate* waiting = Find(attach_id);
+  if (waiting == nullptr) return std::nullopt;
+  Candidate left = *waiting;
+  const auto launch = std::find_if(
+      launches_.begin(), launches_.end(),
+      [&](const Launch& l) { return l.name == left.trainer.launch; });
+  launch->by_rank.erase(left.trainer.rank);
+  if (launch->by_rank.empty()) launches_.erase(launch);
+  return left;
 }
 
 void Membership::Remove(const std::vector<Candidate>& trainers) {

@@ -8,14 +8,13 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <map>
-#include <system_error>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/directories.h"
 #include "base/status_macros.h"
 #include "coordinator/store/record_tables.h"
 
@@ -103,10 +102,7 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
     const std::string& dir, const std::string& cluster,
     uint64_t max_audit_lines) {
   std::unique_ptr<SqliteJournal> journal(new SqliteJournal());
-  std::error_code ignored;  // mkdir() says it better.
-  std::filesystem::create_directories(std::filesystem::path(dir).parent_path(),
-                                      ignored);
-  if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
+  if (!base::MakeDirectories(dir)) {
     return SystemError(dir, "make the state directory");
   }
   RETURN_IF_ERROR(journal->Lock(dir));

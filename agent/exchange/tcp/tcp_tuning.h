@@ -7,7 +7,7 @@
 // wait behind data. If one direction holds more than the other it leaves that
 // only a part of the rate (seen: a third) until it ends. With the same few
 // bytes each, both have all of it. The kernel's own limit (SO_SNDBUF) does not
-// do: it ends at wmem_max, which is a fifth of what 1 Gbps needs. Congestion
+// do: it ends at wmem_max, by default far less than 1 Gbps needs. Congestion
 // control stays the system's.
 //
 // Over a far link (its least round trip is kFarRtt or more) what fills the pipe
