@@ -60,11 +60,12 @@ sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup
 	@tools/simulate "$(SEEDS)" "$(FIRST)"
 
-nightly:  ## test, verify, and the long runs: 200,000 simulator seeds, bench-bytes, the demo's goals.
+nightly:  ## test, verify, and the long runs: 200,000 simulator seeds, the goals of bench-bytes, bench-tls and the demo.
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory verify
 	@$(MAKE) --no-print-directory sim SEEDS=200000
 	@$(MAKE) --no-print-directory bench-bytes
+	@$(MAKE) --no-print-directory bench-tls
 	@CHECK=1 $(MAKE) --no-print-directory demo
 
 clean:  ## Removes everything that was built or measured; keeps .venv.

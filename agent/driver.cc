@@ -60,6 +60,7 @@ absl::Status Driver::Open() {
   data.second_dial = std::min(data.second_dial, core.step_deadline / 30);
   data.egress = options_.egress;
   data.connections_per_link = options_.connections_per_link;
+  data.inbound.open.per_source = options_.connections_per_source;
   data.tls = options_.tls;
   ASSIGN_OR_RETURN(transport_, Transport::Start(io_, data, this));
 

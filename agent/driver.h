@@ -19,6 +19,7 @@
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "base/tls/tls_files.h"
+#include "protocol/limits.h"
 
 namespace pactrain::agent {
 
@@ -37,7 +38,9 @@ class Driver : private TransportEvents,
     // For the first connection to it; may be infinite.
     absl::Duration connect_timeout = absl::Seconds(60);
     EgressLimits egress;
-    int connections_per_link = 1;   // As Transport::Options.
+    int connections_per_link = 1;  // As Transport::Options.
+    // Of other agents at one address, beyond loopback.
+    int connections_per_source = protocol::kMaxConnectionsPerSource;
     base::TlsFiles tls;             // Not given: plain text.
     bool insecure_network = false;  // For the metrics.
   };

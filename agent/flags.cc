@@ -18,6 +18,7 @@
 #include "config/load.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
+#include "protocol/limits.h"
 #include "protocol/reach.h"
 #include "protocol/types.h"
 
@@ -54,6 +55,7 @@ v1::AgentConfig Defaults() {
   config.set_step_deadline("60s");
   config.set_straggler_timeout("30m");
   config.set_connections_per_link(4);
+  config.set_connections_per_source(protocol::kMaxConnectionsPerSource);
   config.set_log_level("info");
   return config;
 }
@@ -190,6 +192,8 @@ absl::Status Understand(const v1::AgentConfig& config,
   RETURN_IF_ERROR(settings.At("egress-limit", egress.status()));
   driver.egress = *egress;
   driver.connections_per_link = static_cast<int>(config.connections_per_link());
+  driver.connections_per_source =
+      static_cast<int>(config.connections_per_source());
   return absl::OkStatus();
 }
 

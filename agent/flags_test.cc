@@ -11,6 +11,7 @@
 #include "base/tls/test_certs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "protocol/limits.h"
 
 namespace pactrain::agent {
 namespace {
@@ -68,6 +69,22 @@ TEST(ParseFlags, ReadsEveryFlag) {
   EXPECT_EQ(driver.egress.ForSite("us")->bytes_per_second(), 12.5e6);
   EXPECT_EQ(driver.egress.ForSite("asia")->bytes_per_second(), 125e6);
   EXPECT_EQ(outcome.flags->log_level, "debug");
+}
+
+TEST(ParseFlags, OneAddressMayHaveAllConnectionsThatThereCanBe) {
+  EXPECT_EQ(Parse({"--name=a"}).flags->driver.connections_per_source,
+            protocol::kMaxConnectionsPerSource);
+  const auto parse = [](int connections) {
+    return Parse(
+        {"--name=a",
+         absl::StrCat("--connections-per-source=", connections).c_str()});
+  };
+  const Outcome most = parse(protocol::kMaxPeerConnections);
+  ASSERT_TRUE(most.flags.has_value()) << most.message;
+  EXPECT_EQ(most.flags->driver.connections_per_source,
+            protocol::kMaxPeerConnections);
+  EXPECT_THAT(parse(protocol::kMaxPeerConnections + 1).message,
+              HasSubstr("--connections-per-source: '257' is not"));
 }
 
 TEST(ParseFlags, ListensAtARangeAndAdvertisesAHostOrNothing) {

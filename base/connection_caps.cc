@@ -63,12 +63,6 @@ std::string SourceOf(const sockaddr* address) {
 
 absl::Status ConnectionCaps::Admit(const std::string& source,
                                    Refusal* refusal) {
-  if (open_ >= limits_.total) {
-    *refusal = Refusal::kTotal;
-    return absl::ResourceExhaustedError(
-        absl::StrCat(open_, " connections are open, ", limits_.total,
-                     " are allowed in all"));
-  }
   const int allowed =
       IsLoopbackSource(source) ? limits_.from_loopback : limits_.per_source;
   const auto it = by_source_.find(source);
@@ -77,6 +71,12 @@ absl::Status ConnectionCaps::Admit(const std::string& source,
     return absl::ResourceExhaustedError(
         absl::StrCat("as many connections from ", source,
                      " are open as one address may have, ", allowed));
+  }
+  if (open_ >= limits_.total) {
+    *refusal = Refusal::kTotal;
+    return absl::ResourceExhaustedError(
+        absl::StrCat(open_, " connections are open, ", limits_.total,
+                     " are allowed in all"));
   }
   ++open_;
   ++by_source_[source];

@@ -20,7 +20,8 @@
 
 namespace pactrain::base {
 
-// Why a connection was closed before it could say anything that counts.
+// Why a connection was closed before it could say anything that counts. Of the
+// limits it was one too many itself, or gave way to one that was.
 enum class Refusal {
   kTotal,        // As many as allowed are open.
   kSource,       // The same from this source.
@@ -61,7 +62,7 @@ class ConnectionCaps {
   explicit ConnectionCaps(const Limits& limits) : limits_(limits) {}
 
   // Counts one more connection of SourceOf() its address. ResourceExhausted:
-  // it is one too many; `*refusal` says of what.
+  // it is one too many; `*refusal` says of what, of its source before of all.
   absl::Status Admit(const std::string& source, Refusal* refusal);
   // One that was admitted is gone.
   void Release(const std::string& source);

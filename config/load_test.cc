@@ -27,6 +27,7 @@ class LoadTest : public ::testing::Test {
   LoadTest() {
     config_.set_listen("127.0.0.1:7070");
     config_.set_epoch_steps(50);
+    config_.set_connections_per_source(32);
     config_.set_min_exchange_share(0.1);
     config_.set_codec("fp32");
     config_.set_log_level("info");

@@ -132,6 +132,7 @@ TEST(Settings, ToYamlReadsBackAsTheSame) {
     config.add_links("c:d e");
     config.set_min_exchange_share(0.1);
     config.set_epoch_steps(1000000);
+    config.set_connections_per_source(1280);
     config.set_insecure_network(true);
     config.set_codec("bf16");
     config.set_log_level("warn");

@@ -13,6 +13,7 @@
 #include "coordinator/core/planner.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
+#include "protocol/limits.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
@@ -30,6 +31,7 @@ v1::CoordinatorConfig Defaults() {
   config.set_min_exchange_share(core.min_exchange_share);
   config.set_norm_alarm(core.norm_alarm);
   config.set_epoch_steps(core.epoch_steps);
+  config.set_connections_per_source(protocol::kMaxConnectionsPerSource);
   config.set_log_level("info");
   return config;
 }
@@ -146,6 +148,8 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
     return absl::InvalidArgumentError(
         absl::StrCat(settings.Where("state-dir"), ": must not be empty"));
   }
+  flags.connections_per_source =
+      static_cast<int>(config.connections_per_source());
   flags.log_level = config.log_level();
   return SetCore(config, settings, flags.core);
 }

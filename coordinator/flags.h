@@ -17,6 +17,7 @@ struct Flags {
   base::HostPort listen_metrics;
   base::TlsFiles tls;  // Not given: plain text.
   bool insecure_network = false;
+  int connections_per_source = 0;  // Beyond loopback.
   std::string state_dir;
   std::string cluster;
   std::string log_level;

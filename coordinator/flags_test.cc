@@ -4,10 +4,12 @@
 #include <sstream>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/tls/test_certs.h"
 #include "base/version.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -41,6 +43,22 @@ TEST(Flags, LinksSplitAtTheDashOrTheColon) {
   EXPECT_EQ(flags->core.codec, protocol::Codec::kBf16);
 }
 
+TEST(Flags, OneAddressMayHaveAllConnectionsThatThereCanBe) {
+  int exit_code = -1;
+  EXPECT_EQ(Parse({}, &exit_code)->connections_per_source,
+            protocol::kMaxConnectionsPerSource);
+  const auto setting = [](int connections) {
+    return absl::StrCat("--connections-per-source=", connections);
+  };
+  const auto flags =
+      Parse({setting(protocol::kMaxConnections).c_str()}, &exit_code);
+  ASSERT_TRUE(flags.has_value());
+  EXPECT_EQ(flags->connections_per_source, protocol::kMaxConnections);
+  EXPECT_FALSE(
+      Parse({setting(protocol::kMaxConnections + 1).c_str()}, &exit_code)
+          .has_value());
+}
+
 TEST(Flags, AMistakeIsOneMessageThatNamesIt) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> kCases = {
       {{"--no-such-flag"}, "--no-such-flag"},
@@ -68,6 +86,7 @@ TEST(Flags, AMistakeIsOneMessageThatNamesIt) {
       {{"--min-exchange-share=2"}, "--min-exchange-share: '2' is not"},
       {{"--norm-alarm=1"}, "--norm-alarm: '1' is no factor"},
       {{"--norm-alarm=-1"}, "--norm-alarm: '-1' is not"},
+      {{"--connections-per-source=0"}, "--connections-per-source: '0' is not"},
       {{"--cluster=", "--risk=safe"}, "--cluster"},
       {{"--epoch-steps", "many"}, "many"},
   };

@@ -43,7 +43,9 @@ int Run(const Flags& flags, const sigset_t& signals) {
   if (!journal.ok()) return Failed(journal.status());
   auto driver = Driver::Create(flags.core, journal->get());
   if (!driver.ok()) return Failed(driver.status());
-  auto server = Server::Start(flags.listen, flags.tls, driver->get());
+  base::ConnectionCaps::Limits caps = Server::kCaps;
+  caps.per_source = flags.connections_per_source;
+  auto server = Server::Start(flags.listen, flags.tls, driver->get(), caps);
   if (!server.ok()) return Failed(server.status());
   auto metrics = base::MetricsServer::Start(
       flags.listen_metrics, std::make_shared<CoordinatorMetrics>(

@@ -53,6 +53,9 @@ struct TrainerLeft {
   bool generation_ended = false;
   // It lives and is to attach again; said anew when it does not any more.
   bool may_return = false;
+  // With generation_ended: members that this agent never had a connection with
+  // in the generation, for so long that it ended it. By name.
+  std::vector<std::string> unreached = {};
 };
 
 // A trainer's word on its mask set (architecture: Masks).

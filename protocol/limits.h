@@ -26,10 +26,10 @@ inline constexpr size_t kMaxTextLength = 4096;  // Reasons and error texts.
 // other agents. Many programs of one machine share its loopback address.
 inline constexpr int kMaxConnections = 1280;
 inline constexpr int kMaxPeerConnections = 256;
-inline constexpr int kMaxConnectionsPerSource = 32;
+inline constexpr int kMaxConnectionsPerSource = 32;  // Or as a setting says.
 inline constexpr int kMaxLanes = 8;  // Connections of a pair of agents.
 inline constexpr int kMaxConnectionsFromLoopback = 256;
-// Of the others, those whose hello is not here yet.
+// Of an agent's, those whose sender is not known yet.
 inline constexpr int kMaxPeerHandshakes = 64;
 // Of an agent's socket for trainers: those of a job of kMaxRanks, and some that
 // only ask.

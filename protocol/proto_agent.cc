@@ -49,6 +49,9 @@ struct Writer {
     p.set_reason(WriteText(m.reason, kMaxTextLength));
     p.set_generation_ended(m.generation_ended);
     p.set_may_return(m.may_return);
+    for (const std::string& agent : m.unreached) {
+      p.add_unreached(WriteText(agent, kMaxNameLength));
+    }
   }
   void operator()(const MaskVote& m) {
     v1::MaskVote& p = *out.mutable_mask_vote();
@@ -176,6 +179,14 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerLeft& p) {
   m.reason = p.reason();
   m.generation_ended = p.generation_ended();
   m.may_return = p.may_return();
+  RETURN_IF_ERROR(CheckRange("trainer_left.unreached",
+                             static_cast<uint64_t>(p.unreached_size()), 0,
+                             kMaxAgents));
+  for (const std::string& agent : p.unreached()) {
+    RETURN_IF_ERROR(
+        CheckLength("trainer_left.unreached", agent, kMaxNameLength));
+    m.unreached.push_back(agent);
+  }
   return m;
 }
 

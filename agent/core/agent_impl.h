@@ -44,7 +44,7 @@ class AgentState::Impl {
   void DropReplaced(const TrainerRecord& record, absl::Duration now);
   void FailTrainer(TrainerId id, wire::Code code, const std::string& text);
   void TellLeft(const TrainerRecord& record, const std::string& reason,
-                bool generation_ended, bool may_return);
+                bool may_return);
   // By its own will: the coordinator has to know also if the stream is down.
   void KeepDetached(const protocol::TrainerLeft& left);
   GroupState* RunningGroupOf(const TrainerRecord& record);

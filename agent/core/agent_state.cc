@@ -170,11 +170,13 @@ void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
 }
 
 void AgentState::Impl::TellLeft(const TrainerRecord& record,
-                                const std::string& reason,
-                                bool generation_ended, bool may_return) {
-  const protocol::TrainerLeft left{
-      record.group, record.rank,      record.trainer.attach_id,
-      reason,       generation_ended, may_return};
+                                const std::string& reason, bool may_return) {
+  const protocol::TrainerLeft left{record.group,
+                                   record.rank,
+                                   record.trainer.attach_id,
+                                   reason,
+                                   /*generation_ended=*/false,
+                                   may_return};
   if (reason == kDetached && record.generation != 0) KeepDetached(left);
   outbox_.ToCoordinator(left);
 }
@@ -213,7 +215,7 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
                            record->group.ToString(), " is gone: ", reason));
   GroupState* group = RunningGroupOf(*record);
   if (group != nullptr) group->Report();
-  TellLeft(*record, reason, /*generation_ended=*/false, may_return);
+  TellLeft(*record, reason, may_return);
   const uint32_t rank = record->rank;
   if (group != nullptr) {
     group->DropTrainer(id, reason == kDetached,
@@ -243,8 +245,10 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
       if (record == nullptr) continue;
       // A straggler is told to attach again, too, but not waited for.
       const bool may_return = group.may_rejoin() && !trainer.straggler;
-      TellLeft(*record, group.end_reason(), /*generation_ended=*/true,
-               may_return);
+      outbox_.ToCoordinator(protocol::TrainerLeft{
+          record->group, record->rank, record->trainer.attach_id,
+          group.end_reason(), /*generation_ended=*/true, may_return,
+          group.unreached()});
       if (may_return) {
         lingering_[trainer.id] = {record->group, record->rank,
                                   record->trainer.attach_id,

@@ -108,6 +108,9 @@ class GroupState {
   bool may_rejoin() const { return may_rejoin_; }
   // What ended it, without the words around it.
   const std::string& end_reason() const { return end_reason_; }
+  // Members, by agent, that there never was a connection with, if that ended
+  // it.
+  const std::vector<std::string>& unreached() const { return unreached_; }
 
   const protocol::Generation& generation() const { return generation_; }
   const protocol::Digest& digest() const { return digest_; }
@@ -246,6 +249,7 @@ class GroupState {
   bool ended_ = false;
   bool may_rejoin_ = false;
   std::string end_reason_;
+  std::vector<std::string> unreached_;
 
   // Telemetry.
   GroupStatus counters_;

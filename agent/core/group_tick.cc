@@ -43,7 +43,8 @@ void GroupState::Tick(absl::Duration now) {
 
 // Only while a step is open: between steps a broken network harms nobody.
 void GroupState::CheckPeers(absl::Duration now) {
-  if (!open_since_ || ended_) return;
+  if (!open_since_ || ended_ || ending_) return;
+  std::string lost;  // The first one.
   for (size_t m = 0; m < peers_.size(); ++m) {
     const Peer& peer = peers_[m];
     if (static_cast<int>(m) == me() || peer.ready) continue;
@@ -52,12 +53,12 @@ void GroupState::CheckPeers(absl::Duration now) {
                                      ? options_->resolution_timeout()
                                      : options_->stall_timeout();
     if (now - since < limit) continue;
-    BeginEnd(Cause::kMemberLost,
-             absl::StrFormat("%s could not be reached from %s for %s",
-                             names_[m], names_[me()], DurationText(limit)),
-             now);
-    return;
+    if (!peer.ever_ready) unreached_.push_back(generation_.members[m].agent);
+    if (!lost.empty()) continue;
+    lost = absl::StrFormat("%s could not be reached from %s for %s", names_[m],
+                           names_[me()], DurationText(limit));
   }
+  if (!lost.empty()) BeginEnd(Cause::kMemberLost, lost, now);
 }
 
 // All attempts together, with the time to resolve the last one, last one step
@@ -102,6 +103,9 @@ void GroupState::CheckProgress(absl::Duration now) {
 // Whom the open attempt waits for: trainers that live. Empty: for none.
 std::string GroupState::LateText(absl::Duration now) const {
   if (!local_.complete()) return local_.MissingText();
+  // As long as one is not reached it is that one; what others said before they
+  // could vote may be long past.
+  if (!AllReady()) return "";
   for (size_t m = 0; m < peers_.size(); ++m) {
     const Peer& peer = peers_[m];
     if (peer.late.empty() || ballot_.HasVoted(static_cast<int>(m)) ||

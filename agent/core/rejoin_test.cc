@@ -140,6 +140,27 @@ TEST_F(RejoinTest, WhoDetachedIsForgottenWithTheNextGeneration) {
   EXPECT_TRUE(LeftOf(x_).empty());
 }
 
+TEST_F(RejoinTest, WhomItNeverReachedTheCoordinatorHears) {
+  generation_.on_shrink = protocol::OnShrink::kContinue;
+  Begin(/*connected=*/false);
+  Submit(0, OneBucket(10, 50));
+  Pass(OptionsOf("x", "a").stall_timeout() + absl::Seconds(1));
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_TRUE(LeftOf(x_)[0].generation_ended);
+  EXPECT_EQ(LeftOf(x_)[0].unreached, std::vector<std::string>{"y"});
+}
+
+TEST_F(RejoinTest, WhomItLostItDidReach) {
+  generation_.on_shrink = protocol::OnShrink::kContinue;
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  Give(x_, PeerDisconnected{"y", false, "reset"});
+  Pass(absl::Minutes(2));
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_TRUE(LeftOf(x_)[0].generation_ended);
+  EXPECT_TRUE(LeftOf(x_)[0].unreached.empty());
+}
+
 TEST_F(Pair, DifferentParametersAreNoReasonToRejoin) {
   generation_.on_shrink = protocol::OnShrink::kContinue;
   Begin();

@@ -116,7 +116,7 @@ class Pair : public testing::Test {
   }
 
   // Both trainers are attached and both agents connected.
-  void Begin() {
+  void Begin(bool connected = true) {
     for (Node* node : nodes_) {
       Give(*node, CoordinatorConnected{});
       wire::Hello hello = MakeHello(node == nodes_[0] ? 0 : 1);
@@ -128,6 +128,7 @@ class Pair : public testing::Test {
       Give(*node, protocol::CoordinatorMessage(
                       protocol::StartGeneration{generation_, KeyOf(3)}));
     }
+    if (!connected) return;
     Give(*nodes_[0], PeerConnected{"y"});
     Give(*nodes_[1], PeerConnected{"x"});
     Deliver();

@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -62,9 +63,15 @@ absl::StatusOr<std::unique_ptr<CappedListener>> CappedListener::Open(
 }
 
 CappedListener::CappedListener(Options options)
-    : on_refused_(std::move(options.on_refused)),
-      caps_(options.limits),
+    : tls_(options.tls),
+      on_refused_(std::move(options.on_refused)),
+      // All may be strangers.
+      places_({options.limits, options.limits.total}),
       handshakes_({options.handshake_limit, std::move(options.check),
+                   [this](ConnectionPlaces::Place place) {
+                     MutexLock lock(&mu_);
+                     places_.Prove(place);
+                   },
                    [this](const std::string& source, const std::string& why) {
                      Refuse(source, Refusal::kHandshake,
                             absl::UnauthenticatedError(
@@ -172,17 +179,19 @@ bool CappedListener::AcceptOne() {
 }
 
 void CappedListener::Admit(int fd, const std::string& source) {
-  Refusal refusal = {};
-  absl::Status admitted;
+  Refusal limit = {};
+  absl::StatusOr<ConnectionPlaces::Admission> admission;
   {
     MutexLock lock(&mu_);
-    admitted = caps_.Admit(source, &refusal);
+    admission = places_.Admit(source, &limit);
+    if (admission.ok() && !tls_) places_.Prove(admission->place);
   }
-  if (!admitted.ok()) {
-    Refuse(source, refusal, admitted);
+  if (!admission.ok()) {
+    Refuse(source, limit, admission.status());
     close(fd);
     return;
   }
+  if (admission->gave_way) MakeGiveWay(*admission->gave_way);
   const int watched = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   // No events but those that cannot be left out: the end of the connection.
   epoll_event event = {.events = 0, .data = {.fd = watched}};
@@ -190,18 +199,34 @@ void CappedListener::Admit(int fd, const std::string& source) {
     const absl::Status why = SystemError();
     close(fd);
     if (watched >= 0) close(watched);
-    {
-      MutexLock lock(&mu_);
-      caps_.Release(source);
-    }
+    Release(admission->place);
     return Refuse(source, Refusal::kDescriptors, why);
   }
-  watched_[watched] = source;
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
+  watched_[watched] = {admission->place, ended};
   Acceptor::NewConnectionParameters connection;
   connection.listener_fd = listener_;
   connection.fd = fd;
-  handshakes_.Accept(source,
+  handshakes_.Accept({source, admission->place, ended},
                      [&] { acceptor_->HandleNewConnection(&connection); });
+}
+
+void CappedListener::MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way) {
+  const auto it =
+      std::find_if(watched_.begin(), watched_.end(), [&](const auto& watched) {
+        return watched.second.place == gave_way.place;
+      });
+  PT_CHECK(it != watched_.end());
+  *it->second.ended = true;
+  Refuse(gave_way.source, gave_way.limit,
+         absl::ResourceExhaustedError(gave_way.why));
+  // gRPC sees that it is over; so does the thread, which then forgets it.
+  shutdown(it->first, SHUT_RDWR);
+}
+
+void CappedListener::Release(ConnectionPlaces::Place place) {
+  MutexLock lock(&mu_);
+  places_.Release(place);
 }
 
 void CappedListener::Refuse(const std::string& source, Refusal refusal,
@@ -218,8 +243,7 @@ void CappedListener::Forget(int watched) {
   // Closing alone would not do while gRPC still has its own.
   epoll_ctl(epoll_, EPOLL_CTL_DEL, watched, nullptr);
   close(watched);
-  MutexLock lock(&mu_);
-  caps_.Release(it->second);
+  Release(it->second.place);
   watched_.erase(it);
 }
 
@@ -230,7 +254,7 @@ RefusalCounts CappedListener::refused() const {
 
 int CappedListener::open() const {
   MutexLock lock(&mu_);
-  return caps_.open();
+  return places_.open();
 }
 
 }  // namespace pactrain::base

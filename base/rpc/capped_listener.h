@@ -2,12 +2,14 @@
 //
 // gRPC 1.51 accepts without a limit and before anybody has proved who they are
 // (CVE-2023-4785). Here a connection beyond the caps is closed before gRPC
-// knows of it, and a process without free descriptors pauses instead of
-// spinning. The others are handed to gRPC as they are; a duplicate of the
-// socket tells when gRPC has closed its own (which it shuts down first, so the
-// duplicate keeps nothing alive).
+// knows of it, unless a stranger can give way to it (ConnectionPlaces), and a
+// process without free descriptors pauses instead of spinning. The others are
+// handed to gRPC as they are; a duplicate of the socket tells when gRPC has
+// closed its own (which it shuts down first, so the duplicate keeps nothing
+// alive).
 //
-// Who fails in the TLS handshake is refused as well (HandshakeWatch).
+// Who fails in the TLS handshake is refused as well (HandshakeWatch). Who has
+// finished it is no stranger any more; without TLS nobody is one.
 //
 // Thread-safe. `on_refused` is called on the listener's own thread or gRPC's.
 #ifndef PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
@@ -15,6 +17,7 @@
 
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/connection_caps.h"
+#include "base/connection_places.h"
 #include "base/mutex.h"
 #include "base/net.h"
 #include "base/rpc/credentials.h"
@@ -41,6 +45,7 @@ class CappedListener {
 
   struct Options {
     ConnectionCaps::Limits limits;
+    bool tls = false;
     // Of the server: what it gives a handshake, and whom it takes.
     absl::Duration handshake_limit;
     CheckPeer check;
@@ -64,27 +69,35 @@ class CappedListener {
   int open() const;
 
  private:
+  // An open connection.
+  struct Watched {
+    ConnectionPlaces::Place place = 0;
+    std::shared_ptr<std::atomic<bool>> ended;
+  };
+
   explicit CappedListener(Options options);
   absl::Status Listen(const HostPort& wanted);
   void Loop();
   // Whether to go on accepting at once.
   bool AcceptOne();
   void Admit(int fd, const std::string& source);
+  void MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way);
+  void Release(ConnectionPlaces::Place place);
   void Refuse(const std::string& source, Refusal refusal,
               const absl::Status& why);
   void Forget(int watched);
   void Listening(bool on);
 
+  const bool tls_;
   const OnRefused on_refused_;
   HostPort address_;
   int listener_ = -1, epoll_ = -1, wake_ = -1;
   std::unique_ptr<Acceptor> acceptor_;
   std::thread thread_;
-  // Of the thread: duplicates of open connections, with their sources.
-  std::map<int, std::string> watched_;
+  std::map<int, Watched> watched_;  // Of the thread: by their duplicates.
 
   mutable Mutex mu_;
-  ConnectionCaps caps_ ABSL_GUARDED_BY(mu_);
+  ConnectionPlaces places_ ABSL_GUARDED_BY(mu_);
   RefusalCounts refused_ ABSL_GUARDED_BY(mu_);
   HandshakeWatch handshakes_;  // The first to go: it uses the others.
 };

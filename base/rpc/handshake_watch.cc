@@ -26,7 +26,7 @@ struct HandshakeWatch::Shared {
 // Of one connection; belongs to its SSL.
 struct HandshakeTag {
   std::shared_ptr<HandshakeWatch::Shared> watch;
-  std::string source;
+  HandshakeWatch::Connection connection;
   absl::Duration accepted;
 };
 
@@ -75,9 +75,33 @@ std::optional<std::string> WhyFailed(const SSL* ssl, const HandshakeTag& tag) {
   return std::string(checked.message());
 }
 
-void OnNew(void*, void*, CRYPTO_EX_DATA* data, int index, long, void*) {
+// The client's Finished: what came before was checked, and nobody can say it
+// who does not hold the keys that were agreed on there.
+void OnMessage(int write, int, int type, const void* bytes, size_t size,
+               SSL* ssl, void* tag) {
+  if (write != 0 || type != SSL3_RT_HANDSHAKE || size == 0 ||
+      *static_cast<const uint8_t*>(bytes) != SSL3_MT_FINISHED) {
+    return;
+  }
+  SSL_set_msg_callback(ssl, nullptr);  // There is nothing more to hear.
+  const auto& accepted = *static_cast<const HandshakeTag*>(tag);
+  auto& watch = *accepted.watch;
+  const X509* const certificate = SSL_get0_peer_certificate(ssl);
+  if (certificate == nullptr || SSL_get_verify_result(ssl) != X509_V_OK ||
+      !watch.options.check(UrisOf(certificate)).ok()) {
+    return;
+  }
+  MutexLock lock(&watch.mutex);
+  if (!watch.stopped) watch.options.on_proven(accepted.connection.place);
+}
+
+void OnNew(void* parent, void*, CRYPTO_EX_DATA* data, int index, long, void*) {
   if (handing_over == nullptr) return;  // A client's, or nobody watches.
-  CRYPTO_set_ex_data(data, index, new HandshakeTag(*handing_over));
+  auto* const tag = new HandshakeTag(*handing_over);
+  CRYPTO_set_ex_data(data, index, tag);
+  auto* const ssl = static_cast<SSL*>(parent);
+  SSL_set_msg_callback(ssl, &OnMessage);
+  SSL_set_msg_callback_arg(ssl, tag);
 }
 
 // Nobody copies a connection; a copy would be nobody's.
@@ -89,14 +113,19 @@ int OnCopy(CRYPTO_EX_DATA*, const CRYPTO_EX_DATA*, void** tag, int, long,
 
 void OnFree(void* parent, void* data, CRYPTO_EX_DATA*, int, long, void*) {
   const std::unique_ptr<HandshakeTag> tag(static_cast<HandshakeTag*>(data));
-  if (tag == nullptr) return;
+  if (tag == nullptr || *tag->connection.ended) return;
   const auto why = WhyFailed(static_cast<const SSL*>(parent), *tag);
   if (!why) return;
   auto& watch = *tag->watch;
   // Under the mutex, so that nobody is told after Stop().
   MutexLock lock(&watch.mutex);
-  if (!watch.stopped) watch.options.on_failed(tag->source, *why);
+  if (!watch.stopped) watch.options.on_failed(tag->connection.source, *why);
 }
+
+// OpenSSL would take itself down at the end of the process, under gRPC's
+// threads, which still end connections then. Before anybody else uses it.
+[[maybe_unused]] const int kept_to_the_end =
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 
 // In every SSL that is made from now on, once in a process.
 void Install() {
@@ -114,9 +143,9 @@ HandshakeWatch::HandshakeWatch(Options options)
 
 HandshakeWatch::~HandshakeWatch() { Stop(); }
 
-void HandshakeWatch::Accept(const std::string& source,
+void HandshakeWatch::Accept(const Connection& connection,
                             const std::function<void()>& hand_over) {
-  const HandshakeTag tag = {shared_, source, MonotonicNow()};
+  const HandshakeTag tag = {shared_, connection, MonotonicNow()};
   handing_over = &tag;
   hand_over();
   handing_over = nullptr;

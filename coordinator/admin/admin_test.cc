@@ -202,6 +202,38 @@ TEST_F(AdminTest, LinksAreListedAsAgentsMeasuredThem) {
   EXPECT_EQ(answer.links(0).rtt_seconds(), 0.02);
 }
 
+TEST_F(AdminTest, LinksToSitesThatLeftAndOfJobsThatEndedAreNotListed) {
+  Form();
+  protocol::StepReport report;
+  report.group = {"myjob", 0};
+  report.generation = 1;
+  report.links = {{"site1", 10, 20, 12.5e6, 0.02}, {"site7", 1, 2, 1e6, 0.01}};
+  driver_->OnMessage(streams_[0], report);
+  AdminClient client({server_->address().ToString(), {}});
+  ASSERT_OK_AND_ASSIGN(const v1::ListAgentsResponse running,
+                       client.ListAgents());
+  ASSERT_EQ(running.links_size(), 1);
+  EXPECT_EQ(running.links(0).peer_site(), "site1");
+  for (uint32_t rank : {0u, 1u}) {
+    driver_->OnMessage(
+        streams_[rank],
+        protocol::TrainerLeft{{"myjob", 0}, rank, {1, rank + 1}, "detached"});
+  }
+  ASSERT_OK_AND_ASSIGN(const v1::ListAgentsResponse ended, client.ListAgents());
+  EXPECT_EQ(ended.links_size(), 0);
+}
+
+TEST_F(AdminTest, SiteRatesAreListedAsTheyWereGiven) {
+  Stop();
+  options_.site_rates = {{"site0", 125e6}};
+  Start();
+  AdminClient client({server_->address().ToString(), {}});
+  ASSERT_OK_AND_ASSIGN(const v1::ListAgentsResponse answer,
+                       client.ListAgents());
+  ASSERT_EQ(answer.site_rates_size(), 1);
+  EXPECT_EQ(answer.site_rates().at("site0"), 125e6);
+}
+
 TEST_F(AdminTest, JsonIsTheMessageOfTheService) {
   Form();
   const Outcome json = Admin({"--json", "job", "myjob"});

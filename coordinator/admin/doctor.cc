@@ -1,7 +1,6 @@
 #include "coordinator/admin/doctor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "coordinator/admin/admin_client.h"
+#include "coordinator/admin/links.h"
 #include "protocol/reach.h"
 
 namespace pactrain::coordinator {
@@ -36,7 +36,7 @@ class Doctor {
       Clock();
       Agents();
       Sites();
-      Links();
+      Add(CheckLinks(*facts_.answer));
     }
     if (facts_.agent.ok()) {
       OwnAddress();
@@ -58,6 +58,10 @@ class Doctor {
     findings_.push_back({check, Level::kProblem, what, to_do});
   }
 
+  void Add(const Findings& findings) {
+    findings_.insert(findings_.end(), findings.begin(), findings.end());
+  }
+
   void Agent();
   void CheckCertificate(const Certificate& certificate);
   void Keys();
@@ -67,7 +71,6 @@ class Doctor {
   void Clock();
   void Agents();
   void Sites();
-  void Links();
   void OwnAddress();
   void Peers();
 
@@ -277,29 +280,6 @@ void Doctor::Sites() {
                          "names, is connected"),
             absl::StrCat("start one with --site ", site,
                          ", or correct PACTRAIN_SITES"));
-  }
-}
-
-void Doctor::Links() {
-  // Both ends, and all jobs: the best that was seen.
-  std::map<std::pair<std::string, std::string>, std::pair<double, double>> best;
-  for (const v1::LinkState& link : facts_.answer->links()) {
-    auto& [rate, rtt] = best[{link.site(), link.peer_site()}];
-    rate = std::max(rate, link.goodput_bytes_per_second());
-    if (link.rtt_seconds() > 0) {
-      rtt = rtt > 0 ? std::min(rtt, link.rtt_seconds()) : link.rtt_seconds();
-    }
-  }
-  if (best.empty()) return Ok("links", "not measured: no job runs");
-  for (const auto& [sites, measured] : best) {
-    const auto& [rate, rtt] = measured;
-    Ok("links",
-       absl::StrCat(sites.first, " to ", sites.second, ": ",
-                    rate > 0 ? absl::StrFormat("%.0f Mbit/s", rate * 8e-6)
-                             : "rate not measured",
-                    rtt > 0
-                        ? absl::StrFormat(", %.1f ms there and back", rtt * 1e3)
-                        : ""));
   }
 }
 

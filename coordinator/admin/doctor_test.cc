@@ -231,15 +231,17 @@ TEST(Doctor, Agents) {
 
 TEST(Doctor, LinksAsMeasured) {
   Facts facts = Healthy();
-  for (const double rate : {11e6, 12.5e6, 0.0}) {
-    v1::LinkState& link = *facts.answer->add_links();
-    link.set_site("a");
-    link.set_peer_site("b");
-    link.set_goodput_bytes_per_second(rate);
-    link.set_rtt_seconds(rate > 0 ? 0.021 : 0);
-  }
+  v1::LinkState& link = *facts.answer->add_links();
+  link.set_agent("n1");
+  link.set_site("a");
+  link.set_peer_site("b");
+  link.set_goodput_bytes_per_second(12.5e6);
+  link.set_rtt_seconds(0.021);
   ExpectFound(facts, Level::kOk, "links",
               "a to b: 100 Mbit/s, 21.0 ms there and back", "");
+  (*facts.answer->mutable_site_rates())["a"] = 125e6;
+  ExpectFound(facts, Level::kWarning, "links", "--site-rates says 1000 Mbit/s",
+              "correct the coordinator's --site-rates");
 }
 
 TEST(Doctor, WhoCanBeDialled) {

@@ -3,18 +3,14 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/planner.h"
-#include "coordinator/core/policy.h"
 #include "coordinator/core/rank_list.h"
 
 namespace pactrain::coordinator {
 
 using protocol::EndGeneration;
-using protocol::Generation;
 using protocol::GroupWaiting;
 using protocol::JoinRefused;
 using protocol::Member;
-using protocol::StartGeneration;
 using protocol::TrainerJoined;
 
 Group::Group(const protocol::GroupId& id, const Options& options)
@@ -39,6 +35,15 @@ Group::Group(const protocol::GroupId& id, const Options& options,
       decisions_(recovered),
       in_force_unknown_(true) {
   if (!recovered.detached_ranks.empty()) detached_at_ = now;
+  // Whoever had the state when it began has been in the one before.
+  for (const Member& member : recovered.generation.members) {
+    const bool newcomers = std::all_of(
+        member.ranks.begin(), member.ranks.end(), [&](uint32_t rank) {
+          const auto& needs = recovered.generation.needs_state;
+          return std::find(needs.begin(), needs.end(), rank) != needs.end();
+        });
+    if (!newcomers) connected_.insert(member.agent);
+  }
 }
 
 const Member* Group::FindMember(const Agent& agent) const {
@@ -173,6 +178,7 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
     if (how != Seats::State::kAlive) roster_.erase(it);
   }
   last_step_known_ = true;
+  NoteUnreached(agent, left, c);
   if (ended_) {
     TryForm(c);
   } else if (left.generation_ended) {
@@ -235,211 +241,6 @@ void Group::Tick(Context& c) {
   RecordDetached(c);
   Decide(c);
   SendWaiting(c);
-}
-
-void Group::TryForm(Context& c) {
-  if (c.read_only) return;
-  if (!elastic()) {
-    TryFormNew(c);
-  } else if (running()) {
-    TryAdmit(c);
-  } else if (AnyReturned(membership_.launches(), generation_->number)) {
-    TryRegroup(c);
-  } else if (!IsAwaited(MakeRemains(c), c.options.regroup_timeout)) {
-    TryFormNew(c);
-  }
-}
-
-// A launch as a new job, once nobody of the last one can be there any more.
-void Group::TryFormNew(Context& c) {
-  const Launch* launch = membership_.Complete();
-  if (launch == nullptr) return;
-  if (generation_ && seats_.FirstHeld(c.agents, c.options.gone_after, c.now))
-    return;
-  if (running()) {
-    const std::string name = launch->name;
-    End(absl::StrCat("launch '", name, "' takes over: no agent of launch '",
-                     generation_->launch, "' has been heard for ",
-                     absl::FormatDuration(c.options.gone_after)),
-        c);
-    return;  // End() formed it.
-  }
-  for (const auto& [rank, candidate] : launch->by_rank) {
-    const uint64_t last = candidate.trainer.last_generation;
-    if (last == 0) continue;
-    const std::string name = launch->name;
-    Refuse(membership_.Refuse(
-               name,
-               absl::StrCat("rank ", rank, " holds the state of generation ",
-                            last, "; nobody is left who holds that of ",
-                            generation_ ? generation_->number : 0,
-                            ": load the last checkpoint at all ranks and start "
-                            "them again"),
-               c.now),
-           c);
-    return;
-  }
-  detached_.clear();
-  Form(LineupOf(*launch), c);
-}
-
-Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
-  Generation generation;
-  generation.group = id_;
-  generation.term = c.term;
-  generation.number = generation_ ? generation_->number + 1 : 1;
-  const protocol::Trainer& first =
-      lineup.trainers[lineup.donor.value_or(0)].trainer;
-  generation.world_size = static_cast<uint32_t>(lineup.trainers.size());
-  generation.launch = first.launch;
-  generation.on_shrink = first.on_shrink;
-  generation.donor = lineup.donor;
-  generation.needs_state = lineup.needs_state;
-  generation.base_step = std::max(SafeNextStep(), lineup.next_step);
-  std::map<std::pair<std::string, std::string>, Member> members;
-  std::set<std::string> sites;
-  for (uint32_t rank = 0; rank < generation.world_size; ++rank) {
-    const Candidate& candidate = lineup.trainers[rank];
-    const Agent& agent = *c.agents.Find(candidate.agent);
-    Member& member = members[{agent.site, agent.name}];
-    member.agent = agent.name;
-    member.incarnation = agent.incarnation;
-    member.site = agent.site;
-    member.data_address = agent.data_address;
-    member.ranks.push_back(rank);
-    member.attach_ids.push_back(candidate.trainer.attach_id);
-    sites.insert(agent.site);
-  }
-  for (auto& [key, member] : members)
-    generation.members.push_back(std::move(member));
-  generation.sites.assign(sites.begin(), sites.end());
-  generation.plan =
-      MakePlan(generation.sites, c.options.links, c.options.site_rates);
-  return generation;
-}
-
-void Group::Form(const Lineup& lineup, Context& c) {
-  Generation generation = MakeGeneration(lineup, c);
-  generation.decision = decisions_.Start(FullDecision(
-      c.options, absl::StrCat("generation ", generation.number,
-                              " starts FULL: all elements are sent until "
-                              "a mask set is agreed")));
-  seats_ = Seats(generation, /*present=*/true);
-  roster_.clear();
-  for (const Candidate& candidate : lineup.trainers) {
-    roster_[candidate.trainer.attach_id] = candidate;
-  }
-  membership_.Remove(lineup.trainers);
-  votes_ = MaskVotes(generation.world_size);
-  mask_state_ = MaskState::kMissing;
-  last_equal_ = {};
-  logged_mask_ = logged_layout_ = {};
-  refused_.reset();
-  committed_before_ += progress_.committed_count();
-  failed_before_ += progress_.failed_attempts();
-  progress_ = {};
-  noise_ = Noise(generation);
-  norms_.Begin(generation.members, /*anew=*/!generation.donor);
-  noise_factor_ = kUnmeasuredNoiseFactor;
-  in_force_unknown_ = false;
-  last_step_known_ = false;
-  detached_at_.reset();
-  end_due_.reset();
-  ended_ = false;
-  for (const Member& member : generation.members)
-    waiting_told_.erase(member.agent);
-  generation_ = std::move(generation);
-  c.effects.records.push_back(GenerationFormed{*generation_});
-  recorded_.ranks.clear();
-  if (!generation_->donor) recorded_.of_launch.clear();
-  RecordDetached(c);
-  reserved_step_ = generation_->base_step + kReserveSteps;
-  SendToMembers(StartGeneration{*generation_}, c);
-  c.effects.Log(absl::StrCat(
-      "job ", id_.ToString(), ": generation ", generation_->number,
-      " of launch '", generation_->launch, "' with ", generation_->world_size,
-      " trainers at ", generation_->members.size(), " agents in ",
-      generation_->sites.size(), " sites from step ", generation_->base_step,
-      generation_->donor
-          ? absl::StrCat(", with the state of rank ", *generation_->donor)
-          : ""));
-}
-
-// By value: the reason may be end_due_ itself, which is reset here.
-void Group::End(std::string reason, Context& c) {
-  if (c.read_only) {
-    end_due_ = reason;
-    return;
-  }
-  ended_ = true;
-  end_due_.reset();
-  end_reason_ = reason;
-  ended_at_ = c.now;
-  decisions_.Revoke();
-  c.effects.records.push_back(
-      GenerationEnded{id_, generation_->number, reason, SafeNextStep()});
-  SendToMembers(EndGeneration{id_, generation_->number, reason}, c);
-  c.effects.Log(absl::StrCat("job ", id_.ToString(), ": generation ",
-                             generation_->number, " ended: ", reason));
-  TryForm(c);
-}
-
-uint64_t Group::NextStep() const {
-  if (progress_.committed_count() > 0) return progress_.committed_step() + 1;
-  if (progress_.any()) return generation_->base_step;
-  return reserved_step_;
-}
-
-uint64_t Group::SafeNextStep() const {
-  if (last_step_known_ && progress_.any()) return NextStep();
-  return std::max(reserved_step_, NextStep());
-}
-
-std::string Group::WaitingReason(const Context& c) const {
-  if (elastic() && !c.read_only) {
-    const std::string reason = RegroupReason(c);
-    if (!reason.empty()) return absl::StrCat(reason, OtherSites());
-  }
-  const Launch* launch = membership_.Complete();
-  if (launch == nullptr) {
-    return absl::StrCat(membership_.WaitingReason(), OtherSites());
-  }
-  if (c.read_only)
-    return "the coordinator's journal cannot be written; see its log";
-  const Seats::Seat* held =
-      generation_ ? seats_.FirstHeld(c.agents, c.options.gone_after, c.now)
-                  : nullptr;
-  if (held == nullptr) return "forming a generation";
-  return absl::StrCat("waiting for ", SeatText(held->rank), " of launch '",
-                      generation_->launch, "' to end: generation ",
-                      generation_->number, ended_ ? " is over" : " still runs");
-}
-
-std::string Group::OtherSites() const {
-  if (!generation_ || !NamesSites(generation_->launch)) return "";
-  for (const Launch& launch : membership_.launches()) {
-    if (!NamesSites(launch.name) || launch.name == generation_->launch) {
-      continue;
-    }
-    return absl::StrCat(
-        "; launch '", launch.name, "' names other sites than launch '",
-        generation_->launch,
-        "', which this job runs with: set PACTRAIN_SITES to the same value, or "
-        "unset it to join as a newcomer");
-  }
-  return "";
-}
-
-void Group::SendWaiting(Context& c) {
-  if (membership_.empty()) return;
-  const std::string reason = WaitingReason(c);
-  for (const std::string& name : membership_.AgentNames()) {
-    std::string& told = waiting_told_[name];
-    if (told == reason) continue;
-    told = reason;
-    c.effects.sends.push_back(
-        {c.agents.Find(name)->stream, GroupWaiting{id_, reason}});
-  }
 }
 
 bool Group::idle(const Context& c) const {

@@ -26,6 +26,7 @@
 #include "coordinator/core/options.h"
 #include "coordinator/core/policy.h"
 #include "coordinator/core/progress.h"
+#include "coordinator/core/reach.h"
 #include "coordinator/core/seats.h"
 #include "coordinator/core/snapshot.h"
 #include "protocol/control.h"
@@ -86,8 +87,15 @@ class Group {
   void DropWaiting(const Agent& agent);
   void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);
   void Refuse(const std::vector<Membership::Refusal>& refusals, Context& c);
-  void TryForm(Context& c);
-  void TryFormNew(Context& c);
+  std::string SeatText(uint32_t rank) const;
+  void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
+  // Null: no member of the generation by name and process.
+  const protocol::Member* FindMember(const Agent& agent) const;
+  // Whether this agent may speak for that trainer. If not, it is told to the
+  // log: attach ids are known to all members.
+  bool SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
+                 Context& c) const;
+
   // group_regroup.cc: ranks that come and go.
   void Rejoin(const Agent& agent, const protocol::TrainerJoined& joined,
               Context& c);
@@ -98,11 +106,22 @@ class Group {
   void NoteDetached(const protocol::Trainer& trainer);
   void RecordDetached(Context& c);
   std::string RegroupReason(const Context& c) const;
+  // Newcomers at either end of a connection that never came about would end one
+  // generation after the other.
+  void NoteUnreached(const Agent& agent, const protocol::TrainerLeft& left,
+                     Context& c);
+  bool WasBefore(const std::string& agent) const;
+  void KeepOut(const std::vector<Unreached::Blame>& blamed, Context& c);
+  void KeepOut(const Unreached::Blame& blame, Context& c);
+  // Before the next generation; `anew`: of a new job.
+  void NoteConnected(bool anew);
 
+  // group_forming.cc: generations begin and end.
+  void TryForm(Context& c);
+  void TryFormNew(Context& c);
   void Form(const Lineup& lineup, Context& c);
   protocol::Generation MakeGeneration(const Lineup& lineup, Context& c) const;
   void End(std::string reason, Context& c);
-  std::string SeatText(uint32_t rank) const;
   std::string WaitingReason(const Context& c) const;
   // What to add to it where a launch has another PACTRAIN_SITES than the job.
   std::string OtherSites() const;
@@ -112,13 +131,6 @@ class Group {
   uint64_t NextStep() const;
   // A step that no trainer can have used, for the next generation.
   uint64_t SafeNextStep() const;
-  void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
-  // Null: no member of the generation by name and process.
-  const protocol::Member* FindMember(const Agent& agent) const;
-  // Whether this agent may speak for that trainer. If not, it is told to the
-  // log: attach ids are known to all members.
-  bool SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
-                 Context& c) const;
 
   // group_decisions.cc: what travels.
   Telemetry MakeTelemetry() const;
@@ -150,6 +162,14 @@ class Group {
   // Its trainers that have not left, by attach id; after a restart those that
   // were named again.
   std::map<protocol::Digest, Candidate> roster_;
+  // Agents of the job's newest generation that committed a step: each of them
+  // could reach all others.
+  std::set<std::string> connected_;
+  Unreached unreached_;  // In the newest generation.
+  // What pause had to wait for when the newest generation was formed: as long
+  // as that one commits no step its newcomers count for nothing. Nothing: it is
+  // the first, or unknown after a restart.
+  std::optional<size_t> needed_before_;
   // Ranks, as asked for, that detached from a launch: it is complete without.
   RanksByLaunch detached_;
   // Of both, what the journal holds.

@@ -2,9 +2,11 @@
 #include "coordinator/core/group.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -112,6 +114,18 @@ Remains Group::MakeRemains(const Context& c) const {
   remains.unknown = seats_.CountUnknown(c.agents);
   remains.since_end = c.now - ended_at_;
   remains.detached_of = detached_;
+  remains.needed = remains.ranks - remains.detached;
+  if (needed_before_ && progress_.committed_count() == 0) {
+    // Newcomers that never trained need nobody in their place.
+    const auto& needs = generation_->needs_state;
+    size_t needed = *needed_before_;
+    for (uint32_t rank : seats_.Detached()) {
+      const bool had_state =
+          std::find(needs.begin(), needs.end(), rank) == needs.end();
+      if (had_state && needed > 0) --needed;
+    }
+    remains.needed = needed;
+  }
   return remains;
 }
 
@@ -150,9 +164,79 @@ void Group::TryRegroup(Context& c) {
               // tick.
     }
   }
+  if (!IsAwaited(MakeRemains(c), c.options.regroup_timeout)) {
+    KeepOut(unreached_.Settle(), c);
+  }
   const NextLineup next = MakeNextLineup(membership_.launches(), MakeRemains(c),
                                          c.options.regroup_timeout);
   if (next.lineup) Form(*next.lineup, c);
+}
+
+void Group::NoteConnected(bool anew) {
+  if (!anew && progress_.committed_count() == 0) return;
+  connected_.clear();
+  if (anew) return;
+  for (const protocol::Member& member : generation_->members) {
+    connected_.insert(member.agent);
+  }
+}
+
+// Whether it has been in the job before its newest generation.
+bool Group::WasBefore(const std::string& agent) const {
+  return connected_.contains(agent) ||
+         std::any_of(roster_.begin(), roster_.end(), [&](const auto& entry) {
+           return entry.second.agent == agent &&
+                  entry.second.trainer.last_generation != 0;
+         });
+}
+
+void Group::NoteUnreached(const Agent& agent, const protocol::TrainerLeft& left,
+                          Context& c) {
+  // In the first generation of a job nobody disturbs anybody.
+  if (!elastic() || !generation_->donor) return;
+  KeepOut(unreached_.Note(
+              agent.name, left.unreached, left.reason,
+              [this](const std::string& name) { return WasBefore(name); }),
+          c);
+}
+
+void Group::KeepOut(const std::vector<Unreached::Blame>& blamed, Context& c) {
+  for (const Unreached::Blame& blame : blamed) KeepOut(blame, c);
+}
+
+// All newcomers of the launches that this agent has newcomers of: a launch
+// comes as a whole.
+void Group::KeepOut(const Unreached::Blame& blame, Context& c) {
+  const std::string& agent = blame.agent;
+  std::set<std::string> launches, old_launches;
+  std::string data_address;
+  for (const auto& [id, candidate] : roster_) {
+    const bool is_new = candidate.trainer.last_generation == 0;
+    if (!is_new) old_launches.insert(candidate.trainer.launch);
+    if (!is_new || candidate.agent != agent) continue;
+    launches.insert(candidate.trainer.launch);
+    data_address = candidate.data_address;
+  }
+  if (launches.empty()) return;
+  const std::string reason = absl::StrCat(
+      blame.why, ", so launches with a newcomer at agent '", agent,
+      "' are kept out of this job for ",
+      absl::FormatDuration(c.options.refusal_time),
+      ": of any two agents one must be able to dial the other; see `pactrain "
+      "doctor` at both ends");
+  c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ", reason));
+  membership_.RefuseAgent(agent, data_address, reason, c.now);
+  for (const std::string& launch : launches) {
+    for (const auto& [id, candidate] : roster_) {
+      // Of a launch that trains, one that was left behind is like a newcomer.
+      if (candidate.trainer.launch == launch &&
+          candidate.trainer.last_generation == 0 &&
+          !(old_launches.contains(launch) && WasBefore(candidate.agent))) {
+        seats_.Return(id, Seats::State::kKeptOut);
+      }
+    }
+    Refuse(membership_.RefuseNewcomers(launch, reason, c.now), c);
+  }
 }
 
 // Empty: what is said of groups whose ranks stay holds.

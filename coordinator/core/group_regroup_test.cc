@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
-#include "coordinator/core/test_cluster.h"
+#include "coordinator/core/test_regroup.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,35 +20,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Optional;
-
-class RegroupTest : public ::testing::Test {
- protected:
-  void Start(OnShrink on_shrink) {
-    t_.on_shrink = on_shrink;
-    t_.FormFour();
-    t_.Clear();
-  }
-  // The trainer attaches again with the state before step `next` of
-  // `generation`.
-  void Return(const std::string& agent, uint32_t rank, uint64_t next,
-              uint64_t generation = 1, uint32_t world = 4) {
-    t_.last_generation = generation;
-    t_.resume_step = next;
-    t_.Join(agent, rank, world);
-    t_.last_generation = t_.resume_step = 0;
-  }
-  // As an agent does whose generation has ended.
-  void EndAt(const std::string& agent, std::vector<uint32_t> ranks,
-             uint64_t next) {
-    for (uint32_t rank : ranks) t_.Leave(agent, rank, "rank 3 left", true);
-    for (uint32_t rank : ranks) Return(agent, rank, next);
-  }
-  Generation Newest() const {
-    return t_.journal().groups.at(t_.group).generation;
-  }
-
-  TestCluster t_;
-};
 
 TEST_F(RegroupTest, ContinueGoesOnWithoutTheOneThatDied) {
   Start(OnShrink::kContinue);

@@ -126,8 +126,9 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
   lineup.trainers = Admitted(waiting, remains.detached_of);
   const size_t here = lineup.trainers.size();
   const bool awaited = IsAwaited(remains, regroup_timeout);
-  const bool too_few = remains.on_shrink == protocol::OnShrink::kPause &&
-                       here < remains.ranks - remains.detached;
+  const bool too_few =
+      remains.on_shrink == protocol::OnShrink::kPause &&
+      here < remains.needed.value_or(remains.ranks - remains.detached);
   if (awaited || too_few) return {{}, WaitingText(here, remains)};
   SortByRank(lineup.trainers);
   lineup.next_step = GreatestStep(lineup.trainers, remains.generation);

@@ -33,6 +33,8 @@ struct Remains {
   absl::Duration since_end;
   // Of earlier generations, too: their launch is complete without them.
   RanksByLaunch detached_of;
+  // Ranks that pause waits for. Nothing: those it had, less the detached.
+  std::optional<size_t> needed = {};
 };
 
 struct Lineup {

@@ -62,8 +62,22 @@ std::optional<std::string> WhyApart(const Candidate& a, const Candidate& b) {
 std::vector<Membership::Refusal> Membership::Join(const Candidate& candidate,
                                                   absl::Duration now) {
   const std::string& name = candidate.trainer.launch;
-  if (refused_ && refused_->name == name && now < refused_->until) {
-    return {{candidate, refused_->reason}};
+  for (const Refused& refused : refused_) {
+    if (now >= refused.until || candidate.trainer.last_generation != 0)
+      continue;
+    if (refused.agent.empty()) {
+      if (refused.launch == name) return {{candidate, refused.reason}};
+      continue;
+    }
+    if (refused.agent != candidate.agent ||
+        refused.data_address != candidate.data_address) {
+      continue;
+    }
+    const Refused agents = refused;  // Remember() moves it.
+    std::vector<Refusal> refusals = TakeNewcomers(name, agents.reason);
+    refusals.push_back({candidate, agents.reason});
+    Remember({name, "", "", agents.reason, agents.until}, now);
+    return refusals;
   }
   auto launch = std::find_if(launches_.begin(), launches_.end(),
                              [&](const Launch& l) { return l.name == name; });
@@ -138,8 +152,45 @@ std::vector<Membership::Refusal> Membership::Refuse(const std::string& name,
   for (const auto& [rank, candidate] : Take(name).by_rank) {
     refusals.push_back({candidate, reason});
   }
-  refused_ = RefusedLaunch{name, reason, now + refusal_time_};
+  Remember({name, "", "", reason, now + refusal_time_}, now);
   return refusals;
+}
+
+std::vector<Membership::Refusal> Membership::TakeNewcomers(
+    const std::string& name, const std::string& reason) {
+  std::vector<Refusal> refusals;
+  std::vector<Candidate> newcomers;
+  for (const Launch& launch : launches_) {
+    if (launch.name != name) continue;
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (candidate.trainer.last_generation != 0) continue;
+      refusals.push_back({candidate, reason});
+      newcomers.push_back(candidate);
+    }
+  }
+  Remove(newcomers);
+  return refusals;
+}
+
+std::vector<Membership::Refusal> Membership::RefuseNewcomers(
+    const std::string& name, const std::string& reason, absl::Duration now) {
+  Remember({name, "", "", reason, now + refusal_time_}, now);
+  return TakeNewcomers(name, reason);
+}
+
+void Membership::RefuseAgent(const std::string& agent,
+                             const std::string& data_address,
+                             const std::string& reason, absl::Duration now) {
+  Remember({"", agent, data_address, reason, now + refusal_time_}, now);
+}
+
+void Membership::Remember(Refused refused, absl::Duration now) {
+  std::erase_if(refused_, [&](const Refused& old) {
+    return now >= old.until ||
+           (old.launch == refused.launch && old.agent == refused.agent);
+  });
+  if (refused_.size() >= 2 * kMaxLaunches) refused_.erase(refused_.begin());
+  refused_.push_back(std::move(refused));
 }
 
 const Candidate* Membership::Find(const protocol::Digest& attach_id) const {

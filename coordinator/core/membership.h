@@ -9,6 +9,7 @@
 #ifndef PACTRAIN_COORDINATOR_CORE_MEMBERSHIP_H_
 #define PACTRAIN_COORDINATOR_CORE_MEMBERSHIP_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -75,9 +76,18 @@ class Membership {
   void Remove(const std::vector<Candidate>& trainers);
   // Removes and returns a launch that waits.
   Launch Take(const std::string& launch);
-  // As Join() of trainers that differ: none of the launch gets in for a while.
+  // As Join() of trainers that differ: none of the launch that waits gets in,
+  // nor one that comes later and was never in the job, for a while.
   std::vector<Refusal> Refuse(const std::string& launch,
                               const std::string& reason, absl::Duration now);
+  // The same, less those that wait and have been in the job.
+  std::vector<Refusal> RefuseNewcomers(const std::string& launch,
+                                       const std::string& reason,
+                                       absl::Duration now);
+  // Of launches with a newcomer at this agent the same, for a while: as long as
+  // it says that it is reached at `data_address`.
+  void RefuseAgent(const std::string& agent, const std::string& data_address,
+                   const std::string& reason, absl::Duration now);
   const std::vector<Launch>& launches() const { return launches_; }
 
   // The launch that has waited longest among the complete ones. Null: none is.
@@ -85,7 +95,10 @@ class Membership {
   bool empty() const { return launches_.empty(); }
   // Nobody waits, and no refusal has to be remembered.
   bool idle(absl::Duration now) const {
-    return empty() && !(refused_ && now < refused_->until);
+    return empty() && std::all_of(refused_.begin(), refused_.end(),
+                                  [&](const Refused& refused) {
+                                    return now >= refused.until;
+                                  });
   }
   // Agents with a waiting trainer.
   std::set<std::string> AgentNames() const;
@@ -98,14 +111,20 @@ class Membership {
 
   absl::Duration refusal_time_;
   std::vector<Launch> launches_;  // In order of arrival; none is empty.
-  // The launch refused last; later trainers of it get the same answer for a
-  // while.
-  struct RefusedLaunch {
-    std::string name;
+  // Launches and agents refused a while ago; the newest last.
+  struct Refused {
+    std::string launch;        // Or
+    std::string agent;         // all at this one, if it is reached
+    std::string data_address;  // there.
     std::string reason;
     absl::Duration until;
   };
-  std::optional<RefusedLaunch> refused_;
+  void Remember(Refused refused, absl::Duration now);
+  // They no longer wait.
+  std::vector<Refusal> TakeNewcomers(const std::string& launch,
+                                     const std::string& reason);
+
+  std::vector<Refused> refused_;
 };
 
 }  // namespace pactrain::coordinator

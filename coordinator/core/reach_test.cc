@@ -6,7 +6,9 @@
 namespace pactrain::coordinator {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 Candidate At(uint32_t rank, const std::string& agent,
@@ -48,6 +50,56 @@ TEST(Membership, RefusesALaunchWithTwoAgentsThatNobodyCanDial) {
   const auto refused = membership.Join(At(2, "c", "none"), now);
   ASSERT_THAT(refused, SizeIs(3));
   EXPECT_THAT(refused[0].reason, HasSubstr("'b' (site 'site-b') and 'c'"));
+}
+
+std::vector<std::string> AgentsOf(const std::vector<Unreached::Blame>& blamed) {
+  std::vector<std::string> agents;
+  for (const Unreached::Blame& blame : blamed) agents.push_back(blame.agent);
+  return agents;
+}
+
+// Agents "old..." were in the job before.
+bool IsOld(const std::string& agent) { return agent.starts_with("old"); }
+
+TEST(Unreached, OfAnOldAgentAndANewcomerTheNewcomerIsToBlame) {
+  for (const bool newcomer_says : {false, true}) {
+    Unreached unreached;
+    const std::vector<Unreached::Blame> sure =
+        newcomer_says ? unreached.Note("new", {"old"}, "why", IsOld)
+                      : unreached.Note("old", {"new"}, "why", IsOld);
+    EXPECT_THAT(AgentsOf(sure), ElementsAre("new"));
+    EXPECT_EQ(sure[0].why, "why");
+    EXPECT_THAT(unreached.Settle(), IsEmpty());
+  }
+}
+
+TEST(Unreached, NobodyIsBlamedTwice) {
+  Unreached unreached;
+  EXPECT_THAT(unreached.Note("old-1", {"new"}, "why", IsOld), SizeIs(1));
+  EXPECT_THAT(unreached.Note("old-2", {"new"}, "why", IsOld), IsEmpty());
+  EXPECT_THAT(unreached.Note("new", {"old-1", "old-2"}, "why", IsOld),
+              IsEmpty());
+}
+
+TEST(Unreached, TwoOldAgentsAreNotToBlame) {
+  Unreached unreached;
+  EXPECT_THAT(unreached.Note("old-1", {"old-2"}, "why", IsOld), IsEmpty());
+  EXPECT_THAT(unreached.Settle(), IsEmpty());
+}
+
+TEST(Unreached, OfTwoNewcomersBothAreToBlameOnceAllHaveSpoken) {
+  Unreached unreached;
+  EXPECT_THAT(unreached.Note("new-1", {"new-2"}, "why", IsOld), IsEmpty());
+  EXPECT_THAT(AgentsOf(unreached.Settle()), ElementsAre("new-1", "new-2"));
+  EXPECT_THAT(unreached.Settle(), IsEmpty());
+}
+
+TEST(Unreached, ANewcomerBesideOneThatIsToBlameForSureIsNot) {
+  Unreached unreached;
+  EXPECT_THAT(unreached.Note("good", {"bad"}, "why", IsOld), IsEmpty());
+  EXPECT_THAT(AgentsOf(unreached.Note("old", {"bad"}, "why", IsOld)),
+              ElementsAre("bad"));
+  EXPECT_THAT(unreached.Settle(), IsEmpty());
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ bool Seats::Leave(const protocol::Digest& attach_id, State how) {
 
 void Seats::Return(const protocol::Digest& attach_id, State how) {
   const Seat* seat = Find(attach_id);
-  if (seat != nullptr) seats_[seat->rank].state = how;
+  if (seat == nullptr || seat->state == State::kKeptOut) return;
+  seats_[seat->rank].state = how;
 }
 
 void Seats::Replace(const std::string& agent, uint32_t rank) {
@@ -123,7 +124,9 @@ size_t Seats::CountUnknown(const Agents& agents) const {
 std::set<uint32_t> Seats::Detached() const {
   std::set<uint32_t> ranks;
   for (const Seat& seat : seats_) {
-    if (seat.state == State::kDetached) ranks.insert(seat.rank);
+    if (seat.state == State::kDetached || seat.state == State::kKeptOut) {
+      ranks.insert(seat.rank);
+    }
   }
   return ranks;
 }

@@ -30,6 +30,7 @@ class Seats {
     kAwaited,   // To be named again by its agent since a new stream was opened.
     kLeft,      // For good.
     kDetached,  // For good, by its own will.
+    kKeptOut,   // For good, whatever is said of it.
     kAlive,     // The generation is over; it is still to attach again.
     kUnknown,   // Its agent died; it may live and attach again.
     kReturned,  // It has attached again.
@@ -54,7 +55,7 @@ class Seats {
   // `how`: one of the ways to leave. False: it is not of this generation, or
   // left already for good, or has returned.
   bool Leave(const protocol::Digest& attach_id, State how);
-  // It has attached again; another `how`: and is gone from there.
+  // It has attached again; another `how`: and is gone from there, or kept out.
   void Return(const protocol::Digest& attach_id, State how = State::kReturned);
   // `agent` attached a new trainer for `rank`: the old one of an ended
   // generation is gone.
@@ -72,6 +73,8 @@ class Seats {
   const Seat* FirstHeld(const Agents& agents, absl::Duration gone_after,
                         absl::Duration now) const;
   bool AllLeft() const;
+  // Ranks that left, and nobody has to take their place: by their own will, or
+  // kept out.
   std::set<uint32_t> Detached() const;
   // Those that are there or alive, as a connected agent tells.
   size_t CountAlive(const Agents& agents) const;

@@ -60,7 +60,7 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
       rank,        world, Id(next_id_++), launch,    Id(model),
       "a network", 100,   resume_step,    on_shrink, last_generation,
       {}};
-  if (last_generation != 0) {
+  if (last_generation != 0 || again) {
     trainer.last_attach_id = last_attach_ids_[{launch, rank}];
   }
   last_attach_ids_[{launch, rank}] = trainer.attach_id;
@@ -75,11 +75,13 @@ void TestCluster::Rejoin(const std::string& agent, uint32_t rank,
 }
 
 void TestCluster::Leave(const std::string& agent, uint32_t rank,
-                        const std::string& reason, bool generation_ended) {
+                        const std::string& reason, bool generation_ended,
+                        const std::vector<std::string>& unreached) {
   Say(agent, protocol::TrainerLeft{
                  group, rank, agents_.at(agent).trainers.at(rank).attach_id,
                  reason, generation_ended,
-                 generation_ended && on_shrink != protocol::OnShrink::kAbort});
+                 generation_ended && on_shrink != protocol::OnShrink::kAbort,
+                 unreached});
 }
 
 void TestCluster::Vote(const std::string& agent, uint32_t rank, uint64_t mask,

@@ -33,7 +33,8 @@ class TestCluster {
             const std::string& launch = "run-1");
   void Rejoin(const std::string& agent, uint32_t rank, uint64_t generation);
   void Leave(const std::string& agent, uint32_t rank, const std::string& reason,
-             bool generation_ended = false);
+             bool generation_ended = false,
+             const std::vector<std::string>& unreached = {});
   void Vote(const std::string& agent, uint32_t rank, uint64_t mask,
             uint32_t steps_unchanged = 1, bool inside = true,
             uint64_t layout = 1);
@@ -77,6 +78,7 @@ class TestCluster {
   uint64_t resume_step = 0;
   protocol::OnShrink on_shrink = protocol::OnShrink::kAbort;
   uint64_t last_generation = 0;
+  bool again = false;  // A newcomer that was attached before.
 
  private:
   Options options_;

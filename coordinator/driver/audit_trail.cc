@@ -201,10 +201,11 @@ void AuditTrail::Add(AuditEvent event, const Time& now) {
 std::vector<AuditEvent> AuditTrail::Waiting(const Time& now) const {
   std::vector<AuditEvent> lines = waiting_;
   if (left_out_ > 0) {
-    lines.push_back({"left out", kCoordinator, "",
-                     absl::StrCat(left_out_, " lines"),
-                     absl::StrCat("more than ", kMaxWaiting, " waited"),
-                     TimeText(now.wall)});
+    lines.push_back(
+        {"left out", kCoordinator, "",
+         absl::StrCat(left_out_, left_out_ == 1 ? " line" : " lines"),
+         absl::StrCat("more than ", kMaxWaiting, " waited"),
+         TimeText(now.wall)});
   }
   return lines;
 }

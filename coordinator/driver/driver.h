@@ -76,6 +76,7 @@ class Driver {
   void Drain();
 
   StateSnapshot Snapshot() const;
+  const Options& options() const { return options_; }
   // As CoordinatorState::SetPin(); OK: it is durable.
   absl::Status SetPin(const protocol::GroupId& group,
                       const std::optional<Pin>& pin,

@@ -190,7 +190,7 @@ TEST_F(AccessTest, sec_CertificateOfNobodyIsRefused) {
 }
 
 TEST_F(AccessTest, sec_join_wrong_ca) {
-  const base::TestCa other(MakeFolder("-other"));
+  const base::TestCa other(base::MakeTestFolder("-other"));
   base::TlsFiles files = other.Issue("operator", "spiffe://pactrain/operator");
   files.ca = files_.ca;  // It would take the coordinator.
   ExpectNoConnection(ChannelOf(files),

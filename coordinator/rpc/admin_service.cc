@@ -59,7 +59,14 @@ void FillAgents(const StateSnapshot& s, v1::ListAgentsResponse& proto) {
     state.set_connected(agent.connected);
   }
   for (const GroupSnapshot& group : s.groups) {
+    if (group.phase != GroupPhase::kRunning) continue;
+    const std::vector<std::string>& sites = group.generation->sites;
     for (const LinkSnapshot& link : group.links) {
+      // An agent does not forget whom it once had to do with.
+      if (std::find(sites.begin(), sites.end(), link.peer_site) ==
+          sites.end()) {
+        continue;
+      }
       v1::LinkState& state = *proto.add_links();
       state.set_agent(link.agent);
       state.set_site(link.site);
@@ -151,6 +158,8 @@ grpc::ServerUnaryReactor* AdminService::ListAgents(
       access_->Admit(*context, Right::kRead, "ListAgents").status();
   if (admitted.ok()) {
     FillAgents(driver_->Snapshot(), *response);
+    const auto& rates = driver_->options().site_rates;
+    response->mutable_site_rates()->insert(rates.begin(), rates.end());
     response->set_version(base::kVersion);
     response->set_unix_seconds(
         absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));

@@ -3,9 +3,12 @@
 //
 // The strangers come from 127.0.0.2 and further, the good client from
 // 127.0.0.1, so that they are different sources.
+#include <atomic>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/log_capture.h"
@@ -89,6 +92,16 @@ class AttackTest : public ServerFixture {
     // By then it has read all, if it reads on at all.
     ReadUntil(client, http2::kPing, http2::kAck);
     ExpectServes();
+  }
+
+  // After the preface: limits hold from an acknowledgement on, which the
+  // preface's may have come too early to be.
+  static void Agree(RawClient& client) {
+    const std::string ping = http2::Frame(http2::kPing, 0, 0, "12345678");
+    client.Send(ping);
+    EXPECT_TRUE(ReadUntil(client, http2::kPing, http2::kAck));
+    client.Send(http2::Frame(http2::kSettings, http2::kAck, 0, "") + ping);
+    EXPECT_TRUE(ReadUntil(client, http2::kPing, http2::kAck));
   }
 
   base::LogCapture log_;
@@ -215,6 +228,46 @@ TEST_F(AttackTest, sec_conn_flood) {
   ExpectServes();
 }
 
+// From more addresses than the caps on each bound, and again and again: who has
+// a certificate gets in meanwhile, and stays.
+TEST_F(AttackTest, sec_idle_flood) {
+  Stop();
+  constexpr int kTotal = 40;
+  StartWith({.total = kTotal, .per_source = 1, .from_loopback = kTotal / 2});
+  RawClient stays = Dial(1);
+  ASSERT_TRUE(stays.ShakeHands(Operator()));
+  ASSERT_NE(stays.Receive(), "");
+  std::atomic<bool> over = false;
+  std::thread flood([&] {
+    // The first keep their places, unless they are taken from them.
+    std::deque<RawClient> first, later;
+    for (uint64_t dialled = 0; !over;) {
+      const uint64_t ended = Refused(Refusal::kTotal) +
+                             Refused(Refusal::kSource) +
+                             Refused(Refusal::kHandshake);
+      if (dialled >= ended + kTotal + 8) {  // As fast as they are taken.
+        std::this_thread::yield();
+        continue;
+      }
+      const int host = 2 + static_cast<int>(dialled++ % 5);
+      (first.size() < kTotal ? first : later).push_back(Dial(host));
+      if (later.size() > 2 * kTotal) later.pop_front();  // It is over.
+    }
+  });
+  EXPECT_TRUE(Eventually([&] { return Refused(Refusal::kTotal) > 0; }));
+  for (int i = 0; i < 3; ++i) {
+    RawClient joins = Dial(1);
+    EXPECT_TRUE(joins.ShakeHands(Operator()));
+    EXPECT_NE(joins.Receive(), "");
+  }
+  ExpectServes();
+  EXPECT_EQ(Refused(Refusal::kHandshake), 0u);
+  over = true;
+  flood.join();
+  stays.Send(http2::Preface() + http2::Frame(http2::kPing, 0, 0, "12345678"));
+  EXPECT_TRUE(ReadUntil(stays, http2::kPing, http2::kAck));
+}
+
 TEST_F(AttackTest, sec_limits_ConnectionsPerSource) {
   Stop();
   constexpr int kLimit = protocol::kMaxConnectionsPerSource;
@@ -225,6 +278,7 @@ TEST_F(AttackTest, sec_limits_ConnectionsPerSource) {
   for (int i = 0; i < kLimit; ++i) {
     idle.push_back(Dial());
     ASSERT_TRUE(idle.back().ShakeHands(Operator()));
+    ASSERT_NE(idle.back().Receive(), "");  // The server has seen it, too.
   }
   EXPECT_EQ(Refused(Refusal::kSource), 0u);
   EXPECT_EQ(Dial().ReceiveAll(), "");
@@ -242,8 +296,10 @@ TEST_F(AttackTest, sec_limits_ConnectionsFromLoopback) {
   EXPECT_TRUE(
       Eventually([&] { return server_->open_connections() == kLimit; }));
   EXPECT_EQ(Refused(Refusal::kSource), 0u);
-  EXPECT_EQ(Dial().ReceiveAll(), "");
+  const RawClient newcomer = Dial();
+  EXPECT_EQ(idle[0].ReceiveAll(), "");
   EXPECT_EQ(Refused(Refusal::kSource), 1u);
+  EXPECT_EQ(Refused(Refusal::kHandshake), 0u);
   ExpectServes();  // From another address.
 }
 
@@ -260,7 +316,8 @@ TEST_F(AttackTest, sec_limits_ConnectionsOfAll) {
       Eventually([&] { return server_->open_connections() == kLimit; }));
   EXPECT_EQ(Refused(Refusal::kSource), 0u);
   EXPECT_EQ(Refused(Refusal::kTotal), 0u);
-  EXPECT_EQ(Dial(100).ReceiveAll(), "");
+  const RawClient newcomer = Dial(100);
+  EXPECT_EQ(idle[0].ReceiveAll(), "");
   EXPECT_EQ(Refused(Refusal::kTotal), 1u);
   idle.clear();
   ExpectServes();
@@ -279,31 +336,47 @@ TEST_F(AttackTest, sec_limits_ConcurrentStreams) {
     stream += 2;
     return frame;
   };
-  const std::string ping = http2::Frame(http2::kPing, 0, 0, "12345678");
   for (int i = 0; i < protocol::kMaxConcurrentStreams; ++i) bytes += call();
-  client.Send(bytes + ping);
-  EXPECT_TRUE(ReadUntil(client, http2::kPing, http2::kAck));
-  // The limit holds from the acknowledgement on, which the preface's may have
-  // come too early to be.
-  client.Send(http2::Frame(http2::kSettings, http2::kAck, 0, "") + ping);
-  EXPECT_TRUE(ReadUntil(client, http2::kPing, http2::kAck));
+  client.Send(bytes);
+  Agree(client);
+  const std::string ping = http2::Frame(http2::kPing, 0, 0, "12345678");
   client.Send(call() + ping);
   EXPECT_FALSE(ReadUntil(client, http2::kPing, http2::kAck));
   ExpectServes();
 }
 
 TEST_F(AttackTest, sec_limits_Metadata) {
-  // Of a call with a field of this size: whether it was answered.
-  const auto calls = [&](size_t size) {
-    const auto context = MakeContext();
-    context->AddMetadata("x", std::string(size, 'x'));
-    v1::ListJobsResponse response;
-    return v1::Admin::NewStub(ChannelOf(Operator()))
-        ->ListJobs(context.get(), {}, &response)
-        .ok();
+  // Of a call whose metadata have this size, as HTTP/2 counts it: whether it
+  // was answered.
+  const auto is_answered = [&](size_t size) {
+    RawClient client = Dial();
+    EXPECT_TRUE(client.ShakeHands(Operator()));
+    client.Send(http2::Preface());
+    Agree(client);
+    constexpr size_t kFieldOverhead = 32;
+    constexpr char kMethod[] = "/pactrain.v1.Admin/ListJobs";
+    for (const auto& [name, value] : http2::CallFields(kMethod)) {
+      size -= name.size() + value.size() + kFieldOverhead;
+    }
+    const std::string fill(size - 1 - kFieldOverhead, 'x');
+    client.Send(
+        http2::Frame(http2::kHeaders, http2::kEndHeaders, 1,
+                     http2::Call(kMethod) + http2::Field("x", fill)) +
+        http2::Frame(http2::kData, http2::kEndStream, 1, std::string(5, '\0')));
+    // Either the head of an answer or an error, which is nothing but a head.
+    const auto has = [](const std::string& bytes, uint8_t flags) {
+      return http2::Find(bytes, http2::kHeaders, http2::kEndHeaders | flags);
+    };
+    std::string bytes, more;
+    do {
+      more = client.Receive();
+      bytes += more;
+    } while (!more.empty() && !has(bytes, 0) && !has(bytes, http2::kEndStream));
+    EXPECT_FALSE(more.empty());
+    return has(bytes, 0);
   };
-  EXPECT_TRUE(calls(protocol::kMaxMetadata - 1024));  // There are others.
-  EXPECT_FALSE(calls(protocol::kMaxMetadata));
+  EXPECT_TRUE(is_answered(protocol::kMaxMetadata));
+  EXPECT_FALSE(is_answered(protocol::kMaxMetadata + 1));
   ExpectServes();
 }
 

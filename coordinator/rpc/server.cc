@@ -56,11 +56,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     ASSIGN_OR_RETURN(server->tls_, base::TlsSource::Open(tls));
   }
   auto listener = base::CappedListener::Open(
-      listen,
-      {caps, absl::Seconds(protocol::kHandshakeSeconds), &CheckIsSomebody,
-       [self](const std::string& source, const absl::Status& why) {
-         self->OnRefused("from " + source, std::string(why.message()));
-       }});
+      listen, {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
+               &CheckIsSomebody,
+               [self](const std::string& source, const absl::Status& why) {
+                 self->OnRefused("from " + source, std::string(why.message()));
+               }});
   if (!listener.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "--listen: cannot listen on ", listen.ToString(), ": ",

@@ -126,8 +126,14 @@ class RawClient {
 // HTTP/2 and HPACK by hand.
 namespace http2 {
 
-enum Type : uint8_t { kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6 };
-inline constexpr uint8_t kAck = 1, kEndHeaders = 4;
+enum Type : uint8_t {
+  kData = 0,
+  kHeaders = 1,
+  kReset = 3,
+  kSettings = 4,
+  kPing = 6
+};
+inline constexpr uint8_t kAck = 1, kEndStream = 1, kEndHeaders = 4;
 
 inline std::string Frame(Type type, uint8_t flags, uint32_t stream,
                          const std::string& payload) {
@@ -161,11 +167,19 @@ inline std::string Field(const std::string& name, const std::string& value) {
          Number(value.size(), 7) + value;
 }
 
-// The fields of a proper call of this method.
+// The fields of a proper call of this method, as names with values and as
+// bytes.
+inline std::vector<std::pair<std::string, std::string>> CallFields(
+    const std::string& path) {
+  return {{":method", "POST"}, {":scheme", "http"},
+          {":path", path},     {":authority", "x"},
+          {"te", "trailers"},  {"content-type", "application/grpc"}};
+}
 inline std::string Call(const std::string& path) {
-  return Field(":method", "POST") + Field(":scheme", "http") +
-         Field(":path", path) + Field(":authority", "x") +
-         Field("te", "trailers") + Field("content-type", "application/grpc");
+  std::string bytes;
+  for (const auto& [name, value] : CallFields(path))
+    bytes += Field(name, value);
+  return bytes;
 }
 
 // What a client says first.

@@ -1,32 +1,20 @@
 #include "coordinator/rpc/test_server.h"
 
 #include <chrono>
-#include <filesystem>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/rpc/channel.h"
 #include "base/rpc/credentials.h"
 #include "base/status_matchers.h"
 
 namespace pactrain::coordinator {
 
-std::string ServerFixture::MakeFolder(const std::string& suffix) {
-  const ::testing::TestInfo* test =
-      ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string folder =
-      absl::StrCat(::testing::TempDir(), "/", test->name(), suffix);
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  return folder;
-}
-
 void ServerFixture::Start(const base::TlsFiles& tls,
                           const base::ConnectionCaps::Limits& caps) {
   auto journal = SqliteJournal::Open(state_dir(), "test");
   ASSERT_OK(journal);
   journal_ = *std::move(journal);
-  auto driver = Driver::Create({}, journal_.get());
+  auto driver = Driver::Create(options_, journal_.get());
   ASSERT_OK(driver);
   driver_ = *std::move(driver);
   auto server = Server::Start({"127.0.0.1", 0}, tls, driver_.get(), caps);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/connection_caps.h"
+#include "base/test_folder.h"
 #include "base/tls/tls_files.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/rpc/server.h"
@@ -18,11 +19,8 @@ namespace pactrain::coordinator {
 // is none.
 class ServerFixture : public ::testing::Test {
  protected:
-  ServerFixture() : folder_(MakeFolder()) {}
+  ServerFixture() : folder_(base::MakeTestFolder()) {}
   void TearDown() override { Stop(); }
-
-  // An empty folder of this test, another for each `suffix`.
-  static std::string MakeFolder(const std::string& suffix = "");
 
   // Also again after Stop(): with what the state directory holds by then.
   void Start(const base::TlsFiles& tls = {},
@@ -37,6 +35,7 @@ class ServerFixture : public ::testing::Test {
   static std::unique_ptr<grpc::ClientContext> MakeContext();
 
   const std::string folder_;
+  Options options_;  // Of the core.
   std::unique_ptr<SqliteJournal> journal_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Server> server_;

@@ -1,9 +1,8 @@
 #include "coordinator/store/audit_table.h"
 
-#include <filesystem>
-
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "base/tls/chain_hash.h"
 #include "coordinator/store/sqlite_journal.h"
 
@@ -15,18 +14,12 @@ using protocol::AuditPage;
 
 class AuditTableTest : public ::testing::Test {
  protected:
-  AuditTableTest()
-      : dir_(absl::StrCat(
-            ::testing::TempDir(), "/",
-            ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::remove_all(dir_);
-  }
   static std::vector<AuditEvent> Events(int count) {
     std::vector<AuditEvent> events(static_cast<size_t>(count));
     for (int i = 0; i < count; ++i) events[i].what = absl::StrCat("event ", i);
     return events;
   }
-  const std::string dir_;
+  const std::string dir_ = base::MakeTestFolder() + "/state";
 };
 
 TEST_F(AuditTableTest, LinesComeInPagesAndAreChained) {
@@ -49,7 +42,19 @@ TEST_F(AuditTableTest, LinesComeInPagesAndAreChained) {
   EXPECT_TRUE(none.lines.empty());
 }
 
-TEST_F(AuditTableTest, sec_limits_OldLinesAreCutAndTheChainLeadsOn) {
+TEST_F(AuditTableTest, sec_limits_LinesOfTheAuditLog) {
+  ASSERT_OK_AND_ASSIGN(auto journal, SqliteJournal::Open(dir_, "one"));
+  ASSERT_OK(journal->Append({}, Events(int{kMaxAuditLines})));
+  ASSERT_OK_AND_ASSIGN(const AuditPage most, journal->ReadAudit(0));
+  EXPECT_EQ(most.newest, kMaxAuditLines);
+  EXPECT_EQ(most.lines.at(0).number, 1u);
+  ASSERT_OK(journal->Append({}, Events(1)));
+  ASSERT_OK_AND_ASSIGN(const AuditPage above, journal->ReadAudit(0));
+  EXPECT_EQ(above.newest, kMaxAuditLines + 1);
+  EXPECT_EQ(above.lines.at(0).number, kAuditCut + 1);
+}
+
+TEST_F(AuditTableTest, OldLinesAreCutAndTheChainLeadsOn) {
   constexpr int kMost = 50;
   {
     ASSERT_OK_AND_ASSIGN(auto journal, SqliteJournal::Open(dir_, "one", kMost));

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "base/test_folder.h"
 #include "coordinator/core/test_cluster.h"
 #include "gtest/gtest.h"
 
@@ -32,12 +33,6 @@ bool operator==(const Recovered::Group& a, const Recovered::Group& b) {
 
 class SqliteJournalTest : public ::testing::Test {
  protected:
-  SqliteJournalTest()
-      : dir_(absl::StrCat(
-            ::testing::TempDir(), "/",
-            ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::remove_all(dir_);
-  }
   absl::StatusOr<std::unique_ptr<SqliteJournal>> Open(
       const std::string& cluster = "one") {
     return SqliteJournal::Open(dir_, cluster);
@@ -47,7 +42,7 @@ class SqliteJournalTest : public ::testing::Test {
     std::ofstream(dir_ + "/journal.db", std::ios::trunc) << bytes;
   }
 
-  const std::string dir_;
+  const std::string dir_ = base::MakeTestFolder() + "/state";
 };
 
 TEST_F(SqliteJournalTest, EveryOpeningHasAHigherTermOfTheSameCluster) {

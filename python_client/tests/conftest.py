@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from fake_native import FakeJob, FakeNative, digest_of
 from small_nets import small_net
+from thread_ranks import Ranks
 from torch import nn
 
 import pactrain
@@ -97,3 +98,9 @@ def wrap(natives):
 @pytest.fixture
 def net():
     return small_net()
+
+
+@pytest.fixture
+def ranks(natives, monkeypatch):
+    monkeypatch.setattr("pactrain.membership._RETRY_SECONDS", 0.0)
+    return lambda world_size: Ranks(monkeypatch, world_size)

@@ -2,164 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import threading
+import time
 from collections import deque
 
 import pytest
 import torch
-from fake_native import FULL, FakeJob, FakeNative, FakeRegroup
 from small_nets import small_net
+from thread_ranks import FIRST, Script, undisturbed
 
 import pactrain
-from pactrain import attaching, distributed
-from pactrain.state_transfer import StateTransfer
-from pactrain.world import Site, World
-
-STEPS = 8
-MAKING = threading.Lock()
-
-
-class Place:
-    """A script's own progress."""
-
-    def __init__(self):
-        self.batch = 0
-
-    def state_dict(self):
-        return {"batch": self.batch}
-
-    def load_state_dict(self, state):
-        self.batch = state["batch"]
-
-
-class Script:
-    """What every rank runs: momentum, a schedule, and buffers that batches change."""
-
-    def __init__(self, rank, share=True, seed=0, **options):
-        with MAKING:  # Seeds are of the whole process.
-            net = torch.nn.Sequential(small_net(seed), torch.nn.BatchNorm1d(3))
-        kind = options.pop("pruned", "")
-        scaled = options.pop("scaled", False)
-        if kind:
-            pactrain.prune(net[0], 0.5, kind=kind)
-        self.rank = rank
-        self.ddp = pactrain.DistributedDataParallel(net, bucket_cap_mb=1e-4, **options)
-        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        self.scaler = torch.amp.GradScaler("cpu", enabled=scaled)
-        if scaled:
-            self.optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.5)
-        self.states = []  # After each step.
-        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, gamma=0.7)
-        self.place = Place()
-        if share:
-            self.ddp.share(
-                optimizer=self.optimizer, scheduler=self.scheduler, place=self.place
-            )
-
-    def step(self):
-        generator = torch.Generator().manual_seed(100 * self.place.batch + self.rank)
-        inputs = torch.randn(4, 6, generator=generator)
-        self.optimizer.zero_grad()
-        self.scaler.scale(self.ddp(inputs).square().mean()).backward()
-        assert all(p.grad is not None for p in self.ddp.parameters())
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.states.append(self.state()[:2])
-        self.scheduler.step()
-        self.place.batch += 1
-
-    def run(self, until=STEPS):
-        while self.place.batch < until:
-            self.step()
-        return self
-
-    def state(self):
-        """Of all that ranks have in common."""
-        moments = [
-            value.tolist()
-            for p in self.ddp.parameters()
-            for value in self.optimizer.state[p].values()
-        ]
-        parameters = [p.tolist() for p in self.ddp.parameters()]
-        return parameters, moments, self.scheduler.state_dict()["last_epoch"]
-
-
-class Ranks:
-    """Threads, each with one rank; newcomers attach to what runs."""
-
-    def __init__(self, monkeypatch, world_size):
-        self.job = FakeJob(world_size)
-        self.regroup = FakeRegroup(self.job)
-        self.natives: dict[int, FakeNative] = {}
-        self.results, self.errors = {}, {}
-        self.threads = []
-        self.here = threading.local()
-        monkeypatch.setattr(attaching.NativeSession, "attach", self._attach)
-        monkeypatch.setattr(distributed, "init", self._world)
-
-    def _world(self):
-        size = max(self.job.world_size, self.here.rank + 1)
-        return World(self.here.rank, size, 0, 1, "", (Site("", size),))
-
-    def _attach(self, options, on_waiting, advice):
-        rank = self.here.rank
-        if rank < self.job.world_size and rank not in self.natives:
-            native = self.job.rank(rank)
-        else:
-            native = FakeNative(self.regroup.jobs[-1], 0)
-            native.asked_rank = rank
-            self.regroup.arrive(native, 0, 0)
-        native.options = options
-        self.natives[rank] = native
-        return native
-
-    def start(self, rank, script):
-        def run():
-            self.here.rank = rank
-            try:
-                self.results[rank] = script()
-            except Exception as error:
-                self.errors[rank] = error
-
-        self.threads.append(threading.Thread(target=run))
-        self.threads[-1].start()
-
-    def finish(self):
-        for thread in self.threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        return self.results
-
-
-@pytest.fixture
-def ranks(natives, monkeypatch):
-    monkeypatch.setattr("pactrain.membership._RETRY_SECONDS", 0.0)
-    return lambda world_size: Ranks(monkeypatch, world_size)
-
-
-_outcomes: dict[str, object] = {}
-
-
-def undisturbed(ranks, world_size=2, **options):
-    """What comes out if nothing happens."""
-    key = f"{world_size} {options}"
-    if key not in _outcomes:
-        _outcomes[key] = _run_undisturbed(ranks, world_size, **options)
-    return _outcomes[key]
-
-
-def _run_undisturbed(ranks, world_size, **options):
-    running = ranks(world_size)
-    for rank in range(world_size):
-        running.start(rank, lambda rank=rank: Script(rank, **options).run())
-    results = running.finish()
-    assert not running.errors
-    return results[0].state()
-
-
-FIRST = 3  # After the settings and the first state come the gradients.
 
 
 @pytest.mark.parametrize(
@@ -260,168 +112,38 @@ def test_the_others_go_on_without_a_lost_rank(ranks, caplog):
     assert "generation 8: 2 of 3 ranks go on" in caplog.text
 
 
-def newcomer(rank, start=True, **options):
-    script = Script(rank, seed=5, **options)
-    assert script.ddp._membership.newcomer
-    if start:
-        script.ddp.start()
-        assert script.place.batch > 0
-    return script.run()
-
-
-@pytest.mark.parametrize("pruned", ["", "zero"])
-def test_a_newcomer_takes_everything_and_trains_with_the_others(ranks, pruned):
+@pytest.mark.parametrize("met", [False, True])
+def test_a_rank_gives_up_when_generations_end_before_all_have_met(
+    ranks, monkeypatch, met
+):
+    """As where agents cannot reach each other; not where a transfer was disturbed."""
     running = ranks(2)
-    running.job.ends_at = FIRST + 3
-    running.regroup.expected = 3
-    for rank in range(2):
-        running.start(rank, lambda rank=rank: Script(rank, pruned=pruned).run())
-    running.start(2, lambda: newcomer(2, pruned=pruned))
-    results = running.finish()
-    assert not running.errors
-    assert results[0].state() == results[1].state() == results[2].state()
-    assert results[2].ddp.world.world_size == 3
+    running.job.ends_at, running.job.late_commits = FIRST + 3, {1}
+    generations = deque([1, 1, 1] if met else [-1, -1, -1])
 
+    def end_again(job):
+        if generations:
+            job.ends_at = job.first_step + generations.popleft()
 
-@pytest.mark.parametrize("kind", ["zero", "freeze"])
-def test_masks_in_force_stay_so_and_are_a_newcomers_too(ranks, kind):
-    running = ranks(2)
-    running.job.ends_at = FIRST + 5
-    running.regroup.expected = 3
-
-    def decide(step):
-        if step < FIRST + 3:  # All have voted before.
-            return FULL
-        digest = running.natives[0].votes[0]["mask"]
-        return dataclasses.replace(FULL, version=1, mask_digest=digest)
-
-    running.job.decide = decide  # The next generation decides nothing.
-    for rank in range(2):
-        running.start(rank, lambda rank=rank: Script(rank, pruned=kind).run())
-    running.start(2, lambda: newcomer(2, pruned=kind))
-    results = running.finish()
-    assert not running.errors
-    assert results[0].state() == results[1].state() == results[2].state()
-    for result in results.values():
-        assert result.ddp.session.stats()["pactrain/masks_active"] == 1
-        weight = result.ddp.module[0][2].weight
-        outside = weight[~pactrain.masks.registry.get(weight)]
-        assert bool(outside.any()) == (kind == "freeze")
-    last_votes = {running.natives[rank].votes[-1]["mask"] for rank in range(3)}
-    assert last_votes == {running.natives[0].votes[0]["mask"]}
-
-
-def test_a_step_of_the_transfer_that_nobody_applied_is_done_again(ranks):
-    """As the deadline of a step ends it if a newcomer is late."""
-    wanted = undisturbed(ranks)
-    running = ranks(2)
-    running.job.ends_at = FIRST + 3
-
-    def fail_once(job):
-        for native in running.natives.values():
-            native.fail_next = pactrain.StepNotAppliedError("too late.\nAgain.")
-
-    running.regroup.on_formed = fail_once
-    for rank in range(2):
-        running.start(rank, lambda rank=rank: Script(rank).run())
-    results = running.finish()
-    assert not running.errors
-    assert results[0].state() == wanted
-    assert len(running.regroup.jobs) == 2
-
-
-def test_a_newcomer_that_does_not_call_start_starts_in_its_first_forward_pass(ranks):
-    running = ranks(1)
-    running.job.ends_at = FIRST + 3
-    running.regroup.expected = 2
-    running.start(0, lambda: Script(0).run())
-    running.start(1, lambda: newcomer(1, start=False))
-    results = running.finish()
-    assert not running.errors
-    assert results[0].state()[:2] == results[1].state()[:2]
-
-
-UNSHARED = "Rank 0 trains with an optimizer that it does not share"
-REFUSALS = {
-    UNSHARED: {"share": False},
-    "Rank 0 shares optimizer, place, scheduler, this rank nothing": {"share": False},
-    "gse differs: rank 0 has 1, rank 1 has 0": {"gse": False},
-    "optimizer is of class AdamW here, and SGD at the": {"scaled": True},
-}
-
-
-@pytest.mark.parametrize("words", REFUSALS)
-def test_a_newcomer_that_does_not_fit_is_refused_and_the_others_go_on(ranks, words):
-    wanted = undisturbed(ranks, world_size=1)
-    running = ranks(1)
-    running.job.ends_at = FIRST + 3
-    running.regroup.expected = 2
-    running.start(0, lambda: Script(0, share=words != UNSHARED).run())
-    running.start(1, lambda: newcomer(1, **REFUSALS[words]))
-    results = running.finish()
-    assert words in str(running.errors[1])
-    assert isinstance(running.errors[1], pactrain.RefusedError)
-    assert running.natives[1].closed
-    assert results[0].state() == wanted
-
-
-def test_a_donor_that_cannot_give_its_state_says_why(ranks):
-    class Odd(Place):
-        def state_dict(self):
-            return {"batch": self.batch, "odd": object() if self.batch else 0}
+    running.regroup.on_formed = end_again
 
     def script(rank):
         made = Script(rank)
-        made.place = Odd()
-        made.ddp.share(place=made.place)
-        return made
-
-    running = ranks(1)
-    running.job.ends_at = FIRST + 3
-    running.regroup.expected = 2
-    running.start(0, lambda: script(0).run())
-    running.start(1, lambda: newcomer(1))
-    results = running.finish()
-    assert "Rank 0 cannot give its state: state['shared']" in str(running.errors[1])
-    assert results[0].ddp.world.world_size == 1
-
-
-def test_a_state_that_came_damaged_is_not_taken(ranks, monkeypatch):
-    exchange = StateTransfer._exchange
-
-    def damaged(self, what, data):
-        received = exchange(self, what, data).copy()
-        if what == "piece" and self._native.needs_state:
-            received[0] ^= 1
-        return received
-
-    monkeypatch.setattr(StateTransfer, "_exchange", damaged)
-    running = ranks(1)
-    running.job.ends_at = FIRST + 3
-    running.regroup.expected = 2
-    running.start(0, lambda: Script(0).run())
-    running.start(1, lambda: newcomer(1))
-    results = running.finish()
-    assert isinstance(running.errors[1], pactrain.ResyncRequiredError)
-    assert "came with another digest" in str(running.errors[1])
-    assert results[0].ddp.world.world_size == 1
-
-
-def test_other_parameters_than_the_donors_are_found(ranks):
-    def script():
-        made = Script(1).run(2)
-        with torch.no_grad():
-            made.ddp.module[0][0].weight[0, 0] += 1
+        end = time.monotonic() if met else 0.0
+        monkeypatch.setattr(made.ddp._membership, "_end", lambda: end)
         return made.run()
 
-    running = ranks(2)
-    running.job.ends_at = FIRST + 4
-    running.start(0, lambda: Script(0).run())
-    running.start(1, script)
+    for rank in range(2):
+        running.start(rank, lambda rank=rank: script(rank))
     running.finish()
-    assert isinstance(running.errors[1], pactrain.ResyncRequiredError)
-    assert "parameters of rank 1 differ from those of rank 0" in str(running.errors[1])
-    assert running.errors[1].final
+    if met:
+        assert not running.errors
+        return
+    assert len(running.errors) == 2
+    for error in running.errors.values():
+        assert isinstance(error, pactrain.StepNotAppliedError)
+        assert error.final
+        assert "No step was committed for 300 s" in str(error)
 
 
 def lost(text="no agent at unix:/a", may_rejoin=True):
@@ -509,23 +231,6 @@ def test_an_exchange_that_the_script_asked_for_is_an_error(ranks):
     results = running.finish()
     assert not running.errors
     assert results[0].state() == results[1].state() == wanted
-
-
-def test_a_newcomer_asks_for_no_exchange_before_it_has_the_state(ranks):
-    running = ranks(1)
-    running.job.ends_at = FIRST + 1
-    running.regroup.expected = 2
-
-    def script():
-        made = Script(1)
-        with pytest.raises(pactrain.PacTrainError, match=r"Call model.start\(\) first"):
-            made.ddp.session.sync_masks()
-        return made.run()
-
-    running.start(0, lambda: Script(0).run())
-    running.start(1, script)
-    running.finish()
-    assert not running.errors
 
 
 def test_what_has_no_state_is_not_shared(wrap, net):

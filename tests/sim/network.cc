@@ -50,6 +50,7 @@ void Network::Update(const PeerEnd& end) {
 }
 
 void Network::TryConnect(const Key& key) {
+  if (stranded_.contains(key.first) || stranded_.contains(key.second)) return;
   Pair& pair = pairs_[key];
   if (pair.dialling || pair.view[0] != 0 || pair.view[1] != 0 ||
       !Alike(*pair.end[0], *pair.end[1])) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -39,6 +40,8 @@ class Network {
   Network(World* world, const Options& options)
       : world_(world), options_(options) {}
   void Add(PeerEnd* end) { ends_.push_back(end); }
+  // As behind a firewall: no other end ever reaches it, nor it them.
+  void Strand(const std::string& name) { stranded_.insert(name); }
 
   // An end lives, died or wants other peers than before.
   void Update(const PeerEnd& end);
@@ -67,6 +70,7 @@ class Network {
   World* const world_;
   const Options options_;
   std::vector<PeerEnd*> ends_;
+  std::set<std::string> stranded_;
   std::map<Key, Pair> pairs_;
   uint64_t next_connection_ = 1;
 };

@@ -46,6 +46,8 @@ class Simulation {
   };
 
   void MakeAgents(const RunOptions& options);
+  void AddAgent(const std::string& name, size_t site,
+                const RunOptions& options);
   bool elastic() const { return on_shrink_ != protocol::OnShrink::kAbort; }
   void Launch();
   void StartProcess(size_t seat);
@@ -55,6 +57,9 @@ class Simulation {
   void KillLaunch(absl::Duration relaunch_after);
   void Kill(Seat& seat);
   void KillOne(size_t seat);
+  // A launch with a trainer at the stranded agent.
+  bool IsStranded(const std::string& launch) const;
+  void GiveUp(const std::string& launch);
   void LaunchMore();
 
   void PlanFaults();
@@ -72,6 +77,9 @@ class Simulation {
   std::unique_ptr<Network> network_;
   std::unique_ptr<SimCoordinator> coordinator_;
   std::vector<std::unique_ptr<SimAgent>> agents_;
+  // One that the others cannot reach, only for launches that join; none, if it
+  // is no index.
+  size_t stranded_ = ~size_t{0};
   absl::Duration step_deadline_ = absl::Seconds(6);
   bool gse_ = true;
   int steps_ = 0;
@@ -121,19 +129,28 @@ void Simulation::MakeAgents(const RunOptions& options) {
   for (size_t s = 0; s < sites; ++s) {
     const size_t in_site = 1 + random_.Below(sites > 2 ? 2 : 3);
     for (size_t a = 0; a < in_site; ++a) {
-      SimAgent::Options agent;
-      agent.name = absl::StrCat("agent-", s, "-", a);
-      agent.site = absl::StrCat("site-", s);
-      agent.step_deadline = step_deadline_;
-      agent.straggler_timeout = random_.Between(Ms(500), absl::Seconds(15));
-      agent.mutant = options.mutant;
-      agents_.push_back(std::make_unique<SimAgent>(&world_, network_.get(),
-                                                   coordinator_.get(), agent));
-      network_->Add(agents_.back().get());
+      AddAgent(absl::StrCat("agent-", s, "-", a), s, options);
       const size_t trainers = 1 + random_.Below(2);
       agent_of_rank_.insert(agent_of_rank_.end(), trainers, agents_.size() - 1);
     }
   }
+  if (!random_.Chance(300)) return;
+  AddAgent("agent-stranded", 0, options);
+  network_->Strand("agent-stranded");
+  stranded_ = agents_.size() - 1;
+}
+
+void Simulation::AddAgent(const std::string& name, size_t site,
+                          const RunOptions& options) {
+  SimAgent::Options agent;
+  agent.name = name;
+  agent.site = absl::StrCat("site-", site);
+  agent.step_deadline = step_deadline_;
+  agent.straggler_timeout = random_.Between(Ms(500), absl::Seconds(15));
+  agent.mutant = options.mutant;
+  agents_.push_back(std::make_unique<SimAgent>(&world_, network_.get(),
+                                               coordinator_.get(), agent));
+  network_->Add(agents_.back().get());
 }
 
 RunResult Simulation::Run() {
@@ -248,6 +265,8 @@ void Simulation::OnTrainerEnd(size_t index, uint64_t process,
       return;
     case SimTrainer::End::kFailed:
       agents_[seats_[index].agent]->TrainerDied(seats_[index].id);
+      // Kept out, as it should be.
+      if (IsStranded(seats_[index].launch)) return GiveUp(seats_[index].launch);
       return KillLaunch(random_.Between(Ms(100), Ms(600)));
     case SimTrainer::End::kDone:
       seats_[index].done = true;
@@ -274,9 +293,26 @@ void Simulation::KillLaunch(absl::Duration relaunch_after) {
   });
 }
 
+bool Simulation::IsStranded(const std::string& launch) const {
+  return std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) {
+    return seat.launch == launch && seat.agent == stranded_;
+  });
+}
+
+// Nobody starts it again.
+void Simulation::GiveUp(const std::string& launch) {
+  for (Seat& seat : seats_) {
+    if (seat.launch != launch) continue;
+    Kill(seat);
+    seat.done = true;
+  }
+  CheckFinished();
+}
+
 // Its site starts another one in its place, or leaves the place empty.
 void Simulation::KillOne(size_t index) {
   Kill(seats_[index]);
+  if (IsStranded(seats_[index].launch)) return GiveUp(seats_[index].launch);
   if (!elastic()) return KillLaunch(random_.Between(Ms(100), Ms(600)));
   const bool others = std::any_of(seats_.begin(), seats_.end(), [](Seat& s) {
     return s.trainer->alive() && s.leaves == 0;
@@ -298,6 +334,15 @@ void Simulation::KillOne(size_t index) {
 // Trainers of a launch of their own, which may leave before the others end.
 void Simulation::LaunchMore() {
   if (killing_) return;
+  const size_t reachable = std::min(stranded_, agents_.size());
+  const bool stranded = random_.Below(agents_.size()) == stranded_;
+  if (stranded) {
+    world_.CountFault("stranded launch joins");
+    // Where it is alone its ranks never meet, and give up at last.
+    world_.After(
+        absl::Seconds(20),
+        [this, launch = absl::StrCat("more-", more_ + 1)] { GiveUp(launch); });
+  }
   const auto trainers = static_cast<uint32_t>(1 + random_.Below(2));
   const int leaves = random_.Chance(500) ? 1 + random_.Below(6) : 0;
   const std::string launch = absl::StrCat("more-", ++more_);
@@ -306,7 +351,7 @@ void Simulation::LaunchMore() {
     seat.launch = launch;
     seat.rank = rank;
     seat.world_size = trainers;
-    seat.agent = random_.Below(agents_.size());
+    seat.agent = stranded && rank == 0 ? stranded_ : random_.Below(reachable);
     seat.leaves = leaves;
     seats_.push_back(std::move(seat));
     StartProcess(seats_.size() - 1);

@@ -11,7 +11,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -30,12 +32,16 @@ namespace pactrain::internal {
 // open. Borrows all that it is given. `on_event` is told what happens.
 class Membership {
  public:
+  using Clock = std::chrono::steady_clock;
+
   Membership(Session* session, LocalState* local, StepClock* clock,
-             uint64_t piece_bytes, Session::OnWaiting on_event)
+             uint64_t piece_bytes, Session::OnWaiting on_event,
+             std::function<Clock::time_point()> now = Clock::now)
       : session_(session),
         local_(local),
         clock_(clock),
         on_event_(std::move(on_event)),
+        now_(std::move(now)),
         transfer_(session, local, piece_bytes) {}
 
   // A rank that joins a running job takes its state from one that has it;
@@ -109,7 +115,6 @@ class Membership {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
   static constexpr auto kRetry = std::chrono::milliseconds(200);
 
   // The generation whose state this rank has, and its next step there.
@@ -132,23 +137,38 @@ class Membership {
             "Load the last checkpoint at all ranks and start them again.");
       }
       const bool needs = session_->needs_state();
-      const Clock::time_point began = Clock::now();
+      const uint64_t entered = session_->resume_step();
+      const Clock::time_point began = now_();
       try {
         return transfer_.Run(mine, newcomer);
       } catch (const PacTrainError& error) {
         if (!MayGoOn(error)) throw;
+        if (session_->resume_step() != entered) {
+          // All have met: waiting for a slow rank is no attaching.
+          end += now_() - began;
+        } else if (now_() > end) {
+          throw StepNotAppliedError(GivenUp(error.what()));
+        }
       }
-      end += Clock::now() - began;  // Waiting for a slow rank is no attaching.
       report = needs ? Report{}
                      : Report{session_->generation(), session_->resume_step()};
     }
+  }
+
+  std::string GivenUp(const std::string& text) const {
+    return text.substr(0, text.find('\n')) + "\nNo step was committed for " +
+           std::to_string(
+               std::lround(session_->config().attach_timeout_seconds)) +
+           " s (PACTRAIN_ATTACH_TIMEOUT), so this rank gives up. Look with "
+           "`pactrain doctor` on each node whether the agents reach each "
+           "other.";
   }
 
   // When to give up: the time for attaching, without a committed step.
   Clock::time_point End() {
     if (failed_after_ != clock_->committed()) {
       failed_after_ = clock_->committed();
-      failed_since_ = Clock::now();
+      failed_since_ = now_();
     }
     return failed_since_ +
            std::chrono::milliseconds(static_cast<int64_t>(
@@ -159,12 +179,11 @@ class Membership {
     for (bool told = false;; told = true) {
       const auto left = std::max<std::chrono::milliseconds>(
           std::chrono::seconds(1),
-          std::chrono::duration_cast<std::chrono::milliseconds>(end -
-                                                                Clock::now()));
+          std::chrono::duration_cast<std::chrono::milliseconds>(end - now_()));
       try {
         return session_->Reattach(report.generation, report.next_step, left);
       } catch (const PacTrainError& error) {
-        if (!Session::last_attach_may_rejoin() || Clock::now() > end) throw;
+        if (!Session::last_attach_may_rejoin() || now_() > end) throw;
         if (!told) Tell(std::string("trying again: ") + error.what());
       }
       std::this_thread::sleep_for(kRetry);
@@ -199,6 +218,7 @@ class Membership {
   LocalState* local_;
   StepClock* clock_;
   Session::OnWaiting on_event_;
+  std::function<Clock::time_point()> now_;
   StateTransfer transfer_;
   std::optional<StateValue> pending_;     // To be taken whole.
   uint64_t failed_after_ = ~uint64_t{0};  // Committed steps.

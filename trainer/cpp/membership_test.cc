@@ -2,6 +2,7 @@
 // rank 1 of four, and the agent plays the others.
 #include "trainer/cpp/membership.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -54,7 +55,9 @@ class Number : public LocalState {
 // One rank: session, state and membership.
 class Rank {
  public:
-  explicit Rank(const FakeAgent& agent, double attach_timeout_seconds = 20)
+  explicit Rank(const FakeAgent& agent, double attach_timeout_seconds = 20,
+                std::function<std::chrono::steady_clock::time_point()> now =
+                    std::chrono::steady_clock::now)
       : session({.config = {.agent = agent.address(),
                             .job = "job",
                             .launch = "launch",
@@ -63,8 +66,10 @@ class Rank {
                             .attach_timeout_seconds = attach_timeout_seconds,
                             .on_shrink = OnShrink::kPause},
                  .elements = 1000}),
-        membership(&session, &state, &clock, kPiece,
-                   [this](const std::string& text) { told.push_back(text); }) {}
+        membership(
+            &session, &state, &clock, kPiece,
+            [this](const std::string& text) { told.push_back(text); },
+            std::move(now)) {}
 
   // A step that fails, since the generation ends. Returns whether it goes on
   // with its gradients.
@@ -284,6 +289,27 @@ TEST(MembershipTest, AnAgentThatStaysAwayEndsTheSession) {
     EXPECT_THROW(rank.membership.GoOn(error.what()), AgentUnresponsiveError);
   }
   EXPECT_THAT(rank.told, Contains(HasSubstr("trying again")));
+}
+
+// As where agents cannot reach each other.
+TEST(MembershipTest, GenerationsThatEndBeforeAllHaveMetEndTheSession) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    Regroup(a, 0, true);
+    EndGeneration(a);
+    EnterGeneration(a, 0, 5, 0, true);
+    EndGeneration(a);
+  });
+  Rank rank(agent, 20, [calls = 0]() mutable {
+    return std::chrono::steady_clock::time_point() +
+           std::chrono::seconds(5 * calls++);
+  });
+  try {
+    rank.LoseStep();
+    FAIL() << "it went on";
+  } catch (const StepNotAppliedError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("No step was committed for 20 s"));
+  }
 }
 
 // The error of a rank that enters generation 4 with these answers.

@@ -60,7 +60,6 @@ Connection::Connection(asio::ip::tcp::socket socket,
       owner_(owner),
       endpoint_(RemoteOf(socket_)),
       remote_(NameOf(endpoint_)),
-      read_buffer_(kReadBytes),
       control_(limits.max_control_bytes) {
   if (tls != nullptr) tls_.emplace(socket_, tls);
 }
@@ -106,6 +105,8 @@ absl::Status Connection::OnHandshake(const asio::error_code& error) {
 
 void Connection::OnReady() {
   ready_ = true;
+  // Not before hands are shaken: strangers cost as little as they can.
+  read_buffer_.resize(kReadBytes);
   Pump();
   Read();
 }

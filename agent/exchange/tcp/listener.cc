@@ -18,8 +18,8 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Start(
     asio::io_context& io, const std::string& address,
-    const base::ConnectionCaps::Limits& caps, ListenerOwner* owner) {
-  auto listener = std::unique_ptr<Listener>(new Listener(io, caps, owner));
+    const base::ConnectionPlaces::Limits& limits, ListenerOwner* owner) {
+  auto listener = std::unique_ptr<Listener>(new Listener(io, limits, owner));
   RETURN_IF_ERROR(listener->Listen(address));
   listener->AcceptNext();
   return listener;
@@ -86,13 +86,14 @@ void Listener::Admit(tcp::socket socket) {
   const tcp::endpoint remote = socket.remote_endpoint(gone);
   if (gone) return;
   const std::string source = base::SourceOf(remote.data());
-  base::Refusal refusal = {};
-  const absl::Status admitted = caps_.Admit(source, &refusal);
-  if (!admitted.ok()) {  // The socket is closed here.
-    return owner_->OnNotAccepted(refusal, source,
-                                 std::string(admitted.message()));
+  base::Refusal limit = {};
+  const auto admission = places_.Admit(source, &limit);
+  if (!admission.ok()) {  // The socket is closed here.
+    return owner_->OnNotAccepted(limit, source,
+                                 std::string(admission.status().message()));
   }
-  owner_->OnAccepted(std::move(socket), source);
+  if (admission->gave_way) owner_->OnGaveWay(*admission->gave_way);
+  owner_->OnAccepted(std::move(socket), admission->place);
 }
 
 }  // namespace pactrain::agent

@@ -1,5 +1,7 @@
-// The port that other agents dial. Holds as many connections as its caps allow,
-// in all and from one source, and closes those beyond before a byte is read.
+// The port that other agents dial. Holds as many connections as its limits
+// allow, in all, of strangers and from one source. Beyond them a stranger gives
+// way to the newcomer, or, if there is none, the newcomer is closed before a
+// byte is read (ConnectionPlaces).
 //
 // Not thread-safe: everything runs on the io_context's one thread, and the
 // listener is destroyed there after its io_context has stopped running.
@@ -15,6 +17,7 @@
 #include "asio/ip/tcp.hpp"
 #include "asio/steady_timer.hpp"
 #include "base/connection_caps.h"
+#include "base/connection_places.h"
 
 namespace pactrain::agent {
 
@@ -22,9 +25,11 @@ namespace pactrain::agent {
 class ListenerOwner {
  public:
   virtual ~ListenerOwner() = default;
-  // Of a connection that counts until Release(source).
+  // Of a connection that has this place until Release(), or gives way.
   virtual void OnAccepted(asio::ip::tcp::socket socket,
-                          const std::string& source) = 0;
+                          base::ConnectionPlaces::Place place) = 0;
+  // One has lost its place and is to be closed.
+  virtual void OnGaveWay(const base::ConnectionPlaces::GaveWay& gave_way) = 0;
   // One was closed, or, with kDescriptors and no source, could not be accepted.
   virtual void OnNotAccepted(base::Refusal refusal, const std::string& source,
                              const std::string& why) = 0;
@@ -38,18 +43,19 @@ class Listener {
   //   Unavailable:     it cannot be listened on, at no port of the range.
   static absl::StatusOr<std::unique_ptr<Listener>> Start(
       asio::io_context& io, const std::string& address,
-      const base::ConnectionCaps::Limits& caps, ListenerOwner* owner);
+      const base::ConnectionPlaces::Limits& limits, ListenerOwner* owner);
 
   // "127.0.0.1:4711", with the port that was taken.
   std::string address() const;
 
-  // A connection from this source is gone.
-  void Release(const std::string& source) { caps_.Release(source); }
+  // As of ConnectionPlaces.
+  void Prove(base::ConnectionPlaces::Place place) { places_.Prove(place); }
+  void Release(base::ConnectionPlaces::Place place) { places_.Release(place); }
 
  private:
-  Listener(asio::io_context& io, const base::ConnectionCaps::Limits& caps,
+  Listener(asio::io_context& io, const base::ConnectionPlaces::Limits& limits,
            ListenerOwner* owner)
-      : acceptor_(io), accept_timer_(io), caps_(caps), owner_(owner) {}
+      : acceptor_(io), accept_timer_(io), places_(limits), owner_(owner) {}
   absl::Status Listen(const std::string& address);
   asio::error_code ListenAt(const asio::ip::tcp::endpoint& endpoint);
   void AcceptNext();
@@ -57,7 +63,7 @@ class Listener {
 
   asio::ip::tcp::acceptor acceptor_;
   asio::steady_timer accept_timer_;
-  base::ConnectionCaps caps_;
+  base::ConnectionPlaces places_;
   ListenerOwner* const owner_;
 };
 

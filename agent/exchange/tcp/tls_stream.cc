@@ -16,6 +16,8 @@ namespace pactrain::agent {
 namespace {
 
 constexpr size_t kReceiveBytes = 256 << 10;
+// Until hands are shaken: strangers cost as little as they can.
+constexpr size_t kHandshakeBytes = 16 << 10;
 
 // Why OpenSSL failed just now.
 asio::error_code LastError() {
@@ -165,7 +167,9 @@ void TlsStream::Write(const std::vector<asio::const_buffer>& from, Moved done) {
 }
 
 void TlsStream::Receive(Done done) {
-  if (received_.empty()) received_.resize(kReceiveBytes);
+  const size_t size =
+      SSL_is_init_finished(ssl_.get()) ? kReceiveBytes : kHandshakeBytes;
+  if (received_.size() < size) received_.resize(size);
   socket_.async_read_some(
       asio::buffer(received_),
       [this, done = std::move(done)](const asio::error_code& error, size_t n) {

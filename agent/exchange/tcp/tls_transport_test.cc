@@ -27,6 +27,20 @@ class TlsTransportTest : public TlsTransports {
   uint64_t Refused(base::Refusal refusal) const {
     return b_->transport->refused().of(refusal);
   }
+  // A client of b with a certificate that it takes, and no word after that.
+  std::unique_ptr<AsioTlsStream> ShakeHands() {
+    const auto context = base::MakeTlsContext(Issue("a"), base::TlsNames());
+    EXPECT_TRUE(context.ok());
+    auto stream =
+        std::make_unique<AsioTlsStream>(DialRaw(*b_), SSL_new(context->get()));
+    std::optional<asio::error_code> result;
+    stream->async_handshake(
+        AsioTlsStream::client,
+        [&](const asio::error_code& error) { result = error; });
+    EXPECT_TRUE(RunUntil([&] { return result.has_value(); }));
+    EXPECT_FALSE(*result);
+    return stream;
+  }
   // What a stranger sends in plain text is refused, and said in these words.
   void ExpectPlainTextRefused(const std::string& bytes,
                               const std::string& words) {
@@ -125,18 +139,16 @@ TEST_F(TlsTransportTest, sec_join_wrong_ca) {
 
 TEST_F(TlsTransportTest, sec_join_expired) {
   StartExchange();
-  // It was valid when the agent started.
   const base::TlsFiles files =
-      ca_.Issue("a", base::TestCa::Leaf{.uris = {UriOf("a")}, .valid_to_s = 1});
-  const auto a = MakeNode("a", files);
-  const absl::Duration expired = base::MonotonicNow() + absl::Seconds(3);
-  ASSERT_TRUE(RunUntil([&] { return base::MonotonicNow() >= expired; }));
-  b_->transport->SetPeers({a->AsPeer(), c_->AsPeer()});
-  a->transport->SetPeers({b_->AsPeer()});
-  EXPECT_TRUE(RunUntil([&] { return log_.Has("certificate has expired"); }))
-      << log_.text();
-  EXPECT_FALSE(b_->transport->IsConnected("a"));
-  ExpectExchangeGoesOn();
+      ca_.Issue("a", base::TestCa::Leaf{{UriOf("a")}, -7200, -3600});
+  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()),
+                                         SSL_CTX_free);
+  ASSERT_EQ(
+      SSL_CTX_use_certificate_chain_file(context.get(), files.cert.c_str()), 1);
+  ASSERT_EQ(SSL_CTX_use_PrivateKey_file(context.get(), files.key.c_str(),
+                                        SSL_FILETYPE_PEM),
+            1);
+  ExpectClientRefused(context.get(), "certificate has expired");
 }
 
 TEST_F(TlsTransportTest, sec_AnotherAgentsNameInTheHelloIsRefused) {
@@ -232,24 +244,28 @@ TEST_F(TlsTransportTest, sec_conn_flood) {
 
 TEST_F(TlsTransportTest, sec_limits_UnprovenConnections) {
   StartExchange();
-  const auto idle = DialMany(protocol::kMaxPeerHandshakes);
-  auto last = DialRaw(*b_);
-  EXPECT_TRUE(RunUntilClosed(last));
+  auto idle = DialMany(protocol::kMaxPeerHandshakes);
+  ExpectExchangeGoesOn();
+  EXPECT_EQ(Refused(base::Refusal::kUnproven), 0u);
+  const auto last = DialRaw(*b_);
+  EXPECT_TRUE(RunUntilClosed(idle[0]));
   EXPECT_EQ(Refused(base::Refusal::kUnproven), 1u);
   ExpectExchangeGoesOn();
 }
 
 TEST_F(TlsTransportTest, sec_limits_ConnectionsPerSource) {
   constexpr int kLimit = protocol::kMaxConnectionsPerSource;
-  EXPECT_EQ(options_.inbound.per_source, kLimit);
-  EXPECT_EQ(options_.inbound.from_loopback,
+  EXPECT_EQ(options_.inbound.open.per_source, kLimit);
+  EXPECT_EQ(options_.inbound.open.from_loopback,
             protocol::kMaxConnectionsFromLoopback);
   // Who comes from loopback here stands for any source.
-  options_.inbound = {.total = 100, .per_source = 1, .from_loopback = kLimit};
-  c_ = MakeNode("c");
+  options_.inbound.open = {
+      .total = 100, .per_source = 1, .from_loopback = kLimit};
   // None comes from a peer: "a" would dial it.
-  b_ = MakeNode("b");
-  std::vector<asio::ip::tcp::socket> idle = DialMany(kLimit);
+  StartExchange();
+  std::vector<std::unique_ptr<AsioTlsStream>> proven;
+  for (int i = 0; i < kLimit; ++i) proven.push_back(ShakeHands());
+  EXPECT_EQ(Refused(base::Refusal::kSource), 0u);
   {
     auto last = DialRaw(*b_);
     EXPECT_TRUE(RunUntilClosed(last));
@@ -257,24 +273,26 @@ TEST_F(TlsTransportTest, sec_limits_ConnectionsPerSource) {
   EXPECT_EQ(Refused(base::Refusal::kSource), 1u);
   EXPECT_EQ(Refused(base::Refusal::kHandshake), 0u);
   // The end of one makes room for another.
-  idle.pop_back();
-  Introduce(*b_, *c_);
+  proven.pop_back();
   const auto a = MakeNode("a");
   b_->transport->SetPeers({a->AsPeer(), c_->AsPeer()});
   a->transport->SetPeers({b_->AsPeer()});
   EXPECT_TRUE(RunUntil([&] { return b_->transport->IsConnected("a"); }));
+  ExpectExchangeGoesOn();
 }
 
 TEST_F(TlsTransportTest, sec_limits_ConnectionsOfAll) {
   constexpr int kLimit = protocol::kMaxPeerConnections;
-  options_.max_handshakes = 2 * kLimit;  // The others are bounded earlier.
+  options_.inbound.strangers = 2 * kLimit;  // Or these are bounded earlier.
   b_ = MakeNode("b");
   auto idle = DialMany(kLimit / 2);
   for (auto& more : DialMany(kLimit / 2, "127.0.0.2")) {
     idle.push_back(std::move(more));
   }
-  auto last = DialRaw(*b_, "127.0.0.3");
-  EXPECT_TRUE(RunUntilClosed(last));
+  EXPECT_TRUE(RunUntil([&] { return io_.poll_one() == 0; }));
+  EXPECT_EQ(Refused(base::Refusal::kTotal), 0u);
+  const auto last = DialRaw(*b_, "127.0.0.3");
+  EXPECT_TRUE(RunUntilClosed(idle[0]));
   EXPECT_EQ(Refused(base::Refusal::kTotal), 1u);
   EXPECT_EQ(Refused(base::Refusal::kSource), 0u);
   EXPECT_EQ(Refused(base::Refusal::kHandshake), 0u);
@@ -282,12 +300,14 @@ TEST_F(TlsTransportTest, sec_limits_ConnectionsOfAll) {
 
 TEST_F(TlsTransportTest, sec_limits_ConnectionsFromLoopback) {
   constexpr int kLimit = protocol::kMaxConnectionsFromLoopback;
-  options_.max_handshakes = 2 * kLimit;
-  options_.inbound.total = 2 * kLimit;
+  options_.inbound.strangers = 2 * kLimit;
+  options_.inbound.open.total = 2 * kLimit;
   b_ = MakeNode("b");
-  const auto idle = DialMany(kLimit);
-  auto last = DialRaw(*b_);
-  EXPECT_TRUE(RunUntilClosed(last));
+  auto idle = DialMany(kLimit);
+  EXPECT_TRUE(RunUntil([&] { return io_.poll_one() == 0; }));
+  EXPECT_EQ(Refused(base::Refusal::kSource), 0u);
+  const auto last = DialRaw(*b_);
+  EXPECT_TRUE(RunUntilClosed(idle[0]));
   EXPECT_EQ(Refused(base::Refusal::kSource), 1u);
   EXPECT_EQ(Refused(base::Refusal::kHandshake), 0u);
 }
@@ -311,8 +331,8 @@ TEST_F(TlsTransportTest, sec_NoDescriptorsLeftIsSurvived) {
 TEST_F(TlsTransportTest, sec_cert_expired_midrun) {
   b_ = MakeNode("b");
   c_ = MakeNode("c", ca_.Issue("c", base::TestCa::Leaf{.uris = {UriOf("c")},
-                                                       .valid_to_s = 5}));
-  const absl::Duration expired = base::MonotonicNow() + absl::Seconds(7);
+                                                       .valid_to_s = 10}));
+  const absl::Duration expired = base::MonotonicNow() + absl::Seconds(12);
   Introduce(*b_, *c_);
   ASSERT_TRUE(RunUntil([&] { return base::MonotonicNow() >= expired; }));
   ExpectExchangeGoesOn();

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "asio/post.hpp"
 #include "base/check.h"
 #include "base/clock.h"
@@ -131,49 +130,10 @@ void Transport::ClosePeer(const std::string& agent, const std::string& reason) {
   connection->Close(absl::FailedPreconditionError(reason));
 }
 
-void Transport::OnAccepted(tcp::socket socket, const std::string& source) {
-  if (CountUnproven() >= options_.max_handshakes) {
-    listener_->Release(source);
-    return OnNotAccepted(
-        base::Refusal::kUnproven, source,
-        absl::StrCat(options_.max_handshakes,
-                     " connections are open whose sender is not known yet, as "
-                     "many as are allowed"));
-  }
-  const auto connection = NewConnection(std::move(socket));
-  inbound_[connection.get()] = source;
-  handshakes_[connection] = Handshake{};
-  connection->Start(TlsStream::Side::kServer);
-}
-
-void Transport::OnNotAccepted(base::Refusal refusal, const std::string& source,
-                              const std::string& why) {
-  refused_.Add(refusal);
-  if (!told_.IsNews(source + why, base::MonotonicNow())) return;
-  if (source.empty()) {
-    LOG_WARN("accepting a data connection failed: {}", why);
-  } else {
-    LOG_WARN("data connection from {} refused: {}", source, why);
-  }
-}
-
-void Transport::ForgetInbound(const Connection& connection) {
-  const auto it = inbound_.find(&connection);
-  if (it == inbound_.end()) return;
-  listener_->Release(it->second);
-  inbound_.erase(it);
-}
-
 std::shared_ptr<Connection> Transport::NewConnection(tcp::socket socket) {
   return std::make_shared<Connection>(
       std::move(socket), tls_ == nullptr ? nullptr : tls_->Get(),
       options_.connection, static_cast<ConnectionOwner*>(this));
-}
-
-int Transport::CountUnproven() const {
-  return static_cast<int>(std::count_if(
-      handshakes_.begin(), handshakes_.end(),
-      [](const auto& h) { return h.second.dialled_agent.empty(); }));
 }
 
 Transport::PeerState* Transport::Find(const std::string& agent) {
@@ -186,10 +146,13 @@ absl::Status Transport::CheckPeer(const Connection& connection) {
       handshakes_.begin(), handshakes_.end(),
       [&](const auto& entry) { return entry.first.get() == &connection; });
   const std::string& dialled = it->second.dialled_agent;
-  if (dialled.empty() || dialled == connection.agent()) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat(connection.remote(), " should be agent ", dialled,
-                   ", but its certificate is of agent ", connection.agent()));
+  if (!dialled.empty() && dialled != connection.agent()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(connection.remote(), " should be agent ", dialled,
+                     ", but its certificate is of agent ", connection.agent()));
+  }
+  Prove(connection);
+  return absl::OkStatus();
 }
 
 void Transport::OnHello(const std::shared_ptr<Connection>& connection,
@@ -246,6 +209,7 @@ void Transport::Adopt(PeerState& state,
                       const std::shared_ptr<Connection>& connection,
                       uint64_t hello_number) {
   handshakes_.erase(connection);
+  Prove(*connection);
   state.dialled = state.dial == connection;
   if (state.dialled) state.dial = nullptr;
   // The peer dialled anew, so it has given up the old one.
@@ -278,17 +242,6 @@ void Transport::ShowKeys(PeerState& state) {
   const auto proofs = state.proofs->SetGenerations(state.peer.generations);
   if (!proofs.ok()) return RefuseStranger(*connection, proofs.status());
   for (const auto& proof : *proofs) connection->SendControl(proof);
-}
-
-void Transport::RefuseStranger(Connection& connection,
-                               const absl::Status& why) {
-  refused_.Add(base::Refusal::kKey);
-  if (told_.IsNews(absl::StrCat("key ", connection.agent()),
-                   base::MonotonicNow())) {
-    LOG_WARN("data connection with {} refused: {}", connection.remote(),
-             std::string(why.message()));
-  }
-  connection.Close(why);
 }
 
 absl::Status Transport::CheckHello(const Connection& connection,
@@ -395,25 +348,6 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
     events_->OnPeerDisconnected(agent, why);
   });
   RedialLater(*state);
-}
-
-void Transport::LogRefusal(const Connection& connection,
-                           const std::string& dialled,
-                           const absl::Status& why) {
-  const std::string text(why.message());
-  // The port differs at each try.
-  const std::string& remote = connection.remote();
-  const std::string host = remote.substr(0, remote.rfind(':'));
-  const bool accident = absl::IsUnavailable(why) || absl::IsCancelled(why);
-  if (tls_ != nullptr && !accident &&
-      told_.IsNews(absl::StrCat(host, " ", dialled, " ", why.code(),
-                                absl::StrReplaceAll(text, {{remote, host}})),
-                   base::MonotonicNow())) {
-    LOG_WARN("data connection {} refused: {}",
-             dialled.empty() ? "from " + remote : "to agent " + dialled, text);
-  } else {
-    LOG_DEBUG("handshake with {} failed: {}", remote, text);
-  }
 }
 
 void Transport::TickLater() {

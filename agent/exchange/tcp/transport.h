@@ -28,7 +28,10 @@
 // With certificates each connection is TLS 1.3, and a peer is who its
 // certificate says: a hello that names another is refused. Who is refused there
 // is logged, each reason once a minute. How many connections may be open, and
-// how many whose sender is not proven, is bounded before a byte is read.
+// how many whose sender is not proven, is bounded before a byte is read: who
+// has not proven anything gives way to a newcomer, who has never does. What
+// proves a sender is its certificate or, in plain text, a hello that one of the
+// generations here explains.
 //
 // Not thread-safe: everything runs on the io_context's one thread, and the
 // transport is destroyed there after its io_context has stopped running.
@@ -53,6 +56,7 @@
 #include "asio/ip/tcp.hpp"
 #include "base/certificate_life.h"
 #include "base/connection_caps.h"
+#include "base/connection_places.h"
 #include "base/digest.h"
 #include "base/repeat_filter.h"
 #include "base/tls/tls_source.h"
@@ -94,12 +98,11 @@ class Transport : private ConnectionOwner, private ListenerOwner {
     // that use it, each of which has at least one.
     int connections_per_link = 1;
     // Connections that others opened, those in their handshake included.
-    base::ConnectionCaps::Limits inbound = {
-        .total = protocol::kMaxPeerConnections,
-        .per_source = protocol::kMaxConnectionsPerSource,
-        .from_loopback = protocol::kMaxConnectionsFromLoopback};
-    // Of these, those whose hello no generation has explained yet.
-    int max_handshakes = protocol::kMaxPeerHandshakes;
+    base::ConnectionPlaces::Limits inbound = {
+        .open = {.total = protocol::kMaxPeerConnections,
+                 .per_source = protocol::kMaxConnectionsPerSource,
+                 .from_loopback = protocol::kMaxConnectionsFromLoopback},
+        .strangers = protocol::kMaxPeerHandshakes};
     base::TlsFiles tls;  // Not given: plain text.
   };
 
@@ -196,6 +199,8 @@ class Transport : private ConnectionOwner, private ListenerOwner {
 
   Transport(asio::io_context& io, const Options& options,
             TransportEvents* events);
+  // Its sender is known; of one that was dialled it always is.
+  void Prove(const Connection& connection);
   void ForgetInbound(const Connection& connection);
   std::shared_ptr<Connection> NewConnection(asio::ip::tcp::socket socket);
 
@@ -234,7 +239,6 @@ class Transport : private ConnectionOwner, private ListenerOwner {
     return options_.nobody_dials || options_.agent < agent;
   }
   absl::Duration FirstBackoff(const std::string& agent) const;
-  int CountUnproven() const;
 
   // Accepts or closes a connection whose hello is here, or lets it wait.
   void TryFinishHandshake(const std::shared_ptr<Connection>& connection);
@@ -262,7 +266,8 @@ class Transport : private ConnectionOwner, private ListenerOwner {
 
   // ListenerOwner:
   void OnAccepted(asio::ip::tcp::socket socket,
-                  const std::string& source) override;
+                  base::ConnectionPlaces::Place place) override;
+  void OnGaveWay(const base::ConnectionPlaces::GaveWay& gave_way) override;
   void OnNotAccepted(base::Refusal refusal, const std::string& source,
                      const std::string& why) override;
   // ConnectionOwner:
@@ -288,7 +293,7 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   std::mt19937_64 random_;
   std::unique_ptr<base::TlsSource> tls_;  // Null: plain text.
   base::RepeatFilter told_;
-  std::map<const Connection*, std::string> inbound_;  // With their sources.
+  std::map<const Connection*, base::ConnectionPlaces::Place> inbound_;
   base::RefusalCounts refused_;
   std::string cluster_id_;
   uint64_t hellos_ = 0;  // Sent.

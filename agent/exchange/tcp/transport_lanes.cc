@@ -91,6 +91,7 @@ void Transport::AdoptLane(PeerState& state,
     state.lanes[number].connection = connection;
   }
   handshakes_.erase(connection);
+  Prove(*connection);
   const Peer& peer = state.peer;
   connection->Accept(peer.agent, &traffic_[peer.site],
                      options_.egress.ForSite(peer.site));

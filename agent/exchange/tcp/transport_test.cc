@@ -178,14 +178,6 @@ TEST_F(TransportTest, DataBeforeTheHelloIsRefused) {
   EXPECT_TRUE(RunUntilClosed(raw));
 }
 
-TEST_F(TransportTest, ConnectionsOverTheCapAreRefused) {
-  auto b = MakeNode("b");
-  std::vector<asio::ip::tcp::socket> open;
-  for (int i = 0; i < 256; ++i) open.push_back(DialRaw(*b));
-  auto one_more = DialRaw(*b);
-  EXPECT_TRUE(RunUntilClosed(one_more));
-}
-
 TEST_F(TransportTest, SilentPeerIsDropped) {
   limits_.suspect = absl::Milliseconds(100);
   auto a = MakeNode("a"), b = MakeNode("b");

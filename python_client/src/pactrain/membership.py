@@ -202,14 +202,18 @@ class Membership:
                     "Load the last checkpoint at all ranks and start them again."
                 )
             needs = self._native.needs_state
-            began = time.monotonic()
+            entered, began = self._native.resume_step, time.monotonic()
             try:
                 return self._transfer.run(mine, self._newcomer)
             except PacTrainError as error:
                 if not self.may_go_on(error):
                     raise
                 logger.info("generation %d ended: %s", self._native.generation, error)
-            end += time.monotonic() - began  # Waiting for a slow rank is no attaching.
+                if self._native.resume_step != entered:
+                    # All have met: waiting for a slow rank is no attaching.
+                    end += time.monotonic() - began
+                elif time.monotonic() > end:
+                    raise self._given_up(error) from error
             report = (0, 0)
             if not needs:
                 report = (self._native.generation, self._native.resume_step)
@@ -221,6 +225,14 @@ class Membership:
             since = time.monotonic()
             self._failed = (self._engine.committed, since)
         return since + self._config.attach_timeout_seconds
+
+    def _given_up(self, error: PacTrainError) -> PacTrainError:
+        return type(error)(
+            f"{str(error).splitlines()[0]}\n"
+            f"No step was committed for {self._config.attach_timeout_seconds:g} s "
+            "(PACTRAIN_ATTACH_TIMEOUT), so this rank gives up. Look with `pactrain "
+            "doctor` on each node whether the agents reach each other."
+        )
 
     def _reattach(self, report: tuple[int, int], end: float) -> None:
         told = False

@@ -55,3 +55,31 @@ trains() {
   [ "$(grep -c '^step .* ok$' "$dir/$1-0.out")" == 30 ] || fail "steps of $1"
   grep -q COMPACTED "$dir/$1-0.out" || fail "$1 was never COMPACTED"
 }
+# begins JOB: as trains, and goes on until it is ended.
+begins() {
+  trainers=()
+  local rank agents=(a b)
+  for rank in 0 1; do
+    : >"$dir/$1-$rank.out"
+    tests/e2e/cluster/sum_trainer "unix:$dir/${agents[rank]}.sock" "$1" $rank 2 100000000 \
+      >"$dir/$1-$rank.out" &
+    trainers+=($!)
+  done
+  pids+=("${trainers[@]}")
+}
+# committed JOB: how many steps, each of them checked.
+committed() { grep -c '^step .* ok$' "$dir/$1-1.out"; }
+# commits JOB: five steps more, from now on.
+commits() {
+  [ "$(timeout 120 tail -n 0 -f --pid="${trainers[1]}" "$dir/$1-1.out" |
+    grep -m5 '^step .* ok$' | wc -l)" == 5 ] || fail "$1 commits nothing $2"
+}
+# ends JOB: which nothing else had ended.
+ends() {
+  kill "${trainers[@]}"
+  local trainer
+  for trainer in "${trainers[@]}"; do
+    wait "$trainer"
+    [ $? == 143 ] || fail "$1 had ended by itself"
+  done
+}

@@ -32,15 +32,22 @@ admin jobs --job-key-file "$dir/other.key" | grep -q 'cannot be reached' ||
 admin jobs | grep -q 'cannot be reached' ||
   fail "plain text reaches the coordinator"
 
-# Strangers, while the next job runs.
-trains second &
-running=$!
+# Strangers, while the next job commits steps: before them, beside them and after them.
+begins second
+commits second "before strangers came"
+before=$(committed second)
 agent/pactrain-agent --name c --socket "unix:$dir/c.sock" --coordinator "$grpc" \
-  --connect-timeout 2s --job-key-file "$dir/other.key" 2>&1 |
-  grep -q 'pactrain-agent: coordinator .* cannot be reached' || fail "c joins by another key"
-exec 3<>"/dev/tcp/127.0.0.1/$data" && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3 >/dev/null
-exec 3>&-
-wait $running || exit 1
+  --connect-timeout 2s --job-key-file "$dir/other.key" >"$dir/c.out" 2>&1 &
+stranger=$!
+while kill -0 $stranger 2>/dev/null; do
+  exec 3<>"/dev/tcp/127.0.0.1/$data" && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3 >/dev/null
+  exec 3>&-
+done
+[ "$(committed second)" -gt "$before" ] || fail "second commits nothing beside strangers"
+commits second "after strangers came"
+ends second
+grep -q 'pactrain-agent: coordinator .* cannot be reached' "$dir/c.out" ||
+  fail "c joins by another key"
 grep -q "refused a connection from 127.0.0.1: TLS handshake: it hung up on this side's certificate" "$dir/coordinator.err" ||
   fail "no refusal in the coordinator's log"
 grep -q 'data connection from 127.0.0.1:[0-9]* refused' "$dir/b.err" ||

@@ -37,16 +37,20 @@ coordinator/admin/pactrain-admin --coordinator "127.0.0.1:${grpc#*:}" jobs 2>&1 
 agent/pactrain-agent --name c --socket "unix:$dir/c.sock" --coordinator "$grpc" \
   $(tls agent-a) 2>&1 | grep -q 'of spiffe://pactrain/agent/a, not of' || fail "c starts as a"
 
-# Strangers at the data port, and new certificates, while the next job runs.
-trains second &
-running=$!
+# Strangers at the data port, and new certificates, while the next job commits steps: before
+# them, beside them and after them.
+begins second
+commits second "before strangers came"
+before=$(committed second)
 for _ in 1 2 3; do
   exec 3<>"/dev/tcp/127.0.0.1/$data" && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && cat <&3 >/dev/null
   exec 3>&-
 done
 tools/certs "$dir/pki" --coordinator --agent a --agent b --operator --reader >/dev/null ||
   fail "tools/certs, again"
-wait $running || exit 1
+[ "$(committed second)" -gt "$before" ] || fail "second commits nothing beside strangers"
+commits second "with new certificates"
+ends second
 [ "$(grep -c 'data connection from 127.0.0.1:[0-9]* refused' "$dir/b.err")" == 1 ] ||
   fail "not one refusal in the log of b"
 trains third

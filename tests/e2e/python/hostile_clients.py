@@ -1,8 +1,10 @@
-"""A client that nobody asked for: hostile_clients.py KIND ADDRESS PORT PKI.
+"""A client that nobody asked for: hostile_clients.py KIND SOURCE ADDRESS PORT PKI.
 
 Attacks again and again until it is killed, and prints "round N" after each attack that
-was refused as it should be; it ends with a message if one was not. PKI: a folder with
-ca.pem, the CA of those attacked, and stranger.{pem,key} and expired.{pem,key}.
+was refused as it should be; it ends with a message if one was not. SOURCE: the address
+of this machine that it comes from; of the kind "flood" several, with commas between
+them. PKI: a folder with ca.pem, the CA of those attacked, and stranger.{pem,key} and
+expired.{pem,key}; "flood" needs none.
 """
 
 from __future__ import annotations
@@ -13,11 +15,16 @@ import socket
 import ssl
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 PATIENCE_SECONDS = 60.0
 IDLE = 1000
+FLOOD_KEEPS = 200
+FLOOD_PAUSE_SECONDS = 0.002
 SCANNED = [*range(1, 50), 22, 80, 443, 5000, 7000, *range(7060, 7090), 8080, 29500]
 OPEN = {7070, 7072}
 SCAN_SECONDS = 2.0
@@ -25,11 +32,20 @@ SCAN_SECONDS = 2.0
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 TLS_ALERT = 0x15
 
-Target = tuple[str, int]
+
+@dataclass(frozen=True)
+class Target:
+    """Whom to attack, and from where."""
+
+    source: str
+    address: str
+    port: int
 
 
 def connect(target: Target) -> socket.socket:
-    return socket.create_connection(target, timeout=PATIENCE_SECONDS)
+    return socket.create_connection(
+        (target.address, target.port), PATIENCE_SECONDS, source_address=(target.source, 0)
+    )
 
 
 def answer(connection: socket.socket) -> bytes:
@@ -84,7 +100,8 @@ def scan(target: Target, pki: Path) -> None:
     for port in SCANNED:
         probe = socket.socket()
         probe.setblocking(False)
-        probe.connect_ex((target[0], port))
+        probe.bind((target.source, 0))
+        probe.connect_ex((target.address, port))
         waiting[probe] = port
     found = set()
     end = time.monotonic() + SCAN_SECONDS
@@ -118,11 +135,27 @@ ATTACKS: dict[str, Callable[[Target, Path], None]] = {
 }
 
 
+def flood(targets: list[Target]) -> None:
+    """Idle connections from all of them, always new ones, and few that it ends itself."""
+    first: list[socket.socket] = []
+    later: deque[socket.socket] = deque(maxlen=FLOOD_KEEPS)
+    rounds = 0
+    turns = cycle(targets)
+    while True:
+        for target in islice(turns, FLOOD_KEEPS):
+            (first if len(first) < FLOOD_KEEPS else later).append(connect(target))
+            time.sleep(FLOOD_PAUSE_SECONDS)
+        rounds += 1
+        print(f"round {rounds}", flush=True)
+
+
 def main() -> None:
-    kind, address, port, pki = sys.argv[1:]
+    kind, source, address, port, pki = sys.argv[1:]
+    if kind == "flood":
+        flood([Target(each, address, int(port)) for each in source.split(",")])
     number = 0
     while True:
-        ATTACKS[kind]((address, int(port)), Path(pki))
+        ATTACKS[kind](Target(source, address, int(port)), Path(pki))
         number += 1
         print(f"round {number}", flush=True)
         time.sleep(0.2)

@@ -36,6 +36,7 @@ from bench.testbed import (
 RATE_MBPS = 50
 GRPC_PORT = 7070
 DATA_PORT = 7072
+PER_SOURCE = 30  # Connections of one address that a daemon takes.
 DROPPED = ("dropped_in", "dropped_out")
 # Stateful, so that nobody gets in by sending from one of our ports.
 FIREWALL = """
@@ -134,9 +135,14 @@ class SiteNetwork(Closing):
     def host(self, site: str) -> Host:
         return next(host for host in self.bed.hosts if host.site == site)
 
-    def start_site(self, name: str) -> Site:
-        """Closes its borders and starts its agent, with a certificate."""
-        if name != self.names[0]:
+    def start_site(self, name: str, reached: bool = True) -> Site:
+        """Closes its borders and starts its agent, with a certificate.
+
+        Unless it is `reached` it has a way to the coordinator, but to no agent.
+        """
+        if not reached:
+            self._close_borders(name, [GRPC_PORT], [GRPC_PORT])
+        elif name != self.names[0]:
             self._close_borders(name, [DATA_PORT])
         certificates(self.pki, "--agent", f"node-{name}")
         socket = self.folder / f"{name}.sock"
@@ -155,6 +161,14 @@ class SiteNetwork(Closing):
     def inside(self, host: Host, *command: str) -> str:
         """What a command prints that runs on `host`; TestbedError if it fails."""
         return run(*self.bed.command(host, command))
+
+    def stranger_addresses(self, count: int) -> list[str]:
+        """More addresses of the stranger's machine: somebody else each, as others see it."""
+        # Those of the testbed end at 200.
+        addresses = [f"10.77.0.{201 + number}" for number in range(count)]
+        for address in addresses:
+            self.inside(self.stranger, *f"ip addr add {address}/24 dev e0".split())
+        return addresses
 
     def dropped(self, site: str) -> dict[str, int]:
         """Packets that the site's firewall has dropped, by counter."""
@@ -179,14 +193,17 @@ class SiteNetwork(Closing):
 
     def _start(self, site: str, name: str, *flags: str) -> Daemon:
         program = "pactrain-coordinator" if name == "coordinator" else "pactrain-agent"
-        argv = [str(BIN / program), "--listen-metrics=127.0.0.1:0", *flags]
+        common = ["--listen-metrics=127.0.0.1:0", f"--connections-per-source={PER_SOURCE}"]
+        argv = [str(BIN / program), *common, *flags]
         daemon = Daemon(name, self.bed.command(self.host(site), argv), self.folder)
         self._daemons.append(daemon)
         return daemon
 
-    def _close_borders(self, site: str, served: Sequence[int]) -> None:
+    def _close_borders(
+        self, site: str, served: Sequence[int], dialled: Sequence[int] = (GRPC_PORT, DATA_PORT)
+    ) -> None:
         text = FIREWALL.format(
-            served=", ".join(map(str, served)), ports=f"{GRPC_PORT}, {DATA_PORT}"
+            served=", ".join(map(str, served)), ports=", ".join(map(str, dialled))
         )
         argv = self.bed.command(self.host(site), ["nft", "-f", "-"])
         subprocess.run(argv, input=text, text=True, check=True, timeout=30)

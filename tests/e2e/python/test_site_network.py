@@ -19,6 +19,7 @@ import pytest
 from site_network import (
     DATA_PORT,
     GRPC_PORT,
+    PER_SOURCE,
     Site,
     SiteNetwork,
     certificates,
@@ -26,13 +27,14 @@ from site_network import (
 )
 from test_torchrun import HERE, Torchrun
 
-from bench.processes import Children
+from bench.processes import Child, Children
 from bench.testbed import Host, run
 
 SCRIPT = HERE / "exact_training.py"
 VISITED = HERE / "visited_training.py"
 SITES = "a:2,b:2"
 WAIT_SECONDS = 120.0
+FLOOD_SOURCES = 5
 LISTEN = """
 import socket, sys
 server = socket.create_server((sys.argv[1], 0))
@@ -44,14 +46,14 @@ CONNECT = """
 import socket, sys
 socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys.argv[3]))
 """
-# What the logs say of an attack: the coordinator's, or an agent's in OpenSSL's words.
+# What the logs of coordinator and agent say of an attack, next to where it came from.
 REFUSALS = {
-    "no-certificate": "it has no certificate|peer did not return a certificate",
-    "other-ca": "certificate is of another CA or job key|certificate verify failed",
-    "expired": "certificate has expired|certificate verify failed",
-    "plain-http2": "it speaks something else than TLS|http request|wrong version number",
-    "scan": "it speaks something else than TLS|wrong version number",
-    "idle": "are open|no handshake with",
+    "no-certificate": ["it has no certificate|there is no certificate"],
+    "other-ca": ["its certificate is of another CA or job key"],
+    "expired": ["its certificate has expired"],
+    "plain-http2": ["it speaks something else than TLS"],
+    "scan": ["it speaks something else than TLS"],
+    "idle": [f"are open as one address may have, {PER_SOURCE}\\b", "no handshake with"],
 }
 
 pytestmark = pytest.mark.skipif(
@@ -156,7 +158,20 @@ def test_two_sites_train_as_one_world(network, one_world, tmp_path):
     must_have_gone_by_agents(network, results)
 
 
-def test_a_third_site_joins_and_leaves_again(tmp_path):
+def flood_agents(network: SiteNetwork, children: Children) -> list[Child]:
+    """Idle connections from several addresses have all of the agents' places for them."""
+    sources = ",".join(network.stranger_addresses(FLOOD_SOURCES))
+    floods = []
+    for site in network.names:
+        argv = [sys.executable, hostile_clients.__file__, "flood", sources,
+                network.host(site).address, str(DATA_PORT), "none"]  # fmt: skip
+        command = network.bed.command(network.stranger, argv)
+        floods.append(children.start(f"flood-{site}", command, {}))
+        floods[-1].wait_for("round", WAIT_SECONDS)
+    return floods
+
+
+def test_a_third_site_joins_and_leaves_again_while_strangers_flood(tmp_path):
     with (
         tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder,
         SiteNetwork(Path(folder), ["a", "b", "c"]) as network,
@@ -168,11 +183,19 @@ def test_a_third_site_joins_and_leaves_again(tmp_path):
             for name in ("a", "b")
         ]
         wait_until_there(tmp_path / "begun", launches)
-        third = network.start_site("c").torchrun(
-            tmp_path / "log-c", "visited", "c:2", VISITED, tmp_path, "--visit"
-        )
-        for launch in (*launches, third):
-            launch.finish()
+        with Children(tmp_path) as children:
+            site = network.start_site("c")
+            floods = flood_agents(network, children)
+            third = site.torchrun(
+                tmp_path / "log-c", "visited", "c:2", VISITED, tmp_path, "--visit"
+            )
+            for launch in (*launches, third):
+                launch.finish()
+            for flood in floods:
+                assert flood.process.poll() is None, flood.error("ended")
+        for name in ("node-a", "node-b", "node-c"):
+            text = (network.folder / f"{name}.1.log").read_text()
+            assert "gives way" in text, text
         assert not any(network.dropped("c").values()), network.dropped("c")
     stayed, visited = (
         [json.loads((tmp_path / f"{site}-{rank}.json").read_text()) for site, rank in ranks]
@@ -188,6 +211,39 @@ def test_a_third_site_joins_and_leaves_again(tmp_path):
         began, left = rank["steps"]
         assert 0 < began < left < first["steps"][1]
         assert rank["digests"].items() <= first["digests"].items()
+
+
+def test_a_site_that_no_agent_can_reach_is_refused_and_the_others_go_on(tmp_path):
+    with (
+        tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder,
+        SiteNetwork(Path(folder), ["a", "b", "c"]) as network,
+    ):
+        sites = [network.start_site(name) for name in ("a", "b")]
+        launches = [
+            site.torchrun(tmp_path / f"log-{site.name}", "alone", SITES, VISITED, tmp_path)
+            for site in sites
+        ]
+        wait_until_there(tmp_path / "begun", launches)
+        third = network.start_site("c", reached=False).torchrun(
+            tmp_path / "log-c", "alone", "c:2", VISITED, tmp_path, "--visit"
+        )
+        text = third.finish(well=False)
+        assert "RefusedError" in text
+        assert re.search("agent node-. .* could not be reached from agent node-.", text), text
+        assert "are kept out of this job for 1m" in text
+        assert any(network.dropped("c").values())
+        (tmp_path / "enough").touch()
+        for launch in launches:
+            launch.finish()
+        log = (network.folder / "node-a.1.log").read_text()
+        assert log.count("could not be reached") == 1  # It was tried once.
+    stayed = [
+        json.loads((tmp_path / f"{site}-{rank}.json").read_text())
+        for site, rank in product("ab", range(2))
+    ]
+    most = max(stayed, key=lambda rank: rank["steps"][1])
+    for rank in stayed:
+        assert rank["digests"].items() <= most["digests"].items()
 
 
 def hostile_folder(network: SiteNetwork, folder: Path) -> Path:
@@ -223,6 +279,9 @@ def test_hostile_clients_are_refused_and_change_no_bit(network, one_world, tmp_p
     folder = tmp_path / "hostile"
     folder.mkdir()
     pki = str(hostile_folder(network, folder))
+    # Each comes from an address of its own, by which the logs tell them apart.
+    kinds = hostile_clients.ATTACKS
+    sources = dict(zip(kinds, network.stranger_addresses(len(kinds)), strict=True))
     targets = {
         "coordinator": (network.host("a"), GRPC_PORT),
         "node-b": (network.host("b"), DATA_PORT),
@@ -232,18 +291,11 @@ def test_hostile_clients_are_refused_and_change_no_bit(network, one_world, tmp_p
     with Children(folder) as children:
         attackers = []
         for name, (host, port) in targets.items():
-            for kind in hostile_clients.ATTACKS:
-                argv = [
-                    sys.executable,
-                    hostile_clients.__file__,
-                    kind,
-                    host.address,
-                    str(port),
-                    pki,
-                ]
+            for kind, source in sources.items():
+                argv = [sys.executable, hostile_clients.__file__, kind, source, host.address,
+                        str(port), pki]  # fmt: skip
                 argv = network.bed.command(network.stranger, argv)
                 attackers.append(children.start(f"{kind}-{name}", argv, {}))
-                # Before many idle ones may leave no place for others of their machine.
                 attackers[-1].wait_for("round", WAIT_SECONDS)
         (tmp_path / "go").touch()
         for launch in launches:
@@ -254,5 +306,7 @@ def test_hostile_clients_are_refused_and_change_no_bit(network, one_world, tmp_p
     must_agree(results_in(tmp_path), one_world)
     for name in targets:
         log = (network.folder / f"{name}.1.log").read_text()
-        for kind, words in REFUSALS.items():
-            assert re.search(words, log), f"{name} does not tell of {kind}:\n{log}"
+        for kind, source in sources.items():
+            for words in REFUSALS[kind]:
+                found = re.search(rf"\bfrom {re.escape(source)}\b.*({words})", log)
+                assert found, f"{name} does not tell of {kind} from {source}:\n{log}"

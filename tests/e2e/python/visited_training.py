@@ -1,8 +1,8 @@
 """A training of digits that trainers of another site visit.
 
 As a script it is one rank: visited_training.py FOLDER [--visit]. It trains until it has seen
-the number of ranks grow and shrink again, and then some steps more; with --visit only
-some steps. Its results are in FOLDER/SITE-LOCALRANK.json.
+the number of ranks grow and shrink again, and then some steps more, or until FOLDER/enough
+is there; with --visit only some steps. Its results are in FOLDER/SITE-LOCALRANK.json.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def train(folder: Path, visit: bool) -> dict[str, Any]:
     ddp.start()
     data, test = twin.example.load_digits()
     began, sizes, digests, last = progress.step, [], {}, MOST_STEPS
-    while progress.step < last:
+    while progress.step < last and not (folder / "enough").exists():
         images, labels = batch(data.tensors, progress.step, ddp.world.rank, ddp.world.world_size)
         optimizer.zero_grad()
         cross_entropy(ddp(images), labels).backward()

@@ -1,0 +1,81 @@
+// A good message of each kind, for tests.
+#ifndef PACTRAIN_PROTOCOL_TEST_MESSAGES_H_
+#define PACTRAIN_PROTOCOL_TEST_MESSAGES_H_
+
+#include <string>
+#include <vector>
+
+#include "base/secret.h"
+#include "protocol/control.h"
+#include "protocol/types.h"
+
+namespace pactrain::protocol {
+
+inline const GroupId kGroup{"job", 2};
+inline const std::string kCluster(32, 'a');
+
+inline Generation MakeGeneration() {
+  Generation g;
+  g.group = kGroup;
+  g.term = 3;
+  g.number = 4;
+  g.world_size = 3;
+  g.launch = "run-1";
+  g.base_step = 77;
+  g.sites = {"x", "y", "z"};
+  g.members = {{"a", {1, 1}, "x", "10.0.0.1:5", {2}, {{9, 2}}},
+               {"b", {2, 1}, "y", "10.0.0.2:5", {0}, {{9, 0}}},
+               {"c", {3, 1}, "z", "10.0.0.3:5", {1}, {{9, 1}}}};
+  g.plan.trees = {{{1, 1, 1}}};
+  g.decision = {5, Mode::kCompacted, Codec::kBf16, {4, 4}, {5, 5}, "because"};
+  g.on_shrink = OnShrink::kPause;
+  g.donor = 1;
+  g.needs_state = {0, 2};
+  return g;
+}
+
+inline std::vector<AgentMessage> AgentMessages() {
+  Trainer trainer{1,       4,      {7, 8},
+                  "run-1", {9, 9}, "2 parameters",
+                  100,     12,     OnShrink::kContinue,
+                  3,       {6, 7}};
+  StepReport report{kGroup,
+                    4,
+                    80,
+                    3,
+                    5,
+                    1,
+                    0.5,
+                    0.25,
+                    0.75,
+                    {{"y", 10, 20, 1e6, 0.01}},
+                    {{80, 5, 1.5, 2.5, 3.5, 0.5, 0.25, 4.5}}};
+  return {
+      AgentHello{"a", {1, 2}, "x", "10.0.0.1:9", "0.1.0", kCluster, 7},
+      Heartbeat{},
+      TrainerJoined{kGroup, trainer, 4},
+      TrainerLeft{kGroup, 1, {7, 8}, "killed by signal 9", true, true, {"c"}},
+      MaskVote{kGroup, 4, 1, {5, 5}, {4, 4}, 3, 2, false, 30, 100},
+      PrepareAnswer{kGroup, 4, 5, false, "no buffers"},
+      report};
+}
+
+inline base::Secret MakeKey() {
+  base::Secret key;
+  key.bytes.fill(0xAB);
+  return key;
+}
+
+inline std::vector<CoordinatorMessage> CoordinatorMessages() {
+  return {Welcome{kCluster, 3, absl::Milliseconds(250)},
+          StartGeneration{MakeGeneration(), MakeKey()},
+          GroupWaiting{kGroup, "waiting for rank 1 of 2"},
+          JoinRefused{kGroup, 1, {7, 8}, "models differ"},
+          Prepare{kGroup, 4, MakeGeneration().decision},
+          Revoke{kGroup, 4, 5},
+          EndGeneration{kGroup, 4, "rank 1 left"}};
+}
+
+}  // namespace pactrain::protocol
+
+#endif  // PACTRAIN_PROTOCOL_TEST_MESSAGES_H_
