@@ -21,11 +21,6 @@ constexpr absl::Duration kMaxTick = absl::Milliseconds(100);
 // For the last messages to peers, coordinator and trainers.
 constexpr absl::Duration kStopLinger = absl::Milliseconds(500);
 
-Payload PayloadOf(std::vector<uint8_t> bytes) {
-  auto owner = std::make_shared<const std::vector<uint8_t>>(std::move(bytes));
-  return {owner, absl::MakeConstSpan(*owner)};
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(asio::io_context& io,
@@ -247,7 +242,7 @@ void Driver::OnPeerDisconnected(const std::string& agent,
 }
 
 void Driver::OnPeerData(const std::string& agent, Frame frame) {
-  Handle(PeerData{agent, frame.header, PayloadOf(std::move(frame.payload))});
+  Handle(PeerData{agent, frame.header, std::move(frame.payload)});
 }
 
 void Driver::OnPeerControl(const std::string& agent,

@@ -216,13 +216,25 @@ absl::StatusOr<std::optional<Problem>> LocalStep::Add(
   return problem;
 }
 
+std::shared_ptr<float[]> LocalStep::TakeSum(const Bucket& bucket) {
+  const uint32_t index = bucket.context.bucket;
+  const uint64_t elements = bucket.context.elements;
+  if (sum_memory_.size() <= index) sum_memory_.resize(index + 1);
+  SumMemory& memory = sum_memory_[index];
+  // Frames of the step before may still be on their way to a peer.
+  if (memory.elements != elements || memory.values.use_count() != 1) {
+    memory.values = nullptr;  // Before there is more.
+    memory = {elements, std::make_shared_for_overwrite<float[]>(elements)};
+  }
+  return memory.values;
+}
+
 void LocalStep::Sum(Bucket& bucket) {
   const std::optional<uint64_t> filled =
       *std::min_element(bucket.filled.begin(), bucket.filled.end());
   if (!filled) return;
   if (bucket.sum == nullptr) {
-    bucket.sum =
-        std::make_shared_for_overwrite<float[]>(bucket.context.elements);
+    bucket.sum = TakeSum(bucket);
   }
   const uint64_t first = std::exchange(bucket.summed, *filled);
   const uint64_t elements = *filled - first;

@@ -86,6 +86,7 @@ class LocalStep {
                                        const protocol::Digest& digest);
   // Sums what all have filled since the last time.
   void Sum(Bucket& bucket);
+  std::shared_ptr<float[]> TakeSum(const Bucket& bucket);
 
   const std::vector<Member> members_;
   const protocol::Digest generation_;
@@ -98,6 +99,13 @@ class LocalStep {
   std::vector<Bucket> buckets_;
   std::vector<uint32_t> next_bucket_;  // By trainer.
   std::vector<bool> finished_;         // By trainer: the last bucket is in.
+  // Memory of sums by bucket, kept for the next step: fresh memory comes page
+  // by page from the system, which takes longer than the sum itself.
+  struct SumMemory {
+    uint64_t elements = 0;
+    std::shared_ptr<float[]> values;
+  };
+  std::vector<SumMemory> sum_memory_;
   protocol::Digest parameters_;
   std::optional<uint32_t> parameters_rank_;
 };

@@ -268,7 +268,7 @@ void Connection::OnFrame(Frame frame) {
 
 absl::Status Connection::OnControlFrame(const Frame& frame) {
   ASSIGN_OR_RETURN(const PeerControl control,
-                   protocol::DecodeControl(frame.payload));
+                   protocol::DecodeControl(frame.payload.bytes));
   const auto* hello = std::get_if<PeerHello>(&control);
   if ((hello != nullptr) == hello_received_) {
     return absl::FailedPreconditionError(

@@ -29,12 +29,12 @@ absl::Status FrameDecoder::Feed(absl::Span<const uint8_t> bytes,
     if (header_filled_ < header_bytes_.size()) {
       Fill(absl::MakeSpan(header_bytes_), &header_filled_, &bytes);
       if (header_filled_ < header_bytes_.size()) return absl::OkStatus();
-      ASSIGN_OR_RETURN(frame_.header,
-                       protocol::DecodeHeader(header_bytes_.data()));
-      frame_.payload.resize(frame_.header.bytes);
+      ASSIGN_OR_RETURN(header_, protocol::DecodeHeader(header_bytes_.data()));
+      // Aligned for values of any type, and not written to before they come.
+      payload_.reset(new uint8_t[header_.bytes]);
     }
-    Fill(absl::MakeSpan(frame_.payload), &payload_filled_, &bytes);
-    if (payload_filled_ == frame_.payload.size()) {
+    Fill({payload_.get(), header_.bytes}, &payload_filled_, &bytes);
+    if (payload_filled_ == header_.bytes) {
       RETURN_IF_ERROR(FinishFrame(frames));
     }
   }
@@ -42,16 +42,16 @@ absl::Status FrameDecoder::Feed(absl::Span<const uint8_t> bytes,
 }
 
 absl::Status FrameDecoder::FinishFrame(std::vector<Frame>* frames) {
-  const uint32_t crc =
-      base::Crc32c(frame_.payload.data(), frame_.payload.size());
-  if (crc != frame_.header.payload_crc) {
-    return absl::DataLossError(absl::StrCat(
-        "payload of bucket ", frame_.header.bucket, " chunk ",
-        frame_.header.chunk, " frame ", frame_.header.frame, " has CRC ", crc,
-        " but its header says ", frame_.header.payload_crc));
+  const absl::Span<const uint8_t> bytes(payload_.get(), header_.bytes);
+  const uint32_t crc = base::Crc32c(bytes.data(), bytes.size());
+  if (crc != header_.payload_crc) {
+    return absl::DataLossError(
+        absl::StrCat("payload of bucket ", header_.bucket, " chunk ",
+                     header_.chunk, " frame ", header_.frame, " has CRC ", crc,
+                     " but its header says ", header_.payload_crc));
   }
-  frames->push_back(std::move(frame_));
-  frame_ = Frame();
+  frames->push_back({header_, {std::move(payload_), bytes}});
+  payload_ = nullptr;
   header_filled_ = 0;
   payload_filled_ = 0;
   return absl::OkStatus();

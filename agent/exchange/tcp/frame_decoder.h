@@ -10,17 +10,19 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "agent/exchange/payload.h"
 #include "protocol/frame.h"
 
 namespace pactrain::agent {
 
 struct Frame {
   protocol::FrameHeader header;
-  std::vector<uint8_t> payload;
+  Payload payload;
 };
 
 class FrameDecoder {
@@ -36,7 +38,8 @@ class FrameDecoder {
 
   std::array<uint8_t, protocol::kHeaderBytes> header_bytes_{};
   size_t header_filled_ = 0;
-  Frame frame_;  // Its header is decoded once header_filled_ is full.
+  protocol::FrameHeader header_;  // Decoded once header_filled_ is full.
+  std::shared_ptr<uint8_t[]> payload_;
   size_t payload_filled_ = 0;
 };
 

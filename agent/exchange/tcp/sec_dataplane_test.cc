@@ -174,7 +174,8 @@ class PlainDataplaneTest : public DataplaneTest {
       return !frames.empty();
     }));
     socket.non_blocking(false);
-    return std::get<PeerHello>(*protocol::DecodeControl(frames[0].payload));
+    return std::get<PeerHello>(
+        *protocol::DecodeControl(frames[0].payload.bytes));
   }
 };
 

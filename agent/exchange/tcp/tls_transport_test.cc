@@ -74,8 +74,9 @@ TEST_F(TlsTransportTest, FramesOfAllSizesArriveIntactAndInOrderBothWays) {
     for (uint16_t i = 0; i < 200; ++i) {
       const Frame& frame = node->events.frames[i];
       EXPECT_EQ(frame.header.frame, i);
-      EXPECT_EQ(frame.payload,
-                std::vector<uint8_t>(sizes[i % 4], static_cast<uint8_t>(i)));
+      EXPECT_EQ(frame.payload.bytes,
+                absl::MakeConstSpan(std::vector<uint8_t>(
+                    sizes[i % 4], static_cast<uint8_t>(i))));
     }
   }
 }
