@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -40,14 +41,15 @@ from bench.cluster import (
 from bench.exchange_layout import (
     PAYLOAD_SHARE,
     Layout,
+    bound_seconds,
     one_way_ms,
     parse_layout,
     parse_rate,
     parse_rtt,
 )
 from bench.exchange_report import Rounds
-from bench.exchange_rows import OURS, ROWS
-from bench.launch import events, start_trainers
+from bench.exchange_rows import OURS, ROWS, link_bytes
+from bench.launch import SILENT_SECONDS, events, start_trainers
 from bench.link_sampler import Sample
 from bench.processes import Child, Children, ProcessError
 from bench.testbed import (
@@ -55,6 +57,7 @@ from bench.testbed import (
     NamespaceTestbed,
     TestbedError,
     burst_kb,
+    congestion_controls,
     why_no_namespaces,
 )
 
@@ -91,10 +94,10 @@ class Measured:
 def parse_options(env: Mapping[str, str]) -> Options:
     """ValueError: a variable is out of range; says what is allowed."""
 
-    def number(name: str, default: int, least: int) -> int:
+    def number(name: str, default: int, least: int, most: int) -> int:
         text = env.get(name) or str(default)
-        if not text.isdigit() or int(text) < least:
-            raise ValueError(f"{name} = '{text}', allowed: {least} or more")
+        if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= most:
+            raise ValueError(f"{name} = '{text[:20]}', allowed: {least} to {most}")
         return int(text)
 
     rate = env.get("RATE") or "100mbit"
@@ -104,10 +107,14 @@ def parse_options(env: Mapping[str, str]) -> Options:
     for row in rows:
         if row not in ROWS:
             raise ValueError(f"ROWS has '{row}', allowed: {', '.join(ROWS)}")
-    return Options(rate, parse_rate(rate), number("ELEMENTS", 5_586_981, 1000), layout, rows,
-                   number("ROUNDS", 5, 1), number("STEPS", 0, 0),
-                   env.get("CONGESTION") or CONGESTION_CONTROL,
-                   parse_rtt(env.get("RTT") or ""))  # fmt: skip
+        if rows.count(row) > 1:
+            raise ValueError(f"ROWS has '{row}' more than once, allowed: once")
+    congestion = env.get("CONGESTION") or CONGESTION_CONTROL
+    if congestion not in (available := congestion_controls()):
+        raise ValueError(f"CONGESTION = '{congestion}', allowed here: {', '.join(available)}")
+    return Options(rate, parse_rate(rate), number("ELEMENTS", 5_586_981, 1000, 1_000_000_000),
+                   layout, rows, number("ROUNDS", 5, 1, 1000), number("STEPS", 0, 0, 1000),
+                   congestion, parse_rtt(env.get("RTT") or ""))  # fmt: skip
 
 
 def start_relay(options: Options, bed: NamespaceTestbed, children: Children, fifo: Path) -> None:
@@ -170,7 +177,7 @@ def measure(options: Options, measured: Measured, memory: bool) -> None:
         sampler, first = start_all(options, bed, children, cluster,
                                    [*more, "--memory"] if memory else more)  # fmt: skip
         reader = Reader(options, measured, sampler)
-        for event in events(first, children):
+        for event in events(first, children, silent_seconds(options)):
             if event["event"] == "attached":
                 pin_rows(options, bed, cluster, pki)
                 measured.full_reserve = full_reserves(bed, cluster) if memory else []
@@ -179,6 +186,15 @@ def measure(options: Options, measured: Measured, memory: bool) -> None:
             else:
                 reader.take(event)
         children.check()
+
+
+def silent_seconds(options: Options) -> float:
+    """What a round of the slowest row may take: it says nothing before its end."""
+    slowest = max(
+        bound_seconds(link_bytes(name, options.layout, options.elements), options.rate_mbps)
+        for name in options.rows
+    )
+    return SILENT_SECONDS + 3 * slowest * (max(options.steps, 1) + 1)
 
 
 def full_reserves(bed: NamespaceTestbed, cluster: Cluster) -> list[int]:
@@ -283,6 +299,9 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
     except (ProcessError, TestbedError) as error:
         print(f"bench-exchange failed: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("bench-exchange: interrupted", file=sys.stderr)
+        return 130
     result = make_result(options, measured)
     exchange_report.print_table(result, layout)
     out = ROOT / "out"

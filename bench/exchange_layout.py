@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from bench.testbed import Link
 
 PAYLOAD_SHARE = 1448 / 1514  # Of what tbf counts: Ethernet, IPv4 and TCP headers are the rest.
+LEAST_MBPS, MOST_MBPS = 0.1, 10_000.0  # Of RATE.
 # kernels/levels_format.h: 11 to a word, two to a byte; a scale to 256.
 LEVELS_BITS = {7: 32 / 11 + 16 / 256, 15: 4 + 16 / 256}
 
@@ -52,16 +53,17 @@ class Layout:
 
 
 def parse_rate(text: str) -> float:
-    """ "100mbit" as 10^6 bits per second. ValueError: not a rate."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", text)
-    if match is None or float(match[1]) == 0:
-        raise ValueError(f"RATE = '{text}', allowed: a number with kbit, mbit or gbit")
-    return float(match[1]) * {"kbit": 1e-3, "mbit": 1, "gbit": 1e3}[match[2]]
+    """ "100mbit" as 10^6 bits per second. ValueError: not a rate, or out of range."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(kbit|mbit|gbit)", text)
+    mbps = float(match[1]) * {"kbit": 1e-3, "mbit": 1, "gbit": 1e3}[match[2]] if match else 0
+    if not LEAST_MBPS <= mbps <= MOST_MBPS:
+        raise ValueError(f"RATE = '{text}', allowed: 100kbit to 10gbit, in kbit, mbit or gbit")
+    return mbps
 
 
 def parse_rtt(text: str) -> float:
     """ "20ms" as milliseconds; "" is 0. ValueError: not a time, or over a second."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)ms", text or "0ms")
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ms", text or "0ms")
     if match is None or float(match[1]) > 1000:
         raise ValueError(f"RTT = '{text}', allowed: up to 1000ms")
     return float(match[1])
@@ -72,12 +74,12 @@ def parse_layout(sites: str, links: str, nodes: str) -> Layout:
 
     ValueError: no tree of all sites, or a number is out of range.
     """
-    if re.fullmatch(r"\d+(,\d+)+", sites) is None:
+    if re.fullmatch(r"[0-9]{1,3}(,[0-9]{1,3})+", sites) is None:
         raise ValueError(f"SITES = '{sites}', allowed: trainers per site, as 3,2,3")
     counts = tuple(int(count) for count in sites.split(","))
     if min(counts) < 1 or sum(counts) > 64 or len(counts) > 26:
         raise ValueError(f"SITES = '{sites}', allowed: 2 to 26 sites, 1 to 64 trainers")
-    if re.fullmatch(r"\d+-\d+(,\d+-\d+)*", links) is None:
+    if re.fullmatch(r"[0-9]{1,3}-[0-9]{1,3}(,[0-9]{1,3}-[0-9]{1,3})*", links) is None:
         raise ValueError(f"LINKS = '{links}', allowed: pairs of sites, as 0-1,1-2")
     pairs = tuple((int(a), int(b)) for a, b in (pair.split("-") for pair in links.split(",")))
     if not is_tree(len(counts), pairs):

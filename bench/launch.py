@@ -48,7 +48,9 @@ def start_trainers(
     return started[0]
 
 
-def events(first: Child, children: Children) -> Iterator[dict[str, Any]]:
+def events(
+    first: Child, children: Children, silent_seconds: float = SILENT_SECONDS
+) -> Iterator[dict[str, Any]]:
     """What rank 0 prints, until it ends. ProcessError if a trainer fails or is silent."""
     silent_since = time.monotonic()
     while True:
@@ -60,8 +62,8 @@ def events(first: Child, children: Children) -> Iterator[dict[str, Any]]:
         children.check()
         if first.process.poll() is not None:
             return
-        if time.monotonic() - silent_since > SILENT_SECONDS:
-            raise first.error(f"was silent for {SILENT_SECONDS:.0f} s")
+        if time.monotonic() - silent_since > silent_seconds:
+            raise first.error(f"was silent for {silent_seconds:.0f} s")
 
 
 def difference(

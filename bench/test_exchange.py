@@ -8,7 +8,7 @@ import pytest
 
 from bench.agent_memory import MIB, Memory, batches, bound_bytes
 from bench.agent_memory import parse as parse_memory
-from bench.exchange import Measured, make_result, parse_options
+from bench.exchange import Measured, make_result, parse_options, silent_seconds
 from bench.exchange_layout import (
     all_gather_bytes,
     all_reduce_bytes,
@@ -37,10 +37,38 @@ def test_a_rate_has_a_unit(text: str, mbps: float) -> None:
     assert parse_rate(text) == pytest.approx(mbps)
 
 
-@pytest.mark.parametrize("text", ["", "100", "mbit", "0mbit", "-1mbit", "100 mbit", "1e3mbit"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "100", "mbit", "0mbit", "-1mbit", "100 mbit", "1e3mbit", "99kbit", "11gbit", "¹mbit"],
+)
 def test_other_rates_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="RATE = "):
         parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ELEMENTS", "²"),
+        ("ELEMENTS", "999"),
+        ("ELEMENTS", "9" * 5000),
+        ("ROUNDS", "0"),
+        ("STEPS", "-1"),
+        ("ROWS", "full,nonsense"),
+        ("ROWS", "full,levels7-0.5,full"),
+        ("CONGESTION", "nosuch"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} .*allowed"):
+        parse_options({name: value})
+
+
+def test_a_slow_row_may_be_silent_for_its_round() -> None:
+    fast = silent_seconds(parse_options({"ROWS": "full"}))
+    slow = silent_seconds(parse_options({"ROWS": "full,ddp-gloo", "RATE": "1mbit", "STEPS": "9"}))
+    assert fast == pytest.approx(120 + 6 * 1.87, abs=0.1)
+    assert slow == pytest.approx(120 + 30 * 327.1, abs=1)
 
 
 @pytest.mark.parametrize("text", ["20", "-1ms", "1001ms", "1s", "ms"])

@@ -32,6 +32,11 @@ HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps.
 CONGESTION_CONTROL = "cubic"
 
 
+def congestion_controls() -> list[str]:
+    """TCP's, that the kernel has loaded."""
+    return Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+
+
 def burst_kb(rate_mbps: float) -> int:
     """What an idle link sends at once: 32 kB is 2.6 ms at 100 Mbps."""
     return max(32, round(rate_mbps / 8))

@@ -22,9 +22,11 @@
 // everywhere; a block with S < 2^-104 (all zero, denormal, ...) decodes to +0;
 // what is beyond 2^126 is clipped to that. -0 counts as 0.
 //
-// Every variant writes the same bytes and decodes them to the same bits on
+// Every variant writes the same bytes, and decodes them to the same bits on
 // every CPU, with denormals flushed or not: decode is one integer times one
-// float per block, rounded once. What travels is laid out in levels_format.h.
+// float per block, rounded once. (Flushed denormals may change the scale that
+// an encoder measures: its bytes hold what all decode.) What travels is laid
+// out in levels_format.h.
 //
 // Pointers need the alignment of their type only; buffers may not overlap.
 // Thread-safe.

@@ -95,6 +95,9 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
   for (auto& [key, member] : members)
     generation.members.push_back(std::move(member));
   generation.sites.assign(sites.begin(), sites.end());
+  if (const auto odd = OddSiteRates(generation.sites, c.options.site_rates)) {
+    c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ", *odd));
+  }
   generation.plan =
       MakePlan(generation.sites, c.options.links, c.options.site_rates);
   return generation;

@@ -168,6 +168,25 @@ absl::Status CheckLinks(const Links& links) {
   return absl::OkStatus();
 }
 
+std::optional<std::string> OddSiteRates(const std::vector<std::string>& sites,
+                                        const SiteRates& rates) {
+  std::vector<std::string> without, unused;
+  for (const std::string& site : sites) {
+    if (!rates.contains(site)) without.push_back(site);
+  }
+  for (const auto& [site, rate] : rates) {
+    if (!std::binary_search(sites.begin(), sites.end(), site)) {
+      unused.push_back(site);
+    }
+  }
+  if (without.empty() || unused.empty()) return std::nullopt;
+  return absl::StrCat(
+      "--site-rates has no rate for ", absl::StrJoin(without, ", "),
+      ", which counts as the fastest, but one for ",
+      absl::StrJoin(unused, ", "),
+      ", which has no part in this generation; is a name wrong?");
+}
+
 absl::Status CheckSiteRates(const SiteRates& rates, const Links& links) {
   if (!rates.empty() && !links.empty()) {
     return absl::InvalidArgumentError(

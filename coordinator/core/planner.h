@@ -14,6 +14,7 @@
 #define PACTRAIN_COORDINATOR_CORE_PLANNER_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,12 @@ using SiteRates = std::map<std::string, double>;
 // InvalidArgument: `links` are given as well, a site is named badly, or there
 // are more than a job can have.
 absl::Status CheckSiteRates(const SiteRates& rates, const Links& links);
+
+// Says, for people, that one of `sites` has no rate while a rate is of none of
+// them, as a wrong name makes it; nothing: not so. Rates of other jobs' sites
+// alone are nothing odd.
+std::optional<std::string> OddSiteRates(const std::vector<std::string>& sites,
+                                        const SiteRates& rates);
 
 // A site that `rates` does not name is as fast as the fastest one there.
 //

@@ -140,6 +140,17 @@ TEST(Planner, RatesAreCheckedAndNeedNoLinks) {
   refused(many, {}, "at most 32");
 }
 
+TEST(OddSiteRates, NamesASiteWithoutARateBesideARateWithoutASite) {
+  const std::vector<std::string> sites = {"a", "b"};
+  EXPECT_FALSE(OddSiteRates(sites, {}).has_value());
+  EXPECT_FALSE(OddSiteRates(sites, {{"a", 1e6}}).has_value());
+  EXPECT_FALSE(
+      OddSiteRates(sites, {{"a", 1e6}, {"b", 1e6}, {"c", 1e6}}).has_value());
+  EXPECT_THAT(OddSiteRates(sites, {{"a", 1e6}, {"bb", 1e6}}).value_or(""),
+              HasSubstr("no rate for b, which counts as the fastest, but one "
+                        "for bb"));
+}
+
 TEST(Planner, PlansAreToldInWords) {
   const auto text = [](const std::vector<std::string>& sites,
                        const Links& links, const SiteRates& rates = {}) {

@@ -9,6 +9,8 @@
 namespace pactrain::agent {
 namespace {
 
+constexpr double kLeastEgressRate = 1e6 / 8;
+
 absl::Status BadLimit(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(
       absl::StrCat("'", text, "': ", why,
@@ -27,6 +29,11 @@ absl::StatusOr<EgressLimit> ParseEgressLimit(absl::string_view text) {
   }
   const auto rate = base::ParseRate(text.substr(equals + 1));
   if (!rate.ok()) return BadLimit(text, rate.status().message());
+  if (*rate < kLeastEgressRate) {
+    return BadLimit(text,
+                    "the rate must be 1mbit or more, so that heartbeats pass "
+                    "between two frames");
+  }
   limit.bytes_per_second = *rate;
   return limit;
 }

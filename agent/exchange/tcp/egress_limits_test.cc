@@ -32,12 +32,13 @@ TEST(EgressLimits, ParsesUnits) {
   EXPECT_EQ(limit.site, "eu");
   EXPECT_EQ(limit.bytes_per_second, 12.5e6);
   EXPECT_EQ(ParseEgressLimit("*=1.5gbit")->bytes_per_second, 187.5e6);
-  EXPECT_EQ(ParseEgressLimit("*=80kbit")->bytes_per_second, 1e4);
+  EXPECT_EQ(ParseEgressLimit("*=1000kbit")->bytes_per_second, 125e3);
 }
 
 TEST(EgressLimits, RefusesWhatIsNoLimitAndSaysHowToWriteOne) {
-  for (const char* text : {"", "eu", "=1mbit", "eu=", "eu=100", "eu=xmbit",
-                           "eu=-1mbit", "eu=0mbit", "eu=nanmbit", "EU=1mbit"}) {
+  for (const char* text :
+       {"", "eu", "=1mbit", "eu=", "eu=100", "eu=xmbit", "eu=-1mbit",
+        "eu=999kbit", "eu=0mbit", "eu=nanmbit", "EU=1mbit"}) {
     EXPECT_THAT(ParseEgressLimit(text),
                 base::StatusIs(absl::StatusCode::kInvalidArgument,
                                ::testing::HasSubstr("write SITE=RATE")))
