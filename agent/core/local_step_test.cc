@@ -88,6 +88,22 @@ TEST_F(LocalStepTest, SquaresAreOfGradientsAndOnlyWhereTheyAreWanted) {
   EXPECT_EQ(step_.squares(), 0);
 }
 
+TEST_F(LocalStepTest, ASumKeepsItsMemoryUnlessItIsStillOnItsWay) {
+  step_.Reset({}, 1, false, false);
+  SubmitAll(1);
+  const float* const first = step_.buckets()[0].sum.get();
+  step_.Reset({}, 1, false, false);
+  SubmitAll(1);
+  EXPECT_EQ(step_.buckets()[0].sum.get(), first);
+  const std::shared_ptr<float[]> sent = step_.buckets()[0].sum;
+  EXPECT_EQ(sent[0], 3);
+  std::memset(slots_, 0, sizeof slots_);
+  step_.Reset({}, 1, false, false);
+  SubmitAll(1);
+  EXPECT_EQ(sent[0], 3);
+  EXPECT_EQ(step_.buckets()[0].sum[0], 0);
+}
+
 TEST_F(LocalStepTest, SquaresOfPiecesCountOnceAllTrainersHaveFilledThem) {
   step_.Reset({}, 1, false, true);
   wire::Submit piece = BucketOf(0, 1, 1);
