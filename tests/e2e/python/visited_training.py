@@ -22,6 +22,7 @@ import pactrain
 BATCH = 25  # Of each rank.
 VISIT_STEPS = 10
 STEPS_AFTER = 30
+STEPS_TO_AGREE = 5
 BEGUN_STEP = 5  # Then somebody writes FOLDER/begun.
 MOST_STEPS = 3000
 
@@ -47,6 +48,18 @@ def batch(data: tuple[torch.Tensor, ...], step: int, rank: int, world: int) -> l
     return [images[chosen], labels[chosen]]
 
 
+def agreed_end(folder: Path, step: int, rank: int) -> int:
+    """The step after which all ranks stop, once FOLDER/enough is there.
+
+    Ranks see a new file at different steps: rank 0 names one that none has reached yet.
+    """
+    end = folder / "end"
+    if rank == 0 and (folder / "enough").exists() and not end.exists():
+        (folder / "end.new").write_text(str(step + STEPS_TO_AGREE))
+        (folder / "end.new").rename(end)
+    return int(end.read_text()) if end.exists() else MOST_STEPS
+
+
 def train(folder: Path, visit: bool) -> dict[str, Any]:
     torch.manual_seed(7 if visit else 0)
     model = twin.example.make_model(channels=1)
@@ -57,7 +70,10 @@ def train(folder: Path, visit: bool) -> dict[str, Any]:
     ddp.start()
     data, test = twin.example.load_digits()
     began, sizes, digests, last = progress.step, [], {}, MOST_STEPS
-    while progress.step < last and not (folder / "enough").exists():
+    while True:
+        last = min(last, agreed_end(folder, progress.step, ddp.world.rank))
+        if progress.step >= last:
+            break
         images, labels = batch(data.tensors, progress.step, ddp.world.rank, ddp.world.world_size)
         optimizer.zero_grad()
         cross_entropy(ddp(images), labels).backward()
