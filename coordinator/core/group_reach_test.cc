@@ -128,9 +128,7 @@ TEST_F(GroupReachTest, TwoUnreachableLaunchesAreBothKeptOut) {
 // the name of the launch that runs.
 TEST_F(GroupReachTest, ThoseOfTheSameLaunchThatTrainAreNotKeptOut) {
   Start(OnShrink::kContinue);
-  t_.Leave("b", 3, "killed by signal 9");
-  EndAt("b", {2}, 7);
-  EndAt("a", {0, 1}, 7);
+  LoseRankThree();
   ASSERT_EQ(Newest().world_size, 3u);
   t_.Report("a", 1, 5);
   t_.Connect("c", "y");

@@ -41,9 +41,7 @@ TEST_F(RegroupTest, ContinueGoesOnWithoutTheOneThatDied) {
 
 TEST_F(RegroupTest, PauseWaitsForOneInItsPlaceAndGivesItTheState) {
   Start(OnShrink::kPause);
-  t_.Leave("b", 3, "killed by signal 9");
-  EndAt("b", {2}, 7);
-  EndAt("a", {0, 1}, 7);
+  LoseRankThree();
   t_.Pass(60, {"a", "b"});
   EXPECT_EQ(Newest().number, 1u);
   EXPECT_THAT(t_.Got<GroupWaiting>("a")->reason,
@@ -179,9 +177,7 @@ TEST_F(RegroupTest, OneThatLivesIsWaitedForAlsoWhenItsAgentLostItsStream) {
 
 TEST_F(RegroupTest, ARestartedRankOfALaunchJoinsThoseThatStayed) {
   Start(OnShrink::kContinue);
-  t_.Leave("b", 3, "killed by signal 9");
-  EndAt("b", {2}, 7);
-  EndAt("a", {0, 1}, 7);
+  LoseRankThree();
   EXPECT_EQ(Newest().world_size, 3u);
   t_.Clear();
   t_.Join("b", 3, 4);

@@ -35,6 +35,12 @@ class RegroupTest : public ::testing::Test {
     for (uint32_t rank : ranks) t_.Leave(agent, rank, "rank 3 left", true);
     for (uint32_t rank : ranks) Return(agent, rank, next);
   }
+  // Of agent b; the others end their generation and attach again.
+  void LoseRankThree() {
+    t_.Leave("b", 3, "killed by signal 9");
+    EndAt("b", {2}, 7);
+    EndAt("a", {0, 1}, 7);
+  }
   protocol::Generation Newest() const {
     return t_.journal().groups.at(t_.group).generation;
   }
