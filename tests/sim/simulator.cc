@@ -6,94 +6,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/sim/network.h"
-#include "tests/sim/oracle.h"
-#include "tests/sim/sim_agent.h"
-#include "tests/sim/sim_coordinator.h"
-#include "tests/sim/sim_trainer.h"
-#include "tests/sim/workload.h"
-#include "tests/sim/world.h"
+#include "tests/sim/simulation.h"
 
 namespace pactrain::sim {
 namespace {
 
-constexpr absl::Duration kFaultsEnd = absl::Seconds(3);
 // From the last fault to the end of the job: trainers that rest, two one after
 // the other, an old launch's deadlines, the coordinator's patience with lost
 // agents, and a launch of its own.
 constexpr absl::Duration kPatience = absl::Seconds(120);
 
-absl::Duration Ms(int64_t ms) { return absl::Milliseconds(ms); }
-
-class Simulation {
- public:
-  explicit Simulation(const RunOptions& options);
-  RunResult Run();
-
- private:
-  // The place of one training process after the other.
-  struct Seat {
-    std::string launch;
-    uint32_t rank = 0;
-    uint32_t world_size = 0;  // Of its launch.
-    size_t agent = 0;
-    int leaves = 0;  // After so many steps, if not 0.
-    uint64_t resume_step = 0;
-    std::unique_ptr<SimTrainer> trainer;
-    uint64_t process = 0;
-    agent::TrainerId id = 0;
-    bool done = false;  // Or it stays empty.
-  };
-
-  void MakeAgents(const RunOptions& options);
-  void AddAgent(const std::string& name, size_t site,
-                const RunOptions& options);
-  bool elastic() const { return on_shrink_ != protocol::OnShrink::kAbort; }
-  void Launch();
-  void StartProcess(size_t seat);
-  void AttachWhenPossible(size_t seat, uint64_t process);
-  void OnTrainerEnd(size_t seat, uint64_t process, SimTrainer::End end);
-  void CheckFinished();
-  void KillLaunch(absl::Duration relaunch_after);
-  void Kill(Seat& seat);
-  void KillOne(size_t seat);
-  // A launch with a trainer at the stranded agent.
-  bool IsStranded(const std::string& launch) const;
-  void GiveUp(const std::string& launch);
-  void LaunchMore();
-
-  void PlanFaults();
-  void Fault();
-  void ChangePin();
-  void FaultOfAgent(size_t a);
-  void FaultOfTrainer(SimTrainer& trainer);
-
-  World world_;
-  Random& random_;
-  const Mutant mutant_;
-  std::vector<size_t> agent_of_rank_;
-  std::unique_ptr<Workload> workload_;
-  std::unique_ptr<Oracle> oracle_;
-  std::unique_ptr<Network> network_;
-  std::unique_ptr<SimCoordinator> coordinator_;
-  std::vector<std::unique_ptr<SimAgent>> agents_;
-  // One that the others cannot reach, only for launches that join; none, if it
-  // is no index.
-  size_t stranded_ = ~size_t{0};
-  absl::Duration step_deadline_ = absl::Seconds(6);
-  bool gse_ = true;
-  int steps_ = 0;
-
-  protocol::OnShrink on_shrink_ = protocol::OnShrink::kAbort;
-  uint64_t launch_ = 0;
-  uint64_t more_ = 0;  // Launches that joined.
-  uint64_t processes_ = 0;
-  bool killing_ = false;
-  std::vector<Seat> seats_;
-  std::vector<std::unique_ptr<SimTrainer>> old_trainers_;
-  int mask_epoch_ = 0;
-  bool finished_ = false;
-};
+}  // namespace
 
 Simulation::Simulation(const RunOptions& options)
     : world_(options.seed, options.verbose),
@@ -357,126 +280,6 @@ void Simulation::LaunchMore() {
     StartProcess(seats_.size() - 1);
   }
 }
-
-// ---- Faults ----
-
-void Simulation::PlanFaults() {
-  const uint64_t count = random_.Below(random_.Chance(200) ? 20 : 5);
-  for (uint64_t i = 0; i < count; ++i) {
-    world_.After(random_.Between(Ms(300), kFaultsEnd), [this] { Fault(); });
-  }
-}
-
-void Simulation::Fault() {
-  const size_t a = random_.Below(agents_.size());
-  const size_t b = random_.Below(agents_.size());
-  switch (random_.Below(10)) {
-    case 8:
-      return ChangePin();
-    case 9:
-      if (!elastic()) return;
-      world_.CountFault("launch joins");
-      return LaunchMore();
-    case 0:
-    case 1: {
-      if (a == b) return;
-      const bool damaged = random_.Chance(200);
-      world_.CountFault(damaged ? "damage" : "break");
-      network_->Break(a, b, random_.Between(Ms(0), Ms(100)), damaged);
-      return;
-    }
-    case 2:
-      if (a == b) return;
-      world_.CountFault("partition");
-      network_->Break(a, b, random_.Between(Ms(100), absl::Seconds(3)), false);
-      return;
-    case 3:
-      return FaultOfAgent(a);
-    case 4:
-      if (!coordinator_->alive()) return;
-      world_.CountFault("coordinator crash");
-      coordinator_->Crash();
-      world_.After(random_.Between(Ms(50), absl::Seconds(4)),
-                   [this] { coordinator_->Start(); });
-      return;
-    case 5:
-      world_.CountFault("disk full");
-      coordinator_->FillDisk(random_.Between(Ms(100), absl::Seconds(3)));
-      return;
-    default: {
-      const size_t seat = random_.Below(seats_.size());
-      SimTrainer& trainer = *seats_[seat].trainer;
-      if (!trainer.alive()) return;
-      if (!random_.Chance(elastic() ? 400 : 150)) {
-        return FaultOfTrainer(trainer);
-      }
-      world_.CountFault("trainer crash");
-      KillOne(seat);
-    }
-  }
-}
-
-// No fault, but nothing may break by it either.
-void Simulation::ChangePin() {
-  using protocol::Codec;
-  using protocol::Mode;
-  constexpr coordinator::Pin kPins[] = {{Mode::kTernary, Codec::kLevels31},
-                                        {Mode::kTernary, Codec::kLevels7},
-                                        {Mode::kFull, Codec::kFp32},
-                                        {Mode::kCompacted, Codec::kBf16}};
-  world_.CountFault("pin");
-  const uint64_t which = random_.Below(5);
-  coordinator_->SetPin({"job", 0},
-                       which < 4 ? std::optional(kPins[which]) : std::nullopt);
-}
-
-void Simulation::FaultOfAgent(size_t a) {
-  if (random_.Chance(500)) {
-    world_.CountFault("stream break");
-    agents_[a]->BreakStream();
-    return;
-  }
-  if (!agents_[a]->alive()) return;
-  world_.CountFault("agent crash");
-  agents_[a]->Crash();
-  world_.After(random_.Between(Ms(50), absl::Seconds(2)),
-               [this, a] { agents_[a]->Start(); });
-}
-
-void Simulation::FaultOfTrainer(SimTrainer& trainer) {
-  switch (random_.Below(7)) {
-    case 6:
-      world_.CountFault("resting trainer");
-      trainer.Rest(random_.Between(absl::Seconds(1), absl::Seconds(20)));
-      break;
-    case 0:
-      world_.CountFault("slow trainer");
-      trainer.Pause(random_.Between(Ms(100), absl::Seconds(8)));
-      break;
-    case 1:
-      world_.CountFault("mask change of one");
-      trainer.ChangeMask(mask_epoch_ + 1);
-      break;
-    case 2:
-      world_.CountFault("mask change of all");
-      ++mask_epoch_;
-      for (Seat& seat : seats_) seat.trainer->ChangeMask(mask_epoch_);
-      break;
-    case 3:
-      world_.CountFault("wrong layout");
-      trainer.UseWrongLayoutOnce();
-      break;
-    case 4:
-      world_.CountFault("wrong parameters");
-      trainer.UseWrongParametersOnce();
-      break;
-    default:
-      world_.CountFault("element outside the mask");
-      trainer.AddNoiseOnce();
-  }
-}
-
-}  // namespace
 
 RunResult RunSeed(const RunOptions& options) {
   return Simulation(options).Run();
