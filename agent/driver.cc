@@ -20,24 +20,32 @@ namespace {
 constexpr absl::Duration kMaxTick = absl::Milliseconds(100);
 // For the last messages to peers, coordinator and trainers.
 constexpr absl::Duration kStopLinger = absl::Milliseconds(500);
+// Elements that a thread sums before it looks for more: some microseconds.
+constexpr size_t kSumGrain = 16 * 1024;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(asio::io_context& io,
                                                       const Options& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<AgentState> state,
-                   AgentState::Create(options.core));
-  auto driver =
-      std::unique_ptr<Driver>(new Driver(io, options, std::move(state)));
+  auto crew = std::make_unique<base::Crew>(options.sum_threads);
+  agent::Options core = options.core;
+  core.share_out = [crew = crew.get()](uint64_t elements, ElementPart part) {
+    crew->Share(elements, kSumGrain, part);
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<AgentState> state, AgentState::Create(core));
+  auto driver = std::unique_ptr<Driver>(
+      new Driver(io, options, std::move(crew), std::move(state)));
   RETURN_IF_ERROR(driver->Open());
   driver->TickLater();
   return driver;
 }
 
 Driver::Driver(asio::io_context& io, const Options& options,
+               std::unique_ptr<base::Crew> crew,
                std::unique_ptr<AgentState> state)
     : io_(io),
       options_(options),
+      crew_(std::move(crew)),
       state_(std::move(state)),
       metrics_(std::make_shared<AgentMetrics>(MetricsSnapshot())),
       tick_timer_(io),

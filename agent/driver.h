@@ -1,7 +1,8 @@
 // The agent's event loop: turns what sockets tell into events of the core and
 // carries out the core's effects.
 //
-// It decides nothing. Everything runs on the io_context's one thread.
+// It decides nothing. Everything runs on the io_context's one thread, but for
+// parts of long sums (Options::sum_threads).
 #ifndef PACTRAIN_AGENT_DRIVER_H_
 #define PACTRAIN_AGENT_DRIVER_H_
 
@@ -18,6 +19,7 @@
 #include "agent/rpc/coordinator_client.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
+#include "base/crew.h"
 #include "base/tls/tls_files.h"
 #include "protocol/limits.h"
 
@@ -41,6 +43,7 @@ class Driver : private TransportEvents,
     int connections_per_link = 1;  // As Transport::Options.
     // Of other agents at one address, beyond loopback.
     int connections_per_source = protocol::kMaxConnectionsPerSource;
+    int sum_threads = 1;            // For the sums of one node's trainers.
     base::TlsFiles tls;             // Not given: plain text.
     bool insecure_network = false;  // For the metrics.
   };
@@ -66,7 +69,7 @@ class Driver : private TransportEvents,
   // `text`: for the trainers; its last line says what to do.
   void StopFor(const std::string& text);
   Driver(asio::io_context& io, const Options& options,
-         std::unique_ptr<AgentState> state);
+         std::unique_ptr<base::Crew> crew, std::unique_ptr<AgentState> state);
   absl::Status Open();
   void TickLater();
   MetricsSnapshot Snapshot() const;
@@ -105,6 +108,7 @@ class Driver : private TransportEvents,
 
   asio::io_context& io_;
   const Options options_;
+  const std::unique_ptr<base::Crew> crew_;  // state_ uses it.
   const std::unique_ptr<AgentState> state_;
   const std::shared_ptr<AgentMetrics> metrics_;
   MemoryTable memory_;            // Outlives the core's use of it.

@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -42,6 +43,12 @@ base::Digest RandomDigest() {
   std::random_device random;
   auto word = [&] { return (uint64_t{random()} << 32) | random(); };
   return {word(), word()};
+}
+
+// Unless it is given: trainers use the node's processors, too, and more than a
+// few threads ask more of memory than it gives.
+uint32_t SumThreads(uint32_t processors) {
+  return std::clamp<uint32_t>(processors / 4, 1, 4);
 }
 
 v1::AgentConfig Defaults() {
@@ -194,6 +201,10 @@ absl::Status Understand(const v1::AgentConfig& config,
   driver.connections_per_link = static_cast<int>(config.connections_per_link());
   driver.connections_per_source =
       static_cast<int>(config.connections_per_source());
+  driver.sum_threads =
+      static_cast<int>(config.sum_threads() > 0
+                           ? config.sum_threads()
+                           : SumThreads(std::thread::hardware_concurrency()));
   return absl::OkStatus();
 }
 

@@ -47,13 +47,13 @@ TEST(ParseFlags, DefaultsAreLoopbackAndTheNameAsSite) {
 }
 
 TEST(ParseFlags, ReadsEveryFlag) {
-  const Outcome outcome =
-      Parse({"--name=a", "--site=eu", "--coordinator=127.0.0.1:7070",
-             "--socket=unix:/run/x.sock", "--listen=127.0.0.1:5",
-             "--advertise-address=127.0.0.1:6", "--listen-metrics=127.0.0.1:7",
-             "--step-deadline=2m", "--straggler-timeout=1h",
-             "--connect-timeout=inf", "--egress-limit=us=100mbit",
-             "--egress-limit=*=1gbit", "--log-level=debug"});
+  const Outcome outcome = Parse(
+      {"--name=a", "--site=eu", "--coordinator=127.0.0.1:7070",
+       "--socket=unix:/run/x.sock", "--listen=127.0.0.1:5",
+       "--advertise-address=127.0.0.1:6", "--listen-metrics=127.0.0.1:7",
+       "--step-deadline=2m", "--straggler-timeout=1h", "--connect-timeout=inf",
+       "--sum-threads=3", "--egress-limit=us=100mbit", "--egress-limit=*=1gbit",
+       "--log-level=debug"});
   ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
   Driver::Options driver = outcome.flags->driver;
   EXPECT_EQ(driver.core.site, "eu");
@@ -66,9 +66,20 @@ TEST(ParseFlags, ReadsEveryFlag) {
   EXPECT_EQ(driver.core.step_deadline, absl::Minutes(2));
   EXPECT_EQ(driver.core.straggler_timeout, absl::Hours(1));
   EXPECT_EQ(driver.connect_timeout, absl::InfiniteDuration());
+  EXPECT_EQ(driver.sum_threads, 3);
   EXPECT_EQ(driver.egress.ForSite("us")->bytes_per_second(), 12.5e6);
   EXPECT_EQ(driver.egress.ForSite("asia")->bytes_per_second(), 125e6);
   EXPECT_EQ(outcome.flags->log_level, "debug");
+}
+
+TEST(ParseFlags, SumsTakeAFewOfTheProcessorsUnlessTold) {
+  const int here = Parse({"--name=a"}).flags->driver.sum_threads;
+  EXPECT_GE(here, 1);
+  EXPECT_LE(here, 4);
+  EXPECT_EQ(Parse({"--name=a", "--sum-threads=64"}).flags->driver.sum_threads,
+            64);
+  EXPECT_THAT(Parse({"--name=a", "--sum-threads=65"}).message,
+              HasSubstr("--sum-threads: '65' is not"));
 }
 
 TEST(ParseFlags, OneAddressMayHaveAllConnectionsThatThereCanBe) {

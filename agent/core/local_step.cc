@@ -44,8 +44,12 @@ std::string Describe(const BucketContext& c) {
 }
 
 LocalStep::LocalStep(std::vector<Member> members,
-                     const protocol::Digest& generation, uint16_t model)
-    : members_(std::move(members)), generation_(generation), model_(model) {}
+                     const protocol::Digest& generation, uint16_t model,
+                     ShareOut share_out)
+    : members_(std::move(members)),
+      generation_(generation),
+      model_(model),
+      share_out_(std::move(share_out)) {}
 
 void LocalStep::Reset(const protocol::Decision& decision, uint16_t attempt,
                       bool dense, bool measure) {
@@ -238,15 +242,25 @@ void LocalStep::Sum(Bucket& bucket) {
   }
   const uint64_t first = std::exchange(bucket.summed, *filled);
   const uint64_t elements = *filled - first;
-  std::vector<const float*> terms;
-  for (const Member& member : members_) {
-    terms.push_back(
-        reinterpret_cast<const float*>(member.slot.data() + bucket.offset) +
-        first);
-  }
-  Combine(bucket.context.op, terms, elements, bucket.sum.get() + first);
+  const auto terms_at = [&](uint64_t place) {
+    std::vector<const float*> terms;
+    for (const Member& member : members_) {
+      terms.push_back(
+          reinterpret_cast<const float*>(member.slot.data() + bucket.offset) +
+          place);
+    }
+    return terms;
+  };
+  share_out_(elements, [&](uint64_t begin, uint64_t count) {
+    const uint64_t place = first + begin;
+    Combine(bucket.context.op, terms_at(place), count,
+            bucket.sum.get() + place);
+  });
   if (!measure_ || bucket.context.op != Op::kSum) return;
-  for (const float* term : terms) squares_ += SumOfSquares(term, elements);
+  // In one order: the figure, too, is the same whoever sums.
+  for (const float* term : terms_at(first)) {
+    squares_ += SumOfSquares(term, elements);
+  }
 }
 
 }  // namespace pactrain::agent

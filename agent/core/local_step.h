@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "agent/core/share_out.h"
 #include "protocol/frame.h"
 #include "trainer/wire.h"
 
@@ -38,7 +39,7 @@ class LocalStep {
   };
   // `members` by rank. `generation` and `model` go into the contexts.
   LocalStep(std::vector<Member> members, const protocol::Digest& generation,
-            uint16_t model);
+            uint16_t model, ShareOut share_out = DoAlone);
 
   // Forgets all buckets. The trainers name `attempt` from now on; `dense`: all
   // elements in fp32 whatever `decision` says. `measure`: squares() is wanted.
@@ -91,6 +92,7 @@ class LocalStep {
   const std::vector<Member> members_;
   const protocol::Digest generation_;
   const uint16_t model_;
+  const ShareOut share_out_;
   protocol::Decision decision_;
   uint16_t attempt_ = 1;
   bool dense_ = false;

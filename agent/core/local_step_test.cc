@@ -1,5 +1,6 @@
 #include "agent/core/local_step.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -131,6 +132,38 @@ TEST_F(LocalStepTest, WhatAllHaveFilledIsSummedAndNotReadAgain) {
   EXPECT_EQ(step_.buckets()[0].summed, kElements);
   for (uint32_t i = 0; i < kElements; ++i) {
     EXPECT_EQ(step_.buckets()[0].sum[i], 3 * (i + 1));
+  }
+}
+
+// Threads that the driver lends, here one after the other and from the end.
+TEST_F(LocalStepTest, PartsOfASumInAnyOrderGiveTheSameSumAndSquares) {
+  step_.Reset({}, 1, false, true);
+  SubmitAll(1);
+  int parts = 0;
+  LocalStep shared({{0, slots_[0]}, {1, slots_[1]}}, {1, 1}, 0,
+                   [&](uint64_t elements, ElementPart part) {
+                     for (uint64_t end = elements; end > 0; ++parts) {
+                       const uint64_t count = std::min<uint64_t>(end, 5);
+                       end -= count;
+                       part(end, count);
+                     }
+                   });
+  shared.Reset({}, 1, false, true);
+  wire::Submit piece = BucketOf(0, 1, 1);
+  piece.filled = 3;
+  for (const wire::Submit& submit :
+       {piece, BucketOf(0, 1, 1), BucketOf(1, 1, 1)}) {
+    for (int trainer : {0, 1}) {
+      ASSERT_OK_AND_ASSIGN(const auto problem, shared.Add(trainer, submit));
+      EXPECT_FALSE(problem.has_value());
+    }
+  }
+  EXPECT_EQ(parts, 1 + 3 + 4);
+  EXPECT_EQ(shared.squares(), all_);
+  for (int bucket : {0, 1}) {
+    EXPECT_EQ(std::memcmp(shared.buckets()[bucket].sum.get(),
+                          step_.buckets()[bucket].sum.get(), 4 * kElements),
+              0);
   }
 }
 

@@ -1,4 +1,4 @@
-// Settings of an agent's core. Plain values.
+// Settings of an agent's core: plain values, and what it may use.
 #ifndef PACTRAIN_AGENT_CORE_OPTIONS_H_
 #define PACTRAIN_AGENT_CORE_OPTIONS_H_
 
@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "agent/core/share_out.h"
 #include "base/digest.h"
 
 namespace pactrain::agent {
@@ -32,6 +33,8 @@ struct Options {
   // Before the commit trainers are told how far results are written each time
   // that so many more are.
   uint64_t told_elements = 256 * 1024;  // 1 MiB.
+  // For the sums of the local trainers' slots.
+  ShareOut share_out = DoAlone;
 
   // InvalidArgument: names the field, what it is and what is allowed.
   absl::Status Check() const;

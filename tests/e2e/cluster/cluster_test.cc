@@ -60,12 +60,15 @@ class ClusterTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  void StartCoordinator(const std::string& listen) {
-    coordinator_ = std::make_unique<Child>(std::vector<std::string>{
+  void StartCoordinator(const std::string& listen,
+                        const std::vector<std::string>& more = {}) {
+    std::vector<std::string> argv = {
         kCoordinator, "--listen", listen, "--listen-metrics", "127.0.0.1:0",
         "--state-dir", folder_ + "/state", "--cluster", "e2e",
         // The sums are checked bit for bit.
-        "--risk", "exact"});
+        "--risk", "exact"};
+    argv.insert(argv.end(), more.begin(), more.end());
+    coordinator_ = std::make_unique<Child>(argv);
     const auto line = coordinator_->WaitForLine("listening");
     ASSERT_TRUE(line.has_value()) << "the coordinator did not start";
     coordinator_address_ = ValueOf(*line, "grpc");
@@ -87,7 +90,9 @@ class ClusterTest : public ::testing::Test {
                                      "--socket",
                                      "unix:" + SocketOf(site),
                                      "--step-deadline",
-                                     "12s"};
+                                     "12s",
+                                     "--sum-threads",
+                                     absl::StrCat(1 + site)};
     argv.insert(argv.end(), more.begin(), more.end());
     agents_[site] = std::make_unique<Child>(argv);
     const auto line = agents_[site]->WaitForLine("listening");
@@ -154,6 +159,37 @@ TEST_F(ClusterTest, SumsAreExactFirstFullThenCompacted) {
     EXPECT_THAT(modes, ::testing::MatchesRegex("F+C+")) << "rank " << rank;
     EXPECT_EQ(modes.size(), 40u);
   }
+}
+
+TEST_F(ClusterTest, RootsFollowTheSitesRatesAndSumsStayExact) {
+  coordinator_->Kill();
+  StartCoordinator(coordinator_address_,
+                   {"--site-rates", "site-0=125mbit,site-1=150mbit"});
+  Launch("uneven", 20);
+  ASSERT_TRUE(trainers_[0]->WaitForLine("step 2 "));
+  Child show({kAdmin, "job", "uneven", "--coordinator", coordinator_address_});
+  const auto plan = show.WaitForLine("the root takes turns");
+  ASSERT_TRUE(plan.has_value());
+  // Who is not named is as fast as the fastest.
+  EXPECT_THAT(*plan, HasSubstr("site-0 6/32, site-1 13/32, site-2 13/32"));
+  ExpectAllDone();
+}
+
+TEST_F(ClusterTest, AnEgressLimitHolds) {
+  constexpr double kBytesPerSecond = 1e6;
+  agents_[0]->Signal(SIGTERM);
+  ASSERT_EQ(agents_[0]->Wait(), 0);
+  StartAgent(0, {"--egress-limit", "site-1=8mbit"});
+  Launch("limited", 12);
+  ASSERT_TRUE(trainers_[0]->WaitForLine("step "));
+  const absl::Duration first = base::MonotonicNow();
+  ExpectAllDone();
+  // Of 271,002 elements, 3 of 10 at least, site 0 sends more than half to site
+  // 1: that is root of fewer chunks than it and site 2 are. A slow machine only
+  // makes it later.
+  const double bytes = 11 * 0.3 * 271002 * 4 / 2;
+  EXPECT_GT(base::MonotonicNow() - first,
+            absl::Seconds(bytes / kBytesPerSecond));
 }
 
 TEST_F(ClusterTest, StoppedAgentsLeaveNothingBehind) {
