@@ -15,8 +15,8 @@ from bench.testbed import Link
 
 PAYLOAD_SHARE = 1448 / 1514  # Of what tbf counts: Ethernet, IPv4 and TCP headers are the rest.
 LEAST_MBPS, MOST_MBPS = 0.1, 10_000.0  # Of RATE.
-# kernels/levels_format.h: 11 to a word, two to a byte; a scale to 256.
-LEVELS_BITS = {7: 32 / 11 + 16 / 256, 15: 4 + 16 / 256}
+# What the codec takes for a Gaussian element (`make bench-kernels`: bits7, bits15).
+LEVELS_BITS = {7: 2.339, 15: 3.366}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 One thread, 24 Mi fp32 elements, random masks; the codec in frames of 16,384 Gaussian
 elements. bench/kernels_benchmark.cc measures, in repetitions of which the order is drawn
-anew each time; the figures are medians of the thread's own CPU time. "/ memcpy" is traffic
+anew each time; the figures are medians of the thread's own CPU time (of two threads: of
+the time that passed). "/ memcpy" is traffic
 over memcpy's: bytes that an operation has to read and write (its mask's bits too), per
 second. Prints a table and, as its last line, the figures as JSON; keeps them in
 out/bench-kernels.json. Figures of what this CPU lacks are null. Exit status 1 if a goal
@@ -16,6 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -60,8 +62,8 @@ def build() -> Path:
     return Path(done.stdout.strip()) / "bench" / "kernels_benchmark"
 
 
-def run(program: Path, repetitions: int) -> tuple[Rows, str]:
-    """All rows, and the variant that the kernels choose here."""
+def run(program: Path, repetitions: int) -> tuple[Rows, dict[str, str]]:
+    """All rows, and what the benchmark says of itself (Figures)."""
     with tempfile.TemporaryDirectory(prefix="pactrain-kernels-") as folder:
         out = Path(folder) / "rows.json"
         command = [
@@ -79,23 +81,27 @@ def run(program: Path, repetitions: int) -> tuple[Rows, str]:
     for entry in sorted(report["benchmarks"], key=lambda entry: entry["family_index"]):
         if entry["run_type"] != "iteration":
             continue
-        operation, _, who = entry["run_name"].partition("/")
-        times.setdefault((operation, who), []).append(
-            (entry["cpu_time"], entry["bytes_per_second"] / 1e9)
-        )
+        operation, who, *clock = entry["run_name"].split("/")  # Or by the thread's.
+        time = entry["real_time" if clock else "cpu_time"]
+        times.setdefault((operation, who), []).append((time, entry["bytes_per_second"] / 1e9))
     rows = {
         key: Row(median(t for t, _ in samples), median(b for _, b in samples))
         for key, samples in times.items()
     }
-    return rows, report["context"]["best_variant"]
+    return rows, report["context"]
 
 
 class Figures:
-    """The rows, by instruction set."""
+    """The rows, by instruction set.
 
-    def __init__(self, rows: Rows, best: str) -> None:
+    `context` names the variant that the kernels choose here, "best_variant", and how many
+    bits a Gaussian element takes in n levels, "bits7".
+    """
+
+    def __init__(self, rows: Rows, context: Mapping[str, str]) -> None:
         self._rows = rows
-        self._best = best
+        self._context = context
+        self._best = context["best_variant"]
 
     def of(self, operation: str, instructions: str) -> Row | None:
         """Of the variants of one instruction set the one that the kernels choose."""
@@ -144,6 +150,10 @@ class Figures:
             for operation in ("encode", "decode"):
                 row = self.best(f"{operation} {levels}")
                 figures[f"{operation}{levels}_gb_per_s"] = row.gb_per_s
+            figures[f"bits{levels}"] = float(self._context[f"bits{levels}"])
+        figures["sum4_two_threads_vs_one"] = (
+            self._rows["sum of 4", "2 threads"].gb_per_s / self.best("sum of 4").gb_per_s
+        )
         return figures
 
 
@@ -177,8 +187,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.kernels", description=__doc__)
     parser.add_argument("--repetitions", type=int, default=7)
     options = parser.parse_args(argv)
-    rows, best = run(build(), options.repetitions)
-    figures = Figures(rows, best).all()
+    rows, context = run(build(), options.repetitions)
+    figures = Figures(rows, context).all()
     print_table(rows, figures)
     misses = missed(figures)
     if misses:

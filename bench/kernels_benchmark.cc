@@ -2,7 +2,8 @@
 // memcpy and the torch operation that a user would write. bench/kernels.py runs
 // it and reads the rows: operation/who. A row's bytes are what the operation
 // has to read and to write (of a mask a bit per element); the codec's are those
-// of its fp32 elements.
+// of its fp32 elements. One row is of two threads, by the clock: the sum as an
+// agent shares it out.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
@@ -11,11 +12,14 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "base/crew.h"
 #include "kernels/levels.h"
 #include "kernels/mask_plan.h"
+#include "kernels/sum.h"
 #include "kernels/variants.h"
 
 namespace pactrain::kernels {
@@ -63,11 +67,14 @@ struct Buffers {
   float* To() const { return out.data_ptr<float>(); }
 };
 
-void Add(const std::string& name, size_t bytes, std::function<void()> call) {
-  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+benchmark::internal::Benchmark* Add(const std::string& name, size_t bytes,
+                                    std::function<void()> call) {
+  const auto run = [=](benchmark::State& state) {
     for (auto iteration : state) call();
     state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(bytes));
-  })->Unit(benchmark::kMillisecond);
+  };
+  return benchmark::RegisterBenchmark(name.c_str(), run)
+      ->Unit(benchmark::kMillisecond);
 }
 
 // A row for each variant that has an `op` of its own.
@@ -135,36 +142,55 @@ void AddSum(Buffers& buffers) {
     }
     op(in, kTerms, kElements, buffers.To());
   });
+  Add("sum of 4/2 threads", bytes, [&] {
+    static base::Crew crew(2);
+    crew.Share(kElements, kFrame, [&](size_t first, size_t count) {
+      const float* in[kTerms];
+      for (size_t t = 0; t < kTerms; ++t) {
+        in[t] = buffers.terms[t].template data_ptr<float>() + first;
+      }
+      Sum(in, kTerms, count, buffers.To() + first);
+    });
+  })->UseRealTime();
   Add("sum of 4/torch.add", bytes, [&] {
     at::add_out(buffers.out, buffers.terms[0], buffers.terms[1]);
     for (size_t t = 2; t < kTerms; ++t) buffers.out.add_(buffers.terms[t]);
   });
 }
 
-// The encoded frames of codec_in, one behind the other.
+// The encoded frames of codec_in, each with room for the longest.
 struct Encoded {
   Encoded(Levels levels, const float* in)
       : levels(levels),
-        stride(LevelsBytes(levels, kFrame)),
-        bytes(stride * (kCodecElements / kFrame)) {
+        stride(MaxLevelsBytes(levels, kFrame)),
+        bytes(stride * (kCodecElements / kFrame)),
+        sizes(kCodecElements / kFrame) {
     Encode(EncodeLevels, in);
   }
   template <class Op>
   void Encode(Op op, const float* in) {
     for (size_t i = 0; i < kCodecElements / kFrame; ++i) {
-      op(levels, {i, 0}, in + i * kFrame, kFrame, bytes.data() + i * stride);
+      op(levels, {i, 0}, in + i * kFrame, kFrame, bytes.data() + i * stride,
+         &sizes[i]);
     }
   }
   template <class Op>
   void Decode(Op op, float* out) const {
     for (size_t i = 0; i < kCodecElements / kFrame; ++i) {
-      op(levels, {i, 0}, bytes.data() + i * stride, kFrame, out + i * kFrame);
+      op(levels, {i, 0}, {bytes.data() + i * stride, sizes[i]}, kFrame,
+         out + i * kFrame);
     }
+  }
+
+  double BitsPerElement() const {
+    const size_t all = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+    return 8.0 * static_cast<double>(all) / kCodecElements;
   }
 
   Levels levels;
   size_t stride;
   std::vector<uint8_t> bytes;
+  std::vector<size_t> sizes;  // By frame, from where it begins.
 };
 
 void AddCodec(Buffers& buffers, Encoded& encoded) {
@@ -221,6 +247,11 @@ int main(int argc, char** argv) {
   }
   AddAll(buffers, masks, encoded);
   benchmark::AddCustomContext("best_variant", BestVariant().name);
+  for (const Encoded& one : encoded) {
+    benchmark::AddCustomContext(
+        "bits" + std::to_string(static_cast<int>(one.levels)),
+        std::to_string(one.BitsPerElement()));
+  }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -161,12 +161,13 @@ void FromBf16(const uint16_t* in, size_t elements, float* out) {
 }
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
-                         const float* in, size_t elements, uint8_t* out) {
-  return BestVariant().encode_levels(levels, dither, in, elements, out);
+                         const float* in, size_t elements, uint8_t* out,
+                         size_t* bytes) {
+  return BestVariant().encode_levels(levels, dither, in, elements, out, bytes);
 }
 
-bool DecodeLevels(Levels levels, const LevelsDither& dither, const uint8_t* in,
-                  size_t elements, float* out) {
+bool DecodeLevels(Levels levels, const LevelsDither& dither,
+                  std::span<const uint8_t> in, size_t elements, float* out) {
   return BestVariant().decode_levels(levels, dither, in, elements, out);
 }
 

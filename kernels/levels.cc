@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/levels_format.h"
+#include "kernels/prefix_codes.h"
 
 namespace pactrain::kernels {
 
@@ -30,6 +31,8 @@ double ClipOf(Levels levels) {
   }
   __builtin_unreachable();
 }
+
+constexpr uint8_t kPacked = 0;  // In the place of a prefix code's number.
 
 uint16_t LoadScale(const uint8_t* scales, size_t block) {
   uint16_t scale;
@@ -72,34 +75,71 @@ double ClipSquared(const Step& step, uint32_t max_bits, const float lanes[8]) {
 }
 
 LevelsNoise Encode(const Ops& ops, Levels levels, const LevelsDither& dither,
-                   const float* in, size_t elements, uint8_t* out) {
+                   const float* in, size_t elements, uint8_t* out,
+                   size_t* bytes) {
+  *bytes = 0;
+  if (elements == 0) return {};
   const DitherStream stream(dither.key);
-  const size_t plane = PlaneBytes(levels, elements);
   uint8_t codes[kCodeBuffer];
   LevelsNoise noise;
+  uint8_t* to = out;
   for (size_t i = 0; i < elements; i += kLevelsBlock) {
     const uint16_t scale = ops.encode_block(
         levels, stream, dither.first_element + static_cast<uint32_t>(i), in + i,
         std::min(kLevelsBlock, elements - i), codes + i, &noise);
-    std::memcpy(out, &scale, sizeof(scale));
-    out += sizeof(scale);
+    std::memcpy(to, &scale, sizeof(scale));
+    to += sizeof(scale);
   }
-  std::fill(codes + elements, codes + plane * PackingOf(levels).codes, 0);
-  ops.pack(levels, codes, plane, out);
+  const size_t plane = PlaneBytes(levels, elements);
+  const size_t packed = plane * PackingOf(levels).bytes;
+  const int number = ChoosePrefixCode(levels, codes, elements);
+  const size_t coded =
+      WritePrefixCoded(levels, number, codes, elements, to + 1, packed);
+  if (coded > 0) {
+    *to++ = static_cast<uint8_t>(number);
+    to += coded;
+  } else {
+    *to++ = kPacked;
+    std::fill(codes + elements, codes + plane * PackingOf(levels).codes, 0);
+    ops.pack(levels, codes, plane, to);
+    to += packed;
+  }
+  *bytes = static_cast<size_t>(to - out);
   return noise;
 }
 
-bool Decode(const Ops& ops, Levels levels, const LevelsDither& dither,
-            const uint8_t* in, size_t elements, float* out) {
-  const DitherStream stream(dither.key);
+namespace {
+
+// The codes behind the scales.
+bool ReadPacked(const Ops& ops, Levels levels, std::span<const uint8_t> in,
+                size_t elements, uint8_t* codes) {
   const size_t plane = PlaneBytes(levels, elements);
-  const size_t padded = plane * PackingOf(levels).codes;
+  if (in.size() != plane * PackingOf(levels).bytes) return false;
+  ops.unpack(levels, in.data(), plane, codes);
+  const size_t padding = plane * PackingOf(levels).codes - elements;
+  return ops.largest(codes, elements) < static_cast<int>(levels) &&
+         ops.largest(codes + elements, padding) == 0;
+}
+
+}  // namespace
+
+bool Decode(const Ops& ops, Levels levels, const LevelsDither& dither,
+            std::span<const uint8_t> in, size_t elements, float* out) {
+  if (elements == 0) return in.empty();
+  const DitherStream stream(dither.key);
+  const size_t scales = 2 * BlockCount(elements);
+  if (in.size() <= scales) return false;
+  const uint8_t number = in[scales];
+  const std::span<const uint8_t> written = in.subspan(scales + 1);
   uint8_t codes[kCodeBuffer];
-  ops.unpack(levels, in + 2 * BlockCount(elements), plane, codes);
-  if (ops.largest(codes, elements) >= static_cast<int>(levels)) return false;
-  if (ops.largest(codes + elements, padded - elements) != 0) return false;
+  if (number > PrefixCodeCount(levels)) return false;
+  if (!(number == kPacked
+            ? ReadPacked(ops, levels, written, elements, codes)
+            : ReadPrefixCoded(levels, number, written, codes, elements))) {
+    return false;
+  }
   for (size_t i = 0; i < elements; i += kLevelsBlock) {
-    const uint16_t scale = LoadScale(in, i / kLevelsBlock);
+    const uint16_t scale = LoadScale(in.data(), i / kLevelsBlock);
     if (!IsScale(scale)) return false;
     const size_t count = std::min(kLevelsBlock, elements - i);
     if (scale == 0) {
@@ -117,8 +157,9 @@ bool Decode(const Ops& ops, Levels levels, const LevelsDither& dither,
 
 }  // namespace levels
 
-size_t LevelsBytes(Levels levels, size_t elements) {
-  return 2 * levels::BlockCount(elements) +
+size_t MaxLevelsBytes(Levels levels, size_t elements) {
+  if (elements == 0) return 0;
+  return 2 * levels::BlockCount(elements) + 1 +
          levels::PlaneBytes(levels, elements) * levels::PackingOf(levels).bytes;
 }
 

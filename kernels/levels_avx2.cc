@@ -240,12 +240,14 @@ const Ops kAvx2Ops = {EncodeBlock, DecodeBlock, Avx2Pack, Avx2Unpack,
 namespace avx2 {
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
-                         const float* in, size_t elements, uint8_t* out) {
-  return levels::Encode(levels::kAvx2Ops, levels, dither, in, elements, out);
+                         const float* in, size_t elements, uint8_t* out,
+                         size_t* bytes) {
+  return levels::Encode(levels::kAvx2Ops, levels, dither, in, elements, out,
+                        bytes);
 }
 
-bool DecodeLevels(Levels levels, const LevelsDither& dither, const uint8_t* in,
-                  size_t elements, float* out) {
+bool DecodeLevels(Levels levels, const LevelsDither& dither,
+                  std::span<const uint8_t> in, size_t elements, float* out) {
   return levels::Decode(levels::kAvx2Ops, levels, dither, in, elements, out);
 }
 

@@ -248,12 +248,14 @@ const Ops kAvx512Ops = {EncodeBlock, DecodeBlock, Avx2Pack, Avx2Unpack,
 namespace avx512 {
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
-                         const float* in, size_t elements, uint8_t* out) {
-  return levels::Encode(levels::kAvx512Ops, levels, dither, in, elements, out);
+                         const float* in, size_t elements, uint8_t* out,
+                         size_t* bytes) {
+  return levels::Encode(levels::kAvx512Ops, levels, dither, in, elements, out,
+                        bytes);
 }
 
-bool DecodeLevels(Levels levels, const LevelsDither& dither, const uint8_t* in,
-                  size_t elements, float* out) {
+bool DecodeLevels(Levels levels, const LevelsDither& dither,
+                  std::span<const uint8_t> in, size_t elements, float* out) {
   return levels::Decode(levels::kAvx512Ops, levels, dither, in, elements, out);
 }
 

@@ -4,6 +4,8 @@
 //
 // The encoded form of n elements:
 //   ceil(n / 256) scales, bf16, little-endian
+//   a byte: the number of a prefix code, and then what prefix_codes.h says; or
+//     0, and then
 //   W planes of P bytes: K codes are packed into W bytes, planar:
 //     P = ceil(n / K); column j packs the codes of elements j, P + j, 2P + j...
 //     into byte j of each plane. A code is q + h; codes past n are zero.
@@ -27,6 +29,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/levels.h"
 
@@ -166,9 +169,10 @@ uint8_t Avx2Largest(const uint8_t* codes, size_t elements);
 #endif
 
 LevelsNoise Encode(const Ops& ops, Levels levels, const LevelsDither& dither,
-                   const float* in, size_t elements, uint8_t* out);
+                   const float* in, size_t elements, uint8_t* out,
+                   size_t* bytes);
 bool Decode(const Ops& ops, Levels levels, const LevelsDither& dither,
-            const uint8_t* in, size_t elements, float* out);
+            std::span<const uint8_t> in, size_t elements, float* out);
 
 }  // namespace pactrain::kernels::levels
 

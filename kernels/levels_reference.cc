@@ -34,7 +34,8 @@ uint16_t EncodeBlock(Levels levels, const DitherStream& dither, uint32_t first,
   const double input_squared = SumLanes(input);
   const uint16_t bf16 = ScaleOf(levels, max_bits, input_squared, elements);
   if (bf16 == 0 || bf16 == kNaNScale) {
-    std::memset(codes, 0, elements);
+    // As zeros, which prefix codes have short words for.
+    std::memset(codes, Half(levels), elements);
     if (bf16 == 0) noise->input_squared += input_squared;
     if (bf16 == 0) noise->error_squared += input_squared;
     return bf16;
@@ -86,13 +87,14 @@ const Ops kReferenceOps = {EncodeBlock, DecodeBlock, ReferencePack,
 namespace reference {
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
-                         const float* in, size_t elements, uint8_t* out) {
+                         const float* in, size_t elements, uint8_t* out,
+                         size_t* bytes) {
   return levels::Encode(levels::kReferenceOps, levels, dither, in, elements,
-                        out);
+                        out, bytes);
 }
 
-bool DecodeLevels(Levels levels, const LevelsDither& dither, const uint8_t* in,
-                  size_t elements, float* out) {
+bool DecodeLevels(Levels levels, const LevelsDither& dither,
+                  std::span<const uint8_t> in, size_t elements, float* out) {
   return levels::Decode(levels::kReferenceOps, levels, dither, in, elements,
                         out);
 }

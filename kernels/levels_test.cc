@@ -33,9 +33,12 @@ Floats Gaussian(size_t elements, double sigma, int seed = 1) {
 std::vector<uint8_t> Encoded(Levels levels, const Floats& in,
                              const LevelsDither& dither = {},
                              LevelsNoise* noise = nullptr) {
-  std::vector<uint8_t> bytes(LevelsBytes(levels, in.size()));
+  std::vector<uint8_t> bytes(MaxLevelsBytes(levels, in.size()));
+  size_t size = 0;
   const LevelsNoise measured =
-      EncodeLevels(levels, dither, in.data(), in.size(), bytes.data());
+      EncodeLevels(levels, dither, in.data(), in.size(), bytes.data(), &size);
+  EXPECT_LE(size, bytes.size());
+  bytes.resize(size);
   if (noise != nullptr) *noise = measured;
   return bytes;
 }
@@ -44,8 +47,7 @@ Floats Through(Levels levels, const Floats& in, const LevelsDither& dither = {},
                LevelsNoise* noise = nullptr) {
   const std::vector<uint8_t> bytes = Encoded(levels, in, dither, noise);
   Floats out(in.size());
-  EXPECT_TRUE(
-      DecodeLevels(levels, dither, bytes.data(), in.size(), out.data()));
+  EXPECT_TRUE(DecodeLevels(levels, dither, bytes, in.size(), out.data()));
   return out;
 }
 
@@ -82,8 +84,24 @@ INSTANTIATE_TEST_SUITE_P(All, LevelsTest,
                          });
 
 TEST_P(LevelsTest, BitsPerElementMeetTheirGoal) {
-  constexpr double kGoal[] = {1.68, 2.45, 2.99, 4.08, 5.1};
-  EXPECT_LE(8.0 * LevelsBytes(levels(), 16384) / 16384, kGoal[index()]);
+  constexpr double kMost[] = {1.68, 2.45, 2.99, 4.08, 5.1};
+  EXPECT_LE(8.0 * MaxLevelsBytes(levels(), 16384) / 16384, kMost[index()]);
+  // Of Gaussian values, within 6 % of their entropy (3 levels: 8 %).
+  constexpr double kGaussian[] = {1.39, 1.92, 2.36, 3.45, 4.64};
+  const size_t bytes = Encoded(levels(), Gaussian(16384, 1.0)).size();
+  EXPECT_LE(8.0 * static_cast<double>(bytes) / 16384, kGaussian[index()]);
+}
+
+TEST_P(LevelsTest, ZerosAndLongTailsTakeFewerBitsAndAltogetherFlatOnesNoMore) {
+  const size_t gaussian = Encoded(levels(), Gaussian(16384, 1.0)).size();
+  EXPECT_LT(Encoded(levels(), Floats(16384)).size(), gaussian);
+  Floats tails = Gaussian(16384, 1.0);
+  for (float& x : tails) x *= x * x;
+  EXPECT_LT(Encoded(levels(), tails).size(), gaussian);
+  // Blocks of signs: their codes are the two with the longest words.
+  Floats signs = Gaussian(16384, 1.0);
+  for (float& x : signs) x = std::copysign(1.0f, x);
+  EXPECT_LE(Encoded(levels(), signs).size(), MaxLevelsBytes(levels(), 16384));
 }
 
 // A block of all zeros, one of denormals, one with Inf, and what a float's
@@ -118,15 +136,18 @@ Floats Mixed(size_t elements) {
 void ExpectEqualsReference(const Variant& variant, Levels levels, size_t n,
                            const LevelsDither& dither) {
   const Variant& plain = ReferenceVariant();
-  const size_t size = LevelsBytes(levels, n);
+  const size_t size = MaxLevelsBytes(levels, n);
   // Addresses with the alignment of their type only, and guards behind.
   Floats in = Mixed(n + 1);
   std::vector<uint8_t> a(size + 34, 0xab), b = a;
-  const LevelsNoise x =
-      plain.encode_levels(levels, dither, in.data() + 1, n, a.data() + 1);
-  const LevelsNoise y =
-      variant.encode_levels(levels, dither, in.data() + 1, n, b.data() + 1);
+  size_t a_bytes = 99, b_bytes = 99;
+  const LevelsNoise x = plain.encode_levels(levels, dither, in.data() + 1, n,
+                                            a.data() + 1, &a_bytes);
+  const LevelsNoise y = variant.encode_levels(levels, dither, in.data() + 1, n,
+                                              b.data() + 1, &b_bytes);
   EXPECT_EQ(a, b);
+  ASSERT_EQ(a_bytes, b_bytes);
+  ASSERT_LE(a_bytes, size);
   EXPECT_EQ(a[0], 0xab);
   for (size_t i = size + 1; i < a.size(); ++i) ASSERT_EQ(a[i], 0xab);
   EXPECT_EQ(x.error_squared, y.error_squared);
@@ -134,10 +155,9 @@ void ExpectEqualsReference(const Variant& variant, Levels levels, size_t n,
   EXPECT_EQ(x.clip_squared, y.clip_squared);
 
   Floats c(n + 10, 3.0f), d = c;
-  ASSERT_TRUE(
-      plain.decode_levels(levels, dither, a.data() + 1, n, c.data() + 1));
-  ASSERT_TRUE(
-      variant.decode_levels(levels, dither, a.data() + 1, n, d.data() + 1));
+  const std::span<const uint8_t> bytes(a.data() + 1, a_bytes);
+  ASSERT_TRUE(plain.decode_levels(levels, dither, bytes, n, c.data() + 1));
+  ASSERT_TRUE(variant.decode_levels(levels, dither, bytes, n, d.data() + 1));
   EXPECT_EQ(std::memcmp(c.data(), d.data(), 4 * c.size()), 0);
   EXPECT_EQ(c[0], 3.0f);
   for (size_t i = n + 1; i < c.size(); ++i) ASSERT_EQ(c[i], 3.0f);
@@ -325,12 +345,11 @@ TEST_P(LevelsTest, DecodesToTheSameBitsWhereDenormalsAreFlushed) {
     const std::vector<uint8_t> bytes = Encoded(levels(), in);
     for (const Variant* variant : Variants()) {
       Floats plain(in.size()), flushed(in.size());
-      ASSERT_TRUE(variant->decode_levels(levels(), {}, bytes.data(), in.size(),
-                                         plain.data()));
+      ASSERT_TRUE(
+          variant->decode_levels(levels(), {}, bytes, in.size(), plain.data()));
       {
         const FlushedDenormals flush;
-        variant->decode_levels(levels(), {}, bytes.data(), in.size(),
-                               flushed.data());
+        variant->decode_levels(levels(), {}, bytes, in.size(), flushed.data());
       }
       ASSERT_EQ(std::memcmp(plain.data(), flushed.data(), 4 * in.size()), 0);
       EXPECT_NE(plain[0], 0.0f);
@@ -347,46 +366,70 @@ TEST_P(LevelsTest, RefusesAScaleThatNoEncoderWrites) {
     std::memcpy(bytes.data() + 2, &scale, sizeof(scale));
     Floats out(in.size());
     for (const Variant* variant : Variants()) {
-      EXPECT_FALSE(variant->decode_levels(levels(), {}, bytes.data(), in.size(),
-                                          out.data()))
+      EXPECT_FALSE(
+          variant->decode_levels(levels(), {}, bytes, in.size(), out.data()))
           << scale;
     }
   }
 }
 
+// Values whose codes are packed, as no prefix code is short for them.
+Floats Signs(size_t elements) {
+  Floats out = Gaussian(elements, 1.0, 6);
+  for (float& x : out) x = std::copysign(1.0f, x);
+  return out;
+}
+
 TEST_P(LevelsTest, RefusesAWordThatIsTooLargeAndPaddingThatIsNotZero) {
   const size_t n = 1021;  // No multiple of any packing.
-  std::vector<uint8_t> bytes = Encoded(levels(), Gaussian(n, 1.0));
+  const std::vector<uint8_t> bytes = Encoded(levels(), Signs(n));
+  ASSERT_EQ(bytes.size(), MaxLevelsBytes(levels(), n));
   Floats out(n);
+  EXPECT_TRUE(DecodeLevels(levels(), {}, bytes, n, out.data()));
   std::vector<uint8_t> bad = bytes;
-  for (size_t i = 8; i < bad.size(); ++i) bad[i] = 0xff;
-  EXPECT_FALSE(DecodeLevels(levels(), {}, bad.data(), n, out.data()));
+  for (size_t i = 9; i < bad.size(); ++i) bad[i] = 0xff;
+  EXPECT_FALSE(DecodeLevels(levels(), {}, bad, n, out.data()));
   // Of n + 1 elements, the last has a place that is padding for n.
-  Floats longer = Gaussian(n + 1, 1.0);
-  longer.back() = 100.0f;  // Its code is not zero.
-  ASSERT_EQ(LevelsBytes(levels(), n + 1), bytes.size());
+  Floats longer = Signs(n + 1);
+  longer.back() = 1.0f;  // Its code is not zero.
   bad = Encoded(levels(), longer);
-  EXPECT_TRUE(DecodeLevels(levels(), {}, bad.data(), n + 1, longer.data()));
-  EXPECT_FALSE(DecodeLevels(levels(), {}, bad.data(), n, out.data()));
+  ASSERT_EQ(bad.size(), bytes.size());
+  EXPECT_TRUE(DecodeLevels(levels(), {}, bad, n + 1, longer.data()));
+  EXPECT_FALSE(DecodeLevels(levels(), {}, bad, n, out.data()));
+}
+
+TEST_P(LevelsTest, RefusesBytesThatAreMissingOrTooMany) {
+  for (const Floats& in : {Gaussian(1021, 1.0), Signs(1021), Floats(1021)}) {
+    std::vector<uint8_t> bytes = Encoded(levels(), in);
+    Floats out(in.size());
+    const std::span<const uint8_t> all(bytes);
+    for (size_t n = 0; n < bytes.size(); ++n) {
+      ASSERT_FALSE(
+          DecodeLevels(levels(), {}, all.first(n), in.size(), out.data()))
+          << n;
+    }
+    bytes.push_back(0);
+    EXPECT_FALSE(DecodeLevels(levels(), {}, bytes, in.size(), out.data()));
+  }
 }
 
 TEST_P(LevelsTest, EveryVariantTakesAnyBytesAlike) {
   std::mt19937 random(8);
   for (size_t n : {1, 40, 300, 1000, 5000}) {
-    const std::vector<uint8_t> good = Encoded(levels(), Gaussian(n, 1.0));
-    for (int draw = 0; draw < 200; ++draw) {
-      std::vector<uint8_t> bytes = good;
+    const std::vector<uint8_t> coded = Encoded(levels(), Gaussian(n, 1.0));
+    const std::vector<uint8_t> packed = Encoded(levels(), Signs(n));
+    for (int draw = 0; draw < 400; ++draw) {
+      std::vector<uint8_t> bytes = draw < 200 ? coded : packed;
       const size_t damaged = draw % 2 == 0 ? 1 + random() % 3 : bytes.size();
       for (size_t i = 0; i < damaged; ++i) {
         bytes[random() % bytes.size()] = random();
       }
       Floats a(n), b(n);
-      const bool ok = ReferenceVariant().decode_levels(
-          levels(), {1, 0}, bytes.data(), n, a.data());
+      const bool ok = ReferenceVariant().decode_levels(levels(), {1, 0}, bytes,
+                                                       n, a.data());
       for (const Variant* variant : Variants()) {
-        ASSERT_EQ(
-            variant->decode_levels(levels(), {1, 0}, bytes.data(), n, b.data()),
-            ok);
+        ASSERT_EQ(variant->decode_levels(levels(), {1, 0}, bytes, n, b.data()),
+                  ok);
         if (ok) {
           ASSERT_EQ(std::memcmp(a.data(), b.data(), 4 * n), 0);
         }

@@ -2,21 +2,24 @@
 
 #include <bit>
 
+#include "base/check.h"
 #include "kernels/bf16.h"
 
 namespace pactrain::agent {
 
 static_assert(std::endian::native == std::endian::little);
 
-EncodeNoise Bf16Codec::Encode(const float* in, size_t elements, const Dither&,
-                              uint8_t* out) const {
+Encoded Bf16Codec::Encode(const float* in, size_t elements, const Dither&,
+                          uint8_t* out) const {
   kernels::ToBf16(in, elements, reinterpret_cast<uint16_t*>(out));
-  return {};
+  return {elements * 2, {}};
 }
 
-absl::Status Bf16Codec::Decode(const uint8_t* in, size_t elements,
+absl::Status Bf16Codec::Decode(absl::Span<const uint8_t> in, size_t elements,
                                const Dither&, float* out) const {
-  kernels::FromBf16(reinterpret_cast<const uint16_t*>(in), elements, out);
+  PT_CHECK(in.size() == elements * 2);
+  kernels::FromBf16(reinterpret_cast<const uint16_t*>(in.data()), elements,
+                    out);
   return absl::OkStatus();
 }
 

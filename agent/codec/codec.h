@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "protocol/types.h"
 
 namespace pactrain::agent {
@@ -34,18 +35,30 @@ struct EncodeNoise {
   double clip_squared = 0;   // (clipped in - in)^2, the biased part of error
 };
 
+struct Encoded {
+  size_t bytes = 0;
+  EncodeNoise noise;
+};
+
 class Codec {
  public:
   virtual ~Codec() = default;
-  // `elements` <= protocol::kChunkElements, here and below.
-  virtual size_t BytesFor(size_t elements) const = 0;
-  // `out` holds BytesFor(elements) bytes. Both pointers are aligned to 4 bytes,
-  // and so are Decode's.
-  virtual EncodeNoise Encode(const float* in, size_t elements,
-                             const Dither& dither, uint8_t* out) const = 0;
+  // What an encode may take. `elements` <= protocol::kChunkElements, here and
+  // below. The least and the most are one number where all encodes take as
+  // much.
+  struct Bytes {
+    size_t least = 0;
+    size_t most = 0;
+  };
+  virtual Bytes BytesFor(size_t elements) const = 0;
+  // `out` holds BytesFor(elements).most bytes. Both pointers are aligned to 4
+  // bytes, and so are Decode's.
+  virtual Encoded Encode(const float* in, size_t elements, const Dither& dither,
+                         uint8_t* out) const = 0;
+  // REQUIRES: so many bytes as BytesFor() allows.
   // InvalidArgument: no encoder writes these bytes; `out` is of no meaning.
-  // Never with fp32 and bf16, which take any bytes.
-  virtual absl::Status Decode(const uint8_t* in, size_t elements,
+  // Never with fp32 and bf16, which take any.
+  virtual absl::Status Decode(absl::Span<const uint8_t> in, size_t elements,
                               const Dither& dither, float* out) const = 0;
 };
 

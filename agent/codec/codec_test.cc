@@ -14,10 +14,13 @@ namespace {
 std::vector<float> Through(protocol::Codec which,
                            const std::vector<float>& in) {
   const Codec& codec = CodecFor(which);
-  std::vector<uint8_t> bytes(codec.BytesFor(in.size()));
-  codec.Encode(in.data(), in.size(), Dither{}, bytes.data());
+  const Codec::Bytes size = codec.BytesFor(in.size());
+  EXPECT_EQ(size.least, size.most);
+  std::vector<uint8_t> bytes(size.most);
+  EXPECT_EQ(codec.Encode(in.data(), in.size(), Dither{}, bytes.data()).bytes,
+            size.most);
   std::vector<float> out(in.size());
-  EXPECT_TRUE(codec.Decode(bytes.data(), in.size(), Dither{}, out.data()).ok());
+  EXPECT_TRUE(codec.Decode(bytes, in.size(), Dither{}, out.data()).ok());
   return out;
 }
 

@@ -3,19 +3,22 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace pactrain::agent {
 
 static_assert(std::endian::native == std::endian::little);
 
-EncodeNoise Fp32Codec::Encode(const float* in, size_t elements, const Dither&,
-                              uint8_t* out) const {
+Encoded Fp32Codec::Encode(const float* in, size_t elements, const Dither&,
+                          uint8_t* out) const {
   if (elements > 0) std::memcpy(out, in, elements * 4);
-  return {};
+  return {elements * 4, {}};
 }
 
-absl::Status Fp32Codec::Decode(const uint8_t* in, size_t elements,
+absl::Status Fp32Codec::Decode(absl::Span<const uint8_t> in, size_t elements,
                                const Dither&, float* out) const {
-  if (elements > 0) std::memcpy(out, in, elements * 4);
+  PT_CHECK(in.size() == elements * 4);
+  if (elements > 0) std::memcpy(out, in.data(), elements * 4);
   return absl::OkStatus();
 }
 

@@ -8,11 +8,13 @@ namespace pactrain::agent {
 
 class Fp32Codec : public Codec {
  public:
-  size_t BytesFor(size_t elements) const override { return elements * 4; }
-  EncodeNoise Encode(const float* in, size_t elements, const Dither& dither,
-                     uint8_t* out) const override;
-  absl::Status Decode(const uint8_t* in, size_t elements, const Dither& dither,
-                      float* out) const override;
+  Bytes BytesFor(size_t elements) const override {
+    return {elements * 4, elements * 4};
+  }
+  Encoded Encode(const float* in, size_t elements, const Dither& dither,
+                 uint8_t* out) const override;
+  absl::Status Decode(absl::Span<const uint8_t> in, size_t elements,
+                      const Dither& dither, float* out) const override;
 };
 
 }  // namespace pactrain::agent

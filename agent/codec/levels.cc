@@ -1,5 +1,7 @@
 #include "agent/codec/levels.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "protocol/limits.h"
@@ -18,27 +20,32 @@ kernels::LevelsDither Checked(size_t elements, const Dither& dither) {
 
 }  // namespace
 
-size_t LevelsCodec::BytesFor(size_t elements) const {
-  return kernels::LevelsBytes(levels_, elements);
+Codec::Bytes LevelsCodec::BytesFor(size_t elements) const {
+  // How few there may be Decode() sees.
+  return {std::min<size_t>(elements, 1),
+          kernels::MaxLevelsBytes(levels_, elements)};
 }
 
-EncodeNoise LevelsCodec::Encode(const float* in, size_t elements,
-                                const Dither& dither, uint8_t* out) const {
+Encoded LevelsCodec::Encode(const float* in, size_t elements,
+                            const Dither& dither, uint8_t* out) const {
+  Encoded encoded;
   const kernels::LevelsNoise noise = kernels::EncodeLevels(
-      levels_, Checked(elements, dither), in, elements, out);
-  return {noise.error_squared, noise.input_squared, noise.clip_squared};
+      levels_, Checked(elements, dither), in, elements, out, &encoded.bytes);
+  encoded.noise = {noise.error_squared, noise.input_squared,
+                   noise.clip_squared};
+  return encoded;
 }
 
-absl::Status LevelsCodec::Decode(const uint8_t* in, size_t elements,
+absl::Status LevelsCodec::Decode(absl::Span<const uint8_t> in, size_t elements,
                                  const Dither& dither, float* out) const {
-  if (kernels::DecodeLevels(levels_, Checked(elements, dither), in, elements,
-                            out)) {
+  if (kernels::DecodeLevels(levels_, Checked(elements, dither),
+                            {in.data(), in.size()}, elements, out)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "payload of %d elements in %d levels: a scale or a packed word is one "
-      "that no encoder writes; the agents' versions may differ",
-      elements, static_cast<int>(levels_)));
+      "payload of %d elements in %d levels: its %d bytes are none that an "
+      "encoder writes; the agents' versions may differ",
+      elements, static_cast<int>(levels_), in.size()));
 }
 
 }  // namespace pactrain::agent

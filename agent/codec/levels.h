@@ -11,11 +11,11 @@ namespace pactrain::agent {
 class LevelsCodec : public Codec {
  public:
   explicit LevelsCodec(kernels::Levels levels) : levels_(levels) {}
-  size_t BytesFor(size_t elements) const override;
-  EncodeNoise Encode(const float* in, size_t elements, const Dither& dither,
-                     uint8_t* out) const override;
-  absl::Status Decode(const uint8_t* in, size_t elements, const Dither& dither,
-                      float* out) const override;
+  Bytes BytesFor(size_t elements) const override;
+  Encoded Encode(const float* in, size_t elements, const Dither& dither,
+                 uint8_t* out) const override;
+  absl::Status Decode(absl::Span<const uint8_t> in, size_t elements,
+                      const Dither& dither, float* out) const override;
 
  private:
   const kernels::Levels levels_;

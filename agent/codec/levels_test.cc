@@ -42,10 +42,12 @@ Floats Through(protocol::Codec which, const Floats& in, uint64_t key,
   for (size_t i = 0; i < in.size(); i += kFrame) {
     const size_t count = std::min(kFrame, in.size() - i);
     const Dither dither = {key, static_cast<uint32_t>(i)};
-    std::vector<uint8_t> bytes(codec.BytesFor(count));
-    *error +=
-        codec.Encode(in.data() + i, count, dither, bytes.data()).error_squared;
-    EXPECT_OK(codec.Decode(bytes.data(), count, dither, out.data() + i));
+    std::vector<uint8_t> bytes(codec.BytesFor(count).most);
+    const Encoded encoded =
+        codec.Encode(in.data() + i, count, dither, bytes.data());
+    *error += encoded.noise.error_squared;
+    bytes.resize(encoded.bytes);
+    EXPECT_OK(codec.Decode(bytes, count, dither, out.data() + i));
   }
   return out;
 }
@@ -104,7 +106,7 @@ TEST(LevelsCodec, ARepeatedAttemptSendsTheSameBytes) {
   const Floats in = Gaussian(3000, 1);
   for (protocol::Codec which : kLevelCodecs) {
     const Codec& codec = CodecFor(which);
-    std::vector<uint8_t> a(codec.BytesFor(in.size())), b = a, c = a;
+    std::vector<uint8_t> a(codec.BytesFor(in.size()).most), b = a, c = a;
     codec.Encode(in.data(), in.size(), {7, 2048}, a.data());
     codec.Encode(in.data(), in.size(), {7, 2048}, b.data());
     codec.Encode(in.data(), in.size(), {8, 2048}, c.data());
@@ -116,13 +118,13 @@ TEST(LevelsCodec, ARepeatedAttemptSendsTheSameBytes) {
 TEST(LevelsCodec, BytesThatNoEncoderWritesAreRefusedInWords) {
   for (protocol::Codec which : kLevelCodecs) {
     const Codec& codec = CodecFor(which);
-    const std::vector<uint8_t> bytes(codec.BytesFor(2048), 0xff);
+    const std::vector<uint8_t> bytes(codec.BytesFor(2048).most, 0xff);
     Floats out(2048);
     const absl::Status status =
-        codec.Decode(bytes.data(), out.size(), Dither{}, out.data());
-    EXPECT_THAT(status,
-                base::StatusIs(absl::StatusCode::kInvalidArgument,
-                               testing::HasSubstr("no encoder writes")));
+        codec.Decode(bytes, out.size(), Dither{}, out.data());
+    EXPECT_THAT(status, base::StatusIs(
+                            absl::StatusCode::kInvalidArgument,
+                            testing::HasSubstr("none that an encoder writes")));
   }
 }
 
@@ -130,14 +132,17 @@ TEST(LevelsCodec, TakesAWholeChunkAndNothing) {
   const Floats in = Gaussian(protocol::kChunkElements, 1);
   for (protocol::Codec which : kLevelCodecs) {
     const Codec& codec = CodecFor(which);
-    std::vector<uint8_t> bytes(codec.BytesFor(in.size()));
+    std::vector<uint8_t> bytes(codec.BytesFor(in.size()).most);
     Floats out(in.size());
-    const EncodeNoise noise =
+    const Encoded encoded =
         codec.Encode(in.data(), in.size(), Dither{}, bytes.data());
-    EXPECT_OK(codec.Decode(bytes.data(), in.size(), Dither{}, out.data()));
-    EXPECT_NEAR(SquaredDistance(in, out) / noise.error_squared, 1, 1e-6);
-    EXPECT_EQ(codec.BytesFor(0), 0u);
-    EXPECT_OK(codec.Decode(nullptr, 0, Dither{}, nullptr));
+    bytes.resize(encoded.bytes);
+    EXPECT_OK(codec.Decode(bytes, in.size(), Dither{}, out.data()));
+    EXPECT_NEAR(SquaredDistance(in, out) / encoded.noise.error_squared, 1,
+                1e-6);
+    EXPECT_EQ(codec.BytesFor(0).most, 0u);
+    EXPECT_EQ(codec.Encode(nullptr, 0, Dither{}, nullptr).bytes, 0u);
+    EXPECT_OK(codec.Decode({}, 0, Dither{}, nullptr));
   }
 }
 

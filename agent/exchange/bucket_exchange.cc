@@ -158,10 +158,11 @@ absl::Status BucketExchange::Check(int member, const FrameHeader& header,
     return refuse("codec", static_cast<int>(header.codec),
                   static_cast<int>(codec));
   }
-  const size_t bytes = CodecFor(codec).BytesFor(elements);
-  if (header.bytes != bytes || payload.bytes.size() != bytes) {
-    return refuse("bytes", payload.bytes.size(), bytes);
-  }
+  const Codec::Bytes bytes = CodecFor(codec).BytesFor(elements);
+  const size_t size = payload.bytes.size();
+  if (header.bytes != size) return refuse("bytes", size, header.bytes);
+  if (size < bytes.least) return refuse("bytes", size, bytes.least);
+  if (size > bytes.most) return refuse("bytes", size, bytes.most);
   int expected = Schedule::kNobody;
   if (header.leg == Leg::kControl) return refuse("leg", 16, 1);
   if (header.leg == Leg::kFanOut) {
@@ -250,7 +251,7 @@ absl::StatusOr<std::shared_ptr<const float[]>> BucketExchange::SumOf(
     }
     decoded[c].resize(piece.elements);
     const int site = options_.schedule->SiteOf(children[c]);
-    RETURN_IF_ERROR(codec_.Decode(in.bytes.data(), piece.elements,
+    RETURN_IF_ERROR(codec_.Decode(in.bytes, piece.elements,
                                   DitherOf(piece, site, Leg::kUp),
                                   decoded[c].data()));
     terms.push_back(decoded[c].data());
@@ -270,18 +271,18 @@ Payload BucketExchange::Encode(std::shared_ptr<const float[]> owner,
   if (border_ == protocol::Codec::kFp32) {
     return BytesOf(std::move(owner), values, piece.elements);
   }
-  const size_t bytes = codec_.BytesFor(piece.elements);
-  auto encoded = std::make_shared_for_overwrite<uint8_t[]>(bytes);
-  const EncodeNoise noise = codec_.Encode(
+  auto memory = std::make_shared_for_overwrite<uint8_t[]>(
+      codec_.BytesFor(piece.elements).most);
+  const Encoded encoded = codec_.Encode(
       values, piece.elements, DitherOf(piece, options_.schedule->site(), leg),
-      encoded.get());
+      memory.get());
   if (options_.measure && measures) {
-    noise_.encoded_squares += noise.input_squared;
-    noise_.error_squares += noise.error_squared;
-    noise_.clip_squares += noise.clip_squared;
+    noise_.encoded_squares += encoded.noise.input_squared;
+    noise_.error_squares += encoded.noise.error_squared;
+    noise_.clip_squares += encoded.noise.clip_squared;
   }
-  const uint8_t* data = encoded.get();
-  return {std::move(encoded), absl::MakeConstSpan(data, bytes)};
+  const uint8_t* data = memory.get();
+  return {std::move(memory), absl::MakeConstSpan(data, encoded.bytes)};
 }
 
 absl::Status BucketExchange::Fold(const Piece& piece,
@@ -317,7 +318,7 @@ absl::Status BucketExchange::Swap(const Piece& piece,
   const float* terms[2];
   for (int site = 0; site < 2; ++site) {
     decoded[site].resize(piece.elements);
-    RETURN_IF_ERROR(codec_.Decode(in[site]->bytes.data(), piece.elements,
+    RETURN_IF_ERROR(codec_.Decode(in[site]->bytes, piece.elements,
                                   DitherOf(piece, site, Leg::kSwap),
                                   decoded[site].data()));
     terms[site] = decoded[site].data();
@@ -334,7 +335,7 @@ absl::Status BucketExchange::Publish(const Piece& piece, const Payload& bytes,
   float* result = options_.result.data() + piece.offset;
   const int root = options_.schedule->RootSiteOf(piece.chunk->number);
   RETURN_IF_ERROR(CodecFor(CodecOf(Leg::kFanOut))
-                      .Decode(bytes.bytes.data(), piece.elements,
+                      .Decode(bytes.bytes, piece.elements,
                               DitherOf(piece, root, Leg::kDown), result));
   MarkWritten(piece);
   if (!Owns(*piece.chunk)) return absl::OkStatus();
