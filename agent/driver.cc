@@ -20,7 +20,7 @@ namespace {
 constexpr absl::Duration kMaxTick = absl::Milliseconds(100);
 // For the last messages to peers, coordinator and trainers.
 constexpr absl::Duration kStopLinger = absl::Milliseconds(500);
-// Elements that a thread sums before it looks for more: some microseconds.
+// Elements that a thread sums before it looks for more: tens of microseconds.
 constexpr size_t kSumGrain = 16 * 1024;
 
 }  // namespace

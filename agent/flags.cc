@@ -6,7 +6,6 @@
 #include <array>
 #include <cctype>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -45,12 +44,6 @@ base::Digest RandomDigest() {
   return {word(), word()};
 }
 
-// Unless it is given: trainers use the node's processors, too, and more than a
-// few threads ask more of memory than it gives.
-uint32_t SumThreads(uint32_t processors) {
-  return std::clamp<uint32_t>(processors / 4, 1, 4);
-}
-
 v1::AgentConfig Defaults() {
   v1::AgentConfig config;
   config.set_name(HostName());
@@ -63,6 +56,7 @@ v1::AgentConfig Defaults() {
   config.set_straggler_timeout("30m");
   config.set_connections_per_link(4);
   config.set_connections_per_source(protocol::kMaxConnectionsPerSource);
+  config.set_sum_threads(1);
   config.set_log_level("info");
   return config;
 }
@@ -201,10 +195,7 @@ absl::Status Understand(const v1::AgentConfig& config,
   driver.connections_per_link = static_cast<int>(config.connections_per_link());
   driver.connections_per_source =
       static_cast<int>(config.connections_per_source());
-  driver.sum_threads =
-      static_cast<int>(config.sum_threads() > 0
-                           ? config.sum_threads()
-                           : SumThreads(std::thread::hardware_concurrency()));
+  driver.sum_threads = static_cast<int>(config.sum_threads());
   return absl::OkStatus();
 }
 

@@ -40,8 +40,6 @@ int Run(const Flags& flags) {
   LOG_INFO("agent {} of site {}{}, coordinator {}", core.agent, core.site,
            flags.site_given ? "" : " (no --site given: each node is its own)",
            flags.driver.coordinator);
-  LOG_INFO("sums of this node's trainers: {} threads",
-           flags.driver.sum_threads);
   std::printf("listening socket=%s data=%s metrics=%s\n",
               flags.driver.socket_path.c_str(),
               (*driver)->data_address().c_str(),

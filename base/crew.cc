@@ -52,6 +52,7 @@ void Crew::Share(size_t items, size_t grain, Part part) {
   if (helpers_.empty() || items <= grain) return loop.Run();
   {
     MutexLock lock(&mu_);
+    PT_CHECK(loop_ == nullptr);
     loop_ = &loop;
   }
   changed_.NotifyAll();

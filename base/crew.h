@@ -2,8 +2,9 @@
 // reads slower than it comes.
 //
 // The one who calls does parts of the loop, too, and takes the next part when
-// it is done with one. So a helper that the system runs late costs nothing but
-// its help.
+// it is done with one. So a helper that begins late costs nothing. One that
+// loses its processor in the middle of a part keeps the caller waiting: for
+// machines with processors to spare.
 //
 // Thread-compatible: one loop at a time.
 #ifndef PACTRAIN_BASE_CREW_H_

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -12,6 +12,8 @@
 namespace pactrain::kernels::levels {
 namespace {
 
+static_assert(std::endian::native == std::endian::little);
+
 constexpr size_t kStreams = 4;
 constexpr size_t kSizesBytes = 2 * (kStreams - 1);
 constexpr size_t kMaxLevels = 31;
@@ -19,7 +21,8 @@ constexpr uint32_t kLookups = 1u << kMaxWordBits;
 
 // Bits of the words of q = 0, 1, -1, 2, -2, ...: of Huffman's codes for
 // generalised Gaussians, from uniform to long tails, with blocks of one and of
-// very different sizes, those that come within 2 % of the best for each.
+// very different sizes, a few that are mostly within 2 % of the best for each
+// (at most 4 % were seen).
 using Lengths = std::vector<uint8_t>;
 const std::vector<Lengths>& LengthsOf(Levels levels) {
   static const std::vector<Lengths> k3 = {{1, 2, 2}};
@@ -141,28 +144,34 @@ struct Tables {
   std::array<Lookup, kLookups> lookups;
 };
 
-using AllTables = std::vector<std::unique_ptr<const Tables>>;
-
-AllTables MakeTables(Levels levels) {
-  AllTables tables;
-  for (const Lengths& lengths : LengthsOf(levels)) {
-    tables.push_back(std::make_unique<const Tables>(levels, lengths));
-  }
+// One set per number of levels, made when it is first asked for.
+template <Levels kLevels>
+const std::vector<Tables>& TablesOf() {
+  static const std::vector<Tables> tables = [] {
+    std::vector<Tables> made;
+    for (const Lengths& lengths : LengthsOf(kLevels)) {
+      made.emplace_back(kLevels, lengths);
+    }
+    return made;
+  }();
   return tables;
 }
 
 const Tables& TablesOf(Levels levels, int number) {
-  static const AllTables k3 = MakeTables(Levels::k3);
-  static const AllTables k5 = MakeTables(Levels::k5);
-  static const AllTables k7 = MakeTables(Levels::k7);
-  static const AllTables k15 = MakeTables(Levels::k15);
-  static const AllTables k31 = MakeTables(Levels::k31);
-  const AllTables& all = levels == Levels::k3    ? k3
-                         : levels == Levels::k5  ? k5
-                         : levels == Levels::k7  ? k7
-                         : levels == Levels::k15 ? k15
-                                                 : k31;
-  return *all[static_cast<size_t>(number - 1)];
+  const auto at = static_cast<size_t>(number - 1);
+  switch (levels) {
+    case Levels::k3:
+      return TablesOf<Levels::k3>()[at];
+    case Levels::k5:
+      return TablesOf<Levels::k5>()[at];
+    case Levels::k7:
+      return TablesOf<Levels::k7>()[at];
+    case Levels::k15:
+      return TablesOf<Levels::k15>()[at];
+    case Levels::k31:
+      return TablesOf<Levels::k31>()[at];
+  }
+  __builtin_unreachable();
 }
 
 uint64_t Load64(const uint8_t* from) {
@@ -253,21 +262,21 @@ struct Reader {
   }
   // The rest, one code at a time. False: the bits are not just as many.
   bool Finish(const Tables& tables) {
+    const auto bytes = static_cast<size_t>(end - from);
+    size_t bit = skip;
     while (to < to_end) {
-      if (from >= end) return false;
+      const size_t at = bit / 8;
+      if (at >= bytes) return false;
       uint64_t window = 0;
-      std::memcpy(&window, from,
-                  std::min<size_t>(8, static_cast<size_t>(end - from)));
+      std::memcpy(&window, from + at, std::min<size_t>(8, bytes - at));
       const uint8_t code =
-          tables.lookups[window >> skip & (kLookups - 1)].codes[0];
+          tables.lookups[window >> bit % 8 & (kLookups - 1)].codes[0];
       *to++ = code;
-      skip += tables.words[code].length;
-      from += skip >> 3;
-      skip &= 7;
+      bit += tables.words[code].length;
     }
     // Up to the last byte's end, all zeros.
-    if (skip == 0) return from == end;
-    return from + 1 == end && *from >> skip == 0;
+    if ((bit + 7) / 8 != bytes) return false;
+    return bit % 8 == 0 || from[bytes - 1] >> bit % 8 == 0;
   }
 };
 
@@ -299,7 +308,9 @@ int WordBits(Levels levels, int number, uint8_t code) {
 }
 
 int ChoosePrefixCode(Levels levels, const uint8_t* codes, size_t elements) {
-  constexpr size_t kEvery = 4;
+  // Odd: channels and rows of a network come in powers of two, and a sample in
+  // step with them would see the same ones again and again.
+  constexpr size_t kEvery = 5;
   // Counted side by side: equal codes in a row do not wait for each other.
   uint32_t counts[2][kMaxLevels + 1] = {};
   for (size_t i = 0; i < elements; i += kEvery) {
@@ -327,6 +338,7 @@ size_t WritePrefixCoded(Levels levels, int number, const uint8_t* codes,
   const Tables& tables = TablesOf(levels, number);
   constexpr size_t kRoom =
       (kMaxLevelsElements / kStreams + 1) * kMaxWordBits / 8 + 16;
+  static_assert(kRoom <= 0xffff);  // Sizes are uint16.
   uint8_t streams[kStreams][kRoom];
   size_t sizes[kStreams];
   for (size_t s = 0; s < kStreams; s += 2) {

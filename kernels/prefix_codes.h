@@ -2,15 +2,16 @@
 // so the codes around zero get few bits. Used by levels.cc and its tests only.
 //
 // For each number of levels there are a few fixed prefix codes, numbered from
-// 1, each made for another shape of the values (D. A. Huffman, 1952): from that
-// of a Gaussian to long tails and mostly zeros. None has words of more than
-// kMaxWordBits bits, and all are complete: any bits are words.
+// 1, each made for another shape of the values (D. A. Huffman, 1952): from even
+// ones to long tails and mostly zeros. None has words of more than kMaxWordBits
+// bits, and all are complete: any bits are words.
 //
 // The coded form of n codes: three uint16, little-endian, the bytes of the
 // first three of four streams; then the streams. Stream s holds the words of
 // the codes [s Q, min((s + 1) Q, n)), Q = ceil(n / 4), one after the other from
-// the lowest bit of its first byte on, and zeros up to its last byte's end. So
-// one core codes and decodes four words at a time.
+// the lowest bit of its first byte on, and zeros up to its last byte's end. A
+// core works on two streams at a time, which do not wait for each other; one
+// with more registers could on four.
 //
 // Pure. Thread-safe.
 #ifndef PACTRAIN_KERNELS_PREFIX_CODES_H_

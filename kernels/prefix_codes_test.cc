@@ -162,6 +162,25 @@ TEST(PrefixCodes, TheOneThatIsChosenIsAboutTheShortest) {
   }
 }
 
+// One channel of a few is large.
+TEST(PrefixCodes, ASampleSeesWhatComesInPeriods) {
+  for (Levels levels : kAll) {
+    for (size_t period : {2, 4, 8, 64}) {
+      Codes codes = Draw(levels, 16384, 0.2);
+      const Codes large = Draw(levels, codes.size(), 100);
+      for (size_t i = 0; i < codes.size(); i += period) codes[i] = large[i];
+      size_t least = ~size_t{0};
+      for (int n = 1; n <= PrefixCodeCount(levels); ++n) {
+        least = std::min(least, Written(levels, n, codes).size());
+      }
+      const int chosen = ChoosePrefixCode(levels, codes.data(), codes.size());
+      EXPECT_LE(static_cast<double>(Written(levels, chosen, codes).size()),
+                1.02 * static_cast<double>(least))
+          << static_cast<int>(levels) << " levels, period " << period;
+    }
+  }
+}
+
 TEST(PrefixCodes, NothingIsWrittenBeyondTheMost) {
   ForAllCodes([](Levels levels, int number) {
     const Codes codes = Draw(levels, 1000, 1.0);

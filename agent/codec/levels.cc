@@ -21,7 +21,8 @@ kernels::LevelsDither Checked(size_t elements, const Dither& dither) {
 }  // namespace
 
 Codec::Bytes LevelsCodec::BytesFor(size_t elements) const {
-  // How few there may be Decode() sees.
+  // No frame is empty, which would look like one that is not here yet; else
+  // Decode() sees how few there may be.
   return {std::min<size_t>(elements, 1),
           kernels::MaxLevelsBytes(levels_, elements)};
 }

@@ -242,23 +242,21 @@ void LocalStep::Sum(Bucket& bucket) {
   }
   const uint64_t first = std::exchange(bucket.summed, *filled);
   const uint64_t elements = *filled - first;
-  const auto terms_at = [&](uint64_t place) {
-    std::vector<const float*> terms;
-    for (const Member& member : members_) {
-      terms.push_back(
-          reinterpret_cast<const float*>(member.slot.data() + bucket.offset) +
-          place);
-    }
-    return terms;
-  };
+  std::vector<const float*> terms;
+  for (const Member& member : members_) {
+    terms.push_back(
+        reinterpret_cast<const float*>(member.slot.data() + bucket.offset) +
+        first);
+  }
+  float* const sum = bucket.sum.get() + first;
   share_out_(elements, [&](uint64_t begin, uint64_t count) {
-    const uint64_t place = first + begin;
-    Combine(bucket.context.op, terms_at(place), count,
-            bucket.sum.get() + place);
+    std::vector<const float*> parts;
+    for (const float* term : terms) parts.push_back(term + begin);
+    Combine(bucket.context.op, parts, count, sum + begin);
   });
   if (!measure_ || bucket.context.op != Op::kSum) return;
   // In one order: the figure, too, is the same whoever sums.
-  for (const float* term : terms_at(first)) {
+  for (const float* term : terms) {
     squares_ += SumOfSquares(term, elements);
   }
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -115,6 +116,41 @@ TEST_F(BucketExchangeTest, EveryFieldThatDoesNotFitIsRefused) {
   // None of them has spoiled what the right one finds.
   EXPECT_OK(exchange_->Receive(1, header_, payload_, out_));
   EXPECT_TRUE(exchange_->done());
+}
+
+// A frame that is empty would look like one that is not here yet.
+TEST_F(BucketExchangeTest, sec_limits_BytesOfALevelsFrame) {
+  constexpr protocol::Codec kCodec = protocol::Codec::kLevels7;
+  constexpr uint32_t kElements = 1000;
+  const auto refusal = [&](size_t bytes) {
+    BucketExchange::Options options;
+    options.schedule = schedule_.get();
+    options.job = "job";
+    options.context.codec = kCodec;
+    options.context.elements = kElements;
+    options.local = std::make_shared<float[]>(kElements);
+    std::vector<float> result(kElements);
+    options.result = absl::MakeSpan(result);
+    BucketExchange exchange(options);
+    FrameHeader header = header_;
+    header.context = exchange.digest();
+    header.step = options.step;
+    header.attempt = options.attempt;
+    header.bucket = 0;
+    header.codec = kCodec;
+    header.elements = kElements;
+    header.bytes = static_cast<uint32_t>(bytes);
+    const auto payload = std::make_shared<std::vector<uint8_t>>(bytes);
+    return std::string(
+        exchange.Receive(1, header, {payload, *payload}, out_).message());
+  };
+  const Codec::Bytes allowed = CodecFor(kCodec).BytesFor(kElements);
+  EXPECT_THAT(refusal(0), testing::HasSubstr("bytes is 0, want 1"));
+  EXPECT_EQ(refusal(allowed.least), "");  // It is looked at when it is folded.
+  EXPECT_EQ(refusal(allowed.most), "");
+  EXPECT_THAT(refusal(allowed.most + 1),
+              testing::HasSubstr(absl::StrFormat(
+                  "bytes is %d, want %d", allowed.most + 1, allowed.most)));
 }
 
 // A frame of a bucket that has one element more than fit into it.

@@ -161,7 +161,7 @@ TEST_F(ClusterTest, SumsAreExactFirstFullThenCompacted) {
   }
 }
 
-TEST_F(ClusterTest, RootsFollowTheSitesRatesAndSumsStayExact) {
+TEST_F(ClusterTest, RootsFollowTheSitesRates) {
   coordinator_->Kill();
   StartCoordinator(coordinator_address_,
                    {"--site-rates", "site-0=125mbit,site-1=150mbit"});
@@ -176,18 +176,19 @@ TEST_F(ClusterTest, RootsFollowTheSitesRatesAndSumsStayExact) {
 }
 
 TEST_F(ClusterTest, AnEgressLimitHolds) {
-  constexpr double kBytesPerSecond = 1e6;
+  constexpr double kBytesPerSecond = 0.5e6;
+  constexpr double kBurst = 64 << 10;
   agents_[0]->Signal(SIGTERM);
   ASSERT_EQ(agents_[0]->Wait(), 0);
-  StartAgent(0, {"--egress-limit", "site-1=8mbit"});
+  StartAgent(0, {"--egress-limit", "site-1=4mbit"});
   Launch("limited", 12);
   ASSERT_TRUE(trainers_[0]->WaitForLine("step "));
   const absl::Duration first = base::MonotonicNow();
   ExpectAllDone();
-  // Of 271,002 elements, 3 of 10 at least, site 0 sends more than half to site
-  // 1: that is root of fewer chunks than it and site 2 are. A slow machine only
-  // makes it later.
-  const double bytes = 11 * 0.3 * 271002 * 4 / 2;
+  // COMPACTED, each bucket is one chunk with its root in site 0, which sends it
+  // down to site 1: 3 of 10 of 271,002 elements. FULL is more. A slow machine
+  // only makes it later.
+  const double bytes = 11 * 0.29 * 271002 * 4 - kBurst;
   EXPECT_GT(base::MonotonicNow() - first,
             absl::Seconds(bytes / kBytesPerSecond));
 }
