@@ -102,7 +102,7 @@ void Driver::TickLater() {
   tick_timer_.expires_after(absl::ToChronoNanoseconds(interval));
   tick_timer_.async_wait([this](const asio::error_code& error) {
     if (error) return;
-    Handle(Tick{});
+    Handle(Tick{SlowestLink()});
     metrics_->Publish(Snapshot());
     TickLater();
   });
@@ -217,6 +217,16 @@ void Driver::Run(LogLine& effect) {
   } else {
     LOG_INFO("{}", effect.text);
   }
+}
+
+double Driver::SlowestLink() const {
+  double slowest = 0;
+  for (const auto& [site, traffic] : transport_->traffic()) {
+    const double rate = traffic.goodput_bytes_per_second;
+    if (site == options_.core.site || rate == 0) continue;
+    slowest = slowest == 0 ? rate : std::min(slowest, rate);
+  }
+  return slowest;
 }
 
 void Driver::AddLinks(protocol::StepReport& report) const {

@@ -84,6 +84,7 @@ class Driver : private TransportEvents,
   void Run(SendCoordinator& effect);
   void Run(LogLine& effect);
   void AddLinks(protocol::StepReport& report) const;
+  double SlowestLink() const;  // As in Tick.
   // Ends a trainer that the core does not know or is about to be told of.
   void Fail(TrainerId trainer, wire::Code code, const std::string& text);
 

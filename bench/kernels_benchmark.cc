@@ -170,8 +170,8 @@ struct Encoded {
   template <class Op>
   void Encode(Op op, const float* in) {
     for (size_t i = 0; i < kCodecElements / kFrame; ++i) {
-      op(levels, {i, 0}, in + i * kFrame, kFrame, bytes.data() + i * stride,
-         &sizes[i]);
+      op(levels, {i, 0}, LevelsForm::kShorter, in + i * kFrame, kFrame,
+         bytes.data() + i * stride, &sizes[i]);
     }
   }
   template <class Op>

@@ -161,9 +161,10 @@ void FromBf16(const uint16_t* in, size_t elements, float* out) {
 }
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
-                         const float* in, size_t elements, uint8_t* out,
-                         size_t* bytes) {
-  return BestVariant().encode_levels(levels, dither, in, elements, out, bytes);
+                         LevelsForm form, const float* in, size_t elements,
+                         uint8_t* out, size_t* bytes) {
+  return BestVariant().encode_levels(levels, dither, form, in, elements, out,
+                                     bytes);
 }
 
 bool DecodeLevels(Levels levels, const LevelsDither& dither,

@@ -75,8 +75,8 @@ double ClipSquared(const Step& step, uint32_t max_bits, const float lanes[8]) {
 }
 
 LevelsNoise Encode(const Ops& ops, Levels levels, const LevelsDither& dither,
-                   const float* in, size_t elements, uint8_t* out,
-                   size_t* bytes) {
+                   LevelsForm form, const float* in, size_t elements,
+                   uint8_t* out, size_t* bytes) {
   *bytes = 0;
   if (elements == 0) return {};
   const DitherStream stream(dither.key);
@@ -92,9 +92,12 @@ LevelsNoise Encode(const Ops& ops, Levels levels, const LevelsDither& dither,
   }
   const size_t plane = PlaneBytes(levels, elements);
   const size_t packed = plane * PackingOf(levels).bytes;
-  const int number = ChoosePrefixCode(levels, codes, elements);
-  const size_t coded =
-      WritePrefixCoded(levels, number, codes, elements, to + 1, packed);
+  int number = kPacked;
+  size_t coded = 0;
+  if (form == LevelsForm::kShorter) {
+    number = ChoosePrefixCode(levels, codes, elements);
+    coded = WritePrefixCoded(levels, number, codes, elements, to + 1, packed);
+  }
   if (coded > 0) {
     *to++ = static_cast<uint8_t>(number);
     to += coded;

@@ -68,10 +68,16 @@ struct LevelsNoise {
 // kMaxLevelsElements, here and below.
 size_t MaxLevelsBytes(Levels levels, size_t elements);
 
+// How the integers travel. What is decoded is the same.
+enum class LevelsForm {
+  kPacked,   // MaxLevelsBytes().
+  kShorter,  // Mostly fewer; takes half as long again, and twice to decode.
+};
+
 // Writes *bytes bytes, at most MaxLevelsBytes().
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
-                         const float* in, size_t elements, uint8_t* out,
-                         size_t* bytes);
+                         LevelsForm form, const float* in, size_t elements,
+                         uint8_t* out, size_t* bytes);
 
 // False if `in` is none that EncodeLevels writes: a scale that is negative,
 // infinite, out of range or another NaN than 0x7fc0, a packed word that is too

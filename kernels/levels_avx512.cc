@@ -248,10 +248,10 @@ const Ops kAvx512Ops = {EncodeBlock, DecodeBlock, Avx2Pack, Avx2Unpack,
 namespace avx512 {
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
-                         const float* in, size_t elements, uint8_t* out,
-                         size_t* bytes) {
-  return levels::Encode(levels::kAvx512Ops, levels, dither, in, elements, out,
-                        bytes);
+                         LevelsForm form, const float* in, size_t elements,
+                         uint8_t* out, size_t* bytes) {
+  return levels::Encode(levels::kAvx512Ops, levels, dither, form, in, elements,
+                        out, bytes);
 }
 
 bool DecodeLevels(Levels levels, const LevelsDither& dither,

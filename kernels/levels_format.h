@@ -169,8 +169,8 @@ uint8_t Avx2Largest(const uint8_t* codes, size_t elements);
 #endif
 
 LevelsNoise Encode(const Ops& ops, Levels levels, const LevelsDither& dither,
-                   const float* in, size_t elements, uint8_t* out,
-                   size_t* bytes);
+                   LevelsForm form, const float* in, size_t elements,
+                   uint8_t* out, size_t* bytes);
 bool Decode(const Ops& ops, Levels levels, const LevelsDither& dither,
             std::span<const uint8_t> in, size_t elements, float* out);
 

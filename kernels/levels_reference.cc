@@ -87,10 +87,10 @@ const Ops kReferenceOps = {EncodeBlock, DecodeBlock, ReferencePack,
 namespace reference {
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
-                         const float* in, size_t elements, uint8_t* out,
-                         size_t* bytes) {
-  return levels::Encode(levels::kReferenceOps, levels, dither, in, elements,
-                        out, bytes);
+                         LevelsForm form, const float* in, size_t elements,
+                         uint8_t* out, size_t* bytes) {
+  return levels::Encode(levels::kReferenceOps, levels, dither, form, in,
+                        elements, out, bytes);
 }
 
 bool DecodeLevels(Levels levels, const LevelsDither& dither,

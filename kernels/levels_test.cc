@@ -39,11 +39,12 @@ Floats Signs(size_t elements) {
 
 std::vector<uint8_t> Encoded(Levels levels, const Floats& in,
                              const LevelsDither& dither = {},
-                             LevelsNoise* noise = nullptr) {
+                             LevelsNoise* noise = nullptr,
+                             LevelsForm form = LevelsForm::kShorter) {
   std::vector<uint8_t> bytes(MaxLevelsBytes(levels, in.size()));
   size_t size = 0;
-  const LevelsNoise measured =
-      EncodeLevels(levels, dither, in.data(), in.size(), bytes.data(), &size);
+  const LevelsNoise measured = EncodeLevels(levels, dither, form, in.data(),
+                                            in.size(), bytes.data(), &size);
   EXPECT_LE(size, bytes.size());
   bytes.resize(size);
   if (noise != nullptr) *noise = measured;
@@ -140,17 +141,17 @@ Floats Mixed(size_t elements) {
 }
 
 void ExpectEqualsReference(const Variant& variant, Levels levels, size_t n,
-                           const LevelsDither& dither) {
+                           const LevelsDither& dither, LevelsForm form) {
   const Variant& plain = ReferenceVariant();
   const size_t size = MaxLevelsBytes(levels, n);
   // Addresses with the alignment of their type only, and guards behind.
   Floats in = Mixed(n + 1);
   std::vector<uint8_t> a(size + 34, 0xab), b = a;
   size_t a_bytes = 99, b_bytes = 99;
-  const LevelsNoise x = plain.encode_levels(levels, dither, in.data() + 1, n,
-                                            a.data() + 1, &a_bytes);
-  const LevelsNoise y = variant.encode_levels(levels, dither, in.data() + 1, n,
-                                              b.data() + 1, &b_bytes);
+  const LevelsNoise x = plain.encode_levels(levels, dither, form, in.data() + 1,
+                                            n, a.data() + 1, &a_bytes);
+  const LevelsNoise y = variant.encode_levels(
+      levels, dither, form, in.data() + 1, n, b.data() + 1, &b_bytes);
   EXPECT_EQ(a, b);
   ASSERT_EQ(a_bytes, b_bytes);
   ASSERT_LE(a_bytes, size);
@@ -173,8 +174,25 @@ TEST_P(LevelsTest, EveryVariantWritesAndReadsTheSameBits) {
   for (const Variant* variant : Variants()) {
     for (size_t n : {0, 1, 7, 255, 256, 257, 1000, 4096, 16384, 65536}) {
       SCOPED_TRACE(std::string(variant->name) + ", " + std::to_string(n));
-      ExpectEqualsReference(*variant, levels(), n, {0x123456789abcdef, 48});
+      for (LevelsForm form : {LevelsForm::kPacked, LevelsForm::kShorter}) {
+        ExpectEqualsReference(*variant, levels(), n, {0x123456789abcdef, 48},
+                              form);
+      }
     }
+  }
+}
+
+TEST_P(LevelsTest, BothFormsDecodeToTheSameBits) {
+  for (size_t n : {1, 300, 16384}) {
+    const Floats in = Mixed(n);
+    Floats a(n), b(n);
+    const auto packed =
+        Encoded(levels(), in, {5, 0}, nullptr, LevelsForm::kPacked);
+    EXPECT_EQ(packed.size(), MaxLevelsBytes(levels(), n));
+    const auto shorter = Encoded(levels(), in, {5, 0});
+    ASSERT_TRUE(DecodeLevels(levels(), {5, 0}, packed, n, a.data()));
+    ASSERT_TRUE(DecodeLevels(levels(), {5, 0}, shorter, n, b.data()));
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), 4 * n), 0);
   }
 }
 
@@ -415,7 +433,8 @@ TEST_P(LevelsTest, EveryVariantTakesAnyBytesAlike) {
   std::mt19937 random(8);
   for (size_t n : {1, 40, 300, 1000, 5000}) {
     const std::vector<uint8_t> coded = Encoded(levels(), Gaussian(n, 1.0));
-    const std::vector<uint8_t> packed = Encoded(levels(), Signs(n));
+    const std::vector<uint8_t> packed =
+        Encoded(levels(), Gaussian(n, 1.0), {}, nullptr, LevelsForm::kPacked);
     for (int draw = 0; draw < 400; ++draw) {
       std::vector<uint8_t> bytes = draw < 200 ? coded : packed;
       const size_t damaged = draw % 2 == 0 ? 1 + random() % 3 : bytes.size();

@@ -26,8 +26,8 @@ struct Variant {
   void (*sum)(const float* const*, size_t, size_t, float*);
   void (*to_bf16)(const float*, size_t, uint16_t*);
   void (*from_bf16)(const uint16_t*, size_t, float*);
-  LevelsNoise (*encode_levels)(Levels, const LevelsDither&, const float*,
-                               size_t, uint8_t*, size_t*);
+  LevelsNoise (*encode_levels)(Levels, const LevelsDither&, LevelsForm,
+                               const float*, size_t, uint8_t*, size_t*);
   bool (*decode_levels)(Levels, const LevelsDither&, std::span<const uint8_t>,
                         size_t, float*);
 };
@@ -60,8 +60,8 @@ void Sum(const float* const* in, size_t buffers, size_t elements, float* out);
 void ToBf16(const float* in, size_t elements, uint16_t* out);
 void FromBf16(const uint16_t* in, size_t elements, float* out);
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
-                         const float* in, size_t elements, uint8_t* out,
-                         size_t* bytes);
+                         LevelsForm form, const float* in, size_t elements,
+                         uint8_t* out, size_t* bytes);
 bool DecodeLevels(Levels levels, const LevelsDither& dither,
                   std::span<const uint8_t> in, size_t elements, float* out);
 }  // namespace reference

@@ -9,7 +9,7 @@ namespace pactrain::agent {
 
 static_assert(std::endian::native == std::endian::little);
 
-Encoded Bf16Codec::Encode(const float* in, size_t elements, const Dither&,
+Encoded Bf16Codec::Encode(const float* in, size_t elements, const Dither&, bool,
                           uint8_t* out) const {
   kernels::ToBf16(in, elements, reinterpret_cast<uint16_t*>(out));
   return {elements * 2, {}};

@@ -1,8 +1,8 @@
 // How float values are written on a link between sites.
 //
-// Rule: Encode is a function of its arguments alone, so that a repeated attempt
-// sends the same bytes; Decode(Encode(x)) is what every rank uses, the encoder
-// too.
+// Rule: Encode is a function of its arguments alone, so that what a repeated
+// attempt sends decodes to the same values; Decode(Encode(x)) is what every
+// rank uses, the encoder too.
 //
 // Thread-safe: codecs have no state.
 #ifndef PACTRAIN_AGENT_CODEC_CODEC_H_
@@ -53,8 +53,10 @@ class Codec {
   virtual Bytes BytesFor(size_t elements) const = 0;
   // `out` holds BytesFor(elements).most bytes. Both pointers are aligned to 4
   // bytes, and so are Decode's.
+  // `shorter`: fewer bytes for more work, where the codec can. What is decoded
+  // is the same.
   virtual Encoded Encode(const float* in, size_t elements, const Dither& dither,
-                         uint8_t* out) const = 0;
+                         bool shorter, uint8_t* out) const = 0;
   // REQUIRES: so many bytes as BytesFor() allows.
   // InvalidArgument: no encoder writes these bytes; `out` is of no meaning.
   // Never with fp32 and bf16, which take any.

@@ -17,8 +17,9 @@ std::vector<float> Through(protocol::Codec which,
   const Codec::Bytes size = codec.BytesFor(in.size());
   EXPECT_EQ(size.least, size.most);
   std::vector<uint8_t> bytes(size.most);
-  EXPECT_EQ(codec.Encode(in.data(), in.size(), Dither{}, bytes.data()).bytes,
-            size.most);
+  EXPECT_EQ(
+      codec.Encode(in.data(), in.size(), Dither{}, true, bytes.data()).bytes,
+      size.most);
   std::vector<float> out(in.size());
   EXPECT_TRUE(codec.Decode(bytes, in.size(), Dither{}, out.data()).ok());
   return out;

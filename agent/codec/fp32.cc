@@ -9,7 +9,7 @@ namespace pactrain::agent {
 
 static_assert(std::endian::native == std::endian::little);
 
-Encoded Fp32Codec::Encode(const float* in, size_t elements, const Dither&,
+Encoded Fp32Codec::Encode(const float* in, size_t elements, const Dither&, bool,
                           uint8_t* out) const {
   if (elements > 0) std::memcpy(out, in, elements * 4);
   return {elements * 4, {}};

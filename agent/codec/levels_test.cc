@@ -44,7 +44,7 @@ Floats Through(protocol::Codec which, const Floats& in, uint64_t key,
     const Dither dither = {key, static_cast<uint32_t>(i)};
     std::vector<uint8_t> bytes(codec.BytesFor(count).most);
     const Encoded encoded =
-        codec.Encode(in.data() + i, count, dither, bytes.data());
+        codec.Encode(in.data() + i, count, dither, true, bytes.data());
     *error += encoded.noise.error_squared;
     bytes.resize(encoded.bytes);
     EXPECT_OK(codec.Decode(bytes, count, dither, out.data() + i));
@@ -107,11 +107,28 @@ TEST(LevelsCodec, ARepeatedAttemptSendsTheSameBytes) {
   for (protocol::Codec which : kLevelCodecs) {
     const Codec& codec = CodecFor(which);
     std::vector<uint8_t> a(codec.BytesFor(in.size()).most), b = a, c = a;
-    codec.Encode(in.data(), in.size(), {7, 2048}, a.data());
-    codec.Encode(in.data(), in.size(), {7, 2048}, b.data());
-    codec.Encode(in.data(), in.size(), {8, 2048}, c.data());
+    codec.Encode(in.data(), in.size(), {7, 2048}, true, a.data());
+    codec.Encode(in.data(), in.size(), {7, 2048}, true, b.data());
+    codec.Encode(in.data(), in.size(), {8, 2048}, true, c.data());
     EXPECT_EQ(a, b);
     EXPECT_NE(a, c);
+  }
+}
+
+TEST(LevelsCodec, ShorterIsShorterAndDecodesToTheSame) {
+  const Floats in = Gaussian(3000, 1);
+  for (protocol::Codec which : kLevelCodecs) {
+    const Codec& codec = CodecFor(which);
+    const size_t most = codec.BytesFor(in.size()).most;
+    std::vector<uint8_t> a(most), b(most);
+    Floats x(in.size()), y(in.size());
+    a.resize(codec.Encode(in.data(), in.size(), {7, 0}, false, a.data()).bytes);
+    EXPECT_EQ(a.size(), most);
+    b.resize(codec.Encode(in.data(), in.size(), {7, 0}, true, b.data()).bytes);
+    EXPECT_LT(b.size(), most);
+    EXPECT_OK(codec.Decode(a, in.size(), {7, 0}, x.data()));
+    EXPECT_OK(codec.Decode(b, in.size(), {7, 0}, y.data()));
+    EXPECT_EQ(x, y);
   }
 }
 
@@ -135,13 +152,13 @@ TEST(LevelsCodec, TakesAWholeChunkAndNothing) {
     std::vector<uint8_t> bytes(codec.BytesFor(in.size()).most);
     Floats out(in.size());
     const Encoded encoded =
-        codec.Encode(in.data(), in.size(), Dither{}, bytes.data());
+        codec.Encode(in.data(), in.size(), Dither{}, true, bytes.data());
     bytes.resize(encoded.bytes);
     EXPECT_OK(codec.Decode(bytes, in.size(), Dither{}, out.data()));
     EXPECT_NEAR(SquaredDistance(in, out) / encoded.noise.error_squared, 1,
                 1e-6);
     EXPECT_EQ(codec.BytesFor(0).most, 0u);
-    EXPECT_EQ(codec.Encode(nullptr, 0, Dither{}, nullptr).bytes, 0u);
+    EXPECT_EQ(codec.Encode(nullptr, 0, Dither{}, true, nullptr).bytes, 0u);
     EXPECT_OK(codec.Decode({}, 0, Dither{}, nullptr));
   }
 }

@@ -226,8 +226,8 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
   trainers_.Remove(id);
 }
 
-void AgentState::Impl::On(const Tick&, absl::Duration now) {
-  for (auto& [id, group] : groups_) group->Tick(now);
+void AgentState::Impl::On(const Tick& event, absl::Duration now) {
+  for (auto& [id, group] : groups_) group->Tick(event.slowest_link, now);
 }
 
 // Lets go of the trainers of generations that ended while an event was handled.

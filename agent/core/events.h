@@ -78,7 +78,10 @@ struct PeerData {
 
 // About every 100 ms, or Options::resolution_timeout() / 10 where that is
 // shorter.
-struct Tick {};
+struct Tick {
+  // Bytes per second to the other site that takes the fewest; 0: not measured.
+  double slowest_link = 0;
+};
 
 using Event = std::variant<TrainerHello, TrainerMessage, TrainerGone,
                            CoordinatorConnected, CoordinatorDisconnected,

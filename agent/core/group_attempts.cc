@@ -23,6 +23,11 @@ using protocol::OnShrink;
 namespace {
 
 constexpr size_t kMaxRefused = 16;  // Steps whose reason is kept.
+// Bytes per second above which levels are packed: shortening them takes longer
+// than sending what it saves. Seen on two cores that an emulated network
+// shares: at 100 Mbps a step took 0.94 of the time with it, at 500 Mbps as
+// long, at 1 Gbps 1.14.
+constexpr double kFastLink = 50e6;
 
 }  // namespace
 
@@ -189,7 +194,8 @@ bool GroupState::Measures() const {
 
 StepExchange GroupState::NewExchange() const {
   return StepExchange({&schedule_, &names_, &generation_.group.job, step_,
-                       attempt_, Measures() && !dense_ && !exact_});
+                       attempt_, Measures() && !dense_ && !exact_,
+                       slowest_link_ < kFastLink});
 }
 
 // Of the committed step, with the decision that was in force for it.

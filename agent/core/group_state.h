@@ -96,7 +96,8 @@ class GroupState {
                 absl::Duration now);
   void EndNow();  // Whatever is open. REQUIRES: BeginEnd() was called.
 
-  void Tick(absl::Duration now);
+  // As the event.
+  void Tick(double slowest_link, absl::Duration now);
   // Tells the coordinator how far the group has come. Also to be called before
   // it is told that a trainer left: the next generation begins after that step.
   void Report();
@@ -228,6 +229,7 @@ class GroupState {
   bool dense_ = false;  // Of this step from some attempt on.
   bool exact_ = false;  // fp32, because results differed.
   LocalStep local_;
+  double slowest_link_ = 0;  // Of the last Tick().
   StepExchange exchange_;
   uint64_t told_elements_ = 0;  // Of exchange_.written().
   Ballot ballot_;

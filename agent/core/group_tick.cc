@@ -22,8 +22,9 @@ std::string DurationText(absl::Duration duration) {
 
 }  // namespace
 
-void GroupState::Tick(absl::Duration now) {
+void GroupState::Tick(double slowest_link, absl::Duration now) {
   if (ended_) return;
+  slowest_link_ = slowest_link;
   if (now - last_repeat_ >= options_->resolution_timeout() / 5) {
     last_repeat_ = now;
     for (size_t m = 0; m < peers_.size(); ++m) {

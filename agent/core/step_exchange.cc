@@ -36,6 +36,7 @@ std::optional<Problem> StepExchange::Open(const BucketContext& context,
   options.step = options_.step;
   options.attempt = options_.attempt;
   options.measure = options_.measure && context.op == protocol::Op::kSum;
+  options.shorter = options_.shorter;
   options.local = std::move(local);
   options.result = result;
   BucketExchange& exchange =

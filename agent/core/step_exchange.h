@@ -42,6 +42,7 @@ class StepExchange {
     uint64_t step = 0;
     uint16_t attempt = 1;
     bool measure = false;  // The noise of buckets of gradients.
+    bool shorter = true;   // As BucketExchange::Options.
   };
   // What the pointers name outlives the exchange.
   explicit StepExchange(const Options& options)

@@ -275,7 +275,7 @@ Payload BucketExchange::Encode(std::shared_ptr<const float[]> owner,
       codec_.BytesFor(piece.elements).most);
   const Encoded encoded = codec_.Encode(
       values, piece.elements, DitherOf(piece, options_.schedule->site(), leg),
-      memory.get());
+      options_.shorter, memory.get());
   if (options_.measure && measures) {
     noise_.encoded_squares += encoded.noise.input_squared;
     noise_.error_squares += encoded.noise.error_squared;

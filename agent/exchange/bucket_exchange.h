@@ -49,6 +49,7 @@ class BucketExchange {
         local;                 // context.elements of them; Extend().
     absl::Span<float> result;  // As many; written frame by frame.
     bool measure = false;      // Fills noise(), at the cost of more passes.
+    bool shorter = true;       // What is encoded: as Codec::Encode().
   };
   explicit BucketExchange(const Options& options);
 
