@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CORE_FORBIDDEN = {
     "clock": r"absl::Now\(|GetCurrentTime|_clock::now|clock_gettime|gettimeofday|\btime\(",
     "sleep": r"sleep_for|sleep_until|SleepFor|usleep|nanosleep",
-    "thread": r"std::(j?thread|async|mutex|atomic|condition_variable)\b|pthread_|base/(mutex|crew)\.h",
+    "thread": r"std::(j?thread|async|mutex|atomic|condition_variable)\b|pthread_"
+    r"|base/(mutex|crew)\.h",
     "log": r"\bLOG_(DEBUG|INFO|WARN|ERROR)|spdlog|base/log\.h|std::c(out|err)|\bf?printf\(",
     "I/O": r"<fstream>|<sys/socket\.h>|<unistd\.h>|<sys/mman\.h>|\bfopen\(",
     "unseeded randomness": r"random_device|\brand\(",
