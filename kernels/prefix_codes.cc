@@ -75,8 +75,9 @@ struct Word {
 
 uint32_t Reversed(uint32_t bits, uint32_t length) {
   uint32_t out = 0;
-  for (uint32_t i = 0; i < length; ++i)
+  for (uint32_t i = 0; i < length; ++i) {
     out |= (bits >> i & 1) << (length - 1 - i);
+  }
   return out;
 }
 
@@ -86,8 +87,6 @@ struct Lookup {
   static constexpr int kCodes = 7;
   uint8_t codes[kCodes];
   uint8_t count_and_bits;  // Upper and lower half.
-  uint32_t count() const { return count_and_bits >> 4; }
-  uint32_t bits() const { return count_and_bits & 15; }
 };
 static_assert(sizeof(Lookup) == 8);
 
@@ -252,7 +251,7 @@ struct Reader {
     for (int i = 0; i < kTogether; ++i) {
       const Lookup* const lookup = lookups + (window & (kLookups - 1));
       std::memcpy(to, lookup, sizeof(*lookup));
-      const uint32_t count_and_bits = lookup->count_and_bits;
+      const uint32_t count_and_bits = lookup->count_and_bits;  // One load.
       to += count_and_bits >> 4;
       skip += count_and_bits & 15;
       window >>= count_and_bits & 15;
