@@ -63,6 +63,7 @@ from bench.testbed import (
 
 JOB = "exchange"
 MEMORY_ROW = "compacted-0.5"
+SAMPLER_SECONDS = 10.0  # In which it prints something for sure.
 SETUP_MBPS = 10_000.0  # Of all links until every row travels as it shall.
 
 
@@ -151,12 +152,6 @@ def start_all(
     return sampler, first
 
 
-def drain(sampler: Child, samples: list[Sample]) -> None:
-    """Adds what it has printed by now."""
-    while (line := sampler.line(0)) is not None:
-        samples.append(link_sampler.parse(line))
-
-
 def measure(options: Options, measured: Measured, memory: bool) -> None:
     """One run of all that is needed; `memory`: measures nothing else."""
     layout = options.layout
@@ -215,7 +210,6 @@ class Reader:
         self._rtt_ms = 0.0
 
     def take(self, event: Mapping[str, Any]) -> None:
-        self._drain()
         if event["event"] == "settled":
             if event["nmse"] is not None:
                 self._measured.nmse[event["name"]] = event["nmse"]
@@ -231,15 +225,18 @@ class Reader:
             return
         rounds = self._measured.delayed if self._rtt_ms else self._measured.rounds
         row = rounds.setdefault(event["name"], Rounds())
+        self._sample_until(event["times"][-1])
         row.add(event, self._samples, self._options.rate_mbps)
         self._samples.clear()
         rtt = f", RTT {self._rtt_ms:g} ms" if self._options.rtt_ms else ""
         print(f"round {event['round']}{rtt}: {event['name']:<15}{event['seconds']:>9.4f} s",
               flush=True)  # fmt: skip
 
-    def _drain(self) -> None:
-        """What the sampler has printed by now."""
-        while (line := self._sampler.line(0)) is not None:
+    def _sample_until(self, time: float) -> None:
+        while not self._samples or self._samples[-1].until < time:
+            line = self._sampler.line(SAMPLER_SECONDS)
+            if line is None:
+                raise self._sampler.error("is silent")
             self._samples.append(link_sampler.parse(line))
 
 

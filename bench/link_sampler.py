@@ -1,7 +1,8 @@
 """Says when links are in use: a line of JSON each time one of them has sent something.
 
 Run in the namespace of the switches: python -m bench.link_sampler DEVICE...
-A line is [seconds since the last look and now (monotonic), bytes of each device since].
+A line is [seconds since the last look and now (monotonic), bytes of each device since]. Lines
+come together, and at least one every PRINT_SECONDS: what is measured shares the processors.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 INTERVAL_SECONDS = 0.002
+PRINT_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,17 @@ def busy_seconds(
 def main(devices: Sequence[str]) -> int:
     files = [os.open(f"/sys/class/net/{d}/statistics/tx_bytes", os.O_RDONLY) for d in devices]
     last, since = [0] * len(files), time.monotonic()
+    lines: list[list[float]] = []
+    print_at = since
     while True:
         now = [int(os.pread(file, 32, 0)) for file in files]
         until = time.monotonic()
-        if now != last:
-            print(json.dumps([since, until, *(b - a for a, b in zip(last, now, strict=True))]),
-                  flush=True)  # fmt: skip
+        if now != last or until >= print_at:
+            lines.append([since, until, *(b - a for a, b in zip(last, now, strict=True))])
+        if until >= print_at:
+            print("\n".join(map(json.dumps, lines)), flush=True)
+            lines.clear()
+            print_at = until + PRINT_SECONDS
         last, since = now, until
         time.sleep(INTERVAL_SECONDS)
 

@@ -309,7 +309,7 @@ int WordBits(Levels levels, int number, uint8_t code) {
 int ChoosePrefixCode(Levels levels, const uint8_t* codes, size_t elements) {
   // Odd: channels and rows of a network come in powers of two, and a sample in
   // step with them would see the same ones again and again.
-  constexpr size_t kEvery = 5;
+  constexpr size_t kEvery = 11;
   // Counted side by side: equal codes in a row do not wait for each other.
   uint32_t counts[2][kMaxLevels + 1] = {};
   for (size_t i = 0; i < elements; i += kEvery) {

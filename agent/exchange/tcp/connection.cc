@@ -161,7 +161,15 @@ void Connection::SendControl(const PeerControl& control) {
 void Connection::Join(std::shared_ptr<DataFlow> flow, Part part) {
   flow_ = std::move(flow);
   part_ = part;
+  Tune();
   Pump();
+}
+
+void Connection::Tune() {
+  tuning_->Update(socket_.native_handle());
+  if (flow_ != nullptr && part_ == Part::kPair) {
+    flow_->set_far(tuning_->is_far());
+  }
 }
 
 void Connection::Resume() {
@@ -177,7 +185,7 @@ void Connection::Drain() {
 void Connection::Tick() {
   if (closed_ || !accepted()) return;
   const absl::Duration now = base::MonotonicNow();
-  tuning_->Update(socket_.native_handle());
+  Tune();
   traffic_->goodput_bytes_per_second += tuning_->goodput();
   if (limit_ != nullptr) {
     traffic_->goodput_bytes_per_second = std::min(
@@ -323,7 +331,7 @@ void Connection::Pump() {
 
 void Connection::TakeData(Batch& batch) {
   if (flow_ == nullptr || flow_->empty()) return;
-  if (part_ == Part::kLane && !tuning_->is_far()) return;
+  if (part_ == Part::kLane && !flow_->far()) return;
   if (!tuning_->HasRoom(socket_.native_handle())) return PumpLater();
   flow_->MoveTo(batch);
 }

@@ -138,6 +138,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Drain();
   // Data to be sent, if the kernel has room for it.
   void TakeData(Batch& batch);
+  void Tune();
   void PumpLater();
   void WriteBatch();
   void OnWritten(size_t bytes);

@@ -27,6 +27,10 @@ class DataFlow {
   // The oldest ones, until the batch is full.
   void MoveTo(Batch& batch);
 
+  // As the connection finds its link that carries data on any link.
+  void set_far(bool far) { far_ = far; }
+  bool far() const { return far_; }
+
   // A GroupControl is sent after the data that was pushed before.
   void OnControlSent() { ++control_sent_; }
   void OnControlHeard() { ++control_heard_; }
@@ -42,6 +46,7 @@ class DataFlow {
 
   std::map<Age, OutFrame> frames_;
   uint64_t pushed_ = 0;
+  bool far_ = false;
   uint16_t control_sent_ = 0;
   uint16_t control_heard_ = 0;
 };

@@ -44,8 +44,16 @@ size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt) {
   return kLeastInFlightBytes + static_cast<size_t>(bytes_per_second * seconds);
 }
 
+bool Farness::Update(absl::Duration least_rtt, uint64_t acknowledged) {
+  const bool far = least_rtt >= far_rtt_;
+  const uint64_t carried = acknowledged - acknowledged_;
+  acknowledged_ = acknowledged;
+  if (!far || !far_.has_value() || carried >= kLeastInFlightBytes) far_ = far;
+  return *far_;
+}
+
 TcpTuning::TcpTuning(int fd, absl::Duration suspect, absl::Duration far_rtt)
-    : far_rtt_(far_rtt) {
+    : farness_(far_rtt) {
   Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
@@ -66,13 +74,13 @@ void TcpTuning::Update(int fd) {
                            absl::Microseconds(info.tcpi_busy_time));
   if (info.tcpi_min_rtt == ~0u) return;  // Not measured yet.
   const absl::Duration rtt = absl::Microseconds(info.tcpi_min_rtt);
-  const bool far = rtt >= far_rtt_;
-  if (far != is_far()) {
+  const bool was_far = is_far();
+  if (const bool far = farness_.Update(rtt, info.tcpi_bytes_acked);
+      far != was_far) {
     if (far) near_ = CongestionControlOf(fd);
-    UseCongestionControl(fd, far ? kFarCongestionControl : *near_);
-    if (!far) near_.reset();
+    UseCongestionControl(fd, far ? kFarCongestionControl : near_);
   }
-  in_flight_bytes_ = InFlightBytes(goodput_, rtt);
+  in_flight_bytes_ = InFlightBytes(goodput_, std::min(rtt, kFarRtt));
 }
 
 bool TcpTuning::HasRoom(int fd) const {

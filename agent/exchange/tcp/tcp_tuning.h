@@ -19,6 +19,7 @@
 #define PACTRAIN_AGENT_EXCHANGE_TCP_TCP_TUNING_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -40,6 +41,23 @@ inline constexpr absl::Duration kPause = absl::Milliseconds(3);
 // directions the one that holds too little gets its share back.
 size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt);
 
+// Whether a connection's link is far, from what TCP measured. Its least round
+// trip is that of the last minutes: on a connection that carries next to
+// nothing just that of pings, which may all have waited behind what others
+// sent. So one that was near becomes far only by what it carried itself.
+class Farness {
+ public:
+  explicit Farness(absl::Duration far_rtt) : far_rtt_(far_rtt) {}
+  // `acknowledged`: bytes of the connection so far. Returns far().
+  bool Update(absl::Duration least_rtt, uint64_t acknowledged);
+  bool far() const { return far_.value_or(false); }
+
+ private:
+  const absl::Duration far_rtt_;
+  uint64_t acknowledged_ = 0;  // At the last update.
+  std::optional<bool> far_;    // Not measured yet.
+};
+
 // Of one connected socket.
 class TcpTuning {
  public:
@@ -50,16 +68,16 @@ class TcpTuning {
   // Whether the kernel may be given more now; if not, ask again kPause later.
   bool HasRoom(int fd) const;
 
-  bool is_far() const { return near_.has_value(); }
+  bool is_far() const { return farness_.far(); }
   // Bytes per second; 0: not measured yet.
   double goodput() const { return goodput_; }
 
  private:
-  const absl::Duration far_rtt_;
+  Farness farness_;
   GoodputMeter meter_;
   double goodput_ = 0;
   size_t in_flight_bytes_ = kLeastInFlightBytes;  // While near.
-  std::optional<std::string> near_;  // While far: what it had before bbr.
+  std::string near_;  // The congestion control that it had before bbr.
 };
 
 }  // namespace pactrain::agent

@@ -35,6 +35,27 @@ TEST(InFlightBytesTest, OfTwoDirectionsTheStarvedOneGetsItsShare) {
   EXPECT_GT(little, 0.95 * kLink);
 }
 
+TEST(FarnessTest, IsByTheLeastRoundTrip) {
+  Farness farness(absl::Milliseconds(5));
+  EXPECT_FALSE(farness.far());
+  EXPECT_TRUE(farness.Update(absl::Milliseconds(5), 1000));
+  EXPECT_TRUE(farness.Update(absl::Milliseconds(30), 2000));
+  EXPECT_FALSE(farness.Update(absl::Milliseconds(4), 3000));
+  EXPECT_FALSE(Farness(absl::Milliseconds(5)).Update(absl::Milliseconds(1), 0));
+}
+
+// The pings of an idle connection wait behind what fills the link.
+TEST(FarnessTest, AnIdleConnectionDoesNotBecomeFar) {
+  Farness farness(absl::Milliseconds(5));
+  EXPECT_FALSE(farness.Update(absl::Milliseconds(1), 1000));
+  for (uint64_t pings = 1; pings < 1000; ++pings) {
+    EXPECT_FALSE(farness.Update(absl::Milliseconds(30), 1000 + 100 * pings));
+  }
+  // What it carries itself tells.
+  EXPECT_TRUE(farness.Update(absl::Milliseconds(30), 1'000'000));
+  EXPECT_TRUE(farness.Update(absl::Milliseconds(30), 1'000'100));
+}
+
 class TuneTcpTest : public ::testing::Test {
  protected:
   TuneTcpTest() {

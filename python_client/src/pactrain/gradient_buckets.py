@@ -76,7 +76,6 @@ class FlatBucket:
     def is_last(self) -> bool:
         return self._is_last
 
-    @torch.no_grad()
     def take(self, position: int) -> None:
         """Takes a parameter's gradient; zeros where it has none.
 
@@ -98,7 +97,8 @@ class FlatBucket:
         elif storage.same_order(gradient, view) and not gradient.is_neg():
             self._gradients[position] = gradient
         else:
-            view.copy_(gradient)
+            with torch.no_grad():  # A pass that creates a graph has it enabled.
+                view.copy_(gradient)
             parameter.grad = view
 
     def hand_out(self, applied: bool) -> None:

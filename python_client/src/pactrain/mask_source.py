@@ -9,6 +9,8 @@ from .errors import InvalidArgument
 from .masks import Declared, registry
 from .parameters import ParameterTable
 
+_Seen = list[tuple[Tensor, int]]  # Masks, and how often each was written to.
+
 
 class MaskSource:
     """Reads and writes the masks of one model.
@@ -21,26 +23,20 @@ class MaskSource:
         self._table = table
         self._modules = list(module.modules())
         self._forced = False
+        self._registered: tuple[int, list[Tensor]] = (-1, [])
         self._seen = self._now()
 
     @property
     def pending(self) -> bool:
         """True if changed() would be."""
-        now = self._now()
-        return self._forced or not (
-            len(now) == len(self._seen)
-            and all(
-                mask is before and version == then
-                for (mask, version), (before, then) in zip(now, self._seen, strict=True)
-            )
-        )
+        return self._forced or not _same(self._now(), self._seen)
 
     def changed(self) -> bool:
         """True once after masks were added, replaced or written to."""
-        pending = self.pending
-        self._forced = False
-        self._seen = self._now()
-        return pending
+        now = self._now()
+        changed = self._forced or not _same(now, self._seen)
+        self._forced, self._seen = False, now
+        return changed
 
     def mark_changed(self) -> None:
         """Makes changed() true once."""
@@ -100,8 +96,19 @@ class MaskSource:
                 found.append((self._table.names[index], buffer))
         return found
 
-    def _now(self) -> list[tuple[Tensor, int]]:
+    def _now(self) -> _Seen:
+        changes, masks = self._registered
+        if changes != registry.changes:
+            found = (registry.get(parameter) for _, parameter in self._table)
+            masks = [mask for mask in found if mask is not None]
+            self._registered = (registry.changes, masks)
         # The tensors themselves, not their ids: a later one may get a dead one's id.
-        masks = [registry.get(parameter) for _, parameter in self._table]
-        masks += [buffer for _, buffer in self._buffers()]
-        return [(mask, mask._version) for mask in masks if mask is not None]
+        masks = [*masks, *(buffer for _, buffer in self._buffers())]
+        return [(mask, mask._version) for mask in masks]
+
+
+def _same(now: _Seen, before: _Seen) -> bool:
+    return len(now) == len(before) and all(
+        mask is other and version == then
+        for (mask, version), (other, then) in zip(now, before, strict=True)
+    )

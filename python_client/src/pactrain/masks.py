@@ -44,6 +44,7 @@ class Registry:
         self._masks: Any = WeakIdKeyDictionary()
         self._frozen: Any = WeakIdKeyDictionary()
         self._owners: Any = WeakIdKeyDictionary()
+        self.changes = 0  # Of which parameter has which mask: set() and remove().
 
     def get(self, parameter: Tensor) -> Tensor | None:
         mask: Tensor | None = self._masks.get(parameter)
@@ -68,6 +69,7 @@ class Registry:
             storage.flatten(mask.detach() != 0, parameter), parameter
         )
         self._masks[parameter] = kept
+        self.changes += 1
         if frozen:
             self._frozen[parameter] = True
         else:
@@ -75,6 +77,7 @@ class Registry:
 
     def remove(self, parameter: Tensor) -> None:
         self._masks.pop(parameter, None)
+        self.changes += 1
         self._frozen.pop(parameter, None)
 
     def attach(self, parameter: Tensor, owner: Owner) -> None:
