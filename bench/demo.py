@@ -11,20 +11,18 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 
 from bench import demo_report
 from bench.cluster import Cluster, risk, start_cluster
 from bench.demo_report import Outcome
 from bench.launch import difference, events, start_trainers
-from bench.processes import Children, ProcessError
+from bench.processes import Children, ProcessError, interrupt_on_signals
 from bench.progress import Progress
 from bench.testbed import Link, LoopbackTestbed, NamespaceTestbed, why_no_namespaces
 
@@ -37,7 +35,6 @@ TRAINERS_PER_HOST = 2
 WORLD = len(SITES) * TRAINERS_PER_HOST
 STEPS = 100
 COMPUTE_STEPS = 20
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Demo:
@@ -170,19 +167,12 @@ def wait_for_interrupt(cluster: Cluster, bed: LoopbackTestbed) -> None:
         time.sleep(1)
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    for more in STOPPING:  # Nothing may disturb the clean-up.
-        signal.signal(more, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def main(argv: list[str], env: Mapping[str, str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.demo", description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--loopback", action="store_true", help="no network namespaces")
     options = parser.parse_args(argv)
-    for number in STOPPING:
-        signal.signal(number, interrupt)
+    interrupt_on_signals()
     os.chdir(ROOT)
     try:
         return run_demo(

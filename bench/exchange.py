@@ -51,7 +51,7 @@ from bench.exchange_report import Rounds
 from bench.exchange_rows import OURS, ROWS, link_bytes
 from bench.launch import SILENT_SECONDS, events, start_trainers
 from bench.link_sampler import Sample
-from bench.processes import Child, Children, ProcessError
+from bench.processes import Child, Children, ProcessError, interrupt_on_signals
 from bench.testbed import (
     CONGESTION_CONTROL,
     NamespaceTestbed,
@@ -287,6 +287,7 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
     if why is not None:
         print(f"bench-exchange needs shaped network namespaces: {why}", file=sys.stderr)
         return 1
+    interrupt_on_signals()
     layout = options.layout
     print(f"{options.elements:,} elements, {layout.world} trainers, sites of {env_text(layout)}, "
           f"{options.rate} links (tbf, burst {burst_kb(options.rate_mbps)} kB), "

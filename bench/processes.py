@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from bench.closing import Closing
 
 PR_SET_PDEATHSIG = 1
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,6 +28,18 @@ class ProcessError(RuntimeError):
 
 def _die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def interrupt_on_signals() -> None:
+    """From now on the first signal to stop raises KeyboardInterrupt; more do nothing."""
+    for number in STOPPING:
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    for more in STOPPING:  # Nothing may disturb the clean-up.
+        signal.signal(more, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 class Child:

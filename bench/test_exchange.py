@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 
 from bench.agent_memory import MIB, Memory, batches, bound_bytes
 from bench.agent_memory import parse as parse_memory
+from bench.cluster import ROOT
 from bench.exchange import Measured, make_result, parse_options, silent_seconds
 from bench.exchange_layout import (
     all_gather_bytes,
@@ -156,6 +159,17 @@ def test_busy_is_from_a_steps_first_traffic_to_its_last() -> None:
     assert parse("[0.9, 1.0, 10]") == samples[0]
     assert busy_seconds(samples, 0, [0.5, 2.0], 1000) == pytest.approx(0.4)
     assert busy_seconds(samples, 0, [0.5, 2.0, 3.0], 1000) == pytest.approx(0.2)
+
+
+def test_the_sampler_says_something_also_of_an_idle_link() -> None:
+    argv = [sys.executable, "-m", "bench.link_sampler", "lo"]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as sampler:
+        assert sampler.stdout is not None
+        samples = [parse(sampler.stdout.readline()) for _ in range(3)]
+        sampler.kill()
+    ends = [sample.until for sample in samples]
+    assert ends == sorted(ends)
+    assert all(sample.since < sample.until and len(sample.sent) == 1 for sample in samples[1:])
 
 
 def test_a_links_share_leaves_out_what_an_idle_link_sends_at_once() -> None:

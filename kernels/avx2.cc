@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "kernels/variants.h"
@@ -100,22 +101,24 @@ PACTRAIN_AVX2 inline size_t Ones(uint64_t word) {
   return static_cast<size_t>(_mm_popcnt_u64(word));
 }
 
-// One word; kExact: writes nothing past its last packed element.
-template <bool kExact>
+// One word; writes up to eight elements past its last packed one.
 PACTRAIN_AVX2 inline void PackWord(uint64_t word, const float* in, float* out) {
 #pragma GCC unroll 8
   for (unsigned i = 0; i < kWord; i += 8) {
     const unsigned kept = word >> i & 0xff;
-    const size_t count = Ones(kept);
     const __m256 value = _mm256_permutevar8x32_ps(_mm256_loadu_ps(in + i),
                                                   Lanes(kLanes.pack[kept]));
-    if constexpr (kExact) {
-      _mm256_maskstore_ps(out, FirstLanes(count), value);
-    } else {
-      _mm256_storeu_ps(out, value);
-    }
-    out += count;
+    _mm256_storeu_ps(out, value);
+    out += Ones(kept);
   }
+}
+
+// Nothing past it.
+PACTRAIN_AVX2 inline void PackWordExactly(uint64_t word, const float* in,
+                                          float* out) {
+  float packed[kWord + 8];
+  PackWord(word, in, packed);
+  std::memcpy(out, packed, Ones(word) * sizeof(float));
 }
 
 template <bool kCount>
@@ -126,12 +129,12 @@ PACTRAIN_AVX2 void Pack(const Buffers& buffers, std::span<Run> runs,
       const uint64_t word = buffers.words[run.word];
       const float* in = buffers.in + run.word++ * kWord;
       float* out = buffers.out + run.packed;
-      if (run.end_packed - run.packed >= kWord) {
-        PackWord<false>(word, in, out);
-      } else {
-        PackWord<true>(word, in, out);
-      }
       run.packed += Ones(word);
+      if (run.end_packed - run.packed >= 8) {
+        PackWord(word, in, out);
+      } else {
+        PackWordExactly(word, in, out);
+      }
       if constexpr (kCount) *outside += Ones(NonZero(in) & ~word);
     }
   }

@@ -141,6 +141,41 @@ TEST_F(Pair, AMeasuredStepIsReportedOnceInSquaresOfWhatTravelled) {
   }
 }
 
+TEST_F(Pair, LevelsArePackedWhereTheSlowestLinkIsFast) {
+  generation_.decision.mode = protocol::Mode::kTernary;
+  generation_.decision.codec = protocol::Codec::kLevels7;
+  Begin();
+  // What both send in a step; the rate holds from the next one on.
+  const auto bytes_of_step = [&](uint64_t step, double slowest_link) {
+    wire::Submit submit = OneBucket(step, 1000);
+    submit.mode = 3;
+    for (Node* node : nodes_) {
+      for (uint64_t i = 0; i < submit.elements; ++i) {
+        const float value = i % 16 == 0 ? 1 : 0.01f;
+        std::memcpy(node->slot + 4 * i, &value, 4);
+      }
+      Give(*node, TrainerMessage{1, submit});
+    }
+    size_t bytes = 0;
+    for (const auto& [node, event] : queue_) {
+      const auto* data = std::get_if<PeerData>(&event);
+      if (data != nullptr) bytes += data->payload.bytes.size();
+    }
+    for (Node* node : nodes_) Give(*node, Tick{slowest_link});
+    Deliver();
+    return bytes;
+  };
+  const size_t unknown = bytes_of_step(10, 100e6);
+  const size_t fast = bytes_of_step(11, 10e6);
+  const size_t slow = bytes_of_step(12, 10e6);
+  EXPECT_LT(unknown, 0.8 * static_cast<double>(fast));
+  EXPECT_LT(slow, 0.8 * static_cast<double>(fast));
+  for (Node* node : nodes_) {
+    ASSERT_NE(node->Last<wire::Committed>(), nullptr);
+    EXPECT_EQ(node->Last<wire::Committed>()->step, 12u);
+  }
+}
+
 TEST_F(Pair, AnotherLayoutIsRefusedNamingBothSides) {
   Begin();
   Submit(0, OneBucket(10, 50));

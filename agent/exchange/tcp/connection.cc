@@ -23,12 +23,6 @@ using protocol::Ping;
 
 constexpr size_t kReadBytes = 256 << 10;
 constexpr size_t kWriteFrames = 32;  // Two buffers each: what one writev takes.
-// What is taken from the queue can no longer be overtaken, nor go by another
-// connection. Little at a time keeps the frames of a link's connections in
-// order: an owner waits for each frame from all sites below it, and what these
-// bring in different orders leaves the way down idle. (What fills a long link
-// is in the kernel.)
-constexpr size_t kWriteBytes = 32 << 10;
 // With an egress limit a batch is small, so that control soon gets its turn and
 // several connections to a site share the link evenly.
 constexpr size_t kLimitedWriteBytes = 16 << 10;
@@ -312,8 +306,9 @@ void Connection::OnPing(const Ping& ping) {
 
 void Connection::Pump() {
   if (closed_ || writing_ || !ready_) return;
-  Batch batch(limit_ == nullptr ? kWriteBytes : kLimitedWriteBytes,
-              kWriteFrames);
+  Batch batch(
+      limit_ == nullptr ? BatchBytes(tuning_->goodput()) : kLimitedWriteBytes,
+      kWriteFrames);
   control_.MoveTo(batch);
   TakeData(batch);
   batch_ = std::move(batch.frames);

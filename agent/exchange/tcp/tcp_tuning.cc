@@ -17,6 +17,9 @@ namespace {
 // Unsent bytes that the kernel takes over: what is there can no longer be
 // overtaken by control.
 constexpr int kUnsentInKernelBytes = 64 << 10;
+constexpr absl::Duration kBatchTime = absl::Milliseconds(2);
+constexpr size_t kLeastBatchBytes = 32 << 10;
+constexpr size_t kMostBatchBytes = 128 << 10;
 constexpr size_t kAnyBytes = ~size_t{0};
 constexpr char kFarCongestionControl[] = "bbr";
 
@@ -50,6 +53,12 @@ bool Farness::Update(absl::Duration least_rtt, uint64_t acknowledged) {
   acknowledged_ = acknowledged;
   if (!far || !far_.has_value() || carried >= kLeastInFlightBytes) far_ = far;
   return *far_;
+}
+
+size_t BatchBytes(double bytes_per_second) {
+  const double bytes = bytes_per_second * absl::ToDoubleSeconds(kBatchTime);
+  return std::clamp(static_cast<size_t>(bytes), kLeastBatchBytes,
+                    kMostBatchBytes);
 }
 
 TcpTuning::TcpTuning(int fd, absl::Duration suspect, absl::Duration far_rtt)

@@ -41,6 +41,12 @@ inline constexpr absl::Duration kPause = absl::Milliseconds(3);
 // directions the one that holds too little gets its share back.
 size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt);
 
+// How much is taken from the queue at a time. What is taken can no longer be
+// overtaken, nor go by another connection, and frames that come in other orders
+// from the sites below an owner leave the way down idle: so it is little time
+// on the link. Where that is much data, the kernel sends it in larger pieces.
+size_t BatchBytes(double bytes_per_second);
+
 // Whether a connection's link is far, from what TCP measured. Its least round
 // trip is that of the last minutes: on a connection that carries next to
 // nothing just that of pings, which may all have waited behind what others

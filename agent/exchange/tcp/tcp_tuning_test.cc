@@ -23,6 +23,13 @@ TEST(InFlightBytesTest, IsTwiceWhatTheLinkHoldsATurnAndALittle) {
             3'300'000u + kLeastInFlightBytes);
 }
 
+TEST(BatchBytesTest, IsWhatTheLinkTakesInAFewMilliseconds) {
+  EXPECT_EQ(BatchBytes(0), size_t{32 << 10});
+  EXPECT_EQ(BatchBytes(12.5e6), size_t{32 << 10});
+  EXPECT_EQ(BatchBytes(50e6), size_t{100'000});
+  EXPECT_EQ(BatchBytes(1e12), size_t{128 << 10});
+}
+
 // Two senders that share a queue hold each other up by what both have in it:
 // a rate is one's share of that. The one that was left behind catches up.
 TEST(InFlightBytesTest, OfTwoDirectionsTheStarvedOneGetsItsShare) {
