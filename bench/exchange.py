@@ -215,19 +215,19 @@ class Reader:
                 self._measured.nmse[event["name"]] = event["nmse"]
         elif event["event"] == "delayed":
             self._rtt_ms = self._options.rtt_ms
-        elif event["round"] > 0:  # The first one warms up.
-            self._add(event)
+        elif event["event"] == "raw":
+            if event["round"] > 0 and self._rtt_ms == 0:
+                self._measured.raw.append(event["bytes_per_second"])
+        else:
+            self._sample_until(event["times"][-1])
+            if event["round"] > 0:  # The first one warms up.
+                self._add(event)
+            self._samples.clear()
 
     def _add(self, event: Mapping[str, Any]) -> None:
-        if event["event"] == "raw":
-            if self._rtt_ms == 0:
-                self._measured.raw.append(event["bytes_per_second"])
-            return
         rounds = self._measured.delayed if self._rtt_ms else self._measured.rounds
         row = rounds.setdefault(event["name"], Rounds())
-        self._sample_until(event["times"][-1])
         row.add(event, self._samples, self._options.rate_mbps)
-        self._samples.clear()
         rtt = f", RTT {self._rtt_ms:g} ms" if self._options.rtt_ms else ""
         print(f"round {event['round']}{rtt}: {event['name']:<15}{event['seconds']:>9.4f} s",
               flush=True)  # fmt: skip

@@ -31,9 +31,13 @@ def _die_with_parent() -> None:
 
 
 def interrupt_on_signals() -> None:
-    """From now on the first signal to stop raises KeyboardInterrupt; more do nothing."""
+    """From now on the first signal to stop raises KeyboardInterrupt; more do nothing.
+
+    Those that whoever started us has us ignore (nohup, &) stay ignored.
+    """
     for number in STOPPING:
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

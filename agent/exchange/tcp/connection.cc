@@ -180,7 +180,10 @@ void Connection::Tick() {
   if (closed_ || !accepted()) return;
   const absl::Duration now = base::MonotonicNow();
   Tune();
-  traffic_->goodput_bytes_per_second += tuning_->goodput();
+  // Lanes that stand by remember the rate of another time.
+  if (flow_ != nullptr && (part_ == Part::kPair || flow_->far())) {
+    traffic_->goodput_bytes_per_second += tuning_->goodput();
+  }
   if (limit_ != nullptr) {
     traffic_->goodput_bytes_per_second = std::min(
         traffic_->goodput_bytes_per_second, limit_->bytes_per_second());

@@ -1,7 +1,7 @@
 // The data that two agents send each other over all their connections: one
-// queue from which each connection takes as it has room, and what keeps data
-// behind the control that was sent before it, which goes on one connection
-// only.
+// queue from which each connection takes as it has room, lanes only while the
+// link is far, and what keeps data behind the control that was sent before it,
+// which goes on one connection only.
 //
 // The oldest unfinished chunk goes first, so that what its owner waits for does
 // not stand behind chunks whose turn comes later.

@@ -20,6 +20,8 @@ constexpr int kUnsentInKernelBytes = 64 << 10;
 constexpr absl::Duration kBatchTime = absl::Milliseconds(2);
 constexpr size_t kLeastBatchBytes = 32 << 10;
 constexpr size_t kMostBatchBytes = 128 << 10;
+// So many between two updates tell of the link what pings do not.
+constexpr uint64_t kTellingBytes = 64 << 10;
 constexpr size_t kAnyBytes = ~size_t{0};
 constexpr char kFarCongestionControl[] = "bbr";
 
@@ -51,7 +53,7 @@ bool Farness::Update(absl::Duration least_rtt, uint64_t acknowledged) {
   const bool far = least_rtt >= far_rtt_;
   const uint64_t carried = acknowledged - acknowledged_;
   acknowledged_ = acknowledged;
-  if (!far || !far_.has_value() || carried >= kLeastInFlightBytes) far_ = far;
+  if (!far || !far_.has_value() || carried >= kTellingBytes) far_ = far;
   return *far_;
 }
 

@@ -97,11 +97,11 @@ class MaskSource:
         return found
 
     def _now(self) -> _Seen:
-        changes, masks = self._registered
-        if changes != registry.changes:
+        seen, masks = self._registered
+        if (changes := registry.changes) != seen:
             found = (registry.get(parameter) for _, parameter in self._table)
             masks = [mask for mask in found if mask is not None]
-            self._registered = (registry.changes, masks)
+            self._registered = (changes, masks)
         # The tensors themselves, not their ids: a later one may get a dead one's id.
         masks = [*masks, *(buffer for _, buffer in self._buffers())]
         return [(mask, mask._version) for mask in masks]
