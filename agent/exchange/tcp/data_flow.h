@@ -27,7 +27,7 @@ class DataFlow {
   // The oldest ones, until the batch is full.
   void MoveTo(Batch& batch);
 
-  // As the connection finds its link that carries data on any link.
+  // What the pair's own connection, which always carries data, finds.
   void set_far(bool far) { far_ = far; }
   bool far() const { return far_; }
 
