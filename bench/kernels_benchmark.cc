@@ -171,7 +171,7 @@ struct Encoded {
   void Encode(Op op, const float* in) {
     for (size_t i = 0; i < kCodecElements / kFrame; ++i) {
       op(levels, {i, 0}, LevelsForm::kShorter, in + i * kFrame, kFrame,
-         bytes.data() + i * stride, &sizes[i]);
+         bytes.data() + i * stride, &sizes[i], nullptr);
     }
   }
   template <class Op>

@@ -162,9 +162,9 @@ void FromBf16(const uint16_t* in, size_t elements, float* out) {
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
                          LevelsForm form, const float* in, size_t elements,
-                         uint8_t* out, size_t* bytes) {
+                         uint8_t* out, size_t* bytes, float* decoded) {
   return BestVariant().encode_levels(levels, dither, form, in, elements, out,
-                                     bytes);
+                                     bytes, decoded);
 }
 
 bool DecodeLevels(Levels levels, const LevelsDither& dither,

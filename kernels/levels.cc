@@ -34,6 +34,19 @@ double ClipOf(Levels levels) {
 
 constexpr uint8_t kPacked = 0;  // In the place of a prefix code's number.
 
+// A block's values, from its scale and its codes.
+void DecodeScaled(const Ops& ops, Levels levels, const DitherStream& stream,
+                  uint32_t first, uint16_t scale, const uint8_t* codes,
+                  size_t elements, float* out) {
+  if (scale == 0) {
+    std::fill_n(out, elements, 0.0f);
+  } else if (scale == kNaNScale) {
+    std::fill_n(out, elements, std::bit_cast<float>(0x7fc00000u));
+  } else {
+    ops.decode_block(levels, stream, first, scale, codes, elements, out);
+  }
+}
+
 uint16_t LoadScale(const uint8_t* scales, size_t block) {
   uint16_t scale;
   std::memcpy(&scale, scales + 2 * block, sizeof(scale));
@@ -76,7 +89,7 @@ double ClipSquared(const Step& step, uint32_t max_bits, const float lanes[8]) {
 
 LevelsNoise Encode(const Ops& ops, Levels levels, const LevelsDither& dither,
                    LevelsForm form, const float* in, size_t elements,
-                   uint8_t* out, size_t* bytes) {
+                   uint8_t* out, size_t* bytes, float* decoded) {
   *bytes = 0;
   if (elements == 0) return {};
   const DitherStream stream(dither.key);
@@ -84,9 +97,14 @@ LevelsNoise Encode(const Ops& ops, Levels levels, const LevelsDither& dither,
   LevelsNoise noise;
   uint8_t* to = out;
   for (size_t i = 0; i < elements; i += kLevelsBlock) {
-    const uint16_t scale = ops.encode_block(
-        levels, stream, dither.first_element + static_cast<uint32_t>(i), in + i,
-        std::min(kLevelsBlock, elements - i), codes + i, &noise);
+    const uint32_t first = dither.first_element + static_cast<uint32_t>(i);
+    const size_t count = std::min(kLevelsBlock, elements - i);
+    const uint16_t scale = ops.encode_block(levels, stream, first, in + i,
+                                            count, codes + i, &noise);
+    if (decoded != nullptr) {
+      DecodeScaled(ops, levels, stream, first, scale, codes + i, count,
+                   decoded + i);
+    }
     std::memcpy(to, &scale, sizeof(scale));
     to += sizeof(scale);
   }
@@ -144,16 +162,9 @@ bool Decode(const Ops& ops, Levels levels, const LevelsDither& dither,
   for (size_t i = 0; i < elements; i += kLevelsBlock) {
     const uint16_t scale = LoadScale(in.data(), i / kLevelsBlock);
     if (!IsScale(scale)) return false;
-    const size_t count = std::min(kLevelsBlock, elements - i);
-    if (scale == 0) {
-      std::fill_n(out + i, count, 0.0f);
-    } else if (scale == kNaNScale) {
-      std::fill_n(out + i, count, std::bit_cast<float>(0x7fc00000u));
-    } else {
-      ops.decode_block(levels, stream,
-                       dither.first_element + static_cast<uint32_t>(i), scale,
-                       codes + i, count, out + i);
-    }
+    DecodeScaled(ops, levels, stream,
+                 dither.first_element + static_cast<uint32_t>(i), scale,
+                 codes + i, std::min(kLevelsBlock, elements - i), out + i);
   }
   return true;
 }

@@ -74,10 +74,11 @@ enum class LevelsForm {
   kShorter,  // Mostly fewer; takes half as long again, and twice to decode.
 };
 
-// Writes *bytes bytes, at most MaxLevelsBytes().
+// Writes *bytes bytes, at most MaxLevelsBytes(). `decoded`, unless null, gets
+// what DecodeLevels() makes of them, for half of its work or less.
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
                          LevelsForm form, const float* in, size_t elements,
-                         uint8_t* out, size_t* bytes);
+                         uint8_t* out, size_t* bytes, float* decoded);
 
 // False if `in` is none that EncodeLevels writes: a scale that is negative,
 // infinite, out of range or another NaN than 0x7fc0, a packed word that is too

@@ -241,9 +241,9 @@ namespace avx2 {
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
                          LevelsForm form, const float* in, size_t elements,
-                         uint8_t* out, size_t* bytes) {
+                         uint8_t* out, size_t* bytes, float* decoded) {
   return levels::Encode(levels::kAvx2Ops, levels, dither, form, in, elements,
-                        out, bytes);
+                        out, bytes, decoded);
 }
 
 bool DecodeLevels(Levels levels, const LevelsDither& dither,

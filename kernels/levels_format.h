@@ -170,7 +170,7 @@ uint8_t Avx2Largest(const uint8_t* codes, size_t elements);
 
 LevelsNoise Encode(const Ops& ops, Levels levels, const LevelsDither& dither,
                    LevelsForm form, const float* in, size_t elements,
-                   uint8_t* out, size_t* bytes);
+                   uint8_t* out, size_t* bytes, float* decoded);
 bool Decode(const Ops& ops, Levels levels, const LevelsDither& dither,
             std::span<const uint8_t> in, size_t elements, float* out);
 

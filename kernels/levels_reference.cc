@@ -88,9 +88,9 @@ namespace reference {
 
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
                          LevelsForm form, const float* in, size_t elements,
-                         uint8_t* out, size_t* bytes) {
+                         uint8_t* out, size_t* bytes, float* decoded) {
   return levels::Encode(levels::kReferenceOps, levels, dither, form, in,
-                        elements, out, bytes);
+                        elements, out, bytes, decoded);
 }
 
 bool DecodeLevels(Levels levels, const LevelsDither& dither,

@@ -43,8 +43,8 @@ std::vector<uint8_t> Encoded(Levels levels, const Floats& in,
                              LevelsForm form = LevelsForm::kShorter) {
   std::vector<uint8_t> bytes(MaxLevelsBytes(levels, in.size()));
   size_t size = 0;
-  const LevelsNoise measured = EncodeLevels(levels, dither, form, in.data(),
-                                            in.size(), bytes.data(), &size);
+  const LevelsNoise measured = EncodeLevels(
+      levels, dither, form, in.data(), in.size(), bytes.data(), &size, nullptr);
   EXPECT_LE(size, bytes.size());
   bytes.resize(size);
   if (noise != nullptr) *noise = measured;
@@ -148,10 +148,12 @@ void ExpectEqualsReference(const Variant& variant, Levels levels, size_t n,
   Floats in = Mixed(n + 1);
   std::vector<uint8_t> a(size + 34, 0xab), b = a;
   size_t a_bytes = 99, b_bytes = 99;
+  Floats known(n + 10, 3.0f);
   const LevelsNoise x = plain.encode_levels(levels, dither, form, in.data() + 1,
-                                            n, a.data() + 1, &a_bytes);
-  const LevelsNoise y = variant.encode_levels(
-      levels, dither, form, in.data() + 1, n, b.data() + 1, &b_bytes);
+                                            n, a.data() + 1, &a_bytes, nullptr);
+  const LevelsNoise y =
+      variant.encode_levels(levels, dither, form, in.data() + 1, n,
+                            b.data() + 1, &b_bytes, known.data() + 1);
   EXPECT_EQ(a, b);
   ASSERT_EQ(a_bytes, b_bytes);
   ASSERT_LE(a_bytes, size);
@@ -166,6 +168,8 @@ void ExpectEqualsReference(const Variant& variant, Levels levels, size_t n,
   ASSERT_TRUE(plain.decode_levels(levels, dither, bytes, n, c.data() + 1));
   ASSERT_TRUE(variant.decode_levels(levels, dither, bytes, n, d.data() + 1));
   EXPECT_EQ(std::memcmp(c.data(), d.data(), 4 * c.size()), 0);
+  // What the encoder says of it, too.
+  EXPECT_EQ(std::memcmp(c.data(), known.data(), 4 * c.size()), 0);
   EXPECT_EQ(c[0], 3.0f);
   for (size_t i = n + 1; i < c.size(); ++i) ASSERT_EQ(c[i], 3.0f);
 }

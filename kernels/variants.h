@@ -27,7 +27,7 @@ struct Variant {
   void (*to_bf16)(const float*, size_t, uint16_t*);
   void (*from_bf16)(const uint16_t*, size_t, float*);
   LevelsNoise (*encode_levels)(Levels, const LevelsDither&, LevelsForm,
-                               const float*, size_t, uint8_t*, size_t*);
+                               const float*, size_t, uint8_t*, size_t*, float*);
   bool (*decode_levels)(Levels, const LevelsDither&, std::span<const uint8_t>,
                         size_t, float*);
 };
@@ -61,7 +61,7 @@ void ToBf16(const float* in, size_t elements, uint16_t* out);
 void FromBf16(const uint16_t* in, size_t elements, float* out);
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
                          LevelsForm form, const float* in, size_t elements,
-                         uint8_t* out, size_t* bytes);
+                         uint8_t* out, size_t* bytes, float* decoded);
 bool DecodeLevels(Levels levels, const LevelsDither& dither,
                   std::span<const uint8_t> in, size_t elements, float* out);
 }  // namespace reference

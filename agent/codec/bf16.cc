@@ -10,8 +10,10 @@ namespace pactrain::agent {
 static_assert(std::endian::native == std::endian::little);
 
 Encoded Bf16Codec::Encode(const float* in, size_t elements, const Dither&, bool,
-                          uint8_t* out) const {
-  kernels::ToBf16(in, elements, reinterpret_cast<uint16_t*>(out));
+                          uint8_t* out, float* decoded) const {
+  auto* half = reinterpret_cast<uint16_t*>(out);
+  kernels::ToBf16(in, elements, half);
+  if (decoded != nullptr) kernels::FromBf16(half, elements, decoded);
   return {elements * 2, {}};
 }
 

@@ -12,7 +12,7 @@ class Bf16Codec : public Codec {
     return {elements * 2, elements * 2};
   }
   Encoded Encode(const float* in, size_t elements, const Dither& dither,
-                 bool shorter, uint8_t* out) const override;
+                 bool shorter, uint8_t* out, float* decoded) const override;
   absl::Status Decode(absl::Span<const uint8_t> in, size_t elements,
                       const Dither& dither, float* out) const override;
 };

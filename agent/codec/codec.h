@@ -54,9 +54,10 @@ class Codec {
   // `out` holds BytesFor(elements).most bytes. Both pointers are aligned to 4
   // bytes, and so are Decode's.
   // `shorter`: fewer bytes for more work, where the codec can. What is decoded
-  // is the same.
+  // is the same. `decoded`, unless null, gets what Decode() makes of the bytes,
+  // for less work.
   virtual Encoded Encode(const float* in, size_t elements, const Dither& dither,
-                         bool shorter, uint8_t* out) const = 0;
+                         bool shorter, uint8_t* out, float* decoded) const = 0;
   // REQUIRES: so many bytes as BytesFor() allows.
   // InvalidArgument: no encoder writes these bytes; `out` is of no meaning.
   // Never with fp32 and bf16, which take any.

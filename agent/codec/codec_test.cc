@@ -17,11 +17,17 @@ std::vector<float> Through(protocol::Codec which,
   const Codec::Bytes size = codec.BytesFor(in.size());
   EXPECT_EQ(size.least, size.most);
   std::vector<uint8_t> bytes(size.most);
-  EXPECT_EQ(
-      codec.Encode(in.data(), in.size(), Dither{}, true, bytes.data()).bytes,
-      size.most);
-  std::vector<float> out(in.size());
+  std::vector<float> out(in.size()), known(in.size());
+  EXPECT_EQ(codec
+                .Encode(in.data(), in.size(), Dither{}, true, bytes.data(),
+                        known.data())
+                .bytes,
+            size.most);
   EXPECT_TRUE(codec.Decode(bytes, in.size(), Dither{}, out.data()).ok());
+  for (size_t i = 0; i < out.size(); ++i) {
+    EXPECT_EQ(std::bit_cast<uint32_t>(known[i]),
+              std::bit_cast<uint32_t>(out[i]));
+  }
   return out;
 }
 

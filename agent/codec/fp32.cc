@@ -10,8 +10,11 @@ namespace pactrain::agent {
 static_assert(std::endian::native == std::endian::little);
 
 Encoded Fp32Codec::Encode(const float* in, size_t elements, const Dither&, bool,
-                          uint8_t* out) const {
+                          uint8_t* out, float* decoded) const {
   if (elements > 0) std::memcpy(out, in, elements * 4);
+  if (elements > 0 && decoded != nullptr) {
+    std::memcpy(decoded, in, elements * 4);
+  }
   return {elements * 4, {}};
 }
 

@@ -12,7 +12,7 @@ class Fp32Codec : public Codec {
     return {elements * 4, elements * 4};
   }
   Encoded Encode(const float* in, size_t elements, const Dither& dither,
-                 bool shorter, uint8_t* out) const override;
+                 bool shorter, uint8_t* out, float* decoded) const override;
   absl::Status Decode(absl::Span<const uint8_t> in, size_t elements,
                       const Dither& dither, float* out) const override;
 };

@@ -28,13 +28,13 @@ Codec::Bytes LevelsCodec::BytesFor(size_t elements) const {
 }
 
 Encoded LevelsCodec::Encode(const float* in, size_t elements,
-                            const Dither& dither, bool shorter,
-                            uint8_t* out) const {
+                            const Dither& dither, bool shorter, uint8_t* out,
+                            float* decoded) const {
   Encoded encoded;
   const kernels::LevelsNoise noise = kernels::EncodeLevels(
       levels_, Checked(elements, dither),
       shorter ? kernels::LevelsForm::kShorter : kernels::LevelsForm::kPacked,
-      in, elements, out, &encoded.bytes);
+      in, elements, out, &encoded.bytes, decoded);
   encoded.noise = {noise.error_squared, noise.input_squared,
                    noise.clip_squared};
   return encoded;

@@ -13,7 +13,7 @@ class LevelsCodec : public Codec {
   explicit LevelsCodec(kernels::Levels levels) : levels_(levels) {}
   Bytes BytesFor(size_t elements) const override;
   Encoded Encode(const float* in, size_t elements, const Dither& dither,
-                 bool shorter, uint8_t* out) const override;
+                 bool shorter, uint8_t* out, float* decoded) const override;
   absl::Status Decode(absl::Span<const uint8_t> in, size_t elements,
                       const Dither& dither, float* out) const override;
 

@@ -44,7 +44,7 @@ Floats Through(protocol::Codec which, const Floats& in, uint64_t key,
     const Dither dither = {key, static_cast<uint32_t>(i)};
     std::vector<uint8_t> bytes(codec.BytesFor(count).most);
     const Encoded encoded =
-        codec.Encode(in.data() + i, count, dither, true, bytes.data());
+        codec.Encode(in.data() + i, count, dither, true, bytes.data(), nullptr);
     *error += encoded.noise.error_squared;
     bytes.resize(encoded.bytes);
     EXPECT_OK(codec.Decode(bytes, count, dither, out.data() + i));
@@ -107,9 +107,9 @@ TEST(LevelsCodec, ARepeatedAttemptSendsTheSameBytes) {
   for (protocol::Codec which : kLevelCodecs) {
     const Codec& codec = CodecFor(which);
     std::vector<uint8_t> a(codec.BytesFor(in.size()).most), b = a, c = a;
-    codec.Encode(in.data(), in.size(), {7, 2048}, true, a.data());
-    codec.Encode(in.data(), in.size(), {7, 2048}, true, b.data());
-    codec.Encode(in.data(), in.size(), {8, 2048}, true, c.data());
+    codec.Encode(in.data(), in.size(), {7, 2048}, true, a.data(), nullptr);
+    codec.Encode(in.data(), in.size(), {7, 2048}, true, b.data(), nullptr);
+    codec.Encode(in.data(), in.size(), {8, 2048}, true, c.data(), nullptr);
     EXPECT_EQ(a, b);
     EXPECT_NE(a, c);
   }
@@ -122,9 +122,12 @@ TEST(LevelsCodec, ShorterIsShorterAndDecodesToTheSame) {
     const size_t most = codec.BytesFor(in.size()).most;
     std::vector<uint8_t> a(most), b(most);
     Floats x(in.size()), y(in.size());
-    a.resize(codec.Encode(in.data(), in.size(), {7, 0}, false, a.data()).bytes);
+    a.resize(
+        codec.Encode(in.data(), in.size(), {7, 0}, false, a.data(), nullptr)
+            .bytes);
     EXPECT_EQ(a.size(), most);
-    b.resize(codec.Encode(in.data(), in.size(), {7, 0}, true, b.data()).bytes);
+    b.resize(codec.Encode(in.data(), in.size(), {7, 0}, true, b.data(), nullptr)
+                 .bytes);
     EXPECT_LT(b.size(), most);
     EXPECT_OK(codec.Decode(a, in.size(), {7, 0}, x.data()));
     EXPECT_OK(codec.Decode(b, in.size(), {7, 0}, y.data()));
@@ -151,14 +154,15 @@ TEST(LevelsCodec, TakesAWholeChunkAndNothing) {
     const Codec& codec = CodecFor(which);
     std::vector<uint8_t> bytes(codec.BytesFor(in.size()).most);
     Floats out(in.size());
-    const Encoded encoded =
-        codec.Encode(in.data(), in.size(), Dither{}, true, bytes.data());
+    const Encoded encoded = codec.Encode(in.data(), in.size(), Dither{}, true,
+                                         bytes.data(), nullptr);
     bytes.resize(encoded.bytes);
     EXPECT_OK(codec.Decode(bytes, in.size(), Dither{}, out.data()));
     EXPECT_NEAR(SquaredDistance(in, out) / encoded.noise.error_squared, 1,
                 1e-6);
     EXPECT_EQ(codec.BytesFor(0).most, 0u);
-    EXPECT_EQ(codec.Encode(nullptr, 0, Dither{}, true, nullptr).bytes, 0u);
+    EXPECT_EQ(codec.Encode(nullptr, 0, Dither{}, true, nullptr, nullptr).bytes,
+              0u);
     EXPECT_OK(codec.Decode({}, 0, Dither{}, nullptr));
   }
 }

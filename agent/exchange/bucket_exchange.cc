@@ -261,21 +261,22 @@ absl::StatusOr<std::shared_ptr<const float[]>> BucketExchange::SumOf(
 }
 
 Payload BucketExchange::Encode(std::shared_ptr<const float[]> owner,
-                               const float* values, const Piece& piece,
-                               Leg leg) {
+                               const float* values, const Piece& piece, Leg leg,
+                               float* decoded) {
   // Encoders of n levels measure what they read.
   const bool measures = protocol::IsLevels(border_);
   if (options_.measure && !measures) {
     noise_.encoded_squares += SumOfSquares(values, piece.elements);
   }
   if (border_ == protocol::Codec::kFp32) {
+    if (decoded != nullptr) std::copy_n(values, piece.elements, decoded);
     return BytesOf(std::move(owner), values, piece.elements);
   }
   auto memory = std::make_shared_for_overwrite<uint8_t[]>(
       codec_.BytesFor(piece.elements).most);
   const Encoded encoded = codec_.Encode(
       values, piece.elements, DitherOf(piece, options_.schedule->site(), leg),
-      options_.shorter, memory.get());
+      options_.shorter, memory.get(), decoded);
   if (options_.measure && measures) {
     noise_.encoded_squares += encoded.noise.input_squared;
     noise_.error_squares += encoded.noise.error_squared;
@@ -294,7 +295,9 @@ absl::Status BucketExchange::Fold(const Piece& piece,
                                                       : Leg::kDown;
   const float* sum = nullptr;
   ASSIGN_OR_RETURN(std::shared_ptr<const float[]> owner, SumOf(piece, &sum));
-  const Payload encoded = Encode(std::move(owner), sum, piece, leg);
+  // The root's own result comes with its encoding.
+  const Payload encoded = Encode(std::move(owner), sum, piece, leg,
+                                 leg == Leg::kDown ? ResultOf(piece) : nullptr);
   for (Payload& in : frame.in) in = {};
   if (leg == Leg::kSwap) {
     frame.own = encoded;
@@ -305,7 +308,8 @@ absl::Status BucketExchange::Fold(const Piece& piece,
     Send(piece, leg, route.parent, encoded, out);
     return absl::OkStatus();
   }
-  return Publish(piece, encoded, out);
+  Announce(piece, encoded, out);
+  return absl::OkStatus();
 }
 
 absl::Status BucketExchange::Swap(const Piece& piece,
@@ -332,16 +336,23 @@ absl::Status BucketExchange::Swap(const Piece& piece,
 
 absl::Status BucketExchange::Publish(const Piece& piece, const Payload& bytes,
                                      std::vector<OutgoingFrame>& out) {
-  float* result = options_.result.data() + piece.offset;
   const int root = options_.schedule->RootSiteOf(piece.chunk->number);
   RETURN_IF_ERROR(CodecFor(CodecOf(Leg::kFanOut))
                       .Decode(bytes.bytes, piece.elements,
-                              DitherOf(piece, root, Leg::kDown), result));
+                              DitherOf(piece, root, Leg::kDown),
+                              ResultOf(piece)));
+  Announce(piece, bytes, out);
+  return absl::OkStatus();
+}
+
+void BucketExchange::Announce(const Piece& piece, const Payload& bytes,
+                              std::vector<OutgoingFrame>& out) {
   MarkWritten(piece);
-  if (!Owns(*piece.chunk)) return absl::OkStatus();
+  if (!Owns(*piece.chunk)) return;
+  const int root = options_.schedule->RootSiteOf(piece.chunk->number);
   const int site = options_.schedule->site();
   if (options_.measure && site == std::max(root, 0)) {
-    noise_.total_squares += SumOfSquares(result, piece.elements);
+    noise_.total_squares += SumOfSquares(ResultOf(piece), piece.elements);
   }
   for (int child : piece.chunk->route.children) {
     Send(piece, Leg::kDown, child, bytes, out);
@@ -351,7 +362,6 @@ absl::Status BucketExchange::Publish(const Piece& piece, const Payload& bytes,
       Send(piece, Leg::kFanOut, member, bytes, out);
     }
   }
-  return absl::OkStatus();
 }
 
 void BucketExchange::MarkWritten(const Piece& piece) {

@@ -130,12 +130,19 @@ class BucketExchange {
   // The owner of the memory that *sum points into.
   absl::StatusOr<std::shared_ptr<const float[]>> SumOf(const Piece& piece,
                                                        const float** sum);
+  // `decoded`, unless null, gets what the others will decode.
   Payload Encode(std::shared_ptr<const float[]> owner, const float* values,
-                 const Piece& piece, Leg leg);
+                 const Piece& piece, Leg leg, float* decoded);
   absl::Status Swap(const Piece& piece, std::vector<OutgoingFrame>& out);
-  // The total's bytes are known: writes the result and hands them down.
+  float* ResultOf(const Piece& piece) const {
+    return options_.result.data() + piece.offset;
+  }
+  // The total's bytes are known: writes the result and announces it.
   absl::Status Publish(const Piece& piece, const Payload& bytes,
                        std::vector<OutgoingFrame>& out);
+  // The result is written: hands its bytes down.
+  void Announce(const Piece& piece, const Payload& bytes,
+                std::vector<OutgoingFrame>& out);
   // The result of it is written.
   void MarkWritten(const Piece& piece);
   void Send(const Piece& piece, Leg leg, int member, const Payload& payload,

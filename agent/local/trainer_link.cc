@@ -127,9 +127,9 @@ void TrainerLink::WaitReadable() {
 }
 
 void TrainerLink::OnReadable() {
-  // A few at a time: others want their turn, and each may bring a piece to sum.
-  for (int i = 0; i < 4 && ReadOne(); ++i) {
-  }
+  // One at a time: each may bring a piece to sum and encode, and between two of
+  // them what is there already has to get on its way.
+  ReadOne();
   if (state_ != State::kClosed) WaitReadable();
 }
 

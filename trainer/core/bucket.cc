@@ -14,8 +14,9 @@ using kernels::MaskPlan;
 using kernels::TileRange;
 
 constexpr size_t kTile = MaskPlan::kTileElements;
-// Of the slot, 1 MiB: many frames, and a message costs next to nothing.
-constexpr uint64_t kPieceElements = 256 << 10;
+// Of the slot, half a MiB: many frames, so that a message costs next to
+// nothing, and little enough for a step's first frames to leave early.
+constexpr uint64_t kPieceElements = 128 << 10;
 
 uint64_t CompactTiles(const Placement& placement, TileRange tiles,
                       const float* in, float* out) {
