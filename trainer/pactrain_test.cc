@@ -54,7 +54,7 @@ TEST_F(PactrainTest, ACommittedStepGivesTheMean) {
 }
 
 TEST_F(PactrainTest, ALargeBucketIsToldPieceByPiece) {
-  static constexpr uint64_t kElements = 600'000;
+  static constexpr uint64_t kElements = 300'000;
   FakeAgent agent([](FakeAgent& a) {
     a.Attach();
     const auto submits = a.ReceiveStep();
