@@ -75,7 +75,7 @@ enum class LevelsForm {
 };
 
 // Writes *bytes bytes, at most MaxLevelsBytes(). `decoded`, unless null, gets
-// what DecodeLevels() makes of them, for half of its work or less.
+// what DecodeLevels() makes of them, for less work.
 LevelsNoise EncodeLevels(Levels levels, const LevelsDither& dither,
                          LevelsForm form, const float* in, size_t elements,
                          uint8_t* out, size_t* bytes, float* decoded);

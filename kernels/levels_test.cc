@@ -9,55 +9,17 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/test_levels.h"
 #include "kernels/variants.h"
 
 namespace pactrain::kernels {
 namespace {
-
-using Floats = std::vector<float>;
-
-Floats Gaussian(size_t elements, double sigma, int seed = 1) {
-  std::mt19937 random(seed);
-  std::normal_distribution<double> normal(0, sigma);
-  Floats out(elements);
-  for (float& x : out) x = static_cast<float>(normal(random));
-  return out;
-}
-
-// Values whose codes are packed, as no prefix code is short for them.
-Floats Signs(size_t elements) {
-  Floats out = Gaussian(elements, 1.0, 6);
-  for (float& x : out) x = std::copysign(1.0f, x);
-  return out;
-}
-
-std::vector<uint8_t> Encoded(Levels levels, const Floats& in,
-                             const LevelsDither& dither = {},
-                             LevelsNoise* noise = nullptr,
-                             LevelsForm form = LevelsForm::kShorter) {
-  std::vector<uint8_t> bytes(MaxLevelsBytes(levels, in.size()));
-  size_t size = 0;
-  const LevelsNoise measured = EncodeLevels(
-      levels, dither, form, in.data(), in.size(), bytes.data(), &size, nullptr);
-  EXPECT_LE(size, bytes.size());
-  bytes.resize(size);
-  if (noise != nullptr) *noise = measured;
-  return bytes;
-}
-
-Floats Through(Levels levels, const Floats& in, const LevelsDither& dither = {},
-               LevelsNoise* noise = nullptr) {
-  const std::vector<uint8_t> bytes = Encoded(levels, in, dither, noise);
-  Floats out(in.size());
-  EXPECT_TRUE(DecodeLevels(levels, dither, bytes, in.size(), out.data()));
-  return out;
-}
 
 double SquaredDistance(const Floats& a, const Floats& b) {
   double sum = 0;
@@ -74,30 +36,24 @@ double Nmse(const Floats& exact, const Floats& other) {
 
 uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 
-class LevelsTest : public ::testing::TestWithParam<Levels> {
- protected:
-  Levels levels() const { return GetParam(); }
-  int index() const {
-    constexpr int kIndex[] = {3, 5, 7, 15, 31};
-    return static_cast<int>(
-        std::find(kIndex, kIndex + 5, static_cast<int>(GetParam())) - kIndex);
-  }
-};
+// Of a table by levels.
+size_t Index(Levels levels) {
+  return std::find(std::begin(kAllLevels), std::end(kAllLevels), levels) -
+         std::begin(kAllLevels);
+}
 
-INSTANTIATE_TEST_SUITE_P(All, LevelsTest,
-                         ::testing::Values(Levels::k3, Levels::k5, Levels::k7,
-                                           Levels::k15, Levels::k31),
-                         [](const auto& info) {
-                           return std::to_string(static_cast<int>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(All, LevelsTest, ::testing::ValuesIn(kAllLevels),
+                         NameOf);
 
 TEST_P(LevelsTest, BitsPerElementMeetTheirGoal) {
   constexpr double kMost[] = {1.68, 2.45, 2.99, 4.08, 5.1};
-  EXPECT_LE(8.0 * MaxLevelsBytes(levels(), 16384) / 16384, kMost[index()]);
+  EXPECT_LE(8.0 * MaxLevelsBytes(levels(), 16384) / 16384,
+            kMost[Index(levels())]);
   // Of Gaussian values, within 6 % of their entropy (3 levels: 8 %).
   constexpr double kGaussian[] = {1.39, 1.92, 2.36, 3.45, 4.64};
   const size_t bytes = Encoded(levels(), Gaussian(16384, 1.0)).size();
-  EXPECT_LE(8.0 * static_cast<double>(bytes) / 16384, kGaussian[index()]);
+  EXPECT_LE(8.0 * static_cast<double>(bytes) / 16384,
+            kGaussian[Index(levels())]);
 }
 
 TEST_P(LevelsTest, ZerosAndLongTailsTakeFewerBitsAndAltogetherFlatOnesNoMore) {
@@ -204,7 +160,8 @@ TEST_P(LevelsTest, NoiseOnGaussianDataMeetsItsGoal) {
   constexpr double kGoal[] = {0.55, 0.19, 0.085, 0.018, 0.004};
   for (double sigma : {1e-30, 1e-8, 1.0, 1e4, 1e30}) {
     const Floats in = Gaussian(65536, sigma);
-    EXPECT_LE(Nmse(in, Through(levels(), in, {9, 0})), kGoal[index()]) << sigma;
+    EXPECT_LE(Nmse(in, Through(levels(), in, {9, 0})), kGoal[Index(levels())])
+        << sigma;
   }
 }
 
@@ -385,79 +342,6 @@ TEST_P(LevelsTest, DecodesToTheSameBitsWhereDenormalsAreFlushed) {
   }
 }
 #endif
-
-TEST_P(LevelsTest, RefusesAScaleThatNoEncoderWrites) {
-  const Floats in = Gaussian(1000, 1.0);
-  for (uint16_t scale : {0x8000, 0xbf80, 0x7f80, 0xff80, 0xffc0, 0x7fc1, 0x0001,
-                         0x0b7f, 0x7e81}) {
-    std::vector<uint8_t> bytes = Encoded(levels(), in);
-    std::memcpy(bytes.data() + 2, &scale, sizeof(scale));
-    Floats out(in.size());
-    for (const Variant* variant : Variants()) {
-      EXPECT_FALSE(
-          variant->decode_levels(levels(), {}, bytes, in.size(), out.data()))
-          << scale;
-    }
-  }
-}
-
-TEST_P(LevelsTest, RefusesAWordThatIsTooLargeAndPaddingThatIsNotZero) {
-  const size_t n = 1021;  // No multiple of any packing.
-  const std::vector<uint8_t> bytes = Encoded(levels(), Signs(n));
-  ASSERT_EQ(bytes.size(), MaxLevelsBytes(levels(), n));
-  Floats out(n);
-  EXPECT_TRUE(DecodeLevels(levels(), {}, bytes, n, out.data()));
-  std::vector<uint8_t> bad = bytes;
-  for (size_t i = 9; i < bad.size(); ++i) bad[i] = 0xff;
-  EXPECT_FALSE(DecodeLevels(levels(), {}, bad, n, out.data()));
-  // Of n + 1 elements, the last has a place that is padding for n.
-  Floats longer = Signs(n + 1);
-  longer.back() = 1.0f;  // Its code is not zero.
-  bad = Encoded(levels(), longer);
-  ASSERT_EQ(bad.size(), bytes.size());
-  EXPECT_TRUE(DecodeLevels(levels(), {}, bad, n + 1, longer.data()));
-  EXPECT_FALSE(DecodeLevels(levels(), {}, bad, n, out.data()));
-}
-
-TEST_P(LevelsTest, RefusesBytesThatAreMissingOrTooMany) {
-  for (const Floats& in : {Gaussian(1021, 1.0), Signs(1021), Floats(1021)}) {
-    std::vector<uint8_t> bytes = Encoded(levels(), in);
-    Floats out(in.size());
-    for (size_t n = 0; n < bytes.size(); ++n) {
-      const std::vector<uint8_t> fewer(bytes.begin(), bytes.begin() + n);
-      ASSERT_FALSE(DecodeLevels(levels(), {}, fewer, in.size(), out.data()))
-          << n;
-    }
-    bytes.push_back(0);
-    EXPECT_FALSE(DecodeLevels(levels(), {}, bytes, in.size(), out.data()));
-  }
-}
-
-TEST_P(LevelsTest, EveryVariantTakesAnyBytesAlike) {
-  std::mt19937 random(8);
-  for (size_t n : {1, 40, 300, 1000, 5000}) {
-    const std::vector<uint8_t> coded = Encoded(levels(), Gaussian(n, 1.0));
-    const std::vector<uint8_t> packed =
-        Encoded(levels(), Gaussian(n, 1.0), {}, nullptr, LevelsForm::kPacked);
-    for (int draw = 0; draw < 400; ++draw) {
-      std::vector<uint8_t> bytes = draw < 200 ? coded : packed;
-      const size_t damaged = draw % 2 == 0 ? 1 + random() % 3 : bytes.size();
-      for (size_t i = 0; i < damaged; ++i) {
-        bytes[random() % bytes.size()] = random();
-      }
-      Floats a(n), b(n);
-      const bool ok = ReferenceVariant().decode_levels(levels(), {1, 0}, bytes,
-                                                       n, a.data());
-      for (const Variant* variant : Variants()) {
-        ASSERT_EQ(variant->decode_levels(levels(), {1, 0}, bytes, n, b.data()),
-                  ok);
-        if (ok) {
-          ASSERT_EQ(std::memcmp(a.data(), b.data(), 4 * n), 0);
-        }
-      }
-    }
-  }
-}
 
 }  // namespace
 }  // namespace pactrain::kernels

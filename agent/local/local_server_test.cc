@@ -96,6 +96,26 @@ TEST_F(LocalServerTest, MessagesComeInOrderAndEofIsTheEnd) {
   EXPECT_TRUE(RunUntil([&] { return server_->open_count() == 0; }));
 }
 
+TEST_F(LocalServerTest, OneMessageOfATrainerPerTurn) {
+  // Each may be a piece to sum and encode: what others wait for comes between.
+  constexpr int kEach = 20;
+  std::vector<RawTrainer> trainers;
+  for (int i = 0; i < 2; ++i) trainers.push_back(Attach());
+  wire::Submit submit = {};
+  submit.header = {wire::Kind::kSubmit, sizeof(submit)};
+  submit.mode = submit.op = submit.dtype = 1;
+  for (uint32_t i = 0; i < 2; ++i) {
+    submit.bucket = i;
+    for (int sent = 0; sent < kEach; ++sent) trainers[i].Send(submit);
+  }
+  ASSERT_TRUE(RunUntil([&] { return events_.messages.size() == 2 * kEach; }));
+  for (int i = 1; i < 2 * kEach; ++i) {
+    EXPECT_NE(std::get<wire::Submit>(events_.messages[i]).bucket,
+              std::get<wire::Submit>(events_.messages[i - 1]).bucket)
+        << i;
+  }
+}
+
 TEST_F(LocalServerTest, MalformedPacketEndsOnlyThatTrainer) {
   RawTrainer good = Attach();
   RawTrainer bad = Attach();
