@@ -4,7 +4,8 @@
 // delay_relay FIFO A-B...: run in the namespace of the switches. A and B are
 // TAP devices, the two ends of a link: what the kernel sends into one comes out
 // of the other after the delay of the moment, in order. A line in FIFO sets it
-// for all links, in milliseconds one way; it starts with none.
+// for all links, in milliseconds one way, and the share of pieces with data
+// that are lost by chance (the same ones each time); it starts with none.
 //
 // Pieces of up to 64 kB pass whole, as between network cards that cut and join
 // packets. What comes while a direction is full stays in the device's queue.
@@ -22,7 +23,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -37,6 +40,7 @@ namespace {
 
 constexpr size_t kMostBytes = 64 << 20;
 constexpr size_t kLargestPiece = 68 << 10;  // With its headers.
+constexpr ssize_t kMostBare = 200;  // Of headers alone: acknowledgements.
 // Of one direction before the others have their turn.
 constexpr int kAtOnce = 16;
 
@@ -106,9 +110,13 @@ class Relay {
     const std::vector<absl::string_view> lines = absl::StrSplit(
         absl::string_view(buffer_.data(), static_cast<size_t>(bytes)), '\n',
         absl::SkipWhitespace());
+    if (lines.empty()) Die("no line came");
+    const std::pair<absl::string_view, absl::string_view> line =
+        absl::StrSplit(lines.back(), absl::MaxSplits(' ', 1));
     double milliseconds = 0;
-    if (lines.empty() || !absl::SimpleAtod(lines.back(), &milliseconds)) {
-      Die("no milliseconds came");
+    if (!absl::SimpleAtod(line.first, &milliseconds) ||
+        !absl::SimpleAtod(line.second, &lost_share_)) {
+      Die("no milliseconds and share came");
     }
     delay_ = absl::Milliseconds(milliseconds);
   }
@@ -117,6 +125,7 @@ class Relay {
     for (int i = 0; i < kAtOnce; ++i) {
       const ssize_t bytes = read(d.from, buffer_.data(), buffer_.size());
       if (bytes <= 0) return;
+      if (bytes > kMostBare && uniform_(random_) < lost_share_) continue;
       d.line.Put(base::MonotonicNow(), delay_,
                  std::string(buffer_.data(), static_cast<size_t>(bytes)));
     }
@@ -131,6 +140,9 @@ class Relay {
 
   const int control_;
   absl::Duration delay_;
+  double lost_share_ = 0;
+  std::minstd_rand random_;
+  std::uniform_real_distribution<double> uniform_;
   std::vector<Direction> directions_;
   std::array<char, kLargestPiece> buffer_;
 };

@@ -10,6 +10,7 @@ root for network namespaces.
   ROWS=full,levels7-0.5   default: all
   ROUNDS=5 STEPS=0        each row's median is over rounds; steps of one, 0: a second of them
   RTT=20ms                all rounds again with that round trip between the farthest sites
+  LOSS=0.2%               and with so much of what the sites send each other lost by chance
   CONGESTION=cubic        TCP's congestion control, of all rows
 """
 
@@ -44,6 +45,7 @@ from bench.exchange_layout import (
     bound_seconds,
     one_way_ms,
     parse_layout,
+    parse_loss,
     parse_rate,
     parse_rtt,
 )
@@ -78,6 +80,7 @@ class Options:
     steps: int
     congestion: str
     rtt_ms: float
+    loss_share: float
 
 
 @dataclass
@@ -113,9 +116,12 @@ def parse_options(env: Mapping[str, str]) -> Options:
     congestion = env.get("CONGESTION") or CONGESTION_CONTROL
     if congestion not in (available := congestion_controls()):
         raise ValueError(f"CONGESTION = '{congestion}', allowed here: {', '.join(available)}")
+    rtt_ms, loss_share = parse_rtt(env.get("RTT") or ""), parse_loss(env.get("LOSS") or "")
+    if loss_share and not rtt_ms:
+        raise ValueError("LOSS is that of links with a delay: allowed: with RTT, e.g. RTT=20ms")
     return Options(rate, parse_rate(rate), number("ELEMENTS", 5_586_981, 1000, 1_000_000_000),
                    layout, rows, number("ROUNDS", 5, 1, 1000), number("STEPS", 0, 0, 1000),
-                   congestion, parse_rtt(env.get("RTT") or ""))  # fmt: skip
+                   congestion, rtt_ms, loss_share)  # fmt: skip
 
 
 def start_relay(options: Options, bed: NamespaceTestbed, children: Children, fifo: Path) -> None:
@@ -168,7 +174,11 @@ def measure(options: Options, measured: Measured, memory: bool) -> None:
         start_relay(options, bed, children, fifo)
         middle = bed.hosts[len(bed.hosts) // 2]
         cluster = start_cluster(bed, children, folder, middle, risk="exact", pki=pki)
-        more = [f"--delay-ms={one_way_ms(layout, options.rtt_ms)}", f"--relay-fifo={fifo}"]
+        more = [
+            f"--delay-ms={one_way_ms(layout, options.rtt_ms)}",
+            f"--relay-fifo={fifo}",
+            f"--loss-share={options.loss_share}",
+        ]
         sampler, first = start_all(options, bed, children, cluster,
                                    [*more, "--memory"] if memory else more)  # fmt: skip
         reader = Reader(options, measured, sampler)
@@ -335,7 +345,7 @@ def make_result(options: Options, measured: Measured) -> dict[str, Any]:
         if options.rtt_ms:
             row |= exchange_report.delayed_row(row, measured.delayed[row["name"]], options.rtt_ms)
     if options.rtt_ms:
-        result["rtt_ms"] = options.rtt_ms
+        result |= {"rtt_ms": options.rtt_ms, "loss_share": options.loss_share}
     if measured.agents:
         kept = OURS[MEMORY_ROW].keep * options.elements
         result["agents"] = exchange_report.agent_rows(

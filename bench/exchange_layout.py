@@ -69,6 +69,14 @@ def parse_rtt(text: str) -> float:
     return float(match[1])
 
 
+def parse_loss(text: str) -> float:
+    """ "0.2%" as a share; "" is 0. ValueError: not a percentage, or over 10 %."""
+    match = re.fullmatch(r"([0-9]{1,2}(?:\.[0-9]{1,9})?)%", text or "0%")
+    if match is None or float(match[1]) > 10:
+        raise ValueError(f"LOSS = '{text}', allowed: up to 10%")
+    return float(match[1]) / 100
+
+
 def parse_layout(sites: str, links: str, nodes: str) -> Layout:
     """`sites`: "3,2,3"; `links`: "0-1,1-2"; `nodes`: as many as sites or trainers, or "".
 

@@ -242,7 +242,7 @@ def delay_links(options: argparse.Namespace, delay_ms: float, takers: Takers, so
     """Of all links; returns when TCP knows it."""
     dist.barrier()
     if rank == 0:
-        Path(options.relay_fifo).write_text(f"{delay_ms}\n")
+        Path(options.relay_fifo).write_text(f"{delay_ms} {options.loss_share}\n")
     end = time.monotonic() + NEW_DELAY_SECONDS
     box = [True]
     while box[0]:
@@ -286,6 +286,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--agent-pid", type=int, action="append", default=[])
     parser.add_argument("--raw-target", required=True, help="RANK=ADDRESS across a link")
     parser.add_argument("--delay-ms", type=float, default=0, help="of each link, rounds again")
+    parser.add_argument("--loss-share", type=float, default=0, help="of each link, then")
     parser.add_argument("--relay-fifo", help="where the relay hears of delays")
     parser.add_argument("--memory", action="store_true", help="measure the agents' memory only")
     return parser.parse_args(argv)

@@ -20,6 +20,7 @@ from bench.exchange_layout import (
     model_shapes,
     one_way_ms,
     parse_layout,
+    parse_loss,
     parse_rate,
     parse_rtt,
     powersgd_bytes,
@@ -79,6 +80,13 @@ def test_a_round_trip_is_in_milliseconds(text: str) -> None:
     assert (parse_rtt("20ms"), parse_rtt("0.5ms"), parse_rtt("")) == (20.0, 0.5, 0.0)
     with pytest.raises(ValueError, match="RTT = "):
         parse_rtt(text)
+
+
+@pytest.mark.parametrize("text", ["20", "-1%", "10.1%", "0.002", "%"])
+def test_a_loss_is_in_percent(text: str) -> None:
+    assert (parse_loss("0.2%"), parse_loss("10%"), parse_loss("")) == (0.002, 0.1, 0.0)
+    with pytest.raises(ValueError, match="LOSS = "):
+        parse_loss(text)
 
 
 def test_links_share_the_way_between_the_farthest_sites() -> None:
@@ -197,7 +205,8 @@ def test_options_come_from_variables_and_have_defaults() -> None:
     options = parse_options({"RATE": "1gbit", "ROWS": "full,ddp-gloo", "ROUNDS": "7", "STEPS": ""})
     assert (options.rate_mbps, options.rows, options.rounds) == (1000, ("full", "ddp-gloo"), 7)
     assert (options.elements, options.layout) == (ELEMENTS, CHAIN)
-    for wrong in ({"ROWS": "full,best"}, {"ROUNDS": "0"}, {"ELEMENTS": "-5"}, {"STEPS": "x"}):
+    for wrong in ({"ROWS": "full,best"}, {"ROUNDS": "0"}, {"ELEMENTS": "-5"}, {"STEPS": "x"},
+                  {"LOSS": "1%"}):  # fmt: skip
         with pytest.raises(ValueError, match="allowed"):
             parse_options(wrong)
 
@@ -207,10 +216,10 @@ def one_round(seconds: float) -> Rounds:
 
 
 def test_a_round_trip_may_add_so_much_and_a_share_of_the_step() -> None:
-    options = parse_options({"ROWS": "full", "RTT": "20ms"})
+    options = parse_options({"ROWS": "full", "RTT": "20ms", "LOSS": "0.1%"})
     measured = Measured({"full": one_round(2.0)}, {"full": one_round(2.025)}, raw=[1e7])
     result = make_result(options, measured)
-    assert result["rtt_ms"] == 20
+    assert (result["rtt_ms"], result["loss_share"]) == (20, 0.001)
     row = result["rows"][0]
     assert row["rtt_ratio"] == pytest.approx(1.0125)
     assert row["rtt_ms_above"] == pytest.approx(25)

@@ -110,7 +110,7 @@ except ConnectionRefusedError:  # By the other end, after a round trip.
 
 
 @needs_namespaces
-def test_a_relayed_link_has_the_delay_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_relayed_link_has_the_delay_and_loss_that_were_asked_for(tmp_path: Path) -> None:
     fifo = tmp_path / "delay"
     os.mkfifo(fifo)
     with NamespaceTestbed({"a": 1, "b": 1}, [Link("a", "b", 100)], relayed=True) as bed:
@@ -122,8 +122,12 @@ def test_a_relayed_link_has_the_delay_that_was_asked_for(tmp_path: Path) -> None
                 # SYN, RST and ARP carry no data and have other headers than data.
                 payload = testbed.shaped_counters(bed.core, 1)[0].payload
                 assert payload == pytest.approx(1_000_000, abs=1000)
-                fifo.write_text("100\n")
+                fifo.write_text("100 0\n")
                 assert float(testbed.run(*bed.command(bed.hosts[0], argv))) >= 0.2
+                # Of some 31 pieces a few get lost, and are sent again.
+                fifo.write_text("0 0.1\n")
+                send(bed, source=0, target=1, size=1_000_000)
+                assert testbed.shaped_counters(bed.core, 1)[0].payload > payload + 1_010_000
             finally:
                 relay.kill()
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace pactrain::agent {
 namespace {
@@ -23,7 +24,9 @@ constexpr size_t kMostBatchBytes = 128 << 10;
 // So many between two updates tell of the link what pings do not.
 constexpr uint64_t kTellingBytes = 64 << 10;
 constexpr size_t kAnyBytes = ~size_t{0};
-constexpr char kFarCongestionControl[] = "bbr";
+// Fewer may have been lost all at once, for once.
+constexpr uint64_t kTellingOfLossBytes = 16 << 20;
+constexpr char kLossyCongestionControl[] = "bbr";
 
 template <typename T>
 void Set(int fd, int level, int option, const T& value) {
@@ -45,7 +48,8 @@ void UseCongestionControl(int fd, const std::string& name) {
 }  // namespace
 
 size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt) {
-  const double seconds = absl::ToDoubleSeconds(2 * least_rtt + kTurn);
+  const double seconds =
+      absl::ToDoubleSeconds(least_rtt + std::min(least_rtt, kFarRtt) + kTurn);
   return kLeastInFlightBytes + static_cast<size_t>(bytes_per_second * seconds);
 }
 
@@ -55,6 +59,17 @@ bool Farness::Update(absl::Duration least_rtt, uint64_t acknowledged) {
   acknowledged_ = acknowledged;
   if (!far || !far_.has_value() || carried >= kTellingBytes) far_ = far;
   return *far_;
+}
+
+bool Losses::Update(uint64_t sent, uint64_t sent_again, double segments) {
+  const double bytes = static_cast<double>(sent - sent_);
+  if (bytes < kTellingOfLossBytes) return many_;
+  const double share = static_cast<double>(sent_again - sent_again_) / bytes;
+  // Within a factor of two of what the losses allow.
+  if (share * segments * segments > 1.5 / 4) many_ = true;
+  sent_ = sent;
+  sent_again_ = sent_again;
+  return many_;
 }
 
 size_t BatchBytes(double bytes_per_second) {
@@ -85,18 +100,24 @@ void TcpTuning::Update(int fd) {
                            absl::Microseconds(info.tcpi_busy_time));
   if (info.tcpi_min_rtt == ~0u) return;  // Not measured yet.
   const absl::Duration rtt = absl::Microseconds(info.tcpi_min_rtt);
-  const bool was_far = is_far();
-  if (const bool far = farness_.Update(rtt, info.tcpi_bytes_acked);
-      far != was_far) {
-    if (far) near_ = CongestionControlOf(fd);
-    UseCongestionControl(fd, far ? kFarCongestionControl : near_);
+  const bool far = farness_.Update(rtt, info.tcpi_bytes_acked);
+  const double segments =
+      goodput_ * absl::ToDoubleSeconds(rtt) / std::max(info.tcpi_snd_mss, 1u);
+  const bool lossy =
+      losses_.Update(info.tcpi_bytes_sent, info.tcpi_bytes_retrans, segments) &&
+      far;
+  if (lossy && own_control_.empty()) {
+    own_control_ = CongestionControlOf(fd);
+    UseCongestionControl(fd, kLossyCongestionControl);
+  } else if (!lossy && !own_control_.empty()) {
+    UseCongestionControl(fd, std::exchange(own_control_, ""));
   }
-  in_flight_bytes_ = InFlightBytes(goodput_, std::min(rtt, kFarRtt));
+  in_flight_bytes_ = lossy ? kAnyBytes : InFlightBytes(goodput_, rtt);
 }
 
 bool TcpTuning::HasRoom(int fd) const {
   int held = 0;
-  return is_far() || ioctl(fd, SIOCOUTQ, &held) != 0 ||
+  return in_flight_bytes_ == kAnyBytes || ioctl(fd, SIOCOUTQ, &held) != 0 ||
          static_cast<size_t>(held) < in_flight_bytes_;
 }
 

@@ -2,17 +2,18 @@
 // Whatever is not there or not allowed only costs speed or early detection: no
 // errors.
 //
-// Over a near link the kernel is given little at a time: the in-flight bytes of
-// both directions queue in front of the same slow link, and acknowledgements
-// wait behind data. If one direction holds more than the other it leaves that
-// only a part of the rate (seen: a third) until it ends. With the same few
-// bytes each, both have all of it. The kernel's own limit (SO_SNDBUF) does not
-// do: it ends at wmem_max, by default far less than 1 Gbps needs. Congestion
-// control stays the system's.
+// The kernel is given little at a time: the in-flight bytes of both directions
+// queue in front of the same slow link, and acknowledgements wait behind data.
+// If one direction holds more than the other it leaves that only a part of the
+// rate (seen: a third) until it ends. With the same few bytes each, both have
+// all of it, and no queue overflows by what we send. The kernel's own limit
+// (SO_SNDBUF) does not do: it ends at wmem_max, by default far less than 1 Gbps
+// needs. Congestion control stays the system's.
 //
-// Over a far link (its least round trip is kFarRtt or more) what fills the pipe
-// is much more than such queues: the kernel's own buffer sizes, and bbr, which
-// keeps the rate when packets are lost by chance.
+// Where a far link (its least round trip is kFarRtt or more) loses packets all
+// the same, it is left to the kernel's own buffer sizes and to bbr, which keeps
+// its rate then. Not before: bbr halts for 200 ms every ten seconds to look for
+// the least round trip, and slows down short steps.
 //
 // Thread-compatible.
 #ifndef PACTRAIN_AGENT_EXCHANGE_TCP_TCP_TUNING_H_
@@ -36,9 +37,9 @@ inline constexpr absl::Duration kTurn = absl::Milliseconds(25);
 // Who has no room asks again then: an eighth of what goes in a turn has gone.
 inline constexpr absl::Duration kPause = absl::Milliseconds(3);
 
-// What the kernel shall hold of a near connection, sent or not: twice bandwidth
-// x round trip, what goes meanwhile in a turn, and a little, so that of two
-// directions the one that holds too little gets its share back.
+// What the kernel shall hold of a connection, sent or not: bandwidth x round
+// trip (of a near one twice that), what goes meanwhile in a turn, and a little,
+// so that of two directions the one that holds too little gets its share back.
 size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt);
 
 // How much is taken from the queue at a time. What is taken can no longer be
@@ -64,6 +65,25 @@ class Farness {
   std::optional<bool> far_;    // Not measured yet.
 };
 
+// Whether a connection loses so much that a congestion control that slows down
+// with each loss cannot fill its pipe: with a share p of what is sent lost, it
+// keeps sqrt(1.5 / p) segments on their way (Mathis et al., "The macroscopic
+// behavior of the TCP congestion avoidance algorithm", 1997). Where that is
+// what a connection has, it would have had more without.
+class Losses {
+ public:
+  // `sent`, `sent_again`: bytes of the connection so far, the former with the
+  // latter. `segments`: on their way while it is busy. Returns many(), which
+  // stays: the control that is then used loses less, or does not mind.
+  bool Update(uint64_t sent, uint64_t sent_again, double segments);
+  bool many() const { return many_; }
+
+ private:
+  uint64_t sent_ = 0;  // At the last time that enough had been sent to tell.
+  uint64_t sent_again_ = 0;
+  bool many_ = false;
+};
+
 // Of one connected socket.
 class TcpTuning {
  public:
@@ -80,10 +100,11 @@ class TcpTuning {
 
  private:
   Farness farness_;
+  Losses losses_;
   GoodputMeter meter_;
   double goodput_ = 0;
-  size_t in_flight_bytes_ = kLeastInFlightBytes;  // While near.
-  std::string near_;  // The congestion control that it had before bbr.
+  size_t in_flight_bytes_ = kLeastInFlightBytes;
+  std::string own_control_;  // Its congestion control before bbr; or empty.
 };
 
 }  // namespace pactrain::agent

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -15,12 +16,15 @@
 namespace pactrain::agent {
 namespace {
 
-TEST(InFlightBytesTest, IsTwiceWhatTheLinkHoldsATurnAndALittle) {
+TEST(InFlightBytesTest, IsWhatTheLinkHoldsATurnAndALittle) {
   EXPECT_EQ(InFlightBytes(0, absl::ZeroDuration()), kLeastInFlightBytes);
   EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(1)),
             2'700'000u + kLeastInFlightBytes);
   EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(4)),
             3'300'000u + kLeastInFlightBytes);
+  // Of a far one it is hardly more than it holds: twice would be long queues.
+  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(50)),
+            8'000'000u + kLeastInFlightBytes);
 }
 
 TEST(BatchBytesTest, IsWhatTheLinkTakesInAFewMilliseconds) {
@@ -63,6 +67,34 @@ TEST(FarnessTest, AnIdleConnectionDoesNotBecomeFar) {
   EXPECT_TRUE(farness.Update(absl::Milliseconds(30), 1'000'100));
 }
 
+constexpr uint64_t kMiB = 1 << 20;
+
+// 100 segments on their way need that 1 of 6667 is lost at most.
+TEST(LossesTest, AreManyWhereTheyCouldBeWhatLimitsAConnection) {
+  Losses few;
+  EXPECT_FALSE(few.Update(0, 0, 100));
+  EXPECT_FALSE(few.Update(100 * kMiB, 100 * kMiB / 40000, 100));
+  Losses many;
+  EXPECT_TRUE(many.Update(100 * kMiB, 100 * kMiB / 20000, 100));
+  // The same do not matter to a connection with few on their way.
+  EXPECT_FALSE(Losses().Update(100 * kMiB, 100 * kMiB / 20000, 10));
+}
+
+TEST(LossesTest, OfLittleTellNothing) {
+  Losses losses;
+  EXPECT_FALSE(losses.Update(kMiB, kMiB / 10, 100));
+  EXPECT_FALSE(losses.Update(2 * kMiB, kMiB / 10, 100));
+  EXPECT_TRUE(losses.Update(16 * kMiB, kMiB / 10, 100));
+}
+
+TEST(LossesTest, OldOnesAreForgottenManyAreNot) {
+  Losses losses;
+  EXPECT_FALSE(losses.Update(1000 * kMiB, 1000 * kMiB / 40000, 100));
+  const uint64_t again = 1000 * kMiB / 40000 + 16 * kMiB / 20000;
+  EXPECT_TRUE(losses.Update(1016 * kMiB, again, 100));
+  EXPECT_TRUE(losses.Update(2000 * kMiB, again, 100));
+}
+
 class TuneTcpTest : public ::testing::Test {
  protected:
   TuneTcpTest() {
@@ -90,6 +122,12 @@ class TuneTcpTest : public ::testing::Test {
     socklen_t size = sizeof value;
     EXPECT_EQ(getsockopt(socket_, level, option, &value, &size), 0);
     return value;
+  }
+  std::string Control() const {
+    char name[16] = {};
+    socklen_t size = sizeof name - 1;
+    EXPECT_EQ(getsockopt(socket_, IPPROTO_TCP, TCP_CONGESTION, name, &size), 0);
+    return name;
   }
   // As many as the kernel is to hold, and more than the peer's buffer takes.
   static size_t Fill(int fd, const TcpTuning& tuning) {
@@ -132,11 +170,13 @@ TEST_F(TuneTcpTest, OfANearConnectionTheKernelHoldsLittleUnacknowledged) {
   EXPECT_TRUE(tuning.HasRoom(socket_));
 }
 
-TEST_F(TuneTcpTest, AFarConnectionIsTheKernels) {
+TEST_F(TuneTcpTest, AFarConnectionKeepsTheSystemsCongestionControl) {
+  const std::string before = Control();
   const TcpTuning tuning(socket_, absl::Seconds(7), absl::ZeroDuration());
   EXPECT_TRUE(tuning.is_far());
-  EXPECT_GT(Fill(socket_, tuning), 2 * kLeastInFlightBytes);
-  EXPECT_TRUE(tuning.HasRoom(socket_));
+  EXPECT_EQ(Control(), before);
+  Fill(socket_, tuning);
+  EXPECT_FALSE(tuning.HasRoom(socket_));
 }
 
 }  // namespace
