@@ -4,8 +4,8 @@
 // delay_relay FIFO A-B...: run in the namespace of the switches. A and B are
 // TAP devices, the two ends of a link: what the kernel sends into one comes out
 // of the other after the delay of the moment, in order. A line in FIFO sets it
-// for all links, in milliseconds one way, and the share of pieces with data
-// that are lost by chance (the same ones each time); it starts with none.
+// for all links, in milliseconds one way, and the share of the larger pieces
+// (not of bare acknowledgements) that are lost by chance; it starts with none.
 //
 // Pieces of up to 64 kB pass whole, as between network cards that cut and join
 // packets. What comes while a direction is full stays in the device's queue.
@@ -67,6 +67,8 @@ struct Direction {
   int from;
   int to;
   DelayLine line = DelayLine(kMostBytes);
+  // The same share of each, run by run.
+  std::minstd_rand random = std::minstd_rand();
 };
 
 class Relay {
@@ -125,7 +127,7 @@ class Relay {
     for (int i = 0; i < kAtOnce; ++i) {
       const ssize_t bytes = read(d.from, buffer_.data(), buffer_.size());
       if (bytes <= 0) return;
-      if (bytes > kMostBare && uniform_(random_) < lost_share_) continue;
+      if (bytes > kMostBare && uniform_(d.random) < lost_share_) continue;
       d.line.Put(base::MonotonicNow(), delay_,
                  std::string(buffer_.data(), static_cast<size_t>(bytes)));
     }
@@ -141,7 +143,6 @@ class Relay {
   const int control_;
   absl::Duration delay_;
   double lost_share_ = 0;
-  std::minstd_rand random_;
   std::uniform_real_distribution<double> uniform_;
   std::vector<Direction> directions_;
   std::array<char, kLargestPiece> buffer_;

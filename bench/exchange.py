@@ -10,8 +10,8 @@ root for network namespaces.
   ROWS=full,levels7-0.5   default: all
   ROUNDS=5 STEPS=0        each row's median is over rounds; steps of one, 0: a second of them
   RTT=20ms                all rounds again with that round trip between the farthest sites
-  LOSS=0.2%               and with so much of what the sites send each other lost by chance
-  CONGESTION=cubic        TCP's congestion control, of all rows
+  LOSS=0.2%               and with so much of what each link carries lost by chance
+  CONGESTION=cubic        TCP's congestion control, of all rows; with LOSS ours go over to bbr
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def parse_rtt(text: str) -> float:
     """ "20ms" as milliseconds; "" is 0. ValueError: not a time, or over a second."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)ms", text or "0ms")
     if match is None or float(match[1]) > 1000:
-        raise ValueError(f"RTT = '{text}', allowed: up to 1000ms")
+        raise ValueError(f"RTT = '{text[:20]}', allowed: 0ms to 1000ms, as 20ms")
     return float(match[1])
 
 
@@ -73,7 +73,7 @@ def parse_loss(text: str) -> float:
     """ "0.2%" as a share; "" is 0. ValueError: not a percentage, or over 10 %."""
     match = re.fullmatch(r"([0-9]{1,2}(?:\.[0-9]{1,9})?)%", text or "0%")
     if match is None or float(match[1]) > 10:
-        raise ValueError(f"LOSS = '{text}', allowed: up to 10%")
+        raise ValueError(f"LOSS = '{text[:20]}', allowed: 0% to 10%, as 0.2%")
     return float(match[1]) / 100
 
 

@@ -125,7 +125,8 @@ def print_delayed(result: Mapping[str, Any]) -> None:
     print(f"  {'RTT ' + format(result['rtt_ms'], 'g') + ' ms':<15}{'s/step':>8}{'RTT 0':>8}"
           f"{'ratio':>9}{'+ ms':>8}   goal")  # fmt: skip
     for row in result["rows"]:
-        goal = f"<= {row['rtt_goal_ms_above']:.1f}" if row["name"] in OURS else ""
+        has_goal = row["name"] in OURS and not result["loss_share"]
+        goal = f"<= {row['rtt_goal_ms_above']:.1f}" if has_goal else ""
         print(f"  {row['name']:<15}{row['rtt_seconds']:>8.3f}{row['seconds']:>8.3f}"
               f"{row['rtt_ratio']:>9.3f}{row['rtt_ms_above']:>8.1f}   {goal}")  # fmt: skip
     print()

@@ -8,6 +8,7 @@
 #include "asio/ssl/error.hpp"
 #include "asio/write.hpp"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_trouble.h"
 #include "protocol/identity.h"
@@ -160,7 +161,11 @@ void Connection::Join(std::shared_ptr<DataFlow> flow, Part part) {
 }
 
 void Connection::Tune() {
+  const bool was_lossy = tuning_->is_lossy();
   tuning_->Update(socket_.native_handle());
+  if (tuning_->is_lossy() && !was_lossy) {
+    LOG_INFO("{} loses packets: its connection goes over to bbr", remote_);
+  }
   if (flow_ != nullptr && part_ == Part::kPair) {
     flow_->set_far(tuning_->is_far());
   }
@@ -330,7 +335,8 @@ void Connection::Pump() {
 void Connection::TakeData(Batch& batch) {
   if (flow_ == nullptr || flow_->empty()) return;
   if (part_ == Part::kLane && !flow_->far()) return;
-  if (!tuning_->HasRoom(socket_.native_handle())) return PumpLater();
+  if (!tuning_->HasRoom(socket_.native_handle(), base::MonotonicNow()))
+    return PumpLater();
   flow_->MoveTo(batch);
 }
 

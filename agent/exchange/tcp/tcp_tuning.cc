@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 namespace pactrain::agent {
@@ -24,8 +25,9 @@ constexpr size_t kMostBatchBytes = 128 << 10;
 // So many between two updates tell of the link what pings do not.
 constexpr uint64_t kTellingBytes = 64 << 10;
 constexpr size_t kAnyBytes = ~size_t{0};
-// Fewer may have been lost all at once, for once.
 constexpr uint64_t kTellingOfLossBytes = 16 << 20;
+// Until round trips show what a limit twice as large does.
+constexpr absl::Duration kLeastDoubling = absl::Milliseconds(50);
 constexpr char kLossyCongestionControl[] = "bbr";
 
 template <typename T>
@@ -40,16 +42,33 @@ std::string CongestionControlOf(int fd) {
   return name;
 }
 
-void UseCongestionControl(int fd, const std::string& name) {
-  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-             static_cast<socklen_t>(name.size()));
+// False: the system has not got it, or does not allow it.
+bool UseCongestionControl(int fd, const std::string& name) {
+  return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                    static_cast<socklen_t>(name.size())) == 0;
+}
+
+// Zero-filled where the kernel knows less; nullopt: it knows too little.
+std::optional<tcp_info> InfoOf(int fd) {
+  tcp_info info = {};
+  socklen_t size = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+      size <= offsetof(tcp_info, tcpi_busy_time)) {
+    return std::nullopt;
+  }
+  return info;
+}
+
+// Whether what is on its way waits somewhere.
+bool Queues(const tcp_info& info) {
+  return absl::Microseconds(info.tcpi_rtt) >
+         absl::Microseconds(info.tcpi_min_rtt) + kTurn / 2;
 }
 
 }  // namespace
 
 size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt) {
-  const double seconds =
-      absl::ToDoubleSeconds(least_rtt + std::min(least_rtt, kFarRtt) + kTurn);
+  const double seconds = absl::ToDoubleSeconds(2 * least_rtt + kTurn);
   return kLeastInFlightBytes + static_cast<size_t>(bytes_per_second * seconds);
 }
 
@@ -63,13 +82,13 @@ bool Farness::Update(absl::Duration least_rtt, uint64_t acknowledged) {
 
 bool Losses::Update(uint64_t sent, uint64_t sent_again, double segments) {
   const double bytes = static_cast<double>(sent - sent_);
-  if (bytes < kTellingOfLossBytes) return many_;
+  if (bytes < kTellingOfLossBytes || many()) return many();
   const double share = static_cast<double>(sent_again - sent_again_) / bytes;
   // Within a factor of two of what the losses allow.
-  if (share * segments * segments > 1.5 / 4) many_ = true;
+  stretches_ = share * segments * segments > 1.5 / 4 ? stretches_ + 1 : 0;
   sent_ = sent;
   sent_again_ = sent_again;
-  return many_;
+  return many();
 }
 
 size_t BatchBytes(double bytes_per_second) {
@@ -89,36 +108,54 @@ TcpTuning::TcpTuning(int fd, absl::Duration suspect, absl::Duration far_rtt)
 }
 
 void TcpTuning::Update(int fd) {
-  tcp_info info = {};
-  socklen_t size = sizeof info;
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
-  if (size <= offsetof(tcp_info, tcpi_busy_time)) {
+  const std::optional<tcp_info> info = InfoOf(fd);
+  if (!info) {
     in_flight_bytes_ = kAnyBytes;  // Linux before 4.10: no rate to limit by.
     return;
   }
-  goodput_ = meter_.Sample(info.tcpi_bytes_acked,
-                           absl::Microseconds(info.tcpi_busy_time));
-  if (info.tcpi_min_rtt == ~0u) return;  // Not measured yet.
-  const absl::Duration rtt = absl::Microseconds(info.tcpi_min_rtt);
-  const bool far = farness_.Update(rtt, info.tcpi_bytes_acked);
+  goodput_ = meter_.Sample(info->tcpi_bytes_acked,
+                           absl::Microseconds(info->tcpi_busy_time));
+  if (info->tcpi_min_rtt == ~0u) return;  // Not measured yet.
+  const absl::Duration rtt = absl::Microseconds(info->tcpi_min_rtt);
+  const bool far = farness_.Update(rtt, info->tcpi_bytes_acked);
   const double segments =
-      goodput_ * absl::ToDoubleSeconds(rtt) / std::max(info.tcpi_snd_mss, 1u);
-  const bool lossy =
-      losses_.Update(info.tcpi_bytes_sent, info.tcpi_bytes_retrans, segments) &&
-      far;
-  if (lossy && own_control_.empty()) {
-    own_control_ = CongestionControlOf(fd);
-    UseCongestionControl(fd, kLossyCongestionControl);
-  } else if (!lossy && !own_control_.empty()) {
+      goodput_ * absl::ToDoubleSeconds(rtt) / std::max(info->tcpi_snd_mss, 1u);
+  const bool lossy = far && losses_.Update(info->tcpi_bytes_sent,
+                                           info->tcpi_bytes_retrans, segments);
+  if (lossy && !is_lossy()) {
+    std::string own = CongestionControlOf(fd);
+    if (UseCongestionControl(fd, kLossyCongestionControl)) {
+      own_control_ = std::move(own);
+    }
+  } else if (!lossy && is_lossy()) {
     UseCongestionControl(fd, std::exchange(own_control_, ""));
   }
-  in_flight_bytes_ = lossy ? kAnyBytes : InFlightBytes(goodput_, rtt);
+  if (is_lossy()) {
+    in_flight_bytes_ = kAnyBytes;
+    return;
+  }
+  const size_t by_rate = InFlightBytes(goodput_, rtt);
+  // What was doubled stays until a queue shows.
+  const bool keeps = far && !Queues(*info) && in_flight_bytes_ != kAnyBytes;
+  in_flight_bytes_ = keeps ? std::max(in_flight_bytes_, by_rate) : by_rate;
 }
 
-bool TcpTuning::HasRoom(int fd) const {
+bool TcpTuning::HasRoom(int fd, absl::Duration now) {
+  if (in_flight_bytes_ == kAnyBytes) return true;
   int held = 0;
-  return in_flight_bytes_ == kAnyBytes || ioctl(fd, SIOCOUTQ, &held) != 0 ||
-         static_cast<size_t>(held) < in_flight_bytes_;
+  if (ioctl(fd, SIOCOUTQ, &held) != 0 ||
+      static_cast<size_t>(held) < in_flight_bytes_) {
+    return true;
+  }
+  if (!is_far() || now - doubled_ < kLeastDoubling) return false;
+  const std::optional<tcp_info> info = InfoOf(fd);
+  if (!info || now - doubled_ < 2 * absl::Microseconds(info->tcpi_rtt) ||
+      Queues(*info)) {
+    return false;
+  }
+  doubled_ = now;
+  in_flight_bytes_ *= 2;
+  return true;
 }
 
 }  // namespace pactrain::agent

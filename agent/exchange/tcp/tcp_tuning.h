@@ -6,14 +6,16 @@
 // queue in front of the same slow link, and acknowledgements wait behind data.
 // If one direction holds more than the other it leaves that only a part of the
 // rate (seen: a third) until it ends. With the same few bytes each, both have
-// all of it, and no queue overflows by what we send. The kernel's own limit
+// all of it, and ordinary queues do not overflow. The kernel's own limit
 // (SO_SNDBUF) does not do: it ends at wmem_max, by default far less than 1 Gbps
 // needs. Congestion control stays the system's.
 //
-// Where a far link (its least round trip is kFarRtt or more) loses packets all
-// the same, it is left to the kernel's own buffer sizes and to bbr, which keeps
-// its rate then. Not before: bbr halts for 200 ms every ten seconds to look for
-// the least round trip, and slows down short steps.
+// Of a far link (its least round trip is kFarRtt or more) a rate that few bytes
+// on their way allow says little. So while it holds a connection back and no
+// queue shows, the limit is doubled. A far connection that loses packets all
+// the same is left to the kernel's own buffer sizes and to bbr, which keeps its
+// rate then. Not before: bbr halts for 200 ms every ten seconds to look for the
+// least round trip, and slows down short steps.
 //
 // Thread-compatible.
 #ifndef PACTRAIN_AGENT_EXCHANGE_TCP_TCP_TUNING_H_
@@ -37,9 +39,9 @@ inline constexpr absl::Duration kTurn = absl::Milliseconds(25);
 // Who has no room asks again then: an eighth of what goes in a turn has gone.
 inline constexpr absl::Duration kPause = absl::Milliseconds(3);
 
-// What the kernel shall hold of a connection, sent or not: bandwidth x round
-// trip (of a near one twice that), what goes meanwhile in a turn, and a little,
-// so that of two directions the one that holds too little gets its share back.
+// What the kernel shall hold of a connection, sent or not: twice bandwidth x
+// round trip, what goes meanwhile in a turn, and a little, so that of two
+// directions the one that holds too little gets its share back.
 size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt);
 
 // How much is taken from the queue at a time. What is taken can no longer be
@@ -70,18 +72,20 @@ class Farness {
 // keeps sqrt(1.5 / p) segments on their way (Mathis et al., "The macroscopic
 // behavior of the TCP congestion avoidance algorithm", 1997). Where that is
 // what a connection has, it would have had more without.
+//
+// A single burst of losses is no such share: it takes two stretches of 16 MiB.
 class Losses {
  public:
   // `sent`, `sent_again`: bytes of the connection so far, the former with the
   // latter. `segments`: on their way while it is busy. Returns many(), which
   // stays: the control that is then used loses less, or does not mind.
   bool Update(uint64_t sent, uint64_t sent_again, double segments);
-  bool many() const { return many_; }
+  bool many() const { return stretches_ >= 2; }
 
  private:
-  uint64_t sent_ = 0;  // At the last time that enough had been sent to tell.
+  uint64_t sent_ = 0;  // At the end of the last stretch.
   uint64_t sent_again_ = 0;
-  bool many_ = false;
+  int stretches_ = 0;  // With many losses, one after the other.
 };
 
 // Of one connected socket.
@@ -92,9 +96,12 @@ class TcpTuning {
   // To be called again and again: both rate and round trip get known late.
   void Update(int fd);
   // Whether the kernel may be given more now; if not, ask again kPause later.
-  bool HasRoom(int fd) const;
+  // `now`: monotonic.
+  bool HasRoom(int fd, absl::Duration now);
 
   bool is_far() const { return farness_.far(); }
+  // Whether it is left to the kernel because it loses packets.
+  bool is_lossy() const { return !own_control_.empty(); }
   // Bytes per second; 0: not measured yet.
   double goodput() const { return goodput_; }
 
@@ -104,7 +111,8 @@ class TcpTuning {
   GoodputMeter meter_;
   double goodput_ = 0;
   size_t in_flight_bytes_ = kLeastInFlightBytes;
-  std::string own_control_;  // Its congestion control before bbr; or empty.
+  absl::Duration doubled_ = -absl::InfiniteDuration();  // When it was.
+  std::string own_control_;  // Its congestion control, while it has bbr.
 };
 
 }  // namespace pactrain::agent

@@ -16,15 +16,12 @@
 namespace pactrain::agent {
 namespace {
 
-TEST(InFlightBytesTest, IsWhatTheLinkHoldsATurnAndALittle) {
+TEST(InFlightBytesTest, IsTwiceWhatTheLinkHoldsATurnAndALittle) {
   EXPECT_EQ(InFlightBytes(0, absl::ZeroDuration()), kLeastInFlightBytes);
   EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(1)),
             2'700'000u + kLeastInFlightBytes);
   EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(4)),
             3'300'000u + kLeastInFlightBytes);
-  // Of a far one it is hardly more than it holds: twice would be long queues.
-  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(50)),
-            8'000'000u + kLeastInFlightBytes);
 }
 
 TEST(BatchBytesTest, IsWhatTheLinkTakesInAFewMilliseconds) {
@@ -67,32 +64,46 @@ TEST(FarnessTest, AnIdleConnectionDoesNotBecomeFar) {
   EXPECT_TRUE(farness.Update(absl::Milliseconds(30), 1'000'100));
 }
 
-constexpr uint64_t kMiB = 1 << 20;
+constexpr absl::Duration kNow = absl::Seconds(100);
 
-// 100 segments on their way need that 1 of 6667 is lost at most.
+// 16 MiB at a time, `again` bytes of which are sent a second time.
+bool Lose(Losses& losses, std::vector<uint64_t> again, double segments = 100) {
+  constexpr uint64_t kStretch = 16 << 20;
+  uint64_t sent = 0, sent_again = 0;
+  for (const uint64_t bytes : again) {
+    sent_again += bytes;
+    losses.Update(sent += kStretch, sent_again, segments);
+  }
+  return losses.many();
+}
+
+// 100 segments on their way need that at most 1 of 6667 bytes is lost: 2516 of
+// a stretch. With a quarter of that they are not held back.
 TEST(LossesTest, AreManyWhereTheyCouldBeWhatLimitsAConnection) {
-  Losses few;
-  EXPECT_FALSE(few.Update(0, 0, 100));
-  EXPECT_FALSE(few.Update(100 * kMiB, 100 * kMiB / 40000, 100));
-  Losses many;
-  EXPECT_TRUE(many.Update(100 * kMiB, 100 * kMiB / 20000, 100));
+  Losses few, many;
+  EXPECT_FALSE(Lose(few, {600, 600, 600, 600}));
+  EXPECT_TRUE(Lose(many, {700, 700}));
   // The same do not matter to a connection with few on their way.
-  EXPECT_FALSE(Losses().Update(100 * kMiB, 100 * kMiB / 20000, 10));
+  Losses short_way;
+  EXPECT_FALSE(Lose(short_way, {700, 700}, 10));
+}
+
+TEST(LossesTest, ABurstOfThemIsNotMany) {
+  Losses losses;
+  EXPECT_FALSE(Lose(losses, {1'000'000, 0, 1'000'000, 0}));
 }
 
 TEST(LossesTest, OfLittleTellNothing) {
   Losses losses;
-  EXPECT_FALSE(losses.Update(kMiB, kMiB / 10, 100));
-  EXPECT_FALSE(losses.Update(2 * kMiB, kMiB / 10, 100));
-  EXPECT_TRUE(losses.Update(16 * kMiB, kMiB / 10, 100));
+  for (uint64_t sent = 0; sent < 32 << 20; sent += 1 << 20) {
+    EXPECT_FALSE(losses.Update(sent, sent / 10, 100)) << sent;
+  }
+  EXPECT_TRUE(losses.Update(32 << 20, (32 << 20) / 10, 100));
 }
 
-TEST(LossesTest, OldOnesAreForgottenManyAreNot) {
+TEST(LossesTest, ManyStay) {
   Losses losses;
-  EXPECT_FALSE(losses.Update(1000 * kMiB, 1000 * kMiB / 40000, 100));
-  const uint64_t again = 1000 * kMiB / 40000 + 16 * kMiB / 20000;
-  EXPECT_TRUE(losses.Update(1016 * kMiB, again, 100));
-  EXPECT_TRUE(losses.Update(2000 * kMiB, again, 100));
+  EXPECT_TRUE(Lose(losses, {1000, 1000, 0, 0, 0, 0}));
 }
 
 class TuneTcpTest : public ::testing::Test {
@@ -130,10 +141,10 @@ class TuneTcpTest : public ::testing::Test {
     return name;
   }
   // As many as the kernel is to hold, and more than the peer's buffer takes.
-  static size_t Fill(int fd, const TcpTuning& tuning) {
+  static size_t Fill(int fd, TcpTuning& tuning) {
     const std::vector<char> batch(32 << 10);
     size_t sent = 0;
-    while (tuning.HasRoom(fd)) {
+    while (tuning.HasRoom(fd, kNow)) {
       const ssize_t n = send(fd, batch.data(), batch.size(), MSG_DONTWAIT);
       if (n < 0) break;
       sent += static_cast<size_t>(n);
@@ -153,11 +164,11 @@ TEST_F(TuneTcpTest, Options) {
 }
 
 TEST_F(TuneTcpTest, OfANearConnectionTheKernelHoldsLittleUnacknowledged) {
-  const TcpTuning tuning(socket_, absl::Seconds(7));
+  TcpTuning tuning(socket_, absl::Seconds(7));
   EXPECT_FALSE(tuning.is_far());
-  EXPECT_TRUE(tuning.HasRoom(socket_));
+  EXPECT_TRUE(tuning.HasRoom(socket_, kNow));
   Fill(socket_, tuning);
-  EXPECT_FALSE(tuning.HasRoom(socket_));
+  EXPECT_FALSE(tuning.HasRoom(socket_, kNow));
   int held = 0;
   EXPECT_EQ(ioctl(socket_, SIOCOUTQ, &held), 0);
   EXPECT_LE(held, static_cast<int>(kLeastInFlightBytes + (32 << 10)));
@@ -167,16 +178,31 @@ TEST_F(TuneTcpTest, OfANearConnectionTheKernelHoldsLittleUnacknowledged) {
     EXPECT_GT(recv(peer_, read.data(), read.size(), 0), 0);
     EXPECT_EQ(ioctl(socket_, SIOCOUTQ, &held), 0);
   }
-  EXPECT_TRUE(tuning.HasRoom(socket_));
+  EXPECT_TRUE(tuning.HasRoom(socket_, kNow));
 }
 
 TEST_F(TuneTcpTest, AFarConnectionKeepsTheSystemsCongestionControl) {
   const std::string before = Control();
   const TcpTuning tuning(socket_, absl::Seconds(7), absl::ZeroDuration());
   EXPECT_TRUE(tuning.is_far());
+  EXPECT_FALSE(tuning.is_lossy());
   EXPECT_EQ(Control(), before);
-  Fill(socket_, tuning);
-  EXPECT_FALSE(tuning.HasRoom(socket_));
+}
+
+// No queue shows here: only the peer's window holds anything back.
+TEST_F(TuneTcpTest, OfAFarOneTheKernelGetsTwiceAsMuchWhileNothingQueues) {
+  TcpTuning tuning(socket_, absl::Seconds(7), absl::ZeroDuration());
+  Fill(socket_, tuning);  // Doubled once.
+  EXPECT_FALSE(tuning.HasRoom(socket_, kNow));
+  int held = 0;
+  EXPECT_EQ(ioctl(socket_, SIOCOUTQ, &held), 0);
+  EXPECT_GE(held, static_cast<int>(2 * kLeastInFlightBytes));
+  EXPECT_LE(held, static_cast<int>(2 * kLeastInFlightBytes + (32 << 10)));
+  // Then round trips have to show what that did.
+  EXPECT_FALSE(tuning.HasRoom(socket_, kNow + absl::Milliseconds(49)));
+  EXPECT_TRUE(tuning.HasRoom(socket_, kNow + absl::Milliseconds(51)));
+  tuning.Update(socket_);  // Does not take it back.
+  EXPECT_TRUE(tuning.HasRoom(socket_, kNow + absl::Milliseconds(51)));
 }
 
 }  // namespace
