@@ -127,7 +127,10 @@ class Relay {
     for (int i = 0; i < kAtOnce; ++i) {
       const ssize_t bytes = read(d.from, buffer_.data(), buffer_.size());
       if (bytes <= 0) return;
-      if (bytes > kMostBare && uniform_(d.random) < lost_share_) continue;
+      if (lost_share_ > 0 && bytes > kMostBare &&
+          uniform_(d.random) < lost_share_) {
+        continue;
+      }
       d.line.Put(base::MonotonicNow(), delay_,
                  std::string(buffer_.data(), static_cast<size_t>(bytes)));
     }

@@ -127,7 +127,7 @@ def test_a_relayed_link_has_the_delay_and_loss_that_were_asked_for(tmp_path: Pat
                 # Of some 31 pieces a few get lost, and are sent again.
                 fifo.write_text("0 0.1\n")
                 send(bed, source=0, target=1, size=1_000_000)
-                assert testbed.shaped_counters(bed.core, 1)[0].payload > payload + 1_010_000
+                assert testbed.shaped_counters(bed.core, 1)[0].payload > payload + 1_001_000
             finally:
                 relay.kill()
 

@@ -335,8 +335,9 @@ void Connection::Pump() {
 void Connection::TakeData(Batch& batch) {
   if (flow_ == nullptr || flow_->empty()) return;
   if (part_ == Part::kLane && !flow_->far()) return;
-  if (!tuning_->HasRoom(socket_.native_handle(), base::MonotonicNow()))
+  if (!tuning_->HasRoom(socket_.native_handle(), base::MonotonicNow())) {
     return PumpLater();
+  }
   flow_->MoveTo(batch);
 }
 

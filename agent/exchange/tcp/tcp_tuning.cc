@@ -134,7 +134,9 @@ void TcpTuning::Update(int fd) {
     in_flight_bytes_ = kAnyBytes;
     return;
   }
-  const size_t by_rate = InFlightBytes(goodput_, rtt);
+  // Of a near one more is the queue in front of its link: see Farness.
+  const size_t by_rate =
+      InFlightBytes(goodput_, far ? rtt : std::min(rtt, kFarRtt));
   // What was doubled stays until a queue shows.
   const bool keeps = far && !Queues(*info) && in_flight_bytes_ != kAnyBytes;
   in_flight_bytes_ = keeps ? std::max(in_flight_bytes_, by_rate) : by_rate;
