@@ -166,9 +166,15 @@ void Connection::Tune() {
   if (tuning_->is_lossy() && !was_lossy) {
     LOG_INFO("{} loses packets: its connection goes over to bbr", remote_);
   }
-  if (flow_ != nullptr && part_ == Part::kPair) {
-    flow_->set_far(tuning_->is_far());
+  if (flow_ == nullptr || part_ != Part::kPair) return;
+  if (tuning_->is_far() && !flow_->far()) {
+    LOG_INFO("{} is far: its connections share what is sent{}", remote_,
+             SlowStartsAfterIdle()
+                 ? "; each step starts slowly unless sysctl "
+                   "net.ipv4.tcp_slow_start_after_idle=0 is set here"
+                 : "");
   }
+  flow_->set_far(tuning_->is_far());
 }
 
 void Connection::Resume() {

@@ -16,14 +16,6 @@
 namespace pactrain::agent {
 namespace {
 
-TEST(InFlightBytesTest, IsTwiceWhatTheLinkHoldsATurnAndALittle) {
-  EXPECT_EQ(InFlightBytes(0, absl::ZeroDuration()), kLeastInFlightBytes);
-  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(1)),
-            2'700'000u + kLeastInFlightBytes);
-  EXPECT_EQ(InFlightBytes(100e6, absl::Milliseconds(4)),
-            3'300'000u + kLeastInFlightBytes);
-}
-
 TEST(BatchBytesTest, IsWhatTheLinkTakesInAFewMilliseconds) {
   EXPECT_EQ(BatchBytes(0), size_t{32 << 10});
   EXPECT_EQ(BatchBytes(12.5e6), size_t{32 << 10});
@@ -31,80 +23,7 @@ TEST(BatchBytesTest, IsWhatTheLinkTakesInAFewMilliseconds) {
   EXPECT_EQ(BatchBytes(1e12), size_t{128 << 10});
 }
 
-// Two senders that share a queue hold each other up by what both have in it:
-// a rate is one's share of that. The one that was left behind catches up.
-TEST(InFlightBytesTest, OfTwoDirectionsTheStarvedOneGetsItsShare) {
-  constexpr double kLink = 12.5e6;
-  double much = kLink, little = kLink / 10;
-  for (int update = 0; update < 60; ++update) {
-    const double held = InFlightBytes(much, absl::ZeroDuration());
-    little = kLink * InFlightBytes(little, absl::ZeroDuration()) / held;
-  }
-  EXPECT_GT(little, 0.95 * kLink);
-}
-
-TEST(FarnessTest, IsByTheLeastRoundTrip) {
-  Farness farness(absl::Milliseconds(5));
-  EXPECT_FALSE(farness.far());
-  EXPECT_TRUE(farness.Update(absl::Milliseconds(5), 1000));
-  EXPECT_TRUE(farness.Update(absl::Milliseconds(30), 2000));
-  EXPECT_FALSE(farness.Update(absl::Milliseconds(4), 3000));
-  EXPECT_FALSE(Farness(absl::Milliseconds(5)).Update(absl::Milliseconds(1), 0));
-}
-
-// The pings of an idle connection wait behind what fills the link.
-TEST(FarnessTest, AnIdleConnectionDoesNotBecomeFar) {
-  Farness farness(absl::Milliseconds(5));
-  EXPECT_FALSE(farness.Update(absl::Milliseconds(1), 1000));
-  for (uint64_t pings = 1; pings < 1000; ++pings) {
-    EXPECT_FALSE(farness.Update(absl::Milliseconds(30), 1000 + 100 * pings));
-  }
-  // What it carries itself tells.
-  EXPECT_TRUE(farness.Update(absl::Milliseconds(30), 1'000'000));
-  EXPECT_TRUE(farness.Update(absl::Milliseconds(30), 1'000'100));
-}
-
 constexpr absl::Duration kNow = absl::Seconds(100);
-
-// 16 MiB at a time, `again` bytes of which are sent a second time.
-bool Lose(Losses& losses, std::vector<uint64_t> again, double segments = 100) {
-  constexpr uint64_t kStretch = 16 << 20;
-  uint64_t sent = 0, sent_again = 0;
-  for (const uint64_t bytes : again) {
-    sent_again += bytes;
-    losses.Update(sent += kStretch, sent_again, segments);
-  }
-  return losses.many();
-}
-
-// 100 segments on their way need that at most 1 of 6667 bytes is lost: 2516 of
-// a stretch. With a quarter of that they are not held back.
-TEST(LossesTest, AreManyWhereTheyCouldBeWhatLimitsAConnection) {
-  Losses few, many;
-  EXPECT_FALSE(Lose(few, {600, 600, 600, 600}));
-  EXPECT_TRUE(Lose(many, {700, 700}));
-  // The same do not matter to a connection with few on their way.
-  Losses short_way;
-  EXPECT_FALSE(Lose(short_way, {700, 700}, 10));
-}
-
-TEST(LossesTest, ABurstOfThemIsNotMany) {
-  Losses losses;
-  EXPECT_FALSE(Lose(losses, {1'000'000, 0, 1'000'000, 0}));
-}
-
-TEST(LossesTest, OfLittleTellNothing) {
-  Losses losses;
-  for (uint64_t sent = 0; sent < 32 << 20; sent += 1 << 20) {
-    EXPECT_FALSE(losses.Update(sent, sent / 10, 100)) << sent;
-  }
-  EXPECT_TRUE(losses.Update(32 << 20, (32 << 20) / 10, 100));
-}
-
-TEST(LossesTest, ManyStay) {
-  Losses losses;
-  EXPECT_TRUE(Lose(losses, {1000, 1000, 0, 0, 0, 0}));
-}
 
 class TuneTcpTest : public ::testing::Test {
  protected:

@@ -1,0 +1,69 @@
+#include "agent/exchange/tcp/flight_limit.h"
+
+#include <algorithm>
+
+namespace pactrain::agent {
+namespace {
+
+// So many between two updates tell of the link what pings do not.
+constexpr uint64_t kTellingBytes = 64 << 10;
+constexpr uint64_t kTellingOfLossBytes = 16 << 20;
+// Until round trips show what a limit twice as large does.
+constexpr absl::Duration kLeastDoubling = absl::Milliseconds(50);
+
+// Whether what is on its way waits somewhere.
+bool Queues(const TcpState& state) {
+  return state.rtt > state.least_rtt + kTurn / 2;
+}
+
+}  // namespace
+
+size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt) {
+  const double seconds = absl::ToDoubleSeconds(2 * least_rtt + kTurn);
+  return kLeastInFlightBytes + static_cast<size_t>(bytes_per_second * seconds);
+}
+
+bool Farness::Update(const TcpState& state) {
+  const bool far = state.least_rtt >= far_rtt_;
+  const uint64_t carried = state.acknowledged - acknowledged_;
+  acknowledged_ = state.acknowledged;
+  if (!far || !far_.has_value() || carried >= kTellingBytes) far_ = far;
+  return *far_;
+}
+
+bool Losses::Update(const TcpState& state) {
+  const double bytes = static_cast<double>(state.sent - sent_);
+  if (bytes < kTellingOfLossBytes || many()) return many();
+  const double share =
+      static_cast<double>(state.sent_again - sent_again_) / bytes;
+  const double segments =
+      state.bytes_per_second * absl::ToDoubleSeconds(state.least_rtt) /
+      static_cast<double>(std::max<uint64_t>(state.segment_bytes, 1));
+  // Within a factor of two of what the losses allow.
+  stretches_ = share * segments * segments > 1.5 / 4 ? stretches_ + 1 : 0;
+  sent_ = state.sent;
+  sent_again_ = state.sent_again;
+  return many();
+}
+
+void FlightLimit::Update(const TcpState& state) {
+  const bool far = farness_.Update(state);
+  if (far) losses_.Update(state);
+  // Of a near one more is the queue in front of its link: see Farness.
+  const size_t by_rate =
+      InFlightBytes(state.bytes_per_second,
+                    far ? state.least_rtt : std::min(state.least_rtt, kFarRtt));
+  // What was doubled stays until a queue shows.
+  const bool keeps = far && !Queues(state);
+  bytes_ = keeps ? std::max(bytes_, by_rate) : by_rate;
+}
+
+bool FlightLimit::Double(const TcpState& state, absl::Duration now) {
+  const absl::Duration wait = std::max(kLeastDoubling, 2 * state.rtt);
+  if (!is_far() || now - doubled_ < wait || Queues(state)) return false;
+  doubled_ = now;
+  bytes_ *= 2;
+  return true;
+}
+
+}  // namespace pactrain::agent
