@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "base/crew.h"
 #include "base/net.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
@@ -56,7 +57,6 @@ v1::AgentConfig Defaults() {
   config.set_straggler_timeout("30m");
   config.set_connections_per_link(4);
   config.set_connections_per_source(protocol::kMaxConnectionsPerSource);
-  config.set_sum_threads(1);
   config.set_log_level("info");
   return config;
 }
@@ -195,7 +195,9 @@ absl::Status Understand(const v1::AgentConfig& config,
   driver.connections_per_link = static_cast<int>(config.connections_per_link());
   driver.connections_per_source =
       static_cast<int>(config.connections_per_source());
-  driver.sum_threads = static_cast<int>(config.sum_threads());
+  driver.sum_threads = config.sum_threads() == 0
+                           ? base::ThreadsBesideOthers(base::Processors())
+                           : static_cast<int>(config.sum_threads());
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/crew.h"
 #include "base/tls/job_key.h"
 #include "base/tls/test_certs.h"
 #include "gmock/gmock.h"
@@ -72,13 +73,14 @@ TEST(ParseFlags, ReadsEveryFlag) {
   EXPECT_EQ(outcome.flags->log_level, "debug");
 }
 
-TEST(ParseFlags, SumsTakeOneThreadUnlessTold) {
-  EXPECT_EQ(Parse({"--name=a"}).flags->driver.sum_threads, 1);
+TEST(ParseFlags, SumsTakeThreadsByTheProcessorsUnlessTold) {
+  EXPECT_EQ(Parse({"--name=a"}).flags->driver.sum_threads,
+            base::ThreadsBesideOthers(base::Processors()));
   EXPECT_EQ(Parse({"--name=a", "--sum-threads=64"}).flags->driver.sum_threads,
             64);
-  for (const char* bad : {"--sum-threads=0", "--sum-threads=65"}) {
+  for (const char* bad : {"--sum-threads=-1", "--sum-threads=65"}) {
     EXPECT_THAT(Parse({"--name=a", bad}).message,
-                HasSubstr("is not a whole number from 1 to 64"));
+                HasSubstr("is not a whole number from 0 to 64"));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "base/crew.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 
@@ -29,6 +31,16 @@ struct Crew::Loop {
     }
   }
 };
+
+int ThreadsBesideOthers(int processors) {
+  return std::clamp(processors / 8, 1, 4);
+}
+
+int Processors() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
+  return CPU_COUNT(&allowed);
+}
 
 Crew::Crew(int threads) {
   PT_CHECK(threads >= 1);

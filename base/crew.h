@@ -19,6 +19,12 @@
 
 namespace pactrain::base {
 
+// How many threads a crew may have beside other work on so many processors: an
+// eighth, but 1 to 4. More than that memory does not feed.
+int ThreadsBesideOthers(int processors);
+// That this process may use.
+int Processors();
+
 class Crew {
  public:
   // Calls of it are independent: they may run at once and in any order.

@@ -1,5 +1,7 @@
 #include "base/crew.h"
 
+#include <sched.h>
+
 #include <atomic>
 #include <set>
 #include <thread>
@@ -22,6 +24,26 @@ void ExpectAllOnce(Crew& crew, size_t items, size_t grain) {
     for (size_t i = first; i < first + count; ++i) ++seen.at(i);
   });
   for (size_t i = 0; i < items; ++i) EXPECT_EQ(seen[i], 1) << i;
+}
+
+TEST(ThreadsBesideOthersTest, IsAnEighthWithinBounds) {
+  EXPECT_EQ(ThreadsBesideOthers(1), 1);
+  EXPECT_EQ(ThreadsBesideOthers(15), 1);
+  EXPECT_EQ(ThreadsBesideOthers(16), 2);
+  EXPECT_EQ(ThreadsBesideOthers(256), 4);
+}
+
+TEST(ProcessorsTest, AreThoseOfTheAffinity) {
+  EXPECT_GE(Processors(), 1);
+  int one = -1;
+  std::thread([&] {
+    cpu_set_t first;
+    CPU_ZERO(&first);
+    CPU_SET(sched_getcpu(), &first);
+    EXPECT_EQ(sched_setaffinity(0, sizeof first, &first), 0);
+    one = Processors();
+  }).join();
+  EXPECT_EQ(one, 1);
 }
 
 TEST(Crew, EveryItemIsDoneOnceWhateverTheThreads) {

@@ -5,7 +5,8 @@ ranks, in turn, so that all meet the same machine. PacTrain speaks TLS. Prints a
 as its last line, the figures as JSON; keeps them and a plot in out/bench-exchange.*. Needs
 root for network namespaces.
 
-  RATE=100mbit ELEMENTS=5586981 SITES=3,2,3 LINKS=0-1,1-2   trainers per site; site pairs
+  RATE=100mbit ELEMENTS=5586981 SITES=3,2,3 LINKS=0-1,1-2   trainers per site; site pairs,
+                          default: each site with the next one
   NODES=8                 one node per trainer; default: one per site
   ROWS=full,levels7-0.5   default: all
   ROUNDS=5 STEPS=0        each row's median is over rounds; steps of one, 0: a second of them
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import sys
@@ -40,6 +42,7 @@ from bench.cluster import (
     start_cluster,
 )
 from bench.exchange_layout import (
+    MOST_STEPS,
     PAYLOAD_SHARE,
     Layout,
     bound_seconds,
@@ -66,6 +69,8 @@ from bench.testbed import (
 JOB = "exchange"
 MEMORY_ROW = "compacted-0.5"
 SAMPLER_SECONDS = 10.0  # In which it prints something for sure.
+SEGMENT_BYTES = 1448
+ROUND_TRIPS = 20  # Of a step, more than any row takes; losses cost some too.
 SETUP_MBPS = 10_000.0  # Of all links until every row travels as it shall.
 
 
@@ -105,7 +110,7 @@ def parse_options(env: Mapping[str, str]) -> Options:
         return int(text)
 
     rate = env.get("RATE") or "100mbit"
-    layout = parse_layout(env.get("SITES") or "3,2,3", env.get("LINKS") or "0-1,1-2",
+    layout = parse_layout(env.get("SITES") or "3,2,3", env.get("LINKS") or "",
                           env.get("NODES") or "")  # fmt: skip
     rows = tuple((env.get("ROWS") or ",".join(ROWS)).split(","))
     for row in rows:
@@ -195,11 +200,17 @@ def measure(options: Options, measured: Measured, memory: bool) -> None:
 
 def silent_seconds(options: Options) -> float:
     """What a round of the slowest row may take: it says nothing before its end."""
+    rtt, rate_mbps = options.rtt_ms / 1e3, options.rate_mbps
+    if options.loss_share:  # What is left of it to one connection (Mathis et al., 1997).
+        segments = math.sqrt(1.5 / options.loss_share)
+        rate_mbps = min(rate_mbps, segments * SEGMENT_BYTES * 8e-6 / rtt)
     slowest = max(
-        bound_seconds(link_bytes(name, options.layout, options.elements), options.rate_mbps)
+        bound_seconds(link_bytes(name, options.layout, options.elements), rate_mbps)
         for name in options.rows
     )
-    return SILENT_SECONDS + 3 * slowest * (max(options.steps, 1) + 1)
+    # A delay makes a round longer, but not of fewer steps.
+    steps = options.steps or (MOST_STEPS if rtt else 1)
+    return SILENT_SECONDS + (3 * slowest + ROUND_TRIPS * rtt) * (steps + 1)
 
 
 def full_reserves(bed: NamespaceTestbed, cluster: Cluster) -> list[int]:
@@ -330,6 +341,7 @@ def make_result(options: Options, measured: Measured) -> dict[str, Any]:
         "sites": layout.sites,
         "links": layout.links,
         "nodes": sum(layout.hosts),
+        "processors": len(os.sched_getaffinity(0)),
         "burst_kb": burst_kb(options.rate_mbps),
         "congestion_control": options.congestion,
         "raw_stream_share": median(measured.raw) / capacity,

@@ -15,6 +15,7 @@ from bench.testbed import Link
 
 PAYLOAD_SHARE = 1448 / 1514  # Of what tbf counts: Ethernet, IPv4 and TCP headers are the rest.
 LEAST_MBPS, MOST_MBPS = 0.1, 10_000.0  # Of RATE.
+MOST_STEPS = 20  # Of a round, if it says nothing of them.
 # What the codec takes for a Gaussian element (`make bench-kernels`: bits7, bits15).
 LEVELS_BITS = {7: 2.346, 15: 3.400}
 
@@ -78,7 +79,9 @@ def parse_loss(text: str) -> float:
 
 
 def parse_layout(sites: str, links: str, nodes: str) -> Layout:
-    """`sites`: "3,2,3"; `links`: "0-1,1-2"; `nodes`: as many as sites or trainers, or "".
+    """`sites`: "3,2,3"; `nodes`: as many as sites or trainers, or "".
+
+    `links`: "0-1,1-2", or "": each site is joined with the next one.
 
     ValueError: no tree of all sites, or a number is out of range.
     """
@@ -87,6 +90,7 @@ def parse_layout(sites: str, links: str, nodes: str) -> Layout:
     counts = tuple(int(count) for count in sites.split(","))
     if min(counts) < 1 or sum(counts) > 64 or len(counts) > 26:
         raise ValueError(f"SITES = '{sites}', allowed: 2 to 26 sites, 1 to 64 trainers")
+    links = links or ",".join(f"{site}-{site + 1}" for site in range(len(counts) - 1))
     if re.fullmatch(r"[0-9]{1,3}-[0-9]{1,3}(,[0-9]{1,3}-[0-9]{1,3})*", links) is None:
         raise ValueError(f"LINKS = '{links}', allowed: pairs of sites, as 0-1,1-2")
     pairs = tuple((int(a), int(b)) for a, b in (pair.split("-") for pair in links.split(",")))

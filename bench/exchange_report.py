@@ -25,6 +25,7 @@ class Rounds:
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
+    machine_cpu_seconds: list[float] = field(default_factory=list)  # The kernel's too.
     link_bytes: list[list[float]] = field(default_factory=list)  # Payload of a step.
     busy_seconds: list[float] = field(default_factory=list)  # Of the busiest direction.
 
@@ -33,6 +34,7 @@ class Rounds:
         busiest = sent.index(max(sent))
         self.seconds.append(event["seconds"])
         self.cpu_seconds.append(event["cpu_seconds"])
+        self.machine_cpu_seconds.append(event["machine_cpu_seconds"])
         self.link_bytes.append(sent)
         least = TRAFFIC_SHARE * rate_mbps * 1e6 / 8
         self.busy_seconds.append(busy_seconds(samples, busiest, event["times"], least))
@@ -53,6 +55,7 @@ def make_row(
         "link_bytes_per_element": [sent / elements for sent in per_link],
         "link_share": median(shares),
         "cpu_seconds": median(rounds.cpu_seconds),
+        "machine_cpu_seconds": median(rounds.machine_cpu_seconds),
         "rounds": rounds.seconds,
     }
 
@@ -100,18 +103,24 @@ def link_share(payload: float, busy: float, rate_mbps: float) -> float:
 
 def print_table(result: Mapping[str, Any], layout: Layout) -> None:
     links = [f"{x}>{y}" for a, b in layout.links for x, y in ((a, b), (b, a))]
+    # fmt: off
     print(f"\n  {'row':<15}{'s/step':>8}{'bound':>8}{'x bound':>9}{'+ ms':>8}{'DDP is':>9}"
-          f"{'share':>7}{'CPU s':>7}   payload per element, {' '.join(links)}")  # fmt: skip
+          f"{'share':>7}{'CPU s':>7}{'busy':>6}   payload per element, {' '.join(links)}")
+    # fmt: on
     rows = {row["name"]: row for row in result["rows"]}
     ddp = rows.get("ddp-gloo")
     for name, row in rows.items():
         over = row["seconds"] - row["bound_seconds"]
         times = f"{ddp['seconds'] / row['seconds']:.2f} x" if ddp else ""
         sent = " ".join(f"{value:.3f}" for value in row["link_bytes_per_element"])
+        busy = row["machine_cpu_seconds"] / row["seconds"] / result["processors"]
         print(f"  {name:<15}{row['seconds']:>8.3f}{row['bound_seconds']:>8.3f}"
               f"{row['seconds'] / row['bound_seconds']:>9.3f}{1e3 * over:>8.1f}{times:>9}"
-              f"{row['link_share']:>7.3f}{row['cpu_seconds']:>7.2f}   {sent}")  # fmt: skip
-    print(f"\n  one plain TCP stream: {result['raw_stream_share']:.3f} of the link\n")
+              f"{row['link_share']:>7.3f}{row['cpu_seconds']:>7.2f}{busy:>6.2f}"
+              f"   {sent}")  # fmt: skip
+    print(f"\n  busy: the share of the machine's {result['processors']} processors that works"
+          " during a step")  # fmt: skip
+    print(f"  one plain TCP stream: {result['raw_stream_share']:.3f} of the link\n")
     print_delayed(result)
     print_nmse(result, layout)
     print_agents(result)

@@ -27,14 +27,13 @@ from torch._C._distributed_c10d import GradBucket
 
 import pactrain
 from bench import agent_memory
-from bench.exchange_layout import model_shapes
+from bench.exchange_layout import MOST_STEPS, model_shapes
 from bench.exchange_model import Parameters, Source, step, wrap
 from bench.exchange_rows import OURS, PEERS, GradientHook, Ours
 from bench.testbed import shape, shaped_counters
 from pactrain.types import Codec, Mode
 
 ROUND_SECONDS = 1.0  # A round has as many steps as this takes, and at least one.
-MOST_STEPS = 20
 SETTLE_STEPS = 100  # Until the coordinator's decision is what a row wants.
 KEEP_ROUNDING = 1e-3  # Each parameter keeps whole elements.
 PEER_WARM_UP = 4  # DDP rebuilds its buckets, PowerSGD starts to compress.
@@ -141,6 +140,7 @@ class Meter:
     def measure(self, take_step: Callable[[Source], None], steps: int) -> dict[str, Any] | None:
         """One step to get into step with the others, then `steps` timed ones; at rank 0."""
         before, agents_before, cpu = self._counters(), self._agents_cpu(), time.process_time()
+        machine_before = machine_cpu()
         times = []
         for _ in range(steps + 1):
             take_step(self._source)
@@ -149,6 +149,7 @@ class Meter:
         cpu = time.process_time() - cpu
         after = self._counters()
         agents_cpu = self._agents_cpu() - agents_before
+        machine = machine_cpu() - machine_before
         ranks: list[Any] = [None] * self._world
         dist.all_gather_object(ranks, (times[-1] - times[0], cpu))
         if self._rank != 0:
@@ -156,6 +157,7 @@ class Meter:
         return {
             "seconds": max(seconds for seconds, _ in ranks) / steps,
             "cpu_seconds": (sum(cpu for _, cpu in ranks) + agents_cpu) / (steps + 1),
+            "machine_cpu_seconds": machine / (steps + 1),
             "link_bytes": [(b - a) / (steps + 1) for a, b in zip(before, after, strict=True)],
             "times": times,
         }
@@ -206,6 +208,13 @@ class Meter:
                     peer.sendall(bytes(size))
         dist.broadcast_object_list(box, src=target)
         return float(box[0]) if self._rank == 0 else None
+
+
+def machine_cpu() -> float:
+    """Seconds that all processors together have worked, the kernel's for the network too."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _idle, _iowait, irq, softirq = map(int, stat.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def receive(peer: socket.socket, size: int) -> float:

@@ -197,7 +197,7 @@ def main(argv: list[str]) -> int:
     result = {
         **figures,
         "repetitions": options.repetitions,
-        "not_measured": unknown,  # This CPU has no such instructions.
+        "not_measured": ",".join(unknown),  # This CPU has no such instructions.
         "met": not misses and not unknown,
     }
     (ROOT / "out").mkdir(exist_ok=True)

@@ -73,6 +73,11 @@ def test_a_slow_row_may_be_silent_for_its_round() -> None:
     slow = silent_seconds(parse_options({"ROWS": "full,ddp-gloo", "RATE": "1mbit", "STEPS": "9"}))
     assert fast == pytest.approx(120 + 6 * 1.87, abs=0.1)
     assert slow == pytest.approx(120 + 30 * 327.1, abs=1)
+    far = silent_seconds(parse_options({"ROWS": "full", "RTT": "1000ms", "STEPS": "2"}))
+    assert far == pytest.approx(120 + (3 * 1.87 + 20) * 3, abs=0.1)
+    # Mathis: sqrt(1.5 / 0.06) = 5 segments a second are 57.9 kbit/s.
+    lossy = {"ROWS": "full", "RTT": "1000ms", "STEPS": "2", "LOSS": "6%"}
+    assert silent_seconds(parse_options(lossy)) > 3 * 3 * 22.3e6 * 8 / 57.9e3
 
 
 @pytest.mark.parametrize("text", ["20", "-1ms", "1001ms", "1s", "ms"])
@@ -103,7 +108,6 @@ def test_links_share_the_way_between_the_farthest_sites() -> None:
         ("8", "0-1", "", "SITES"),
         ("3,0", "0-1", "", "SITES"),
         ("60,60", "0-1", "", "SITES"),
-        ("3,2,3", "", "", "LINKS"),
         ("3,2,3", "0-1", "", "LINKS"),
         ("3,2,3", "0-1,0-1", "", "LINKS"),
         ("3,2,3", "0-1,1-3", "", "LINKS"),
@@ -122,6 +126,8 @@ def test_trainers_share_their_sites_node_or_have_one_each() -> None:
     assert CHAIN.ranks_per_host == [3, 2, 3]
     assert CHAIN.testbed_sites() == {"a": 1, "b": 1, "c": 1}
     own = parse_layout("3,2,3", "0-1,1-2", "8")
+    assert parse_layout("3,2,3", "", "8") == own
+    assert parse_layout("3,2", "", "").links == ((0, 1),)
     assert own.ranks_per_host == [1] * 8
     assert own.testbed_sites() == {"a": 3, "b": 2, "c": 3}
     assert [(link.a, link.b) for link in own.testbed_links(100)] == [("a", "b"), ("b", "c")]
@@ -190,8 +196,8 @@ def test_a_links_share_leaves_out_what_an_idle_link_sends_at_once() -> None:
 def test_a_row_has_medians_of_its_rounds() -> None:
     rounds = Rounds()
     for seconds in (2.0, 9.0, 1.9):
-        event = {"seconds": seconds, "cpu_seconds": 1.0, "times": [0.0, seconds],
-                 "link_bytes": [4.0e6, 8.0e6]}  # fmt: skip
+        event = {"seconds": seconds, "cpu_seconds": 1.0, "machine_cpu_seconds": 1.5,
+                 "times": [0.0, seconds], "link_bytes": [4.0e6, 8.0e6]}  # fmt: skip
         samples = [Sample(0.0, 0.1, (0, 10**6)), Sample(seconds - 0.1, seconds, (0, 10**6))]
         rounds.add(event, samples, 100)
     row = make_row("full", rounds, CHAIN, 2_000_000, 100)
@@ -212,7 +218,7 @@ def test_options_come_from_variables_and_have_defaults() -> None:
 
 
 def one_round(seconds: float) -> Rounds:
-    return Rounds([seconds], [1.0], [[4.0e6, 8.0e6]], [seconds])
+    return Rounds([seconds], [1.0], [1.5], [[4.0e6, 8.0e6]], [seconds])
 
 
 def test_a_round_trip_may_add_so_much_and_a_share_of_the_step() -> None:
@@ -229,10 +235,11 @@ def test_a_round_trip_may_add_so_much_and_a_share_of_the_step() -> None:
 def test_without_them_no_row_has_a_round_trip_or_an_error() -> None:
     measured = Measured({"full": one_round(2.0)}, raw=[1e7])
     result = make_result(parse_options({"ROWS": "full"}), measured)
-    assert set(result) == {"rate", "elements", "sites", "links", "nodes", "burst_kb",
-                           "congestion_control", "raw_stream_share", "rows"}  # fmt: skip
+    assert set(result) == {"rate", "elements", "sites", "links", "nodes", "burst_kb", "rows",
+                           "congestion_control", "raw_stream_share", "processors"}  # fmt: skip
     assert set(result["rows"][0]) == {"name", "seconds", "bound_seconds", "link_share", "rounds",
-                                      "link_bytes_per_element", "cpu_seconds"}  # fmt: skip
+                                      "link_bytes_per_element", "cpu_seconds",
+                                      "machine_cpu_seconds"}  # fmt: skip
 
 
 def test_an_agents_memory_is_beside_its_bound_and_the_reserve() -> None:
