@@ -116,7 +116,8 @@ MetricsSnapshot Driver::Snapshot() const {
   snapshot.insecure_network = options_.insecure_network;
   for (const auto& [site, traffic] : transport_->traffic()) {
     snapshot.peers.push_back({site, traffic.sent_bytes, traffic.received_bytes,
-                              traffic.rtt, traffic.goodput_bytes_per_second});
+                              traffic.rtt, traffic.goodput_bytes_per_second,
+                              traffic.bbr_connections});
   }
   snapshot.refused = transport_->refused();
   snapshot.certificates = transport_->certificates();

@@ -42,15 +42,20 @@ READ_METRIC = """
 import re, sys, urllib.request
 text = urllib.request.urlopen(sys.argv[1], timeout=5).read().decode()
 lines = [l for l in text.splitlines() if re.split("[ {]", l)[0] == sys.argv[2]]
-print(next((l.split()[-1] for l in lines), ""))
+print(*(l.split()[-1] for l in lines))
 """
 
 
 def read_metric(bed: LoopbackTestbed, host: Host, address: str, name: str) -> float | None:
     """The first series of a metric of a daemon on `host`; None: there is none."""
+    return next(iter(read_metrics(bed, host, address, name)), None)
+
+
+def read_metrics(bed: LoopbackTestbed, host: Host, address: str, name: str) -> list[float]:
+    """All series of it; none: the daemon cannot be asked, or has not got it."""
     argv = [sys.executable, "-c", READ_METRIC, f"http://{address}/metrics", name]
     done = subprocess.run(bed.command(host, argv), capture_output=True, text=True, timeout=30)
-    return float(done.stdout) if done.returncode == 0 and done.stdout.strip() else None
+    return [float(value) for value in done.stdout.split()] if done.returncode == 0 else []
 
 
 def risk(bed: LoopbackTestbed, coordinator_host: Host, cluster: Cluster) -> float | None:

@@ -13,6 +13,7 @@ root for network namespaces.
   RTT=20ms                all rounds again with that round trip between the farthest sites
   LOSS=0.2%               and with so much of what each link carries lost by chance
   CONGESTION=cubic        TCP's congestion control, of all rows; with LOSS ours go over to bbr
+                          where connections have carried 8 MiB
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from bench.cluster import (
     certificates,
     pin,
     read_metric,
+    read_metrics,
     start_cluster,
 )
 from bench.exchange_layout import (
@@ -98,6 +100,7 @@ class Measured:
     nmse: dict[str, float] = field(default_factory=dict)
     agents: list[Memory] = field(default_factory=list)
     full_reserve: list[int] = field(default_factory=list)  # Bytes, of each agent.
+    with_bbr: list[int] = field(default_factory=list)  # Connections, by agent, after losses began.
 
 
 def parse_options(env: Mapping[str, str]) -> Options:
@@ -195,6 +198,8 @@ def measure(options: Options, measured: Measured, memory: bool) -> None:
                 measured.agents = [Memory(*agent) for agent in event["agents"]]
             else:
                 reader.take(event)
+                if event["event"] == "delayed" and options.loss_share:
+                    measured.with_bbr = connections_with_bbr(bed, cluster)
         children.check()
 
 
@@ -220,6 +225,14 @@ def full_reserves(bed: NamespaceTestbed, cluster: Cluster) -> list[int]:
     return [int(value or 0) for value in values]
 
 
+def connections_with_bbr(bed: NamespaceTestbed, cluster: Cluster) -> list[int]:
+    """How many each agent has that lose packets."""
+    name = "pactrain_agent_peer_bbr_connections"
+    return [
+        int(sum(read_metrics(bed, agent.host, agent.metrics, name))) for agent in cluster.agents
+    ]
+
+
 class Reader:
     """Sorts what the first trainer tells of its rounds."""
 
@@ -237,7 +250,7 @@ class Reader:
         elif event["event"] == "delayed":
             self._rtt_ms = self._options.rtt_ms
         elif event["event"] == "raw":
-            if event["round"] > 0 and self._rtt_ms == 0:
+            if event["round"] > 0:
                 self._measured.raw.append(event["bytes_per_second"])
         else:
             self._sample_until(event["times"][-1])
@@ -277,7 +290,7 @@ def measure_all(options: Options, runs: Sequence[tuple[str, ...]]) -> Measured:
             print(f"run {number + 1} of {len(runs)}, for memory: {', '.join(rows)}", flush=True)
         measure(replace(options, rows=rows), measured, memory=False)
     if MEMORY_ROW in options.rows:
-        measure(replace(options, rows=(MEMORY_ROW,), rtt_ms=0), measured, memory=True)
+        measure(replace(options, rows=(MEMORY_ROW,), rtt_ms=0, loss_share=0), measured, memory=True)
     return measured
 
 
@@ -312,7 +325,11 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
     layout = options.layout
     print(f"{options.elements:,} elements, {layout.world} trainers, sites of {env_text(layout)}, "
           f"{options.rate} links (tbf, burst {burst_kb(options.rate_mbps)} kB), "
-          f"TCP {options.congestion}\n", flush=True)  # fmt: skip
+          f"TCP {options.congestion}", flush=True)  # fmt: skip
+    if options.rtt_ms:
+        print(f"then with a round trip of {options.rtt_ms:g} ms between the farthest sites"
+              f" and {100 * options.loss_share:g} % of what a link carries lost")  # fmt: skip
+    print(f"{options.rounds} rounds of {', '.join(options.rows)}\n", flush=True)
     try:
         measured = measure_all(options, runs)
     except (ProcessError, TestbedError) as error:
@@ -341,7 +358,7 @@ def make_result(options: Options, measured: Measured) -> dict[str, Any]:
         "sites": layout.sites,
         "links": layout.links,
         "nodes": sum(layout.hosts),
-        "processors": len(os.sched_getaffinity(0)),
+        "processors": os.cpu_count() or 1,  # Of the machine, as its work.
         "burst_kb": burst_kb(options.rate_mbps),
         "congestion_control": options.congestion,
         "raw_stream_share": median(measured.raw) / capacity,
@@ -358,6 +375,8 @@ def make_result(options: Options, measured: Measured) -> dict[str, Any]:
             row |= exchange_report.delayed_row(row, measured.delayed[row["name"]], options.rtt_ms)
     if options.rtt_ms:
         result |= {"rtt_ms": options.rtt_ms, "loss_share": options.loss_share}
+    if options.loss_share:
+        result["bbr_connections"] = measured.with_bbr
     if measured.agents:
         kept = OURS[MEMORY_ROW].keep * options.elements
         result["agents"] = exchange_report.agent_rows(

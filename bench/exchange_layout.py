@@ -86,7 +86,7 @@ def parse_layout(sites: str, links: str, nodes: str) -> Layout:
     ValueError: no tree of all sites, or a number is out of range.
     """
     if re.fullmatch(r"[0-9]{1,3}(,[0-9]{1,3})+", sites) is None:
-        raise ValueError(f"SITES = '{sites}', allowed: trainers per site, as 3,2,3")
+        raise ValueError(f"SITES = '{sites}', allowed: trainers of two or more sites, as 3,2,3")
     counts = tuple(int(count) for count in sites.split(","))
     if min(counts) < 1 or sum(counts) > 64 or len(counts) > 26:
         raise ValueError(f"SITES = '{sites}', allowed: 2 to 26 sites, 1 to 64 trainers")

@@ -2,8 +2,9 @@
 
 Rows of peers share one DDP over
 Gloo, whose hook is changed between rounds; each of ours has a DistributedDataParallel of
-PacTrain's. Rank 0 prints lines of JSON: "attached", a "settled" per row, then for each delay
-of the links "raw" and "round" events, and with --memory what the agents have used.
+PacTrain's. Rank 0 prints lines of JSON: "attached", a "settled" per row, then for each
+delay of the links "round" events, without one also "raw" ones; with --memory what the agents
+have used.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ PEER_WARM_UP = 4  # DDP rebuilds its buckets, PowerSGD starts to compress.
 RAW_SECONDS = 1.0
 # After a change of the delay: bbr believes its shortest round trip for ten.
 NEW_DELAY_SECONDS = 12.0
+NEW_LOSS_SECONDS = 30.0  # More: agents look at stretches of what connections carry then.
 MEMORY_STEPS = 5
 RAW_SKIP = 0.2  # Share of it that is not counted: TCP's start and tbf's burst.
 
@@ -147,9 +149,9 @@ class Meter:
             times.append(time.monotonic())
         dist.barrier()
         cpu = time.process_time() - cpu
+        machine = machine_cpu() - machine_before
         after = self._counters()
         agents_cpu = self._agents_cpu() - agents_before
-        machine = machine_cpu() - machine_before
         ranks: list[Any] = [None] * self._world
         dist.all_gather_object(ranks, (times[-1] - times[0], cpu))
         if self._rank != 0:
@@ -248,11 +250,12 @@ Takers = dict[str, Callable[[Source], None]]
 
 def delay_links(options: argparse.Namespace, delay_ms: float, takers: Takers, source: Source,
                 rank: int) -> None:  # fmt: skip
-    """Of all links; returns when TCP knows it."""
+    """Of all links; returns when TCP knows it, and agents their losses."""
     dist.barrier()
     if rank == 0:
         Path(options.relay_fifo).write_text(f"{delay_ms} {options.loss_share}\n")
-    end = time.monotonic() + NEW_DELAY_SECONDS
+    seconds = NEW_DELAY_SECONDS + (NEW_LOSS_SECONDS if options.loss_share else 0)
+    end = time.monotonic() + seconds
     box = [True]
     while box[0]:
         for take_step in takers.values():
@@ -267,13 +270,15 @@ def measure_rounds(
     takers: Takers,
     attached: Mapping[str, Attached],
     steps: dict[str, int],
+    with_raw: bool,
 ) -> None:
     """All rounds at one delay; the first one warms up, and finds `steps` that are 0."""
     rank = dist.get_rank()
     target, address = options.raw_target.split("=")
     for number in range(options.rounds + 1):
-        raw = meter.raw(int(target), address, options.rate_mbps)
-        report(rank, event="raw", round=number, bytes_per_second=raw)
+        if with_raw:
+            raw = meter.raw(int(target), address, options.rate_mbps)
+            report(rank, event="raw", round=number, bytes_per_second=raw)
         for name, take_step in takers.items():
             measured = meter.measure(take_step, steps[name] or 1)
             if name in attached and not attached[name].is_as_wanted():
@@ -331,11 +336,11 @@ def main(argv: list[str]) -> int:
         report(rank, event="memory", agents=[[m.private_bytes, m.shared_bytes] for m in used])
     else:
         steps = dict.fromkeys(names, 0)
-        measure_rounds(options, meter, takers, attached, steps)
+        measure_rounds(options, meter, takers, attached, steps, with_raw=True)
         if options.delay_ms > 0:
             delay_links(options, options.delay_ms, takers, source, rank)
             report(rank, event="delayed")
-            measure_rounds(options, meter, takers, attached, steps)
+            measure_rounds(options, meter, takers, attached, steps, with_raw=False)
     for row in attached.values():
         row.session.close()
     dist.destroy_process_group()

@@ -77,7 +77,12 @@ def test_a_slow_row_may_be_silent_for_its_round() -> None:
     assert far == pytest.approx(120 + (3 * 1.87 + 20) * 3, abs=0.1)
     # Mathis: sqrt(1.5 / 0.06) = 5 segments a second are 57.9 kbit/s.
     lossy = {"ROWS": "full", "RTT": "1000ms", "STEPS": "2", "LOSS": "6%"}
-    assert silent_seconds(parse_options(lossy)) > 3 * 3 * 22.3e6 * 8 / 57.9e3
+    link_bytes_of_full = 4 * ELEMENTS
+    assert silent_seconds(parse_options(lossy)) == pytest.approx(
+        120 + (3 * link_bytes_of_full * 8 / (57.92e3 * 1448 / 1514) + 20) * 3, rel=1e-3
+    )
+    some_steps = silent_seconds(parse_options({"ROWS": "full", "RTT": "100ms"}))
+    assert some_steps == pytest.approx(120 + (3 * 1.87 + 2) * 21, abs=0.3)
 
 
 @pytest.mark.parametrize("text", ["20", "-1ms", "1001ms", "1s", "ms"])
@@ -223,9 +228,11 @@ def one_round(seconds: float) -> Rounds:
 
 def test_a_round_trip_may_add_so_much_and_a_share_of_the_step() -> None:
     options = parse_options({"ROWS": "full", "RTT": "20ms", "LOSS": "0.1%"})
-    measured = Measured({"full": one_round(2.0)}, {"full": one_round(2.025)}, raw=[1e7])
+    measured = Measured({"full": one_round(2.0)}, {"full": one_round(2.025)}, raw=[1e7],
+                        with_bbr=[4, 5, 0])  # fmt: skip
     result = make_result(options, measured)
     assert (result["rtt_ms"], result["loss_share"]) == (20, 0.001)
+    assert result["bbr_connections"] == [4, 5, 0]
     row = result["rows"][0]
     assert row["rtt_ratio"] == pytest.approx(1.0125)
     assert row["rtt_ms_above"] == pytest.approx(25)

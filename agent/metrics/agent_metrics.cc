@@ -67,6 +67,12 @@ void AddPeers(const MetricsSnapshot& now, Page& page) {
   for (const auto& peer : now.peers) {
     page.Add({{"site", peer.site}}, peer.goodput_bytes_per_second);
   }
+  page.Start("peer_bbr_connections", MetricType::Gauge,
+             "Connections by peer site that use bbr, for the packets that they "
+             "lose.");
+  for (const auto& peer : now.peers) {
+    page.Add({{"site", peer.site}}, peer.bbr_connections);
+  }
 }
 
 void AddRefused(const MetricsSnapshot& now, Page& page) {

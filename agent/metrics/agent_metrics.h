@@ -30,6 +30,7 @@ struct MetricsSnapshot {
     uint64_t received_bytes = 0;
     absl::Duration rtt;
     double goodput_bytes_per_second = 0;
+    int bbr_connections = 0;
   };
   std::string agent;
   std::string site;

@@ -81,7 +81,7 @@ TEST_F(MetricsTest, sec_cert_life_alarm_IsShown) {
 }
 
 TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
-  snapshot_.peers.push_back({"us", 100, 200, absl::Milliseconds(50), 1e6});
+  snapshot_.peers.push_back({"us", 100, 200, absl::Milliseconds(50), 1e6, 3});
   GroupStatus group;
   group.group = {"job", 1};
   group.generation = 3;
@@ -96,6 +96,7 @@ TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
            "peer_bytes_total{site=\"us\",direction=\"sent\"} 100",
            "peer_bytes_total{site=\"us\",direction=\"received\"} 200",
            "peer_rtt_seconds{site=\"us\"} 0.05",
+           "peer_bbr_connections{site=\"us\"} 3",
            "trainers{job=\"job\",model=\"1\"} 2",
            "steps_committed_total{job=\"job\",model=\"1\"} 7",
            "attempts_failed_total{job=\"job\",model=\"1\",cause=\"stall\"} 3",

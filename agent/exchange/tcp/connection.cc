@@ -162,7 +162,14 @@ void Connection::Join(std::shared_ptr<DataFlow> flow, Part part) {
 
 void Connection::Tune() {
   const bool was_lossy = tuning_->is_lossy();
+  const bool lacked_control = tuning_->lacks_control();
   tuning_->Update(socket_.native_handle());
+  if (tuning_->lacks_control() && !lacked_control) {
+    LOG_WARN(
+        "{} loses packets, and the system does not let its connection use bbr "
+        "(sysctl net.ipv4.tcp_allowed_congestion_control, modprobe tcp_bbr)",
+        remote_);
+  }
   if (tuning_->is_lossy() && !was_lossy) {
     LOG_INFO("{} loses packets: its connection goes over to bbr", remote_);
   }
@@ -191,6 +198,7 @@ void Connection::Tick() {
   if (closed_ || !accepted()) return;
   const absl::Duration now = base::MonotonicNow();
   Tune();
+  if (tuning_->is_lossy()) ++traffic_->bbr_connections;
   // Lanes that stand by remember the rate of another time.
   if (flow_ != nullptr && (part_ == Part::kPair || flow_->far())) {
     traffic_->goodput_bytes_per_second += tuning_->goodput();

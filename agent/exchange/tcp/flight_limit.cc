@@ -7,7 +7,7 @@ namespace {
 
 // So many between two updates tell of the link what pings do not.
 constexpr uint64_t kTellingBytes = 64 << 10;
-constexpr uint64_t kTellingOfLossBytes = 16 << 20;
+constexpr uint64_t kTellingOfLossBytes = 4 << 20;
 // Until round trips show what a limit twice as large does.
 constexpr absl::Duration kLeastDoubling = absl::Milliseconds(50);
 
@@ -46,21 +46,32 @@ bool Losses::Update(const TcpState& state) {
   return many();
 }
 
+void Losses::Restart(const TcpState& state) {
+  sent_ = state.sent;
+  sent_again_ = state.sent_again;
+  stretches_ = 0;
+}
+
 void FlightLimit::Update(const TcpState& state) {
   const bool far = farness_.Update(state);
-  if (far) losses_.Update(state);
+  far ? void(losses_.Update(state)) : losses_.Restart(state);
   // Of a near one more is the queue in front of its link: see Farness.
-  const size_t by_rate =
-      InFlightBytes(state.bytes_per_second,
-                    far ? state.least_rtt : std::min(state.least_rtt, kFarRtt));
+  const size_t by_rate = InFlightBytes(
+      state.bytes_per_second,
+      far ? state.least_rtt : std::min(state.least_rtt, farness_.far_rtt()));
   // What was doubled stays until a queue shows.
   const bool keeps = far && !Queues(state);
   bytes_ = keeps ? std::max(bytes_, by_rate) : by_rate;
 }
 
+bool FlightLimit::MayDouble(absl::Duration now) const {
+  return is_far() && now - doubled_ >= kLeastDoubling;
+}
+
 bool FlightLimit::Double(const TcpState& state, absl::Duration now) {
-  const absl::Duration wait = std::max(kLeastDoubling, 2 * state.rtt);
-  if (!is_far() || now - doubled_ < wait || Queues(state)) return false;
+  if (!MayDouble(now) || now - doubled_ < 2 * state.rtt || Queues(state)) {
+    return false;
+  }
   doubled_ = now;
   bytes_ *= 2;
   return true;

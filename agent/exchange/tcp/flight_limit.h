@@ -55,6 +55,7 @@ class Farness {
   // Returns far().
   bool Update(const TcpState& state);
   bool far() const { return far_.value_or(false); }
+  absl::Duration far_rtt() const { return far_rtt_; }
 
  private:
   const absl::Duration far_rtt_;
@@ -68,12 +69,14 @@ class Farness {
 // behavior of the TCP congestion avoidance algorithm", 1997). Where that is
 // what a connection has, it would have had more without.
 //
-// A single burst of losses is no such share: it takes two stretches of 16 MiB.
+// A single burst of losses is no such share: it takes two stretches of 4 MiB.
 class Losses {
  public:
   // Returns many(), which stays: the control that is then used loses less, or
   // does not mind.
   bool Update(const TcpState& state);
+  // What was so far does not count.
+  void Restart(const TcpState& state);
   bool many() const { return stretches_ >= 2; }
 
  private:
@@ -88,8 +91,11 @@ class FlightLimit {
 
   // To be called again and again: both rate and round trip get known late.
   void Update(const TcpState& state);
-  // The limit holds the connection back, `state` is of now (monotonic). Returns
-  // whether it was doubled.
+  // Whether there is a point in looking at the state for Double(). `now`:
+  // monotonic.
+  bool MayDouble(absl::Duration now) const;
+  // The limit holds the connection back, `state` is of now. Returns whether it
+  // was doubled.
   bool Double(const TcpState& state, absl::Duration now);
 
   size_t bytes() const { return bytes_; }

@@ -58,7 +58,7 @@ TEST(FarnessTest, AnIdleConnectionDoesNotBecomeFar) {
 
 constexpr absl::Duration kRtt = absl::Milliseconds(20);
 constexpr uint64_t kSegment = 1000;
-constexpr uint64_t kStretch = 16 << 20;
+constexpr uint64_t kStretch = 4 << 20;
 
 // With so many segments on their way while it is busy.
 TcpState Lossy(uint64_t sent, uint64_t sent_again, double segments) {
@@ -81,16 +81,16 @@ void Lose(T& to, const std::vector<uint64_t>& again, double segments = 100) {
   }
 }
 
-// 100 segments on their way need that at most 1 of 6667 bytes is lost: 2516 of
-// a stretch. With a quarter of that they are not held back.
+// 100 segments on their way need that at most 1 of 6667 bytes is lost: 629 of a
+// stretch. With a quarter of that they are not held back.
 TEST(LossesTest, AreManyWhereTheyCouldBeWhatLimitsAConnection) {
   Losses few, many, short_way;
-  Lose(few, {600, 600, 600, 600});
+  Lose(few, {150, 150, 150, 150});
   EXPECT_FALSE(few.many());
-  Lose(many, {700, 700});
+  Lose(many, {175, 175});
   EXPECT_TRUE(many.many());
   // The same do not matter to a connection with few on their way.
-  Lose(short_way, {700, 700}, 10);
+  Lose(short_way, {175, 175}, 10);
   EXPECT_FALSE(short_way.many());
 }
 
@@ -192,6 +192,20 @@ TEST(FlightLimitTest, LossesOfANearLinkDoNotCount) {
   FlightLimit limit(kRtt + absl::Milliseconds(1));
   Lose(limit, {100'000, 100'000, 100'000, 100'000});
   EXPECT_FALSE(limit.is_lossy());
+  // Nor when it is far, some of these among them.
+  TcpState far = Lossy(5 * kStretch, 400'000, 100);
+  far.least_rtt = 2 * kRtt;
+  limit.Update(far);
+  far.sent += kStretch;
+  far.acknowledged += kStretch;
+  far.sent_again += 100'000;
+  limit.Update(far);
+  EXPECT_TRUE(limit.is_far());
+  EXPECT_FALSE(limit.is_lossy()) << "of one stretch";
+  far.sent += kStretch;
+  far.sent_again += 100'000;
+  limit.Update(far);
+  EXPECT_TRUE(limit.is_lossy());
 }
 
 }  // namespace

@@ -23,7 +23,6 @@ constexpr int kUnsentInKernelBytes = 64 << 10;
 constexpr absl::Duration kBatchTime = absl::Milliseconds(2);
 constexpr size_t kLeastBatchBytes = 32 << 10;
 constexpr size_t kMostBatchBytes = 128 << 10;
-constexpr char kLossyCongestionControl[] = "bbr";
 
 template <typename T>
 void Set(int fd, int level, int option, const T& value) {
@@ -80,8 +79,9 @@ bool SlowStartsAfterIdle() {
   return value != 0;
 }
 
-TcpTuning::TcpTuning(int fd, absl::Duration suspect, absl::Duration far_rtt)
-    : limit_(far_rtt) {
+TcpTuning::TcpTuning(int fd, absl::Duration suspect, absl::Duration far_rtt,
+                     std::string lossy_control)
+    : limit_(far_rtt), lossy_control_(std::move(lossy_control)) {
   Set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   Set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
@@ -97,13 +97,15 @@ void TcpTuning::Update(int fd) {
   goodput_ = meter_.Sample(info->tcpi_bytes_acked,
                            absl::Microseconds(info->tcpi_busy_time));
   const std::optional<TcpState> state = StateOf(*info, goodput_);
-  if (!state) return;
-  limit_.Update(*state);
-  if (limit_.is_lossy() && !is_lossy()) {
+  if (state) Apply(fd, *state);
+}
+
+void TcpTuning::Apply(int fd, const TcpState& state) {
+  limit_.Update(state);
+  if (limit_.is_lossy() && !is_lossy() && !lacks_control_) {
     std::string own = CongestionControlOf(fd);
-    if (UseCongestionControl(fd, kLossyCongestionControl)) {
-      own_control_ = std::move(own);
-    }
+    lacks_control_ = !UseCongestionControl(fd, lossy_control_);
+    if (!lacks_control_) own_control_ = std::move(own);
   } else if (!limit_.is_lossy() && is_lossy()) {
     UseCongestionControl(fd, std::exchange(own_control_, ""));
   }
@@ -116,7 +118,7 @@ bool TcpTuning::HasRoom(int fd, absl::Duration now) {
       static_cast<size_t>(held) < limit_.bytes()) {
     return true;
   }
-  if (!limit_.is_far()) return false;
+  if (!limit_.MayDouble(now)) return false;
   const std::optional<tcp_info> info = InfoOf(fd);
   const auto state = info ? StateOf(*info, goodput_) : std::nullopt;
   return state && limit_.Double(*state, now);

@@ -41,9 +41,13 @@ class TcpTuning {
  public:
   // `suspect`: unacknowledged for so long, it breaks. `far_rtt`: a link whose
   // least round trip is that long is far.
-  TcpTuning(int fd, absl::Duration suspect, absl::Duration far_rtt = kFarRtt);
+  // `lossy_control`: the congestion control of one that loses packets.
+  TcpTuning(int fd, absl::Duration suspect, absl::Duration far_rtt = kFarRtt,
+            std::string lossy_control = "bbr");
   // To be called again and again.
   void Update(int fd);
+  // A part of Update(): TCP measured this.
+  void Apply(int fd, const TcpState& state);
   // Whether the kernel may be given more now; if not, ask again kPause later.
   // `now`: monotonic.
   bool HasRoom(int fd, absl::Duration now);
@@ -51,6 +55,8 @@ class TcpTuning {
   bool is_far() const { return limit_.is_far(); }
   // Whether it is left to bbr because it loses packets.
   bool is_lossy() const { return !own_control_.empty(); }
+  // Whether it should be, but the system has no bbr, or does not allow it.
+  bool lacks_control() const { return lacks_control_; }
   // Bytes per second; 0: not measured yet.
   double goodput() const { return goodput_; }
 
@@ -59,6 +65,8 @@ class TcpTuning {
   bool measured_ = true;  // Not by Linux before 4.10: no rate to limit by.
   GoodputMeter meter_;
   double goodput_ = 0;
+  const std::string lossy_control_;
+  bool lacks_control_ = false;
   std::string own_control_;  // Its congestion control, while it has bbr.
 };
 

@@ -108,6 +108,50 @@ TEST_F(TuneTcpTest, AFarConnectionKeepsTheSystemsCongestionControl) {
   EXPECT_EQ(Control(), before);
 }
 
+// So many stretches of a far link, of which a thousandth was lost.
+TcpState Lossy(int stretch) {
+  const auto sent = static_cast<uint64_t>(stretch) << 22;
+  return {.least_rtt = absl::Milliseconds(20),
+          .rtt = absl::Milliseconds(20),
+          .acknowledged = sent - sent / 1000,
+          .sent = sent,
+          .sent_again = sent / 1000,
+          .segment_bytes = 1000,
+          .bytes_per_second = 5e6};
+}
+
+TEST_F(TuneTcpTest, ALossyOneHasAnotherControlAndNoLimitUntilItIsNear) {
+  const std::string before = Control();
+  const std::string other = before == "reno" ? "cubic" : "reno";
+  TcpTuning tuning(socket_, absl::Seconds(7), kFarRtt, other);
+  tuning.Apply(socket_, Lossy(1));
+  EXPECT_FALSE(tuning.is_lossy());
+  EXPECT_EQ(Control(), before);
+  tuning.Apply(socket_, Lossy(2));
+  EXPECT_TRUE(tuning.is_lossy());
+  EXPECT_EQ(Control(), other);
+  Fill(socket_, tuning);
+  EXPECT_TRUE(tuning.HasRoom(socket_, kNow));
+  TcpState near = Lossy(3);
+  near.least_rtt = absl::Milliseconds(1);
+  near.bytes_per_second = 0;
+  tuning.Apply(socket_, near);
+  EXPECT_FALSE(tuning.is_lossy());
+  EXPECT_EQ(Control(), before);
+  EXPECT_FALSE(tuning.HasRoom(socket_, kNow));
+}
+
+TEST_F(TuneTcpTest, ControlThatTheSystemHasNotLeavesTheLimit) {
+  const std::string before = Control();
+  TcpTuning tuning(socket_, absl::Seconds(7), kFarRtt, "nosuch");
+  tuning.Apply(socket_, Lossy(1));
+  EXPECT_FALSE(tuning.lacks_control());
+  tuning.Apply(socket_, Lossy(2));
+  EXPECT_TRUE(tuning.lacks_control());
+  EXPECT_FALSE(tuning.is_lossy());
+  EXPECT_EQ(Control(), before);
+}
+
 // No queue shows here: only the peer's window holds anything back.
 TEST_F(TuneTcpTest, OfAFarOneTheKernelGetsTwiceAsMuchWhileNothingQueues) {
   TcpTuning tuning(socket_, absl::Seconds(7), absl::ZeroDuration());

@@ -18,6 +18,7 @@ struct SiteTraffic {
   uint64_t received_bytes = 0;
   absl::Duration rtt;                   // Smoothed; zero: not measured yet.
   double goodput_bytes_per_second = 0;  // While busy; 0: not measured yet.
+  int bbr_connections = 0;              // That lose packets (TcpTuning).
 };
 
 // By site name. Entries are never removed, so that counters never go back.

@@ -356,7 +356,10 @@ void Transport::TickLater() {
     if (error) return;
     // New files count, and ends are warned of, also where nobody connects.
     if (tls_ != nullptr) tls_->Get();
-    for (auto& [site, traffic] : traffic_) traffic.goodput_bytes_per_second = 0;
+    for (auto& [site, traffic] : traffic_) {
+      traffic.goodput_bytes_per_second = 0;
+      traffic.bbr_connections = 0;
+    }
     std::vector<std::shared_ptr<Connection>> connections;
     for (const auto& [agent, state] : peers_) {
       if (state.connection != nullptr) connections.push_back(state.connection);
