@@ -38,8 +38,11 @@ int ThreadsBesideOthers(int processors) {
 
 int Processors() {
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
-  return CPU_COUNT(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    return CPU_COUNT(&allowed);
+  }
+  // More of them than a cpu_set_t holds.
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 Crew::Crew(int threads) {

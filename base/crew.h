@@ -22,7 +22,7 @@ namespace pactrain::base {
 // How many threads a crew may have beside other work on so many processors: an
 // eighth, but 1 to 4. More than that memory does not feed.
 int ThreadsBesideOthers(int processors);
-// That this process may use.
+// That this process may use by its affinity (not by a quota of its cgroup).
 int Processors();
 
 class Crew {

@@ -13,7 +13,7 @@ root for network namespaces.
   RTT=20ms                all rounds again with that round trip between the farthest sites
   LOSS=0.2%               and with so much of what each link carries lost by chance
   CONGESTION=cubic        TCP's congestion control, of all rows; with LOSS ours go over to bbr
-                          where connections have carried 8 MiB
+                          where connections have carried 12 MiB
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Measured:
     nmse: dict[str, float] = field(default_factory=dict)
     agents: list[Memory] = field(default_factory=list)
     full_reserve: list[int] = field(default_factory=list)  # Bytes, of each agent.
-    with_bbr: list[int] = field(default_factory=list)  # Connections, by agent, after losses began.
+    with_bbr: list[int] = field(default_factory=list)  # Connections, by run and agent.
 
 
 def parse_options(env: Mapping[str, str]) -> Options:
@@ -199,7 +199,7 @@ def measure(options: Options, measured: Measured, memory: bool) -> None:
             else:
                 reader.take(event)
                 if event["event"] == "delayed" and options.loss_share:
-                    measured.with_bbr = connections_with_bbr(bed, cluster)
+                    measured.with_bbr += connections_with_bbr(bed, cluster)
         children.check()
 
 

@@ -132,7 +132,7 @@ def print_delayed(result: Mapping[str, Any]) -> None:
     if result["loss_share"]:
         with_bbr = ", ".join(map(str, result["bbr_connections"]))
         print(f"  {100 * result['loss_share']:g} % of pieces lost; connections that went over to"
-              f" bbr before the rounds, by agent: {with_bbr}")  # fmt: skip
+              f" bbr before the rounds, by run and agent: {with_bbr}")  # fmt: skip
     print(f"  {'RTT ' + format(result['rtt_ms'], 'g') + ' ms':<15}{'s/step':>8}{'RTT 0':>8}"
           f"{'ratio':>9}{'+ ms':>8}   goal")  # fmt: skip
     for row in result["rows"]:

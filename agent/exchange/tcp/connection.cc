@@ -167,7 +167,8 @@ void Connection::Tune() {
   if (tuning_->lacks_control() && !lacked_control) {
     LOG_WARN(
         "{} loses packets, and the system does not let its connection use bbr "
-        "(sysctl net.ipv4.tcp_allowed_congestion_control, modprobe tcp_bbr)",
+        "(sysctl net.ipv4.tcp_allowed_congestion_control, modprobe tcp_bbr; "
+        "then restart the agent)",
         remote_);
   }
   if (tuning_->is_lossy() && !was_lossy) {
@@ -175,7 +176,8 @@ void Connection::Tune() {
   }
   if (flow_ == nullptr || part_ != Part::kPair) return;
   if (tuning_->is_far() && !flow_->far()) {
-    LOG_INFO("{} is far: its connections share what is sent{}", remote_,
+    LOG_INFO("{} is far: what is sent is shared among its connections{}",
+             remote_,
              SlowStartsAfterIdle()
                  ? "; each step starts slowly unless sysctl "
                    "net.ipv4.tcp_slow_start_after_idle=0 is set here"

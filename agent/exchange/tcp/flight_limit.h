@@ -69,7 +69,7 @@ class Farness {
 // behavior of the TCP congestion avoidance algorithm", 1997). Where that is
 // what a connection has, it would have had more without.
 //
-// A single burst of losses is no such share: it takes two stretches of 4 MiB.
+// A single burst of losses is no such share: it takes three stretches of 4 MiB.
 class Losses {
  public:
   // Returns many(), which stays: the control that is then used loses less, or
@@ -77,7 +77,7 @@ class Losses {
   bool Update(const TcpState& state);
   // What was so far does not count.
   void Restart(const TcpState& state);
-  bool many() const { return stretches_ >= 2; }
+  bool many() const { return stretches_ >= 3; }
 
  private:
   uint64_t sent_ = 0;  // At the end of the last stretch.

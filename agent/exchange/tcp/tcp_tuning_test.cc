@@ -125,14 +125,15 @@ TEST_F(TuneTcpTest, ALossyOneHasAnotherControlAndNoLimitUntilItIsNear) {
   const std::string other = before == "reno" ? "cubic" : "reno";
   TcpTuning tuning(socket_, absl::Seconds(7), kFarRtt, other);
   tuning.Apply(socket_, Lossy(1));
+  tuning.Apply(socket_, Lossy(2));
   EXPECT_FALSE(tuning.is_lossy());
   EXPECT_EQ(Control(), before);
-  tuning.Apply(socket_, Lossy(2));
+  tuning.Apply(socket_, Lossy(3));
   EXPECT_TRUE(tuning.is_lossy());
   EXPECT_EQ(Control(), other);
   Fill(socket_, tuning);
   EXPECT_TRUE(tuning.HasRoom(socket_, kNow));
-  TcpState near = Lossy(3);
+  TcpState near = Lossy(4);
   near.least_rtt = absl::Milliseconds(1);
   near.bytes_per_second = 0;
   tuning.Apply(socket_, near);
@@ -145,8 +146,9 @@ TEST_F(TuneTcpTest, ControlThatTheSystemHasNotLeavesTheLimit) {
   const std::string before = Control();
   TcpTuning tuning(socket_, absl::Seconds(7), kFarRtt, "nosuch");
   tuning.Apply(socket_, Lossy(1));
-  EXPECT_FALSE(tuning.lacks_control());
   tuning.Apply(socket_, Lossy(2));
+  EXPECT_FALSE(tuning.lacks_control());
+  tuning.Apply(socket_, Lossy(3));
   EXPECT_TRUE(tuning.lacks_control());
   EXPECT_FALSE(tuning.is_lossy());
   EXPECT_EQ(Control(), before);
