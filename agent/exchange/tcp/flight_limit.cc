@@ -54,7 +54,11 @@ void Losses::Restart(const TcpState& state) {
 
 void FlightLimit::Update(const TcpState& state) {
   const bool far = farness_.Update(state);
-  far ? void(losses_.Update(state)) : losses_.Restart(state);
+  if (far) {
+    losses_.Update(state);
+  } else {
+    losses_.Restart(state);
+  }
   // Of a near one more is the queue in front of its link: see Farness.
   const size_t by_rate = InFlightBytes(
       state.bytes_per_second,

@@ -38,7 +38,7 @@ size_t InFlightBytes(double bytes_per_second, absl::Duration least_rtt);
 struct TcpState {
   absl::Duration least_rtt;   // Of the last minutes.
   absl::Duration rtt;         // Smoothed.
-  uint64_t acknowledged = 0;  // Bytes so far, as all below.
+  uint64_t acknowledged = 0;  // Bytes so far, as the next two.
   uint64_t sent = 0;          // With those sent again.
   uint64_t sent_again = 0;
   uint64_t segment_bytes = 0;
@@ -72,8 +72,8 @@ class Farness {
 // A single burst of losses is no such share: it takes three stretches of 4 MiB.
 class Losses {
  public:
-  // Returns many(), which stays: the control that is then used loses less, or
-  // does not mind.
+  // Returns many(), which stays until Restart(): the control that is then used
+  // loses less, or does not mind.
   bool Update(const TcpState& state);
   // What was so far does not count.
   void Restart(const TcpState& state);
@@ -100,8 +100,8 @@ class FlightLimit {
 
   size_t bytes() const { return bytes_; }
   bool is_far() const { return farness_.far(); }
-  // Far, and with many losses.
-  bool is_lossy() const { return is_far() && losses_.many(); }
+  // Far, and with many losses: those of a near one are not counted.
+  bool is_lossy() const { return losses_.many(); }
 
  private:
   Farness farness_;
