@@ -186,6 +186,12 @@ TEST_P(KernelsTest, EveryVariantTakesTilesInAnyOrder) {
     }
     EXPECT_EQ(tile_count, count);
     EXPECT_EQ(by_tile.storage(), whole.storage());
+    // Not counting, sparse tiles take another way.
+    Buffer gathered(plan_.kept());
+    for (size_t t = plan_.tiles(); t-- > 0;) {
+      variant->compact(plan_, {t, t + 1}, in.data(), gathered.data());
+    }
+    EXPECT_EQ(gathered.storage(), whole.storage());
 
     Buffer back(plan_.elements()), back_by_tile(plan_.elements());
     variant->expand(plan_, AllTiles(plan_), whole.data(), back.data());
@@ -266,8 +272,7 @@ TEST_P(SizeTest, Bf16OfEveryVariantEqualsReference) {
 // Tiles of which much, little or nothing is kept take different ways.
 TEST(CompactTest, DenseSparseAndEmptyTilesMayFollowEachOther) {
   constexpr size_t kTile = MaskPlan::kTileElements;
-  constexpr double kDensities[] = {0.5,   0.01,  0.0,  1.0,
-                                   0.015, 0.016, 0.01, 0.9};
+  constexpr double kDensities[] = {0.5, 0.01, 0.0, 1.0, 0.03, 0.032, 0.01, 0.9};
   std::mt19937 random(3);
   std::vector<uint8_t> bitmap;
   for (double density : kDensities) {
@@ -287,6 +292,28 @@ TEST(CompactTest, DenseSparseAndEmptyTilesMayFollowEachOther) {
     variant->expand(plan, AllTiles(plan), packed.data(), out.data());
     EXPECT_EQ(out.storage(), back.storage());
   }
+}
+
+TEST(MaskPlanTest, SparseTilesListWhatTheyKeep) {
+  constexpr size_t kTile = MaskPlan::kTileElements;
+  // 128 of the first tile, the last element among them; 129; none; the end.
+  std::vector<uint8_t> bitmap(3 * kTile / 8 + 2);
+  const auto keep = [&](size_t i) { bitmap[i / 8] |= 1 << i % 8; };
+  for (size_t i = 0; i < 128; ++i) keep(32 * i + 31);
+  for (size_t i = 0; i < 129; ++i) keep(kTile + 30 * i);
+  keep(3 * kTile + 7);
+  keep(3 * kTile + 10);
+  const MaskPlan plan(bitmap.data(), 3 * kTile + 10);  // The last one is not.
+  ASSERT_EQ(plan.tiles(), 4u);
+  ASSERT_TRUE(plan.IsSparse(0));
+  for (size_t i = 0; i < 128; ++i) EXPECT_EQ(plan.PlacesIn(0)[i], 32 * i + 31);
+  EXPECT_EQ(plan.PlacesIn(0).size(), 128u);
+  EXPECT_FALSE(plan.IsSparse(1));
+  ASSERT_TRUE(plan.IsSparse(2));
+  EXPECT_TRUE(plan.PlacesIn(2).empty());
+  ASSERT_TRUE(plan.IsSparse(3));
+  ASSERT_EQ(plan.PlacesIn(3).size(), 1u);
+  EXPECT_EQ(plan.PlacesIn(3)[0], 7);
 }
 
 // Large and aligned, results go past the caches; large and not aligned not.

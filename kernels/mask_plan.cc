@@ -24,6 +24,25 @@ MaskPlan::MaskPlan(const uint8_t* bitmap, size_t elements)
     }
   }
   offsets_.push_back(kept);
+
+  size_t places = 0;
+  first_place_.reserve(tiles);
+  for (size_t tile = 0; tile < tiles; ++tile) {
+    first_place_.push_back(places);
+    if (IsSparse(tile)) places += OutputOffset(tile + 1) - OutputOffset(tile);
+  }
+  places_.reserve(places);
+  for (size_t tile = 0; tile < tiles; ++tile) {
+    if (!IsSparse(tile)) continue;
+    const size_t begin = tile * kTileWords;
+    const size_t end = std::min(begin + kTileWords, words_.size());
+    for (size_t w = begin; w < end; ++w) {
+      for (uint64_t word = words_[w]; word != 0; word &= word - 1) {
+        places_.push_back(
+            static_cast<uint16_t>((w - begin) * 64 + std::countr_zero(word)));
+      }
+    }
+  }
 }
 
 }  // namespace pactrain::kernels

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace pactrain::kernels {
@@ -18,6 +19,8 @@ namespace pactrain::kernels {
 class MaskPlan {
  public:
   static constexpr size_t kTileElements = 4096;
+  // A tile that keeps at most so many is sparse: where they are is listed.
+  static constexpr size_t kSparse = kTileElements / 32;
 
   // `bitmap` has (elements + 7) / 8 bytes; bit i (least significant first) of
   // byte i / 8 is 1 where element i is kept. Bits after the last element are
@@ -29,13 +32,23 @@ class MaskPlan {
   size_t tiles() const { return offsets_.size() - 1; }
   // Kept elements before tile `tile`; 0 <= tile <= tiles().
   size_t OutputOffset(size_t tile) const { return offsets_[tile]; }
+  bool IsSparse(size_t tile) const {
+    return OutputOffset(tile + 1) - OutputOffset(tile) <= kSparse;
+  }
+  // Of a sparse tile: what it keeps, as elements after its first, in order.
+  std::span<const uint16_t> PlacesIn(size_t tile) const {
+    return std::span(places_).subspan(
+        first_place_[tile], OutputOffset(tile + 1) - OutputOffset(tile));
+  }
   // 64 elements a word, least significant first; zero after the last element.
   const uint64_t* words() const { return words_.data(); }
 
  private:
   size_t elements_;
   std::vector<uint64_t> words_;
-  std::vector<size_t> offsets_;  // tiles() + 1 values.
+  std::vector<size_t> offsets_;   // tiles() + 1 values.
+  std::vector<uint16_t> places_;  // Of all sparse tiles, one after the other;
+  std::vector<size_t> first_place_;  // by tile.
 };
 
 // Tiles of a plan, [first, end).

@@ -9,7 +9,6 @@ namespace {
 
 constexpr size_t kTileWords = MaskPlan::kTileElements / kWord;
 constexpr size_t kTileBytes = MaskPlan::kTileElements * sizeof(float);
-constexpr size_t kSparse = MaskPlan::kTileElements / 64;
 
 // Words that have all their elements.
 size_t WholeWords(const MaskPlan& plan) { return plan.elements() / kWord; }
@@ -39,6 +38,15 @@ void PackBits(const Buffers& buffers, Run run, size_t end) {
       std::memcpy(buffers.out + run.packed++, in + std::countr_zero(word),
                   sizeof(float));
     }
+  }
+}
+
+// Of a sparse tile.
+void Gather(const MaskPlan& plan, size_t tile, const Buffers& buffers) {
+  const float* in = buffers.in + tile * MaskPlan::kTileElements;
+  float* out = buffers.out + plan.OutputOffset(tile);
+  for (const uint16_t place : plan.PlacesIn(tile)) {
+    std::memcpy(out++, in + place, sizeof(float));
   }
 }
 
@@ -74,8 +82,8 @@ uint64_t PackTiles(PackWords* pack, const MaskPlan& plan, TileRange tiles,
     Run run = {tile * kTileWords, plan.OutputOffset(tile),
                plan.OutputOffset(tile + 1)};
     const size_t end = EndWord(plan, tile + 1);
-    if (!kCount && run.end_packed - run.packed <= kSparse) {
-      PackBits(buffers, run, end);
+    if (!kCount && plan.IsSparse(tile)) {
+      Gather(plan, tile, buffers);
     } else if ((tile + 1) * kTileWords <= WholeWords(plan)) {
       together.Add(run);
     } else {

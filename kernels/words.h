@@ -4,11 +4,14 @@
 // go past the caches. An instruction set brings its loops over whole words.
 // Contracts are in compact.h and expand.h.
 //
-// Tiles of which less than 1/64 is kept are packed bit by bit: what is read is
-// then only the cache lines that hold a kept element, and not a bucket. Bit by
-// bit took, of the time of vectors (24 Mi elements, Xeon of 2023): at keep 0.01
-// 0.6 with AVX-512 and 0.5 with AVX2, at 0.02 1.07 and 0.85, at 0.03 1.07 and
-// 0.9. A list of indices would do the same for 4 more bytes per kept element.
+// Sparse tiles are gathered by the places of what they keep: what is read is
+// then only the cache lines that hold a kept element, and not a bucket. By
+// places took, of the time of vectors of AVX2 (24 Mi elements, EPYC): at keep
+// 0.03 1.0, at 0.025 0.7, at 0.02 0.6, at 0.01 0.4, at 0.001 0.05. Going
+// through the bits of the mask instead took 1.0 at 0.01 and 0.9 at 0.001.
+// AVX2's instruction that gathers eight took three quarters of that again, but
+// microcode slows it on Intel's CPUs of 2015 to 2021 (Gather Data Sampling).
+// Not measured beside the vectors of AVX-512.
 //
 // Pure. Used by the variants only.
 #ifndef PACTRAIN_KERNELS_WORDS_H_
