@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from bench.agent_memory import MIB, Memory, bound_bytes
@@ -17,6 +17,7 @@ from bench.testbed import burst_kb
 # What a round trip may add: so many of them, and a share of the step.
 RTT_GOAL, RTT_GOAL_SHARE = 1.5, 0.05
 TRAFFIC_SHARE = 0.1  # Of a link's rate: less is acknowledgements and heartbeats.
+BUSIEST_SHARE = 0.99  # Of the most that a direction carries: it is one of the busiest.
 
 
 @dataclass
@@ -27,17 +28,18 @@ class Rounds:
     cpu_seconds: list[float] = field(default_factory=list)
     machine_cpu_seconds: list[float] = field(default_factory=list)  # The kernel's too.
     link_bytes: list[list[float]] = field(default_factory=list)  # Payload of a step.
-    busy_seconds: list[float] = field(default_factory=list)  # Of the busiest direction.
+    busy_seconds: list[list[float]] = field(default_factory=list)
 
     def add(self, event: Mapping[str, Any], samples: Sequence[Sample], rate_mbps: float) -> None:
         sent = event["link_bytes"]
-        busiest = sent.index(max(sent))
         self.seconds.append(event["seconds"])
         self.cpu_seconds.append(event["cpu_seconds"])
         self.machine_cpu_seconds.append(event["machine_cpu_seconds"])
         self.link_bytes.append(sent)
         least = TRAFFIC_SHARE * rate_mbps * 1e6 / 8
-        self.busy_seconds.append(busy_seconds(samples, busiest, event["times"], least))
+        self.busy_seconds.append(
+            [busy_seconds(samples, device, event["times"], least) for device in range(len(sent))]
+        )
 
 
 def make_row(
@@ -45,7 +47,7 @@ def make_row(
 ) -> dict[str, Any]:
     per_link = [median(values) for values in zip(*rounds.link_bytes, strict=True)]
     shares = [
-        link_share(max(sent), busy, rate_mbps)
+        [link_share(*direction, rate_mbps) for direction in zip(sent, busy, strict=True)]
         for sent, busy in zip(rounds.link_bytes, rounds.busy_seconds, strict=True)
     ]
     return {
@@ -53,7 +55,8 @@ def make_row(
         "seconds": median(rounds.seconds),
         "bound_seconds": bound_seconds(link_bytes(name, layout, elements), rate_mbps),
         "link_bytes_per_element": [sent / elements for sent in per_link],
-        "link_share": median(shares),
+        "link_share": median(map(busiest_share, rounds.link_bytes, shares)),
+        "link_shares": [median(values) for values in zip(*shares, strict=True)],
         "cpu_seconds": median(rounds.cpu_seconds),
         "machine_cpu_seconds": median(rounds.machine_cpu_seconds),
         "rounds": rounds.seconds,
@@ -101,11 +104,17 @@ def link_share(payload: float, busy: float, rate_mbps: float) -> float:
     return bound_seconds(payload - free, rate_mbps) / busy
 
 
+def busiest_share(sent: Sequence[float], shares: Sequence[float]) -> float:
+    """Mean of the busiest directions: of a few that carry as much none is the busiest."""
+    least = BUSIEST_SHARE * max(sent)
+    return fmean(share for payload, share in zip(sent, shares, strict=True) if payload >= least)
+
+
 def print_table(result: Mapping[str, Any], layout: Layout) -> None:
     links = [f"{x}>{y}" for a, b in layout.links for x, y in ((a, b), (b, a))]
     # fmt: off
     print(f"\n  {'row':<15}{'s/step':>8}{'bound':>8}{'x bound':>9}{'+ ms':>8}{'DDP is':>9}"
-          f"{'share':>7}{'CPU s':>7}{'busy':>6}   payload per element, {' '.join(links)}")
+          f"{'share':>7}{'CPU s':>7}{'busy':>6}   payload per element and share, {' '.join(links)}")
     # fmt: on
     rows = {row["name"]: row for row in result["rows"]}
     ddp = rows.get("ddp-gloo")
@@ -113,11 +122,12 @@ def print_table(result: Mapping[str, Any], layout: Layout) -> None:
         over = row["seconds"] - row["bound_seconds"]
         times = f"{ddp['seconds'] / row['seconds']:.2f} x" if ddp else ""
         sent = " ".join(f"{value:.3f}" for value in row["link_bytes_per_element"])
+        shares = " ".join(f"{value:.2f}" for value in row["link_shares"])
         busy = row["machine_cpu_seconds"] / row["seconds"] / result["processors"]
         print(f"  {name:<15}{row['seconds']:>8.3f}{row['bound_seconds']:>8.3f}"
               f"{row['seconds'] / row['bound_seconds']:>9.3f}{1e3 * over:>8.1f}{times:>9}"
               f"{row['link_share']:>7.3f}{row['cpu_seconds']:>7.2f}{busy:>6.2f}"
-              f"   {sent}")  # fmt: skip
+              f"   {sent}   {shares}")  # fmt: skip
     print(f"\n  busy: the share of the machine's {result['processors']} processors that works"
           " during a step")  # fmt: skip
     print(f"  one plain TCP stream: {result['raw_stream_share']:.3f} of the link\n")

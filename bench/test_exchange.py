@@ -26,7 +26,7 @@ from bench.exchange_layout import (
     powersgd_bytes,
     ring_crossings,
 )
-from bench.exchange_report import Rounds, link_share, make_row
+from bench.exchange_report import Rounds, busiest_share, link_share, make_row
 from bench.exchange_rows import OURS, ROWS, link_bytes
 from bench.link_sampler import Sample, busy_seconds, parse
 
@@ -202,14 +202,22 @@ def test_a_row_has_medians_of_its_rounds() -> None:
     rounds = Rounds()
     for seconds in (2.0, 9.0, 1.9):
         event = {"seconds": seconds, "cpu_seconds": 1.0, "machine_cpu_seconds": 1.5,
-                 "times": [0.0, seconds], "link_bytes": [4.0e6, 8.0e6]}  # fmt: skip
-        samples = [Sample(0.0, 0.1, (0, 10**6)), Sample(seconds - 0.1, seconds, (0, 10**6))]
+                 "times": [0.0, seconds], "link_bytes": [4.0e6, 8.0e6, 8.0e6]}  # fmt: skip
+        samples = [Sample(0.0, 0.1, (0, 10**6, 10**6)),
+                   Sample(0.9, 1.0, (0, 0, 10**6)),
+                   Sample(seconds - 0.1, seconds, (0, 10**6, 0))]  # fmt: skip
         rounds.add(event, samples, 100)
     row = make_row("full", rounds, CHAIN, 2_000_000, 100)
     assert row["seconds"] == 2.0
-    assert row["link_bytes_per_element"] == [2.0, 4.0]
+    assert row["link_bytes_per_element"] == [2.0, 4.0, 4.0]
     assert row["bound_seconds"] == pytest.approx(0.669, abs=1e-3)
-    assert row["link_share"] == pytest.approx(0.35, abs=0.01)
+    assert row["link_shares"] == pytest.approx([0.0, 0.35, 0.74], abs=0.01)
+    # Of the two that carry most.
+    assert row["link_share"] == pytest.approx((0.35 + 0.74) / 2, abs=0.01)
+
+
+def test_directions_within_a_hundredth_of_the_most_are_the_busiest() -> None:
+    assert busiest_share([99.0, 100.0, 98.9], [0.8, 0.9, 0.1]) == pytest.approx(0.85)
 
 
 def test_options_come_from_variables_and_have_defaults() -> None:
@@ -223,7 +231,7 @@ def test_options_come_from_variables_and_have_defaults() -> None:
 
 
 def one_round(seconds: float) -> Rounds:
-    return Rounds([seconds], [1.0], [1.5], [[4.0e6, 8.0e6]], [seconds])
+    return Rounds([seconds], [1.0], [1.5], [[4.0e6, 8.0e6]], [[seconds] * 2])
 
 
 def test_a_round_trip_may_add_so_much_and_a_share_of_the_step() -> None:
@@ -245,7 +253,7 @@ def test_without_them_no_row_has_a_round_trip_or_an_error() -> None:
     assert set(result) == {"rate", "elements", "sites", "links", "nodes", "burst_kb", "rows",
                            "congestion_control", "raw_stream_share", "processors"}  # fmt: skip
     assert set(result["rows"][0]) == {"name", "seconds", "bound_seconds", "link_share", "rounds",
-                                      "link_bytes_per_element", "cpu_seconds",
+                                      "link_shares", "link_bytes_per_element", "cpu_seconds",
                                       "machine_cpu_seconds"}  # fmt: skip
 
 
