@@ -56,6 +56,7 @@ v1::AgentConfig Defaults() {
   config.set_step_deadline("60s");
   config.set_straggler_timeout("30m");
   config.set_connections_per_link(4);
+  config.set_renice(10);
   config.set_connections_per_source(protocol::kMaxConnectionsPerSource);
   config.set_log_level("info");
   return config;
@@ -176,6 +177,7 @@ absl::Status Understand(const v1::AgentConfig& config,
   RETURN_IF_ERROR(SetCore(config, settings, driver.core));
   flags.site_given = !config.site().empty();
   flags.log_level = config.log_level();
+  flags.renice = static_cast<int>(config.renice());
   driver.insecure_network = config.insecure_network();
   ASSIGN_OR_RETURN(
       driver.connect_timeout,

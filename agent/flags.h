@@ -14,6 +14,7 @@ struct Flags {
   Driver::Options driver;
   base::HostPort listen_metrics;
   std::string log_level;
+  int renice = 0;  // LowerNice().
   bool site_given = false;
 };
 

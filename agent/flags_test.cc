@@ -53,8 +53,8 @@ TEST(ParseFlags, ReadsEveryFlag) {
        "--socket=unix:/run/x.sock", "--listen=127.0.0.1:5",
        "--advertise-address=127.0.0.1:6", "--listen-metrics=127.0.0.1:7",
        "--step-deadline=2m", "--straggler-timeout=1h", "--connect-timeout=inf",
-       "--sum-threads=3", "--egress-limit=us=100mbit", "--egress-limit=*=1gbit",
-       "--log-level=debug"});
+       "--sum-threads=3", "--renice=4", "--egress-limit=us=100mbit",
+       "--egress-limit=*=1gbit", "--log-level=debug"});
   ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
   Driver::Options driver = outcome.flags->driver;
   EXPECT_EQ(driver.core.site, "eu");
@@ -68,6 +68,7 @@ TEST(ParseFlags, ReadsEveryFlag) {
   EXPECT_EQ(driver.core.straggler_timeout, absl::Hours(1));
   EXPECT_EQ(driver.connect_timeout, absl::InfiniteDuration());
   EXPECT_EQ(driver.sum_threads, 3);
+  EXPECT_EQ(outcome.flags->renice, 4);
   EXPECT_EQ(driver.egress.ForSite("us")->bytes_per_second(), 12.5e6);
   EXPECT_EQ(driver.egress.ForSite("asia")->bytes_per_second(), 125e6);
   EXPECT_EQ(outcome.flags->log_level, "debug");
@@ -82,6 +83,14 @@ TEST(ParseFlags, SumsTakeThreadsByTheProcessorsUnlessTold) {
     EXPECT_THAT(Parse({"--name=a", bad}).message,
                 HasSubstr("is not a whole number from 0 to 64"));
   }
+}
+
+TEST(ParseFlags, AgentsGoAheadOfTrainersUnlessTold) {
+  EXPECT_EQ(Parse({"--name=a"}).flags->renice, 10);
+  EXPECT_EQ(Parse({"--name=a", "--renice=0"}).flags->renice, 0);
+  EXPECT_EQ(Parse({"--name=a", "--renice=20"}).flags->renice, 20);
+  EXPECT_THAT(Parse({"--name=a", "--renice=21"}).message,
+              HasSubstr("is not a whole number from 0 to 20"));
 }
 
 TEST(ParseFlags, OneAddressMayHaveAllConnectionsThatThereCanBe) {

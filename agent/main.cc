@@ -7,7 +7,7 @@
 
 #include "agent/driver.h"
 #include "agent/flags.h"
-#include "agent/short_turns.h"
+#include "agent/scheduling.h"
 #include "asio/io_context.hpp"
 #include "asio/signal_set.hpp"
 #include "base/check.h"
@@ -21,6 +21,15 @@ namespace {
 int Failed(const absl::Status& status) {
   std::cerr << "pactrain-agent: " << status.message() << std::endl;
   return 1;
+}
+
+void Renice(int by) {
+  if (LowerNice(by)) return;
+  LOG_INFO(
+      "--renice {}: the system does not allow it (to root, CAP_SYS_NICE and "
+      "systemd's LimitNICE= it does); where trainers keep all processors busy "
+      "its links wait for them",
+      by);
 }
 
 int Run(const Flags& flags) {
@@ -68,5 +77,6 @@ int main(int argc, char** argv) {
   if (!flags.has_value()) return exit_code;
   PT_CHECK(pactrain::base::InitLog("agent", flags->log_level));
   pactrain::agent::AskForShortTurns();
+  pactrain::agent::Renice(flags->renice);
   return pactrain::agent::Run(*flags);
 }

@@ -42,7 +42,7 @@ class TlsStream {
   void Handshake(Side side, Done done);
   // At least one byte, at most what `into` holds.
   void Read(asio::mutable_buffer into, Moved done);
-  // All of `from`, which must stay until then.
+  // All of `from`, which may go once this has returned.
   void Write(const std::vector<asio::const_buffer>& from, Moved done);
 
   const SSL* ssl() const { return ssl_.get(); }
