@@ -19,6 +19,7 @@ exits() {
   grep -qF -- "pactrain-admin: $text" "$dir/err" || fail "no '$text' for: $*"
 }
 
+: >"$dir/coordinator.out"  # There for tail, whoever is first.
 "$daemon" --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 \
   --state-dir "$dir/state" >"$dir/coordinator.out" 2>"$dir/coordinator.err" &
 pid=$!
