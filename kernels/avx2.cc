@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <span>
 
 #include "kernels/variants.h"
 #include "kernels/words.h"
@@ -20,6 +19,7 @@ namespace pactrain::kernels::avx2 {
 namespace {
 
 using words::Buffers;
+using words::kAhead;
 using words::kWord;
 using words::Place;
 using words::Run;
@@ -105,6 +105,7 @@ PACTRAIN_AVX2 inline size_t Ones(uint64_t word) {
 PACTRAIN_AVX2 inline void PackWord(uint64_t word, const float* in, float* out) {
 #pragma GCC unroll 8
   for (unsigned i = 0; i < kWord; i += 8) {
+    if (i % 16 == 0) _mm_prefetch(in + i + kAhead, _MM_HINT_T0);
     const unsigned kept = word >> i & 0xff;
     const __m256 value = _mm256_permutevar8x32_ps(_mm256_loadu_ps(in + i),
                                                   Lanes(kLanes.pack[kept]));
@@ -122,21 +123,19 @@ PACTRAIN_AVX2 inline void PackWordExactly(uint64_t word, const float* in,
 }
 
 template <bool kCount>
-PACTRAIN_AVX2 void Pack(const Buffers& buffers, std::span<Run> runs,
-                        size_t words, uint64_t* outside) {
-  for (size_t i = 0; i < words; ++i) {
-    for (Run& run : runs) {
-      const uint64_t word = buffers.words[run.word];
-      const float* in = buffers.in + run.word++ * kWord;
-      float* out = buffers.out + run.packed;
-      run.packed += Ones(word);
-      if (run.end_packed - run.packed >= 8) {
-        PackWord(word, in, out);
-      } else {
-        PackWordExactly(word, in, out);
-      }
-      if constexpr (kCount) *outside += Ones(NonZero(in) & ~word);
+PACTRAIN_AVX2 void Pack(const Buffers& buffers, Run* run, size_t words,
+                        uint64_t* outside) {
+  for (const size_t end = run->word + words; run->word < end; ++run->word) {
+    const uint64_t word = buffers.words[run->word];
+    const float* in = buffers.in + run->word * kWord;
+    float* out = buffers.out + run->packed;
+    run->packed += Ones(word);
+    if (run->end_packed - run->packed >= 8) {
+      PackWord(word, in, out);
+    } else {
+      PackWordExactly(word, in, out);
     }
+    if constexpr (kCount) *outside += Ones(NonZero(in) & ~word);
   }
 }
 

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "kernels/variants.h"
 #include "kernels/words.h"
@@ -27,13 +26,10 @@ namespace pactrain::kernels::avx512 {
 namespace {
 
 using words::Buffers;
+using words::kAhead;
 using words::kWord;
 using words::Place;
 using words::Run;
-
-// How far ahead of its reads a compaction asks for memory, in elements: 0.94 of
-// the time at keep 0.1. (The same by AVX2 made it slower.)
-constexpr size_t kAhead = 256;
 
 enum class Compress { kInRegister, kToMemory };
 
@@ -83,21 +79,19 @@ PACTRAIN_AVX512 inline void PackWord(uint64_t word, const float* in,
 }
 
 template <Compress kCompress, bool kCount>
-PACTRAIN_AVX512 void Pack(const Buffers& buffers, std::span<Run> runs,
-                          size_t words, uint64_t* outside) {
-  for (size_t i = 0; i < words; ++i) {
-    for (Run& run : runs) {
-      const uint64_t word = buffers.words[run.word];
-      const float* in = buffers.in + run.word++ * kWord;
-      float* out = buffers.out + run.packed;
-      if (run.end_packed - run.packed >= kWord) {
-        PackWord<kCompress, false>(word, in, out);
-      } else {
-        PackWord<kCompress, true>(word, in, out);
-      }
-      run.packed += Ones(word);
-      if constexpr (kCount) *outside += Ones(NonZero(in) & ~word);
+PACTRAIN_AVX512 void Pack(const Buffers& buffers, Run* run, size_t words,
+                          uint64_t* outside) {
+  for (const size_t end = run->word + words; run->word < end; ++run->word) {
+    const uint64_t word = buffers.words[run->word];
+    const float* in = buffers.in + run->word * kWord;
+    float* out = buffers.out + run->packed;
+    if (run->end_packed - run->packed >= kWord) {
+      PackWord<kCompress, false>(word, in, out);
+    } else {
+      PackWord<kCompress, true>(word, in, out);
     }
+    run->packed += Ones(word);
+    if constexpr (kCount) *outside += Ones(NonZero(in) & ~word);
   }
 }
 

@@ -20,7 +20,7 @@ class MaskPlan {
  public:
   static constexpr size_t kTileElements = 4096;
   // A tile that keeps at most so many is sparse: where they are is listed.
-  static constexpr size_t kSparse = kTileElements / 32;
+  static constexpr size_t kSparse = kTileElements / 48;
 
   // `bitmap` has (elements + 7) / 8 bytes; bit i (least significant first) of
   // byte i / 8 is 1 where element i is kept. Bits after the last element are

@@ -50,51 +50,24 @@ void Gather(const MaskPlan& plan, size_t tile, const Buffers& buffers) {
   }
 }
 
-// kTogether whole tiles, or fewer at the end.
-class Together {
- public:
-  Together(PackWords* pack, const Buffers& buffers, uint64_t* outside)
-      : pack_(pack), buffers_(buffers), outside_(outside) {}
-
-  void Add(Run run) {
-    runs_[waiting_++] = run;
-    if (waiting_ == kTogether) Pack();
-  }
-  void Pack() {
-    pack_(buffers_, {runs_, waiting_}, kTileWords, outside_);
-    waiting_ = 0;
-  }
-
- private:
-  PackWords* pack_;
-  const Buffers& buffers_;
-  uint64_t* outside_;
-  Run runs_[kTogether];
-  size_t waiting_ = 0;
-};
-
 template <bool kCount>
 uint64_t PackTiles(PackWords* pack, const MaskPlan& plan, TileRange tiles,
                    const Buffers& buffers) {
   uint64_t outside = 0;
-  Together together(pack, buffers, &outside);
   for (size_t tile = tiles.first; tile < tiles.end; ++tile) {
+    if (!kCount && plan.IsSparse(tile)) {
+      Gather(plan, tile, buffers);
+      continue;
+    }
     Run run = {tile * kTileWords, plan.OutputOffset(tile),
                plan.OutputOffset(tile + 1)};
     const size_t end = EndWord(plan, tile + 1);
-    if (!kCount && plan.IsSparse(tile)) {
-      Gather(plan, tile, buffers);
-    } else if ((tile + 1) * kTileWords <= WholeWords(plan)) {
-      together.Add(run);
-    } else {
-      pack(buffers, {&run, 1}, WholeWords(plan) - run.word, &outside);
-      if (kCount && run.word < end) {
-        outside += CountWord(buffers, run.word, ElementsOf(plan, run.word));
-      }
-      PackBits(buffers, run, end);
+    pack(buffers, &run, std::min(end, WholeWords(plan)) - run.word, &outside);
+    if (kCount && run.word < end) {
+      outside += CountWord(buffers, run.word, ElementsOf(plan, run.word));
     }
+    PackBits(buffers, run, end);
   }
-  together.Pack();
   return outside;
 }
 
