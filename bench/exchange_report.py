@@ -27,6 +27,7 @@ class Rounds:
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
     machine_cpu_seconds: list[float] = field(default_factory=list)  # The kernel's too.
+    stolen_seconds: list[float] = field(default_factory=list)  # By the hypervisor.
     link_bytes: list[list[float]] = field(default_factory=list)  # Payload of a step.
     busy_seconds: list[list[float]] = field(default_factory=list)
 
@@ -35,6 +36,7 @@ class Rounds:
         self.seconds.append(event["seconds"])
         self.cpu_seconds.append(event["cpu_seconds"])
         self.machine_cpu_seconds.append(event["machine_cpu_seconds"])
+        self.stolen_seconds.append(event["stolen_seconds"])
         self.link_bytes.append(sent)
         least = TRAFFIC_SHARE * rate_mbps * 1e6 / 8
         self.busy_seconds.append(
@@ -59,6 +61,7 @@ def make_row(
         "link_shares": [median(values) for values in zip(*shares, strict=True)],
         "cpu_seconds": median(rounds.cpu_seconds),
         "machine_cpu_seconds": median(rounds.machine_cpu_seconds),
+        "stolen_seconds": median(rounds.stolen_seconds),
         "rounds": rounds.seconds,
     }
 
@@ -114,7 +117,8 @@ def print_table(result: Mapping[str, Any], layout: Layout) -> None:
     links = [f"{x}>{y}" for a, b in layout.links for x, y in ((a, b), (b, a))]
     # fmt: off
     print(f"\n  {'row':<15}{'s/step':>8}{'bound':>8}{'x bound':>9}{'+ ms':>8}{'DDP is':>9}"
-          f"{'share':>7}{'CPU s':>7}{'busy':>6}   payload per element and share, {' '.join(links)}")
+          f"{'share':>7}{'CPU s':>7}{'busy':>6}{'stolen':>8}"
+          f"   payload per element and share, {' '.join(links)}")
     # fmt: on
     rows = {row["name"]: row for row in result["rows"]}
     ddp = rows.get("ddp-gloo")
@@ -123,13 +127,15 @@ def print_table(result: Mapping[str, Any], layout: Layout) -> None:
         times = f"{ddp['seconds'] / row['seconds']:.2f} x" if ddp else ""
         sent = " ".join(f"{value:.3f}" for value in row["link_bytes_per_element"])
         shares = " ".join(f"{value:.2f}" for value in row["link_shares"])
-        busy = row["machine_cpu_seconds"] / row["seconds"] / result["processors"]
+        available = row["seconds"] * result["processors"]
+        busy = row["machine_cpu_seconds"] / available
+        stolen = row["stolen_seconds"] / available
         print(f"  {name:<15}{row['seconds']:>8.3f}{row['bound_seconds']:>8.3f}"
               f"{row['seconds'] / row['bound_seconds']:>9.3f}{1e3 * over:>8.1f}{times:>9}"
-              f"{row['link_share']:>7.3f}{row['cpu_seconds']:>7.2f}{busy:>6.2f}"
+              f"{row['link_share']:>7.3f}{row['cpu_seconds']:>7.2f}{busy:>6.2f}{stolen:>8.2f}"
               f"   {sent}   {shares}")  # fmt: skip
     print(f"\n  busy: the share of the machine's {result['processors']} processors that works"
-          " during a step")  # fmt: skip
+          " during a step; stolen: that its hypervisor gave to others meanwhile")  # fmt: skip
     print(f"  one plain TCP stream: {result['raw_stream_share']:.3f} of the link\n")
     print_delayed(result)
     print_nmse(result, layout)

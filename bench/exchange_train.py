@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -142,14 +142,14 @@ class Meter:
     def measure(self, take_step: Callable[[Source], None], steps: int) -> dict[str, Any] | None:
         """One step to get into step with the others, then `steps` timed ones; at rank 0."""
         before, agents_before, cpu = self._counters(), self._agents_cpu(), time.process_time()
-        machine_before = machine_cpu()
+        machine_before = Processors.now()
         times = []
         for _ in range(steps + 1):
             take_step(self._source)
             times.append(time.monotonic())
         dist.barrier()
         cpu = time.process_time() - cpu
-        machine = machine_cpu() - machine_before
+        machine = Processors.now()
         after = self._counters()
         agents_cpu = self._agents_cpu() - agents_before
         ranks: list[Any] = [None] * self._world
@@ -159,7 +159,8 @@ class Meter:
         return {
             "seconds": max(seconds for seconds, _ in ranks) / steps,
             "cpu_seconds": (sum(cpu for _, cpu in ranks) + agents_cpu) / (steps + 1),
-            "machine_cpu_seconds": machine / (steps + 1),
+            "machine_cpu_seconds": (machine.worked - machine_before.worked) / (steps + 1),
+            "stolen_seconds": (machine.stolen - machine_before.stolen) / (steps + 1),
             "link_bytes": [(b - a) / (steps + 1) for a, b in zip(before, after, strict=True)],
             "times": times,
         }
@@ -212,11 +213,19 @@ class Meter:
         return float(box[0]) if self._rank == 0 else None
 
 
-def machine_cpu() -> float:
-    """Seconds that all processors together have worked, the kernel's for the network too."""
-    with open("/proc/stat") as stat:
-        user, nice, system, _idle, _iowait, irq, softirq = map(int, stat.readline().split()[1:8])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+class Processors(NamedTuple):
+    """Seconds of all processors together since the machine began."""
+
+    worked: float  # The kernel's for the network too.
+    stolen: float  # By the hypervisor, while there was work.
+
+    @classmethod
+    def now(cls) -> Processors:
+        with open("/proc/stat") as stat:
+            ticks = list(map(int, stat.readline().split()[1:9]))
+        user, nice, system, _idle, _iowait, irq, softirq, steal = ticks
+        hertz = os.sysconf("SC_CLK_TCK")
+        return cls((user + nice + system + irq + softirq) / hertz, steal / hertz)
 
 
 def receive(peer: socket.socket, size: int) -> float:

@@ -202,13 +202,14 @@ def test_a_row_has_medians_of_its_rounds() -> None:
     rounds = Rounds()
     for seconds in (2.0, 9.0, 1.9):
         event = {"seconds": seconds, "cpu_seconds": 1.0, "machine_cpu_seconds": 1.5,
-                 "times": [0.0, seconds], "link_bytes": [4.0e6, 8.0e6, 8.0e6]}  # fmt: skip
+                 "stolen_seconds": seconds / 10, "times": [0.0, seconds],
+                 "link_bytes": [4.0e6, 8.0e6, 8.0e6]}  # fmt: skip
         samples = [Sample(0.0, 0.1, (0, 10**6, 10**6)),
                    Sample(0.9, 1.0, (0, 0, 10**6)),
                    Sample(seconds - 0.1, seconds, (0, 10**6, 0))]  # fmt: skip
         rounds.add(event, samples, 100)
     row = make_row("full", rounds, CHAIN, 2_000_000, 100)
-    assert row["seconds"] == 2.0
+    assert (row["seconds"], row["stolen_seconds"]) == (2.0, 0.2)
     assert row["link_bytes_per_element"] == [2.0, 4.0, 4.0]
     assert row["bound_seconds"] == pytest.approx(0.669, abs=1e-3)
     assert row["link_shares"] == pytest.approx([0.0, 0.35, 0.74], abs=0.01)
@@ -231,7 +232,7 @@ def test_options_come_from_variables_and_have_defaults() -> None:
 
 
 def one_round(seconds: float) -> Rounds:
-    return Rounds([seconds], [1.0], [1.5], [[4.0e6, 8.0e6]], [[seconds] * 2])
+    return Rounds([seconds], [1.0], [1.5], [0.1], [[4.0e6, 8.0e6]], [[seconds] * 2])
 
 
 def test_a_round_trip_may_add_so_much_and_a_share_of_the_step() -> None:
@@ -254,7 +255,7 @@ def test_without_them_no_row_has_a_round_trip_or_an_error() -> None:
                            "congestion_control", "raw_stream_share", "processors"}  # fmt: skip
     assert set(result["rows"][0]) == {"name", "seconds", "bound_seconds", "link_share", "rounds",
                                       "link_shares", "link_bytes_per_element", "cpu_seconds",
-                                      "machine_cpu_seconds"}  # fmt: skip
+                                      "machine_cpu_seconds", "stolen_seconds"}  # fmt: skip
 
 
 def test_an_agents_memory_is_beside_its_bound_and_the_reserve() -> None:
