@@ -27,9 +27,10 @@ void Renice(int by) {
   if (LowerNice(by)) return;
   LOG_INFO(
       "--renice {}: the system does not allow it (to root, CAP_SYS_NICE and "
-      "systemd's LimitNICE= it does); where trainers keep all processors busy "
+      "systemd's LimitNICE=-{} it does); where trainers keep all processors "
+      "busy "
       "its links wait for them",
-      by);
+      by, by);
 }
 
 int Run(const Flags& flags) {

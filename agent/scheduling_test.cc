@@ -53,9 +53,10 @@ TEST(LowerNice, TakesSoMuchOffIfAllowed) {
     EXPECT_EQ(getpriority(PRIO_PROCESS, 0), 5);
     const bool allowed = LowerNice(7);
     EXPECT_EQ(getpriority(PRIO_PROCESS, 0), allowed ? -2 : 5);
-    EXPECT_EQ(LowerNice(20), allowed);
-    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), allowed ? -20 : 5);
-    EXPECT_EQ(LowerNice(20), allowed);
+    const bool all = LowerNice(20);  // RLIMIT_NICE may end between the two.
+    EXPECT_TRUE(allowed || !all);
+    EXPECT_EQ(getpriority(PRIO_PROCESS, 0), all ? -20 : allowed ? -2 : 5);
+    EXPECT_EQ(LowerNice(20), all);
   });
 }
 

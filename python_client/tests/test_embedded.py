@@ -108,6 +108,7 @@ def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_pa
     flags = tmp_path / "pids" / "flags"
     world |= {"PACTRAIN_RISK": "exact", "PACTRAIN_MIN_EXCHANGE_SHARE": "0.5"}
     world |= {"PACTRAIN_STEP_DEADLINE": "5s", "PACTRAIN_CODEC": ""}
+    world |= {"PACTRAIN_RENICE": "0"}
     process = WardenProcess([here(world)], world, "node-0", Network())
     process.start_coordinator()
     assert flags.read_text().split()[-2:] == [
@@ -115,7 +116,11 @@ def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_pa
         "--min-exchange-share=0.5",
     ]
     process.start_agent(places.Node("node-0", (0,)), "127.0.0.1:1")
-    assert flags.read_text().split()[-2:] == ["--log-level=warn", "--step-deadline=5s"]
+    assert flags.read_text().split()[-3:] == [
+        "--log-level=warn",
+        "--step-deadline=5s",
+        "--renice=0",
+    ]
     process.stop()
 
 

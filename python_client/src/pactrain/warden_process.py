@@ -36,7 +36,7 @@ _LINGER_SECONDS = 10.0
 # What a job may set for its own daemons: PACTRAIN_RISK is the coordinator's --risk.
 _CHOICES = {
     "coordinator": ("risk", "codec", "min-exchange-share", "epoch-steps"),
-    "agent": ("step-deadline", "straggler-timeout"),
+    "agent": ("step-deadline", "straggler-timeout", "renice"),
 }
 
 # They outlive us as a rule; dropping one that runs would be a ResourceWarning.

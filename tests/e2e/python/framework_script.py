@@ -253,6 +253,8 @@ def main() -> None:
     torch.set_num_threads(1)
     result = globals()[kind](Path(folder))
     (Path(folder) / f"{kind}-{RANK}.json").write_text(json.dumps(result))
+    # Without it Gloo's threads may end the process with SIGABRT (pytorch issue 190489).
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

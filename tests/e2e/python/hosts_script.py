@@ -42,6 +42,7 @@ def main() -> None:
     while not (folder / "end").exists() and time.monotonic() < end:
         time.sleep(0.1)
     session.close()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

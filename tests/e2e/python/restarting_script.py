@@ -62,6 +62,7 @@ def main() -> None:
     }
     (folder / f"{rank}.json").write_text(json.dumps(result))
     session.close()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
