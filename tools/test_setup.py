@@ -34,7 +34,8 @@ class Machine:
         assert "/etc/os-release" in script
         script = script.replace("/etc/os-release", str(self.os_release))
         (self.tree / "tools" / "setup").write_text(script)
-        shutil.copy(ROOT / "tools" / "requirements.txt", self.tree / "tools")
+        for name in ("packages", "requirements.txt"):
+            shutil.copy(ROOT / "tools" / name, self.tree / "tools")
         for name in USED:
             found = shutil.which(name)
             assert found is not None
