@@ -33,10 +33,11 @@ def _die_with_parent() -> None:
 def interrupt_on_signals() -> None:
     """From now on the first signal to stop raises KeyboardInterrupt; more do nothing.
 
-    Those that whoever started us has us ignore (nohup, &) stay ignored.
+    Also SIGINT where a shell's background job (&) would ignore it: whoever sends it to us
+    means us. Only nohup's word stays: SIGHUP is ignored where it was.
     """
     for number in STOPPING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
 
 

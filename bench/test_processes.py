@@ -42,3 +42,20 @@ def test_close_also_ends_a_child_that_ignores_sigterm(tmp_path: Path) -> None:
     child.wait_for("up", 30)
     children.close()
     assert not os.path.exists(f"/proc/{child.process.pid}")
+
+
+def test_signals_to_stop_are_heard_also_in_a_background_job_but_not_nohups(tmp_path: Path) -> None:
+    script = (
+        "import signal\n"
+        "from bench.processes import STOPPING, interrupt_on_signals\n"
+        "for number in STOPPING:\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
+        "interrupt_on_signals()\n"
+        "signal.raise_signal(signal.SIGHUP)\n"
+        "try:\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    with Children(tmp_path) as children:
+        children.start("job", python(script), {}).wait_for("interrupted", 30)

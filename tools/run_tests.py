@@ -1,12 +1,18 @@
-"""Runs all C++ and Python tests and ends with the line "N passed, N failed".
+"""Runs C++ and Python tests; the last line is "N passed, N failed, N skipped".
+
+  run_tests.py                       all C++ tests, then all Python folders
+  run_tests.py tests/dist bench      pytest in these folders or files only
 
 A C++ test counts by its GoogleTest cases, read from the XML that each target writes;
 a target that wrote none (crash, time-out, does not build) counts as one failure.
+Each skip is printed with its reason. With CI=true a skip that tests/allowed_skips.txt does
+not name counts as a failure: what CI does not run nobody has seen.
 Exit status 0 only if everything passed and something ran.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import shlex
@@ -16,32 +22,54 @@ import tempfile
 import time
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST_FOLDERS = ("tools", "python_client/tests", "tests/e2e", "bench")
+ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
+NO_AVX512 = "this processor has no AVX-512; the kernels' variants for it did not run"
+
+
+@dataclass(frozen=True)
+class Skip:
+    case: str
+    reason: str  # One line.
 
 
 @dataclass(frozen=True)
 class Count:
     passed: int = 0
     failed: int = 0
+    skips: tuple[Skip, ...] = ()
 
     def __add__(self, other: Count) -> Count:
-        return Count(self.passed + other.passed, self.failed + other.failed)
+        return Count(
+            self.passed + other.passed, self.failed + other.failed, self.skips + other.skips
+        )
 
 
 def count_junit(path: Path) -> Count:
-    """Cases of one JUnit XML file; skipped ones count as neither."""
+    """Cases of one JUnit XML file; those that are disabled (notrun) count as skipped."""
     suites = ElementTree.parse(path).getroot()
     cases = [case for suite in suites.iter("testsuite") for case in suite.findall("testcase")]
     bad = sum(1 for c in cases if c.find("failure") is not None or c.find("error") is not None)
-    skipped = sum(1 for c in cases if c.find("skipped") is not None or c.get("status") == "notrun")
-    return Count(len(cases) - bad - skipped, bad)
+    skips = tuple(skip for case in cases if (skip := read_skip(case)) is not None)
+    return Count(len(cases) - bad - len(skips), bad, skips)
 
 
-def count_target(result: dict[str, object]) -> Count:
+def read_skip(case: ElementTree.Element) -> Skip | None:
+    """GoogleTest puts the place on a first line of its own before the reason."""
+    skipped = case.find("skipped")
+    if skipped is None and case.get("status") != "notrun":
+        return None
+    said = (skipped.get("message") if skipped is not None else None) or "disabled"
+    reason = " ".join(said.splitlines()[1:] or [said])
+    return Skip(f"{case.get('classname')}.{case.get('name')}", reason.strip())
+
+
+def count_target(result: Mapping[str, object]) -> Count:
     """Cases of one Bazel test result; at least one failure if its status is not PASSED."""
     outputs = result.get("testActionOutput", [])
     assert isinstance(outputs, list)
@@ -50,7 +78,7 @@ def count_target(result: dict[str, object]) -> Count:
     if xml:
         count = count_junit(Path(urllib.parse.unquote(urllib.parse.urlparse(xml[0]).path)))
     if result.get("status") != "PASSED" and count.failed == 0:
-        return Count(count.passed, 1)
+        return Count(count.passed, 1, count.skips)
     return count
 
 
@@ -83,45 +111,67 @@ def run_cpp_tests() -> Count:
         print(f"bazel test ended with status {status}: counted as one failure", flush=True)
         total += Count(0, 1)
     print(f"C++: {len(counts)} test targets, {total.passed} cases passed, {total.failed} failed")
+    if "avx512bw" not in Path("/proc/cpuinfo").read_text():
+        total += Count(skips=(Skip("//kernels (AVX-512)", NO_AVX512),))
     return total
 
 
-def run_python_tests() -> Count:
+def run_python_tests(paths: Sequence[str] = PYTEST_FOLDERS) -> Count:
     """pytest, one process per folder: their modules may have equal names."""
     total = Count()
-    for folder in PYTEST_FOLDERS:
-        if any((ROOT / folder).glob("**/test_*.py")):
-            total += run_pytest(folder)
+    for path in paths:
+        total += run_pytest(path)
     return total
 
 
-def run_pytest(folder: str) -> Count:
+def run_pytest(path: str) -> Count:
     with tempfile.TemporaryDirectory() as scratch:
         xml = Path(scratch) / "pytest.xml"
-        # -rs says why tests were skipped, if any.
-        options = ["-q", "-rs", "--durations=5", f"--junitxml={xml}"]
+        options = ["-q", "--durations=5", f"--junitxml={xml}"]
         command = [sys.executable, "-m", "pytest", *options]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        status = subprocess.run([*command, folder], cwd=ROOT, env=environment).returncode
+        status = subprocess.run([*command, path], cwd=ROOT, env=environment).returncode
         count = count_junit(xml) if xml.exists() else Count()
     if status != 0 and count.failed == 0:
-        print(f"pytest {folder} ended with status {status}: counted as one failure", flush=True)
+        print(f"pytest {path} ended with status {status}: counted as one failure", flush=True)
         count += Count(0, 1)
     return count
 
 
-def main() -> int:
+def read_allowed(path: Path) -> list[str]:
+    """The patterns of cases that may be skipped in CI; "#" begins a comment."""
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def is_allowed(skip: Skip, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(skip.case, pattern) for pattern in patterns)
+
+
+def judge_skips(count: Count, allowed: Sequence[str], ci: bool) -> Count:
+    """Prints each skip; in CI one that is not allowed becomes a failure."""
+    refused = [skip for skip in count.skips if ci and not is_allowed(skip, allowed)]
+    for skip in count.skips:
+        verdict = f"FAILED in CI, not in {ALLOWED_SKIPS.name}" if skip in refused else "skipped"
+        print(f"{verdict}: {skip.case}: {skip.reason}")
+    kept = tuple(skip for skip in count.skips if skip not in refused)
+    return Count(count.passed, count.failed + len(refused), kept)
+
+
+def main(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     total = Count()
-    for name, run in (("C++", run_cpp_tests), ("Python", run_python_tests)):
-        print(f"== {name} tests", flush=True)
-        start = time.monotonic()
-        total += run()
-        print(f"== {name} tests took {time.monotonic() - start:.0f} s", flush=True)
-    if "avx512bw" not in Path("/proc/cpuinfo").read_text():
-        print("Not run: the AVX-512 kernels, which this processor has no instructions for")
-    print(f"{total.passed} passed, {total.failed} failed", flush=True)
+    if argv:
+        total = run_python_tests(argv)
+    else:
+        for name, run in (("C++", run_cpp_tests), ("Python", run_python_tests)):
+            print(f"== {name} tests", flush=True)
+            start = time.monotonic()
+            total += run()
+            print(f"== {name} tests took {time.monotonic() - start:.0f} s", flush=True)
+    total = judge_skips(total, read_allowed(ALLOWED_SKIPS), environment.get("CI") == "true")
+    print(f"{total.passed} passed, {total.failed} failed, {len(total.skips)} skipped", flush=True)
     return 0 if total.failed == 0 and total.passed > 0 else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:], os.environ))

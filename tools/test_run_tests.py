@@ -6,16 +6,19 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from run_tests import Count, count_junit, read_build_events
+from run_tests import Count, Skip, count_junit, judge_skips, main, read_allowed, read_build_events
 
 XML = """<testsuites><testsuite name="s">
 <testcase name="a" status="run"/>
 <testcase name="b" status="run"><failure message="1 != 2"/></testcase>
-<testcase name="c" status="notrun"/>
-<testcase name="d"><skipped/></testcase>
+<testcase name="c" classname="C" status="notrun"/>
+<testcase name="d" classname="D"><skipped message="x_test.cc:3&#x0A;needs root&#x0A;"/></testcase>
 </testsuite></testsuites>"""
+SKIPS = (Skip("C.c", "disabled"), Skip("D.d", "needs root"))
 
 
 def events(path: Path, *results: dict[str, object]) -> Path:
@@ -27,9 +30,38 @@ def events(path: Path, *results: dict[str, object]) -> Path:
     return path
 
 
-def test_cases_that_did_not_run_count_as_neither(tmp_path: Path) -> None:
+def test_cases_that_did_not_run_are_skips_with_their_reasons(tmp_path: Path) -> None:
     (tmp_path / "test.xml").write_text(XML)
-    assert count_junit(tmp_path / "test.xml") == Count(1, 1)
+    assert count_junit(tmp_path / "test.xml") == Count(1, 1, SKIPS)
+
+
+def test_a_reason_of_pytest_is_one_line_and_stays_whole(tmp_path: Path) -> None:
+    case = '<testcase name="d" classname="D"><skipped message="no namespaces here"/></testcase>'
+    (tmp_path / "test.xml").write_text(f"<testsuite>{case}</testsuite>")
+    assert count_junit(tmp_path / "test.xml").skips == (Skip("D.d", "no namespaces here"),)
+
+
+def test_in_ci_a_skip_that_is_not_on_the_list_is_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "allowed").write_text("# a comment\nD.*  # and why\n\n")
+    allowed = read_allowed(tmp_path / "allowed")
+    assert judge_skips(Count(5, 0, SKIPS), allowed, ci=True) == Count(5, 1, SKIPS[1:])
+    printed = capsys.readouterr().out
+    assert "FAILED in CI, not in allowed_skips.txt: C.c: disabled\n" in printed
+    assert "skipped: D.d: needs root\n" in printed
+    assert judge_skips(Count(5, 0, SKIPS), allowed, ci=False) == Count(5, 0, SKIPS)
+
+
+@pytest.mark.parametrize(("ci", "status"), [("", 0), ("true", 1)])
+def test_the_last_line_counts_all_three(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], ci: str, status: int
+) -> None:
+    script = "import pytest\ndef test_a(): pass\n@pytest.mark.skip(reason='why')\ndef test_b(): 0\n"
+    (tmp_path / "test_x.py").write_text(script)
+    assert main([str(tmp_path)], {"CI": ci}) == status
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last == f"1 passed, {status} failed, {1 - status} skipped"
 
 
 def test_a_target_that_crashed_without_xml_is_one_failure(tmp_path: Path) -> None:
@@ -42,7 +74,7 @@ def test_a_target_that_timed_out_after_good_cases_is_one_failure(tmp_path: Path)
     (tmp_path / "test.xml").write_text(good)
     output = {"name": "test.xml", "uri": f"file://{tmp_path}/test.xml"}
     path = events(tmp_path / "events", {"status": "TIMEOUT", "testActionOutput": [output]})
-    assert read_build_events(path) == {"//x:t0": Count(2, 1)}
+    assert read_build_events(path) == {"//x:t0": Count(2, 1, SKIPS)}
 
 
 def test_a_target_that_does_not_build_is_one_failure(tmp_path: Path) -> None:

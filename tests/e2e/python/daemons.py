@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(os.environ.get("PACTRAIN_TEST_BIN", ROOT / "out" / "bin"))
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
+MEMORY_FILE = "/memfd:pactrain"
 
 
 class Daemon:
@@ -44,6 +46,16 @@ class Daemon:
         if self.child.process.poll() is None:
             self.kill()
         self.child = self._start()
+
+    def memory_files(self) -> set[str]:
+        """The memory files that it shares with trainers: those that it has mapped or open."""
+        process = Path("/proc") / str(self.child.process.pid)
+        mapped = (line.split(maxsplit=5) for line in (process / "maps").read_text().splitlines())
+        files = {f"{m[5]} inode {m[4]}" for m in mapped if len(m) == 6}
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # Closed since it was listed.
+                files.add(f"{descriptor.readlink()} inode {descriptor.stat().st_ino}")
+        return {file for file in files if file.startswith(MEMORY_FILE)}
 
     def terminate(self) -> None:
         if self.child.process.poll() is None:

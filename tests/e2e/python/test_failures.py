@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 
 import scenarios
 
@@ -14,8 +14,16 @@ TYPED = {
 }
 
 
-def shared_memory():
-    return set(os.listdir("/dev/shm"))
+def memory_files(cluster, agents):
+    return [cluster.agents[number].memory_files() for number in agents]
+
+
+def wait_until_released(cluster, agents, seconds=10.0):
+    """Until the agents hold no memory that trainers used; they have left by now."""
+    end = time.monotonic() + seconds
+    while any(held := memory_files(cluster, agents)):
+        assert time.monotonic() < end, f"still held after {seconds} s: {held}"
+        time.sleep(0.05)
 
 
 def test_the_coordinator_may_die_and_come_back(own_cluster, launch):
@@ -32,9 +40,9 @@ def test_the_coordinator_may_die_and_come_back(own_cluster, launch):
 
 
 def test_a_killed_trainer_ends_the_others_with_a_typed_error(own_cluster, launch):
-    before = shared_memory()
     running = launch(own_cluster, scenarios.interrupted, world=4)
     running.wait_said("training")
+    assert all(memory_files(own_cluster, [0, 1]))
     running.tell(15, [0, 1, 2])
     running.kill(3)
     ranks = running.finish(DEADLINE_SECONDS + 20)
@@ -44,15 +52,15 @@ def test_a_killed_trainer_ends_the_others_with_a_typed_error(own_cluster, launch
         assert rank.value["cleared"]
         assert rank.value["text"].count("\n") >= 1
     assert len({rank.value["digest"] for rank in ranks[:3]}) == 1
-    assert shared_memory() <= before
+    wait_until_released(own_cluster, [0, 1])
     again = launch(own_cluster, scenarios.attach_only, world=4).finish()
     assert [rank.value for rank in again] == ["attached"] * 4
 
 
 def test_a_killed_agent_ends_all_with_typed_errors(own_cluster, launch):
-    before = shared_memory()
     running = launch(own_cluster, scenarios.interrupted, world=4)
     running.wait_said("training")
+    assert all(memory_files(own_cluster, [0, 1]))
     own_cluster.agents[1].kill()
     running.tell(15)
     ranks = running.finish(DEADLINE_SECONDS + 20)
@@ -62,7 +70,7 @@ def test_a_killed_agent_ends_all_with_typed_errors(own_cluster, launch):
         if number >= 2:
             assert rank.value["error"] == "AgentUnresponsiveError"
     assert len({rank.value["digest"] for rank in ranks}) == 1
-    assert shared_memory() <= before
+    wait_until_released(own_cluster, [0])
     assert not own_cluster.socket(1).exists()
     own_cluster.agents[1].restart()  # On the socket path of the dead one.
     again = launch(own_cluster, scenarios.attach_only).finish()
