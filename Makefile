@@ -9,7 +9,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-tls sim nightly clean
+.PHONY: help setup build check dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-tls sim nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -28,12 +28,16 @@ dist:  ## A wheel and a tarball in out/dist that need only glibc; the wheel also
 	@tools/build
 	@$(PYTHON) tools/dist.py
 
-test:  ## All C++ and Python tests; ends with "N passed, N failed".
+check:  ## What a change needs in under two minutes: format, lint, types, layers, tests of touched packages.
+	@tools/setup verify
+	@tools/check
+
+test:  ## C++ and Python tests, but for the nightly ones; ends with "N passed, N failed, N skipped".
 	@tools/setup test
 	@tools/build
 	@$(PYTHON) tools/run_tests.py
 
-verify:  ## Sanitizers, clang thread-safety, format, lint, types, walls, wheel, bytes on links.
+verify:  ## Format, lint, types, walls, wheel, clang thread-safety, sanitizers where they find most.
 	@tools/setup verify
 	@tools/verify
 
@@ -60,15 +64,18 @@ sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup
 	@tools/simulate "$(SEEDS)" "$(FIRST)"
 
-nightly:  ## test, verify, and the long runs: 200,000 simulator seeds, the goals of bench-bytes, bench-tls and the demo.
-	@$(MAKE) --no-print-directory test
-	@$(MAKE) --no-print-directory verify
+nightly:  ## All of it: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, the goals of bench-bytes, bench-tls and the demo.
+	@tools/setup test
+	@tools/setup nightly
+	@tools/build
+	@$(PYTHON) tools/run_tests.py --nightly
+	@tools/verify --nightly
 	@$(MAKE) --no-print-directory sim SEEDS=200000
 	@$(MAKE) --no-print-directory bench-bytes
 	@$(MAKE) --no-print-directory bench-tls
 	@CHECK=1 $(MAKE) --no-print-directory demo
 
-clean:  ## Removes everything that was built or measured; keeps .venv.
+clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.
 	-@bazel shutdown
 	-@bazel clean
 	@rm -rf out .cache python_client/src/pactrain/_native

@@ -1,7 +1,9 @@
 """Runs C++ and Python tests; the last line is "N passed, N failed, N skipped".
 
-  run_tests.py                       all C++ tests, then all Python folders
-  run_tests.py tests/dist bench      pytest in these folders or files only
+  run_tests.py                       C++ tests, then the Python folders, but for what is
+                                     marked nightly
+  run_tests.py --nightly             all of them
+  run_tests.py tests/dist bench      all of these Python folders or files
 
 A C++ test counts by its GoogleTest cases, read from the XML that each target writes;
 a target that wrote none (crash, time-out, does not build) counts as one failure.
@@ -28,6 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST_FOLDERS = ("tools", "python_client/tests", "tests/e2e", "bench")
+IN_CI = os.environ.get("CI") == "true"
 ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
 NO_AVX512 = "this processor has no AVX-512; the kernels' variants for it did not run"
 
@@ -96,13 +99,16 @@ def read_build_events(path: Path) -> dict[str, Count]:
     return counts
 
 
-def run_cpp_tests() -> Count:
-    """bazel test //... except what is tagged manual or nightly."""
+def run_cpp_tests(nightly: bool) -> Count:
+    """bazel test //... except what is tagged manual, and nightly unless it is."""
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.json"
+        # In CI nothing is taken from a run of before: it may have been another machine's.
         script = (
             "source tools/bazel_env; run_bazel test //... --keep_going "
-            f"--test_tag_filters=-nightly --build_event_json_file={shlex.quote(str(events))}"
+            f"{'' if nightly else '--test_tag_filters=-nightly '}"
+            f"{'--nocache_test_results ' if IN_CI else ''}"
+            f"--build_event_json_file={shlex.quote(str(events))}"
         )
         status = subprocess.run(["bash", "-c", script], cwd=ROOT).returncode
         counts = read_build_events(events) if events.exists() else {}
@@ -116,18 +122,20 @@ def run_cpp_tests() -> Count:
     return total
 
 
-def run_python_tests(paths: Sequence[str] = PYTEST_FOLDERS) -> Count:
+def run_python_tests(paths: Sequence[str], nightly: bool) -> Count:
     """pytest, one process per folder: their modules may have equal names."""
     total = Count()
     for path in paths:
-        total += run_pytest(path)
+        total += run_pytest(path, nightly)
     return total
 
 
-def run_pytest(path: str) -> Count:
+def run_pytest(path: str, nightly: bool) -> Count:
     with tempfile.TemporaryDirectory() as scratch:
         xml = Path(scratch) / "pytest.xml"
         options = ["-q", "--durations=5", f"--junitxml={xml}"]
+        if not nightly:
+            options += ["-m", "not nightly"]
         command = [sys.executable, "-m", "pytest", *options]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         status = subprocess.run([*command, path], cwd=ROOT, env=environment).returncode
@@ -158,20 +166,25 @@ def judge_skips(count: Count, allowed: Sequence[str], ci: bool) -> Count:
     return Count(count.passed, count.failed + len(refused), kept)
 
 
-def main(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    total = Count()
-    if argv:
-        total = run_python_tests(argv)
-    else:
-        for name, run in (("C++", run_cpp_tests), ("Python", run_python_tests)):
-            print(f"== {name} tests", flush=True)
-            start = time.monotonic()
-            total += run()
-            print(f"== {name} tests took {time.monotonic() - start:.0f} s", flush=True)
-    total = judge_skips(total, read_allowed(ALLOWED_SKIPS), environment.get("CI") == "true")
+def run_all(nightly: bool) -> Count:
+    print("== C++ tests", flush=True)
+    start = time.monotonic()
+    total = run_cpp_tests(nightly)
+    print(f"== C++ tests took {time.monotonic() - start:.0f} s\n== Python tests", flush=True)
+    start = time.monotonic()
+    total += run_python_tests(PYTEST_FOLDERS, nightly)
+    print(f"== Python tests took {time.monotonic() - start:.0f} s", flush=True)
+    return total
+
+
+def main(argv: Sequence[str], ci: bool) -> int:
+    nightly = "--nightly" in argv
+    paths = [word for word in argv if word != "--nightly"]
+    total = run_python_tests(paths, nightly=True) if paths else run_all(nightly)
+    total = judge_skips(total, read_allowed(ALLOWED_SKIPS), ci)
     print(f"{total.passed} passed, {total.failed} failed, {len(total.skips)} skipped", flush=True)
     return 0 if total.failed == 0 and total.passed > 0 else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(main(sys.argv[1:], IN_CI))

@@ -53,13 +53,13 @@ def test_in_ci_a_skip_that_is_not_on_the_list_is_a_failure(
     assert judge_skips(Count(5, 0, SKIPS), allowed, ci=False) == Count(5, 0, SKIPS)
 
 
-@pytest.mark.parametrize(("ci", "status"), [("", 0), ("true", 1)])
+@pytest.mark.parametrize(("ci", "status"), [(False, 0), (True, 1)])
 def test_the_last_line_counts_all_three(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], ci: str, status: int
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], ci: bool, status: int
 ) -> None:
     script = "import pytest\ndef test_a(): pass\n@pytest.mark.skip(reason='why')\ndef test_b(): 0\n"
     (tmp_path / "test_x.py").write_text(script)
-    assert main([str(tmp_path)], {"CI": ci}) == status
+    assert main([str(tmp_path)], ci) == status
     last = capfd.readouterr().out.splitlines()[-1]
     assert last == f"1 passed, {status} failed, {1 - status} skipped"
 

@@ -93,7 +93,8 @@ def test_without_root_it_prints_one_sudo_line_and_stops(machine: Machine) -> Non
     [
         ("test", "munge slurm-client slurmctld slurmd"),
         ("dist", "patchelf"),
-        ("verify", "patchelf clang clang-format debootstrap"),
+        ("verify", "patchelf clang clang-format"),
+        ("nightly", "patchelf clang clang-format debootstrap"),
     ],
 )
 def test_test_dist_and_verify_also_ask_for_what_only_they_use(
@@ -129,4 +130,6 @@ def test_another_system_is_told_what_is_missing(
 def test_an_unknown_argument_is_named(machine: Machine) -> None:
     done = machine.setup("everything")
     assert done.returncode == 1
-    assert "unknown argument 'everything'; allowed: build, test, dist, verify" in done.stderr
+    assert (
+        "unknown argument 'everything'; allowed: build, test, dist, verify, nightly" in done.stderr
+    )

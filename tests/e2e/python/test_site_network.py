@@ -171,6 +171,7 @@ def flood_agents(network: SiteNetwork, children: Children) -> list[Child]:
     return floods
 
 
+@pytest.mark.nightly
 def test_a_third_site_joins_and_leaves_again_while_strangers_flood(tmp_path):
     with (
         tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder,
@@ -213,6 +214,7 @@ def test_a_third_site_joins_and_leaves_again_while_strangers_flood(tmp_path):
         assert rank["digests"].items() <= first["digests"].items()
 
 
+@pytest.mark.nightly
 def test_a_site_that_no_agent_can_reach_is_refused_and_the_others_go_on(tmp_path):
     with (
         tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder,
@@ -274,6 +276,7 @@ def wait_until_there(file: Path, launches: list[Torchrun]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.nightly
 def test_hostile_clients_are_refused_and_change_no_bit(network, one_world, tmp_path):
     sites = [network.start_site(name) for name in network.names]
     folder = tmp_path / "hostile"

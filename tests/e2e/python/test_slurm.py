@@ -110,6 +110,7 @@ def test_a_job_that_is_requeued_goes_on_where_the_other_site_is(agents, slurms):
 
 
 @needs_slurm
+@pytest.mark.nightly
 def test_bare_processes_wait_for_a_job_that_is_cancelled_and_submitted_again(agents, slurms):
     job = agents.new_job()
     page = (EXAMPLES / "README.md").read_text().partition("## Bare processes")[2]
@@ -178,6 +179,7 @@ def task_of(job: Job) -> int:
 
 
 @needs_slurm
+@pytest.mark.nightly
 def test_with_abort_all_jobs_end_when_a_rank_is_killed(agents, slurms):
     job = agents.new_job()
     jobs = [
