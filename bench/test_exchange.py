@@ -256,7 +256,8 @@ def test_without_them_no_row_has_a_round_trip_or_an_error() -> None:
                            "congestion_control", "raw_stream_share", "processors"}  # fmt: skip
     assert set(result["rows"][0]) == {"name", "seconds", "bound_seconds", "link_share", "rounds",
                                       "link_shares", "link_bytes_per_element", "spread",
-                                      "cpu_seconds", "machine_cpu_seconds", "stolen_seconds"}  # fmt: skip
+                                      "cpu_seconds", "machine_cpu_seconds",
+                                      "stolen_seconds"}  # fmt: skip
 
 
 def test_an_agents_memory_is_beside_its_bound_and_the_reserve() -> None:
