@@ -17,6 +17,7 @@ Results = Mapping[str, Mapping[str, Any]]
 Rows = dict[str, dict[str, Any]]
 RATES = {"100mbit": "100 Mbps", "500mbit": "500 Mbps", "1gbit": "1 Gbps"}
 DEMOS = {"demo-digits": "scikit-learn's digits", "demo-cifar10": "CIFAR-10"}
+PLOTS = ("demo-cifar10", "demo-digits")  # The first that there is.
 ONE_BUCKET, DEFAULT_BUCKETS = "ddp-gloo", "ddp-default"
 TITLES = {
     ONE_BUCKET: "DDP over Gloo, one bucket",
@@ -56,6 +57,8 @@ def short(value: float) -> str:
 
 
 def with_spread(spread: Mapping[str, float]) -> str:
+    if spread["n"] == 1:
+        return short(spread["median"])
     return f"{short(spread['median'])} ({short(spread['min'])} to {short(spread['max'])})"
 
 
@@ -89,6 +92,14 @@ def most(demo: Mapping[str, Any]) -> str:
     return f"at most {short(demo['speedup_ceiling'])} x"
 
 
+def plot(results: Results) -> str:
+    """The picture that `make figures` copies."""
+    name = next((name for name in PLOTS if name in results), PLOTS[0])
+    seconds = figures(results, name)["ddp"]["seconds"]
+    return (f"![Test accuracy over {short(seconds)} seconds of plain DDP and of PacTrain on "
+            f"{DEMOS[name]}, and MB on each link](docs/images/demo.png)")  # fmt: skip
+
+
 def demo_buckets(results: Results) -> str:
     return bucket_text(figures(results, "demo-digits")["ddp"]["bucket_bytes"])
 
@@ -116,7 +127,7 @@ def demos(results: Results) -> str:
              for demo in both for run in ("ddp", "pactrain")]  # fmt: skip
     lines.append(["seconds of a step", *steps])
     lines.append(["times as fast", *[cell for demo in both for cell in
-                                     ("1", f"{demo['speedup']:.2f}, {most(demo)}")]])  # fmt: skip
+                                     ("1", f"{demo['speedup']:.2f} x, {most(demo)}")]])  # fmt: skip
     lines.append(["COMPACTED, TERNARY from step", *[
         cell for demo in both
         for cell in ("-", f"{demo['first_compacted_step']}, {demo['first_ternary_step']}")
@@ -361,6 +372,7 @@ def or_not_measured(make: Callable[[Results], str]) -> Callable[[Results], str]:
 
 BLOCKS = {
     make.__name__.replace("_", "-"): or_not_measured(make)
-    for make in (headline, machine, demo_buckets, demo_excerpt, demos, exchange, exchange_buckets,
-                 stolen, tcp, link_bytes, tls, kernels, codec, goals, missed, runs)
+    for make in (headline, machine, plot, demo_buckets, demo_excerpt, demos, exchange,
+                 exchange_buckets, stolen, tcp, link_bytes, tls, kernels, codec, goals, missed,
+                 runs)
 }  # fmt: skip

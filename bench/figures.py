@@ -22,14 +22,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.figure_blocks import BLOCKS, Results
+from bench.figure_blocks import BLOCKS, PLOTS, Results
 from bench.results import FOLDER, ROOT, is_stale, load
 
 MOST_README_WORDS = 700
 OPEN = re.compile(r"<!-- figures: (\S+) -->")
 BLOCK = re.compile(r"(<!-- figures: (\S+) -->)(\n?).*?(<!-- end -->)", re.DOTALL)
 PLOT = Path("docs/images/demo.png")
-PLOTS = ("demo-cifar10", "demo-digits")  # The first that there is.
 
 
 class MarkerError(ValueError):

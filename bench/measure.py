@@ -21,7 +21,17 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.results import FOLDER, MEASUREMENTS, ROOT, GitError, Measurement, commit_of, record
+from bench.results import (
+    FOLDER,
+    MEASUREMENTS,
+    ROOT,
+    TEXTS,
+    GitError,
+    Measurement,
+    commit_of,
+    git,
+    record,
+)
 
 
 def choose(only: str) -> list[Measurement]:
@@ -56,7 +66,7 @@ def run(root: Path, measurement: Measurement, short: bool) -> None:
             raise
     if not out.exists():
         raise RuntimeError(f"ended with status {status} and without {out}")
-    if commit_of(root) != commit:
+    if git(root, "diff", "--name-only", commit, commit_of(root), "--", ".", *TEXTS):
         raise GitError("another commit was checked out meanwhile: measure again")
     record(root, measurement, short, commit, json.loads(out.read_text()))
     if measurement.plot:

@@ -48,7 +48,7 @@ class Measurement:
     plot: str = ""
 
     def command(self, short: bool) -> str:
-        if not short:
+        if not short or not self.short:
             return self.make
         settings = [f"{name}={value}" for name, value in self.env.items()]
         settings += [word for word in self.short if not word.startswith("-")]

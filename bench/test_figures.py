@@ -24,6 +24,11 @@ from pathlib import Path
 Path("out").mkdir(exist_ok=True)
 if "FAILS" not in os.environ:
     Path("out/fake.json").write_text('{"rounds": "%s"}' % os.environ.get("ROUNDS"))
+if "COMMITS" in os.environ:
+    path = os.environ["COMMITS"]
+    Path(path).write_text("changed meanwhile")
+    who = "git -c user.name=t -c user.email=t@localhost"
+    os.system(f"git add {path} && {who} commit -qm meanwhile")
 if "TOUCHES" in os.environ:
     Path("src/a.cc").write_text("changed meanwhile")
 sys.exit(1)  # A goal is missed.
@@ -46,12 +51,12 @@ def test_readme_is_short() -> None:
 
 
 def test_every_block_is_in_a_text_once() -> None:
-    """Two copies would be read as two figures."""
+    """Two copies would be read as two figures, and a block that nobody shows is no use."""
     shown = [
         name for path in figures.texts(ROOT) for name in figures.OPEN.findall(path.read_text())
     ]
     assert sorted(shown) == sorted(set(shown))
-    assert set(shown) <= set(BLOCKS)
+    assert set(shown) == set(BLOCKS)
 
 
 def test_every_result_is_of_a_measurement() -> None:
@@ -208,6 +213,17 @@ def test_what_no_commit_has_is_not_measured(
     monkeypatch.delenv("TOUCHES")
     assert measure.measure(clone, [FAKE], short=False) == 1
     assert results.load(clone) == {}
+
+
+@pytest.mark.parametrize(("path", "status"), [("README.md", 0), ("src/a.cc", 1)])
+def test_only_texts_may_be_committed_meanwhile(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, path: str, status: int
+) -> None:
+    before = results.commit_of(clone)
+    monkeypatch.setenv("COMMITS", path)
+    assert measure.measure(clone, [FAKE], short=False) == status
+    assert results.commit_of(clone) != before
+    assert [found["commit"] for found in results.load(clone).values()] == [before] * (1 - status)
 
 
 def test_a_result_is_stale_once_a_source_changes(clone: Path) -> None:
