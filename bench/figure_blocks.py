@@ -34,7 +34,7 @@ TITLES = {
     "levels7-0.2": "TERNARY 7 levels, keep 0.2",
 }
 HEADLINE_ROWS = {"100mbit": ("full", "compacted-0.5", "levels7-0.5"),
-                 "1gbit": ("full", "compacted-0.5", "levels7-0.5")}  # fmt: skip
+                 "1gbit": ("full", "levels7-0.5")}  # fmt: skip
 
 
 class NotMeasuredError(LookupError):
@@ -63,7 +63,8 @@ def with_spread(spread: Mapping[str, float]) -> str:
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines))
+    above, *rows = (f"| {' | '.join(line)} |" for line in (header, *lines))
+    return "\n".join([above, "|---" * len(header) + "|", *rows])
 
 
 def headline(results: Results) -> str:
@@ -73,9 +74,9 @@ def headline(results: Results) -> str:
         demo = figures(results, name)
         plain, ours = demo["ddp"], demo["pactrain"]
         lines += [
-            [f"{demo['steps']} training steps, {title}: s", short(plain["seconds"]), "-",
+            [f"{demo['steps']} steps, {title}, s", short(plain["seconds"]), "-",
              short(ours["seconds"]), f"{short(demo['speedup'])} x, {most(demo)}"],
-            [f"accuracy after them, {title}", f"{plain['accuracy']:.4f}", "-",
+            ["test accuracy", f"{plain['accuracy']:.4f}", "-",
              f"{ours['accuracy']:.4f}", f"{demo['accuracy_gap']:.4f} apart"],
         ]  # fmt: skip
     for rate, names in HEADLINE_ROWS.items():
@@ -83,7 +84,7 @@ def headline(results: Results) -> str:
         default, one = rows[DEFAULT_BUCKETS]["seconds"], rows[ONE_BUCKET]["seconds"]
         for name in names:
             ours = rows[name]["seconds"]
-            lines.append([f"{TITLES[name]}, {RATES[rate]}: s per step", short(default), short(one),
+            lines.append([f"{TITLES[name]}, {RATES[rate]}", short(default), short(one),
                           short(ours), f"{short(min(default, one) / ours)} x"])  # fmt: skip
     return table(["", "DDP, torch's buckets", "DDP, one bucket", "PacTrain", ""], lines)
 
@@ -217,8 +218,8 @@ def codec(results: Results) -> str:
     return table(["GB/s of fp32, one core", "encode", "decode", "bits per element"], lines)
 
 
-def optional(value: float | None) -> str:
-    return "no such instructions" if value is None else f"{value:.2f}"
+def optional(value: float | None, digits: int = 2) -> str:
+    return "no such instructions" if value is None else f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ class Goal:
 
     def line(self) -> list[str]:
         return [self.text, f"{self.bound} {', '.join(f'{n:g}' for n in self.wanted)}",
-                ", ".join(optional(n) if n is None or n < 100 else f"{n:.0f}" for n in self.here),
+                ", ".join(optional(n, digits=3 if n and n < 10 else 1) for n in self.here),
                 self.verdict()]  # fmt: skip
 
     def verdict(self) -> str:
