@@ -9,7 +9,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build check dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-tls sim nightly clean
+.PHONY: help setup build check dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-tls measure figures sim nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -59,6 +59,13 @@ bench-tls: build  ## What TLS adds to a step at 1 Gbps.
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup
 	@$(PYTHON) -m bench.kernels
+
+measure: build  ## All figures of README and docs into bench/results, 35 minutes on two cores (ONLY=demo,bytes; PACTRAIN_DATA=folder; QUICK=1).
+	@$(PYTHON) -m bench.measure
+
+figures:  ## README's and the docs' tables from bench/results; says which are stale.
+	@tools/setup
+	@$(PYTHON) -m bench.figures
 
 sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup

@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.cluster import ROOT, start_cluster
 from bench.launch import difference, events, start_trainers
 from bench.processes import Children, ProcessError
+from bench.spread import spread
 from bench.testbed import Link, NamespaceTestbed, why_no_namespaces
 
 GOAL = 1.1 * 4  # Bytes per element, step and direction.
@@ -73,6 +74,7 @@ def main(argv: list[str]) -> int:
         "steps": options.steps,
         "seconds_per_step": seconds / options.steps,
         "rows": rows,
+        "spread": spread([row["bytes_per_element"] for row in rows]),  # Over the directions.
         "worst_bytes_per_element": worst,
         "goal": GOAL,
         "met": worst <= GOAL,

@@ -1,14 +1,16 @@
-"""What the demo says at its end: the table, summary.json and the plot."""
+"""What the demo says at its end: the table, the plot, and summary.json as its last line."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
+
+from bench.spread import bucket_text, spread
 
 GOAL_SPEEDUP = 6.0
 GOAL_CEILING_SHARE = 0.8  # Or so much of what free communication would give.
@@ -31,6 +33,8 @@ class Outcome:
     risks: list[tuple[float, float]] = field(default_factory=list)  # Seconds, r.
     mode_seconds: list[float] = field(default_factory=list)  # When each of them began.
     link_bytes: list[tuple[int, int]] | None = None
+    bucket_bytes: list[int] = field(default_factory=list)  # Of plain DDP.
+    step_ends: list[float] = field(default_factory=lambda: [0.0])  # Seconds.
 
     def add(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
@@ -44,8 +48,11 @@ class Outcome:
             self.accuracy = event["accuracy"]
         elif kind == "accuracy":
             self.curve.append((event["seconds"], event["accuracy"]))
+        elif kind == "step":
+            self.step_ends.append(event["seconds"])
         elif kind == "done":
             self.seconds, self.steps = event["seconds"], event["steps"]
+            self.bucket_bytes = event["bucket_bytes"]
 
     def add_risk(self, seconds: float, risk: float | None) -> None:
         if risk is not None:
@@ -60,8 +67,10 @@ class Outcome:
         return next(seconds for seconds, accuracy in self.curve if accuracy >= target)
 
     def summary(self, target: float) -> dict[str, Any]:
+        steps = [end - start for start, end in pairwise(self.step_ends)]
         return {
             "seconds": round(self.seconds, 3),
+            "seconds_per_step": {key: round(n, 4) for key, n in spread(steps).items()},
             "seconds_to_accuracy": round(self.seconds_to(target), 3),
             "accuracy": round(self.accuracy, 5),
             "link_bytes": [list(pair) for pair in self.link_bytes or []],
@@ -99,19 +108,33 @@ def finish(
     target = min(max(a for _, a in ddp.curve), max(a for _, a in ours.curve))
     summary = {
         "data": data,
-        "ddp": ddp.summary(target),
+        "steps": steps,
+        "parameters": ddp.parameters,
+        "kept": ddp.kept,
+        "ddp": ddp.summary(target) | {"bucket_bytes": ddp.bucket_bytes},
         "pactrain": ours.summary(target),
         "target_accuracy": round(target, 5),
         "speedup": round(ddp.seconds / ours.seconds, 3),
         "speedup_ceiling": round(ddp.seconds / (compute.seconds_per_step * steps), 3),
+        "accuracy_gap": round(abs(ddp.accuracy - ours.accuracy), 5),
+        "first_compacted_step": first_step(ours.modes, "COMPACTED"),
+        "first_ternary_step": first_step(ours.modes, "TERNARY"),
         "modes": ours.modes,
+        "risk": ours.risks[-1][1] if ours.risks else None,
         "network": "namespaces" if shaped else "loopback",
     }
-    print_table(summary, ddp, ours, steps)
+    print("\n" + "\n".join(table(summary)))
     plot(out / "plot.png", ddp, ours, target)
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    print(f"\nwritten: {out / 'summary.json'}, {out / 'plot.png'}", flush=True)
+    print(
+        f"\nwritten: {out / 'summary.json'}, {out / 'plot.png'}\n{json.dumps(summary)}", flush=True
+    )
     return all(goal.met for goal in goals(summary))
+
+
+def first_step(modes: Sequence[Mapping[str, Any]], mode: str) -> int | None:
+    """From which it was in force; None: it never was."""
+    return next((m["step"] for m in modes if m["mode"] == mode), None)
 
 
 @dataclass(frozen=True)
@@ -124,7 +147,7 @@ def goals(summary: Mapping[str, Any]) -> list[Goal]:
     """What the demo promises, judged from its summary."""
     speedup, ceiling = summary["speedup"], summary["speedup_ceiling"]
     wanted = min(GOAL_SPEEDUP, GOAL_CEILING_SHARE * ceiling)
-    apart = abs(summary["ddp"]["accuracy"] - summary["pactrain"]["accuracy"])
+    apart = summary["accuracy_gap"]
     modes = [mode for mode, _ in groupby(m["mode"] for m in summary["modes"])]
     return [
         Goal(speedup >= wanted, f"speed-up {speedup:.2f}, wanted {wanted:.2f} or more "
@@ -136,38 +159,37 @@ def goals(summary: Mapping[str, Any]) -> list[Goal]:
     ]  # fmt: skip
 
 
-def print_table(summary: Mapping[str, Any], ddp: Outcome, ours: Outcome, steps: int) -> None:
-    def row(name: str, left: str, right: str) -> None:
-        print(f"  {name:<34}{left:>16}{right:>16}")
-
-    print()
-    row("", "plain DDP", "PacTrain")
-    row("steps", str(steps), str(steps))
-    row("seconds (training only)", f"{ddp.seconds:.1f}", f"{ours.seconds:.1f}")
-    row(f"seconds to accuracy {summary['target_accuracy']:.3f}",
-        f"{summary['ddp']['seconds_to_accuracy']:.1f}",
-        f"{summary['pactrain']['seconds_to_accuracy']:.1f}")  # fmt: skip
-    row("final test accuracy", f"{ddp.accuracy:.4f}", f"{ours.accuracy:.4f}")
-    if ddp.link_bytes and ours.link_bytes:
-        names = ["a > b", "b > a", "b > c", "c > b"]
-        left = [b for pair in ddp.link_bytes for b in pair]
-        right = [b for pair in ours.link_bytes for b in pair]
-        for name, x, y in zip(names, left, right, strict=True):
-            row(f"MB on link {name}", f"{x / 1e6:.1f}", f"{y / 1e6:.1f}")
-        elements = ddp.parameters * steps
-        row("bytes per weight, step, direction", f"{sum(left) / 4 / elements:.2f}",
-            f"{sum(right) / 4 / elements:.2f}")  # fmt: skip
-    print("\n  modes over time (PacTrain):")
+def table(summary: Mapping[str, Any]) -> list[str]:
+    """What the demo prints of its summary, by lines."""
+    ddp, ours, steps = summary["ddp"], summary["pactrain"], summary["steps"]
+    rows = [
+        ("", "plain DDP", "PacTrain"),
+        ("steps", str(steps), str(steps)),
+        ("seconds (training only)", f"{ddp['seconds']:.1f}", f"{ours['seconds']:.1f}"),
+        (f"seconds to accuracy {summary['target_accuracy']:.3f}",
+         f"{ddp['seconds_to_accuracy']:.1f}", f"{ours['seconds_to_accuracy']:.1f}"),
+        ("final test accuracy", f"{ddp['accuracy']:.4f}", f"{ours['accuracy']:.4f}"),
+    ]  # fmt: skip
+    if ddp["link_bytes"] and ours["link_bytes"]:
+        left, right = ([b for pair in run["link_bytes"] for b in pair] for run in (ddp, ours))
+        for name, x, y in zip(("a > b", "b > a", "b > c", "c > b"), left, right, strict=True):
+            rows.append((f"MB on link {name}", f"{x / 1e6:.1f}", f"{y / 1e6:.1f}"))
+        elements = summary["parameters"] * steps
+        rows.append(("bytes per weight, step, direction", f"{sum(left) / 4 / elements:.2f}",
+                     f"{sum(right) / 4 / elements:.2f}"))  # fmt: skip
+    lines = [f"  {name:<34}{left:>16}{right:>16}" for name, left, right in rows]
+    lines.append(f"  plain DDP's buckets: {bucket_text(ddp['bucket_bytes'])}, torch's default")
+    lines += ["", "  modes over time (PacTrain):"]
     for mode in summary["modes"]:
-        print(f"    from step {mode['step']:>4}: {mode['mode']} {mode['codec']} - {mode['reason']}")
-    if ours.risks:
-        print(
-            f"\n  quantising cost r = {ours.risks[-1][1]:.3f} of the effective batch, "
-            "as measured last"
+        lines.append(
+            f"    from step {mode['step']:>4}: {mode['mode']} {mode['codec']} - {mode['reason']}"
         )
-    print("\n  goals:")
-    for goal in goals(summary):
-        print(f"    {'met' if goal.met else 'NOT met'}: {goal.text}")
+    if summary["risk"] is not None:
+        lines += ["", f"  quantising cost r = {summary['risk']:.3f} of the effective batch, "
+                      "as measured last"]  # fmt: skip
+    lines += ["", "  goals:"]
+    lines += [f"    {'met' if goal.met else 'NOT met'}: {goal.text}" for goal in goals(summary)]
+    return lines
 
 
 def plot(path: Path, ddp: Outcome, ours: Outcome, target: float) -> None:
@@ -176,7 +198,7 @@ def plot(path: Path, ddp: Outcome, ours: Outcome, target: float) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), width_ratios=(2, 1))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8), width_ratios=(2, 1))
     for outcome, name, color in ((ddp, "plain DDP", "#888888"), (ours, "PacTrain", "#1565c0")):
         seconds, accuracy = zip(*outcome.curve, strict=True)
         left.plot(seconds, accuracy, marker="o", markersize=3, label=name, color=color)
@@ -205,5 +227,5 @@ def plot(path: Path, ddp: Outcome, ours: Outcome, target: float) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{ddp.parameters / 1e6:.1f} M weights, 70 % pruned, 6 trainers in 3 sites")
     figure.tight_layout()
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
     pyplot.close(figure)

@@ -3,10 +3,10 @@
     python -m bench.demo_train --run ddp|pactrain|compute --checkpoint F --steps N
 
 The same script for all runs: the same pre-trained and pruned network, data order, rate
-and number of steps. `ddp` is plain DistributedDataParallel over Gloo, `pactrain` adds
-prune's registry and attach(), `compute` trains without any communication (how fast it
-could be at best). Pruned weights stay zero in all of them: `pactrain` does it itself, the
-others mask their weights after each optimizer step.
+and number of steps. `ddp` is plain DistributedDataParallel over Gloo, in torch's default
+buckets, `pactrain` adds prune's registry and attach(), `compute` trains without any
+communication (how fast it could be at best). Pruned weights stay zero in all of them:
+`pactrain` does it itself, the others mask their weights after each optimizer step.
 
 Rank 0 prints one JSON object a line: model, start, mode, step, accuracy, done. `seconds`
 counts training only: not the set-up before `start` and not the evaluations.
@@ -31,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
 from bench import data, model
+from bench.buckets import bucket_bytes
 
 AMOUNT = 0.7
 BATCH = 16  # Per trainer.
@@ -195,8 +196,10 @@ class Run:
         agent_bytes: list[list[int]] = [[0, 0]] * self.world
         dist.all_gather_object(agent_bytes, mine)
         if self.rank == 0:
+            plain = self.wrapped if self.options.run == "ddp" else None
+            buckets = bucket_bytes(plain) if isinstance(plain, DistributedDataParallel) else []
             emit("done", seconds=self.clock.seconds, steps=self.options.steps,
-                 agent_bytes=agent_bytes)  # fmt: skip
+                 agent_bytes=agent_bytes, bucket_bytes=buckets)  # fmt: skip
 
     def evaluate_untimed(self, step: int, limit: int) -> None:
         self.clock.stop()

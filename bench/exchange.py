@@ -98,6 +98,7 @@ class Measured:
     delayed: dict[str, Rounds] = field(default_factory=dict)  # With the round trip asked for.
     raw: list[float] = field(default_factory=list)  # Bytes per second of a plain TCP stream.
     nmse: dict[str, float] = field(default_factory=dict)
+    buckets: dict[str, list[int]] = field(default_factory=dict)  # Bytes, of rows of plain DDP.
     agents: list[Memory] = field(default_factory=list)
     full_reserve: list[int] = field(default_factory=list)  # Bytes, of each agent.
     with_bbr: list[int] = field(default_factory=list)  # Connections, by run and agent.
@@ -247,6 +248,8 @@ class Reader:
         if event["event"] == "settled":
             if event["nmse"] is not None:
                 self._measured.nmse[event["name"]] = event["nmse"]
+        elif event["event"] == "buckets":
+            self._measured.buckets[event["name"]] = event["bytes"]
         elif event["event"] == "delayed":
             self._rtt_ms = self._options.rtt_ms
         elif event["event"] == "raw":
@@ -371,6 +374,8 @@ def make_result(options: Options, measured: Measured) -> dict[str, Any]:
     for row in result["rows"]:
         if row["name"] in measured.nmse:
             row["nmse"] = measured.nmse[row["name"]]
+        if row["name"] in measured.buckets:
+            row["bucket_bytes"] = measured.buckets[row["name"]]
         if options.rtt_ms:
             row |= exchange_report.delayed_row(row, measured.delayed[row["name"]], options.rtt_ms)
     if options.rtt_ms:

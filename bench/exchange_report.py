@@ -10,8 +10,9 @@ from typing import Any
 
 from bench.agent_memory import MIB, Memory, bound_bytes
 from bench.exchange_layout import PAYLOAD_SHARE, Layout, bound_seconds
-from bench.exchange_rows import NMSE_GOALS, OURS, link_bytes
+from bench.exchange_rows import DDP, NMSE_GOALS, OURS, link_bytes
 from bench.link_sampler import Sample, busy_seconds
+from bench.spread import bucket_text, spread
 from bench.testbed import burst_kb
 
 # What a round trip may add: so many of them, and a share of the step.
@@ -62,6 +63,7 @@ def make_row(
         "cpu_seconds": median(rounds.cpu_seconds),
         "machine_cpu_seconds": median(rounds.machine_cpu_seconds),
         "stolen_seconds": median(rounds.stolen_seconds),
+        "spread": spread(rounds.seconds),
         "rounds": rounds.seconds,
     }
 
@@ -121,7 +123,7 @@ def print_table(result: Mapping[str, Any], layout: Layout) -> None:
           f"   payload per element and share, {' '.join(links)}")
     # fmt: on
     rows = {row["name"]: row for row in result["rows"]}
-    ddp = rows.get("ddp-gloo")
+    ddp = rows.get(DDP)
     for name, row in rows.items():
         over = row["seconds"] - row["bound_seconds"]
         times = f"{ddp['seconds'] / row['seconds']:.2f} x" if ddp else ""
@@ -134,6 +136,9 @@ def print_table(result: Mapping[str, Any], layout: Layout) -> None:
               f"{row['seconds'] / row['bound_seconds']:>9.3f}{1e3 * over:>8.1f}{times:>9}"
               f"{row['link_share']:>7.3f}{row['cpu_seconds']:>7.2f}{busy:>6.2f}{stolen:>8.2f}"
               f"   {sent}   {shares}")  # fmt: skip
+    for name, row in rows.items():
+        if "bucket_bytes" in row:
+            print(f"  {name}: buckets of {bucket_text(row['bucket_bytes'])}")
     print(f"\n  busy: the share of the machine's {result['processors']} processors that works"
           " during a step; stolen: that its hypervisor gave to others meanwhile")  # fmt: skip
     print(f"  one plain TCP stream: {result['raw_stream_share']:.3f} of the link\n")

@@ -45,9 +45,12 @@ class Ours:
 
 @dataclass(frozen=True)
 class Peer:
-    """One rank puts `own_bytes` of so many elements into all-reduces, or an all-gather."""
+    """One rank puts `own_bytes` of so many elements into all-reduces, or an all-gather.
 
-    make_hook: Callable[[], GradientHook]
+    Those without a hook are DDP as it comes, in buckets of its own choice.
+    """
+
+    make_hook: Callable[[], GradientHook] | None
     own_bytes: Callable[[int], float]
     gathers: bool = False
 
@@ -116,8 +119,10 @@ def _topk_peer(density: float) -> Peer:
     return Peer(lambda: TopK(density), lambda n: 8 * math.ceil(density * n), gathers=True)
 
 
+DDP = "ddp-gloo"  # The row that the others are compared with.
 PEERS = {
-    "ddp-gloo": Peer(lambda: _world_hook(default_hooks.allreduce_hook), lambda n: 4 * n),
+    DDP: Peer(lambda: _world_hook(default_hooks.allreduce_hook), lambda n: 4 * n),
+    "ddp-default": Peer(None, lambda n: 4 * n),
     "fp16": Peer(lambda: _world_hook(default_hooks.fp16_compress_hook), lambda n: 2 * n),
     "powersgd1": _powersgd_peer(1),
     "powersgd4": _powersgd_peer(4),

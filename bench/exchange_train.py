@@ -1,10 +1,10 @@
 """One trainer of bench/exchange.py: exchanges given gradients by each row in turn.
 
-Rows of peers share one DDP over
-Gloo, whose hook is changed between rounds; each of ours has a DistributedDataParallel of
-PacTrain's. Rank 0 prints lines of JSON: "attached", a "settled" per row, then for each
-delay of the links "round" events, without one also "raw" ones; with --memory what the agents
-have used.
+Rows of peers with a hook share one DDP over Gloo, in one bucket, whose hook is changed
+between rounds. DDP as it comes has a model of its own, in torch's default buckets, and each
+of ours has a DistributedDataParallel of PacTrain's. Rank 0 prints lines of JSON: "attached",
+a "settled" per row of ours, a "buckets" per row of plain DDP, then for each delay of the
+links "round" events, without one also "raw" ones; with --memory what the agents have used.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
 from bench import agent_memory
+from bench.buckets import bucket_bytes
 from bench.exchange_layout import MOST_STEPS, model_shapes
 from bench.exchange_model import Parameters, Source, step, wrap
-from bench.exchange_rows import OURS, PEERS, GradientHook, Ours
+from bench.exchange_rows import DDP, OURS, PEERS, GradientHook, Ours
 from bench.testbed import shape, shaped_counters
 from pactrain.types import Codec, Mode
 
@@ -50,25 +52,20 @@ class Peers:
     """One DDP whose gradients are exchanged by the hook of the moment."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], names: Sequence[str]) -> None:
-        self._hooks = {name: PEERS[name].make_hook() for name in names}
+        self._hooks = {name: hook() for name in names if (hook := PEERS[name].make_hook)}
         self._hook: GradientHook | None = None
         # One bucket: with several, torch's PowerSGD hook waits for Gloo within Gloo's threads
         # until all of them wait.
-        self._model = wrap(shapes, 1 + sum(map(math.prod, shapes)) * 4 / 2**20)
-        self._model.register_comm_hook(self, _dispatch)
+        self.model = wrap(shapes, 1 + sum(map(math.prod, shapes)) * 4 / 2**20)
+        self.model.register_comm_hook(self, _dispatch)
 
     def hook(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         assert self._hook is not None
         return self._hook(bucket)
 
-    def warm_up(self, source: Source) -> None:
-        for name in self._hooks:
-            for _ in range(PEER_WARM_UP):
-                self.step(name, source)
-
     def step(self, name: str, source: Source) -> None:
         self._hook = self._hooks[name]
-        step(self._model, source)
+        step(self.model, source)
 
 
 def _dispatch(state: Peers, bucket: GradBucket) -> torch.futures.Future[Tensor]:
@@ -257,6 +254,27 @@ def steps_for(measured: Mapping[str, Any] | None, wanted: int) -> int:
 Takers = dict[str, Callable[[Source], None]]
 
 
+def warm_peers(shapes: Sequence[tuple[int, ...]], names: Sequence[str], source: Source) -> Takers:
+    """What takes their steps; DDP has found its buckets, and PowerSGD compresses."""
+    hooked = [name for name in names if PEERS[name].make_hook is not None]
+    takers: Takers = {}
+    models: dict[str, DistributedDataParallel] = {}
+    if hooked:
+        peers = Peers(shapes, hooked)
+        takers = {name: partial(peers.step, name) for name in hooked}
+        models = {name: peers.model for name in hooked if name == DDP}
+    for name in names:
+        if name not in takers:
+            models[name] = wrap(shapes)
+            takers[name] = partial(step, models[name])
+    for name in names:
+        for _ in range(PEER_WARM_UP):
+            takers[name](source)
+    for name, model in models.items():
+        report(dist.get_rank(), event="buckets", name=name, bytes=bucket_bytes(model))
+    return takers
+
+
 def delay_links(options: argparse.Namespace, delay_ms: float, takers: Takers, source: Source,
                 rank: int) -> None:  # fmt: skip
     """Of all links; returns when TCP knows it, and agents their losses."""
@@ -330,10 +348,7 @@ def main(argv: list[str]) -> int:
         row.settle(name, source)
         report(rank, event="settled", name=name, nmse=row.nmse(source))
         takers[name] = partial(step, row.model)
-    if peer_names := [name for name in names if name in PEERS]:
-        peers = Peers(shapes, peer_names)
-        peers.warm_up(source)
-        takers |= {name: partial(peers.step, name) for name in peer_names}
+    takers |= warm_peers(shapes, [name for name in names if name in PEERS], source)
     takers = {name: takers[name] for name in names}
     if rank == 0:
         for link in range(options.links):

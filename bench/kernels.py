@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from bench.cluster import ROOT
+from bench.spread import spread
 
 MEMCPY = ("memcpy", "memcpy")
 # Key: the least that it should be. The others are only reported.
@@ -45,6 +46,7 @@ GOALS = {
 class Row:
     milliseconds: float
     gb_per_s: float
+    spread: dict[str, float] = field(default_factory=dict)  # Of gb_per_s.
 
 
 Rows = dict[tuple[str, str], Row]  # By operation and who does it.
@@ -85,7 +87,11 @@ def run(program: Path, repetitions: int) -> tuple[Rows, dict[str, str]]:
         time = entry["real_time" if clock else "cpu_time"]
         times.setdefault((operation, who), []).append((time, entry["bytes_per_second"] / 1e9))
     rows = {
-        key: Row(median(t for t, _ in samples), median(b for _, b in samples))
+        key: Row(
+            median(t for t, _ in samples),
+            median(b for _, b in samples),
+            spread([b for _, b in samples]),
+        )
         for key, samples in times.items()
     }
     return rows, report["context"]
@@ -199,6 +205,10 @@ def main(argv: list[str]) -> int:
         "repetitions": options.repetitions,
         "not_measured": ",".join(unknown),  # This CPU has no such instructions.
         "met": not misses and not unknown,
+        "rows": [
+            {"operation": operation, "by": who, "gb_per_s": row.spread}
+            for (operation, who), row in rows.items()
+        ],
     }
     (ROOT / "out").mkdir(exist_ok=True)
     (ROOT / "out" / "bench-kernels.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -210,6 +210,7 @@ def test_a_row_has_medians_of_its_rounds() -> None:
         rounds.add(event, samples, 100)
     row = make_row("full", rounds, CHAIN, 2_000_000, 100)
     assert (row["seconds"], row["stolen_seconds"]) == (2.0, 0.2)
+    assert row["spread"] == {"median": 2.0, "min": 1.9, "max": 9.0, "n": 3}
     assert row["link_bytes_per_element"] == [2.0, 4.0, 4.0]
     assert row["bound_seconds"] == pytest.approx(0.669, abs=1e-3)
     assert row["link_shares"] == pytest.approx([0.0, 0.35, 0.74], abs=0.01)
@@ -254,8 +255,9 @@ def test_without_them_no_row_has_a_round_trip_or_an_error() -> None:
     assert set(result) == {"rate", "elements", "sites", "links", "nodes", "burst_kb", "rows",
                            "congestion_control", "raw_stream_share", "processors"}  # fmt: skip
     assert set(result["rows"][0]) == {"name", "seconds", "bound_seconds", "link_share", "rounds",
-                                      "link_shares", "link_bytes_per_element", "cpu_seconds",
-                                      "machine_cpu_seconds", "stolen_seconds"}  # fmt: skip
+                                      "link_shares", "link_bytes_per_element", "spread",
+                                      "cpu_seconds", "machine_cpu_seconds",
+                                      "stolen_seconds"}  # fmt: skip
 
 
 def test_an_agents_memory_is_beside_its_bound_and_the_reserve() -> None:

@@ -19,6 +19,7 @@ from statistics import median
 from bench.cluster import ROOT, Cluster, certificates, start_cluster
 from bench.launch import events
 from bench.processes import Child, Children, ProcessError
+from bench.spread import spread
 from bench.testbed import Link, LoopbackTestbed, NamespaceTestbed, why_no_namespaces
 
 RATE_MBPS = 1000
@@ -107,6 +108,10 @@ def main(argv: list[str]) -> int:
         "goal": GOAL,
         "met": cost <= GOAL,
         "rounds": seconds,
+        "spread": {
+            **{kind: spread(seconds[kind]) for kind in KINDS},
+            "cost": spread([b / a - 1 for a, b in zip(*seconds.values(), strict=True)]),
+        },
     }
     (ROOT / "out").mkdir(exist_ok=True)
     (ROOT / "out" / "bench-tls.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -1,0 +1,150 @@
+"""What has been measured: a file in bench/results for each command, and whether it still holds.
+
+    {"command", "commit", "date", "processor", "memory", "sources", "figures"}
+
+`figures` is what the command wrote under out/. It is stale once one of `sources`, folders and
+files, differs from what it was at `commit`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = Path("bench/results")
+# No figure depends on them, so they may differ from the commit while something is measured.
+TEXTS = (":(exclude)docs", ":(exclude)*.md", f":(exclude){FOLDER}")
+NO_SOURCES = (*TEXTS, ":(exclude)*_test.cc", ":(exclude)*test_*.py", ":(exclude)*testdata*")
+TESTBED = ("bench/cluster.py", "bench/launch.py", "bench/testbed.py")
+PACTRAIN = ("agent", "base", "config", "coordinator", "kernels", "proto", "protocol",
+            "python_client/src", "trainer")  # fmt: skip
+DEMO = ("bench/data.py", "bench/demo.py", "bench/demo_train.py", "bench/model.py",
+        "bench/pretrain.py")  # fmt: skip
+
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One command; `short` is what makes it take less where only the machinery is tried."""
+
+    name: str
+    module: str
+    make: str  # What a user types.
+    out: str  # Where it writes its figures.
+    sources: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    short: tuple[str, ...] = ()  # Arguments, and variables as NAME=value.
+    needs_data: bool = False  # PACTRAIN_DATA's.
+    plot: str = ""
+
+    def command(self, short: bool) -> str:
+        if not short or not self.short:
+            return self.make
+        settings = [f"{name}={value}" for name, value in self.env.items()]
+        settings += [word for word in self.short if not word.startswith("-")]
+        options = [word for word in self.short if word.startswith("-")]
+        return " ".join([*settings, ".venv/bin/python", "-m", self.module, *options])
+
+
+def exchange(rate: str) -> Measurement:
+    sources = (*PACTRAIN, *TESTBED, "bench/exchange.py", "bench/exchange_layout.py",
+               "bench/exchange_model.py", "bench/exchange_rows.py", "bench/exchange_train.py",
+               "bench/link_sampler.py")  # fmt: skip
+    return Measurement(f"exchange-{rate}", "bench.exchange", f"make bench-exchange RATE={rate}",
+                       "bench-exchange.json", sources, {"RATE": rate}, ("ROUNDS=1",))  # fmt: skip
+
+
+def demo(data: str, make: str, env: Mapping[str, str]) -> Measurement:
+    return Measurement(f"demo-{data}", "bench.demo", make, "demo/summary.json",
+                       (*PACTRAIN, *TESTBED, *DEMO), env, ("--steps=30",),
+                       needs_data=not env, plot="demo/plot.png")  # fmt: skip
+
+
+MEASUREMENTS = (
+    demo("digits", "make demo", {"PACTRAIN_DATA": ""}),
+    demo("cifar10", "make demo PACTRAIN_DATA=folder", {}),
+    Measurement("bytes", "bench.bytes", "make bench-bytes", "bench-bytes.json",
+                (*PACTRAIN, *TESTBED, "bench/bytes.py", "bench/bytes_train.py")),
+    exchange("100mbit"),
+    exchange("500mbit"),
+    exchange("1gbit"),
+    Measurement("tls", "bench.tls", "make bench-tls", "bench-tls.json",
+                (*PACTRAIN, *TESTBED, "bench/tls.py", "bench/tls_train.py"),
+                short=("--rounds=2",)),
+    Measurement("kernels", "bench.kernels", "make bench-kernels", "bench-kernels.json",
+                ("kernels", "base/crew.h", "base/crew.cc", "bench/kernels.py",
+                 "bench/kernels_benchmark.cc"), short=("--repetitions=1",)),
+)  # fmt: skip
+
+
+class GitError(RuntimeError):
+    """Says which git command failed and why."""
+
+
+def git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise GitError(f"'git {' '.join(arguments)}' failed: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def commit_of(root: Path) -> str:
+    """The commit that the files here are. GitError: they differ from it, or there is none."""
+    changed = git(root, "status", "--porcelain", "--", ".", *TEXTS).splitlines()
+    if changed:
+        names = ", ".join(line.split(maxsplit=1)[1] for line in changed[:5])
+        raise GitError(f"these files are not those of the last commit: {names}; figures are of a"
+                       " commit: commit or stash them, then measure")  # fmt: skip
+    return git(root, "rev-parse", "--short=10", "HEAD")
+
+
+def is_stale(root: Path, result: Result) -> bool | None:
+    """None: this clone lacks the commit (a shallow one), or is none."""
+    commit = result["commit"]
+    try:
+        git(root, "cat-file", "-e", f"{commit}^{{commit}}")
+        return git(root, "diff", "--name-only", commit, "HEAD", "--",
+                   *result["sources"], *NO_SOURCES) != ""  # fmt: skip
+    except (GitError, OSError):
+        return None
+
+
+def load(root: Path) -> dict[str, Result]:
+    """All that there are, by name."""
+    files = sorted((root / FOLDER).glob("*.json"))
+    return {file.stem: json.loads(file.read_text()) for file in files}
+
+
+def record(root: Path, measurement: Measurement, short: bool, commit: str, figures: Any) -> None:
+    result = {
+        "command": measurement.command(short),
+        "commit": commit,
+        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+        "processor": processor(),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "sources": measurement.sources,
+        "figures": figures,
+    }
+    path = root / FOLDER / f"{measurement.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def processor() -> str:
+    """Its name, what tells apart those with one name, cores, and what our kernels use of it."""
+    fields = dict(re.findall(r"^([^\t\n]+)\t*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M))
+    flags = fields.get("flags", "").split()
+    sets = [text for flag, text in (("avx2", "AVX2"), ("avx512bw", "AVX-512")) if flag in flags]
+    name = fields.get("model name", platform.machine())
+    return (f"{name} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')}), "
+            f"{os.cpu_count()} cores, {' and '.join(sets) or 'no AVX2'}")  # fmt: skip
