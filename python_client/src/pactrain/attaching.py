@@ -28,7 +28,7 @@ from .errors import CoordinatorUnavailableError, InvalidArgument, PacTrainError
 from .hook import exchange_hook
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import Declared, masks_from_weights, named_masks
+from .masks import Declared, named_masks
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .parameters import ParameterTable
@@ -46,6 +46,7 @@ from .state_transfer import LEAST_SLOT_BYTES, StateTransfer
 from .types import AttachOptions, OnShrink
 from .world import MAX_RANKS
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
+from .zeros import masks_from_weights
 
 _SETTLE_STEPS_FROM_WEIGHTS = 3
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
