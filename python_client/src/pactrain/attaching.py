@@ -141,12 +141,14 @@ def open_session(
         keeper = MaskKeeper(table, source, native, config.gse)
         keeper.settle_steps = settle_steps
         keeper.tolerate_outside = state is not None and not state["masks_active"]
+        if state is None:
+            keeper.take_zeros()
         parts = Parts(model, table, native, config, keeper, source, index)
         if native.donor is None:
             _agree(parts)
             if not model.starts_equal:
                 _send_first_state(parts, options.slot_bytes)
-            keeper.start()
+            keeper.start(has_state=state is not None)
     except BaseException:
         native.close()
         raise

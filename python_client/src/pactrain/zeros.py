@@ -30,27 +30,29 @@ def masks_from_weights(table: ParameterTable) -> dict[str, Tensor]:
 
 
 def masks_from_state(
-    table: ParameterTable, state: Mapping[str, Any]
+    table: ParameterTable, state: Mapping[str, Any], field: str = "masks_from"
 ) -> dict[str, Tensor]:
     """The same of the weights in a state_dict(), also one of torch.nn.utils.prune.
 
     Raises:
       InvalidArgument: no state_dict() of this model, or no weight in it was pruned.
     """
-    kept = _kept_in(table, state)
+    kept = _kept_in(table, state, field)
     masks = _masks((name, kept[name]) for name, p in table if name in kept)
     if not masks:
         raise InvalidArgument(
-            f"masks_from has no zeros in {some_of(list(kept))}: nothing was pruned.\n"
-            "Load it, then call prune() without masks_from."
+            f"{field} has no zeros in {some_of(list(kept))}: nothing was pruned.\n"
+            "Load it with load_state_dict(), then call prune(model, amount)."
         )
     return masks
 
 
-def _kept_in(table: ParameterTable, state: Mapping[str, Any]) -> dict[str, Tensor]:
+def _kept_in(
+    table: ParameterTable, state: Mapping[str, Any], field: str
+) -> dict[str, Tensor]:
     if not isinstance(state, Mapping):
         raise InvalidArgument(
-            f"masks_from is a {type(state).__name__}; allowed is a state_dict().\n"
+            f"{field} is a {type(state).__name__}; allowed is a state_dict().\n"
             "Give model.state_dict(), or torch.load() of one."
         )
     values = {plain_name(str(name)): value for name, value in state.items()}
@@ -64,17 +66,17 @@ def _kept_in(table: ParameterTable, state: Mapping[str, Any]) -> dict[str, Tenso
             continue
         if value.shape != parameter.shape:
             raise InvalidArgument(
-                f"masks_from[{name!r}] has shape {tuple(value.shape)}; allowed is "
+                f"{field}[{name!r}] has shape {tuple(value.shape)}; allowed is "
                 f"{tuple(parameter.shape)}.\nGive a state_dict() of this model."
             )
         kept[name] = value.detach() != 0
     if not found:
         nested = [key for key in _NESTED if isinstance(state.get(key), Mapping)]
         raise InvalidArgument(
-            f"masks_from has {some_of([repr(key) for key in state])}, none of which is "
+            f"{field} has {some_of([repr(key) for key in state])}, none of which is "
             f"a parameter of this model; those are {some_of(table.names)}.\n"
             + (
-                f"Give masks_from=checkpoint[{nested[0]!r}]."
+                f"Give checkpoint[{nested[0]!r}]."
                 if nested
                 else "Give a state_dict() of this model."
             )
