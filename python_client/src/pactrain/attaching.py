@@ -23,6 +23,7 @@ from .buffers import BufferSync
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .embedded import advice_on_a_dead_agent, embedded_agent
+from .enforcement import Origin
 from .engine import EngineOptions, StepEngine
 from .errors import CoordinatorUnavailableError, InvalidArgument, PacTrainError
 from .hook import exchange_hook
@@ -148,7 +149,8 @@ def open_session(
             _agree(parts)
             if not model.starts_equal:
                 _send_first_state(parts, options.slot_bytes)
-            keeper.start(has_state=state is not None)
+            origin: Origin = "masks" if isinstance(masks, Mapping) else "prune"
+            keeper.start("state" if state is not None else origin)
     except BaseException:
         native.close()
         raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
@@ -20,6 +20,25 @@ from .masks import MaskSet, registry
 from .parameters import ParameterTable
 from .zeros import refit
 
+Origin = Literal["prune", "state", "masks"]  # Where the masks come from.
+_UNFIT: dict[Origin, tuple[str, str]] = {
+    "prune": (
+        "weights were loaded after prune, without as many zeros elsewhere",
+        "Call prune() again, now: it begins anew with the weights that are there. For "
+        "the zeros that a checkpoint has, however many: prune(model, "
+        "masks_from=state_dict).",
+    ),
+    "state": (
+        "weights were loaded that do not belong to the session's state",
+        "Load model and state of one checkpoint; or leave out the state and call "
+        "prune(model, masks_from=state_dict).",
+    ),
+    "masks": (
+        "the masks that attach() was given are not those of these weights",
+        "Give attach() no masks, after prune(model, amount) or, where a checkpoint has "
+        "zeros, prune(model, masks_from=state_dict).",
+    ),
+}
 _SAMPLE = 64  # Weights of a parameter that are looked at.
 _DRAWN = 4096  # Places from which those outside the mask are taken.
 
@@ -224,21 +243,13 @@ def refitted(
     return others, unfit
 
 
-def unfit_error(unfit: list[tuple[str, int]], has_state: bool) -> PacTrainError:
+def unfit_error(unfit: list[tuple[str, int]], origin: Origin) -> PacTrainError:
     name, count = unfit[0]
-    more = f" (as {len(unfit) - 1} more parameters have)" if unfit[1:] else ""
-    text = f"{name} has {count:,} non-zero weights outside its mask{more}: weights "
-    if has_state:
-        return PacTrainError(
-            f"{text}were loaded that do not belong to the session's state.\n"
-            "Load model and state of one checkpoint; or leave out the state and call "
-            "prune(model, masks_from=state_dict)."
-        )
+    more = f", as {len(unfit) - 1} more parameters have some" if unfit[1:] else ""
+    what, advice = _UNFIT[origin]
     return PacTrainError(
-        f"{text}were loaded after prune, and have no zeros to take its place.\n"
-        "Call prune() again, now: it begins anew with the weights that are there. For "
-        "the zeros that a checkpoint has, whatever their number: "
-        "prune(model, masks_from=state_dict)."
+        f"{name} has {count:,} non-zero weights outside its mask{more}: {what}.\n"
+        f"{advice}"
     )
 
 

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from . import agreement, enforcement, optimizer_hook, storage
+from .enforcement import Origin
 from .errors import PacTrainError
 from .layout import StepLayout, bucket_bitmaps, bucket_masks
 from .mask_source import MaskSource
@@ -58,7 +59,7 @@ class MaskKeeper:
         self._version = -1  # Of the decision that was looked at last.
         self._inside = True
         self._bucket_masks: tuple[StepLayout, MaskSet, list[Tensor]] | None = None
-        self._has_state = False
+        self._origin: Origin = "prune"
         self._loaded = False  # Weights are new, and were not checked yet.
         # True while the masks in force are older than the weights and would lose some.
         self._suspended = False
@@ -163,17 +164,18 @@ class MaskKeeper:
             *(len(others), self.current),
         )
 
-    def start(self, has_state: bool = False) -> None:
+    def start(self, origin: Origin = "prune") -> None:
         """Before the first step: all ranks have equal weights and masks.
 
-        With a session's state weights may be loaded until the first step.
+        Where masks come from a session's state weights may be loaded until the first
+        step.
 
         Raises:
           PacTrainError: as check_weights().
         """
-        self._has_state = has_state
+        self._origin = origin
         self._weights.agree(self.current)
-        if has_state and not self.tolerate_outside:
+        if origin == "state" and not self.tolerate_outside:
             for _, parameter in self._table:
                 registry.mark_loaded(parameter)
             self.weights_loaded()
@@ -374,7 +376,7 @@ class MaskKeeper:
             enforcement.zero_outside(self._table, self.current)
         others, unfit = enforcement.refitted(self._table, self.current, only_loaded)
         if unfit:
-            raise enforcement.unfit_error(unfit, self._has_state)
+            raise enforcement.unfit_error(unfit, self._origin)
         self._take_others(others)
         for _, parameter in self._table:
             registry.clear_loaded(parameter)
