@@ -23,12 +23,13 @@ from .buffers import BufferSync
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .embedded import advice_on_a_dead_agent, embedded_agent
+from .enforcement import Origin
 from .engine import EngineOptions, StepEngine
 from .errors import CoordinatorUnavailableError, InvalidArgument, PacTrainError
 from .hook import exchange_hook
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import Declared, masks_from_weights, named_masks
+from .masks import Declared, named_masks
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .parameters import ParameterTable
@@ -46,6 +47,7 @@ from .state_transfer import LEAST_SLOT_BYTES, StateTransfer
 from .types import AttachOptions, OnShrink
 from .world import MAX_RANKS
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
+from .zeros import masks_from_weights
 
 _SETTLE_STEPS_FROM_WEIGHTS = 3
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
@@ -140,12 +142,15 @@ def open_session(
         keeper = MaskKeeper(table, source, native, config.gse)
         keeper.settle_steps = settle_steps
         keeper.tolerate_outside = state is not None and not state["masks_active"]
+        if state is None:
+            keeper.take_zeros()
         parts = Parts(model, table, native, config, keeper, source, index)
         if native.donor is None:
             _agree(parts)
             if not model.starts_equal:
                 _send_first_state(parts, options.slot_bytes)
-            keeper.start()
+            origin: Origin = "masks" if isinstance(masks, Mapping) else "prune"
+            keeper.start("state" if state is not None else origin)
     except BaseException:
         native.close()
         raise

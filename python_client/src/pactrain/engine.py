@@ -95,7 +95,6 @@ class StepEngine:
     ) -> None:
         self.counters = Counters()
         self.last_error: PacTrainError | None = None
-        self.check_weights_next = False
         self.check_parameters_next = True
         self._native = native
         self._table = table
@@ -235,9 +234,6 @@ class StepEngine:
                 "Give all ranks equally many batches."
             )
         self._keeper.begin_step()
-        if self.check_weights_next:
-            self._keeper.check_weights()
-            self.check_weights_next = False
 
     def _parameter_digest(self) -> Digest | None:
         step = self._native.next_step

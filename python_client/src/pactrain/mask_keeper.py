@@ -12,17 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from . import agreement, enforcement, storage
+from . import agreement, enforcement, optimizer_hook, storage
+from .enforcement import Origin
+from .errors import PacTrainError
 from .layout import StepLayout, bucket_bitmaps, bucket_masks
 from .mask_source import MaskSource
-from .masks import Declared, MaskSet, make_mask_set
+from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable
 from .types import Decision, Native
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
+_CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
 _UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
 
 logger = logging.getLogger("pactrain")
@@ -55,6 +59,17 @@ class MaskKeeper:
         self._version = -1  # Of the decision that was looked at last.
         self._inside = True
         self._bucket_masks: tuple[StepLayout, MaskSet, list[Tensor]] | None = None
+        self._origin: Origin = "prune"
+        self._loaded = False  # Weights are new, and were not checked yet.
+        # True while the masks in force are older than the weights and would lose some.
+        self._suspended = False
+        self._forward_hook: RemovableHandle | None = None
+        self._forward_is_due = False
+        self._steps = 0
+
+    @property
+    def module(self) -> nn.Module:
+        return self._source.module
 
     def _read(self) -> MaskSet:
         return make_mask_set(self._table, self._source.read(), self._native.digest_of)
@@ -77,11 +92,44 @@ class MaskKeeper:
         self._take(self._read())
 
     def begin_step(self) -> None:
-        """Looks whether masks were changed since the last step."""
+        """Looks whether masks were changed since the last step, and weights are where
+        they belong.
+
+        Raises:
+          PacTrainError: as check_weights(); or weights are changed that masks in force
+            have at zero, and not even masking them before forward passes helps.
+        """
         if self._source.changed():
             # A broadcast may have committed another decision since the last step.
             self.obey(self._native.decision)
             self._take(self._read())
+        if self._loaded:
+            self.check_weights(only_loaded=True)
+            self._loaded = False
+            self._suspended = self.active is not None and not self._inside
+        elif self._weights.is_due or self._steps % _CHECK_STEPS == 0:
+            self._check_enforced()
+
+    def _check_enforced(self) -> None:
+        strays = self._weights.sampled_outside() if self._enforces else []
+        if not strays:
+            return
+        if self._forward_hook is None:
+            logger.info(
+                "%s has weights outside the masks in force that are not zero, so they "
+                "are changed by other means than an optimizer of torch: from now on "
+                "weights are masked before each forward pass",
+                strays[0],
+            )
+            self._forward_hook = optimizer_hook.watch_forwards(self)
+            return
+        raise PacTrainError(
+            f"{strays[0]} has weights outside the masks in force that are not where "
+            "they belong, though the model is masked before its forward pass: it is "
+            "not called as a whole, or is changed during the pass.\n"
+            "Call session.apply_masks() after each change of weights, before the next "
+            "forward pass."
+        )
 
     def sync(self, rank: int, failed: bool = False) -> None:
         """Rank 0's masks become all ranks' own. Collective, between steps.
@@ -98,14 +146,41 @@ class MaskKeeper:
             logger.info("masks changed from %s to %s", self.current, masks)
             self._replace(masks)
 
-    def start(self) -> None:
+    def take_zeros(self) -> None:
+        """Before masks are agreed on: if the weights were pruned elsewhere and loaded
+        since, their zeros are the masks."""
+        others, _ = enforcement.refitted(self._table, self.current, only_loaded=False)
+        self._take_others(others)
+
+    def _take_others(self, others: Mapping[str, Tensor]) -> None:
+        if not others:
+            return
+        mine = self.current
+        self.adopt(Declared({**mine.masks, **others}, mine.frozen, mine.unenforced))
+        logger.log(
+            logging.WARNING if self._native.rank == 0 else logging.INFO,
+            "weights were loaded that had been pruned elsewhere: their zeros are the "
+            "masks now, of %d parameters (%s)",
+            *(len(others), self.current),
+        )
+
+    def start(self, origin: Origin = "prune") -> None:
         """Before the first step: all ranks have equal weights and masks.
+
+        Where masks come from a session's state weights may be loaded until the first
+        step.
 
         Raises:
           PacTrainError: as check_weights().
         """
+        self._origin = origin
         self._weights.agree(self.current)
-        self.check_weights()
+        if origin == "state" and not self.tolerate_outside:
+            for _, parameter in self._table:
+                registry.mark_loaded(parameter)
+            self.weights_loaded()
+        else:
+            self.check_weights()
         self.obey(self._native.decision)
 
     def renew(self) -> None:
@@ -141,6 +216,7 @@ class MaskKeeper:
         known = (s for s in (self.active, self.current) if s is not None)
         self._known = {masks.digest: masks for masks in known}
         self._inside = self.active is None or self.current.is_inside(self.active)
+        self._loaded = self._suspended = False
         self.settle_steps = int(state["settle_steps"])
         self.tolerate_outside = bool(state["tolerate_outside"])
         agreed = self._unpacked(state["agreed"])
@@ -184,6 +260,9 @@ class MaskKeeper:
     def committed(self, layout: StepLayout, next_decision: Decision) -> None:
         """After a committed step: votes if there is news, obeys the next decision."""
         self.obey(next_decision)
+        self._steps += 1
+        self._forward_is_due = True
+        self._weights.step_committed()
         if layout is self._layout:
             self._steps_unchanged += 1
         else:
@@ -244,6 +323,7 @@ class MaskKeeper:
         if masks is None or self._is_active(masks.digest):
             return
         self.active = masks
+        self._suspended = False
         self._weights.activate(masks)
         self.tolerate_outside = False
         self._inside = self.current.is_inside(masks)
@@ -251,7 +331,7 @@ class MaskKeeper:
 
     def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
         """Zeroes what a FULL step brought outside the masks in force."""
-        if not self._gse or not self.active:
+        if not self._gse or not self.active or self._suspended:
             return
         cached = self._bucket_masks
         if cached is None or cached[0] is not layout or cached[1] is not self.active:
@@ -260,33 +340,75 @@ class MaskKeeper:
         for buffer, mask in zip(buffers, cached[2], strict=True):
             buffer.masked_fill_(mask, 0)
 
+    @property
+    def _enforces(self) -> bool:
+        """Weights that were loaded are checked before anything is lost of them."""
+        free = self._loaded or self._suspended
+        return self._gse and bool(self.active) and not free
+
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After an optimizer step: weights outside the masks go back where they were.
 
         Without an optimizer: all weights of the model.
         """
-        if self._gse and self.active:
+        if self._enforces:
             self._weights.apply(optimizer)
 
-    def check_weights(self) -> None:
-        """After each load, at all ranks.
+    def before_forward(self) -> None:
+        """Where weights are changed by hand."""
+        if self._forward_is_due:
+            self._forward_is_due = False
+            self.enforce()
+
+    def weights_loaded(self) -> None:
+        """They are checked before the next step, and left alone until then."""
+        self._loaded = True
+
+    def check_weights(self, only_loaded: bool = False) -> None:
+        """At the start and after each load, at all ranks: takes the zeros of loaded
+        weights as masks if they were pruned as much, elsewhere.
 
         Raises:
-          PacTrainError: a weight outside the current masks is neither zero nor frozen.
+          PacTrainError: else, if a weight outside the current masks is neither zero nor
+            frozen.
         """
         if self.tolerate_outside:
             enforcement.zero_outside(self._table, self.current)
-        enforcement.check_zero_outside(self._table, self.current)
+        others, unfit = enforcement.refitted(self._table, self.current, only_loaded)
+        if unfit:
+            raise enforcement.unfit_error(unfit, self._origin)
+        self._take_others(others)
+        for _, parameter in self._table:
+            registry.clear_loaded(parameter)
         self._weights.take_values()
+
+    def close(self) -> None:
+        """The masks in force hold for the weights that are left."""
+        if self._forward_hook is not None:
+            self._forward_hook.remove()
+        if not self._enforces:
+            return
+        if self._weights.is_due:
+            self._weights.apply()
+        if count := self._weights.count_outside():
+            logger.warning(
+                "masks %s were in force, but %s weights outside them are not zero: "
+                "they were changed after the last optimizer step",
+                *(self.active, f"{count:,}"),
+            )
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the masks that are wanted as bits, in the order of indices,
         also if they were changed since the last step; and if they are in force."""
         wanted = self._wanted()
+        # Weights that were changed by hand may not be masked yet.
+        in_force = self._is_active(wanted.digest) and not (
+            self._enforces and self._weights.count_outside()
+        )
         return {
             "masks": _packed_masks(wanted),
             "frozen": sorted(wanted.frozen),
-            "masks_active": self._is_active(wanted.digest),
+            "masks_active": in_force,
         }
 
 

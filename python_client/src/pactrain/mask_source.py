@@ -20,6 +20,7 @@ class MaskSource:
     """
 
     def __init__(self, module: nn.Module, table: ParameterTable) -> None:
+        self.module = module
         self._table = table
         self._modules = list(module.modules())
         self._forced = False

@@ -21,10 +21,11 @@ from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
-from .parameters import ParameterTable
+from .parameters import ParameterTable, plain_name
 from .script_end import child_failed, is_child, watch_this_process
 from .types import Decision, Native
 from .wrapped import WrappedModel
+from .zeros import masks_from_state
 
 STATE_VERSION = 2
 _READABLE_STATES = (1, 2)  # 1 has no kinds: all masks are of kind "zero".
@@ -74,7 +75,7 @@ class Session:
             module.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]
                 _after_load
             )
-            for module in (parts.model.outer, parts.model.module)
+            for module in {parts.model.outer, *parts.model.module.modules()}
         ]
         for _, parameter in parts.table:
             registry.attach(parameter, self)
@@ -219,6 +220,27 @@ class Session:
         with self._between_steps("sync_buffers()"):
             self.engine.sync_buffers()
 
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Loads the state_dict() of a pruned model, whose zeros become the masks.
+
+        All ranks call it. With load_state_dict() of the model masks stay as they are
+        where they fit, and are those zeros where as much was pruned elsewhere.
+
+        Args:
+          weights: with the names of the model, wrapped or not.
+
+        Raises:
+          InvalidArgument: not of this model, or no weight in it was pruned.
+        """
+        masks = masks_from_state(self._table, weights, "weights")
+        module = self._model.module
+        names = {plain_name(name): name for name in module.state_dict()}
+        module.load_state_dict(
+            {names.get(plain_name(name), name): v for name, v in weights.items()}
+        )
+        self.set_masks(masks)
+        self.weights_loaded()
+
     def state_dict(self) -> dict[str, Any]:
         """Plain values and bitmaps, for torch.save; give it to attach(state=).
 
@@ -242,7 +264,7 @@ class Session:
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
         self._keeper.tolerate_outside = not state["masks_active"]
-        self.weights_loaded()
+        self._all_loaded()
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
@@ -276,6 +298,7 @@ class Session:
             self._last_decision = self._native.decision
             patience += self._native.step_deadline_seconds
         self._closed = True
+        self._keeper.close()
         sessions.discard(self)
         for enforcer in self._enforcers:
             optimizer_hook.unwatch(enforcer)
@@ -324,9 +347,14 @@ class Session:
         """True for the attached model, wrapped or not."""
         return module is self._model.outer or module is self._model.module
 
+    def _all_loaded(self) -> None:
+        for _, parameter in self._table:
+            registry.mark_loaded(parameter)
+        self.weights_loaded()
+
     def weights_loaded(self) -> None:
         """Weights are new: they are checked before the next step."""
-        self.engine.check_weights_next = True
+        self._keeper.weights_loaded()
         self.engine.check_parameters_next = True
 
     def __repr__(self) -> str:
@@ -380,9 +408,11 @@ sessions: set[Session] = set()
 
 def _after_load(module: nn.Module, keys: object) -> None:
     # A plain function, not a method: copies of the model copy their hooks.
-    for session in sessions:
-        if session.owns(module):
-            session.weights_loaded()
+    for parameter in module._parameters.values():
+        owner = None if parameter is None else registry.owner(parameter)
+        if parameter is not None and owner is not None:
+            registry.mark_loaded(parameter)
+            owner.weights_loaded()
 
 
 def clear_all_gradients() -> None:
