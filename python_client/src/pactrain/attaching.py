@@ -22,10 +22,11 @@ from .broadcast import broadcast
 from .buffers import BufferSync
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
+from .copies import follow
 from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import EngineOptions, StepEngine
 from .errors import CoordinatorUnavailableError, InvalidArgument, PacTrainError
-from .hook import exchange_hook
+from .hook import connect
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, masks_from_weights, named_masks
@@ -107,8 +108,7 @@ def attach(
     check_model(ddp, [session.ddp for session in sessions])
     config = _config(ddp, gse, sync_masks, buffer_sync_interval)
     session = open_session(wrapped_by_torch(ddp), config, masks, state)
-    ddp.register_comm_hook(session.engine, exchange_hook)
-    ddp.broadcast_buffers = False
+    connect(ddp, session.engine)
     if config.rank == 0:
         _log_process_group(ddp)
     return session
@@ -128,6 +128,7 @@ def open_session(
     Raises: as attach().
     """
     table = ParameterTable(model.module, model.ignored)
+    follow(model.module)
     source, settle_steps = _declare_masks(model.module, table, masks, state)
     index = _free_index()
     options = _options(model, table, config, index, state)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from . import scores
+from .copies import follow
 from .errors import InvalidArgument, PacTrainError
 from .exemptions import Entries, Exempt, choose
 from .mask_source import MaskSource
@@ -158,6 +159,7 @@ def _choose_masks(
 ) -> tuple[Entries, list[Tensor]]:
     share = share_of(amount)
     chosen = choose(model, ParameterTable(model), options.exempt)
+    follow(model)
     scored = _scores(model, chosen, options)
     return chosen, keep_highest(scored, share, options.effective_scope)
 
@@ -190,6 +192,7 @@ def apply_masks(
             found = table.find(name)
             assert found is not None
             registry.set(found[1], mask, kind == "freeze")
+        follow(model)
     for _, parameter in table:
         mask_of = registry.get(parameter)
         if mask_of is not None:
