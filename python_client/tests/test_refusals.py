@@ -11,17 +11,6 @@ import pactrain
 from pactrain import _abi, checks
 
 
-def test_a_bare_module_is_a_warned_no_op(net):
-    with pytest.warns(UserWarning, match="not wrapped in DistributedDataParallel"):
-        session = pactrain.attach(net)
-    session.report(loss=1.0)
-    with session.guard():
-        pass
-    assert session.stats() == {}
-    assert session.state_dict() == {}
-    session.close()
-
-
 def test_a_second_attach_is_refused(attach, net):
     attached = attach(net)
     with pytest.raises(pactrain.RefusedError, match="attached already"):

@@ -284,7 +284,7 @@ class MaskKeeper:
         also if they were changed since the last step; and if they are in force."""
         wanted = self._wanted()
         return {
-            "masks": _packed_masks(wanted),
+            "masks": packed_masks(wanted),
             "frozen": sorted(wanted.frozen),
             "masks_active": self._is_active(wanted.digest),
         }
@@ -294,13 +294,13 @@ def _packed(masks: MaskSet | None) -> dict[str, Any] | None:
     if masks is None:
         return None
     return {
-        "masks": _packed_masks(masks),
+        "masks": packed_masks(masks),
         "frozen": sorted(masks.frozen),
         "unenforced": sorted(masks.unenforced),
     }
 
 
-def _packed_masks(masks: MaskSet) -> dict[str, Tensor]:
+def packed_masks(masks: Declared) -> dict[str, Tensor]:
     """Bits in the order of indices."""
     return {
         name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))
