@@ -51,6 +51,7 @@ from .session import (
 from .shared import Shared
 from .state_transfer import LEAST_SLOT_BYTES, StateTransfer
 from .types import AttachOptions, OnShrink
+from .variables import warn_of_unknown
 from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 
@@ -116,6 +117,7 @@ def attach(
 def _alone(
     model: nn.Module, masks: Masks, state: Mapping[str, Any] | None, gse: bool
 ) -> AloneSession:
+    warn_of_unknown(os.environ)
     name = type(model).__name__
     ranks = dist.get_world_size() if dist.is_initialized() else init().world_size
     if any(session.owns(model) for session in sessions):
@@ -377,7 +379,7 @@ def _engine(parts: Parts) -> StepEngine:
             buffer_sync_interval=config.buffer_sync_interval,
             parameter_check_interval=config.parameter_check_interval,
             clear_gradients=clear_gradients,
-            join_enabled=model.join_enabled,
+            joins=model.joins,
             own_thread=not model.finishes_steps,
         ),
     )

@@ -130,7 +130,7 @@ class DistributedDataParallel(nn.Module):
                 module=module,
                 ignored=frozenset(),
                 starts_equal=False,
-                join_enabled=lambda: False,
+                joins=lambda: None,
                 finishes_steps=True,
                 process_group_bytes=lambda steps: 0,
             ),
