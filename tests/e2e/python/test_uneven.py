@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-import torch
 import uneven_scenarios
 
 
@@ -19,8 +18,7 @@ def test_ranks_with_fewer_batches_join(cluster, launch, batches):
     assert results[0]["mean"] == results[1]["mean"]
     for result in results:
         assert result["steps"] == 9
-        pairs = zip(result["weights"], result["plain"], strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs)
+        assert result["digest"] == result["plain"]
 
 
 def test_a_rank_that_ends_early_is_named(cluster, launch):
