@@ -44,6 +44,10 @@ struct TrainerJoined {
   uint64_t generation = 0;
 };
 
+// In the reason of a generation's end: a rank left of its own will while others
+// train on. Starting again from a checkpoint would only repeat that.
+inline constexpr char kEndedInOrder[] = " ended in order";
+
 struct TrainerLeft {
   GroupId group;
   uint32_t rank = 0;

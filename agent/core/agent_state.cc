@@ -218,10 +218,14 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
   TellLeft(*record, reason, may_return);
   const uint32_t rank = record->rank;
   if (group != nullptr) {
-    group->DropTrainer(id, reason == kDetached,
-                       absl::StrCat("rank ", rank, " at agent ", options_.agent,
-                                    " (site ", options_.site, ") ", reason),
-                       now);
+    const bool detached = reason == kDetached;
+    group->DropTrainer(
+        id, detached,
+        absl::StrCat("rank ", rank, " at agent ", options_.agent, " (site ",
+                     options_.site, ")",
+                     detached ? protocol::kEndedInOrder : " ",
+                     detached ? group->AfterText() : reason),
+        now);
   }
   trainers_.Remove(id);
 }

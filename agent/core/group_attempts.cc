@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/core/group_state.h"
@@ -375,6 +376,12 @@ void GroupState::EndQuietly() {
   own_abort_ = MakeAbort(Cause::kMemberLost, *detached_);
 }
 
+std::string GroupState::AfterText() const {
+  const uint64_t step = MakeReport().committed_step;
+  return step == 0 ? " before the first step"
+                   : absl::StrCat(" after step ", step);
+}
+
 void GroupState::EndNow() {
   if (!ended_) End(false);
 }
@@ -391,6 +398,7 @@ void GroupState::End(bool outcome_known) {
     trainers_[i].straggler = straggler && !local_.Finished(static_cast<int>(i));
   }
   end_reason_ = ending_->detail;
+  const bool left = absl::StrContains(end_reason_, protocol::kEndedInOrder);
   const std::string text = absl::StrCat(
       local_.opened()
           ? absl::StrCat("step ", step_,
@@ -399,8 +407,9 @@ void GroupState::End(bool outcome_known) {
           : "",
       absl::StrFormat("generation %d ended (%s): ", generation_.number,
                       protocol::CauseName(ending_->cause)),
-      end_reason_, ".\n",
+      end_reason_, left ? ": unequal numbers of batches?\n" : ".\n",
       may_rejoin_ ? "Attach again; ranks may come and go."
+      : left ? "Give all ranks equally many batches, or train in DDP's join()."
       : resync ? "Load the last checkpoint at all ranks and start them again."
                : "Start all ranks again from the last checkpoint.");
   outbox_->Warn(absl::StrCat(generation_.group.ToString(), ": ", text));

@@ -124,6 +124,8 @@ class GroupState {
   bool Hears(int member) const { return ended_ || peers_[member].ready; }
   // Adds its counters and says what is open.
   void FillStatus(GroupStatus& status) const;
+  // " after step 120", the last one that was committed.
+  std::string AfterText() const;
   // How far it came. An open vote counts as a commit: it may have been one.
   protocol::StepReport MakeReport() const;
 

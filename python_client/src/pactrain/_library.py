@@ -29,6 +29,7 @@ from .types import (
     StepResult,
 )
 
+PATIENCE_SECONDS = 5.0  # For a start that needs no words.
 _PT_OK = 0
 _ERRORS: dict[int, type[errors.PacTrainError]] = {
     1: errors.InvalidArgument,
@@ -95,6 +96,31 @@ def digest_of(data: Bytes) -> Digest:
     return Digest(result.hi, result.lo)
 
 
+class Waits:
+    """What attaching waits for. Nothing is said of it before speak()."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._speaks = False
+        self._last = ""
+        self._lock = threading.Lock()
+
+    def hear(self, text: str) -> None:
+        with self._lock:
+            self._last = text
+            speaks = self._speaks
+        if speaks:
+            self._say(text)
+
+    def speak(self) -> None:
+        """A healthy start is over by now: from here on every change is said."""
+        with self._lock:
+            self._speaks = True
+            last = self._last
+        if last:
+            self._say(last)
+
+
 def _attach(
     options: AttachOptions,
     on_waiting: Callable[[str], None],
@@ -105,10 +131,11 @@ def _attach(
     library = _abi.load_library()
     outcome: list[ctypes.c_void_p | errors.PacTrainError] = []
     done = threading.Event()
+    waits = Waits(on_waiting)
 
     def run() -> None:
         handle = ctypes.c_void_p()
-        callback = _abi.OnWaiting(lambda text, _: on_waiting(_text(text)))
+        callback = _abi.OnWaiting(lambda text, _: waits.hear(_text(text)))
         fields = _to_options(options)
         fields.previous = previous
         code = library.pt_attach(
@@ -123,7 +150,9 @@ def _attach(
         done.set()
 
     threading.Thread(target=run, name="pactrain-attach", daemon=True).start()
-    done.wait()
+    if not done.wait(PATIENCE_SECONDS):
+        waits.speak()
+        done.wait()
     if isinstance(outcome[0], errors.PacTrainError):
         raise outcome[0]
     return outcome[0]

@@ -18,15 +18,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import agreement
 from ._library import NativeSession, digest_of
+from .alone import AloneSession
 from .broadcast import broadcast
 from .buffers import BufferSync
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
+from .copies import follow
 from .embedded import advice_on_a_dead_agent, embedded_agent
 from .enforcement import Origin
 from .engine import EngineOptions, StepEngine
-from .errors import CoordinatorUnavailableError, InvalidArgument, PacTrainError
-from .hook import exchange_hook
+from .errors import (
+    CoordinatorUnavailableError,
+    InvalidArgument,
+    PacTrainError,
+    RefusedError,
+)
+from .hook import connect
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, named_masks
@@ -45,7 +52,8 @@ from .session import (
 from .shared import Shared
 from .state_transfer import LEAST_SLOT_BYTES, StateTransfer
 from .types import AttachOptions, OnShrink
-from .world import MAX_RANKS
+from .variables import warn_of_unknown
+from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 from .zeros import masks_from_weights
 
@@ -71,8 +79,8 @@ def attach(
     All ranks call it; it returns when all are there. Agent, job and site come from
     PACTRAIN_* or the launcher's variables (a table in the user guide). Where
     PACTRAIN_AGENT is not set, an agent per node and a coordinator are started that end
-    with the job's processes. A model that is not data-parallel is left as it is, with
-    a warning.
+    with the job's processes. In a world of one the model need not be wrapped: nothing
+    is exchanged then, and masks act all the same; a warning says so.
 
     Args:
       model: a DistributedDataParallel on the CPU, also compiled or wrapped once more.
@@ -88,7 +96,8 @@ def attach(
 
     Raises:
       InvalidArgument: an argument or variable is out of range.
-      RefusedError: a kind of model or set-up that cannot be taken; says which.
+      RefusedError: a kind of model or set-up that cannot be taken; says which. So a
+        model without a wrapper where there are several ranks.
       AgentUnresponsiveError: no agent answers at PACTRAIN_AGENT, or none can be
         started; says why.
       CoordinatorUnavailableError: not all ranks came in time; says who is missing.
@@ -97,22 +106,40 @@ def attach(
     """
     ddp = unwrap(model)
     if ddp is None:
-        if any(session.owns(model) for session in sessions):
-            raise attached_already()
-        warnings.warn(
-            f"pactrain.attach: {type(model).__name__} is not wrapped in "
-            "DistributedDataParallel, so there is nothing to exchange. To train on "
-            "several ranks, wrap it first.",
-            stacklevel=2,
-        )
-        return NullSession()
+        return _alone(model, masks, state, gse)
     check_model(ddp, [session.ddp for session in sessions])
     config = _config(ddp, gse, sync_masks, buffer_sync_interval)
     session = open_session(wrapped_by_torch(ddp), config, masks, state)
-    ddp.register_comm_hook(session.engine, exchange_hook)
-    ddp.broadcast_buffers = False
+    connect(ddp, session.engine)
     if config.rank == 0:
         _log_process_group(ddp)
+    return session
+
+
+def _alone(
+    model: nn.Module, masks: Masks, state: Mapping[str, Any] | None, gse: bool
+) -> AloneSession:
+    warn_of_unknown(os.environ)
+    name = type(model).__name__
+    ranks = dist.get_world_size() if dist.is_initialized() else init().world_size
+    if any(session.owns(model) for session in sessions):
+        raise attached_already()
+    if ranks > 1:
+        raise RefusedError(
+            f"The model ({name}) is not wrapped in DistributedDataParallel, and there "
+            f"are {ranks} ranks, each of which would train alone.\n"
+            "Wrap it first, and attach that: ddp = DistributedDataParallel(model); "
+            "pactrain.attach(ddp)."
+        )
+    table = ParameterTable(model)
+    source, _ = _declare_masks(model, table, masks, state)
+    session = AloneSession(model, table, source, state, gse)
+    warnings.warn(
+        f"pactrain.attach: {name} is not wrapped in DistributedDataParallel, so "
+        "there is nothing to exchange; its masks act in this one process. To train on "
+        "several ranks, wrap it first.",
+        stacklevel=3,
+    )
     return session
 
 
@@ -130,6 +157,7 @@ def open_session(
     Raises: as attach().
     """
     table = ParameterTable(model.module, model.ignored)
+    follow(model.module)
     source, settle_steps = _declare_masks(model.module, table, masks, state)
     index = _free_index()
     options = _options(model, table, config, index, state)
@@ -356,7 +384,7 @@ def _engine(parts: Parts) -> StepEngine:
             buffer_sync_interval=config.buffer_sync_interval,
             parameter_check_interval=config.parameter_check_interval,
             clear_gradients=clear_gradients,
-            join_enabled=model.join_enabled,
+            joins=model.joins,
             own_thread=not model.finishes_steps,
         ),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from .errors import InvalidArgument, PacTrainError
 from .types import OnShrink
+from .variables import warn_of_unknown
 
 DEFAULT_JOB = "default"
 DEFAULT_AGENT_SOCKET = "/run/pactrain/agent.sock"  # As of pactrain-agent.
@@ -245,6 +246,7 @@ def config_from_environment(
       PacTrainError: PACTRAIN_AGENT is not set, and PACTRAIN_EMBEDDED forbids that.
       InvalidArgument: a variable or argument is out of range.
     """
+    warn_of_unknown(environment)
     job = job_from(environment)
     return AttachConfig(
         agent=agent_from(environment),

@@ -45,6 +45,11 @@ _WITHOUT_EFFECT = {
     "check_reduction",
     "init_sync",
 }
+_OF_THE_JOB = ("session", "_buckets", "_membership")
+_COPY = (
+    "This is a copy of a DistributedDataParallel: it is no rank of the job and has no "
+    "session.\nCall eval() to evaluate it; wrap its `module` to train it."
+)
 _DEFAULTS = {"device_ids": None, "output_device": None, "dim": 0, "process_group": None}
 
 
@@ -125,7 +130,7 @@ class DistributedDataParallel(nn.Module):
                 module=module,
                 ignored=frozenset(),
                 starts_equal=False,
-                join_enabled=lambda: False,
+                joins=lambda: None,
                 finishes_steps=True,
                 process_group_bytes=lambda steps: 0,
             ),
@@ -175,7 +180,7 @@ class DistributedDataParallel(nn.Module):
             self._membership.start()
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self._is_evaluated_copy():
             return self.module(*inputs, **options)
         if self.session.closed and self.training:
             raise PacTrainError(CLOSED)
@@ -189,10 +194,15 @@ class DistributedDataParallel(nn.Module):
         return output
 
     def __getstate__(self) -> dict[str, Any]:
-        raise RefusedError(
-            "A DistributedDataParallel belongs to a running job and cannot be copied "
-            "or pickled.\nCopy its `module`; save state_dict() or that of `module`."
-        )
+        """A copy is no rank of the job: it has no session, and masks as this has."""
+        return {k: v for k, v in self.__dict__.items() if k not in _OF_THE_JOB}
+
+    def _is_evaluated_copy(self) -> bool:
+        if "session" in self.__dict__:
+            return False
+        if self.training:
+            raise PacTrainError(_COPY)
+        return True
 
     @contextlib.contextmanager
     def _leaving_on_errors(self) -> Iterator[None]:

@@ -69,7 +69,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """`join_enabled` tells whether DDP's join() context is in use just now.
+    """`joins` gives the use of DDP's join() that this step is in, if any.
 
     `clear_gradients` is called with the error of each failed step. `own_thread`: steps
     end by themselves, else when finish() is called.
@@ -78,7 +78,7 @@ class EngineOptions:
     buffer_sync_interval: int
     parameter_check_interval: int
     clear_gradients: Callable[[PacTrainError], None]
-    join_enabled: Callable[[], bool]
+    joins: Callable[[], object | None]
     own_thread: bool
 
 
@@ -106,6 +106,8 @@ class StepEngine:
         self._step: _Step | None = None
         self._submitted = 0  # Buckets of the open step.
         self._committed = 0
+        self._joining: object | None = None
+        self._all_equal = True
         self._last_buffer_sync = native.next_step
         self._last_parameter_check = native.next_step
         self._waiter: _Waiter = _WaiterThread() if options.own_thread else _Caller()
@@ -228,14 +230,18 @@ class StepEngine:
         self._submitted += 1
 
     def _begin(self) -> None:
-        if self._options.join_enabled():
-            raise RefusedError(
-                "DDP's join() changes the divisor of a step and is not supported.\n"
-                "Give all ranks equally many batches."
-            )
+        # Ranks that have ended submit zeros and keep the weights that they had, until
+        # all leave join() and take those of the last one. At its first step all are
+        # equal, and at the first one after it.
+        before, self._joining = self._joining, self._options.joins()
+        self._all_equal = self._joining is None or self._joining is not before
+        if self._joining is not before:
+            self.check_weights_next = self.check_parameters_next = True
         self._keeper.begin_step()
 
     def _parameter_digest(self) -> Digest | None:
+        if not self._all_equal:
+            return None
         step = self._native.next_step
         due = (
             step - self._last_parameter_check >= self._options.parameter_check_interval
@@ -276,6 +282,8 @@ class StepEngine:
                 self._keeper.mask_gradients(layout, step.buffers)
             self._keeper.committed(layout, result.next)
             interval = self._options.buffer_sync_interval
+            if self._joining is not None:
+                interval = 0  # Rank 0 may have ended; join() gives all equal buffers.
             if interval and result.step + 1 - self._last_buffer_sync >= interval:
                 self.sync_buffers()
         except PacTrainError as error:

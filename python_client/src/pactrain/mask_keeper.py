@@ -406,7 +406,7 @@ class MaskKeeper:
             self._enforces and self._weights.count_outside()
         )
         return {
-            "masks": _packed_masks(wanted),
+            "masks": packed_masks(wanted),
             "frozen": sorted(wanted.frozen),
             "masks_active": in_force,
         }
@@ -416,13 +416,13 @@ def _packed(masks: MaskSet | None) -> dict[str, Any] | None:
     if masks is None:
         return None
     return {
-        "masks": _packed_masks(masks),
+        "masks": packed_masks(masks),
         "frozen": sorted(masks.frozen),
         "unenforced": sorted(masks.unenforced),
     }
 
 
-def _packed_masks(masks: MaskSet) -> dict[str, Tensor]:
+def packed_masks(masks: Declared) -> dict[str, Tensor]:
     """Bits in the order of indices."""
     return {
         name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from . import scores
+from .copies import follow
 from .errors import InvalidArgument, PacTrainError
 from .exemptions import (
     TIED,
@@ -208,6 +209,7 @@ def _choose_masks(model: nn.Module, amount: Any, options: PruneOptions) -> _Prun
     table = ParameterTable(model)
     choice = choose(model, table, options.selection)
     entries, exempt = choice.chosen, dict(choice.exempt)
+    follow(model)
     scored = _scores(model, entries, options)
     while True:
         part = share
@@ -248,6 +250,7 @@ def _take_masks(
     asked = None if amount is None else share_of(amount)
     table = ParameterTable(model)
     masks = masks_from_state(table, state)
+    follow(model)
     MaskSource(model, table).write(of_kind(masks, options.kind))
     for _, parameter in table:
         mask = registry.get(parameter)
@@ -325,6 +328,7 @@ def apply_masks(
             found = table.find(name)
             assert found is not None
             registry.set(found[1], mask, kind == "freeze")
+        follow(model)
     for _, parameter in table:
         mask_of = registry.get(parameter)
         if mask_of is None:

@@ -160,14 +160,8 @@ class Session:
           InvalidArgument: not a number.
         """
         for name, value in (("loss", loss), ("lr", lr)):
-            if value is None:
-                continue
-            try:
-                self.engine.counters.reported[name] = float(value)
-            except (TypeError, ValueError):
-                raise InvalidArgument(
-                    f"{name} is {value!r}; allowed is a number.\nGive loss.item()."
-                ) from None
+            if value is not None:
+                self.engine.counters.reported[name] = as_number(name, value)
 
     @property
     def masks_settled(self) -> bool:
@@ -362,8 +356,18 @@ class Session:
         return f"<pactrain.Session of job {self._config.job!r}, {state}>"
 
 
+def as_number(name: str, value: Any) -> float:
+    """Raises InvalidArgument, which names the field."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"{name} is {value!r}; allowed is a number.\nGive loss.item()."
+        ) from None
+
+
 class NullSession:
-    """What attach() returns for a model that is not data-parallel: does nothing."""
+    """What an adapter has before its model is attached: does nothing."""
 
     decision = None
     last_error = None
