@@ -8,6 +8,7 @@ import os
 import secrets
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -28,9 +29,10 @@ from .errors import CoordinatorUnavailableError, InvalidArgument, PacTrainError
 from .hook import exchange_hook
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import Declared, masks_from_weights, named_masks
+from .masks import Declared, make_mask_set, masks_from_weights, named_masks
 from .membership import Membership, may_go_on
 from .model_state import ModelState
+from .onset import Onset, onset_from
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
 from .session import (
@@ -63,6 +65,9 @@ def attach(
     sync_masks: bool = True,
     buffer_sync_interval: int = 50,
     state: Mapping[str, Any] | None = None,
+    activate_at: int | None = None,
+    pin: str | None = None,
+    pin_from: int | None = None,
 ) -> Session | NullSession:
     """Exchanges the model's gradients through the agent from the next step on.
 
@@ -83,6 +88,13 @@ def attach(
       buffer_sync_interval: steps between two synchronisations of the buffers from rank
         0, which replace DDP's own before every forward; 0: never.
       state: state_dict() of an earlier session to continue.
+      activate_at: the step, counted from 1, with which the masks come in force; later
+        ones do with a multiple of it. Ranks wait there up to 2 s for the decision, so
+        that equal runs are equal. Default: masks that all ranks have alike now are in
+        force from the first step on, others with a multiple of 4.
+      pin: what travels from step `pin_from` on, whatever is measured: "FULL",
+        "COMPACTED" or "TERNARY 7" (3, 5, 7, 15 or 31 levels). Before, all is exact.
+      pin_from: a step, counted from 1; default: the first.
 
     Raises:
       InvalidArgument: an argument or variable is out of range.
@@ -105,7 +117,8 @@ def attach(
         )
         return NullSession()
     check_model(ddp, [session.ddp for session in sessions])
-    config = _config(ddp, gse, sync_masks, buffer_sync_interval)
+    onset = onset_from(activate_at, pin, pin_from)
+    config = _config(ddp, gse, sync_masks, buffer_sync_interval, onset)
     session = open_session(wrapped_by_torch(ddp), config, masks, state)
     ddp.register_comm_hook(session.engine, exchange_hook)
     ddp.broadcast_buffers = False
@@ -131,6 +144,15 @@ def open_session(
     source, settle_steps = _declare_masks(model.module, table, masks, state)
     index = _free_index()
     options = _options(model, table, config, index, state)
+    if config.onset.from_the_start and settle_steps == 1:
+        wanted = make_mask_set(table, source.read(), digest_of)
+        options = replace(
+            options,
+            mask_digest=wanted.digest,
+            layout_digest=options.model_digest,
+            kept_elements=wanted.kept,
+            declared_elements=wanted.elements,
+        )
     native = NativeSession.attach(
         options,
         functools.partial(_log_waiting, config.rank == 0),
@@ -157,7 +179,11 @@ def open_session(
 
 
 def _config(
-    ddp: DistributedDataParallel, gse: bool, sync_masks: bool, buffer_sync_interval: int
+    ddp: DistributedDataParallel,
+    gse: bool,
+    sync_masks: bool,
+    buffer_sync_interval: int,
+    onset: Onset,
 ) -> AttachConfig:
     group = ddp.process_group
     rank = dist.get_rank(group)
@@ -169,6 +195,7 @@ def _config(
         sync_masks=sync_masks,
         # Buffers that DDP was told to keep apart stay apart.
         buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
+        onset=onset,
     )
     store = dist.distributed_c10d._get_default_store()
     token = launch_token(store, dist.get_global_rank(group, 0), rank)
@@ -267,6 +294,10 @@ def _options(
         attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
         gse=config.gse,
         on_shrink=config.on_shrink,
+        activate_every=config.onset.activate_every,
+        pin_mode=config.onset.pin_mode,
+        pin_codec=config.onset.pin_codec,
+        pin_from=config.onset.pin_from,
     )
 
 
@@ -298,6 +329,9 @@ def _settings(parts: Parts) -> agreement.Settings:
         buffer_bytes=buffers.size_bytes,
         settle_steps=parts.keeper.settle_steps,
         on_shrink=int(config.on_shrink),
+        activate_at=config.onset.activate_at,
+        pin=config.onset.pin,
+        pin_from=config.onset.pin_from,
     )
 
 
@@ -353,6 +387,7 @@ def _engine(parts: Parts) -> StepEngine:
             clear_gradients=clear_gradients,
             join_enabled=model.join_enabled,
             own_thread=not model.finishes_steps,
+            onset=config.onset,
         ),
     )
 

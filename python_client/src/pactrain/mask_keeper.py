@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from . import agreement, enforcement, storage
-from .layout import StepLayout, bucket_bitmaps, bucket_masks
+from .layout import BucketLayout, StepLayout, bucket_mask
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set
 from .parameters import ParameterTable
-from .types import Decision, Native
+from .types import NO_DIGEST, Decision, Digest, Native
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
 _UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
@@ -50,9 +50,12 @@ class MaskKeeper:
         self.active: MaskSet | None = None
         self._weights = enforcement.Enforcement(table)
         self._known = {self.current.digest: self.current}
-        self._layout: StepLayout | None = None
+        self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
         self._version = -1  # Of the decision that was looked at last.
+        self._in_force = NO_DIGEST  # Its masks.
+        # By index of a bucket: the masks and the layout that the library has.
+        self._given: dict[int, tuple[Digest, Digest]] = {}
         self._inside = True
         self._bucket_masks: tuple[StepLayout, MaskSet, list[Tensor]] | None = None
 
@@ -107,12 +110,14 @@ class MaskKeeper:
         self._weights.agree(self.current)
         self.check_weights()
         self.obey(self._native.decision)
+        self._count_step()  # These masks were declared before the first one.
 
     def renew(self) -> None:
         """A new generation knows no masks and no votes; those in force stay so."""
-        self._layout = None
+        self._given.clear()
         self._steps_unchanged = 0
         self._version = -1
+        self.obey(self._native.decision)
 
     def transfer(self) -> dict[str, Any]:
         """For a rank that comes later: what is wanted, and how far it is agreed on."""
@@ -175,24 +180,20 @@ class MaskKeeper:
                 "the masks were removed: those in force stay until the model is "
                 "attached again"
             )
-        if self._layout is not None:
-            self._vote(self._layout)  # Too young to count: withdraws the last vote.
+        self._vote()  # Too young to count: withdraws the last vote.
 
     def _is_active(self, digest: object) -> bool:
         return self.active is not None and self.active.digest == digest
 
-    def committed(self, layout: StepLayout, next_decision: Decision) -> None:
+    def committed(self, next_decision: Decision) -> None:
         """After a committed step: votes if there is news, obeys the next decision."""
         self.obey(next_decision)
-        if layout is self._layout:
-            self._steps_unchanged += 1
-        else:
-            self._layout = layout
-            self._steps_unchanged = 0
-        if self._steps_unchanged == 1:
-            self._set_masks(layout)
-        if 1 <= self._steps_unchanged <= self.settle_steps:
-            self._vote(layout)
+        self._count_step()
+
+    def _count_step(self) -> None:
+        self._steps_unchanged += 1
+        if self._steps_unchanged <= self.settle_steps:
+            self._vote()
         if self._steps_unchanged == _UNAGREED_STEPS:
             self._warn_if_not_agreed()
 
@@ -210,21 +211,24 @@ class MaskKeeper:
                 decision,
             )
 
-    def _set_masks(self, layout: StepLayout) -> None:
-        # Those in force first: the library forgets the oldest.
-        sets = {s.digest: s for s in (self.active, self.current) if s}
-        for masks in sets.values():
-            self._native.set_masks(
-                masks.digest,
-                layout.digest,
-                [bucket.digest for bucket in layout.buckets],
-                [bucket.elements for bucket in layout.buckets],
-                bucket_bitmaps(layout, self._table, masks),
-            )
+    def before_submit(self, index: int, layout: BucketLayout) -> None:
+        """Gives the library a bucket's bits of the masks in force.
 
-    def _vote(self, layout: StepLayout) -> None:
+        Buckets are known only when they come: DDP rebuilds its own after a step or two.
+        """
+        key = (self._in_force, layout.digest)
+        masks = self._known.get(self._in_force)
+        if not self._in_force or masks is None or self._given.get(index) == key:
+            return
+        bits = storage.pack(bucket_mask(layout, self._table, masks))
+        self._native.set_masks(
+            masks.digest, index, [layout.digest], [layout.elements], [bits]
+        )
+        self._given[index] = key
+
+    def _vote(self) -> None:
         self._native.vote(
-            layout.digest,
+            self._layout_digest,
             self.current.digest,
             self._steps_unchanged,
             self.settle_steps,
@@ -238,6 +242,7 @@ class MaskKeeper:
         if decision.version == self._version:
             return
         self._version = decision.version
+        self._in_force = decision.mask_digest
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
         masks = self._known.get(decision.mask_digest)
@@ -255,8 +260,9 @@ class MaskKeeper:
             return
         cached = self._bucket_masks
         if cached is None or cached[0] is not layout or cached[1] is not self.active:
-            dropped = [~m for m in bucket_masks(layout, self._table, self.active)]
-            cached = self._bucket_masks = (layout, self.active, dropped)
+            masks = self.active
+            dropped = [~bucket_mask(b, self._table, masks) for b in layout.buckets]
+            cached = self._bucket_masks = (layout, masks, dropped)
         for buffer, mask in zip(buffers, cached[2], strict=True):
             buffer.masked_fill_(mask, 0)
 
