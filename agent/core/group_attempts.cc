@@ -233,8 +233,10 @@ bool GroupState::Measures() const {
 }
 
 StepExchange GroupState::NewExchange() const {
-  return StepExchange({&schedule_, &names_, &generation_.group.job, step_,
-                       attempt_, Measures() && !dense_ && !exact_,
+  // A generation that goes on with a state goes on in the dither, too.
+  const uint64_t first = generation_.donor ? 0 : generation_.base_step;
+  return StepExchange({&schedule_, &names_, step_, step_ - first, attempt_,
+                       Measures() && !dense_ && !exact_,
                        slowest_link_ < kFastLink});
 }
 
@@ -281,7 +283,7 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   ++counters_.committed_count;
   if (dense_) ++counters_.dense_steps;
   committed_step_ = step_;
-  const bool early = Telemetry::Measures(1, gradient_steps_);
+  const bool early = !IsBroadcast() && Telemetry::IsEarly(gradient_steps_);
   if (IsBroadcast()) {
     telemetry_.Drop();  // Nobody computes before it: it says nothing of a pace.
   } else {

@@ -21,7 +21,10 @@ class Telemetry {
   static constexpr uint64_t kMeasureInterval = 8;
   // `gradient_steps` of the generation were committed before `step`.
   static bool Measures(uint64_t step, uint64_t gradient_steps) {
-    return gradient_steps < kMeasureInterval || step % kMeasureInterval == 0;
+    return IsEarly(gradient_steps) || step % kMeasureInterval == 0;
+  }
+  static bool IsEarly(uint64_t gradient_steps) {
+    return gradient_steps < kMeasureInterval;
   }
 
   // All local trainers have submitted the open step; the first time counts.
