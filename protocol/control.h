@@ -86,8 +86,8 @@ struct PrepareAnswer {
   std::string reason;
 };
 
-// Progress of a group at one agent, at most twice a second: telemetry, not
-// durable.
+// Progress of a group at one agent, at most twice a second and after each of
+// the first steps: telemetry, not durable.
 struct StepReport {
   GroupId group;
   uint64_t generation = 0;

@@ -143,7 +143,9 @@ void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote) {
   record.vote = out;
   outbox_.ToCoordinator(out);
   if (GroupState* group = RunningGroupOf(record)) {
-    group->OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest});
+    group->OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest,
+                               out.steps_unchanged >= out.settle_steps &&
+                                   out.kept_elements < out.elements});
   }
 }
 

@@ -159,6 +159,36 @@ def test_weights_that_are_loaded_after_prune_are_an_error():
         train(model, 1)
 
 
+def test_weights_that_were_pruned_elsewhere_bring_their_masks():
+    checkpoint = trained_elsewhere()
+    model = pruned()
+    session = pactrain.attach(model)
+    optimizer = train(model, 2)
+    model.load_state_dict(checkpoint)
+    before = model[2].weight.detach().clone()
+    optimizer.param_groups[0]["lr"] = 0.0
+    train(model, 1, optimizer)
+    assert torch.equal(model[2].weight, before)
+    assert torch.equal(registry.get(model[2].weight), before != 0)
+    assert session.stats()["pactrain/masks_active"] == 1
+
+
+def test_load_takes_the_zeros_of_a_checkpoint_pruned_by_another_amount():
+    checkpoint = trained_elsewhere(0.75)
+    model = pruned()
+    session = pactrain.attach(model)
+    session.load(checkpoint)
+    train(model)
+    assert torch.equal(registry.get(model[2].weight), checkpoint["2.weight"] != 0)
+    assert not revived(model)
+
+
+def trained_elsewhere(amount=0.5):
+    model = small_net(9)
+    pactrain.prune(model, amount)
+    return copy.deepcopy(model.state_dict())
+
+
 def test_a_model_of_torchs_pruning_is_left_to_torch():
     model = small_net()
     torch_prune.l1_unstructured(model[2], "weight", 0.5)

@@ -67,6 +67,14 @@ def _to_options(options: AttachOptions) -> _abi.AttachOptions:
         gse=int(options.gse),
         on_shrink=options.on_shrink,
         last_generation=options.last_generation,
+        mask_digest=_to_c(options.mask_digest),
+        layout_digest=_to_c(options.layout_digest),
+        kept_elements=options.kept_elements,
+        declared_elements=options.declared_elements,
+        activate_every=options.activate_every,
+        pin_mode=options.pin_mode,
+        pin_codec=options.pin_codec,
+        pin_from=options.pin_from,
     )
 
 
@@ -204,6 +212,8 @@ class NativeSession:
             last_generation=last_generation,
             resume_step=next_step,
             attach_timeout_ms=round(timeout_seconds * 1000),
+            kept_elements=0,
+            declared_elements=0,  # Masks have changed, or come with a state.
         )
         self._enter(options)
 
@@ -302,7 +312,7 @@ class NativeSession:
     def set_masks(
         self,
         mask_digest: Digest,
-        layout_digest: Digest,
+        first_bucket: int,
         bucket_layouts: Sequence[Digest],
         elements: Sequence[int],
         bitmaps: Sequence[npt.NDArray[np.uint8]],
@@ -312,7 +322,7 @@ class NativeSession:
             self._library.pt_set_masks(
                 self._open(),
                 _to_c(mask_digest),
-                _to_c(layout_digest),
+                first_bucket,
                 count,
                 (_abi.Digest * count)(*(_to_c(digest) for digest in bucket_layouts)),
                 (ctypes.c_uint64 * count)(*elements),

@@ -13,12 +13,25 @@ from . import optimizer_hook
 from ._library import digest_of
 from .checks import attached_already
 from .copies import follow
-from .enforcement import Enforcement, check_zero_outside, zero_outside
+from .enforcement import (
+    Enforcement,
+    Origin,
+    log_refitted,
+    refitted,
+    zero_outside,
+)
 from .mask_keeper import packed_masks
 from .mask_source import MaskSource
 from .masks import Declared, make_mask_set, named_masks, of_kind, registry
 from .parameters import ParameterTable
-from .session import STATE_VERSION, NullSession, as_number, unpack_state
+from .session import (
+    STATE_VERSION,
+    NullSession,
+    after_load,
+    as_number,
+    unpack_state,
+)
+from .zeros import load_pruned
 
 
 class AloneSession(NullSession):
@@ -40,10 +53,14 @@ class AloneSession(NullSession):
         source: MaskSource,
         state: Mapping[str, Any] | None,
         gse: bool,
+        origin: Origin = "prune",
     ) -> None:
-        """Raises:
-        RefusedError: the model is attached already.
-        PacTrainError: a weight outside the masks is neither zero nor frozen.
+        """Where masks come from a state weights may be loaded until the first step.
+
+        Raises:
+          RefusedError: the model is attached already.
+          PacTrainError: a weight outside the masks is neither zero nor frozen, and they
+            do not fit another mask.
         """
         if any(registry.owner(parameter) is not None for _, parameter in table):
             raise attached_already()
@@ -56,14 +73,19 @@ class AloneSession(NullSession):
         self._reported: dict[str, float] = {}
         self._weights = Enforcement(table)
         self._masks = make_mask_set(table, source.read(), digest_of)
+        self._origin = origin
+        self._loaded = False  # Weights are new, and were not checked yet.
         if state is not None and not state["masks_active"]:
             zero_outside(table, self._masks)
-        self._check_next = True
-        self._before_step()
         self._activate()
+        if origin == "state":
+            self._all_loaded()
+        else:
+            self._check_weights()
         follow(module)
         self._hooks: list[RemovableHandle] = [
-            module.register_load_state_dict_post_hook(_after_load)  # type: ignore[no-untyped-call]
+            part.register_load_state_dict_post_hook(after_load)  # type: ignore[no-untyped-call]
+            for part in module.modules()
         ]
         for name, parameter in table:
             registry.attach(parameter, self)
@@ -93,12 +115,23 @@ class AloneSession(NullSession):
         PacTrainError: weights were loaded that are not those of the masks.
         """
         if self._source.changed():
-            self._masks = make_mask_set(self._table, self._source.read(), digest_of)
-            self._activate()
-        if self._check_next:
-            check_zero_outside(self._table, self._masks)
-            self._weights.take_values()
-            self._check_next = False
+            self._read_masks()
+        if self._loaded:
+            self._check_weights(only_loaded=True)
+            self._loaded = False
+
+    def _read_masks(self) -> None:
+        self._masks = make_mask_set(self._table, self._source.read(), digest_of)
+        self._activate()
+
+    def _check_weights(self, only_loaded: bool = False) -> None:
+        """As MaskKeeper.check_weights()."""
+        masks = refitted(self._table, self._masks, self._origin, only_loaded)
+        if masks is not None:
+            self._source.write(masks)
+            self._read_masks()
+            log_refitted(self._masks, rank=0)
+        self._weights.take_values()
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After a step of any optimizer of this process."""
@@ -162,9 +195,17 @@ class AloneSession(NullSession):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
-        self._check_next = True
+        self._all_loaded()
+
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """As a Session's."""
+        self.set_masks(load_pruned(self._module, self._table, weights))
+        self._all_loaded()
 
     def close(self) -> None:
+        if self in alone and not self._loaded:
+            self._before_step()  # Masks may be newer than the last one.
+            self._weights.finish()
         alone.discard(self)
         optimizer_hook.unwatch(self)
         for hook in self._hooks:
@@ -173,19 +214,15 @@ class AloneSession(NullSession):
         for _, parameter in self._table:
             registry.detach(parameter)
 
-    def owns(self, module: nn.Module) -> bool:
-        return module is self._module
+    def _all_loaded(self) -> None:
+        for _, parameter in self._table:
+            registry.mark_loaded(parameter)
+        self.weights_loaded()
 
     def weights_loaded(self) -> None:
-        self._check_next = True
+        """They are checked before the next step, and left alone until then."""
+        self._loaded = True
 
 
 # Strong: the script may drop what attach() returned.
 alone: set[AloneSession] = set()
-
-
-def _after_load(module: nn.Module, keys: object) -> None:
-    # A plain function, as copies of the model copy their hooks.
-    for session in alone:
-        if session.owns(module):
-            session.weights_loaded()

@@ -8,6 +8,7 @@ import os
 import secrets
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from . import agreement
+from . import agreement, enforcement
 from ._library import NativeSession, digest_of
 from .alone import AloneSession
 from .broadcast import broadcast
@@ -36,13 +37,13 @@ from .errors import (
 from .hook import connect
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import Declared, named_masks
+from .masks import Declared, MaskSet, make_mask_set, named_masks
 from .membership import Membership, may_go_on
 from .model_state import ModelState
+from .onset import Onset, onset_from
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
 from .session import (
-    NullSession,
     Parts,
     Session,
     clear_all_gradients,
@@ -73,7 +74,10 @@ def attach(
     sync_masks: bool = True,
     buffer_sync_interval: int = 50,
     state: Mapping[str, Any] | None = None,
-) -> Session | NullSession:
+    activate_at: int | None = None,
+    pin: str | None = None,
+    pin_from: int | None = None,
+) -> Session | AloneSession:
     """Exchanges the model's gradients through the agent from the next step on.
 
     All ranks call it; it returns when all are there. Agent, job and site come from
@@ -93,6 +97,13 @@ def attach(
       buffer_sync_interval: steps between two synchronisations of the buffers from rank
         0, which replace DDP's own before every forward; 0: never.
       state: state_dict() of an earlier session to continue.
+      activate_at: the step, counted from 1, with which the masks come in force; later
+        ones do with a multiple of it. Ranks wait there up to 2 s for the decision, so
+        that equal runs are equal. Default: masks that all ranks have alike now are in
+        force from the first step on, others with a multiple of 4.
+      pin: what travels from step `pin_from` on, whatever is measured: "FULL",
+        "COMPACTED" or "TERNARY 7" (3, 5, 7, 15 or 31 levels). Before, all is exact.
+      pin_from: a step, counted from 1; default: the first.
 
     Raises:
       InvalidArgument: an argument or variable is out of range.
@@ -108,7 +119,8 @@ def attach(
     if ddp is None:
         return _alone(model, masks, state, gse)
     check_model(ddp, [session.ddp for session in sessions])
-    config = _config(ddp, gse, sync_masks, buffer_sync_interval)
+    onset = onset_from(activate_at, pin, pin_from)
+    config = _config(ddp, gse, sync_masks, buffer_sync_interval, onset)
     session = open_session(wrapped_by_torch(ddp), config, masks, state)
     connect(ddp, session.engine)
     if config.rank == 0:
@@ -133,7 +145,8 @@ def _alone(
         )
     table = ParameterTable(model)
     source, _ = _declare_masks(model, table, masks, state)
-    session = AloneSession(model, table, source, state, gse)
+    origin = _origin(masks, state)
+    session = AloneSession(model, table, source, state, gse, origin)
     warnings.warn(
         f"pactrain.attach: {name} is not wrapped in DistributedDataParallel, so "
         "there is nothing to exchange; its masks act in this one process. To train on "
@@ -161,6 +174,18 @@ def open_session(
     source, settle_steps = _declare_masks(model.module, table, masks, state)
     index = _free_index()
     options = _options(model, table, config, index, state)
+    # Before any rank hears of the masks: a generation may begin with them.
+    wanted = make_mask_set(table, source.read(), digest_of)
+    if state is None:
+        wanted = _refitted_where_possible(table, source, wanted, config.rank)
+    if config.onset.from_the_start and settle_steps == 1:
+        options = replace(
+            options,
+            mask_digest=wanted.digest,
+            layout_digest=options.model_digest,
+            kept_elements=wanted.kept,
+            declared_elements=wanted.elements,
+        )
     native = NativeSession.attach(
         options,
         functools.partial(_log_waiting, config.rank == 0),
@@ -170,15 +195,12 @@ def open_session(
         keeper = MaskKeeper(table, source, native, config.gse)
         keeper.settle_steps = settle_steps
         keeper.tolerate_outside = state is not None and not state["masks_active"]
-        if state is None:
-            keeper.take_zeros()
         parts = Parts(model, table, native, config, keeper, source, index)
         if native.donor is None:
             _agree(parts)
             if not model.starts_equal:
                 _send_first_state(parts, options.slot_bytes)
-            origin: Origin = "masks" if isinstance(masks, Mapping) else "prune"
-            keeper.start("state" if state is not None else origin)
+            keeper.start(_origin(masks, state))
     except BaseException:
         native.close()
         raise
@@ -190,7 +212,11 @@ def open_session(
 
 
 def _config(
-    ddp: DistributedDataParallel, gse: bool, sync_masks: bool, buffer_sync_interval: int
+    ddp: DistributedDataParallel,
+    gse: bool,
+    sync_masks: bool,
+    buffer_sync_interval: int,
+    onset: Onset,
 ) -> AttachConfig:
     group = ddp.process_group
     rank = dist.get_rank(group)
@@ -202,6 +228,7 @@ def _config(
         sync_masks=sync_masks,
         # Buffers that DDP was told to keep apart stay apart.
         buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
+        onset=onset,
     )
     store = dist.distributed_c10d._get_default_store()
     token = launch_token(store, dist.get_global_rank(group, 0), rank)
@@ -261,6 +288,28 @@ def _declare_masks(
     return source, 1
 
 
+def _origin(masks: Masks, state: Mapping[str, Any] | None) -> Origin:
+    if state is not None:
+        return "state"
+    return "masks" if isinstance(masks, Mapping) else "prune"
+
+
+def _refitted_where_possible(
+    table: ParameterTable, source: MaskSource, masks: MaskSet, rank: int
+) -> MaskSet:
+    """If the weights were pruned elsewhere and loaded since, their zeros are the masks.
+
+    What fits no mask is refused later, when all ranks are there.
+    """
+    declared = enforcement.refitted_where_possible(table, masks)
+    if declared is None:
+        return masks
+    source.write(declared)
+    masks = make_mask_set(table, source.read(), digest_of)
+    enforcement.log_refitted(masks, rank)
+    return masks
+
+
 def _free_index() -> int:
     used = {session.model_index for session in sessions}
     return next(index for index in range(len(used) + 1) if index not in used)
@@ -300,6 +349,10 @@ def _options(
         attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
         gse=config.gse,
         on_shrink=config.on_shrink,
+        activate_every=config.onset.activate_every,
+        pin_mode=config.onset.pin_mode,
+        pin_codec=config.onset.pin_codec,
+        pin_from=config.onset.pin_from,
     )
 
 
@@ -331,6 +384,9 @@ def _settings(parts: Parts) -> agreement.Settings:
         buffer_bytes=buffers.size_bytes,
         settle_steps=parts.keeper.settle_steps,
         on_shrink=int(config.on_shrink),
+        activate_at=config.onset.activate_at,
+        pin=config.onset.pin,
+        pin_from=config.onset.pin_from,
     )
 
 
@@ -386,6 +442,7 @@ def _engine(parts: Parts) -> StepEngine:
             clear_gradients=clear_gradients,
             joins=model.joins,
             own_thread=not model.finishes_steps,
+            onset=config.onset,
         ),
     )
 

@@ -25,6 +25,7 @@ from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import can_meet, launch_store
 from .membership import WorldNow
+from .onset import Onset, onset_from
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
 from .session import sessions
@@ -74,7 +75,8 @@ class DistributedDataParallel(nn.Module):
     Args:
       module: a model on the CPU, float32 or bfloat16, not wrapped.
       bucket_cap_mb: most MiB of gradients in a bucket.
-      masks, gse, sync_masks, buffer_sync_interval, state: as attach().
+      masks, gse, sync_masks, buffer_sync_interval, state, activate_at, pin, pin_from:
+        as attach().
       broadcast_buffers: False leaves every rank its own buffers after the start.
       torch_arguments: what torch's class takes besides, so that scripts need no change:
         find_unused_parameters, gradient_as_bucket_view, static_graph, check_reduction
@@ -105,6 +107,9 @@ class DistributedDataParallel(nn.Module):
         buffer_sync_interval: int = 50,
         broadcast_buffers: bool = True,
         state: Mapping[str, Any] | None = None,
+        activate_at: int | None = None,
+        pin: str | None = None,
+        pin_from: int | None = None,
         on_shrink: Literal["pause", "continue", "abort"] | None = None,
         **torch_arguments: Any,
     ) -> None:
@@ -120,7 +125,8 @@ class DistributedDataParallel(nn.Module):
             )
         interval = buffer_sync_interval if broadcast_buffers else 0
         reaction = on_shrink_from(os.environ, on_shrink)
-        config = _config(init(), gse, sync_masks, interval, reaction)
+        onset = onset_from(activate_at, pin, pin_from)
+        config = _config(init(), gse, sync_masks, interval, reaction, onset)
         self.module = module
         self.require_backward_grad_sync = True
         self._buckets = buckets
@@ -268,6 +274,7 @@ def _config(
     sync_masks: bool,
     buffer_sync_interval: int,
     on_shrink: OnShrink,
+    onset: Onset,
 ) -> AttachConfig:
     """Checked before anything waits for other ranks."""
     config = config_from_environment(
@@ -277,6 +284,7 @@ def _config(
         sync_masks=sync_masks,
         buffer_sync_interval=buffer_sync_interval,
         on_shrink=on_shrink,
+        onset=onset,
     )
     if len(world.sites) > 1 or (config.agent and os.environ.get("PACTRAIN_SITES")):
         if not config.agent:

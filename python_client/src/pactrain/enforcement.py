@@ -6,6 +6,7 @@ values they had when the masks were agreed on.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .errors import PacTrainError
-from .masks import MaskSet, registry
+from .masks import Declared, MaskSet, registry
 from .parameters import ParameterTable
 from .zeros import refit
 
@@ -41,6 +42,8 @@ _UNFIT: dict[Origin, tuple[str, str]] = {
 }
 _SAMPLE = 64  # Weights of a parameter that are looked at.
 _DRAWN = 4096  # Places from which those outside the mask are taken.
+
+logger = logging.getLogger("pactrain")
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,17 @@ class Enforcement:
             if bool(self._strays(entry, entry.sample).any())
         ]
 
+    def finish(self) -> None:
+        """The masks in force hold for the weights that are left; says where not."""
+        if self.is_due:
+            self.apply()
+        if count := self.count_outside():
+            logger.warning(
+                "masks %s were in force, but %s weights outside them are not zero: "
+                "they were changed after the last optimizer step",
+                *(self._agreed, f"{count:,}"),
+            )
+
     def count_outside(self) -> int:
         """All weights outside the masks that are not where they belong."""
         return sum(
@@ -222,13 +236,51 @@ def zero_outside(table: ParameterTable, masks: MaskSet) -> None:
 
 
 def refitted(
+    table: ParameterTable, masks: MaskSet, origin: Origin, only_loaded: bool = False
+) -> Declared | None:
+    """Masks that fit the weights that are there now; None if those given do.
+
+    `only_loaded`: looks at parameters that have had no other mask since they were
+    loaded.
+
+    Raises:
+      PacTrainError: a weight outside its mask is neither zero nor frozen, and there are
+        not as many zeros elsewhere.
+    """
+    others, unfit = _refitted(table, masks, only_loaded)
+    if unfit:
+        raise _unfit_error(unfit, origin)
+    for _, parameter in table:
+        registry.clear_loaded(parameter)
+    return _with_others(masks, others)
+
+
+def refitted_where_possible(table: ParameterTable, masks: MaskSet) -> Declared | None:
+    """As refitted(), but what fits no mask is left for later."""
+    others, _ = _refitted(table, masks, only_loaded=False)
+    return _with_others(masks, others)
+
+
+def _with_others(masks: MaskSet, others: Mapping[str, Tensor]) -> Declared | None:
+    if not others:
+        return None
+    return Declared({**masks.masks, **others}, masks.frozen, masks.unenforced)
+
+
+def log_refitted(masks: MaskSet, rank: int) -> None:
+    logger.log(
+        logging.WARNING if rank == 0 else logging.INFO,
+        "weights were loaded that had been pruned elsewhere: their zeros are the masks "
+        "now, %s",
+        masks,
+    )
+
+
+def _refitted(
     table: ParameterTable, masks: MaskSet, only_loaded: bool
 ) -> tuple[dict[str, Tensor], list[tuple[str, int]]]:
-    """The masks that have to be others, since weights with zeros elsewhere are there
-    now; and what fits no mask: names and how many weights are not zero outside.
-
-    `only_loaded`: of parameters that have had no other mask since they were loaded.
-    """
+    """The masks that have to be others; and what fits none: names and how many weights
+    are not zero outside."""
     others: dict[str, Tensor] = {}
     unfit: list[tuple[str, int]] = []
     for name, parameter, mask in _zeroed(table, masks):
@@ -243,7 +295,7 @@ def refitted(
     return others, unfit
 
 
-def unfit_error(unfit: list[tuple[str, int]], origin: Origin) -> PacTrainError:
+def _unfit_error(unfit: list[tuple[str, int]], origin: Origin) -> PacTrainError:
     name, count = unfit[0]
     more = f", as {len(unfit) - 1} more parameters have some" if unfit[1:] else ""
     what, advice = _UNFIT[origin]

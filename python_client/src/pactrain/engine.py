@@ -28,9 +28,10 @@ from .buffers import BufferSync
 from .errors import PacTrainError, RefusedError, StepNotAppliedError
 from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
+from .onset import DEFAULT_ONSET, Onset
 from .parameters import ParameterTable
 from .stats import Counters
-from .types import Digest, DType, Mode, Native, Op, Part, Progress, StepResult
+from .types import Decision, Digest, DType, Mode, Native, Op, Part, Progress, StepResult
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
@@ -80,6 +81,7 @@ class EngineOptions:
     clear_gradients: Callable[[PacTrainError], None]
     joins: Callable[[], object | None]
     own_thread: bool
+    onset: Onset = DEFAULT_ONSET
 
 
 class StepEngine:
@@ -217,6 +219,7 @@ class StepEngine:
         step.buffers.append(buffer)
         step.parts.extend(parts)
         step.layouts.append(layout)
+        self._keeper.before_submit(bucket.index(), layout)
         self._native.submit(
             bucket.index(),
             [Part(part.data_ptr(), part.numel()) for part in parts],
@@ -280,7 +283,8 @@ class StepEngine:
             whole = result.submitted_elements == result.elements
             if (whole or result.mode == Mode.FULL) and not result.dense:
                 self._keeper.mask_gradients(layout, step.buffers)
-            self._keeper.committed(layout, result.next)
+            self._keeper.committed(result.next)
+            self._say_if_missed(result.next)
             interval = self._options.buffer_sync_interval
             if self._joining is not None:
                 interval = 0  # Rank 0 may have ended; join() gives all equal buffers.
@@ -293,6 +297,19 @@ class StepEngine:
         except Exception as error:
             logger.exception("after step %d", result.step)
             self._fatal = _internal(error)
+
+    def _say_if_missed(self, decision: Decision) -> None:
+        step = self._committed + 1
+        missed = self._options.onset.missed(step, decision, self._keeper.settled)
+        if missed:
+            logger.warning(
+                "%s did not come in force with step %d, as was asked for: the "
+                "coordinator took too long, or ranks want different masks. It does so "
+                "later, so this run may not be equal to another one. In force is %s",
+                missed,
+                step,
+                decision,
+            )
 
     def sync_buffers(self) -> None:
         """Gives all ranks the buffers of rank 0. All ranks call it at the same step.

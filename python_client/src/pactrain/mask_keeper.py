@@ -19,11 +19,11 @@ from torch.utils.hooks import RemovableHandle
 from . import agreement, enforcement, optimizer_hook, storage
 from .enforcement import Origin
 from .errors import PacTrainError
-from .layout import StepLayout, bucket_bitmaps, bucket_masks
+from .layout import BucketLayout, StepLayout, bucket_mask
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable
-from .types import Decision, Native
+from .types import NO_DIGEST, Decision, Digest, Native
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
 _CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
@@ -54,9 +54,12 @@ class MaskKeeper:
         self.active: MaskSet | None = None
         self._weights = enforcement.Enforcement(table)
         self._known = {self.current.digest: self.current}
-        self._layout: StepLayout | None = None
+        self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
         self._version = -1  # Of the decision that was looked at last.
+        self._in_force = NO_DIGEST  # Its masks.
+        # By index of a bucket: the masks and the layout that the library has.
+        self._given: dict[int, tuple[Digest, Digest]] = {}
         self._inside = True
         self._bucket_masks: tuple[StepLayout, MaskSet, list[Tensor]] | None = None
         self._origin: Origin = "prune"
@@ -146,24 +149,6 @@ class MaskKeeper:
             logger.info("masks changed from %s to %s", self.current, masks)
             self._replace(masks)
 
-    def take_zeros(self) -> None:
-        """Before masks are agreed on: if the weights were pruned elsewhere and loaded
-        since, their zeros are the masks."""
-        others, _ = enforcement.refitted(self._table, self.current, only_loaded=False)
-        self._take_others(others)
-
-    def _take_others(self, others: Mapping[str, Tensor]) -> None:
-        if not others:
-            return
-        mine = self.current
-        self.adopt(Declared({**mine.masks, **others}, mine.frozen, mine.unenforced))
-        logger.log(
-            logging.WARNING if self._native.rank == 0 else logging.INFO,
-            "weights were loaded that had been pruned elsewhere: their zeros are the "
-            "masks now, of %d parameters (%s)",
-            *(len(others), self.current),
-        )
-
     def start(self, origin: Origin = "prune") -> None:
         """Before the first step: all ranks have equal weights and masks.
 
@@ -182,12 +167,14 @@ class MaskKeeper:
         else:
             self.check_weights()
         self.obey(self._native.decision)
+        self._count_step()  # These masks were declared before the first one.
 
     def renew(self) -> None:
         """A new generation knows no masks and no votes; those in force stay so."""
-        self._layout = None
+        self._given.clear()
         self._steps_unchanged = 0
         self._version = -1
+        self.obey(self._native.decision)
 
     def transfer(self) -> dict[str, Any]:
         """For a rank that comes later: what is wanted, and how far it is agreed on."""
@@ -251,27 +238,23 @@ class MaskKeeper:
                 "the masks were removed: those in force stay until the model is "
                 "attached again"
             )
-        if self._layout is not None:
-            self._vote(self._layout)  # Too young to count: withdraws the last vote.
+        self._vote()  # Too young to count: withdraws the last vote.
 
     def _is_active(self, digest: object) -> bool:
         return self.active is not None and self.active.digest == digest
 
-    def committed(self, layout: StepLayout, next_decision: Decision) -> None:
+    def committed(self, next_decision: Decision) -> None:
         """After a committed step: votes if there is news, obeys the next decision."""
         self.obey(next_decision)
         self._steps += 1
         self._forward_is_due = True
         self._weights.step_committed()
-        if layout is self._layout:
-            self._steps_unchanged += 1
-        else:
-            self._layout = layout
-            self._steps_unchanged = 0
-        if self._steps_unchanged == 1:
-            self._set_masks(layout)
-        if 1 <= self._steps_unchanged <= self.settle_steps:
-            self._vote(layout)
+        self._count_step()
+
+    def _count_step(self) -> None:
+        self._steps_unchanged += 1
+        if self._steps_unchanged <= self.settle_steps:
+            self._vote()
         if self._steps_unchanged == _UNAGREED_STEPS:
             self._warn_if_not_agreed()
 
@@ -289,21 +272,24 @@ class MaskKeeper:
                 decision,
             )
 
-    def _set_masks(self, layout: StepLayout) -> None:
-        # Those in force first: the library forgets the oldest.
-        sets = {s.digest: s for s in (self.active, self.current) if s}
-        for masks in sets.values():
-            self._native.set_masks(
-                masks.digest,
-                layout.digest,
-                [bucket.digest for bucket in layout.buckets],
-                [bucket.elements for bucket in layout.buckets],
-                bucket_bitmaps(layout, self._table, masks),
-            )
+    def before_submit(self, index: int, layout: BucketLayout) -> None:
+        """Gives the library a bucket's bits of the masks in force.
 
-    def _vote(self, layout: StepLayout) -> None:
+        Buckets are known only when they come: DDP rebuilds its own after a step or two.
+        """
+        key = (self._in_force, layout.digest)
+        masks = self._known.get(self._in_force)
+        if not self._in_force or masks is None or self._given.get(index) == key:
+            return
+        bits = storage.pack(bucket_mask(layout, self._table, masks))
+        self._native.set_masks(
+            masks.digest, index, [layout.digest], [layout.elements], [bits]
+        )
+        self._given[index] = key
+
+    def _vote(self) -> None:
         self._native.vote(
-            layout.digest,
+            self._layout_digest,
             self.current.digest,
             self._steps_unchanged,
             self.settle_steps,
@@ -317,6 +303,7 @@ class MaskKeeper:
         if decision.version == self._version:
             return
         self._version = decision.version
+        self._in_force = decision.mask_digest
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
         masks = self._known.get(decision.mask_digest)
@@ -335,8 +322,9 @@ class MaskKeeper:
             return
         cached = self._bucket_masks
         if cached is None or cached[0] is not layout or cached[1] is not self.active:
-            dropped = [~m for m in bucket_masks(layout, self._table, self.active)]
-            cached = self._bucket_masks = (layout, self.active, dropped)
+            masks = self.active
+            dropped = [~bucket_mask(b, self._table, masks) for b in layout.buckets]
+            cached = self._bucket_masks = (layout, masks, dropped)
         for buffer, mask in zip(buffers, cached[2], strict=True):
             buffer.masked_fill_(mask, 0)
 
@@ -374,28 +362,20 @@ class MaskKeeper:
         """
         if self.tolerate_outside:
             enforcement.zero_outside(self._table, self.current)
-        others, unfit = enforcement.refitted(self._table, self.current, only_loaded)
-        if unfit:
-            raise enforcement.unfit_error(unfit, self._origin)
-        self._take_others(others)
-        for _, parameter in self._table:
-            registry.clear_loaded(parameter)
+        masks = enforcement.refitted(
+            self._table, self.current, self._origin, only_loaded
+        )
+        if masks is not None:
+            self.adopt(masks)
+            enforcement.log_refitted(self.current, self._native.rank)
         self._weights.take_values()
 
     def close(self) -> None:
         """The masks in force hold for the weights that are left."""
         if self._forward_hook is not None:
             self._forward_hook.remove()
-        if not self._enforces:
-            return
-        if self._weights.is_due:
-            self._weights.apply()
-        if count := self._weights.count_outside():
-            logger.warning(
-                "masks %s were in force, but %s weights outside them are not zero: "
-                "they were changed after the last optimizer step",
-                *(self.active, f"{count:,}"),
-            )
+        if self._enforces:
+            self._weights.finish()
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the masks that are wanted as bits, in the order of indices,

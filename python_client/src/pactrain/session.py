@@ -21,11 +21,11 @@ from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
-from .parameters import ParameterTable, plain_name
+from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
 from .types import Decision, Native
 from .wrapped import WrappedModel
-from .zeros import masks_from_state
+from .zeros import load_pruned
 
 STATE_VERSION = 2
 _READABLE_STATES = (1, 2)  # 1 has no kinds: all masks are of kind "zero".
@@ -73,7 +73,7 @@ class Session:
         self._last_decision = parts.native.decision  # Once closed.
         self._hooks: list[RemovableHandle] = [
             module.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]
-                _after_load
+                after_load
             )
             for module in {parts.model.outer, *parts.model.module.modules()}
         ]
@@ -226,13 +226,7 @@ class Session:
         Raises:
           InvalidArgument: not of this model, or no weight in it was pruned.
         """
-        masks = masks_from_state(self._table, weights, "weights")
-        module = self._model.module
-        names = {plain_name(name): name for name in module.state_dict()}
-        module.load_state_dict(
-            {names.get(plain_name(name), name): v for name, v in weights.items()}
-        )
-        self.set_masks(masks)
+        self.set_masks(load_pruned(self._model.module, self._table, weights))
         self.weights_loaded()
 
     def state_dict(self) -> dict[str, Any]:
@@ -410,7 +404,7 @@ class NullSession:
 sessions: set[Session] = set()
 
 
-def _after_load(module: nn.Module, keys: object) -> None:
+def after_load(module: nn.Module, keys: object) -> None:
     # A plain function, not a method: copies of the model copy their hooks.
     for parameter in module._parameters.values():
         owner = None if parameter is None else registry.owner(parameter)

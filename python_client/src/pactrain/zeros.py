@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from .errors import InvalidArgument
 from .masks import registry
@@ -44,6 +44,22 @@ def masks_from_state(
             f"{field} has no zeros in {some_of(list(kept))}: nothing was pruned.\n"
             "Load it with load_state_dict(), then call prune(model, amount)."
         )
+    return masks
+
+
+def load_pruned(
+    module: nn.Module, table: ParameterTable, weights: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Loads a state_dict(), with the names of the model wrapped or not; returns the
+    masks in it.
+
+    Raises: as masks_from_state(), before anything is loaded.
+    """
+    masks = masks_from_state(table, weights, "weights")
+    names = {plain_name(name): name for name in module.state_dict()}
+    module.load_state_dict(
+        {names.get(plain_name(name), name): v for name, v in weights.items()}
+    )
     return masks
 
 
