@@ -42,7 +42,8 @@ inline constexpr size_t kMaxMetadata = 8 << 10;   // Bytes, of one call.
 // Of an agent's stream to the coordinator, of all kinds.
 inline constexpr int kMaxMessagesPerSecond = 20'000;
 // Of one agent on one group; more are dropped. An agent sends two by itself,
-// and some more where a generation ends.
+// one after each of a generation's first eight steps, and some more where it
+// ends.
 inline constexpr int kMaxReportsPerSecond = 20;
 inline constexpr int kMaxSeriesPerJob = 200;  // Of a metrics endpoint.
 

@@ -158,6 +158,25 @@ TEST_F(OnsetPair, ABroadcastIsNoStepOfGradients) {
   EXPECT_EQ(After(11), 2u);
 }
 
+TEST_F(OnsetPair, TheFirstEightStepsAndThenEveryEighthAreMeasured) {
+  SubmitBoth(10, /*op=*/2);
+  for (uint64_t step = 11; step < 25; ++step) SubmitBoth(step);
+  const auto measured = [&] {
+    std::vector<uint64_t> steps;
+    for (const protocol::AgentMessage& message : x_.to_coordinator) {
+      const auto* report = std::get_if<protocol::StepReport>(&message);
+      if (report == nullptr) continue;
+      for (const auto& noise : report->noise) steps.push_back(noise.step);
+    }
+    return steps;
+  };
+  std::vector<uint64_t> wanted = {11, 12, 13, 14, 15, 16, 17, 18};
+  EXPECT_EQ(measured(), wanted);  // Told at once.
+  Pass(absl::Seconds(1));
+  wanted.push_back(24);
+  EXPECT_EQ(measured(), wanted);
+}
+
 TEST_F(OnsetPair, AWaitInVainEndsAndIsNotRepeatedForTheSameVotes) {
   Vote(0);
   Vote(1);

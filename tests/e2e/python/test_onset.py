@@ -76,3 +76,4 @@ def test_ternary_comes_by_the_sixth_step_where_it_pays(adaptive, launch, own):
     for result in results:
         assert result["compacted"] == 1
         assert 0 < result["ternary"] <= 6
+        assert result["failed"] == 0
