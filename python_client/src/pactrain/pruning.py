@@ -325,6 +325,7 @@ def apply_masks(
             found = table.find(name)
             assert found is not None
             registry.set(found[1], mask, kind == "freeze")
+    MaskSource(model, table).read()  # They go along where parameters are replaced.
     for _, parameter in table:
         mask_of = registry.get(parameter)
         if mask_of is None:
