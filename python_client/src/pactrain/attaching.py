@@ -142,7 +142,7 @@ def open_session(
         keeper = MaskKeeper(table, source, native, config.gse)
         keeper.settle_steps = settle_steps
         keeper.tolerate_outside = state is not None and not state["masks_active"]
-        if state is None:
+        if state is None and config.sync_masks:  # Else the ranks' own are compared.
             keeper.take_zeros()
         parts = Parts(model, table, native, config, keeper, source, index)
         if native.donor is None:

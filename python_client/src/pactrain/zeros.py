@@ -53,7 +53,7 @@ def _kept_in(
     if not isinstance(state, Mapping):
         raise InvalidArgument(
             f"{field} is a {type(state).__name__}; allowed is a state_dict().\n"
-            "Give model.state_dict(), or torch.load() of one."
+            "Give model.state_dict(), or that of a checkpoint."
         )
     values = {plain_name(str(name)): value for name, value in state.items()}
     kept: dict[str, Tensor] = {}
