@@ -314,3 +314,23 @@ def test_a_copy_and_another_layer_in_the_place_have_no_masks():
     for net in (other, model):
         assert pactrain.sparsity(net).outside == 0
         assert kept(net) is None
+
+
+def test_zeros_that_no_mask_keeps_are_told_at_attach_and_after_a_load(
+    attach, net, caplog
+):
+    text = "2.weight: many weights are zero, but no mask keeps them so"
+    attached = attach(net)
+    attached.step()
+    assert text not in caplog.text
+    net.load_state_dict(trained())
+    attached.step()
+    attached.step()
+    assert caplog.text.count(text) == 1
+    pactrain.prune(net, masks_from=net.state_dict())  # As it says.
+    assert is_lossless(net, trained())
+    attached.session.close()
+    other = small_net()
+    other.load_state_dict(trained())
+    attach(other)
+    assert caplog.text.count(text) == 2

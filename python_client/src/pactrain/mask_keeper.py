@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from . import agreement, enforcement, optimizer_hook, storage
+from . import agreement, enforcement, optimizer_hook, storage, zeros
 from .enforcement import Origin
 from .errors import PacTrainError
 from .layout import StepLayout, bucket_bitmaps, bucket_masks
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
-from .parameters import ParameterTable
+from .parameters import ParameterTable, some_of
 from .types import Decision, Native
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
@@ -378,6 +378,14 @@ class MaskKeeper:
         if unfit:
             raise enforcement.unfit_error(unfit, self._origin)
         self._take_others(others)
+        names = zeros.unmasked(self._table, self.current.masks)
+        if names and self._native.rank == 0:
+            logger.warning(
+                "%s: many weights are zero, but no mask keeps them so; if they were "
+                "pruned, call prune(model, masks_from=model.state_dict()) before "
+                "training goes on",
+                some_of(names),
+            )
         for _, parameter in self._table:
             registry.clear_loaded(parameter)
         self._weights.take_values()

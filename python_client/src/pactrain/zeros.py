@@ -19,6 +19,7 @@ from .parameters import ParameterTable, plain_name, some_of
 from .roles import is_vector
 
 _NESTED = ("state_dict", "model_state_dict", "model", "module")  # In checkpoints.
+_NOTABLE = 0.1  # Share of zeros that weights do not have by chance.
 
 logger = logging.getLogger("pactrain")
 
@@ -98,6 +99,18 @@ def _masks(kept: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
             some_of(whole),
         )
     return masks
+
+
+def unmasked(table: ParameterTable, masks: Mapping[str, Tensor]) -> list[str]:
+    """What looks pruned, but has no mask: training would bring its zeros back."""
+    names = []
+    for name, parameter in table:
+        if name in masks or is_vector(parameter):
+            continue
+        zeros = int((parameter.detach() == 0).sum())
+        if _NOTABLE * parameter.numel() <= zeros < parameter.numel():
+            names.append(name)
+    return names
 
 
 def refit(weights: Tensor, mask: Tensor) -> Tensor | None:
