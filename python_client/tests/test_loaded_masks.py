@@ -291,3 +291,46 @@ def test_weights_that_came_back_are_not_taken_for_a_checkpoint():
     pactrain.apply_masks(model)
     assert torch.equal(kept(model), mask)
     assert torch.equal(model[2].weight != 0, mask)
+
+
+@pytest.mark.parametrize("state", [trained(), dense()], ids=["pruned", "dense"])
+def test_masks_go_along_where_parameters_are_replaced(attach, state):
+    model = pruned()
+    model.load_state_dict(state, assign=True)
+    if state[LAYER].all():
+        with pytest.raises(pactrain.PacTrainError, match="loaded after prune"):
+            attach(model)
+        assert pactrain.sparsity(model).outside == 32
+    else:
+        attach(model)
+        assert is_lossless(model, state)
+
+
+def test_a_copy_and_another_layer_in_the_place_have_no_masks():
+    model = pruned()
+    other = copy.deepcopy(model)
+    other.load_state_dict(dense(), assign=True)
+    model[2] = nn.Linear(8, 8)
+    for net in (other, model):
+        assert pactrain.sparsity(net).outside == 0
+        assert kept(net) is None
+
+
+def test_zeros_that_no_mask_keeps_are_told_at_attach_and_after_a_load(
+    attach, net, caplog
+):
+    text = "2.weight: many weights are zero, but no mask keeps them so"
+    attached = attach(net)
+    attached.step()
+    assert text not in caplog.text
+    net.load_state_dict(trained())
+    attached.step()
+    attached.step()
+    assert caplog.text.count(text) == 1
+    pactrain.prune(net, masks_from=net.state_dict())  # As it says.
+    assert is_lossless(net, trained())
+    attached.session.close()
+    other = small_net()
+    other.load_state_dict(trained())
+    attach(other)
+    assert caplog.text.count(text) == 2

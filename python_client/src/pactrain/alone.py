@@ -17,6 +17,7 @@ from .enforcement import (
     Enforcement,
     Origin,
     log_refitted,
+    log_unmasked,
     refitted,
     zero_outside,
 )
@@ -131,6 +132,7 @@ class AloneSession(NullSession):
             self._source.write(masks)
             self._read_masks()
             log_refitted(self._masks, rank=0)
+        log_unmasked(self._table, self._masks, rank=0)
         self._weights.take_values()
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:

@@ -176,7 +176,7 @@ def open_session(
     options = _options(model, table, config, index, state)
     # Before any rank hears of the masks: a generation may begin with them.
     wanted = make_mask_set(table, source.read(), digest_of)
-    if state is None:
+    if state is None and config.sync_masks:  # Else the ranks' own are compared.
         wanted = _refitted_where_possible(table, source, wanted, config.rank)
     if config.onset.from_the_start and settle_steps == 1:
         options = replace(

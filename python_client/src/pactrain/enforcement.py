@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 
 from .errors import PacTrainError
 from .masks import Declared, MaskSet, registry
-from .parameters import ParameterTable
-from .zeros import refit
+from .parameters import ParameterTable, some_of
+from .zeros import refit, unmasked
 
 Origin = Literal["prune", "state", "masks"]  # Where the masks come from.
 _UNFIT: dict[Origin, tuple[str, str]] = {
@@ -274,6 +274,17 @@ def log_refitted(masks: MaskSet, rank: int) -> None:
         "now, %s",
         masks,
     )
+
+
+def log_unmasked(table: ParameterTable, masks: MaskSet, rank: int) -> None:
+    names = unmasked(table, masks.masks)
+    if names and rank == 0:
+        logger.warning(
+            "%s: many weights are zero, but no mask keeps them so; if they were "
+            "pruned, call prune(model, masks_from=model.state_dict()) before training "
+            "goes on",
+            some_of(names),
+        )
 
 
 def _refitted(

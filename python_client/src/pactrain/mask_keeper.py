@@ -167,6 +167,8 @@ class MaskKeeper:
         else:
             self.check_weights()
         self.obey(self._native.decision)
+        # A generation may begin with masks from before the weights were loaded.
+        self._suspended = self.active is not None and not self._inside
         self._count_step()  # These masks were declared before the first one.
 
     def renew(self) -> None:
@@ -368,6 +370,7 @@ class MaskKeeper:
         if masks is not None:
             self.adopt(masks)
             enforcement.log_refitted(self.current, self._native.rank)
+        enforcement.log_unmasked(self._table, self.current, self._native.rank)
         self._weights.take_values()
 
     def close(self) -> None:

@@ -329,6 +329,7 @@ def apply_masks(
             assert found is not None
             registry.set(found[1], mask, kind == "freeze")
         follow(model)
+    MaskSource(model, table).read()  # They go along where parameters are replaced.
     for _, parameter in table:
         mask_of = registry.get(parameter)
         if mask_of is None:

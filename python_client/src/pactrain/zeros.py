@@ -19,6 +19,7 @@ from .parameters import ParameterTable, plain_name, some_of
 from .roles import is_vector
 
 _NESTED = ("state_dict", "model_state_dict", "model", "module")  # In checkpoints.
+_NOTABLE = 0.1  # Share of zeros that weights do not have by chance.
 
 logger = logging.getLogger("pactrain")
 
@@ -69,7 +70,7 @@ def _kept_in(
     if not isinstance(state, Mapping):
         raise InvalidArgument(
             f"{field} is a {type(state).__name__}; allowed is a state_dict().\n"
-            "Give model.state_dict(), or torch.load() of one."
+            "Give model.state_dict(), or that of a checkpoint."
         )
     values = {plain_name(str(name)): value for name, value in state.items()}
     kept: dict[str, Tensor] = {}
@@ -114,6 +115,18 @@ def _masks(kept: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
             some_of(whole),
         )
     return masks
+
+
+def unmasked(table: ParameterTable, masks: Mapping[str, Tensor]) -> list[str]:
+    """What looks pruned, but has no mask: training would bring its zeros back."""
+    names = []
+    for name, parameter in table:
+        if name in masks or is_vector(parameter):
+            continue
+        zeros = int((parameter.detach() == 0).sum())
+        if _NOTABLE * parameter.numel() <= zeros < parameter.numel():
+            names.append(name)
+    return names
 
 
 def refit(weights: Tensor, mask: Tensor) -> Tensor | None:
