@@ -398,13 +398,15 @@ def _membership(parts: Parts, engine: StepEngine) -> Membership:
 def _log_start(session: Session, parts: Parts) -> None:
     config, keeper = parts.config, parts.keeper
     logger.info(
-        "job %s: %d ranks, generation %d, masks %s; this is site %s, agent %s",
+        "job %s: %d ranks, generation %d, masks %s; this is site %s, agent %s; it "
+        "begins with %s",
         config.job,
         parts.native.world_size,
         session.generation,
         keeper.current if keeper.current else "none",
         session.site,
         session.agent,
+        session.decision,
     )
     if config.job_is_default:
         logger.info(
