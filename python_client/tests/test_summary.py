@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import types
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 import pytest
 import torch

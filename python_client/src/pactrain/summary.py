@@ -124,11 +124,12 @@ class Account:
         if not total.sent_bytes and not total.received_bytes:
             return "none left this node's site"
         full = course.full_step_bytes * total.steps
-        ring = 2 * (self.world_size - 1) / self.world_size * 4 * total.elements
+        ranks = self.world_size
+        ring = 2 * (ranks - 1) / ranks * 4 * total.elements
         return (
             f"{_size(total.sent_bytes)} sent and {_size(total.received_bytes)} "
             f"received by this node's agent; FULL fp32 would have sent {_size(full)}, "
-            f"a ring of {self.world_size} ranks (plain DDP) {_size(ring)} over each link"
+            f"a ring of {ranks} ranks (plain DDP) {_size(ring)} over each link"
         )
 
     def _time(self) -> str:
