@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from . import agreement
+from . import agreement, storage
 from ._library import NativeSession, digest_of
 from .alone import AloneSession
 from .broadcast import broadcast
@@ -177,6 +177,7 @@ def open_session(
     except BaseException:
         native.close()
         raise
+    storage.give_back_memory()
     engine = _engine(parts)
     session = Session(parts, engine, _membership(parts, engine))
     if native.rank == 0:

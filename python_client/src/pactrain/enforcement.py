@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from . import storage
 from .errors import PacTrainError
 from .masks import MaskSet
 from .parameters import ParameterTable
@@ -21,9 +22,6 @@ from .parameters import ParameterTable
 
 @dataclass(frozen=True)
 class _Entry:
-    """`mask` is of the weights' type where they are multiplied by it: bools take seven
-    times as long."""
-
     name: str
     parameter: Tensor
     mask: Tensor
@@ -93,8 +91,7 @@ class Enforcement:
             if mask is None or name in masks.unenforced:
                 continue
             frozen = name in masks.frozen
-            factor = mask if frozen else mask.to(parameter.dtype)
-            self._entries[id(parameter)] = _Entry(name, parameter, factor, frozen)
+            self._entries[id(parameter)] = _Entry(name, parameter, mask, frozen)
         self._cleaned = WeakSet()
 
     def apply(self, optimizer: Optimizer | None = None) -> None:
@@ -125,7 +122,7 @@ class Enforcement:
         if entry.frozen:
             torch.where(entry.mask, weights, self._values[entry.name], out=weights)
         else:
-            weights.mul_(entry.mask)
+            storage.zero_outside(weights, entry.mask)
 
 
 def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:
@@ -142,7 +139,7 @@ def zero_outside(table: ParameterTable, masks: MaskSet) -> None:
     """Zeroes the weights outside their masks, except frozen ones."""
     with torch.no_grad():
         for _, parameter, mask in _zeroed(table, masks):
-            parameter.mul_(mask)
+            storage.zero_outside(parameter, mask)
 
 
 def check_zero_outside(table: ParameterTable, masks: MaskSet) -> None:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.futures import Future
 
+from . import storage
 from .buffers import BufferSync
 from .course import Change, Course
 from .errors import PacTrainError, RefusedError, StepNotAppliedError
@@ -236,6 +237,7 @@ class StepEngine:
     def _log_change(self, change: Change | None) -> None:
         if change is None:
             return
+        storage.give_back_memory()  # FULL steps and new masks needed more.
         name = self._table.summary.partition(":")[0]
         logger.log(
             logging.INFO if self._native.rank == 0 else logging.DEBUG,

@@ -238,6 +238,7 @@ class MaskKeeper:
         if decision.version == self._version:
             return
         self._version = decision.version
+        self._bucket_masks = None  # Only FULL steps need them, which are over or few.
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
         masks = self._known.get(decision.mask_digest)
