@@ -221,13 +221,12 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
   const uint32_t rank = record->rank;
   if (group != nullptr) {
     const bool detached = reason == kDetached;
-    group->DropTrainer(
-        id, detached,
-        absl::StrCat("rank ", rank, " at agent ", options_.agent, " (site ",
-                     options_.site, ")",
-                     detached ? protocol::kEndedInOrder : " ",
-                     detached ? group->AfterText() : reason),
-        now);
+    group->DropTrainer(id, detached,
+                       absl::StrCat("rank ", rank, " at agent ", options_.agent,
+                                    " (site ", options_.site, ")",
+                                    detached ? protocol::kEndedInOrder : " ",
+                                    detached ? group->AfterText() : reason),
+                       now);
   }
   trainers_.Remove(id);
 }

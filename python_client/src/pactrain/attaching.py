@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from . import agreement, enforcement
+from . import agreement, enforcement, storage
 from ._library import NativeSession, digest_of
 from .alone import AloneSession
 from .broadcast import broadcast
@@ -204,6 +204,7 @@ def open_session(
     except BaseException:
         native.close()
         raise
+    storage.give_back_memory()
     engine = _engine(parts)
     session = Session(parts, engine, _membership(parts, engine))
     if native.rank == 0:
@@ -460,13 +461,15 @@ def _membership(parts: Parts, engine: StepEngine) -> Membership:
 def _log_start(session: Session, parts: Parts) -> None:
     config, keeper = parts.config, parts.keeper
     logger.info(
-        "job %s: %d ranks, generation %d, masks %s; this is site %s, agent %s",
+        "job %s: %d ranks, generation %d, masks %s; this is site %s, agent %s; it "
+        "begins with %s",
         config.job,
         parts.native.world_size,
         session.generation,
         keeper.current if keeper.current else "none",
         session.site,
         session.agent,
+        session.decision,
     )
     if config.job_is_default:
         logger.info(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from . import storage
 from .errors import PacTrainError
 from .masks import Declared, MaskSet, registry
 from .parameters import ParameterTable, some_of
@@ -48,9 +49,6 @@ logger = logging.getLogger("pactrain")
 
 @dataclass(frozen=True)
 class _Entry:
-    """`mask` is of the weights' type where they are multiplied by it: bools take seven
-    times as long."""
-
     name: str
     parameter: Tensor
     mask: Tensor
@@ -122,9 +120,8 @@ class Enforcement:
             if mask is None or name in masks.unenforced:
                 continue
             frozen = name in masks.frozen
-            factor = mask if frozen else mask.to(parameter.dtype)
             self._entries[id(parameter)] = _Entry(
-                name, parameter, factor, frozen, _sample(mask)
+                name, parameter, mask, frozen, _sample(mask)
             )
         self._cleaned = WeakSet()
         self.step_committed()
@@ -168,7 +165,7 @@ class Enforcement:
         if entry.frozen:
             torch.where(entry.mask, weights, self._values[entry.name], out=weights)
         else:
-            weights.mul_(entry.mask)
+            storage.zero_outside(weights, entry.mask)
 
     def sampled_outside(self) -> list[str]:
         """Names of parameters of which a few weights were looked at, the same at all
@@ -231,8 +228,9 @@ def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Te
 
 def zero_outside(table: ParameterTable, masks: MaskSet) -> None:
     """Zeroes the weights outside their masks, except frozen ones."""
-    for _, parameter, mask in _zeroed(table, masks):
-        parameter.data.mul_(mask)
+    with torch.no_grad():
+        for _, parameter, mask in _zeroed(table, masks):
+            storage.zero_outside(parameter, mask)
 
 
 def refitted(

@@ -24,7 +24,9 @@ import torch
 from torch import Tensor
 from torch.futures import Future
 
+from . import storage
 from .buffers import BufferSync
+from .course import Change, Course
 from .errors import PacTrainError, RefusedError, StepNotAppliedError
 from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
@@ -96,6 +98,8 @@ class StepEngine:
         options: EngineOptions,
     ) -> None:
         self.counters = Counters()
+        self.course = Course(native.decision)
+        self.reporters: list[Callable[[], None]] = []  # Called before each step.
         self.last_error: PacTrainError | None = None
         self.check_parameters_next = True
         self._native = native
@@ -232,7 +236,21 @@ class StepEngine:
         )
         self._submitted += 1
 
+    def _log_change(self, change: Change | None) -> None:
+        if change is None:
+            return
+        storage.give_back_memory()  # FULL steps and new masks needed more.
+        name = self._table.summary.partition(":")[0]
+        logger.log(
+            logging.INFO if self._native.rank == 0 else logging.DEBUG,
+            "%s: %s after %d steps: %s",
+            *(name, change.what, change.steps, change.reason),
+        )
+
     def _begin(self) -> None:
+        for report in self.reporters:
+            report()
+        self.course.begin()
         # Ranks that have ended submit zeros and keep the weights that they had, until
         # all leave join() and take those of the last one. At its first step all are
         # equal, and at the first one after it.
@@ -276,6 +294,7 @@ class StepEngine:
     def _after_commit(self, step: _Step, result: StepResult) -> None:
         """The step is committed: what fails from here on fails the next one."""
         self.counters.add(result)
+        self._log_change(self.course.add(result))
         self._committed += 1
         try:
             layout = self._layouts.step(step.layouts)

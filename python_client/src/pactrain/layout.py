@@ -74,13 +74,12 @@ class LayoutCache:
 def bucket_mask(bucket: BucketLayout, table: ParameterTable, masks: MaskSet) -> Tensor:
     """A 1-D bool tensor in the order of the bucket."""
     entries = list(table)
-    pieces = []
+    flat = torch.ones(bucket.elements, dtype=torch.bool)
+    first = 0
     for index in bucket.parameters:
         name, parameter = entries[index]
         mask = masks.masks.get(name)
-        pieces.append(
-            torch.ones(parameter.numel(), dtype=torch.bool)
-            if mask is None
-            else storage.flatten(mask, parameter)
-        )
-    return torch.cat(pieces)
+        if mask is not None:
+            flat[first : first + mask.numel()] = storage.flatten(mask, parameter)
+        first += parameter.numel()
+    return flat

@@ -306,6 +306,7 @@ class MaskKeeper:
             return
         self._version = decision.version
         self._in_force = decision.mask_digest
+        self._bucket_masks = None  # Only FULL steps need them, which are over or few.
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
         masks = self._known.get(decision.mask_digest)

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
+from .summary import Account
 from .types import Decision, Native
 from .wrapped import WrappedModel
 from .zeros import load_pruned
@@ -68,6 +70,8 @@ class Session:
         self.engine = engine
         self.membership = membership
         self._closed = False
+        self._account: Account | None = None  # Once closed.
+        self._at_close: list[Callable[[], None]] = []
         self._next_step = 0  # Once closed.
         self._pid = os.getpid()
         self._last_decision = parts.native.decision  # Once closed.
@@ -152,6 +156,46 @@ class Session:
         if not self._closed and not self._native.closed:
             values["pactrain/generation"] = float(self._native.generation)
         return values
+
+    def summary(self, to: str | Path | None = None) -> str:
+        """What this session has come to, as lines for people; also after close().
+
+        That is what travelled and why, bytes and seconds saved, sparsity counted in
+        the weights, and what was asked for and not reached. close() logs it.
+
+        Args:
+          to: a file that gets the course of the run, for `pactrain plot`; a few hundred
+            numbers, however long it was.
+
+        Raises:
+          InvalidArgument: the file cannot be written.
+        """
+        account = self._account or self._make_account()
+        if to is not None:
+            account.write(to)
+        return account.text()
+
+    def _make_account(self) -> Account:
+        world = self.membership.world
+        return Account(
+            job=self._config.job,
+            place=f"rank {world.rank} of {world.world_size}, site {world.site}",
+            world_size=world.world_size,
+            gse=self._config.gse,
+            table=self._table,
+            keeper=self._keeper,
+            counters=self.engine.counters,
+            course=self.engine.course,
+            reason=self.decision.reason,
+        )
+
+    def _log_summary(self) -> None:
+        """At rank 0, and warnings of what was not reached."""
+        self._account = account = self._make_account()
+        if self.membership.world.rank == 0 and self.engine.course.total.steps:
+            logger.info("%s", account.text())
+            for line in account.shortfalls():
+                logger.warning("not reached: %s", line)
 
     def report(self, loss: float | None = None, lr: float | None = None) -> None:
         """Tells the loss and learning rate of the last step; they appear in stats().
@@ -285,6 +329,12 @@ class Session:
             self._next_step = self._native.next_step
             self._last_decision = self._native.decision
             patience += self._native.step_deadline_seconds
+        try:
+            for call in self._at_close:
+                call()
+            self._log_summary()
+        except Exception as error:  # A job is left whatever its loggers do.
+            logger.warning("the summary of the session failed: %r", error)
         self._closed = True
         self._keeper.close()
         sessions.discard(self)
@@ -297,6 +347,10 @@ class Session:
         self.engine.end(PacTrainError(CLOSED))
         if self.engine.stop(patience):
             close_native()
+
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Calls it when the session is closed, while it still is in the job."""
+        self._at_close.append(call)
 
     def remove_at_close(self, hooks: Iterable[RemovableHandle]) -> None:
         self._hooks += hooks
@@ -370,6 +424,9 @@ class NullSession:
 
     def stats(self) -> dict[str, float]:
         return {}
+
+    def summary(self, to: Any = None) -> str:
+        return "PacTrain: no model is attached."
 
     def report(self, loss: float | None = None, lr: float | None = None) -> None:
         """Nothing to tell."""
