@@ -183,6 +183,16 @@ def test_load_takes_the_zeros_of_a_checkpoint_pruned_by_another_amount():
     assert not revived(model)
 
 
+def test_close_masks_what_is_left_and_says_what_it_cannot(caplog):
+    model = pruned()
+    session = pactrain.attach(model)
+    train(model)
+    with torch.no_grad():
+        model[2].weight.fill_(1.0)
+    session.close()
+    assert "not reached: 32 weights outside the masks are not zero" in caplog.text
+
+
 def trained_elsewhere(amount=0.5):
     model = small_net(9)
     pactrain.prune(model, amount)

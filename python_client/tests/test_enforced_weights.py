@@ -209,7 +209,7 @@ def test_what_is_changed_after_the_last_step_is_said_at_the_end(attach, caplog):
     with torch.no_grad():
         model[2].weight.fill_(1)
     attached.session.close()
-    assert "were in force, but 32 weights outside them are not zero" in caplog.text
+    assert "32 weights outside the masks are not zero" in caplog.text
 
 
 def test_a_copy_of_a_hooked_model_trains_by_itself(attach):

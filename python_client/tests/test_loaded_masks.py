@@ -159,7 +159,7 @@ def test_a_pruned_checkpoint_that_was_loaded_after_prune_is_attached_as_it_is(
     model.load_state_dict(state)
     attached = attach(model)
     assert is_lossless(model, state)
-    assert "their zeros are the masks now, of 1 parameters" in caplog.text
+    assert "their zeros are the masks now" in caplog.text
     run(attached, torch.optim.SGD(model.parameters(), lr=0.0), 3)
     assert attached.native.votes[-1]["mask"] == attached.session._keeper.current.digest
 

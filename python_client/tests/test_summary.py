@@ -38,7 +38,7 @@ def test_it_tells_what_travelled_and_why(attach):
     assert "6 in " in text
     assert "a step is a backward pass of this model" in text
     assert "FULL fp32 6 (100.0%)" in text
-    assert "after 4 steps" in text
+    assert "after 2 steps" in text
     assert "COMPACTED fp32: start" in text
     assert "20.6% of 155 are zero (counted now); masks ask for 20.6% outside" in text
     assert "NOT REACHED" not in text
@@ -58,7 +58,7 @@ def test_each_change_of_mode_is_one_line_with_its_reason(attach, caplog):
     caplog.set_level(logging.INFO, "pactrain")
     to_activation(attach(pruned()))
     lines = [t for t in messages(caplog, logging.INFO) if "Sequential: " in t]
-    assert lines == ["Sequential: COMPACTED fp32 after 4 steps: start"]
+    assert lines == ["Sequential: COMPACTED fp32 after 2 steps: start"]
 
 
 def test_close_says_that_masks_never_came_into_force(attach, caplog):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,7 +33,10 @@ from .session import (
     as_number,
     unpack_state,
 )
+from .summary import weights_outside
 from .zeros import load_pruned
+
+logger = logging.getLogger("pactrain")
 
 
 class AloneSession(NullSession):
@@ -208,6 +212,10 @@ class AloneSession(NullSession):
         if self in alone and not self._loaded:
             self._before_step()  # Masks may be newer than the last one.
             self._weights.finish()
+            if self._steps:
+                logger.info("%s", self.summary())
+            for line in weights_outside(self._table, self._masks) if self._gse else ():
+                logger.warning("not reached: %s", line)
         alone.discard(self)
         optimizer_hook.unwatch(self)
         for hook in self._hooks:

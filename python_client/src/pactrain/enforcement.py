@@ -177,15 +177,9 @@ class Enforcement:
         ]
 
     def finish(self) -> None:
-        """The masks in force hold for the weights that are left; says where not."""
+        """The masks in force hold for the weights that are left."""
         if self.is_due:
             self.apply()
-        if count := self.count_outside():
-            logger.warning(
-                "masks %s were in force, but %s weights outside them are not zero: "
-                "they were changed after the last optimizer step",
-                *(self._agreed, f"{count:,}"),
-            )
 
     def count_outside(self) -> int:
         """All weights outside the masks that are not where they belong."""

@@ -329,6 +329,7 @@ class Session:
             self._next_step = self._native.next_step
             self._last_decision = self._native.decision
             patience += self._native.step_deadline_seconds
+        self._keeper.close()
         try:
             for call in self._at_close:
                 call()
@@ -336,7 +337,6 @@ class Session:
         except Exception as error:  # A job is left whatever its loggers do.
             logger.warning("the summary of the session failed: %r", error)
         self._closed = True
-        self._keeper.close()
         sessions.discard(self)
         for enforcer in self._enforcers:
             optimizer_hook.unwatch(enforcer)

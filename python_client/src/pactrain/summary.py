@@ -54,13 +54,7 @@ class Account:
     def _weights_outside(self) -> list[str]:
         if not self.gse or not self.keeper.current:
             return []
-        count = nonzero_outside(self.table, self.keeper.current)
-        if not count:
-            return []
-        return [
-            f"{count:,} weights outside the masks are not zero. pactrain.apply_masks("
-            "model) sets them to zero"
-        ]
+        return weights_outside(self.table, self.keeper.current)
 
     def _failed_steps(self) -> list[str]:
         failed = self.counters.failed_steps
@@ -174,6 +168,17 @@ class Account:
                 f"to is {str(path)!r}, which cannot be written: {error.strerror}.\n"
                 "Give the path of a file in a folder that is there."
             ) from error
+
+
+def weights_outside(table: ParameterTable, masks: MaskSet) -> list[str]:
+    """What is to be said where weights that should be zero are not."""
+    count = nonzero_outside(table, masks)
+    if not count:
+        return []
+    return [
+        f"{count:,} weights outside the masks are not zero. pactrain.apply_masks("
+        "model) sets them to zero"
+    ]
 
 
 def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:
