@@ -263,3 +263,8 @@ def test_torchs_arguments_are_taken_where_they_change_nothing(wrap, net):
 def test_torchs_other_arguments_are_refused_in_words(net, arguments, words):
     with pytest.raises(pactrain.InvalidArgument, match=words):
         pactrain.DistributedDataParallel(net, **arguments)
+
+
+def test_join_is_refused_in_words(wrap, net):
+    with pytest.raises(pactrain.RefusedError, match="on_shrink='continue'"):
+        wrap(net).ddp.join()

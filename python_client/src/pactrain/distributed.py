@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import nn
@@ -202,6 +202,17 @@ class DistributedDataParallel(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """A copy is no rank of the job: it has no session, and masks as this has."""
         return {k: v for k, v in self.__dict__.items() if k not in _OF_THE_JOB}
+
+    def join(self, *arguments: Any, **options: Any) -> NoReturn:
+        """torch's, for uneven data, needs a process group.
+
+        Raises: RefusedError.
+        """
+        raise RefusedError(
+            "join() needs a process group, which pactrain.DistributedDataParallel has "
+            "not.\nGive all ranks equally many batches, or let ranks that have ended "
+            "leave: session.close() with on_shrink='continue'."
+        )
 
     def _is_evaluated_copy(self) -> bool:
         if "session" in self.__dict__:
