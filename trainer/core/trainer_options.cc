@@ -8,8 +8,8 @@ namespace {
 
 constexpr uint32_t kMaxRanks = 1024;  // As protocol/limits.h.
 constexpr uint32_t kMaxModels = 16;
-constexpr uint8_t kMaxOnShrink = 2;  // protocol::OnShrink
-constexpr uint64_t kMaxOnset = 1'000'000'000;
+constexpr uint8_t kMaxOnShrink = 2;            // protocol::OnShrink
+constexpr uint64_t kMaxOnset = 1'000'000'000;  // As protocol/limits.h.
 
 // Enough for all elements, however they are cut into buckets.
 uint64_t EnoughSlotBytes(uint64_t elements) {
