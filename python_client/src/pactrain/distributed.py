@@ -49,7 +49,7 @@ _WITHOUT_EFFECT = {
 _OF_THE_JOB = ("session", "_buckets", "_membership")
 _COPY = (
     "This is a copy of a DistributedDataParallel: it is no rank of the job and has no "
-    "session.\nCall eval() to evaluate it; wrap its `module` to train it."
+    "session.\nCall copy.eval() to evaluate it; wrap its `module` to train it."
 )
 _DEFAULTS = {"device_ids": None, "output_device": None, "dim": 0, "process_group": None}
 
