@@ -183,6 +183,15 @@ def test_load_takes_the_zeros_of_a_checkpoint_pruned_by_another_amount():
     assert not revived(model)
 
 
+def test_steps_and_pins_are_checked_and_said_to_have_no_effect(caplog):
+    with pytest.raises(pactrain.InvalidArgument, match="activate_at is 0"):
+        pactrain.attach(pruned(), activate_at=0)
+    pactrain.attach(pruned())
+    assert "have no effect" not in caplog.text
+    pactrain.attach(pruned(), activate_at=8)
+    assert "activate_at, pin and pin_from have no effect" in caplog.text
+
+
 def test_close_masks_what_is_left_and_says_what_it_cannot(caplog):
     model = pruned()
     session = pactrain.attach(model)

@@ -116,10 +116,16 @@ def attach(
         PACTRAIN_EMBEDDED is 0.
     """
     ddp = unwrap(model)
-    if ddp is None:
-        return _alone(model, masks, state, gse)
-    check_model(ddp, [session.ddp for session in sessions])
     onset = onset_from(activate_at, pin, pin_from)
+    if ddp is None:
+        alone = _alone(model, masks, state, gse)
+        if onset != Onset():
+            logger.warning(
+                "activate_at, pin and pin_from have no effect in one process without a "
+                "wrapper: masks act from the first step on, and nothing is sent"
+            )
+        return alone
+    check_model(ddp, [session.ddp for session in sessions])
     config = _config(ddp, gse, sync_masks, buffer_sync_interval, onset)
     session = open_session(wrapped_by_torch(ddp), config, masks, state)
     connect(ddp, session.engine)
