@@ -15,7 +15,7 @@ from bench.spread import bucket_text, spread
 GOAL_SPEEDUP = 6.0
 GOAL_CEILING_SHARE = 0.8  # Or so much of what free communication would give.
 GOAL_ACCURACY = 0.01
-GOAL_MODES = ("FULL", "COMPACTED", "TERNARY")
+GOAL_MODES = ("COMPACTED", "TERNARY")
 
 
 @dataclass
@@ -104,7 +104,10 @@ def finish(
     ours: Outcome,
     steps: int,
 ) -> bool:
-    """Prints the table, writes summary.json and plot.png under `out`; whether all goals are met."""
+    """Prints the table, and last one line of JSON; writes summary.json and plot.png under `out`.
+
+    Whether all goals are met.
+    """
     target = min(max(a for _, a in ddp.curve), max(a for _, a in ours.curve))
     summary = {
         "data": data,

@@ -44,6 +44,10 @@ struct TrainerJoined {
   uint64_t generation = 0;
 };
 
+// In the reason of a generation's end: a rank left of its own will while others
+// train on. Starting again from a checkpoint would only repeat that.
+inline constexpr char kEndedInOrder[] = " ended in order";
+
 struct TrainerLeft {
   GroupId group;
   uint32_t rank = 0;
@@ -82,8 +86,8 @@ struct PrepareAnswer {
   std::string reason;
 };
 
-// Progress of a group at one agent, at most twice a second: telemetry, not
-// durable.
+// Progress of a group at one agent, at most twice a second and after each of
+// the first steps: telemetry, not durable.
 struct StepReport {
   GroupId group;
   uint64_t generation = 0;

@@ -17,6 +17,7 @@ inline constexpr int kMaxJobs = 100;             // Jobs of a coordinator.
 inline constexpr int kMaxBuckets = 4096;         // Buckets of a layout.
 inline constexpr uint64_t kMaxElements = (1ull << 31) - 1;  // Of one model.
 inline constexpr int kMaxAttempts = 4;                      // Of one step.
+inline constexpr uint64_t kMaxOnset = 1'000'000'000;        // A step's number.
 inline constexpr size_t kMaxFramePayload = 4 << 20;         // Bytes.
 inline constexpr size_t kMaxControlMessage = 1 << 20;       // Bytes.
 inline constexpr size_t kMaxNameLength = 63;    // Job, site and agent names.
@@ -41,7 +42,8 @@ inline constexpr size_t kMaxMetadata = 8 << 10;   // Bytes, of one call.
 // Of an agent's stream to the coordinator, of all kinds.
 inline constexpr int kMaxMessagesPerSecond = 20'000;
 // Of one agent on one group; more are dropped. An agent sends two by itself,
-// and some more where a generation ends.
+// one after each of a generation's first eight steps, and some more where it
+// ends.
 inline constexpr int kMaxReportsPerSecond = 20;
 inline constexpr int kMaxSeriesPerJob = 200;  // Of a metrics endpoint.
 

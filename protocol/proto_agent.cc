@@ -40,6 +40,14 @@ struct Writer {
     t.set_on_shrink(static_cast<v1::OnShrink>(m.trainer.on_shrink));
     t.set_last_generation(m.trainer.last_generation);
     t.set_last_attach_id(WriteDigest(m.trainer.last_attach_id));
+    if (const Declared& d = m.trainer.declared; d.elements != 0) {
+      v1::Declared& out_declared = *t.mutable_declared();
+      out_declared.set_layout_digest(WriteDigest(d.layout_digest));
+      out_declared.set_mask_digest(WriteDigest(d.mask_digest));
+      out_declared.set_kept_elements(d.kept_elements);
+      out_declared.set_elements(d.elements);
+    }
+    *t.mutable_onset() = ToProto(m.trainer.onset);
   }
   void operator()(const TrainerLeft& m) {
     v1::TrainerLeft& p = *out.mutable_trainer_left();
@@ -132,6 +140,22 @@ absl::StatusOr<AgentMessage> Read(const v1::Hello& p) {
   return m;
 }
 
+absl::StatusOr<Declared> ReadDeclared(const v1::Declared& p) {
+  Declared d;
+  RETURN_IF_ERROR(
+      CheckRange("declared.elements", p.elements(), 1, kMaxElements));
+  RETURN_IF_ERROR(
+      CheckRange("declared.kept_elements", p.kept_elements(), 0, p.elements()));
+  ASSIGN_OR_RETURN(d.mask_digest,
+                   ReadDigest("declared.mask_digest", p.mask_digest(), false));
+  ASSIGN_OR_RETURN(d.layout_digest,
+                   ReadDigest("declared.layout_digest", p.layout_digest(),
+                              !d.mask_digest.empty()));
+  d.kept_elements = p.kept_elements();
+  d.elements = p.elements();
+  return d;
+}
+
 absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
   TrainerJoined m;
   ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
@@ -164,6 +188,10 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
   ASSIGN_OR_RETURN(
       m.trainer.last_attach_id,
       ReadDigest("trainer.last_attach_id", t.last_attach_id(), false));
+  if (t.has_declared()) {
+    ASSIGN_OR_RETURN(m.trainer.declared, ReadDeclared(t.declared()));
+  }
+  ASSIGN_OR_RETURN(m.trainer.onset, FromProto(t.onset()));
   return m;
 }
 

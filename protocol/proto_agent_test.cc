@@ -193,6 +193,38 @@ TEST(ProtoAgent, sec_limits_ElementsOfAModel) {
     p.mutable_trainer_joined()->mutable_trainer()->set_elements(kMaxElements +
                                                                 above);
   });
+  ExpectLimit(2, "declared.elements", [](v1::AgentMessage& p, bool above) {
+    p.mutable_trainer_joined()
+        ->mutable_trainer()
+        ->mutable_declared()
+        ->set_elements(kMaxElements + above);
+  });
+}
+
+TEST(ProtoAgent, sec_limits_StepsOfAnOnset) {
+  ExpectLimit(2, "activate_every", [](v1::AgentMessage& p, bool above) {
+    p.mutable_trainer_joined()
+        ->mutable_trainer()
+        ->mutable_onset()
+        ->set_activate_every(kMaxOnset + above);
+  });
+  ExpectLimit(2, "pin_from", [](v1::AgentMessage& p, bool above) {
+    p.mutable_trainer_joined()
+        ->mutable_trainer()
+        ->mutable_onset()
+        ->set_pin_from(kMaxOnset + above);
+  });
+}
+
+TEST(ProtoAgent, APinWhoseModeDoesNotGoWithItsCodecIsRefused) {
+  v1::AgentMessage proto = ToProto(AgentMessages()[2]);
+  proto.mutable_trainer_joined()
+      ->mutable_trainer()
+      ->mutable_onset()
+      ->set_pin_codec(v1::CODEC_FP32);
+  EXPECT_THAT(FromProto(proto),
+              base::StatusIs(absl::StatusCode::kInvalidArgument,
+                             HasSubstr("the pin is TERNARY fp32")));
 }
 
 TEST(ProtoAgent, sec_limits_JobName) {

@@ -25,6 +25,8 @@ v1::Group ToProto(const GroupId& group);
 absl::StatusOr<GroupId> FromProto(const v1::Group& proto);
 absl::StatusOr<OnShrink> ReadOnShrink(absl::string_view field,
                                       v1::OnShrink value);
+v1::Onset ToProto(const Onset& onset);
+absl::StatusOr<Onset> FromProto(const v1::Onset& proto);
 v1::Decision ToProto(const Decision& decision);
 absl::StatusOr<Decision> FromProto(const v1::Decision& proto);
 v1::Generation ToProto(const Generation& generation);

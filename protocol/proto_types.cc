@@ -98,6 +98,34 @@ absl::StatusOr<OnShrink> ReadOnShrink(absl::string_view field,
   return static_cast<OnShrink>(value);
 }
 
+v1::Onset ToProto(const Onset& onset) {
+  v1::Onset proto;
+  proto.set_activate_every(onset.activate_every);
+  if (onset.pin_from == 0) return proto;
+  proto.set_pin_from(onset.pin_from);
+  proto.set_pin_mode(static_cast<v1::Mode>(onset.pin_mode));
+  proto.set_pin_codec(static_cast<v1::Codec>(onset.pin_codec));
+  return proto;
+}
+
+absl::StatusOr<Onset> FromProto(const v1::Onset& proto) {
+  Onset onset;
+  onset.activate_every = proto.activate_every();
+  onset.pin_from = proto.pin_from();
+  if (onset.pin_from != 0) {
+    RETURN_IF_ERROR(CheckRange("onset.pin_mode",
+                               static_cast<uint32_t>(proto.pin_mode()),
+                               v1::MODE_FULL, v1::MODE_TERNARY));
+    RETURN_IF_ERROR(CheckRange("onset.pin_codec",
+                               static_cast<uint32_t>(proto.pin_codec()),
+                               v1::CODEC_FP32, v1::CODEC_LEVELS31));
+    onset.pin_mode = static_cast<Mode>(proto.pin_mode());
+    onset.pin_codec = static_cast<Codec>(proto.pin_codec());
+  }
+  RETURN_IF_ERROR(CheckOnset(onset));
+  return onset;
+}
+
 v1::Decision ToProto(const Decision& decision) {
   v1::Decision proto;
   proto.set_version(decision.version);
@@ -152,6 +180,7 @@ v1::Generation ToProto(const Generation& generation) {
   proto.set_on_shrink(static_cast<v1::OnShrink>(generation.on_shrink));
   if (generation.donor) proto.set_donor(*generation.donor);
   for (uint32_t rank : generation.needs_state) proto.add_needs_state(rank);
+  *proto.mutable_onset() = ToProto(generation.onset);
   return proto;
 }
 
@@ -183,6 +212,7 @@ absl::StatusOr<Generation> FromProto(const v1::Generation& proto) {
                              proto.needs_state_size(), 0, kMaxRanks));
   generation.needs_state.assign(proto.needs_state().begin(),
                                 proto.needs_state().end());
+  ASSIGN_OR_RETURN(generation.onset, FromProto(proto.onset()));
   RETURN_IF_ERROR(CheckGeneration(generation));
   return generation;
 }

@@ -31,6 +31,7 @@ inline Generation MakeGeneration() {
   g.on_shrink = OnShrink::kPause;
   g.donor = 1;
   g.needs_state = {0, 2};
+  g.onset = {4, 20, Mode::kTernary, Codec::kLevels7};
   return g;
 }
 
@@ -39,6 +40,8 @@ inline std::vector<AgentMessage> AgentMessages() {
                   "run-1", {9, 9}, "2 parameters",
                   100,     12,     OnShrink::kContinue,
                   3,       {6, 7}};
+  trainer.declared = {{4, 4}, {5, 5}, 30, 100};
+  trainer.onset = {4, 20, Mode::kTernary, Codec::kLevels7};
   StepReport report{kGroup,
                     4,
                     80,

@@ -243,6 +243,12 @@ absl::Status CheckDonor(const Generation& generation) {
   return absl::OkStatus();
 }
 
+void AddOnset(const Onset& onset, DigestBuilder& digest) {
+  digest.Add(uint64_t{onset.activate_every}).Add(onset.pin_from);
+  digest.Add(static_cast<uint64_t>(onset.pin_mode));
+  digest.Add(static_cast<uint64_t>(onset.pin_codec));
+}
+
 bool IsNameEdge(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
 }
@@ -269,6 +275,7 @@ Digest Generation::ComputeDigest() const {
   digest.Add(uint64_t{donor.has_value()}).Add(uint64_t{donor.value_or(0)});
   digest.Add(uint64_t{needs_state.size()});
   for (uint32_t rank : needs_state) digest.Add(uint64_t{rank});
+  AddOnset(onset, digest);
   return digest.Build();
 }
 
@@ -322,6 +329,22 @@ absl::Status CheckDecision(const Decision& d) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOnset(const Onset& onset) {
+  if (onset.activate_every > kMaxOnset || onset.pin_from > kMaxOnset) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "onset: activate_every is %d and pin_from %d; at most %d each",
+        onset.activate_every, onset.pin_from, kMaxOnset));
+  }
+  if (onset.pin_from == 0 ||
+      IsLevels(onset.pin_codec) == (onset.pin_mode == Mode::kTernary)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "onset: the pin is ", ModeName(onset.pin_mode), " ",
+      CodecName(onset.pin_codec),
+      "; TERNARY goes with n levels, FULL and COMPACTED with fp32 or bf16"));
+}
+
 absl::Status CheckGeneration(const Generation& generation) {
   RETURN_IF_ERROR(CheckName("job", generation.group.job));
   if (generation.group.model >= kMaxModels) {
@@ -344,6 +367,7 @@ absl::Status CheckGeneration(const Generation& generation) {
   RETURN_IF_ERROR(CheckSites(generation.sites));
   RETURN_IF_ERROR(CheckMembers(generation));
   RETURN_IF_ERROR(CheckDonor(generation));
+  RETURN_IF_ERROR(CheckOnset(generation.onset));
   return CheckPlan(generation.plan, generation.sites.size());
 }
 

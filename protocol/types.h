@@ -56,6 +56,28 @@ struct GroupId {
   std::string ToString() const;  // "job" for model 0, else "job/2".
 };
 
+// The mask set that a trainer wants from its first step on.
+struct Declared {
+  Digest mask_digest;  // As in MaskVote.
+  Digest layout_digest;
+  uint64_t kept_elements = 0;
+  uint64_t elements = 0;  // 0: nothing is declared.
+  bool operator==(const Declared&) const = default;
+};
+
+// With which steps decisions may come in force, so that equal runs switch at
+// equal steps. Steps are those of gradients, counted from 1 in each generation.
+struct Onset {
+  // Other masks come in force with a multiple of this; 0: with any step.
+  uint32_t activate_every = 0;
+  // With this step what is pinned comes in force, before it all is exact; 0:
+  // nothing is pinned.
+  uint64_t pin_from = 0;
+  Mode pin_mode = Mode::kFull;
+  Codec pin_codec = Codec::kFp32;
+  bool operator==(const Onset&) const = default;
+};
+
 // One trainer as it attached. `attach_id` is random and new for every attach,
 // so that a restarted trainer never passes for its predecessor.
 struct Trainer {
@@ -77,6 +99,8 @@ struct Trainer {
   uint64_t last_generation = 0;
   // What it attached with before, if it attaches again; empty: it does not.
   Digest last_attach_id = {};
+  Declared declared = {};
+  Onset onset = {};
   bool operator==(const Trainer&) const = default;
 };
 
@@ -114,7 +138,7 @@ struct Decision {
   Codec codec = Codec::kFp32;
   // Empty for FULL, and for TERNARY of all elements.
   Digest mask_digest;
-  // The buckets for which the mask set holds; others are sent FULL.
+  // What the masks' bits are of: the model's digest, whatever its buckets.
   Digest layout_digest;
   std::string reason;  // One sentence, the same in log, metric and API.
   bool operator==(const Decision&) const = default;
@@ -138,6 +162,7 @@ struct Generation {
   // `needs_state` take before anything else. Nothing: a new job.
   std::optional<uint32_t> donor;
   std::vector<uint32_t> needs_state;  // Ascending; empty without a donor.
+  Onset onset = {};                   // Of rank 0.
   bool operator==(const Generation&) const = default;
   // Over everything above except `decision.reason`.
   Digest ComputeDigest() const;
@@ -148,6 +173,9 @@ struct Generation {
 // InvalidArgument: FULL with a mask set, COMPACTED without one, TERNARY with a
 // codec that is not of n levels or another mode with one that is.
 absl::Status CheckDecision(const Decision& decision);
+// InvalidArgument: activate_every or pin_from over kMaxOnset, or a pin whose
+// mode does not go with its codec.
+absl::Status CheckOnset(const Onset& onset);
 // InvalidArgument: not [a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?; `what` names the
 // field.
 absl::Status CheckName(absl::string_view what, absl::string_view name);

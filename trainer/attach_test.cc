@@ -46,6 +46,42 @@ std::string AttachError(const std::string& address, int expected,
   return pt_last_error();
 }
 
+TEST(AttachTest, TellsWhatIsPinnedFromWhichStepOn) {
+  FakeAgent agent([](FakeAgent& a) {
+    const wire::Hello hello = a.Accept();
+    EXPECT_EQ(hello.pin_mode, PT_TERNARY);
+    EXPECT_EQ(hello.pin_codec, PT_CODEC_LEVELS7);
+    EXPECT_EQ(hello.pin_from, 20u);
+    EXPECT_EQ(hello.declared_elements, 0u);
+    a.SendAttached(FakeAgent::AttachedFor(hello));
+    EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+  });
+  const std::string address = agent.address();
+  pt_attach_options options = Options(address);
+  options.pin_mode = PT_TERNARY;
+  options.pin_codec = PT_CODEC_LEVELS7;
+  options.pin_from = 20;
+  pt_session* session = nullptr;
+  ASSERT_EQ(pt_attach(&options, &session, nullptr, nullptr), PT_OK)
+      << pt_last_error();
+  pt_close(session);
+}
+
+TEST(AttachTest, AnOnsetOutOfRangeIsRefusedByName) {
+  const std::string address = "unix:/nobody";
+  pt_attach_options options = Options(address);
+  pt_session* session = nullptr;
+  options.kept_elements = 1;  // Of none.
+  EXPECT_EQ(pt_attach(&options, &session, nullptr, nullptr),
+            PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_last_error(), HasSubstr("kept_elements is 1, allowed 0 to 0"));
+  options.kept_elements = 0;
+  options.pin_from = 2'000'000'000;
+  EXPECT_EQ(pt_attach(&options, &session, nullptr, nullptr),
+            PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_last_error(), HasSubstr("pin_from is 2000000000"));
+}
+
 TEST(AttachTest, GivesWhatTheAgentSaid) {
   FakeAgent agent([](FakeAgent& a) {
     const wire::Hello hello = a.Accept();

@@ -157,6 +157,14 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   to->on_shrink = static_cast<uint8_t>(from.on_shrink);
   to->attach_timeout = std::chrono::milliseconds(from.attach_timeout_ms);
   to->gse = from.gse != 0;
+  to->mask_digest = ToWire(from.mask_digest);
+  to->layout_digest = ToWire(from.layout_digest);
+  to->kept_elements = from.kept_elements;
+  to->declared_elements = from.declared_elements;
+  to->activate_every = from.activate_every;
+  to->pin_from = from.pin_from;
+  to->pin_mode = static_cast<uint8_t>(from.pin_mode);
+  to->pin_codec = static_cast<uint8_t>(from.pin_codec);
   if (getrandom(&to->attach_id, sizeof(to->attach_id), 0) !=
       sizeof(to->attach_id)) {
     return {.code = wire::Code::kInternal,
@@ -300,13 +308,13 @@ const char* pt_error_text(const pt_session* session) {
 }
 
 int pt_set_masks(pt_session* session, pt_digest mask_digest,
-                 pt_digest layout_digest, uint32_t buckets,
+                 uint32_t first_bucket, uint32_t buckets,
                  const pt_digest* bucket_layouts, const uint64_t* elements,
                  const uint8_t* const* bitmaps) {
   return trainer::Run(session, [&] {
     trainer::MaskSet set;
     set.mask_digest = trainer::ToWire(mask_digest);
-    set.layout_digest = trainer::ToWire(layout_digest);
+    set.first_bucket = first_bucket;
     Error error =
         trainer::MakeMaskSet(buckets, bucket_layouts, elements, bitmaps, &set);
     return error.ok() ? session->impl->SetMasks(std::move(set)) : error;

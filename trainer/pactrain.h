@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 4
+#define PT_ABI_VERSION 5
 
 enum pt_code {
   PT_OK = 0,
@@ -87,6 +87,17 @@ typedef struct {
                                  again; 0: none */
   const pt_session* previous; /* the session, which is over, whose place this
                                  one takes; to be closed afterwards */
+  /* What this rank would vote before its first step: where all say the same,
+   * the job begins with it. declared_elements 0: it votes later. */
+  pt_digest mask_digest, layout_digest;
+  uint64_t kept_elements, declared_elements;
+  /* Steps are those of gradients, from 1 in each generation; equal on all
+   * ranks. Other masks come in force with a multiple of activate_every (0: with
+   * any step), for which a step waits a little. With step pin_from pin_mode and
+   * pin_codec come in force, and all is exact before; pin_from 0: no pin. */
+  uint32_t activate_every;
+  int32_t pin_mode, pin_codec;
+  uint64_t pin_from;
 } pt_attach_options;
 
 typedef struct {
@@ -163,13 +174,14 @@ uint64_t pt_step_deadline_ms(const pt_session* session);
 void pt_current_decision(const pt_session* session, pt_decision* out);
 const char* pt_error_text(const pt_session* session);
 
-/* Gives the bitmaps of one mask set for one layout. Bucket b has `elements[b]`
- * elements; bit i of bitmaps[b] (least significant first, byte i / 8) is 1
- * where element i is kept. Copied. A session holds the newest four; a decision
- * whose mask set and layout are not among them is sent FULL. REQUIRES: no step
- * is open. PT_INVALID_ARGUMENT: counts over the limits. */
+/* Gives the bitmaps of one mask set for `buckets` buckets from `first_bucket`
+ * on, before they are submitted, also while a step is open. The b-th of them
+ * has `elements[b]` elements; bit i of bitmaps[b] (least significant first,
+ * byte i / 8) is 1 where element i is kept. Copied. A session holds the newest
+ * four sets, of each bucket the newest layout; under another mask set a bucket
+ * is sent FULL. PT_INVALID_ARGUMENT: counts over the limits. */
 int pt_set_masks(pt_session* session, pt_digest mask_digest,
-                 pt_digest layout_digest, uint32_t buckets,
+                 uint32_t first_bucket, uint32_t buckets,
                  const pt_digest* bucket_layouts, const uint64_t* elements,
                  const uint8_t* const* bitmaps);
 

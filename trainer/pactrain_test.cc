@@ -298,11 +298,11 @@ TEST_F(PactrainTest, MisuseIsRefusedInWords) {
   const uint64_t too_many = 1ull << 40;
   const uint8_t bitmap = 0;
   const uint8_t* bitmaps[] = {&bitmap};
-  EXPECT_EQ(pt_set_masks(session_, kMask, kLayout, 1, &kBucketLayout, &too_many,
+  EXPECT_EQ(
+      pt_set_masks(session_, kMask, 0, 1, &kBucketLayout, &too_many, bitmaps),
+      PT_INVALID_ARGUMENT);
+  EXPECT_EQ(pt_set_masks(session_, kMask, 0, 5000, &kBucketLayout, &too_many,
                          bitmaps),
-            PT_INVALID_ARGUMENT);
-  EXPECT_EQ(pt_set_masks(session_, kMask, kLayout, 5000, &kBucketLayout,
-                         &too_many, bitmaps),
             PT_INVALID_ARGUMENT);
   EXPECT_EQ(pt_vote(session_, kLayout, kMask, 1, 1, 1, 101, 100),
             PT_INVALID_ARGUMENT);

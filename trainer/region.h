@@ -30,6 +30,10 @@ class Region {
   // REQUIRES: nothing is mapped yet.
   std::string Map(Fd fd, uint64_t bytes, Access access);
 
+  // Its pages count as this process's again only when they are touched; what is
+  // in them stays as it is.
+  void Forget();
+
   uint8_t* data() const { return data_; }
 
  private:

@@ -224,13 +224,24 @@ Error Session::Wait(StepReport* report) {
       }
       if (state_.step_done()) {
         if (state_.results().committed) ReadResults();
-        return state_.TakeStep(report);
+        const Error error = state_.TakeStep(report);
+        if (error.ok()) ForgetWholeStep(*report);
+        return error;
       }
       if (state_.deadline().has_value()) timeout = *state_.deadline() - Now();
       for_room = link_.has_queued();
     }
     link_.Poll(for_room, timeout);
   }
+}
+
+void Session::ForgetWholeStep(const StepReport& step) {
+  const bool whole = step.submitted_elements == step.elements;
+  if (!whole && whole_step_) {
+    slot_.Forget();
+    result_.Forget();
+  }
+  whole_step_ = whole;
 }
 
 Error Session::SetMasks(MaskSet masks) {

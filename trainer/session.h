@@ -84,6 +84,8 @@ class Session {
   Event Fill(const Placement& placement) PACTRAIN_REQUIRES(mu_);
   // Writes to the caller's memory what has come of the results.
   void ReadResults() PACTRAIN_REQUIRES(mu_);
+  // After FULL steps a compacted one touches a part of the shared memory only.
+  void ForgetWholeStep(const StepReport& step) PACTRAIN_REQUIRES(mu_);
   void SendDetach() PACTRAIN_REQUIRES(mu_);
   template <typename Message>
   Event Send(const Message& message) PACTRAIN_REQUIRES(mu_);
@@ -100,6 +102,7 @@ class Session {
   Mutex mu_;
   TrainerState state_ PACTRAIN_GUARDED_BY(mu_);
   bool abandoned_ PACTRAIN_GUARDED_BY(mu_) = false;
+  bool whole_step_ PACTRAIN_GUARDED_BY(mu_) = false;  // The last one was.
   Region slot_ PACTRAIN_GUARDED_BY(mu_);
   Region result_ PACTRAIN_GUARDED_BY(mu_);
   std::vector<Memory> memory_ PACTRAIN_GUARDED_BY(mu_);  // By bucket.

@@ -75,9 +75,8 @@ class TestSession : public ::testing::Test {
     const uint8_t* bitmaps[] = {&bitmap, &bitmap};
     const pt_digest layouts[] = {kBucketLayout, kBucketLayout};
     const uint64_t elements[] = {4, 4};
-    ASSERT_EQ(
-        pt_set_masks(session_, kMask, kLayout, 2, layouts, elements, bitmaps),
-        PT_OK)
+    ASSERT_EQ(pt_set_masks(session_, kMask, 0, 2, layouts, elements, bitmaps),
+              PT_OK)
         << pt_error_text(session_);
   }
 

@@ -31,7 +31,7 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
@@ -104,8 +104,19 @@ struct Hello {
   uint64_t resume_step;
   uint64_t last_generation;  // Whose state it holds; 0: none.
   Digest128 last_attach_id;  // If it attaches again; zero: it does not.
-  uint8_t on_shrink;         // protocol::OnShrink
-  uint8_t pad[7];
+  // What it would vote before its first step; declared_elements 0: it says so
+  // later.
+  Digest128 mask_digest;
+  Digest128 layout_digest;
+  uint64_t kept_elements;
+  uint64_t declared_elements;
+  // protocol::Onset; equal on all ranks.
+  uint64_t pin_from;
+  uint32_t activate_every;
+  uint8_t pin_mode;
+  uint8_t pin_codec;
+  uint8_t on_shrink;  // protocol::OnShrink
+  uint8_t pad;
   char job[kNameBytes];
   char launch[kNameBytes];
   char site[kNameBytes];  // Empty: the agent's. Else it must be the agent's.

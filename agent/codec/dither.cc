@@ -4,11 +4,10 @@
 
 namespace pactrain::agent {
 
-uint64_t DitherKey(absl::string_view job, uint16_t model, uint64_t step,
-                   uint32_t bucket, uint16_t encoder_site, protocol::Leg leg) {
+uint64_t DitherKey(uint16_t model, uint64_t step, uint32_t bucket,
+                   uint16_t encoder_site, protocol::Leg leg) {
   return base::DigestBuilder()
       .Add("dither")
-      .Add(job)
       .Add(uint64_t{model})
       .Add(step)
       .Add(uint64_t{bucket})

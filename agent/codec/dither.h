@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "absl/strings/string_view.h"
 #include "protocol/frame.h"
 
 namespace pactrain::agent {
@@ -13,9 +12,10 @@ namespace pactrain::agent {
 // encodes whose results are added, or that follow each other in a training:
 // with equal keys the errors of like inputs are alike, and add up instead of
 // averaging out. Hence the encoder's site and the leg. Not the attempt: a
-// repeated one sends the same bytes.
-uint64_t DitherKey(absl::string_view job, uint16_t model, uint64_t step,
-                   uint32_t bucket, uint16_t encoder_site, protocol::Leg leg);
+// repeated one sends the same bytes. Nor the job's name, which differs between
+// runs that are to be equal; `step` is counted from the job's start, too.
+uint64_t DitherKey(uint16_t model, uint64_t step, uint32_t bucket,
+                   uint16_t encoder_site, protocol::Leg leg);
 
 }  // namespace pactrain::agent
 

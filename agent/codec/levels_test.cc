@@ -82,9 +82,9 @@ double ChainNmse(protocol::Codec which, const uint64_t keys[3], double* error) {
 }
 
 TEST(LevelsExchange, NoiseOfAChainOfThreeSitesMeetsItsGoal) {
-  const uint64_t keys[3] = {DitherKey("job", 0, 5, 2, 0, Leg::kUp),
-                            DitherKey("job", 0, 5, 2, 1, Leg::kDown),
-                            DitherKey("job", 0, 5, 2, 2, Leg::kUp)};
+  const uint64_t keys[3] = {DitherKey(0, 5, 2, 0, Leg::kUp),
+                            DitherKey(0, 5, 2, 1, Leg::kDown),
+                            DitherKey(0, 5, 2, 2, Leg::kUp)};
   double error = 0;
   EXPECT_LE(ChainNmse(protocol::Codec::kLevels7, keys, &error), 0.15);
   EXPECT_LE(ChainNmse(protocol::Codec::kLevels15, keys, &error), 0.03);
@@ -168,16 +168,12 @@ TEST(LevelsCodec, TakesAWholeChunkAndNothing) {
 }
 
 TEST(DitherKey, EveryFieldMatters) {
-  const std::set<uint64_t> keys = {DitherKey("job", 1, 2, 3, 4, Leg::kUp),
-                                   DitherKey("jo", 1, 2, 3, 4, Leg::kUp),
-                                   DitherKey("job", 2, 2, 3, 4, Leg::kUp),
-                                   DitherKey("job", 1, 3, 3, 4, Leg::kUp),
-                                   DitherKey("job", 1, 2, 4, 4, Leg::kUp),
-                                   DitherKey("job", 1, 2, 3, 5, Leg::kUp),
-                                   DitherKey("job", 1, 2, 3, 4, Leg::kDown)};
-  EXPECT_EQ(keys.size(), 7u);
-  EXPECT_EQ(DitherKey("job", 1, 2, 3, 4, Leg::kUp),
-            DitherKey("job", 1, 2, 3, 4, Leg::kUp));
+  const std::set<uint64_t> keys = {
+      DitherKey(1, 2, 3, 4, Leg::kUp), DitherKey(2, 2, 3, 4, Leg::kUp),
+      DitherKey(1, 3, 3, 4, Leg::kUp), DitherKey(1, 2, 4, 4, Leg::kUp),
+      DitherKey(1, 2, 3, 5, Leg::kUp), DitherKey(1, 2, 3, 4, Leg::kDown)};
+  EXPECT_EQ(keys.size(), 6u);
+  EXPECT_EQ(DitherKey(1, 2, 3, 4, Leg::kUp), DitherKey(1, 2, 3, 4, Leg::kUp));
 }
 
 }  // namespace

@@ -89,7 +89,9 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
       continue;
     }
     trainers.push_back({record->id, member.ranks[i], record->memory, {}});
-    trainers.back().masks.rank = member.ranks[i];
+    const protocol::Declared& declared = record->trainer.declared;
+    trainers.back().masks = {member.ranks[i], declared.layout_digest,
+                             declared.mask_digest};
   }
   if (complete) return trainers;
   for (const auto& trainer : trainers) {
@@ -180,9 +182,10 @@ void AgentState::Impl::On(const protocol::JoinRefused& message,
   outbox_.effects.emplace_back(CloseTrainer{id});
 }
 
-void AgentState::Impl::On(const protocol::Prepare& message, absl::Duration) {
+void AgentState::Impl::On(const protocol::Prepare& message,
+                          absl::Duration now) {
   if (GroupState* group = Running(message.group, message.generation)) {
-    group->OnPrepare(message.decision);
+    group->OnPrepare(message.decision, now);
   }
 }
 

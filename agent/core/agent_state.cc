@@ -143,7 +143,9 @@ void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote) {
   record.vote = out;
   outbox_.ToCoordinator(out);
   if (GroupState* group = RunningGroupOf(record)) {
-    group->OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest});
+    group->OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest,
+                               out.steps_unchanged >= out.settle_steps &&
+                                   out.kept_elements < out.elements});
   }
 }
 
@@ -218,9 +220,12 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
   TellLeft(*record, reason, may_return);
   const uint32_t rank = record->rank;
   if (group != nullptr) {
-    group->DropTrainer(id, reason == kDetached,
+    const bool detached = reason == kDetached;
+    group->DropTrainer(id, detached,
                        absl::StrCat("rank ", rank, " at agent ", options_.agent,
-                                    " (site ", options_.site, ") ", reason),
+                                    " (site ", options_.site, ")",
+                                    detached ? protocol::kEndedInOrder : " ",
+                                    detached ? group->AfterText() : reason),
                        now);
   }
   trainers_.Remove(id);

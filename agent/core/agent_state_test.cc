@@ -134,7 +134,7 @@ TEST_F(Pair, AMeasuredStepIsReportedOnceInSquaresOfWhatTravelled) {
     EXPECT_NEAR(noise.encoded, squares, 1e-6 * squares);
     EXPECT_GT(noise.clip, 0.1 * noise.encoded);
     EXPECT_LT(noise.clip, noise.error);
-    EXPECT_LT(noise.error, noise.encoded);
+    EXPECT_LT(noise.error, 2 * noise.encoded);  // Of one draw of the dither.
     // Of two sites that swap the first counts the total.
     EXPECT_DOUBLE_EQ(noise.total,
                      node == &x_ ? SquaresOf(node->result, 50) : 0);
@@ -379,7 +379,12 @@ TEST_F(Pair, ADetachBetweenStepsHurtsOnlyWhoGoesOn) {
   Deliver();
   ASSERT_NE(y_.Last<wire::Failed>(), nullptr);
   EXPECT_EQ(y_.Last<wire::Failed>()->code, wire::Code::kStepNotApplied);
-  EXPECT_THAT(y_.Last<wire::Failed>()->text, HasSubstr("rank 0"));
+  EXPECT_THAT(
+      y_.Last<wire::Failed>()->text,
+      AllOf(HasSubstr("rank 0 at agent x (site a) ended in order before the "
+                      "first step: unequal numbers of batches?"),
+            HasSubstr("Give all ranks equally many batches"),
+            Not(HasSubstr("checkpoint"))));
 }
 
 TEST(AgentState, OptionsOutOfRangeAreRefusedByName) {

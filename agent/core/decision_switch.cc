@@ -73,9 +73,9 @@ std::string DecisionSwitch::OnMasks(const std::vector<MaskState>& masks) {
   return reason;
 }
 
-uint64_t DecisionSwitch::NameCandidate() {
-  named_ = candidate_.has_value();
-  return candidate();
+uint64_t DecisionSwitch::NameCandidate(bool due) {
+  named_ = due && candidate_.has_value();
+  return named_ ? candidate() : 0;
 }
 
 void DecisionSwitch::OnResolved(uint64_t agreed) {

@@ -26,6 +26,7 @@ struct MaskState {
   uint32_t rank = 0;
   protocol::Digest layout_digest;
   protocol::Digest mask_digest;
+  bool counts = false;  // It is settled, and leaves elements out.
 };
 
 class DecisionSwitch {
@@ -41,8 +42,8 @@ class DecisionSwitch {
   // to be told to the coordinator. Empty: nothing was withdrawn.
   std::string OnMasks(const std::vector<MaskState>& masks);
 
-  // The version to name in a vote that is now cast; 0: none.
-  uint64_t NameCandidate();
+  // The version to name in a vote that is now cast; 0: none, or not `due`.
+  uint64_t NameCandidate(bool due = true);
   // The attempt whose vote named a candidate is over; `agreed` is the candidate
   // of all votes if it was committed, else 0. REQUIRES: `agreed` is 0 or the
   // version named last.
@@ -50,6 +51,9 @@ class DecisionSwitch {
 
   const protocol::Decision& in_force() const { return in_force_; }
   uint64_t candidate() const { return candidate_ ? candidate_->version : 0; }
+  const std::optional<protocol::Decision>& candidate_decision() const {
+    return candidate_;
+  }
 
  private:
   protocol::Decision in_force_;

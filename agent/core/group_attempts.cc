@@ -5,9 +5,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/core/group_state.h"
+#include "agent/core/onset.h"
 #include "agent/core/wire_convert.h"
 #include "base/check.h"
 #include "protocol/limits.h"
@@ -28,6 +30,8 @@ constexpr size_t kMaxRefused = 16;  // Steps whose reason is kept.
 // shares: at 100 Mbps a step took 0.94 of the time with it, at 500 Mbps as
 // long, at 1 Gbps 1.14.
 constexpr double kFastLink = 50e6;
+// For a decision that would be due.
+constexpr absl::Duration kMaxAwaited = absl::Seconds(2);
 
 }  // namespace
 
@@ -148,7 +152,8 @@ Abort GroupState::MakeAbort(Cause cause, const std::string& detail) const {
 void GroupState::MaybeVote(absl::Duration now) {
   if (ended_ || own_vote_.has_value() || own_abort_.has_value() ||
       !local_.complete() ||
-      exchange_.done_buckets() != local_.buckets().size()) {
+      exchange_.done_buckets() != local_.buckets().size() ||
+      AwaitsDecision(now)) {
     return;
   }
   CommitVote vote;
@@ -158,7 +163,7 @@ void GroupState::MaybeVote(absl::Duration now) {
   vote.attempt = attempt_;
   vote.result = exchange_.ResultDigest();
   vote.parameters = local_.parameters();
-  vote.candidate = switch_.NameCandidate();
+  vote.candidate = switch_.NameCandidate(CandidateIsDue());
   own_vote_ = vote;
   PT_CHECK(ballot_.AddVote(me(), vote));
   last_progress_ = now;
@@ -188,22 +193,57 @@ void GroupState::Resolve(absl::Duration now) {
   EndIfResolved(now);
 }
 
+bool GroupState::IsBroadcast() const {
+  const auto& buckets = local_.buckets();
+  return std::any_of(buckets.begin(), buckets.end(), [](const auto& bucket) {
+    return bucket.context.op != protocol::Op::kSum;
+  });
+}
+
+// Never with a broadcast: trainers look at decisions after their own steps.
+bool GroupState::CandidateIsDue() const {
+  const auto& candidate = switch_.candidate_decision();
+  return candidate && !IsBroadcast() &&
+         IsDue(generation_.onset, switch_.in_force(), *candidate,
+               NextGradientStep());
+}
+
+bool GroupState::AwaitsDecision(absl::Duration now) {
+  if (awaited_in_vain_ || IsBroadcast() || CandidateIsDue() ||
+      !IsAwaited(generation_.onset, switch_.in_force(), Masks(),
+                 NextGradientStep())) {
+    return false;
+  }
+  if (!awaits_since_) {
+    awaits_since_ = now;
+    Report();  // The coordinator may not know yet what is in force.
+  }
+  const absl::Duration limit =
+      std::min(kMaxAwaited, options_->stall_timeout() / 2);
+  if (now - *awaits_since_ < limit) return true;
+  awaited_in_vain_ = true;
+  outbox_->Warn(absl::StrFormat(
+      "%s: step %d waited %s for a decision that was to come in force after "
+      "it; now that will be with another step than in an equal run",
+      generation_.group.ToString(), step_, absl::FormatDuration(limit)));
+  return false;
+}
+
 bool GroupState::Measures() const {
-  return schedule_.sites() > 1 && Telemetry::Measures(step_);
+  return schedule_.sites() > 1 && Telemetry::Measures(step_, gradient_steps_);
 }
 
 StepExchange GroupState::NewExchange() const {
-  return StepExchange({&schedule_, &names_, &generation_.group.job, step_,
-                       attempt_, Measures() && !dense_ && !exact_,
+  // A generation that goes on with a state goes on in the dither, too.
+  const uint64_t first = generation_.donor ? 0 : generation_.base_step;
+  return StepExchange({&schedule_, &names_, step_, step_ - first, attempt_,
+                       Measures() && !dense_ && !exact_,
                        slowest_link_ < kFastLink});
 }
 
 // Of the committed step, with the decision that was in force for it.
 void GroupState::NoteNoise() {
-  if (!Measures() || dense_ || exact_) return;
-  for (const LocalStep::Bucket& bucket : local_.buckets()) {
-    if (bucket.context.op != protocol::Op::kSum) return;
-  }
+  if (!Measures() || dense_ || exact_ || IsBroadcast()) return;
   const ExchangeNoise noise = exchange_.Noise();
   // Gradients that are not finite are skipped by the optimizer, too.
   if (!std::isfinite(local_.squares() + noise.site_squares +
@@ -244,8 +284,18 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   ++counters_.committed_count;
   if (dense_) ++counters_.dense_steps;
   committed_step_ = step_;
-  if (open_since_) telemetry_.Commit(*open_since_, now);
+  const bool early = !IsBroadcast() && Telemetry::IsEarly(gradient_steps_);
+  if (IsBroadcast()) {
+    telemetry_.Drop();  // Nobody computes before it: it says nothing of a pace.
+  } else {
+    ++gradient_steps_;
+    if (open_since_) telemetry_.Commit(*open_since_, now);
+  }
+  const uint64_t count = counters_.committed_count;
   NextStep(now);
+  // The coordinator is to choose a codec after few steps. The next commit, if
+  // it came at once, has said so.
+  if (early && count == counters_.committed_count) Report();
 }
 
 // Trainers of one launch share a result region; each other launch has its own.
@@ -340,6 +390,7 @@ void GroupState::NextStep(absl::Duration now) {
   late_logged_ = false;
   step_sent_bytes_ = 0;
   step_received_bytes_ = 0;
+  awaits_since_.reset();
   local_.Reset(switch_.in_force(), 1, false, Measures());
   BeginAttempt(now);
   if (ending_) AbortAttempt(ending_->cause, ending_->detail, now);
@@ -375,6 +426,12 @@ void GroupState::EndQuietly() {
   own_abort_ = MakeAbort(Cause::kMemberLost, *detached_);
 }
 
+std::string GroupState::AfterText() const {
+  const uint64_t step = MakeReport().committed_step;
+  return step == 0 ? " before the first step"
+                   : absl::StrCat(" after step ", step);
+}
+
 void GroupState::EndNow() {
   if (!ended_) End(false);
 }
@@ -391,6 +448,7 @@ void GroupState::End(bool outcome_known) {
     trainers_[i].straggler = straggler && !local_.Finished(static_cast<int>(i));
   }
   end_reason_ = ending_->detail;
+  const bool left = absl::StrContains(end_reason_, protocol::kEndedInOrder);
   const std::string text = absl::StrCat(
       local_.opened()
           ? absl::StrCat("step ", step_,
@@ -399,8 +457,9 @@ void GroupState::End(bool outcome_known) {
           : "",
       absl::StrFormat("generation %d ended (%s): ", generation_.number,
                       protocol::CauseName(ending_->cause)),
-      end_reason_, ".\n",
+      end_reason_, left ? ": unequal numbers of batches?\n" : ".\n",
       may_rejoin_ ? "Attach again; ranks may come and go."
+      : left ? "Give all ranks equally many batches, or train in DDP's join()."
       : resync ? "Load the last checkpoint at all ranks and start them again."
                : "Start all ranks again from the last checkpoint.");
   outbox_->Warn(absl::StrCat(generation_.group.ToString(), ": ", text));

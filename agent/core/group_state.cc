@@ -208,6 +208,7 @@ void GroupState::OnMasks(TrainerId trainer, const MaskState& masks) {
   const int index = TrainerIndex(trainer);
   if (index < 0) return;
   trainers_[index].masks = masks;
+  awaited_in_vain_ = false;
   const uint64_t candidate = switch_.candidate();
   const std::string reason = switch_.OnMasks(Masks());
   if (reason.empty()) return;
@@ -217,7 +218,8 @@ void GroupState::OnMasks(TrainerId trainer, const MaskState& masks) {
       generation_.group, generation_.number, candidate, false, reason});
 }
 
-void GroupState::OnPrepare(const protocol::Decision& decision) {
+void GroupState::OnPrepare(const protocol::Decision& decision,
+                           absl::Duration now) {
   const std::string reason = switch_.Prepare(decision, Masks());
   if (!reason.empty()) {
     outbox_->Log(absl::StrCat(generation_.group.ToString(),
@@ -227,6 +229,9 @@ void GroupState::OnPrepare(const protocol::Decision& decision) {
   outbox_->ToCoordinator(
       protocol::PrepareAnswer{generation_.group, generation_.number,
                               decision.version, reason.empty(), reason});
+  if (!reason.empty()) return;
+  awaited_in_vain_ = false;
+  if (awaits_since_) MaybeVote(now);
 }
 
 void GroupState::FillStatus(GroupStatus& status) const {

@@ -88,7 +88,7 @@ class GroupState {
                  absl::Duration now);
   void OnFrame(IncomingFrame frame, absl::Duration now);
 
-  void OnPrepare(const protocol::Decision& decision);
+  void OnPrepare(const protocol::Decision& decision, absl::Duration now);
   void OnRevoke(uint64_t version) { switch_.Revoke(version); }
   // Nobody can go on in this generation: ends it, after an open vote is
   // resolved.
@@ -124,6 +124,8 @@ class GroupState {
   bool Hears(int member) const { return ended_ || peers_[member].ready; }
   // Adds its counters and says what is open.
   void FillStatus(GroupStatus& status) const;
+  // " after step 120", the last one that was committed.
+  std::string AfterText() const;
   // How far it came. An open vote counts as a commit: it may have been one.
   protocol::StepReport MakeReport() const;
 
@@ -190,7 +192,14 @@ class GroupState {
                             const std::string& detail) const;
   void MaybeVote(absl::Duration now);
   void Resolve(absl::Duration now);
-  bool Measures() const;  // The open step's noise.
+  bool Measures() const;     // The open step's noise.
+  bool IsBroadcast() const;  // The open step.
+  // The step of gradients after the open one, from 1.
+  uint64_t NextGradientStep() const { return gradient_steps_ + 2; }
+  bool CandidateIsDue() const;
+  // The own vote waits for a decision that would be due; it does so for a
+  // bounded time.
+  bool AwaitsDecision(absl::Duration now);
   StepExchange NewExchange() const;
   void NoteNoise();
   void Commit(uint64_t candidate, absl::Duration now);
@@ -238,6 +247,8 @@ class GroupState {
   std::optional<absl::Duration> open_since_;  // Set: something of it was heard.
   absl::Duration last_progress_;
   absl::Duration aborted_at_;
+  std::optional<absl::Duration> awaits_since_;  // A decision, in this step.
+  bool awaited_in_vain_ = false;  // No decision or mask vote has come since.
 
   // What came for the next attempt or step, and how much of it.
   std::vector<IncomingFrame> early_frames_;
@@ -263,6 +274,7 @@ class GroupState {
   bool late_logged_ = false;  // In this step.
   absl::Duration last_report_;
   uint64_t committed_step_ = 0;
+  uint64_t gradient_steps_ = 0;  // Committed in this generation.
   uint64_t failed_attempts_ = 0;
 };
 

@@ -31,9 +31,9 @@ std::optional<Problem> StepExchange::Open(const BucketContext& context,
                                           std::vector<OutgoingFrame>& out) {
   BucketExchange::Options options;
   options.schedule = options_.schedule;
-  options.job = *options_.job;
   options.context = context;
   options.step = options_.step;
+  options.dither_step = options_.dither_step;
   options.attempt = options_.attempt;
   options.measure = options_.measure && context.op == protocol::Op::kSum;
   options.shorter = options_.shorter;

@@ -38,8 +38,8 @@ class StepExchange {
   struct Options {
     const Schedule* schedule = nullptr;
     const std::vector<std::string>* names = nullptr;  // Of the members.
-    const std::string* job = nullptr;
     uint64_t step = 0;
+    uint64_t dither_step = 0;  // As DitherKey() counts.
     uint16_t attempt = 1;
     bool measure = false;  // The noise of buckets of gradients.
     bool shorter = true;   // As BucketExchange::Options.

@@ -1,6 +1,6 @@
 // What a group tells the coordinator of its steps: how long they take, how much
-// of that is waiting for the exchange, and, of every kMeasureInterval-th step,
-// the noise of the exchange.
+// of that is waiting for the exchange, and, of the first steps and of every
+// kMeasureInterval-th one, the noise of the exchange.
 //
 // Pure. Thread-compatible.
 #ifndef PACTRAIN_AGENT_CORE_TELEMETRY_H_
@@ -19,7 +19,13 @@ class Telemetry {
  public:
   // Equal at all agents, so that they measure the same steps.
   static constexpr uint64_t kMeasureInterval = 8;
-  static bool Measures(uint64_t step) { return step % kMeasureInterval == 0; }
+  // `gradient_steps` of the generation were committed before `step`.
+  static bool Measures(uint64_t step, uint64_t gradient_steps) {
+    return IsEarly(gradient_steps) || step % kMeasureInterval == 0;
+  }
+  static bool IsEarly(uint64_t gradient_steps) {
+    return gradient_steps < kMeasureInterval;
+  }
 
   // All local trainers have submitted the open step; the first time counts.
   void Complete(absl::Duration now);

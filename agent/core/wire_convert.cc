@@ -78,6 +78,24 @@ absl::StatusOr<HelloFields> ParseHello(const wire::Hello& hello) {
   trainer.on_shrink = static_cast<protocol::OnShrink>(hello.on_shrink);
   trainer.last_generation = hello.last_generation;
   trainer.last_attach_id = FromWire(hello.last_attach_id);
+  RETURN_IF_ERROR(CheckRange("declared_elements", hello.declared_elements, 0,
+                             protocol::kMaxElements));
+  RETURN_IF_ERROR(CheckRange("kept_elements", hello.kept_elements, 0,
+                             hello.declared_elements));
+  trainer.declared = {FromWire(hello.mask_digest),
+                      FromWire(hello.layout_digest), hello.kept_elements,
+                      hello.declared_elements};
+  trainer.onset.activate_every = hello.activate_every;
+  trainer.onset.pin_from = hello.pin_from;
+  if (hello.pin_from != 0) {
+    RETURN_IF_ERROR(CheckRange("pin_mode", hello.pin_mode, 1,
+                               static_cast<uint8_t>(protocol::Mode::kTernary)));
+    RETURN_IF_ERROR(CheckRange("pin_codec", hello.pin_codec, 1,
+                               static_cast<uint8_t>(protocol::kLastCodec)));
+    trainer.onset.pin_mode = static_cast<protocol::Mode>(hello.pin_mode);
+    trainer.onset.pin_codec = static_cast<protocol::Codec>(hello.pin_codec);
+  }
+  RETURN_IF_ERROR(protocol::CheckOnset(trainer.onset));
   if (trainer.attach_id.empty() || trainer.model_digest.empty()) {
     return absl::InvalidArgumentError(
         "attach_id and model_digest may not be zero");

@@ -209,7 +209,7 @@ absl::Status BucketExchange::Receive(int member, const FrameHeader& header,
 
 Dither BucketExchange::DitherOf(const Piece& piece, int site, Leg leg) const {
   if (!protocol::IsLevels(border_)) return {};
-  return {DitherKey(options_.job, options_.context.model, options_.step,
+  return {DitherKey(options_.context.model, options_.dither_step,
                     options_.context.bucket, static_cast<uint16_t>(site), leg),
           static_cast<uint32_t>(piece.offset)};
 }

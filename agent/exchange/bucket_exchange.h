@@ -41,9 +41,9 @@ class BucketExchange {
  public:
   struct Options {
     const Schedule* schedule = nullptr;  // Outlives the exchange.
-    absl::string_view job;               // For the dither; outlives it, too.
     protocol::BucketContext context;
     uint64_t step = 0;
+    uint64_t dither_step = 0;  // As DitherKey() counts.
     uint16_t attempt = 1;
     std::shared_ptr<const float[]>
         local;                 // context.elements of them; Extend().

@@ -28,7 +28,6 @@ class BucketExchangeTest : public testing::Test {
     schedule_ = std::make_unique<Schedule>(g, 0);
     BucketExchange::Options options;
     options.schedule = schedule_.get();
-    options.job = "job";
     options.context.bucket = 3;
     options.context.elements = 5;
     options.step = 9;
@@ -125,7 +124,6 @@ TEST_F(BucketExchangeTest, sec_limits_BytesOfALevelsFrame) {
   const auto refusal = [&](size_t bytes) {
     BucketExchange::Options options;
     options.schedule = schedule_.get();
-    options.job = "job";
     options.context.codec = kCodec;
     options.context.elements = kElements;
     options.local = std::make_shared<float[]>(kElements);
@@ -160,7 +158,6 @@ TEST_F(BucketExchangeTest, sec_limits_ElementsOfAFrame) {
                            uint32_t elements) {
     BucketExchange::Options options;
     options.schedule = schedule_.get();
-    options.job = "job";
     options.context.codec = codec;
     options.context.elements = limit + 1;
     options.local = std::make_shared<float[]>(limit + 1);
@@ -197,7 +194,6 @@ TEST_F(BucketExchangeTest, sec_limits_ElementsOfAFrame) {
 TEST_F(BucketExchangeTest, BytesThatNoEncoderWritesAreAnErrorNotASum) {
   BucketExchange::Options options;
   options.schedule = schedule_.get();
-  options.job = "job";
   options.context.elements = 5;
   options.context.codec = protocol::Codec::kLevels7;
   options.local = std::make_shared<float[]>(5);

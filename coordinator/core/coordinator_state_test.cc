@@ -219,7 +219,7 @@ TEST(Generation, EndsWhenOthersTrainOnAfterADetach) {
   t.Leave("a", 0, "detached");
   t.Pass(6, {"a", "b"});
   EXPECT_EQ(t.Got<EndGeneration>("b")->reason,
-            "a trainer detached while others still train");
+            "rank 0 ended in order while others still train");
 }
 
 TEST(Generation, ARestartedAgentEndsIt) {

@@ -234,7 +234,10 @@ void Group::Tick(Context& c) {
     } else if (detached_at_ &&
                c.now - *detached_at_ >= (elastic() ? c.options.leave_grace
                                                    : c.options.detach_grace)) {
-      End("a trainer detached while others still train", c);
+      const std::set<uint32_t> left = seats_.Detached();
+      End(absl::StrCat(RankList({left.begin(), left.end()}),
+                       protocol::kEndedInOrder, " while others still train"),
+          c);
     }
   }
   TryForm(c);

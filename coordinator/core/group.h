@@ -120,6 +120,7 @@ class Group {
   void TryForm(Context& c);
   void TryFormNew(Context& c);
   void Form(const Lineup& lineup, Context& c);
+  void Poll(const Lineup& lineup);
   protocol::Generation MakeGeneration(const Lineup& lineup, Context& c) const;
   void End(std::string reason, Context& c);
   std::string WaitingReason(const Context& c) const;
@@ -133,6 +134,10 @@ class Group {
   uint64_t SafeNextStep() const;
 
   // group_decisions.cc: what travels.
+  Pins PinsOf(const protocol::Onset& onset) const;
+  // What the generation begins with, by what its trainers declared.
+  protocol::Decision FirstDecision(const protocol::Generation& generation,
+                                   Context& c) const;
   Telemetry MakeTelemetry() const;
   void NoteNoise(const protocol::StepReport& report, const std::string& agent);
   void WatchNorms(const protocol::StepReport& report,

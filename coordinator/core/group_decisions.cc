@@ -121,6 +121,7 @@ Telemetry Group::MakeTelemetry() const {
   telemetry.noise = noise_.Newest();
   telemetry.current = noise_.Newest(decisions_.aim().version);
   telemetry.noise_factor = noise_factor_;
+  telemetry.in_force = decisions_.in_force();
   return telemetry;
 }
 
@@ -138,7 +139,27 @@ void Group::SetPin(const std::optional<Pin>& pin, Context& c) {
 
 std::optional<Decision> Group::Wanted(const Context& c) const {
   return Choose(c.options, decisions_.aim(), votes_,
-                progress_.committed_count(), MakeTelemetry(), pin_);
+                progress_.committed_count(), MakeTelemetry(),
+                PinsOf(generation_->onset));
+}
+
+Pins Group::PinsOf(const protocol::Onset& onset) const {
+  Pins pins{.by_operator = pin_, .script_from = onset.pin_from};
+  if (onset.pin_from != 0) pins.by_script = {onset.pin_mode, onset.pin_codec};
+  return pins;
+}
+
+Decision Group::FirstDecision(const protocol::Generation& generation,
+                              Context& c) const {
+  const Decision full = FullDecision(
+      c.options, absl::StrCat("generation ", generation.number,
+                              " starts FULL: all elements are sent until "
+                              "a mask set is agreed"));
+  Telemetry telemetry;
+  telemetry.sites = static_cast<int>(generation.sites.size());
+  return Choose(c.options, full, votes_, /*step=*/0, telemetry,
+                PinsOf(generation.onset))
+      .value_or(full);
 }
 
 void Group::Decide(Context& c) {

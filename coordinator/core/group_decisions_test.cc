@@ -58,6 +58,67 @@ TEST_F(DecisionTest, StableVotesPrepareCompacted) {
   EXPECT_EQ(t_.Snapshot().kept_elements, 30);
 }
 
+// What four trainers declare as they attach.
+class DeclaredTest : public ::testing::Test {
+ protected:
+  DeclaredTest() { t_.declared = {{11, 11}, {1, 1}, 30, 100}; }
+
+  // Rank 3 with `mask`, the others with 11.
+  protocol::Decision FirstOf(uint64_t mask) {
+    t_.Connect("a", "x");
+    t_.Connect("b", "y");
+    for (uint32_t rank = 0; rank < 3; ++rank) t_.Join("a", rank, 4);
+    t_.declared.mask_digest = {mask, mask};
+    t_.Join("b", 3, 4);
+    return t_.Got<protocol::StartGeneration>("b")->generation.decision;
+  }
+
+  TestCluster t_;
+};
+
+TEST_F(DeclaredTest, AGenerationBeginsWithTheMasksThatAllDeclare) {
+  const protocol::Decision first = FirstOf(11);
+  EXPECT_EQ(first.version, 1);
+  EXPECT_EQ(first.mode, Mode::kCompacted);
+  EXPECT_EQ(first.mask_digest, (protocol::Digest{11, 11}));
+  EXPECT_THAT(first.reason, HasSubstr("keeps 30.0 %"));
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    t_.Vote(rank < 3 ? "a" : "b", rank, 11);
+  }
+  EXPECT_FALSE(t_.Got<Prepare>("a").has_value());
+}
+
+TEST_F(DeclaredTest, ItBeginsFullWhereARankDeclaresOthers) {
+  const protocol::Decision first = FirstOf(12);
+  EXPECT_EQ(first.mode, Mode::kFull);
+  EXPECT_THAT(first.reason, HasSubstr("until a mask set is agreed"));
+}
+
+TEST_F(DeclaredTest, ItBeginsFullWhereARankDeclaresNothing) {
+  t_.declared.elements = 0;
+  EXPECT_EQ(FirstOf(11).mode, Mode::kFull);
+}
+
+TEST_F(DeclaredTest, AScriptsPinIsPreparedOnceItsElementsAreInForce) {
+  t_.onset = {4, 20, Mode::kTernary, protocol::Codec::kLevels7};
+  const protocol::Decision first = FirstOf(11);
+  EXPECT_EQ(first.mode, Mode::kCompacted);
+  EXPECT_THAT(first.reason, EndsWith("then pinned to TERNARY 7 levels by the "
+                                     "script from its step 20 on"));
+  EXPECT_EQ(t_.Got<protocol::StartGeneration>("a")->generation.onset, t_.onset);
+  t_.Report("a", 1, 1);
+  const auto prepare = t_.Got<Prepare>("a");
+  ASSERT_TRUE(prepare.has_value());
+  EXPECT_EQ(prepare->decision.mode, Mode::kTernary);
+  EXPECT_EQ(prepare->decision.codec, protocol::Codec::kLevels7);
+  EXPECT_EQ(prepare->decision.mask_digest, (protocol::Digest{11, 11}));
+}
+
+TEST_F(DeclaredTest, AScriptsPinFromTheFirstStepIsWhatItBeginsWith) {
+  t_.onset = {4, 1, Mode::kTernary, protocol::Codec::kLevels7};
+  EXPECT_EQ(FirstOf(11).codec, protocol::Codec::kLevels7);
+}
+
 TEST_F(DecisionTest, WithoutMasksItStaysFullAndSaysSo) {
   VoteAll(0);
   EXPECT_EQ(Prepared(), 0);

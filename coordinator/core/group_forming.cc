@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "coordinator/core/group.h"
 #include "coordinator/core/planner.h"
 #include "coordinator/core/policy.h"
@@ -75,6 +76,7 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
   generation.world_size = static_cast<uint32_t>(lineup.trainers.size());
   generation.launch = first.launch;
   generation.on_shrink = first.on_shrink;
+  generation.onset = lineup.trainers[0].trainer.onset;
   generation.donor = lineup.donor;
   generation.needs_state = lineup.needs_state;
   generation.base_step = std::max(SafeNextStep(), lineup.next_step);
@@ -105,10 +107,10 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
 
 void Group::Form(const Lineup& lineup, Context& c) {
   Generation generation = MakeGeneration(lineup, c);
-  generation.decision = decisions_.Start(FullDecision(
-      c.options, absl::StrCat("generation ", generation.number,
-                              " starts FULL: all elements are sent until "
-                              "a mask set is agreed")));
+  votes_ = MaskVotes(generation.world_size);
+  // Who has the state of an earlier generation may want other masks by now.
+  if (!generation.donor) Poll(lineup);
+  generation.decision = decisions_.Start(FirstDecision(generation, c));
   needed_before_ = generation.donor ? MakeRemains(c).needed : std::nullopt;
   seats_ = Seats(generation, /*present=*/true);
   roster_.clear();
@@ -116,7 +118,6 @@ void Group::Form(const Lineup& lineup, Context& c) {
     roster_[candidate.trainer.attach_id] = candidate;
   }
   membership_.Remove(lineup.trainers);
-  votes_ = MaskVotes(generation.world_size);
   mask_state_ = MaskState::kMissing;
   last_equal_ = {};
   logged_mask_ = logged_layout_ = {};
@@ -151,6 +152,22 @@ void Group::Form(const Lineup& lineup, Context& c) {
       generation_->donor
           ? absl::StrCat(", with the state of rank ", *generation_->donor)
           : ""));
+}
+
+// What trainers declared as they attached counts as their votes.
+void Group::Poll(const Lineup& lineup) {
+  for (uint32_t rank = 0; rank < lineup.trainers.size(); ++rank) {
+    const protocol::Declared& declared = lineup.trainers[rank].trainer.declared;
+    if (declared.elements == 0) continue;
+    protocol::MaskVote vote;
+    vote.rank = rank;
+    vote.mask_digest = declared.mask_digest;
+    vote.layout_digest = declared.layout_digest;
+    vote.steps_unchanged = 1;
+    vote.kept_elements = declared.kept_elements;
+    vote.elements = declared.elements;
+    PT_CHECK(votes_.Add(vote, /*step=*/0).ok());
+  }
 }
 
 // By value: the reason may be end_due_ itself, which is reset here.

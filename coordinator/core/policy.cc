@@ -230,35 +230,56 @@ Decision Because(Decision decision, absl::string_view reason) {
   return decision;
 }
 
-// What `elements` becomes under a pin.
+// What `elements` becomes under a pin `by` somebody.
 Decision Pinned(const Options& options, Decision elements, const Pin& pin,
-                int sites) {
+                const std::string& by, int sites) {
   const bool nothing_to_compact =
       pin.mode == Mode::kCompacted && elements.mode == Mode::kFull;
   if (pin.mode == Mode::kFull) elements = FullDecision(options, "");
   if (pin.mode == Mode::kTernary) elements.mode = Mode::kTernary;
   elements.codec = pin.codec;
-  const char* why = " by an operator";
+  std::string why = by;
   if (nothing_to_compact) {
     why = ", not in force: no mask set is agreed that leaves elements out";
   } else if (pin.mode == Mode::kTernary && sites < 2) {
-    why = " by an operator; one site alone quantises nothing";
+    why += "; one site alone quantises nothing";
   }
   return Because(std::move(elements),
                  absl::StrCat("pinned to ", pin.ToString(), why));
+}
+
+// A script's pin is prepared when the elements that it is of are in force: only
+// one decision can be prepared, and before its step all is to be exact.
+Decision PinnedByScript(const Options& options, Decision elements,
+                        const Pins& pins, const Telemetry& telemetry) {
+  const Pin& pin = *pins.by_script;
+  const auto& now = telemetry.in_force;
+  const bool next = now ? pin.IsMetBy(*now) || pin.mode == Mode::kFull ||
+                              now->mask_digest == elements.mask_digest
+                        : pins.script_from <= 1;
+  const std::string by =
+      absl::StrCat(" by the script from its step ", pins.script_from, " on");
+  if (next) {
+    return Pinned(options, std::move(elements), pin, by, telemetry.sites);
+  }
+  return Because(std::move(elements),
+                 absl::StrCat("then pinned to ", pin.ToString(), by));
 }
 
 }  // namespace
 
 std::optional<Decision> Choose(const Options& options, const Decision& current,
                                const MaskVotes& votes, uint64_t step,
-                               const Telemetry& telemetry,
-                               const std::optional<Pin>& pin) {
+                               const Telemetry& telemetry, const Pins& pins) {
   std::optional<Decision> elements =
       ChooseElements(options, current, votes, step);
   if (!elements) return std::nullopt;
-  if (pin) {
-    return Pinned(options, *std::move(elements), *pin, telemetry.sites);
+  if (pins.by_operator) {
+    return Pinned(options, *std::move(elements), *pins.by_operator,
+                  " by an operator", telemetry.sites);
+  }
+  if (pins.by_script) {
+    return PinnedByScript(options, *std::move(elements), pins, telemetry);
   }
   const Levels levels = ChooseLevels(options, current, telemetry);
   if (levels.codec) {

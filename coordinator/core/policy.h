@@ -38,6 +38,8 @@ struct Telemetry {
   // Nothing: no step is measured, or too little varies.
   std::optional<Noise::Estimate> noise;    // Under any decision.
   std::optional<Noise::Estimate> current;  // Under the one aimed at.
+  // Nothing: the generation is about to begin.
+  std::optional<protocol::Decision> in_force;
   // Measured over predicted noise of n levels, as last seen in this generation.
   double noise_factor = kUnmeasuredNoiseFactor;
 };
@@ -51,6 +53,14 @@ bool SameContent(const protocol::Decision& a, const protocol::Decision& b);
 // FULL with the options' codec.
 protocol::Decision FullDecision(const Options& options, std::string reason);
 
+// What was pinned: by an operator, who goes first, or by the script, with the
+// step from which on (the agents see to that; ARCHITECTURE.md, "Onset").
+struct Pins {
+  std::optional<Pin> by_operator = {};
+  std::optional<Pin> by_script = {};
+  uint64_t script_from = 0;
+};
+
 // The decision to aim at after `step` committed steps when `current` is aimed
 // at now (version 0; the caller numbers it). Nothing: stay with `current`.
 // The reason also says why it is not TERNARY, or not what is pinned.
@@ -58,7 +68,7 @@ std::optional<protocol::Decision> Choose(const Options& options,
                                          const protocol::Decision& current,
                                          const MaskVotes& votes, uint64_t step,
                                          const Telemetry& telemetry,
-                                         const std::optional<Pin>& pin);
+                                         const Pins& pins);
 
 }  // namespace pactrain::coordinator
 

@@ -41,12 +41,11 @@ Telemetry MakeTelemetry(double share, double encoded) {
 Decision Chosen(const Telemetry& telemetry, const Options& options = {}) {
   Decision current;
   current.mode = Mode::kCompacted;
-  return *Choose(options, current, OneVote(3), 9, telemetry, std::nullopt);
+  return *Choose(options, current, OneVote(3), 9, telemetry, {});
 }
 
 TEST(Policy, MasksThatKeepEverythingAreFull) {
-  const auto wanted =
-      Choose({}, FullDecision({}, ""), OneVote(9), 0, {}, std::nullopt);
+  const auto wanted = Choose({}, FullDecision({}, ""), OneVote(9), 0, {}, {});
   ASSERT_TRUE(wanted.has_value());
   EXPECT_EQ(wanted->mode, Mode::kFull);
 }
@@ -54,10 +53,9 @@ TEST(Policy, MasksThatKeepEverythingAreFull) {
 TEST(Policy, TheCodecIsTheOptions) {
   Options options;
   options.codec = Codec::kBf16;
-  EXPECT_EQ(Choose(options, FullDecision(options, ""), OneVote(3), 0, {},
-                   std::nullopt)
-                ->codec,
-            Codec::kBf16);
+  EXPECT_EQ(
+      Choose(options, FullDecision(options, ""), OneVote(3), 0, {}, {})->codec,
+      Codec::kBf16);
 }
 
 TEST(Policy, TheCoarsestCodecWithinTheBoundIsTaken) {
@@ -132,16 +130,16 @@ TEST(Policy, TheReasonSaysWhyItIsNotTernary) {
   EXPECT_THAT(why(MakeTelemetry(0.5, 99)),
               EndsWith("elements; not TERNARY: even 31 levels would cost r = "
                        "0.347, more than 0.24 (0.8 of 0.3)"));
-  EXPECT_THAT(Choose({}, FullDecision({}, ""), NoMasks(), 9,
-                     MakeTelemetry(0.05, 1), std::nullopt)
-                  ->reason,
-              StartsWith("no masks voted: all elements are sent; not TERNARY: "
-                         "waiting for the exchange is 5.0 %"));
+  EXPECT_THAT(
+      Choose({}, FullDecision({}, ""), NoMasks(), 9, MakeTelemetry(0.05, 1), {})
+          ->reason,
+      StartsWith("no masks voted: all elements are sent; not TERNARY: "
+                 "waiting for the exchange is 5.0 %"));
 }
 
 TEST(Policy, WithoutMasksAllElementsGoTernary) {
-  const auto wanted = Choose({}, FullDecision({}, ""), NoMasks(), 9,
-                             MakeTelemetry(0.5, 1), std::nullopt);
+  const auto wanted =
+      Choose({}, FullDecision({}, ""), NoMasks(), 9, MakeTelemetry(0.5, 1), {});
   EXPECT_EQ(wanted->mode, Mode::kTernary);
   EXPECT_TRUE(wanted->mask_digest.empty());
   EXPECT_TRUE(wanted->layout_digest.empty());
@@ -154,7 +152,7 @@ Decision Next(double risk, Telemetry telemetry) {
   EXPECT_EQ(current.codec, Codec::kLevels7);
   telemetry.current = Noise::Estimate{4, 1, 3, risk};
   telemetry.noise_factor = risk / (3 * ExpectedNoise(Codec::kLevels7));
-  return *Choose({}, current, OneVote(3), 99, telemetry, std::nullopt);
+  return *Choose({}, current, OneVote(3), 99, telemetry, {});
 }
 
 TEST(Policy, TooMuchMeasuredRiskMeansAFinerCodecOrAnExactOne) {
@@ -196,7 +194,7 @@ TEST(Policy, ThreeLevelsEndWithTheirPin) {
   current.codec = Codec::kLevels3;
   Telemetry telemetry = MakeTelemetry(0.5, 0.1);
   const auto next = [&] {
-    return Choose({}, current, OneVote(3), 99, telemetry, std::nullopt)->codec;
+    return Choose({}, current, OneVote(3), 99, telemetry, {})->codec;
   };
   EXPECT_EQ(next(), Codec::kLevels5);
   telemetry.current = Noise::Estimate{4, 1, 0.1, 0.05};
@@ -208,11 +206,11 @@ TEST(Policy, ThreeLevelsEndWithTheirPin) {
 TEST(Policy, AFreshSwitchIsNotJudgedBeforeItIsMeasured) {
   Decision current = Chosen(MakeTelemetry(0.5, 3));
   const auto wanted =
-      Choose({}, current, OneVote(3), 99, MakeTelemetry(0.5, 30), std::nullopt);
+      Choose({}, current, OneVote(3), 99, MakeTelemetry(0.5, 30), {});
   EXPECT_EQ(wanted->codec, Codec::kLevels7);
   Telemetry unknown = MakeTelemetry(0.5, 3);
   unknown.measured_steps = 1;
-  const auto kept = Choose({}, current, OneVote(3), 99, unknown, std::nullopt);
+  const auto kept = Choose({}, current, OneVote(3), 99, unknown, {});
   EXPECT_EQ(kept->codec, Codec::kLevels7);
   EXPECT_THAT(kept->reason, EndsWith("; 7 levels stay until r is measured"));
 }
@@ -221,7 +219,8 @@ TEST(Policy, AFreshSwitchIsNotJudgedBeforeItIsMeasured) {
 Decision ChosenUnder(const Pin& pin, const MaskVotes& votes, int sites = 2) {
   Telemetry telemetry = MakeTelemetry(0.5, 1);
   telemetry.sites = sites;
-  return *Choose({}, FullDecision({}, ""), votes, 9, telemetry, pin);
+  return *Choose({}, FullDecision({}, ""), votes, 9, telemetry,
+                 {.by_operator = pin});
 }
 
 TEST(Pin, CompactedWithoutMasksIsNotInForceAndSaysSo) {

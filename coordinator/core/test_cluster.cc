@@ -60,6 +60,8 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
       rank,        world, Id(next_id_++), launch,    Id(model),
       "a network", 100,   resume_step,    on_shrink, last_generation,
       {}};
+  trainer.declared = declared;
+  trainer.onset = onset;
   if (last_generation != 0 || again) {
     trainer.last_attach_id = last_attach_ids_[{launch, rank}];
   }

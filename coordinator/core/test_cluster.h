@@ -77,6 +77,8 @@ class TestCluster {
   uint64_t model = 7;
   uint64_t resume_step = 0;
   protocol::OnShrink on_shrink = protocol::OnShrink::kAbort;
+  protocol::Declared declared;
+  protocol::Onset onset;
   uint64_t last_generation = 0;
   bool again = false;  // A newcomer that was attached before.
 

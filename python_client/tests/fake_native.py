@@ -153,9 +153,9 @@ class FakeNative:
     def digest_of(self, data: bytes | np.ndarray) -> Digest:
         return digest_of(data)
 
-    def set_masks(self, mask, layout, bucket_layouts, elements, bitmaps):
-        assert not self._buckets, "masks were set while a step is open"
-        self.mask_sets.append((mask, layout, [b.copy() for b in bitmaps]))
+    def set_masks(self, mask, first_bucket, bucket_layouts, elements, bitmaps):
+        assert first_bucket >= len(self._buckets), "the bucket is submitted already"
+        self.mask_sets.append((mask, first_bucket, [b.copy() for b in bitmaps]))
 
     def vote(self, layout, mask, unchanged, settle, inside, kept, elements):
         self.votes.append(

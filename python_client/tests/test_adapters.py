@@ -216,7 +216,7 @@ def test_a_second_install_changes_nothing_and_says_so(frameworks, group, tmp_pat
     assert target.callback_handler.callbacks == [first]
 
 
-def test_one_process_is_a_warned_no_op(frameworks, tmp_path):
+def test_in_one_process_masks_act_with_a_warning(frameworks, tmp_path):
     trainer = Trainer(tmp_path, pruned(), wrap=lambda model: model)
     callback = pactrain.lightning.PacTrainCallback()
     accelerator = Accelerator("NO")
@@ -233,9 +233,9 @@ def test_one_process_is_a_warned_no_op(frameworks, tmp_path):
         with pytest.warns(UserWarning, match="nothing to exchange"):
             start()
     for adapter in installed:
-        assert isinstance(adapter.session, pactrain.NullSession)
-        assert adapter.state_dict() == {}
-        adapter.load_state_dict({})
+        assert adapter.session.stats()["pactrain/masks_active"] == 1
+        assert adapter.state_dict()["masks"]
+        adapter.session.close()
 
 
 def test_several_processes_without_ddp_are_refused(frameworks, group, monkeypatch):

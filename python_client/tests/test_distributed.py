@@ -75,7 +75,7 @@ def test_the_layout_never_changes(wrap):
     layouts = {layout for op, layout, _ in wrapped.native.submits if op == Op.SUM}
     assert len(layouts) == 1
     assert wrapped.native.votes[0]["unchanged"] == 1
-    assert len(wrapped.native.votes) == 1  # After the second step already.
+    assert len(wrapped.native.votes) == 1
 
 
 def test_parameters_are_compared_after_a_load(wrap, net):

@@ -90,10 +90,8 @@ def test_names_in_state_dict_are_those_of_torchs_wrapper(group, wrap, net):
     assert wrapped.ddp.module is net
 
 
-def test_a_copy_is_refused_but_not_of_the_model_inside(wrap, net):
+def test_a_copy_of_the_model_inside_is_a_plain_model(wrap, net):
     wrapped = wrap(net)
-    with pytest.raises(pactrain.RefusedError, match="Copy its `module`"):
-        copy.deepcopy(wrapped.ddp)
     inner = copy.deepcopy(wrapped.ddp.module)
     inner(torch.ones(4, 6)).sum().backward()  # Has no hooks.
     assert submitted(wrapped.native) == 0
@@ -265,3 +263,8 @@ def test_torchs_arguments_are_taken_where_they_change_nothing(wrap, net):
 def test_torchs_other_arguments_are_refused_in_words(net, arguments, words):
     with pytest.raises(pactrain.InvalidArgument, match=words):
         pactrain.DistributedDataParallel(net, **arguments)
+
+
+def test_join_is_refused_in_words(wrap, net):
+    with pytest.raises(pactrain.RefusedError, match="on_shrink='continue'"):
+        wrap(net).ddp.join()

@@ -4,7 +4,7 @@ import torch
 from fake_native import digest_of
 from torch import nn
 
-from pactrain.layout import LayoutCache, bucket_bitmaps, bucket_masks
+from pactrain.layout import LayoutCache, bucket_mask
 from pactrain.masks import Declared, make_mask_set
 from pactrain.parameters import ParameterTable
 
@@ -17,11 +17,9 @@ def test_bits_follow_the_bucket_in_storage_order():
     masks = make_mask_set(table, Declared({"weight": mask}), digest_of)
     cache = LayoutCache(table, digest_of)
     bucket = cache.bucket([bias, weight], torch.empty(52))
-    layout = cache.step([bucket])
-    (flat,) = bucket_masks(layout, table, masks)
+    flat = bucket_mask(bucket, table, masks)
     expected = torch.cat([torch.ones(4) > 0, mask.permute(0, 2, 3, 1).reshape(-1)])
     assert torch.equal(flat, expected)
-    assert bucket_bitmaps(layout, table, masks)[0].size == 7
 
 
 def test_a_layout_depends_on_order_dtype_and_split(net):

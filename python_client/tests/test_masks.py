@@ -15,11 +15,11 @@ from pactrain.mask_source import MaskSource
 from pactrain.masks import (
     Declared,
     make_mask_set,
-    masks_from_weights,
     named_masks,
     registry,
 )
 from pactrain.parameters import ParameterTable
+from pactrain.zeros import masks_from_weights
 
 
 def mask_set(model):
@@ -147,14 +147,16 @@ def test_two_masks_for_one_parameter_are_an_error(net):
         mask_set(net)
 
 
-def test_weights_masks_are_those_of_matrices_only(net):
+def test_weights_masks_are_those_of_matrices_with_some_zeros(net, caplog):
     with torch.no_grad():
         net[2].bias.zero_()
         net[2].weight[0] = 0
+        net[4].weight.zero_()  # As LoRA's B before training: nothing was pruned.
     masks = masks_from_weights(ParameterTable(net))
-    assert set(masks) == {"0.weight", "2.weight", "4.weight"}
+    assert set(masks) == {"2.weight"}
     assert not masks["2.weight"][0].any()
     assert masks["2.weight"][1:].all()
+    assert "4.weight: all weights are zero" in caplog.text
 
 
 def test_given_masks_may_be_named_as_ddp_and_torch_prune_name_them(net):
@@ -177,9 +179,9 @@ def test_bad_given_masks_are_errors_that_name_them(net, given, text):
         named_masks(ParameterTable(net), given)
 
 
-def test_a_copy_of_a_model_has_no_masks(net):
+def test_a_copy_of_a_model_has_its_masks(net):
     pactrain.prune(net, 0.5)
-    assert not mask_set(copy.deepcopy(net))
+    assert mask_set(copy.deepcopy(net)).digest == mask_set(net).digest
 
 
 def test_model_digest_sees_memory_order():

@@ -5,7 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pactrain.ratios import erdos_renyi_kernel, keep_highest
+from pactrain import ratios
+from pactrain.ratios import erdos_renyi_kernel
+
+
+def keep_highest(scores, amount, scope):
+    found = ratios.keep_highest(scores, amount, scope)
+    assert not found.tied
+    return found.masks
 
 
 def kept(masks):
@@ -23,9 +30,33 @@ def test_the_lowest_of_all_layers_go():
     assert kept(keep_highest(scores, 0.5, "global")) == [1, 2]
 
 
-def test_ties_go_in_the_order_of_indices():
-    (mask,) = keep_highest([torch.zeros(2, 3)], 0.5, "layer")
-    assert mask.tolist() == [[False] * 3, [True] * 3]
+@pytest.mark.parametrize("scope", ["layer", "global", "erk"])
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_layers_of_equal_scores_are_not_divided(scope, value):
+    score = torch.full((4, 6), value)
+    for before in (0, 3):
+        score.view(-1)[:before] = -torch.inf
+        other = torch.rand(4, 6)
+        assert ratios.keep_highest([other, score], 0.5, scope).tied == [1]
+        assert ratios.keep_highest([other, score], 0.0, scope).tied == []
+
+
+def test_ties_that_an_amount_would_divide_are_kept_whole():
+    few = torch.arange(1000).float().clamp(min=495)  # 496 zeros' worth of ties.
+    many = torch.arange(1000).float().round(decimals=-2)
+    assert ratios.keep_highest([few], 0.4, "layer").tied == [0]
+    assert ratios.keep_highest([many], 0.5, "layer").tied == [0]
+    close = torch.arange(1000).float()
+    close[498:502] = 498
+    assert kept(keep_highest([close], 0.5, "layer")) == [502]
+    assert kept(keep_highest([few], 0.496, "layer")) == [504]  # All of them.
+
+
+def test_bfloat16_has_few_numbers_and_can_be_pruned():
+    torch.manual_seed(0)
+    score = torch.randn(256, 256).abs().bfloat16().float()
+    (mask,) = keep_highest([score], 0.7, "layer")
+    assert abs(1 - float(mask.float().mean()) - 0.7) < 0.01
 
 
 def test_what_was_pruned_goes_first_and_never_comes_back():

@@ -11,17 +11,6 @@ import pactrain
 from pactrain import _abi, checks
 
 
-def test_a_bare_module_is_a_warned_no_op(net):
-    with pytest.warns(UserWarning, match="not wrapped in DistributedDataParallel"):
-        session = pactrain.attach(net)
-    session.report(loss=1.0)
-    with session.guard():
-        pass
-    assert session.stats() == {}
-    assert session.state_dict() == {}
-    session.close()
-
-
 def test_a_second_attach_is_refused(attach, net):
     attached = attach(net)
     with pytest.raises(pactrain.RefusedError, match="attached already"):
@@ -84,14 +73,26 @@ def test_wrappers_are_looked_through(group, net):
     assert checks.unwrap(Wrapper(torch.compile(ddp, backend="eager"))) is ddp
 
 
-def test_join_is_refused_in_words(attach, net):
+def test_a_join_that_changes_the_divisor_is_refused_in_words(attach, net):
     attached = attach(net)
     with (
-        pytest.raises(pactrain.RefusedError, match=r"join\(\)"),
+        pytest.raises(pactrain.RefusedError, match=r"divide_by_initial_world_size"),
         attached.session.guard(),
-        attached.ddp.join(),
+        attached.ddp.join(divide_by_initial_world_size=False),
     ):
         attached.step()
+
+
+def test_join_compares_parameters_where_all_are_equal(attach, net):
+    attached = attach(net)
+    for _ in range(2):
+        with attached.ddp.join():
+            attached.step()
+            attached.step()
+    attached.step()
+    attached.step()
+    digests = [digest is not None for _, _, digest in attached.native.submits[-6:]]
+    assert digests == [True, False, True, False, True, False]
 
 
 def test_bad_masks_are_refused(attach):

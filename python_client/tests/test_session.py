@@ -169,7 +169,7 @@ def test_a_compiled_model_attaches_and_steps(group, attach, net, monkeypatch):
 def test_ddps_buffer_broadcast_is_off_and_buffers_go_through_the_agents(attach):
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
     attached = attach(model, buffer_sync_interval=2)
-    assert attached.ddp.forward_sync_buffers is False
+    assert not attached.ddp.will_sync_module_buffers()
     for _ in range(4):
         attached.step()
     ops = [op for op, _, _ in attached.native.submits]

@@ -22,21 +22,39 @@ def outside(model):
     return int((model[2].weight[~mask] != 0).sum())
 
 
-def test_votes_begin_when_the_layout_was_seen_twice(attach):
+def test_masks_are_declared_and_voted_for_before_the_first_step(attach):
     attached = attach(pruned())
-    attached.step()
-    assert not attached.native.votes  # DDP rebuilds its buckets after this step.
-    attached.step()
-    assert not attached.native.votes
-    attached.step()
     (vote,) = attached.native.votes
     assert (vote["unchanged"], vote["settle"], vote["inside"]) == (1, 1, True)
     assert vote["elements"] - vote["kept"] == 32
-    mask, layout, bitmaps = attached.native.mask_sets[-1]
-    assert (mask, layout) == (vote["mask"], vote["layout"])
-    assert sum(int(b.sum() >= 0) for b in bitmaps) == len(bitmaps)
-    attached.step()
+    said = attached.native.options
+    assert (said.mask_digest, said.layout_digest) == (vote["mask"], vote["layout"])
+    assert (said.kept_elements, said.declared_elements) == (
+        vote["kept"],
+        vote["elements"],
+    )
+    for _ in range(3):
+        attached.step()
     assert len(attached.native.votes) == 1
+
+
+def test_the_library_gets_the_bits_of_each_bucket_that_comes(attach):
+    attached = attach(pruned(), {"bucket_cap_mb": 1e-4})
+    assert not attached.native.mask_sets
+    activate(attached)
+    attached.step()
+    assert not attached.native.mask_sets  # In force from the next step on.
+    attached.step()
+    layouts = attached.native.submits[-len(attached.native.mask_sets) :]
+    assert [index for _, index, _ in attached.native.mask_sets] == [
+        *range(len(layouts))
+    ]
+    assert {mask for mask, _, _ in attached.native.mask_sets} == {
+        attached.native.votes[-1]["mask"]
+    }
+    known = len(attached.native.mask_sets)
+    attached.step()
+    assert len(attached.native.mask_sets) == known
 
 
 def test_a_model_without_masks_says_so_once(attach, net):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,3 +49,14 @@ def test_bits_are_least_significant_first():
 
 def test_raw_bytes_of_a_scalar():
     assert storage.raw_bytes(torch.tensor(3, dtype=torch.int64)).tolist()[0] == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_outside_a_mask_become_zero_in_any_order_of_memory(dtype):
+    for layout in (torch.contiguous_format, torch.channels_last):
+        values = torch.randn(4, 3, 5, 5, dtype=dtype).to(memory_format=layout)
+        values.requires_grad_()
+        mask = torch.rand(values.shape) > 0.5
+        expected = values.detach() * mask
+        storage.zero_outside(values, mask)
+        assert torch.equal(values, expected)

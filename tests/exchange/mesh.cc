@@ -89,9 +89,9 @@ MeshResult RunMesh(const protocol::Generation& generation,
     exchanges.push_back(
         std::make_unique<BucketExchange>(BucketExchange::Options{
             .schedule = schedules[m].get(),
-            .job = generation.group.job,
             .context = context,
             .step = options.step,
+            .dither_step = options.step,
             .attempt = options.attempt,
             .local = LocalSum(generation.members[m], options, gradient),
             .result = absl::MakeSpan(result.results[m]),

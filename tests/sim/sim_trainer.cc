@@ -47,6 +47,13 @@ void SimTrainer::MakeState(uint64_t last_generation, uint64_t resume_step,
   o.last_generation = last_generation;
   o.on_shrink = static_cast<uint8_t>(options_.on_shrink);
   o.gse = options_.gse;
+  o.activate_every = workload_->activate_every();
+  if (last_generation == 0 && workload_->declares()) {
+    o.mask_digest = workload_->MaskDigest(own_.mask_epoch);
+    o.layout_digest = workload_->LayoutDigest(0);
+    o.kept_elements = workload_->KeptElements(own_.mask_epoch);
+    o.declared_elements = workload_->elements();
+  }
   constexpr int kAttachSeconds = 25;
   o.attach_timeout = std::chrono::seconds(kAttachSeconds);
   state_ = std::make_unique<trainer::TrainerState>(o, Now());

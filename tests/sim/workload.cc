@@ -49,7 +49,6 @@ uint64_t Workload::BucketStart(int layout, size_t bucket) const {
 trainer::MaskSet Workload::MakeMaskSet(int epoch) const {
   trainer::MaskSet set;
   set.mask_digest = MaskDigest(epoch);
-  set.layout_digest = LayoutDigest(0);
   uint64_t element = 0;
   for (size_t b = 0; b < sizes_[0].size(); ++b) {
     const uint64_t size = sizes_[0][b];

@@ -46,6 +46,12 @@ class Workload {
   trainer::MaskSet MakeMaskSet(int epoch) const;  // For layout 0.
   uint64_t KeptElements(int epoch) const;
 
+  // As all ranks attach.
+  bool declares() const { return Hash({seed_, 12}) % 2 == 0; }
+  uint32_t activate_every() const {
+    return static_cast<uint32_t>(Hash({seed_, 13}) % 5);
+  }
+
   // What all ranks do in a step, unless a fault lets one do otherwise.
   int LayoutOf(uint64_t step) const;
   bool IsXor(uint64_t step, const Contribution& contribution) const {

@@ -59,7 +59,6 @@ inline Bucket MakeBucket(uint32_t index, uint64_t elements, bool last) {
 inline MaskSet Masks() {
   MaskSet set;
   set.mask_digest = kMask;
-  set.layout_digest = kLayout;
   const std::vector<uint8_t> bitmap(13, 0x11);
   for (uint32_t b = 0; b < 2; ++b) {
     set.buckets.push_back(

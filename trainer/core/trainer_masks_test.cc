@@ -120,10 +120,35 @@ TEST_F(TrainerMasksTest, NewestFourMaskSetsAreHeld) {
   EXPECT_EQ(Submit(MakeBucket(0, 100, true)).mode, 1);
 }
 
-TEST_F(TrainerMasksTest, MasksMayNotChangeInAnOpenStep) {
+TEST_F(TrainerMasksTest, ABucketsMaskMayComeJustBeforeIt) {
+  Attach(CompactedDecision());
+  MaskSet first = Masks(), second = Masks();
+  first.buckets.pop_back();
+  second.buckets.erase(second.buckets.begin());
+  second.first_bucket = 1;
+  ASSERT_TRUE(state_.SetMasks(first).ok());
+  EXPECT_EQ(Submit(MakeBucket(0, 100, false)).mode, 2);
+  ASSERT_TRUE(state_.SetMasks(second).ok());
+  EXPECT_EQ(Submit(MakeBucket(1, 100, true)).mode, 2);
+}
+
+TEST_F(TrainerMasksTest, ABucketOfAnotherLayoutGetsItsMaskAnew) {
+  Attach(CompactedDecision());
+  ASSERT_TRUE(state_.SetMasks(Masks()).ok());
+  MaskSet rebuilt = Masks();
+  rebuilt.buckets[0].layout = {55, 55};
+  ASSERT_TRUE(state_.SetMasks(rebuilt).ok());
+  Bucket bucket = MakeBucket(0, 100, false);
+  EXPECT_EQ(Submit(bucket).mode, 1);
+  bucket = MakeBucket(1, 100, true);
+  EXPECT_EQ(Submit(bucket).mode, 2);
+}
+
+TEST_F(TrainerMasksTest, MasksOfTooManyBucketsAreRefused) {
   Attach();
-  Submit(MakeBucket(0, 100, false));
-  EXPECT_EQ(state_.SetMasks(Masks()).code, Code::kInvalidArgument);
+  MaskSet masks = Masks();
+  masks.first_bucket = kMaxBuckets - 1;
+  EXPECT_EQ(state_.SetMasks(masks).code, Code::kInvalidArgument);
 }
 
 TEST_F(TrainerMasksTest, ElementsOutsideTheMaskMakeAViolation) {

@@ -8,7 +8,8 @@ namespace {
 
 constexpr uint32_t kMaxRanks = 1024;  // As protocol/limits.h.
 constexpr uint32_t kMaxModels = 16;
-constexpr uint8_t kMaxOnShrink = 2;  // protocol::OnShrink
+constexpr uint8_t kMaxOnShrink = 2;            // protocol::OnShrink
+constexpr uint64_t kMaxOnset = 1'000'000'000;  // As protocol/limits.h.
 
 // Enough for all elements, however they are cut into buckets.
 uint64_t EnoughSlotBytes(uint64_t elements) {
@@ -51,6 +52,12 @@ Error CheckOptions(const TrainerOptions& options) {
         CheckRange("model", options.model, 0, kMaxModels - 1),
         CheckRange("elements", options.elements, 1, kMaxElements),
         CheckRange("on_shrink", options.on_shrink, 0, kMaxOnShrink),
+        CheckRange("kept_elements", options.kept_elements, 0,
+                   options.declared_elements),
+        CheckRange("declared_elements", options.declared_elements, 0,
+                   kMaxElements),
+        CheckRange("activate_every", options.activate_every, 0, kMaxOnset),
+        CheckRange("pin_from", options.pin_from, 0, kMaxOnset),
         CheckRange("slot_bytes", options.slot_bytes, 0,
                    EnoughSlotBytes(kMaxElements))}) {
     if (!error.ok()) return error;
@@ -81,6 +88,14 @@ wire::Hello TrainerState::MakeHello() const {
   hello.last_generation = options_.last_generation;
   hello.last_attach_id = options_.last_attach_id;
   hello.on_shrink = options_.on_shrink;
+  hello.mask_digest = options_.mask_digest;
+  hello.layout_digest = options_.layout_digest;
+  hello.kept_elements = options_.kept_elements;
+  hello.declared_elements = options_.declared_elements;
+  hello.activate_every = options_.activate_every;
+  hello.pin_from = options_.pin_from;
+  hello.pin_mode = options_.pin_mode;
+  hello.pin_codec = options_.pin_codec;
   SetText(hello.job, options_.job);
   SetText(hello.launch, options_.launch);
   SetText(hello.site, options_.site);

@@ -56,6 +56,16 @@ struct TrainerOptions {
   // Of the session that this one takes the place of; zero: of none.
   wire::Digest128 last_attach_id = {};
   uint8_t on_shrink = 0;  // protocol::OnShrink
+  // What it would vote before its first step; declared_elements 0: later.
+  wire::Digest128 mask_digest = {};
+  wire::Digest128 layout_digest = {};
+  uint64_t kept_elements = 0;
+  uint64_t declared_elements = 0;
+  // protocol::Onset
+  uint32_t activate_every = 0;
+  uint64_t pin_from = 0;
+  uint8_t pin_mode = 0;
+  uint8_t pin_codec = 0;
   Time attach_timeout = std::chrono::seconds(300);
   bool gse = true;  // False: an element outside the mask makes a step dense.
 };
@@ -146,7 +156,7 @@ class TrainerState {
   const Results& results() const { return results_; }
   const std::vector<Placement>& placements() const { return placements_; }
 
-  // REQUIRES: no step is open.
+  // They hold for buckets that are placed from now on.
   Error SetMasks(MaskSet masks);
   // What this rank's mask set is. `inside_decision` false makes every step
   // dense while another mask set is in force.

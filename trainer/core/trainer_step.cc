@@ -123,8 +123,8 @@ Placement TrainerState::PlaceAt(const Bucket& bucket, uint64_t offset) const {
     placement.mode = mode;
     return placement;
   }
-  placement.mask = masks_.Find(decision_.mask_digest, decision_.layout_digest,
-                               bucket.index, bucket.layout, bucket.elements);
+  placement.mask = masks_.Find(decision_.mask_digest, bucket.index,
+                               bucket.layout, bucket.elements);
   if (placement.mask != nullptr) {
     placement.mode = mode;
     placement.elements = placement.mask->kept();
@@ -236,16 +236,13 @@ Error TrainerState::TakeStep(StepReport* report) {
 }
 
 Error TrainerState::SetMasks(MaskSet masks) {
-  if (open_) {
-    return Invalid("masks were set while step " + std::to_string(step_) +
-                   " is open.\nSet them between steps.");
-  }
   uint64_t elements = 0;
   for (const MaskSet::BucketMask& bucket : masks.buckets) {
     elements += bucket.plan->elements();
   }
-  if (masks.buckets.size() > kMaxBuckets || elements > kMaxElements) {
-    return Invalid("a mask set of " + std::to_string(masks.buckets.size()) +
+  const uint64_t buckets = uint64_t{masks.first_bucket} + masks.buckets.size();
+  if (buckets > kMaxBuckets || elements > kMaxElements) {
+    return Invalid("a mask set of " + std::to_string(buckets) +
                    " buckets and " + std::to_string(elements) +
                    " elements, allowed are " + std::to_string(kMaxBuckets) +
                    " and " + std::to_string(kMaxElements) +

@@ -32,14 +32,17 @@ struct Agreed {
 namespace internal {
 
 // Settings that have to be equal on all ranks, in the order of the record.
-inline constexpr std::array<const char*, 7> kSettingNames = {
+inline constexpr std::array<const char*, 10> kSettingNames = {
     "gse",
     "sync_masks",
     "buffer_sync_interval",
     "parameter_check_interval",
     "buffer_bytes",
     "settle_steps",
-    "on_shrink"};
+    "on_shrink",
+    "activate_at",
+    "pin",
+    "pin_from"};
 inline constexpr size_t kSettleSteps = 5;  // Of one rank's masks: may differ.
 inline constexpr size_t kDigestAt = kSettingNames.size();
 inline constexpr size_t kRecordWords = kDigestAt + 4;
@@ -56,7 +59,10 @@ inline Settings SettingsOf(const AttachConfig& config, uint64_t buffer_bytes,
           config.parameter_check_interval,
           static_cast<uint32_t>(buffer_bytes),
           settle_steps,
-          static_cast<uint32_t>(config.on_shrink)};
+          static_cast<uint32_t>(config.on_shrink),
+          0,  // activate_at, pin, pin_from: as Python's attach() by default.
+          0,
+          0};
 }
 
 // RefusedError: the settings of two ranks differ; names both.

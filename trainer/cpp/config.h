@@ -17,6 +17,10 @@
 
 namespace pactrain {
 
+// Other masks come in force with a multiple of this step of gradients: as in
+// the Python client.
+inline constexpr uint32_t kActivateEvery = 4;
+
 // Everything that attaching needs beside the model.
 struct AttachConfig {
   std::string agent = {};  // "unix:/run/pactrain/agent.sock"

@@ -103,7 +103,8 @@ class TorchTrainer {
         shared_(options.shared, trained_) {
     // Checked before anything waits for other ranks.
     MaskSet declared = internal::MaskSetOf(table_, masks, options.kind);
-    session_ = std::make_unique<Session>(OptionsFor(options), on_waiting);
+    session_ =
+        std::make_unique<Session>(OptionsFor(options, declared), on_waiting);
     OrLeave([&] { Enter(std::move(declared), on_waiting); });
   }
 
@@ -205,14 +206,17 @@ class TorchTrainer {
   const std::string& last_warning() const { return last_warning_; }
 
  private:
-  SessionOptions OptionsFor(const TorchTrainerOptions& options) const {
+  SessionOptions OptionsFor(const TorchTrainerOptions& options,
+                            const MaskSet& declared) const {
     return {.config = options.config,
             .model = options.model,
             .model_digest = table_.ModelDigest(),
             .model_summary = table_.Summary(),
             .elements = table_.elements(),
             .slot_bytes = SlotBytes(),
-            .resume_step = options.resume_step};
+            .resume_step = options.resume_step,
+            .declared = MaskKeeper::VoteFor(table_, declared),
+            .activate_every = kActivateEvery};
   }
 
   uint64_t SlotBytes() const {

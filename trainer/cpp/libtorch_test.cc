@@ -59,6 +59,39 @@ TEST(ModelTest, SharedParametersCountOnceAndFrozenOnesAreNotTrained) {
                           "norm.weight", "norm.bias"));
 }
 
+TEST(PruneTest, WhatIsNoLayerOrCannotBeToldApartIsExempt) {
+  torch::manual_seed(0);
+  const auto tensor = [](std::vector<int64_t> shape) {
+    return at::randn(shape).set_requires_grad(true);
+  };
+  const at::Tensor tied = at::zeros({4, 8}).set_requires_grad(true);
+  const TorchModel model = {"Net",
+                            {{"gain", tensor({1, 8, 1, 1})},
+                             {"pos_embed", tensor({1, 16, 8})},
+                             {"wpe.weight", tensor({16, 8})},
+                             {"stem.weight", tensor({8, 3, 3, 3})},
+                             {"block.norm1.weight", tensor({8, 4})},
+                             {"block.pos_ffn.fc.weight", tensor({8, 8})},
+                             {"block.lora_b", tied},
+                             {"block.out.weight", tensor({8, 8})},
+                             {"head.weight", tensor({1, 8})}}};
+  const TorchMasks masks = PruneByMagnitude(model, 0.75);
+  std::vector<std::string> names;
+  for (const auto& [name, mask] : masks) {
+    names.push_back(name);
+    EXPECT_EQ(mask.sum().item<int64_t>(), 16);
+  }
+  EXPECT_THAT(names,
+              ElementsAre("block.out.weight", "block.pos_ffn.fc.weight"));
+}
+
+TEST(PruneTest, AModelOfEqualWeightsHasNothingToPrune) {
+  const auto ones = [] { return at::ones({4, 4}).set_requires_grad(true); };
+  const TorchModel model = {"Net",
+                            {{"a", ones()}, {"b", ones()}, {"c", ones()}}};
+  EXPECT_THROW(PruneByMagnitude(model, 0.5), InvalidArgument);
+}
+
 TEST(ModelTest, AParameterLiesInABucketAsInMemory) {
   const TorchModel model = Columns();
   const ParameterTable table = internal::TableOf(model);

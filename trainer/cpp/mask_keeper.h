@@ -38,6 +38,19 @@ class MaskKeeper {
     known_.push_back(std::make_shared<const MaskSet>(std::move(agreed.masks)));
   }
 
+  // What a rank says that wants these masks.
+  static MaskVote VoteFor(const ParameterTable& table, const MaskSet& masks,
+                          uint32_t steps_unchanged = 1,
+                          uint32_t settle_steps = 1, bool inside = true) {
+    return {.layout_digest = table.ModelDigest(),
+            .mask_digest = masks.digest(),
+            .steps_unchanged = steps_unchanged,
+            .settle_steps = settle_steps,
+            .inside_decision = inside,
+            .kept_elements = masks.kept(),
+            .elements = masks.elements()};
+  }
+
   const MaskSet& current() const { return *known_.back(); }
   // Null until a decision has put masks in force.
   const MaskSet* active() const { return active_.get(); }
@@ -143,13 +156,8 @@ class MaskKeeper {
   }
 
   void Vote() {
-    session_->Vote({.layout_digest = layout_->digest(),
-                    .mask_digest = current().digest(),
-                    .steps_unchanged = steps_unchanged_,
-                    .settle_steps = settle_steps_,
-                    .inside_decision = inside_,
-                    .kept_elements = current().kept(),
-                    .elements = current().elements()});
+    session_->Vote(
+        VoteFor(*table_, current(), steps_unchanged_, settle_steps_, inside_));
   }
 
   Session* session_;

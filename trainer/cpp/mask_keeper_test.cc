@@ -28,7 +28,7 @@ class MaskKeeperTest : public ::testing::Test {
             .mode = Mode::kCompacted,
             .codec = Codec::kFp32,
             .mask_digest = masks.digest(),
-            .layout_digest = layout_.digest()};
+            .layout_digest = table_.ModelDigest()};
   }
 
   static Decision Full(uint64_t version) { return {.version = version}; }
@@ -51,7 +51,7 @@ TEST_F(MaskKeeperTest, VotesOnceAfterTheFirstCommit) {
     const auto vote = a.Receive<wire::Vote>();
     EXPECT_EQ(vote.header.kind, wire::Kind::kVote);
     EXPECT_EQ(vote.mask_digest.lo, Set(0b0111).digest().lo);
-    EXPECT_EQ(vote.layout_digest.lo, layout_.digest().lo);
+    EXPECT_EQ(vote.layout_digest.lo, table_.ModelDigest().lo);
     EXPECT_EQ(vote.steps_unchanged, 1u);
     EXPECT_EQ(vote.settle_steps, 1u);
     EXPECT_EQ(vote.kept_elements, 3u);

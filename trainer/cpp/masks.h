@@ -104,7 +104,6 @@ class MaskSet {
   BucketMasks ForLayout(const ParameterTable& table,
                         const Layout& layout) const {
     BucketMasks result = {.mask_digest = digest_,
-                          .layout_digest = layout.digest(),
                           .bucket_layouts = {},
                           .elements = {},
                           .bitmaps = {}};

@@ -28,6 +28,16 @@
 
 namespace pactrain {
 
+struct MaskVote {
+  Digest layout_digest = {};
+  Digest mask_digest = {};
+  uint32_t steps_unchanged = 0;
+  uint32_t settle_steps = 1;
+  bool inside_decision = true;
+  uint64_t kept_elements = 0;
+  uint64_t elements = 0;
+};
+
 struct SessionOptions {
   AttachConfig config = {};
   uint32_t model = 0;  // Several models of one process: 0, 1, ...
@@ -36,6 +46,10 @@ struct SessionOptions {
   uint64_t elements = 0;           // Of all parameters that need a gradient.
   uint64_t slot_bytes = 0;         // 0: enough for all elements.
   uint64_t resume_step = 0;  // next_step() of an earlier session; 0: none.
+  // What it would vote before its first step; elements 0: it votes later.
+  MaskVote declared = {};
+  // Other masks come in force with a multiple of this step; 0: with any.
+  uint32_t activate_every = 0;
 };
 
 struct Bucket {
@@ -52,20 +66,9 @@ struct Bucket {
 // The bitmaps of one mask set for one layout; see pt_set_masks().
 struct BucketMasks {
   Digest mask_digest = {};
-  Digest layout_digest = {};
   std::vector<Digest> bucket_layouts = {};
   std::vector<uint64_t> elements = {};
   std::vector<std::vector<uint8_t>> bitmaps = {};
-};
-
-struct MaskVote {
-  Digest layout_digest = {};
-  Digest mask_digest = {};
-  uint32_t steps_unchanged = 0;
-  uint32_t settle_steps = 1;
-  bool inside_decision = true;
-  uint64_t kept_elements = 0;
-  uint64_t elements = 0;
 };
 
 // Its destructor leaves the job for good, but not where an exception unwinds
@@ -97,6 +100,8 @@ class Session {
     fields.resume_step = resume_step;
     fields.attach_timeout_ms = static_cast<uint32_t>(timeout.count());
     fields.previous = session_.get();
+    fields.declared_elements = 0;  // Masks have changed, or come with a state.
+    fields.kept_elements = 0;
     Attach(fields);
   }
 
@@ -145,7 +150,7 @@ class Session {
     }
     for (const auto& bitmap : masks.bitmaps) bitmaps.push_back(bitmap.data());
     Check(pt_set_masks(session_.get(), masks.mask_digest.ToC(),
-                       masks.layout_digest.ToC(),
+                       /*first_bucket=*/0,
                        static_cast<uint32_t>(bitmaps.size()), layouts.data(),
                        masks.elements.data(), bitmaps.data()));
   }
@@ -229,6 +234,14 @@ class Session {
         .on_shrink = static_cast<int32_t>(config.on_shrink),
         .last_generation = 0,
         .previous = nullptr,
+        .mask_digest = options.declared.mask_digest.ToC(),
+        .layout_digest = options.declared.layout_digest.ToC(),
+        .kept_elements = options.declared.kept_elements,
+        .declared_elements = options.declared.elements,
+        .activate_every = options.activate_every,
+        .pin_mode = 0,
+        .pin_codec = 0,
+        .pin_from = 0,
     };
   }
 

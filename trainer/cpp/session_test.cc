@@ -58,6 +58,27 @@ TEST(SessionTest, TellsTheAgentWhoItIsAndSaysGoodbye) {
   EXPECT_EQ(session.decision().mode, Mode::kFull);
 }
 
+TEST(SessionTest, DeclaresItsMasksAsItAttaches) {
+  FakeAgent agent([](FakeAgent& a) {
+    const wire::Hello hello = a.Accept();
+    EXPECT_EQ(hello.mask_digest.hi, 5u);
+    EXPECT_EQ(hello.layout_digest.hi, 6u);
+    EXPECT_EQ(hello.kept_elements, 300u);
+    EXPECT_EQ(hello.declared_elements, 1000u);
+    EXPECT_EQ(hello.activate_every, 4u);
+    EXPECT_EQ(hello.pin_from, 0u);
+    a.SendAttached(FakeAgent::AttachedFor(hello));
+    EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+  });
+  SessionOptions options = Options(agent);
+  options.declared = {.layout_digest = {6, 0},
+                      .mask_digest = {5, 0},
+                      .kept_elements = 300,
+                      .elements = 1000};
+  options.activate_every = 4;
+  const Session session(options);
+}
+
 TEST(SessionTest, AStepGivesTheMean) {
   FakeAgent agent([](FakeAgent& a) {
     a.Attach();

@@ -29,6 +29,7 @@ from .errors import (
 )
 from .pruning import apply_masks, prune
 from .pruning_schedule import PruningSchedule
+from .reporting import report
 from .session import NullSession, Session
 from .sparsity_report import SparsityReport, sparsity
 from .types import Codec, Decision, Mode
@@ -57,6 +58,7 @@ __all__ = [
     "attach",
     "init",
     "prune",
+    "report",
     "sparsity",
 ]
 

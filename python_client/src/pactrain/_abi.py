@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 NO_RANK = 0xFFFFFFFF
 LIBRARY_NAME = "libpactrain_trainer.so"
 
@@ -45,6 +45,14 @@ class AttachOptions(ctypes.Structure):
         ("on_shrink", ctypes.c_int32),
         ("last_generation", ctypes.c_uint64),
         ("previous", ctypes.c_void_p),
+        ("mask_digest", Digest),
+        ("layout_digest", Digest),
+        ("kept_elements", ctypes.c_uint64),
+        ("declared_elements", ctypes.c_uint64),
+        ("activate_every", ctypes.c_uint32),
+        ("pin_mode", ctypes.c_int32),
+        ("pin_codec", ctypes.c_int32),
+        ("pin_from", ctypes.c_uint64),
     )
 
 
@@ -172,7 +180,7 @@ def _declare(library: ctypes.CDLL) -> None:
             [
                 session,
                 Digest,
-                Digest,
+                ctypes.c_uint32,
                 ctypes.c_uint32,
                 DigestPointer,
                 Uint64Pointer,

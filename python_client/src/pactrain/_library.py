@@ -29,6 +29,7 @@ from .types import (
     StepResult,
 )
 
+PATIENCE_SECONDS = 5.0  # For a start that needs no words.
 _PT_OK = 0
 _ERRORS: dict[int, type[errors.PacTrainError]] = {
     1: errors.InvalidArgument,
@@ -66,6 +67,14 @@ def _to_options(options: AttachOptions) -> _abi.AttachOptions:
         gse=int(options.gse),
         on_shrink=options.on_shrink,
         last_generation=options.last_generation,
+        mask_digest=_to_c(options.mask_digest),
+        layout_digest=_to_c(options.layout_digest),
+        kept_elements=options.kept_elements,
+        declared_elements=options.declared_elements,
+        activate_every=options.activate_every,
+        pin_mode=options.pin_mode,
+        pin_codec=options.pin_codec,
+        pin_from=options.pin_from,
     )
 
 
@@ -95,6 +104,31 @@ def digest_of(data: Bytes) -> Digest:
     return Digest(result.hi, result.lo)
 
 
+class Waits:
+    """What attaching waits for. Nothing is said of it before speak()."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._speaks = False
+        self._last = ""
+        self._lock = threading.Lock()
+
+    def hear(self, text: str) -> None:
+        with self._lock:
+            self._last = text
+            speaks = self._speaks
+        if speaks:
+            self._say(text)
+
+    def speak(self) -> None:
+        """A healthy start is over by now: from here on every change is said."""
+        with self._lock:
+            self._speaks = True
+            last = self._last
+        if last:
+            self._say(last)
+
+
 def _attach(
     options: AttachOptions,
     on_waiting: Callable[[str], None],
@@ -105,10 +139,11 @@ def _attach(
     library = _abi.load_library()
     outcome: list[ctypes.c_void_p | errors.PacTrainError] = []
     done = threading.Event()
+    waits = Waits(on_waiting)
 
     def run() -> None:
         handle = ctypes.c_void_p()
-        callback = _abi.OnWaiting(lambda text, _: on_waiting(_text(text)))
+        callback = _abi.OnWaiting(lambda text, _: waits.hear(_text(text)))
         fields = _to_options(options)
         fields.previous = previous
         code = library.pt_attach(
@@ -123,7 +158,9 @@ def _attach(
         done.set()
 
     threading.Thread(target=run, name="pactrain-attach", daemon=True).start()
-    done.wait()
+    if not done.wait(PATIENCE_SECONDS):
+        waits.speak()
+        done.wait()
     if isinstance(outcome[0], errors.PacTrainError):
         raise outcome[0]
     return outcome[0]
@@ -175,6 +212,8 @@ class NativeSession:
             last_generation=last_generation,
             resume_step=next_step,
             attach_timeout_ms=round(timeout_seconds * 1000),
+            kept_elements=0,
+            declared_elements=0,  # Masks have changed, or come with a state.
         )
         self._enter(options)
 
@@ -273,7 +312,7 @@ class NativeSession:
     def set_masks(
         self,
         mask_digest: Digest,
-        layout_digest: Digest,
+        first_bucket: int,
         bucket_layouts: Sequence[Digest],
         elements: Sequence[int],
         bitmaps: Sequence[npt.NDArray[np.uint8]],
@@ -283,7 +322,7 @@ class NativeSession:
             self._library.pt_set_masks(
                 self._open(),
                 _to_c(mask_digest),
-                _to_c(layout_digest),
+                first_bucket,
                 count,
                 (_abi.Digest * count)(*(_to_c(digest) for digest in bucket_layouts)),
                 (ctypes.c_uint64 * count)(*elements),

@@ -34,6 +34,9 @@ class Settings:
     buffer_bytes: int
     settle_steps: int
     on_shrink: int
+    activate_at: int = 0
+    pin: int = 0
+    pin_from: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import os
 import secrets
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -16,25 +17,33 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from . import agreement
+from . import agreement, enforcement, storage
 from ._library import NativeSession, digest_of
+from .alone import AloneSession
 from .broadcast import broadcast
 from .buffers import BufferSync
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
+from .copies import follow
 from .embedded import advice_on_a_dead_agent, embedded_agent
+from .enforcement import Origin
 from .engine import EngineOptions, StepEngine
-from .errors import CoordinatorUnavailableError, InvalidArgument, PacTrainError
-from .hook import exchange_hook
+from .errors import (
+    CoordinatorUnavailableError,
+    InvalidArgument,
+    PacTrainError,
+    RefusedError,
+)
+from .hook import connect
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import Declared, masks_from_weights, named_masks
+from .masks import Declared, MaskSet, make_mask_set, named_masks
 from .membership import Membership, may_go_on
 from .model_state import ModelState
+from .onset import Onset, onset_from
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
 from .session import (
-    NullSession,
     Parts,
     Session,
     clear_all_gradients,
@@ -44,8 +53,10 @@ from .session import (
 from .shared import Shared
 from .state_transfer import LEAST_SLOT_BYTES, StateTransfer
 from .types import AttachOptions, OnShrink
-from .world import MAX_RANKS
+from .variables import warn_of_unknown
+from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
+from .zeros import masks_from_weights
 
 _SETTLE_STEPS_FROM_WEIGHTS = 3
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
@@ -63,14 +74,17 @@ def attach(
     sync_masks: bool = True,
     buffer_sync_interval: int = 50,
     state: Mapping[str, Any] | None = None,
-) -> Session | NullSession:
+    activate_at: int | None = None,
+    pin: str | None = None,
+    pin_from: int | None = None,
+) -> Session | AloneSession:
     """Exchanges the model's gradients through the agent from the next step on.
 
     All ranks call it; it returns when all are there. Agent, job and site come from
     PACTRAIN_* or the launcher's variables (a table in the user guide). Where
     PACTRAIN_AGENT is not set, an agent per node and a coordinator are started that end
-    with the job's processes. A model that is not data-parallel is left as it is, with
-    a warning.
+    with the job's processes. In a world of one the model need not be wrapped: nothing
+    is exchanged then, and masks act all the same; a warning says so.
 
     Args:
       model: a DistributedDataParallel on the CPU, also compiled or wrapped once more.
@@ -83,10 +97,18 @@ def attach(
       buffer_sync_interval: steps between two synchronisations of the buffers from rank
         0, which replace DDP's own before every forward; 0: never.
       state: state_dict() of an earlier session to continue.
+      activate_at: the step, counted from 1, with which the masks come in force; later
+        ones do with a multiple of it. Ranks wait there up to 2 s for the decision, so
+        that equal runs are equal. Default: masks that all ranks have alike now are in
+        force from the first step on, others with a multiple of 4.
+      pin: what travels from step `pin_from` on, whatever is measured: "FULL",
+        "COMPACTED" or "TERNARY 7" (3, 5, 7, 15 or 31 levels). Before, all is exact.
+      pin_from: a step, counted from 1; default: the first.
 
     Raises:
       InvalidArgument: an argument or variable is out of range.
-      RefusedError: a kind of model or set-up that cannot be taken; says which.
+      RefusedError: a kind of model or set-up that cannot be taken; says which. So a
+        model without a wrapper where there are several ranks.
       AgentUnresponsiveError: no agent answers at PACTRAIN_AGENT, or none can be
         started; says why.
       CoordinatorUnavailableError: not all ranks came in time; says who is missing.
@@ -94,23 +116,49 @@ def attach(
         PACTRAIN_EMBEDDED is 0.
     """
     ddp = unwrap(model)
+    onset = onset_from(activate_at, pin, pin_from)
     if ddp is None:
-        if any(session.owns(model) for session in sessions):
-            raise attached_already()
-        warnings.warn(
-            f"pactrain.attach: {type(model).__name__} is not wrapped in "
-            "DistributedDataParallel, so there is nothing to exchange. To train on "
-            "several ranks, wrap it first.",
-            stacklevel=2,
-        )
-        return NullSession()
+        alone = _alone(model, masks, state, gse)
+        if onset != Onset():
+            logger.warning(
+                "activate_at, pin and pin_from have no effect in one process without a "
+                "wrapper: masks act from the first step on, and nothing is sent"
+            )
+        return alone
     check_model(ddp, [session.ddp for session in sessions])
-    config = _config(ddp, gse, sync_masks, buffer_sync_interval)
+    config = _config(ddp, gse, sync_masks, buffer_sync_interval, onset)
     session = open_session(wrapped_by_torch(ddp), config, masks, state)
-    ddp.register_comm_hook(session.engine, exchange_hook)
-    ddp.broadcast_buffers = False
+    connect(ddp, session.engine)
     if config.rank == 0:
         _log_process_group(ddp)
+    return session
+
+
+def _alone(
+    model: nn.Module, masks: Masks, state: Mapping[str, Any] | None, gse: bool
+) -> AloneSession:
+    warn_of_unknown(os.environ)
+    name = type(model).__name__
+    ranks = dist.get_world_size() if dist.is_initialized() else init().world_size
+    if any(session.owns(model) for session in sessions):
+        raise attached_already()
+    if ranks > 1:
+        raise RefusedError(
+            f"The model ({name}) is not wrapped in DistributedDataParallel, and there "
+            f"are {ranks} ranks, each of which would train alone.\n"
+            "Wrap it first, and attach that: ddp = DistributedDataParallel(model); "
+            "pactrain.attach(ddp)."
+        )
+    table = ParameterTable(model)
+    source, _ = _declare_masks(model, table, masks, state)
+    origin = _origin(masks, state)
+    session = AloneSession(model, table, source, state, gse, origin)
+    warnings.warn(
+        f"pactrain.attach: {name} is not wrapped in DistributedDataParallel, so "
+        "there is nothing to exchange; its masks act in this one process. To train on "
+        "several ranks, wrap it first.",
+        stacklevel=3,
+    )
     return session
 
 
@@ -128,9 +176,22 @@ def open_session(
     Raises: as attach().
     """
     table = ParameterTable(model.module, model.ignored)
+    follow(model.module)
     source, settle_steps = _declare_masks(model.module, table, masks, state)
     index = _free_index()
     options = _options(model, table, config, index, state)
+    # Before any rank hears of the masks: a generation may begin with them.
+    wanted = make_mask_set(table, source.read(), digest_of)
+    if state is None and config.sync_masks:  # Else the ranks' own are compared.
+        wanted = _refitted_where_possible(table, source, wanted, config.rank)
+    if config.onset.from_the_start and settle_steps == 1:
+        options = replace(
+            options,
+            mask_digest=wanted.digest,
+            layout_digest=options.model_digest,
+            kept_elements=wanted.kept,
+            declared_elements=wanted.elements,
+        )
     native = NativeSession.attach(
         options,
         functools.partial(_log_waiting, config.rank == 0),
@@ -145,10 +206,11 @@ def open_session(
             _agree(parts)
             if not model.starts_equal:
                 _send_first_state(parts, options.slot_bytes)
-            keeper.start()
+            keeper.start(_origin(masks, state))
     except BaseException:
         native.close()
         raise
+    storage.give_back_memory()
     engine = _engine(parts)
     session = Session(parts, engine, _membership(parts, engine))
     if native.rank == 0:
@@ -157,7 +219,11 @@ def open_session(
 
 
 def _config(
-    ddp: DistributedDataParallel, gse: bool, sync_masks: bool, buffer_sync_interval: int
+    ddp: DistributedDataParallel,
+    gse: bool,
+    sync_masks: bool,
+    buffer_sync_interval: int,
+    onset: Onset,
 ) -> AttachConfig:
     group = ddp.process_group
     rank = dist.get_rank(group)
@@ -169,6 +235,7 @@ def _config(
         sync_masks=sync_masks,
         # Buffers that DDP was told to keep apart stay apart.
         buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
+        onset=onset,
     )
     store = dist.distributed_c10d._get_default_store()
     token = launch_token(store, dist.get_global_rank(group, 0), rank)
@@ -228,6 +295,28 @@ def _declare_masks(
     return source, 1
 
 
+def _origin(masks: Masks, state: Mapping[str, Any] | None) -> Origin:
+    if state is not None:
+        return "state"
+    return "masks" if isinstance(masks, Mapping) else "prune"
+
+
+def _refitted_where_possible(
+    table: ParameterTable, source: MaskSource, masks: MaskSet, rank: int
+) -> MaskSet:
+    """If the weights were pruned elsewhere and loaded since, their zeros are the masks.
+
+    What fits no mask is refused later, when all ranks are there.
+    """
+    declared = enforcement.refitted_where_possible(table, masks)
+    if declared is None:
+        return masks
+    source.write(declared)
+    masks = make_mask_set(table, source.read(), digest_of)
+    enforcement.log_refitted(masks, rank)
+    return masks
+
+
 def _free_index() -> int:
     used = {session.model_index for session in sessions}
     return next(index for index in range(len(used) + 1) if index not in used)
@@ -267,6 +356,10 @@ def _options(
         attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
         gse=config.gse,
         on_shrink=config.on_shrink,
+        activate_every=config.onset.activate_every,
+        pin_mode=config.onset.pin_mode,
+        pin_codec=config.onset.pin_codec,
+        pin_from=config.onset.pin_from,
     )
 
 
@@ -298,6 +391,9 @@ def _settings(parts: Parts) -> agreement.Settings:
         buffer_bytes=buffers.size_bytes,
         settle_steps=parts.keeper.settle_steps,
         on_shrink=int(config.on_shrink),
+        activate_at=config.onset.activate_at,
+        pin=config.onset.pin,
+        pin_from=config.onset.pin_from,
     )
 
 
@@ -351,8 +447,9 @@ def _engine(parts: Parts) -> StepEngine:
             buffer_sync_interval=config.buffer_sync_interval,
             parameter_check_interval=config.parameter_check_interval,
             clear_gradients=clear_gradients,
-            join_enabled=model.join_enabled,
+            joins=model.joins,
             own_thread=not model.finishes_steps,
+            onset=config.onset,
         ),
     )
 
@@ -370,13 +467,15 @@ def _membership(parts: Parts, engine: StepEngine) -> Membership:
 def _log_start(session: Session, parts: Parts) -> None:
     config, keeper = parts.config, parts.keeper
     logger.info(
-        "job %s: %d ranks, generation %d, masks %s; this is site %s, agent %s",
+        "job %s: %d ranks, generation %d, masks %s; this is site %s, agent %s; it "
+        "begins with %s",
         config.job,
         parts.native.world_size,
         session.generation,
         keeper.current if keeper.current else "none",
         session.site,
         session.agent,
+        session.decision,
     )
     if config.job_is_default:
         logger.info(

@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import Store
 from .errors import CoordinatorUnavailableError
 from .parameters import some_of
 
-_PATIENCE = timedelta(seconds=2)
+_PATIENCE = timedelta(seconds=5)  # For a start that needs no words.
 
 _tries: collections.Counter[str] = collections.Counter()
 

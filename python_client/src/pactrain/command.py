@@ -1,5 +1,6 @@
 """The console command `pactrain`: the package's own pactrain-admin.
 
+`pactrain plot RUN` draws the course of a run; that is done here.
 `pactrain doctor` checks this node and its cluster and says what to fix; the other
 commands are the operator's (`pactrain --help`).
 """
@@ -11,11 +12,15 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from . import plot
+
 PROGRAM = "pactrain-admin"
 
 
 def main() -> NoReturn:
     """Becomes the program; its arguments and exit code are the command's."""
+    if sys.argv[1:2] == ["plot"]:
+        sys.exit(plot.main(sys.argv[2:]))
     path = Path(__file__).resolve().parent / "_native" / PROGRAM
     try:
         os.execv(path, [PROGRAM, *sys.argv[1:]])

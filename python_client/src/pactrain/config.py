@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from .errors import InvalidArgument, PacTrainError
+from .onset import DEFAULT_ONSET, Onset
 from .types import OnShrink
+from .variables import warn_of_unknown
 
 DEFAULT_JOB = "default"
 DEFAULT_AGENT_SOCKET = "/run/pactrain/agent.sock"  # As of pactrain-agent.
@@ -38,6 +40,7 @@ class AttachConfig:
     parameter_check_interval: int = 100  # Committed steps.
     attach_timeout_seconds: float = 300.0
     on_shrink: OnShrink = OnShrink.ABORT
+    onset: Onset = DEFAULT_ONSET
 
     def with_launch_token(
         self, environment: Mapping[str, str], token: str
@@ -237,6 +240,7 @@ def config_from_environment(
     sync_masks: bool = True,
     buffer_sync_interval: int = 50,
     on_shrink: OnShrink = OnShrink.ABORT,
+    onset: Onset = DEFAULT_ONSET,
     environment: Mapping[str, str] = os.environ,
 ) -> AttachConfig:
     """The configuration of one attach; the table of variables is in the user guide.
@@ -245,6 +249,7 @@ def config_from_environment(
       PacTrainError: PACTRAIN_AGENT is not set, and PACTRAIN_EMBEDDED forbids that.
       InvalidArgument: a variable or argument is out of range.
     """
+    warn_of_unknown(environment)
     job = job_from(environment)
     return AttachConfig(
         agent=agent_from(environment),
@@ -259,4 +264,5 @@ def config_from_environment(
         buffer_sync_interval=buffer_sync_interval,
         attach_timeout_seconds=attach_timeout_from(environment),
         on_shrink=on_shrink,
+        onset=onset,
     )

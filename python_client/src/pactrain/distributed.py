@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import can_meet, launch_store
 from .membership import WorldNow
+from .onset import Onset, onset_from
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
 from .session import sessions
@@ -45,6 +46,11 @@ _WITHOUT_EFFECT = {
     "check_reduction",
     "init_sync",
 }
+_OF_THE_JOB = ("session", "_buckets", "_membership")
+_COPY = (
+    "This is a copy of a DistributedDataParallel: it is no rank of the job and has no "
+    "session.\nCall copy.eval() to evaluate it; wrap its `module` to train it."
+)
 _DEFAULTS = {"device_ids": None, "output_device": None, "dim": 0, "process_group": None}
 
 
@@ -69,7 +75,8 @@ class DistributedDataParallel(nn.Module):
     Args:
       module: a model on the CPU, float32 or bfloat16, not wrapped.
       bucket_cap_mb: most MiB of gradients in a bucket.
-      masks, gse, sync_masks, buffer_sync_interval, state: as attach().
+      masks, gse, sync_masks, buffer_sync_interval, state, activate_at, pin, pin_from:
+        as attach().
       broadcast_buffers: False leaves every rank its own buffers after the start.
       torch_arguments: what torch's class takes besides, so that scripts need no change:
         find_unused_parameters, gradient_as_bucket_view, static_graph, check_reduction
@@ -100,6 +107,9 @@ class DistributedDataParallel(nn.Module):
         buffer_sync_interval: int = 50,
         broadcast_buffers: bool = True,
         state: Mapping[str, Any] | None = None,
+        activate_at: int | None = None,
+        pin: str | None = None,
+        pin_from: int | None = None,
         on_shrink: Literal["pause", "continue", "abort"] | None = None,
         **torch_arguments: Any,
     ) -> None:
@@ -115,7 +125,8 @@ class DistributedDataParallel(nn.Module):
             )
         interval = buffer_sync_interval if broadcast_buffers else 0
         reaction = on_shrink_from(os.environ, on_shrink)
-        config = _config(init(), gse, sync_masks, interval, reaction)
+        onset = onset_from(activate_at, pin, pin_from)
+        config = _config(init(), gse, sync_masks, interval, reaction, onset)
         self.module = module
         self.require_backward_grad_sync = True
         self._buckets = buckets
@@ -125,7 +136,7 @@ class DistributedDataParallel(nn.Module):
                 module=module,
                 ignored=frozenset(),
                 starts_equal=False,
-                join_enabled=lambda: False,
+                joins=lambda: None,
                 finishes_steps=True,
                 process_group_bytes=lambda steps: 0,
             ),
@@ -175,7 +186,7 @@ class DistributedDataParallel(nn.Module):
             self._membership.start()
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self._is_evaluated_copy():
             return self.module(*inputs, **options)
         if self.session.closed and self.training:
             raise PacTrainError(CLOSED)
@@ -189,10 +200,26 @@ class DistributedDataParallel(nn.Module):
         return output
 
     def __getstate__(self) -> dict[str, Any]:
+        """A copy is no rank of the job: it has no session, and masks as this has."""
+        return {k: v for k, v in self.__dict__.items() if k not in _OF_THE_JOB}
+
+    def join(self, *arguments: Any, **options: Any) -> NoReturn:
+        """torch's, for uneven data, needs a process group.
+
+        Raises: RefusedError.
+        """
         raise RefusedError(
-            "A DistributedDataParallel belongs to a running job and cannot be copied "
-            "or pickled.\nCopy its `module`; save state_dict() or that of `module`."
+            "join() needs a process group, which pactrain.DistributedDataParallel has "
+            "not.\nGive all ranks equally many batches, or let ranks that have ended "
+            "leave: session.close() with on_shrink='continue'."
         )
+
+    def _is_evaluated_copy(self) -> bool:
+        if "session" in self.__dict__:
+            return False
+        if self.training:
+            raise PacTrainError(_COPY)
+        return True
 
     @contextlib.contextmanager
     def _leaving_on_errors(self) -> Iterator[None]:
@@ -258,6 +285,7 @@ def _config(
     sync_masks: bool,
     buffer_sync_interval: int,
     on_shrink: OnShrink,
+    onset: Onset,
 ) -> AttachConfig:
     """Checked before anything waits for other ranks."""
     config = config_from_environment(
@@ -267,6 +295,7 @@ def _config(
         sync_masks=sync_masks,
         buffer_sync_interval=buffer_sync_interval,
         on_shrink=on_shrink,
+        onset=onset,
     )
     if len(world.sites) > 1 or (config.agent and os.environ.get("PACTRAIN_SITES")):
         if not config.agent:

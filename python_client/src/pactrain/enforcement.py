@@ -6,28 +6,54 @@ values they had when the masks were agreed on.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from . import storage
 from .errors import PacTrainError
-from .masks import MaskSet
-from .parameters import ParameterTable
+from .masks import Declared, MaskSet, registry
+from .parameters import ParameterTable, some_of
+from .zeros import refit, unmasked
+
+Origin = Literal["prune", "state", "masks"]  # Where the masks come from.
+_UNFIT: dict[Origin, tuple[str, str]] = {
+    "prune": (
+        "weights were loaded after prune, without as many zeros elsewhere",
+        "Call prune() again, now: it begins anew with the weights that are there. For "
+        "the zeros that a checkpoint has, however many: prune(model, "
+        "masks_from=state_dict).",
+    ),
+    "state": (
+        "weights were loaded that do not belong to the session's state",
+        "Load model and state of one checkpoint; or leave out the state and call "
+        "prune(model, masks_from=state_dict).",
+    ),
+    "masks": (
+        "the masks that attach() was given are not those of these weights",
+        "Give attach() no masks, after prune(model, amount) or, where a checkpoint has "
+        "zeros, prune(model, masks_from=state_dict).",
+    ),
+}
+_SAMPLE = 64  # Weights of a parameter that are looked at.
+_DRAWN = 4096  # Places from which those outside the mask are taken.
+
+logger = logging.getLogger("pactrain")
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """`mask` is of the weights' type where they are multiplied by it: bools take seven
-    times as long."""
-
     name: str
     parameter: Tensor
     mask: Tensor
     frozen: bool
+    sample: tuple[Tensor, ...]  # Some places outside the mask, by dimension.
 
 
 class Enforcement:
@@ -46,6 +72,7 @@ class Enforcement:
         self._values: dict[str, Tensor] = {}
         self._entries: dict[int, _Entry] = {}  # By id of the parameter.
         self._cleaned: WeakSet[Optimizer] = WeakSet()
+        self._due: set[int] = set()  # Entries not masked since the last step.
 
     def agree(self, masks: MaskSet) -> None:
         """Takes values for masks that all ranks have, maybe not in force yet."""
@@ -93,9 +120,20 @@ class Enforcement:
             if mask is None or name in masks.unenforced:
                 continue
             frozen = name in masks.frozen
-            factor = mask if frozen else mask.to(parameter.dtype)
-            self._entries[id(parameter)] = _Entry(name, parameter, factor, frozen)
+            self._entries[id(parameter)] = _Entry(
+                name, parameter, mask, frozen, _sample(mask)
+            )
         self._cleaned = WeakSet()
+        self.step_committed()
+
+    def step_committed(self) -> None:
+        """Gradients are there: weights will be changed."""
+        self._due = set(self._entries)
+
+    @property
+    def is_due(self) -> bool:
+        """True if no apply() has followed the last step for some parameter."""
+        return bool(self._due)
 
     def apply(self, optimizer: Optimizer | None = None) -> None:
         """Also zeroes the optimizer's state outside the masks, once per activation.
@@ -115,17 +153,61 @@ class Enforcement:
         with torch.no_grad():
             for entry in entries:
                 self._put_back(entry)
+                self._due.discard(id(entry.parameter))
             if optimizer is not None and optimizer not in self._cleaned:
                 self._cleaned.add(optimizer)
                 for entry in entries:
                     _mask_state(optimizer, entry)
 
     def _put_back(self, entry: _Entry) -> None:
-        weights = entry.parameter
+        # Not a change that autograd has to hear of: a graph that is kept goes on.
+        weights = entry.parameter.data
         if entry.frozen:
             torch.where(entry.mask, weights, self._values[entry.name], out=weights)
         else:
-            weights.mul_(entry.mask)
+            storage.zero_outside(weights, entry.mask)
+
+    def sampled_outside(self) -> list[str]:
+        """Names of parameters of which a few weights were looked at, the same at all
+        ranks, and some outside the mask are not where they belong."""
+        return [
+            entry.name
+            for entry in self._entries.values()
+            if bool(self._strays(entry, entry.sample).any())
+        ]
+
+    def finish(self) -> None:
+        """The masks in force hold for the weights that are left."""
+        if self.is_due:
+            self.apply()
+
+    def count_outside(self) -> int:
+        """All weights outside the masks that are not where they belong."""
+        return sum(
+            int((self._strays(entry, ...) & (entry.mask == 0)).sum())
+            for entry in self._entries.values()
+        )
+
+    def _strays(self, entry: _Entry, places: Any) -> Tensor:
+        found = entry.parameter.detach()[places]
+        wanted = (
+            self._values[entry.name][places]
+            if entry.frozen
+            else torch.zeros_like(found)
+        )
+        # What is not a number is another trouble: masks cannot mend it.
+        return (found != wanted) & ~found.isnan()
+
+
+def _sample(mask: Tensor) -> tuple[Tensor, ...]:
+    size = mask.numel()
+    places = torch.arange(size)
+    if size > _DRAWN:
+        generator = torch.Generator().manual_seed(size)
+        places = torch.randint(size, (_DRAWN,), generator=generator)
+    indices = torch.unravel_index(places, mask.shape)
+    outside = ~mask[indices]
+    return tuple(index[outside][:_SAMPLE] for index in indices)
 
 
 def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:
@@ -142,21 +224,88 @@ def zero_outside(table: ParameterTable, masks: MaskSet) -> None:
     """Zeroes the weights outside their masks, except frozen ones."""
     with torch.no_grad():
         for _, parameter, mask in _zeroed(table, masks):
-            parameter.mul_(mask)
+            storage.zero_outside(parameter, mask)
 
 
-def check_zero_outside(table: ParameterTable, masks: MaskSet) -> None:
-    """Raises:
-    PacTrainError: a weight outside its mask is neither zero nor frozen.
+def refitted(
+    table: ParameterTable, masks: MaskSet, origin: Origin, only_loaded: bool = False
+) -> Declared | None:
+    """Masks that fit the weights that are there now; None if those given do.
+
+    `only_loaded`: looks at parameters that have had no other mask since they were
+    loaded.
+
+    Raises:
+      PacTrainError: a weight outside its mask is neither zero nor frozen, and there are
+        not as many zeros elsewhere.
     """
+    others, unfit = _refitted(table, masks, only_loaded)
+    if unfit:
+        raise _unfit_error(unfit, origin)
+    for _, parameter in table:
+        registry.clear_loaded(parameter)
+    return _with_others(masks, others)
+
+
+def refitted_where_possible(table: ParameterTable, masks: MaskSet) -> Declared | None:
+    """As refitted(), but what fits no mask is left for later."""
+    others, _ = _refitted(table, masks, only_loaded=False)
+    return _with_others(masks, others)
+
+
+def _with_others(masks: MaskSet, others: Mapping[str, Tensor]) -> Declared | None:
+    if not others:
+        return None
+    return Declared({**masks.masks, **others}, masks.frozen, masks.unenforced)
+
+
+def log_refitted(masks: MaskSet, rank: int) -> None:
+    logger.log(
+        logging.WARNING if rank == 0 else logging.INFO,
+        "weights were loaded that had been pruned elsewhere: their zeros are the masks "
+        "now, %s",
+        masks,
+    )
+
+
+def log_unmasked(table: ParameterTable, masks: MaskSet, rank: int) -> None:
+    names = unmasked(table, masks.masks)
+    if names and rank == 0:
+        logger.warning(
+            "%s: many weights are zero, but no mask keeps them so; if they were "
+            "pruned, call prune(model, masks_from=model.state_dict()) before training "
+            "goes on",
+            some_of(names),
+        )
+
+
+def _refitted(
+    table: ParameterTable, masks: MaskSet, only_loaded: bool
+) -> tuple[dict[str, Tensor], list[tuple[str, int]]]:
+    """The masks that have to be others; and what fits none: names and how many weights
+    are not zero outside."""
+    others: dict[str, Tensor] = {}
+    unfit: list[tuple[str, int]] = []
     for name, parameter, mask in _zeroed(table, masks):
-        count = int(((parameter.detach() != 0) & ~mask).sum())
-        if count:
-            raise PacTrainError(
-                f"{name} has {count:,} non-zero weights outside its mask: weights "
-                "were loaded after prune.\nPrune again after loading, or call "
-                "pactrain.apply_masks(model) to set them to zero."
-            )
+        if only_loaded and not registry.is_loaded(parameter):
+            continue
+        fitting = refit(parameter, mask)
+        if fitting is None:
+            unfit.append((name, int(((parameter.detach() != 0) & ~mask).sum())))
+            registry.mark_loaded(parameter)  # prune() has to begin anew.
+        elif fitting is not mask:
+            others[name] = fitting
+    return others, unfit
+
+
+def _unfit_error(unfit: list[tuple[str, int]], origin: Origin) -> PacTrainError:
+    name, count = unfit[0]
+    more = f", as {len(unfit) - 1} more parameters have some" if unfit[1:] else ""
+    what, advice = _UNFIT[origin]
+    return PacTrainError(
+        f"{name} has {count:,} non-zero weights outside its mask{more}: {what}.\n"
+        f"{advice}"
+    )
 
 
 def _mask_state(optimizer: Optimizer, entry: _Entry) -> None:

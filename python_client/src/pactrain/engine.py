@@ -24,13 +24,16 @@ import torch
 from torch import Tensor
 from torch.futures import Future
 
+from . import storage
 from .buffers import BufferSync
+from .course import Change, Course
 from .errors import PacTrainError, RefusedError, StepNotAppliedError
 from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
+from .onset import DEFAULT_ONSET, Onset
 from .parameters import ParameterTable
 from .stats import Counters
-from .types import Digest, DType, Mode, Native, Op, Part, Progress, StepResult
+from .types import Decision, Digest, DType, Mode, Native, Op, Part, Progress, StepResult
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
@@ -69,7 +72,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """`join_enabled` tells whether DDP's join() context is in use just now.
+    """`joins` gives the use of DDP's join() that this step is in, if any.
 
     `clear_gradients` is called with the error of each failed step. `own_thread`: steps
     end by themselves, else when finish() is called.
@@ -78,8 +81,9 @@ class EngineOptions:
     buffer_sync_interval: int
     parameter_check_interval: int
     clear_gradients: Callable[[PacTrainError], None]
-    join_enabled: Callable[[], bool]
+    joins: Callable[[], object | None]
     own_thread: bool
+    onset: Onset = DEFAULT_ONSET
 
 
 class StepEngine:
@@ -94,8 +98,9 @@ class StepEngine:
         options: EngineOptions,
     ) -> None:
         self.counters = Counters()
+        self.course = Course(native.decision)
+        self.reporters: list[Callable[[], None]] = []  # Called before each step.
         self.last_error: PacTrainError | None = None
-        self.check_weights_next = False
         self.check_parameters_next = True
         self._native = native
         self._table = table
@@ -107,6 +112,8 @@ class StepEngine:
         self._step: _Step | None = None
         self._submitted = 0  # Buckets of the open step.
         self._committed = 0
+        self._joining: object | None = None
+        self._all_equal = True
         self._last_buffer_sync = native.next_step
         self._last_parameter_check = native.next_step
         self._waiter: _Waiter = _WaiterThread() if options.own_thread else _Caller()
@@ -216,6 +223,7 @@ class StepEngine:
         step.buffers.append(buffer)
         step.parts.extend(parts)
         step.layouts.append(layout)
+        self._keeper.before_submit(bucket.index(), layout)
         self._native.submit(
             bucket.index(),
             [Part(part.data_ptr(), part.numel()) for part in parts],
@@ -228,18 +236,33 @@ class StepEngine:
         )
         self._submitted += 1
 
+    def _log_change(self, change: Change | None) -> None:
+        if change is None:
+            return
+        storage.give_back_memory()  # FULL steps and new masks needed more.
+        name = self._table.summary.partition(":")[0]
+        logger.log(
+            logging.INFO if self._native.rank == 0 else logging.DEBUG,
+            "%s: %s after %d steps: %s",
+            *(name, change.what, change.steps, change.reason),
+        )
+
     def _begin(self) -> None:
-        if self._options.join_enabled():
-            raise RefusedError(
-                "DDP's join() changes the divisor of a step and is not supported.\n"
-                "Give all ranks equally many batches."
-            )
+        for report in self.reporters:
+            report()
+        self.course.begin()
+        # Ranks that have ended submit zeros and keep the weights that they had, until
+        # all leave join() and take those of the last one. At its first step all are
+        # equal, and at the first one after it.
+        before, self._joining = self._joining, self._options.joins()
+        self._all_equal = self._joining is None or self._joining is not before
+        if self._joining is not before:
+            self.check_weights_next = self.check_parameters_next = True
         self._keeper.begin_step()
-        if self.check_weights_next:
-            self._keeper.check_weights()
-            self.check_weights_next = False
 
     def _parameter_digest(self) -> Digest | None:
+        if not self._all_equal:
+            return None
         step = self._native.next_step
         due = (
             step - self._last_parameter_check >= self._options.parameter_check_interval
@@ -271,6 +294,7 @@ class StepEngine:
     def _after_commit(self, step: _Step, result: StepResult) -> None:
         """The step is committed: what fails from here on fails the next one."""
         self.counters.add(result)
+        self._log_change(self.course.add(result))
         self._committed += 1
         try:
             layout = self._layouts.step(step.layouts)
@@ -278,8 +302,11 @@ class StepEngine:
             whole = result.submitted_elements == result.elements
             if (whole or result.mode == Mode.FULL) and not result.dense:
                 self._keeper.mask_gradients(layout, step.buffers)
-            self._keeper.committed(layout, result.next)
+            self._keeper.committed(result.next)
+            self._say_if_missed(result.next)
             interval = self._options.buffer_sync_interval
+            if self._joining is not None:
+                interval = 0  # Rank 0 may have ended; join() gives all equal buffers.
             if interval and result.step + 1 - self._last_buffer_sync >= interval:
                 self.sync_buffers()
         except PacTrainError as error:
@@ -289,6 +316,19 @@ class StepEngine:
         except Exception as error:
             logger.exception("after step %d", result.step)
             self._fatal = _internal(error)
+
+    def _say_if_missed(self, decision: Decision) -> None:
+        step = self._committed + 1
+        missed = self._options.onset.missed(step, decision, self._keeper.settled)
+        if missed:
+            logger.warning(
+                "%s did not come in force with step %d, as was asked for: the "
+                "coordinator took too long, or ranks want different masks. It does so "
+                "later, so this run may not be equal to another one. In force is %s",
+                missed,
+                step,
+                decision,
+            )
 
     def sync_buffers(self) -> None:
         """Gives all ranks the buffers of rank 0. All ranks call it at the same step.

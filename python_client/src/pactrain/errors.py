@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-# torch's DDP takes one hook in its life, so that only a new one can be attached.
 CLOSED = (
     "The session of this model is closed.\n"
-    "Wrap the model in a new DistributedDataParallel; if it is torch's, attach that."
+    "Attach the model again; wrap it anew if it is in pactrain's own "
+    "DistributedDataParallel."
 )
 
 

@@ -3,78 +3,188 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from torch import nn
 
+from . import roles
 from .errors import InvalidArgument
 from .parameters import ParameterTable, plain_name, some_of
+from .roles import Place
 
-Exempt: TypeAlias = (
-    "Iterable[str | nn.Module] | Callable[[str, nn.Parameter], bool] | None"
-)
+Names: TypeAlias = "Iterable[str | nn.Module] | nn.Module"
+Exempt: TypeAlias = "Names | Callable[[str, nn.Parameter], bool] | None"
 Entries: TypeAlias = "list[tuple[str, nn.Parameter]]"
 
-_NORMS = (
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.LocalResponseNorm,
-    nn.RMSNorm,
-)
+FIRST_AND_LAST = "first and last layer"
+TIED = "too many weights of equal score"
 
 
-def choose(model: nn.Module, table: ParameterTable, exempt: Exempt) -> Entries:
-    """Names and parameters with two or more dimensions that are not exempt.
+@dataclass(frozen=True)
+class Selection:
+    """`exempt` is what the script wants in place of the first and the last layer."""
+
+    exempt: Exempt = None
+    include: Names = ()  # Taken whatever their role is.
+    exclude: Names = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is pruned, and the reason by name why the others with two or more
+    dimensions are not."""
+
+    chosen: Entries
+    exempt: Mapping[str, str]
+
+
+def choose(model: nn.Module, table: ParameterTable, selection: Selection) -> Choice:
+    """Vectors, norms, embeddings of positions and what the selection says are exempt.
 
     Raises:
-      InvalidArgument: `exempt` is of another type or names what the model has not, or
-        nothing is left.
+      InvalidArgument: a selection is of another type or names what the model has not,
+        or nothing is left.
     """
+    places = _places(model)
     candidates = [(n, p) for n, p in table if p.dim() >= 2 and p.is_floating_point()]
-    for name, _ in candidates:
-        if name.endswith("_orig"):
-            raise InvalidArgument(
-                f"{name} is already pruned by torch.nn.utils.prune.\n"
-                "Attach as it is: its mask is found. Or prune with pactrain only."
-            )
+    _check_candidates(model, candidates, places)
+    is_exempt, why = _exemption(model, candidates, places, selection.exempt)
+    included = _named(model, "include", selection.include)
+    excluded = _named(model, "exclude", selection.exclude)
+    exempt: dict[str, str] = {}
+    for name, parameter in candidates:
+        reason = _role(parameter, places)
+        if reason is None and is_exempt(name, parameter):
+            reason = why
+        if reason != roles.VECTOR and id(parameter) in included:
+            reason = None
+        if id(parameter) in excluded:
+            reason = "excluded"
+        if reason is not None:
+            exempt[name] = reason
+    chosen = [(name, p) for name, p in candidates if name not in exempt]
+    if included and included.isdisjoint(id(p) for _, p in chosen):
+        raise InvalidArgument(
+            "include names no parameter that can be pruned: what has at most one "
+            "dimension above 1 (a bias, a gain) or needs no gradient never is.\n"
+            "Leave it out, or declare a mask: apply_masks(model, {name: mask})."
+        )
+    if not chosen:
+        raise nothing_to_prune(model, exempt)
+    return Choice(chosen, exempt)
+
+
+def nothing_to_prune(model: nn.Module, exempt: Mapping[str, str]) -> InvalidArgument:
+    all_of_them = (
+        "its one parameter with two or more dimensions is"
+        if len(exempt) == 1
+        else f"all of its {len(exempt)} parameters with two or more dimensions are"
+    )
+    return InvalidArgument(
+        f"model ({type(model).__name__}) has nothing to prune: {all_of_them} "
+        f"exempt: {reasons_text(exempt)}.\n{_advice(set(exempt.values()))}"
+    )
+
+
+def _advice(reasons: set[str]) -> str:
+    if reasons & {FIRST_AND_LAST, "exempt="}:
+        return "Give exempt=() to prune all that is no vector, norm or position."
+    if reasons & {roles.NORM, roles.POSITIONS}:
+        return "Give include=(...) to name what is to be pruned all the same."
+    if TIED in reasons:
+        return "Prune when training has told the weights apart."
+    return "Attach it without prune(), or declare masks: apply_masks(model, masks)."
+
+
+def reasons_text(exempt: Mapping[str, str]) -> str:
+    """ "a.weight, b.weight (first and last layer), ...", for a line."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in exempt.items():
+        groups.setdefault(reason, []).append(name)
+    return "; ".join(
+        f"{some_of(names, 3)} ({reason})" for reason, names in groups.items()
+    )
+
+
+def _places(model: nn.Module) -> dict[int, list[Place]]:
+    found: dict[int, list[Place]] = {}
+    for parameter, place in roles.places_of(model):
+        found.setdefault(id(parameter), []).append(place)
+    return found
+
+
+def _role(parameter: nn.Parameter, places: Mapping[int, list[Place]]) -> str | None:
+    if roles.is_vector(parameter):
+        return roles.VECTOR
+    found = (roles.role_of(place) for place in places[id(parameter)])
+    return next((role for role in found if role is not None), None)
+
+
+def _check_candidates(
+    model: nn.Module, candidates: Entries, places: Mapping[int, list[Place]]
+) -> None:
+    for name, parameter in candidates:
+        for place in places[id(parameter)]:
+            mask = f"{place.leaf.removesuffix('_orig')}_mask"
+            if place.leaf.endswith("_orig") and mask in place.owner._buffers:
+                raise InvalidArgument(
+                    f"{name} is already pruned by torch.nn.utils.prune.\n"
+                    "Attach as it is: its mask is found. Or prune with pactrain only."
+                )
     if not candidates:
         raise InvalidArgument(
             f"model ({type(model).__name__}) has no parameter with two or more "
             "dimensions, so that there is nothing to prune.\n"
             "Attach it without prune(), or give {name: mask} to attach()."
         )
-    is_exempt = _exemption(model, candidates, exempt)
-    chosen = [(name, p) for name, p in candidates if not is_exempt(name, p)]
-    if not chosen:
-        count = len(candidates)
-        all_of_them = (
-            "its one parameter with two or more dimensions is"
-            if count == 1
-            else f"all of its {count} parameters with two or more dimensions are"
-        )
-        raise InvalidArgument(
-            f"model ({type(model).__name__}) has nothing to prune: {all_of_them} "
-            "exempt (by default those of the first layer, the last layer and norms).\n"
-            "Give exempt=() to prune all of them."
-        )
-    return chosen
 
 
 def _exemption(
-    model: nn.Module, candidates: Entries, exempt: Exempt
-) -> Callable[[str, nn.Parameter], bool]:
-    if callable(exempt) and not isinstance(exempt, nn.Module):
-        return _checked_call(exempt)
+    model: nn.Module,
+    candidates: Entries,
+    places: Mapping[int, list[Place]],
+    exempt: Exempt,
+) -> tuple[Callable[[str, nn.Parameter], bool], str]:
+    """Which are exempt, and why."""
     if exempt is None:
-        ids = _first_last_and_norms(model, candidates)
-        return lambda name, parameter: id(parameter) in ids
-    patterns, ids = _listed(model, exempt)
-    _check_patterns(model, patterns)
-    return lambda name, parameter: (
-        id(parameter) in ids or any(_matches(name, pattern) for pattern in patterns)
-    )
+        ids = _first_and_last(model, candidates, places)
+        return (lambda name, parameter: id(parameter) in ids), FIRST_AND_LAST
+    if callable(exempt) and not isinstance(exempt, nn.Module):
+        return _checked_call(exempt), "exempt="
+    ids = _named(model, "exempt", exempt)
+    return (lambda name, parameter: id(parameter) in ids), "exempt="
+
+
+def _first_and_last(
+    model: nn.Module, candidates: Entries, places: Mapping[int, list[Place]]
+) -> set[int]:
+    """A weight that is tied counts at each of its places: that of an embedding is often
+    the last layer's, too."""
+    trained = {id(parameter) for _, parameter in candidates}
+    layers = [
+        (id(parameter), place.owner)
+        for parameter, place in roles.places_of(model)
+        if id(parameter) in trained
+        and roles.is_layer(parameter, place)
+        and (roles.is_vector(parameter) or _role(parameter, places) is None)
+    ]
+    # Parameters of the model's own come before all layers, wherever they are used.
+    own = _without_wrappers(model)
+    order = [key for key, owner in layers if owner is not own]
+    order = order or [key for key, _ in layers]
+    return {*order[:1], *order[-1:]}
+
+
+def _without_wrappers(model: nn.Module) -> nn.Module:
+    """Of DDP and torch.compile, which hold nothing but the model."""
+    while not model._parameters and len(model._modules) == 1:
+        (inner,) = model._modules.values()
+        if inner is None:
+            break
+        model = inner
+    return model
 
 
 def _checked_call(
@@ -101,41 +211,39 @@ def _matches(name: str, pattern: str) -> bool:
     )
 
 
-def _check_patterns(model: nn.Module, patterns: Iterable[str]) -> None:
-    """A misspelt pattern would exempt nothing, in the place of the default."""
-    names = [name for name, _ in model.named_parameters()]
+def _named(model: nn.Module, field: str, given: Names) -> set[int]:
+    """Ids of the parameters that are named, also by the second name of tied ones."""
+    patterns, ids = _listed(model, field, given)
+    named = list(model.named_parameters(remove_duplicate=False))
     for pattern in patterns:
-        if not any(_matches(name, pattern) for name in names):
+        found = {id(p) for name, p in named if _matches(name, pattern)}
+        if not found:  # A misspelt pattern would do nothing.
             raise InvalidArgument(
-                f"exempt has {pattern!r}, which matches no parameter; the model has "
-                f"{some_of(names)}.\nUse the names of named_parameters()."
+                f"{field} has {pattern!r}, which matches no parameter; the model has "
+                f"{some_of([name for name, _ in named])}.\n"
+                "Use the names of named_parameters()."
             )
+        ids |= found
+    return ids
 
 
-def _first_last_and_norms(model: nn.Module, candidates: Entries) -> set[int]:
-    ids = {
-        id(p) for m in model.modules() if isinstance(m, _NORMS) for p in m.parameters()
-    }
-    layers = [p for _, p in candidates if id(p) not in ids]
-    return ids | {id(p) for p in layers[:1] + layers[-1:]}
-
-
-def _listed(model: nn.Module, exempt: object) -> tuple[list[str], set[int]]:
+def _listed(model: nn.Module, field: str, given: object) -> tuple[list[str], set[int]]:
     """Patterns, and ids of the parameters of modules."""
-    if isinstance(exempt, (str, nn.Module)):
-        exempt = (exempt,)
-    if not isinstance(exempt, Iterable):
+    function = " and a function" if field == "exempt" else ""
+    if isinstance(given, (str, nn.Module)):
+        given = (given,)
+    if not isinstance(given, Iterable):
         raise InvalidArgument(
-            f"exempt is {exempt!r}; allowed are names, patterns, modules and a "
-            "function.\nGive for example exempt=('head.*', model.stem)."
+            f"{field} is {given!r}; allowed are names, patterns, modules{function}.\n"
+            f"Give for example {field}=('head.*', model.stem)."
         )
     patterns: list[str] = []
     ids: set[int] = set()
-    for item in exempt:
+    for item in given:
         if isinstance(item, nn.Module):
             if set(item.modules()).isdisjoint(model.modules()):
                 raise InvalidArgument(
-                    f"exempt has a {type(item).__name__} that is no part of the model "
+                    f"{field} has a {type(item).__name__} that is no part of the model "
                     f"({type(model).__name__}).\n"
                     "Give modules of this model, not of a copy."
                 )
@@ -144,7 +252,7 @@ def _listed(model: nn.Module, exempt: object) -> tuple[list[str], set[int]]:
             patterns.append(item)
         else:
             raise InvalidArgument(
-                f"exempt has {item!r}; allowed are names, patterns and modules.\n"
-                "Give for example exempt=('head.*', model.stem)."
+                f"{field} has {item!r}; allowed are names, patterns and modules.\n"
+                f"Give for example {field}=('head.*', model.stem)."
             )
     return patterns, ids

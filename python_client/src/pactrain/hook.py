@@ -4,10 +4,37 @@ DDP wants a plain function whose second parameter is named `bucket`, and reads i
 annotations as objects: no `from __future__ import annotations` here.
 """
 
+import weakref
+
 import torch
 from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
 
 from .engine import StepEngine
+
+
+class _Relay:
+    """DDP takes one hook in its life: it asks here for the session of now."""
+
+    def __init__(self, engine: StepEngine) -> None:
+        self.engine = engine
+
+
+_relays: weakref.WeakKeyDictionary[DistributedDataParallel, _Relay] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def connect(ddp: DistributedDataParallel, engine: StepEngine) -> None:
+    """From now on the model's buckets go to `engine`, and DDP sends no buffers."""
+    relay = _relays.get(ddp)
+    if relay is None:
+        relay = _relays[ddp] = _Relay(engine)
+        ddp.register_comm_hook(relay, exchange_hook)
+        ddp._comm_hooks.pop()  # A copy has no session, and can be attached itself.
+    relay.engine = engine
+    # Not broadcast_buffers: copies, and the end of join(), are as in plain DDP.
+    ddp.modules_buffers = []
 
 
 class _InPlace:
@@ -24,11 +51,11 @@ class _InPlace:
 
 
 def exchange_hook(
-    state: StepEngine, bucket: GradBucket
+    state: _Relay, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Returns at once; the future gets the mean over all ranks at the commit."""
     # DDP would hide the text of an exception that is set on its own future.
-    return state.on_bucket(_InPlace(bucket)).then(_result)
+    return state.engine.on_bucket(_InPlace(bucket)).then(_result)
 
 
 def _result(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -73,28 +71,15 @@ class LayoutCache:
         return BucketLayout(indices, buffer.numel(), digest)
 
 
-def bucket_masks(
-    layout: StepLayout, table: ParameterTable, masks: MaskSet
-) -> list[Tensor]:
-    """For each bucket a 1-D bool tensor in the order of the bucket."""
+def bucket_mask(bucket: BucketLayout, table: ParameterTable, masks: MaskSet) -> Tensor:
+    """A 1-D bool tensor in the order of the bucket."""
     entries = list(table)
-    flat = []
-    for bucket in layout.buckets:
-        pieces = []
-        for index in bucket.parameters:
-            name, parameter = entries[index]
-            mask = masks.masks.get(name)
-            pieces.append(
-                torch.ones(parameter.numel(), dtype=torch.bool)
-                if mask is None
-                else storage.flatten(mask, parameter)
-            )
-        flat.append(torch.cat(pieces))
+    flat = torch.ones(bucket.elements, dtype=torch.bool)
+    first = 0
+    for index in bucket.parameters:
+        name, parameter = entries[index]
+        mask = masks.masks.get(name)
+        if mask is not None:
+            flat[first : first + mask.numel()] = storage.flatten(mask, parameter)
+        first += parameter.numel()
     return flat
-
-
-def bucket_bitmaps(
-    layout: StepLayout, table: ParameterTable, masks: MaskSet
-) -> list[npt.NDArray[np.uint8]]:
-    """For each bucket the bits that pt_set_masks() takes."""
-    return [storage.pack(mask) for mask in bucket_masks(layout, table, masks)]

@@ -12,17 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from . import agreement, enforcement, storage
-from .layout import StepLayout, bucket_bitmaps, bucket_masks
+from . import agreement, enforcement, optimizer_hook, storage
+from .enforcement import Origin
+from .errors import PacTrainError
+from .layout import BucketLayout, StepLayout, bucket_mask
 from .mask_source import MaskSource
-from .masks import Declared, MaskSet, make_mask_set
+from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable
-from .types import Decision, Native
+from .types import NO_DIGEST, Decision, Digest, Native
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
+_CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
 _UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
 
 logger = logging.getLogger("pactrain")
@@ -50,11 +54,25 @@ class MaskKeeper:
         self.active: MaskSet | None = None
         self._weights = enforcement.Enforcement(table)
         self._known = {self.current.digest: self.current}
-        self._layout: StepLayout | None = None
+        self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
         self._version = -1  # Of the decision that was looked at last.
+        self._in_force = NO_DIGEST  # Its masks.
+        # By index of a bucket: the masks and the layout that the library has.
+        self._given: dict[int, tuple[Digest, Digest]] = {}
         self._inside = True
         self._bucket_masks: tuple[StepLayout, MaskSet, list[Tensor]] | None = None
+        self._origin: Origin = "prune"
+        self._loaded = False  # Weights are new, and were not checked yet.
+        # True while the masks in force are older than the weights and would lose some.
+        self._suspended = False
+        self._forward_hook: RemovableHandle | None = None
+        self._forward_is_due = False
+        self._steps = 0
+
+    @property
+    def module(self) -> nn.Module:
+        return self._source.module
 
     def _read(self) -> MaskSet:
         return make_mask_set(self._table, self._source.read(), self._native.digest_of)
@@ -77,11 +95,44 @@ class MaskKeeper:
         self._take(self._read())
 
     def begin_step(self) -> None:
-        """Looks whether masks were changed since the last step."""
+        """Looks whether masks were changed since the last step, and weights are where
+        they belong.
+
+        Raises:
+          PacTrainError: as check_weights(); or weights are changed that masks in force
+            have at zero, and not even masking them before forward passes helps.
+        """
         if self._source.changed():
             # A broadcast may have committed another decision since the last step.
             self.obey(self._native.decision)
             self._take(self._read())
+        if self._loaded:
+            self.check_weights(only_loaded=True)
+            self._loaded = False
+            self._suspended = self.active is not None and not self._inside
+        elif self._weights.is_due or self._steps % _CHECK_STEPS == 0:
+            self._check_enforced()
+
+    def _check_enforced(self) -> None:
+        strays = self._weights.sampled_outside() if self._enforces else []
+        if not strays:
+            return
+        if self._forward_hook is None:
+            logger.info(
+                "%s has weights outside the masks in force that are not zero, so they "
+                "are changed by other means than an optimizer of torch: from now on "
+                "weights are masked before each forward pass",
+                strays[0],
+            )
+            self._forward_hook = optimizer_hook.watch_forwards(self)
+            return
+        raise PacTrainError(
+            f"{strays[0]} has weights outside the masks in force that are not where "
+            "they belong, though the model is masked before its forward pass: it is "
+            "not called as a whole, or is changed during the pass.\n"
+            "Call session.apply_masks() after each change of weights, before the next "
+            "forward pass."
+        )
 
     def sync(self, rank: int, failed: bool = False) -> None:
         """Rank 0's masks become all ranks' own. Collective, between steps.
@@ -98,21 +149,34 @@ class MaskKeeper:
             logger.info("masks changed from %s to %s", self.current, masks)
             self._replace(masks)
 
-    def start(self) -> None:
+    def start(self, origin: Origin = "prune") -> None:
         """Before the first step: all ranks have equal weights and masks.
+
+        Where masks come from a session's state weights may be loaded until the first
+        step.
 
         Raises:
           PacTrainError: as check_weights().
         """
+        self._origin = origin
         self._weights.agree(self.current)
-        self.check_weights()
+        if origin == "state" and not self.tolerate_outside:
+            for _, parameter in self._table:
+                registry.mark_loaded(parameter)
+            self.weights_loaded()
+        else:
+            self.check_weights()
         self.obey(self._native.decision)
+        # A generation may begin with masks from before the weights were loaded.
+        self._suspended = self.active is not None and not self._inside
+        self._count_step()  # These masks were declared before the first one.
 
     def renew(self) -> None:
         """A new generation knows no masks and no votes; those in force stay so."""
-        self._layout = None
+        self._given.clear()
         self._steps_unchanged = 0
         self._version = -1
+        self.obey(self._native.decision)
 
     def transfer(self) -> dict[str, Any]:
         """For a rank that comes later: what is wanted, and how far it is agreed on."""
@@ -141,6 +205,7 @@ class MaskKeeper:
         known = (s for s in (self.active, self.current) if s is not None)
         self._known = {masks.digest: masks for masks in known}
         self._inside = self.active is None or self.current.is_inside(self.active)
+        self._loaded = self._suspended = False
         self.settle_steps = int(state["settle_steps"])
         self.tolerate_outside = bool(state["tolerate_outside"])
         agreed = self._unpacked(state["agreed"])
@@ -175,24 +240,23 @@ class MaskKeeper:
                 "the masks were removed: those in force stay until the model is "
                 "attached again"
             )
-        if self._layout is not None:
-            self._vote(self._layout)  # Too young to count: withdraws the last vote.
+        self._vote()  # Too young to count: withdraws the last vote.
 
     def _is_active(self, digest: object) -> bool:
         return self.active is not None and self.active.digest == digest
 
-    def committed(self, layout: StepLayout, next_decision: Decision) -> None:
+    def committed(self, next_decision: Decision) -> None:
         """After a committed step: votes if there is news, obeys the next decision."""
         self.obey(next_decision)
-        if layout is self._layout:
-            self._steps_unchanged += 1
-        else:
-            self._layout = layout
-            self._steps_unchanged = 0
-        if self._steps_unchanged == 1:
-            self._set_masks(layout)
-        if 1 <= self._steps_unchanged <= self.settle_steps:
-            self._vote(layout)
+        self._steps += 1
+        self._forward_is_due = True
+        self._weights.step_committed()
+        self._count_step()
+
+    def _count_step(self) -> None:
+        self._steps_unchanged += 1
+        if self._steps_unchanged <= self.settle_steps:
+            self._vote()
         if self._steps_unchanged == _UNAGREED_STEPS:
             self._warn_if_not_agreed()
 
@@ -210,21 +274,24 @@ class MaskKeeper:
                 decision,
             )
 
-    def _set_masks(self, layout: StepLayout) -> None:
-        # Those in force first: the library forgets the oldest.
-        sets = {s.digest: s for s in (self.active, self.current) if s}
-        for masks in sets.values():
-            self._native.set_masks(
-                masks.digest,
-                layout.digest,
-                [bucket.digest for bucket in layout.buckets],
-                [bucket.elements for bucket in layout.buckets],
-                bucket_bitmaps(layout, self._table, masks),
-            )
+    def before_submit(self, index: int, layout: BucketLayout) -> None:
+        """Gives the library a bucket's bits of the masks in force.
 
-    def _vote(self, layout: StepLayout) -> None:
+        Buckets are known only when they come: DDP rebuilds its own after a step or two.
+        """
+        key = (self._in_force, layout.digest)
+        masks = self._known.get(self._in_force)
+        if not self._in_force or masks is None or self._given.get(index) == key:
+            return
+        bits = storage.pack(bucket_mask(layout, self._table, masks))
+        self._native.set_masks(
+            masks.digest, index, [layout.digest], [layout.elements], [bits]
+        )
+        self._given[index] = key
+
+    def _vote(self) -> None:
         self._native.vote(
-            layout.digest,
+            self._layout_digest,
             self.current.digest,
             self._steps_unchanged,
             self.settle_steps,
@@ -238,12 +305,15 @@ class MaskKeeper:
         if decision.version == self._version:
             return
         self._version = decision.version
+        self._in_force = decision.mask_digest
+        self._bucket_masks = None  # Only FULL steps need them, which are over or few.
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
         masks = self._known.get(decision.mask_digest)
         if masks is None or self._is_active(masks.digest):
             return
         self.active = masks
+        self._suspended = False
         self._weights.activate(masks)
         self.tolerate_outside = False
         self._inside = self.current.is_inside(masks)
@@ -251,42 +321,78 @@ class MaskKeeper:
 
     def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
         """Zeroes what a FULL step brought outside the masks in force."""
-        if not self._gse or not self.active:
+        if not self._gse or not self.active or self._suspended:
             return
         cached = self._bucket_masks
         if cached is None or cached[0] is not layout or cached[1] is not self.active:
-            dropped = [~m for m in bucket_masks(layout, self._table, self.active)]
-            cached = self._bucket_masks = (layout, self.active, dropped)
+            masks = self.active
+            dropped = [~bucket_mask(b, self._table, masks) for b in layout.buckets]
+            cached = self._bucket_masks = (layout, masks, dropped)
         for buffer, mask in zip(buffers, cached[2], strict=True):
             buffer.masked_fill_(mask, 0)
+
+    @property
+    def _enforces(self) -> bool:
+        """Weights that were loaded are checked before anything is lost of them."""
+        free = self._loaded or self._suspended
+        return self._gse and bool(self.active) and not free
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After an optimizer step: weights outside the masks go back where they were.
 
         Without an optimizer: all weights of the model.
         """
-        if self._gse and self.active:
+        if self._enforces:
             self._weights.apply(optimizer)
 
-    def check_weights(self) -> None:
-        """After each load, at all ranks.
+    def before_forward(self) -> None:
+        """Where weights are changed by hand."""
+        if self._forward_is_due:
+            self._forward_is_due = False
+            self.enforce()
+
+    def weights_loaded(self) -> None:
+        """They are checked before the next step, and left alone until then."""
+        self._loaded = True
+
+    def check_weights(self, only_loaded: bool = False) -> None:
+        """At the start and after each load, at all ranks: takes the zeros of loaded
+        weights as masks if they were pruned as much, elsewhere.
 
         Raises:
-          PacTrainError: a weight outside the current masks is neither zero nor frozen.
+          PacTrainError: else, if a weight outside the current masks is neither zero nor
+            frozen.
         """
         if self.tolerate_outside:
             enforcement.zero_outside(self._table, self.current)
-        enforcement.check_zero_outside(self._table, self.current)
+        masks = enforcement.refitted(
+            self._table, self.current, self._origin, only_loaded
+        )
+        if masks is not None:
+            self.adopt(masks)
+            enforcement.log_refitted(self.current, self._native.rank)
+        enforcement.log_unmasked(self._table, self.current, self._native.rank)
         self._weights.take_values()
+
+    def close(self) -> None:
+        """The masks in force hold for the weights that are left."""
+        if self._forward_hook is not None:
+            self._forward_hook.remove()
+        if self._enforces:
+            self._weights.finish()
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the masks that are wanted as bits, in the order of indices,
         also if they were changed since the last step; and if they are in force."""
         wanted = self._wanted()
+        # Weights that were changed by hand may not be masked yet.
+        in_force = self._is_active(wanted.digest) and not (
+            self._enforces and self._weights.count_outside()
+        )
         return {
-            "masks": _packed_masks(wanted),
+            "masks": packed_masks(wanted),
             "frozen": sorted(wanted.frozen),
-            "masks_active": self._is_active(wanted.digest),
+            "masks_active": in_force,
         }
 
 
@@ -294,13 +400,13 @@ def _packed(masks: MaskSet | None) -> dict[str, Any] | None:
     if masks is None:
         return None
     return {
-        "masks": _packed_masks(masks),
+        "masks": packed_masks(masks),
         "frozen": sorted(masks.frozen),
         "unenforced": sorted(masks.unenforced),
     }
 
 
-def _packed_masks(masks: MaskSet) -> dict[str, Tensor]:
+def packed_masks(masks: Declared) -> dict[str, Tensor]:
     """Bits in the order of indices."""
     return {
         name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))

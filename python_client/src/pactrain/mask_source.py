@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+from weakref import WeakKeyDictionary, ref
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +13,11 @@ from .masks import Declared, registry
 from .parameters import ParameterTable
 
 _Seen = list[tuple[Tensor, int]]  # Masks, and how often each was written to.
+_Had: TypeAlias = "dict[str, tuple[ref[Tensor], Tensor, bool]]"
+
+# By module and name which parameter had which mask when it was read last, and whether
+# it was frozen: load_state_dict(assign=True) puts other parameters in their places.
+_had: WeakKeyDictionary[nn.Module, _Had] = WeakKeyDictionary()
 
 
 class MaskSource:
@@ -20,6 +28,7 @@ class MaskSource:
     """
 
     def __init__(self, module: nn.Module, table: ParameterTable) -> None:
+        self.module = module
         self._table = table
         self._modules = list(module.modules())
         self._forced = False
@@ -48,6 +57,7 @@ class MaskSource:
         Raises:
           InvalidArgument: two masks for one parameter.
         """
+        self._follow_parameters()
         masks: dict[str, Tensor] = {}
         frozen: set[str] = set()
         buffers = dict(self._buffers())
@@ -82,6 +92,21 @@ class MaskSource:
                     registry.set(parameter, mask, name in declared.frozen)
         self._seen = self._now()
 
+    def _follow_parameters(self) -> None:
+        """Masks go with their place in the model."""
+        for module in self._modules:
+            before, now = _had.get(module, {}), _masks_of(module)
+            for name, (parameter, mask, frozen) in before.items():
+                other = module._parameters.get(name)
+                if other is None or other is parameter() or name in now:
+                    continue
+                if other.shape == mask.shape:
+                    registry.set(other, mask, frozen)
+                    registry.mark_loaded(other)
+                    now[name] = (ref(other), mask, frozen)
+            if now or before:
+                _had[module] = now
+
     def _buffers(self) -> list[tuple[str, Tensor]]:
         found: list[tuple[str, Tensor]] = []
         for module in self._modules:
@@ -105,6 +130,15 @@ class MaskSource:
         # The tensors themselves, not their ids: a later one may get a dead one's id.
         masks = [*masks, *(buffer for _, buffer in self._buffers())]
         return [(mask, mask._version) for mask in masks]
+
+
+def _masks_of(module: nn.Module) -> _Had:
+    had: _Had = {}
+    for name, parameter in module._parameters.items():
+        mask = None if parameter is None else registry.get(parameter)
+        if parameter is not None and mask is not None:
+            had[name] = (ref(parameter), mask, registry.is_frozen(parameter))
+    return had
 
 
 def _same(now: _Seen, before: _Seen) -> bool:

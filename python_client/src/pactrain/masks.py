@@ -31,6 +31,7 @@ class Owner(Protocol):
     @property
     def masks_settled(self) -> bool: ...
     def sync_masks(self, *, failed: bool = False) -> None: ...
+    def weights_loaded(self) -> None: ...
 
 
 class Registry:
@@ -44,6 +45,7 @@ class Registry:
         self._masks: Any = WeakIdKeyDictionary()
         self._frozen: Any = WeakIdKeyDictionary()
         self._owners: Any = WeakIdKeyDictionary()
+        self._loaded: Any = WeakIdKeyDictionary()
         self.changes = 0  # Of which parameter has which mask: set() and remove().
 
     def get(self, parameter: Tensor) -> Tensor | None:
@@ -69,6 +71,7 @@ class Registry:
             storage.flatten(mask.detach() != 0, parameter), parameter
         )
         self._masks[parameter] = kept
+        self._loaded.pop(parameter, None)
         self.changes += 1
         if frozen:
             self._frozen[parameter] = True
@@ -77,8 +80,20 @@ class Registry:
 
     def remove(self, parameter: Tensor) -> None:
         self._masks.pop(parameter, None)
+        self._loaded.pop(parameter, None)
         self.changes += 1
         self._frozen.pop(parameter, None)
+
+    def mark_loaded(self, parameter: Tensor) -> None:
+        """Its values are newer than its mask, until it gets another one."""
+        self._loaded[parameter] = True
+
+    def is_loaded(self, parameter: Tensor) -> bool:
+        return parameter in self._loaded
+
+    def clear_loaded(self, parameter: Tensor) -> None:
+        """Its mask fits its values."""
+        self._loaded.pop(parameter, None)
 
     def attach(self, parameter: Tensor, owner: Owner) -> None:
         self._owners[parameter] = owner
@@ -219,8 +234,3 @@ def of_kind(masks: Mapping[str, Tensor], kind: str) -> Declared:
     """
     check_kind(kind)
     return Declared(masks, frozenset(masks if kind == "freeze" else ()))
-
-
-def masks_from_weights(table: ParameterTable) -> dict[str, Tensor]:
-    """weight != 0 of all parameters with at least two dimensions (PacTrain, GSE)."""
-    return {name: p.detach() != 0 for name, p in table if p.dim() >= 2}

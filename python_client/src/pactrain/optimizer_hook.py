@@ -1,10 +1,12 @@
-"""Masks the weights of attached models after every step of any optimizer."""
+"""Masks the weights of attached models after every step of any optimizer, or, where
+weights are changed by hand, before forward passes."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
@@ -14,7 +16,14 @@ class Enforcer(Protocol):
     def enforce(self, optimizer: Optimizer | None = None) -> None: ...
 
 
+class ForwardEnforcer(Protocol):
+    @property
+    def module(self) -> nn.Module: ...
+    def before_forward(self) -> None: ...
+
+
 _enforcers: WeakSet[Enforcer] = WeakSet()
+_forwards: WeakSet[ForwardEnforcer] = WeakSet()
 _handle: RemovableHandle | None = None
 
 
@@ -34,6 +43,20 @@ def unwatch(enforcer: Enforcer) -> None:
     _enforcers.discard(enforcer)
 
 
+def watch_forwards(enforcer: ForwardEnforcer) -> RemovableHandle:
+    """Calls enforcer.before_forward() before each forward pass of its module, until
+    the handle is removed."""
+    _forwards.add(enforcer)
+    return enforcer.module.register_forward_pre_hook(_before_forward)
+
+
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for enforcer in list(_enforcers):
         enforcer.enforce(optimizer)
+
+
+def _before_forward(module: nn.Module, args: Any) -> None:
+    # A plain function, not a method: copies of the model copy their hooks.
+    for enforcer in list(_forwards):
+        if enforcer.module is module:
+            enforcer.before_forward()

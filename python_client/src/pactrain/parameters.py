@@ -20,10 +20,10 @@ def plain_name(name: str) -> str:
     return name.replace(_COMPILED, "").removeprefix("module.")
 
 
-def some_of(names: Sequence[str]) -> str:
+def some_of(names: Sequence[str], count: int = 5) -> str:
     """The first few, for a message."""
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
 
 
 def check_module(model: object) -> None:

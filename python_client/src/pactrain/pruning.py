@@ -5,24 +5,39 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import scores
+from .copies import follow
 from .errors import InvalidArgument, PacTrainError
-from .exemptions import Entries, Exempt, choose
+from .exemptions import (
+    TIED,
+    Entries,
+    Exempt,
+    Names,
+    Selection,
+    choose,
+    nothing_to_prune,
+    reasons_text,
+)
 from .mask_source import MaskSource
-from .masks import Owner, check_kind, named_masks, registry
+from .masks import Owner, check_kind, named_masks, of_kind, registry
 from .parameters import ParameterTable
 from .ratios import SCOPES, keep_highest
 from .scores import Loss
 from .sparsity_report import SparsityReport, report_of
+from .zeros import masks_from_state, refit_loaded
 
 METHODS = ("magnitude", "random", "grasp")
+SHARES = ("layers", "model")  # What an amount is a share of.
+_NOTABLE = 0.05  # How much less than the amount is worth a hint.
 _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1  # What torch.Generator takes.
 
 logger = logging.getLogger("pactrain")
@@ -33,10 +48,11 @@ class PruneOptions:
     """The arguments of prune(), checked."""
 
     scope: str | None = None
-    exempt: Exempt = None
+    selection: Selection = field(default_factory=Selection)
     method: str = "magnitude"
     kind: str = "zero"
     seed: int = 0
+    of: str = "layers"
     loss: Loss | None = None
     batch: Sequence[Any] | None = None
 
@@ -52,6 +68,11 @@ class PruneOptions:
             raise InvalidArgument(
                 f"scope is {self.scope!r}; allowed are 'layer', 'global' and 'erk'.\n"
                 "Give one of them."
+            )
+        if self.of not in SHARES:
+            raise InvalidArgument(
+                f"of is {self.of!r}; allowed are 'layers' and 'model'.\n"
+                "Give 'model' where amount is a share of all weights of the model."
             )
         check_kind(self.kind)
         integer = isinstance(self.seed, int) and not isinstance(self.seed, bool)
@@ -94,30 +115,42 @@ class PruneOptions:
 
 def prune(
     model: nn.Module,
-    amount: float,
+    amount: float | None = None,
     scope: str | None = None,
     exempt: Exempt = None,
     *,
+    include: Names = (),
+    exclude: Names = (),
+    of: str = "layers",
     method: str = "magnitude",
     kind: str = "zero",
     seed: int = 0,
     loss: Loss | None = None,
     batch: Sequence[Any] | None = None,
+    masks_from: Mapping[str, Any] | None = None,
 ) -> SparsityReport:
-    """Prunes weights in place and remembers which.
+    """Prunes weights in place and remembers which; says in one line what came of it.
 
-    Only parameters with at least two dimensions that need a gradient. Weights pruned
-    before stay pruned and count towards `amount`. If the model is attached, weights
-    change when all ranks have agreed on the new masks; all ranks have to prune between
-    the same two steps.
+    Only parameters that need a gradient, with two or more dimensions above 1; not
+    norms, and not embeddings of positions. Nor those whose weights cannot be told apart
+    by their scores, as before training (all ones, all zeros).
+
+    Weights pruned before stay pruned and count towards `amount`, unless other weights
+    were loaded since: then it begins anew, or with the zeros of what was loaded. If the
+    model is attached, weights change when all ranks have agreed on the new masks; all
+    ranks have to prune between the same two steps.
 
     Args:
-      amount: share of the weights of these layers, 0 <= a < 1.
+      amount: share of the weights to prune, 0 <= a < 1.
       scope: how it is spread: "layer", the same share of each (default); "global", the
         worst of all (default of GraSP); "erk", less from small layers (Erdos-Renyi
         kernel).
       exempt: names, patterns ("head.*"), modules, or a function of (name, parameter);
-        () exempts nothing. Default: the first and the last layer, and norms.
+        () exempts none. Default: the first and the last layer.
+      include: names, patterns, modules that are pruned although they would be exempt.
+      exclude: the same that are exempt, too.
+      of: what `amount` is a share of: "layers", those that are pruned; "model", all
+        its weights, so that layers lose more where others are exempt.
       method: which go first: "magnitude", the smallest; "random"; "grasp", those whose
         loss leaves the gradient's norm highest, by a batch. GraSP on an attached model
         is collective: all ranks get rank 0's masks at once.
@@ -126,6 +159,8 @@ def prune(
       seed: of "random"; equal on all ranks.
       loss, batch: of "grasp": loss(model), or with batch=(inputs, target)
         loss(model(inputs), target), a scalar.
+      masks_from: state_dict() of a pruned model: its zeros become the masks, and all
+        arguments but `kind` only say what was expected.
 
     Raises:
       InvalidArgument: a value out of range, or nothing to prune.
@@ -133,43 +168,145 @@ def prune(
         exchange did; masks are as before.
     """
     try:
-        options = PruneOptions(scope, exempt, method, kind, seed, loss, batch)
-        chosen, masks = _choose_masks(model, amount, options)
+        selection = Selection(exempt, include, exclude)
+        options = PruneOptions(scope, selection, method, kind, seed, of, loss, batch)
+        if masks_from is not None:
+            return _take_masks(model, amount, options, masks_from)
+        pruned = _choose_masks(model, amount, options)
     except Exception:
         if method == "grasp":
             _tell_failure(model)
         raise
+    chosen = pruned.chosen
     before = [(p, registry.get(p), registry.is_frozen(p)) for _, p in chosen]
-    _declare(chosen, masks, options.kind)
+    _declare(model, pruned, options.kind)
     if method == "grasp":
         _share(model, before)
-    return _report(model, chosen)
+    report = _report(model, pruned)
+    _say(_line(report, pruned, options))
+    return report
 
 
 def prune_by(model: nn.Module, amount: float, options: PruneOptions) -> SparsityReport:
-    """prune() with checked options, by a method that is not collective."""
-    chosen, masks = _choose_masks(model, amount, options)
-    _declare(chosen, masks, options.kind)
-    return _report(model, chosen)
+    """prune() with checked options, by a method that is not collective; silent."""
+    pruned = _choose_masks(model, amount, options)
+    _declare(model, pruned, options.kind)
+    return _report(model, pruned)
 
 
-def _choose_masks(
-    model: nn.Module, amount: float, options: PruneOptions
-) -> tuple[Entries, list[Tensor]]:
+@dataclass(frozen=True)
+class _Pruned:
+    """Masks for what was chosen, why others were not, and what was asked for."""
+
+    chosen: Entries
+    masks: Sequence[Tensor]
+    exempt: Mapping[str, str]
+    amount: float | None
+
+
+def _choose_masks(model: nn.Module, amount: Any, options: PruneOptions) -> _Pruned:
     share = share_of(amount)
-    chosen = choose(model, ParameterTable(model), options.exempt)
-    scored = _scores(model, chosen, options)
-    return chosen, keep_highest(scored, share, options.effective_scope)
-
-
-def _report(model: nn.Module, chosen: Entries) -> SparsityReport:
     table = ParameterTable(model)
-    names = [name for name, _ in chosen]
-    report = report_of(table, MaskSource(model, table).read(), names)
+    choice = choose(model, table, options.selection)
+    entries, exempt = choice.chosen, dict(choice.exempt)
+    follow(model)
+    scored = _scores(model, entries, options)
+    while True:
+        part = share
+        if options.of == "model":
+            part = _share_of_layers(share, table, entries)
+        seconds = None  # Units that a batch leaves dead have equal scores in GraSP.
+        if options.method == "grasp":
+            seconds = scores.magnitude([parameter for _, parameter in entries])
+        kept = keep_highest(scored, part, options.effective_scope, seconds)
+        if not kept.tied:
+            return _Pruned(entries, kept.masks, exempt, share)
+        exempt |= {entries[i][0]: TIED for i in kept.tied}
+        left = [i for i in range(len(entries)) if i not in kept.tied]
+        if not left:
+            raise nothing_to_prune(model, exempt)
+        entries, scored = [entries[i] for i in left], [scored[i] for i in left]
+
+
+def _share_of_layers(share: float, table: ParameterTable, entries: Entries) -> float:
+    """Of the weights of these layers, so that `share` of the model's are pruned."""
+    ids = {id(parameter) for _, parameter in entries}
+    size = sum(parameter.numel() for _, parameter in entries)
+    masks = (registry.get(p) for _, p in table if id(p) not in ids)
+    gone = sum(int((~mask).sum()) for mask in masks if mask is not None)
+    part = (share * table.elements - gone) / size
+    if part >= 1:
+        raise InvalidArgument(
+            f"amount is {share:g} of the model, but all that may be pruned holds "
+            f"{(size + gone) / table.elements:.1%} of its weights; allowed is less.\n"
+            "Give a smaller amount, or more layers by exempt=() and include=(...)."
+        )
+    return max(part, 0.0)
+
+
+def _take_masks(
+    model: nn.Module, amount: Any, options: PruneOptions, state: Mapping[str, Any]
+) -> SparsityReport:
+    asked = None if amount is None else share_of(amount)
+    table = ParameterTable(model)
+    masks = masks_from_state(table, state)
+    follow(model)
+    MaskSource(model, table).write(of_kind(masks, options.kind))
+    for _, parameter in table:
+        mask = registry.get(parameter)
+        if mask is not None and registry.owner(parameter) is None:
+            _zero_outside(parameter, mask)
+    chosen = [(name, parameter) for name, parameter in table if name in masks]
+    pruned = _Pruned(chosen, [masks[name] for name, _ in chosen], {}, asked)
+    report = _report(model, pruned)
+    wanted = "" if asked is None else f"{asked:.1%} asked, but "
+    _say(
+        f"prune: {wanted}masks are taken from masks_from: {report.pruned:,} of the "
+        f"model's {report.elements:,} weights ({report.sparsity:.1%}), in "
+        + _count(chosen)
+    )
+    return report
+
+
+def _report(model: nn.Module, pruned: _Pruned) -> SparsityReport:
+    table = ParameterTable(model)
+    names = [name for name, _ in pruned.chosen]
+    report = report_of(table, MaskSource(model, table).read(), names, pruned.exempt)
     for name, _, kept in report.layers:
         if kept == 0:
             logger.warning("prune: %s has no weight left", name)
     return report
+
+
+def _line(report: SparsityReport, pruned: _Pruned, options: PruneOptions) -> str:
+    """What was asked for, what came of it, and what was exempt and why."""
+    assert pruned.amount is not None
+    of = "the model" if options.of == "model" else _count(report.layers)
+    verb = "frozen" if options.kind == "freeze" else "pruned"
+    text = (
+        f"prune: {pruned.amount:.1%} of {of} asked; {verb} are {report.pruned:,} of "
+        f"the model's {report.elements:,} weights ({report.sparsity:.1%})"
+    )
+    if any(registry.owner(parameter) is not None for _, parameter in pruned.chosen):
+        text += " when all ranks agree"
+    if pruned.exempt:
+        text += f". Exempt: {reasons_text(pruned.exempt)}"
+    if options.of == "layers" and report.sparsity < pruned.amount - _NOTABLE:
+        text += '. of="model" reaches the amount over the whole model'
+    return text
+
+
+def _count(layers: Sequence[object]) -> str:
+    return "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
+
+
+def _say(text: str) -> None:
+    """Once for all ranks, also where the script has not set up logging."""
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    if rank != "0" or logger.isEnabledFor(logging.INFO):
+        logger.info("%s", text)
+    else:
+        print(f"pactrain: {text}", file=sys.stderr)
 
 
 def apply_masks(
@@ -178,7 +315,8 @@ def apply_masks(
     """Sets the weights outside the masks to zero, except frozen ones.
 
     With `masks` ({name: mask}) these become the model's masks, of this kind; without,
-    the ones it has are used: for weights that were loaded after prune().
+    the ones it has are used, or the zeros of weights that were pruned elsewhere and
+    loaded since.
 
     Raises:
       InvalidArgument: an unknown name or kind, or a wrong shape or value.
@@ -190,9 +328,16 @@ def apply_masks(
             found = table.find(name)
             assert found is not None
             registry.set(found[1], mask, kind == "freeze")
+        follow(model)
+    MaskSource(model, table).read()  # They go along where parameters are replaced.
     for _, parameter in table:
         mask_of = registry.get(parameter)
-        if mask_of is not None:
+        if mask_of is None:
+            continue
+        fitting = refit_loaded(parameter) if masks is None else None
+        if fitting is not None and fitting is not mask_of:
+            registry.set(parameter, fitting)
+        else:
             _zero_outside(parameter, mask_of)
 
 
@@ -229,17 +374,23 @@ def _scores(model: nn.Module, chosen: Entries, options: PruneOptions) -> list[Te
                 f"{name} has weights or gradients that are not finite, so they cannot "
                 "be compared.\nPrune before training diverges, or with method='random'."
             )
-        before = registry.get(parameter)
+        before = refit_loaded(parameter)
         if before is not None:  # Pruned weights go first, whatever their value is.
             score.masked_fill_(~before, -torch.inf)
     return values
 
 
-def _declare(chosen: Entries, masks: Sequence[Tensor], kind: str) -> None:
-    for (_, parameter), mask in zip(chosen, masks, strict=True):
+def _declare(model: nn.Module, pruned: _Pruned, kind: str) -> None:
+    for (_, parameter), mask in zip(pruned.chosen, pruned.masks, strict=True):
         registry.set(parameter, mask, kind == "freeze")
         if registry.owner(parameter) is None:
             _zero_outside(parameter, mask)
+    for _, parameter in ParameterTable(model):  # Those that were not chosen.
+        mask_of, fitting = registry.get(parameter), refit_loaded(parameter)
+        if fitting is None:
+            registry.remove(parameter)
+        elif fitting is not mask_of:
+            registry.set(parameter, fitting)
 
 
 def _zero_outside(parameter: nn.Parameter, mask: Tensor) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from .errors import InvalidArgument
-from .exemptions import Exempt, choose
+from .exemptions import Exempt, Names, Selection, choose
 from .masks import registry
 from .parameters import ParameterTable, plain_name
 from .pruning import PruneOptions, apply_masks, prune_by, share_of
@@ -43,6 +43,9 @@ class PruningSchedule:
         start: int = 0,
         scope: str | None = None,
         exempt: Exempt = None,
+        include: Names = (),
+        exclude: Names = (),
+        of: str = "layers",
         method: str = "magnitude",
         kind: str = "zero",
         seed: int = 0,
@@ -54,7 +57,8 @@ class PruningSchedule:
           steps: from the first to the last change, counted in step() calls.
           every: steps between two changes, at least.
           start: step() calls before the schedule begins.
-          scope, exempt, method, kind, seed: as in prune(); not "grasp".
+          scope, exempt, include, exclude, of, method, kind, seed: as in prune(); not
+            "grasp".
 
         Raises:
           InvalidArgument: a value out of range, or nothing to prune.
@@ -78,10 +82,11 @@ class PruningSchedule:
                 f"method is {method!r}; allowed are 'magnitude' and 'random'.\n"
                 "Give one of them."
             )
-        self._options = PruneOptions(scope, exempt, method, kind, seed)
-        chosen = choose(model, ParameterTable(model), exempt)
+        selection = Selection(exempt, include, exclude)
+        self._options = PruneOptions(scope, selection, method, kind, seed, of)
+        chosen = choose(model, ParameterTable(model), selection).chosen
         self._parameters = [p for _, p in chosen]
-        self._made_with = {
+        self._made_with: dict[str, Any] = {
             "amount": share,
             "steps": steps,
             "every": every,
@@ -92,6 +97,8 @@ class PruningSchedule:
             "seed": seed,
             "parameters": [plain_name(name) for name, _ in chosen],  # Without exempt.
         }
+        if of != "layers":  # States of earlier releases have no such field.
+            self._made_with["of"] = of
         self._model = model
         self._amount = share
         self._steps = steps

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,8 +24,10 @@ from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
+from .summary import Account
 from .types import Decision, Native
 from .wrapped import WrappedModel
+from .zeros import load_pruned
 
 STATE_VERSION = 2
 _READABLE_STATES = (1, 2)  # 1 has no kinds: all masks are of kind "zero".
@@ -67,14 +70,16 @@ class Session:
         self.engine = engine
         self.membership = membership
         self._closed = False
+        self._account: Account | None = None  # Once closed.
+        self._at_close: list[Callable[[], None]] = []
         self._next_step = 0  # Once closed.
         self._pid = os.getpid()
         self._last_decision = parts.native.decision  # Once closed.
         self._hooks: list[RemovableHandle] = [
             module.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]
-                _after_load
+                after_load
             )
-            for module in (parts.model.outer, parts.model.module)
+            for module in {parts.model.outer, *parts.model.module.modules()}
         ]
         for _, parameter in parts.table:
             registry.attach(parameter, self)
@@ -152,6 +157,46 @@ class Session:
             values["pactrain/generation"] = float(self._native.generation)
         return values
 
+    def summary(self, to: str | Path | None = None) -> str:
+        """What this session has come to, as lines for people; also after close().
+
+        That is what travelled and why, bytes and seconds saved, sparsity counted in
+        the weights, and what was asked for and not reached. close() logs it.
+
+        Args:
+          to: a file that gets the course of the run, for `pactrain plot`; a few hundred
+            numbers, however long it was.
+
+        Raises:
+          InvalidArgument: the file cannot be written.
+        """
+        account = self._account or self._make_account()
+        if to is not None:
+            account.write(to)
+        return account.text()
+
+    def _make_account(self) -> Account:
+        world = self.membership.world
+        return Account(
+            job=self._config.job,
+            place=f"rank {world.rank} of {world.world_size}, site {world.site}",
+            world_size=world.world_size,
+            gse=self._config.gse,
+            table=self._table,
+            keeper=self._keeper,
+            counters=self.engine.counters,
+            course=self.engine.course,
+            reason=self.decision.reason,
+        )
+
+    def _log_summary(self) -> None:
+        """At rank 0, and warnings of what was not reached."""
+        self._account = account = self._make_account()
+        if self.membership.world.rank == 0 and self.engine.course.total.steps:
+            logger.info("%s", account.text())
+            for line in account.shortfalls():
+                logger.warning("not reached: %s", line)
+
     def report(self, loss: float | None = None, lr: float | None = None) -> None:
         """Tells the loss and learning rate of the last step; they appear in stats().
 
@@ -159,14 +204,8 @@ class Session:
           InvalidArgument: not a number.
         """
         for name, value in (("loss", loss), ("lr", lr)):
-            if value is None:
-                continue
-            try:
-                self.engine.counters.reported[name] = float(value)
-            except (TypeError, ValueError):
-                raise InvalidArgument(
-                    f"{name} is {value!r}; allowed is a number.\nGive loss.item()."
-                ) from None
+            if value is not None:
+                self.engine.counters.reported[name] = as_number(name, value)
 
     @property
     def masks_settled(self) -> bool:
@@ -219,6 +258,21 @@ class Session:
         with self._between_steps("sync_buffers()"):
             self.engine.sync_buffers()
 
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Loads the state_dict() of a pruned model, whose zeros become the masks.
+
+        All ranks call it. With load_state_dict() of the model masks stay as they are
+        where they fit, and are those zeros where as much was pruned elsewhere.
+
+        Args:
+          weights: with the names of the model, wrapped or not.
+
+        Raises:
+          InvalidArgument: not of this model, or no weight in it was pruned.
+        """
+        self.set_masks(load_pruned(self._model.module, self._table, weights))
+        self.weights_loaded()
+
     def state_dict(self) -> dict[str, Any]:
         """Plain values and bitmaps, for torch.save; give it to attach(state=).
 
@@ -242,7 +296,7 @@ class Session:
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
         self._keeper.tolerate_outside = not state["masks_active"]
-        self.weights_loaded()
+        self._all_loaded()
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
@@ -275,6 +329,13 @@ class Session:
             self._next_step = self._native.next_step
             self._last_decision = self._native.decision
             patience += self._native.step_deadline_seconds
+        self._keeper.close()
+        try:
+            for call in self._at_close:
+                call()
+            self._log_summary()
+        except Exception as error:  # A job is left whatever its loggers do.
+            logger.warning("the summary of the session failed: %r", error)
         self._closed = True
         sessions.discard(self)
         for enforcer in self._enforcers:
@@ -286,6 +347,10 @@ class Session:
         self.engine.end(PacTrainError(CLOSED))
         if self.engine.stop(patience):
             close_native()
+
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Calls it when the session is closed, while it still is in the job."""
+        self._at_close.append(call)
 
     def remove_at_close(self, hooks: Iterable[RemovableHandle]) -> None:
         self._hooks += hooks
@@ -324,9 +389,14 @@ class Session:
         """True for the attached model, wrapped or not."""
         return module is self._model.outer or module is self._model.module
 
+    def _all_loaded(self) -> None:
+        for _, parameter in self._table:
+            registry.mark_loaded(parameter)
+        self.weights_loaded()
+
     def weights_loaded(self) -> None:
         """Weights are new: they are checked before the next step."""
-        self.engine.check_weights_next = True
+        self._keeper.weights_loaded()
         self.engine.check_parameters_next = True
 
     def __repr__(self) -> str:
@@ -334,8 +404,18 @@ class Session:
         return f"<pactrain.Session of job {self._config.job!r}, {state}>"
 
 
+def as_number(name: str, value: Any) -> float:
+    """Raises InvalidArgument, which names the field."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            f"{name} is {value!r}; allowed is a number.\nGive loss.item()."
+        ) from None
+
+
 class NullSession:
-    """What attach() returns for a model that is not data-parallel: does nothing."""
+    """What an adapter has before its model is attached: does nothing."""
 
     decision = None
     last_error = None
@@ -344,6 +424,9 @@ class NullSession:
 
     def stats(self) -> dict[str, float]:
         return {}
+
+    def summary(self, to: Any = None) -> str:
+        return "PacTrain: no model is attached."
 
     def report(self, loss: float | None = None, lr: float | None = None) -> None:
         """Nothing to tell."""
@@ -378,11 +461,13 @@ class NullSession:
 sessions: set[Session] = set()
 
 
-def _after_load(module: nn.Module, keys: object) -> None:
+def after_load(module: nn.Module, keys: object) -> None:
     # A plain function, not a method: copies of the model copy their hooks.
-    for session in sessions:
-        if session.owns(module):
-            session.weights_loaded()
+    for parameter in module._parameters.values():
+        owner = None if parameter is None else registry.owner(parameter)
+        if parameter is not None and owner is not None:
+            registry.mark_loaded(parameter)
+            owner.weights_loaded()
 
 
 def clear_all_gradients() -> None:

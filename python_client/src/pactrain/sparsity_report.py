@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from torch import nn
+from torch import Tensor, nn
 
 from .mask_source import MaskSource
 from .masks import Declared
@@ -13,24 +14,32 @@ from .parameters import ParameterTable
 
 @dataclass(frozen=True)
 class SparsityReport:
-    """What the masks of a model keep; str() is a table.
+    """What a model keeps; str() is a table.
 
-    `layers` are (name, elements, kept). Of frozen ones what is not kept has values, but
-    does not train. A mask of torch.nn.utils.prune counts, too.
+    `layers` are (name, elements, kept): of sparsity() what is not zero, counted; of
+    prune() what the masks keep. Of frozen ones what is not kept has values, but does
+    not train. `outside` are weights outside the masks that are not zero; `exempt` says
+    by name why prune() left others alone.
     """
 
     layers: tuple[tuple[str, int, int], ...]
     elements: int  # Of the whole model.
     frozen: frozenset[str] = frozenset()
+    outside: int = 0
+    exempt: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pruned(self) -> int:
+        return sum(total - kept for _, total, kept in self.layers)
 
     @property
     def kept(self) -> int:
-        return self.elements - sum(total - kept for _, total, kept in self.layers)
+        return self.elements - self.pruned
 
     @property
     def sparsity(self) -> float:
         """Share of all elements that need a gradient which is not kept."""
-        return 1 - self.kept / self.elements
+        return self.pruned / self.elements
 
     def kind(self, layer: str) -> str:
         """ "freeze", "zero", or "-" for a layer that is kept whole."""
@@ -50,33 +59,73 @@ class SparsityReport:
             f"{'model':<{width}} {self.elements:>12,} {self.kept:>12,} "
             f"{self.sparsity:>9.1%}"
         )
+        if self.outside:
+            whole += f"\n{self.outside:,} weights outside the masks are not zero"
         return "\n".join([head, *rows, whole])
 
 
 def sparsity(model: nn.Module) -> SparsityReport:
     """Of all parameters with two or more dimensions that need a gradient.
 
-    These are the masks that were declared here; on an attached model they act when all
-    ranks have agreed (`session.masks_settled`).
+    Weights are counted: those that are zero, whatever masks say, and of frozen ones
+    those outside their mask. On an attached model masks act when all ranks have agreed
+    (`session.masks_settled`).
 
     Raises:
       InvalidArgument: the model has no parameter that needs a gradient.
     """
     table = ParameterTable(model)
     declared = MaskSource(model, table).read()
-    names = [name for name, p in table if p.dim() >= 2 or name in declared.masks]
-    return report_of(table, declared, names)
+    layers = []
+    outside = 0
+    for name, parameter in table:
+        if parameter.dim() < 2 and name not in declared.masks:
+            continue
+        mask = declared.masks.get(name)
+        kept, beyond = _counted(parameter, mask, name in declared.frozen)
+        layers.append((name, parameter.numel(), kept + beyond))
+        if name in declared.unenforced:  # Its forward pass applies the mask.
+            layers[-1] = (name, parameter.numel(), kept)
+        else:
+            outside += beyond
+    return _report(table, declared, layers, outside, {})
+
+
+def _counted(weights: Tensor, mask: Tensor | None, frozen: bool) -> tuple[int, int]:
+    """Weights that are not zero, inside the mask and outside."""
+    if frozen and mask is not None:
+        return int(mask.sum()), 0
+    values = weights.detach() != 0
+    if mask is None:
+        return int(values.sum()), 0
+    inside = int((values & mask).sum())
+    return inside, int(values.sum()) - inside
 
 
 def report_of(
-    table: ParameterTable, declared: Declared, names: list[str]
+    table: ParameterTable,
+    declared: Declared,
+    names: list[str],
+    exempt: Mapping[str, str],
 ) -> SparsityReport:
-    """Of these parameters only."""
+    """By the masks, of these parameters only."""
     layers = []
     for name, parameter in table:
         if name in names:
             mask = declared.masks.get(name)
             kept = parameter.numel() if mask is None else int(mask.sum())
             layers.append((name, parameter.numel(), kept))
+    return _report(table, declared, layers, 0, exempt)
+
+
+def _report(
+    table: ParameterTable,
+    declared: Declared,
+    layers: list[tuple[str, int, int]],
+    outside: int,
+    exempt: Mapping[str, str],
+) -> SparsityReport:
     partly = {name for name, total, kept in layers if kept < total}
-    return SparsityReport(tuple(layers), table.elements, declared.frozen & partly)
+    return SparsityReport(
+        tuple(layers), table.elements, declared.frozen & partly, outside, exempt
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .types import StepResult
+from .types import Mode, StepResult
 
 
 @dataclass
@@ -12,6 +12,8 @@ class Counters:
     """What the committed steps of a session add up to. Written by one thread."""
 
     steps: int = 0
+    first_compacted_step: int = 0  # From 1; 0: none was yet.
+    first_ternary_step: int = 0
     failed_steps: int = 0
     retried_steps: int = 0
     dense_steps: int = 0
@@ -24,6 +26,10 @@ class Counters:
 
     def add(self, result: StepResult) -> None:
         self.steps += 1
+        if result.mode == Mode.COMPACTED and not result.dense:
+            self.first_compacted_step = self.first_compacted_step or self.steps
+        if result.mode == Mode.TERNARY and not result.dense:
+            self.first_ternary_step = self.first_ternary_step or self.steps
         self.retried_steps += result.attempts > 1
         self.dense_steps += result.dense
         self.sent_bytes += result.sent_bytes
@@ -35,6 +41,8 @@ class Counters:
         """For any logger: names start with "pactrain/"."""
         values: dict[str, float] = {
             "steps": self.steps,
+            "first_compacted_step": self.first_compacted_step,
+            "first_ternary_step": self.first_ternary_step,
             "failed_steps": self.failed_steps,
             "retried_steps": self.retried_steps,
             "dense_steps": self.dense_steps,

@@ -6,6 +6,9 @@ indices: a channels_last weight comes in NHWC order. Masks of buckets must follo
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -60,6 +63,27 @@ def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
     )
     ordered.as_strided((parameter.numel(),), (1,)).copy_(flat)
     return ordered
+
+
+def zero_outside(values: Tensor, mask: Tensor) -> None:
+    """Multiplies in place by a bool tensor of the same shape; autograd is not told.
+
+    By numpy, which takes half of torch's time for bools. A mask of the values' type
+    would take a third, and four times the memory.
+    """
+    plain = values.detach()
+    if plain.device.type == "cpu" and plain.dtype in (torch.float32, torch.float64):
+        numbers = plain.numpy()
+        np.multiply(numbers, mask.numpy(), out=numbers)
+    else:
+        plain.mul_(mask)
+
+
+def give_back_memory() -> None:
+    """What was freed goes back to the system, where the C library can do that: scores
+    and mask sets are large, and it would keep their memory for later."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def pack(flat: Tensor) -> npt.NDArray[np.uint8]:

@@ -160,6 +160,14 @@ class AttachOptions:
     gse: bool
     on_shrink: OnShrink = OnShrink.ABORT
     last_generation: int = 0
+    mask_digest: Digest = NO_DIGEST
+    layout_digest: Digest = NO_DIGEST
+    kept_elements: int = 0
+    declared_elements: int = 0
+    activate_every: int = 0
+    pin_mode: int = 0
+    pin_codec: int = 0
+    pin_from: int = 0
 
 
 @dataclass(frozen=True)
@@ -213,7 +221,7 @@ class Native(Protocol):
     def set_masks(
         self,
         mask_digest: Digest,
-        layout_digest: Digest,
+        first_bucket: int,
         bucket_layouts: Sequence[Digest],
         elements: Sequence[int],
         bitmaps: Sequence[npt.NDArray[np.uint8]],

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .errors import RefusedError
+
 
 @dataclass(frozen=True)
 class WrappedModel:
@@ -16,7 +18,8 @@ class WrappedModel:
     ignored: frozenset[str]  # Names of parameters and buffers that are left alone.
     # True if a process group has given all ranks the first weights; else the agents do.
     starts_equal: bool
-    join_enabled: Callable[[], bool]  # Whether DDP's join() is in use just now.
+    # DDP's join() that is in use just now, if any. RefusedError: it cannot be.
+    joins: Callable[[], object | None]
     finishes_steps: bool  # With StepEngine.finish(); else they end by themselves.
     process_group_bytes: Callable[[int], int]  # In so many steps, by this rank.
 
@@ -34,10 +37,35 @@ def wrapped_by_torch(ddp: DistributedDataParallel) -> WrappedModel:
         module=ddp.module,
         ignored=ignored,
         starts_equal=True,
-        join_enabled=lambda: bool(ddp._join_config.enable),
+        joins=_Joins(ddp),
         finishes_steps=False,
         process_group_bytes=lambda steps: first + steps * per_step,
     )
+
+
+class _Joins:
+    """Sees join() begin and end. DDP itself counts as joining after that, too."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self._ddp = ddp
+        self._seen: object = None  # What each use of join() makes anew.
+        self._over = False
+
+    def __call__(self) -> object | None:
+        config = self._ddp._join_config
+        if not config.enable:
+            return None
+        if not self._ddp._divide_by_initial_world_size:
+            raise RefusedError(
+                "join(divide_by_initial_world_size=False) changes the divisor of a "
+                "step when ranks have ended, which agents do not know.\n"
+                "Leave it out: then ranks that have ended count as zeros."
+            )
+        # DDP notes it when join() makes the model equal at its end.
+        ended = self._ddp.__dict__.pop("_authoritative_rank", None) is not None
+        same, self._seen = config is self._seen, config
+        self._over = same and (self._over or ended)
+        return None if self._over else config
 
 
 def finds_unused(ddp: DistributedDataParallel) -> bool:

@@ -129,7 +129,7 @@ class Trainer {
       pointers.push_back(bitmaps[b].data());
     }
     const pt_digest mask = DigestOfNumber(2), layout = DigestOfNumber(3);
-    int code = pt_set_masks(session_, mask, layout, kBuckets, layouts_.data(),
+    int code = pt_set_masks(session_, mask, 0, kBuckets, layouts_.data(),
                             kSizes, pointers.data());
     if (code == PT_OK) {
       code = pt_vote(session_, layout, mask, 1, 1, 1, kept, elements);

@@ -234,3 +234,73 @@ def resumed(talk: Talk, file: str, start: bool) -> dict[str, Any]:
         "changes": schedule.changes,
         "report": pactrain.sparsity(model),
     }
+
+
+def by_hand(talk: Talk) -> dict[str, Any]:
+    """No optimizer: weights are changed as pytorch/examples word_language_model does."""
+    model = mlp()
+    pactrain.prune(model, 0.6)
+    masks = masks_of(model)
+    zeros = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    momenta = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    seen: list[int] = []
+    for step in steps(session):
+        model.zero_grad()
+        ddp(batch(talk, step)).square().mean().backward()
+        for name, p in model.named_parameters():
+            assert p.grad is not None
+            momenta[name].mul_(0.9).add_(p.grad)
+            p.data.add_(momenta[name], alpha=-0.1)
+    model.register_forward_pre_hook(lambda *_: seen.append(moved(model, masks, zeros)))
+    ddp(batch(talk, 0))
+    session.close()
+    return {
+        **outcome(session, model),
+        "seen": seen,
+        "outside": moved(model, masks, zeros),
+        "report": pactrain.sparsity(model),
+    }
+
+
+def loaded_in_mid_run(talk: Talk, pruned: bool) -> dict[str, Any]:
+    """A checkpoint with other zeros, or none, while masks are in force."""
+    other = mlp(seed=7)
+    pactrain.prune(other, 0.6)
+    if not pruned:
+        other = mlp(seed=7)
+    checkpoint = {name: p.detach().clone() for name, p in other.state_dict().items()}
+    model = mlp()
+    pactrain.prune(model, 0.6)
+    ddp = DistributedDataParallel(model)
+    session = pactrain.attach(ddp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for step in steps(session):
+        train_step(ddp, optimizer, batch(talk, step))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    ddp.load_state_dict({f"module.{name}": value for name, value in checkpoint.items()})
+    error = ""
+    if not pruned:
+        try:
+            with session.guard():
+                train_step(ddp, optimizer, batch(talk, step + 1))
+        except pactrain.PacTrainError as raised:
+            error = str(raised)
+        pactrain.prune(ddp, 0.6)
+    lost = 0
+    train_step(ddp, optimizer, batch(talk, step + 2))
+    for last in steps(session, lambda: session.masks_settled, start=step + 3):
+        masks = masks_of(model)
+        kept = {name: value * masks.get(name, 1) for name, value in checkpoint.items()}
+        lost += sum(
+            int((p[masks[name]] != kept[name][masks[name]]).sum())
+            for name, p in model.named_parameters()
+            if name in masks
+        )
+        train_step(ddp, optimizer, batch(talk, last))
+    largest = all(
+        bool(checkpoint[name][mask].abs().min() >= checkpoint[name][~mask].abs().max())
+        for name, mask in masks.items()
+    )
+    return {**outcome(session, model), "error": error, "lost": lost, "largest": largest}

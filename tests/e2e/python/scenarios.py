@@ -91,7 +91,8 @@ def like_plain_ddp(talk: Talk) -> dict[str, Any]:
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp)
     optimizer = sgd(model)
-    active_from = None
+    # The step after which masks act; -1: before the first one.
+    active_from = -1 if session.stats()["pactrain/masks_active"] else None
     for step in steps(session):
         train_step(ddp, optimizer, batch(talk, step))
         if active_from is None and session.stats()["pactrain/masks_active"]:

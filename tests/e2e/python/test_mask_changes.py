@@ -105,3 +105,24 @@ def test_a_frozen_schedule_goes_on_where_it_was(cluster, launch, tmp_path):
         assert result["report"].frozen == {"2.weight", "4.weight"}
         kept = {name: kept for name, _, kept in result["report"].layers}
         assert kept["2.weight"] == 256
+
+
+def test_weights_that_are_changed_by_hand_are_masked(cluster, launch):
+    results = values(launch(cluster, mask_scenarios.by_hand).finish())
+    equal_digests(results)
+    for result in results:
+        assert result["seen"] == [0]
+        assert result["outside"] == result["report"].outside == 0
+        assert result["report"].sparsity > 0.3
+
+
+@pytest.mark.parametrize("pruned", [True, False])
+def test_weights_that_are_loaded_in_mid_run_keep_all_that_their_masks_keep(cluster, launch, pruned):
+    results = values(launch(cluster, mask_scenarios.loaded_in_mid_run, pruned=pruned).finish())
+    equal_digests(results)
+    for result in results:
+        assert result["largest"]
+        assert result["lost"] == 0
+        assert ("Call prune() again, now" in result["error"]) == (not pruned)
+        assert result["stats"]["pactrain/dense_steps"] > 0
+        assert result["mode"] == "COMPACTED fp32"

@@ -156,8 +156,8 @@ class Enforcement {
       throw PacTrainError(
           (*table_)[i].name + " has " + WithCommas(count) +
           " non-zero weights outside its mask: weights were "
-          "loaded after pruning.\nPrune again after loading, or "
-          "multiply the weights by their masks.");
+          "loaded after pruning.\nPrune after loading, and give the masks "
+          "that come of it.");
     }
   }
 

@@ -4,11 +4,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <regex>
 #include <span>
 #include <string>
 #include <tuple>
@@ -80,10 +82,51 @@ inline at::Tensor MaskTensor(const Mask& mask, const Parameter& parameter) {
 
 }  // namespace internal
 
+namespace internal {
+
+// A bias or a gain, maybe with dimensions of size 1 to broadcast it.
+inline bool IsVector(const at::Tensor& tensor) {
+  const auto large = [](int64_t size) { return size > 1; };
+  return std::count_if(tensor.sizes().begin(), tensor.sizes().end(), large) < 2;
+}
+
+// Norms and embeddings of positions, told by the last two parts of a name: the
+// classes of modules are not known here.
+inline bool IsNormOrPositions(const std::string& name) {
+  static const std::regex kRoles(
+      "(^|[._])(norm|ln|bn|pos|position|positional|positions|pe|wpe|rel_pos|"
+      "token_type)([._0-9]|$)|norm[0-9]*[.]|pos_?emb|position_emb",
+      std::regex::icase);
+  const size_t leaf = name.rfind('.');
+  const size_t module =
+      leaf == std::string::npos || leaf == 0 ? leaf : name.rfind('.', leaf - 1);
+  return std::regex_search(
+      module == std::string::npos ? name : name.substr(module + 1), kRoles);
+}
+
+// A mask without the `count` lowest scores; undefined if more of equal score
+// than a few would have to be divided, which nothing but their index could do.
+inline at::Tensor KeepHighest(const at::Tensor& scores, int64_t count) {
+  const at::Tensor flat = scores.reshape({-1});
+  if (count == 0) return at::ones_like(scores, at::kBool);
+  const at::Tensor last = std::get<0>(flat.kthvalue(count));
+  at::Tensor kept = scores.gt(last);
+  const auto dropped = [&] { return kept.logical_not().sum().item<int64_t>(); };
+  if (dropped() == count) return kept;
+  kept = scores.ge(last);
+  constexpr int64_t kFewTies = 4;
+  const int64_t few = std::max(flat.numel() / 100, kFewTies);
+  if (dropped() == 0 || count - dropped() > few) return {};
+  return kept;
+}
+
+}  // namespace internal
+
 // Zeroes the smallest weights of each layer in place and returns the masks.
-// Only parameters with at least two dimensions, not the first and the last of
-// them. `amount` is the share of each layer, 0 <= amount < 1.
-// InvalidArgument: out of range, or nothing to prune.
+// Only parameters with at least two dimensions above 1: not the first and the
+// last of them, no norms and no embeddings of positions, nor those with too
+// many weights of equal size. `amount` is the share of each layer, 0 <= amount
+// < 1. InvalidArgument: out of range, or nothing to prune.
 inline TorchMasks PruneByMagnitude(const TorchModel& model, double amount) {
   if (!(amount >= 0 && amount < 1)) {
     throw InvalidArgument("amount is " + std::to_string(amount) +
@@ -91,29 +134,30 @@ inline TorchMasks PruneByMagnitude(const TorchModel& model, double amount) {
                           "Give 0.7 to prune 70 % of the weights.");
   }
   std::vector<NamedTensor> layers = internal::TrainedOf(model);
-  std::erase_if(layers, [](const auto& item) { return item.tensor.dim() < 2; });
-  if (layers.size() < 3) {
-    throw InvalidArgument(
-        "model (" + model.name +
-        ") has nothing to prune: " + std::to_string(layers.size()) +
-        " parameters with two or more dimensions, and the first and the last "
-        "are exempt.\nGive masks of your own.");
-  }
+  std::erase_if(layers, [](const NamedTensor& item) {
+    // A layer of one output is a layer: it may be the last.
+    const bool gain = internal::IsVector(item.tensor) && item.tensor.dim() != 2;
+    return gain || internal::IsNormOrPositions(item.name);
+  });
   const at::NoGradGuard no_grad;
   TorchMasks masks;
   for (size_t i = 1; i + 1 < layers.size(); ++i) {
     const at::Tensor& weights = layers[i].tensor;
+    if (internal::IsVector(weights)) continue;
     const auto count = static_cast<int64_t>(
         std::nearbyint(amount * static_cast<double>(weights.numel())));
-    const at::Tensor smallest = std::get<1>(weights.abs()
-                                                .to(at::kFloat)
-                                                .reshape({-1})
-                                                .topk(count, 0, false, false));
-    at::Tensor kept = at::ones({weights.numel()}, at::kBool);
-    kept.index_fill_(0, smallest, 0);
-    kept = kept.reshape(weights.sizes());
+    const at::Tensor kept =
+        internal::KeepHighest(weights.abs().to(at::kFloat), count);
+    if (!kept.defined()) continue;
     weights.mul_(kept);
     masks[layers[i].name] = kept;
+  }
+  if (masks.empty()) {
+    throw InvalidArgument(
+        "model (" + model.name + ") has nothing to prune: of its " +
+        std::to_string(layers.size()) +
+        " layers the first and the last are exempt, and those with too many "
+        "weights of equal size.\nGive masks of your own.");
   }
   return masks;
 }

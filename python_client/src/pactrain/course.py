@@ -1,0 +1,164 @@
+"""The course of a session: what its steps were, in a bounded number of points."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .types import Codec, Decision, StepResult
+
+MAX_POINTS = 512
+MAX_CHANGES = 128
+_FP32_BYTES = 4
+_EXACT = {Codec.FP32: 4, Codec.BF16: 2}  # Bytes of an element.
+
+
+@dataclass
+class Point:
+    """Some steps in a row, added up; `seconds` is when the last of them was committed,
+    since the session began."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    exchange_seconds: float = 0.0  # From the first bucket to the commit.
+    wait_seconds: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    elements: int = 0
+    submitted_elements: int = 0
+
+    def add(self, other: Point) -> None:
+        for name, value in asdict(other).items():
+            if name != "seconds":
+                setattr(self, name, getattr(self, name) + value)
+        self.seconds = other.seconds
+
+
+@dataclass(frozen=True)
+class Change:
+    """From the step after so many steps of this session on, `what` travels."""
+
+    steps: int
+    seconds: float
+    what: str
+    reason: str
+
+
+class Course:
+    """Written by one thread at a time, like Counters."""
+
+    def __init__(
+        self, decision: Decision, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._start = self._began = clock()
+        self._stride = 1  # Steps of a point.
+        self.points: list[Point] = []
+        self.total = Point()
+        self.last = Point()  # The last step alone.
+        self.travelled: Counter[str] = Counter()  # Steps by "MODE codec".
+        self.full_steps = 0  # Steps that sent every element in fp32 or bf16.
+        self.first_saving: Point | None = None  # Up to the first step that sent less.
+        self.rate = 0.0  # Bytes per second of the fastest step.
+        self._exact_bytes = self._exact_sent = 0
+        self._slow = [0, 0.0]  # Steps that sent less; their seconds of exchange.
+        self.changes = [Change(0, 0.0, what(decision), decision.reason)]
+        self.forgotten_changes = 0
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._start
+
+    def begin(self) -> None:
+        """The first bucket of a step is there."""
+        self._began = self._clock()
+
+    def add(self, result: StepResult) -> Change | None:
+        """A step was committed. Returns what changes with the next one."""
+        now = self._clock()
+        step = Point(
+            steps=1,
+            seconds=now - self._start,
+            exchange_seconds=now - self._began,
+            wait_seconds=result.wait_seconds,
+            sent_bytes=result.sent_bytes,
+            received_bytes=result.received_bytes,
+            elements=result.elements,
+            submitted_elements=result.submitted_elements,
+        )
+        self.last = step
+        self.total.add(step)
+        self._keep(step)
+        self.travelled[f"{result.mode.name} {result.codec.words}"] += 1
+        self._measure(step, None if result.dense else result.codec)
+        return self._decide(result.next)
+
+    def _keep(self, step: Point) -> None:
+        if self.points and self.points[-1].steps < self._stride:
+            self.points[-1].add(step)
+            return
+        if len(self.points) == MAX_POINTS:
+            self._stride *= 2
+            halves = zip(self.points[::2], self.points[1::2], strict=True)
+            for first, second in halves:
+                first.add(second)
+            self.points = self.points[::2]
+        self.points.append(Point(**asdict(step)))
+
+    def _measure(self, step: Point, codec: Codec | None) -> None:
+        width = _FP32_BYTES if codec is None else _EXACT.get(codec)
+        sent = step.elements if codec is None else step.submitted_elements
+        if step.exchange_seconds > 0:
+            crossed = max(step.sent_bytes, step.received_bytes)
+            self.rate = max(self.rate, crossed / step.exchange_seconds)
+        if width is not None:
+            self._exact_bytes += sent * width
+            self._exact_sent += step.sent_bytes
+        if width is not None and sent == step.elements:
+            self.full_steps += 1
+            return
+        self._slow[0] += 1
+        self._slow[1] += step.exchange_seconds
+        if self.first_saving is None:
+            self.first_saving = Point(**asdict(self.total))
+
+    @property
+    def full_step_bytes(self) -> float:
+        """What a step would send that has every element in fp32."""
+        per_byte = self._exact_sent / self._exact_bytes if self._exact_bytes else 1.0
+        return _FP32_BYTES * self.last.elements * per_byte
+
+    @property
+    def saved_seconds(self) -> float | None:
+        """Against steps that send every element in fp32, as fast as the fastest step
+        here. None: nothing crossed a link, or nothing was saved from."""
+        if not self.rate or not self._slow[0]:
+            return None
+        return self._slow[0] * self.full_step_bytes / self.rate - self._slow[1]
+
+    def _decide(self, decision: Decision) -> Change | None:
+        now = what(decision)
+        if now == self.changes[-1].what:
+            return None
+        change = Change(self.total.steps, self.seconds, now, decision.reason)
+        if len(self.changes) == MAX_CHANGES:
+            del self.changes[1]  # How it began says more.
+            self.forgotten_changes += 1
+        self.changes.append(change)
+        return change
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, for a file."""
+        fields = asdict(Point())
+        return {
+            "points": {f: [getattr(p, f) for p in self.points] for f in fields},
+            "changes": [asdict(change) for change in self.changes],
+        }
+
+
+def what(decision: Decision) -> str:
+    """ "COMPACTED fp32", say."""
+    return f"{decision.mode.name} {decision.codec.words}"

@@ -1,0 +1,219 @@
+"""What a session has come to, in words and as a small file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .course import Course
+from .errors import InvalidArgument
+from .mask_keeper import MaskKeeper
+from .masks import MaskSet
+from .parameters import ParameterTable
+from .stats import Counters
+
+RECORD_VERSION = 1
+_SHOWN_CHANGES = 12
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the words are made from."""
+
+    job: str
+    place: str  # "rank 0 of 4, site a"
+    world_size: int
+    gse: bool
+    table: ParameterTable
+    keeper: MaskKeeper
+    counters: Counters
+    course: Course
+    reason: str  # Of the decision in force.
+
+    def shortfalls(self) -> list[str]:
+        """What was asked for and did not come about."""
+        return [
+            *self._masks_not_in_force(),
+            *self._weights_outside(),
+            *self._failed_steps(),
+        ]
+
+    def _masks_not_in_force(self) -> list[str]:
+        wanted, active = self.keeper.current, self.keeper.active
+        steps = self.course.total.steps
+        if self.keeper.settled or not steps:
+            return []
+        state = f"{active} are" if active else "none were"
+        return [
+            f"masks {wanted} never came into force in {steps:,} steps; {state} in "
+            f"force at the end. {self.reason}"
+        ]
+
+    def _weights_outside(self) -> list[str]:
+        if not self.gse or not self.keeper.current:
+            return []
+        return weights_outside(self.table, self.keeper.current)
+
+    def _failed_steps(self) -> list[str]:
+        failed = self.counters.failed_steps
+        return [f"{failed:,} steps failed at this rank"] if failed else []
+
+    def text(self) -> str:
+        """One block, for people."""
+        rows = [
+            ("steps", self._steps()),
+            ("travelled", self._travelled()),
+            *self._changes(),
+            ("first saving", self._first_saving()),
+            ("bytes", self._bytes()),
+            ("time", self._time()),
+            ("weights", self._weights()),
+            *(("NOT REACHED", line) for line in self.shortfalls()),
+        ]
+        name = self.table.summary.partition(":")[0]
+        head = f"PacTrain: job {self.job}, model {name}, {self.place}"
+        return "\n".join([head, *(f"  {title:<13} {line}" for title, line in rows)])
+
+    def _steps(self) -> str:
+        return (
+            f"{self.course.total.steps:,} in {self.course.total.seconds:,.1f} s; a "
+            "step is a backward pass of this model that was exchanged"
+        )
+
+    def _travelled(self) -> str:
+        steps = max(1, self.course.total.steps)
+        shares = [
+            f"{mode} {count:,} ({count / steps:.1%})"
+            for mode, count in self.course.travelled.items()
+        ]
+        dense = self.counters.dense_steps
+        extra = f"; {dense:,} of these sent all elements (dense)" if dense else ""
+        return (", ".join(shares) or "nothing") + extra
+
+    def _changes(self) -> list[tuple[str, str]]:
+        changes = self.course.changes
+        shown = changes[: _SHOWN_CHANGES // 2] + changes[-(_SHOWN_CHANGES // 2) :]
+        if len(changes) <= _SHOWN_CHANGES:
+            shown = changes
+        rows = [
+            ("", f"after {c.steps:,} steps, {c.seconds:.1f} s: {c.what}: {c.reason}")
+            for c in shown
+        ]
+        left_out = len(changes) - len(shown) + self.course.forgotten_changes
+        return [*rows, ("", f"and {left_out} changes more")] if left_out else rows
+
+    def _first_saving(self) -> str:
+        first = self.course.first_saving
+        if first is None:
+            return f"none: every step sent all elements. {self.reason}"
+        return (
+            f"step {first.steps:,} of this session, {first.seconds:.1f} s after it "
+            "began"
+        )
+
+    def _bytes(self) -> str:
+        total, course = self.course.total, self.course
+        if not total.sent_bytes and not total.received_bytes:
+            return "none left this node's site"
+        full = course.full_step_bytes * total.steps
+        ranks = self.world_size
+        ring = 2 * (ranks - 1) / ranks * 4 * total.elements
+        return (
+            f"{_size(total.sent_bytes)} sent and {_size(total.received_bytes)} "
+            f"received by this node's agent; FULL fp32 would have sent {_size(full)}, "
+            f"a ring of {ranks} ranks (plain DDP) {_size(ring)} over each link"
+        )
+
+    def _time(self) -> str:
+        total, saved = self.course.total, self.course.saved_seconds
+        text = (
+            f"{total.exchange_seconds:,.1f} s from first buckets to commits, "
+            f"{total.wait_seconds:,.1f} s of them waited"
+        )
+        if saved is None:
+            return text
+        change = f"about {saved:,.1f} s saved" if saved > 0 else "nothing saved"
+        return (
+            f"{text}; {change} against FULL fp32 ({_size(self.course.full_step_bytes)} "
+            f"a step at {_size(self.course.rate)}/s, the rate of the fastest step here)"
+        )
+
+    def _weights(self) -> str:
+        elements = self.table.elements
+        zeros = sum(int((p.detach() == 0).sum()) for _, p in self.table)
+        return (
+            f"{zeros / elements:.1%} of {elements:,} are zero (counted now); masks ask "
+            f"for {1 - self.keeper.current.keep:.1%} outside"
+        )
+
+    def write(self, path: str | Path) -> None:
+        """For `pactrain plot`.
+
+        Raises:
+          InvalidArgument: it cannot be written; says why.
+        """
+        record = {
+            "version": RECORD_VERSION,
+            "job": self.job,
+            "place": self.place,
+            **self.course.record(),
+            "summary": self.text(),
+        }
+        try:
+            Path(path).write_text(json.dumps(record))
+        except OSError as error:
+            raise InvalidArgument(
+                f"to is {str(path)!r}, which cannot be written: {error.strerror}.\n"
+                "Give the path of a file in a folder that is there."
+            ) from error
+
+
+def weights_outside(table: ParameterTable, masks: MaskSet) -> list[str]:
+    """What is to be said where weights that should be zero are not."""
+    count = nonzero_outside(table, masks)
+    if not count:
+        return []
+    return [
+        f"{count:,} weights outside the masks are not zero. pactrain.apply_masks("
+        "model) sets them to zero"
+    ]
+
+
+def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:
+    """Weights that should be zero and are not."""
+    left_alone = masks.unenforced | masks.frozen
+    return sum(
+        int(((parameter.detach() != 0) & ~masks.masks[name]).sum())
+        for name, parameter in table
+        if name in masks.masks and name not in left_alone
+    )
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:,.1f} {unit}" if unit != "B" else f"{count:,.0f} B"
+        count /= 1000
+    raise AssertionError
+
+
+def read_record(path: str | Path) -> dict[str, Any]:
+    """What write() wrote.
+
+    Raises:
+      InvalidArgument: it is not there, or something else.
+    """
+    try:
+        record = json.loads(Path(path).read_text())
+        if record["version"] != RECORD_VERSION:
+            raise ValueError(f"version {record['version']!r}")
+        if not record["points"]["steps"]:
+            raise ValueError("no step")
+        return dict(record)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(
+            f"{path} is no course of a run: {error}.\n"
+            "Give a file that session.summary(to=...) wrote."
+        ) from error

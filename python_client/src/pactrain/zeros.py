@@ -1,0 +1,158 @@
+"""Masks that are read from the zeros of weights which were pruned before.
+
+Weights that trained are hardly ever exactly zero, so the zeros of a checkpoint say what
+was pruned. Those of weights that have not trained yet do not: a layer that is all zero
+(LoRA's B, the last gain of a block) is kept whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from .errors import InvalidArgument
+from .masks import registry
+from .parameters import ParameterTable, plain_name, some_of
+from .roles import is_vector
+
+_NESTED = ("state_dict", "model_state_dict", "model", "module")  # In checkpoints.
+_NOTABLE = 0.1  # Share of zeros that weights do not have by chance.
+
+logger = logging.getLogger("pactrain")
+
+
+def masks_from_weights(table: ParameterTable) -> dict[str, Tensor]:
+    """weight != 0 of all parameters that are no vectors (PacTrain, GSE); those that
+    have no zeros, or nothing else, are left out."""
+    return _masks((name, p.detach() != 0) for name, p in table if not is_vector(p))
+
+
+def masks_from_state(
+    table: ParameterTable, state: Mapping[str, Any], field: str = "masks_from"
+) -> dict[str, Tensor]:
+    """The same of the weights in a state_dict(), also one of torch.nn.utils.prune.
+
+    Raises:
+      InvalidArgument: no state_dict() of this model, or no weight in it was pruned.
+    """
+    kept = _kept_in(table, state, field)
+    masks = _masks((name, kept[name]) for name, p in table if name in kept)
+    if not masks:
+        raise InvalidArgument(
+            f"{field} has no zeros in {some_of(list(kept))}: nothing was pruned.\n"
+            "Load it with load_state_dict(), then call prune(model, amount)."
+        )
+    return masks
+
+
+def load_pruned(
+    module: nn.Module, table: ParameterTable, weights: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Loads a state_dict(), with the names of the model wrapped or not; returns the
+    masks in it.
+
+    Raises: as masks_from_state(), before anything is loaded.
+    """
+    masks = masks_from_state(table, weights, "weights")
+    names = {plain_name(name): name for name in module.state_dict()}
+    module.load_state_dict(
+        {names.get(plain_name(name), name): v for name, v in weights.items()}
+    )
+    return masks
+
+
+def _kept_in(
+    table: ParameterTable, state: Mapping[str, Any], field: str
+) -> dict[str, Tensor]:
+    if not isinstance(state, Mapping):
+        raise InvalidArgument(
+            f"{field} is a {type(state).__name__}; allowed is a state_dict().\n"
+            "Give model.state_dict(), or that of a checkpoint."
+        )
+    values = {plain_name(str(name)): value for name, value in state.items()}
+    kept: dict[str, Tensor] = {}
+    found = False
+    for name, parameter in table:
+        plain = plain_name(name)
+        value = values.get(f"{plain}_mask", values.get(plain))
+        found = found or isinstance(value, Tensor)
+        if not isinstance(value, Tensor) or is_vector(parameter):
+            continue
+        if value.shape != parameter.shape:
+            raise InvalidArgument(
+                f"{field}[{name!r}] has shape {tuple(value.shape)}; allowed is "
+                f"{tuple(parameter.shape)}.\nGive a state_dict() of this model."
+            )
+        kept[name] = value.detach() != 0
+    if not found:
+        nested = [key for key in _NESTED if isinstance(state.get(key), Mapping)]
+        raise InvalidArgument(
+            f"{field} has {some_of([repr(key) for key in state])}, none of which is "
+            f"a parameter of this model; those are {some_of(table.names)}.\n"
+            + (
+                f"Give checkpoint[{nested[0]!r}]."
+                if nested
+                else "Give a state_dict() of this model."
+            )
+        )
+    return kept
+
+
+def _masks(kept: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    masks: dict[str, Tensor] = {}
+    whole: list[str] = []
+    for name, mask in kept:
+        if not bool(mask.any()):
+            whole.append(name)
+        elif not bool(mask.all()):
+            masks[name] = mask
+    if whole:
+        logger.warning(
+            "%s: all weights are zero, as before training, so they are kept whole",
+            some_of(whole),
+        )
+    return masks
+
+
+def unmasked(table: ParameterTable, masks: Mapping[str, Tensor]) -> list[str]:
+    """What looks pruned, but has no mask: training would bring its zeros back."""
+    names = []
+    for name, parameter in table:
+        if name in masks or is_vector(parameter):
+            continue
+        zeros = int((parameter.detach() == 0).sum())
+        if _NOTABLE * parameter.numel() <= zeros < parameter.numel():
+            names.append(name)
+    return names
+
+
+def refit(weights: Tensor, mask: Tensor) -> Tensor | None:
+    """The mask, if the weights outside it are zero; else that of the weights' own zeros
+    if they were pruned as much elsewhere, as in a checkpoint; else None.
+
+    Weights that momentum or the like brought back have no zeros elsewhere.
+    """
+    kept = weights.detach() != 0
+    outside = int((kept & ~mask).sum())
+    if outside == 0:
+        return mask
+    elsewhere = int((~kept & mask).sum())
+    return kept if 100 * elsewhere >= 99 * outside and bool(kept.any()) else None
+
+
+def refit_loaded(parameter: Tensor) -> Tensor | None:
+    """The mask that a parameter has, or should have instead if its weights are newer;
+    None if it has none that fits.
+
+    While a session owns it, weights outside a wanted mask may be anything; they are
+    newer if they were loaded since.
+    """
+    mask = registry.get(parameter)
+    if mask is None or registry.is_frozen(parameter):
+        return mask
+    if registry.owner(parameter) is not None and not registry.is_loaded(parameter):
+        return mask
+    return refit(parameter, mask)

@@ -1,0 +1,271 @@
+"""A bare model in a world of one: nothing is exchanged, masks act."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import LAUNCHER
+from small_nets import pruned, small_net
+from torch.nn.utils import prune as torch_prune
+
+import pactrain
+from pactrain.alone import alone
+from pactrain.masks import registry
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*nothing to exchange")
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch):
+    for name in LAUNCHER:
+        monkeypatch.delenv(name, raising=False)
+    yield
+    for session in list(alone):
+        session.close()
+
+
+def train(model, steps=5, optimizer=None):
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+        model(inputs).square().mean().backward()
+        optimizer.step()
+    return optimizer
+
+
+def revived(model):
+    """Weights of the pruned layer that are not zero outside its mask."""
+    mask = registry.get(model[2].weight)
+    return int((model[2].weight[~mask] != 0).sum())
+
+
+def test_without_a_session_weights_come_back():
+    model = pruned()
+    train(model)
+    assert revived(model)
+
+
+def test_masks_act(recwarn):
+    model = pruned()
+    session = pactrain.attach(model)
+    assert "its masks act in this one process" in str(recwarn[0].message)
+    train(model)
+    assert not revived(model)
+    assert session.masks_settled
+    stats = session.stats()
+    assert (stats["pactrain/steps"], stats["pactrain/masks_active"]) == (5, 1)
+    assert stats["pactrain/active_keep"] == stats["pactrain/keep"] < 1
+    assert "5 optimizer steps in one process" in session.summary()
+
+
+def test_gradients_are_masked_as_in_a_job_of_one_rank():
+    model = pruned()
+    pactrain.attach(model)
+    train(model, 3, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    outside = ~registry.get(model[2].weight)
+    assert not model[2].weight.grad[outside].any()
+    assert model[2].weight.grad.any()
+
+
+def test_masks_act_without_an_optimizer_of_torch():
+    model = pruned()
+    pactrain.attach(model)
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.ones(4, 6)).square().mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(parameter.grad, alpha=-0.1)
+    assert not revived(model)
+
+
+def test_frozen_values_stay():
+    model = small_net()
+    pactrain.prune(model, 0.5, kind="freeze")
+    before = model[2].weight.detach().clone()
+    pactrain.attach(model)
+    train(model)
+    outside = ~registry.get(model[2].weight)
+    assert torch.equal(model[2].weight[outside], before[outside])
+    assert not torch.equal(model[2].weight, before)
+
+
+def test_given_masks_act():
+    model = small_net()
+    pactrain.apply_masks(model, {"2.weight": torch.eye(8)})
+    pactrain.attach(model, masks={"2.weight": torch.eye(8)})
+    train(model, 1)
+    assert int((model[2].weight != 0).sum()) <= 8
+
+
+def test_gse_off_masks_nothing():
+    model = pruned()
+    session = pactrain.attach(model, gse=False)
+    train(model)
+    assert revived(model)
+    assert session.stats()["pactrain/masks_active"] == 0
+
+
+def test_pruning_in_mid_run_acts_from_the_next_step():
+    model = small_net()
+    pactrain.attach(model)
+    optimizer = train(model, 2)
+    pactrain.prune(model, 0.5)
+    train(model, 1, optimizer)
+    assert not revived(model)
+
+
+def test_a_pruning_schedule_runs():
+    model = small_net()
+    session = pactrain.attach(model)
+    schedule = pactrain.PruningSchedule(model, 0.5, steps=4, every=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):
+        train(model, 1, optimizer)
+        schedule.step()
+    assert schedule.done
+    assert not revived(model)
+    assert session.stats()["pactrain/keep"] < 1
+
+
+def test_a_state_goes_on_in_one_process_and_in_several(attach):
+    model = pruned()
+    session = pactrain.attach(model)
+    train(model)
+    state = session.state_dict()
+    assert state["step"] == 5
+    again = small_net()
+    again.load_state_dict(model.state_dict())
+    resumed = pactrain.attach(again, state=state)
+    train(again)
+    assert not revived(again)
+    assert resumed.state_dict()["step"] == 10
+    wider = small_net()
+    wider.load_state_dict(model.state_dict())
+    attached = attach(wider, state=state)
+    assert attached.session.next_step >= 5
+    assert attached.session.stats()["pactrain/keep"] < 1
+
+
+def test_weights_that_are_loaded_after_prune_are_an_error():
+    model = pruned()
+    pactrain.attach(model)
+    model.load_state_dict(small_net(3).state_dict())
+    with pytest.raises(pactrain.PacTrainError, match="weights were loaded after prune"):
+        train(model, 1)
+
+
+def test_weights_that_were_pruned_elsewhere_bring_their_masks():
+    checkpoint = trained_elsewhere()
+    model = pruned()
+    session = pactrain.attach(model)
+    optimizer = train(model, 2)
+    model.load_state_dict(checkpoint)
+    before = model[2].weight.detach().clone()
+    optimizer.param_groups[0]["lr"] = 0.0
+    train(model, 1, optimizer)
+    assert torch.equal(model[2].weight, before)
+    assert torch.equal(registry.get(model[2].weight), before != 0)
+    assert session.stats()["pactrain/masks_active"] == 1
+
+
+def test_load_takes_the_zeros_of_a_checkpoint_pruned_by_another_amount():
+    checkpoint = trained_elsewhere(0.75)
+    model = pruned()
+    session = pactrain.attach(model)
+    session.load(checkpoint)
+    train(model)
+    assert torch.equal(registry.get(model[2].weight), checkpoint["2.weight"] != 0)
+    assert not revived(model)
+
+
+def test_steps_and_pins_are_checked_and_said_to_have_no_effect(caplog):
+    with pytest.raises(pactrain.InvalidArgument, match="activate_at is 0"):
+        pactrain.attach(pruned(), activate_at=0)
+    pactrain.attach(pruned())
+    assert "have no effect" not in caplog.text
+    pactrain.attach(pruned(), activate_at=8)
+    assert "activate_at, pin and pin_from have no effect" in caplog.text
+
+
+def test_close_masks_what_is_left_and_says_what_it_cannot(caplog):
+    model = pruned()
+    session = pactrain.attach(model)
+    train(model)
+    with torch.no_grad():
+        model[2].weight.fill_(1.0)
+    session.close()
+    assert "not reached: 32 weights outside the masks are not zero" in caplog.text
+
+
+def trained_elsewhere(amount=0.5):
+    model = small_net(9)
+    pactrain.prune(model, amount)
+    return copy.deepcopy(model.state_dict())
+
+
+def test_a_model_of_torchs_pruning_is_left_to_torch():
+    model = small_net()
+    torch_prune.l1_unstructured(model[2], "weight", 0.5)
+    session = pactrain.attach(model)
+    train(model)
+    assert session.stats()["pactrain/keep"] < 1
+
+
+def test_close_leaves_the_model_alone():
+    model = pruned()
+    session = pactrain.attach(model)
+    session.close()
+    session.close()
+    train(model)
+    assert revived(model)
+    pactrain.apply_masks(model)
+    pactrain.attach(model)
+    train(model)
+    assert not revived(model)
+
+
+def test_a_copy_has_no_session():
+    model = pruned()
+    pactrain.attach(model)
+    clone = copy.deepcopy(model)
+    train(clone)
+    assert revived(clone)
+    assert not revived(model)
+
+
+def test_a_second_attach_is_refused():
+    model = pruned()
+    pactrain.attach(model)
+    with pytest.raises(pactrain.RefusedError, match="attached already"):
+        pactrain.attach(model)
+
+
+def test_a_bare_model_is_refused_where_there_are_several_ranks(monkeypatch, group):
+    for set_up in (
+        lambda: monkeypatch.setattr(dist, "get_world_size", lambda: 2),
+        lambda: (
+            monkeypatch.setattr(dist, "is_initialized", lambda: False),
+            monkeypatch.setenv("WORLD_SIZE", "2"),
+            monkeypatch.setenv("RANK", "0"),
+        ),
+    ):
+        set_up()
+        with pytest.raises(
+            pactrain.RefusedError, match=r"Sequential\) is not wrapped .* 2 ranks"
+        ):
+            pactrain.attach(pruned())
+
+
+def test_numbers_are_reported_and_words_refused():
+    session = pactrain.attach(small_net())
+    session.report(loss=1.0, lr=0.5)
+    assert session.stats()["pactrain/loss"] == 1.0
+    with pytest.raises(pactrain.InvalidArgument, match="loss is 'low'"):
+        session.report(loss="low")
+    with session.guard():
+        pass

@@ -1,0 +1,251 @@
+"""Masks in force hold for the weights, whoever changes them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from fake_native import activate
+from small_nets import pruned
+from torch import nn
+
+import pactrain
+from pactrain.masks import registry
+
+
+def outside(model):
+    return int((model[2].weight[~registry.get(model[2].weight)] != 0).sum())
+
+
+class ByHand:
+    """pytorch/examples word_language_model; with momentum if asked for."""
+
+    def __init__(self, model, momentum=0.0, decay=0.0):
+        self.model, self.momentum, self.decay = model, momentum, decay
+        self.buffers = [torch.zeros_like(p) for p in model.parameters()]
+
+    def zero_grad(self):
+        self.model.zero_grad()
+
+    def step(self):
+        for p, buffer in zip(self.model.parameters(), self.buffers, strict=True):
+            buffer.mul_(self.momentum).add_(p.grad + self.decay * p.data)
+            p.data.add_(buffer, alpha=-0.1)
+
+
+def run(attached, optimizer, steps):
+    for _ in range(steps):
+        attached.step(optimizer=optimizer)
+
+
+def sees(attached):
+    """What is not zero outside the masks in each forward pass."""
+    seen = []
+    model = attached.ddp.module
+    model[2].register_forward_pre_hook(lambda *_: seen.append(outside(model)))
+    return seen
+
+
+@pytest.mark.parametrize("wrapper", ["attach", "wrap"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_script_without_an_optimizer_has_its_weights_masked(
+    request, wrapper, momentum
+):
+    model = pruned()
+    attached = request.getfixturevalue(wrapper)(model)
+    script = ByHand(model, momentum)
+    run(attached, script, 3)
+    assert outside(model) > 0  # Not agreed on yet.
+    activate(attached)
+    run(attached, script, 2)
+    seen = sees(attached)
+    run(attached, script, 20)
+    assert not any(seen)
+    attached.session.close()
+    assert outside(model) == 0
+    assert pactrain.sparsity(model).outside == 0
+
+
+def test_an_optimizer_of_one_part_does_not_vouch_for_the_rest(attach):
+    model = pruned()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    script = ByHand(model, 0.9)
+    for _ in range(3):
+        run(attached, script, 1)
+    activate(attached)
+    run(attached, script, 2)
+    seen = sees(attached)
+    for _ in range(5):
+        run(attached, script, 1)
+        optimizer.step()
+    assert not any(seen)
+
+
+def test_with_an_optimizer_of_torch_nothing_is_hooked(attach):
+    model = pruned()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    run(attached, optimizer, 3)
+    activate(attached)
+    run(attached, optimizer, 20)
+    assert not model._forward_pre_hooks
+    assert outside(model) == 0
+
+
+def test_several_backwards_for_each_optimizer_step_hook_nothing_once_masked(attach):
+    """As a GAN's discriminator."""
+    model = pruned()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run(attached, optimizer, 3)
+    activate(attached)
+    run(attached, optimizer, 1)
+    for _ in range(20):
+        attached.step()
+        attached.step()
+        optimizer.step()
+    assert not model._forward_pre_hooks
+
+
+def test_a_graph_that_is_kept_can_be_gone_through_again(attach):
+    model = pruned()
+    attached = attach(model)
+    script = ByHand(model)
+    run(attached, script, 3)
+    activate(attached)
+    run(attached, script, 3)
+    loss = model(torch.ones(4, 6)).square().mean()
+    run(attached, script, 0)
+    loss.backward(retain_graph=True)
+    attached.ddp(torch.ones(4, 6))
+    loss.backward()
+
+
+def revive(module, *_):
+    module.weight.data.add_(0.01)
+
+
+def test_weights_that_are_changed_in_the_pass_are_a_typed_error(attach):
+    model = pruned()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run(attached, optimizer, 3)
+    activate(attached)
+    run(attached, optimizer, 1)
+    model[2].register_forward_pre_hook(revive)
+    with (
+        pytest.raises(
+            pactrain.PacTrainError,
+            match=r"2\.weight has weights .*\nCall session\.apply_masks\(\) after each",
+        ),
+        attached.session.guard(),
+    ):
+        run(attached, optimizer, 40)
+
+
+def test_an_optimizer_of_its_own_may_say_that_it_has_stepped(attach):
+    model = pruned()
+    attached = attach(model)
+    script = ByHand(model, 0.9)
+    run(attached, script, 3)
+    activate(attached)
+    run(attached, script, 1)
+    for _ in range(10):
+        attached.session.apply_masks()
+        assert outside(model) == 0
+        run(attached, script, 1)
+    assert not model._forward_pre_hooks
+
+
+def test_frozen_weights_are_put_back_for_scripts_without_an_optimizer(attach):
+    model = pruned(0.0)
+    pactrain.prune(model, 0.5, kind="freeze")
+    before = model[2].weight.detach().clone()
+    dropped = ~registry.get(model[2].weight)
+    attached = attach(model)
+    script = ByHand(model, 0.9, decay=0.1)
+    run(attached, script, 3)
+    activate(attached)
+    run(attached, script, 5)
+    attached.session.close()
+    assert torch.equal(model[2].weight[dropped], before[dropped])
+
+
+def test_gse_off_hooks_nothing(attach):
+    model = pruned()
+    attached = attach(model, gse=False)
+    script = ByHand(model, 0.9)
+    run(attached, script, 3)
+    activate(attached)
+    run(attached, script, 20)
+    assert not model._forward_pre_hooks
+    assert outside(model) > 0
+
+
+def test_a_state_does_not_call_masks_active_that_are_not_in_the_weights(attach):
+    model = pruned()
+    attached = attach(model)
+    script = ByHand(model)
+    run(attached, script, 3)
+    activate(attached)
+    run(attached, script, 1)
+    assert outside(model) > 0
+    state = attached.session.state_dict()
+    assert not state["masks_active"]
+    attached.session.close()
+    again = attach(copy.deepcopy(model), state=state)
+    assert outside(again.ddp.module) == 0
+
+
+def test_what_is_changed_after_the_last_step_is_said_at_the_end(attach, caplog):
+    model = pruned()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run(attached, optimizer, 3)
+    activate(attached)
+    run(attached, optimizer, 1)
+    with torch.no_grad():
+        model[2].weight.fill_(1)
+    attached.session.close()
+    assert "32 weights outside the masks are not zero" in caplog.text
+
+
+def test_a_copy_of_a_hooked_model_trains_by_itself(attach):
+    model = pruned()
+    attached = attach(model)
+    script = ByHand(model, 0.9)
+    run(attached, script, 3)
+    activate(attached)
+    run(attached, script, 3)
+    assert model._forward_pre_hooks
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[2].weight.fill_(1)
+    other(torch.ones(1, 6))
+    assert bool((other[2].weight == 1).all())
+    attached.session.close()
+    assert not model._forward_pre_hooks
+
+
+def test_sparsity_counts_weights_and_not_masks(attach):
+    model = pruned()
+    with torch.no_grad():
+        model[0].weight[0] = 0
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run(attached, optimizer, 1)
+    report = pactrain.sparsity(model)
+    assert report.outside == outside(model) > 0
+    layers = {name: kept for name, _, kept in report.layers}
+    assert layers["2.weight"] == int((model[2].weight != 0).sum())
+    assert layers["0.weight"] == int((model[0].weight != 0).sum())
+    assert f"{report.outside} weights outside the masks are not zero" in str(report)
+
+
+def test_sparsity_of_a_model_without_masks_is_that_of_its_weights():
+    model = nn.Linear(4, 4)
+    with torch.no_grad():
+        model.weight[:3] = 0
+    assert pactrain.sparsity(model).sparsity == 12 / 20

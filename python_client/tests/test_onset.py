@@ -1,0 +1,113 @@
+"""activate_at=, pin= and pin_from=: what is said to the library, and what is said if a
+decision comes at another step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from fake_native import FULL, activate
+from small_nets import pruned, small_net
+
+import pactrain
+from pactrain.onset import Onset, onset_from
+from pactrain.types import Codec, Mode
+
+
+def test_by_default_masks_are_declared_and_others_come_every_fourth_step(attach):
+    options = attach(pruned()).native.options
+    assert options.declared_elements > options.kept_elements > 0
+    assert (options.activate_every, options.pin_from) == (4, 0)
+
+
+def test_a_step_that_was_asked_for_is_not_anticipated(wrap):
+    wrapped = wrap(pruned(), activate_at=10)
+    options = wrapped.native.options
+    assert (options.declared_elements, options.activate_every) == (0, 10)
+    assert len(wrapped.native.votes) == 1
+
+
+def test_masks_that_have_to_settle_are_not_declared(attach, net):
+    with torch.no_grad():
+        net[2].weight[0] = 0
+    assert attach(net, masks="weights").native.options.declared_elements == 0
+
+
+def test_a_pin_is_told_with_its_step(attach):
+    options = attach(pruned(), pin="TERNARY 7", pin_from=20).native.options
+    assert (options.pin_mode, options.pin_codec) == (Mode.TERNARY, Codec.LEVELS7)
+    assert options.pin_from == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "codec"),
+    [
+        ("FULL", Mode.FULL, Codec.FP32),
+        ("COMPACTED bf16", Mode.COMPACTED, Codec.BF16),
+        ("TERNARY 31 levels", Mode.TERNARY, Codec.LEVELS31),
+    ],
+)
+def test_what_can_be_pinned(text, mode, codec):
+    assert onset_from(None, text, None) == Onset(0, 1, mode, codec)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, None, None), "activate_at is 0; allowed are 1 to"),
+        ((True, None, None), "activate_at is True"),
+        ((None, "TERNARY 7", -1), "pin_from is -1"),
+        ((None, "TERNARY 4", None), "pin is 'TERNARY 4'; allowed are"),
+        ((None, "TERNARY", None), "pin is 'TERNARY'; allowed are"),
+        ((None, None, 5), "pin_from is 5, and pin says nothing"),
+        ((10, "TERNARY 7", 5), "pin_from is 5, before activate_at, 10"),
+    ],
+)
+def test_what_cannot_be_said(arguments, words):
+    with pytest.raises(pactrain.InvalidArgument, match=words):
+        onset_from(*arguments)
+
+
+def test_masks_in_force_with_another_step_are_told_of(attach, caplog):
+    attached = attach(pruned(), activate_at=3)
+    for _ in range(2):
+        attached.step()
+    assert "the masks did not come in force with step 3" in caplog.text
+    caplog.clear()
+    attached.step()
+    assert not caplog.text
+
+
+def test_masks_in_force_with_the_step_asked_for_are_not(attach, caplog):
+    attached = attach(pruned(), activate_at=3)
+    activate(attached)
+    for _ in range(3):
+        attached.step()
+    assert "did not come in force" not in caplog.text
+
+
+def test_a_pin_that_is_not_in_force_in_time_is_told_of(attach, caplog):
+    attached = attach(pruned(), pin="TERNARY 7", pin_from=2)
+    attached.step()
+    assert "TERNARY 7 levels, which is pinned, did not come in force" in caplog.text
+    caplog.clear()
+    ternary = dataclasses.replace(
+        FULL, version=1, mode=Mode.TERNARY, codec=Codec.LEVELS7
+    )
+    other = attach(pruned(), pin="TERNARY 7", pin_from=2)
+    other.job.decide = lambda step: ternary
+    other.step()
+    assert "did not come" not in caplog.text
+
+
+def test_masks_that_are_declared_are_those_of_weights_loaded_before(attach):
+    checkpoint = small_net(9)
+    pactrain.prune(checkpoint, 0.5)
+    model = pruned()
+    model.load_state_dict(checkpoint.state_dict())
+    attached = attach(model)
+    assert attached.native.options.mask_digest == attached.native.votes[0]["mask"]
+    assert torch.equal(
+        pactrain.masks.registry.get(model[2].weight), checkpoint[2].weight != 0
+    )

@@ -1,0 +1,29 @@
+"""What is said of a start: nothing while it is healthy."""
+
+from __future__ import annotations
+
+from pactrain._library import Waits
+
+
+def test_a_healthy_wait_says_nothing():
+    said = []
+    waits = Waits(said.append)
+    waits.hear("waiting for the coordinator: not reached yet")
+    waits.hear("waiting for rank 1 of 2")
+    assert said == []
+
+
+def test_a_long_wait_says_what_it_waits_for_now_and_from_then_on():
+    said = []
+    waits = Waits(said.append)
+    waits.hear("waiting for the coordinator: not reached yet")
+    waits.hear("waiting for rank 1 of 2")
+    waits.speak()
+    waits.hear("waiting for rank 3 of 4")
+    assert said == ["waiting for rank 1 of 2", "waiting for rank 3 of 4"]
+
+
+def test_a_long_wait_for_nothing_says_nothing():
+    said = []
+    Waits(said.append).speak()
+    assert said == []
