@@ -60,7 +60,7 @@ bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup
 	@$(PYTHON) -m bench.kernels
 
-measure: build  ## All figures of README and docs into bench/results, 35 minutes on two cores (ONLY=demo,bytes; PACTRAIN_DATA=folder; QUICK=1).
+measure: build  ## All figures of README and docs into bench/results, 35 minutes on two cores (ONLY=demo,bytes; PACTRAIN_DATA=folder; ROUNDS=5; QUICK=1).
 	@$(PYTHON) -m bench.measure
 
 figures:  ## README's and the docs' tables from bench/results; says which are stale.
