@@ -60,7 +60,7 @@ bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup
 	@$(PYTHON) -m bench.kernels
 
-measure: build  ## All figures of README and docs into bench/results, 35 minutes on two cores (ONLY=demo,bytes; PACTRAIN_DATA=folder; QUICK=1).
+measure: build  ## All figures of README and docs into bench/results, 35 minutes on two cores (ONLY=demo,bytes; PACTRAIN_DATA=folder; ROUNDS=5; QUICK=1).
 	@$(PYTHON) -m bench.measure
 
 figures:  ## README's and the docs' tables from bench/results; says which are stale.
@@ -71,16 +71,8 @@ sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup
 	@tools/simulate "$(SEEDS)" "$(FIRST)"
 
-nightly:  ## All of it: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, the goals of bench-bytes, bench-tls and the demo.
-	@tools/setup test
-	@tools/setup nightly
-	@tools/build
-	@$(PYTHON) tools/run_tests.py --nightly
-	@tools/verify --nightly
-	@$(MAKE) --no-print-directory sim SEEDS=200000
-	@$(MAKE) --no-print-directory bench-bytes
-	@$(MAKE) --no-print-directory bench-tls
-	@CHECK=1 $(MAKE) --no-print-directory demo
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, bench-bytes, bench-tls, the demo's goals.
+	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.
 	-@bazel shutdown

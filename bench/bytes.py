@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.cluster import ROOT, start_cluster
 from bench.launch import difference, events, start_trainers
-from bench.processes import Children, ProcessError
+from bench.processes import Children, ProcessError, interrupt_on_signals
 from bench.spread import spread
 from bench.testbed import Link, NamespaceTestbed, why_no_namespaces
 
@@ -50,6 +50,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--elements", type=int, default=2_000_000)
     parser.add_argument("--steps", type=int, default=8)
     options = parser.parse_args(argv)
+    interrupt_on_signals()
     why = why_no_namespaces()
     if why is not None:
         print(f"bench-bytes needs shaped network namespaces: {why}", file=sys.stderr)
@@ -59,6 +60,9 @@ def main(argv: list[str]) -> int:
     except ProcessError as error:
         print(f"bench-bytes failed: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("bench-bytes: interrupted", file=sys.stderr)
+        return 130
     total = options.elements * options.steps
     print(f"FULL fp32, {options.elements:,} elements, {options.steps} steps, sums checked; "
           f"{seconds / options.steps:.2f} s a step on 100 Mbps links\n")  # fmt: skip

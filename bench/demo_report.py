@@ -146,18 +146,22 @@ class Goal:
     text: str  # What was measured, and what was wanted.
 
 
+def mode_order(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(mode for mode, _ in groupby(m["mode"] for m in summary["modes"]))
+
+
 def goals(summary: Mapping[str, Any]) -> list[Goal]:
     """What the demo promises, judged from its summary."""
     speedup, ceiling = summary["speedup"], summary["speedup_ceiling"]
     wanted = min(GOAL_SPEEDUP, GOAL_CEILING_SHARE * ceiling)
     apart = summary["accuracy_gap"]
-    modes = [mode for mode, _ in groupby(m["mode"] for m in summary["modes"])]
+    modes = mode_order(summary)
     return [
         Goal(speedup >= wanted, f"speed-up {speedup:.2f}, wanted {wanted:.2f} or more "
                                 f"({ceiling:.2f} if communication were free)"),
         Goal(apart <= GOAL_ACCURACY,
              f"final accuracies {apart:.4f} apart, wanted {GOAL_ACCURACY:g} or less"),
-        Goal(tuple(modes) == GOAL_MODES,
+        Goal(modes == GOAL_MODES,
              f"modes {', '.join(modes) or 'none'}, wanted {', '.join(GOAL_MODES)}"),
     ]  # fmt: skip
 

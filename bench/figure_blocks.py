@@ -11,13 +11,14 @@ from typing import Any
 
 from bench import demo_report
 from bench.exchange_layout import PAYLOAD_SHARE, parse_rate
+from bench.results import MEASUREMENTS
 from bench.spread import bucket_text
 
 Results = Mapping[str, Mapping[str, Any]]
 Rows = dict[str, dict[str, Any]]
 RATES = {"100mbit": "100 Mbps", "500mbit": "500 Mbps", "1gbit": "1 Gbps"}
 DEMOS = {"demo-digits": "scikit-learn's digits", "demo-cifar10": "CIFAR-10"}
-PLOTS = ("demo-cifar10", "demo-digits")  # The first that there is.
+PLOTS = ("demo-cifar10", "demo-digits")  # README shows the first that there is.
 ONE_BUCKET, DEFAULT_BUCKETS = "ddp-gloo", "ddp-default"
 TITLES = {
     ONE_BUCKET: "DDP over Gloo, one bucket",
@@ -33,8 +34,9 @@ TITLES = {
     "levels7-0.5": "TERNARY 7 levels, keep 0.5",
     "levels7-0.2": "TERNARY 7 levels, keep 0.2",
 }
-HEADLINE_ROWS = {"100mbit": ("full", "compacted-0.5", "levels7-0.5"),
-                 "1gbit": ("full", "levels7-0.5")}  # fmt: skip
+HEADLINE_ROWS = {"100mbit": ("full", "compacted-0.5", "levels7-0.5"), "1gbit": ("levels7-0.5",)}
+HEADLINE = (*DEMOS, *(f"exchange-{rate}" for rate in HEADLINE_ROWS))
+NEEDS_DATA = {m.name for m in MEASUREMENTS if m.needs_data}
 
 
 class NotMeasuredError(LookupError):
@@ -53,7 +55,7 @@ def rows_of(results: Results, rate: str) -> Rows:
 
 def short(value: float) -> str:
     """Three digits that count, as a table needs."""
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
 
 
 def with_spread(spread: Mapping[str, float]) -> str:
@@ -70,23 +72,33 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def headline(results: Results) -> str:
     """README's: what is faster, by how much, and against which plain DDP."""
     lines = []
-    for name, title in DEMOS.items():
+    measured_of(results)
+    for name in [name for name in PLOTS if name in results][:1]:
         demo = figures(results, name)
-        plain, ours = demo["ddp"], demo["pactrain"]
-        lines += [
-            [f"{demo['steps']} steps, {title}, s", short(plain["seconds"]), "-",
-             short(ours["seconds"]), f"{short(demo['speedup'])} x, {most(demo)}"],
-            ["test accuracy", f"{plain['accuracy']:.4f}", "-",
-             f"{ours['accuracy']:.4f}", f"{demo['accuracy_gap']:.4f} apart"],
-        ]  # fmt: skip
+        seconds, accuracy = ([demo[run][key] for run in ("ddp", "pactrain")]
+                             for key in ("seconds", "accuracy"))  # fmt: skip
+        lines.append([f"{demo['steps']} steps, {DEMOS[name]}", short(seconds[0]), "-",
+                      short(seconds[1]), f"{short(demo['speedup'])} x, {most(demo)}; accuracy"
+                      f" {accuracy[0]:.4f}, {accuracy[1]:.4f}"])  # fmt: skip
     for rate, names in HEADLINE_ROWS.items():
+        if f"exchange-{rate}" not in results:
+            continue
         rows = rows_of(results, rate)
         default, one = rows[DEFAULT_BUCKETS]["seconds"], rows[ONE_BUCKET]["seconds"]
         for name in names:
             ours = rows[name]["seconds"]
-            lines.append([f"{TITLES[name]}, {RATES[rate]}", short(default), short(one),
+            title = TITLES[name].removesuffix(", keep 0.5")  # The text below says it.
+            lines.append([f"{title}, {RATES[rate]}", short(default), short(one),
                           short(ours), f"{short(min(default, one) / ours)} x"])  # fmt: skip
-    return table(["", "DDP, torch's buckets", "DDP, one bucket", "PacTrain", ""], lines)
+    return table(["seconds", "DDP, torch's buckets", "DDP, one bucket", "PacTrain", ""], lines)
+
+
+def measured_of(results: Results) -> list[Mapping[str, Any]]:
+    """What there is of the headline's."""
+    found = [results[name] for name in HEADLINE if name in results]
+    if not found:
+        raise NotMeasuredError(HEADLINE[0])
+    return found
 
 
 def most(demo: Mapping[str, Any]) -> str:
@@ -106,11 +118,16 @@ def demo_buckets(results: Results) -> str:
 
 
 def demo_excerpt(results: Results) -> str:
-    """The lines of README that `make demo` prints at its end."""
-    wanted = ("plain DDP", "seconds (", "final test", "bytes per", "from step")
-    lines = [line.partition(" - ")[0] for line in demo_report.table(figures(results, "demo-digits"))
-             if any(word in line for word in wanted)]  # fmt: skip
-    return "\n".join(["```", *lines, "```"])
+    """The lines of README of those that `make demo` prints at its end."""
+    wanted = ("plain DDP ", "seconds (", "final test", "bytes per", "goals:", "met: ")
+    left_out = "  ..."
+    lines: list[str] = []
+    for line in demo_report.table(figures(results, "demo-digits")):
+        if any(word in line for word in wanted):
+            lines.append(line)
+        elif lines[-1] != left_out:
+            lines.append(left_out)
+    return "\n".join(["```", *lines, left_out, "```"])  # Names of files and JSON.
 
 
 def demos(results: Results) -> str:
@@ -118,7 +135,7 @@ def demos(results: Results) -> str:
     lines: list[list[str]] = []
     both = [figures(results, name) for name in DEMOS]
     for title, key, form in (
-        ("seconds of training", "seconds", ".1f"),
+        ("seconds of training, one run", "seconds", ".1f"),
         ("seconds to an accuracy that both reach", "seconds_to_accuracy", ".1f"),
         ("test accuracy at the end", "accuracy", ".4f"),
     ):
@@ -126,7 +143,7 @@ def demos(results: Results) -> str:
         lines.append([title, *cells])
     steps = [with_spread(demo[run]["seconds_per_step"])
              for demo in both for run in ("ddp", "pactrain")]  # fmt: skip
-    lines.append(["seconds of a step", *steps])
+    lines.append(["seconds of a step, of that run", *steps])
     lines.append(["times as fast", *[cell for demo in both for cell in
                                      ("1", f"{demo['speedup']:.2f} x, {most(demo)}")]])  # fmt: skip
     lines.append(["COMPACTED, TERNARY from step", *[
@@ -242,7 +259,20 @@ class Goal:
         return "met" if met else "**missed**"
 
 
-def goal_list(results: Results) -> list[Goal]:
+@dataclass(frozen=True)
+class ModesGoal:
+    text: str
+    here: Sequence[str]  # As they came.
+
+    def line(self) -> list[str]:
+        return [self.text, ", ".join(demo_report.GOAL_MODES), ", ".join(self.here) or "none",
+                self.verdict()]  # fmt: skip
+
+    def verdict(self) -> str:
+        return "met" if self.here == demo_report.GOAL_MODES else "**missed**"
+
+
+def goal_list(results: Results) -> list[Goal | ModesGoal]:
     return [*kernel_goals(results), *exchange_goals(results), *other_goals(results)]
 
 
@@ -311,9 +341,9 @@ def exchange_goals(results: Results) -> list[Goal]:
                          most, memory)]  # fmt: skip
 
 
-def other_goals(results: Results) -> list[Goal]:
+def other_goals(results: Results) -> list[Goal | ModesGoal]:
     sent, secured = figures(results, "bytes"), figures(results, "tls")
-    goals = [
+    goals: list[Goal | ModesGoal] = [
         Goal("bytes per element, step and direction of FULL, headers included", "at most",
              [sent["goal"]], [sent["worst_bytes_per_element"]]),
         Goal("what TLS adds to a step at 1 Gbps, %", "at most", [100 * secured["goal"]],
@@ -327,6 +357,7 @@ def other_goals(results: Results) -> list[Goal]:
                  [min(demo_report.GOAL_SPEEDUP, ceiling)], [demo["speedup"]]),
             Goal(f"accuracies of its two runs apart, {title}", "at most",
                  [demo_report.GOAL_ACCURACY], [demo["accuracy_gap"]]),
+            ModesGoal(f"the demo's modes, {title}", demo_report.mode_order(demo)),
         ]  # fmt: skip
     return goals
 
@@ -353,11 +384,9 @@ def runs(results: Results) -> str:
 
 def machine(results: Results) -> str:
     """Of the headline: commits and processors of what it shows."""
-    names = [*DEMOS, *(f"exchange-{rate}" for rate in HEADLINE_ROWS)]
-    for name in names:
-        figures(results, name)
-    commits = sorted({results[name]["commit"] for name in names})
-    processors = sorted({results[name]["processor"] for name in names})
+    found = measured_of(results)
+    commits = sorted({result["commit"] for result in found})
+    processors = sorted({result["processor"] for result in found})
     return f"{'; '.join(processors)}; commit {', '.join(commits)}"
 
 
@@ -366,7 +395,8 @@ def or_not_measured(make: Callable[[Results], str]) -> Callable[[Results], str]:
         try:
             return make(results)
         except NotMeasuredError as error:
-            return f"not measured yet (`make measure ONLY={error}`)"
+            data = " PACTRAIN_DATA=folder" if str(error) in NEEDS_DATA else ""
+            return f"not measured yet (`make measure ONLY={error}{data}`)"
 
     return block
 

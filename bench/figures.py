@@ -9,7 +9,8 @@ A text has its figures between markers, as lines or within one:
 bench/figure_blocks.py makes what stands between them, so a figure is written down once. Also
 copies the demo's plot to docs/images. Lists all figures with their commits, and ends with a
 line of JSON: `figures` (how many files there are), `stale` (those whose sources have changed
-since), `unknown` (this clone is too shallow to tell) and `readme_words`.
+since), `unknown` (this clone lacks their commit), `short` (of no full command, so no figures to
+publish) and `readme_words`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.figure_blocks import BLOCKS, PLOTS, Results
-from bench.results import FOLDER, ROOT, is_stale, load
+from bench.results import FOLDER, ROOT, is_short, is_stale, load
 
 MOST_README_WORDS = 700
 OPEN = re.compile(r"<!-- figures: (\S+) -->")
@@ -58,10 +59,10 @@ def words(root: Path) -> int:
     return len((root / "README.md").read_text().split())
 
 
-def plot_source(root: Path) -> Path | None:
-    """Of the demo, as it was measured."""
-    plots = (root / FOLDER / f"{name}.png" for name in PLOTS)
-    return next((plot for plot in plots if plot.exists()), None)
+def plot_source(root: Path, results: Results) -> Path | None:
+    """Of the demo whose figures the texts name beside it."""
+    name = next((name for name in PLOTS if name in results), None)
+    return root / FOLDER / f"{name}.png" if name else None
 
 
 def write(root: Path, results: Results) -> None:
@@ -74,7 +75,7 @@ def write(root: Path, results: Results) -> None:
         if filled != text:
             path.write_text(filled)
             print(f"written: {path.relative_to(root)}")
-    if (source := plot_source(root)) is not None:
+    if (source := plot_source(root, results)) is not None:
         (root / PLOT).parent.mkdir(exist_ok=True)
         shutil.copy(source, root / PLOT)
 
@@ -82,14 +83,21 @@ def write(root: Path, results: Results) -> None:
 def summary(root: Path, results: Results) -> dict[str, object]:
     """What the last line says; prints the list."""
     stale = {name: is_stale(root, result) for name, result in results.items()}
+    short = [name for name, result in results.items() if is_short(name, result)]
     said: Mapping[bool | None, str] = {True: "stale", False: "holds", None: "unknown"}
     for name, result in results.items():
-        print(f"  {name:<18}{result['commit']:<12}{result['date']:<12}{said[stale[name]]:<9}"
+        state = said[stale[name]] + (", short" if name in short else "")
+        print(f"  {name:<18}{result['commit']:<12}{result['date']:<12}{state:<16}"
               f"{result['command']}")  # fmt: skip
+    if None in stale.values():
+        print("  unknown: this clone lacks the commit (a shallow clone, or history was rewritten)")
+    if short:
+        print("  short: not of the full command; make measure without QUICK measures them")
     return {
         "figures": len(results),
         "stale": [name for name, is_so in stale.items() if is_so],
         "unknown": [name for name, is_so in stale.items() if is_so is None],
+        "short": short,
         "readme_words": words(root),
     }
 
@@ -103,7 +111,7 @@ def main(argv: list[str]) -> int:
     results = load(ROOT)
     try:
         write(ROOT, results)
-    except MarkerError as error:
+    except (MarkerError, OSError) as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
     print(json.dumps(summary(ROOT, results)))

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.cluster import ROOT
+from bench.processes import interrupt_on_signals
 from bench.spread import spread
 
 MEMCPY = ("memcpy", "memcpy")
@@ -193,7 +194,12 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.kernels", description=__doc__)
     parser.add_argument("--repetitions", type=int, default=7)
     options = parser.parse_args(argv)
-    rows, context = run(build(), options.repetitions)
+    interrupt_on_signals()
+    try:
+        rows, context = run(build(), options.repetitions)
+    except KeyboardInterrupt:
+        print("bench-kernels: interrupted", file=sys.stderr)
+        return 130
     figures = Figures(rows, context).all()
     print_table(rows, figures)
     misses = missed(figures)

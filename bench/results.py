@@ -8,6 +8,7 @@ files, differs from what it was at `commit`.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import platform
@@ -24,11 +25,10 @@ FOLDER = Path("bench/results")
 # No figure depends on them, so they may differ from the commit while something is measured.
 TEXTS = (":(exclude)docs", ":(exclude)*.md", f":(exclude){FOLDER}")
 NO_SOURCES = (*TEXTS, ":(exclude)*_test.cc", ":(exclude)*test_*.py", ":(exclude)*testdata*")
-TESTBED = ("bench/cluster.py", "bench/launch.py", "bench/testbed.py")
-PACTRAIN = ("agent", "base", "config", "coordinator", "kernels", "proto", "protocol",
+BUILD = (".bazelrc", "BUILD", "WORKSPACE", "third_party", "tools/bazel_env", "tools/build",
+         "tools/packages", "tools/requirements.txt", "tools/setup")  # fmt: skip
+PACTRAIN = (*BUILD, "agent", "base", "config", "coordinator", "kernels", "proto", "protocol",
             "python_client/src", "trainer")  # fmt: skip
-DEMO = ("bench/data.py", "bench/demo.py", "bench/demo_train.py", "bench/model.py",
-        "bench/pretrain.py")  # fmt: skip
 
 Result = Mapping[str, Any]
 
@@ -46,27 +46,49 @@ class Measurement:
     short: tuple[str, ...] = ()  # Arguments, and variables as NAME=value.
     needs_data: bool = False  # PACTRAIN_DATA's.
     plot: str = ""
+    passed: tuple[str, ...] = ()  # Variables of the caller's, which the command then shows.
 
-    def command(self, short: bool) -> str:
+    def command(self, short: bool, env: Mapping[str, str]) -> str:
         if not short or not self.short:
-            return self.make
+            set_ = [f" {name}={env[name]}" for name in self.passed if env.get(name)]
+            return "".join([self.make, *set_])
         settings = [f"{name}={value}" for name, value in self.env.items()]
         settings += [word for word in self.short if not word.startswith("-")]
         options = [word for word in self.short if word.startswith("-")]
         return " ".join([*settings, ".venv/bin/python", "-m", self.module, *options])
 
 
+def modules(module: str) -> tuple[str, ...]:
+    """The files of a module of bench and of all that it imports or starts by name."""
+    found = [module]
+    for name in found:  # Grows meanwhile.
+        for node in ast.walk(ast.parse((ROOT / path_of(name)).read_text())):
+            named: list[str] = []
+            if isinstance(node, ast.Import):
+                named = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                named = [str(node.module), *(f"{node.module}.{a.name}" for a in node.names)]
+            elif isinstance(node, ast.Constant):  # python -m bench.demo_train
+                named = [str(node.value)]
+            found += [one for one in dict.fromkeys(named)
+                      if re.fullmatch(r"bench\.\w+", one) and one not in found
+                      and (ROOT / path_of(one)).exists()]  # fmt: skip
+    return tuple(sorted(map(path_of, found)))
+
+
+def path_of(module: str) -> str:
+    return f"{module.replace('.', '/')}.py"
+
+
 def exchange(rate: str) -> Measurement:
-    sources = (*PACTRAIN, *TESTBED, "bench/exchange.py", "bench/exchange_layout.py",
-               "bench/exchange_model.py", "bench/exchange_rows.py", "bench/exchange_train.py",
-               "bench/link_sampler.py")  # fmt: skip
     return Measurement(f"exchange-{rate}", "bench.exchange", f"make bench-exchange RATE={rate}",
-                       "bench-exchange.json", sources, {"RATE": rate}, ("ROUNDS=1",))  # fmt: skip
+                       "bench-exchange.json", (*PACTRAIN, *modules("bench.exchange")),
+                       {"RATE": rate}, ("ROUNDS=1",), passed=("ROUNDS",))  # fmt: skip
 
 
 def demo(data: str, make: str, env: Mapping[str, str]) -> Measurement:
     return Measurement(f"demo-{data}", "bench.demo", make, "demo/summary.json",
-                       (*PACTRAIN, *TESTBED, *DEMO), env, ("--steps=30",),
+                       (*PACTRAIN, *modules("bench.demo")), env, ("--steps=30",),
                        needs_data=not env, plot="demo/plot.png")  # fmt: skip
 
 
@@ -74,16 +96,16 @@ MEASUREMENTS = (
     demo("digits", "make demo", {"PACTRAIN_DATA": ""}),
     demo("cifar10", "make demo PACTRAIN_DATA=folder", {}),
     Measurement("bytes", "bench.bytes", "make bench-bytes", "bench-bytes.json",
-                (*PACTRAIN, *TESTBED, "bench/bytes.py", "bench/bytes_train.py")),
+                (*PACTRAIN, *modules("bench.bytes"))),
     exchange("100mbit"),
     exchange("500mbit"),
     exchange("1gbit"),
     Measurement("tls", "bench.tls", "make bench-tls", "bench-tls.json",
-                (*PACTRAIN, *TESTBED, "bench/tls.py", "bench/tls_train.py"),
-                short=("--rounds=2",)),
+                (*PACTRAIN, *modules("bench.tls")), short=("--rounds=2",)),
     Measurement("kernels", "bench.kernels", "make bench-kernels", "bench-kernels.json",
-                ("kernels", "base/crew.h", "base/crew.cc", "bench/kernels.py",
-                 "bench/kernels_benchmark.cc"), short=("--repetitions=1",)),
+                (*BUILD, "kernels", "base/crew.h", "base/crew.cc", "bench/BUILD",
+                 "bench/kernels_benchmark.cc", *modules("bench.kernels")),
+                short=("--repetitions=1",)),
 )  # fmt: skip
 
 
@@ -109,7 +131,7 @@ def commit_of(root: Path) -> str:
 
 
 def is_stale(root: Path, result: Result) -> bool | None:
-    """None: this clone lacks the commit (a shallow one), or is none."""
+    """None: this clone lacks the commit (a shallow one, or history was rewritten), or is none."""
     commit = result["commit"]
     try:
         git(root, "cat-file", "-e", f"{commit}^{{commit}}")
@@ -119,15 +141,22 @@ def is_stale(root: Path, result: Result) -> bool | None:
         return None
 
 
+def is_short(name: str, result: Result) -> bool:
+    """Whether it is not of the full command: figures of one round, or of a few steps."""
+    make = next((m.make for m in MEASUREMENTS if m.name == name), "")
+    full = rf"{re.escape(make)}( ROUNDS=(?!1$)\d+)?"
+    return re.fullmatch(full, result["command"]) is None
+
+
 def load(root: Path) -> dict[str, Result]:
     """All that there are, by name."""
     files = sorted((root / FOLDER).glob("*.json"))
     return {file.stem: json.loads(file.read_text()) for file in files}
 
 
-def record(root: Path, measurement: Measurement, short: bool, commit: str, figures: Any) -> None:
+def record(root: Path, measurement: Measurement, command: str, commit: str, figures: Any) -> None:
     result = {
-        "command": measurement.command(short),
+        "command": command,
         "commit": commit,
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
         "processor": processor(),

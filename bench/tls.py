@@ -18,7 +18,7 @@ from statistics import median
 
 from bench.cluster import ROOT, Cluster, certificates, start_cluster
 from bench.launch import events
-from bench.processes import Child, Children, ProcessError
+from bench.processes import Child, Children, ProcessError, interrupt_on_signals
 from bench.spread import spread
 from bench.testbed import Link, LoopbackTestbed, NamespaceTestbed, why_no_namespaces
 
@@ -82,6 +82,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=5)
     options = parser.parse_args(argv)
+    interrupt_on_signals()
     why = why_no_namespaces()
     if why is not None:
         print(f"bench-tls needs shaped network namespaces: {why}", file=sys.stderr)
@@ -91,6 +92,9 @@ def main(argv: list[str]) -> int:
     except ProcessError as error:
         print(f"bench-tls failed: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("bench-tls: interrupted", file=sys.stderr)
+        return 130
     print(f"FULL fp32, {options.elements:,} elements, two sites, 1 Gbps, all on this machine; "
           f"seconds per step, in turn\n")  # fmt: skip
     print(f"  {'round':<8}{'plain':>9}{'TLS':>9}{'TLS adds':>11}")

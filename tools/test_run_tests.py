@@ -53,6 +53,14 @@ def test_in_ci_a_skip_that_is_not_on_the_list_is_a_failure(
     assert judge_skips(Count(5, 0, SKIPS), allowed, ci=False) == Count(5, 0, SKIPS)
 
 
+def test_a_parametrised_case_is_allowed_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "allowed").write_text("m.test_x[a#1]  # and why\n")
+    allowed = read_allowed(tmp_path / "allowed")
+    assert allowed == ["m.test_x[a#1]"]
+    skips = (Skip("m.test_x[a#1]", "why"), Skip("m.test_x[b]", "why"))
+    assert judge_skips(Count(1, 0, skips), allowed, ci=True).skips == skips[:1]
+
+
 @pytest.mark.parametrize(("ci", "status"), [(False, 0), (True, 1)])
 def test_the_last_line_counts_all_three(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], ci: bool, status: int
