@@ -102,7 +102,7 @@ def demos(tmp_path: Path) -> Iterator[list[Demo]]:
 def test_ctrl_c_while_it_trains_leaves_nothing(tmp_path: Path, demos: list[Demo]) -> None:
     demo = Demo(tmp_path, steps=100_000)
     demos.append(demo)
-    demo.child.wait_for("PacTrain: from step 1: FULL fp32", SECONDS)
+    demo.child.wait_for("PacTrain: from step 1: COMPACTED fp32", SECONDS)
     assert demo.interrupt() == 130
     assert demo.left() == []
 
