@@ -69,6 +69,26 @@ class MaskKeeper:
         self._forward_hook: RemovableHandle | None = None
         self._forward_is_due = False
         self._steps = 0
+        self._changed_after = 0  # Steps of this session.
+
+    @property
+    def tracks(self) -> bool:
+        """True if the masks are what the weights say."""
+        return self._source.tracks
+
+    @property
+    def steps_unchanged(self) -> int:
+        return self._steps_unchanged
+
+    @property
+    def last_change(self) -> int:
+        """The step of this session after which the masks changed last; 0: before."""
+        return self._changed_after
+
+    @property
+    def moved_most(self) -> str:
+        """Parameters whose masks moved most, in words; empty: masks are declared."""
+        return ""
 
     @property
     def module(self) -> nn.Module:
@@ -235,12 +255,16 @@ class MaskKeeper:
             del self._known[oldest]
         self._steps_unchanged = 0
         self._inside = self.active is None or masks.is_inside(self.active)
+        self._changed_after = self._steps
         if self.active and not masks:
-            logger.warning(
-                "the masks were removed: those in force stay until the model is "
-                "attached again"
-            )
+            self._say_removed()
         self._vote()  # Too young to count: withdraws the last vote.
+
+    def _say_removed(self) -> None:
+        logger.warning(
+            "the masks were removed: those in force stay until the model is "
+            "attached again"
+        )
 
     def _is_active(self, digest: object) -> bool:
         return self.active is not None and self.active.digest == digest
