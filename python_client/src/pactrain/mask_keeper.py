@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from . import agreement, enforcement, optimizer_hook, storage
+from .dense_steps import DenseSteps
 from .enforcement import Origin
 from .errors import PacTrainError
 from .layout import BucketLayout, StepLayout, bucket_mask
@@ -53,6 +54,7 @@ class MaskKeeper:
         self.current = self._read()
         self.active: MaskSet | None = None
         self._weights = enforcement.Enforcement(table)
+        self.dense_steps = DenseSteps(table)
         self._known = {self.current.digest: self.current}
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
@@ -75,6 +77,11 @@ class MaskKeeper:
     def tracks(self) -> bool:
         """True if the masks are what the weights say."""
         return self._source.tracks
+
+    @property
+    def moving(self) -> bool:
+        """True while tracked masks have not been the same for long enough."""
+        return False
 
     @property
     def steps_unchanged(self) -> int:
@@ -297,6 +304,17 @@ class MaskKeeper:
                 "those in force go on" if inside else "every step sends all elements",
                 decision,
             )
+
+    def note_dense(
+        self, dense: bool, layout: StepLayout, buffers: Sequence[Tensor]
+    ) -> None:
+        """After a committed step, before committed(): whether all was sent although
+        masks are in force."""
+        if dense and not self._gse and self.active and self.settled:
+            rank = self._native.rank
+            self.dense_steps.add(self.active, layout, buffers, rank)
+        else:
+            self.dense_steps.add_other()
 
     def before_submit(self, index: int, layout: BucketLayout) -> None:
         """Gives the library a bucket's bits of the masks in force.

@@ -226,6 +226,10 @@ class TrackingKeeper(MaskKeeper):
         return not self._moving and super().settled
 
     @property
+    def moving(self) -> bool:
+        return self._moving
+
+    @property
     def steps_unchanged(self) -> int:
         return int(self._tracked.tracker.state.steps_unchanged)
 

@@ -9,6 +9,7 @@ from tracking_scenarios import (
     SECOND,
     SETTLE,
     ByHand,
+    ByHandWeightsOnly,
     RigL,
     Sparsifier,
     TorchPrune,
@@ -57,3 +58,26 @@ def test_a_library_goes_compacted_by_itself_again_and_again(cluster, launch, lib
     settles_moves_and_settles_again(result)
     if library is RigL:
         assert result["grown"] > 100
+
+
+@pytest.mark.parametrize("library", [TwoOfFour, RigL])
+def test_a_tracked_run_is_the_same_run_always_full_and_masked(cluster, launch, library):
+    result = run(cluster, launch, library=library)
+    full = run(cluster, launch, library=library, pin="FULL")
+    assert modes(full, 1, 46) == {"FULL"}
+    assert result["stats"]["pactrain/first_compacted_step"] > 0
+    assert result["digests"] == full["digests"]
+
+
+def test_gradients_outside_that_are_not_zero_make_steps_dense_and_are_told(cluster, launch):
+    result = run(cluster, launch, library=ByHandWeightsOnly)
+    assert modes(result, 12, SECOND) == {"DENSE"}
+    assert "COMPACTED" not in modes(result, 1, 46)
+    summary = result["summary"]
+    assert "gradients outside the masks are not zero in 4.weight, 2.weight" in summary
+    assert "attach with gse=True" in summary
+
+
+def test_with_gse_a_script_that_masks_weights_alone_goes_compacted(cluster, launch):
+    result = run(cluster, launch, library=ByHandWeightsOnly, gse=True)
+    settles_moves_and_settles_again(result)
