@@ -329,7 +329,8 @@ int pt_set_masks(pt_session* session, pt_digest mask_digest,
 
 int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
             uint32_t steps_unchanged, uint32_t settle_steps,
-            int inside_decision, uint64_t kept_elements, uint64_t elements) {
+            int inside_decision, uint64_t kept_elements, uint64_t elements,
+            const char* moved) {
   return trainer::Run(session, [&] {
     return session->impl->Vote({.layout_digest = trainer::ToWire(layout_digest),
                                 .mask_digest = trainer::ToWire(mask_digest),
@@ -337,7 +338,8 @@ int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
                                 .settle_steps = settle_steps,
                                 .inside_decision = inside_decision != 0,
                                 .kept_elements = kept_elements,
-                                .elements = elements});
+                                .elements = elements,
+                                .moved = trainer::OrEmpty(moved)});
   });
 }
 

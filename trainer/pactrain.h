@@ -186,10 +186,15 @@ int pt_set_masks(pt_session* session, pt_digest mask_digest,
                  const uint8_t* const* bitmaps);
 
 /* Tells the coordinator what this rank's mask set is. `inside_decision` 0 makes
- * every step dense until a decision for this mask set is in force. */
+ * every step dense until a decision for this mask set is in force. `moved`
+ * names the parameters whose masks moved most in its last change, for people:
+ * at most PT_MOVED_BYTES bytes of printable ASCII; NULL or "": not known. It
+ * need not be said again while the mask set stays the same. */
+#define PT_MOVED_BYTES 200
 int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
             uint32_t steps_unchanged, uint32_t settle_steps,
-            int inside_decision, uint64_t kept_elements, uint64_t elements);
+            int inside_decision, uint64_t kept_elements, uint64_t elements,
+            const char* moved);
 
 /* While `reason` is not NULL every step is made dense, with this text as the
  * reason. */

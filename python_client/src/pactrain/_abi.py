@@ -15,6 +15,7 @@ from . import errors
 
 ABI_VERSION = 6
 NO_RANK = 0xFFFFFFFF
+MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
 
 
@@ -215,6 +216,7 @@ def _declare(library: ctypes.CDLL) -> None:
                 ctypes.c_int,
                 ctypes.c_uint64,
                 ctypes.c_uint64,
+                ctypes.c_char_p,
             ],
         ),
         "pt_submit": (
