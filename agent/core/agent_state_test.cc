@@ -141,6 +141,51 @@ TEST_F(Pair, AMeasuredStepIsReportedOnceInSquaresOfWhatTravelled) {
   }
 }
 
+TEST_F(Pair, AVoteTellsWhenItsMasksChangedLastAndWhatMoved) {
+  Begin();
+  const auto vote = [&](uint64_t mask, uint32_t unchanged,
+                        const std::string& moved) {
+    auto vote = MakeMessage<wire::Vote>(wire::Kind::kVote);
+    vote.mask_digest = {mask, 1};
+    vote.steps_unchanged = unchanged;
+    vote.elements = 100;
+    SetText(moved, vote.moved);
+    Give(x_, TrainerMessage{1, vote});
+    return std::get<protocol::MaskVote>(x_.to_coordinator.back());
+  };
+  EXPECT_FALSE(vote(5, 1, "").changed_step.has_value());
+  EXPECT_FALSE(vote(5, 2, "").changed_step.has_value());
+  EXPECT_EQ(vote(6, 0, "fc 12").changed_step, 10);
+  for (int i = 0; i < 2; ++i) Submit(i, OneBucket(10, 50));
+  Deliver();
+  const protocol::MaskVote same = vote(6, 1, "");
+  EXPECT_EQ(same.changed_step, 10);
+  EXPECT_EQ(same.moved, "fc 12");
+  const protocol::MaskVote back = vote(6, 0, "");  // It moved there and back.
+  EXPECT_EQ(back.changed_step, 11);
+  EXPECT_EQ(back.moved, "");
+}
+
+TEST_F(Pair, TheFirstCompactedStepIsReported) {
+  generation_.decision.mode = protocol::Mode::kCompacted;
+  generation_.decision.mask_digest = {4, 4};
+  generation_.decision.layout_digest = {5, 5};
+  Begin();
+  const auto step = [&](uint64_t step, bool compacted) {
+    wire::Submit submit = OneBucket(step, 50);
+    if (compacted) {
+      submit.mode = 2;
+      submit.mask_digest = {4, 4};
+    }
+    for (int i = 0; i < 2; ++i) Submit(i, submit);
+    Deliver();
+    return std::get<protocol::StepReport>(x_.to_coordinator.back());
+  };
+  EXPECT_FALSE(step(10, false).first_compacted_step.has_value());
+  EXPECT_EQ(step(11, true).first_compacted_step, 11);
+  EXPECT_EQ(step(12, true).first_compacted_step, 11);
+}
+
 TEST_F(Pair, LevelsArePackedWhereTheSlowestLinkIsFast) {
   generation_.decision.mode = protocol::Mode::kTernary;
   generation_.decision.codec = protocol::Codec::kLevels7;

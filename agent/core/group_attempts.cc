@@ -200,6 +200,14 @@ bool GroupState::IsBroadcast() const {
   });
 }
 
+bool GroupState::IsCompacted() const {
+  const auto& buckets = local_.buckets();
+  return !dense_ && !IsBroadcast() &&
+         std::none_of(buckets.begin(), buckets.end(), [](const auto& bucket) {
+           return bucket.context.mask_digest.empty();
+         });
+}
+
 // Never with a broadcast: trainers look at decisions after their own steps.
 bool GroupState::CandidateIsDue() const {
   const auto& candidate = switch_.candidate_decision();
@@ -284,6 +292,7 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   ++counters_.committed_count;
   if (dense_) ++counters_.dense_steps;
   committed_step_ = step_;
+  if (!first_compacted_step_ && IsCompacted()) first_compacted_step_ = step_;
   const bool early = !IsBroadcast() && Telemetry::IsEarly(gradient_steps_);
   if (IsBroadcast()) {
     telemetry_.Drop();  // Nobody computes before it: it says nothing of a pace.

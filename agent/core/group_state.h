@@ -80,6 +80,7 @@ class GroupState {
   void DropTrainer(TrainerId trainer, bool clean, const std::string& reason,
                    absl::Duration now);
   void OnMasks(TrainerId trainer, const MaskState& masks);
+  uint64_t open_step() const { return step_; }  // Or the next one.
 
   void OnPeerConnected(int member);
   void OnPeerDisconnected(int member, bool damaged, const std::string& reason,
@@ -194,6 +195,8 @@ class GroupState {
   void Resolve(absl::Duration now);
   bool Measures() const;     // The open step's noise.
   bool IsBroadcast() const;  // The open step.
+  // Each of its buckets leaves elements outside the masks out.
+  bool IsCompacted() const;
   // The step of gradients after the open one, from 1.
   uint64_t NextGradientStep() const { return gradient_steps_ + 2; }
   bool CandidateIsDue() const;
@@ -274,6 +277,7 @@ class GroupState {
   bool late_logged_ = false;  // In this step.
   absl::Duration last_report_;
   uint64_t committed_step_ = 0;
+  std::optional<uint64_t> first_compacted_step_;
   uint64_t gradient_steps_ = 0;  // Committed in this generation.
   uint64_t failed_attempts_ = 0;
 };

@@ -149,6 +149,9 @@ class Group {
   void Prepare(protocol::Decision decision, Context& c);
   void Revoke(const std::string& reason, Context& c);
   std::string DecisionReason(const Context& c) const;
+  // That masks have moved for more than two epochs, and which; empty: they have
+  // not.
+  std::string RestlessText(const Context& c) const;
   std::string RunningReason(const Context& c) const;
 
   protocol::GroupId id_;
@@ -198,6 +201,7 @@ class Group {
   MaskVotes votes_{0};
   MaskState mask_state_ = MaskState::kMissing;
   MaskAgreement last_equal_;  // The newest equal votes.
+  bool restless_told_ = false;
   protocol::Digest logged_mask_, logged_layout_;
   Decisions decisions_;
   // After a restart: what is in force is not known before the first report.

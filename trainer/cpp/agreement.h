@@ -32,7 +32,7 @@ struct Agreed {
 namespace internal {
 
 // Settings that have to be equal on all ranks, in the order of the record.
-inline constexpr std::array<const char*, 10> kSettingNames = {
+inline constexpr std::array<const char*, 11> kSettingNames = {
     "gse",
     "sync_masks",
     "buffer_sync_interval",
@@ -42,7 +42,8 @@ inline constexpr std::array<const char*, 10> kSettingNames = {
     "on_shrink",
     "activate_at",
     "pin",
-    "pin_from"};
+    "pin_from",
+    "track"};
 inline constexpr size_t kSettleSteps = 5;  // Of one rank's masks: may differ.
 inline constexpr size_t kDigestAt = kSettingNames.size();
 inline constexpr size_t kRecordWords = kDigestAt + 4;
@@ -60,7 +61,8 @@ inline Settings SettingsOf(const AttachConfig& config, uint64_t buffer_bytes,
           static_cast<uint32_t>(buffer_bytes),
           settle_steps,
           static_cast<uint32_t>(config.on_shrink),
-          0,  // activate_at, pin, pin_from: as Python's attach() by default.
+          0,  // activate_at, pin, pin_from, track: as Python's attach() by
+          0,  // default.
           0,
           0};
 }

@@ -36,6 +36,9 @@ struct MaskVote {
   bool inside_decision = true;
   uint64_t kept_elements = 0;
   uint64_t elements = 0;
+  // What moved most in its last change: printable ASCII, at most
+  // PT_MOVED_BYTES.
+  std::string moved = {};
 };
 
 struct SessionOptions {
@@ -159,7 +162,7 @@ class Session {
     Check(pt_vote(session_.get(), vote.layout_digest.ToC(),
                   vote.mask_digest.ToC(), vote.steps_unchanged,
                   vote.settle_steps, vote.inside_decision ? 1 : 0,
-                  vote.kept_elements, vote.elements));
+                  vote.kept_elements, vote.elements, vote.moved.c_str()));
   }
 
   // While `reason` is not null every step is made dense.

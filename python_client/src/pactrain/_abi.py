@@ -13,8 +13,9 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 NO_RANK = 0xFFFFFFFF
+MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
 
 
@@ -84,6 +85,23 @@ class Step(ctypes.Structure):
     )
 
 
+class Range(ctypes.Structure):
+    _fields_ = (
+        ("parameter", ctypes.c_uint32),
+        ("first", ctypes.c_uint64),
+        ("elements", ctypes.c_uint64),
+    )
+
+
+class Tracked(ctypes.Structure):
+    _fields_ = (
+        ("steps", ctypes.c_uint64),
+        ("steps_unchanged", ctypes.c_uint64),
+        ("settle_steps", ctypes.c_uint64),
+        ("last_change", ctypes.c_uint64),
+    )
+
+
 OnWaiting = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
 DigestPointer = ctypes.POINTER(Digest)
 Uint64Pointer = ctypes.POINTER(ctypes.c_uint64)
@@ -144,7 +162,7 @@ def load_library() -> ctypes.CDLL:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    session = ctypes.c_void_p
+    session = tracker = ctypes.c_void_p
     functions: dict[str, tuple[Any, list[Any]]] = {
         "pt_abi_version": (ctypes.c_uint32, []),
         "pt_version": (ctypes.c_char_p, []),
@@ -198,6 +216,7 @@ def _declare(library: ctypes.CDLL) -> None:
                 ctypes.c_int,
                 ctypes.c_uint64,
                 ctypes.c_uint64,
+                ctypes.c_char_p,
             ],
         ),
         "pt_submit": (
@@ -217,6 +236,28 @@ def _declare(library: ctypes.CDLL) -> None:
         ),
         "pt_wait": (ctypes.c_int, [session, ctypes.POINTER(Step)]),
         "pt_is_final": (ctypes.c_int, [session]),
+        "pt_tracker_new": (
+            tracker,
+            [
+                ctypes.c_uint32,
+                ctypes.POINTER(ctypes.c_char_p),
+                Uint64Pointer,
+                ctypes.c_uint32,
+            ],
+        ),
+        "pt_tracker_free": (None, [tracker]),
+        "pt_tracker_due": (ctypes.c_uint32, [tracker]),
+        "pt_tracker_range": (Range, [tracker, ctypes.c_uint32]),
+        "pt_tracker_look": (
+            ctypes.c_uint64,
+            [tracker, ctypes.c_uint32, ctypes.c_void_p],
+        ),
+        "pt_tracker_end_step": (None, [tracker]),
+        "pt_tracker_restart": (None, [tracker]),
+        "pt_tracker_state": (Tracked, [tracker]),
+        "pt_tracker_bits": (None, [tracker, ctypes.c_uint32, ctypes.c_void_p]),
+        "pt_tracker_moves": (ctypes.c_uint64, [tracker, ctypes.c_uint32]),
+        "pt_tracker_moved": (ctypes.c_char_p, [tracker]),
     }
     for name, (result, arguments) in functions.items():
         function = getattr(library, name)

@@ -49,6 +49,11 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
+def _printable(text: str) -> bytes:
+    """As much as pt_vote() takes; what is not ASCII becomes an escape."""
+    return ascii(text)[1:-1].encode()[: _abi.MOVED_BYTES]
+
+
 def _to_options(options: AttachOptions) -> _abi.AttachOptions:
     return _abi.AttachOptions(
         agent=options.agent.encode(),
@@ -339,6 +344,7 @@ class NativeSession:
         inside_decision: bool,
         kept_elements: int,
         elements: int,
+        moved: str = "",
     ) -> None:
         self._check(
             self._library.pt_vote(
@@ -350,6 +356,7 @@ class NativeSession:
                 int(inside_decision),
                 kept_elements,
                 elements,
+                _printable(moved),
             )
         )
 

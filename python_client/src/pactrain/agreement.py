@@ -37,6 +37,7 @@ class Settings:
     activate_at: int = 0
     pin: int = 0
     pin_from: int = 0
+    track: int = 0
 
 
 @dataclass(frozen=True)

@@ -235,6 +235,7 @@ class Native(Protocol):
         inside_decision: bool,
         kept_elements: int,
         elements: int,
+        moved: str = "",
     ) -> None: ...
     def submit(
         self,
