@@ -9,7 +9,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build check dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-tls measure figures sim nightly clean
+.PHONY: help setup build check dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-tls measure figures sim nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -55,6 +55,9 @@ bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=
 
 bench-tls: build  ## What TLS adds to a step at 1 Gbps.
 	@$(PYTHON) -m bench.tls
+
+bench-memory: build  ## What memory a rank needs above one of plain DDP.
+	@$(PYTHON) -m bench.memory
 
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup

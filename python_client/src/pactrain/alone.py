@@ -101,17 +101,15 @@ class AloneSession(NullSession):
         alone.add(self)
 
     def _activate(self) -> None:
-        masks = self._masks.masks if self._gse else {}
-        self._dropped = {name: ~mask for name, mask in masks.items()}
         if self._gse:
             self._weights.activate(self._masks)
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def on_gradient(parameter: Tensor) -> None:
             self._before_step()
-            dropped = self._dropped.get(name)
-            if dropped is not None and parameter.grad is not None:
-                parameter.grad.masked_fill_(dropped, 0)
+            mask = self._masks.masks.get(name) if self._gse else None
+            if mask is not None and parameter.grad is not None:
+                parameter.grad.masked_fill_(~mask, 0)
 
         return on_gradient
 
@@ -154,12 +152,12 @@ class AloneSession(NullSession):
         )
 
     def stats(self) -> dict[str, float]:
-        keep = self._masks.keep
+        keep, acts = self._masks.keep, self._gse and bool(self._masks)
         return {
             "pactrain/steps": float(self._steps),
             "pactrain/keep": keep,
-            "pactrain/active_keep": keep if self._dropped else 1.0,
-            "pactrain/masks_active": float(bool(self._dropped)),
+            "pactrain/active_keep": keep if acts else 1.0,
+            "pactrain/masks_active": float(acts),
             **self._reported,
         }
 

@@ -20,7 +20,7 @@ from . import agreement, enforcement, optimizer_hook, storage
 from .dense_steps import DenseSteps
 from .enforcement import Origin
 from .errors import PacTrainError
-from .layout import BucketLayout, StepLayout, bucket_mask
+from .layout import BucketLayout, StepLayout, bucket_mask, masks_in
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable
@@ -62,8 +62,8 @@ class MaskKeeper:
         self._in_force = NO_DIGEST  # Its masks.
         # By index of a bucket: the masks and the layout that the library has.
         self._given: dict[int, tuple[Digest, Digest]] = {}
+        self._made_bits = False  # In this step.
         self._inside = True
-        self._bucket_masks: tuple[StepLayout, MaskSet, list[Tensor]] | None = None
         self._origin: Origin = "prune"
         self._loaded = False  # Weights are new, and were not checked yet.
         # True while the masks in force are older than the weights and would lose some.
@@ -283,6 +283,9 @@ class MaskKeeper:
         self._forward_is_due = True
         self._weights.step_committed()
         self._count_step()
+        if self._made_bits:
+            self._made_bits = False
+            storage.give_back_memory()
 
     def _count_step(self) -> None:
         self._steps_unchanged += 1
@@ -330,6 +333,7 @@ class MaskKeeper:
             masks.digest, index, [layout.digest], [layout.elements], [bits]
         )
         self._given[index] = key
+        self._made_bits = True
 
     def _vote(self) -> None:
         self._native.vote(
@@ -348,30 +352,35 @@ class MaskKeeper:
             return
         self._version = decision.version
         self._in_force = decision.mask_digest
-        self._bucket_masks = None  # Only FULL steps need them, which are over or few.
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
         masks = self._known.get(decision.mask_digest)
         if masks is None or self._is_active(masks.digest):
             return
         self.active = masks
+        self._forget_before(masks)
         self._suspended = False
         self._weights.activate(masks)
         self.tolerate_outside = False
         self._inside = self.current.is_inside(masks)
         logger.info("masks %s are in force", masks)
 
+    def _forget_before(self, masks: MaskSet) -> None:
+        """A later decision names none of the sets voted for before this one: whoever
+        wants one back votes for it anew."""
+        for digest in list(self._known):
+            if digest == masks.digest:
+                break
+            if digest != self.current.digest:
+                del self._known[digest]
+
     def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
         """Zeroes what a FULL step brought outside the masks in force."""
         if not self._gse or not self.active or self._suspended:
             return
-        cached = self._bucket_masks
-        if cached is None or cached[0] is not layout or cached[1] is not self.active:
-            masks = self.active
-            dropped = [~bucket_mask(b, self._table, masks) for b in layout.buckets]
-            cached = self._bucket_masks = (layout, masks, dropped)
-        for buffer, mask in zip(buffers, cached[2], strict=True):
-            buffer.masked_fill_(mask, 0)
+        for bucket, buffer in zip(layout.buckets, buffers, strict=True):
+            for place, mask in masks_in(bucket, self._table, self.active):
+                buffer[place].masked_fill_(~mask, 0)
 
     @property
     def _enforces(self) -> bool:

@@ -47,22 +47,26 @@ def same_order(a: Tensor, b: Tensor) -> bool:
     )
 
 
+def ordered(values: Tensor, parameter: Tensor) -> Tensor:
+    """`values` (of the parameter's shape) in bucket order: themselves if they are."""
+    strides = bucket_strides(parameter)
+    if values.stride() == strides:
+        return values
+    return torch.empty_strided(values.shape, strides, dtype=values.dtype).copy_(values)
+
+
 def flatten(values: Tensor, parameter: Tensor) -> Tensor:
-    """`values` (of the parameter's shape) as a 1-D tensor in bucket order."""
-    ordered = torch.empty_strided(
-        parameter.shape, bucket_strides(parameter), dtype=values.dtype
-    )
-    ordered.copy_(values)
-    return ordered.as_strided((parameter.numel(),), (1,))
+    """The same as a 1-D tensor, which may be a view."""
+    return ordered(values, parameter).as_strided((parameter.numel(),), (1,))
 
 
 def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
     """The reverse of flatten(): a new tensor with the parameter's shape."""
-    ordered = torch.empty_strided(
+    made = torch.empty_strided(
         parameter.shape, bucket_strides(parameter), dtype=flat.dtype
     )
-    ordered.as_strided((parameter.numel(),), (1,)).copy_(flat)
-    return ordered
+    made.as_strided((parameter.numel(),), (1,)).copy_(flat)
+    return made
 
 
 def zero_outside(values: Tensor, mask: Tensor) -> None:
