@@ -105,8 +105,7 @@ std::optional<Problem> GroupState::OpenBucket(const LocalStep::Bucket& bucket,
   if (exchange_.opened(bucket.context.bucket)) return std::nullopt;
   protocol::BucketContext context = bucket.context;
   if (exact_) context.codec = protocol::Codec::kFp32;
-  auto* result = reinterpret_cast<float*>(trainers_[0].memory.result.data() +
-                                          bucket.offset);
+  auto* result = reinterpret_cast<float*>(results_ + bucket.offset);
   return exchange_.Open(context, bucket.sum,
                         absl::MakeSpan(result, context.elements), out);
 }
@@ -309,17 +308,19 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
 
 // Trainers of one launch share a result region; each other launch has its own.
 void GroupState::ShareResults() {
-  const uint8_t* from = trainers_[0].memory.result.data();
   std::set<uint8_t*> regions;
   for (const LocalTrainer& trainer : trainers_) {
     if (!trainer.gone) regions.insert(trainer.memory.result.data());
   }
   for (uint8_t* to : regions) {
-    if (to == from) continue;
-    for (const LocalStep::Bucket& bucket : local_.buckets()) {
-      std::memcpy(to + bucket.offset, from + bucket.offset,
-                  bucket.context.elements * 4);
-    }
+    if (to != results_) CopyResults(to);
+  }
+}
+
+void GroupState::CopyResults(uint8_t* to) const {
+  for (const LocalStep::Bucket& bucket : local_.buckets()) {
+    std::memcpy(to + bucket.offset, results_ + bucket.offset,
+                bucket.context.elements * 4);
   }
 }
 

@@ -155,6 +155,9 @@ class GroupState {
   void Attach(const LocalTrainer& trainer);
   void Touch(absl::Duration now);  // The step is open from now on.
   void EndQuietly();               // Nobody is left here to be told.
+  // A trainer is gone, and its memory with it as soon as this event is handled:
+  // results move to a region of one that stays.
+  void KeepResults();
   // A trainer detached and now a step is opened: true, and the end begun.
   bool EndForDetached(absl::Duration now);
 
@@ -207,6 +210,7 @@ class GroupState {
   void NoteNoise();
   void Commit(uint64_t candidate, absl::Duration now);
   void ShareResults();
+  void CopyResults(uint8_t* to) const;
   void FailAttempt(const Resolution& resolution, absl::Duration now);
   void MakeDense(const std::string& reason);
   void TellDense(const LocalTrainer& trainer);
@@ -230,6 +234,9 @@ class GroupState {
   const Schedule schedule_;
   const std::vector<std::string> names_;  // Of the members.
   std::vector<LocalTrainer> trainers_;
+  // Where results are written: the region of a trainer that is not gone, or
+  // null.
+  uint8_t* results_;
   Outbox* const outbox_;
   std::vector<Peer> peers_;  // By member; own entry unused.
   DecisionSwitch switch_;
