@@ -106,9 +106,8 @@ class TorchTrainer {
     MaskSet declared = internal::MaskSetOf(table_, masks, options.kind);
     if (config_.track) {
       RefuseMasks(masks.empty());
-      tracking_ = std::make_unique<internal::Tracking>(
-          &table_, &trained_, config_.settle_steps(),
-          config_.drops_gradients());
+      tracking_ = std::make_unique<internal::Tracking>(&table_, &trained_,
+                                                       config_.settle_steps());
     }
     session_ =
         std::make_unique<Session>(OptionsFor(options, declared), on_waiting);
@@ -413,7 +412,7 @@ class TorchTrainer {
   }
 
   void LookAtWeights() {
-    if (!tracking_->Look()) return;
+    if (!tracking_->Look(*keeper_)) return;
     // A broadcast may have committed another decision since the last step.
     if (keeper_->Obey(session_->decision())) Activate();
     keeper_->Replace(tracking_->masks());

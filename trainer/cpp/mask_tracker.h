@@ -58,16 +58,15 @@ class MaskTracker {
   // the same. True: masks() has changed, or is known now.
   template <typename ValuesOf>
   bool Look(const ValuesOf& values_of) {
-    const uint64_t before = Moves();
+    uint64_t moved = 0;
     for (uint32_t i = 0; i < pt_tracker_due(tracker_.get()); ++i) {
       const pt_range range = pt_tracker_range(tracker_.get(), i);
-      pt_tracker_look(
+      moved += pt_tracker_look(
           tracker_.get(), i,
           values_of(parameters_[range.parameter], range.first, range.elements));
     }
-    const bool first = !looked_;
-    looked_ = true;
-    return first || Moves() != before;
+    const bool first = !std::exchange(looked_, true);
+    return first || moved > 0;
   }
 
   // The step is committed.
@@ -112,14 +111,6 @@ class MaskTracker {
   struct Free {
     void operator()(pt_tracker* tracker) const { pt_tracker_free(tracker); }
   };
-
-  uint64_t Moves() const {
-    uint64_t moves = 0;
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      moves += pt_tracker_moves(tracker_.get(), static_cast<uint32_t>(i));
-    }
-    return moves;
-  }
 
   const ParameterTable* table_;
   const std::vector<size_t> parameters_;

@@ -26,17 +26,17 @@ namespace pactrain::internal {
 // Borrows table and parameters; used between steps.
 class Tracking {
  public:
-  // `every_sight`: each change that is seen is voted for, since gradients
-  // outside the masks in force are dropped. PacTrainError: out of memory.
+  // PacTrainError: out of memory.
   Tracking(const ParameterTable* table, const std::vector<NamedTensor>* trained,
-           uint32_t settle_steps, bool every_sight)
+           uint32_t settle_steps)
       : trained_(trained),
-        every_sight_(every_sight),
         tracker_(table, Candidates(*trained), settle_steps) {}
 
   // Before a step is submitted, at all ranks. True: the keeper is to have
-  // masks().
-  bool Look() {
+  // masks(). What is seen first of a movement is voted for, and then only what
+  // may have come back outside the masks in force, which have room for all that
+  // was seen so far.
+  bool Look(const MaskKeeper& keeper) {
     at::Tensor piece;
     const bool seen =
         tracker_.Look([&](size_t parameter, uint64_t first, uint64_t elements) {
@@ -46,7 +46,8 @@ class Tracking {
                       .to(at::kFloat);
           return piece.const_data_ptr<float>();
         });
-    if (!seen || (moving_ && looked_ && !every_sight_)) return false;
+    const bool held = keeper.active() != nullptr && keeper.inside();
+    if (!seen || (looked_ && moving_ && !held)) return false;
     looked_ = moving_ = true;
     return true;
   }
@@ -86,7 +87,6 @@ class Tracking {
   }
 
   const std::vector<NamedTensor>* trained_;
-  const bool every_sight_;
   MaskTracker tracker_;
   bool moving_ = true;   // Not settled yet, or not any more.
   bool looked_ = false;  // Since the start, or Restart().
