@@ -237,7 +237,7 @@ int pt_may_rejoin(const pt_session* session);
  * due, and ends with pt_tracker_end_step() when it is committed; a step that
  * failed is begun again. Weights are to be equal on all ranks when they are
  * looked at. Then ranks find the same at the same step, and each votes for its
- * own masks: at attach no masks are exchanged, and all declare none. One thread
+ * own masks: at attach no masks are exchanged or declared. One thread
  * at a time. trainer/core/mask_tracker.h has the rules. */
 typedef struct pt_tracker pt_tracker;
 
@@ -263,9 +263,9 @@ void pt_tracker_free(pt_tracker* tracker); /* NULL is fine. */
  * in each step. */
 uint32_t pt_tracker_due(const pt_tracker* tracker);
 /* REQUIRES: index < pt_tracker_due(). `values` of a look are those of the
- * range, one after the other in any order that stays the same. */
+ * range, one after the other in any order that stays the same. Returns how many elements moved. */
 pt_range pt_tracker_range(const pt_tracker* tracker, uint32_t index);
-void pt_tracker_look(pt_tracker* tracker, uint32_t index, const float* values);
+uint64_t pt_tracker_look(pt_tracker* tracker, uint32_t index, const float* values);
 void pt_tracker_end_step(pt_tracker* tracker);
 /* In a new generation: everything is looked at again, and counted from there.
  */

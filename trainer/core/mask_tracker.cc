@@ -70,13 +70,13 @@ const std::vector<MaskTracker::Range>& MaskTracker::due() const {
   return all_due_ ? all_ : parts_[steps_ % parts_.size()];
 }
 
-void MaskTracker::Look(size_t index, const float* values) {
+uint64_t MaskTracker::Look(size_t index, const float* values) {
   const Range& range = due()[index];
   Tracked& tracked = tracked_[range.parameter];
   const kernels::ZeroChanges seen = kernels::UpdateNonZero(
       values, range.elements, tracked.words.data() + range.first / kWord);
   const uint64_t count = seen.gone + seen.back;
-  if (first_ || count == 0) return;
+  if (first_ || count == 0) return 0;
   if (settled() && !changed_) {
     for (Tracked& other : tracked_) other.recent = 0;
   }
@@ -84,6 +84,7 @@ void MaskTracker::Look(size_t index, const float* values) {
   tracked.recent += count;
   tracked.total.gone += seen.gone;
   tracked.total.back += seen.back;
+  return count;
 }
 
 void MaskTracker::EndStep() {

@@ -50,7 +50,8 @@ class MaskTracker {
   // What this step has to look at: at first, and after Restart(), everything.
   const std::vector<Range>& due() const;
   // Compares range `index` of due() with its values. Twice is as good as once.
-  void Look(size_t index, const float* values);
+  // Returns how many elements moved; in the very first look none do.
+  uint64_t Look(size_t index, const float* values);
   void EndStep();
   // The next step looks at everything and begins to count, as at the start.
   void Restart();

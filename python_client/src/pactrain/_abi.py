@@ -248,7 +248,10 @@ def _declare(library: ctypes.CDLL) -> None:
         "pt_tracker_free": (None, [tracker]),
         "pt_tracker_due": (ctypes.c_uint32, [tracker]),
         "pt_tracker_range": (Range, [tracker, ctypes.c_uint32]),
-        "pt_tracker_look": (None, [tracker, ctypes.c_uint32, ctypes.c_void_p]),
+        "pt_tracker_look": (
+            ctypes.c_uint64,
+            [tracker, ctypes.c_uint32, ctypes.c_void_p],
+        ),
         "pt_tracker_end_step": (None, [tracker]),
         "pt_tracker_restart": (None, [tracker]),
         "pt_tracker_state": (Tracked, [tracker]),

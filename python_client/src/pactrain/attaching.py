@@ -52,16 +52,18 @@ from .session import (
 )
 from .shared import Shared
 from .state_transfer import LEAST_SLOT_BYTES, StateTransfer
+from .tracking import DEFAULT_SETTLE_STEPS, TrackedSource, TrackingKeeper
 from .types import AttachOptions, OnShrink
 from .variables import warn_of_unknown
 from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 from .zeros import masks_from_weights
 
-_SETTLE_STEPS_FROM_WEIGHTS = 3
+_SETTLE_STEPS = {"weights": 3, "track": DEFAULT_SETTLE_STEPS}
+_MOST_SETTLE_STEPS = 1_000_000
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
 
-Masks = Mapping[str, Tensor] | Literal["weights"] | None
+Masks = Mapping[str, Tensor] | Literal["weights", "track"] | None
 
 logger = logging.getLogger("pactrain")
 
@@ -70,7 +72,8 @@ def attach(
     model: nn.Module,
     masks: Masks = None,
     *,
-    gse: bool = True,
+    gse: bool | None = None,
+    settle: int | None = None,
     sync_masks: bool = True,
     buffer_sync_interval: int = 50,
     state: Mapping[str, Any] | None = None,
@@ -90,9 +93,15 @@ def attach(
       model: a DistributedDataParallel on the CPU, also compiled or wrapped once more.
       masks: None takes those of prune(), set_masks() and torch.nn.utils.prune;
         {name: mask} declares them; "weights" takes weight != 0 of all parameters with
-        two or more dimensions, once, now.
+        two or more dimensions, once, now; "track" the same, looked at anew in every
+        step: for networks that another library or the script prunes, once or again and
+        again.
       gse: drop gradients outside the masks and keep weights there at zero (gradient
-        sparsity enforcement). False: a gradient there makes its step dense.
+        sparsity enforcement). False: a gradient there makes its step dense. Default:
+        True, but False for "track". With "track" weights are left alone; True is for
+        scripts that put masks on weights only, so that gradients outside mean nothing.
+      settle: steps for which masks have to be the same before they may act; default:
+        1, for "weights" 3, for "track" 10.
       sync_masks: all ranks take rank 0's masks; False refuses different ones.
       buffer_sync_interval: steps between two synchronisations of the buffers from rank
         0, which replace DDP's own before every forward; 0: never.
@@ -118,7 +127,7 @@ def attach(
     ddp = unwrap(model)
     onset = onset_from(activate_at, pin, pin_from)
     if ddp is None:
-        alone = _alone(model, masks, state, gse)
+        alone = _alone(model, masks, state, gse, settle)
         if onset != Onset():
             logger.warning(
                 "activate_at, pin and pin_from have no effect in one process without a "
@@ -126,16 +135,25 @@ def attach(
             )
         return alone
     check_model(ddp, [session.ddp for session in sessions])
-    config = _config(ddp, gse, sync_masks, buffer_sync_interval, onset)
-    session = open_session(wrapped_by_torch(ddp), config, masks, state)
+    config = _config(ddp, uses_gse(masks, gse), sync_masks, buffer_sync_interval, onset)
+    session = open_session(wrapped_by_torch(ddp), config, masks, state, settle)
     connect(ddp, session.engine)
     if config.rank == 0:
         _log_process_group(ddp)
     return session
 
 
+def uses_gse(masks: Masks, gse: bool | None) -> bool:
+    """What gse is where the script does not say it."""
+    return masks != "track" if gse is None else gse
+
+
 def _alone(
-    model: nn.Module, masks: Masks, state: Mapping[str, Any] | None, gse: bool
+    model: nn.Module,
+    masks: Masks,
+    state: Mapping[str, Any] | None,
+    gse: bool | None,
+    settle: int | None,
 ) -> AloneSession:
     warn_of_unknown(os.environ)
     name = type(model).__name__
@@ -150,9 +168,11 @@ def _alone(
             "pactrain.attach(ddp)."
         )
     table = ParameterTable(model)
-    source, _ = _declare_masks(model, table, masks, state)
+    source, _ = _declare_masks(model, table, masks, state, settle)
     origin = _origin(masks, state)
-    session = AloneSession(model, table, source, state, gse, origin)
+    if source.tracks:  # Others do the pruning, and there is nobody to tell.
+        source, state = MaskSource(model, table), None
+    session = AloneSession(model, table, source, state, uses_gse(masks, gse), origin)
     warnings.warn(
         f"pactrain.attach: {name} is not wrapped in DistributedDataParallel, so "
         "there is nothing to exchange; its masks act in this one process. To train on "
@@ -167,6 +187,7 @@ def open_session(
     config: AttachConfig,
     masks: Masks,
     state: Mapping[str, Any] | None,
+    settle: int | None = None,
 ) -> Session:
     """Attaches a model whose buckets the caller hands to the session's engine.
 
@@ -177,14 +198,14 @@ def open_session(
     """
     table = ParameterTable(model.module, model.ignored)
     follow(model.module)
-    source, settle_steps = _declare_masks(model.module, table, masks, state)
+    source, settle_steps = _declare_masks(model.module, table, masks, state, settle)
     index = _free_index()
     options = _options(model, table, config, index, state)
     # Before any rank hears of the masks: a generation may begin with them.
     wanted = make_mask_set(table, source.read(), digest_of)
     if state is None and config.sync_masks:  # Else the ranks' own are compared.
         wanted = _refitted_where_possible(table, source, wanted, config.rank)
-    if config.onset.from_the_start and settle_steps == 1:
+    if config.onset.from_the_start and settle_steps == 1 and not source.tracks:
         options = replace(
             options,
             mask_digest=wanted.digest,
@@ -198,7 +219,11 @@ def open_session(
         advice_on_a_dead_agent(os.environ) if config.embedded else "",
     )
     try:
-        keeper = MaskKeeper(table, source, native, config.gse)
+        keeper = (
+            TrackingKeeper(table, source, native, config.gse)
+            if isinstance(source, TrackedSource)
+            else MaskKeeper(table, source, native, config.gse)
+        )
         keeper.settle_steps = settle_steps
         keeper.tolerate_outside = state is not None and not state["masks_active"]
         parts = Parts(model, table, native, config, keeper, source, index)
@@ -278,7 +303,16 @@ def _declare_masks(
     table: ParameterTable,
     masks: Masks,
     state: Mapping[str, Any] | None,
+    settle: int | None,
 ) -> tuple[MaskSource, int]:
+    """Where they come from, and how many steps they have to stay the same."""
+    declared = None if state is not None and masks == "weights" else masks
+    steps = _settle_steps(declared, settle)
+    if not isinstance(masks, Mapping) and masks == "track":
+        tracked = TrackedSource(module, table, steps)
+        if state is not None:
+            unpack_state(table, state)  # Of this model, or refused.
+        return tracked, steps
     source = MaskSource(module, table)
     if state is not None:
         source.write(unpack_state(table, state))
@@ -286,13 +320,27 @@ def _declare_masks(
         source.write(Declared(named_masks(table, masks)))
     elif masks == "weights":
         source.write(Declared(masks_from_weights(table)))
-        return source, _SETTLE_STEPS_FROM_WEIGHTS
     elif masks is not None:
         raise InvalidArgument(
-            f"masks is {masks!r}; allowed are None, 'weights' and {{name: mask}}.\n"
-            "Give one of them."
+            f"masks is {masks!r}; allowed are None, 'weights', 'track' and "
+            "{name: mask}.\nGive one of them."
         )
-    return source, 1
+    return source, steps
+
+
+def _settle_steps(masks: Masks, settle: int | None) -> int:
+    if settle is None:
+        if isinstance(masks, str):
+            return _SETTLE_STEPS.get(masks, 1)
+        return 1
+    if isinstance(settle, bool) or not (
+        isinstance(settle, int) and 1 <= settle <= _MOST_SETTLE_STEPS
+    ):
+        raise InvalidArgument(
+            f"settle is {settle!r}; allowed are 1 to {_MOST_SETTLE_STEPS:,}.\n"
+            "Give the number of steps for which masks have to stay the same."
+        )
+    return settle
 
 
 def _origin(masks: Masks, state: Mapping[str, Any] | None) -> Origin:
@@ -394,6 +442,7 @@ def _settings(parts: Parts) -> agreement.Settings:
         activate_at=config.onset.activate_at,
         pin=config.onset.pin,
         pin_from=config.onset.pin_from,
+        track=int(parts.keeper.tracks),
     )
 
 

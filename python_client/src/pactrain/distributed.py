@@ -12,7 +12,13 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch import nn
 
-from .attaching import Masks, launch_token, open_session, process_token
+from .attaching import (
+    Masks,
+    launch_token,
+    open_session,
+    process_token,
+    uses_gse,
+)
 from .checks import check_inner, unwrap
 from .config import (
     AttachConfig,
@@ -75,8 +81,8 @@ class DistributedDataParallel(nn.Module):
     Args:
       module: a model on the CPU, float32 or bfloat16, not wrapped.
       bucket_cap_mb: most MiB of gradients in a bucket.
-      masks, gse, sync_masks, buffer_sync_interval, state, activate_at, pin, pin_from:
-        as attach().
+      masks, gse, settle, sync_masks, buffer_sync_interval, state, activate_at, pin,
+        pin_from: as attach().
       broadcast_buffers: False leaves every rank its own buffers after the start.
       torch_arguments: what torch's class takes besides, so that scripts need no change:
         find_unused_parameters, gradient_as_bucket_view, static_graph, check_reduction
@@ -102,7 +108,8 @@ class DistributedDataParallel(nn.Module):
         *,
         bucket_cap_mb: float = 25,
         masks: Masks = None,
-        gse: bool = True,
+        gse: bool | None = None,
+        settle: int | None = None,
         sync_masks: bool = True,
         buffer_sync_interval: int = 50,
         broadcast_buffers: bool = True,
@@ -126,7 +133,8 @@ class DistributedDataParallel(nn.Module):
         interval = buffer_sync_interval if broadcast_buffers else 0
         reaction = on_shrink_from(os.environ, on_shrink)
         onset = onset_from(activate_at, pin, pin_from)
-        config = _config(init(), gse, sync_masks, interval, reaction, onset)
+        with_gse = uses_gse(masks, gse)
+        config = _config(init(), with_gse, sync_masks, interval, reaction, onset)
         self.module = module
         self.require_backward_grad_sync = True
         self._buckets = buckets
@@ -143,6 +151,7 @@ class DistributedDataParallel(nn.Module):
             config,
             masks,
             state,
+            settle,
         )
         self._membership = self.session.membership
         handles = buckets.start(self.session.engine, self._membership)

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from . import agreement, enforcement, optimizer_hook, storage
+from .dense_steps import DenseSteps
 from .enforcement import Origin
 from .errors import PacTrainError
 from .layout import BucketLayout, StepLayout, bucket_mask
@@ -53,6 +54,7 @@ class MaskKeeper:
         self.current = self._read()
         self.active: MaskSet | None = None
         self._weights = enforcement.Enforcement(table)
+        self.dense_steps = DenseSteps(table)
         self._known = {self.current.digest: self.current}
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
@@ -69,6 +71,31 @@ class MaskKeeper:
         self._forward_hook: RemovableHandle | None = None
         self._forward_is_due = False
         self._steps = 0
+        self._changed_after = 0  # Steps of this session.
+
+    @property
+    def tracks(self) -> bool:
+        """True if the masks are what the weights say."""
+        return self._source.tracks
+
+    @property
+    def moving(self) -> bool:
+        """True while tracked masks have not been the same for long enough."""
+        return False
+
+    @property
+    def steps_unchanged(self) -> int:
+        return self._steps_unchanged
+
+    @property
+    def last_change(self) -> int:
+        """The step of this session after which the masks changed last; 0: before."""
+        return self._changed_after
+
+    @property
+    def moved_most(self) -> str:
+        """Parameters whose masks moved most, in words; empty: masks are declared."""
+        return ""
 
     @property
     def module(self) -> nn.Module:
@@ -235,12 +262,16 @@ class MaskKeeper:
             del self._known[oldest]
         self._steps_unchanged = 0
         self._inside = self.active is None or masks.is_inside(self.active)
+        self._changed_after = self._steps
         if self.active and not masks:
-            logger.warning(
-                "the masks were removed: those in force stay until the model is "
-                "attached again"
-            )
+            self._say_removed()
         self._vote()  # Too young to count: withdraws the last vote.
+
+    def _say_removed(self) -> None:
+        logger.warning(
+            "the masks were removed: those in force stay until the model is "
+            "attached again"
+        )
 
     def _is_active(self, digest: object) -> bool:
         return self.active is not None and self.active.digest == digest
@@ -273,6 +304,17 @@ class MaskKeeper:
                 "those in force go on" if inside else "every step sends all elements",
                 decision,
             )
+
+    def note_dense(
+        self, dense: bool, layout: StepLayout, buffers: Sequence[Tensor]
+    ) -> None:
+        """After a committed step, before committed(): whether all was sent although
+        masks are in force."""
+        if dense and not self._gse and self.active and self.settled:
+            rank = self._native.rank
+            self.dense_steps.add(self.active, layout, buffers, rank)
+        else:
+            self.dense_steps.add_other()
 
     def before_submit(self, index: int, layout: BucketLayout) -> None:
         """Gives the library a bucket's bits of the masks in force.

@@ -149,6 +149,9 @@ class Session:
             "pactrain/keep": keeper.current.keep,
             "pactrain/active_keep": 1.0 if active is None else active.keep,
             "pactrain/masks_active": float(active is not None),
+            "pactrain/mask_steps_unchanged": float(keeper.steps_unchanged),
+            "pactrain/mask_settle_steps": float(keeper.settle_steps),
+            "pactrain/mask_last_change": float(keeper.last_change),
             "pactrain/process_group_bytes": float(
                 self._model.process_group_bytes(counters.steps)
             ),
@@ -222,8 +225,10 @@ class Session:
         "freeze", as in prune().
 
         Raises:
-          InvalidArgument: an unknown name or kind, or a wrong shape or value.
+          InvalidArgument: an unknown name or kind, or a wrong shape or value; or masks
+            are tracked.
         """
+        self._check_declared("set_masks()")
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
 
@@ -240,8 +245,17 @@ class Session:
           PacTrainError: a rank failed, or the exchange did; on all ranks. Masks are as
             before.
         """
+        self._check_declared("sync_masks()")
         with self._between_steps("sync_masks()"):
             self._keeper.sync(self._native.rank, failed)
+
+    def _check_declared(self, call: str) -> None:
+        if self._source.tracks:
+            raise InvalidArgument(
+                f"{call} was called while masks are tracked (masks='track'): they are "
+                "what is not zero in the weights.\nSet weights to zero instead, on all "
+                "ranks alike; or attach without masks='track'."
+            )
 
     def apply_masks(self) -> None:
         """Weights times the agreed masks; only for optimizers not made by torch."""
@@ -270,7 +284,9 @@ class Session:
         Raises:
           InvalidArgument: not of this model, or no weight in it was pruned.
         """
-        self.set_masks(load_pruned(self._model.module, self._table, weights))
+        masks = load_pruned(self._model.module, self._table, weights)
+        if not self._source.tracks:
+            self.set_masks(masks)
         self.weights_loaded()
 
     def state_dict(self) -> dict[str, Any]:

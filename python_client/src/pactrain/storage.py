@@ -91,6 +91,11 @@ def pack(flat: Tensor) -> npt.NDArray[np.uint8]:
     return np.packbits(flat.numpy(), bitorder="little")
 
 
+def empty_bits(elements: int) -> npt.NDArray[np.uint8]:
+    """Room for so many bits, in whole words of 64."""
+    return np.empty(-(-elements // 64) * 8, dtype=np.uint8)
+
+
 def unpack(bits: npt.NDArray[np.uint8], elements: int) -> Tensor:
     """The reverse of pack()."""
     flat = np.unpackbits(bits, count=elements, bitorder="little")

@@ -36,6 +36,7 @@ class Account:
         """What was asked for and did not come about."""
         return [
             *self._masks_not_in_force(),
+            *self.keeper.dense_steps.shortfalls(),
             *self._weights_outside(),
             *self._failed_steps(),
         ]
@@ -45,11 +46,30 @@ class Account:
         steps = self.course.total.steps
         if self.keeper.settled or not steps:
             return []
+        if self.keeper.moving:
+            return [f"masks were still moving at the end: {self._masks()}"]
         state = f"{active} are" if active else "none were"
         return [
             f"masks {wanted} never came into force in {steps:,} steps; {state} in "
             f"force at the end. {self.reason}"
         ]
+
+    def _masks(self) -> str:
+        keeper = self.keeper
+        unchanged, needed = keeper.steps_unchanged, keeper.settle_steps
+        kind = "tracked in the weights" if keeper.tracks else "declared"
+        seen = "last change seen in" if keeper.tracks else "last changed after"
+        last = f"{seen} step {keeper.last_change:,}" if keeper.last_change else ""
+        most = keeper.moved_most
+        return "; ".join(
+            part
+            for part in (
+                f"{kind}, the same for {unchanged:,} steps of {needed:,} needed",
+                last,
+                f"elements that moved: {most}" if most else "",
+            )
+            if part
+        )
 
     def _weights_outside(self) -> list[str]:
         if not self.gse or not self.keeper.current:
@@ -69,6 +89,7 @@ class Account:
             ("first saving", self._first_saving()),
             ("bytes", self._bytes()),
             ("time", self._time()),
+            ("masks", self._masks()),
             ("weights", self._weights()),
             *(("NOT REACHED", line) for line in self.shortfalls()),
         ]
