@@ -269,3 +269,47 @@ def test_numbers_are_reported_and_words_refused():
         session.report(loss="low")
     with session.guard():
         pass
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_masks_act_on_an_embedding_with_sparse_gradients(optimizer):
+    model = torch.nn.Sequential(torch.nn.Embedding(8, 6, sparse=True), small_net())
+    pactrain.prune(model, 0.5, exempt=("1",))
+    pactrain.attach(model)
+    mask = registry.get(model[0].weight)
+    trainer = optimizer(model[0].parameters(), lr=0.1)
+    for _ in range(3):
+        trainer.zero_grad()
+        model(torch.tensor([1, 2, 2])).sum().backward()
+        assert not model[0].weight.grad.to_dense()[~mask].any()
+        trainer.step()
+    assert not model[0].weight[~mask].any()
+
+
+@pytest.mark.parametrize("kind", ["zero", "freeze"])
+def test_masks_of_layers_that_are_unfrozen_later_act(kind):
+    model = small_net()
+    pactrain.prune(model, 0.5, kind=kind)
+    mask = registry.get(model[2].weight)
+    before = model[2].weight.detach().clone()
+    model[2].weight.requires_grad_(False)
+    session = pactrain.attach(model)
+    optimizer = train(model, 2)
+    model[2].weight.requires_grad_(True)
+    train(model, 3, optimizer)
+    assert torch.equal(model[2].weight[~mask], before[~mask])
+    assert not torch.equal(model[2].weight[mask], before[mask])
+    assert session.stats()["pactrain/keep"] < 1
+    session.close()
+
+
+def test_nothing_is_left_outside_the_masks_where_adam_makes_no_numbers_of_zeros():
+    model = pruned().half()
+    pactrain.attach(model)
+    mask = registry.get(model[2].weight)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(4, 6).half()).square().mean().backward()
+        optimizer.step()
+    assert bool((model[2].weight[~mask] == 0).all())

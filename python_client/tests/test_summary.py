@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import types
 from xml.etree import ElementTree
@@ -71,6 +72,24 @@ def test_close_says_that_masks_never_came_into_force(attach, caplog):
     assert "never came into force in 1 steps; none were in force at the end" in never
     assert "weights outside the masks are not zero" in outside
     assert "NOT REACHED" in attached.session.summary()
+
+
+def test_masks_of_after_the_last_step_are_told_from_those_in_force(attach, caplog):
+    attached = attach(pruned())
+    to_activation(attached)
+    model, session = attached.ddp.module, attached.session
+    pactrain.prune(model, 0.75)
+    session.close()
+    (never, _) = messages(caplog, logging.WARNING)
+    wanted, in_force = re.findall(r"[0-9a-f]{8} \(keep [0-9.]+\)", never)
+    assert wanted != in_force
+    text = session.summary()
+    pactrain.prune(model, 0.9)
+    assert shortfalls(session.summary()) == shortfalls(text)
+
+
+def shortfalls(text):
+    return [line for line in text.splitlines() if "never" in line]
 
 
 def test_close_counts_weights_that_the_script_moved_back(attach, caplog):

@@ -9,7 +9,6 @@ from typing import Any
 
 from .course import Course
 from .errors import InvalidArgument
-from .mask_keeper import MaskKeeper
 from .masks import MaskSet
 from .parameters import ParameterTable
 from .stats import Counters
@@ -27,7 +26,9 @@ class Account:
     world_size: int
     gse: bool
     table: ParameterTable
-    keeper: MaskKeeper
+    wanted: MaskSet
+    active: MaskSet | None
+    settled: bool
     counters: Counters
     course: Course
     reason: str  # Of the decision in force.
@@ -41,20 +42,19 @@ class Account:
         ]
 
     def _masks_not_in_force(self) -> list[str]:
-        wanted, active = self.keeper.current, self.keeper.active
         steps = self.course.total.steps
-        if self.keeper.settled or not steps:
+        if self.settled or not steps:
             return []
-        state = f"{active} are" if active else "none were"
+        state = f"{self.active} are" if self.active else "none were"
         return [
-            f"masks {wanted} never came into force in {steps:,} steps; {state} in "
+            f"masks {self.wanted} never came into force in {steps:,} steps; {state} in "
             f"force at the end. {self.reason}"
         ]
 
     def _weights_outside(self) -> list[str]:
-        if not self.gse or not self.keeper.current:
+        if not self.gse or not self.wanted:
             return []
-        return weights_outside(self.table, self.keeper.current)
+        return weights_outside(self.table, self.wanted)
 
     def _failed_steps(self) -> list[str]:
         failed = self.counters.failed_steps
@@ -145,7 +145,7 @@ class Account:
         zeros = sum(int((p.detach() == 0).sum()) for _, p in self.table)
         return (
             f"{zeros / elements:.1%} of {elements:,} are zero (counted now); masks ask "
-            f"for {1 - self.keeper.current.keep:.1%} outside"
+            f"for {1 - self.wanted.keep:.1%} outside"
         )
 
     def write(self, path: str | Path) -> None:
