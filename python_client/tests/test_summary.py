@@ -16,6 +16,7 @@ from small_nets import pruned, small_net
 
 import pactrain
 from pactrain import plot
+from pactrain.course import Point
 
 
 def to_activation(attached, steps=6):
@@ -43,6 +44,17 @@ def test_it_tells_what_travelled_and_why(attach):
     assert "COMPACTED fp32: start" in text
     assert "20.6% of 155 are zero (counted now); masks ask for 20.6% outside" in text
     assert "NOT REACHED" not in text
+
+
+def test_the_first_saving_is_there_for_people_and_for_loggers(attach):
+    session = attach(pruned()).session
+    before = session.stats()
+    assert before["pactrain/first_saving_step"] == 0
+    assert before["pactrain/first_saving_seconds"] == 0
+    session.engine.course.first_saving = Point(steps=2, seconds=3.5)
+    assert session.stats()["pactrain/first_saving_step"] == 2
+    assert session.stats()["pactrain/first_saving_seconds"] == 3.5
+    assert "step 2 of this session, 3.5 s after it began" in session.summary()
 
 
 def test_close_logs_one_block_and_summary_lasts(attach, caplog):
