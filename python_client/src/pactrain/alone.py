@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -92,13 +93,22 @@ class AloneSession(NullSession):
             part.register_load_state_dict_post_hook(after_load)  # type: ignore[no-untyped-call]
             for part in module.modules()
         ]
-        for name, parameter in table:
-            registry.attach(parameter, self)
-            self._hooks.append(
-                parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
-            )
+        self._own()
         optimizer_hook.watch(self)
         alone.add(self)
+
+    def _own(self) -> None:
+        for name, parameter in self._table:
+            if registry.owner(parameter) is not self:
+                registry.attach(parameter, self)
+                self._hooks.append(
+                    parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
+                )
+        self._resting = [
+            parameter
+            for parameter in self._module.parameters()
+            if not parameter.requires_grad and registry.get(parameter) is not None
+        ]
 
     def _activate(self) -> None:
         if self._gse:
@@ -108,8 +118,12 @@ class AloneSession(NullSession):
         def on_gradient(parameter: Tensor) -> None:
             self._before_step()
             mask = self._masks.masks.get(name) if self._gse else None
-            if mask is not None and parameter.grad is not None:
+            if mask is None or parameter.grad is None:
+                return
+            if parameter.grad.layout == torch.strided:
                 parameter.grad.masked_fill_(~mask, 0)
+            else:  # Of an embedding.
+                parameter.grad = parameter.grad * mask
 
         return on_gradient
 
@@ -117,6 +131,12 @@ class AloneSession(NullSession):
         """Raises:
         PacTrainError: weights were loaded that are not those of the masks.
         """
+        if any(parameter.requires_grad for parameter in self._resting):
+            self._table = ParameterTable(self._module)  # Layers were unfrozen.
+            self._source = MaskSource(self._module, self._table)
+            self._weights = Enforcement(self._table)
+            self._own()
+            self._read_masks()
         if self._source.changed():
             self._read_masks()
         if self._loaded:

@@ -104,7 +104,7 @@ class MaskKeeper:
     def _read(self) -> MaskSet:
         return make_mask_set(self._table, self._source.read(), self._native.digest_of)
 
-    def _wanted(self) -> MaskSet:
+    def wanted(self) -> MaskSet:
         """Also if masks were changed since the last step."""
         return self._read() if self._source.pending else self.current
 
@@ -209,7 +209,7 @@ class MaskKeeper:
         """For a rank that comes later: what is wanted, and how far it is agreed on."""
         weights = self._weights
         return {
-            "current": _packed(self._wanted()),
+            "current": _packed(self.wanted()),
             "active": _packed(self.active),
             "agreed": _packed(weights.agreed),
             "values": {name: value.clone() for name, value in weights.values.items()},
@@ -435,7 +435,7 @@ class MaskKeeper:
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the masks that are wanted as bits, in the order of indices,
         also if they were changed since the last step; and if they are in force."""
-        wanted = self._wanted()
+        wanted = self.wanted()
         # Weights that were changed by hand may not be masked yet.
         in_force = self._is_active(wanted.digest) and not (
             self._enforces and self._weights.count_outside()

@@ -72,7 +72,11 @@ class Registry:
                 f"{tuple(parameter.shape)}.\nGive a mask of the parameter's shape."
             )
         kept = mask.detach() if mask.dtype == torch.bool else mask.detach() != 0
-        self._masks[parameter] = storage.ordered(kept, parameter)
+        kept = storage.ordered(kept, parameter)
+        if kept.is_inference():  # Such a tensor does not say if it was written to.
+            with torch.inference_mode(False):
+                kept = kept.clone()
+        self._masks[parameter] = kept
         self._loaded.pop(parameter, None)
         self.changes += 1
         if frozen:

@@ -145,7 +145,10 @@ class Session:
         values = counters.flat()
         keeper = self._keeper
         active = keeper.active
+        saving = self.engine.course.first_saving
         values |= {
+            "pactrain/first_saving_step": 0.0 if saving is None else saving.steps,
+            "pactrain/first_saving_seconds": 0.0 if saving is None else saving.seconds,
             "pactrain/keep": keeper.current.keep,
             "pactrain/active_keep": 1.0 if active is None else active.keep,
             "pactrain/masks_active": float(active is not None),
@@ -187,6 +190,7 @@ class Session:
             gse=self._config.gse,
             table=self._table,
             keeper=self._keeper,
+            wanted=self._keeper.wanted(),
             counters=self.engine.counters,
             course=self.engine.course,
             reason=self.decision.reason,

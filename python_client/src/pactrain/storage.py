@@ -79,8 +79,10 @@ def zero_outside(values: Tensor, mask: Tensor) -> None:
     if plain.device.type == "cpu" and plain.dtype in (torch.float32, torch.float64):
         numbers = plain.numpy()
         np.multiply(numbers, mask.numpy(), out=numbers)
-    else:
+    elif plain.dtype == torch.bfloat16:
         plain.mul_(mask)
+    else:  # Adam's epsilon is 0 in float16, and leaves no number where gradients are 0.
+        plain.masked_fill_(~mask, 0)
 
 
 def give_back_memory() -> None:

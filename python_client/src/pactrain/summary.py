@@ -28,6 +28,7 @@ class Account:
     gse: bool
     table: ParameterTable
     keeper: MaskKeeper
+    wanted: MaskSet  # Also those that were declared since the last step.
     counters: Counters
     course: Course
     reason: str  # Of the decision in force.
@@ -42,15 +43,15 @@ class Account:
         ]
 
     def _masks_not_in_force(self) -> list[str]:
-        wanted, active = self.keeper.current, self.keeper.active
         steps = self.course.total.steps
         if self.keeper.settled or not steps:
             return []
         if self.keeper.moving:
             return [f"masks were still moving at the end: {self._masks()}"]
+        active = self.keeper.active
         state = f"{active} are" if active else "none were"
         return [
-            f"masks {wanted} never came into force in {steps:,} steps; {state} in "
+            f"masks {self.wanted} never came into force in {steps:,} steps; {state} in "
             f"force at the end. {self.reason}"
         ]
 
@@ -72,9 +73,9 @@ class Account:
         )
 
     def _weights_outside(self) -> list[str]:
-        if not self.gse or not self.keeper.current:
+        if not self.gse or not self.wanted:
             return []
-        return weights_outside(self.table, self.keeper.current)
+        return weights_outside(self.table, self.wanted)
 
     def _failed_steps(self) -> list[str]:
         failed = self.counters.failed_steps
@@ -166,7 +167,7 @@ class Account:
         zeros = sum(int((p.detach() == 0).sum()) for _, p in self.table)
         return (
             f"{zeros / elements:.1%} of {elements:,} are zero (counted now); masks ask "
-            f"for {1 - self.keeper.current.keep:.1%} outside"
+            f"for {1 - self.wanted.keep:.1%} outside"
         )
 
     def write(self, path: str | Path) -> None:
