@@ -25,6 +25,7 @@ from .enforcement import (
 from .mask_keeper import packed_masks
 from .mask_source import MaskSource
 from .masks import Declared, make_mask_set, named_masks, of_kind, registry
+from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .session import (
     STATE_VERSION,
@@ -97,6 +98,8 @@ class AloneSession(NullSession):
             self._hooks.append(
                 parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
             )
+        self._outsiders = Outsiders(module, table, exchanged=False)
+        self._outsiders.watch()
         optimizer_hook.watch(self)
         alone.add(self)
 
@@ -218,6 +221,7 @@ class AloneSession(NullSession):
                 logger.warning("not reached: %s", line)
         alone.discard(self)
         optimizer_hook.unwatch(self)
+        self._outsiders.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -73,7 +73,6 @@ class Launch:
                 target=_run,
                 args=(scenario, rank, len(environments), dict(environment), store,
                       dict(arguments), theirs),
-                daemon=True,
             )  # fmt: skip
             process.start()
             theirs.close()
