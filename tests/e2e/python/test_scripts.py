@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+import scenarios
 import scripts_check
+import torch
+import torch.distributed as dist
 from scripts.place import Place, net, sgd, train_step
 from scripts.table import SCRIPTS, Script
 from scripts_check import Ended, Verdict
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
-GUIDE = Path(__file__).parents[3] / "docs" / "user-guide.md"
+import pactrain
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def in_table(script):
@@ -27,14 +33,54 @@ def test_script(cluster, tmp_path, script):
 
 
 def test_the_user_guide_has_this_table():
-    _, _, table = GUIDE.read_text().partition("| script | with PacTrain | test |\n|---|---|---|\n")
+    _, _, table = (
+        (DOCS / "user-guide.md")
+        .read_text()
+        .partition("| script | with PacTrain | test |\n|---|---|---|\n")
+    )
     assert table.partition("\n\n")[0].splitlines() == [script.line for script in SCRIPTS]
+
+
+def resume(talk, blocks, folder):
+    """Each block as on the page; where it finds a checkpoint that is loaded, else made."""
+    zeros = []
+    for number, block in enumerate(blocks):
+        file = Path(folder) / f"{number}.pt"
+        saved = torch.load(file) if file.exists() else None
+        names = {"model": net(seed=1 if saved else 0), "saved": saved, "torch": torch}
+        exec(block, names | {"pactrain": pactrain, "DistributedDataParallel": DDP}, names)
+        model, session = names["model"], names["session"]
+        optimizer = sgd(model)
+        if saved:
+            optimizer.load_state_dict(saved["optimizer"])
+        for step in range(12):
+            train_step(names["ddp"], optimizer, scenarios.batch(talk, step))
+        if saved:
+            before = model[2].weight_mask if hasattr(model[2], "weight_mask") else None
+            before = saved["model"]["2.weight"] if before is None else before
+            zeros.append(((model[2].weight == 0) == (before == 0)).all().item())
+        elif talk.rank == 0:
+            made = {"model": model, "optimizer": optimizer, "session": session}
+            torch.save({name: of.state_dict() for name, of in made.items()}, file)
+        assert (model[2].weight == 0).sum() == 512
+        session.close()
+    dist.barrier()
+    return zeros
+
+
+def test_the_page_on_resuming(cluster, launch, tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "resume.md").read_text(), re.DOTALL)
+    arguments = {"blocks": blocks, "folder": str(tmp_path)}
+    for world in (2, 3):
+        ended = launch(cluster, resume, world, **arguments).finish()
+        assert not any(rank.error for rank in ended), ended
+    assert all(rank.value == [True] * len(blocks) for rank in ended), ended
 
 
 def drifts(place: Place):
     """Trains a little less where PacTrain is."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = DDP(model)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(3):

@@ -111,7 +111,7 @@ def workers_persistent(place: Place) -> Any:
 
 
 def workers_spawn(place: Place) -> Any:
-    return _loaded(place, num_workers=1, multiprocessing_context="spawn")
+    return _loaded(place, num_workers=1, multiprocessing_context="spawn", persistent_workers=True)
 
 
 def _accumulation_rounds() -> list[list[int]]:
@@ -148,6 +148,24 @@ def accumulation_flag(place: Place) -> Any:
                 (ddp(place.batch(10 * epoch + batch)).square().mean() / 3).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+    return model
+
+
+def accumulation_not_exchanged(place: Place) -> Any:
+    """A mistake: the last round is short and ends within no_sync()."""
+    model = net()
+    ddp = DistributedDataParallel(model)
+    session = place.attach(ddp)
+    optimizer = sgd(model)
+    with session.guard():
+        for step in range(120):
+            optimizer.zero_grad()
+            if step == 5:
+                with ddp.no_sync():
+                    ddp(place.batch(step)).square().mean().backward()
+            else:
+                ddp(place.batch(step)).square().mean().backward()
+            optimizer.step()
     return model
 
 

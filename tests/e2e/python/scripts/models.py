@@ -188,6 +188,19 @@ def frozen_later(place: Place) -> Any:
     return model
 
 
+def frozen_later_unsaid(place: Place) -> Any:
+    """The same where DDP waits for its gradient."""
+    model = net()
+    ddp = DistributedDataParallel(model)
+    place.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        if step == 4:
+            model[2].requires_grad_(False)
+        train_step(ddp, optimizer, place.batch(step))
+    return model
+
+
 def thawed_later(place: Place) -> Any:
     """A layer that begins to train after DDP was made, which does not know of it."""
     model = net()

@@ -58,6 +58,7 @@ _UNEVEN = (
     "batches, or train in DDP's join()."
 )
 _TORCHS = "Expected to have finished reduction in the prior iteration"
+_TORCHS_OWN = "torch's own error, with plain DDP as well"
 _ALONE = (
     "each rank would train it alone. Do that before the model is wrapped; or close the "
     "session, then wrap and attach the model anew."
@@ -78,12 +79,19 @@ SCRIPTS = (
     Script("`GradScaler`, with a gradient that overflows on one rank", loops.scaler),
     Script("DataLoader workers, forked anew in each epoch", loops.workers_fork),
     Script("DataLoader workers, persistent", loops.workers_persistent),
-    Script("DataLoader workers, spawned", loops.workers_spawn, nightly=True),
+    Script("DataLoader workers, spawned", loops.workers_spawn, _ONLY_DENSE, nightly=True),
     Script("activation checkpointing, reentrant", models.checkpoint_reentrant),
     Script("activation checkpointing, not reentrant", models.checkpoint_not_reentrant),
     Script("gradient accumulation by `no_sync()`, short last round", loops.accumulation),
     Script("the same by `require_backward_grad_sync`, as nanoGPT does", loops.accumulation_flag),
     Script("the same with an exchange in each pass", loops.accumulation_all),
+    Script(
+        "a last round that is not exchanged, by mistake",
+        loops.accumulation_not_exchanged,
+        _ONLY_DENSE,
+        refused="parameters differ ... Load the last checkpoint at all ranks and start them again",
+        note="at the latest after 100 steps",
+    ),
     Script("clipping of norms and values", loops.clipping),
     Script("`ZeroRedundancyOptimizer`", loops.zero_redundancy),
     Script("`find_unused_parameters`", models.unused),
@@ -98,6 +106,13 @@ SCRIPTS = (
     Script("LoRA by peft", models.lora, nightly=True),
     Script("layers frozen from the start", models.frozen),
     Script("a layer frozen later, with `find_unused_parameters`", models.frozen_later),
+    Script(
+        "the same without",
+        models.frozen_later_unsaid,
+        _ONLY_DENSE,
+        refused=_TORCHS,
+        note=_TORCHS_OWN,
+    ),
     Script(
         "a layer that begins to train after wrapping",
         models.thawed_later,
@@ -178,7 +193,7 @@ SCRIPTS = (
         ends.out_of_memory_backward,
         _ONLY_DENSE,
         refused=_TORCHS,
-        note="torch's own error, with plain DDP as well",
+        note=_TORCHS_OWN,
     ),
     Script("the same at one rank", ends.out_of_memory_backward_alone, _ONLY_DENSE, refused=_TORCHS),
 )
