@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["scenarios", "torch._dynamo"])  # DDP imports the latter.
+# DDP imports the last one, and scripts as much again.
+_context.set_forkserver_preload(["scenarios", "scripts_check", "torch._dynamo"])
 
 
 @dataclass
