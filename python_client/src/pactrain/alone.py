@@ -26,6 +26,7 @@ from .enforcement import (
 from .mask_keeper import packed_masks
 from .mask_source import MaskSource
 from .masks import Declared, make_mask_set, named_masks, of_kind, registry
+from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .session import (
     STATE_VERSION,
@@ -94,6 +95,8 @@ class AloneSession(NullSession):
             for part in module.modules()
         ]
         self._own()
+        self._outsiders = Outsiders(module, table, exchanged=False)
+        self._outsiders.watch()
         optimizer_hook.watch(self)
         alone.add(self)
 
@@ -236,6 +239,7 @@ class AloneSession(NullSession):
                 logger.warning("not reached: %s", line)
         alone.discard(self)
         optimizer_hook.unwatch(self)
+        self._outsiders.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from . import optimizer_hook, storage
+from . import optimizer_hook, outsiders, storage
 from .config import AttachConfig
 from .engine import StepEngine
 from .errors import CLOSED, InvalidArgument, PacTrainError, StepNotAppliedError
@@ -22,6 +22,7 @@ from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
+from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
 from .summary import Account
@@ -86,6 +87,9 @@ class Session:
         self._enforcers = (parts.keeper, membership)
         for enforcer in self._enforcers:
             optimizer_hook.watch(enforcer)
+        model = parts.model
+        self._outsiders = Outsiders(model.module, parts.table, model.ignored)
+        self._outsiders.watch()
         sessions.add(self)
         watch_this_process()
 
@@ -360,6 +364,7 @@ class Session:
         sessions.discard(self)
         for enforcer in self._enforcers:
             optimizer_hook.unwatch(enforcer)
+        self._outsiders.close()
         for hook in self._hooks:
             hook.remove()
         for _, parameter in self._table:
@@ -483,6 +488,7 @@ sessions: set[Session] = set()
 
 def after_load(module: nn.Module, keys: object) -> None:
     # A plain function, not a method: copies of the model copy their hooks.
+    outsiders.check_load(module)
     for parameter in module._parameters.values():
         owner = None if parameter is None else registry.owner(parameter)
         if parameter is not None and owner is not None:
