@@ -40,6 +40,7 @@ def test_lines_of_one_part_have_its_highest_peak_and_its_last_end() -> None:
     assert in_parts(events) == {"later steps": (3, 2)}
 
 
+@pytest.mark.nightly
 def test_a_small_run_ends_with_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--width=64", "--steps=3"])  # Goals are for large models.
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
