@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import scores
+from . import scores, storage
 from .copies import follow
 from .errors import InvalidArgument, PacTrainError
 from .exemptions import (
@@ -400,6 +400,7 @@ def _declare(model: nn.Module, pruned: _Pruned, kind: str) -> None:
             registry.remove(parameter)
         elif fitting is not mask_of:
             registry.set(parameter, fitting)
+    storage.give_back_memory()  # Of the scores.
 
 
 def _zero_outside(parameter: nn.Parameter, mask: Tensor) -> None:
