@@ -2,13 +2,15 @@
 
 Libraries keep a mask beside a weight that may be anything: torch.nn.utils.prune in the
 buffer `weight_mask`, parametrizations (torch.ao.pruning, torchao) in a tensor of their
-own. Where there is none, the weight itself is zero where it was pruned.
+own, or they make it anew from the weight. Where there is none, the weight itself is
+zero where it was pruned.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from . import storage
 from .parameters import ParameterTable
+
+_WITHOUT_ZEROS = "torch.nn.utils.parametrizations"  # Norms and rotations of weights.
 
 
 class EffectiveWeights:
@@ -37,7 +41,7 @@ class EffectiveWeights:
         parameter = self._parameters[index]
         masks = [
             self._flat(tensor, parameter)[first : first + elements]
-            for tensor in self._masks(parameter) or [parameter]
+            for tensor in self._acting(parameter)
         ]
         if len(masks) == 1 and masks[0].dtype == torch.float32:
             return masks[0]
@@ -56,14 +60,18 @@ class EffectiveWeights:
             return plain.as_strided((plain.numel(),), (1,))
         return storage.flatten(plain, parameter)
 
-    def _masks(self, parameter: Tensor) -> list[Tensor]:
+    def _acting(self, parameter: Tensor) -> list[Tensor]:
+        """Tensors of its shape; it has an effect where none of them is zero."""
         module, leaf = self._place(parameter)
-        return [
+        masks = [
             tensor
             for name, tensor in _beside(module, leaf)
             if tensor.shape == parameter.shape
             and (name.endswith("_mask") or self._is_binary(tensor))
         ]
+        if not masks and isinstance(module, ParametrizationList):
+            return [_parametrized(module, parameter)]
+        return masks or [parameter]
 
     def _place(self, parameter: Tensor) -> tuple[nn.Module, str]:
         found = self._places.get(id(parameter))
@@ -96,3 +104,20 @@ def _beside(module: nn.Module, leaf: str) -> Iterator[tuple[str, Tensor]]:
         value = module._buffers.get(name)
         if value is not None:
             yield name, value
+
+
+def _parametrized(parts: ParametrizationList, parameter: Tensor) -> Tensor:
+    """What the forward pass would see, without a trace in the model or in random
+    numbers; the parameter itself where a parametrization cannot make zeros."""
+    if all(type(part).__module__ == _WITHOUT_ZEROS for part in parts):
+        return parameter
+    trains = {module: module.training for module in parts.modules()}
+    try:
+        parts.eval()  # Such as power iterations are steps of training.
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            weight: Any = parts()
+    finally:
+        for module, training in trains.items():
+            module.training = training
+    fits = isinstance(weight, Tensor) and weight.shape == parameter.shape
+    return weight if fits else parameter
