@@ -6,6 +6,7 @@ import pytest
 import torch
 from fake_native import activate
 from small_nets import small_net
+from thread_ranks import FIRST, Script
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -243,3 +244,48 @@ def test_weights_that_are_loaded_are_what_is_tracked(tracked):
         attached.step()
     vote = settled_vote(attached)
     assert vote["elements"] - vote["kept"] == 7
+
+
+def sparse_script(rank, **options):
+    """Its script keeps a row of weights at zero by itself."""
+    script = Script(rank, masks="track", settle=2, **options)
+    weight = script.ddp.module[0][2].weight
+    kept = torch.ones_like(weight)
+    kept[0] = 0
+    weight.register_hook(lambda gradient: gradient * kept)
+    if not script.ddp._membership.newcomer:
+        weight.data.mul_(kept)
+    return script
+
+
+def test_a_newcomer_finds_the_masks_that_the_others_find(ranks):
+    def joins():
+        script = sparse_script(2, seed=5)
+        script.ddp.start()
+        return script.run()
+
+    running = ranks(2)
+    running.job.ends_at = FIRST + 3
+    running.regroup.expected = 3
+    for rank in range(2):
+        running.start(rank, lambda rank=rank: sparse_script(rank).run())
+    running.start(2, joins)
+    results = running.finish()
+    assert not running.errors
+    assert results[0].state() == results[1].state() == results[2].state()
+    votes = [running.natives[rank].votes[-1] for rank in range(3)]
+    assert votes[0] == votes[1] == votes[2] | {"moved": votes[0]["moved"]}
+    assert votes[0]["elements"] - votes[0]["kept"] == 8
+    assert votes[0]["unchanged"] == 2
+
+
+def test_in_one_process_there_is_nothing_to_track(monkeypatch, net):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    zero(net, 3)
+    with pytest.warns(UserWarning, match="nothing to exchange"):
+        session = pactrain.attach(net, masks="track", settle=3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.ones(4, 6)).square().mean().backward()
+    optimizer.step()
+    assert session.stats()["pactrain/keep"] == 1
+    session.close()

@@ -283,7 +283,7 @@ class TrackingKeeper(MaskKeeper):
 
     def renew(self) -> None:
         self._tracked.tracker.restart()
-        self._moving, self._is_first_look = False, False
+        self._moving = self._is_first_look = True
         super().renew()
 
     def obey(self, decision: Decision) -> None:
