@@ -32,8 +32,9 @@ class EffectiveWeights:
         self._module = module
         self._parameters = [parameter for _, parameter in table]
         self._places: dict[int, tuple[nn.Module, str]] = {}  # By id.
-        # By id, with the tensor itself: whether its values are 0 and 1.
-        self._binary: dict[int, tuple[Tensor, bool]] = {}
+        # By the parameter's id, and which one beside it: a tensor, and whether its
+        # values were 0 and 1 when it was first seen.
+        self._binary: dict[tuple[int, int], tuple[Tensor, bool]] = {}
 
     def piece(self, index: int, first: int, elements: int) -> Tensor:
         """Elements [first, first + elements) in bucket order, a plain float32 tensor
@@ -65,9 +66,9 @@ class EffectiveWeights:
         module, leaf = self._place(parameter)
         masks = [
             tensor
-            for name, tensor in _beside(module, leaf)
+            for number, (name, tensor) in enumerate(_beside(module, leaf))
             if tensor.shape == parameter.shape
-            and (name.endswith("_mask") or self._is_binary(tensor))
+            and (name.endswith("_mask") or self._is_binary(parameter, number, tensor))
         ]
         if not masks and isinstance(module, ParametrizationList):
             return [_parametrized(module, parameter)]
@@ -84,11 +85,12 @@ class EffectiveWeights:
             found = self._places.get(id(parameter), (self._module, ""))
         return found
 
-    def _is_binary(self, tensor: Tensor) -> bool:
-        known = self._binary.get(id(tensor))
+    def _is_binary(self, parameter: Tensor, number: int, tensor: Tensor) -> bool:
+        key = (id(parameter), number)
+        known = self._binary.get(key)
         if known is None or known[0] is not tensor:
             binary = bool(((tensor == 0) | (tensor == 1)).all())
-            known = self._binary[id(tensor)] = (tensor, binary)
+            known = self._binary[key] = (tensor, binary)
         return known[1]
 
 
