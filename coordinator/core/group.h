@@ -88,6 +88,7 @@ class Group {
   void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);
   void Refuse(const std::vector<Membership::Refusal>& refusals, Context& c);
   std::string SeatText(uint32_t rank) const;
+  std::string EndedInOrderText() const;  // REQUIRES: a trainer detached.
   void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
   // Null: no member of the generation by name and process.
   const protocol::Member* FindMember(const Agent& agent) const;

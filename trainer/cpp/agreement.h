@@ -56,17 +56,18 @@ using Settings = std::array<uint32_t, kSettingNames.size()>;
 
 inline Settings SettingsOf(const AttachConfig& config, uint64_t buffer_bytes,
                            uint32_t settle_steps) {
-  return {config.gse ? 1u : 0u,
+  const Onset onset = config.onset();
+  return {config.drops_gradients() ? 1u : 0u,
           config.sync_masks ? 1u : 0u,
           config.buffer_sync_interval,
           config.parameter_check_interval,
           static_cast<uint32_t>(buffer_bytes),
           settle_steps,
           static_cast<uint32_t>(config.on_shrink),
-          0,  // activate_at, pin, pin_from, track: as Python's attach() by
-          0,  // default.
-          0,
-          0};
+          config.activate_at,
+          onset.pin(),
+          onset.pin_from,
+          config.track ? 1u : 0u};
 }
 
 // RefusedError: the settings of two ranks differ; names both.
@@ -212,8 +213,8 @@ inline MaskSet BroadcastMasks(Session& session, const ParameterTable& table,
 inline Agreed Agree(Session& session, const AttachConfig& config,
                     const ParameterTable& table, MaskSet mine,
                     uint64_t buffer_bytes) {
-  // Masks that are declared settle at once.
-  const Settings settings = SettingsOf(config, buffer_bytes, 1);
+  const Settings settings =
+      SettingsOf(config, buffer_bytes, config.settle_steps());
   const std::vector<Record> records =
       GatherRecords(session, MakeRecord(settings, mine.digest()),
                     session.rank(), session.world_size());

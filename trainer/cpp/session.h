@@ -23,6 +23,7 @@
 
 #include "trainer/cpp/config.h"
 #include "trainer/cpp/errors.h"
+#include "trainer/cpp/onset.h"
 #include "trainer/cpp/types.h"
 #include "trainer/pactrain.h"
 
@@ -51,8 +52,7 @@ struct SessionOptions {
   uint64_t resume_step = 0;  // next_step() of an earlier session; 0: none.
   // What it would vote before its first step; elements 0: it votes later.
   MaskVote declared = {};
-  // Other masks come in force with a multiple of this step; 0: with any.
-  uint32_t activate_every = 0;
+  Onset onset = {};
 };
 
 struct Bucket {
@@ -233,7 +233,7 @@ class Session {
         .resume_step = options.resume_step,
         .attach_timeout_ms =
             static_cast<uint32_t>(config.attach_timeout_seconds * 1000),
-        .gse = config.gse ? 1 : 0,
+        .gse = config.drops_gradients() ? 1 : 0,
         .on_shrink = static_cast<int32_t>(config.on_shrink),
         .last_generation = 0,
         .previous = nullptr,
@@ -241,10 +241,10 @@ class Session {
         .layout_digest = options.declared.layout_digest.ToC(),
         .kept_elements = options.declared.kept_elements,
         .declared_elements = options.declared.elements,
-        .activate_every = options.activate_every,
-        .pin_mode = 0,
-        .pin_codec = 0,
-        .pin_from = 0,
+        .activate_every = options.onset.activate_every,
+        .pin_mode = static_cast<int32_t>(options.onset.pin_mode),
+        .pin_codec = static_cast<int32_t>(options.onset.pin_codec),
+        .pin_from = options.onset.pin_from,
     };
   }
 

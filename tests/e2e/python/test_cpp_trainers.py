@@ -94,6 +94,34 @@ def test_cpp_trainers_go_through_all_three_modes_and_learn(cluster, trainers):
     assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
 
 
+def test_masks_of_a_cpp_program_are_found_and_found_again_when_they_move(cluster, trainers):
+    """It prunes by hand. In mid-run weights come back and others go."""
+    running = trainers(cluster, epochs=4, batch=16, amount=0.7, track="true")
+    modes = [running[0].wait_for(f"epoch {n}:", SECONDS) for n in range(1, 5)]
+    for moving, settled in (modes[:2], modes[2:]):
+        assert " x FULL fp32" in moving
+        assert " x COMPACTED fp32" in moving
+        assert "FULL" not in settled
+    finals = [FINAL.search(child.wait_for("parameters", SECONDS)) for child in running]
+    assert len({final["digest"] for final in finals}) == 1
+    assert {final["outside"] for final in finals} == {"0"}
+    assert float(finals[0]["keep"]) < 0.5
+    assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
+
+
+def test_equal_cpp_runs_are_equal_bit_for_bit(cluster, trainers):
+    """Also in TERNARY, if the script says from which step on."""
+    pinned = {"pin": "TERNARY 7", "pin-from": 8, "epochs": 1, "batch": 16}
+    ends = []
+    for _ in range(2):
+        running = trainers(cluster, **pinned)
+        assert "16 x TERNARY 7 levels" in running[0].wait_for("epoch 1:", SECONDS)
+        finals = [FINAL.search(child.wait_for("parameters", SECONDS)) for child in running]
+        assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
+        ends += [final["digest"] for final in finals]
+    assert len(set(ends)) == 1
+
+
 def test_a_killed_cpp_trainer_ends_the_others_in_words(own_cluster, trainers):
     """If they are told to abort."""
     running = trainers(own_cluster, environment={"PACTRAIN_ON_SHRINK": "abort"}, epochs=100_000)

@@ -21,6 +21,7 @@
 #include "trainer/cpp/libtorch/model.h"
 #include "trainer/cpp/libtorch/shared_objects.h"
 #include "trainer/cpp/libtorch/state_tensors.h"
+#include "trainer/cpp/libtorch/tracking.h"
 #include "trainer/cpp/local_state.h"
 #include "trainer/cpp/mask_keeper.h"
 #include "trainer/cpp/masks.h"
@@ -49,6 +50,7 @@ struct ModelParts {
   MaskKeeper* keeper;
   Enforcement* enforcement;
   SharedObjects* shared;
+  Tracking* tracking = nullptr;  // Null: masks are declared.
 };
 
 // Parameters (also without gradients), buffers, masks and what the program
@@ -92,7 +94,10 @@ class ModelState : public LocalState {
     TakeMasksOf(state.At("masks"));
   }
 
-  void Entered() override { parts_.keeper->Start(); }
+  void Entered() override {
+    parts_.keeper->Start();
+    if (parts_.tracking != nullptr) parts_.tracking->Restart();
+  }
 
  private:
   static StateValue Tensors(const std::vector<NamedTensor>& tensors) {
@@ -173,7 +178,7 @@ class ModelState : public LocalState {
         static_cast<uint32_t>(state.At("settle_steps").AsInt()));
     parts_.enforcement->Resume(
         TakeMasks(table, state.At("agreed")), std::move(values),
-        parts_.config->gse ? parts_.keeper->active() : nullptr,
+        parts_.config->drops_gradients() ? parts_.keeper->active() : nullptr,
         parts_.shared->optimizers());
   }
 
