@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,18 +26,17 @@ from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .copies import follow
 from .embedded import advice_on_a_dead_agent, embedded_agent
-from .enforcement import Origin
 from .engine import EngineOptions, StepEngine
 from .errors import (
     CoordinatorUnavailableError,
-    InvalidArgument,
     PacTrainError,
     RefusedError,
 )
 from .hook import connect
+from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import Declared, MaskSet, make_mask_set, named_masks
+from .masks import MaskSet, make_mask_set
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
@@ -48,22 +47,16 @@ from .session import (
     Session,
     clear_all_gradients,
     sessions,
-    unpack_state,
 )
 from .shared import Shared
 from .state_transfer import LEAST_SLOT_BYTES, StateTransfer
-from .tracking import DEFAULT_SETTLE_STEPS, TrackedSource, TrackingKeeper
+from .tracking import TrackedSource, TrackingKeeper
 from .types import AttachOptions, OnShrink
 from .variables import warn_of_unknown
 from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
-from .zeros import masks_from_weights
 
-_SETTLE_STEPS = {"weights": 3, "track": DEFAULT_SETTLE_STEPS}
-_MOST_SETTLE_STEPS = 1_000_000
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
-
-Masks = Mapping[str, Tensor] | Literal["weights", "track"] | None
 
 logger = logging.getLogger("pactrain")
 
@@ -143,11 +136,6 @@ def attach(
     return session
 
 
-def uses_gse(masks: Masks, gse: bool | None) -> bool:
-    """What gse is where the script does not say it."""
-    return masks != "track" if gse is None else gse
-
-
 def _alone(
     model: nn.Module,
     masks: Masks,
@@ -168,10 +156,10 @@ def _alone(
             "pactrain.attach(ddp)."
         )
     table = ParameterTable(model)
-    source, _ = _declare_masks(model, table, masks, state, settle)
-    origin = _origin(masks, state)
+    source, _ = declare_masks(model, table, masks, state, settle)
+    origin = origin_of(masks, state)
     if source.tracks:  # Others do the pruning, and there is nobody to tell.
-        source, state = MaskSource(model, table), None
+        source = MaskSource(model, table)
     session = AloneSession(model, table, source, state, uses_gse(masks, gse), origin)
     warnings.warn(
         f"pactrain.attach: {name} is not wrapped in DistributedDataParallel, so "
@@ -198,7 +186,7 @@ def open_session(
     """
     table = ParameterTable(model.module, model.ignored)
     follow(model.module)
-    source, settle_steps = _declare_masks(model.module, table, masks, state, settle)
+    source, settle_steps = declare_masks(model.module, table, masks, state, settle)
     index = _free_index()
     options = _options(model, table, config, index, state)
     # Before any rank hears of the masks: a generation may begin with them.
@@ -231,7 +219,7 @@ def open_session(
             _agree(parts)
             if not model.starts_equal:
                 _send_first_state(parts, options.slot_bytes)
-            keeper.start(_origin(masks, state))
+            keeper.start(origin_of(masks, state))
     except BaseException:
         native.close()
         raise
@@ -296,57 +284,6 @@ def launch_token(store: Store, first_rank: int, rank: int) -> str:
 def process_token() -> str:
     """A random text of this process."""
     return secrets.token_hex(16)
-
-
-def _declare_masks(
-    module: nn.Module,
-    table: ParameterTable,
-    masks: Masks,
-    state: Mapping[str, Any] | None,
-    settle: int | None,
-) -> tuple[MaskSource, int]:
-    """Where they come from, and how many steps they have to stay the same."""
-    declared = None if state is not None and masks == "weights" else masks
-    steps = _settle_steps(declared, settle)
-    if not isinstance(masks, Mapping) and masks == "track":
-        tracked = TrackedSource(module, table, steps)
-        if state is not None:
-            unpack_state(table, state)  # Of this model, or refused.
-        return tracked, steps
-    source = MaskSource(module, table)
-    if state is not None:
-        source.write(unpack_state(table, state))
-    elif isinstance(masks, Mapping):
-        source.write(Declared(named_masks(table, masks)))
-    elif masks == "weights":
-        source.write(Declared(masks_from_weights(table)))
-    elif masks is not None:
-        raise InvalidArgument(
-            f"masks is {masks!r}; allowed are None, 'weights', 'track' and "
-            "{name: mask}.\nGive one of them."
-        )
-    return source, steps
-
-
-def _settle_steps(masks: Masks, settle: int | None) -> int:
-    if settle is None:
-        if isinstance(masks, str):
-            return _SETTLE_STEPS.get(masks, 1)
-        return 1
-    if isinstance(settle, bool) or not (
-        isinstance(settle, int) and 1 <= settle <= _MOST_SETTLE_STEPS
-    ):
-        raise InvalidArgument(
-            f"settle is {settle!r}; allowed are 1 to {_MOST_SETTLE_STEPS:,}.\n"
-            "Give the number of steps for which masks have to stay the same."
-        )
-    return settle
-
-
-def _origin(masks: Masks, state: Mapping[str, Any] | None) -> Origin:
-    if state is not None:
-        return "state"
-    return "masks" if isinstance(masks, Mapping) else "prune"
 
 
 def _refitted_where_possible(

@@ -12,13 +12,7 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch import nn
 
-from .attaching import (
-    Masks,
-    launch_token,
-    open_session,
-    process_token,
-    uses_gse,
-)
+from .attaching import launch_token, open_session, process_token
 from .checks import check_inner, unwrap
 from .config import (
     AttachConfig,
@@ -30,6 +24,7 @@ from .embedded import embedded_agent
 from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import can_meet, launch_store
+from .mask_choice import Masks, uses_gse
 from .membership import WorldNow
 from .onset import Onset, onset_from
 from .parameters import ParameterTable

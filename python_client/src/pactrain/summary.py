@@ -47,8 +47,12 @@ class Account:
         if self.keeper.settled or not steps:
             return []
         if self.keeper.moving:
+<<<<<<< HEAD
             return [f"masks were still moving at the end: {self._masks()}"]
         active = self.keeper.active
+=======
+            return [f"masks had not settled at the end: {self._masks()}"]
+>>>>>>> h1
         state = f"{active} are" if active else "none were"
         return [
             f"masks {self.wanted} never came into force in {steps:,} steps; {state} in "

@@ -56,6 +56,7 @@ def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
     ) -> tuple[Launch, list[Child]]:
         common = {"epochs": EPOCHS, "batch": BATCH, "amount": arguments.pop("amount", 0.7)}
         flags = [f"--{name}={value}" for name, value in common.items()]
+        flags += ["--track"] * bool(arguments.get("track"))
         for rank, environment in enumerate(environments):
             if rank not in python:
                 argv = [str(BIN / "cpp_trainer"), f"--data={digits}", *flags]
@@ -97,6 +98,19 @@ def test_python_and_cpp_trainers_end_with_the_same_bits(
     assert modes[0][0] == "FULL fp32"
     assert modes[0][-1] == ("COMPACTED fp32" if amount else "FULL fp32")
     assert {final["outside"] for final in finals} == {"0"}
+
+
+def test_both_find_the_masks_that_a_script_makes_by_hand(cluster, start):
+    running, children = start(launch_per_site(cluster), (0, 1), track=True)
+    finals = [FINAL.search(child.wait_for("parameters ", SECONDS)) for child in children]
+    ranks = running.finish(SECONDS)
+    assert not any(rank.error for rank in ranks), ranks
+    digests = [final["digest"] for final in finals] + [r.value["digest"] for r in ranks]
+    assert len(set(digests)) == 1, digests
+    modes = ranks[0].value["modes"]
+    assert ranks[1].value["modes"] == modes
+    changes = [mode for mode, last in zip(modes, [None, *modes], strict=False) if mode != last]
+    assert changes == ["FULL fp32", "COMPACTED fp32"] * 2
 
 
 def test_cpp_trainers_hold_frozen_weights_as_a_python_rank_0_declared_them(cluster, start):
