@@ -70,6 +70,7 @@ def train_with_cpp(
     amount: float,
     kind: str = "zero",
     classes: int = 10,
+    onset: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """By our own wrapper, which C++ trainers share; its place is in the variables."""
     world = pactrain.init()
@@ -78,7 +79,7 @@ def train_with_cpp(
     model = example.make_model(data.tensors[0].shape[1])
     model[-1] = torch.nn.Linear(model[-1].in_features, classes)
     pactrain.prune(model, amount, kind=kind)
-    ddp = pactrain.DistributedDataParallel(model)
+    ddp = pactrain.DistributedDataParallel(model, **(onset or {}))
     steps = run_epochs(ddp, data, epochs, batch, world.rank, world.world_size)
     modes = [ddp.session.mode for _ in steps]
     ddp.session.sync_buffers()
