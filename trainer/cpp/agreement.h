@@ -44,7 +44,9 @@ inline constexpr std::array<const char*, 11> kSettingNames = {
     "pin",
     "pin_from",
     "track"};
-inline constexpr size_t kSettleSteps = 5;  // Of one rank's masks: may differ.
+// Of one rank's masks, so it may differ, unless each rank tracks its own.
+inline constexpr size_t kSettleSteps = 5;
+inline constexpr size_t kTrack = 10;
 inline constexpr size_t kDigestAt = kSettingNames.size();
 inline constexpr size_t kRecordWords = kDigestAt + 4;
 
@@ -71,8 +73,9 @@ inline Settings SettingsOf(const AttachConfig& config, uint64_t buffer_bytes,
 // RefusedError: the settings of two ranks differ; names both.
 inline void CheckEqual(size_t rank, const Settings& settings, size_t other_rank,
                        const Settings& other) {
+  const bool track = settings[kTrack] != 0 && other[kTrack] != 0;
   for (size_t i = 0; i < settings.size(); ++i) {
-    if (i == kSettleSteps || settings[i] == other[i]) continue;
+    if ((i == kSettleSteps && !track) || settings[i] == other[i]) continue;
     throw RefusedError(std::string(kSettingNames[i]) + " differs: rank " +
                        std::to_string(rank) + " has " +
                        std::to_string(settings[i]) + ", rank " +

@@ -126,8 +126,8 @@ def check_equal(one: tuple[int, Settings], other: tuple[int, Settings]) -> None:
       RefusedError: they differ; names both.
     """
     for item in fields(Settings):
-        if item.name == "settle_steps":
-            continue  # Of one rank's masks, which all use.
+        if item.name == "settle_steps" and not (one[1].track and other[1].track):
+            continue  # Of one rank's masks, which all use; but each tracks its own.
         (rank, value), (other_rank, other_value) = (
             (rank, getattr(settings, item.name)) for rank, settings in (one, other)
         )

@@ -171,7 +171,7 @@ def _alone(
     source, _ = _declare_masks(model, table, masks, state, settle)
     origin = _origin(masks, state)
     if source.tracks:  # Others do the pruning, and there is nobody to tell.
-        source, state = MaskSource(model, table), None
+        source = MaskSource(model, table)
     session = AloneSession(model, table, source, state, uses_gse(masks, gse), origin)
     warnings.warn(
         f"pactrain.attach: {name} is not wrapped in DistributedDataParallel, so "

@@ -93,6 +93,11 @@ class MaskKeeper:
         return self._changed_after
 
     @property
+    def _moved(self) -> str:
+        """What moved lately, for the coordinator."""
+        return ""
+
+    @property
     def moved_most(self) -> str:
         """Parameters whose masks moved most, in words; empty: masks are declared."""
         return ""
@@ -340,6 +345,7 @@ class MaskKeeper:
             self._inside,
             self.current.kept,
             self.current.elements,
+            self._moved,
         )
 
     def obey(self, decision: Decision) -> None:

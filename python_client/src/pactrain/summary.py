@@ -47,7 +47,7 @@ class Account:
         if self.keeper.settled or not steps:
             return []
         if self.keeper.moving:
-            return [f"masks were still moving at the end: {self._masks()}"]
+            return [f"masks had not settled at the end: {self._masks()}"]
         state = f"{active} are" if active else "none were"
         return [
             f"masks {wanted} never came into force in {steps:,} steps; {state} in "

@@ -1,8 +1,10 @@
 """The Mask Tracker (PacTrain, section III-B): masks that somebody else makes.
 
 With attach(masks="track") the masks are what is not zero, however it became so. Ranks
-have equal weights, so each finds the same for itself. A look takes a quarter of the
-weights of a step and is one pass over them in memory: 0.0 % of a step's compute.
+have equal weights, so each finds the same for itself. A look is
+one pass over a quarter of the weights in memory. Of a step's compute on one core it
+took 0.04 % for a ResNet of 5.5 M elements (32 images of 32 x 32), and 0.2 % for a
+transformer of 66 M (512 tokens).
 """
 
 from __future__ import annotations
@@ -184,7 +186,7 @@ class TrackedSource(MaskSource):
         masks = {
             name: mask
             for (_, name, _), mask in zip(self._candidates, found, strict=True)
-            if bool(mask.any())
+            if bool(mask.any()) and not bool(mask.all())
         }
         return Declared(masks, unenforced=frozenset(masks))
 
@@ -238,6 +240,10 @@ class TrackingKeeper(MaskKeeper):
         return int(self._tracked.tracker.state.last_change)
 
     @property
+    def _moved(self) -> str:
+        return self._tracked.tracker.moved
+
+    @property
     def moved_most(self) -> str:
         return self._tracked.moved_most()
 
@@ -277,7 +283,7 @@ class TrackingKeeper(MaskKeeper):
 
     def renew(self) -> None:
         self._tracked.tracker.restart()
-        self._moving, self._is_first_look = False, False
+        self._moving = self._is_first_look = True
         super().renew()
 
     def obey(self, decision: Decision) -> None:
