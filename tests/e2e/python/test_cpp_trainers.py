@@ -96,7 +96,8 @@ def test_cpp_trainers_go_through_all_three_modes_and_learn(cluster, trainers):
 
 def test_masks_of_a_cpp_program_are_found_and_found_again_when_they_move(cluster, trainers):
     """It prunes by hand. In mid-run what was pruned comes back, and half as much goes."""
-    running = trainers(cluster, epochs=4, batch=16, amount=0.7, track="true")
+    job = cluster.new_job()
+    running = trainers(cluster, job, epochs=4, batch=16, amount=0.7, track="true")
     modes = [running[0].wait_for(f"epoch {n}:", SECONDS) for n in range(1, 5)]
     assert " x FULL fp32" in modes[0]
     assert "DENSE" in modes[2]
@@ -108,6 +109,11 @@ def test_masks_of_a_cpp_program_are_found_and_found_again_when_they_move(cluster
     assert {final["outside"] for final in finals} == {"0"}
     assert 0.5 < float(finals[0]["keep"]) < 0.8
     assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
+    admin = cluster.admin("job", job)
+    shown = subprocess.run(admin, check=True, timeout=30, capture_output=True, text=True).stdout
+    assert "settled: unchanged for 10 steps at all ranks" in shown
+    assert re.search(r"\nmoved +last before step \d+: \d+\.weight [\d,]+.* elements moved\n", shown)
+    assert re.search(r"\ncompacted +first at step \d+\n", shown)
 
 
 def test_equal_cpp_runs_are_equal_bit_for_bit(cluster, trainers):
