@@ -25,7 +25,7 @@ from .membership import Membership
 from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
-from .summary import Account
+from .summary import Account, MaskAccount
 from .types import Decision, Native
 from .wrapped import WrappedModel
 from .zeros import load_pruned
@@ -193,8 +193,7 @@ class Session:
             world_size=world.world_size,
             gse=self._config.gse,
             table=self._table,
-            keeper=self._keeper,
-            wanted=self._keeper.wanted(),
+            masks=MaskAccount.of(self._keeper),
             counters=self.engine.counters,
             course=self.engine.course,
             reason=self.decision.reason,

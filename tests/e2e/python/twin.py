@@ -73,6 +73,7 @@ def train_with_cpp(
     kind: str = "zero",
     classes: int = 10,
     track: bool = False,
+    onset: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """By our own wrapper, which C++ trainers share; its place is in the variables.
 
@@ -85,7 +86,9 @@ def train_with_cpp(
     model[-1] = torch.nn.Linear(model[-1].in_features, classes)
     if not track:
         pactrain.prune(model, amount, kind=kind)
-    ddp = pactrain.DistributedDataParallel(model, masks="track" if track else None, gse=True)
+    ddp = pactrain.DistributedDataParallel(
+        model, masks="track" if track else None, gse=True, **(onset or {})
+    )
     steps = run_epochs(ddp, data, epochs, batch, world.rank, world.world_size)
     pruning = HandPruning(model)
     if track:
