@@ -89,8 +89,8 @@ class Account:
             return [f"masks had not settled at the end: {masks.words}"]
         state = f"{masks.active} are" if masks.active else "none were"
         return [
-            f"masks {masks.wanted} never came into force in {steps:,} steps; {state} in "
-            f"force at the end. {self.reason}"
+            f"masks {masks.wanted} never came into force in {steps:,} steps; {state} "
+            f"in force at the end. {self.reason}"
         ]
 
     def _weights_outside(self) -> list[str]:
