@@ -101,6 +101,7 @@ def train_with_cpp(
         "digest": ddp.session.parameters.value_digest(digest_of).to_bytes().hex(),
         "accuracy": example.accuracy(model, test),
         "modes": modes,
+        "keep": round(ddp.session.stats()["pactrain/active_keep"], 3),
     }
     ddp.session.close()
     return result
@@ -124,6 +125,7 @@ class HandPruning:
         pactrain.prune(copied, amount)
         found = {name: registry.get(p) for name, p in copied.named_parameters()}
         self._masks = {name: mask for name, mask in found.items() if mask is not None}
+        self.apply()
 
     def apply(self) -> None:
         with torch.no_grad():
