@@ -135,7 +135,7 @@ class Progress {
     loss_ += loss;
     sent_ += step.sent_bytes;
     ++steps_;
-    ++modes_[ModeText(step.mode, step.codec)];
+    ++modes_[step.dense ? "DENSE" : ModeText(step.mode, step.codec)];
   }
 
   double MeanLoss() const { return loss_ / std::max(1, steps_); }
@@ -202,9 +202,9 @@ void Train(const Options& options) {
 
   HandPruning pruning(parts);
   for (; place.epoch < options.epochs; ++place.epoch, place.step = 0) {
-    if (options.track && place.epoch == 0) pruning.Prune(options.amount / 2);
+    if (options.track && place.epoch == 0) pruning.Prune(options.amount);
     if (options.track && place.epoch == options.epochs / 2) {
-      pruning.Prune(options.amount);
+      pruning.Prune(options.amount / 2);
     }
     const Batches batches(train, place.epoch, options.batch);
     Progress progress;

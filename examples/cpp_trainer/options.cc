@@ -48,9 +48,10 @@ std::optional<Options> ParseOptions(int argc, const char* const* argv,
   app.add_option("--rate", options.rate, "Learning rate")
       ->capture_default_str()
       ->check(Number("a number above 0 and up to 1000", IsRate));
-  app.add_flag("--track", options.track,
-               "Prune by hand, half of --amount at first, then in mid-run what "
-               "was pruned comes back and all of it goes; masks are tracked");
+  app.add_flag(
+      "--track", options.track,
+      "Prune by hand and let the masks be tracked; in mid-run what was "
+      "pruned comes back, and half as much goes");
   app.add_option("--activate-at", options.activate_at,
                  "Step with which masks come in force");
   app.add_option("--pin", options.pin,

@@ -73,6 +73,7 @@ def train_with_cpp(
     kind: str = "zero",
     classes: int = 10,
     track: bool = False,
+    onset: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """By our own wrapper, which C++ trainers share; its place is in the variables.
 
@@ -85,17 +86,18 @@ def train_with_cpp(
     model[-1] = torch.nn.Linear(model[-1].in_features, classes)
     if not track:
         pactrain.prune(model, amount, kind=kind)
-    ddp = pactrain.DistributedDataParallel(model, masks="track" if track else None, gse=True)
+    options = {"masks": "track" if track else None, "gse": True, **(onset or {})}
+    ddp = pactrain.DistributedDataParallel(model, **options)
     steps = run_epochs(ddp, data, epochs, batch, world.rank, world.world_size)
     pruning = HandPruning(model)
     if track:
-        pruning.prune(amount / 2)
+        pruning.prune(amount)
     modes = []
     for step, _ in enumerate(steps, start=1):
         modes.append(ddp.session.mode)
         pruning.apply()
         if track and step == epochs // 2 * (len(data) // (batch * world.world_size)):
-            pruning.prune(amount)
+            pruning.prune(amount / 2)
     ddp.session.sync_buffers()
     result = {
         "digest": ddp.session.parameters.value_digest(digest_of).to_bytes().hex(),
