@@ -152,6 +152,18 @@ TEST(Name, OnlySmallLettersDigitsAndInnerPunctuation) {
   EXPECT_FALSE(CheckName("job", std::string(64, 'a')).ok());
 }
 
+TEST(Moved, sec_limits_WordsOfWhatMoved) {
+  EXPECT_OK(CheckMoved("moved", ""));
+  EXPECT_OK(CheckMoved("moved", std::string(kMaxMoved, '~')));
+  EXPECT_THAT(
+      CheckMoved("moved", std::string(kMaxMoved + 1, 'm')),
+      StatusIs(kInvalid, HasSubstr("moved has 201 bytes; at most 200")));
+  for (const char* bad : {"\n", "\x1b[2J", "\x7f", "\xc3\xa4"}) {
+    EXPECT_THAT(CheckMoved("moved", bad),
+                StatusIs(kInvalid, HasSubstr("not all printable")));
+  }
+}
+
 FrameHeader DataHeader() {
   FrameHeader h;
   h.context = {0x0102030405060708, 0x090a0b0c0d0e0f10};

@@ -425,7 +425,8 @@ pt_range pt_tracker_range(const pt_tracker* tracker, uint32_t index) {
   return {range.parameter, range.first, range.elements};
 }
 
-uint64_t pt_tracker_look(pt_tracker* tracker, uint32_t index, const float* values) {
+uint64_t pt_tracker_look(pt_tracker* tracker, uint32_t index,
+                         const float* values) {
   return tracker->impl.Look(index, values);
 }
 

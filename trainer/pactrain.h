@@ -263,9 +263,11 @@ void pt_tracker_free(pt_tracker* tracker); /* NULL is fine. */
  * in each step. */
 uint32_t pt_tracker_due(const pt_tracker* tracker);
 /* REQUIRES: index < pt_tracker_due(). `values` of a look are those of the
- * range, one after the other in any order that stays the same. Returns how many elements moved. */
+ * range, one after the other in any order that stays the same. Returns how many
+ * elements moved. */
 pt_range pt_tracker_range(const pt_tracker* tracker, uint32_t index);
-uint64_t pt_tracker_look(pt_tracker* tracker, uint32_t index, const float* values);
+uint64_t pt_tracker_look(pt_tracker* tracker, uint32_t index,
+                         const float* values);
 void pt_tracker_end_step(pt_tracker* tracker);
 /* In a new generation: everything is looked at again, and counted from there.
  */

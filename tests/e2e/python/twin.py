@@ -86,24 +86,24 @@ def train_with_cpp(
     model[-1] = torch.nn.Linear(model[-1].in_features, classes)
     if not track:
         pactrain.prune(model, amount, kind=kind)
-    ddp = pactrain.DistributedDataParallel(
-        model, masks="track" if track else None, gse=True, **(onset or {})
-    )
+    options = {"masks": "track" if track else None, "gse": True, **(onset or {})}
+    ddp = pactrain.DistributedDataParallel(model, **options)
     steps = run_epochs(ddp, data, epochs, batch, world.rank, world.world_size)
     pruning = HandPruning(model)
     if track:
-        pruning.prune(amount / 2)
+        pruning.prune(amount)
     modes = []
     for step, _ in enumerate(steps, start=1):
         modes.append(ddp.session.mode)
         pruning.apply()
         if track and step == epochs // 2 * (len(data) // (batch * world.world_size)):
-            pruning.prune(amount)
+            pruning.prune(amount / 2)
     ddp.session.sync_buffers()
     result = {
         "digest": ddp.session.parameters.value_digest(digest_of).to_bytes().hex(),
         "accuracy": example.accuracy(model, test),
         "modes": modes,
+        "keep": round(ddp.session.stats()["pactrain/active_keep"], 3),
     }
     ddp.session.close()
     return result
@@ -127,6 +127,7 @@ class HandPruning:
         pactrain.prune(copied, amount)
         found = {name: registry.get(p) for name, p in copied.named_parameters()}
         self._masks = {name: mask for name, mask in found.items() if mask is not None}
+        self.apply()
 
     def apply(self) -> None:
         with torch.no_grad():
