@@ -257,7 +257,7 @@ class StepEngine:
         before, self._joining = self._joining, self._options.joins()
         self._all_equal = self._joining is None or self._joining is not before
         if self._joining is not before:
-            self.check_weights_next = self.check_parameters_next = True
+            self.check_parameters_next = True
         self._keeper.begin_step()
 
     def _parameter_digest(self) -> Digest | None:
