@@ -143,9 +143,14 @@ void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote) {
   record.vote = out;
   outbox_.ToCoordinator(out);
   if (GroupState* group = RunningGroupOf(record)) {
-    group->OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest,
-                               out.steps_unchanged >= out.settle_steps &&
-                                   out.kept_elements < out.elements});
+    group->OnMasks(
+        record.id,
+        {out.rank, out.layout_digest, out.mask_digest,
+         out.steps_unchanged >= out.settle_steps &&
+             out.kept_elements < out.elements,
+         out.kept_elements == 0 ? 1
+                                : static_cast<double>(out.elements) /
+                                      static_cast<double>(out.kept_elements)});
   }
 }
 

@@ -163,6 +163,9 @@ protocol::StepReport GroupState::MakeReport() const {
       counters_.committed_count + (own_vote_.has_value() ? 1 : 0);
   report.decision_version = switch_.in_force().version;
   report.failed_attempts = failed_attempts_;
+  report.sent_bytes = counters_.sent_bytes;
+  report.sent_kept_bytes = counters_.sent_kept_bytes;
+  report.sent_dense_bytes = counters_.sent_dense_bytes;
   return report;
 }
 
