@@ -19,23 +19,32 @@ double Grown(uint64_t before, uint64_t now) {
   return static_cast<double>(now < before ? now : now - before);
 }
 
-// How long the links of one report take for each byte that its agent sends: its
-// bytes are taken to be spread over them as all of that agent's are.
-double SecondsPerByte(const protocol::StepReport& report,
-                      std::map<std::string, uint64_t>& before) {
-  double all = 0, slowest = 0;
-  for (const auto& link : report.links) {
-    const double bytes = Grown(before[link.peer_site], link.sent_bytes);
-    before[link.peer_site] = link.sent_bytes;
-    all += bytes;
-    if (link.goodput_bytes_per_second > 0) {
-      slowest = std::max(slowest, bytes / link.goodput_bytes_per_second);
-    }
+}  // namespace
+
+void Account::Sent::Spare(double bytes, const protocol::StepReport& report) {
+  double all = 0;
+  for (const auto& told : report.links) {
+    all += Grown(links[told.peer_site].sent, told.sent_bytes);
   }
-  return all > 0 ? slowest / all : 0;
+  for (const auto& told : report.links) {
+    Link& link = links[told.peer_site];
+    if (all > 0) {
+      link.spared += bytes * Grown(link.sent, told.sent_bytes) / all;
+    }
+    link.sent = told.sent_bytes;
+    link.best_rate = std::max(link.best_rate, told.goodput_bytes_per_second);
+  }
 }
 
-}  // namespace
+double Account::Sent::SavedSeconds() const {
+  double most = 0, least = 0;
+  for (const auto& [site, link] : links) {
+    if (link.best_rate == 0) continue;
+    most = std::max(most, link.spared / link.best_rate);
+    least = std::min(least, link.spared / link.best_rate);
+  }
+  return most > 0 ? most : least;
+}
 
 void Account::BeginGeneration() {
   Sum(before_);
@@ -46,9 +55,9 @@ void Account::BeginGeneration() {
 void Account::Add(const std::string& agent,
                   const protocol::StepReport& report) {
   Sent& sent = sent_[agent];
-  const double per_byte = SecondsPerByte(report, sent.links);
-  sent.saved_seconds += per_byte * (Grown(sent.dense, report.sent_dense_bytes) -
-                                    Grown(sent.frames, report.sent_bytes));
+  sent.Spare(Grown(sent.dense, report.sent_dense_bytes) -
+                 Grown(sent.frames, report.sent_bytes),
+             report);
   sent.frames = report.sent_bytes;
   sent.kept = report.sent_kept_bytes;
   sent.dense = report.sent_dense_bytes;
@@ -93,8 +102,9 @@ void Account::Sum(AccountSnapshot& total) const {
     total.sent_bytes += static_cast<double>(sent.frames);
     total.kept_bytes += static_cast<double>(sent.kept);
     total.dense_bytes += static_cast<double>(sent.dense);
-    most = std::max(most, sent.saved_seconds);
-    least = std::min(least, sent.saved_seconds);
+    const double saved = sent.SavedSeconds();
+    most = std::max(most, saved);
+    least = std::min(least, saved);
   }
   total.saved_seconds += most > 0 ? most : least;
 }

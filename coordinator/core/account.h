@@ -2,9 +2,12 @@
 // its agents' step reports (telemetry: lost and repeated freely).
 //
 // Seconds saved against FULL: the bytes that an agent's links were spared, over
-// their measured rates, of the link that takes longest; of the agent with the
-// most. What an exchange hides behind computing is not taken off, and a link
-// without a measured rate counts for nothing.
+// the best rates that were measured on them, of the link that takes longest; of
+// the agent with the most. An agent's bytes are taken to be spread over its
+// links as all that it sends. What an exchange hides behind computing is not
+// taken off, and a link without a measured rate counts for nothing. The best
+// rate, since few bytes at a time show none: round trips are most of their
+// time.
 //
 // Pure. Thread-compatible. Copyable.
 #ifndef PACTRAIN_COORDINATOR_CORE_ACCOUNT_H_
@@ -66,11 +69,17 @@ class Account {
   AccountSnapshot At(absl::Duration now) const;
 
  private:
+  struct Link {
+    uint64_t sent = 0;     // As last reported.
+    double spared = 0;     // Bytes.
+    double best_rate = 0;  // Bytes per second; 0: not measured.
+  };
   struct Sent {
     uint64_t frames = 0, kept = 0, dense = 0;
-    double saved_seconds = 0;
     uint64_t version = 0;
-    std::map<std::string, uint64_t> links;  // Bytes by peer site.
+    std::map<std::string, Link> links;  // By peer site.
+    void Spare(double bytes, const protocol::StepReport& report);
+    double SavedSeconds() const;  // Below 0: it cost more than FULL.
   };
   void Sum(AccountSnapshot& total) const;
 

@@ -45,14 +45,26 @@ TEST(Account, SecondsSavedAreOfTheLinkThatTakesLongest) {
   report.links = {{"fast", 300, 0, 1000, 0}, {"slow", 300, 0, 50, 0}};
   account.Add("a", report);
   EXPECT_DOUBLE_EQ(account.At(kStart).saved_seconds, 10);
-  // A link without a rate counts for nothing, and neither does a lost message.
-  report.links = {{"slow", 300, 0, 0, 0}};
-  account.Add("a", report);
-  EXPECT_DOUBLE_EQ(account.At(kStart).saved_seconds, 10);
   // All agents save at the same time.
   report.links = {{"slow", 300, 0, 1000, 0}};
   account.Add("b", report);
   EXPECT_DOUBLE_EQ(account.At(kStart).saved_seconds, 10);
+}
+
+TEST(Account, OfALinksRatesTheBestCountsForAllBytes) {
+  Account account;
+  protocol::StepReport report = Report(100, 1100);
+  report.links = {{"x", 300, 0, 0, 0}};
+  account.Add("a", report);
+  EXPECT_EQ(account.At(kStart).saved_seconds, 0) << "no rate was measured";
+  report.links = {{"x", 300, 0, 50, 0}};
+  account.Add("a", report);
+  EXPECT_DOUBLE_EQ(account.At(kStart).saved_seconds, 20);
+  report.links = {{"x", 300, 0, 200, 0}};
+  account.Add("a", report);
+  report.links = {{"x", 300, 0, 100, 0}};
+  account.Add("a", report);
+  EXPECT_DOUBLE_EQ(account.At(kStart).saved_seconds, 5);
 }
 
 TEST(Account, WhatCostsMoreThanFullIsNotHidden) {

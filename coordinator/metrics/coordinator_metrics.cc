@@ -142,7 +142,8 @@ constexpr GroupFamily kGroupFamilies[] = {
      }},
     {"saved_seconds", MetricType::Gauge,
      "Link time saved against FULL since the coordinator's start: the bytes "
-     "that an agent's links were spared over their measured rates, of the link "
+     "that an agent's links were spared over their best measured rates, of the "
+     "link "
      "that takes longest; of the agent with the most. What is hidden behind "
      "computing is not taken off.",
      [](const GroupSnapshot& g) { return g.account.saved_seconds; }},
