@@ -254,9 +254,10 @@ def draw(
         place.set_title(panel["title"] + UNITS.get(unit, ""), fontsize=9)
         place.tick_params(labelsize=7)
         place.grid(alpha=0.3)
-        place.yaxis.set_major_formatter(
-            ticker.PercentFormatter(1) if unit == "percentunit" else ticker.EngFormatter()
-        )
+        if unit == "percentunit":
+            place.yaxis.set_major_formatter(ticker.PercentFormatter(1))
+        elif unit != "short":
+            place.yaxis.set_major_formatter(ticker.EngFormatter())
         for name, values in lines[:12]:
             place.plot([t - begin for t, _ in values], [float(v) for _, v in values], label=name)
         if lines:
