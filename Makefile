@@ -9,7 +9,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-tls measure figures sim nightly clean
+.PHONY: help setup build check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-tls observe-check measure figures sim nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -62,6 +62,10 @@ bench-tls: build  ## What TLS adds to a step at 1 Gbps.
 bench-memory: build  ## What memory a rank needs above one of plain DDP.
 	@$(PYTHON) -m bench.memory
 
+observe-check: build  ## Rules, alerts and dashboards on a real Prometheus, with a job and staged faults (PICTURES=folder).
+	@tools/setup test
+	@$(PYTHON) -m bench.observe $(if $(PICTURES),--pictures $(PICTURES))
+
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup
 	@$(PYTHON) -m bench.kernels
@@ -77,7 +81,7 @@ sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup
 	@tools/simulate "$(SEEDS)" "$(FIRST)"
 
-nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, bench-bytes, bench-tls, the demo's goals.
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, bench-bytes, bench-tls, observe-check, the demo's goals.
 	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.

@@ -47,7 +47,7 @@ Driver::Driver(asio::io_context& io, const Options& options,
       options_(options),
       crew_(std::move(crew)),
       state_(std::move(state)),
-      metrics_(std::make_shared<AgentMetrics>(MetricsSnapshot())),
+      metrics_(options.metrics),
       tick_timer_(io),
       stop_timer_(io) {}
 
@@ -80,6 +80,7 @@ absl::Status Driver::Open() {
   coordinator.hello.site = core.site;
   coordinator.hello.data_address = advertised_address();
   coordinator.hello.version = base::kVersion;
+  coordinator.hello.metrics_address = MetricsAddress();
   coordinator_ = std::make_unique<CoordinatorClient>(
       io_, coordinator, static_cast<CoordinatorEvents*>(this));
   metrics_->Publish(Snapshot());
@@ -94,6 +95,17 @@ std::string Driver::advertised_address() const {
   }
   const std::string bound = data_address();
   return absl::StrCat(given, bound.substr(bound.rfind(':')));
+}
+
+std::string Driver::MetricsAddress() const {
+  const base::HostPort& served = options_.metrics_address;
+  if (served.port == 0) return "";
+  const auto data = base::ParseHostPort(advertised_address());
+  const bool data_here = data.ok() && base::IsLoopback(data->host);
+  // Whoever asked that address elsewhere would ask a machine of his own.
+  if (base::IsLoopback(served.host) && !data_here) return "";
+  if (!base::IsAnyAddress(served.host)) return served.ToString();
+  return data.ok() ? base::HostPort{data->host, served.port}.ToString() : "";
 }
 
 void Driver::TickLater() {
@@ -115,7 +127,8 @@ MetricsSnapshot Driver::Snapshot() const {
   snapshot.coordinator_connected = coordinator_->connected();
   snapshot.insecure_network = options_.insecure_network;
   for (const auto& [site, traffic] : transport_->traffic()) {
-    snapshot.peers.push_back({site, traffic.sent_bytes, traffic.received_bytes,
+    snapshot.peers.push_back({site, site == options_.core.site,
+                              traffic.sent_bytes, traffic.received_bytes,
                               traffic.rtt, traffic.goodput_bytes_per_second,
                               traffic.bbr_connections});
   }

@@ -20,6 +20,7 @@
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "base/crew.h"
+#include "base/net.h"
 #include "base/tls/tls_files.h"
 #include "protocol/limits.h"
 
@@ -46,6 +47,10 @@ class Driver : private TransportEvents,
     int sum_threads = 1;            // For the sums of one node's trainers.
     base::TlsFiles tls;             // Not given: plain text.
     bool insecure_network = false;  // For the metrics.
+    // Where the driver publishes its numbers.
+    std::shared_ptr<AgentMetrics> metrics =
+        std::make_shared<AgentMetrics>(MetricsSnapshot());
+    base::HostPort metrics_address = {};  // Where they are served.
   };
 
   // Opens both listeners and starts to connect to the coordinator.
@@ -57,7 +62,6 @@ class Driver : private TransportEvents,
   std::string data_address() const { return transport_->listen_address(); }
   // What other agents are told: "host:port" or "none".
   std::string advertised_address() const;
-  const std::shared_ptr<AgentMetrics>& metrics() const { return metrics_; }
 
   // Ends every trainer's session with an error, tells everybody who has to
   // know, and stops the io_context once that had time to leave.
@@ -73,6 +77,8 @@ class Driver : private TransportEvents,
   absl::Status Open();
   void TickLater();
   MetricsSnapshot Snapshot() const;
+  // What whoever reaches the data address asks for them; empty: he cannot.
+  std::string MetricsAddress() const;
 
   void Handle(const Event& event);
   void Run(SetPeers& effect);

@@ -4,9 +4,11 @@
 #include <cstdlib>
 #include <iostream>
 #include <optional>
+#include <string_view>
 
 #include "agent/driver.h"
 #include "agent/flags.h"
+#include "agent/metrics/agent_metrics.h"
 #include "agent/scheduling.h"
 #include "asio/io_context.hpp"
 #include "asio/signal_set.hpp"
@@ -37,14 +39,17 @@ int Run(const Flags& flags) {
   asio::io_context io(1);
   // From here on a signal waits for the loop: the socket is always removed.
   asio::signal_set signals(io, SIGINT, SIGTERM);
-  auto driver = Driver::Start(io, flags.driver);
+  // Before the driver, which tells the coordinator where it is.
+  auto metrics =
+      base::MetricsServer::Start(flags.listen_metrics, flags.driver.metrics);
+  if (!metrics.ok()) return Failed(metrics.status());
+  Driver::Options options = flags.driver;
+  options.metrics_address = (*metrics)->address();
+  auto driver = Driver::Start(io, options);
   if (!driver.ok()) return Failed(driver.status());
   signals.async_wait([&](const asio::error_code& error, int) {
     if (!error) (*driver)->Stop();
   });
-  auto metrics =
-      base::MetricsServer::Start(flags.listen_metrics, (*driver)->metrics());
-  if (!metrics.ok()) return Failed(metrics.status());
 
   const Options& core = flags.driver.core;
   LOG_INFO("agent {} of site {}{}, coordinator {}", core.agent, core.site,
@@ -72,6 +77,11 @@ int Run(const Flags& flags) {
 int main(int argc, char** argv) {
   // What gRPC has to say comes back as errors, in words.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  // For docs/metrics.md (tools/metrics.py).
+  if (argc == 2 && std::string_view(argv[1]) == "--list-metrics") {
+    std::cout << pactrain::agent::AgentMetrics::Table();
+    return 0;
+  }
   int exit_code = 0;
   const std::optional<pactrain::agent::Flags> flags =
       pactrain::agent::ParseFlags(argc, argv, &exit_code);

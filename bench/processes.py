@@ -113,6 +113,13 @@ class Children(Closing):
         self._children.append(child)
         return child
 
+    def named(self, name: str) -> Child:
+        """KeyError: there is none."""
+        for child in self._children:
+            if child.name == name:
+                return child
+        raise KeyError(name)
+
     def check(self) -> None:
         """ProcessError if any child failed."""
         for child in self._children:

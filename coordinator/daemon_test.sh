@@ -30,15 +30,18 @@ refused() {
   [[ $(wc -l <"$dir/refused.err") == 1 ]] || fail "not one line: $*"
   grep -qF -- "$text" "$dir/refused.err" || fail "no '$text' for: $*"
 }
+# scrape [PATH]
 scrape() {
   exec 3<>"/dev/tcp/${metrics%:*}/${metrics#*:}" || fail "no /metrics"
-  printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+  printf 'GET %s HTTP/1.0\r\n\r\n' "${1:-/metrics}" >&3
   cat <&3
   exec 3>&-
 }
 
 start first
 scrape | grep -q '^pactrain_coordinator_term 1' || fail "term 1 is not in /metrics"
+scrape /sd/agents | grep -q '^Content-Type: application/json' || fail "no /sd/agents"
+scrape / | grep -q ' 404 ' || fail "/ is not 404"
 refused "in use by another coordinator" --state-dir "$dir/state"
 kill -TERM "$pid"; wait "$pid" || fail "SIGTERM: exit $?"
 

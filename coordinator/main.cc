@@ -8,12 +8,14 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/flags.h"
+#include "coordinator/metrics/agent_targets.h"
 #include "coordinator/metrics/coordinator_metrics.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_journal.h"
@@ -47,15 +49,19 @@ int Run(const Flags& flags, const sigset_t& signals) {
   caps.per_source = flags.connections_per_source;
   auto server = Server::Start(flags.listen, flags.tls, driver->get(), caps);
   if (!server.ok()) return Failed(server.status());
+  const auto snapshot = [d = driver->get()] { return d->Snapshot(); };
   auto metrics = base::MetricsServer::Start(
-      flags.listen_metrics, std::make_shared<CoordinatorMetrics>(
-                                [d = driver->get()] { return d->Snapshot(); },
-                                [s = server->get()] {
-                                  return Connections{s->open_connections(),
-                                                     s->refused_connections(),
-                                                     s->certificates()};
-                                },
-                                flags.insecure_network));
+      flags.listen_metrics,
+      std::make_shared<CoordinatorMetrics>(
+          snapshot,
+          [s = server->get()] {
+            return Connections{s->open_connections(), s->refused_connections(),
+                               s->certificates()};
+          },
+          flags.insecure_network),
+      {{"/sd/agents", {"application/json", [snapshot] {
+                         return AgentTargets(snapshot());
+                       }}}});
   if (!metrics.ok()) return Failed(metrics.status());
 
   const CoordinatorState::Identity& identity = (*journal)->identity();
@@ -84,6 +90,11 @@ int Run(const Flags& flags, const sigset_t& signals) {
 int main(int argc, char** argv) {
   // What gRPC has to say comes back as errors, in words.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  // For docs/metrics.md (tools/metrics.py).
+  if (argc == 2 && std::string_view(argv[1]) == "--list-metrics") {
+    std::cout << pactrain::coordinator::CoordinatorMetrics::Table();
+    return 0;
+  }
   int exit_code = 0;
   const std::optional<pactrain::coordinator::Flags> flags =
       pactrain::coordinator::ParseFlags(argc, argv, &exit_code);

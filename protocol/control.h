@@ -32,6 +32,9 @@ struct AgentHello {
   std::string
       cluster_id;  // Pinned from an earlier coordinator; empty: none yet.
   uint64_t highest_term = 0;
+  // host:port of its /metrics for whoever reaches the agent's data address;
+  // empty: there is none for them.
+  std::string metrics_address = {};
 };
 
 // Every heartbeat interval.
@@ -132,6 +135,11 @@ struct StepReport {
   std::vector<Noise> noise;  // Of steps not reported yet.
   // The first of the generation that left elements outside the masks out.
   std::optional<uint64_t> first_compacted_step = {};
+  // To other sites since the generation began: in frames, headers included; the
+  // elements in them as fp32; and all elements, which FULL had sent, as fp32.
+  uint64_t sent_bytes = 0;
+  uint64_t sent_kept_bytes = 0;
+  uint64_t sent_dense_bytes = 0;
 };
 
 using AgentMessage =

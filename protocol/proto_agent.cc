@@ -22,6 +22,7 @@ struct Writer {
     p.set_version(WriteText(m.version, kMaxNameLength));
     p.set_cluster_id(m.cluster_id);
     p.set_highest_term(m.highest_term);
+    p.set_metrics_address(m.metrics_address);
   }
   void operator()(const Heartbeat&) { out.mutable_heartbeat(); }
   void operator()(const TrainerJoined& m) {
@@ -92,6 +93,9 @@ struct Writer {
     p.set_committed_count(m.committed_count);
     p.set_decision_version(m.decision_version);
     p.set_failed_attempts(m.failed_attempts);
+    p.set_sent_bytes(m.sent_bytes);
+    p.set_sent_kept_bytes(m.sent_kept_bytes);
+    p.set_sent_dense_bytes(m.sent_dense_bytes);
     p.set_step_seconds(m.step_seconds);
     p.set_wait_seconds(m.wait_seconds);
     p.set_interval_seconds(m.interval_seconds);
@@ -128,6 +132,11 @@ absl::StatusOr<AgentMessage> Read(const v1::Hello& p) {
   if (p.data_address() != kNobodyDials) {
     RETURN_IF_ERROR(base::ParseHostPort(p.data_address()).status());
   }
+  RETURN_IF_ERROR(CheckLength("hello.metrics_address", p.metrics_address(),
+                              kMaxAddressLength));
+  if (!p.metrics_address().empty()) {
+    RETURN_IF_ERROR(base::ParseHostPort(p.metrics_address()).status());
+  }
   RETURN_IF_ERROR(CheckLength("hello.version", p.version(), kMaxNameLength));
   if (!p.cluster_id().empty() && !base::ParseDigest(p.cluster_id())) {
     return absl::InvalidArgumentError(
@@ -142,6 +151,7 @@ absl::StatusOr<AgentMessage> Read(const v1::Hello& p) {
   m.version = p.version();
   m.cluster_id = p.cluster_id();
   m.highest_term = p.highest_term();
+  m.metrics_address = p.metrics_address();
   return m;
 }
 
@@ -304,6 +314,9 @@ absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {
   m.committed_count = p.committed_count();
   m.decision_version = p.decision_version();
   m.failed_attempts = p.failed_attempts();
+  m.sent_bytes = p.sent_bytes();
+  m.sent_kept_bytes = p.sent_kept_bytes();
+  m.sent_dense_bytes = p.sent_dense_bytes();
   m.step_seconds = p.step_seconds();
   m.wait_seconds = p.wait_seconds();
   m.interval_seconds = p.interval_seconds();

@@ -51,6 +51,12 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
        [](P& p) {
          p.mutable_hello()->set_data_address(std::string(300, 'h') + ":1");
        }},
+      {"has no port", 0,
+       [](P& p) { p.mutable_hello()->set_metrics_address("host"); }},
+      {"hello.metrics_address", 0,
+       [](P& p) {
+         p.mutable_hello()->set_metrics_address(std::string(300, 'h') + ":1");
+       }},
       {"hello.version", 0,
        [](P& p) { p.mutable_hello()->set_version(std::string(64, 'v')); }},
       {"hello.cluster_id", 0,

@@ -35,6 +35,66 @@ TEST_F(Pair, AStepIsCommittedAtBoth) {
   }
 }
 
+TEST_F(Pair, TimeOfAStepIsToldByPhase) {
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  Submit(1, OneBucket(10, 50));
+  Deliver();
+  Pass(absl::Seconds(2));
+  Submit(0, OneBucket(11, 50));
+  Deliver();
+  Pass(absl::Seconds(1));
+  Submit(1, OneBucket(11, 50));
+  Deliver();
+  const auto sums = [](const Node& node) {
+    std::vector<double> sums;
+    for (const base::Histogram& phase : node.state->Status()[0].phases) {
+      sums.push_back(phase.sum);
+    }
+    return sums;
+  };
+  // Of the first step nobody knows when computing began. Who comes first waits.
+  EXPECT_THAT(sums(x_), testing::ElementsAre(2, 1, 0));
+  EXPECT_THAT(sums(y_), testing::ElementsAre(3, 0, 0));
+}
+
+TEST_F(Pair, BytesAreToldAsSentAsKeptAndAsFullHasThem) {
+  generation_.decision.mode = protocol::Mode::kCompacted;
+  generation_.decision.mask_digest = {5, 5};
+  generation_.decision.layout_digest = {4, 4};
+  Begin();
+  for (int i = 0; i < 2; ++i) {
+    auto vote = MakeMessage<wire::Vote>(wire::Kind::kVote);
+    vote.mask_digest = {5, 5};
+    vote.layout_digest = {4, 4};
+    vote.kept_elements = 25;
+    vote.elements = 100;
+    Give(*nodes_[i], TrainerMessage{1, vote});
+  }
+  for (int i = 0; i < 2; ++i) {
+    wire::Submit submit = OneBucket(10, 50);
+    submit.mode = 2;
+    submit.mask_digest = {5, 5};
+    Submit(i, submit);
+  }
+  Deliver();
+  Pass(absl::Seconds(2));
+  const GroupStatus status = x_.state->Status()[0];
+  EXPECT_EQ(status.sent_bytes, 264u);
+  EXPECT_EQ(status.sent_kept_bytes, 200u);
+  EXPECT_EQ(status.sent_dense_bytes, 800u);
+  const protocol::StepReport* report = nullptr;
+  for (const protocol::AgentMessage& message : x_.to_coordinator) {
+    if (const auto* told = std::get_if<protocol::StepReport>(&message)) {
+      report = told;
+    }
+  }
+  ASSERT_NE(report, nullptr);
+  EXPECT_EQ(report->sent_bytes, 264u);
+  EXPECT_EQ(report->sent_kept_bytes, 200u);
+  EXPECT_EQ(report->sent_dense_bytes, 800u);
+}
+
 TEST_F(Pair, AGenerationsKeyGoesWithItsPeersUntilItsRecordIsDropped) {
   Begin();
   ASSERT_EQ(x_.peers.size(), 1u);

@@ -26,7 +26,8 @@ struct MaskState {
   uint32_t rank = 0;
   protocol::Digest layout_digest;
   protocol::Digest mask_digest;
-  bool counts = false;  // It is settled, and leaves elements out.
+  bool counts = false;        // It is settled, and leaves elements out.
+  double dense_per_kept = 1;  // All of its elements over those that it keeps.
 };
 
 class DecisionSwitch {

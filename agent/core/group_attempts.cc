@@ -112,13 +112,19 @@ std::optional<Problem> GroupState::OpenBucket(const LocalStep::Bucket& bucket,
 
 void GroupState::SendFrames(std::vector<OutgoingFrame> frames) {
   for (OutgoingFrame& frame : frames) {
+    const protocol::BucketContext* context =
+        exchange_.ContextOf(frame.header.bucket);
     if (schedule_.SiteOf(frame.member) != schedule_.site()) {
       const size_t bytes = frame.header.bytes + protocol::kHeaderBytes;
       counters_.sent_bytes += bytes;
       step_sent_bytes_ += bytes;
+      const double kept = 4.0 * frame.header.elements;
+      counters_.sent_kept_bytes += static_cast<uint64_t>(kept);
+      counters_.sent_dense_bytes +=
+          static_cast<uint64_t>(context->mask_digest.empty()
+                                    ? kept
+                                    : kept * trainers_[0].masks.dense_per_kept);
     }
-    const protocol::BucketContext* context =
-        exchange_.ContextOf(frame.header.bucket);
     outbox_->ToPeer(generation_.members[frame.member].agent, generation_.group,
                     *context, frame.header, std::move(frame.payload));
   }
@@ -151,10 +157,11 @@ Abort GroupState::MakeAbort(Cause cause, const std::string& detail) const {
 void GroupState::MaybeVote(absl::Duration now) {
   if (ended_ || own_vote_.has_value() || own_abort_.has_value() ||
       !local_.complete() ||
-      exchange_.done_buckets() != local_.buckets().size() ||
-      AwaitsDecision(now)) {
+      exchange_.done_buckets() != local_.buckets().size()) {
     return;
   }
+  telemetry_.Exchanged(now);
+  if (AwaitsDecision(now)) return;
   CommitVote vote;
   vote.generation = digest_;
   vote.model = generation_.group.model;

@@ -264,6 +264,11 @@ void GroupState::FillStatus(GroupStatus& status) const {
   status.dense_steps += counters_.dense_steps;
   status.sent_bytes += counters_.sent_bytes;
   status.received_bytes += counters_.received_bytes;
+  status.sent_kept_bytes += counters_.sent_kept_bytes;
+  status.sent_dense_bytes += counters_.sent_dense_bytes;
+  for (size_t phase = 0; phase < kPhases; ++phase) {
+    status.phases[phase] += telemetry_.phases()[phase];
+  }
 }
 
 }  // namespace pactrain::agent

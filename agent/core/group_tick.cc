@@ -164,6 +164,9 @@ protocol::StepReport GroupState::MakeReport() const {
   report.decision_version = switch_.in_force().version;
   report.failed_attempts = failed_attempts_;
   report.first_compacted_step = first_compacted_step_;
+  report.sent_bytes = counters_.sent_bytes;
+  report.sent_kept_bytes = counters_.sent_kept_bytes;
+  report.sent_dense_bytes = counters_.sent_dense_bytes;
   return report;
 }
 

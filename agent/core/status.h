@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/histogram.h"
 #include "protocol/frame.h"
 #include "protocol/types.h"
 
@@ -13,6 +14,15 @@ namespace pactrain::agent {
 
 inline constexpr size_t kCauses =
     static_cast<size_t>(protocol::Cause::kStraggler) + 1;
+
+// A step of gradients from commit to commit, as one agent sees it.
+enum class Phase {
+  kCompute,   // To the last local submit: the node's trainers work.
+  kExchange,  // To the last result: others are waited for, links are used.
+  kVote,      // To the commit.
+};
+inline constexpr size_t kPhases = 3;
+using PhaseTimes = std::array<base::Histogram, kPhases>;
 
 // Counters grow while the agent lives, over all generations of the group.
 struct GroupStatus {
@@ -29,6 +39,11 @@ struct GroupStatus {
   // Data frames of committed and failed attempts to and from other sites.
   uint64_t sent_bytes = 0;
   uint64_t received_bytes = 0;
+  // Elements in the frames of sent_bytes: as fp32; and as fp32 of all elements,
+  // which is what FULL had sent.
+  uint64_t sent_kept_bytes = 0;
+  uint64_t sent_dense_bytes = 0;
+  PhaseTimes phases = {};
   protocol::Decision decision;  // In force for next_step.
   uint64_t candidate = 0;       // Version of the prepared decision; 0: none.
 };

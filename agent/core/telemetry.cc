@@ -19,11 +19,21 @@ void Telemetry::Commit(absl::Duration opened, absl::Duration now) {
   step_.Add(now - opened);
   if (completed_) wait_.Add(now - *completed_);
   if (last_commit_) interval_.Add(now - *last_commit_);
+  const auto add = [this](Phase phase, absl::Duration from, absl::Duration to) {
+    phases_[static_cast<size_t>(phase)].Add(absl::ToDoubleSeconds(to - from));
+  };
+  if (last_commit_ && completed_ && exchanged_) {
+    add(Phase::kCompute, *last_commit_, *completed_);
+    add(Phase::kExchange, *completed_, *exchanged_);
+    add(Phase::kVote, *exchanged_, now);
+  }
   last_commit_ = now;
   completed_.reset();
+  exchanged_.reset();
 }
 
 void Telemetry::Drop() {
+  exchanged_.reset();
   completed_.reset();
   last_commit_.reset();
 }

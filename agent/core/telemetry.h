@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "absl/time/time.h"
+#include "agent/core/status.h"
 #include "protocol/control.h"
 
 namespace pactrain::agent {
@@ -29,6 +30,8 @@ class Telemetry {
 
   // All local trainers have submitted the open step; the first time counts.
   void Complete(absl::Duration now);
+  // All of its results are here; the newest time counts: an attempt may fail.
+  void Exchanged(absl::Duration now) { exchanged_ = now; }
   // The open step, begun at `opened`, was committed.
   void Commit(absl::Duration opened, absl::Duration now);
   // It was not, or not as measured.
@@ -36,6 +39,8 @@ class Telemetry {
   // Keeps the newest few until they are told.
   void Add(const protocol::StepReport::Noise& noise);
 
+  // Since the start.
+  const PhaseTimes& phases() const { return phases_; }
   // Means since the last call, and the noise that was not told yet.
   void Fill(protocol::StepReport& report);
 
@@ -47,7 +52,9 @@ class Telemetry {
     double TakeSeconds();  // 0: nothing was added.
   };
   std::optional<absl::Duration> completed_;  // Of the open step.
+  std::optional<absl::Duration> exchanged_;
   std::optional<absl::Duration> last_commit_;
+  PhaseTimes phases_;
   Mean step_, wait_, interval_;
   std::deque<protocol::StepReport::Noise> noise_;
 };

@@ -13,21 +13,24 @@ namespace {
 
 using base::MetricFamily;
 using base::MetricType;
-using Labels = base::MetricLabels;
 using Page = base::MetricsPage;
 
-Labels GroupLabels(const GroupStatus& group, Labels more = {}) {
-  Labels labels = {{"job", group.group.job},
-                   {"model", absl::StrCat(group.group.model)}};
-  labels.insert(labels.end(), more.begin(), more.end());
-  return labels;
+using Values = std::vector<std::string>;
+
+Values GroupLabels(Values more = {}) {
+  more.insert(more.begin(), {"training_job", "model"});
+  return more;
+}
+
+Values ValuesOf(const GroupStatus& group, Values more = {}) {
+  more.insert(more.begin(), {group.group.job, absl::StrCat(group.group.model)});
+  return more;
 }
 
 void AddProcess(const MetricsSnapshot& now, Page& page) {
-  page.Start("build_info", MetricType::Gauge, "1, with the agent's identity.");
-  page.Add(
-      {{"version", base::kVersion}, {"agent", now.agent}, {"site", now.site}},
-      1.0);
+  page.Start("build_info", MetricType::Gauge, "1, with the agent's identity.",
+             {"version", "agent", "site"});
+  page.Add({base::kVersion, now.agent, now.site}, 1);
   page.Start("coordinator_connected", MetricType::Gauge,
              "1 while there is a stream to the coordinator.");
   page.Add({}, now.coordinator_connected ? 1.0 : 0.0);
@@ -43,43 +46,44 @@ void AddMemory(const MetricsSnapshot& now, Page& page) {
   page.Start("full_reserve_bytes", MetricType::Gauge,
              "What FULL steps of all trainers here need of memory.");
   page.Add({}, now.full_reserve_bytes);
-  if (!now.available_memory_bytes.has_value()) return;
   page.Start("available_memory_bytes", MetricType::Gauge,
-             "What machine and cgroups can still give.");
-  page.Add({}, *now.available_memory_bytes);
+             "What machine and cgroups can still give; none where the system "
+             "does not tell.");
+  if (now.available_memory_bytes) page.Add({}, *now.available_memory_bytes);
 }
 
 void AddPeers(const MetricsSnapshot& now, Page& page) {
   page.Start("peer_bytes_total", MetricType::Counter,
-             "Data plane bytes by peer site, headers included.");
+             "Data plane bytes by peer site, headers included. scope: intra "
+             "within the own site, inter to others.",
+             {"peer_site", "scope", "direction"});
   for (const auto& peer : now.peers) {
-    page.Add({{"site", peer.site}, {"direction", "sent"}}, peer.sent_bytes);
-    page.Add({{"site", peer.site}, {"direction", "received"}},
-             peer.received_bytes);
+    const char* scope = peer.is_own_site ? "intra" : "inter";
+    page.Add({peer.site, scope, "sent"}, peer.sent_bytes);
+    page.Add({peer.site, scope, "received"}, peer.received_bytes);
   }
-  page.Start("peer_rtt_seconds", MetricType::Gauge,
-             "Smoothed round trip of a ping by peer site; 0: not measured.");
-  for (const auto& peer : now.peers) {
-    page.Add({{"site", peer.site}}, absl::ToDoubleSeconds(peer.rtt));
-  }
-  page.Start("peer_goodput_bytes_per_second", MetricType::Gauge,
-             "Send rate by peer site while busy; 0: not measured.");
-  for (const auto& peer : now.peers) {
-    page.Add({{"site", peer.site}}, peer.goodput_bytes_per_second);
-  }
-  page.Start("peer_bbr_connections", MetricType::Gauge,
-             "Connections by peer site that use bbr, for the packets that they "
-             "lose.");
-  for (const auto& peer : now.peers) {
-    page.Add({{"site", peer.site}}, peer.bbr_connections);
-  }
+  const auto add = [&](const char* name, const char* help, auto value) {
+    page.Start(name, MetricType::Gauge, help, {"peer_site"});
+    for (const auto& peer : now.peers) page.Add({peer.site}, value(peer));
+  };
+  using Peer = MetricsSnapshot::Peer;
+  add("peer_rtt_seconds",
+      "Smoothed round trip of a ping by peer site; 0: not measured.",
+      [](const Peer& peer) { return absl::ToDoubleSeconds(peer.rtt); });
+  add("peer_goodput_bytes_per_second",
+      "Acknowledged bytes per second in which some were on their way, by peer "
+      "site; 0: not measured.",
+      [](const Peer& peer) { return peer.goodput_bytes_per_second; });
+  add("peer_bbr_connections",
+      "Connections by peer site that use bbr, for the packets that they lose.",
+      [](const Peer& peer) { return peer.bbr_connections; });
 }
 
 void AddRefused(const MetricsSnapshot& now, Page& page) {
   page.Start("connections_refused_total", MetricType::Counter,
-             "Data connections that were refused, by reason.");
+             "Data connections that were refused, by reason.", {"reason"});
   for (const base::Refusal refusal : base::kRefusals) {
-    page.Add({{"reason", std::string(base::RefusalName(refusal))}},
+    page.Add({std::string(base::RefusalName(refusal))},
              now.refused.of(refusal));
   }
 }
@@ -114,45 +118,58 @@ constexpr GroupFamily kGroupFamilies[] = {
      [](const GroupStatus& g) { return g.decision.version; }},
 };
 
+constexpr const char* kPhaseNames[kPhases] = {"compute", "exchange", "vote"};
+
 void AddGroups(const MetricsSnapshot& now, Page& page) {
   for (const GroupFamily& family : kGroupFamilies) {
-    page.Start(family.name, family.type, family.help);
+    page.Start(family.name, family.type, family.help, GroupLabels());
     for (const GroupStatus& group : now.groups) {
-      page.Add(GroupLabels(group), family.value(group));
+      page.Add(ValuesOf(group), family.value(group));
     }
   }
   page.Start("attempts_failed_total", MetricType::Counter,
-             "Failed attempts of steps by cause.");
+             "Failed attempts of steps by cause.", GroupLabels({"cause"}));
   for (const GroupStatus& group : now.groups) {
     for (size_t cause = 1; cause < kCauses; ++cause) {
       const absl::string_view name =
           protocol::CauseName(static_cast<protocol::Cause>(cause));
-      page.Add(GroupLabels(group, {{"cause", std::string(name)}}),
+      page.Add(ValuesOf(group, {std::string(name)}),
                group.failed_attempts[cause]);
     }
   }
   page.Start("group_bytes_total", MetricType::Counter,
-             "Bytes of data frames to and from other sites.");
+             "Bytes of data frames to and from other sites.",
+             GroupLabels({"direction"}));
   for (const GroupStatus& group : now.groups) {
-    page.Add(GroupLabels(group, {{"direction", "sent"}}), group.sent_bytes);
-    page.Add(GroupLabels(group, {{"direction", "received"}}),
-             group.received_bytes);
+    page.Add(ValuesOf(group, {"sent"}), group.sent_bytes);
+    page.Add(ValuesOf(group, {"received"}), group.received_bytes);
   }
-  page.Start("decision", MetricType::Gauge,
-             "1 for the mode and codec of the decision in force.");
+  page.Start("phase_seconds", MetricType::Histogram,
+             "Steps of gradients by phase, from commit to commit. compute: to "
+             "the last submit of this node's trainers; exchange: to the last "
+             "result, with the wait for others; vote: to the commit.",
+             GroupLabels({"phase"}));
   for (const GroupStatus& group : now.groups) {
-    if (group.generation == 0) continue;  // None is in force.
-    page.Add(
-        GroupLabels(
-            group,
-            {{"mode", std::string(protocol::ModeName(group.decision.mode))},
-             {"codec",
-              std::string(protocol::CodecName(group.decision.codec))}}),
-        1.0);
+    for (size_t phase = 0; phase < kPhases; ++phase) {
+      page.Add(ValuesOf(group, {kPhaseNames[phase]}), group.phases[phase]);
+    }
   }
 }
 
+Page PageOf(const MetricsSnapshot& now) {
+  Page page("pactrain_agent_");
+  AddProcess(now, page);
+  AddMemory(now, page);
+  AddPeers(now, page);
+  AddRefused(now, page);
+  base::AddCertificates(now.certificates, absl::Now(), page);
+  AddGroups(now, page);
+  return page;
+}
+
 }  // namespace
+
+std::string AgentMetrics::Table() { return PageOf({}).Table(); }
 
 void AgentMetrics::Publish(MetricsSnapshot snapshot) {
   auto next = std::make_shared<const MetricsSnapshot>(std::move(snapshot));
@@ -166,14 +183,7 @@ std::vector<MetricFamily> AgentMetrics::Collect() const {
     base::MutexLock lock(&mutex_);
     now = snapshot_;
   }
-  Page page("pactrain_agent_");
-  AddProcess(*now, page);
-  AddMemory(*now, page);
-  AddPeers(*now, page);
-  AddRefused(*now, page);
-  base::AddCertificates(now->certificates, absl::Now(), page);
-  AddGroups(*now, page);
-  return page.Take();
+  return PageOf(*now).Take();
 }
 
 }  // namespace pactrain::agent

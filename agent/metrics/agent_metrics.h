@@ -26,6 +26,7 @@ namespace pactrain::agent {
 struct MetricsSnapshot {
   struct Peer {
     std::string site;
+    bool is_own_site = false;
     uint64_t sent_bytes = 0;
     uint64_t received_bytes = 0;
     absl::Duration rtt;
@@ -50,6 +51,8 @@ class AgentMetrics : public prometheus::Collectable {
 
   void Publish(MetricsSnapshot snapshot);
   std::vector<prometheus::MetricFamily> Collect() const override;
+  // All families, as base::MetricsPage::Table().
+  static std::string Table();
 
  private:
   mutable base::Mutex mutex_;

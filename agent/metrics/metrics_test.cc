@@ -8,6 +8,7 @@
 #include "base/net.h"
 #include "base/status_matchers.h"
 #include "base/version.h"
+#include "protocol/limits.h"
 
 namespace pactrain::agent {
 namespace {
@@ -15,12 +16,13 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string Get(const base::HostPort& address) {
+std::string Get(const base::HostPort& address,
+                const std::string& path = "/metrics") {
   asio::io_context io;
   asio::ip::tcp::socket socket(io);
   socket.connect({asio::ip::make_address(address.host), address.port});
   asio::write(socket, asio::buffer(std::string(
-                          "GET /metrics HTTP/1.0\r\nHost: agent\r\n\r\n")));
+                          "GET " + path + " HTTP/1.0\r\nHost: agent\r\n\r\n")));
   std::string answer;
   asio::error_code end;
   asio::read(socket, asio::dynamic_buffer(answer), end);
@@ -81,29 +83,40 @@ TEST_F(MetricsTest, sec_cert_life_alarm_IsShown) {
 }
 
 TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
-  snapshot_.peers.push_back({"us", 100, 200, absl::Milliseconds(50), 1e6, 3});
+  snapshot_.peers.push_back(
+      {"us", false, 100, 200, absl::Milliseconds(50), 1e6, 3});
   GroupStatus group;
   group.group = {"job", 1};
   group.generation = 3;
   group.trainers = 2;
   group.committed_count = 7;
   group.failed_attempts[static_cast<size_t>(protocol::Cause::kStall)] = 3;
-  group.decision.mode = protocol::Mode::kCompacted;
+  group.phases[0].Add(0.25);
+  group.phases[0].Add(200);
   snapshot_.groups.push_back(group);
   metrics_->Publish(snapshot_);
   const std::string page = Get(server_->address());
   for (const char* line : {
-           "peer_bytes_total{site=\"us\",direction=\"sent\"} 100",
-           "peer_bytes_total{site=\"us\",direction=\"received\"} 200",
-           "peer_rtt_seconds{site=\"us\"} 0.05",
-           "peer_bbr_connections{site=\"us\"} 3",
-           "trainers{job=\"job\",model=\"1\"} 2",
-           "steps_committed_total{job=\"job\",model=\"1\"} 7",
-           "attempts_failed_total{job=\"job\",model=\"1\",cause=\"stall\"} 3",
-           "attempts_failed_total{job=\"job\",model=\"1\",cause=\"mask\"} 0",
-           "decision{job=\"job\",model=\"1\",mode=\"COMPACTED\",codec=\"fp32\"}"
-           " "
-           "1",
+           "peer_bytes_total{peer_site=\"us\",scope=\"inter\",direction="
+           "\"sent\"} 100",
+           "peer_bytes_total{peer_site=\"us\",scope=\"inter\",direction="
+           "\"received\"} 200",
+           "peer_rtt_seconds{peer_site=\"us\"} 0.05",
+           "peer_bbr_connections{peer_site=\"us\"} 3",
+           "trainers{training_job=\"job\",model=\"1\"} 2",
+           "steps_committed_total{training_job=\"job\",model=\"1\"} 7",
+           "attempts_failed_total{training_job=\"job\",model=\"1\",cause="
+           "\"stall\"} 3",
+           "attempts_failed_total{training_job=\"job\",model=\"1\",cause="
+           "\"mask\"} 0",
+           "phase_seconds_bucket{training_job=\"job\",model=\"1\","
+           "phase=\"compute\",le=\"0.3\"} 1",
+           "phase_seconds_count{training_job=\"job\",model=\"1\","
+           "phase=\"compute\"} 2",
+           "phase_seconds_sum{training_job=\"job\",model=\"1\","
+           "phase=\"compute\"} 200.25",
+           "phase_seconds_count{training_job=\"job\",model=\"1\","
+           "phase=\"vote\"} 0",
        }) {
     EXPECT_THAT(page, HasSubstr(line));
   }
@@ -111,7 +124,7 @@ TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
 
 TEST_F(MetricsTest, ShowsTheReserveBesideWhatIsAvailable) {
   EXPECT_THAT(Get(server_->address()),
-              ::testing::Not(HasSubstr("available_memory_bytes")));
+              ::testing::Not(HasSubstr("available_memory_bytes 1000")));
   snapshot_.full_reserve_bytes = 600;
   snapshot_.available_memory_bytes = 1000;
   metrics_->Publish(snapshot_);
@@ -120,15 +133,25 @@ TEST_F(MetricsTest, ShowsTheReserveBesideWhatIsAvailable) {
   EXPECT_THAT(page, HasSubstr("pactrain_agent_available_memory_bytes 1000"));
 }
 
-TEST_F(MetricsTest, NoDecisionIsInForceOnceTheGenerationIsOver) {
+TEST_F(MetricsTest, sec_limits_SeriesOfAJob) {
   GroupStatus group;
   group.group = {"job", 1};
-  group.generation = 0;
   snapshot_.groups.push_back(group);
   metrics_->Publish(snapshot_);
   const std::string page = Get(server_->address());
-  EXPECT_THAT(page, ::testing::Not(HasSubstr("_decision{")));
-  EXPECT_THAT(page, HasSubstr("steps_committed_total{job="));
+  size_t series = 0;
+  for (size_t at = page.find("{training_job="); at != page.npos;
+       at = page.find("{training_job=", at + 1)) {
+    ++series;
+  }
+  EXPECT_GT(series, 20);
+  EXPECT_LE(series, size_t{protocol::kMaxSeriesPerJob});
+}
+
+TEST_F(MetricsTest, OtherPathsAreNotThere) {
+  EXPECT_THAT(Get(server_->address(), "/metrics/x"),
+              HasSubstr("404 Not Found"));
+  EXPECT_THAT(Get(server_->address(), "/"), HasSubstr("404 Not Found"));
 }
 
 TEST_F(MetricsTest, TakenAddressIsAnErrorThatNamesIt) {

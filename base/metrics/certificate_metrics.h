@@ -15,15 +15,15 @@ inline void AddCertificates(const std::optional<CertificateLives>& lives,
                             absl::Time now, MetricsPage& page) {
   page.Start("certificate_left_seconds", MetricType::Gauge,
              "Until the certificate in use expires, and until the first of "
-             "those above it does; below 0: expired.");
+             "those above it does; below 0: expired; none without TLS.",
+             {"certificate"});
   if (lives) {
-    page.Add({{"certificate", "own"}},
-             absl::ToDoubleSeconds(lives->own.until - now));
-    page.Add({{"certificate", "ca"}},
-             absl::ToDoubleSeconds(lives->ca.until - now));
+    page.Add({"own"}, absl::ToDoubleSeconds(lives->own.until - now));
+    page.Add({"ca"}, absl::ToDoubleSeconds(lives->ca.until - now));
   }
   page.Start("certificate_ends_soon", MetricType::Gauge,
-             "1 if one of them has less than a fifth of its life left.");
+             "1 if one of them has less than a fifth of its life left; none "
+             "without TLS.");
   if (lives) {
     page.Add({}, lives->own.EndsSoon(now) || lives->ca.EndsSoon(now) ? 1 : 0);
   }

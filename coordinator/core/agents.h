@@ -26,7 +26,9 @@ struct Agent {
   protocol::Digest incarnation;
   std::string site;
   std::string data_address;
-  std::string version;        // Of its software.
+  std::string version;  // Of its software.
+  // Empty: there is none that others reach.
+  std::string metrics_address;
   StreamId stream = 0;        // 0: none.
   absl::Duration last_heard;  // Of its stream.
   absl::Duration changed_at;  // When the stream was opened or lost.

@@ -262,9 +262,11 @@ StateSnapshot CoordinatorState::Snapshot(absl::Duration now) const {
   snapshot.cluster_id = identity_.cluster_id;
   snapshot.term = identity_.term;
   snapshot.read_only = read_only_;
+  snapshot.risk_bound = options_.risk_bound;
   for (const auto& [name, agent] : agents_.all()) {
     snapshot.agents.push_back({name, agent.site, agent.connected(),
-                               agent.data_address, agent.version});
+                               agent.data_address, agent.version,
+                               agent.metrics_address});
   }
   Effects unused;
   const Group::Context c = MakeContext(now, unused);

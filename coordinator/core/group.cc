@@ -261,6 +261,7 @@ void Group::Tick(Context& c) {
     }
   }
   TryForm(c);
+  NoteMode(c);
   RecordDetached(c);
   Decide(c);
   SendWaiting(c);

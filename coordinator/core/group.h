@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "coordinator/core/account.h"
 #include "coordinator/core/agents.h"
 #include "coordinator/core/decisions.h"
 #include "coordinator/core/effects.h"
@@ -154,6 +155,9 @@ class Group {
   // not.
   std::string RestlessText(const Context& c) const;
   std::string RunningReason(const Context& c) const;
+  std::vector<std::string> SilentAgents(const Context& c) const;
+  // What is in force is known from now on, or not any more.
+  void NoteMode(const Context& c);
 
   protocol::GroupId id_;
   Membership membership_;
@@ -184,6 +188,7 @@ class Group {
   // Of both, what the journal holds.
   TrainersDetached recorded_;
   Progress progress_;
+  Account account_;
   // Of the generations before.
   uint64_t committed_before_ = 0;
   uint64_t failed_before_ = 0;

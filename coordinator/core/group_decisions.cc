@@ -32,6 +32,7 @@ void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
   const protocol::Member* const member = FindMember(agent);
   if (member == nullptr) return;
   progress_.Add(agent.name, agent.site, report);
+  account_.Add(agent.name, report);
   NoteNoise(report, agent.name);
   WatchNorms(report, *member, c);
   in_force_unknown_ = false;
@@ -49,6 +50,7 @@ void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
                                " ", protocol::CodecName(now.codec),
                                ") is in force: ", now.reason));
   }
+  NoteMode(c);
   Decide(c);
 }
 
@@ -71,6 +73,7 @@ void Group::NoteMasks(const MaskAgreement& masks, Context& c) {
   if (masks.state == MaskState::kSettling ||
       masks.state == MaskState::kStable) {
     last_equal_ = masks;
+    account_.NoteMasks(masks.mask_digest);
   }
   if (masks.state != mask_state_) {
     mask_state_ = masks.state;
@@ -245,6 +248,16 @@ std::string Group::RunningReason(const Context& c) const {
   std::string text = DecisionReason(c);
   const std::string restless = RestlessText(c);
   if (!restless.empty()) absl::StrAppend(&text, "; ", restless);
+  const std::vector<std::string> silent = SilentAgents(c);
+  if (!silent.empty()) {
+    absl::StrAppend(&text, "; no stream from ", silent.size(), " agents (",
+                    absl::StrJoin(silent, ", "), "), the generation goes on");
+  }
+  if (end_due_) absl::StrAppend(&text, "; to be ended: ", *end_due_);
+  return text;
+}
+
+std::vector<std::string> Group::SilentAgents(const Context& c) const {
   std::vector<std::string> silent;
   for (const protocol::Member& member : generation_->members) {
     const Agent* agent = c.agents.Find(member.agent);
@@ -252,12 +265,14 @@ std::string Group::RunningReason(const Context& c) const {
       silent.push_back(absl::StrCat("'", member.agent, "'"));
     }
   }
-  if (!silent.empty()) {
-    absl::StrAppend(&text, "; no stream from ", silent.size(), " agents (",
-                    absl::StrJoin(silent, ", "), "), the generation goes on");
-  }
-  if (end_due_) absl::StrAppend(&text, "; to be ended: ", *end_due_);
-  return text;
+  return silent;
+}
+
+void Group::NoteMode(const Context& c) {
+  account_.Enter(running() && !in_force_unknown_
+                     ? std::optional(decisions_.in_force())
+                     : std::nullopt,
+                 c.now);
 }
 
 GroupSnapshot Group::Snapshot(const Context& c) const {
@@ -270,6 +285,7 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
     s.in_force = decisions_.in_force();
     s.prepared = decisions_.prepared();
     s.exchange_share = progress_.exchange_share();
+    s.missing_agents = static_cast<int>(SilentAgents(c).size());
     if (const auto noise = noise_.Newest(decisions_.in_force().version)) {
       s.risk = noise->risk();
       s.risk_clip = noise->risk_clip();
@@ -295,6 +311,7 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.first_compacted_step = progress_.first_compacted_step();
   s.links = progress_.Links();
   s.pin = pin_;
+  s.account = account_.At(c.now);
   return s;
 }
 

@@ -128,6 +128,7 @@ void Group::Form(const Lineup& lineup, Context& c) {
   committed_before_ += progress_.committed_count();
   failed_before_ += progress_.failed_attempts();
   progress_ = {};
+  account_.BeginGeneration();
   noise_ = Noise(generation);
   norms_.Begin(generation.members, /*anew=*/!generation.donor);
   noise_factor_ = kUnmeasuredNoiseFactor;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "coordinator/core/account.h"
 #include "coordinator/core/mask_votes.h"
 #include "coordinator/core/pin.h"
 #include "protocol/types.h"
@@ -62,6 +63,8 @@ struct GroupSnapshot {
   std::optional<double> risk;
   std::optional<double> risk_clip;
   std::optional<Pin> pin;
+  AccountSnapshot account;
+  int missing_agents = 0;  // Of the running generation, without a stream.
 };
 
 struct AgentSnapshot {
@@ -69,13 +72,15 @@ struct AgentSnapshot {
   std::string site;
   bool connected = false;
   std::string data_address;
-  std::string version;  // Of its software.
+  std::string version;          // Of its software.
+  std::string metrics_address;  // Empty: none that others reach.
 };
 
 struct StateSnapshot {
   std::string cluster_id;
   uint64_t term = 0;
   bool read_only = false;
+  double risk_bound = 0;
   std::vector<AgentSnapshot> agents;
   std::vector<GroupSnapshot> groups;
 };

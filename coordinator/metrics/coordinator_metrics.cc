@@ -1,7 +1,9 @@
 #include "coordinator/metrics/coordinator_metrics.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -15,20 +17,27 @@ namespace {
 
 using base::MetricFamily;
 using base::MetricType;
-using Labels = base::MetricLabels;
 using Page = base::MetricsPage;
 
-Labels GroupLabels(const GroupSnapshot& group, Labels more = {}) {
-  Labels labels = {{"job", group.group.job},
-                   {"model", absl::StrCat(group.group.model)}};
-  labels.insert(labels.end(), more.begin(), more.end());
-  return labels;
+using Values = std::vector<std::string>;
+
+Values GroupLabels(Values more = {}) {
+  more.insert(more.begin(), {"training_job", "model"});
+  return more;
 }
+
+Values ValuesOf(const GroupSnapshot& group, Values more = {}) {
+  more.insert(more.begin(), {group.group.job, absl::StrCat(group.group.model)});
+  return more;
+}
+
+constexpr GroupPhase kPhases[] = {GroupPhase::kWaiting, GroupPhase::kRunning,
+                                  GroupPhase::kEnded};
 
 void AddProcess(const StateSnapshot& now, bool insecure_network, Page& page) {
   page.Start("build_info", MetricType::Gauge,
-             "1, with the version and the cluster.");
-  page.Add({{"version", base::kVersion}, {"cluster_id", now.cluster_id}}, 1);
+             "1, with the version and the cluster.", {"version", "cluster_id"});
+  page.Add({base::kVersion, now.cluster_id}, 1);
   page.Start("term", MetricType::Gauge,
              "Term of this run; grows at every start.");
   page.Add({}, static_cast<double>(now.term));
@@ -38,21 +47,23 @@ void AddProcess(const StateSnapshot& now, bool insecure_network, Page& page) {
   page.Start("insecure_network", MetricType::Gauge,
              "1 if --insecure-network allows plain text beyond loopback.");
   page.Add({}, insecure_network ? 1 : 0);
+  page.Start("risk_bound", MetricType::Gauge,
+             "What --risk allows a decision to cost by r.");
+  page.Add({}, now.risk_bound);
   double connected = 0;
   for (const AgentSnapshot& agent : now.agents) connected += agent.connected;
   page.Start("agents", MetricType::Gauge,
-             "Agents known, by state of their stream.");
-  page.Add({{"state", "connected"}}, connected);
-  page.Add({{"state", "disconnected"}},
+             "Agents known, by state of their stream.", {"state"});
+  page.Add({"connected"}, connected);
+  page.Add({"disconnected"},
            static_cast<double>(now.agents.size()) - connected);
-  page.Start("jobs", MetricType::Gauge, "Attached models of jobs, by state.");
-  for (GroupPhase phase :
-       {GroupPhase::kWaiting, GroupPhase::kRunning, GroupPhase::kEnded}) {
+  page.Start("jobs", MetricType::Gauge, "Attached models of jobs, by state.",
+             {"state"});
+  for (const GroupPhase phase : kPhases) {
     const auto count =
         std::count_if(now.groups.begin(), now.groups.end(),
                       [&](const auto& g) { return g.phase == phase; });
-    page.Add({{"state", std::string(GroupPhaseName(phase))}},
-             static_cast<double>(count));
+    page.Add({std::string(GroupPhaseName(phase))}, static_cast<double>(count));
   }
 }
 
@@ -61,9 +72,9 @@ void AddConnections(const Connections& now, Page& page) {
              "Connections of agents and operators.");
   page.Add({}, static_cast<double>(now.open));
   page.Start("connections_refused_total", MetricType::Counter,
-             "Connections that were refused, by reason.");
+             "Connections that were refused, by reason.", {"reason"});
   for (const base::Refusal refusal : base::kRefusals) {
-    page.Add({{"reason", std::string(base::RefusalName(refusal))}},
+    page.Add({std::string(base::RefusalName(refusal))},
              static_cast<double>(now.refused.of(refusal)));
   }
 }
@@ -109,47 +120,140 @@ constexpr GroupFamily kGroupFamilies[] = {
      [](const GroupSnapshot& g) {
        return static_cast<double>(g.norm_alarms_total);
      }},
-    {"step_seconds", MetricType::Gauge, "Mean time of a step as last reported.",
+    {"step_seconds", MetricType::Gauge,
+     "Mean time from a step's first submit to its commit, as last reported.",
      [](const GroupSnapshot& g) { return g.step_seconds; }},
+    {"missing_agents", MetricType::Gauge,
+     "Agents of the running generation that have no stream now.",
+     [](const GroupSnapshot& g) {
+       return static_cast<double>(g.missing_agents);
+     }},
+    {"mask_changes_total", MetricType::Counter,
+     "Mask sets that all ranks agreed on after another one, since the "
+     "coordinator's start.",
+     [](const GroupSnapshot& g) {
+       return static_cast<double>(g.account.mask_changes);
+     }},
+    {"saved_bytes", MetricType::Gauge,
+     "What FULL had sent between sites in fp32, less what was sent, since the "
+     "coordinator's start.",
+     [](const GroupSnapshot& g) {
+       return g.account.dense_bytes - g.account.sent_bytes;
+     }},
+    {"saved_seconds", MetricType::Gauge,
+     "Link time saved against FULL since the coordinator's start: the bytes "
+     "that an agent's links were spared over their best measured rates, of the "
+     "link "
+     "that takes longest; of the agent with the most. What is hidden behind "
+     "computing is not taken off.",
+     [](const GroupSnapshot& g) { return g.account.saved_seconds; }},
 };
+
+// A series for each group that knows `value`.
+template <typename Value>
+void AddKnown(const StateSnapshot& now, const char* name, const char* help,
+              Value GroupSnapshot::*value, Page& page) {
+  page.Start(name, MetricType::Gauge, help, GroupLabels());
+  for (const GroupSnapshot& group : now.groups) {
+    if (group.*value) page.Add(ValuesOf(group), *(group.*value));
+  }
+}
+
+void AddStates(const StateSnapshot& now, Page& page) {
+  page.Start("job_state", MetricType::Gauge, "1 for the state that it is in.",
+             GroupLabels({"state"}));
+  for (const GroupSnapshot& group : now.groups) {
+    for (const GroupPhase phase : kPhases) {
+      page.Add(ValuesOf(group, {std::string(GroupPhaseName(phase))}),
+               group.phase == phase ? 1 : 0);
+    }
+  }
+  page.Start("mode", MetricType::Gauge,
+             "1 for the mode in force; all 0: no generation runs.",
+             GroupLabels({"mode"}));
+  for (const GroupSnapshot& group : now.groups) {
+    for (const protocol::Mode mode : kModes) {
+      page.Add(ValuesOf(group, {std::string(protocol::ModeName(mode))}),
+               group.in_force && group.in_force->mode == mode ? 1 : 0);
+    }
+  }
+  page.Start("codec", MetricType::Gauge,
+             "1 for the codec in force; all 0: no generation runs.",
+             GroupLabels({"codec"}));
+  for (const GroupSnapshot& group : now.groups) {
+    for (int i = 1; i <= static_cast<int>(protocol::kLastCodec); ++i) {
+      const auto codec = static_cast<protocol::Codec>(i);
+      page.Add(ValuesOf(group, {std::string(protocol::CodecName(codec))}),
+               group.in_force && group.in_force->codec == codec ? 1 : 0);
+    }
+  }
+}
+
+void AddAccount(const StateSnapshot& now, Page& page) {
+  const auto by_mode =
+      [&](const char* name, MetricType type, const char* help,
+          std::array<double, kModes.size()> AccountSnapshot::*values) {
+        page.Start(name, type, help, GroupLabels({"mode"}));
+        for (const GroupSnapshot& group : now.groups) {
+          for (size_t i = 0; i < kModes.size(); ++i) {
+            page.Add(
+                ValuesOf(group, {std::string(protocol::ModeName(kModes[i]))}),
+                (group.account.*values)[i]);
+          }
+        }
+      };
+  by_mode("mode_seconds_total", MetricType::Counter,
+          "Time in each mode since the coordinator's start.",
+          &AccountSnapshot::mode_seconds);
+  by_mode("step_interval_seconds", MetricType::Gauge,
+          "Time from commit to commit as last measured in each mode; 0: not "
+          "measured.",
+          &AccountSnapshot::mode_interval_seconds);
+  page.Start("bytes_total", MetricType::Counter,
+             "Sent between sites since the coordinator's start. dense: all "
+             "elements in fp32, as FULL has them; kept: those that were sent, "
+             "in fp32; wire: as they were sent, headers included.",
+             GroupLabels({"stage"}));
+  for (const GroupSnapshot& group : now.groups) {
+    page.Add(ValuesOf(group, {"dense"}), group.account.dense_bytes);
+    page.Add(ValuesOf(group, {"kept"}), group.account.kept_bytes);
+    page.Add(ValuesOf(group, {"wire"}), group.account.sent_bytes);
+  }
+  page.Start("fallbacks_total", MetricType::Counter,
+             "Switches to a mode that sends more within a generation, since "
+             "the coordinator's start.",
+             GroupLabels({"from", "to"}));
+  for (const GroupSnapshot& group : now.groups) {
+    for (size_t i = 0; i < kFallbacks.size(); ++i) {
+      page.Add(
+          ValuesOf(group, {std::string(protocol::ModeName(kFallbacks[i].from)),
+                           std::string(protocol::ModeName(kFallbacks[i].to))}),
+          group.account.fallbacks[i]);
+    }
+  }
+}
 
 void AddGroups(const StateSnapshot& now, Page& page) {
   for (const GroupFamily& family : kGroupFamilies) {
-    page.Start(family.name, family.type, family.help);
+    page.Start(family.name, family.type, family.help, GroupLabels());
     for (const GroupSnapshot& group : now.groups) {
-      page.Add(GroupLabels(group), family.value(group));
+      page.Add(ValuesOf(group), family.value(group));
     }
   }
-  page.Start("risk", MetricType::Gauge,
-             "Share of the effective batch that quantising costs (r), by the "
-             "decision in force.");
-  for (const GroupSnapshot& group : now.groups) {
-    if (group.risk) page.Add(GroupLabels(group), *group.risk);
-  }
-  page.Start("risk_clip", MetricType::Gauge,
-             "The part of r that clipping makes; it is biased.");
-  for (const GroupSnapshot& group : now.groups) {
-    if (group.risk_clip) page.Add(GroupLabels(group), *group.risk_clip);
-  }
-  page.Start("exchange_share", MetricType::Gauge,
-             "Of the time of a step, what trainers wait for the exchange.");
-  for (const GroupSnapshot& group : now.groups) {
-    if (group.exchange_share) {
-      page.Add(GroupLabels(group), *group.exchange_share);
-    }
-  }
-  page.Start("decision", MetricType::Gauge,
-             "1 for the mode and codec of the decision in force.");
-  for (const GroupSnapshot& group : now.groups) {
-    if (!group.in_force) continue;
-    page.Add(
-        GroupLabels(
-            group,
-            {{"mode", std::string(protocol::ModeName(group.in_force->mode))},
-             {"codec",
-              std::string(protocol::CodecName(group.in_force->codec))}}),
-        1);
-  }
+  AddKnown(now, "risk",
+           "Share of the effective batch that quantising costs (r), by the "
+           "decision in force; none: not measured.",
+           &GroupSnapshot::risk, page);
+  AddKnown(now, "risk_clip",
+           "The part of r that clipping makes; it is biased, all else averages "
+           "out.",
+           &GroupSnapshot::risk_clip, page);
+  AddKnown(now, "exchange_share",
+           "Of the time of a step, what trainers wait for the exchange; none: "
+           "not measured.",
+           &GroupSnapshot::exchange_share, page);
+  AddStates(now, page);
+  AddAccount(now, page);
 }
 
 // All agents of a site together.
@@ -158,13 +262,21 @@ struct Link {
 };
 using SitePair = std::pair<std::string, std::string>;
 
-std::map<SitePair, Link> LinksOf(const GroupSnapshot& group) {
-  std::map<SitePair, Link> links;
+struct Links {
+  std::map<SitePair, Link> shown;
+  std::set<SitePair> hidden;  // More than may be shown.
+};
+
+Links LinksOf(const GroupSnapshot& group) {
+  Links links;
   for (const LinkSnapshot& measured : group.links) {
     const SitePair pair = {measured.site, measured.peer_site};
-    if (!links.contains(pair) && links.size() >= CoordinatorMetrics::kMaxLinks)
+    if (!links.shown.contains(pair) &&
+        links.shown.size() >= CoordinatorMetrics::kMaxLinks) {
+      links.hidden.insert(pair);
       continue;
-    Link& link = links[pair];
+    }
+    Link& link = links.shown[pair];
     link.goodput += measured.goodput_bytes_per_second;
     link.rtt = std::max(link.rtt, measured.rtt_seconds);
   }
@@ -172,13 +284,17 @@ std::map<SitePair, Link> LinksOf(const GroupSnapshot& group) {
 }
 
 void AddLinks(const StateSnapshot& now, Page& page) {
+  std::vector<Links> links;
+  for (const GroupSnapshot& group : now.groups) {
+    links.push_back(LinksOf(group));
+  }
   const auto add = [&](const char* name, const char* help,
                        double Link::*value) {
-    page.Start(name, MetricType::Gauge, help);
-    for (const GroupSnapshot& group : now.groups) {
-      for (const auto& [pair, link] : LinksOf(group)) {
-        page.Add(GroupLabels(
-                     group, {{"site", pair.first}, {"peer_site", pair.second}}),
+    page.Start(name, MetricType::Gauge, help,
+               GroupLabels({"site", "peer_site"}));
+    for (size_t i = 0; i < links.size(); ++i) {
+      for (const auto& [pair, link] : links[i].shown) {
+        page.Add(ValuesOf(now.groups[i], {pair.first, pair.second}),
                  link.*value);
       }
     }
@@ -188,20 +304,34 @@ void AddLinks(const StateSnapshot& now, Page& page) {
       &Link::goodput);
   add("link_rtt_seconds",
       "Slowest round trip between two sites; 0: not measured.", &Link::rtt);
+  page.Start("links_hidden", MetricType::Gauge,
+             "Pairs of sites that are left out here, since there are more than "
+             "64.",
+             GroupLabels());
+  for (size_t i = 0; i < links.size(); ++i) {
+    page.Add(ValuesOf(now.groups[i]), links[i].hidden.size());
+  }
+}
+
+Page PageOf(const StateSnapshot& now, const Connections& connections,
+            bool insecure_network) {
+  Page page("pactrain_coordinator_");
+  AddProcess(now, insecure_network, page);
+  AddConnections(connections, page);
+  base::AddCertificates(connections.certificates, absl::Now(), page);
+  AddGroups(now, page);
+  AddLinks(now, page);
+  return page;
 }
 
 }  // namespace
 
 std::vector<MetricFamily> CoordinatorMetrics::Collect() const {
-  const StateSnapshot now = snapshot_();
-  Page page("pactrain_coordinator_");
-  AddProcess(now, insecure_network_, page);
-  const Connections connections = connections_();
-  AddConnections(connections, page);
-  base::AddCertificates(connections.certificates, absl::Now(), page);
-  AddGroups(now, page);
-  AddLinks(now, page);
-  return page.Take();
+  return PageOf(snapshot_(), connections_(), insecure_network_).Take();
+}
+
+std::string CoordinatorMetrics::Table() {
+  return PageOf({}, {}, false).Table();
 }
 
 }  // namespace pactrain::coordinator

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,9 @@ struct Connections {
 
 class CoordinatorMetrics : public prometheus::Collectable {
  public:
-  // Pairs of sites per group that are exported; the rest is left out.
-  static constexpr size_t kMaxLinks = 40;
+  // Pairs of sites per group that are exported; how many are left out is
+  // exported, too. A chain or tree of 32 sites has 62.
+  static constexpr size_t kMaxLinks = 64;
 
   // Both must be thread-safe.
   CoordinatorMetrics(std::function<StateSnapshot()> snapshot,
@@ -38,6 +40,8 @@ class CoordinatorMetrics : public prometheus::Collectable {
         insecure_network_(insecure_network) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
+  // All families, as base::MetricsPage::Table().
+  static std::string Table();
 
  private:
   const std::function<StateSnapshot()> snapshot_;

@@ -6,6 +6,7 @@
 #include "base/metrics/metrics_server.h"
 #include "base/status_matchers.h"
 #include "base/version.h"
+#include "coordinator/metrics/agent_targets.h"
 #include "gtest/gtest.h"
 #include "prometheus/text_serializer.h"
 #include "protocol/limits.h"
@@ -21,7 +22,9 @@ StateSnapshot Running() {
   StateSnapshot s;
   s.cluster_id = "c0ffee";
   s.term = 3;
-  s.agents = {{"a", "x", true, "", ""}, {"b", "y", false, "", ""}};
+  s.risk_bound = 0.3;
+  s.agents = {{"a", "x", true, "", "", "h:1"},
+              {"b", "y", false, "", "", "h:2"}};
   GroupSnapshot g;
   g.group = {"job", 1};
   g.phase = GroupPhase::kRunning;
@@ -32,6 +35,13 @@ StateSnapshot Running() {
   g.committed_total = 70;
   g.failed_attempts_total = 4;
   g.norm_alarms_total = 6;
+  g.missing_agents = 1;
+  g.account.sent_bytes = 100;
+  g.account.dense_bytes = 900;
+  g.account.saved_seconds = 12;
+  g.account.mode_seconds[2] = 7;
+  g.account.fallbacks[1] = 3;
+  g.account.mask_changes = 5;
   g.risk = 0.15;
   g.risk_clip = 0.02;
   g.kept_elements = 30;
@@ -76,22 +86,40 @@ TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
               HasSubstr("build_info{version=\"" + std::string(base::kVersion) +
                         "\",cluster_id=\"c0ffee\"} 1\n"));
   for (const char* line :
-       {"_term 3\n", "agents{state=\"disconnected\"} 1\n",
+       {"_term 3\n",
+        "agents{state=\"disconnected\"} 1\n",
         "jobs{state=\"running\"} 1\n",
-        "generation{job=\"job\",model=\"1\"} 2\n",
-        "decision_version{job=\"job\",model=\"1\"} 5\n",
-        "decision{job=\"job\",model=\"1\",mode=\"COMPACTED\",codec=\"bf16\"} "
-        "1\n",
-        "masks_keep_ratio{job=\"job\",model=\"1\"} 0.3",
-        "steps_committed_total{job=\"job\",model=\"1\"} 70\n",
-        "coordinator_risk{job=\"job\",model=\"1\"} 0.15",
-        "coordinator_risk_clip{job=\"job\",model=\"1\"} 0.02",
-        "attempts_failed_total{job=\"job\",model=\"1\"} 4\n",
-        "norm_alarms_total{job=\"job\",model=\"1\"} 6\n",
-        "goodput_bytes_per_second{job=\"job\",model=\"1\",site=\"x\",peer_site="
+        "generation{training_job=\"job\",model=\"1\"} 2\n",
+        "decision_version{training_job=\"job\",model=\"1\"} 5\n",
+        "mode{training_job=\"job\",model=\"1\",mode=\"COMPACTED\"} 1\n",
+        "mode{training_job=\"job\",model=\"1\",mode=\"FULL\"} 0\n",
+        "codec{training_job=\"job\",model=\"1\",codec=\"bf16\"} 1\n",
+        "codec{training_job=\"job\",model=\"1\",codec=\"31 levels\"} 0\n",
+        "job_state{training_job=\"job\",model=\"1\",state=\"running\"} 1\n",
+        "job_state{training_job=\"job\",model=\"1\",state=\"waiting\"} 0\n",
+        "missing_agents{training_job=\"job\",model=\"1\"} 1\n",
+        "bytes_total{training_job=\"job\",model=\"1\",stage=\"dense\"} 900\n",
+        "bytes_total{training_job=\"job\",model=\"1\",stage=\"wire\"} 100\n",
+        "saved_bytes{training_job=\"job\",model=\"1\"} 800\n",
+        "saved_seconds{training_job=\"job\",model=\"1\"} 12\n",
+        "mode_seconds_total{training_job=\"job\",model=\"1\",mode=\"TERNARY\"} "
+        "7\n",
+        "fallbacks_total{training_job=\"job\",model=\"1\",from=\"TERNARY\",to="
+        "\"FULL\"} 3\n",
+        "mask_changes_total{training_job=\"job\",model=\"1\"} 5\n",
+        "coordinator_risk_bound 0.3",
+        "masks_keep_ratio{training_job=\"job\",model=\"1\"} 0.3",
+        "steps_committed_total{training_job=\"job\",model=\"1\"} 70\n",
+        "coordinator_risk{training_job=\"job\",model=\"1\"} 0.15",
+        "coordinator_risk_clip{training_job=\"job\",model=\"1\"} 0.02",
+        "attempts_failed_total{training_job=\"job\",model=\"1\"} 4\n",
+        "norm_alarms_total{training_job=\"job\",model=\"1\"} 6\n",
+        "goodput_bytes_per_second{training_job=\"job\",model=\"1\",site=\"x\","
+        "peer_site="
         "\"y\"} "
         "1500\n",
-        "rtt_seconds{job=\"job\",model=\"1\",site=\"x\",peer_site=\"y\"} "
+        "rtt_seconds{training_job=\"job\",model=\"1\",site=\"x\",peer_site="
+        "\"y\"} "
         "0.5\n"}) {
     EXPECT_THAT(page, HasSubstr(line));
   }
@@ -152,27 +180,54 @@ size_t Count(const std::string& page, const std::string& words) {
   return count;
 }
 
+// A series for each pair of sites that measure each other, and all else that
+// there can be.
+StateSnapshot WithLinks(size_t pairs) {
+  StateSnapshot s = Running();
+  s.groups[0].exchange_share = 0.1;
+  s.groups[0].links.clear();
+  for (size_t i = 0; i < pairs; ++i) {
+    s.groups[0].links.push_back(
+        {"a", "x" + std::to_string(i), "y", 0, 0, 1, 1});
+  }
+  return s;
+}
+
+TEST(CoordinatorMetrics, ATreeOf32SitesIsShownWhole) {
+  const std::string page = Page(WithLinks(2 * 31));
+  EXPECT_EQ(Count(page, "link_rtt_seconds{"), 2 * 31);
+  EXPECT_THAT(page, HasSubstr("links_hidden{training_job=\"job\",model=\"1\"} "
+                              "0\n"));
+  EXPECT_LE(Count(page, "{training_job="), size_t{protocol::kMaxSeriesPerJob});
+}
+
 TEST(CoordinatorMetrics, sec_limits_SeriesOfAJob) {
-  // Of a group with so many pairs of sites, and all else that there can be.
-  const auto page = [](size_t pairs) {
-    StateSnapshot s = Running();
-    s.groups[0].exchange_share = 0.1;
-    s.groups[0].links.clear();
-    for (size_t i = 0; i < pairs; ++i) {
-      s.groups[0].links.push_back(
-          {"a", "x" + std::to_string(i), "y", 0, 0, 1, 1});
-    }
-    return Page(s);
-  };
   constexpr size_t kLimit = CoordinatorMetrics::kMaxLinks;
-  const std::string last = "site=\"x" + std::to_string(kLimit) + "\"";
-  EXPECT_EQ(Count(page(kLimit), "link_rtt_seconds{"), kLimit);
-  EXPECT_EQ(Count(page(kLimit + 1), "link_rtt_seconds{"), kLimit);
-  EXPECT_THAT(page(kLimit + 1), Not(HasSubstr(last)));
+  const std::string page = Page(WithLinks(kLimit + 3));
+  EXPECT_EQ(Count(page, "link_rtt_seconds{"), kLimit);
+  EXPECT_THAT(page, Not(HasSubstr("site=\"x" + std::to_string(kLimit) + "\"")));
+  EXPECT_THAT(page, HasSubstr("links_hidden{training_job=\"job\",model=\"1\"} "
+                              "3\n"));
   // Which is what keeps all of it within this.
-  const size_t series = Count(page(kLimit + 1), "{job=");
+  const size_t series = Count(page, "{training_job=");
   EXPECT_GT(series, 2 * kLimit);
   EXPECT_LE(series, size_t{protocol::kMaxSeriesPerJob});
+}
+
+TEST(AgentTargets, NamesWhoHasAStreamAndAnAddress) {
+  StateSnapshot s = Running();
+  s.agents.push_back({"c", "x", true, "", "", ""});
+  EXPECT_EQ(AgentTargets(s),
+            "[\n  {\"targets\": [\"h:1\"], \"labels\": {\"agent\": \"a\", "
+            "\"site\": \"x\"}}\n]\n");
+  EXPECT_EQ(AgentTargets({}), "[\n]\n");
+}
+
+TEST(AgentTargets, sec_AHostileAddressIsQuoted) {
+  StateSnapshot s = Running();
+  s.agents[0].metrics_address = "\"]}\\\n\xff:1";
+  EXPECT_THAT(AgentTargets(s),
+              HasSubstr("[\"\\u0022]}\\u005c\\u000a\\u00ff:1\"]"));
 }
 
 TEST(MetricsServer, ATakenPortIsAnError) {
