@@ -88,7 +88,9 @@ struct Lineage {
 };
 
 // One trainer as it attached. `attach_id` is random and new for every attach,
-// so that a restarted trainer never passes for its predecessor.
+// so that a restarted trainer never passes for its predecessor. Its upper half
+// stays as long as a trainer attaches again, so that it is known to be the
+// same.
 struct Trainer {
   uint32_t rank = 0;
   uint32_t world_size = 0;

@@ -148,8 +148,10 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   to->lineage = ToWire(from.lineage);
   to->committed = from.committed;
   to->replace = from.replace != 0;
+  uint64_t process = 0;
   if (from.previous != nullptr) {
     to->last_attach_id = from.previous->impl->attach_id();
+    process = to->last_attach_id.hi;
   }
   if (from.on_shrink < PT_ABORT || from.on_shrink > PT_CONTINUE) {
     return Invalid("on_shrink is " + std::to_string(from.on_shrink) +
@@ -172,6 +174,8 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
     return {.code = wire::Code::kInternal,
             .text = "getrandom() failed: no attach id.\nCheck the system."};
   }
+  // By it the coordinator knows that it is the same trainer.
+  if (process != 0) to->attach_id.hi = process;
   return {};
 }
 

@@ -47,7 +47,6 @@ void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
   const protocol::Trainer& trainer = joined.trainer;
   if (ended_ && joined.generation == 0 && elastic()) {
     // Its agent never heard of the generation: it waits for the next one.
-    seats_.Return(trainer.attach_id);
     Enlist(agent, trainer, c);
     return;
   }
@@ -93,6 +92,9 @@ void Group::TryAdmit(Context& c) {
     const std::string name = launch.name;
     if (const auto apart = WhyApart(launch, seated)) {
       Refuse(membership_.Refuse(name, *apart, c.now), c);
+    } else if (seats_.FirstUnseen(c.agents) != nullptr) {
+      // It may commit steps all the time, and would be left behind.
+      continue;
     } else {
       End(absl::StrCat("launch '", name, "' joins with ", launch.by_rank.size(),
                        " ranks"),
@@ -110,8 +112,13 @@ Remains Group::MakeRemains(const Context& c) const {
   remains.ranks = seats_.size();
   remains.detached = seats_.Detached().size();
   remains.alive = seats_.CountAlive(c.agents);
-  remains.unknown = seats_.CountUnknown(c.agents);
-  remains.since_end = c.now - ended_at_;
+  remains.unknown = seats_.CountUnknown(c.agents, ended_at_,
+                                        c.options.regroup_timeout, c.now);
+  if (const Seats::Seat* seat = seats_.FirstUnseen(c.agents);
+      seat != nullptr && seat->silent_since) {
+    remains.unseen = absl::StrCat(SeatText(*seat), " is out of sight since ",
+                                  c.TimeText(*seat->silent_since));
+  }
   remains.detached_of = detached_;
   remains.needed = remains.ranks - remains.detached;
   if (needed_before_ && progress_.committed_count() == 0) {
@@ -163,11 +170,12 @@ void Group::TryRegroup(Context& c) {
               // tick.
     }
   }
-  if (!IsAwaited(MakeRemains(c), c.options.regroup_timeout)) {
+  if (!IsAwaited(MakeRemains(c))) {
     KeepOut(unreached_.Settle(), c);
+    Part(c);
   }
-  const NextLineup next = MakeNextLineup(membership_.launches(), MakeRemains(c),
-                                         c.options.regroup_timeout);
+  const NextLineup next =
+      MakeNextLineup(membership_.launches(), MakeRemains(c));
   if (next.lineup) Form(*next.lineup, c);
 }
 
@@ -229,32 +237,86 @@ void Group::KeepOut(const Unreached::Blame& blame, Context& c) {
       // Of a launch that trains, one that was left behind is like a newcomer.
       if (candidate.trainer.launch == launch && !HasState(candidate) &&
           !(old_launches.contains(launch) && WasBefore(candidate.agent))) {
-        seats_.Return(id, Seats::State::kKeptOut);
+        seats_.Return(id, c.now, Seats::State::kKeptOut);
       }
     }
     Refuse(membership_.RefuseNewcomers(launch, reason, c.now), c);
   }
 }
 
+void Group::Part(Context& c) {
+  std::map<AgentPair, std::string> cut;
+  for (const auto& [pair, why] : unreached_.members()) {
+    const auto before = apart_.find(pair);
+    const int times = before == apart_.end() ? 1 : before->second + 1;
+    if (progress_.committed_count() == 0 && times >= kMaxApart) cut[pair] = why;
+  }
+  if (cut.empty()) return;
+  std::map<std::string, Weight> agents;
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (!HasState(candidate)) continue;
+      Weight& weight = agents[candidate.agent];
+      const protocol::Trainer& trainer = candidate.trainer;
+      weight.reached = std::max(
+          weight.reached, {trainer.lineage.committed, trainer.resume_step});
+      ++weight.ranks;
+    }
+  }
+  for (const auto& [agent, pair] : SmallerSides(cut, agents)) {
+    const std::string reason = absl::StrCat(
+        "agents '", pair.first, "' and '", pair.second,
+        "' did not reach each other in ", kMaxApart,
+        " generations one after the other (", cut.at(pair), "), and agent '",
+        agent,
+        "' is on the smaller side, which is out of the job: see `pactrain "
+        "doctor` at both ends");
+    std::vector<Membership::Refusal> refusals;
+    std::vector<Candidate> out;
+    for (const Launch& launch : membership_.launches()) {
+      for (const auto& [rank, candidate] : launch.by_rank) {
+        if (candidate.agent != agent) continue;
+        refusals.push_back({candidate, reason});
+        out.push_back(candidate);
+      }
+    }
+    membership_.Remove(out);
+    for (const Candidate& candidate : out) {
+      seats_.Return(candidate.trainer.attach_id, c.now, Seats::State::kKeptOut);
+      membership_.RefuseAgent(agent, candidate.data_address, reason, c.now);
+    }
+    Refuse(refusals, c);
+  }
+}
+
 // Empty: what is said of groups whose ranks stay holds.
 std::string Group::RegroupReason(const Context& c) const {
   if (running()) {
-    return membership_.Complete() == nullptr
-               ? ""
-               : absl::StrCat("generation ", generation_->number,
-                              " runs; joining it");
+    if (membership_.Complete() == nullptr) return "";
+    const Seats::Seat* unseen = seats_.FirstUnseen(c.agents);
+    return absl::StrCat(
+        "generation ", generation_->number, " runs; joining it",
+        unseen == nullptr
+            ? ""
+            : absl::StrCat(" when ", SeatText(*unseen), " is in sight again",
+                           unseen->silent_since
+                               ? absl::StrCat(", which it has not been since ",
+                                              c.TimeText(*unseen->silent_since))
+                               : "",
+                           ": it may be training"));
   }
   if (!AnyReturned(membership_.launches(), generation_->lineage.id)) {
-    if (membership_.Complete() == nullptr || seats_.CountAlive(c.agents) == 0) {
-      return "";
+    const Launch* launch = membership_.Complete();
+    if (launch == nullptr) return "";
+    if (seats_.CountAlive(c.agents) == 0) {
+      const Seats::Seat* seat = Holds(*launch, c);
+      return seat == nullptr ? "" : HoldsReason(*seat, c);
     }
     return absl::StrCat(
         "generation ", generation_->number,
         " is over; joining its ranks, which come with their next step");
   }
-  return MakeNextLineup(membership_.launches(), MakeRemains(c),
-                        c.options.regroup_timeout)
-      .waiting;
+  return MakeNextLineup(membership_.launches(), MakeRemains(c)).waiting;
 }
 
 }  // namespace pactrain::coordinator

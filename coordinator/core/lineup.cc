@@ -85,14 +85,17 @@ std::string WaitingText(size_t here, const Remains& remains) {
     return absl::StrCat(text, "; ", remains.unknown,
                         " may come when their agent is back");
   }
+  if (!remains.unseen.empty()) {
+    return absl::StrCat(text, "; ", remains.unseen,
+                        ": bring it back, or start what is missing");
+  }
   return absl::StrCat(text, ": start what is missing");
 }
 
 }  // namespace
 
-bool IsAwaited(const Remains& remains, absl::Duration regroup_timeout) {
-  return remains.alive > 0 ||
-         (remains.unknown > 0 && remains.since_end < regroup_timeout);
+bool IsAwaited(const Remains& remains) {
+  return remains.alive > 0 || remains.unknown > 0;
 }
 
 bool AnyReturned(const std::vector<Launch>& waiting,
@@ -118,12 +121,11 @@ Lineup LineupOf(const Launch& launch) {
 }
 
 NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
-                          const Remains& remains,
-                          absl::Duration regroup_timeout) {
+                          const Remains& remains) {
   Lineup lineup;
   lineup.trainers = Admitted(waiting, remains.detached_of);
   const size_t here = lineup.trainers.size();
-  const bool awaited = IsAwaited(remains, regroup_timeout);
+  const bool awaited = IsAwaited(remains);
   const bool too_few =
       remains.on_shrink == protocol::OnShrink::kPause &&
       here < remains.needed.value_or(remains.ranks - remains.detached);

@@ -16,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "coordinator/core/journal_record.h"
 #include "coordinator/core/membership.h"
 #include "protocol/types.h"
@@ -31,12 +30,13 @@ struct Remains {
   size_t ranks = 0;     // That it had.
   size_t detached = 0;  // By their own will: nobody has to take their place.
   size_t alive = 0;     // They have not attached again yet.
-  size_t unknown = 0;   // They may be alive: their agent is away.
-  absl::Duration since_end;
+  size_t unknown = 0;   // They may be alive: their agent is away for a little.
   // Of earlier generations, too: their launch is complete without them.
   RanksByLaunch detached_of;
   // Ranks that pause waits for. Nothing: those it had, less the detached.
   std::optional<size_t> needed = {};
+  // Words for who has been away longer than he is waited for; empty: nobody.
+  std::string unseen = {};
 };
 
 struct Lineup {
@@ -58,11 +58,10 @@ struct NextLineup {
   std::string waiting;
 };
 NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
-                          const Remains& remains,
-                          absl::Duration regroup_timeout);
+                          const Remains& remains);
 
 // Somebody of the last generation may still come, and is to be waited for.
-bool IsAwaited(const Remains& remains, absl::Duration regroup_timeout);
+bool IsAwaited(const Remains& remains);
 // Somebody with a state of that lineage waits.
 bool AnyReturned(const std::vector<Launch>& waiting,
                  const protocol::Digest& lineage);

@@ -48,9 +48,7 @@ class LineupTest : public ::testing::Test {
     }
     waiting_.push_back({launch, {{rank, candidate}}});
   }
-  NextLineup Next() const {
-    return MakeNextLineup(waiting_, remains_, absl::Seconds(10));
-  }
+  NextLineup Next() const { return MakeNextLineup(waiting_, remains_); }
   // Whether a launch of so many newcomers is let in beside the four ranks that
   // return, all at one agent.
   bool IsLetIn(uint32_t count, const std::function<Place(uint32_t)>& place) {
@@ -70,16 +68,13 @@ class LineupTest : public ::testing::Test {
   }
 
   std::vector<Launch> waiting_;
-  Remains remains_{5, kLineage, OnShrink::kPause, 4, 0,
-                   0, 0,        absl::Seconds(1), {}};
+  Remains remains_{5, kLineage, OnShrink::kPause, 4, 0, 0, 0, {}};
 };
 
 TEST_F(LineupTest, PauseWaitsForAsManyAsBefore) {
   for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
   EXPECT_FALSE(Next().lineup);
   EXPECT_THAT(Next().waiting, HasSubstr("3 ranks are here"));
-  remains_.since_end = absl::Hours(1);
-  EXPECT_FALSE(Next().lineup);
   Add("l", 4, 3, "b", 0);
   ASSERT_TRUE(Next().lineup);
   EXPECT_THAT(Next().lineup->donor, Optional(0u));
@@ -93,10 +88,9 @@ TEST_F(LineupTest, WhoLivesIsWaitedForAsLongAsItTakes) {
     for (uint32_t rank : {0, 1}) Add("l", 4, rank, "a", 70);
     for (uint32_t rank : {0, 1}) Add("m", 2, rank, "c", 0);
     remains_.alive = 2;
-    remains_.since_end = absl::Hours(1);
     EXPECT_FALSE(Next().lineup);
     EXPECT_THAT(Next().waiting, HasSubstr("2 live and come with"));
-    EXPECT_TRUE(IsAwaited(remains_, absl::Seconds(10)));
+    EXPECT_TRUE(IsAwaited(remains_));
     remains_.alive = 0;
     EXPECT_TRUE(Next().lineup);
   }
@@ -108,9 +102,9 @@ TEST_F(LineupTest, WhoseAgentIsAwayIsWaitedForALittle) {
   remains_.unknown = 3;
   EXPECT_FALSE(Next().lineup);
   EXPECT_THAT(Next().waiting, HasSubstr("3 may come when"));
-  remains_.since_end = absl::Seconds(10);
+  remains_.unknown = 0;
   EXPECT_TRUE(Next().lineup);
-  EXPECT_FALSE(IsAwaited(remains_, absl::Seconds(10)));
+  EXPECT_FALSE(IsAwaited(remains_));
 }
 
 TEST_F(LineupTest, ContinueGoesOnWithThoseThatAreLeft) {

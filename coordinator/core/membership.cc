@@ -247,6 +247,13 @@ const Launch* Membership::Complete() const {
   return nullptr;
 }
 
+const Launch* Membership::Replacing() const {
+  for (const Launch& launch : launches_) {
+    if (launch.complete() && launch.replaces()) return &launch;
+  }
+  return nullptr;
+}
+
 std::set<std::string> Membership::AgentNames() const {
   std::set<std::string> names;
   for (const Launch& launch : launches_) {
@@ -259,7 +266,12 @@ std::set<std::string> Membership::AgentNames() const {
 std::string Membership::WaitingReason() const {
   if (launches_.empty()) return "waiting for trainers to attach";
   if (launches_.size() == 1) {
-    return absl::StrCat("waiting for ", MissingRanks(launches_[0]));
+    return absl::StrCat(
+        "waiting for ", MissingRanks(launches_[0]),
+        launches_[0].replaces()
+            ? "; the launch replaces nothing (PACTRAIN_REPLACE) "
+              "before it is complete, and waits as newcomers do"
+            : "");
   }
   std::vector<std::string> parts;
   for (const Launch& launch : launches_) {

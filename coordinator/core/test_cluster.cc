@@ -61,8 +61,12 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
       100,  resume_step, on_shrink,      lineage, {}};
   trainer.declared = declared;
   trainer.onset = onset;
+  trainer.replace = replace;
   if (!lineage.id.empty() || again) {
     trainer.last_attach_id = last_attach_ids_[{launch, rank}];
+    if (!trainer.last_attach_id.empty()) {
+      trainer.attach_id.hi = trainer.last_attach_id.hi;
+    }
   }
   last_attach_ids_[{launch, rank}] = trainer.attach_id;
   agents_.at(agent).trainers[rank] = trainer;

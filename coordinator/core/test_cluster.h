@@ -84,6 +84,7 @@ class TestCluster {
   protocol::Onset onset;
   protocol::Lineage lineage;
   bool again = false;  // A newcomer that was attached before.
+  bool replace = false;
 
  private:
   Options options_;

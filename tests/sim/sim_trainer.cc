@@ -37,8 +37,8 @@ void SimTrainer::MakeState(const wire::Digest128& lineage, uint64_t resume_step,
   o.launch = options_.launch;
   o.rank = options_.rank;
   o.world_size = options_.world_size;
-  attach_id_ = {
-      Hash({77, options_.process, static_cast<uint64_t>(connection_)}), 1};
+  attach_id_ = {Hash({77, options_.process}),
+                static_cast<uint64_t>(connection_)};
   o.attach_id = attach_id_;
   o.last_attach_id = last_attach_id;
   o.model_digest = {1, 1};

@@ -60,6 +60,8 @@ from .zeros import masks_from_weights
 
 _SETTLE_STEPS_FROM_WEIGHTS = 3
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
+# Jobs and models that this process has been in: it replaces nobody there any more.
+_begun: set[tuple[str, int]] = set()
 
 Masks = Mapping[str, Tensor] | Literal["weights"] | None
 
@@ -77,6 +79,7 @@ def attach(
     activate_at: int | None = None,
     pin: str | None = None,
     pin_from: int | None = None,
+    replace: bool | None = None,
 ) -> Session | AloneSession:
     """Exchanges the model's gradients through the agent from the next step on.
 
@@ -104,6 +107,8 @@ def attach(
       pin: what travels from step `pin_from` on, whatever is measured: "FULL",
         "COMPACTED" or "TERNARY 7" (3, 5, 7, 15 or 31 levels). Before, all is exact.
       pin_from: a step, counted from 1; default: the first.
+      replace: True: begins at once, although ranks of an earlier launch of this job may
+        live on a node that is out of sight; see init(). Default: PACTRAIN_REPLACE.
 
     Raises:
       InvalidArgument: an argument or variable is out of range.
@@ -126,7 +131,7 @@ def attach(
             )
         return alone
     check_model(ddp, [session.ddp for session in sessions])
-    config = _config(ddp, gse, sync_masks, buffer_sync_interval, onset)
+    config = _config(ddp, gse, sync_masks, buffer_sync_interval, onset, replace)
     session = open_session(wrapped_by_torch(ddp), config, masks, state)
     connect(ddp, session.engine)
     if config.rank == 0:
@@ -197,6 +202,7 @@ def open_session(
         functools.partial(_log_waiting, config.rank == 0),
         advice_on_a_dead_agent(os.environ) if config.embedded else "",
     )
+    _begun.add((config.job, index))
     try:
         keeper = MaskKeeper(table, source, native, config.gse)
         keeper.settle_steps = settle_steps
@@ -224,6 +230,7 @@ def _config(
     sync_masks: bool,
     buffer_sync_interval: int,
     onset: Onset,
+    replace: bool | None,
 ) -> AttachConfig:
     group = ddp.process_group
     rank = dist.get_rank(group)
@@ -236,6 +243,7 @@ def _config(
         # Buffers that DDP was told to keep apart stay apart.
         buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
         onset=onset,
+        replace=replace,
     )
     store = dist.distributed_c10d._get_default_store()
     token = launch_token(store, dist.get_global_rank(group, 0), rank)
@@ -356,6 +364,7 @@ def _options(
         attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
         gse=config.gse,
         on_shrink=config.on_shrink,
+        replace=config.replace and (config.job, index) not in _begun,
         activate_every=config.onset.activate_every,
         pin_mode=config.onset.pin_mode,
         pin_codec=config.onset.pin_codec,
