@@ -32,6 +32,7 @@ v1::CoordinatorConfig Defaults() {
   config.set_norm_alarm(core.norm_alarm);
   config.set_epoch_steps(core.epoch_steps);
   config.set_connections_per_source(protocol::kMaxConnectionsPerSource);
+  config.set_presume_dead_after("never");
   config.set_log_level("info");
   return config;
 }
@@ -78,6 +79,20 @@ absl::StatusOr<double> ParseRisk(const std::string& text) {
       "' is not exact, safe, balanced, fast or a number from 0 to 1"));
 }
 
+absl::StatusOr<absl::Duration> ParsePresumeDead(const std::string& text) {
+  const absl::Duration least = Options().regroup_timeout;
+  absl::Duration duration;
+  if (text == "never") return absl::InfiniteDuration();
+  if (absl::ParseDuration(text, &duration) && duration >= least) {
+    return duration;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", text,
+      "' is neither never nor a time with its unit, such as 30m, of "
+      "at least ",
+      absl::FormatDuration(least)));
+}
+
 absl::Status SetCore(const v1::CoordinatorConfig& config,
                      const config::Settings& settings, Options& core) {
   if (config.codec() == "bf16") core.codec = protocol::Codec::kBf16;
@@ -94,6 +109,9 @@ absl::Status SetCore(const v1::CoordinatorConfig& config,
             "' is no factor; 0 (no alarm) and more than 1 are allowed")));
   }
   core.epoch_steps = config.epoch_steps();
+  const auto presume_dead = ParsePresumeDead(config.presume_dead_after());
+  RETURN_IF_ERROR(settings.At("presume-dead-after", presume_dead.status()));
+  core.presume_dead_after = *presume_dead;
   for (const std::string& text : config.links()) {
     const auto link = ParseLink(text);
     RETURN_IF_ERROR(settings.At("links", link.status()));

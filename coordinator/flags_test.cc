@@ -86,6 +86,8 @@ TEST(Flags, AMistakeIsOneMessageThatNamesIt) {
       {{"--min-exchange-share=2"}, "--min-exchange-share: '2' is not"},
       {{"--norm-alarm=1"}, "--norm-alarm: '1' is no factor"},
       {{"--norm-alarm=-1"}, "--norm-alarm: '-1' is not"},
+      {{"--presume-dead-after=9s"},
+       "--presume-dead-after: '9s' is neither never nor a time"},
       {{"--connections-per-source=0"}, "--connections-per-source: '0' is not"},
       {{"--cluster=", "--risk=safe"}, "--cluster"},
       {{"--epoch-steps", "many"}, "many"},

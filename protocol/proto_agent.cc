@@ -39,7 +39,8 @@ struct Writer {
     t.set_elements(m.trainer.elements);
     t.set_resume_step(m.trainer.resume_step);
     t.set_on_shrink(static_cast<v1::OnShrink>(m.trainer.on_shrink));
-    t.set_last_generation(m.trainer.last_generation);
+    *t.mutable_lineage() = ToProto(m.trainer.lineage);
+    t.set_replace(m.trainer.replace);
     t.set_last_attach_id(WriteDigest(m.trainer.last_attach_id));
     if (const Declared& d = m.trainer.declared; d.elements != 0) {
       v1::Declared& out_declared = *t.mutable_declared();
@@ -197,7 +198,9 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
   m.trainer.resume_step = t.resume_step();
   ASSIGN_OR_RETURN(m.trainer.on_shrink,
                    ReadOnShrink("trainer.on_shrink", t.on_shrink()));
-  m.trainer.last_generation = t.last_generation();
+  ASSIGN_OR_RETURN(m.trainer.lineage,
+                   ReadLineage("trainer.lineage", t.lineage(), false));
+  m.trainer.replace = t.replace();
   ASSIGN_OR_RETURN(
       m.trainer.last_attach_id,
       ReadDigest("trainer.last_attach_id", t.last_attach_id(), false));

@@ -108,12 +108,49 @@ TEST(AttachTest, GivesWhatTheAgentSaid) {
       << pt_last_error();
   EXPECT_THAT(said, ElementsAre("waiting for rank 3"));
   EXPECT_EQ(pt_generation(session), 3u);
+  EXPECT_EQ(pt_lineage(session).hi, FakeAgent::kLineage.hi);
+  EXPECT_EQ(pt_lineage_committed(session), 0u);
   EXPECT_EQ(pt_next_step(session), 7u);
   EXPECT_EQ(pt_world_size(session), 4u);
   EXPECT_STREQ(pt_site(session), "north");
   EXPECT_STREQ(pt_agent_name(session), "node-1");
   EXPECT_EQ(pt_step_deadline_ms(session), 60000u);
   pt_close(session);
+}
+
+TEST(AttachTest, WhoAttachesAgainIsKnownToBeTheSame) {
+  FakeAgent agent([](FakeAgent& a) {
+    const wire::Hello first = a.Accept();
+    a.SendAttached(FakeAgent::AttachedFor(first));
+    a.Hangup();
+    const wire::Hello again = a.Accept();
+    EXPECT_EQ(again.last_attach_id.lo, first.attach_id.lo);
+    EXPECT_EQ(again.attach_id.hi, first.attach_id.hi);
+    EXPECT_NE(again.attach_id.lo, first.attach_id.lo);
+    EXPECT_EQ(again.lineage.hi, FakeAgent::kLineage.hi);
+    EXPECT_EQ(again.committed, 9u);
+    a.SendAttached(FakeAgent::AttachedFor(again));
+    a.Hangup();
+  });
+  const std::string address = agent.address();
+  pt_attach_options options = Options(address);
+  pt_session *first = nullptr, *again = nullptr;
+  ASSERT_EQ(pt_attach(&options, &first, nullptr, nullptr), PT_OK);
+  options.previous = first;
+  options.lineage = pt_lineage(first);
+  options.committed = 9;
+  ASSERT_EQ(pt_attach(&options, &again, nullptr, nullptr), PT_OK);
+  pt_close(first);
+  pt_close(again);
+}
+
+TEST(AttachTest, OneWhoseLineageIsOverIsReplaced) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Accept();
+    a.SendFailed(~0ull, Code::kReplaced, true, "launch 'b' replaced it.");
+  });
+  EXPECT_THAT(AttachError(agent.address(), PT_REPLACED),
+              HasSubstr("was refused: launch 'b' replaced it."));
 }
 
 TEST(AttachTest, TimeoutNamesWhatWasWaitedFor) {

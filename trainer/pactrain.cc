@@ -151,9 +151,13 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   to->elements = from.elements;
   to->slot_bytes = from.slot_bytes;
   to->resume_step = from.resume_step;
-  to->last_generation = from.last_generation;
+  to->lineage = ToWire(from.lineage);
+  to->committed = from.committed;
+  to->replace = from.replace != 0;
+  uint64_t process = 0;
   if (from.previous != nullptr) {
     to->last_attach_id = from.previous->impl->attach_id();
+    process = to->last_attach_id.hi;
   }
   if (from.on_shrink < PT_ABORT || from.on_shrink > PT_CONTINUE) {
     return Invalid("on_shrink is " + std::to_string(from.on_shrink) +
@@ -176,6 +180,8 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
     return {.code = wire::Code::kInternal,
             .text = "getrandom() failed: no attach id.\nCheck the system."};
   }
+  // By it the coordinator knows that it is the same trainer.
+  if (process != 0) to->attach_id.hi = process;
   return {};
 }
 
@@ -268,6 +274,14 @@ void pt_detach(pt_session* session) {
 
 uint64_t pt_generation(const pt_session* session) {
   return session->impl->attached().generation;
+}
+
+pt_digest pt_lineage(const pt_session* session) {
+  return trainer::FromWire(session->impl->attached().lineage);
+}
+
+uint64_t pt_lineage_committed(const pt_session* session) {
+  return session->impl->attached().committed;
 }
 
 uint32_t pt_rank(const pt_session* session) {

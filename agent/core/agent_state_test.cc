@@ -177,6 +177,7 @@ class MeasuredPair : public Pair {
  protected:
   void MeasureStepOf(int speaker) {
     generation_.base_step = 16;
+    generation_.lineage = {{5, 5}, 0};
     generation_.decision.mode = protocol::Mode::kTernary;
     generation_.decision.codec = protocol::Codec::kLevels3;
     Begin();

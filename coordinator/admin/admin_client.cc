@@ -105,6 +105,16 @@ absl::StatusOr<v1::JobState> AdminClient::SetPin(
   return response.job();
 }
 
+absl::Status AdminClient::ForgetJob(const std::string& job) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::ForgetJobRequest request;
+  request.set_job(job);
+  v1::ForgetJobResponse response;
+  return Explain(stub_->ForgetJob(&context, request, &response),
+                 options_.call_timeout);
+}
+
 absl::StatusOr<v1::ReadAuditResponse> AdminClient::ReadAudit(uint64_t after) {
   grpc::ClientContext context;
   SetDeadline(context, options_.call_timeout);

@@ -48,6 +48,9 @@ class AdminClient {
   // never had a generation. Unavailable: the journal cannot be written.
   absl::StatusOr<v1::JobState> SetPin(const v1::Group& group,
                                       const std::optional<v1::Pin>& pin);
+  // NotFound: as above. FailedPrecondition: a rank of the job is in sight.
+  // Unavailable: the journal cannot be written.
+  absl::Status ForgetJob(const std::string& job);
   // Lines of the audit log after that number, oldest first.
   absl::StatusOr<v1::ReadAuditResponse> ReadAudit(uint64_t after);
   // Hands over the group's state now and whenever it has changed. A coordinator

@@ -190,6 +190,19 @@ TEST_F(AdminTest, APinIsSetShownAndTakenBack) {
   EXPECT_FALSE(PinOfJob().has_value());
 }
 
+TEST_F(AdminTest, AJobIsForgottenWhenNobodyOfItIsInSight) {
+  Form();
+  const Outcome early = Admin({"forget", "myjob"});
+  EXPECT_EQ(early.exit_code, 1);
+  EXPECT_THAT(early.err, HasSubstr("has 2 live ranks"));
+  for (const StreamId stream : streams_) driver_->OnClosed(stream, "cut");
+  const Outcome forget = Admin({"forget", "myjob"});
+  EXPECT_EQ(forget.exit_code, 0) << forget.err;
+  EXPECT_THAT(forget.out, HasSubstr("forgot the state of job myjob"));
+  EXPECT_THAT(Admin({"forget", "myjob/1"}).err,
+              HasSubstr("a job is forgotten with all its models; write myjob"));
+}
+
 TEST_F(AdminTest, APinThatIsNotInForceSaysWhy) {
   Form();
   Vote({}, 100);
@@ -313,7 +326,8 @@ TEST(AdminNewKey, MakesAFileThatDaemonsTake) {
 TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> mistakes =
       {{{},
-        "a command is needed: jobs, audit, job, watch, pin, unpin, doctor or "
+        "a command is needed: jobs, audit, job, watch, pin, unpin, forget, "
+        "doctor or "
         "new-key"},
        {{"bogus", "j"},
         "'bogus' is no command; a command is needed: jobs, audit, job, watch, "

@@ -46,7 +46,7 @@ struct Words {
 
 bool IsOfAJob(absl::string_view command) {
   return command == "job" || command == "watch" || command == "pin" ||
-         command == "unpin";
+         command == "unpin" || command == "forget";
 }
 
 void AddOptions(CLI::App& app, Words& words) {
@@ -100,6 +100,9 @@ void AddCommands(CLI::App& app, Words& words) {
                   "Of FULL and COMPACTED: fp32 (the default) or bf16")
       ->check(CLI::IsMember(&kCodecs));
   add("unpin", "Leaves what travels to the policy again");
+  add("forget",
+      "Gives up the job's state where the ranks that may hold it are gone for "
+      "good: the next launch begins anew");
   app.add_subcommand(
       "doctor",
       "Checks this node, its agent and the cluster, and says what to fix");
@@ -184,6 +187,13 @@ absl::StatusOr<Command> Understand(const std::string& name,
   if (IsOfAJob(name)) {
     ASSIGN_OR_RETURN(command.group, ReadGroup(words.name));
   }
+  if (name == "forget" && command.group.model() != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("NAME: '", words.name,
+                     "': a job is forgotten with all its models; "
+                     "write ",
+                     command.group.job()));
+  }
   if (name == "pin") {
     ASSIGN_OR_RETURN(command.pin, ReadPin(words));
   }
@@ -224,8 +234,8 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
       const std::vector<std::string> words = app.remaining();
       return mistake(absl::StrCat(
           words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
-          "a command is needed: jobs, audit, job, watch, pin, unpin, doctor or "
-          "new-key"));
+          "a command is needed: jobs, audit, job, watch, pin, unpin, forget, "
+          "doctor or new-key"));
     }
     *exit_code = app.exit(error, out, err);  // --help or --version
     return std::nullopt;

@@ -74,6 +74,12 @@ absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
     out << (command.json ? ToJson(job) : JobDetails(job));
   } else if (command.name == "audit") {
     return Audit(command, client, out);
+  } else if (command.name == "forget") {
+    const std::string& job = command.group.job();
+    RETURN_IF_ERROR(client.ForgetJob(job));
+    out << "forgot the state of job " << job
+        << ": its next launch begins anew, and who comes back with the old "
+           "state is refused\n";
   } else if (command.name == "watch") {
     return Watch(command, client, out, err);
   } else {

@@ -119,6 +119,7 @@ constexpr Variable kVariables[] = {
     {"PACTRAIN_LAUNCH", AnyText},
     {"PACTRAIN_LOG_DIR", AnyText},
     {"PACTRAIN_ON_SHRINK", OnShrink},
+    {"PACTRAIN_REPLACE", Switch},
     {"PACTRAIN_SITE", Name},
     {"PACTRAIN_SITES", Sites},
     {"PACTRAIN_TRAINER_LIBRARY", AnyText},

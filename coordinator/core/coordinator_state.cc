@@ -49,7 +49,8 @@ absl::StatusOr<CoordinatorState> CoordinatorState::Create(
 
 Group::Context CoordinatorState::MakeContext(absl::Duration now,
                                              Effects& effects) const {
-  return {options_, agents_, identity_.term, read_only_, now, effects};
+  return {options_, agents_, identity_.term, read_only_,
+          now,      effects, identity_.epoch};
 }
 
 Effects CoordinatorState::OnMessage(StreamId stream,
@@ -195,7 +196,7 @@ void CoordinatorState::Drop(StreamId stream, absl::Duration now,
                             Effects& effects) {
   const Agent* agent = agents_.Disconnect(stream, now);
   if (agent == nullptr) return;
-  for (auto& [id, group] : groups_) group.OnAgentDisconnected(*agent);
+  for (auto& [id, group] : groups_) group.OnAgentDisconnected(*agent, now);
 }
 
 Effects CoordinatorState::OnStreamClosed(StreamId stream,
@@ -254,6 +255,31 @@ absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
   Effects effects;
   Group::Context c = MakeContext(now, effects);
   group->SetPin(pin, c);
+  return effects;
+}
+
+absl::StatusOr<Effects> CoordinatorState::Forget(const std::string& job,
+                                                 const std::string& by,
+                                                 absl::Duration now) {
+  Effects effects;
+  Group::Context c = MakeContext(now, effects);
+  std::vector<Group*> groups;
+  for (auto& [id, group] : groups_) {
+    if (id.job != job || !group.ever_formed()) continue;
+    RETURN_IF_ERROR(group.CheckForget(c));
+    groups.push_back(&group);
+  }
+  if (groups.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("job '", job,
+                     "' is not known or has not started yet; pactrain-admin "
+                     "jobs lists them"));
+  }
+  if (read_only_) {
+    return absl::UnavailableError(
+        "the coordinator's journal cannot be written; see its log");
+  }
+  for (Group* group : groups) group->Forget(by, c);
   return effects;
 }
 

@@ -6,9 +6,15 @@
 //   - A group's first generation is formed from all ranks of one launch, and
 //     only when no trainer of an earlier job of that name can still be there.
 //     Where ranks come and go the next ones are formed as lineup.h says.
+//   - Where ranks come and go a generation without a donor begins a new
+//   lineage,
+//     and only when every rank that may hold a state of the last one is known
+//     to be gone, unless it is replaced or forgotten on purpose. That is
+//     durable before the new one begins, and who comes back is refused.
 //   - A running generation ends only when one of its trainers leaves, when one
 //     of its agents comes back as another process, or when newcomers join it; a
-//     broken stream ends nothing.
+//     broken stream ends nothing, and as long as one of its members is out of
+//     sight no newcomer does.
 //   - Soft state (streams, joins, votes, reports) is rebuilt from what agents
 //     repeat after Hello; what `records` name survives a restart.
 //   - Groups do not influence each other.
@@ -39,6 +45,7 @@ class CoordinatorState {
   struct Identity {
     std::string cluster_id;  // 32 hex digits, made once per state directory.
     uint64_t term = 0;       // Of this run, durable; >= 1.
+    absl::Time epoch = absl::UnixEpoch();  // When `now` was 0.
   };
   // Takes up where `recovered` ends. `now` is monotonic time since any start.
   // InvalidArgument: an option is out of range, or the links are not one tree.
@@ -68,6 +75,12 @@ class CoordinatorState {
   //   Unavailable:      the journal cannot be written.
   absl::StatusOr<Effects> SetPin(const protocol::GroupId& group,
                                  const std::optional<Pin>& pin,
+                                 absl::Duration now);
+  // Ends the lineage of all models of the job.
+  //   NotFound:           no such job, or it never had a generation.
+  //   FailedPrecondition: a rank of it is in sight.
+  //   Unavailable:        the journal cannot be written.
+  absl::StatusOr<Effects> Forget(const std::string& job, const std::string& by,
                                  absl::Duration now);
   StateSnapshot Snapshot(absl::Duration now) const;
 

@@ -24,7 +24,9 @@ Group::Group(const protocol::GroupId& id, const Options& options,
       ended_(recovered.ended),
       end_reason_(recovered.end_reason),
       ended_at_(now),
-      seats_(recovered.generation, /*present=*/false, recovered.detached_ranks),
+      seats_(recovered.generation, recovered.detached_ranks, recovered.away,
+             now),
+      ended_lineages_(recovered.ended_lineages),
       detached_(recovered.detached_of),
       recorded_{id, recovered.generation.number, recovered.detached_ranks,
                 recovered.detached_of},
@@ -65,6 +67,17 @@ void Group::SendToMembers(const protocol::CoordinatorMessage& message,
       c.effects.sends.push_back({agent->stream, message});
     }
   }
+}
+
+std::string Group::Context::TimeText(absl::Duration at) const {
+  return absl::FormatTime("%Y-%m-%d%ET%H:%M:%SZ", epoch + at,
+                          absl::UTCTimeZone());
+}
+
+std::string Group::SeatText(const Seats::Seat& seat) const {
+  const Member& member = seats_.MemberOf(seat);
+  return absl::StrCat("rank ", seat.rank, " (agent '", member.agent,
+                      "', site '", member.site, "')");
 }
 
 std::string Group::SeatText(uint32_t rank) const {
@@ -110,6 +123,7 @@ void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
     Enlist(agent, trainer, c);
   } else {
     // Of a generation that is over for us, or that another history formed.
+    seats_.Confirm(trainer.attach_id);
     c.effects.sends.push_back(
         {agent.stream,
          EndGeneration{
@@ -123,14 +137,22 @@ void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
                    Context& c) {
   const Candidate candidate{trainer, agent.name, agent.site,
                             agent.data_address};
+  if (const auto over = WhyOver(candidate)) {
+    return RefuseOver(candidate, *over, c);
+  }
   if (ended_ && !elastic()) seats_.Replace(agent.name, trainer.rank);
   Refuse(membership_.Join(candidate, c.now), c);
-  seats_.Return(trainer.last_attach_id);
+  const bool is_member = running() && seats_.FindTrainer(trainer.attach_id);
+  if (!seats_.Return(trainer.attach_id, c.now) && generation_ &&
+      HasState(candidate)) {
+    seats_.AddHolder({trainer.rank, trainer.attach_id, agent.name,
+                      agent.incarnation, agent.site});
+  }
   if (const auto it = detached_.find(trainer.launch); it != detached_.end()) {
     it->second.erase(trainer.rank);
   }
-  if (running() && elastic() &&
-      trainer.last_generation == generation_->number) {
+  // A member that attaches again: at its agent the generation is over.
+  if (is_member && elastic()) {
     End(absl::StrCat("agent '", agent.name, "' (site '", agent.site,
                      "') ended it"),
         c);
@@ -171,9 +193,10 @@ bool Group::SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
     speaks = waiting->agent == agent.name;
   } else if (listed != roster_.end()) {
     speaks = listed->second.agent == agent.name;
-  } else if (seats_.Find(attach_id) != nullptr) {
-    // After a restart: whose seat it is, is not known yet.
-    speaks = FindMember(agent) != nullptr;
+  } else if (const Seats::Seat* seat = seats_.FindHolder(attach_id)) {
+    const Member& member = seats_.MemberOf(*seat);
+    speaks =
+        member.agent == agent.name && member.incarnation == agent.incarnation;
   }
   if (!speaks) {
     c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": agent '", agent.name,
@@ -191,10 +214,12 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    : detached      ? Seats::State::kDetached
                                    : Seats::State::kLeft;
   if (const auto waiting = membership_.Leave(left.attach_id)) {
-    seats_.Return(waiting->trainer.last_attach_id, how);
-    return;
+    seats_.Return(waiting->trainer.attach_id, c.now, how);
+    return TryForm(c);
   }
   if (!generation_ || !seats_.Leave(left.attach_id, how)) return;
+  // Of an earlier generation.
+  if (seats_.Find(left.attach_id) == nullptr) return TryForm(c);
   if (const auto it = roster_.find(left.attach_id); it != roster_.end()) {
     const protocol::Trainer& trainer = it->second.trainer;
     if (detached) NoteDetached(trainer);
@@ -216,14 +241,14 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
   }
 }
 
-void Group::DropWaiting(const Agent& agent) {
+void Group::DropWaiting(const Agent& agent, absl::Duration now) {
   for (const Candidate& candidate : membership_.DropAgent(agent.name)) {
-    seats_.Return(candidate.trainer.last_attach_id, Seats::State::kUnknown);
+    seats_.Return(candidate.trainer.attach_id, now, Seats::State::kUnknown);
   }
 }
 
 void Group::OnAgentConnected(const Agent& agent, Context& c) {
-  DropWaiting(agent);
+  DropWaiting(agent, c.now);
   waiting_told_.erase(agent.name);
   const std::vector<uint32_t> lost = seats_.OnAgentConnected(agent, c.now);
   if (!running()) return;
@@ -238,9 +263,10 @@ void Group::OnAgentConnected(const Agent& agent, Context& c) {
   }
 }
 
-void Group::OnAgentDisconnected(const Agent& agent) {
-  DropWaiting(agent);
+void Group::OnAgentDisconnected(const Agent& agent, absl::Duration now) {
+  DropWaiting(agent, now);
   waiting_told_.erase(agent.name);
+  seats_.OnAgentDisconnected(agent, now);
 }
 
 void Group::Tick(Context& c) {

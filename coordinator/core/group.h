@@ -44,6 +44,9 @@ class Group {
     bool read_only = false;
     absl::Duration now;
     Effects& effects;
+    absl::Time epoch;  // When `now` was 0.
+
+    std::string TimeText(absl::Duration at) const;  // UTC, to the second.
   };
 
   Group(const protocol::GroupId& id, const Options& options);
@@ -64,12 +67,19 @@ class Group {
 
   // The agent opened a stream, maybe as another process than before.
   void OnAgentConnected(const Agent& agent, Context& c);
-  void OnAgentDisconnected(const Agent& agent);
+  void OnAgentDisconnected(const Agent& agent, absl::Duration now);
   void Tick(Context& c);
 
   // Nothing: the policy decides again. REQUIRES: ever_formed(), the journal can
   // be written, CheckPin() is OK.
   void SetPin(const std::optional<Pin>& pin, Context& c);
+
+  // Ends the lineage: who holds its state is out of the job, and the next
+  // launch begins anew. REQUIRES: ever_formed(), the journal can be written,
+  // CheckForget() is OK.
+  void Forget(const std::string& by, Context& c);
+  // FailedPrecondition: a rank of the job is in sight.
+  absl::Status CheckForget(const Context& c) const;
 
   // Nobody waits, and no trainer of a generation can still be there.
   bool idle(const Context& c) const;
@@ -85,9 +95,10 @@ class Group {
   }
 
   // group.cc: membership.
-  void DropWaiting(const Agent& agent);
+  void DropWaiting(const Agent& agent, absl::Duration now);
   void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);
   void Refuse(const std::vector<Membership::Refusal>& refusals, Context& c);
+  std::string SeatText(const Seats::Seat& seat) const;
   std::string SeatText(uint32_t rank) const;
   std::string EndedInOrderText() const;  // REQUIRES: a trainer detached.
   void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
@@ -97,6 +108,23 @@ class Group {
   // log: attach ids are known to all members.
   bool SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
                  Context& c) const;
+
+  // lineage.cc: whose state the job's is.
+  bool IsOver(const protocol::Digest& lineage) const;
+  // Why a state of another lineage, or of one that is over, is of no use here;
+  // nothing: it is of the job's.
+  std::optional<std::string> WhyOver(const Candidate& candidate) const;
+  void RefuseOver(const Candidate& candidate, const std::string& reason,
+                  Context& c);
+  // Those that wait with a state of another lineage than the new one.
+  void RefuseOthers(Context& c);
+  // Of ranks that may hold the job's state, the first for whom a launch that
+  // would begin anew waits; null: it need not.
+  const Seats::Seat* Holds(const Launch& launch, const Context& c) const;
+  std::string HoldsReason(const Seats::Seat& seat, const Context& c) const;
+  void EndLineage(std::string how, Context& c);
+  // Where the journal knows no lineage the state that has come farthest wins.
+  void TryFormUnknown(const Launch& launch, Context& c);
 
   // group_regroup.cc: ranks that come and go.
   void Rejoin(const Agent& agent, const protocol::TrainerJoined& joined,
@@ -108,6 +136,9 @@ class Group {
   void NoteDetached(const protocol::Trainer& trainer);
   void RecordDetached(Context& c);
   std::string RegroupReason(const Context& c) const;
+  // Members that reached each other in none of several generations: the smaller
+  // side is out.
+  void Part(Context& c);
   // Newcomers at either end of a connection that never came about would end one
   // generation after the other.
   void NoteUnreached(const Agent& agent, const protocol::TrainerLeft& left,
@@ -179,6 +210,10 @@ class Group {
   // could reach all others.
   std::set<std::string> connected_;
   Unreached unreached_;  // In the newest generation.
+  // Generations one after the other, without a committed step, in which these
+  // members did not reach each other.
+  std::map<AgentPair, int> apart_;
+  std::vector<LineageEnded> ended_lineages_;  // Newest first.
   // What pause had to wait for when the newest generation was formed: as long
   // as that one commits no step its newcomers count for nothing. Nothing: it is
   // the first, or unknown after a restart.

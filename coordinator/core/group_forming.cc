@@ -20,48 +20,61 @@ using protocol::GroupWaiting;
 using protocol::Member;
 using protocol::StartGeneration;
 
+namespace {
+
+bool AnyHasState(const Launch& launch) {
+  return std::any_of(launch.by_rank.begin(), launch.by_rank.end(),
+                     [](const auto& entry) { return HasState(entry.second); });
+}
+
+// Attach ids are random, so there is no other one with this id.
+protocol::Digest NewLineage(const Generation& generation,
+                            const Lineup& lineup) {
+  base::DigestBuilder digest;
+  digest.Add(generation.group.job).Add(uint64_t{generation.group.model});
+  digest.Add(generation.term).Add(generation.number);
+  for (const Candidate& candidate : lineup.trainers) {
+    digest.Add(candidate.trainer.attach_id);
+  }
+  return digest.Build();
+}
+
+}  // namespace
+
 void Group::TryForm(Context& c) {
   if (c.read_only) return;
-  if (!elastic()) {
+  const bool lives = elastic() && !IsOver(generation_->lineage.id);
+  if (!lives || membership_.Replacing() != nullptr) {
     TryFormNew(c);
-  } else if (running()) {
-    TryAdmit(c);
-  } else if (AnyReturned(membership_.launches(), generation_->number)) {
+  } else if (!running() &&
+             AnyReturned(membership_.launches(), generation_->lineage.id)) {
     TryRegroup(c);
-  } else if (!IsAwaited(MakeRemains(c), c.options.regroup_timeout)) {
+  } else if (running() && seats_.FirstHolder(c.options.presume_dead_after,
+                                             c.now) != nullptr) {
+    TryAdmit(c);
+  } else {
     TryFormNew(c);
   }
 }
 
 // A launch as a new job, once nobody of the last one can be there any more.
 void Group::TryFormNew(Context& c) {
-  const Launch* launch = membership_.Complete();
-  if (launch == nullptr) return;
-  if (generation_ && seats_.FirstHeld(c.agents, c.options.gone_after, c.now))
-    return;
+  const Launch* launch = membership_.Replacing();
+  if (launch == nullptr) launch = membership_.Complete();
+  if (launch == nullptr || Holds(*launch, c) != nullptr) return;
   if (running()) {
     const std::string name = launch->name;
-    End(absl::StrCat("launch '", name, "' takes over: no agent of launch '",
-                     generation_->launch, "' has been heard for ",
-                     absl::FormatDuration(c.options.gone_after)),
+    End(launch->replaces()
+            ? absl::StrCat("launch '", name, "' replaces the job")
+            : absl::StrCat(
+                  "launch '", name, "' takes over: nobody of launch '",
+                  generation_->launch, "' has been heard for ",
+                  absl::FormatDuration(elastic() ? c.options.presume_dead_after
+                                                 : c.options.gone_after)),
         c);
     return;  // End() formed it.
   }
-  for (const auto& [rank, candidate] : launch->by_rank) {
-    const uint64_t last = candidate.trainer.last_generation;
-    if (last == 0) continue;
-    const std::string name = launch->name;
-    Refuse(membership_.Refuse(
-               name,
-               absl::StrCat("rank ", rank, " holds the state of generation ",
-                            last, "; nobody is left who holds that of ",
-                            generation_ ? generation_->number : 0,
-                            ": load the last checkpoint at all ranks and start "
-                            "them again"),
-               c.now),
-           c);
-    return;
-  }
+  if (!generation_ && AnyHasState(*launch)) return TryFormUnknown(*launch, c);
   detached_.clear();
   Form(LineupOf(*launch), c);
 }
@@ -80,6 +93,8 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
   generation.donor = lineup.donor;
   generation.needs_state = lineup.needs_state;
   generation.base_step = std::max(SafeNextStep(), lineup.next_step);
+  generation.lineage = lineup.lineage;
+  if (!lineup.donor) generation.lineage.id = NewLineage(generation, lineup);
   std::map<std::pair<std::string, std::string>, Member> members;
   std::set<std::string> sites;
   for (uint32_t rank = 0; rank < generation.world_size; ++rank) {
@@ -107,12 +122,27 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
 
 void Group::Form(const Lineup& lineup, Context& c) {
   Generation generation = MakeGeneration(lineup, c);
+  const bool replaces = std::all_of(
+      lineup.trainers.begin(), lineup.trainers.end(),
+      [](const Candidate& candidate) { return candidate.trainer.replace; });
+  const char* const how = replaces
+                              ? "replaced it on purpose"
+                              : "began anew when all who held it were gone";
   votes_ = MaskVotes(generation.world_size);
   // Who has the state of an earlier generation may want other masks by now.
   if (!generation.donor) Poll(lineup);
   generation.decision = decisions_.Start(FirstDecision(generation, c));
   needed_before_ = generation.donor ? MakeRemains(c).needed : std::nullopt;
-  seats_ = Seats(generation, /*present=*/true);
+  Seats seats(generation);
+  if (generation.donor) {
+    seats.Carry(seats_);
+  } else if (generation_ && elastic() && !IsOver(generation_->lineage.id)) {
+    EndLineage(absl::StrCat("launch '", generation.launch, "' of ",
+                            generation.world_size, " ranks ", how,
+                            " with generation ", generation.number),
+               c);
+  }
+  seats_ = std::move(seats);
   roster_.clear();
   for (const Candidate& candidate : lineup.trainers) {
     roster_[candidate.trainer.attach_id] = candidate;
@@ -124,6 +154,11 @@ void Group::Form(const Lineup& lineup, Context& c) {
   logged_mask_ = logged_layout_ = {};
   refused_.reset();
   NoteConnected(/*anew=*/!generation.donor);
+  std::map<AgentPair, int> apart;
+  for (const auto& [pair, why] : unreached_.members()) {
+    if (progress_.committed_count() == 0) apart[pair] = apart_[pair] + 1;
+  }
+  apart_ = std::move(apart);
   unreached_ = {};
   committed_before_ += progress_.committed_count();
   failed_before_ += progress_.failed_attempts();
@@ -140,7 +175,7 @@ void Group::Form(const Lineup& lineup, Context& c) {
   for (const Member& member : generation.members)
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
-  c.effects.records.push_back(GenerationFormed{*generation_});
+  c.effects.records.push_back(GenerationFormed{*generation_, seats_.Away()});
   recorded_.ranks.clear();
   if (!generation_->donor) recorded_.of_launch.clear();
   RecordDetached(c);
@@ -152,8 +187,10 @@ void Group::Form(const Lineup& lineup, Context& c) {
       " trainers at ", generation_->members.size(), " agents in ",
       generation_->sites.size(), " sites from step ", generation_->base_step,
       generation_->donor
-          ? absl::StrCat(", with the state of rank ", *generation_->donor)
+          ? absl::StrCat(", with the state of rank ", *generation_->donor,
+                         " after ", generation_->lineage.committed, " steps")
           : ""));
+  if (!generation_->donor) RefuseOthers(c);
 }
 
 // What trainers declared as they attached counts as their votes.
@@ -213,11 +250,10 @@ std::string Group::WaitingReason(const Context& c) const {
   }
   if (c.read_only)
     return "the coordinator's journal cannot be written; see its log";
-  const Seats::Seat* held =
-      generation_ ? seats_.FirstHeld(c.agents, c.options.gone_after, c.now)
-                  : nullptr;
+  const Seats::Seat* held = Holds(*launch, c);
   if (held == nullptr) return "forming a generation";
-  return absl::StrCat("waiting for ", SeatText(held->rank), " of launch '",
+  if (elastic()) return HoldsReason(*held, c);
+  return absl::StrCat("waiting for ", SeatText(*held), " of launch '",
                       generation_->launch, "' to end: generation ",
                       generation_->number, ended_ ? " is over" : " still runs");
 }

@@ -23,9 +23,7 @@ namespace {
 
 bool AnyOld(const Launch& launch) {
   return std::any_of(launch.by_rank.begin(), launch.by_rank.end(),
-                     [](const auto& entry) {
-                       return entry.second.trainer.last_generation != 0;
-                     });
+                     [](const auto& entry) { return HasState(entry.second); });
 }
 
 // Why a launch of newcomers cannot train with those; nothing: it can.
@@ -49,7 +47,6 @@ void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
   const protocol::Trainer& trainer = joined.trainer;
   if (ended_ && joined.generation == 0 && elastic()) {
     // Its agent never heard of the generation: it waits for the next one.
-    seats_.Return(trainer.attach_id);
     Enlist(agent, trainer, c);
     return;
   }
@@ -95,6 +92,9 @@ void Group::TryAdmit(Context& c) {
     const std::string name = launch.name;
     if (const auto apart = WhyApart(launch, seated)) {
       Refuse(membership_.Refuse(name, *apart, c.now), c);
+    } else if (seats_.FirstUnseen(c.agents) != nullptr) {
+      // It may commit steps all the time, and would be left behind.
+      continue;
     } else {
       End(absl::StrCat("launch '", name, "' joins with ", launch.by_rank.size(),
                        " ranks"),
@@ -107,12 +107,18 @@ void Group::TryAdmit(Context& c) {
 Remains Group::MakeRemains(const Context& c) const {
   Remains remains;
   remains.generation = generation_->number;
+  remains.lineage = generation_->lineage.id;
   remains.on_shrink = generation_->on_shrink;
   remains.ranks = seats_.size();
   remains.detached = seats_.Detached().size();
   remains.alive = seats_.CountAlive(c.agents);
-  remains.unknown = seats_.CountUnknown(c.agents);
-  remains.since_end = c.now - ended_at_;
+  remains.unknown = seats_.CountUnknown(c.agents, ended_at_,
+                                        c.options.regroup_timeout, c.now);
+  if (const Seats::Seat* seat = seats_.FirstUnseen(c.agents);
+      seat != nullptr && seat->silent_since) {
+    remains.unseen = absl::StrCat(SeatText(*seat), " is out of sight since ",
+                                  c.TimeText(*seat->silent_since));
+  }
   remains.detached_of = detached_;
   remains.needed = remains.ranks - remains.detached;
   if (needed_before_ && progress_.committed_count() == 0) {
@@ -153,7 +159,7 @@ void Group::TryRegroup(Context& c) {
   std::vector<Candidate> returned;
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (candidate.trainer.last_generation != 0) returned.push_back(candidate);
+      if (HasState(candidate)) returned.push_back(candidate);
     }
   }
   for (const Launch& launch : membership_.launches()) {
@@ -164,11 +170,12 @@ void Group::TryRegroup(Context& c) {
               // tick.
     }
   }
-  if (!IsAwaited(MakeRemains(c), c.options.regroup_timeout)) {
+  if (!IsAwaited(MakeRemains(c))) {
     KeepOut(unreached_.Settle(), c);
+    Part(c);
   }
-  const NextLineup next = MakeNextLineup(membership_.launches(), MakeRemains(c),
-                                         c.options.regroup_timeout);
+  const NextLineup next =
+      MakeNextLineup(membership_.launches(), MakeRemains(c));
   if (next.lineup) Form(*next.lineup, c);
 }
 
@@ -185,8 +192,7 @@ void Group::NoteConnected(bool anew) {
 bool Group::WasBefore(const std::string& agent) const {
   return connected_.contains(agent) ||
          std::any_of(roster_.begin(), roster_.end(), [&](const auto& entry) {
-           return entry.second.agent == agent &&
-                  entry.second.trainer.last_generation != 0;
+           return entry.second.agent == agent && HasState(entry.second);
          });
 }
 
@@ -211,7 +217,7 @@ void Group::KeepOut(const Unreached::Blame& blame, Context& c) {
   std::set<std::string> launches, old_launches;
   std::string data_address;
   for (const auto& [id, candidate] : roster_) {
-    const bool is_new = candidate.trainer.last_generation == 0;
+    const bool is_new = !HasState(candidate);
     if (!is_new) old_launches.insert(candidate.trainer.launch);
     if (!is_new || candidate.agent != agent) continue;
     launches.insert(candidate.trainer.launch);
@@ -229,35 +235,88 @@ void Group::KeepOut(const Unreached::Blame& blame, Context& c) {
   for (const std::string& launch : launches) {
     for (const auto& [id, candidate] : roster_) {
       // Of a launch that trains, one that was left behind is like a newcomer.
-      if (candidate.trainer.launch == launch &&
-          candidate.trainer.last_generation == 0 &&
+      if (candidate.trainer.launch == launch && !HasState(candidate) &&
           !(old_launches.contains(launch) && WasBefore(candidate.agent))) {
-        seats_.Return(id, Seats::State::kKeptOut);
+        seats_.Return(id, c.now, Seats::State::kKeptOut);
       }
     }
     Refuse(membership_.RefuseNewcomers(launch, reason, c.now), c);
   }
 }
 
+void Group::Part(Context& c) {
+  std::map<AgentPair, std::string> cut;
+  for (const auto& [pair, why] : unreached_.members()) {
+    const auto before = apart_.find(pair);
+    const int times = before == apart_.end() ? 1 : before->second + 1;
+    if (progress_.committed_count() == 0 && times >= kMaxApart) cut[pair] = why;
+  }
+  if (cut.empty()) return;
+  std::map<std::string, Weight> agents;
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (!HasState(candidate)) continue;
+      Weight& weight = agents[candidate.agent];
+      const protocol::Trainer& trainer = candidate.trainer;
+      weight.reached = std::max(
+          weight.reached, {trainer.lineage.committed, trainer.resume_step});
+      ++weight.ranks;
+    }
+  }
+  for (const auto& [agent, pair] : SmallerSides(cut, agents)) {
+    const std::string reason = absl::StrCat(
+        "agents '", pair.first, "' and '", pair.second,
+        "' did not reach each other in ", kMaxApart,
+        " generations one after the other (", cut.at(pair), "), and agent '",
+        agent,
+        "' is on the smaller side, which is out of the job: see `pactrain "
+        "doctor` at both ends");
+    std::vector<Membership::Refusal> refusals;
+    std::vector<Candidate> out;
+    for (const Launch& launch : membership_.launches()) {
+      for (const auto& [rank, candidate] : launch.by_rank) {
+        if (candidate.agent != agent) continue;
+        refusals.push_back({candidate, reason});
+        out.push_back(candidate);
+      }
+    }
+    membership_.Remove(out);
+    for (const Candidate& candidate : out) {
+      seats_.Return(candidate.trainer.attach_id, c.now, Seats::State::kKeptOut);
+      membership_.RefuseAgent(agent, candidate.data_address, reason, c.now);
+    }
+    Refuse(refusals, c);
+  }
+}
+
 // Empty: what is said of groups whose ranks stay holds.
 std::string Group::RegroupReason(const Context& c) const {
   if (running()) {
-    return membership_.Complete() == nullptr
-               ? ""
-               : absl::StrCat("generation ", generation_->number,
-                              " runs; joining it");
+    if (membership_.Complete() == nullptr) return "";
+    const Seats::Seat* unseen = seats_.FirstUnseen(c.agents);
+    return absl::StrCat(
+        "generation ", generation_->number, " runs; joining it",
+        unseen == nullptr
+            ? ""
+            : absl::StrCat(" when ", SeatText(*unseen), " is in sight again",
+                           unseen->silent_since
+                               ? absl::StrCat(", which it has not been since ",
+                                              c.TimeText(*unseen->silent_since))
+                               : "",
+                           ": it may be training"));
   }
-  if (!AnyReturned(membership_.launches(), generation_->number)) {
-    if (membership_.Complete() == nullptr || seats_.CountAlive(c.agents) == 0) {
-      return "";
+  if (!AnyReturned(membership_.launches(), generation_->lineage.id)) {
+    const Launch* launch = membership_.Complete();
+    if (launch == nullptr) return "";
+    if (seats_.CountAlive(c.agents) == 0) {
+      const Seats::Seat* seat = Holds(*launch, c);
+      return seat == nullptr ? "" : HoldsReason(*seat, c);
     }
     return absl::StrCat(
         "generation ", generation_->number,
         " is over; joining its ranks, which come with their next step");
   }
-  return MakeNextLineup(membership_.launches(), MakeRemains(c),
-                        c.options.regroup_timeout)
-      .waiting;
+  return MakeNextLineup(membership_.launches(), MakeRemains(c)).waiting;
 }
 
 }  // namespace pactrain::coordinator

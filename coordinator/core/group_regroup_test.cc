@@ -68,15 +68,16 @@ TEST_F(RegroupTest, ATrainerWhoseAgentDiedIsWaitedForALittle) {
 TEST_F(RegroupTest, ContinueStopsWaitingForAnAgentThatStaysAway) {
   Start(OnShrink::kContinue);
   EndAt("a", {0, 1}, 7);
-  t_.Pass(11, {"a"});
+  t_.Pass(14, {"a"});  // 3 s until it is silent, and 10 s from then on.
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_EQ(Newest().world_size, 2u);
-  // It comes back too late: with a state that the others have left behind.
+  // It comes back too late, and meets them in the next one.
   t_.Connect("b", "y");
   Return("b", 2, 7);
   Return("b", 3, 7);
-  EndAt("a", {0, 1}, 7);  // Still of generation 1: they never heard of 2.
-  EXPECT_EQ(Newest().number, 2u);
+  EndAt("a", {0, 1}, 7);  // They never heard of generation 2.
+  EXPECT_EQ(Newest().number, 3u);
+  EXPECT_TRUE(Newest().donor);
 }
 
 TEST_F(RegroupTest, ANewLaunchEndsTheGenerationAndJoinsTheNext) {
@@ -269,12 +270,12 @@ TEST_F(RegroupTest, AStateThatNobodyElseHasIsNotGoneBackTo) {
   Start(OnShrink::kContinue);
   for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "killed by signal 9");
   for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "killed by signal 9");
-  t_.last_generation = 7;  // Of another history.
+  t_.lineage = {t_.LineageOf(7), 3};  // Of another history.
   t_.resume_step = 3;
   t_.Join("a", 0, 1, "run-2");
   EXPECT_EQ(Newest().number, 1u);
   EXPECT_THAT(t_.Got<JoinRefused>("a")->reason,
-              HasSubstr("load the last checkpoint at all ranks"));
+              HasSubstr("of which this job knows nothing"));
 }
 
 TEST_F(RegroupTest, ACoordinatorThatWasAwayLearnsThatTheGenerationEnded) {

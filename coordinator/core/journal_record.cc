@@ -25,7 +25,13 @@ struct Applier {
     if (!r.generation.donor) group.detached_of.clear();
     group.reserved_step =
         std::max(group.reserved_step, r.generation.base_step + kReserveSteps);
+    group.away = r.away;
     Remember(group, r.generation.decision);
+  }
+  void operator()(const LineageEnded& r) {
+    std::vector<LineageEnded>& ended = groups[r.group].ended_lineages;
+    ended.insert(ended.begin(), r);
+    if (ended.size() > kMaxHistory) ended.pop_back();
   }
   void operator()(const GenerationEnded& r) {
     Recovered::Group& group = groups[r.group];

@@ -29,9 +29,31 @@ inline constexpr size_t kMaxHistory = 20;
 // so that reports cost a write once in many steps only.
 inline constexpr uint64_t kReserveSteps = 1000;
 
-// A generation with its first decision. Reserves steps, too.
+// Somebody who may hold the state of a group's lineage and is not of its newest
+// generation.
+struct Holder {
+  uint32_t rank = 0;  // In the generation in which it got the state.
+  protocol::Digest attach_id;
+  std::string agent;
+  protocol::Digest incarnation;
+  std::string site;
+  bool operator==(const Holder&) const = default;
+};
+
+// A generation with its first decision. Reserves steps, too. Without a donor it
+// begins a new lineage.
 struct GenerationFormed {
   protocol::Generation generation;
+  std::vector<Holder> away = {};
+};
+
+// A lineage is over: who holds a state of it is out of the job.
+struct LineageEnded {
+  protocol::GroupId group;
+  protocol::Digest lineage;
+  std::string how;  // By whom: follows "it is over: ".
+  std::string at;   // UTC.
+  bool operator==(const LineageEnded&) const = default;
 };
 
 struct GenerationEnded {
@@ -92,7 +114,7 @@ struct PinSet {
 };
 
 using JournalRecord =
-    std::variant<GenerationFormed, GenerationEnded, DecisionMade,
+    std::variant<GenerationFormed, GenerationEnded, LineageEnded, DecisionMade,
                  DecisionRevoked, MaskSetStable, StepsReserved,
                  TrainersDetached, GroupForgotten, PinSet>;
 
@@ -111,6 +133,8 @@ struct Recovered {
     std::optional<Pin> pin;
     std::set<uint32_t> detached_ranks;  // Of `generation`.
     RanksByLaunch detached_of;
+    std::vector<Holder> away;
+    std::vector<LineageEnded> ended_lineages;  // Newest first, kMaxHistory.
   };
   std::map<protocol::GroupId, Group> groups;
 

@@ -63,8 +63,7 @@ std::vector<Membership::Refusal> Membership::Join(const Candidate& candidate,
                                                   absl::Duration now) {
   const std::string& name = candidate.trainer.launch;
   for (const Refused& refused : refused_) {
-    if (now >= refused.until || candidate.trainer.last_generation != 0)
-      continue;
+    if (now >= refused.until || HasState(candidate)) continue;
     if (refused.agent.empty()) {
       if (refused.launch == name) return {{candidate, refused.reason}};
       continue;
@@ -163,7 +162,7 @@ std::vector<Membership::Refusal> Membership::TakeNewcomers(
   for (const Launch& launch : launches_) {
     if (launch.name != name) continue;
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (candidate.trainer.last_generation != 0) continue;
+      if (HasState(candidate)) continue;
       refusals.push_back({candidate, reason});
       newcomers.push_back(candidate);
     }
@@ -248,6 +247,13 @@ const Launch* Membership::Complete() const {
   return nullptr;
 }
 
+const Launch* Membership::Replacing() const {
+  for (const Launch& launch : launches_) {
+    if (launch.complete() && launch.replaces()) return &launch;
+  }
+  return nullptr;
+}
+
 std::set<std::string> Membership::AgentNames() const {
   std::set<std::string> names;
   for (const Launch& launch : launches_) {
@@ -260,7 +266,12 @@ std::set<std::string> Membership::AgentNames() const {
 std::string Membership::WaitingReason() const {
   if (launches_.empty()) return "waiting for trainers to attach";
   if (launches_.size() == 1) {
-    return absl::StrCat("waiting for ", MissingRanks(launches_[0]));
+    return absl::StrCat(
+        "waiting for ", MissingRanks(launches_[0]),
+        launches_[0].replaces()
+            ? "; the launch replaces nothing (PACTRAIN_REPLACE) "
+              "before it is complete, and waits as newcomers do"
+            : "");
   }
   std::vector<std::string> parts;
   for (const Launch& launch : launches_) {

@@ -31,6 +31,11 @@ struct Candidate {
   std::string data_address;  // Of the agent.
 };
 
+// Else it is a newcomer, or has not got the state of the last generation.
+inline bool HasState(const Candidate& candidate) {
+  return !candidate.trainer.lineage.id.empty();
+}
+
 struct Launch {
   std::string name;
   std::map<uint32_t, Candidate> by_rank;
@@ -39,6 +44,12 @@ struct Launch {
     return by_rank.begin()->second.trainer.world_size;
   }
   bool complete() const { return by_rank.size() == world_size(); }
+  // All of it want the job to begin anew, and hold no state of it.
+  bool replaces() const {
+    return std::all_of(by_rank.begin(), by_rank.end(), [](const auto& entry) {
+      return entry.second.trainer.replace && !HasState(entry.second);
+    });
+  }
 };
 
 // Why the two can never be of one generation; nothing: they can.
@@ -92,6 +103,8 @@ class Membership {
 
   // The launch that has waited longest among the complete ones. Null: none is.
   const Launch* Complete() const;
+  // The same of those that replace the job.
+  const Launch* Replacing() const;
   bool empty() const { return launches_.empty(); }
   // Nobody waits, and no refusal has to be remembered.
   bool idle(absl::Duration now) const {

@@ -39,6 +39,12 @@ absl::Status Options::Check() const {
         "regroup_timeout is ", absl::FormatDuration(regroup_timeout),
         "; it may not be negative"));
   }
+  if (presume_dead_after < regroup_timeout) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "presume_dead_after is ", absl::FormatDuration(presume_dead_after),
+        "; it must be at least ", absl::FormatDuration(regroup_timeout),
+        ", for which ranks are waited for anyway"));
+  }
   if (max_agents < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_agents is ", max_agents, "; at least 1 is needed"));

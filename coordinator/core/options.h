@@ -45,6 +45,9 @@ struct Options {
   // Where ranks come and go: how long those of the last generation that may
   // still come back are waited for, unless as many as before are needed.
   absl::Duration regroup_timeout = absl::Seconds(10);
+  // Where ranks come and go: whoever may hold the job's state counts as dead
+  // when nobody has spoken for it so long, and a launch may begin anew.
+  absl::Duration presume_dead_after = absl::InfiniteDuration();
   // The others of a generation may go on this long after the first detached.
   absl::Duration detach_grace = absl::Seconds(5);
   // The same where ranks come and go: they are told no more than to attach

@@ -1,11 +1,17 @@
-// Who of a formed generation is still there.
+// Who of a formed generation is still there, and who else may hold the job's
+// state: ranks of earlier generations of its lineage that it was formed
+// without.
 //
 // Every trainer has a seat. A seat is left when its agent says so, when the
 // agent comes back as another process, or when the agent opened a new stream
 // and did not name the trainer again in time, be it as one that is still to
 // attach again: what was said while the stream was down is lost. A broken
 // stream alone frees no seat. Where only the generation ended, or the agent
-// died, the trainer may live and attach again.
+// died, the trainer may live and attach again. That is so until its agent says
+// otherwise: time alone makes nobody gone (FirstHolder()).
+//
+// A trainer's attach ids have their upper half in common, so it is known again
+// whichever of its attaches a seat is of.
 //
 // Pure. Thread-compatible. Copyable.
 #ifndef PACTRAIN_COORDINATOR_CORE_SEATS_H_
@@ -19,6 +25,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/core/agents.h"
+#include "coordinator/core/journal_record.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
@@ -41,22 +48,42 @@ class Seats {
     size_t member = 0;  // Index into `members`.
     State state = State::kPresent;
     absl::Duration awaited_since;
+    // Since its agent's stream was lost, or nobody has heard of it; nothing: it
+    // is in sight.
+    std::optional<absl::Duration> silent_since;
   };
 
   Seats() = default;
-  // `present` false: after a restart, when no agent has been heard yet.
-  Seats(const protocol::Generation& generation, bool present,
-        const std::set<uint32_t>& detached = {});
+  explicit Seats(const protocol::Generation& generation);
+  // After a restart at `now`, when no agent has been heard yet.
+  Seats(const protocol::Generation& generation,
+        const std::set<uint32_t>& detached, const std::vector<Holder>& away,
+        absl::Duration now);
+
+  // Those of `before` who may live, and are not of this generation, may hold
+  // its lineage's state.
+  void Carry(const Seats& before);
+  // Somebody who says that he holds that state, and has no seat.
+  void AddHolder(const Holder& holder);
+  // For the journal: those who are not of this generation.
+  std::vector<Holder> Away() const;
 
   // Null: no such trainer in this generation.
   const Seat* Find(const protocol::Digest& attach_id) const;
+  // The same by any of its attaches.
+  const Seat* FindTrainer(const protocol::Digest& attach_id) const;
+  // Null: nor one who may hold the state.
+  const Seat* FindHolder(const protocol::Digest& attach_id) const;
   // The trainer is (still) there. False: it is not of this generation, or left.
   bool Confirm(const protocol::Digest& attach_id);
   // `how`: one of the ways to leave. False: it is not of this generation, or
   // left already for good, or has returned.
   bool Leave(const protocol::Digest& attach_id, State how);
-  // It has attached again; another `how`: and is gone from there, or kept out.
-  void Return(const protocol::Digest& attach_id, State how = State::kReturned);
+  // The trainer of this attach has attached again; another `how`: and is gone
+  // from there, or kept out.
+  // False: it has no seat.
+  bool Return(const protocol::Digest& attach_id, absl::Duration now,
+              State how = State::kReturned);
   // `agent` attached a new trainer for `rank`: the old one of an ended
   // generation is gone.
   void Replace(const std::string& agent, uint32_t rank);
@@ -65,6 +92,7 @@ class Seats {
   // incarnation they are gone. Returns the ranks that were lost by it.
   std::vector<uint32_t> OnAgentConnected(const Agent& agent,
                                          absl::Duration now);
+  void OnAgentDisconnected(const Agent& agent, absl::Duration now);
   // Ranks that became lost because they were not named again in time.
   std::vector<uint32_t> Expire(const Agents& agents, absl::Duration timeout,
                                absl::Duration now);
@@ -72,16 +100,25 @@ class Seats {
   // The first seat whose trainer may still be there. Null: all are gone.
   const Seat* FirstHeld(const Agents& agents, absl::Duration gone_after,
                         absl::Duration now) const;
+  // The first who may hold the job's state and is not known to be gone, of this
+  // generation or an earlier one; who has been silent for `presumed_dead`
+  // counts as gone. Null: nobody is left.
+  const Seat* FirstHolder(absl::Duration presumed_dead,
+                          absl::Duration now) const;
+  // The first of this generation whom no agent speaks for now, although it may
+  // well go on. Null: all are in sight.
+  const Seat* FirstUnseen(const Agents& agents) const;
   bool AllLeft() const;
   // Ranks that left, and nobody has to take their place: by their own will, or
   // kept out.
   std::set<uint32_t> Detached() const;
   // Those that are there or alive, as a connected agent tells.
   size_t CountAlive(const Agents& agents) const;
-  // Those that may be alive at an agent that is away.
-  size_t CountUnknown(const Agents& agents) const;
-  size_t size() const { return seats_.size(); }
-  bool HasAgent(const std::string& agent) const;
+  // Those that may be alive at an agent that is away, less those who have been
+  // silent for `timeout`, counted from `since` at the earliest.
+  size_t CountUnknown(const Agents& agents, absl::Duration since,
+                      absl::Duration timeout, absl::Duration now) const;
+  size_t size() const { return own_; }
   const protocol::Member& MemberOf(const Seat& seat) const {
     return members_[seat.member];
   }
@@ -95,8 +132,17 @@ class Seats {
            seat.state == State::kUnknown;
   }
   bool IsHeard(const Seat& seat, const Agents& agents) const;
+  // Equal for all attaches of one trainer.
+  static uint64_t TrainerOf(const protocol::Digest& attach_id) {
+    return attach_id.hi;
+  }
+  bool IsOwn(const Seat& seat) const { return &seat < seats_.data() + own_; }
+  Seat* MutableFind(const protocol::Digest& attach_id);
+  void Add(const protocol::Member& member, Seat seat);
 
-  std::vector<Seat> seats_;  // By rank.
+  size_t own_ = 0;
+  // `own_` of the generation by rank, then those away, the oldest first.
+  std::vector<Seat> seats_;
 };
 
 }  // namespace pactrain::coordinator

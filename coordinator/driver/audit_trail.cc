@@ -52,8 +52,10 @@ struct LineWriter {
     Add("generation formed", kCoordinator, g.group,
         absl::StrCat("generation ", g.number, " of ", g.world_size,
                      " ranks on ", g.members.size(), " agents, launch '",
-                     g.launch, "', from step ", g.base_step, "; ",
-                     TextOf(g.decision)),
+                     g.launch, "', from step ", g.base_step, ", ",
+                     g.donor ? "goes on with" : "begins", " lineage ",
+                     g.lineage.id.ToString(), " after ", g.lineage.committed,
+                     " steps; ", TextOf(g.decision)),
         g.decision.reason);
     for (const protocol::Member& member : g.members) {
       const auto agent = agents.find(member.agent);
@@ -68,6 +70,10 @@ struct LineWriter {
   void operator()(const GenerationEnded& r) {
     Add("generation ended", kCoordinator, r.group,
         absl::StrCat("generation ", r.generation), r.reason);
+  }
+  void operator()(const LineageEnded& r) {
+    Add("lineage ended", caller, r.group,
+        absl::StrCat("lineage ", r.lineage.ToString()), r.how);
   }
   void operator()(const DecisionMade& r) {
     Add("decision", kCoordinator, r.group, TextOf(r.decision),

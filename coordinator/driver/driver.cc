@@ -52,9 +52,12 @@ void Log(const Effects::Event& event) {
 absl::StatusOr<std::unique_ptr<Driver>> Driver::Create(const Options& options,
                                                        Journal* journal,
                                                        Clock clock) {
-  ASSIGN_OR_RETURN(CoordinatorState state,
-                   CoordinatorState::Create(options, journal->identity(),
-                                            journal->recovered(), clock()));
+  const absl::Duration now = clock();
+  CoordinatorState::Identity identity = journal->identity();
+  identity.epoch = absl::Now() - now;
+  ASSIGN_OR_RETURN(
+      CoordinatorState state,
+      CoordinatorState::Create(options, identity, journal->recovered(), now));
   return std::unique_ptr<Driver>(
       new Driver(options, journal, std::move(clock), std::move(state)));
 }
@@ -214,10 +217,26 @@ StateSnapshot Driver::Snapshot() const {
 absl::Status Driver::SetPin(const protocol::GroupId& group,
                             const std::optional<Pin>& pin,
                             const protocol::Caller& caller) {
+  return Operate(
+      [&](absl::Duration now) { return state_.SetPin(group, pin, now); },
+      caller);
+}
+
+absl::Status Driver::Forget(const std::string& job,
+                            const protocol::Caller& caller) {
+  // Without TLS nobody has a name.
+  const std::string by = caller.who.empty() ? "an operator" : caller.who;
+  return Operate(
+      [&](absl::Duration now) { return state_.Forget(job, by, now); }, caller);
+}
+
+absl::Status Driver::Operate(
+    const std::function<absl::StatusOr<Effects>(absl::Duration now)>& change,
+    const protocol::Caller& caller) {
   absl::Status status;
   {
     base::MutexLock lock(&mu_);
-    auto effects = state_.SetPin(group, pin, clock_());
+    auto effects = change(clock_());
     if (effects.ok()) {
       Run(*std::move(effects), caller);
       if (read_only_) {
@@ -277,8 +296,9 @@ void Driver::Fail(const absl::Status& status) {
   next_heal_ = now + kHealInterval;
   // The core is ahead of the journal: back to what is durable, as after a
   // restart. The same options and identity were accepted before.
-  state_ =
-      *CoordinatorState::Create(options_, journal_->identity(), durable_, now);
+  CoordinatorState::Identity identity = journal_->identity();
+  identity.epoch = absl::Now() - now;
+  state_ = *CoordinatorState::Create(options_, identity, durable_, now);
   state_.SetReadOnly(true);
   ShutAll(
       absl::UnavailableError("the coordinator's journal cannot be written, it "

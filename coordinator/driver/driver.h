@@ -77,7 +77,8 @@ class Driver {
 
   StateSnapshot Snapshot() const;
   const Options& options() const { return options_; }
-  // As CoordinatorState::SetPin(); OK: it is durable.
+  // As CoordinatorState::Forget() and SetPin(); OK: it is durable.
+  absl::Status Forget(const std::string& job, const protocol::Caller& caller);
   absl::Status SetPin(const protocol::GroupId& group,
                       const std::optional<Pin>& pin,
                       const protocol::Caller& caller = {});
@@ -108,6 +109,10 @@ class Driver {
   Driver(const Options& options, Journal* journal, Clock clock,
          CoordinatorState state);
 
+  // What an operator wants; OK: it is durable.
+  absl::Status Operate(
+      const std::function<absl::StatusOr<Effects>(absl::Duration now)>& change,
+      const protocol::Caller& caller);
   void Run(Effects effects, const protocol::Caller& caller = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // With the lines of the audit log that wait.

@@ -224,6 +224,20 @@ grpc::ServerUnaryReactor* AdminService::SetPin(
   return reactor;
 }
 
+grpc::ServerUnaryReactor* AdminService::ForgetJob(
+    grpc::CallbackServerContext* context, const v1::ForgetJobRequest* request,
+    v1::ForgetJobResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::Status status =
+      access_->Admit(*context, Right::kOperate, "ForgetJob").status();
+  if (status.ok()) status = protocol::CheckName("job", request->job());
+  if (status.ok()) {
+    status = driver_->Forget(request->job(), access_->CallerOf(*context));
+  }
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* AdminService::ReadAudit(
     grpc::CallbackServerContext* context, const v1::ReadAuditRequest* request,
     v1::ReadAuditResponse* response) {

@@ -49,6 +49,10 @@ class AdminService : public v1::Admin::CallbackService {
                                    const v1::SetPinRequest* request,
                                    v1::SetPinResponse* response) override;
 
+  grpc::ServerUnaryReactor* ForgetJob(grpc::CallbackServerContext* context,
+                                      const v1::ForgetJobRequest* request,
+                                      v1::ForgetJobResponse* response) override;
+
   grpc::ServerUnaryReactor* ReadAudit(grpc::CallbackServerContext* context,
                                       const v1::ReadAuditRequest* request,
                                       v1::ReadAuditResponse* response) override;

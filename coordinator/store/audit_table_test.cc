@@ -74,11 +74,14 @@ TEST_F(AuditTableTest, OldLinesAreCutAndTheChainLeadsOn) {
 
 TEST_F(AuditTableTest, WhatCannotBeKeptIsNotPartOfTheChain) {
   ASSERT_OK_AND_ASSIGN(auto journal, SqliteJournal::Open(dir_, "one"));
-  // A generation cannot be there twice: the whole batch is refused.
-  GenerationFormed formed;
-  formed.generation.group = {"job", 0};
-  formed.generation.number = 1;
-  EXPECT_FALSE(journal->Append({formed, formed}, Events(3)).ok());
+  {
+    ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
+    ASSERT_OK(database->Execute("DROP TABLE mask_sets"));
+  }
+  // The record has no place: the whole batch is refused.
+  MaskSetStable stable;
+  stable.group = {"job", 0};
+  EXPECT_FALSE(journal->Append({stable}, Events(3)).ok());
   ASSERT_OK(journal->Append({}, Events(1)));
   ASSERT_OK_AND_ASSIGN(const AuditPage page, journal->ReadAudit(0));
   ASSERT_EQ(page.lines.size(), 1u);

@@ -75,6 +75,28 @@ CREATE TABLE detached_of_launch (
   PRIMARY KEY (job, model, launch, rank)) WITHOUT ROWID;
 )sql";
 
+// Lineages that are over, and who may hold a state of the newest one without
+// being of the newest generation. Generations that were written before have no
+// lineage in their record: they get one that is over, since nobody can claim
+// it.
+constexpr char kSchema5[] = R"sql(
+ALTER TABLE groups ADD COLUMN lineage BLOB NOT NULL DEFAULT x'';
+CREATE TABLE ended_lineages (
+  number INTEGER PRIMARY KEY,
+  job TEXT NOT NULL, model INTEGER NOT NULL, lineage BLOB NOT NULL,
+  how TEXT NOT NULL, at TEXT NOT NULL);
+CREATE INDEX ended_lineages_group ON ended_lineages (job, model, number);
+CREATE TABLE holders_away (
+  job TEXT NOT NULL, model INTEGER NOT NULL, place INTEGER NOT NULL,
+  rank INTEGER NOT NULL, attach_id BLOB NOT NULL, agent TEXT NOT NULL,
+  incarnation BLOB NOT NULL, site TEXT NOT NULL,
+  PRIMARY KEY (job, model, place)) WITHOUT ROWID;
+UPDATE groups SET lineage = randomblob(16);
+INSERT INTO ended_lineages
+  SELECT NULL, job, model, lineage, 'an older PacTrain kept none', 'its end'
+  FROM groups;
+)sql";
+
 // Drops all but the newest kMaxHistory rows of a group.
 absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
                    const GroupId& g) {
@@ -104,7 +126,8 @@ struct Writer {
   absl::Status InsertDecision(const GroupId& g, uint64_t generation,
                               const Decision& d) {
     RETURN_IF_ERROR(
-        db.Prepare("INSERT INTO decisions VALUES (?,?,?,?,?,?,?,?,?,'')")
+        db.Prepare(
+              "INSERT OR REPLACE INTO decisions VALUES (?,?,?,?,?,?,?,?,?,'')")
             .Bind(g.job)
             .Bind(uint64_t{g.model})
             .Bind(d.version)
@@ -121,7 +144,7 @@ struct Writer {
   absl::Status operator()(const GenerationFormed& r) {
     const protocol::Generation& g = r.generation;
     RETURN_IF_ERROR(
-        db.Prepare("INSERT INTO groups VALUES (?1,?2,?3,0,'',0,?4,?5,0,0) "
+        db.Prepare("INSERT INTO groups VALUES (?1,?2,?3,0,'',0,?4,?5,0,0,x'') "
                    "ON CONFLICT "
                    "DO UPDATE SET generation=?3, ended=0, end_reason='', "
                    "prepared_version=0, last_version=?4, "
@@ -132,18 +155,51 @@ struct Writer {
             .Bind(g.decision.version)
             .Bind(g.base_step + kReserveSteps)
             .Run());
-    RETURN_IF_ERROR(db.Prepare("INSERT INTO generations VALUES (?,?,?,?,'')")
-                        .Bind(g.group.job)
-                        .Bind(uint64_t{g.group.model})
-                        .Bind(g.number)
-                        .BindBlob(protocol::ToProto(g).SerializeAsString())
-                        .Run());
+    RETURN_IF_ERROR(
+        db.Prepare("INSERT OR REPLACE INTO generations VALUES (?,?,?,?,'')")
+            .Bind(g.group.job)
+            .Bind(uint64_t{g.group.model})
+            .Bind(g.number)
+            .BindBlob(protocol::ToProto(g).SerializeAsString())
+            .Run());
     RETURN_IF_ERROR(Prune(db, "generations", "number", g.group));
+    RETURN_IF_ERROR(WriteAway(g.group, r.away));
     RETURN_IF_ERROR(DeleteFrom("detached_ranks", g.group));
     if (!g.donor) {
       RETURN_IF_ERROR(DeleteFrom("detached_of_launch", g.group));
     }
     return InsertDecision(g.group, g.number, g.decision);
+  }
+
+  absl::Status WriteAway(const GroupId& g, const std::vector<Holder>& away) {
+    RETURN_IF_ERROR(DeleteFrom("holders_away", g));
+    for (size_t place = 0; place < away.size(); ++place) {
+      const Holder& holder = away[place];
+      RETURN_IF_ERROR(
+          db.Prepare("INSERT INTO holders_away VALUES (?,?,?,?,?,?,?,?)")
+              .Bind(g.job)
+              .Bind(uint64_t{g.model})
+              .Bind(uint64_t{place})
+              .Bind(uint64_t{holder.rank})
+              .BindBlob(WriteDigest(holder.attach_id))
+              .Bind(holder.agent)
+              .BindBlob(WriteDigest(holder.incarnation))
+              .Bind(holder.site)
+              .Run());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status operator()(const LineageEnded& r) {
+    RETURN_IF_ERROR(
+        db.Prepare("INSERT INTO ended_lineages VALUES (NULL,?,?,?,?,?)")
+            .Bind(r.group.job)
+            .Bind(uint64_t{r.group.model})
+            .BindBlob(WriteDigest(r.lineage))
+            .Bind(r.how)
+            .Bind(r.at)
+            .Run());
+    return Prune(db, "ended_lineages", "number", r.group);
   }
 
   absl::Status operator()(const GenerationEnded& r) {
@@ -257,8 +313,9 @@ struct Writer {
   }
 
   absl::Status operator()(const GroupForgotten& r) {
-    for (const char* table : {"groups", "generations", "decisions", "mask_sets",
-                              "detached_ranks", "detached_of_launch"}) {
+    for (const char* table :
+         {"groups", "generations", "decisions", "mask_sets", "detached_ranks",
+          "detached_of_launch", "ended_lineages", "holders_away"}) {
       RETURN_IF_ERROR(DeleteFrom(table, r.group));
     }
     return absl::OkStatus();
@@ -284,7 +341,8 @@ absl::StatusOr<Decision> ReadDecision(const Statement& row) {
 }
 
 absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
-                       uint64_t prepared_version, Recovered::Group& group) {
+                       uint64_t prepared_version, const std::string& lineage,
+                       Recovered::Group& group) {
   bool found = false;
   RETURN_IF_ERROR(db.Prepare("SELECT record FROM generations WHERE job=? AND "
                              "model=? AND number=?")
@@ -296,6 +354,9 @@ absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
                         if (!proto.ParseFromString(row.Text(0))) {
                           return Damaged(
                               id, "a generation record cannot be parsed");
+                        }
+                        if (!proto.has_lineage()) {
+                          proto.mutable_lineage()->set_id(lineage);
                         }
                         auto read = protocol::FromProto(proto);
                         if (!read.ok())
@@ -345,6 +406,40 @@ absl::Status ReadDetached(Database& db, const GroupId& id,
       });
 }
 
+absl::Status ReadLineages(Database& db, const GroupId& id,
+                          Recovered::Group& group) {
+  RETURN_IF_ERROR(db.Prepare("SELECT lineage, how, at FROM ended_lineages "
+                             "WHERE job=? AND model=? ORDER BY number DESC")
+                      .Bind(id.job)
+                      .Bind(uint64_t{id.model})
+                      .Run([&](const Statement& row) -> absl::Status {
+                        const auto lineage =
+                            ReadDigest("lineage", row.Text(0), true);
+                        if (!lineage.ok())
+                          return Damaged(id, lineage.status().message());
+                        group.ended_lineages.push_back(
+                            {id, *lineage, row.Text(1), row.Text(2)});
+                        return absl::OkStatus();
+                      }));
+  return db
+      .Prepare(
+          "SELECT rank, attach_id, agent, incarnation, site "
+          "FROM holders_away WHERE job=? AND model=? ORDER BY place")
+      .Bind(id.job)
+      .Bind(uint64_t{id.model})
+      .Run([&](const Statement& row) -> absl::Status {
+        const auto attach_id = ReadDigest("attach_id", row.Text(1), true);
+        if (!attach_id.ok()) return Damaged(id, attach_id.status().message());
+        const auto incarnation = ReadDigest("incarnation", row.Text(3), true);
+        if (!incarnation.ok()) {
+          return Damaged(id, incarnation.status().message());
+        }
+        group.away.push_back({static_cast<uint32_t>(row.Integer(0)), *attach_id,
+                              row.Text(2), *incarnation, row.Text(4)});
+        return absl::OkStatus();
+      });
+}
+
 // Nothing for mode 0.
 absl::StatusOr<std::optional<Pin>> ReadPin(const GroupId& id, uint64_t mode,
                                            uint64_t codec) {
@@ -362,7 +457,7 @@ absl::StatusOr<std::optional<Pin>> ReadPin(const GroupId& id, uint64_t mode,
 }  // namespace
 
 const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2, kSchema3,
-                                                 kSchema4};
+                                                 kSchema4, kSchema5};
 
 absl::Status WriteRecord(Database& database, const JournalRecord& record) {
   return std::visit(Writer{database}, record);
@@ -370,24 +465,25 @@ absl::Status WriteRecord(Database& database, const JournalRecord& record) {
 
 absl::StatusOr<Recovered> ReadRecords(Database& db) {
   Recovered recovered;
-  RETURN_IF_ERROR(
-      db.Prepare("SELECT job, model, generation, ended, "
-                 "end_reason, prepared_version, "
-                 "last_version, reserved_step, pin_mode, "
-                 "pin_codec FROM groups")
-          .Run([&](const Statement& row) -> absl::Status {
-            const GroupId id{row.Text(0),
-                             static_cast<uint16_t>(row.Integer(1))};
-            Recovered::Group& group = recovered.groups[id];
-            group.ended = row.Integer(3) != 0;
-            group.end_reason = row.Text(4);
-            group.last_version = row.Integer(6);
-            group.reserved_step = row.Integer(7);
-            ASSIGN_OR_RETURN(group.pin,
-                             ReadPin(id, row.Integer(8), row.Integer(9)));
-            RETURN_IF_ERROR(ReadDetached(db, id, group));
-            return ReadGroup(db, id, row.Integer(2), row.Integer(5), group);
-          }));
+  RETURN_IF_ERROR(db.Prepare("SELECT job, model, generation, ended, "
+                             "end_reason, prepared_version, "
+                             "last_version, reserved_step, pin_mode, "
+                             "pin_codec, lineage FROM groups")
+                      .Run([&](const Statement& row) -> absl::Status {
+                        const GroupId id{row.Text(0),
+                                         static_cast<uint16_t>(row.Integer(1))};
+                        Recovered::Group& group = recovered.groups[id];
+                        group.ended = row.Integer(3) != 0;
+                        group.end_reason = row.Text(4);
+                        group.last_version = row.Integer(6);
+                        group.reserved_step = row.Integer(7);
+                        ASSIGN_OR_RETURN(group.pin, ReadPin(id, row.Integer(8),
+                                                            row.Integer(9)));
+                        RETURN_IF_ERROR(ReadDetached(db, id, group));
+                        RETURN_IF_ERROR(ReadLineages(db, id, group));
+                        return ReadGroup(db, id, row.Integer(2), row.Integer(5),
+                                         row.Text(10), group);
+                      }));
   return recovered;
 }
 

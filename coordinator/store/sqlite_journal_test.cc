@@ -28,7 +28,9 @@ bool operator==(const Recovered::Group& a, const Recovered::Group& b) {
          a.end_reason == b.end_reason && a.history == b.history &&
          a.prepared == b.prepared && a.last_version == b.last_version &&
          a.reserved_step == b.reserved_step && a.pin == b.pin &&
-         a.detached_ranks == b.detached_ranks && a.detached_of == b.detached_of;
+         a.detached_ranks == b.detached_ranks &&
+         a.detached_of == b.detached_of && a.away == b.away &&
+         a.ended_lineages == b.ended_lineages;
 }
 
 class SqliteJournalTest : public ::testing::Test {
@@ -220,9 +222,9 @@ TEST_F(SqliteJournalTest, RecoversWhatTheRecordsFoldTo) {
   EXPECT_THAT(t.journal().groups.at(t.group).detached_ranks, ElementsAre(1));
   check("detached");
   for (uint32_t rank : {0, 2}) t.Leave("a", rank, "rank 1 left", true);
-  t.last_generation = 1;
+  t.lineage = {t.LineageOf(1), 1};
   for (uint32_t rank : {0, 2}) t.Join("a", rank, 3, "run-9");
-  t.last_generation = 0;
+  t.lineage = {};
   EXPECT_THAT(t.journal().groups.at(t.group).detached_ranks, IsEmpty());
   EXPECT_THAT(t.journal().groups.at(t.group).detached_of.at("run-9"),
               ElementsAre(1));
@@ -246,6 +248,8 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
     ASSERT_OK(database->Execute(
         "ALTER TABLE groups DROP COLUMN pin_mode;"
         "ALTER TABLE groups DROP COLUMN pin_codec;"
+        "ALTER TABLE groups DROP COLUMN lineage;"
+        "DROP TABLE ended_lineages; DROP TABLE holders_away;"
         "DROP TABLE audit; DROP TABLE audit_ends;"
         "DROP TABLE detached_ranks; DROP TABLE detached_of_launch;"
         "PRAGMA user_version = 1"));
@@ -261,8 +265,12 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
     ASSERT_OK(journal->Append(t.records(), {{"pin", {}, "", "", "", ""}}));
   }
   ASSERT_OK_AND_ASSIGN(auto journal, Open());
-  EXPECT_TRUE(journal->recovered().groups.at(t.group) ==
-              t.journal().groups.at(t.group));
+  Recovered::Group group = journal->recovered().groups.at(t.group);
+  // Nobody can hold a state of what was written before there were lineages.
+  ASSERT_EQ(group.ended_lineages.size(), 1u);
+  EXPECT_EQ(group.ended_lineages[0].how, "an older PacTrain kept none");
+  group.ended_lineages.clear();
+  EXPECT_TRUE(group == t.journal().groups.at(t.group));
   ASSERT_OK_AND_ASSIGN(const auto page, journal->ReadAudit(0));
   EXPECT_EQ(page.lines.size(), 1u);
 }
@@ -294,13 +302,63 @@ TEST_F(SqliteJournalTest, ABatchIsKeptAsAWholeOrNotAtAll) {
   TestCluster t;
   t.FormFour();
   ASSERT_OK_AND_ASSIGN(auto journal, Open());
-  std::vector<JournalRecord> twice = t.records();
-  twice.push_back(t.records()[0]);  // The same generation again: refused.
-  EXPECT_FALSE(journal->Append(twice, {}).ok());
+  {
+    ASSERT_OK_AND_ASSIGN(auto database, Database::Open(dir_ + "/journal.db"));
+    ASSERT_OK(database->Execute("DROP TABLE mask_sets"));
+  }
+  std::vector<JournalRecord> records = t.records();
+  records.push_back(MaskSetStable{t.group, 1, {1, 1}, {2, 2}, 30, 100});
+  EXPECT_FALSE(journal->Append(records, {}).ok());
   journal.reset();
   ASSERT_OK_AND_ASSIGN(journal, Open());
   EXPECT_TRUE(journal->recovered().groups.empty());
   EXPECT_OK(journal->Append(t.records(), {}));
+}
+
+// COMMIT said that it failed, and what it wrote is there: nobody was told of
+// it, so what is formed instead takes its place.
+TEST_F(SqliteJournalTest, ARecordThatIsThereAlreadyIsWrittenAnew) {
+  TestCluster failed, instead;
+  failed.FormFour();
+  instead.on_shrink = protocol::OnShrink::kPause;
+  instead.FormFour();
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  ASSERT_OK(journal->Append(failed.records(), {}));
+  ASSERT_OK(journal->Append(instead.records(), {}));
+  journal.reset();
+  ASSERT_OK_AND_ASSIGN(journal, Open());
+  EXPECT_TRUE(journal->recovered().groups.at(instead.group) ==
+              instead.journal().groups.at(instead.group));
+}
+
+TEST_F(SqliteJournalTest, LineagesAndHoldersAreKept) {
+  TestCluster t;
+  t.on_shrink = protocol::OnShrink::kContinue;
+  t.FormFour();
+  t.Leave("b", 3, "killed by signal 9");
+  for (uint32_t rank : {0, 1}) t.Leave("a", rank, "rank 3 left", true);
+  t.Disconnect("b");
+  t.lineage = {t.LineageOf(1), 7};
+  for (uint32_t rank : {0, 1}) t.Join("a", rank, 4);
+  t.lineage = {};
+  t.Pass(60, {"a"});
+  ASSERT_EQ(t.journal().groups.at(t.group).away.size(), 1u);  // Rank 2.
+  const auto check = [&](const std::string& what) {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    ASSERT_OK(journal->Append(t.records(), {}));
+    t.Clear();
+    journal.reset();
+    ASSERT_OK_AND_ASSIGN(journal, Open());
+    EXPECT_TRUE(journal->recovered().groups.at(t.group) ==
+                t.journal().groups.at(t.group))
+        << what;
+  };
+  check("somebody is away");
+  t.replace = true;
+  for (uint32_t rank : {0, 1}) t.Join("a", rank, 2, "run-2");
+  EXPECT_EQ(t.journal().groups.at(t.group).ended_lineages.size(), 1u);
+  EXPECT_TRUE(t.journal().groups.at(t.group).away.empty());
+  check("replaced");
 }
 
 // No file may grow past `bytes` while this lives: a disk that is full.

@@ -99,3 +99,26 @@ def test_a_restart_is_another_launch():
     assert config.launch_from({"TORCHELASTIC_RESTART_COUNT": "0"}, "t") == first
     assert config.launch_from({"TORCHELASTIC_RESTART_COUNT": "0"}, "u") != first
     assert len(first) <= 63
+
+
+@pytest.mark.parametrize(
+    ("variable", "given", "wanted"),
+    [("", None, False), ("1", None, True), ("1", False, False), ("0", True, True)],
+)
+def test_what_is_given_goes_before_the_variable(variable, given, wanted):
+    made = config.config_from_environment(
+        rank=0,
+        world_size=1,
+        replace=given,
+        environment={"PACTRAIN_AGENT": "unix:/a", "PACTRAIN_REPLACE": variable},
+    )
+    assert made.replace is wanted
+
+
+def test_another_value_of_the_variable_is_refused():
+    with pytest.raises(
+        pactrain.InvalidArgument, match="PACTRAIN_REPLACE is 'yes'; allowed"
+    ):
+        config.config_from_environment(
+            rank=0, world_size=1, environment={"PACTRAIN_REPLACE": "yes"}
+        )

@@ -58,8 +58,8 @@ std::string Check(const wire::Committed& message) {
 
 std::string Check(const wire::Failed& message) {
   const auto code = static_cast<uint32_t>(message.code);
-  if (code < 1 || code > 7) {
-    return "Failed.code is " + std::to_string(code) + ", allowed 1 to 7";
+  if (code < 1 || code > 8) {
+    return "Failed.code is " + std::to_string(code) + ", allowed 1 to 8";
   }
   return HasNul(message.text) ? "" : "Failed.text has no NUL";
 }

@@ -48,6 +48,9 @@ struct AttachConfig {
   uint32_t activate_at = 0;  // 0: masks of the start with the first step.
   std::string pin = {};      // Empty: nothing is pinned.
   uint32_t pin_from = 0;     // 0: the first step.
+  // A complete launch begins the job anew although ranks that hold its state
+  // may live; those end with ReplacedError.
+  bool replace = false;
 
   bool drops_gradients() const { return gse.value_or(!track); }
   uint32_t settle_steps() const {
@@ -170,6 +173,15 @@ inline OnShrink OnShrinkFrom(const Environment& environment) {
                         "Give all ranks the same one of them.");
 }
 
+inline bool ReplaceFrom(const Environment& environment) {
+  const std::string text = Variable(environment, "PACTRAIN_REPLACE");
+  if (text.empty() || text == "0") return false;
+  if (text == "1") return true;
+  throw InvalidArgument("PACTRAIN_REPLACE is '" + text +
+                        "'; allowed are 0 and 1.\nSet it to 1 to begin the job "
+                        "anew in place of ranks that may live, or unset it.");
+}
+
 inline double TimeoutFrom(const Environment& environment) {
   const std::string text = Variable(environment, "PACTRAIN_ATTACH_TIMEOUT");
   if (text.empty()) return 300;
@@ -244,6 +256,7 @@ inline AttachConfig ConfigFromEnvironment(
   config.world_size = world.world_size;
   config.attach_timeout_seconds = internal::TimeoutFrom(environment);
   config.on_shrink = internal::OnShrinkFrom(environment);
+  config.replace = internal::ReplaceFrom(environment);
   CheckConfig(config);
   return config;
 }

@@ -57,6 +57,8 @@ from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
+# Jobs and models that this process has been in: it replaces nobody there any more.
+_begun: set[tuple[str, int]] = set()
 
 logger = logging.getLogger("pactrain")
 
@@ -73,6 +75,7 @@ def attach(
     activate_at: int | None = None,
     pin: str | None = None,
     pin_from: int | None = None,
+    replace: bool | None = None,
 ) -> Session | AloneSession:
     """Exchanges the model's gradients through the agent from the next step on.
 
@@ -106,6 +109,8 @@ def attach(
       pin: what travels from step `pin_from` on, whatever is measured: "FULL",
         "COMPACTED" or "TERNARY 7" (3, 5, 7, 15 or 31 levels). Before, all is exact.
       pin_from: a step, counted from 1; default: the first.
+      replace: True: begins at once, although ranks of an earlier launch of this job may
+        live on a node that is out of sight; see init(). Default: PACTRAIN_REPLACE.
 
     Raises:
       InvalidArgument: an argument or variable is out of range.
@@ -128,7 +133,9 @@ def attach(
             )
         return alone
     check_model(ddp, [session.ddp for session in sessions])
-    config = _config(ddp, uses_gse(masks, gse), sync_masks, buffer_sync_interval, onset)
+    config = _config(
+        ddp, uses_gse(masks, gse), sync_masks, buffer_sync_interval, onset, replace
+    )
     session = open_session(wrapped_by_torch(ddp), config, masks, state, settle)
     connect(ddp, session.engine)
     if config.rank == 0:
@@ -206,6 +213,7 @@ def open_session(
         functools.partial(_log_waiting, config.rank == 0),
         advice_on_a_dead_agent(os.environ) if config.embedded else "",
     )
+    _begun.add((config.job, index))
     try:
         keeper = (
             TrackingKeeper(table, source, native, config.gse)
@@ -237,6 +245,7 @@ def _config(
     sync_masks: bool,
     buffer_sync_interval: int,
     onset: Onset,
+    replace: bool | None,
 ) -> AttachConfig:
     group = ddp.process_group
     rank = dist.get_rank(group)
@@ -249,6 +258,7 @@ def _config(
         # Buffers that DDP was told to keep apart stay apart.
         buffer_sync_interval=buffer_sync_interval if ddp.broadcast_buffers else 0,
         onset=onset,
+        replace=replace,
     )
     store = dist.distributed_c10d._get_default_store()
     token = launch_token(store, dist.get_global_rank(group, 0), rank)
@@ -341,6 +351,7 @@ def _options(
         attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
         gse=config.gse,
         on_shrink=config.on_shrink,
+        replace=config.replace and (config.job, index) not in _begun,
         activate_every=config.onset.activate_every,
         pin_mode=config.onset.pin_mode,
         pin_codec=config.onset.pin_codec,

@@ -41,6 +41,8 @@ class AttachConfig:
     attach_timeout_seconds: float = 300.0
     on_shrink: OnShrink = OnShrink.ABORT
     onset: Onset = DEFAULT_ONSET
+    # Begin the job anew in place of ranks that may hold its state.
+    replace: bool = False
 
     def with_launch_token(
         self, environment: Mapping[str, str], token: str
@@ -231,6 +233,24 @@ def on_shrink_from(environment: Mapping[str, str], given: str | None) -> OnShrin
         ) from None
 
 
+def replace_from(environment: Mapping[str, str], given: bool | None) -> bool:
+    """`given`, else PACTRAIN_REPLACE, else False.
+
+    Raises:
+      InvalidArgument: PACTRAIN_REPLACE is neither 0 nor 1.
+    """
+    if given is not None:
+        return given
+    text = environment.get("PACTRAIN_REPLACE") or "0"
+    if text not in ("0", "1"):
+        raise InvalidArgument(
+            f"PACTRAIN_REPLACE is {text!r}; allowed are 0 and 1.\n"
+            "Set it to 1 to begin the job anew in place of ranks that may live, or "
+            "unset it."
+        )
+    return text == "1"
+
+
 def config_from_environment(
     *,
     rank: int,
@@ -241,6 +261,7 @@ def config_from_environment(
     buffer_sync_interval: int = 50,
     on_shrink: OnShrink = OnShrink.ABORT,
     onset: Onset = DEFAULT_ONSET,
+    replace: bool | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> AttachConfig:
     """The configuration of one attach; the table of variables is in the user guide.
@@ -265,4 +286,5 @@ def config_from_environment(
         attach_timeout_seconds=attach_timeout_from(environment),
         on_shrink=on_shrink,
         onset=onset,
+        replace=replace_from(environment, replace),
     )

@@ -32,7 +32,7 @@ from .roll_call import call_roll_once
 from .session import sessions
 from .shared import Stateful
 from .types import OnShrink
-from .world import World, init
+from .world import World, init, wants_to_replace
 from .wrapped import WrappedModel
 
 MAX_BUCKETS = 4096  # protocol/limits.h
@@ -300,6 +300,7 @@ def _config(
         buffer_sync_interval=buffer_sync_interval,
         on_shrink=on_shrink,
         onset=onset,
+        replace=wants_to_replace(),
     )
     if len(world.sites) > 1 or (config.agent and os.environ.get("PACTRAIN_SITES")):
         if not config.agent:

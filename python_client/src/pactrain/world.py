@@ -19,6 +19,7 @@ from .errors import InvalidArgument
 MAX_RANKS = 1024
 MAX_SITES = 32
 _ALONE = "The number of processes (RANK, WORLD_SIZE and SLURM_PROCID are not set)"
+_replace: bool | None = None
 _SITES_FORM = "'name:trainers' of each site in order, like 'a:2,b:4'"
 
 
@@ -60,7 +61,7 @@ class _Launch:
     size_from: str
 
 
-def init() -> World:
+def init(*, replace: bool | None = None) -> World:
     """This process's rank and the world size over all sites of the job.
 
     Reads variables only: it waits for nobody, makes no torch.distributed group, and may
@@ -68,10 +69,25 @@ def init() -> World:
     LOCAL_RANK and LOCAL_WORLD_SIZE (torchrun), else SLURM_PROCID, SLURM_STEP_NUM_TASKS
     and SLURM_LOCALID (srun); without any this process is the only trainer of its site.
 
+    Args:
+      replace: True: the job begins anew with this launch once all of it is there,
+        although ranks that hold the job's state may live; those end with ReplacedError.
+        For launches whose nodes were taken away and that go on from a checkpoint. Equal
+        at all ranks. Acts with the first attach of each model. None: what was said
+        before, else PACTRAIN_REPLACE.
+
     Raises:
       InvalidArgument: a variable is missing or does not fit the others.
     """
+    global _replace
+    if replace is not None:
+        _replace = replace
     return world_from(os.environ)
+
+
+def wants_to_replace() -> bool | None:
+    """What init() was told; None: nothing."""
+    return _replace
 
 
 def world_from(environment: Mapping[str, str]) -> World:

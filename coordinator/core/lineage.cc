@@ -1,0 +1,162 @@
+// Whose state a job's is: lineages begin and end.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/group.h"
+
+namespace pactrain::coordinator {
+
+using protocol::JoinRefused;
+using protocol::Lineage;
+
+namespace {
+
+std::string Text(const Lineage& lineage) {
+  return absl::StrCat("a state of lineage ", lineage.id.Short(), " after ",
+                      lineage.committed, " steps");
+}
+
+}  // namespace
+
+bool Group::IsOver(const protocol::Digest& lineage) const {
+  return std::any_of(ended_lineages_.begin(), ended_lineages_.end(),
+                     [&](const auto& end) { return end.lineage == lineage; });
+}
+
+std::optional<std::string> Group::WhyOver(const Candidate& candidate) const {
+  if (!HasState(candidate) || !generation_) return std::nullopt;
+  const Lineage& lineage = candidate.trainer.lineage;
+  const std::string holds =
+      absl::StrCat("rank ", candidate.trainer.rank, " holds ", Text(lineage));
+  for (const LineageEnded& end : ended_lineages_) {
+    if (end.lineage != lineage.id) continue;
+    return absl::StrCat(holds, ", which is over: ", end.how, " at ", end.at);
+  }
+  if (lineage.id == generation_->lineage.id) return std::nullopt;
+  return absl::StrCat(holds, ", of which this job knows nothing: its own is ",
+                      Text(generation_->lineage), ", of launch '",
+                      generation_->launch, "' since generation ",
+                      generation_->number);
+}
+
+void Group::RefuseOver(const Candidate& candidate, const std::string& reason,
+                       Context& c) {
+  const Agent* agent = c.agents.Find(candidate.agent);
+  if (agent == nullptr || !agent->connected()) return;
+  c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ", reason));
+  c.effects.sends.push_back(
+      {agent->stream, JoinRefused{id_, candidate.trainer.rank,
+                                  candidate.trainer.attach_id, reason, true}});
+}
+
+void Group::RefuseOthers(Context& c) {
+  std::vector<Candidate> others;
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (const auto over = WhyOver(candidate)) {
+        RefuseOver(candidate, *over, c);
+        others.push_back(candidate);
+      }
+    }
+  }
+  membership_.Remove(others);
+}
+
+const Seats::Seat* Group::Holds(const Launch& launch, const Context& c) const {
+  if (!generation_ || launch.replaces()) return nullptr;
+  if (!elastic()) {
+    return seats_.FirstHeld(c.agents, c.options.gone_after, c.now);
+  }
+  if (IsOver(generation_->lineage.id)) return nullptr;
+  return seats_.FirstHolder(c.options.presume_dead_after, c.now);
+}
+
+std::string Group::HoldsReason(const Seats::Seat& seat,
+                               const Context& c) const {
+  const absl::Duration limit = c.options.presume_dead_after;
+  return absl::StrCat(
+      SeatText(seat), " may hold this job's state and train on",
+      seat.silent_since ? absl::StrCat("; it is out of sight since ",
+                                       c.TimeText(*seat.silent_since))
+                        : "",
+      ". Waiting for it, and joining it then",
+      limit == absl::InfiniteDuration()
+          ? ""
+          : absl::StrCat(" (for ", absl::FormatDuration(limit),
+                         ", --presume-dead-after)"),
+      ". If it is gone for good: `pactrain-admin forget ", id_.job,
+      "`, or start all ranks again with PACTRAIN_REPLACE=1");
+}
+
+void Group::EndLineage(std::string how, Context& c) {
+  LineageEnded end = {id_, generation_->lineage.id, std::move(how),
+                      c.TimeText(c.now)};
+  c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ",
+                              Text(generation_->lineage),
+                              " is over: ", end.how));
+  c.effects.records.push_back(end);
+  ended_lineages_.insert(ended_lineages_.begin(), std::move(end));
+  if (ended_lineages_.size() > kMaxHistory) ended_lineages_.pop_back();
+}
+
+absl::Status Group::CheckForget(const Context& c) const {
+  size_t alive = seats_.CountAlive(c.agents);
+  for (const Launch& launch : membership_.launches()) {
+    alive +=
+        std::count_if(launch.by_rank.begin(), launch.by_rank.end(),
+                      [](const auto& entry) { return HasState(entry.second); });
+  }
+  if (alive > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", id_.ToString(), "' has ", alive,
+                     " live ranks with its state: end them first, or start its "
+                     "next launch with "
+                     "PACTRAIN_REPLACE=1"));
+  }
+  return absl::OkStatus();
+}
+
+void Group::Forget(const std::string& by, Context& c) {
+  if (!elastic() || IsOver(generation_->lineage.id)) return;
+  EndLineage(absl::StrCat(by, " forgot it (pactrain-admin forget)"), c);
+  if (running()) End(absl::StrCat(by, " forgot the job"), c);
+  TryForm(c);
+}
+
+void Group::TryFormUnknown(const Launch& launch, Context& c) {
+  const Candidate* newest = nullptr;
+  for (const auto& [rank, candidate] : launch.by_rank) {
+    if (HasState(candidate) &&
+        (newest == nullptr || candidate.trainer.lineage.committed >
+                                  newest->trainer.lineage.committed)) {
+      newest = &candidate;
+    }
+  }
+  const Lineage lineage = newest->trainer.lineage;
+  std::vector<Candidate> others;
+  for (const auto& [rank, candidate] : launch.by_rank) {
+    if (!HasState(candidate) || candidate.trainer.lineage.id == lineage.id) {
+      continue;
+    }
+    RefuseOver(
+        candidate,
+        absl::StrCat("rank ", rank, " holds ", Text(candidate.trainer.lineage),
+                     ", and rank ", newest->trainer.rank, " ", Text(lineage),
+                     ", which has come farther"),
+        c);
+    others.push_back(candidate);
+  }
+  if (!others.empty()) return membership_.Remove(others);
+  Remains remains;
+  remains.lineage = lineage.id;
+  remains.on_shrink = newest->trainer.on_shrink;
+  remains.ranks = launch.world_size();
+  const NextLineup next = MakeNextLineup({launch}, remains);
+  if (next.lineup) Form(*next.lineup, c);
+}
+
+}  // namespace pactrain::coordinator
