@@ -51,8 +51,8 @@ typedef struct {
 } pt_mine;
 
 enum pt_action {
-  PT_ATTACH = 1, /* again, with `generation` and `step` as last_generation and
-                    resume_step, for `ms` at most */
+  PT_ATTACH = 1, /* again, with `lineage`, `committed` and `step` (resume_step)
+                    of the state that this rank holds, for `ms` at most */
   PT_SLEEP,      /* for `ms` */
   PT_EXCHANGE,   /* the XOR of all ranks' `words` 32-bit words at `in` into
                     `out`, a step of its own with layout `layout` */
@@ -65,7 +65,8 @@ typedef struct {
   int32_t action;
   const char* tell; /* for the log; NULL: nothing new */
   int32_t warn;     /* 1: it matters at every rank */
-  uint64_t generation, step;
+  pt_digest lineage;
+  uint64_t committed, step;
   uint32_t ms;
   const void* in;
   void* out;
@@ -92,6 +93,7 @@ typedef struct {
   int32_t code, final, may_rejoin;
   const char* text;
   uint64_t generation, resume_step;
+  pt_digest lineage;
   uint32_t rank, world_size, donor;
   int32_t needs_state;
   const void *common, *own;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <sstream>
 #include <type_traits>
@@ -91,6 +92,15 @@ std::string Capital(std::string text) {
   return text;
 }
 
+// "lineage 1a2b3c4d after 5 steps"
+std::string LineageText(const pt_digest& lineage, uint64_t committed) {
+  char id[9];
+  std::snprintf(id, sizeof(id), "%08x",
+                static_cast<unsigned>(lineage.hi >> 32));
+  return std::string("lineage ") + id + " after " + std::to_string(committed) +
+         " steps";
+}
+
 std::string KindName(int32_t kind) { return kind == PT_CPP ? "C++" : "Python"; }
 
 std::string OrNothing(const std::string& shared) {
@@ -141,7 +151,7 @@ pt_todo Membership::Begin(const pt_mine& mine, const pt_result& there,
     held_ = {};
     return Entered(now);
   }
-  held_ = {there.generation, there.resume_step};
+  Hold();
   Tell("generation " + std::to_string(there.generation) +
        " ended, attaching again: " +
        FirstLine(there.text == nullptr ? "" : there.text));
@@ -186,7 +196,8 @@ pt_todo Membership::Attach(Time now) {
   doing_ = Doing::kAttach;
   const Time left = std::max(kLeastAttach, end_ - now);
   pt_todo todo = Todo(PT_ATTACH);
-  todo.generation = held_.generation;
+  todo.lineage = held_.lineage;
+  todo.committed = held_.committed;
   todo.step = held_.next_step;
   todo.ms = static_cast<uint32_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
@@ -282,7 +293,7 @@ pt_todo Membership::ExchangeFailed(const Error& error, Time now) {
             "reach each other.");
   }
   // Who needed the state still has what it had before.
-  if (there_.needs_state == 0) held_ = {there_.generation, there_.resume_step};
+  if (there_.needs_state == 0) Hold();
   Tell("generation " + std::to_string(there_.generation) +
        " ended: " + FirstLine(error.text));
   return Attach(now);
@@ -340,13 +351,18 @@ std::string Membership::Misfit() const {
   if (!difference.empty()) {
     return difference + "\nGive all ranks equal arguments and models.";
   }
-  if (mine_.newcomer == 0 && progress_.committed < mine_.progress.committed) {
-    return Capital(RankText(there_.donor)) + " would give a state after " +
-           std::to_string(progress_.committed) + " steps to " +
-           RankText(there_.rank) + ", which has one after " +
-           std::to_string(mine_.progress.committed) +
-           "; a state never goes back.\nSave this rank's state, and start all "
-           "ranks again from it.";
+  if (mine_.newcomer != 0) return "";
+  const bool same = Equal(there_.lineage, held_.lineage);
+  if (!same || progress_.committed < held_.committed) {
+    return Capital(RankText(there_.donor)) + " would give a state of " +
+           LineageText(there_.lineage, progress_.committed) + " to " +
+           RankText(there_.rank) + ", which has one of " +
+           LineageText(held_.lineage, held_.committed) +
+           (same ? "; a state never goes back.\nSave this rank's state, and "
+                   "start all ranks again from it."
+                 : "; a state is of use in its own lineage only.\nSave this "
+                   "rank's state if it is the one to go on with, and start "
+                   "all ranks again from one state.");
   }
   return "";
 }

@@ -10,12 +10,12 @@
 // model's state comes from the donor; that of optimizers and script from the
 // first current rank of the same kind, since no other kind could read it.
 //
-// Invariants: a rank takes a state only of as many committed steps as its own
-// or more. It holds on to its own, and says so when it attaches, until the new
-// one is complete and its digest is checked. A rank that is current has the
-// donor's parameters, or ends. Each wait has an end: exchanges are repeated
-// kAttempts times, attaching goes on for attach_timeout_ms without a committed
-// step.
+// Invariants: a rank takes a state only of its own lineage and of as many
+// committed steps as its own or more. It holds on to its own, and says so when
+// it attaches, until the new one is complete and its digest is checked. A rank
+// that is current has the donor's parameters, or ends. Each wait has an end:
+// exchanges are repeated kAttempts times, attaching goes on for
+// attach_timeout_ms without a committed step.
 //
 //   todo = membership.Begin(mine, where_it_is, now);  // A step has failed.
 //   while (todo.action is neither PT_DONE nor PT_FAIL)
@@ -69,7 +69,8 @@ class Membership {
     bool taken;  // By this rank.
   };
   struct Held {
-    uint64_t generation = 0;  // 0: no state.
+    pt_digest lineage = {};  // Zero: no state.
+    uint64_t committed = 0;
     uint64_t next_step = 0;
   };
 
@@ -94,6 +95,10 @@ class Membership {
   // Who needs state: a transfer for the model and one for each kind. False: no
   // current rank is of this one's kind.
   bool PlanTransfers();
+  // The state that it came with is also that of the generation it is in.
+  void Hold() {
+    held_ = {there_.lineage, mine_.progress.committed, there_.resume_step};
+  }
   // Until when to try, if a step of now is the first that fails.
   Time End(Time now);
   void Tell(const std::string& text, bool warn = false);

@@ -37,6 +37,7 @@ class Rank {
           return options;
         }()) {
     there.generation = 3;
+    there.lineage = {uint64_t{0x1a2b3c4d} << 32, 5};
     there.resume_step = 7;
     there.world_size = 2;
     there.text = "rank 9 was lost.\nWait.";
@@ -160,7 +161,8 @@ TEST(MembershipTest, ACurrentRankGoesOnWithItsGradients) {
   Rank a, b;
   for (Rank* rank : {&a, &b}) rank->Begin();
   EXPECT_EQ(a.todo.action, PT_ATTACH);
-  EXPECT_EQ(a.todo.generation, 3u);
+  EXPECT_EQ(a.todo.lineage.lo, 5u);
+  EXPECT_EQ(a.todo.committed, 5u);
   EXPECT_EQ(a.todo.step, 7u);
   EXPECT_EQ(a.todo.ms, 20'000u);
   Enter({&a, &b}, 0, {});
@@ -233,11 +235,12 @@ TEST(MembershipTest, ARankHoldsOnToItsStateUntilTheNewOneIsComplete) {
   EXPECT_TRUE(Step({&a, &b}));  // The donor is lost in the transfer.
   b.GenerationEnds();
   EXPECT_EQ(b.todo.action, PT_ATTACH);
-  EXPECT_EQ(b.todo.generation, 3u);
+  EXPECT_EQ(b.todo.lineage.lo, 5u);
+  EXPECT_EQ(b.todo.committed, 4u);
   EXPECT_EQ(b.todo.step, 7u);
   a.Done();  // Gives.
   a.GenerationEnds();
-  EXPECT_EQ(a.todo.generation, 4u);
+  EXPECT_EQ(a.todo.committed, 5u);
   EXPECT_EQ(a.todo.step, kBaseStep + 1);
 }
 
@@ -248,9 +251,23 @@ TEST(MembershipTest, AStateNeverGoesBack) {
   Enter({&a, &b}, 0, {1});
   Meet({&a, &b});
   EXPECT_THAT(b.error(),
-              HasSubstr("Rank 0 would give a state after 4 steps to rank 1, "
-                        "which has one after 5"));
+              HasSubstr("Rank 0 would give a state of lineage 1a2b3c4d after 4 "
+                        "steps to rank 1, which has one of lineage 1a2b3c4d "
+                        "after 5 steps; a state never goes back."));
   EXPECT_EQ(b.todo.leaves, 0);
+}
+
+TEST(MembershipTest, AStateOfAnotherLineageIsNotTaken) {
+  Rank a, b;
+  b.committed = b.parameters = 4;
+  for (Rank* rank : {&a, &b}) rank->Begin();
+  for (Rank* rank : {&a, &b}) rank->there.lineage.hi = uint64_t{0x99} << 32;
+  Enter({&a, &b}, 0, {1});
+  Meet({&a, &b});
+  EXPECT_THAT(b.error(),
+              HasSubstr("Rank 0 would give a state of lineage 00000099 after 5 "
+                        "steps to rank 1, which has one of lineage 1a2b3c4d "
+                        "after 4 steps; a state is of use in its own"));
 }
 
 TEST(MembershipTest, ExchangesAreRepeatedButNotForEver) {

@@ -58,8 +58,19 @@ class CoordinatorUnavailableError : public ErrorOf<PT_COORDINATOR_UNAVAILABLE> {
 };
 
 // This model, job or setting cannot be taken as it is.
-class RefusedError : public ErrorOf<PT_REFUSED> {
-  using ErrorOf::ErrorOf;
+class RefusedError : public PacTrainError {
+ public:
+  explicit RefusedError(const std::string& text, bool final = false,
+                        int code = PT_REFUSED)
+      : PacTrainError(text, final, code) {}
+};
+
+// The job has begun anew without this rank: its state is untouched, and of no
+// use there any more.
+class ReplacedError : public RefusedError {
+ public:
+  explicit ReplacedError(const std::string& text, bool final = false)
+      : RefusedError(text, final, PT_REPLACED) {}
 };
 
 // An argument or variable has a value that is not allowed.
@@ -83,6 +94,8 @@ class InvalidArgument : public ErrorOf<PT_INVALID_ARGUMENT> {
       throw CoordinatorUnavailableError(text, final);
     case PT_REFUSED:
       throw RefusedError(text, final);
+    case PT_REPLACED:
+      throw ReplacedError(text, final);
     default:
       throw PacTrainError(
           text.empty() ? "The trainer library failed with code " +

@@ -207,7 +207,7 @@ class Membership {
   void Do(const pt_todo& todo, State& given) {
     if (todo.action == PT_ATTACH) {
       given = {};
-      session_->Reattach(todo.generation, todo.step,
+      session_->Reattach(Digest::FromC(todo.lineage), todo.committed, todo.step,
                          std::chrono::milliseconds(todo.ms));
     } else if (todo.action == PT_SLEEP) {
       std::this_thread::sleep_for(std::chrono::milliseconds(todo.ms));
@@ -229,6 +229,7 @@ class Membership {
     pt_result here = {};
     here.generation = session_->generation();
     here.resume_step = session_->resume_step();
+    here.lineage = session_->lineage().ToC();
     here.rank = session_->rank();
     here.world_size = session_->world_size();
     here.donor = session_->donor().value_or(PT_NO_RANK);

@@ -114,7 +114,7 @@ void Regroup(FakeAgent& agent, const OtherRank& other) {
   std::strcpy(failed.text, "rank 2 is lost.\nWait.");
   agent.Send(failed);
   const wire::Hello hello = agent.Accept();
-  EXPECT_EQ(hello.last_generation, 3u);
+  EXPECT_EQ(hello.lineage.hi, FakeAgent::kLineage.hi);
   EXPECT_EQ(hello.resume_step, 7u);
   agent.SendAttached(Seat(hello, other));
 }

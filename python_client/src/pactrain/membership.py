@@ -22,7 +22,7 @@ from .engine import StepEngine
 from .errors import PacTrainError
 from .model_state import ModelState
 from .shared import Blob, Shared
-from .types import Digest, DType, Native, OnShrink, Op, Part, Progress
+from .types import Digest, DType, Lineage, Native, OnShrink, Op, Part, Progress
 
 _now: Callable[[], float] = time.monotonic
 _sleep = time.sleep
@@ -208,7 +208,8 @@ class Membership:
         native = self._native
         if todo.action == _abi.ATTACH:
             self._given = None
-            native.reattach(todo.generation, todo.step, todo.ms / 1000)
+            lineage = Lineage(_digest(todo.lineage), todo.committed)
+            native.reattach(lineage, todo.step, todo.ms / 1000)
         elif todo.action == _abi.SLEEP:
             _sleep(todo.ms / 1000)
         elif todo.action == _abi.GIVE:
@@ -229,6 +230,7 @@ class Membership:
         result = _abi.Result(
             generation=native.generation,
             resume_step=native.resume_step,
+            lineage=_abi.Digest(*native.lineage.id),
             rank=native.rank,
             world_size=native.world_size,
             donor=_abi.NO_RANK if donor is None else donor,
@@ -254,6 +256,10 @@ class Membership:
             loud = todo.warn or self._native.rank == 0
             level = logging.WARNING if loud and not self._newcomer else logging.INFO
             logger.log(level, "%s", todo.tell.decode())
+
+
+def _digest(digest: _abi.Digest) -> Digest:
+    return Digest(digest.hi, digest.lo)
 
 
 def _state(done: _abi.Todo) -> tuple[Blob, Blob]:
