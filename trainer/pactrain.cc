@@ -446,6 +446,10 @@ void pt_membership_next(pt_membership* membership, const pt_result* result,
       out);
 }
 
+void pt_membership_forget(pt_membership* membership) {
+  membership->impl.Forget();
+}
+
 int pt_may_go_on(int code, int final, int may_rejoin, int agent_returns) {
   return trainer::MayGoOn({.code = static_cast<pactrain::wire::Code>(code),
                            .text = "",

@@ -247,6 +247,8 @@ void pt_membership_begin(pt_membership* membership, const pt_mine* mine,
                          const pt_result* there, uint64_t now_ms, pt_todo* out);
 void pt_membership_next(pt_membership* membership, const pt_result* result,
                         uint64_t now_ms, pt_todo* out);
+/* The state of PT_DONE is taken: frees its memory. */
+void pt_membership_forget(pt_membership* membership);
 /* 1: a session of an elastic job that is over with this error may be followed
  * by another one: pt_membership_begin(). */
 int pt_may_go_on(int code, int final, int may_rejoin, int agent_returns);

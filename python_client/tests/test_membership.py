@@ -89,6 +89,9 @@ def test_a_transfer_that_fails_is_done_again(ranks):
     assert not running.errors
     assert results[0].state() == results[1].state() == wanted
     assert len(running.regroup.jobs) == 5
+    # D5: a rank holds on to its own state until it has another one.
+    for native in running.natives.values():
+        assert {lineage.id for lineage, _ in native.reports} == {LINEAGE}
 
 
 def test_the_others_go_on_without_a_lost_rank(ranks, caplog):

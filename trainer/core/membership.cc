@@ -143,8 +143,7 @@ pt_todo Membership::Begin(const pt_mine& mine, const pt_result& there,
   there_ = there;
   rank_before_ = there.rank;
   ranks_before_ = there.world_size;
-  taken_[kCommon].clear();
-  taken_[kOwn].clear();
+  Forget();
   told_ = false;
   end_ = End(now);
   if (mine.newcomer != 0) {
@@ -177,6 +176,12 @@ pt_todo Membership::Handle(const pt_result& result, Time now) {
   if (!error.ok()) return ExchangeFailed(error, now);
   if (doing_ == Doing::kHeader) return HeaderCame();
   return doing_ == Doing::kPiece ? PieceCame() : AnnouncementCame();
+}
+
+void Membership::Forget() {
+  for (auto* memory : {&taken_[kCommon], &taken_[kOwn], &sent_, &received_}) {
+    *memory = {};
+  }
 }
 
 Membership::Time Membership::End(Time now) {
@@ -308,7 +313,8 @@ pt_todo Membership::HeaderCame() {
   kinds_.assign(header.cpp, header.cpp + kRankBits);
   const bool as_donor = Equal(parameters_, mine_.parameters);
   equal_ = mine_.newcomer == 0 && as_donor &&
-           progress_.committed == mine_.progress.committed;
+           Equal(there_.lineage, held_.lineage) &&
+           progress_.committed == held_.committed;
   const bool needs = there_.needs_state != 0;
   if (!needs && !as_donor) {
     return Fail(wire::Code::kResyncRequired,
@@ -317,7 +323,7 @@ pt_todo Membership::HeaderCame() {
                     " after the same step.\nLoad the last checkpoint at all "
                     "ranks and start them again.");
   }
-  if (needs && !equal_) {
+  if (!equal_) {  // Also of who is taken for current.
     if (const std::string misfit = Misfit(); !misfit.empty()) {
       return Fail(wire::Code::kRefused, misfit);
     }

@@ -55,6 +55,8 @@ class Membership {
   pt_todo Begin(const pt_mine& mine, const pt_result& there, Time now);
   // REQUIRES: the last todo was neither PT_DONE nor PT_FAIL.
   pt_todo Handle(const pt_result& result, Time now);
+  // The state of PT_DONE is taken: frees its memory.
+  void Forget();
 
  private:
   static constexpr int kAttempts = 10;  // Of an exchange: a bad network's cost.

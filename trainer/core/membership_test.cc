@@ -270,6 +270,16 @@ TEST(MembershipTest, AStateOfAnotherLineageIsNotTaken) {
                         "after 4 steps; a state is of use in its own"));
 }
 
+TEST(MembershipTest, ARankThatIsTakenForCurrentHasTheLineageToo) {
+  Rank a, b;
+  for (Rank* rank : {&a, &b}) rank->Begin();
+  b.there.lineage.hi = uint64_t{0x99} << 32;
+  Enter({&a, &b}, 0, {});
+  Meet({&a, &b});
+  EXPECT_EQ(a.todo.action, PT_DONE);
+  EXPECT_THAT(b.error(), HasSubstr("of use in its own lineage only"));
+}
+
 TEST(MembershipTest, ExchangesAreRepeatedButNotForEver) {
   Rank a;
   a.Begin();

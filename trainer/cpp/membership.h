@@ -140,6 +140,7 @@ class Membership {
     if (!pending_.has_value()) return;
     local_->Take(*std::exchange(pending_, std::nullopt),
                  LocalState::Part::kWhole);
+    pt_membership_forget(core_.get());
   }
 
  private:
@@ -147,7 +148,7 @@ class Membership {
     void operator()(pt_membership* core) const { pt_membership_free(core); }
   };
 
-  // It lies in the library until that is asked to begin again.
+  // It lies in the library until that is told to forget it.
   static StateView StateOf(const pt_todo& done) {
     const auto view = [](const void* data, uint64_t bytes) {
       return std::span(static_cast<const uint8_t*>(data), bytes);
@@ -247,6 +248,7 @@ class Membership {
   void Enter(const pt_todo& done) {
     clock_->Renew(done.progress, session_->next_step());
     local_->Entered();
+    if (!pending_.has_value()) pt_membership_forget(core_.get());
   }
 
   void Tell(const pt_todo& todo) const {

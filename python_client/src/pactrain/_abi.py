@@ -305,6 +305,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "pt_is_final": (ctypes.c_int, [session]),
         "pt_membership_new": (session, [ctypes.POINTER(MembershipOptions)]),
         "pt_membership_free": (None, [session]),
+        "pt_membership_forget": (None, [session]),
         "pt_membership_begin": (None, [session, ctypes.POINTER(Mine), *asked]),
         "pt_membership_next": (None, [session, *asked]),
         "pt_may_go_on": (ctypes.c_int, [ctypes.c_int] * 4),

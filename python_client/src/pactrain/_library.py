@@ -140,6 +140,9 @@ class MembershipCore:
     def next(self, result: _abi.Result, now: float) -> _abi.Todo:
         return self._ask(self._library.pt_membership_next, now, result)
 
+    def forget(self) -> None:
+        self._library.pt_membership_forget(self._handle)
+
     def _ask(self, call: Any, now: float, *structs: ctypes.Structure) -> _abi.Todo:
         todo = _abi.Todo()
         given = map(ctypes.byref, structs)
@@ -459,6 +462,10 @@ class NativeSession:
             wait_seconds=out.wait_seconds,
             next=_to_decision(out.next),
         )
+
+    def detach(self) -> None:
+        """Leaves the job for good: the others need not wait for this rank."""
+        self._library.pt_detach(self._open())
 
     def close(self) -> None:
         """Leaves the job and frees the session; not in a forked child."""

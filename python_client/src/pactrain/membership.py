@@ -122,6 +122,7 @@ class Membership:
         pending, self._pending = self._pending, None
         if pending is not None:
             self._local.load(*pending, newcomer=False, whole=True)
+            self._core.forget()
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After a step of any optimizer of this process.
@@ -171,6 +172,8 @@ class Membership:
                 progress.parameter_check_age,
             )
         )
+        if self._pending is None:
+            self._core.forget()
         self.world = self._world()
 
     def _settle(self, progress: Progress, error: PacTrainError | None) -> _abi.Todo:
@@ -190,7 +193,7 @@ class Membership:
             self._log(todo)
             if todo.action == _abi.FAIL:
                 if todo.leaves:
-                    self._native.close()  # The others do not wait for this rank.
+                    self._native.detach()  # The others do not wait for this rank.
                 raise _library.error_of(todo.code, todo.text) from error
             failed = None
             try:
@@ -263,7 +266,7 @@ def _digest(digest: _abi.Digest) -> Digest:
 
 
 def _state(done: _abi.Todo) -> tuple[Blob, Blob]:
-    """What there is to take; it lies in the library until it is asked again."""
+    """What there is to take; it lies in the library until that is told to forget it."""
     places = ((done.common, done.common_bytes), (done.own, done.own_bytes))
     common, own = (
         np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(ctypes.c_uint8)), (size,))
