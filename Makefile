@@ -9,7 +9,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build check dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-tls measure figures sim nightly clean
+.PHONY: help setup build check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-tls measure figures sim nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -37,6 +37,9 @@ test:  ## C++ and Python tests, but for the nightly ones; ends with "N passed, N
 	@tools/build
 	@$(PYTHON) tools/run_tests.py
 
+scripts-check: build  ## Scripts of all kinds, by torch alone and with PacTrain (SCRIPTS="ema tied": only these); ends with a line of JSON.
+	@$(PYTHON) tests/e2e/python/scripts_check.py $(SCRIPTS)
+
 verify:  ## Format, lint, types, walls, wheel, clang thread-safety, sanitizers where they find most.
 	@tools/setup verify
 	@tools/verify
@@ -55,6 +58,9 @@ bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=
 
 bench-tls: build  ## What TLS adds to a step at 1 Gbps.
 	@$(PYTHON) -m bench.tls
+
+bench-memory: build  ## What memory a rank needs above one of plain DDP.
+	@$(PYTHON) -m bench.memory
 
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup

@@ -161,6 +161,22 @@ uint64_t CountOutside(const MaskPlan& plan, TileRange tiles, const float* in) {
   return words::CountOutside(Count, plan, tiles, in);
 }
 
+PACTRAIN_AVX512 ZeroChanges UpdateNonZero(const float* in, size_t elements,
+                                          uint64_t* words) {
+  const size_t whole = elements / kWord;
+  ZeroChanges changes;
+  for (size_t w = 0; w < whole; ++w) {
+    const uint64_t now = NonZero(in + w * kWord);
+    if (now == words[w]) continue;
+    changes.gone += Ones(words[w] & ~now);
+    changes.back += Ones(now & ~words[w]);
+    words[w] = now;
+  }
+  const ZeroChanges rest = reference::UpdateNonZero(
+      in + whole * kWord, elements % kWord, words + whole);
+  return {changes.gone + rest.gone, changes.back + rest.back};
+}
+
 void Expand(const MaskPlan& plan, TileRange tiles, const float* in,
             float* out) {
   words::Expand(kSpreaders<false>, plan, tiles, in, out);

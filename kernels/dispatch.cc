@@ -9,6 +9,7 @@
 #include "kernels/compact.h"
 #include "kernels/expand.h"
 #include "kernels/levels.h"
+#include "kernels/nonzero.h"
 #include "kernels/sum.h"
 #include "kernels/variants.h"
 
@@ -19,6 +20,7 @@ const Variant& ReferenceVariant() {
                                        reference::Compact,
                                        reference::CompactAndCount,
                                        reference::CountOutside,
+                                       reference::UpdateNonZero,
                                        reference::Expand,
                                        reference::ExpandDivide,
                                        reference::Divide,
@@ -37,6 +39,7 @@ constexpr Variant kAvx2 = {"avx2",
                            avx2::Compact,
                            avx2::CompactAndCount,
                            avx2::CountOutside,
+                           avx2::UpdateNonZero,
                            avx2::Expand,
                            avx2::ExpandDivide,
                            avx2::Divide,
@@ -53,6 +56,7 @@ constexpr Variant Avx512(const char* name,
           compact,
           and_count,
           avx512::CountOutside,
+          avx512::UpdateNonZero,
           avx512::Expand,
           avx512::ExpandDivide,
           avx512::Divide,
@@ -132,6 +136,10 @@ uint64_t CompactAndCount(const MaskPlan& plan, TileRange tiles, const float* in,
 
 uint64_t CountOutside(const MaskPlan& plan, TileRange tiles, const float* in) {
   return BestVariant().count_outside(plan, tiles, in);
+}
+
+ZeroChanges UpdateNonZero(const float* in, size_t elements, uint64_t* words) {
+  return BestVariant().update_non_zero(in, elements, words);
 }
 
 void Expand(const MaskPlan& plan, TileRange tiles, const float* in,

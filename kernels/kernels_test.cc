@@ -16,6 +16,7 @@
 #include "kernels/compact.h"
 #include "kernels/expand.h"
 #include "kernels/mask_plan.h"
+#include "kernels/nonzero.h"
 #include "kernels/sum.h"
 #include "kernels/variants.h"
 #include "kernels/words.h"
@@ -396,6 +397,37 @@ TEST(CompactTest, CountsDenormalsNaNAndInfOutsideButNotNegativeZero) {
   const float in[] = {5.0f, -0.0f, FromBits(1), FromBits(0x7fc00000),
                       FromBits(0xff800000)};
   EXPECT_EQ(CountOutside(plan, AllTiles(plan), in), 3u);
+}
+
+TEST(NonZeroTest, EveryVariantFollowsWhatIsZeroAndCountsBothWays) {
+  std::mt19937 random(7);
+  for (const Variant* variant : Variants()) {
+    for (size_t elements : {0, 1, 63, 64, 65, 128, 1000}) {
+      std::vector<uint64_t> words((elements + 63) / 64 + 1, 0);
+      words.back() = kGuard;
+      std::vector<bool> before(elements, false);
+      for (int round = 0; round < 3; ++round) {
+        Buffer in(RandomBits(random, elements));
+        const ZeroChanges changes =
+            variant->update_non_zero(in.data(), elements, words.data());
+        ZeroChanges wanted;
+        for (size_t i = 0; i < elements; ++i) {
+          const bool now =
+              (std::bit_cast<uint32_t>(in.data()[i]) & 0x7fffffff) != 0;
+          wanted.gone += before[i] && !now;
+          wanted.back += now && !before[i];
+          EXPECT_EQ(words[i / 64] >> i % 64 & 1, now) << variant->name;
+          before[i] = now;
+        }
+        EXPECT_EQ(changes.gone, wanted.gone) << variant->name;
+        EXPECT_EQ(changes.back, wanted.back) << variant->name;
+      }
+      EXPECT_EQ(words.back(), kGuard) << variant->name;
+      if (elements % 64 != 0) {
+        EXPECT_EQ(words[elements / 64] >> elements % 64, 0u) << variant->name;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -51,6 +51,23 @@ uint64_t CountOutside(const MaskPlan& plan, TileRange tiles, const float* in) {
   return count;
 }
 
+ZeroChanges UpdateNonZero(const float* in, size_t elements, uint64_t* words) {
+  ZeroChanges changes;
+  for (size_t first = 0; first < elements; first += 64, ++words) {
+    const size_t count = std::min<size_t>(64, elements - first);
+    uint64_t now = 0;
+    for (size_t i = 0; i < count; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, in + first + i, sizeof(bits));
+      now |= uint64_t{(bits & 0x7fffffff) != 0} << i;
+    }
+    changes.gone += static_cast<uint64_t>(std::popcount(*words & ~now));
+    changes.back += static_cast<uint64_t>(std::popcount(now & ~*words));
+    *words = now;
+  }
+  return changes;
+}
+
 void Expand(const MaskPlan& plan, TileRange tiles, const float* in,
             float* out) {
   in += plan.OutputOffset(tiles.first);

@@ -10,6 +10,7 @@
 
 #include "kernels/levels.h"
 #include "kernels/mask_plan.h"
+#include "kernels/nonzero.h"
 
 namespace pactrain::kernels {
 
@@ -19,6 +20,7 @@ struct Variant {
   uint64_t (*compact_and_count)(const MaskPlan&, TileRange, const float*,
                                 float*);
   uint64_t (*count_outside)(const MaskPlan&, TileRange, const float*);
+  ZeroChanges (*update_non_zero)(const float*, size_t, uint64_t*);
   void (*expand)(const MaskPlan&, TileRange, const float*, float*);
   void (*expand_divide)(const MaskPlan&, TileRange, const float*, float,
                         float*);
@@ -52,6 +54,7 @@ void Compact(const MaskPlan& plan, TileRange tiles, const float* in,
 uint64_t CompactAndCount(const MaskPlan& plan, TileRange tiles, const float* in,
                          float* out);
 uint64_t CountOutside(const MaskPlan& plan, TileRange tiles, const float* in);
+ZeroChanges UpdateNonZero(const float* in, size_t elements, uint64_t* words);
 void Expand(const MaskPlan& plan, TileRange tiles, const float* in, float* out);
 void ExpandDivide(const MaskPlan& plan, TileRange tiles, const float* in,
                   float divisor, float* out);
@@ -71,6 +74,7 @@ namespace avx2 {
 decltype(reference::Compact) Compact;
 decltype(reference::CompactAndCount) CompactAndCount;
 decltype(reference::CountOutside) CountOutside;
+decltype(reference::UpdateNonZero) UpdateNonZero;
 decltype(reference::Expand) Expand;
 decltype(reference::ExpandDivide) ExpandDivide;
 decltype(reference::Divide) Divide;
@@ -86,6 +90,7 @@ decltype(reference::Compact) CompactInRegister, CompactToMemory;
 decltype(reference::CompactAndCount) CompactAndCountInRegister,
     CompactAndCountToMemory;
 decltype(reference::CountOutside) CountOutside;
+decltype(reference::UpdateNonZero) UpdateNonZero;
 decltype(reference::Expand) Expand;
 decltype(reference::ExpandDivide) ExpandDivide;
 decltype(reference::Divide) Divide;

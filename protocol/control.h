@@ -8,6 +8,7 @@
 #define PACTRAIN_PROTOCOL_CONTROL_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -74,6 +75,11 @@ struct MaskVote {
   bool inside_decision = true;  // Its mask set is inside the decision's.
   uint64_t kept_elements = 0;
   uint64_t elements = 0;
+  // Which parameters' masks moved most in its last change, in words of the
+  // trainer: printable ASCII, at most kMaxMoved; empty: not known.
+  std::string moved = {};
+  // That change came before this step; none: no other vote came before.
+  std::optional<uint64_t> changed_step = {};
 };
 
 // Answer to Prepare: agreed to name it in commit votes, or refused with a
@@ -124,6 +130,8 @@ struct StepReport {
     bool operator==(const Noise&) const = default;
   };
   std::vector<Noise> noise;  // Of steps not reported yet.
+  // The first of the generation that left elements outside the masks out.
+  std::optional<uint64_t> first_compacted_step = {};
 };
 
 using AgentMessage =

@@ -74,6 +74,8 @@ struct Writer {
     p.set_inside_decision(m.inside_decision);
     p.set_kept_elements(m.kept_elements);
     p.set_elements(m.elements);
+    p.set_moved(WriteText(m.moved, kMaxMoved));
+    if (m.changed_step) p.set_changed_step(*m.changed_step);
   }
   void operator()(const PrepareAnswer& m) {
     v1::PrepareAnswer& p = *out.mutable_prepare_answer();
@@ -94,6 +96,9 @@ struct Writer {
     p.set_step_seconds(m.step_seconds);
     p.set_wait_seconds(m.wait_seconds);
     p.set_interval_seconds(m.interval_seconds);
+    if (m.first_compacted_step) {
+      p.set_first_compacted_step(*m.first_compacted_step);
+    }
     for (const StepReport::Noise& noise : m.noise) {
       v1::StepReport::Noise& n = *p.add_noise();
       n.set_step(noise.step);
@@ -170,8 +175,7 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
                               kMaxSummaryLength));
   RETURN_IF_ERROR(
       CheckRange("trainer.elements", t.elements(), 1, kMaxElements));
-  RETURN_IF_ERROR(
-      CheckRange("trainer.resume_step", t.resume_step(), 0, kMaxStep));
+  RETURN_IF_ERROR(CheckStep("trainer.resume_step", t.resume_step()));
   m.trainer.rank = t.rank();
   m.trainer.world_size = t.world_size();
   ASSIGN_OR_RETURN(m.trainer.attach_id,
@@ -230,6 +234,8 @@ absl::StatusOr<AgentMessage> Read(const v1::MaskVote& p) {
       CheckRange("mask_vote.elements", p.elements(), 0, kMaxElements));
   RETURN_IF_ERROR(CheckRange("mask_vote.kept_elements", p.kept_elements(), 0,
                              p.elements()));
+  RETURN_IF_ERROR(CheckMoved("mask_vote.moved", p.moved()));
+  RETURN_IF_ERROR(CheckStep("mask_vote.changed_step", p.changed_step()));
   m.generation = p.generation();
   m.rank = p.rank();
   ASSIGN_OR_RETURN(m.mask_digest,
@@ -242,6 +248,8 @@ absl::StatusOr<AgentMessage> Read(const v1::MaskVote& p) {
   m.inside_decision = p.inside_decision();
   m.kept_elements = p.kept_elements();
   m.elements = p.elements();
+  m.moved = p.moved();
+  if (p.has_changed_step()) m.changed_step = p.changed_step();
   return m;
 }
 
@@ -289,8 +297,9 @@ absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {
       CheckMeasure("step_report.interval_seconds", p.interval_seconds()));
   RETURN_IF_ERROR(CheckRange("step_report.noise (their number)", p.noise_size(),
                              0, kMaxNoiseSamples));
-  RETURN_IF_ERROR(CheckRange("step_report.committed_step", p.committed_step(),
-                             0, uint64_t{1} << 62));
+  RETURN_IF_ERROR(CheckStep("step_report.committed_step", p.committed_step()));
+  RETURN_IF_ERROR(
+      CheckStep("step_report.first_compacted_step", p.first_compacted_step()));
   RETURN_IF_ERROR(CheckRange("step_report.links (their number)", p.links_size(),
                              0, kMaxSites));
   m.generation = p.generation();
@@ -301,6 +310,9 @@ absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {
   m.step_seconds = p.step_seconds();
   m.wait_seconds = p.wait_seconds();
   m.interval_seconds = p.interval_seconds();
+  if (p.has_first_compacted_step()) {
+    m.first_compacted_step = p.first_compacted_step();
+  }
   for (const v1::StepReport::Noise& in : p.noise()) {
     ASSIGN_OR_RETURN(m.noise.emplace_back(), Read(in));
   }

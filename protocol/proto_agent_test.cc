@@ -132,6 +132,14 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
        [](P& p) { p.mutable_mask_vote()->set_mask_digest("x"); }},
       {"mask_vote.layout_digest", 4,
        [](P& p) { p.mutable_mask_vote()->clear_layout_digest(); }},
+      {"mask_vote.moved", 4,
+       [](P& p) { p.mutable_mask_vote()->set_moved(std::string(201, 'm')); }},
+      {"mask_vote.moved", 4,
+       [](P& p) { p.mutable_mask_vote()->set_moved("fc.weight\x1b[2J"); }},
+      {"mask_vote.changed_step", 4,
+       [](P& p) { p.mutable_mask_vote()->set_changed_step(~0ull); }},
+      {"step_report.first_compacted_step", 6,
+       [](P& p) { p.mutable_step_report()->set_first_compacted_step(~0ull); }},
       {"prepare_answer.reason", 5,
        [](P& p) {
          p.mutable_prepare_answer()->set_reason(std::string(4097, 'r'));

@@ -54,6 +54,10 @@ absl::Status CheckLength(absl::string_view field, absl::string_view text,
       field, " has ", text.size(), " bytes; at most ", limit, " are allowed"));
 }
 
+absl::Status CheckStep(absl::string_view field, uint64_t step) {
+  return CheckRange(field, step, 0, uint64_t{1} << 62);
+}
+
 absl::Status CheckMeasure(absl::string_view field, double value) {
   if (std::isfinite(value) && value >= 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

@@ -23,6 +23,8 @@ absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t low,
                         uint64_t high);
 absl::Status CheckLength(absl::string_view field, absl::string_view text,
                          size_t limit);
+// Far above any real step, and far enough from the end to count on.
+absl::Status CheckStep(absl::string_view field, uint64_t step);
 // Finite and not negative.
 absl::Status CheckMeasure(absl::string_view field, double value);
 

@@ -62,12 +62,13 @@ inline std::vector<AgentMessage> AgentMessages() {
                     0.75,
                     {{"y", 10, 20, 1e6, 0.01}},
                     {{80, 5, 1.5, 2.5, 3.5, 0.5, 0.25, 4.5}}};
+  report.first_compacted_step = 79;
   return {
       AgentHello{"a", {1, 2}, "x", "10.0.0.1:9", "0.1.0", kCluster, 7},
       Heartbeat{},
       TrainerJoined{kGroup, trainer, 4},
       TrainerLeft{kGroup, 1, {7, 8}, "killed by signal 9", true, true, {"c"}},
-      MaskVote{kGroup, 4, 1, {5, 5}, {4, 4}, 3, 2, false, 30, 100},
+      MaskVote{kGroup, 4, 1, {5, 5}, {4, 4}, 3, 2, false, 30, 100, "fc 12", 78},
       PrepareAnswer{kGroup, 4, 5, false, "no buffers"},
       report};
 }

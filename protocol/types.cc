@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
@@ -308,6 +309,17 @@ absl::Status CheckName(absl::string_view what, absl::string_view name) {
       "letter "
       "or digit at both ends",
       what, name.substr(0, kMaxNameLength + 1), kMaxNameLength));
+}
+
+absl::Status CheckMoved(absl::string_view what, absl::string_view moved) {
+  const bool printable =
+      std::all_of(moved.begin(), moved.end(),
+                  [](unsigned char c) { return absl::ascii_isprint(c); });
+  if (printable && moved.size() <= kMaxMoved) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s has %d bytes%s; at most %d of printable ASCII are "
+      "allowed",
+      what, moved.size(), printable ? "" : ", not all printable", kMaxMoved));
 }
 
 absl::Status CheckDecision(const Decision& d) {

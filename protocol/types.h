@@ -192,6 +192,9 @@ absl::Status CheckOnset(const Onset& onset);
 // InvalidArgument: not [a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?; `what` names the
 // field.
 absl::Status CheckName(absl::string_view what, absl::string_view name);
+// InvalidArgument: over kMaxMoved, or not printable ASCII; `what` names the
+// field.
+absl::Status CheckMoved(absl::string_view what, absl::string_view moved);
 // InvalidArgument: sizes over limits.h, an index out of range, a tree that is
 // not one tree, ranks that are not exactly 0..world_size-1, no lineage, a
 // donor that is no rank or needs the state itself.

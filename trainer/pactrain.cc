@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/version.h"
+#include "trainer/core/mask_tracker.h"
 #include "trainer/core/membership.h"
 #include "trainer/session.h"
 #include "xxhash.h"
@@ -24,6 +25,11 @@ struct pt_session {
 
 struct pt_membership {
   pactrain::trainer::Membership impl;
+};
+
+struct pt_tracker {
+  pactrain::trainer::MaskTracker impl;
+  std::string moved;
 };
 
 namespace pactrain::trainer {
@@ -355,7 +361,8 @@ int pt_set_masks(pt_session* session, pt_digest mask_digest,
 
 int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
             uint32_t steps_unchanged, uint32_t settle_steps,
-            int inside_decision, uint64_t kept_elements, uint64_t elements) {
+            int inside_decision, uint64_t kept_elements, uint64_t elements,
+            const char* moved) {
   return trainer::Run(session, [&] {
     return session->impl->Vote({.layout_digest = trainer::ToWire(layout_digest),
                                 .mask_digest = trainer::ToWire(mask_digest),
@@ -363,7 +370,8 @@ int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
                                 .settle_steps = settle_steps,
                                 .inside_decision = inside_decision != 0,
                                 .kept_elements = kept_elements,
-                                .elements = elements});
+                                .elements = elements,
+                                .moved = trainer::OrEmpty(moved)});
   });
 }
 
@@ -456,4 +464,63 @@ int pt_may_go_on(int code, int final, int may_rejoin, int agent_returns) {
                            .final = final != 0,
                            .may_rejoin = may_rejoin != 0},
                           agent_returns != 0);
+}
+
+pt_tracker* pt_tracker_new(uint32_t parameters, const char* const* names,
+                           const uint64_t* elements, uint32_t settle_steps) {
+  if (settle_steps == 0) return nullptr;
+  try {
+    uint64_t all = 0;
+    std::vector<trainer::MaskTracker::Parameter> list;
+    for (uint32_t i = 0; i < parameters; ++i) {
+      if (elements[i] > trainer::kMaxElements) return nullptr;
+      all += elements[i];
+      list.push_back({.name = names[i], .elements = elements[i]});
+    }
+    if (all > trainer::kMaxElements) return nullptr;
+    return new pt_tracker{{std::move(list), settle_steps}, ""};
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void pt_tracker_free(pt_tracker* tracker) { delete tracker; }
+
+uint32_t pt_tracker_due(const pt_tracker* tracker) {
+  return static_cast<uint32_t>(tracker->impl.due().size());
+}
+
+pt_range pt_tracker_range(const pt_tracker* tracker, uint32_t index) {
+  const trainer::MaskTracker::Range& range = tracker->impl.due()[index];
+  return {range.parameter, range.first, range.elements};
+}
+
+uint64_t pt_tracker_look(pt_tracker* tracker, uint32_t index,
+                         const float* values) {
+  return tracker->impl.Look(index, values);
+}
+
+void pt_tracker_end_step(pt_tracker* tracker) { tracker->impl.EndStep(); }
+
+void pt_tracker_restart(pt_tracker* tracker) { tracker->impl.Restart(); }
+
+pt_tracked pt_tracker_state(const pt_tracker* tracker) {
+  const trainer::MaskTracker& impl = tracker->impl;
+  return {impl.steps(), impl.steps_unchanged(), impl.settle_steps(),
+          impl.last_change()};
+}
+
+void pt_tracker_bits(const pt_tracker* tracker, uint32_t parameter,
+                     uint8_t* bits) {
+  const auto words = tracker->impl.bits(parameter);
+  if (!words.empty()) std::memcpy(bits, words.data(), words.size_bytes());
+}
+
+uint64_t pt_tracker_moves(const pt_tracker* tracker, uint32_t parameter) {
+  return tracker->impl.moves(parameter).all();
+}
+
+const char* pt_tracker_moved(pt_tracker* tracker) {
+  tracker->moved = tracker->impl.Moved();
+  return tracker->moved.c_str();
 }

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 6
+#define PT_ABI_VERSION 7
 
 enum pt_code {
   PT_OK = 0,
@@ -197,10 +197,15 @@ int pt_set_masks(pt_session* session, pt_digest mask_digest,
                  const uint8_t* const* bitmaps);
 
 /* Tells the coordinator what this rank's mask set is. `inside_decision` 0 makes
- * every step dense until a decision for this mask set is in force. */
+ * every step dense until a decision for this mask set is in force. `moved`
+ * names the parameters whose masks moved most in its last change, for people:
+ * at most PT_MOVED_BYTES bytes of printable ASCII; NULL or "": not known. It
+ * need not be said again while the mask set stays the same. */
+#define PT_MOVED_BYTES 200
 int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
             uint32_t steps_unchanged, uint32_t settle_steps,
-            int inside_decision, uint64_t kept_elements, uint64_t elements);
+            int inside_decision, uint64_t kept_elements, uint64_t elements,
+            const char* moved);
 
 /* While `reason` is not NULL every step is made dense, with this text as the
  * reason. */
@@ -252,6 +257,56 @@ void pt_membership_forget(pt_membership* membership);
 /* 1: a session of an elastic job that is over with this error may be followed
  * by another one: pt_membership_begin(). */
 int pt_may_go_on(int code, int final, int may_rejoin, int agent_returns);
+/* The Mask Tracker: which weights are zero, and for how many steps those have
+ * been the same ones. It needs no session. A step begins with looks at what is
+ * due, and ends with pt_tracker_end_step() when it is committed; a step that
+ * failed is begun again. Weights are to be equal on all ranks when they are
+ * looked at. Then ranks find the same at the same step, and each votes for its
+ * own masks: at attach no masks are exchanged or declared. One thread
+ * at a time. trainer/core/mask_tracker.h has the rules. */
+typedef struct pt_tracker pt_tracker;
+
+/* Elements [first, first + elements) of a parameter. */
+typedef struct {
+  uint32_t parameter;
+  uint64_t first, elements;
+} pt_range;
+
+typedef struct {
+  uint64_t steps;
+  uint64_t steps_unchanged; /* since the last change that was seen */
+  uint64_t settle_steps;
+  uint64_t last_change; /* the step, from 1, that saw it; 0: none */
+} pt_tracked;
+
+/* NULL: a count is out of range (settle_steps from 1 on, elements in all below
+ * 2^31), or out of memory. Names are copied, for pt_tracker_moved(). */
+pt_tracker* pt_tracker_new(uint32_t parameters, const char* const* names,
+                           const uint64_t* elements, uint32_t settle_steps);
+void pt_tracker_free(pt_tracker* tracker); /* NULL is fine. */
+/* How many ranges this step has to look at: at first everything, then a part
+ * in each step. */
+uint32_t pt_tracker_due(const pt_tracker* tracker);
+/* REQUIRES: index < pt_tracker_due(). `values` of a look are those of the
+ * range, one after the other in any order that stays the same. Returns how many
+ * elements moved. */
+pt_range pt_tracker_range(const pt_tracker* tracker, uint32_t index);
+uint64_t pt_tracker_look(pt_tracker* tracker, uint32_t index,
+                         const float* values);
+void pt_tracker_end_step(pt_tracker* tracker);
+/* In a new generation: everything is looked at again, and counted from there.
+ */
+void pt_tracker_restart(pt_tracker* tracker);
+pt_tracked pt_tracker_state(const pt_tracker* tracker);
+/* A bit for each element of a parameter, as for pt_set_masks(): 1 where it was
+ * not zero. `bits` gets 8 bytes for each 64 elements begun. */
+void pt_tracker_bits(const pt_tracker* tracker, uint32_t parameter,
+                     uint8_t* bits);
+/* Elements of a parameter that went or came back, in all. */
+uint64_t pt_tracker_moves(const pt_tracker* tracker, uint32_t parameter);
+/* What moved since the masks were settled last, most first, in at most 200
+ * bytes; "": nothing. Valid until the next call. */
+const char* pt_tracker_moved(pt_tracker* tracker);
 
 #ifdef __cplusplus
 }

@@ -257,13 +257,16 @@ TEST_F(PactrainTest, VoteAndRequiredDenseReachTheAgent) {
     const wire::Vote vote = a.Receive<wire::Vote>();
     EXPECT_EQ(vote.kept_elements, 50u);
     EXPECT_EQ(vote.settle_steps, 3u);
+    EXPECT_STREQ(vote.moved, "fc.weight 12 elements moved");
     const auto submits = a.ReceiveStep();
     EXPECT_STREQ(submits[0].violation_text, "weights were loaded");
     a.SendFailed(7, Code::kStepNotApplied, false, "");
   });
   Attach(agent);
   SetMasks();
-  EXPECT_EQ(pt_vote(session_, kLayout, kMask, 2, 3, 1, 50, 100), PT_OK);
+  EXPECT_EQ(pt_vote(session_, kLayout, kMask, 2, 3, 1, 50, 100,
+                    "fc.weight 12 elements moved"),
+            PT_OK);
   pt_require_dense(session_, "weights were loaded");
   const std::vector<float> data = {1, 2, 3, 4};
   EXPECT_EQ(Submit(0, data, true), PT_OK);
@@ -304,8 +307,16 @@ TEST_F(PactrainTest, MisuseIsRefusedInWords) {
   EXPECT_EQ(pt_set_masks(session_, kMask, 0, 5000, &kBucketLayout, &too_many,
                          bitmaps),
             PT_INVALID_ARGUMENT);
-  EXPECT_EQ(pt_vote(session_, kLayout, kMask, 1, 1, 1, 101, 100),
+  const auto vote = [&](uint64_t kept, const std::string& moved) {
+    return pt_vote(session_, kLayout, kMask, 1, 1, 1, kept, 100, moved.c_str());
+  };
+  EXPECT_EQ(vote(101, ""), PT_INVALID_ARGUMENT);
+  EXPECT_EQ(vote(50, std::string(PT_MOVED_BYTES + 1, 'm')),
             PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_),
+              HasSubstr("moved has 201 bytes; allowed are up to 200 bytes"));
+  EXPECT_EQ(vote(50, "fc\n"), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("not all printable"));
   EXPECT_EQ(pt_wait(nullptr, &step_), PT_INVALID_ARGUMENT);
   EXPECT_EQ(pt_is_final(session_), 0);
   pt_close(session_);

@@ -109,7 +109,8 @@ TEST_F(SessionEndTest, LastWordsOfTheAgentAreTheError) {
     dead.set_value();
   });
   Attach(agent);
-  ASSERT_EQ(pt_vote(session_, kLayout, kMask, 1, 1, 1, 50, 100), PT_OK);
+  ASSERT_EQ(pt_vote(session_, kLayout, kMask, 1, 1, 1, 50, 100, nullptr),
+            PT_OK);
   dead.get_future().wait();
   const std::vector<float> data = {1};
   EXPECT_EQ(Submit(0, data, true), PT_RESYNC_REQUIRED);

@@ -31,13 +31,14 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 6;
+inline constexpr uint32_t kVersion = 7;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
 inline constexpr size_t kTextBytes = 2048;
 inline constexpr size_t kAddressBytes = 256;
-inline constexpr size_t kSlotAlign = 64;  // Bytes; each bucket starts so.
+inline constexpr size_t kMovedBytes = 201;  // PT_MOVED_BYTES and the NUL.
+inline constexpr size_t kSlotAlign = 64;    // Bytes; each bucket starts so.
 
 enum class Kind : uint32_t {
   // trainer -> agent
@@ -193,7 +194,8 @@ struct Vote {
   uint32_t steps_unchanged;
   uint32_t settle_steps;
   uint8_t inside_decision;
-  uint8_t pad[7];
+  char moved[kMovedBytes];  // Printable; which parameters moved most.
+  uint8_t pad[6];
 };
 
 struct Detach {

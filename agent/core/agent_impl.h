@@ -36,7 +36,7 @@ class AgentState::Impl {
   void On(const TrainerMessage& event, absl::Duration now);
   void On(const TrainerGone& event, absl::Duration now);
   void On(const Tick& event, absl::Duration now);
-  void OnVote(TrainerRecord& record, const wire::Vote& vote);
+  void OnVote(TrainerRecord& record, const wire::Vote& vote, GroupState& group);
   // Ends the trainer's generation, if it has one, and forgets it. `may_return`:
   // it lives.
   void DropTrainer(TrainerId id, const std::string& reason, absl::Duration now,

@@ -1,6 +1,7 @@
 #include "agent/core/agent_state.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,17 @@ constexpr char kDetached[] = "detached";
 wire::Code CodeOf(const absl::Status& status) {
   return absl::IsInvalidArgument(status) ? wire::Code::kInvalidArgument
                                          : wire::Code::kRefused;
+}
+
+// Adds to a vote what the one before it tells of its last change; `step` is
+// open.
+void NoteChange(const std::optional<protocol::MaskVote>& before, uint64_t step,
+                protocol::MaskVote& vote) {
+  if (!before) return;
+  const bool same = before->mask_digest == vote.mask_digest &&
+                    before->steps_unchanged <= vote.steps_unchanged;
+  vote.changed_step = same ? before->changed_step : std::optional(step);
+  if (same && vote.moved.empty()) vote.moved = before->moved;
 }
 
 }  // namespace
@@ -117,7 +129,7 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
   if (const auto* submit = std::get_if<wire::Submit>(&event.message)) {
     if (status.ok()) status = group->OnSubmit(event.trainer, *submit, now);
   } else if (status.ok()) {
-    OnVote(*record, std::get<wire::Vote>(event.message));
+    OnVote(*record, std::get<wire::Vote>(event.message), *group);
   }
   if (status.ok()) return;
   FailTrainer(event.trainer, wire::Code::kInvalidArgument,
@@ -128,7 +140,8 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
   outbox_.effects.emplace_back(CloseTrainer{event.trainer});
 }
 
-void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote) {
+void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote,
+                              GroupState& group) {
   protocol::MaskVote out;
   out.group = record.group;
   out.generation = record.generation;
@@ -140,13 +153,13 @@ void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote) {
   out.inside_decision = vote.inside_decision != 0;
   out.elements = vote.elements;
   out.kept_elements = std::min(vote.kept_elements, vote.elements);
+  out.moved = GetText(vote.moved);
+  NoteChange(record.vote, group.open_step(), out);
   record.vote = out;
   outbox_.ToCoordinator(out);
-  if (GroupState* group = RunningGroupOf(record)) {
-    group->OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest,
-                               out.steps_unchanged >= out.settle_steps &&
-                                   out.kept_elements < out.elements});
-  }
+  group.OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest,
+                            out.steps_unchanged >= out.settle_steps &&
+                                out.kept_elements < out.elements});
 }
 
 bool AgentState::Impl::ForgetLingering(TrainerId id,

@@ -2,6 +2,7 @@
 // (tests/sim).
 #include "agent/core/agent_state.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "agent/core/test_pair.h"
@@ -93,33 +94,47 @@ TEST_F(Pair, AnotherProcessOfAMembersNameIsNoMemberOfItsGeneration) {
   EXPECT_FALSE(queue_.empty());
 }
 
-double SquaresOf(const uint8_t* slot, uint64_t elements) {
+double SquaresOfDifference(const uint8_t* values, const uint8_t* others,
+                           uint64_t elements) {
   double sum = 0;
   for (uint64_t i = 0; i < elements; ++i) {
-    float value;
-    std::memcpy(&value, slot + 4 * i, 4);
-    sum += double{value} * value;
+    float value, other;
+    std::memcpy(&value, values + 4 * i, 4);
+    std::memcpy(&other, others + 4 * i, 4);
+    sum += (double{value} - other) * (double{value} - other);
   }
   return sum;
 }
 
-TEST_F(Pair, AMeasuredStepIsReportedOnceInSquaresOfWhatTravelled) {
-  generation_.base_step = 16;
-  generation_.lineage = {{5, 5}, 0};
-  generation_.decision.mode = protocol::Mode::kTernary;
-  generation_.decision.codec = protocol::Codec::kLevels3;
-  Begin();
-  for (int i = 0; i < 2; ++i) {
+double SquaresOf(const uint8_t* values, uint64_t elements) {
+  const std::vector<uint8_t> zeros(4 * elements);
+  return SquaresOfDifference(values, zeros.data(), elements);
+}
+
+// One node has a gradient and the other zeros, which every codec writes
+// exactly: so the result is what the one has encoded, and its error is known.
+class MeasuredPair : public Pair {
+ protected:
+  void MeasureStepOf(int speaker) {
+    generation_.base_step = 16;
+    generation_.lineage = {{5, 5}, 0};
+    generation_.decision.mode = protocol::Mode::kTernary;
+    generation_.decision.codec = protocol::Codec::kLevels3;
+    Begin();
     wire::Submit submit = OneBucket(16, 50);
     submit.mode = 3;
     // The last element is beyond what is not clipped.
-    Submit(i, submit, /*last_value=*/1000);
+    Submit(speaker, submit, kLast);
+    Give(*nodes_[1 - speaker], TrainerMessage{1, submit});
+    Deliver();
+    Pass(absl::Seconds(2));
+    ExpectNoise(*nodes_[speaker]);
+    ExpectNoise(*nodes_[1 - speaker]);
   }
-  Deliver();
-  Pass(absl::Seconds(2));
-  for (Node* node : nodes_) {
+
+  void ExpectNoise(const Node& node) {
     std::vector<protocol::StepReport::Noise> samples;
-    for (const protocol::AgentMessage& message : node->to_coordinator) {
+    for (const protocol::AgentMessage& message : node.to_coordinator) {
       const auto* report = std::get_if<protocol::StepReport>(&message);
       if (report == nullptr) continue;
       samples.insert(samples.end(), report->noise.begin(), report->noise.end());
@@ -129,17 +144,79 @@ TEST_F(Pair, AMeasuredStepIsReportedOnceInSquaresOfWhatTravelled) {
     EXPECT_EQ(noise.step, 16u);
     EXPECT_EQ(noise.decision_version, 1u);
     // One trainer in each site: what it has is what its site encodes.
-    const double squares = SquaresOf(node->slot, 50);
+    const double squares = SquaresOf(node.slot, 50);
     EXPECT_EQ(noise.local, squares);
     EXPECT_EQ(noise.site, squares);
     EXPECT_NEAR(noise.encoded, squares, 1e-6 * squares);
-    EXPECT_GT(noise.clip, 0.1 * noise.encoded);
-    EXPECT_LT(noise.clip, noise.error);
-    EXPECT_LT(noise.error, 2 * noise.encoded);  // Of one draw of the dither.
     // Of two sites that swap the first counts the total.
     EXPECT_DOUBLE_EQ(noise.total,
-                     node == &x_ ? SquaresOf(node->result, 50) : 0);
+                     &node == &x_ ? SquaresOf(node.result, 50) : 0);
+    if (squares == 0) {
+      EXPECT_EQ(noise.error, 0);
+      EXPECT_EQ(noise.clip, 0);
+      return;
+    }
+    const double error = SquaresOfDifference(node.result, node.slot, 50);
+    EXPECT_NEAR(noise.error, error, 1e-6 * error);
+    // The scale is a bfloat16, so up to 0.8 % above 2.5 times the mean square's
+    // root.
+    const double clip = std::pow(kLast - 2.5 * std::sqrt(squares / 50), 2);
+    EXPECT_LE(noise.clip, clip * 1.0001);
+    EXPECT_GT(noise.clip, clip * 0.98);
   }
+
+  static constexpr float kLast = 1000;
+};
+
+TEST_F(MeasuredPair, AMeasuredStepIsReportedOnceInSquaresOfWhatTravelled) {
+  MeasureStepOf(0);
+}
+
+TEST_F(MeasuredPair, TheOtherSiteReportsItsOwn) { MeasureStepOf(1); }
+
+TEST_F(Pair, AVoteTellsWhenItsMasksChangedLastAndWhatMoved) {
+  Begin();
+  const auto vote = [&](uint64_t mask, uint32_t unchanged,
+                        const std::string& moved) {
+    auto vote = MakeMessage<wire::Vote>(wire::Kind::kVote);
+    vote.mask_digest = {mask, 1};
+    vote.steps_unchanged = unchanged;
+    vote.elements = 100;
+    SetText(moved, vote.moved);
+    Give(x_, TrainerMessage{1, vote});
+    return std::get<protocol::MaskVote>(x_.to_coordinator.back());
+  };
+  EXPECT_FALSE(vote(5, 1, "").changed_step.has_value());
+  EXPECT_FALSE(vote(5, 2, "").changed_step.has_value());
+  EXPECT_EQ(vote(6, 0, "fc 12").changed_step, 10);
+  for (int i = 0; i < 2; ++i) Submit(i, OneBucket(10, 50));
+  Deliver();
+  const protocol::MaskVote same = vote(6, 1, "");
+  EXPECT_EQ(same.changed_step, 10);
+  EXPECT_EQ(same.moved, "fc 12");
+  const protocol::MaskVote back = vote(6, 0, "");  // It moved there and back.
+  EXPECT_EQ(back.changed_step, 11);
+  EXPECT_EQ(back.moved, "");
+}
+
+TEST_F(Pair, TheFirstCompactedStepIsReported) {
+  generation_.decision.mode = protocol::Mode::kCompacted;
+  generation_.decision.mask_digest = {4, 4};
+  generation_.decision.layout_digest = {5, 5};
+  Begin();
+  const auto step = [&](uint64_t step, bool compacted) {
+    wire::Submit submit = OneBucket(step, 50);
+    if (compacted) {
+      submit.mode = 2;
+      submit.mask_digest = {4, 4};
+    }
+    for (int i = 0; i < 2; ++i) Submit(i, submit);
+    Deliver();
+    return std::get<protocol::StepReport>(x_.to_coordinator.back());
+  };
+  EXPECT_FALSE(step(10, false).first_compacted_step.has_value());
+  EXPECT_EQ(step(11, true).first_compacted_step, 11);
+  EXPECT_EQ(step(12, true).first_compacted_step, 11);
 }
 
 TEST_F(Pair, LevelsArePackedWhereTheSlowestLinkIsFast) {

@@ -105,8 +105,7 @@ std::optional<Problem> GroupState::OpenBucket(const LocalStep::Bucket& bucket,
   if (exchange_.opened(bucket.context.bucket)) return std::nullopt;
   protocol::BucketContext context = bucket.context;
   if (exact_) context.codec = protocol::Codec::kFp32;
-  auto* result = reinterpret_cast<float*>(trainers_[0].memory.result.data() +
-                                          bucket.offset);
+  auto* result = reinterpret_cast<float*>(results_ + bucket.offset);
   return exchange_.Open(context, bucket.sum,
                         absl::MakeSpan(result, context.elements), out);
 }
@@ -200,6 +199,14 @@ bool GroupState::IsBroadcast() const {
   });
 }
 
+bool GroupState::IsCompacted() const {
+  const auto& buckets = local_.buckets();
+  return !dense_ && !IsBroadcast() &&
+         std::none_of(buckets.begin(), buckets.end(), [](const auto& bucket) {
+           return bucket.context.mask_digest.empty();
+         });
+}
+
 // Never with a broadcast: trainers look at decisions after their own steps.
 bool GroupState::CandidateIsDue() const {
   const auto& candidate = switch_.candidate_decision();
@@ -284,6 +291,7 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   ++counters_.committed_count;
   if (dense_) ++counters_.dense_steps;
   committed_step_ = step_;
+  if (!first_compacted_step_ && IsCompacted()) first_compacted_step_ = step_;
   const bool early = !IsBroadcast() && Telemetry::IsEarly(gradient_steps_);
   if (IsBroadcast()) {
     telemetry_.Drop();  // Nobody computes before it: it says nothing of a pace.
@@ -300,17 +308,19 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
 
 // Trainers of one launch share a result region; each other launch has its own.
 void GroupState::ShareResults() {
-  const uint8_t* from = trainers_[0].memory.result.data();
   std::set<uint8_t*> regions;
   for (const LocalTrainer& trainer : trainers_) {
     if (!trainer.gone) regions.insert(trainer.memory.result.data());
   }
   for (uint8_t* to : regions) {
-    if (to == from) continue;
-    for (const LocalStep::Bucket& bucket : local_.buckets()) {
-      std::memcpy(to + bucket.offset, from + bucket.offset,
-                  bucket.context.elements * 4);
-    }
+    if (to != results_) CopyResults(to);
+  }
+}
+
+void GroupState::CopyResults(uint8_t* to) const {
+  for (const LocalStep::Bucket& bucket : local_.buckets()) {
+    std::memcpy(to + bucket.offset, results_ + bucket.offset,
+                bucket.context.elements * 4);
   }
 }
 

@@ -42,6 +42,7 @@ GroupState::GroupState(const Options* options, protocol::StartGeneration start,
       schedule_(generation_, me),
       names_(NamesOf(generation_)),
       trainers_(std::move(trainers)),
+      results_(trainers_[0].memory.result.data()),
       outbox_(outbox),
       peers_(generation_.members.size()),
       switch_(generation_.decision),
@@ -112,6 +113,7 @@ void GroupState::DropTrainer(TrainerId trainer, bool clean,
   const int index = TrainerIndex(trainer);
   if (ended_ || index < 0) return;
   trainers_[index].gone = true;
+  KeepResults();
   if (!clean || open_since_) {
     BeginEnd(protocol::Cause::kMemberLost, reason, now);
     return;
@@ -120,6 +122,19 @@ void GroupState::DropTrainer(TrainerId trainer, bool clean,
   const bool empty = std::all_of(trainers_.begin(), trainers_.end(),
                                  [](const LocalTrainer& t) { return t.gone; });
   if (empty) EndQuietly();
+}
+
+void GroupState::KeepResults() {
+  uint8_t* heir = nullptr;
+  for (const LocalTrainer& trainer : trainers_) {
+    if (trainer.gone) continue;
+    uint8_t* const region = trainer.memory.result.data();
+    if (region == results_) return;
+    if (heir == nullptr) heir = region;
+  }
+  // Before the own vote nothing of them is needed: the generation ends at once.
+  if (heir != nullptr && own_vote_) CopyResults(heir);
+  results_ = heir;
 }
 
 bool GroupState::EndForDetached(absl::Duration now) {
@@ -155,9 +170,8 @@ void GroupState::TellWritten() {
   message.bucket = written.bucket;
   message.elements = written.elements;
   // The other regions have nothing before the commit: ShareResults().
-  const uint8_t* region = trainers_[0].memory.result.data();
   for (const LocalTrainer& trainer : trainers_) {
-    if (!trainer.gone && trainer.memory.result.data() == region) {
+    if (!trainer.gone && trainer.memory.result.data() == results_) {
       outbox_->ToTrainer(trainer.id, message);
     }
   }

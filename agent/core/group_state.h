@@ -80,6 +80,7 @@ class GroupState {
   void DropTrainer(TrainerId trainer, bool clean, const std::string& reason,
                    absl::Duration now);
   void OnMasks(TrainerId trainer, const MaskState& masks);
+  uint64_t open_step() const { return step_; }  // Or the next one.
 
   void OnPeerConnected(int member);
   void OnPeerDisconnected(int member, bool damaged, const std::string& reason,
@@ -154,6 +155,9 @@ class GroupState {
   void Attach(const LocalTrainer& trainer);
   void Touch(absl::Duration now);  // The step is open from now on.
   void EndQuietly();               // Nobody is left here to be told.
+  // A trainer is gone, and its memory with it as soon as this event is handled:
+  // results move to a region of one that stays.
+  void KeepResults();
   // A trainer detached and now a step is opened: true, and the end begun.
   bool EndForDetached(absl::Duration now);
 
@@ -194,6 +198,8 @@ class GroupState {
   void Resolve(absl::Duration now);
   bool Measures() const;     // The open step's noise.
   bool IsBroadcast() const;  // The open step.
+  // Each of its buckets leaves elements outside the masks out.
+  bool IsCompacted() const;
   // The step of gradients after the open one, from 1.
   uint64_t NextGradientStep() const { return gradient_steps_ + 2; }
   bool CandidateIsDue() const;
@@ -204,6 +210,7 @@ class GroupState {
   void NoteNoise();
   void Commit(uint64_t candidate, absl::Duration now);
   void ShareResults();
+  void CopyResults(uint8_t* to) const;
   void FailAttempt(const Resolution& resolution, absl::Duration now);
   void MakeDense(const std::string& reason);
   void TellDense(const LocalTrainer& trainer);
@@ -227,6 +234,9 @@ class GroupState {
   const Schedule schedule_;
   const std::vector<std::string> names_;  // Of the members.
   std::vector<LocalTrainer> trainers_;
+  // Where results are written: the region of a trainer that is not gone, or
+  // null.
+  uint8_t* results_;
   Outbox* const outbox_;
   std::vector<Peer> peers_;  // By member; own entry unused.
   DecisionSwitch switch_;
@@ -274,6 +284,7 @@ class GroupState {
   bool late_logged_ = false;  // In this step.
   absl::Duration last_report_;
   uint64_t committed_step_ = 0;
+  std::optional<uint64_t> first_compacted_step_;
   uint64_t gradient_steps_ = 0;  // Committed in this generation.
   uint64_t failed_attempts_ = 0;
 };

@@ -163,6 +163,7 @@ protocol::StepReport GroupState::MakeReport() const {
       counters_.committed_count + (own_vote_.has_value() ? 1 : 0);
   report.decision_version = switch_.in_force().version;
   report.failed_attempts = failed_attempts_;
+  report.first_compacted_step = first_compacted_step_;
   return report;
 }
 

@@ -58,6 +58,8 @@ absl::Status Check(const wire::Submit& submit) {
 }
 
 absl::Status Check(const wire::Vote& vote) {
+  RETURN_IF_ERROR(CheckText("Vote.moved", vote.moved));
+  RETURN_IF_ERROR(protocol::CheckMoved("Vote.moved", vote.moved));
   return CheckRange("Vote.inside_decision", vote.inside_decision, 0, 1);
 }
 

@@ -24,6 +24,12 @@ wire::Submit GoodSubmit() {
   return submit;
 }
 
+wire::Vote GoodVote() {
+  wire::Vote vote = {};
+  vote.header = {wire::Kind::kVote, sizeof(vote)};
+  return vote;
+}
+
 template <typename Message>
 absl::StatusOr<TrainerPacket> Parse(const Message& message) {
   return ParseTrainerPacket(absl::MakeConstSpan(
@@ -41,9 +47,7 @@ TEST(ParseTrainerPacket, ReadsEveryKind) {
   EXPECT_TRUE(std::holds_alternative<wire::Hello>(packet));
   ASSERT_OK_AND_ASSIGN(packet, Parse(GoodSubmit()));
   EXPECT_TRUE(std::holds_alternative<wire::Submit>(packet));
-  wire::Vote vote = {};
-  vote.header = {wire::Kind::kVote, sizeof(vote)};
-  ASSERT_OK_AND_ASSIGN(packet, Parse(vote));
+  ASSERT_OK_AND_ASSIGN(packet, Parse(GoodVote()));
   EXPECT_TRUE(std::holds_alternative<wire::Vote>(packet));
   wire::Detach detach = {{wire::Kind::kDetach, sizeof(detach)}};
   ASSERT_OK_AND_ASSIGN(packet, Parse(detach));
@@ -92,6 +96,15 @@ TEST(ParseTrainerPacket, RefusesTextsThatDoNotEnd) {
   wire::Submit submit = GoodSubmit();
   fill(submit.violation_text);
   ExpectRefused(submit, "Submit.violation_text");
+  wire::Vote vote = GoodVote();
+  fill(vote.moved);
+  ExpectRefused(vote, "Vote.moved");
+}
+
+TEST(ParseTrainerPacket, RefusesWordsThatCannotBePrinted) {
+  wire::Vote vote = GoodVote();
+  vote.moved[0] = '\x1b';
+  ExpectRefused(vote, "Vote.moved has 1 bytes, not all printable");
 }
 
 TEST(ParseTrainerPacket, RefusesAnotherVersionAndSaysWhatToDo) {

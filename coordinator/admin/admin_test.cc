@@ -123,6 +123,41 @@ TEST_F(AdminTest, AJobIsShownWithMembersDecisionsAndReasons) {
   }
 }
 
+TEST_F(AdminTest, MasksThatMoveAreShownWithTheirRankAndWhatMoved) {
+  Form();
+  EXPECT_THAT(Admin({"job", "myjob"}).out, Not(HasSubstr("masks ")));
+  protocol::MaskVote vote{{"myjob", 0}, 1,  0,    {3, 3}, {5, 5},
+                          10,           10, true, 3,      9};
+  driver_->OnMessage(streams_[0], vote);
+  vote.rank = 1;
+  vote.steps_unchanged = 7;
+  vote.changed_step = 30;
+  vote.moved = "fc.weight 12 elements moved";
+  driver_->OnMessage(streams_[1], vote);
+  EXPECT_THAT(
+      Admin({"job", "myjob"}).out,
+      HasSubstr("masks       unchanged for 7 of 10 steps at rank 1, the least "
+                "of all ranks\n"
+                "moved       last before step 30: fc.weight 12 elements moved\n"
+                "compacted   not yet\n"));
+  vote.steps_unchanged = 10;
+  driver_->OnMessage(streams_[1], vote);
+  protocol::StepReport report;
+  report.group = {"myjob", 0};
+  report.generation = 1;
+  report.committed_step = report.committed_count = 45;
+  report.first_compacted_step = 42;
+  driver_->OnMessage(streams_[0], report);
+  EXPECT_THAT(Admin({"job", "myjob"}).out,
+              HasSubstr("masks       settled: unchanged for 10 steps at all "
+                        "ranks\n"
+                        "moved       last before step 30: fc.weight 12 "
+                        "elements moved\n"
+                        "compacted   first at step 42\n"));
+  EXPECT_THAT(Admin({"job", "myjob", "--json"}).out,
+              HasSubstr("\"firstCompactedStep\":\"42\""));
+}
+
 TEST(JobDetails, ShowsTheRiskAndItsClippedPartOfARunningJobOnly) {
   v1::JobState job;
   job.set_state("running");

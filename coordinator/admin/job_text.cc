@@ -85,6 +85,22 @@ std::string Made(const v1::Decision& decision) {
                       ": ", decision.reason());
 }
 
+std::string MasksOf(const v1::JobState& job) {
+  const v1::MaskProgress& masks = job.masks();
+  const std::string steps = absl::StrCat(masks.settle_steps(), " steps");
+  if (masks.steps_unchanged() >= masks.settle_steps()) {
+    return absl::StrCat("settled: unchanged for ", steps, " at all ranks");
+  }
+  return absl::StrCat("unchanged for ", masks.steps_unchanged(), " of ", steps,
+                      " at rank ", masks.rank(), ", the least of all ranks");
+}
+
+std::string LastChangeOf(const v1::MaskProgress& masks) {
+  if (!masks.has_changed_step()) return "not in this generation";
+  return absl::StrCat("last before step ", masks.changed_step(),
+                      masks.moved().empty() ? "" : ": ", masks.moved());
+}
+
 std::string RiskOf(const v1::JobState& job) {
   if (!job.has_risk()) return "not measured";
   return absl::StrFormat("%.3f of the batch, %.3f of it by clipping",
@@ -132,6 +148,14 @@ std::string JobDetails(const v1::JobState& job) {
   }
   if (job.keep() > 0) {
     rows.push_back({"keep", absl::StrFormat("%.1f %%", 100 * job.keep())});
+  }
+  if (job.has_masks()) {
+    rows.push_back({"masks", MasksOf(job)});
+    rows.push_back({"moved", LastChangeOf(job.masks())});
+    rows.push_back({"compacted", job.has_first_compacted_step()
+                                     ? absl::StrCat("first at step ",
+                                                    job.first_compacted_step())
+                                     : "not yet"});
   }
   if (job.step_seconds() > 0) {
     rows.push_back(

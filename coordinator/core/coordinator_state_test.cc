@@ -216,10 +216,25 @@ TEST(Generation, OneDetachedTrainerGivesTheOthersGrace) {
 TEST(Generation, EndsWhenOthersTrainOnAfterADetach) {
   TestCluster t;
   t.FormFour();
+  t.Report("b", 1, 4);
+  t.Report("a", 1, 5);  // As its agent does before it says so.
   t.Leave("a", 0, "detached");
   t.Pass(6, {"a", "b"});
+  EXPECT_EQ(
+      t.Got<EndGeneration>("b")->reason,
+      absl::StrCat("rank 0 at agent a (site x) ended in order after step ",
+                   t.Snapshot().generation->base_step + 4));
+}
+
+TEST(Generation, ThoseThatEndedInOrderAreCountedAndTheirStepIsNotInvented) {
+  TestCluster t;
+  t.FormFour();
+  t.Leave("a", 0, "detached");
+  t.Leave("b", 2, "detached");
+  t.Pass(6, {"a", "b"});
   EXPECT_EQ(t.Got<EndGeneration>("b")->reason,
-            "rank 0 ended in order while others still train");
+            "rank 0 at agent a (site x) and 1 more ended in order, after which "
+            "step no agent has said to this coordinator");
 }
 
 TEST(Generation, ARestartedAgentEndsIt) {

@@ -77,6 +77,29 @@ std::string Group::SeatText(uint32_t rank) const {
   return absl::StrCat("rank ", rank);
 }
 
+// As an agent says it. No step was committed since: each needs all ranks.
+std::string Group::EndedInOrderText() const {
+  const std::set<uint32_t> left = seats_.Detached();
+  std::string text = "a rank";  // That has attached again by now.
+  if (!left.empty()) text = absl::StrCat("rank ", *left.begin());
+  for (const Member& member : generation_->members) {
+    if (!left.empty() && std::count(member.ranks.begin(), member.ranks.end(),
+                                    *left.begin()) > 0) {
+      absl::StrAppend(&text, " at agent ", member.agent, " (site ", member.site,
+                      ")");
+    }
+  }
+  if (left.size() > 1) {
+    absl::StrAppend(&text, " and ", left.size() - 1, " more");
+  }
+  absl::StrAppend(&text, protocol::kEndedInOrder);
+  if (!progress_.any()) {
+    return text + ", after which step no agent has said to this coordinator";
+  }
+  if (progress_.committed_count() == 0) return text + " before the first step";
+  return absl::StrCat(text, " after step ", progress_.committed_step());
+}
+
 void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
                      Context& c) {
   const protocol::Trainer& trainer = joined.trainer;
@@ -235,10 +258,7 @@ void Group::Tick(Context& c) {
     } else if (detached_at_ &&
                c.now - *detached_at_ >= (elastic() ? c.options.leave_grace
                                                    : c.options.detach_grace)) {
-      const std::set<uint32_t> left = seats_.Detached();
-      End(absl::StrCat(RankList({left.begin(), left.end()}),
-                       protocol::kEndedInOrder, " while others still train"),
-          c);
+      End(EndedInOrderText(), c);
     }
   }
   TryForm(c);

@@ -88,6 +88,7 @@ class Group {
   void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);
   void Refuse(const std::vector<Membership::Refusal>& refusals, Context& c);
   std::string SeatText(uint32_t rank) const;
+  std::string EndedInOrderText() const;  // REQUIRES: a trainer detached.
   void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
   // Null: no member of the generation by name and process.
   const protocol::Member* FindMember(const Agent& agent) const;
@@ -149,6 +150,9 @@ class Group {
   void Prepare(protocol::Decision decision, Context& c);
   void Revoke(const std::string& reason, Context& c);
   std::string DecisionReason(const Context& c) const;
+  // That masks have moved for more than two epochs, and which; empty: they have
+  // not.
+  std::string RestlessText(const Context& c) const;
   std::string RunningReason(const Context& c) const;
 
   protocol::GroupId id_;
@@ -198,6 +202,7 @@ class Group {
   MaskVotes votes_{0};
   MaskState mask_state_ = MaskState::kMissing;
   MaskAgreement last_equal_;  // The newest equal votes.
+  bool restless_told_ = false;
   protocol::Digest logged_mask_, logged_layout_;
   Decisions decisions_;
   // After a restart: what is in force is not known before the first report.

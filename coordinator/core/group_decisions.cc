@@ -76,6 +76,11 @@ void Group::NoteMasks(const MaskAgreement& masks, Context& c) {
     mask_state_ = masks.state;
     c.effects.Log(absl::StrCat("job ", id_.ToString(), ": ", masks.reason));
   }
+  const std::string restless = RestlessText(c);
+  if (!restless.empty() && !restless_told_) {
+    c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ", restless));
+  }
+  restless_told_ = !restless.empty();
   if (masks.state == MaskState::kStable &&
       (masks.mask_digest != logged_mask_ ||
        masks.layout_digest != logged_layout_)) {
@@ -226,8 +231,20 @@ std::string Group::DecisionReason(const Context& c) const {
                       refused ? refused_->reason : "all agents must switch");
 }
 
+std::string Group::RestlessText(const Context& c) const {
+  const uint64_t steps =
+      votes_.Evaluate(progress_.committed_count()).unsettled_steps;
+  if (steps <= 2 * uint64_t{c.options.epoch_steps}) return "";
+  const std::string who = votes_.UnsettledText();
+  return absl::StrCat("masks have not settled for ", steps,
+                      " steps, more than two epochs of ", c.options.epoch_steps,
+                      who.empty() ? "" : ": ", who);
+}
+
 std::string Group::RunningReason(const Context& c) const {
   std::string text = DecisionReason(c);
+  const std::string restless = RestlessText(c);
+  if (!restless.empty()) absl::StrAppend(&text, "; ", restless);
   std::vector<std::string> silent;
   for (const protocol::Member& member : generation_->members) {
     const Agent* agent = c.agents.Find(member.agent);
@@ -274,6 +291,8 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.step_seconds = progress_.step_seconds();
   s.kept_elements = last_equal_.kept_elements;
   s.elements = last_equal_.elements;
+  s.masks = votes_.Progress();
+  s.first_compacted_step = progress_.first_compacted_step();
   s.links = progress_.Links();
   s.pin = pin_;
   return s;

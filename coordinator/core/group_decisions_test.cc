@@ -12,6 +12,7 @@ using protocol::Prepare;
 using protocol::Revoke;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Four trainers at two agents in two sites, in a running generation.
 class DecisionTest : public ::testing::Test {
@@ -166,6 +167,45 @@ TEST_F(DecisionTest, VotesUnequalForAnEpochGoBackToFull) {
   EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kFull);
   EXPECT_THAT(t_.Got<Prepare>("a")->decision.reason,
               HasSubstr("more than 50 steps"));
+}
+
+TEST_F(DecisionTest, MasksThatDoNotSettleWithinTwoEpochsAreNamed) {
+  const auto vote_all = [&](uint64_t mask, uint64_t step) {
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      protocol::MaskVote vote{t_.group, 1,  rank, {1, 1}, {mask, mask},
+                              2,        10, true, 30,     100};
+      if (rank == 3) vote.steps_unchanged = 1;
+      vote.moved = "fc.weight 12 elements moved";
+      vote.changed_step = step;
+      t_.Say(rank < 2 ? "a" : "b", vote);
+    }
+  };
+  vote_all(11, 0);
+  for (uint64_t step : {40, 80}) {
+    ReportAll(1, step);
+    vote_all(step, step);
+  }
+  ReportAll(1, 100);
+  EXPECT_EQ(t_.Snapshot().reason,
+            "equal mask sets, not settled yet at ranks 0, 1, 2, 3");
+  ReportAll(1, 101);
+  EXPECT_THAT(t_.Snapshot().reason,
+              EndsWith("; masks have not settled for 101 steps, more than two "
+                       "epochs of 50: rank 3 unchanged for 1 of 10 steps "
+                       "(fc.weight 12 elements moved), ranks 0, 1, 2 unchanged "
+                       "for 2 of 10 steps (fc.weight 12 elements moved)"));
+  EXPECT_EQ(t_.Snapshot().masks->changed_step, 80);
+  Compact(12);
+  EXPECT_THAT(t_.Snapshot().reason, Not(HasSubstr("have not settled")));
+}
+
+TEST_F(DecisionTest, TheFirstCompactedStepIsTheOneThatAgentsReport) {
+  EXPECT_FALSE(t_.Snapshot().first_compacted_step.has_value());
+  protocol::StepReport report{t_.group, 1, 12, 12, 2, 0, 0, 0, 0, {}, {}};
+  report.first_compacted_step = 9;
+  t_.Say("a", report);
+  ReportAll(2, 13);
+  EXPECT_EQ(t_.Snapshot().first_compacted_step, 9);
 }
 
 TEST_F(DecisionTest, ANewLayoutNeedsANewDecision) {

@@ -141,6 +141,7 @@ void Group::Form(const Lineup& lineup, Context& c) {
   membership_.Remove(lineup.trainers);
   mask_state_ = MaskState::kMissing;
   last_equal_ = {};
+  restless_told_ = false;
   logged_mask_ = logged_layout_ = {};
   refused_.reset();
   NoteConnected(/*anew=*/!generation.donor);

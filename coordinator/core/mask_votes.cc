@@ -1,9 +1,26 @@
 #include "coordinator/core/mask_votes.h"
 
+#include <algorithm>
+#include <map>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "coordinator/core/rank_list.h"
 
 namespace pactrain::coordinator {
+namespace {
+
+// Unchanged steps that the vote lacks.
+uint32_t StepsToGo(const protocol::MaskVote& vote) {
+  return vote.settle_steps - std::min(vote.settle_steps, vote.steps_unchanged);
+}
+
+// `step` restarts at 0 with the coordinator while agents have not reported.
+uint64_t StepsSince(const std::optional<uint64_t>& since, uint64_t step) {
+  return since && step > *since ? step - *since : 0;
+}
+
+}  // namespace
 
 absl::StatusOr<bool> MaskVotes::Add(const protocol::MaskVote& vote,
                                     uint64_t step) {
@@ -20,6 +37,18 @@ absl::StatusOr<bool> MaskVotes::Add(const protocol::MaskVote& vote,
     unequal_since_.reset();
   } else if (!unequal_since_) {
     unequal_since_ = step;
+  }
+  switch (Evaluate(step).state) {
+    case MaskState::kNone:
+    case MaskState::kStable:
+      unsettled_since_.reset();
+      break;
+    case MaskState::kUnequal:
+    case MaskState::kSettling:
+      if (!unsettled_since_) unsettled_since_ = step;
+      break;
+    case MaskState::kMissing:
+      break;
   }
   return changed;
 }
@@ -47,18 +76,18 @@ std::optional<std::string> MaskVotes::Difference() const {
 
 MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
   MaskAgreement result;
+  result.unsettled_steps = StepsSince(unsettled_since_, step);
   std::vector<uint32_t> missing, young;
   for (uint32_t rank = 0; rank < votes_.size(); ++rank) {
     if (!votes_[rank]) {
       missing.push_back(rank);
-    } else if (votes_[rank]->steps_unchanged < votes_[rank]->settle_steps) {
+    } else if (StepsToGo(*votes_[rank]) > 0) {
       young.push_back(rank);
     }
   }
   if (auto difference = Difference()) {
     result.state = MaskState::kUnequal;
-    // `step` restarts at 0 with the coordinator while agents have not reported.
-    result.unequal_steps = step > *unequal_since_ ? step - *unequal_since_ : 0;
+    result.unequal_steps = StepsSince(unequal_since_, step);
     result.reason = *difference;
     return result;
   }
@@ -85,6 +114,46 @@ MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
                                  " trainers");
   }
   return result;
+}
+
+std::optional<MaskProgress> MaskVotes::Progress() const {
+  const protocol::MaskVote* last = nullptr;     // To settle.
+  const protocol::MaskVote* changed = nullptr;  // The newest change.
+  for (const auto& vote : votes_) {
+    if (!vote || (vote->mask_digest.empty() && !vote->changed_step)) continue;
+    if (last == nullptr || StepsToGo(*vote) > StepsToGo(*last)) last = &*vote;
+    if (changed == nullptr || vote->changed_step > changed->changed_step) {
+      changed = &*vote;
+    }
+  }
+  if (last == nullptr) return std::nullopt;
+  return MaskProgress{last->rank, last->steps_unchanged, last->settle_steps,
+                      changed->changed_step, changed->moved};
+}
+
+std::string MaskVotes::UnsettledText() const {
+  constexpr size_t kShown = 3;
+  // Ranks by what is said of them: mostly all say the same.
+  std::map<std::string, std::vector<uint32_t>> said;
+  bool others = false;
+  for (const auto& vote : votes_) {
+    if (!vote || StepsToGo(*vote) == 0) continue;
+    const std::string text = absl::StrCat(
+        " unchanged for ", vote->steps_unchanged, " of ", vote->settle_steps,
+        " steps",
+        vote->moved.empty() ? "" : absl::StrCat(" (", vote->moved, ")"));
+    if (said.size() < kShown || said.count(text) > 0) {
+      said[text].push_back(vote->rank);
+    } else {
+      others = true;
+    }
+  }
+  std::vector<std::string> parts;
+  for (const auto& [text, ranks] : said) {
+    parts.push_back(absl::StrCat(RankList(ranks), text));
+  }
+  if (others) parts.push_back("and other ranks");
+  return absl::StrJoin(parts, ", ");
 }
 
 std::optional<uint32_t> MaskVotes::OutsideOf(

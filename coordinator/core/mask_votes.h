@@ -34,7 +34,21 @@ struct MaskAgreement {
   uint64_t kept_elements = 0;
   uint64_t elements = 0;
   uint64_t unequal_steps = 0;  // Steps since the votes became unequal.
-  std::string reason;          // "mask sets of ranks 0 and 3 differ"
+  // Steps since all were last stable or without masks, once all have voted.
+  uint64_t unsettled_steps = 0;
+  std::string reason;  // "mask sets of ranks 0 and 3 differ"
+};
+
+// How far the mask sets of all trainers have settled.
+struct MaskProgress {
+  // Of the trainer that has the most steps to go, as it said last.
+  uint32_t rank = 0;
+  uint32_t steps_unchanged = 0;
+  uint32_t settle_steps = 0;  // That make its vote count.
+  // Of the last change of any trainer; none: there was none since the
+  // generation began.
+  std::optional<uint64_t> changed_step;
+  std::string moved;  // Which parameters' masks moved most in it.
 };
 
 class MaskVotes {
@@ -49,6 +63,13 @@ class MaskVotes {
   // What the votes say after `step` committed steps.
   MaskAgreement Evaluate(uint64_t step) const;
 
+  // Nothing: nobody has voted for masks.
+  std::optional<MaskProgress> Progress() const;
+
+  // "ranks 0, 1 unchanged for 3 of 10 steps (fc.weight 12 elements moved)" of
+  // those whose masks have not settled; empty: of none.
+  std::string UnsettledText() const;
+
   // A trainer whose newest mask set is neither the one with these digests nor
   // inside it. Nothing: there is none.
   std::optional<uint32_t> OutsideOf(
@@ -60,6 +81,7 @@ class MaskVotes {
 
   std::vector<std::optional<protocol::MaskVote>> votes_;  // By rank.
   std::optional<uint64_t> unequal_since_;
+  std::optional<uint64_t> unsettled_since_;
 };
 
 }  // namespace pactrain::coordinator

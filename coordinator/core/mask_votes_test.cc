@@ -99,6 +99,60 @@ TEST(MaskVotes, OutsideIsSaidOnlyOfAnotherMaskSet) {
   EXPECT_EQ(votes.OutsideOf({0, 5}, {1, 2}), 0);
 }
 
+MaskVote Moved(uint32_t rank, uint64_t step, const std::string& what,
+               uint32_t unchanged = 1) {
+  MaskVote vote = Make(rank, 5, unchanged, /*settle=*/10);
+  vote.changed_step = step;
+  vote.moved = what;
+  return vote;
+}
+
+TEST(MaskVotes, ProgressIsThatOfTheRankWithTheMostStepsToGo) {
+  MaskVotes votes(3);
+  EXPECT_FALSE(votes.Progress().has_value());
+  EXPECT_OK(votes.Add(Make(0, 0), 0));
+  EXPECT_FALSE(votes.Progress().has_value());
+  EXPECT_OK(votes.Add(Make(0, 5, 12, 10), 0));
+  EXPECT_OK(votes.Add(Moved(1, 30, "fc 2", 7), 0));
+  EXPECT_OK(votes.Add(Moved(2, 28, "fc 9", 8), 0));
+  const MaskProgress progress = *votes.Progress();
+  EXPECT_EQ(progress.rank, 1);
+  EXPECT_EQ(progress.steps_unchanged, 7);
+  EXPECT_EQ(progress.settle_steps, 10);
+  EXPECT_EQ(progress.changed_step, 30);
+  EXPECT_EQ(progress.moved, "fc 2");
+}
+
+TEST(MaskVotes, UnsettledStepsAreCountedFromTheLastStableVotesOn) {
+  MaskVotes votes(2);
+  EXPECT_OK(votes.Add(Make(0, 5, 0), 10));
+  EXPECT_EQ(votes.Evaluate(20).unsettled_steps, 0);  // Not all have voted.
+  EXPECT_OK(votes.Add(Make(1, 5, 0), 20));
+  EXPECT_OK(votes.Add(Make(1, 6, 0), 25));  // Moves on.
+  EXPECT_EQ(votes.Evaluate(50).unsettled_steps, 30);
+  EXPECT_OK(votes.Add(Make(0, 6), 50));
+  EXPECT_OK(votes.Add(Make(1, 6), 50));
+  EXPECT_EQ(votes.Evaluate(60).unsettled_steps, 0);
+  EXPECT_OK(votes.Add(Make(1, 7, 0), 70));
+  EXPECT_EQ(votes.Evaluate(71).unsettled_steps, 1);
+}
+
+TEST(MaskVotes, ThoseThatHaveNotSettledAreNamedWithWhatMoved) {
+  MaskVotes votes(6);
+  EXPECT_EQ(votes.UnsettledText(), "");
+  EXPECT_OK(votes.Add(Moved(0, 3, "fc.weight 12 elements moved"), 0));
+  EXPECT_OK(votes.Add(Moved(2, 3, "fc.weight 12 elements moved"), 0));
+  EXPECT_OK(votes.Add(Moved(1, 3, "", 10), 0));
+  EXPECT_EQ(votes.UnsettledText(),
+            "ranks 0, 2 unchanged for 1 of 10 steps (fc.weight 12 elements "
+            "moved)");
+  for (uint32_t rank : {3u, 4u, 5u}) {
+    EXPECT_OK(votes.Add(Moved(rank, 3, "", rank), 0));
+  }
+  EXPECT_THAT(votes.UnsettledText(), HasSubstr("rank 3 unchanged for 3 of 10"));
+  EXPECT_THAT(votes.UnsettledText(), ::testing::EndsWith("and other ranks"));
+}
+
 // The same by brute force over all newest votes, with no state kept.
 MaskState Model(const std::vector<std::optional<MaskVote>>& newest) {
   bool missing = false, none = true, young = false;

@@ -16,6 +16,9 @@ void Progress::Add(const std::string& agent, const std::string& site,
     committed_count_ = std::max(committed_count_, report.committed_count);
   }
   failed_attempts_ = std::max(failed_attempts_, report.failed_attempts);
+  if (!first_compacted_step_) {
+    first_compacted_step_ = report.first_compacted_step;
+  }
   version_in_force_ = std::max(version_in_force_, report.decision_version);
   if (report.step_seconds > 0) step_seconds_ = report.step_seconds;
   if (report.interval_seconds > 0) {

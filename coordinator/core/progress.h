@@ -26,6 +26,9 @@ class Progress {
   uint64_t committed_step() const { return committed_step_; }
   uint64_t committed_count() const { return committed_count_; }
   uint64_t failed_attempts() const { return failed_attempts_; }
+  std::optional<uint64_t> first_compacted_step() const {
+    return first_compacted_step_;
+  }
   uint64_t version_in_force() const { return version_in_force_; }
   double step_seconds() const { return step_seconds_; }
   // Of the time from commit to commit, what the trainers wait for the exchange:
@@ -39,6 +42,7 @@ class Progress {
   uint64_t committed_count_ = 0;
   uint64_t failed_attempts_ = 0;
   uint64_t version_in_force_ = 0;
+  std::optional<uint64_t> first_compacted_step_;
   double step_seconds_ = 0;
   struct Pace {
     double wait_seconds = 0, interval_seconds = 0;  // Smoothed.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "coordinator/core/mask_votes.h"
 #include "coordinator/core/pin.h"
 #include "protocol/types.h"
 
@@ -48,6 +49,10 @@ struct GroupSnapshot {
   double step_seconds = 0;
   uint64_t kept_elements = 0;  // Of the newest equal mask votes; 0 of 0: none.
   uint64_t elements = 0;
+  // Of the newest generation; nobody has voted for masks, or no step left
+  // elements out: nothing.
+  std::optional<MaskProgress> masks;
+  std::optional<uint64_t> first_compacted_step;
   std::vector<LinkSnapshot> links;
   // Of the time of a step, what trainers wait for the exchange; not measured,
   // or no generation runs: nothing.

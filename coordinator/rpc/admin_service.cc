@@ -100,6 +100,17 @@ v1::JobState ToProto(const GroupSnapshot& s) {
     proto.set_keep(static_cast<double>(s.kept_elements) /
                    static_cast<double>(s.elements));
   }
+  if (s.masks) {
+    v1::MaskProgress& masks = *proto.mutable_masks();
+    masks.set_rank(s.masks->rank);
+    masks.set_steps_unchanged(s.masks->steps_unchanged);
+    masks.set_settle_steps(s.masks->settle_steps);
+    if (s.masks->changed_step) masks.set_changed_step(*s.masks->changed_step);
+    masks.set_moved(s.masks->moved);
+  }
+  if (s.first_compacted_step) {
+    proto.set_first_compacted_step(*s.first_compacted_step);
+  }
   proto.set_step_seconds(s.step_seconds);
   if (s.exchange_share) proto.set_exchange_share(*s.exchange_share);
   if (s.risk) proto.set_risk(*s.risk);

@@ -190,6 +190,46 @@ TEST_F(ServerTest, AdminShowsJobsAndNamesUnknownOnes) {
   EXPECT_THAT(status.error_message(), HasSubstr("'nobody'"));
 }
 
+TEST_F(ServerTest, AJobTellsHowFarItsMasksHaveSettledAndWhatMoved) {
+  AgentClient a(channel_), b(channel_);
+  Hello(a, "a");
+  Hello(b, "b");
+  Join(a, 0);
+  Join(b, 1);
+  ASSERT_TRUE(a.WaitFor<protocol::StartGeneration>().has_value());
+  ASSERT_TRUE(b.WaitFor<protocol::StartGeneration>().has_value());
+  Vote(a, 0);
+  protocol::MaskVote vote{kGroup, 1, 1, {3, 3}, {4, 4}, 7, 10, true, 30, 100};
+  vote.moved = "fc.weight 12 elements moved";
+  vote.changed_step = 30;
+  b.Say(vote);
+  protocol::StepReport report;
+  report.group = kGroup;
+  report.generation = 1;
+  report.committed_step = report.committed_count = 37;
+  report.first_compacted_step = 21;
+  b.Say(report);
+  // Words of one agent come in order.
+  const auto admin = v1::Admin::NewStub(channel_);
+  v1::WatchJobRequest request;
+  *request.mutable_group() = protocol::ToProto(kGroup);
+  grpc::ClientContext context;
+  context.set_deadline(Deadline());
+  const auto watch = admin->WatchJob(&context, request);
+  v1::WatchJobResponse seen;
+  do {
+    ASSERT_TRUE(watch->Read(&seen));
+  } while (!seen.job().has_first_compacted_step());
+  const v1::MaskProgress& masks = seen.job().masks();
+  EXPECT_EQ(masks.rank(), 1);
+  EXPECT_EQ(masks.steps_unchanged(), 7);
+  EXPECT_EQ(masks.settle_steps(), 10);
+  EXPECT_EQ(masks.changed_step(), 30);
+  EXPECT_EQ(masks.moved(), "fc.weight 12 elements moved");
+  EXPECT_EQ(seen.job().first_compacted_step(), 21);
+  context.TryCancel();
+}
+
 TEST_F(ServerTest, APinIsToldToAgentsAndShown) {
   AgentClient a(channel_), b(channel_);
   Hello(a, "a");

@@ -60,6 +60,39 @@ double Accuracy(nn::Sequential& model, const Tensors& data) {
   return right.item<double>() / static_cast<double>(data.labels.size(0));
 }
 
+// A program that prunes by itself and tells nobody.
+class HandPruning {
+ public:
+  explicit HandPruning(const TorchModel& model) : model_(model) {}
+
+  // What was pruned comes back with the values that it had; then the smallest
+  // share `amount` of each layer goes.
+  void Prune(double amount) {
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, weights] : model_.parameters) {
+      if (const auto found = masks_.find(name); found != masks_.end()) {
+        weights.copy_(torch::where(found->second, weights, before_[name]));
+      }
+      before_[name] = weights.clone();
+    }
+    masks_ = PruneByMagnitude(model_, amount);
+  }
+
+  // After each step of the optimizer, whose momentum would revive them.
+  void Apply() {
+    const torch::NoGradGuard no_grad;
+    for (const auto& [name, weights] : model_.parameters) {
+      const auto found = masks_.find(name);
+      if (found != masks_.end()) weights.mul_(found->second);
+    }
+  }
+
+ private:
+  const TorchModel& model_;
+  TorchMasks masks_;
+  std::map<std::string, torch::Tensor> before_;
+};
+
 // Of one epoch; every rank takes its part of the same order. How many ranks
 // there are may change from step to step.
 class Batches {
@@ -102,7 +135,7 @@ class Progress {
     loss_ += loss;
     sent_ += step.sent_bytes;
     ++steps_;
-    ++modes_[ModeText(step.mode, step.codec)];
+    ++modes_[step.dense ? "DENSE" : ModeText(step.mode, step.codec)];
   }
 
   double MeanLoss() const { return loss_ / std::max(1, steps_); }
@@ -136,7 +169,13 @@ void CheckBatch(int64_t batch, const Images& images, int64_t world_size) {
 }
 
 void Train(const Options& options) {
-  const AttachConfig config = ConfigFromEnvironment();
+  AttachConfig config = ConfigFromEnvironment();
+  config.activate_at = options.activate_at;
+  config.pin = options.pin;
+  config.pin_from = options.pin_from;
+  config.track = options.track;
+  // The loop masks weights only, so gradients outside are there to be dropped.
+  config.gse = true;
   const Images images = ReadImages(options.data);
   CheckBatch(options.batch, images, config.world_size);
   const Tensors train = ToTensors(images, images.train);
@@ -148,7 +187,8 @@ void Train(const Options& options) {
       model->parameters(),
       torch::optim::SGDOptions(options.rate).momentum(0.9));
   const TorchModel parts = ModelOf(*model);
-  const TorchMasks masks = PruneByMagnitude(parts, options.amount);
+  const TorchMasks masks =
+      options.track ? TorchMasks() : PruneByMagnitude(parts, options.amount);
   NextBatch place;
   TorchTrainer trainer(parts, masks,
                        {.config = config,
@@ -160,7 +200,12 @@ void Train(const Options& options) {
                          std::fprintf(stderr, "%s\n", text.c_str());
                        });
 
+  HandPruning pruning(parts);
   for (; place.epoch < options.epochs; ++place.epoch, place.step = 0) {
+    if (options.track && place.epoch == 0) pruning.Prune(options.amount);
+    if (options.track && place.epoch == options.epochs / 2) {
+      pruning.Prune(options.amount / 2);
+    }
     const Batches batches(train, place.epoch, options.batch);
     Progress progress;
     for (; place.step < batches.Count(trainer.world_size()); ++place.step) {
@@ -171,6 +216,7 @@ void Train(const Options& options) {
           torch::cross_entropy_loss(model->forward(batch.images), batch.labels);
       loss.backward();
       progress.Add(loss.item<double>(), trainer.Step(optimizer));
+      pruning.Apply();
     }
     if (trainer.rank() != 0) continue;
     std::printf("epoch %d: loss %.3f, test accuracy %.3f, %s\n",

@@ -48,6 +48,15 @@ std::optional<Options> ParseOptions(int argc, const char* const* argv,
   app.add_option("--rate", options.rate, "Learning rate")
       ->capture_default_str()
       ->check(Number("a number above 0 and up to 1000", IsRate));
+  app.add_flag(
+      "--track", options.track,
+      "Prune by hand and let the masks be tracked; in mid-run what was "
+      "pruned comes back, and half as much goes");
+  app.add_option("--activate-at", options.activate_at,
+                 "Step with which masks come in force");
+  app.add_option("--pin", options.pin,
+                 "What travels from --pin-from on: \"TERNARY 7\"");
+  app.add_option("--pin-from", options.pin_from, "A step, counted from 1");
   try {
     app.parse(argc, const_cast<char**>(argv));
   } catch (const CLI::ParseError& error) {

@@ -14,6 +14,11 @@ struct Options {
   int64_t batch = 32;   // Images per rank and step.
   double amount = 0.7;  // Share to prune.
   double rate = 0.05;
+  bool track = false;  // Prune by hand, and let the masks be found.
+  // As of AttachConfig.
+  uint32_t activate_at = 0;
+  std::string pin;
+  uint32_t pin_from = 0;
 };
 
 // Nothing: the process is to end with `*exit_code`; the one message (a mistake,

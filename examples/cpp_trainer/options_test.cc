@@ -33,6 +33,18 @@ TEST(OptionsTest, WhatIsNotGivenHasADefault) {
   EXPECT_EQ(options->rate, 0.05);
 }
 
+TEST(OptionsTest, TrackingAndOnsetAreRead) {
+  int exit_code = 0;
+  const auto options = Parse({"--data=x", "--track", "--activate-at=4",
+                              "--pin=TERNARY 7", "--pin-from=8"},
+                             &exit_code);
+  ASSERT_TRUE(options.has_value());
+  EXPECT_TRUE(options->track);
+  EXPECT_EQ(options->activate_at, 4u);
+  EXPECT_EQ(options->pin, "TERNARY 7");
+  EXPECT_EQ(options->pin_from, 8u);
+}
+
 TEST(OptionsTest, MistakesAreOneMessageThatNamesTheFlag) {
   const std::string count = " is not a whole number from 1 to 1000000";
   const std::string share = " is not a number of at least 0 and below 1";

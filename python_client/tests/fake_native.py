@@ -166,7 +166,7 @@ class FakeNative:
         assert first_bucket >= len(self._buckets), "the bucket is submitted already"
         self.mask_sets.append((mask, first_bucket, [b.copy() for b in bitmaps]))
 
-    def vote(self, layout, mask, unchanged, settle, inside, kept, elements):
+    def vote(self, layout, mask, unchanged, settle, inside, kept, elements, moved=""):
         self.votes.append(
             {
                 "layout": layout,
@@ -176,6 +176,7 @@ class FakeNative:
                 "inside": inside,
                 "kept": kept,
                 "elements": elements,
+                "moved": moved,
             }
         )
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import pactrain
+from pactrain.masks import registry
 
 
 def small_net(seed: int = 0) -> nn.Sequential:
@@ -17,6 +18,12 @@ def small_net(seed: int = 0) -> nn.Sequential:
 
 def gradients(model):
     return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def outside(model):
+    """How many weights of the pruned layer are not zero outside its mask."""
+    mask = registry.get(model[2].weight)
+    return int((model[2].weight[~mask] != 0).sum())
 
 
 def pruned(amount=0.5):

@@ -133,3 +133,15 @@ def test_settle_steps_are_rank_zeros():
 def test_any_number_of_ranks(ranks):
     results = agree_all([pruned(0)] * ranks, [SETTINGS] * ranks)
     assert all(result.masks is None for result in results)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [({"settle_steps": 3}, "settle_steps differs"), ({"track": 0}, "track differs")],
+)
+def test_ranks_that_track_masks_do_so_alike(other, text):
+    mine = {"track": 1, "settle_steps": 10}
+    settings = [changed(**mine), changed(**{**mine, **other})]
+    for result in agree_all([small_net(), small_net()], settings):
+        assert isinstance(result, pactrain.RefusedError)
+        assert text in str(result)

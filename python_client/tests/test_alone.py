@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import LAUNCHER
-from small_nets import pruned, small_net
+from small_nets import outside, pruned, small_net
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
@@ -37,16 +37,10 @@ def train(model, steps=5, optimizer=None):
     return optimizer
 
 
-def revived(model):
-    """Weights of the pruned layer that are not zero outside its mask."""
-    mask = registry.get(model[2].weight)
-    return int((model[2].weight[~mask] != 0).sum())
-
-
 def test_without_a_session_weights_come_back():
     model = pruned()
     train(model)
-    assert revived(model)
+    assert outside(model)
 
 
 def test_masks_act(recwarn):
@@ -54,7 +48,7 @@ def test_masks_act(recwarn):
     session = pactrain.attach(model)
     assert "its masks act in this one process" in str(recwarn[0].message)
     train(model)
-    assert not revived(model)
+    assert not outside(model)
     assert session.masks_settled
     stats = session.stats()
     assert (stats["pactrain/steps"], stats["pactrain/masks_active"]) == (5, 1)
@@ -80,7 +74,7 @@ def test_masks_act_without_an_optimizer_of_torch():
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(parameter.grad, alpha=-0.1)
-    assert not revived(model)
+    assert not outside(model)
 
 
 def test_frozen_values_stay():
@@ -106,7 +100,7 @@ def test_gse_off_masks_nothing():
     model = pruned()
     session = pactrain.attach(model, gse=False)
     train(model)
-    assert revived(model)
+    assert outside(model)
     assert session.stats()["pactrain/masks_active"] == 0
 
 
@@ -116,7 +110,7 @@ def test_pruning_in_mid_run_acts_from_the_next_step():
     optimizer = train(model, 2)
     pactrain.prune(model, 0.5)
     train(model, 1, optimizer)
-    assert not revived(model)
+    assert not outside(model)
 
 
 def test_a_pruning_schedule_runs():
@@ -128,7 +122,7 @@ def test_a_pruning_schedule_runs():
         train(model, 1, optimizer)
         schedule.step()
     assert schedule.done
-    assert not revived(model)
+    assert not outside(model)
     assert session.stats()["pactrain/keep"] < 1
 
 
@@ -142,7 +136,7 @@ def test_a_state_goes_on_in_one_process_and_in_several(attach):
     again.load_state_dict(model.state_dict())
     resumed = pactrain.attach(again, state=state)
     train(again)
-    assert not revived(again)
+    assert not outside(again)
     assert resumed.state_dict()["step"] == 10
     wider = small_net()
     wider.load_state_dict(model.state_dict())
@@ -180,7 +174,7 @@ def test_load_takes_the_zeros_of_a_checkpoint_pruned_by_another_amount():
     session.load(checkpoint)
     train(model)
     assert torch.equal(registry.get(model[2].weight), checkpoint["2.weight"] != 0)
-    assert not revived(model)
+    assert not outside(model)
 
 
 def test_steps_and_pins_are_checked_and_said_to_have_no_effect(caplog):
@@ -222,11 +216,11 @@ def test_close_leaves_the_model_alone():
     session.close()
     session.close()
     train(model)
-    assert revived(model)
+    assert outside(model)
     pactrain.apply_masks(model)
     pactrain.attach(model)
     train(model)
-    assert not revived(model)
+    assert not outside(model)
 
 
 def test_a_copy_has_no_session():
@@ -234,8 +228,8 @@ def test_a_copy_has_no_session():
     pactrain.attach(model)
     clone = copy.deepcopy(model)
     train(clone)
-    assert revived(clone)
-    assert not revived(model)
+    assert outside(clone)
+    assert not outside(model)
 
 
 def test_a_second_attach_is_refused():
@@ -269,3 +263,47 @@ def test_numbers_are_reported_and_words_refused():
         session.report(loss="low")
     with session.guard():
         pass
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_masks_act_on_an_embedding_with_sparse_gradients(optimizer):
+    model = torch.nn.Sequential(torch.nn.Embedding(8, 6, sparse=True), small_net())
+    pactrain.prune(model, 0.5, exempt=("1",))
+    pactrain.attach(model)
+    mask = registry.get(model[0].weight)
+    trainer = optimizer(model[0].parameters(), lr=0.1)
+    for _ in range(3):
+        trainer.zero_grad()
+        model(torch.tensor([1, 2, 2])).sum().backward()
+        assert not model[0].weight.grad.to_dense()[~mask].any()
+        trainer.step()
+    assert not model[0].weight[~mask].any()
+
+
+@pytest.mark.parametrize("kind", ["zero", "freeze"])
+def test_masks_of_layers_that_are_unfrozen_later_act(kind):
+    model = small_net()
+    pactrain.prune(model, 0.5, kind=kind)
+    mask = registry.get(model[2].weight)
+    before = model[2].weight.detach().clone()
+    model[2].weight.requires_grad_(False)
+    session = pactrain.attach(model)
+    optimizer = train(model, 2)
+    model[2].weight.requires_grad_(True)
+    train(model, 3, optimizer)
+    assert torch.equal(model[2].weight[~mask], before[~mask])
+    assert not torch.equal(model[2].weight[mask], before[mask])
+    assert session.stats()["pactrain/keep"] < 1
+    session.close()
+
+
+def test_nothing_is_left_outside_the_masks_where_adam_makes_no_numbers_of_zeros():
+    model = pruned().half()
+    pactrain.attach(model)
+    mask = registry.get(model[2].weight)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(4, 6).half()).square().mean().backward()
+        optimizer.step()
+    assert bool((model[2].weight[~mask] == 0).all())

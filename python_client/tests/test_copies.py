@@ -86,7 +86,7 @@ def test_a_copy_keeps_the_kind_of_its_masks():
 def test_masks_of_a_copy_are_its_own(attach):
     model = pruned()
     clone = copy.deepcopy(model)
-    registry.get(clone[2].weight).fill_(True)
+    registry.set(clone[2].weight, torch.ones(8, 8))
     assert not registry.get(model[2].weight).all()
 
 

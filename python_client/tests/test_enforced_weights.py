@@ -7,15 +7,11 @@ import copy
 import pytest
 import torch
 from fake_native import activate
-from small_nets import pruned
+from small_nets import outside, pruned
 from torch import nn
 
 import pactrain
 from pactrain.masks import registry
-
-
-def outside(model):
-    return int((model[2].weight[~registry.get(model[2].weight)] != 0).sum())
 
 
 class ByHand:
@@ -37,6 +33,22 @@ class ByHand:
 def run(attached, optimizer, steps):
     for _ in range(steps):
         attached.step(optimizer=optimizer)
+
+
+def in_force(attach, make, steps=1, **options):
+    """A session whose masks have been in force for so many steps; its model, and the
+    optimizer that `make` makes of it."""
+    model = pruned()
+    attached = attach(model, **options)
+    optimizer = make(model)
+    run(attached, optimizer, 3)
+    activate(attached)
+    run(attached, optimizer, steps)
+    return attached, model, optimizer
+
+
+def sgd(model, momentum=0.0):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
 
 
 def sees(attached):
@@ -84,24 +96,14 @@ def test_an_optimizer_of_one_part_does_not_vouch_for_the_rest(attach):
 
 
 def test_with_an_optimizer_of_torch_nothing_is_hooked(attach):
-    model = pruned()
-    attached = attach(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    run(attached, optimizer, 3)
-    activate(attached)
-    run(attached, optimizer, 20)
+    _, model, _ = in_force(attach, lambda m: sgd(m, 0.9), 20)
     assert not model._forward_pre_hooks
     assert outside(model) == 0
 
 
 def test_several_backwards_for_each_optimizer_step_hook_nothing_once_masked(attach):
     """As a GAN's discriminator."""
-    model = pruned()
-    attached = attach(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run(attached, optimizer, 3)
-    activate(attached)
-    run(attached, optimizer, 1)
+    attached, model, optimizer = in_force(attach, sgd)
     for _ in range(20):
         attached.step()
         attached.step()
@@ -110,12 +112,7 @@ def test_several_backwards_for_each_optimizer_step_hook_nothing_once_masked(atta
 
 
 def test_a_graph_that_is_kept_can_be_gone_through_again(attach):
-    model = pruned()
-    attached = attach(model)
-    script = ByHand(model)
-    run(attached, script, 3)
-    activate(attached)
-    run(attached, script, 3)
+    attached, model, script = in_force(attach, ByHand, 3)
     loss = model(torch.ones(4, 6)).square().mean()
     run(attached, script, 0)
     loss.backward(retain_graph=True)
@@ -128,12 +125,7 @@ def revive(module, *_):
 
 
 def test_weights_that_are_changed_in_the_pass_are_a_typed_error(attach):
-    model = pruned()
-    attached = attach(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run(attached, optimizer, 3)
-    activate(attached)
-    run(attached, optimizer, 1)
+    attached, model, optimizer = in_force(attach, sgd)
     model[2].register_forward_pre_hook(revive)
     with (
         pytest.raises(
@@ -146,12 +138,7 @@ def test_weights_that_are_changed_in_the_pass_are_a_typed_error(attach):
 
 
 def test_an_optimizer_of_its_own_may_say_that_it_has_stepped(attach):
-    model = pruned()
-    attached = attach(model)
-    script = ByHand(model, 0.9)
-    run(attached, script, 3)
-    activate(attached)
-    run(attached, script, 1)
+    attached, model, script = in_force(attach, lambda m: ByHand(m, 0.9))
     for _ in range(10):
         attached.session.apply_masks()
         assert outside(model) == 0
@@ -174,23 +161,13 @@ def test_frozen_weights_are_put_back_for_scripts_without_an_optimizer(attach):
 
 
 def test_gse_off_hooks_nothing(attach):
-    model = pruned()
-    attached = attach(model, gse=False)
-    script = ByHand(model, 0.9)
-    run(attached, script, 3)
-    activate(attached)
-    run(attached, script, 20)
+    _, model, _ = in_force(attach, lambda m: ByHand(m, 0.9), 20, gse=False)
     assert not model._forward_pre_hooks
     assert outside(model) > 0
 
 
 def test_a_state_does_not_call_masks_active_that_are_not_in_the_weights(attach):
-    model = pruned()
-    attached = attach(model)
-    script = ByHand(model)
-    run(attached, script, 3)
-    activate(attached)
-    run(attached, script, 1)
+    attached, model, _ = in_force(attach, ByHand)
     assert outside(model) > 0
     state = attached.session.state_dict()
     assert not state["masks_active"]
@@ -200,12 +177,7 @@ def test_a_state_does_not_call_masks_active_that_are_not_in_the_weights(attach):
 
 
 def test_what_is_changed_after_the_last_step_is_said_at_the_end(attach, caplog):
-    model = pruned()
-    attached = attach(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run(attached, optimizer, 3)
-    activate(attached)
-    run(attached, optimizer, 1)
+    attached, model, _ = in_force(attach, sgd)
     with torch.no_grad():
         model[2].weight.fill_(1)
     attached.session.close()
@@ -213,12 +185,7 @@ def test_what_is_changed_after_the_last_step_is_said_at_the_end(attach, caplog):
 
 
 def test_a_copy_of_a_hooked_model_trains_by_itself(attach):
-    model = pruned()
-    attached = attach(model)
-    script = ByHand(model, 0.9)
-    run(attached, script, 3)
-    activate(attached)
-    run(attached, script, 3)
+    attached, model, _ = in_force(attach, lambda m: ByHand(m, 0.9), 3)
     assert model._forward_pre_hooks
     other = copy.deepcopy(model)
     with torch.no_grad():

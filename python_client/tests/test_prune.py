@@ -319,3 +319,23 @@ def test_a_channels_last_weight_is_pruned_by_value():
     mask = registry.get(model[1].weight)
     assert torch.equal(model[1].weight != 0, mask)
     assert mask.stride() == model[1].weight.stride()
+
+
+def test_a_model_may_be_pruned_in_inference_mode():
+    model = small_net()
+    with torch.inference_mode():
+        pactrain.prune(model, 0.5)
+    assert not registry.get(model[2].weight).is_inference()
+
+
+def test_sparsity_leaves_out_parameters_without_elements():
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 0))
+    report = pactrain.sparsity(model)
+    assert [name for name, _, _ in report.layers] == ["0.weight"]
+    assert "model" in str(report)
+
+
+def test_complex_parameters_are_exempt_and_it_is_said():
+    model = small_net()
+    model.mix = nn.Parameter(torch.ones(4, 4, dtype=torch.complex64))
+    assert pactrain.prune(model, 0.5).exempt["mix"] == "complex numbers"

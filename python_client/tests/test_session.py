@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
+from pactrain import _library
 from pactrain.types import Digest, Mode, Op
 
 
@@ -275,3 +276,11 @@ def test_the_slot_holds_the_largest_exchange(attach):
     attached = attach(nn.Linear(1, 1))
     assert attached.native.options.slot_bytes == 128
     assert attached.native.options.elements == 2
+
+
+def test_what_moved_is_told_in_printable_words_that_fit():
+    assert _library._printable("fc.weight 12 elements moved") == (
+        b"fc.weight 12 elements moved"
+    )
+    assert _library._printable("ä\x1b") == rb"\xe4\x1b"
+    assert len(_library._printable("x" * 300)) == 200

@@ -8,18 +8,12 @@ import io
 import pytest
 import torch
 from fake_native import FULL, activate
-from small_nets import pruned, small_net
+from small_nets import outside, pruned, small_net
 from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
 from pactrain.types import NO_DIGEST, Codec, Mode
-
-
-def outside(model):
-    """How many weights of the pruned layer are not zero outside its mask."""
-    mask = pactrain.masks.registry.get(model[2].weight)
-    return int((model[2].weight[~mask] != 0).sum())
 
 
 def test_masks_are_declared_and_voted_for_before_the_first_step(attach):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import types
 from xml.etree import ElementTree
@@ -15,6 +16,7 @@ from small_nets import pruned, small_net
 
 import pactrain
 from pactrain import plot
+from pactrain.course import Point
 
 
 def to_activation(attached, steps=6):
@@ -44,6 +46,17 @@ def test_it_tells_what_travelled_and_why(attach):
     assert "NOT REACHED" not in text
 
 
+def test_the_first_saving_is_there_for_people_and_for_loggers(attach):
+    session = attach(pruned()).session
+    before = session.stats()
+    assert before["pactrain/first_saving_step"] == 0
+    assert before["pactrain/first_saving_seconds"] == 0
+    session.engine.course.first_saving = Point(steps=2, seconds=3.5)
+    assert session.stats()["pactrain/first_saving_step"] == 2
+    assert session.stats()["pactrain/first_saving_seconds"] == 3.5
+    assert "step 2 of this session, 3.5 s after it began" in session.summary()
+
+
 def test_close_logs_one_block_and_summary_lasts(attach, caplog):
     caplog.set_level(logging.INFO, "pactrain")
     attached = attach(pruned())
@@ -71,6 +84,24 @@ def test_close_says_that_masks_never_came_into_force(attach, caplog):
     assert "never came into force in 1 steps; none were in force at the end" in never
     assert "weights outside the masks are not zero" in outside
     assert "NOT REACHED" in attached.session.summary()
+
+
+def test_masks_of_after_the_last_step_are_told_from_those_in_force(attach, caplog):
+    attached = attach(pruned())
+    to_activation(attached)
+    model, session = attached.ddp.module, attached.session
+    pactrain.prune(model, 0.75)
+    session.close()
+    (never, _) = messages(caplog, logging.WARNING)
+    wanted, in_force = re.findall(r"[0-9a-f]{8} \(keep [0-9.]+\)", never)
+    assert wanted != in_force
+    text = session.summary()
+    pactrain.prune(model, 0.9)
+    assert shortfalls(session.summary()) == shortfalls(text)
+
+
+def shortfalls(text):
+    return [line for line in text.splitlines() if "never" in line]
 
 
 def test_close_counts_weights_that_the_script_moved_back(attach, caplog):

@@ -17,6 +17,12 @@ void SetText(char (&field)[kBytes], const std::string& text) {
   std::memset(field + bytes, 0, kBytes - bytes);
 }
 
+// ASCII, so that it reads the same in every log and terminal.
+inline bool IsPrintable(const std::string& text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return c >= ' ' && c <= '~'; });
+}
+
 }  // namespace pactrain::trainer
 
 #endif  // PACTRAIN_TRAINER_CORE_TEXT_H_

@@ -282,6 +282,15 @@ Error TrainerState::Vote(const VoteOptions& options, wire::Vote* message) {
                     " elements, allowed kept <= elements <= " +
                     std::to_string(kMaxElements) + ".\nCorrect the counts."};
   }
+  if (options.moved.size() >= wire::kMovedBytes ||
+      !IsPrintable(options.moved)) {
+    return {
+        .code = wire::Code::kInvalidArgument,
+        .text = "moved has " + std::to_string(options.moved.size()) + " bytes" +
+                (IsPrintable(options.moved) ? "" : ", not all printable") +
+                "; allowed are up to " + std::to_string(wire::kMovedBytes - 1) +
+                " bytes of printable ASCII.\nName fewer parameters."};
+  }
   vote_ = options;
   *message = {};
   message->header = {wire::Kind::kVote, sizeof(*message)};
@@ -292,6 +301,7 @@ Error TrainerState::Vote(const VoteOptions& options, wire::Vote* message) {
   message->steps_unchanged = options.steps_unchanged;
   message->settle_steps = options.settle_steps;
   message->inside_decision = options.inside_decision ? 1 : 0;
+  SetText(message->moved, options.moved);
   return {};
 }
 

@@ -171,6 +171,7 @@ class TrainerState {
     bool inside_decision = true;
     uint64_t kept_elements = 0;
     uint64_t elements = 0;
+    std::string moved = {};  // What moved most in its last change.
   };
   Error Vote(const VoteOptions& options, wire::Vote* message);
   // Non-empty: every step is made dense, with this reason.

@@ -32,7 +32,7 @@ struct Agreed {
 namespace internal {
 
 // Settings that have to be equal on all ranks, in the order of the record.
-inline constexpr std::array<const char*, 10> kSettingNames = {
+inline constexpr std::array<const char*, 11> kSettingNames = {
     "gse",
     "sync_masks",
     "buffer_sync_interval",
@@ -42,8 +42,11 @@ inline constexpr std::array<const char*, 10> kSettingNames = {
     "on_shrink",
     "activate_at",
     "pin",
-    "pin_from"};
-inline constexpr size_t kSettleSteps = 5;  // Of one rank's masks: may differ.
+    "pin_from",
+    "track"};
+// Of one rank's masks, so it may differ, unless each rank tracks its own.
+inline constexpr size_t kSettleSteps = 5;
+inline constexpr size_t kTrack = 10;
 inline constexpr size_t kDigestAt = kSettingNames.size();
 inline constexpr size_t kRecordWords = kDigestAt + 4;
 
@@ -53,23 +56,26 @@ using Settings = std::array<uint32_t, kSettingNames.size()>;
 
 inline Settings SettingsOf(const AttachConfig& config, uint64_t buffer_bytes,
                            uint32_t settle_steps) {
-  return {config.gse ? 1u : 0u,
+  const Onset onset = config.onset();
+  return {config.drops_gradients() ? 1u : 0u,
           config.sync_masks ? 1u : 0u,
           config.buffer_sync_interval,
           config.parameter_check_interval,
           static_cast<uint32_t>(buffer_bytes),
           settle_steps,
           static_cast<uint32_t>(config.on_shrink),
-          0,  // activate_at, pin, pin_from: as Python's attach() by default.
-          0,
-          0};
+          config.activate_at,
+          onset.pin(),
+          onset.pin_from,
+          config.track ? 1u : 0u};
 }
 
-// For ranks that come later, which take settle_steps with the state.
+// For ranks that come later, which take settle_steps with the state, unless
+// each tracks its own masks.
 inline std::string TextOf(const Settings& settings) {
   std::string text;
   for (size_t i = 0; i < settings.size(); ++i) {
-    if (i == kSettleSteps) continue;
+    if (i == kSettleSteps && settings[kTrack] == 0) continue;
     text += std::string(kSettingNames[i]) + " " + std::to_string(settings[i]) +
             "\n";
   }
@@ -79,8 +85,9 @@ inline std::string TextOf(const Settings& settings) {
 // RefusedError: the settings of two ranks differ; names both.
 inline void CheckEqual(size_t rank, const Settings& settings, size_t other_rank,
                        const Settings& other) {
+  const bool track = settings[kTrack] != 0 && other[kTrack] != 0;
   for (size_t i = 0; i < settings.size(); ++i) {
-    if (i == kSettleSteps || settings[i] == other[i]) continue;
+    if ((i == kSettleSteps && !track) || settings[i] == other[i]) continue;
     throw RefusedError(std::string(kSettingNames[i]) + " differs: rank " +
                        std::to_string(rank) + " has " +
                        std::to_string(settings[i]) + ", rank " +
@@ -232,8 +239,8 @@ inline MaskSet BroadcastMasks(Session& session, const ParameterTable& table,
 inline Agreed Agree(Session& session, const AttachConfig& config,
                     const ParameterTable& table, MaskSet mine,
                     uint64_t buffer_bytes) {
-  // Masks that are declared settle at once.
-  const Settings settings = SettingsOf(config, buffer_bytes, 1);
+  const Settings settings =
+      SettingsOf(config, buffer_bytes, config.settle_steps());
   const std::vector<Record> records =
       GatherRecords(session, MakeRecord(settings, mine.digest()),
                     session.rank(), session.world_size());

@@ -6,20 +6,18 @@
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
 
 #include "trainer/cpp/environment.h"
 #include "trainer/cpp/errors.h"
+#include "trainer/cpp/onset.h"
 #include "trainer/cpp/types.h"
 #include "trainer/cpp/world.h"
 
 namespace pactrain {
-
-// Other masks come in force with a multiple of this step of gradients: as in
-// the Python client.
-inline constexpr uint32_t kActivateEvery = 4;
 
 // Everything that attaching needs beside the model.
 struct AttachConfig {
@@ -30,7 +28,9 @@ struct AttachConfig {
   uint32_t rank = 0;
   uint32_t world_size = 1;
   double attach_timeout_seconds = 300;
-  bool gse = true;  // Drop gradients outside the masks, keep weights there 0.
+  // Drop gradients outside the masks, and keep weights there 0 unless masks are
+  // tracked. Not set: true, but not where they are.
+  std::optional<bool> gse = {};
   bool sync_masks = true;  // Take rank 0's masks; false: refuse different ones.
   uint32_t buffer_sync_interval = 50;       // Committed steps; 0: never.
   uint32_t parameter_check_interval = 100;  // Committed steps.
@@ -40,7 +40,28 @@ struct AttachConfig {
   // A complete launch begins the job anew although ranks that hold its state
   // may live; those end with ReplacedError.
   bool replace = false;
+  // Masks are what is not zero in the weights, whoever prunes them. As
+  // on_shrink, this is done by TorchTrainer.
+  bool track = false;
+  // Steps that masks are to be the same for; 0: 10 where they are tracked, else
+  // 1.
+  uint32_t settle = 0;
+  // As of pactrain.attach(): with which steps of gradients, counted from 1,
+  // masks come in force, and what travels from step pin_from on ("TERNARY 7").
+  uint32_t activate_at = 0;  // 0: masks of the start with the first step.
+  std::string pin = {};      // Empty: nothing is pinned.
+  uint32_t pin_from = 0;     // 0: the first step.
 
+  bool drops_gradients() const { return gse.value_or(!track); }
+  uint32_t settle_steps() const {
+    return settle != 0 ? settle : (track ? 10 : 1);
+  }
+  // InvalidArgument: as OnsetFrom().
+  Onset onset() const { return OnsetFrom(activate_at, pin, pin_from); }
+  // A generation may begin with this rank's masks.
+  bool declares() const {
+    return !track && settle_steps() == 1 && activate_at <= 1;
+  }
   // Ranks may come and go.
   bool elastic() const { return on_shrink != OnShrink::kAbort; }
 };
@@ -209,6 +230,8 @@ inline void CheckConfig(const AttachConfig& config) {
                           0);
   internal::CheckInterval("parameter_check_interval",
                           config.parameter_check_interval, 1);
+  internal::CheckInterval("settle", config.settle, 0);
+  config.onset();
   if (!(config.attach_timeout_seconds >= 1 &&
         config.attach_timeout_seconds <= 86400)) {
     throw InvalidArgument("PACTRAIN_ATTACH_TIMEOUT is " +

@@ -55,6 +55,7 @@
 #include "trainer/cpp/libtorch/model_state.h"
 #include "trainer/cpp/libtorch/optimizer_state.h"
 #include "trainer/cpp/libtorch/shared_objects.h"
+#include "trainer/cpp/libtorch/tracking.h"
 #include "trainer/cpp/mask_keeper.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/membership.h"
@@ -103,6 +104,11 @@ class TorchTrainer {
         shared_(options.shared, trained_) {
     // Checked before anything waits for other ranks.
     MaskSet declared = internal::MaskSetOf(table_, masks, options.kind);
+    if (config_.track) {
+      RefuseMasks(masks.empty());
+      tracking_ = std::make_unique<internal::Tracking>(&table_, &trained_,
+                                                       config_.settle_steps());
+    }
     session_ =
         std::make_unique<Session>(OptionsFor(options, declared), on_waiting);
     OrLeave([&] { Enter(std::move(declared), on_waiting); });
@@ -151,13 +157,14 @@ class TorchTrainer {
   void ApplyMasks(torch::optim::Optimizer& optimizer) {
     const at::NoGradGuard no_grad;
     shared_.See(optimizer);
-    enforcement_.Apply(optimizer);
+    if (tracking_ == nullptr) enforcement_.Apply(optimizer);
     membership_->Undo();
   }
 
   // Replaces the masks. They act when all ranks have given the same ones.
   // InvalidArgument: an unknown name or a wrong shape.
   void SetMasks(const TorchMasks& masks, MaskKind kind = MaskKind::kZero) {
+    RefuseMasks(tracking_ == nullptr);
     MaskSet wanted = internal::MaskSetOf(table_, masks, kind);
     // A broadcast may have committed another decision since the last step.
     if (keeper_->Obey(session_->decision())) Activate();
@@ -169,6 +176,7 @@ class TorchTrainer {
   // prune, so that all throw. PacTrainError: a rank failed, or the exchange
   // did; masks are as before.
   void SyncMasks(bool failed = false) {
+    RefuseMasks(tracking_ == nullptr);
     if (keeper_->Sync(failed)) Activate();
   }
 
@@ -201,6 +209,11 @@ class TorchTrainer {
   Decision decision() const { return session_->decision(); }
   const MaskSet& masks() const { return keeper_->current(); }
   bool masks_active() const { return keeper_->active() != nullptr; }
+  // Nothing: config.track is not set.
+  std::optional<TrackedMasks> tracked_masks() const {
+    if (tracking_ == nullptr) return std::nullopt;
+    return tracking_->state();
+  }
   // What failed last after a step was committed (a vote, or buffers that stayed
   // as they were); empty: nothing did.
   const std::string& last_warning() const { return last_warning_; }
@@ -215,8 +228,19 @@ class TorchTrainer {
             .elements = table_.elements(),
             .slot_bytes = SlotBytes(),
             .resume_step = options.resume_step,
-            .declared = MaskKeeper::VoteFor(table_, declared),
-            .activate_every = kActivateEvery};
+            .declared = config_.declares()
+                            ? MaskKeeper::VoteFor(table_, declared)
+                            : MaskVote{},
+            .onset = config_.onset()};
+  }
+
+  // InvalidArgument: masks are given, and tracked.
+  static void RefuseMasks(bool fine) {
+    if (fine) return;
+    throw InvalidArgument(
+        "masks are given while config.track is true; allowed is one of the "
+        "two.\nSet weights to zero instead: they are the masks then. Or leave "
+        "track out.");
   }
 
   uint64_t SlotBytes() const {
@@ -234,7 +258,7 @@ class TorchTrainer {
                           internal::BytesOfAll(model_.buffers));
     }
     keeper_ = std::make_unique<MaskKeeper>(session_.get(), &table_, &layout_,
-                                           std::move(agreed));
+                                           std::move(agreed), config_.track);
     state_ = std::make_unique<internal::ModelState>(
         internal::ModelParts{.config = &config_,
                              .model = &model_,
@@ -242,7 +266,8 @@ class TorchTrainer {
                              .table = &table_,
                              .keeper = keeper_.get(),
                              .enforcement = &enforcement_,
-                             .shared = &shared_});
+                             .shared = &shared_,
+                             .tracking = tracking_.get()});
     membership_ = std::make_unique<internal::Membership>(
         session_.get(), state_.get(), &clock_,
         internal::StatePieceBytes(table_), on_waiting);
@@ -252,6 +277,10 @@ class TorchTrainer {
     enforcement_.Check(keeper_->current());
     keeper_->Start();
     if (keeper_->Obey(session_->decision())) Activate();
+    if (tracking_ != nullptr) {
+      LookAtWeights();
+      tracking_->EndStep(*keeper_);
+    }
     clock_.Start(session_->next_step());
   }
 
@@ -310,6 +339,7 @@ class TorchTrainer {
 
   StepResult Exchange() {
     buckets_.CheckGradients();
+    if (tracking_ != nullptr) LookAtWeights();
     Digest parameters;
     const bool check = clock_.TakeParameterCheck(
         session_->next_step(), config_.parameter_check_interval);
@@ -353,11 +383,14 @@ class TorchTrainer {
     buckets_.HandOut();
     // FULL, and TERNARY without a mask set.
     const bool whole = result.submitted_elements == result.elements;
-    if ((whole || result.mode == Mode::kFull) && !result.dense) {
+    if ((whole || result.mode == Mode::kFull) && !result.dense &&
+        (tracking_ == nullptr || keeper_->inside())) {
       enforcement_.MaskGradients();
     }
     try {
-      if (keeper_->Committed(result.next)) Activate();
+      if (CountStep(result.next)) Activate();
+      SayIfMissed(result.next);
+      SayIfDense(result);
       if (clock_.BufferSyncDue(result.step + 1, config_.buffer_sync_interval)) {
         SyncBuffers();
       }
@@ -370,7 +403,59 @@ class TorchTrainer {
 
   // The keeper's active masks are new.
   void Activate() {
-    if (config_.gse) enforcement_.Activate(*keeper_->active());
+    if (!config_.drops_gradients()) return;
+    if (const MaskSet* masks = keeper_->active()) {
+      enforcement_.Activate(*masks);
+    } else {
+      enforcement_.Deactivate();
+    }
+  }
+
+  void LookAtWeights() {
+    if (!tracking_->Look(*keeper_)) return;
+    // A broadcast may have committed another decision since the last step.
+    if (keeper_->Obey(session_->decision())) Activate();
+    keeper_->Replace(tracking_->masks());
+  }
+
+  // True: the keeper's active masks are new.
+  bool CountStep(const Decision& next) {
+    if (tracking_ == nullptr) return keeper_->Committed(next);
+    const bool activated = keeper_->Obey(next);
+    tracking_->EndStep(*keeper_);
+    return activated;
+  }
+
+  void SayIfMissed(const Decision& next) {
+    const uint64_t step = clock_.committed() + 1;
+    const Onset onset = config_.onset();
+    std::string what;
+    if (step == onset.pin_from &&
+        (next.mode != onset.pin_mode || next.codec != onset.pin_codec)) {
+      what = ModeText(onset.pin_mode, onset.pin_codec) + ", which is pinned,";
+    } else if (step == config_.activate_at && !keeper_->settled()) {
+      what = "the masks";
+    } else {
+      return;
+    }
+    last_warning_ = what + " did not come in force with step " +
+                    std::to_string(step) +
+                    ", as was asked for, so this run may not be equal to "
+                    "another one. In force is " +
+                    ModeText(next.mode, next.codec) + ": " + next.reason;
+  }
+
+  // Tracked masks keep no gradient away.
+  void SayIfDense(const StepResult& result) {
+    constexpr int kSteps = 8;
+    const bool kept_dense = result.dense && tracking_ != nullptr &&
+                            !config_.drops_gradients() && keeper_->inside();
+    dense_steps_ = kept_dense ? dense_steps_ + 1 : 0;
+    if (dense_steps_ != kSteps) return;
+    last_warning_ =
+        "The last " + std::to_string(kSteps) +
+        " steps sent all elements: gradients are not zero where weights are."
+        "\nSet config.gse to drop them, or mask them in the program.";
   }
 
   TorchModel model_;
@@ -382,6 +467,8 @@ class TorchTrainer {
   internal::Enforcement enforcement_;
   internal::SharedObjects shared_;
   internal::StepClock clock_;
+  int dense_steps_ = 0;  // In a row, only for gradients outside the masks.
+  std::unique_ptr<internal::Tracking> tracking_;  // Null: masks are declared.
   std::unique_ptr<Session> session_;
   std::unique_ptr<MaskKeeper> keeper_;
   std::unique_ptr<internal::ModelState> state_;

@@ -15,6 +15,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "trainer/cpp/agreement.h"
@@ -28,12 +29,15 @@ namespace pactrain {
 
 class MaskKeeper {
  public:
-  // `agreed` is what all ranks have at the start.
+  // `agreed` is what all ranks have at the start. `tracks`: masks are those
+  // that the weights have, and end when a decision has none: more weights may
+  // count by then.
   MaskKeeper(Session* session, const ParameterTable* table,
-             const Layout* layout, Agreed agreed)
+             const Layout* layout, Agreed agreed, bool tracks = false)
       : session_(session),
         table_(table),
         layout_(layout),
+        tracks_(tracks),
         settle_steps_(agreed.settle_steps) {
     known_.push_back(std::make_shared<const MaskSet>(std::move(agreed.masks)));
   }
@@ -55,6 +59,13 @@ class MaskKeeper {
   // Null until a decision has put masks in force.
   const MaskSet* active() const { return active_.get(); }
   uint32_t settle_steps() const { return settle_steps_; }
+  // What this rank wants leaves nothing in that is outside `active`.
+  bool inside() const { return inside_; }
+  // Nothing is wanted but what is in force.
+  bool settled() const {
+    return current().empty() ||
+           (active_ != nullptr && active_->digest() == current().digest());
+  }
 
   // Gives the library the masks; before the first step of a generation, which
   // knows no masks and no votes. Those in force stay so.
@@ -122,17 +133,28 @@ class MaskKeeper {
     return activated;
   }
 
-  // Activates the decision's masks if they are new; true if so.
+  // Votes for the current masks as the tracker says; where masks are tracked,
+  // this takes the place of Committed() beside Obey().
+  void VoteTracked(uint32_t steps_unchanged, std::string moved) {
+    steps_unchanged_ = steps_unchanged;
+    moved_ = std::move(moved);
+    Vote();
+  }
+
+  // Activates the decision's masks if they are new; true if `active` is another
+  // one than before.
   bool Obey(const Decision& decision) {
     if (decision.version == version_) return false;
     version_ = decision.version;
     // What was agreed on stays in force until something else is.
-    if (decision.mask_digest == Digest{}) return false;
+    if (decision.mask_digest == Digest{}) return tracks_ && EndMasks();
     for (const auto& set : known_) {
       if (set->digest() != decision.mask_digest) continue;
       if (active_ != nullptr && active_->digest() == set->digest()) break;
       active_ = set;
-      inside_ = current().IsInside(*active_);
+      const bool was_inside =
+          std::exchange(inside_, current().IsInside(*active_));
+      if (tracks_ && was_inside && !inside_) Vote();
       return true;
     }
     return false;
@@ -140,6 +162,11 @@ class MaskKeeper {
 
  private:
   static constexpr size_t kKnownSets = 4;  // As many as the library holds.
+
+  bool EndMasks() {
+    inside_ = true;
+    return std::exchange(active_, nullptr) != nullptr;
+  }
 
   void Forget() {
     while (known_.size() > kKnownSets) {
@@ -156,13 +183,17 @@ class MaskKeeper {
   }
 
   void Vote() {
-    session_->Vote(
-        VoteFor(*table_, current(), steps_unchanged_, settle_steps_, inside_));
+    MaskVote vote =
+        VoteFor(*table_, current(), steps_unchanged_, settle_steps_, inside_);
+    vote.moved = moved_;
+    session_->Vote(vote);
   }
 
   Session* session_;
   const ParameterTable* table_;
   const Layout* layout_;
+  const bool tracks_;
+  std::string moved_;  // What moved most in the last change; empty: unknown.
   uint32_t settle_steps_;  // Unchanged steps that make a vote count.
   std::deque<std::shared_ptr<const MaskSet>> known_;  // The last: current.
   std::shared_ptr<const MaskSet> active_;

@@ -23,6 +23,7 @@
 
 #include "trainer/cpp/config.h"
 #include "trainer/cpp/errors.h"
+#include "trainer/cpp/onset.h"
 #include "trainer/cpp/types.h"
 #include "trainer/pactrain.h"
 
@@ -36,6 +37,9 @@ struct MaskVote {
   bool inside_decision = true;
   uint64_t kept_elements = 0;
   uint64_t elements = 0;
+  // What moved most in its last change: printable ASCII, at most
+  // PT_MOVED_BYTES.
+  std::string moved = {};
 };
 
 struct SessionOptions {
@@ -49,8 +53,7 @@ struct SessionOptions {
   uint64_t committed = 0;    // Gradient steps of its checkpoint.
   // What it would vote before its first step; elements 0: it votes later.
   MaskVote declared = {};
-  // Other masks come in force with a multiple of this step; 0: with any.
-  uint32_t activate_every = 0;
+  Onset onset = {};
 };
 
 struct Bucket {
@@ -167,7 +170,7 @@ class Session {
     Check(pt_vote(session_.get(), vote.layout_digest.ToC(),
                   vote.mask_digest.ToC(), vote.steps_unchanged,
                   vote.settle_steps, vote.inside_decision ? 1 : 0,
-                  vote.kept_elements, vote.elements));
+                  vote.kept_elements, vote.elements, vote.moved.c_str()));
   }
 
   // While `reason` is not null every step is made dense.
@@ -238,7 +241,7 @@ class Session {
         .resume_step = options.resume_step,
         .attach_timeout_ms =
             static_cast<uint32_t>(config.attach_timeout_seconds * 1000),
-        .gse = config.gse ? 1 : 0,
+        .gse = config.drops_gradients() ? 1 : 0,
         .on_shrink = static_cast<int32_t>(config.on_shrink),
         .lineage = {},
         .committed = options.committed,
@@ -248,10 +251,10 @@ class Session {
         .layout_digest = options.declared.layout_digest.ToC(),
         .kept_elements = options.declared.kept_elements,
         .declared_elements = options.declared.elements,
-        .activate_every = options.activate_every,
-        .pin_mode = 0,
-        .pin_codec = 0,
-        .pin_from = 0,
+        .activate_every = options.onset.activate_every,
+        .pin_mode = static_cast<int32_t>(options.onset.pin_mode),
+        .pin_codec = static_cast<int32_t>(options.onset.pin_codec),
+        .pin_from = options.onset.pin_from,
     };
   }
 

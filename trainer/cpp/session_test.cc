@@ -66,7 +66,9 @@ TEST(SessionTest, DeclaresItsMasksAsItAttaches) {
     EXPECT_EQ(hello.kept_elements, 300u);
     EXPECT_EQ(hello.declared_elements, 1000u);
     EXPECT_EQ(hello.activate_every, 4u);
-    EXPECT_EQ(hello.pin_from, 0u);
+    EXPECT_EQ(hello.pin_from, 9u);
+    EXPECT_EQ(hello.pin_mode, PT_TERNARY);
+    EXPECT_EQ(hello.pin_codec, PT_CODEC_LEVELS7);
     a.SendAttached(FakeAgent::AttachedFor(hello));
     EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
   });
@@ -75,7 +77,7 @@ TEST(SessionTest, DeclaresItsMasksAsItAttaches) {
                       .mask_digest = {5, 0},
                       .kept_elements = 300,
                       .elements = 1000};
-  options.activate_every = 4;
+  options.onset = OnsetFrom(0, "TERNARY 7", 9);
   const Session session(options);
 }
 

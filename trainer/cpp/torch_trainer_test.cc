@@ -187,5 +187,76 @@ TEST_F(TorchTrainerTest, AJobThatBeganAnewEndsEveryLaterStep) {
   }
 }
 
+// One rank whose program sets weights to zero by hand.
+TEST(TrackingTest, AWeightThatMovesIsVotedForUntilMasksHaveSettledAgain) {
+  std::vector<wire::Vote> votes;
+  at::Tensor weights = at::ones({2, 2});
+  weights[0][0] = 0;
+  weights.set_requires_grad(true);
+  torch::optim::SGD optimizer({weights}, torch::optim::SGDOptions(0.5));
+  {
+    FakeAgent agent([&votes](FakeAgent& a) {
+      a.Attach();
+      Answer(a, 1);  // Settings.
+      Answer(a, 1);  // First state.
+      const auto take = [&](int count) {
+        while (count-- > 0) votes.push_back(a.Receive<wire::Vote>());
+      };
+      take(2);  // The first sight.
+      for (int i = 0; i < 2; ++i) {
+        Answer(a, 1);
+        take(1);
+      }
+      Answer(a, 1);
+      take(1);  // It moved.
+      for (int i = 0; i < 3; ++i) {
+        Answer(a, 1);
+        take(1);
+      }
+      EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+    });
+    AttachConfig config = Config(agent.address());
+    config.on_shrink = OnShrink::kAbort;
+    config.track = true;
+    config.settle = 2;
+    TorchTrainer trainer({"Net", {{"w", weights}}}, {}, {.config = config});
+    const auto steps = [&](int count) {
+      while (count-- > 0) {
+        weights.mutable_grad() = at::zeros({2, 2});
+        trainer.Step(optimizer);
+      }
+    };
+    steps(2);
+    EXPECT_EQ(trainer.masks().kept(), 3u);
+    EXPECT_EQ(trainer.tracked_masks()->steps_unchanged, 2u);
+    steps(1);
+    weights.detach()[0][1] = 0;
+    steps(3);
+    EXPECT_EQ(trainer.masks().kept(), 2u);
+    EXPECT_THROW(trainer.SetMasks({}), InvalidArgument);
+    EXPECT_THROW(trainer.SyncMasks(), InvalidArgument);
+  }
+  ASSERT_EQ(votes.size(), 8u);
+  std::vector<uint32_t> unchanged;
+  for (const wire::Vote& vote : votes) {
+    unchanged.push_back(vote.steps_unchanged);
+    EXPECT_EQ(vote.settle_steps, 2u);
+  }
+  EXPECT_THAT(unchanged, ElementsAre(0, 0, 1, 2, 0, 0, 1, 2));
+  EXPECT_STREQ(votes[3].moved, "");
+  EXPECT_STREQ(votes[7].moved, "w 1 elements moved");
+  EXPECT_NE(votes[3].mask_digest.lo, votes[7].mask_digest.lo);
+}
+
+TEST(TrackingTest, MasksBesideTrackingAreRefused) {
+  AttachConfig config = Config("unix:/nowhere");
+  config.track = true;
+  at::Tensor weights = at::ones({2, 2}).set_requires_grad(true);
+  EXPECT_THROW(
+      TorchTrainer({"Net", {{"w", weights}}},
+                   {{"w", at::ones({2, 2}, at::kBool)}}, {.config = config}),
+      InvalidArgument);
+}
+
 }  // namespace
 }  // namespace pactrain

@@ -13,8 +13,9 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 NO_RANK = 0xFFFFFFFF
+MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
 
 
@@ -167,6 +168,23 @@ class Result(ctypes.Structure):
     )
 
 
+class Range(ctypes.Structure):
+    _fields_ = (
+        ("parameter", ctypes.c_uint32),
+        ("first", ctypes.c_uint64),
+        ("elements", ctypes.c_uint64),
+    )
+
+
+class Tracked(ctypes.Structure):
+    _fields_ = (
+        ("steps", ctypes.c_uint64),
+        ("steps_unchanged", ctypes.c_uint64),
+        ("settle_steps", ctypes.c_uint64),
+        ("last_change", ctypes.c_uint64),
+    )
+
+
 OnWaiting = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
 DigestPointer = ctypes.POINTER(Digest)
 Uint64Pointer = ctypes.POINTER(ctypes.c_uint64)
@@ -227,7 +245,7 @@ def load_library() -> ctypes.CDLL:
 
 
 def _declare(library: ctypes.CDLL) -> None:
-    session = ctypes.c_void_p
+    session = tracker = ctypes.c_void_p
     asked = [ctypes.POINTER(Result), ctypes.c_uint64, ctypes.POINTER(Todo)]
     functions: dict[str, tuple[Any, list[Any]]] = {
         "pt_abi_version": (ctypes.c_uint32, []),
@@ -284,6 +302,7 @@ def _declare(library: ctypes.CDLL) -> None:
                 ctypes.c_int,
                 ctypes.c_uint64,
                 ctypes.c_uint64,
+                ctypes.c_char_p,
             ],
         ),
         "pt_submit": (
@@ -309,6 +328,28 @@ def _declare(library: ctypes.CDLL) -> None:
         "pt_membership_begin": (None, [session, ctypes.POINTER(Mine), *asked]),
         "pt_membership_next": (None, [session, *asked]),
         "pt_may_go_on": (ctypes.c_int, [ctypes.c_int] * 4),
+        "pt_tracker_new": (
+            tracker,
+            [
+                ctypes.c_uint32,
+                ctypes.POINTER(ctypes.c_char_p),
+                Uint64Pointer,
+                ctypes.c_uint32,
+            ],
+        ),
+        "pt_tracker_free": (None, [tracker]),
+        "pt_tracker_due": (ctypes.c_uint32, [tracker]),
+        "pt_tracker_range": (Range, [tracker, ctypes.c_uint32]),
+        "pt_tracker_look": (
+            ctypes.c_uint64,
+            [tracker, ctypes.c_uint32, ctypes.c_void_p],
+        ),
+        "pt_tracker_end_step": (None, [tracker]),
+        "pt_tracker_restart": (None, [tracker]),
+        "pt_tracker_state": (Tracked, [tracker]),
+        "pt_tracker_bits": (None, [tracker, ctypes.c_uint32, ctypes.c_void_p]),
+        "pt_tracker_moves": (ctypes.c_uint64, [tracker, ctypes.c_uint32]),
+        "pt_tracker_moved": (ctypes.c_char_p, [tracker]),
     }
     for name, (result, arguments) in functions.items():
         function = getattr(library, name)

@@ -53,6 +53,11 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
+def _printable(text: str) -> bytes:
+    """As much as pt_vote() takes; what is not ASCII becomes an escape."""
+    return ascii(text)[1:-1].encode()[: _abi.MOVED_BYTES]
+
+
 def _to_options(options: AttachOptions) -> _abi.AttachOptions:
     return _abi.AttachOptions(
         agent=options.agent.encode(),
@@ -400,6 +405,7 @@ class NativeSession:
         inside_decision: bool,
         kept_elements: int,
         elements: int,
+        moved: str = "",
     ) -> None:
         self._check(
             self._library.pt_vote(
@@ -411,6 +417,7 @@ class NativeSession:
                 int(inside_decision),
                 kept_elements,
                 elements,
+                _printable(moved),
             )
         )
 

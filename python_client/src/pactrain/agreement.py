@@ -37,12 +37,16 @@ class Settings:
     activate_at: int = 0
     pin: int = 0
     pin_from: int = 0
+    track: int = 0
 
     @property
     def text(self) -> str:
-        """For ranks that come later, which take settle_steps with the state."""
-        items = asdict(self).items()
-        return "".join(f"{n} {v}\n" for n, v in items if n != "settle_steps")
+        """For ranks that come later, which take settle_steps with the state, unless
+        each tracks its own masks."""
+        items = asdict(self)
+        if not self.track:
+            del items["settle_steps"]
+        return "".join(f"{name} {value}\n" for name, value in items.items())
 
 
 @dataclass(frozen=True)
@@ -166,8 +170,8 @@ def _check_equal(one: tuple[int, Settings], other: tuple[int, Settings]) -> None
       RefusedError: they differ; names both.
     """
     for item in fields(Settings):
-        if item.name == "settle_steps":
-            continue  # Of one rank's masks, which all use.
+        if item.name == "settle_steps" and not (one[1].track and other[1].track):
+            continue  # Of one rank's masks, which all use; but each tracks its own.
         (rank, value), (other_rank, other_value) = (
             (rank, getattr(settings, item.name)) for rank, settings in (one, other)
         )

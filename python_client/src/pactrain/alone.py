@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -25,6 +26,7 @@ from .enforcement import (
 from .mask_keeper import packed_masks
 from .mask_source import MaskSource
 from .masks import Declared, make_mask_set, named_masks, of_kind, registry
+from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .session import (
     STATE_VERSION,
@@ -92,26 +94,39 @@ class AloneSession(NullSession):
             part.register_load_state_dict_post_hook(after_load)  # type: ignore[no-untyped-call]
             for part in module.modules()
         ]
-        for name, parameter in table:
-            registry.attach(parameter, self)
-            self._hooks.append(
-                parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
-            )
+        self._own()
+        self._outsiders = Outsiders(module, table, exchanged=False)
+        self._outsiders.watch()
         optimizer_hook.watch(self)
         alone.add(self)
 
+    def _own(self) -> None:
+        for name, parameter in self._table:
+            if registry.owner(parameter) is not self:
+                registry.attach(parameter, self)
+                self._hooks.append(
+                    parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
+                )
+        self._resting = [
+            parameter
+            for parameter in self._module.parameters()
+            if not parameter.requires_grad and registry.get(parameter) is not None
+        ]
+
     def _activate(self) -> None:
-        masks = self._masks.masks if self._gse else {}
-        self._dropped = {name: ~mask for name, mask in masks.items()}
         if self._gse:
             self._weights.activate(self._masks)
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def on_gradient(parameter: Tensor) -> None:
             self._before_step()
-            dropped = self._dropped.get(name)
-            if dropped is not None and parameter.grad is not None:
-                parameter.grad.masked_fill_(dropped, 0)
+            mask = self._masks.masks.get(name) if self._gse else None
+            if mask is None or parameter.grad is None:
+                return
+            if parameter.grad.layout == torch.strided:
+                parameter.grad.masked_fill_(~mask, 0)
+            else:  # Of an embedding.
+                parameter.grad = parameter.grad * mask
 
         return on_gradient
 
@@ -119,6 +134,12 @@ class AloneSession(NullSession):
         """Raises:
         PacTrainError: weights were loaded that are not those of the masks.
         """
+        if any(parameter.requires_grad for parameter in self._resting):
+            self._table = ParameterTable(self._module)  # Layers were unfrozen.
+            self._source = MaskSource(self._module, self._table)
+            self._weights = Enforcement(self._table)
+            self._own()
+            self._read_masks()
         if self._source.changed():
             self._read_masks()
         if self._loaded:
@@ -154,12 +175,12 @@ class AloneSession(NullSession):
         )
 
     def stats(self) -> dict[str, float]:
-        keep = self._masks.keep
+        keep, acts = self._masks.keep, self._gse and bool(self._masks)
         return {
             "pactrain/steps": float(self._steps),
             "pactrain/keep": keep,
-            "pactrain/active_keep": keep if self._dropped else 1.0,
-            "pactrain/masks_active": float(bool(self._dropped)),
+            "pactrain/active_keep": keep if acts else 1.0,
+            "pactrain/masks_active": float(acts),
             **self._reported,
         }
 
@@ -218,6 +239,7 @@ class AloneSession(NullSession):
                 logger.warning("not reached: %s", line)
         alone.discard(self)
         optimizer_hook.unwatch(self)
+        self._outsiders.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

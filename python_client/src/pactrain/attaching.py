@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,18 +26,17 @@ from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .copies import follow
 from .embedded import advice_on_a_dead_agent, embedded_agent
-from .enforcement import Origin
 from .engine import EngineOptions, StepEngine
 from .errors import (
     CoordinatorUnavailableError,
-    InvalidArgument,
     PacTrainError,
     RefusedError,
 )
 from .hook import connect
+from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import Declared, MaskSet, make_mask_set, named_masks
+from .masks import MaskSet, make_mask_set
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
@@ -48,19 +47,15 @@ from .session import (
     Session,
     clear_all_gradients,
     sessions,
-    unpack_state,
 )
 from .shared import Shared
+from .tracking import TrackedSource, TrackingKeeper
 from .types import AttachOptions, OnShrink
 from .variables import warn_of_unknown
 from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
-from .zeros import masks_from_weights
 
-_SETTLE_STEPS_FROM_WEIGHTS = 3
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
-
-Masks = Mapping[str, Tensor] | Literal["weights"] | None
 
 logger = logging.getLogger("pactrain")
 
@@ -69,7 +64,8 @@ def attach(
     model: nn.Module,
     masks: Masks = None,
     *,
-    gse: bool = True,
+    gse: bool | None = None,
+    settle: int | None = None,
     sync_masks: bool = True,
     buffer_sync_interval: int = 50,
     state: Mapping[str, Any] | None = None,
@@ -89,9 +85,15 @@ def attach(
       model: a DistributedDataParallel on the CPU, also compiled or wrapped once more.
       masks: None takes those of prune(), set_masks() and torch.nn.utils.prune;
         {name: mask} declares them; "weights" takes weight != 0 of all parameters with
-        two or more dimensions, once, now.
+        two or more dimensions, once, now; "track" the same, looked at anew in every
+        step: for networks that another library or the script prunes, once or again and
+        again.
       gse: drop gradients outside the masks and keep weights there at zero (gradient
-        sparsity enforcement). False: a gradient there makes its step dense.
+        sparsity enforcement). False: a gradient there makes its step dense. Default:
+        True, but False for "track". With "track" weights are left alone; True is for
+        scripts that put masks on weights only, so that gradients outside mean nothing.
+      settle: steps for which masks have to be the same before they may act; default:
+        1, for "weights" 3, for "track" 10.
       sync_masks: all ranks take rank 0's masks; False refuses different ones.
       buffer_sync_interval: steps between two synchronisations of the buffers from rank
         0, which replace DDP's own before every forward; 0: never.
@@ -117,7 +119,7 @@ def attach(
     ddp = unwrap(model)
     onset = onset_from(activate_at, pin, pin_from)
     if ddp is None:
-        alone = _alone(model, masks, state, gse)
+        alone = _alone(model, masks, state, gse, settle)
         if onset != Onset():
             logger.warning(
                 "activate_at, pin and pin_from have no effect in one process without a "
@@ -125,8 +127,8 @@ def attach(
             )
         return alone
     check_model(ddp, [session.ddp for session in sessions])
-    config = _config(ddp, gse, sync_masks, buffer_sync_interval, onset)
-    session = open_session(wrapped_by_torch(ddp), config, masks, state)
+    config = _config(ddp, uses_gse(masks, gse), sync_masks, buffer_sync_interval, onset)
+    session = open_session(wrapped_by_torch(ddp), config, masks, state, settle)
     connect(ddp, session.engine)
     if config.rank == 0:
         _log_process_group(ddp)
@@ -134,7 +136,11 @@ def attach(
 
 
 def _alone(
-    model: nn.Module, masks: Masks, state: Mapping[str, Any] | None, gse: bool
+    model: nn.Module,
+    masks: Masks,
+    state: Mapping[str, Any] | None,
+    gse: bool | None,
+    settle: int | None,
 ) -> AloneSession:
     warn_of_unknown(os.environ)
     name = type(model).__name__
@@ -149,9 +155,11 @@ def _alone(
             "pactrain.attach(ddp)."
         )
     table = ParameterTable(model)
-    source, _ = _declare_masks(model, table, masks, state)
-    origin = _origin(masks, state)
-    session = AloneSession(model, table, source, state, gse, origin)
+    source, _ = declare_masks(model, table, masks, state, settle)
+    origin = origin_of(masks, state)
+    if source.tracks:  # Others do the pruning, and there is nobody to tell.
+        source = MaskSource(model, table)
+    session = AloneSession(model, table, source, state, uses_gse(masks, gse), origin)
     warnings.warn(
         f"pactrain.attach: {name} is not wrapped in DistributedDataParallel, so "
         "there is nothing to exchange; its masks act in this one process. To train on "
@@ -166,6 +174,7 @@ def open_session(
     config: AttachConfig,
     masks: Masks,
     state: Mapping[str, Any] | None,
+    settle: int | None = None,
 ) -> Session:
     """Attaches a model whose buckets the caller hands to the session's engine.
 
@@ -176,14 +185,14 @@ def open_session(
     """
     table = ParameterTable(model.module, model.ignored)
     follow(model.module)
-    source, settle_steps = _declare_masks(model.module, table, masks, state)
+    source, settle_steps = declare_masks(model.module, table, masks, state, settle)
     index = _free_index()
     options = _options(model, table, config, index, state)
     # Before any rank hears of the masks: a generation may begin with them.
     wanted = make_mask_set(table, source.read(), digest_of)
     if state is None and config.sync_masks:  # Else the ranks' own are compared.
         wanted = _refitted_where_possible(table, source, wanted, config.rank)
-    if config.onset.from_the_start and settle_steps == 1:
+    if config.onset.from_the_start and settle_steps == 1 and not source.tracks:
         options = replace(
             options,
             mask_digest=wanted.digest,
@@ -197,7 +206,11 @@ def open_session(
         advice_on_a_dead_agent(os.environ) if config.embedded else "",
     )
     try:
-        keeper = MaskKeeper(table, source, native, config.gse)
+        keeper = (
+            TrackingKeeper(table, source, native, config.gse)
+            if isinstance(source, TrackedSource)
+            else MaskKeeper(table, source, native, config.gse)
+        )
         keeper.settle_steps = settle_steps
         keeper.tolerate_outside = state is not None and not state["masks_active"]
         parts = Parts(model, table, native, config, keeper, source, index)
@@ -205,7 +218,7 @@ def open_session(
             _agree(parts)
             if not model.starts_equal:
                 _send_first_state(parts, options.slot_bytes)
-            keeper.start(_origin(masks, state))
+            keeper.start(origin_of(masks, state))
     except BaseException:
         native.close()
         raise
@@ -270,34 +283,6 @@ def launch_token(store: Store, first_rank: int, rank: int) -> str:
 def process_token() -> str:
     """A random text of this process."""
     return secrets.token_hex(16)
-
-
-def _declare_masks(
-    module: nn.Module,
-    table: ParameterTable,
-    masks: Masks,
-    state: Mapping[str, Any] | None,
-) -> tuple[MaskSource, int]:
-    source = MaskSource(module, table)
-    if state is not None:
-        source.write(unpack_state(table, state))
-    elif isinstance(masks, Mapping):
-        source.write(Declared(named_masks(table, masks)))
-    elif masks == "weights":
-        source.write(Declared(masks_from_weights(table)))
-        return source, _SETTLE_STEPS_FROM_WEIGHTS
-    elif masks is not None:
-        raise InvalidArgument(
-            f"masks is {masks!r}; allowed are None, 'weights' and {{name: mask}}.\n"
-            "Give one of them."
-        )
-    return source, 1
-
-
-def _origin(masks: Masks, state: Mapping[str, Any] | None) -> Origin:
-    if state is not None:
-        return "state"
-    return "masks" if isinstance(masks, Mapping) else "prune"
 
 
 def _refitted_where_possible(
@@ -393,6 +378,7 @@ def _settings(parts: Parts) -> agreement.Settings:
         activate_at=config.onset.activate_at,
         pin=config.onset.pin,
         pin_from=config.onset.pin_from,
+        track=int(parts.keeper.tracks),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch import nn
 
-from .attaching import Masks, launch_token, open_session, process_token
+from .attaching import launch_token, open_session, process_token
 from .checks import check_inner, unwrap
 from .config import (
     AttachConfig,
@@ -24,6 +24,7 @@ from .embedded import embedded_agent
 from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import can_meet, launch_store
+from .mask_choice import Masks, uses_gse
 from .membership import WorldNow
 from .onset import Onset, onset_from
 from .parameters import ParameterTable
@@ -75,8 +76,8 @@ class DistributedDataParallel(nn.Module):
     Args:
       module: a model on the CPU, float32 or bfloat16, not wrapped.
       bucket_cap_mb: most MiB of gradients in a bucket.
-      masks, gse, sync_masks, buffer_sync_interval, state, activate_at, pin, pin_from:
-        as attach().
+      masks, gse, settle, sync_masks, buffer_sync_interval, state, activate_at, pin,
+        pin_from: as attach().
       broadcast_buffers: False leaves every rank its own buffers after the start.
       torch_arguments: what torch's class takes besides, so that scripts need no change:
         find_unused_parameters, gradient_as_bucket_view, static_graph, check_reduction
@@ -102,7 +103,8 @@ class DistributedDataParallel(nn.Module):
         *,
         bucket_cap_mb: float = 25,
         masks: Masks = None,
-        gse: bool = True,
+        gse: bool | None = None,
+        settle: int | None = None,
         sync_masks: bool = True,
         buffer_sync_interval: int = 50,
         broadcast_buffers: bool = True,
@@ -126,7 +128,8 @@ class DistributedDataParallel(nn.Module):
         interval = buffer_sync_interval if broadcast_buffers else 0
         reaction = on_shrink_from(os.environ, on_shrink)
         onset = onset_from(activate_at, pin, pin_from)
-        config = _config(init(), gse, sync_masks, interval, reaction, onset)
+        with_gse = uses_gse(masks, gse)
+        config = _config(init(), with_gse, sync_masks, interval, reaction, onset)
         self.module = module
         self.require_backward_grad_sync = True
         self._buckets = buckets
@@ -143,6 +146,7 @@ class DistributedDataParallel(nn.Module):
             config,
             masks,
             state,
+            settle,
         )
         self._membership = self.session.membership
         handles = buckets.start(self.session.engine, self._membership)

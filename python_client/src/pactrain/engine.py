@@ -302,6 +302,7 @@ class StepEngine:
             whole = result.submitted_elements == result.elements
             if (whole or result.mode == Mode.FULL) and not result.dense:
                 self._keeper.mask_gradients(layout, step.buffers)
+            self._keeper.note_dense(result.dense, layout, step.buffers)
             self._keeper.committed(result.next)
             self._say_if_missed(result.next)
             interval = self._options.buffer_sync_interval

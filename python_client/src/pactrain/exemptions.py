@@ -20,6 +20,7 @@ Entries: TypeAlias = "list[tuple[str, nn.Parameter]]"
 
 FIRST_AND_LAST = "first and last layer"
 TIED = "too many weights of equal score"
+COMPLEX = "complex numbers"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def choose(model: nn.Module, table: ParameterTable, selection: Selection) -> Cho
     is_exempt, why = _exemption(model, candidates, places, selection.exempt)
     included = _named(model, "include", selection.include)
     excluded = _named(model, "exclude", selection.exclude)
-    exempt: dict[str, str] = {}
+    exempt = {n: COMPLEX for n, p in table if p.is_complex() and p.dim() >= 2}
     for name, parameter in candidates:
         reason = _role(parameter, places)
         if reason is None and is_exempt(name, parameter):
@@ -136,7 +137,7 @@ def _check_candidates(
     if not candidates:
         raise InvalidArgument(
             f"model ({type(model).__name__}) has no parameter with two or more "
-            "dimensions, so that there is nothing to prune.\n"
+            "dimensions and real numbers, so that there is nothing to prune.\n"
             "Attach it without prune(), or give {name: mask} to attach()."
         )
 

@@ -6,7 +6,7 @@ so nothing may be keyed by the index of a bucket.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,15 +71,25 @@ class LayoutCache:
         return BucketLayout(indices, buffer.numel(), digest)
 
 
-def bucket_mask(bucket: BucketLayout, table: ParameterTable, masks: MaskSet) -> Tensor:
-    """A 1-D bool tensor in the order of the bucket."""
+def masks_in(
+    bucket: BucketLayout, table: ParameterTable, masks: MaskSet
+) -> Iterator[tuple[slice, Tensor]]:
+    """The masks of the bucket's parameters that have one, 1-D and in the order of the
+    bucket, each with its place there."""
     entries = list(table)
-    flat = torch.ones(bucket.elements, dtype=torch.bool)
     first = 0
     for index in bucket.parameters:
         name, parameter = entries[index]
+        end = first + parameter.numel()
         mask = masks.masks.get(name)
         if mask is not None:
-            flat[first : first + mask.numel()] = storage.flatten(mask, parameter)
-        first += parameter.numel()
+            yield slice(first, end), storage.flatten(mask, parameter)
+        first = end
+
+
+def bucket_mask(bucket: BucketLayout, table: ParameterTable, masks: MaskSet) -> Tensor:
+    """A 1-D bool tensor in the order of the bucket."""
+    flat = torch.ones(bucket.elements, dtype=torch.bool)
+    for place, mask in masks_in(bucket, table, masks):
+        flat[place] = mask
     return flat

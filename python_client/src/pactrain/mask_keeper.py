@@ -20,9 +20,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from . import agreement, enforcement, optimizer_hook, storage, words
+from .dense_steps import DenseSteps
 from .enforcement import Origin
 from .errors import PacTrainError, RefusedError
-from .layout import BucketLayout, StepLayout, bucket_mask
+from .layout import BucketLayout, StepLayout, bucket_mask, masks_in
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable
@@ -72,6 +73,7 @@ class MaskKeeper:
         self.current = self._read()
         self.active: MaskSet | None = None
         self._weights = enforcement.Enforcement(table)
+        self.dense_steps = DenseSteps(table)
         self._known = {self.current.digest: self.current}
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
@@ -79,8 +81,8 @@ class MaskKeeper:
         self._in_force = NO_DIGEST  # Its masks.
         # By index of a bucket: the masks and the layout that the library has.
         self._given: dict[int, tuple[Digest, Digest]] = {}
+        self._made_bits = False  # In this step.
         self._inside = True
-        self._bucket_masks: tuple[StepLayout, MaskSet, list[Tensor]] | None = None
         self._origin: Origin = "prune"
         self._loaded = False  # Weights are new, and were not checked yet.
         # True while the masks in force are older than the weights and would lose some.
@@ -88,6 +90,36 @@ class MaskKeeper:
         self._forward_hook: RemovableHandle | None = None
         self._forward_is_due = False
         self._steps = 0
+        self._changed_after = 0  # Steps of this session.
+
+    @property
+    def tracks(self) -> bool:
+        """True if the masks are what the weights say."""
+        return self._source.tracks
+
+    @property
+    def moving(self) -> bool:
+        """True while tracked masks have not been the same for long enough."""
+        return False
+
+    @property
+    def steps_unchanged(self) -> int:
+        return self._steps_unchanged
+
+    @property
+    def last_change(self) -> int:
+        """The step of this session after which the masks changed last; 0: before."""
+        return self._changed_after
+
+    @property
+    def _moved(self) -> str:
+        """What moved lately, for the coordinator."""
+        return ""
+
+    @property
+    def moved_most(self) -> str:
+        """Parameters whose masks moved most, in words; empty: masks are declared."""
+        return ""
 
     @property
     def module(self) -> nn.Module:
@@ -96,7 +128,7 @@ class MaskKeeper:
     def _read(self) -> MaskSet:
         return make_mask_set(self._table, self._source.read(), self._native.digest_of)
 
-    def _wanted(self) -> MaskSet:
+    def wanted(self) -> MaskSet:
         """Also if masks were changed since the last step."""
         return self._read() if self._source.pending else self.current
 
@@ -214,7 +246,7 @@ class MaskKeeper:
         """
         weights, head = self._weights, [self.settle_steps, self.tolerate_outside]
         packed = [np.array(head, dtype=np.uint32)]
-        for masks in (self._wanted(), self.active, weights.agreed):
+        for masks in (self.wanted(), self.active, weights.agreed):
             packed += [
                 np.array([masks is not None], dtype=np.uint32),
                 agreement.pack_masks(self._table, masks),
@@ -281,12 +313,16 @@ class MaskKeeper:
             del self._known[oldest]
         self._steps_unchanged = 0
         self._inside = self.active is None or masks.is_inside(self.active)
+        self._changed_after = self._steps
         if self.active and not masks:
-            logger.warning(
-                "the masks were removed: those in force stay until the model is "
-                "attached again"
-            )
+            self._say_removed()
         self._vote()  # Too young to count: withdraws the last vote.
+
+    def _say_removed(self) -> None:
+        logger.warning(
+            "the masks were removed: those in force stay until the model is "
+            "attached again"
+        )
 
     def _is_active(self, digest: object) -> bool:
         return self.active is not None and self.active.digest == digest
@@ -298,6 +334,9 @@ class MaskKeeper:
         self._forward_is_due = True
         self._weights.step_committed()
         self._count_step()
+        if self._made_bits:
+            self._made_bits = False
+            storage.give_back_memory()
 
     def _count_step(self) -> None:
         self._steps_unchanged += 1
@@ -320,6 +359,17 @@ class MaskKeeper:
                 decision,
             )
 
+    def note_dense(
+        self, dense: bool, layout: StepLayout, buffers: Sequence[Tensor]
+    ) -> None:
+        """After a committed step, before committed(): whether all was sent although
+        masks are in force."""
+        if dense and not self._gse and self.active and self.settled:
+            rank = self._native.rank
+            self.dense_steps.add(self.active, layout, buffers, rank)
+        else:
+            self.dense_steps.add_other()
+
     def before_submit(self, index: int, layout: BucketLayout) -> None:
         """Gives the library a bucket's bits of the masks in force.
 
@@ -334,6 +384,7 @@ class MaskKeeper:
             masks.digest, index, [layout.digest], [layout.elements], [bits]
         )
         self._given[index] = key
+        self._made_bits = True
 
     def _vote(self) -> None:
         self._native.vote(
@@ -344,6 +395,7 @@ class MaskKeeper:
             self._inside,
             self.current.kept,
             self.current.elements,
+            self._moved,
         )
 
     def obey(self, decision: Decision) -> None:
@@ -352,30 +404,35 @@ class MaskKeeper:
             return
         self._version = decision.version
         self._in_force = decision.mask_digest
-        self._bucket_masks = None  # Only FULL steps need them, which are over or few.
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
         masks = self._known.get(decision.mask_digest)
         if masks is None or self._is_active(masks.digest):
             return
         self.active = masks
+        self._forget_before(masks)
         self._suspended = False
         self._weights.activate(masks)
         self.tolerate_outside = False
         self._inside = self.current.is_inside(masks)
         logger.info("masks %s are in force", masks)
 
+    def _forget_before(self, masks: MaskSet) -> None:
+        """A later decision names none of the sets voted for before this one: whoever
+        wants one back votes for it anew."""
+        for digest in list(self._known):
+            if digest == masks.digest:
+                break
+            if digest != self.current.digest:
+                del self._known[digest]
+
     def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
         """Zeroes what a FULL step brought outside the masks in force."""
         if not self._gse or not self.active or self._suspended:
             return
-        cached = self._bucket_masks
-        if cached is None or cached[0] is not layout or cached[1] is not self.active:
-            masks = self.active
-            dropped = [~bucket_mask(b, self._table, masks) for b in layout.buckets]
-            cached = self._bucket_masks = (layout, masks, dropped)
-        for buffer, mask in zip(buffers, cached[2], strict=True):
-            buffer.masked_fill_(mask, 0)
+        for bucket, buffer in zip(layout.buckets, buffers, strict=True):
+            for place, mask in masks_in(bucket, self._table, self.active):
+                buffer[place].masked_fill_(~mask, 0)
 
     @property
     def _enforces(self) -> bool:
@@ -430,7 +487,7 @@ class MaskKeeper:
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the masks that are wanted as bits, in the order of indices,
         also if they were changed since the last step; and if they are in force."""
-        wanted = self._wanted()
+        wanted = self.wanted()
         # Weights that were changed by hand may not be masked yet.
         in_force = self._is_active(wanted.digest) and not (
             self._enforces and self._weights.count_outside()

@@ -27,6 +27,8 @@ class MaskSource:
     Thread-compatible.
     """
 
+    tracks = False  # True: masks are what the weights say (tracking.py).
+
     def __init__(self, module: nn.Module, table: ParameterTable) -> None:
         self.module = module
         self._table = table

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -37,6 +38,9 @@ class Owner(Protocol):
 class Registry:
     """The masks of all parameters of this process, keyed weakly by parameter.
 
+    They are never written to: mask sets and copies of a model have the same tensors,
+    since a byte per weight is much. Another mask is another tensor.
+
     Parameters with an owner belong to a live session: their weights are not touched
     here but by the session, when all ranks have agreed on the mask.
     """
@@ -57,7 +61,7 @@ class Registry:
         return parameter in self._frozen
 
     def set(self, parameter: Tensor, mask: Tensor, frozen: bool = False) -> None:
-        """Stores a new tensor with the mask's values.
+        """Takes the mask, which is the registry's from now on.
 
         Raises:
           InvalidArgument: another shape.
@@ -67,9 +71,11 @@ class Registry:
                 f"mask has shape {tuple(mask.shape)}, its parameter "
                 f"{tuple(parameter.shape)}.\nGive a mask of the parameter's shape."
             )
-        kept = storage.unflatten(
-            storage.flatten(mask.detach() != 0, parameter), parameter
-        )
+        kept = mask.detach() if mask.dtype == torch.bool else mask.detach() != 0
+        kept = storage.ordered(kept, parameter)
+        if kept.is_inference():  # Such a tensor does not say if it was written to.
+            with torch.inference_mode(False):
+                kept = kept.clone()
         self._masks[parameter] = kept
         self._loaded.pop(parameter, None)
         self.changes += 1
@@ -156,6 +162,7 @@ def make_mask_set(
 ) -> MaskSet:
     """Masks that keep everything are left out, so that equal sets have one digest.
 
+    The masks are shared with `declared`, and never written to.
     A set without masks has the digest NO_DIGEST.
     """
     used: dict[str, Tensor] = {}
@@ -167,7 +174,7 @@ def make_mask_set(
         kept += count
         if mask is None or count == parameter.numel():
             continue
-        used[name] = mask.detach().clone()
+        used[name] = mask
         bits = storage.pack(storage.flatten(mask, parameter))
         kind = b"\0freeze" if name in declared.frozen else b""
         parts.append(name.encode() + b"\0" + digest_of(bits).to_bytes() + kind)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from . import scores
+from . import scores, storage
 from .copies import follow
 from .errors import InvalidArgument, PacTrainError
 from .exemptions import (
@@ -210,22 +211,24 @@ def _choose_masks(model: nn.Module, amount: Any, options: PruneOptions) -> _Prun
     choice = choose(model, table, options.selection)
     entries, exempt = choice.chosen, dict(choice.exempt)
     follow(model)
-    scored = _scores(model, entries, options)
+    make_scores = _scorer(model, entries, options)
+    takes = [True] * len(entries)
     while True:
+        entries = list(itertools.compress(choice.chosen, takes))
         part = share
         if options.of == "model":
             part = _share_of_layers(share, table, entries)
         seconds = None  # Units that a batch leaves dead have equal scores in GraSP.
         if options.method == "grasp":
             seconds = scores.magnitude([parameter for _, parameter in entries])
+        scored = itertools.compress(make_scores(), takes)
         kept = keep_highest(scored, part, options.effective_scope, seconds)
         if not kept.tied:
             return _Pruned(entries, kept.masks, exempt, share)
         exempt |= {entries[i][0]: TIED for i in kept.tied}
-        left = [i for i in range(len(entries)) if i not in kept.tied]
-        if not left:
+        takes = [name not in exempt for name, _ in choice.chosen]
+        if not any(takes):
             raise nothing_to_prune(model, exempt)
-        entries, scored = [entries[i] for i in left], [scored[i] for i in left]
 
 
 def _share_of_layers(share: float, table: ParameterTable, entries: Entries) -> float:
@@ -359,15 +362,21 @@ def share_of(amount: Any) -> float:
     return share
 
 
-def _scores(model: nn.Module, chosen: Entries, options: PruneOptions) -> list[Tensor]:
+def _scorer(
+    model: nn.Module, chosen: Entries, options: PruneOptions
+) -> Callable[[], Iterator[Tensor]]:
+    """Gives the scores anew at each call, the same ones."""
     parameters = [parameter for _, parameter in chosen]
     if options.method == "random":
-        values = scores.random(parameters, options.seed)
-    elif options.method == "grasp":
-        assert options.loss is not None
-        values = scores.grasp(model, parameters, options.loss, options.batch)
-    else:
-        values = scores.magnitude(parameters)
+        return lambda: _checked(chosen, scores.random(parameters, options.seed))
+    if options.method == "magnitude":
+        return lambda: _checked(chosen, scores.magnitude(parameters))
+    assert options.loss is not None
+    values = scores.grasp(model, parameters, options.loss, options.batch)
+    return lambda: _checked(chosen, values)
+
+
+def _checked(chosen: Entries, values: Iterable[Tensor]) -> Iterator[Tensor]:
     for (name, parameter), score in zip(chosen, values, strict=True):
         if not bool(score.isfinite().all()):
             raise InvalidArgument(
@@ -377,7 +386,7 @@ def _scores(model: nn.Module, chosen: Entries, options: PruneOptions) -> list[Te
         before = refit_loaded(parameter)
         if before is not None:  # Pruned weights go first, whatever their value is.
             score.masked_fill_(~before, -torch.inf)
-    return values
+        yield score
 
 
 def _declare(model: nn.Module, pruned: _Pruned, kind: str) -> None:
@@ -391,6 +400,7 @@ def _declare(model: nn.Module, pruned: _Pruned, kind: str) -> None:
             registry.remove(parameter)
         elif fitting is not mask_of:
             registry.set(parameter, fitting)
+    storage.give_back_memory()  # Of the scores.
 
 
 def _zero_outside(parameter: nn.Parameter, mask: Tensor) -> None:

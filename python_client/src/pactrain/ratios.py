@@ -7,9 +7,11 @@ channels of a layer whose weights are all alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,57 +29,72 @@ class Kept:
 
 
 def keep_highest(
-    scores: Sequence[Tensor],
+    scores: Iterable[Tensor],
     amount: float,
     scope: str,
-    seconds: Sequence[Tensor] | None = None,
+    seconds: Iterable[Tensor] | None = None,
 ) -> Kept:
     """A bool mask for each layer's scores; -inf, for what was pruned before, always go.
 
     Args:
+      scores: are let go one by one where layers are not compared ("layer"): those of a
+        whole model are as large as its weights.
       amount: share of all weights to drop, 0 <= amount < 1.
       scope: "layer": of each layer; "global": the lowest of all layers; "erk": by
         erdos_renyi_kernel(), fewer from small layers.
       seconds: other scores, by which those of equal score are told apart.
     """
-    flat = [score.reshape(-1) for score in scores]
-    others = flat if seconds is None else [second.reshape(-1) for second in seconds]
-    tied = {
-        i
-        for i, (score, second) in enumerate(zip(flat, others, strict=True))
-        if amount > 0 and _all_equal(score) and _all_equal(second)
-    }
+    pairs: Iterable[tuple[Tensor, Tensor]] = ((score, score) for score in scores)
+    if seconds is not None:
+        pairs = zip(scores, seconds, strict=True)
     if scope == "global":
-        sizes = [score.numel() for score in scores]
-        joined = torch.cat(flat)
-        kept, ties = _keep(
-            joined, joined if others is flat else torch.cat(others), amount
-        )
-        masks = list(torch.split(kept, sizes))
-        if ties is not None:
-            counts = [int(part.sum()) for part in torch.split(ties, sizes)]
-            tied |= {i for i, n in enumerate(sizes) if counts[i] > _few(n)}
-    else:
-        amounts = [amount] * len(scores)
-        if scope == "erk":
-            shapes = [tuple(score.shape) for score in scores]
-            amounts = [1 - share for share in erdos_renyi_kernel(shapes, 1 - amount)]
-        masks = []
-        for i, share in enumerate(amounts):
-            mask, ties = _keep(flat[i], others[i], share)
-            masks.append(mask)
-            if ties is not None:
-                tied.add(i)
-    shaped = [m.reshape(score.shape) for m, score in zip(masks, scores, strict=True)]
-    return Kept(shaped, sorted(tied))
+        return _keep_of_all(list(pairs), amount)
+    amounts: Iterable[float] = itertools.repeat(amount)
+    if scope == "erk":
+        pairs = list(pairs)
+        shapes = [tuple(score.shape) for score, _ in pairs]
+        amounts = [1 - share for share in erdos_renyi_kernel(shapes, 1 - amount)]
+    masks: list[Tensor] = []
+    tied: list[int] = []
+    for (score, second), share in zip(pairs, amounts, strict=False):
+        flat = score.reshape(-1)
+        other = flat if second is score else second.reshape(-1)
+        mask, ties = _keep(flat, other, share)
+        if ties is not None or (amount > 0 and _all_equal(score, second)):
+            tied.append(len(masks))
+        masks.append(mask.reshape(score.shape))
+    return Kept(masks, tied)
+
+
+def _keep_of_all(pairs: Sequence[tuple[Tensor, Tensor]], amount: float) -> Kept:
+    sizes = [score.numel() for score, _ in pairs]
+    joined = torch.cat([score.reshape(-1) for score, _ in pairs])
+    seconds = joined
+    if any(second is not score for score, second in pairs):
+        seconds = torch.cat([second.reshape(-1) for _, second in pairs])
+    kept, ties = _keep(joined, seconds, amount)
+    counts = [0] * len(sizes)
+    if ties is not None:
+        counts = [int(part.sum()) for part in torch.split(ties, sizes)]
+    tied = [
+        i
+        for i, (score, second) in enumerate(pairs)
+        if counts[i] > _few(sizes[i]) or (amount > 0 and _all_equal(score, second))
+    ]
+    masks = zip(torch.split(kept, sizes), pairs, strict=True)
+    return Kept([mask.reshape(score.shape) for mask, (score, _) in masks], tied)
 
 
 def _few(elements: int) -> int:
     return max(elements // 100, _FEW_TIES)
 
 
-def _all_equal(score: Tensor) -> bool:
-    """Of those that were not pruned before."""
+def _all_equal(*scores: Tensor) -> bool:
+    """Of those that were not pruned before, by each of the scores."""
+    return all(map(_is_constant, scores))
+
+
+def _is_constant(score: Tensor) -> bool:
     least, most = score.min(), score.max()
     if bool(least == -torch.inf) and bool(most > -torch.inf):
         least = score[score > -torch.inf].min()
@@ -107,7 +124,8 @@ def _keep(flat: Tensor, second: Tensor, amount: float) -> tuple[Tensor, Tensor |
 def _lowest(flat: Tensor, count: int) -> tuple[Tensor, Tensor | None]:
     """What is left without the `count` lowest; with those of equal score that cannot
     all go, if there are any, which stay."""
-    last = flat.kthvalue(count).values
+    # By numpy, which needs no list of places beside a copy.
+    last = float(np.partition(flat.numpy(), count - 1)[count - 1])
     keep = flat > last
     if int((~keep).sum()) == count:
         return keep, None

@@ -17,15 +17,15 @@ Loss: TypeAlias = "Callable[..., Tensor]"
 _MISFITS = (TypeError, ValueError, IndexError, RuntimeError)
 
 
-def magnitude(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """|w|."""
-    return [parameter.detach().abs().float() for parameter in parameters]
+def magnitude(parameters: Sequence[Tensor]) -> Iterator[Tensor]:
+    """|w|, one after the other."""
+    return (parameter.detach().abs().float() for parameter in parameters)
 
 
-def random(parameters: Sequence[Tensor], seed: int) -> list[Tensor]:
+def random(parameters: Sequence[Tensor], seed: int) -> Iterator[Tensor]:
     """Uniform in [0, 1): equal at all ranks for equal seeds, and at each call."""
     generator = torch.Generator().manual_seed(seed)
-    return [torch.rand(p.shape, generator=generator) for p in parameters]
+    return (torch.rand(p.shape, generator=generator) for p in parameters)
 
 
 def grasp(

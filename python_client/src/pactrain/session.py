@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from . import optimizer_hook, storage
+from . import optimizer_hook, outsiders, storage
 from .config import AttachConfig
 from .engine import StepEngine
 from .errors import CLOSED, InvalidArgument, PacTrainError, StepNotAppliedError
@@ -22,9 +22,10 @@ from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
+from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
-from .summary import Account
+from .summary import Account, MaskAccount
 from .types import Decision, Native
 from .wrapped import WrappedModel
 from .zeros import load_pruned
@@ -86,6 +87,9 @@ class Session:
         self._enforcers = (parts.keeper, membership)
         for enforcer in self._enforcers:
             optimizer_hook.watch(enforcer)
+        model = parts.model
+        self._outsiders = Outsiders(model.module, parts.table, model.ignored)
+        self._outsiders.watch()
         sessions.add(self)
         watch_this_process()
 
@@ -145,10 +149,16 @@ class Session:
         values = counters.flat()
         keeper = self._keeper
         active = keeper.active
+        saving = self.engine.course.first_saving
         values |= {
+            "pactrain/first_saving_step": 0.0 if saving is None else saving.steps,
+            "pactrain/first_saving_seconds": 0.0 if saving is None else saving.seconds,
             "pactrain/keep": keeper.current.keep,
             "pactrain/active_keep": 1.0 if active is None else active.keep,
             "pactrain/masks_active": float(active is not None),
+            "pactrain/mask_steps_unchanged": float(keeper.steps_unchanged),
+            "pactrain/mask_settle_steps": float(keeper.settle_steps),
+            "pactrain/mask_last_change": float(keeper.last_change),
             "pactrain/process_group_bytes": float(
                 self._model.process_group_bytes(counters.steps)
             ),
@@ -183,7 +193,7 @@ class Session:
             world_size=world.world_size,
             gse=self._config.gse,
             table=self._table,
-            keeper=self._keeper,
+            masks=MaskAccount.of(self._keeper),
             counters=self.engine.counters,
             course=self.engine.course,
             reason=self.decision.reason,
@@ -222,8 +232,10 @@ class Session:
         "freeze", as in prune().
 
         Raises:
-          InvalidArgument: an unknown name or kind, or a wrong shape or value.
+          InvalidArgument: an unknown name or kind, or a wrong shape or value; or masks
+            are tracked.
         """
+        self._check_declared("set_masks()")
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
 
@@ -240,8 +252,17 @@ class Session:
           PacTrainError: a rank failed, or the exchange did; on all ranks. Masks are as
             before.
         """
+        self._check_declared("sync_masks()")
         with self._between_steps("sync_masks()"):
             self._keeper.sync(self._native.rank, failed)
+
+    def _check_declared(self, call: str) -> None:
+        if self._source.tracks:
+            raise InvalidArgument(
+                f"{call} was called while masks are tracked (masks='track'): they are "
+                "what is not zero in the weights.\nSet weights to zero instead, on all "
+                "ranks alike; or attach without masks='track'."
+            )
 
     def apply_masks(self) -> None:
         """Weights times the agreed masks; only for optimizers not made by torch."""
@@ -270,7 +291,9 @@ class Session:
         Raises:
           InvalidArgument: not of this model, or no weight in it was pruned.
         """
-        self.set_masks(load_pruned(self._model.module, self._table, weights))
+        masks = load_pruned(self._model.module, self._table, weights)
+        if not self._source.tracks:
+            self.set_masks(masks)
         self.weights_loaded()
 
     def state_dict(self) -> dict[str, Any]:
@@ -340,6 +363,7 @@ class Session:
         sessions.discard(self)
         for enforcer in self._enforcers:
             optimizer_hook.unwatch(enforcer)
+        self._outsiders.close()
         for hook in self._hooks:
             hook.remove()
         for _, parameter in self._table:
@@ -463,6 +487,7 @@ sessions: set[Session] = set()
 
 def after_load(module: nn.Module, keys: object) -> None:
     # A plain function, not a method: copies of the model copy their hooks.
+    outsiders.check_load(module)
     for parameter in module._parameters.values():
         owner = None if parameter is None else registry.owner(parameter)
         if parameter is not None and owner is not None:

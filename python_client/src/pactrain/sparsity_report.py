@@ -81,6 +81,8 @@ def sparsity(model: nn.Module) -> SparsityReport:
     for name, parameter in table:
         if parameter.dim() < 2 and name not in declared.masks:
             continue
+        if parameter.numel() == 0:
+            continue
         mask = declared.masks.get(name)
         kept, beyond = _counted(parameter, mask, name in declared.frozen)
         layers.append((name, parameter.numel(), kept + beyond))

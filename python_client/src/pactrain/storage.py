@@ -47,22 +47,26 @@ def same_order(a: Tensor, b: Tensor) -> bool:
     )
 
 
+def ordered(values: Tensor, parameter: Tensor) -> Tensor:
+    """`values` (of the parameter's shape) in bucket order: themselves if they are."""
+    strides = bucket_strides(parameter)
+    if values.stride() == strides:
+        return values
+    return torch.empty_strided(values.shape, strides, dtype=values.dtype).copy_(values)
+
+
 def flatten(values: Tensor, parameter: Tensor) -> Tensor:
-    """`values` (of the parameter's shape) as a 1-D tensor in bucket order."""
-    ordered = torch.empty_strided(
-        parameter.shape, bucket_strides(parameter), dtype=values.dtype
-    )
-    ordered.copy_(values)
-    return ordered.as_strided((parameter.numel(),), (1,))
+    """The same as a 1-D tensor, which may be a view."""
+    return ordered(values, parameter).as_strided((parameter.numel(),), (1,))
 
 
 def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
     """The reverse of flatten(): a new tensor with the parameter's shape."""
-    ordered = torch.empty_strided(
+    made = torch.empty_strided(
         parameter.shape, bucket_strides(parameter), dtype=flat.dtype
     )
-    ordered.as_strided((parameter.numel(),), (1,)).copy_(flat)
-    return ordered
+    made.as_strided((parameter.numel(),), (1,)).copy_(flat)
+    return made
 
 
 def zero_outside(values: Tensor, mask: Tensor) -> None:
@@ -75,8 +79,10 @@ def zero_outside(values: Tensor, mask: Tensor) -> None:
     if plain.device.type == "cpu" and plain.dtype in (torch.float32, torch.float64):
         numbers = plain.numpy()
         np.multiply(numbers, mask.numpy(), out=numbers)
-    else:
+    elif plain.dtype == torch.bfloat16:
         plain.mul_(mask)
+    else:  # Adam's epsilon is 0 in float16, and leaves no number where gradients are 0.
+        plain.masked_fill_(~mask, 0)
 
 
 def give_back_memory() -> None:
@@ -89,6 +95,11 @@ def give_back_memory() -> None:
 def pack(flat: Tensor) -> npt.NDArray[np.uint8]:
     """Bools as bits, least significant first; the last byte is filled with zeros."""
     return np.packbits(flat.numpy(), bitorder="little")
+
+
+def empty_bits(elements: int) -> npt.NDArray[np.uint8]:
+    """Room for so many bits, in whole words of 64."""
+    return np.empty(-(-elements // 64) * 8, dtype=np.uint8)
 
 
 def unpack(bits: npt.NDArray[np.uint8], elements: int) -> Tensor:

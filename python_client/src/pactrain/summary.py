@@ -19,6 +19,46 @@ _SHOWN_CHANGES = 12
 
 
 @dataclass(frozen=True)
+class MaskAccount:
+    """What is to be said of a keeper's masks, as it is when this is made."""
+
+    wanted: MaskSet  # Also those that were declared since the last step.
+    active: MaskSet | None
+    settled: bool
+    moving: bool
+    words: str
+    shortfalls: tuple[str, ...]
+
+    @staticmethod
+    def of(keeper: MaskKeeper) -> MaskAccount:
+        return MaskAccount(
+            wanted=keeper.wanted(),
+            active=keeper.active,
+            settled=keeper.settled,
+            moving=keeper.moving,
+            words=_mask_words(keeper),
+            shortfalls=tuple(keeper.dense_steps.shortfalls()),
+        )
+
+
+def _mask_words(keeper: MaskKeeper) -> str:
+    unchanged, needed = keeper.steps_unchanged, keeper.settle_steps
+    kind = "tracked in the weights" if keeper.tracks else "declared"
+    seen = "last change seen in" if keeper.tracks else "last changed after"
+    last = f"{seen} step {keeper.last_change:,}" if keeper.last_change else ""
+    most = keeper.moved_most
+    return "; ".join(
+        part
+        for part in (
+            f"{kind}, the same for {unchanged:,} steps of {needed:,} needed",
+            last,
+            f"elements that moved: {most}" if most else "",
+        )
+        if part
+    )
+
+
+@dataclass(frozen=True)
 class Account:
     """What the words are made from."""
 
@@ -27,7 +67,7 @@ class Account:
     world_size: int
     gse: bool
     table: ParameterTable
-    keeper: MaskKeeper
+    masks: MaskAccount
     counters: Counters
     course: Course
     reason: str  # Of the decision in force.
@@ -36,25 +76,27 @@ class Account:
         """What was asked for and did not come about."""
         return [
             *self._masks_not_in_force(),
+            *self.masks.shortfalls,
             *self._weights_outside(),
             *self._failed_steps(),
         ]
 
     def _masks_not_in_force(self) -> list[str]:
-        wanted, active = self.keeper.current, self.keeper.active
-        steps = self.course.total.steps
-        if self.keeper.settled or not steps:
+        masks, steps = self.masks, self.course.total.steps
+        if masks.settled or not steps:
             return []
-        state = f"{active} are" if active else "none were"
+        if masks.moving:
+            return [f"masks had not settled at the end: {masks.words}"]
+        state = f"{masks.active} are" if masks.active else "none were"
         return [
-            f"masks {wanted} never came into force in {steps:,} steps; {state} in "
-            f"force at the end. {self.reason}"
+            f"masks {masks.wanted} never came into force in {steps:,} steps; {state} "
+            f"in force at the end. {self.reason}"
         ]
 
     def _weights_outside(self) -> list[str]:
-        if not self.gse or not self.keeper.current:
+        if not self.gse or not self.masks.wanted:
             return []
-        return weights_outside(self.table, self.keeper.current)
+        return weights_outside(self.table, self.masks.wanted)
 
     def _failed_steps(self) -> list[str]:
         failed = self.counters.failed_steps
@@ -69,6 +111,7 @@ class Account:
             ("first saving", self._first_saving()),
             ("bytes", self._bytes()),
             ("time", self._time()),
+            ("masks", self.masks.words),
             ("weights", self._weights()),
             *(("NOT REACHED", line) for line in self.shortfalls()),
         ]
@@ -145,7 +188,7 @@ class Account:
         zeros = sum(int((p.detach() == 0).sum()) for _, p in self.table)
         return (
             f"{zeros / elements:.1%} of {elements:,} are zero (counted now); masks ask "
-            f"for {1 - self.keeper.current.keep:.1%} outside"
+            f"for {1 - self.masks.wanted.keep:.1%} outside"
         )
 
     def write(self, path: str | Path) -> None:

@@ -246,6 +246,7 @@ class Native(Protocol):
         inside_decision: bool,
         kept_elements: int,
         elements: int,
+        moved: str = "",
     ) -> None: ...
     def submit(
         self,

@@ -132,7 +132,7 @@ class Trainer {
     int code = pt_set_masks(session_, mask, 0, kBuckets, layouts_.data(),
                             kSizes, pointers.data());
     if (code == PT_OK) {
-      code = pt_vote(session_, layout, mask, 1, 1, 1, kept, elements);
+      code = pt_vote(session_, layout, mask, 1, 1, 1, kept, elements, nullptr);
     }
     return code == PT_OK ? PT_OK : Fail(code, pt_error_text(session_));
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -31,43 +32,43 @@ from launcher import Launch, Scenario  # noqa: E402
 
 Start = Callable[..., Launch]
 SHORT = ["--step-deadline=6s", "--straggler-timeout=6s"]
+CHAIN = "--links=site-0:site-1,site-1:site-2"
+
+
+@contextlib.contextmanager
+def running(sites: int, **options: Any) -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
+        cluster = Cluster(Path(folder), sites, **options)
+        yield cluster
+        cluster.stop()
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
-        cluster = Cluster(Path(folder), sites=2)
+    with running(sites=2) as cluster:
         yield cluster
-        cluster.stop()
 
 
 @pytest.fixture
 def own_cluster() -> Iterator[Cluster]:
     """Two sites with short limits: 6 s without progress, or a rank, end a step."""
-    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
-        cluster = Cluster(Path(folder), sites=2, agent_flags=SHORT)
+    with running(sites=2, agent_flags=SHORT) as cluster:
         yield cluster
-        cluster.stop()
 
 
 @pytest.fixture
 def chain() -> Iterator[Cluster]:
     """Three sites in a chain; bf16 between them."""
-    flags = ["--links=site-0:site-1,site-1:site-2", "--codec=bf16"]
-    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
-        cluster = Cluster(Path(folder), sites=3, coordinator_flags=flags)
+    with running(sites=3, coordinator_flags=[CHAIN, "--codec=bf16"]) as cluster:
         yield cluster
-        cluster.stop()
 
 
 @pytest.fixture
 def adaptive() -> Iterator[Cluster]:
     """Three sites, where any waiting and any noise lets the policy choose TERNARY."""
-    flags = ["--links=site-0:site-1,site-1:site-2", "--min-exchange-share=0"]
-    with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
-        cluster = Cluster(Path(folder), sites=3, coordinator_flags=flags, risk="fast")
+    flags = [CHAIN, "--min-exchange-share=0"]
+    with running(sites=3, coordinator_flags=flags, risk="fast") as cluster:
         yield cluster
-        cluster.stop()
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["scenarios", "torch._dynamo"])  # DDP imports the latter.
+# DDP imports the last one, and scripts as much again.
+_context.set_forkserver_preload(["scenarios", "scripts_check", "torch._dynamo"])
 
 
 @dataclass
@@ -73,7 +74,6 @@ class Launch:
                 target=_run,
                 args=(scenario, rank, len(environments), dict(environment), store,
                       dict(arguments), theirs),
-                daemon=True,
             )  # fmt: skip
             process.start()
             theirs.close()

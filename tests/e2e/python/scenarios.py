@@ -83,46 +83,6 @@ def outcome(session: Any, model: nn.Module) -> dict[str, Any]:
     }
 
 
-def like_plain_ddp(talk: Talk) -> dict[str, Any]:
-    """PacTrain, and then plain DDP with the masks put on by hand from the same step."""
-    model = mlp()
-    pactrain.prune(model, 0.7)
-    masks = {name: registry.get(p) for name, p in model.named_parameters()}
-    ddp = DistributedDataParallel(model)
-    session = pactrain.attach(ddp)
-    optimizer = sgd(model)
-    # The step after which masks act; -1: before the first one.
-    active_from = -1 if session.stats()["pactrain/masks_active"] else None
-    for step in steps(session):
-        train_step(ddp, optimizer, batch(talk, step))
-        if active_from is None and session.stats()["pactrain/masks_active"]:
-            active_from = step
-    result = outcome(session, model)
-    session.close()
-
-    plain = mlp()
-    pactrain.apply_masks(plain, {n: m for n, m in masks.items() if m is not None})
-    ddp = DistributedDataParallel(plain)
-    optimizer = sgd(plain)
-    kept = [(p, masks[name]) for name, p in plain.named_parameters() if masks[name] is not None]
-    for again in range(step + 1):
-        active = active_from is not None and again > active_from
-        optimizer.zero_grad()
-        ddp(batch(talk, again)).square().mean().backward()
-        with torch.no_grad():
-            for parameter, mask in kept if active else ():
-                parameter.grad.mul_(mask)
-            optimizer.step()
-            for parameter, mask in kept if active or again == active_from else ():
-                parameter.mul_(mask)
-                if again == active_from:
-                    optimizer.state[parameter]["momentum_buffer"].mul_(mask)
-    pairs = zip(model.parameters(), plain.parameters(), strict=True)
-    result["equal"] = all(torch.equal(a, b) for a, b in pairs)
-    result["active_from"] = active_from
-    return result
-
-
 def seeded_differently(talk: Talk) -> dict[str, Any]:
     """Every rank prunes weights of its own before DDP gives all rank 0's."""
     model = mlp(seed=talk.rank)

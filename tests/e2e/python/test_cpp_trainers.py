@@ -38,7 +38,7 @@ def trainers(digits: Path, tmp_path: Path) -> Iterator[Start]:
         argv += [f"--{name}={value}" for name, value in flags.items()]
         for rank, place in enumerate(cluster.environments(WORLD, job or cluster.new_job())):
             here = {"RANK": str(rank), "WORLD_SIZE": str(WORLD), **(environment or {})}
-            log = tmp_path / f"rank-{rank}.log"
+            log = tmp_path / f"rank-{rank}-{len(started)}.log"  # Of one run of several.
             started.append(Child(f"rank-{rank}", argv, {**place, **here}, log))
         return started
 
@@ -92,6 +92,41 @@ def test_cpp_trainers_go_through_all_three_modes_and_learn(cluster, trainers):
     assert {final["outside"] for final in finals} == {"0"}
     assert float(finals[0]["accuracy"]) > 0.9
     assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
+
+
+def test_masks_of_a_cpp_program_are_found_and_found_again_when_they_move(cluster, trainers):
+    """It prunes by hand. In mid-run what was pruned comes back, and half as much goes."""
+    job = cluster.new_job()
+    running = trainers(cluster, job, epochs=4, batch=16, amount=0.7, track="true")
+    modes = [running[0].wait_for(f"epoch {n}:", SECONDS) for n in range(1, 5)]
+    assert " x FULL fp32" in modes[0]
+    assert "DENSE" in modes[2]
+    for moving, settled in (modes[:2], modes[2:]):
+        assert " x COMPACTED fp32" in moving
+        assert ", 23 x COMPACTED fp32, " in settled
+    finals = [FINAL.search(child.wait_for("parameters", SECONDS)) for child in running]
+    assert len({final["digest"] for final in finals}) == 1
+    assert {final["outside"] for final in finals} == {"0"}
+    assert 0.5 < float(finals[0]["keep"]) < 0.8
+    assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
+    admin = cluster.admin("job", job)
+    shown = subprocess.run(admin, check=True, timeout=30, capture_output=True, text=True).stdout
+    assert "settled: unchanged for 10 steps at all ranks" in shown
+    assert re.search(r"\nmoved +last before step \d+: \d+\.weight [\d,]+.* elements moved\n", shown)
+    assert re.search(r"\ncompacted +first at step \d+\n", shown)
+
+
+def test_equal_cpp_runs_are_equal_bit_for_bit(cluster, trainers):
+    """Also in TERNARY, if the script says from which step on."""
+    pinned = {"pin": "TERNARY 7", "pin-from": 8, "epochs": 1, "batch": 16}
+    ends = []
+    for _ in range(2):
+        running = trainers(cluster, **pinned)[-WORLD:]
+        assert "16 x TERNARY 7 levels" in running[0].wait_for("epoch 1:", SECONDS)
+        finals = [FINAL.search(child.wait_for("parameters", SECONDS)) for child in running]
+        assert [child.process.wait(SECONDS) for child in running] == [0] * WORLD
+        ends += [final["digest"] for final in finals]
+    assert len(set(ends)) == 1
 
 
 def test_a_killed_cpp_trainer_ends_the_others_in_words(own_cluster, trainers):

@@ -55,7 +55,11 @@ def start(digits: Path, tmp_path: Path) -> Iterator[Start]:
         environments: list[dict[str, str]], python: tuple[int, ...], **arguments: object
     ) -> tuple[Launch, list[Child]]:
         common = {"epochs": EPOCHS, "batch": BATCH, "amount": arguments.pop("amount", 0.7)}
-        flags = [f"--{name}={value}" for name, value in common.items()]
+        flags = [
+            f"--{name.replace('_', '-')}={value}"
+            for name, value in {**common, **arguments.get("onset", {})}.items()
+        ]
+        flags += ["--track"] * bool(arguments.get("track"))
         for rank, environment in enumerate(environments):
             if rank not in python:
                 argv = [str(BIN / "cpp_trainer"), f"--data={digits}", *flags]
@@ -99,6 +103,19 @@ def test_python_and_cpp_trainers_end_with_the_same_bits(
     assert {final["outside"] for final in finals} == {"0"}
 
 
+def test_both_find_the_masks_that_a_script_makes_by_hand(cluster, start):
+    running, children = start(launch_per_site(cluster), (0, 1), track=True)
+    finals = [FINAL.search(child.wait_for("parameters ", SECONDS)) for child in children]
+    ranks = running.finish(SECONDS)
+    assert not any(rank.error for rank in ranks), ranks
+    digests = [final["digest"] for final in finals] + [r.value["digest"] for r in ranks]
+    assert len(set(digests)) == 1, digests
+    modes = ranks[0].value["modes"]
+    assert ranks[1].value["modes"] == modes
+    changes = [mode for mode, last in zip(modes, [None, *modes], strict=False) if mode != last]
+    assert changes == ["FULL fp32", "COMPACTED fp32"] * 2
+
+
 def test_cpp_trainers_hold_frozen_weights_as_a_python_rank_0_declared_them(cluster, start):
     running, children = start(launch_per_site(cluster), (0, 1), kind="freeze")
     finals = [FINAL.search(child.wait_for("parameters ", SECONDS)) for child in children]
@@ -107,6 +124,20 @@ def test_cpp_trainers_hold_frozen_weights_as_a_python_rank_0_declared_them(clust
     assert ranks[0].value["modes"][-1] == "COMPACTED fp32"
     digests = [final["digest"] for final in finals] + [r.value["digest"] for r in ranks]
     assert len(set(digests)) == 1, digests
+
+
+def test_what_both_languages_pin_comes_in_force_with_the_same_step(cluster, start):
+    onset = {"activate_at": 4, "pin": "TERNARY 7", "pin_from": 8}
+    running, children = start(launch_per_site(cluster), (0, 1), onset=onset)
+    finals = [FINAL.search(child.wait_for("parameters ", SECONDS)) for child in children]
+    ranks = running.finish(SECONDS)
+    assert not any(rank.error for rank in ranks), ranks
+    digests = [final["digest"] for final in finals] + [r.value["digest"] for r in ranks]
+    assert len(set(digests)) == 1, digests
+    modes = [mode for mode in ranks[0].value["modes"] if mode != "TERNARY 7 levels"]
+    assert modes == ranks[0].value["modes"][: len(modes)]
+    assert modes[-1] == "COMPACTED fp32"
+    assert len(modes) == 6
 
 
 def test_another_model_in_the_other_language_is_refused_in_words(cluster, start):

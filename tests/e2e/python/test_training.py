@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import scenarios
-import zoo_scenarios
 
 
 def values(ranks):
@@ -16,15 +15,6 @@ def values(ranks):
 def equal_digests(results):
     assert len({result["digest"] for result in results}) == 1
     assert all(result["finite"] for result in results)
-
-
-def test_it_is_plain_ddp_with_masks_bit_for_bit(cluster, launch):
-    results = values(launch(cluster, scenarios.like_plain_ddp).finish())
-    equal_digests(results)
-    for result in results:
-        assert result["equal"]
-        assert result["mode"] == "COMPACTED fp32"
-        assert result["stats"]["pactrain/ratio"] > 1.5
 
 
 def test_ranks_that_prune_different_weights_end_equal(cluster, launch):
@@ -125,15 +115,3 @@ def test_another_model_is_refused_with_both_sides_named(cluster, launch):
         assert rank.error == "RefusedError", rank
         assert "44 elements" in rank.text
         assert "55 elements" in rank.text
-
-
-def test_every_kind_of_model_trains_equal_and_compacted(cluster, launch):
-    kinds = list(zoo_scenarios.ZOO)
-    results = values(launch(cluster, zoo_scenarios.zoo, kinds=kinds).finish(180))
-    for kind in kinds:
-        equal_digests([result[kind] for result in results])
-        assert results[0][kind]["mode"] == "COMPACTED fp32", kind
-    first, second = (result["batch_norm"] for result in results)
-    assert first["buffers"] == second["buffers"]
-    assert not first["moved"]
-    assert second["moved"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 import pactrain
 from pactrain._library import digest_of
+from pactrain.masks import registry
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "cpp_trainer")]
@@ -70,17 +72,33 @@ def train_with_cpp(
     amount: float,
     kind: str = "zero",
     classes: int = 10,
+    track: bool = False,
+    onset: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """By our own wrapper, which C++ trainers share; its place is in the variables."""
+    """By our own wrapper, which C++ trainers share; its place is in the variables.
+
+    `track`: by hand, as cpp_trainer --track prunes.
+    """
     world = pactrain.init()
     torch.manual_seed(world.rank)
     data, test = read(path)
     model = example.make_model(data.tensors[0].shape[1])
     model[-1] = torch.nn.Linear(model[-1].in_features, classes)
-    pactrain.prune(model, amount, kind=kind)
-    ddp = pactrain.DistributedDataParallel(model)
+    if not track:
+        pactrain.prune(model, amount, kind=kind)
+    ddp = pactrain.DistributedDataParallel(
+        model, masks="track" if track else None, gse=True, **(onset or {})
+    )
     steps = run_epochs(ddp, data, epochs, batch, world.rank, world.world_size)
-    modes = [ddp.session.mode for _ in steps]
+    pruning = HandPruning(model)
+    if track:
+        pruning.prune(amount / 2)
+    modes = []
+    for step, _ in enumerate(steps, start=1):
+        modes.append(ddp.session.mode)
+        pruning.apply()
+        if track and step == epochs // 2 * (len(data) // (batch * world.world_size)):
+            pruning.prune(amount)
     ddp.session.sync_buffers()
     result = {
         "digest": ddp.session.parameters.value_digest(digest_of).to_bytes().hex(),
@@ -89,6 +107,32 @@ def train_with_cpp(
     }
     ddp.session.close()
     return result
+
+
+class HandPruning:
+    """As in examples/cpp_trainer: what was pruned comes back, and the smallest go."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._masks: dict[str, torch.Tensor] = {}
+        self._before: dict[str, torch.Tensor] = {}
+
+    def prune(self, amount: float) -> None:
+        with torch.no_grad():
+            for name, p in self._model.named_parameters():
+                if name in self._masks:
+                    p.copy_(p.where(self._masks[name], self._before[name]))
+                self._before[name] = p.clone()
+        copied = copy.deepcopy(self._model)
+        pactrain.prune(copied, amount)
+        found = {name: registry.get(p) for name, p in copied.named_parameters()}
+        self._masks = {name: mask for name, mask in found.items() if mask is not None}
+
+    def apply(self) -> None:
+        with torch.no_grad():
+            for name, p in self._model.named_parameters():
+                if name in self._masks:
+                    p.mul_(self._masks[name])
 
 
 def run_epochs(

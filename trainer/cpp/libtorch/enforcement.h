@@ -93,6 +93,9 @@ class Enforcement {
     cleaned_ = std::move(optimizers);
   }
 
+  // From now on none are.
+  void Deactivate() { entries_.clear(); }
+
   // From now on these masks are enforced.
   void Activate(const MaskSet& masks) {
     Agree(masks);

@@ -23,6 +23,7 @@
 #include "trainer/cpp/libtorch/enforcement.h"
 #include "trainer/cpp/libtorch/model.h"
 #include "trainer/cpp/libtorch/shared_objects.h"
+#include "trainer/cpp/libtorch/tracking.h"
 #include "trainer/cpp/mask_keeper.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/membership.h"
@@ -50,6 +51,7 @@ struct ModelParts {
   MaskKeeper* keeper;
   Enforcement* enforcement;
   SharedObjects* shared;
+  Tracking* tracking = nullptr;  // Null: masks are declared.
 };
 
 // Parameters (also without gradients), buffers, masks and what the program
@@ -145,11 +147,14 @@ class ModelState : public LocalState {
         active, words[0]);
     parts_.enforcement->Resume(
         std::move(agreed), std::move(values),
-        parts_.config->gse ? parts_.keeper->active() : nullptr,
+        parts_.config->drops_gradients() ? parts_.keeper->active() : nullptr,
         parts_.shared->optimizers());
   }
 
-  void Entered() override { parts_.keeper->Start(); }
+  void Entered() override {
+    parts_.keeper->Start();
+    if (parts_.tracking != nullptr) parts_.tracking->Restart();
+  }
 
  private:
   size_t Words() const {

@@ -1,0 +1,115 @@
+"""Parameters that would be trained at each rank alone, without a word.
+
+DDP and our own wrapper hear only of gradients of the parameters that were there, and
+needed gradients, when they were made. What a script puts in their place later, or lets
+train later, an optimizer would move by this rank's gradients alone, and without masks.
+So too parameters that get another type, whose places in autograd are others then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+from weakref import WeakSet
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from .errors import RefusedError
+from .parameters import ParameterTable
+
+_ANEW = (
+    "Do that before the model is wrapped; or close the session, then wrap and attach "
+    "the model anew."
+)
+_ASSIGN = (
+    "Load without assign=True, or before the model is wrapped and attached; make the "
+    "optimizer after that."
+)
+
+
+class Outsiders:
+    """Refuses them for one attached model: before an optimizer moves them, or when
+    load_state_dict() has put them there.
+
+    Thread-compatible.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        table: ParameterTable,
+        ignored: Collection[str] = (),
+        exchanged: bool = True,
+    ) -> None:
+        """Not `exchanged`: there is one rank, and only masks could miss some."""
+        self._module = module
+        self._table = table
+        self._types = {id(p): p.dtype for _, p in table}
+        self._ignored = ignored
+        self._exchanged = exchanged
+
+    def watch(self) -> None:
+        """Until close()."""
+        global _handle
+        if _handle is None:
+            _handle = register_optimizer_step_pre_hook(_before_step)
+        _watching.add(self)
+
+    def close(self) -> None:
+        _watching.discard(self)
+
+    def check_step(self, optimizer: Optimizer) -> None:
+        """Raises RefusedError, before anything is moved."""
+        if not self._exchanged:
+            return
+        moved = [p for g in optimizer.param_groups for p in g["params"]]
+        moved = [p for p in moved if p.grad is not None]
+        if name := self._unknown(moved):
+            raise RefusedError(
+                f"{name} was not there, or needed no gradient, when the model was "
+                f"wrapped: each rank would train it alone.\n{_ANEW}"
+            )
+        for parameter in moved:
+            before = self._types.get(id(parameter), parameter.dtype)
+            if parameter.dtype != before:
+                name = self._table.names[self._table.index_of(parameter)]
+                raise RefusedError(
+                    f"{name} is {parameter.dtype}, but was {before} when the model was "
+                    f"attached: each rank would train it alone.\n{_ANEW}"
+                )
+
+    def check_load(self, part: nn.Module) -> None:
+        """After a load into this part of a model. Raises RefusedError."""
+        there = [p for p in part._parameters.values() if p is not None]
+        if name := self._unknown([p for p in there if p.requires_grad]):
+            raise RefusedError(
+                f"load_state_dict(assign=True) has put another parameter in the place "
+                f"of {name} of an attached model: neither masks nor other ranks would "
+                f"reach it.\n{_ASSIGN}"
+            )
+
+    def _unknown(self, parameters: Iterable[Tensor]) -> str | None:
+        """The name of one that is of this model and was not when it was attached."""
+        unknown = {id(p) for p in parameters if id(p) not in self._types}
+        for name, parameter in self._module.named_parameters() if unknown else ():
+            if id(parameter) in unknown and name not in self._ignored:
+                return name
+        return None
+
+
+_watching: WeakSet[Outsiders] = WeakSet()
+_handle: RemovableHandle | None = None
+
+
+def check_load(part: nn.Module) -> None:
+    """Raises RefusedError."""
+    for outsiders in list(_watching):
+        outsiders.check_load(part)
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for outsiders in list(_watching):
+        outsiders.check_step(optimizer)

@@ -1,0 +1,112 @@
+"""What each rank would train alone is refused before an optimizer moves it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from small_nets import pruned, small_net
+from torch.nn.parallel import DistributedDataParallel
+
+import pactrain
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def values(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def untouched(model, before):
+    return all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True)
+    )
+
+
+def test_a_layer_that_begins_to_train_after_it_was_wrapped_is_refused(attach):
+    model = small_net()
+    model[0].requires_grad_(False)
+    attached = attach(model)
+    optimizer = sgd(model)
+    attached.step(optimizer=optimizer)
+    before = values(model)
+    model[0].requires_grad_(True)
+    with pytest.raises(pactrain.RefusedError, match=r"0\.weight .* needed no gradient"):
+        attached.step(optimizer=optimizer)
+    assert untouched(model, before)
+
+
+def test_a_layer_that_is_put_in_later_is_refused(attach):
+    model = small_net()
+    attached = attach(model)
+    attached.step()
+    model.append(torch.nn.Linear(model[-1].out_features, 3))
+    with pytest.raises(pactrain.RefusedError, match="was not there"):
+        attached.step(optimizer=sgd(model))
+
+
+def test_what_ddp_was_told_to_ignore_is_left_alone(attach):
+    model = small_net()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+        model, ["0.weight"]
+    )
+    attached = attach(model)
+    attached.step(optimizer=sgd(model))
+
+
+@pytest.mark.parametrize("convert", [torch.nn.Module.bfloat16, torch.nn.Module.double])
+def test_a_model_that_gets_another_type_is_refused(attach, convert):
+    model = small_net()
+    attached = attach(model)
+    attached.step()
+    convert(model)
+    inputs = torch.ones(4, 6, dtype=model[0].weight.dtype)
+    with pytest.raises(
+        pactrain.RefusedError, match=r"0\.weight is torch\.\w+, but was"
+    ):
+        attached.step(inputs, sgd(model))
+
+
+def test_other_parameters_that_a_load_assigns_are_refused_at_once(attach):
+    model = pruned()
+    attached = attach(model)
+    attached.step()
+    with pytest.raises(pactrain.RefusedError, match="without assign=True"):
+        attached.ddp.module.load_state_dict(
+            copy.deepcopy(model.state_dict()), assign=True
+        )
+
+
+def test_the_same_where_one_process_trains_alone():
+    model = pruned()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = pactrain.attach(model)
+    try:
+        with pytest.raises(pactrain.RefusedError, match="without assign=True"):
+            model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    finally:
+        session.close()
+
+
+def test_a_copy_may_be_assigned_to_and_trained(attach):
+    model = pruned()
+    attach(model)
+    other = copy.deepcopy(model)
+    other.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    other(torch.ones(4, 6)).sum().backward()
+    sgd(other).step()
+
+
+def test_after_close_the_script_is_free(attach):
+    model = small_net()
+    model[0].requires_grad_(False)
+    attached = attach(model)
+    attached.session.close()
+    model[0].requires_grad_(True)
+    model(torch.ones(4, 6)).sum().backward()
+    sgd(model).step()

@@ -1,0 +1,124 @@
+// The Mask Tracker of the trainer library (trainer/pactrain.h): which weights
+// are zero, and for how many steps those have been the same ones.
+//
+// Owns the tracker. Thread-compatible.
+#ifndef PACTRAIN_TRAINER_CPP_MASK_TRACKER_H_
+#define PACTRAIN_TRAINER_CPP_MASK_TRACKER_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer/cpp/errors.h"
+#include "trainer/cpp/masks.h"
+#include "trainer/cpp/parameters.h"
+#include "trainer/pactrain.h"
+
+namespace pactrain {
+
+// Where masks are tracked: how far they have settled. Steps are of gradients.
+struct TrackedMasks {
+  uint64_t steps_unchanged = 0;  // Since the last change that was seen.
+  uint64_t settle_steps = 0;     // Unchanged steps that make a vote count.
+  uint64_t last_change = 0;      // The step, from 1, that saw it; 0: none did.
+  // "fc.weight 12 elements moved", most first, since they were settled last.
+  std::string moved = {};
+};
+
+namespace internal {
+
+class MaskTracker {
+ public:
+  // Tracks `parameters`, indices into `table`, which is borrowed.
+  // PacTrainError: out of memory.
+  MaskTracker(const ParameterTable* table, std::vector<size_t> parameters,
+              uint32_t settle_steps)
+      : table_(table), parameters_(std::move(parameters)) {
+    std::vector<const char*> names;
+    std::vector<uint64_t> elements;
+    for (const size_t i : parameters_) {
+      names.push_back((*table_)[i].name.c_str());
+      elements.push_back((*table_)[i].elements());
+    }
+    tracker_.reset(pt_tracker_new(static_cast<uint32_t>(parameters_.size()),
+                                  names.data(), elements.data(), settle_steps));
+    if (tracker_ == nullptr) {
+      throw PacTrainError(
+          "There is no memory to track masks, a bit for each weight.\n"
+          "Give this process more memory, or declare the masks.");
+    }
+  }
+
+  // Looks at what is due in this step. `values_of(parameter, first, elements)`
+  // points to fp32 values of a parameter of the table, in any order that stays
+  // the same. True: masks() has changed, or is known now.
+  template <typename ValuesOf>
+  bool Look(const ValuesOf& values_of) {
+    uint64_t moved = 0;
+    for (uint32_t i = 0; i < pt_tracker_due(tracker_.get()); ++i) {
+      const pt_range range = pt_tracker_range(tracker_.get(), i);
+      moved += pt_tracker_look(
+          tracker_.get(), i,
+          values_of(parameters_[range.parameter], range.first, range.elements));
+    }
+    const bool first = !std::exchange(looked_, true);
+    return first || moved > 0;
+  }
+
+  // The step is committed.
+  void EndStep() { pt_tracker_end_step(tracker_.get()); }
+
+  // In another generation all is looked at anew.
+  void Restart() {
+    pt_tracker_restart(tracker_.get());
+    looked_ = false;
+  }
+
+  TrackedMasks state() const {
+    const pt_tracked state = pt_tracker_state(tracker_.get());
+    std::string moved = pt_tracker_moved(tracker_.get());
+    // A name may be anything, and pt_vote() takes what can be printed.
+    std::replace_if(
+        moved.begin(), moved.end(), [](char c) { return c < ' ' || c > '~'; },
+        '?');
+    return {.steps_unchanged = state.steps_unchanged,
+            .settle_steps = state.settle_steps,
+            .last_change = state.last_change,
+            .moved = std::move(moved)};
+  }
+
+  // As they were when they were looked at. A parameter that is all zero was not
+  // pruned: it has not begun to learn.
+  MaskSet masks() const {
+    std::vector<Mask> masks(table_->size());
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const uint64_t elements = (*table_)[parameters_[i]].elements();
+      std::vector<uint8_t> bits((elements + 63) / 64 * 8);
+      pt_tracker_bits(tracker_.get(), static_cast<uint32_t>(i), bits.data());
+      if (std::any_of(bits.begin(), bits.end(),
+                      [](uint8_t byte) { return byte != 0; })) {
+        masks[parameters_[i]] = Unpack(bits, elements);
+      }
+    }
+    return MaskSet(*table_, std::move(masks));
+  }
+
+ private:
+  struct Free {
+    void operator()(pt_tracker* tracker) const { pt_tracker_free(tracker); }
+  };
+
+  const ParameterTable* table_;
+  const std::vector<size_t> parameters_;
+  std::unique_ptr<pt_tracker, Free> tracker_;
+  bool looked_ = false;  // Since the start, or Restart().
+};
+
+}  // namespace internal
+}  // namespace pactrain
+
+#endif  // PACTRAIN_TRAINER_CPP_MASK_TRACKER_H_
