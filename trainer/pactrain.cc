@@ -15,11 +15,16 @@
 
 #include "base/version.h"
 #include "trainer/core/mask_tracker.h"
+#include "trainer/core/membership.h"
 #include "trainer/session.h"
 #include "xxhash.h"
 
 struct pt_session {
   std::unique_ptr<pactrain::trainer::Session> impl;
+};
+
+struct pt_membership {
+  pactrain::trainer::Membership impl;
 };
 
 struct pt_tracker {
@@ -211,6 +216,23 @@ Error MakeMaskSet(uint32_t buckets, const pt_digest* bucket_layouts,
          std::make_shared<const kernels::MaskPlan>(bitmaps[b], elements[b])});
   }
   return {};
+}
+
+// What `next` says is to be done.
+template <typename Next>
+void Ask(Next next, pt_todo* out) {
+  try {
+    *out = next();
+  } catch (const std::bad_alloc&) {
+    *out = {};
+    out->action = PT_FAIL;
+    out->code = PT_INTERNAL;
+    out->text = "out of memory.\nGive this process more memory.";
+  }
+}
+
+std::chrono::milliseconds Milliseconds(uint64_t now_ms) {
+  return std::chrono::milliseconds(now_ms);
 }
 
 }  // namespace
@@ -408,6 +430,44 @@ int pt_is_final(const pt_session* session) {
 
 int pt_may_rejoin(const pt_session* session) {
   return session->impl->may_rejoin() ? 1 : 0;
+}
+
+pt_membership* pt_membership_new(const pt_membership_options* options) {
+  return new pt_membership{trainer::Membership(*options)};
+}
+
+void pt_membership_free(pt_membership* membership) { delete membership; }
+
+void pt_membership_begin(pt_membership* membership, const pt_mine* mine,
+                         const pt_result* there, uint64_t now_ms,
+                         pt_todo* out) {
+  trainer::Ask(
+      [&] {
+        return membership->impl.Begin(*mine, *there,
+                                      trainer::Milliseconds(now_ms));
+      },
+      out);
+}
+
+void pt_membership_next(pt_membership* membership, const pt_result* result,
+                        uint64_t now_ms, pt_todo* out) {
+  trainer::Ask(
+      [&] {
+        return membership->impl.Handle(*result, trainer::Milliseconds(now_ms));
+      },
+      out);
+}
+
+void pt_membership_forget(pt_membership* membership) {
+  membership->impl.Forget();
+}
+
+int pt_may_go_on(int code, int final, int may_rejoin, int agent_returns) {
+  return trainer::MayGoOn({.code = static_cast<pactrain::wire::Code>(code),
+                           .text = "",
+                           .final = final != 0,
+                           .may_rejoin = may_rejoin != 0},
+                          agent_returns != 0);
 }
 
 pt_tracker* pt_tracker_new(uint32_t parameters, const char* const* names,

@@ -21,11 +21,13 @@
 
 #include <stdint.h>
 
+#include "trainer/membership_abi.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 6
+#define PT_ABI_VERSION 7
 
 enum pt_code {
   PT_OK = 0,
@@ -64,10 +66,6 @@ typedef struct {
   const void* data;
   uint64_t elements;
 } pt_part;
-
-typedef struct {
-  uint64_t hi, lo;
-} pt_digest; /* all zero: none */
 
 typedef struct {
   const char* agent; /* "unix:/run/pactrain/agent.sock" */
@@ -245,6 +243,20 @@ int pt_is_final(const pt_session* session);
  * committed one (base step: none) as resume_step. */
 int pt_may_rejoin(const pt_session* session);
 
+/* A rank's membership in its job; see trainer/membership_abi.h. It needs no
+ * session. `now_ms` is monotonic. After memory has run out PT_FAIL. */
+typedef struct pt_membership pt_membership;
+pt_membership* pt_membership_new(const pt_membership_options* options);
+void pt_membership_free(pt_membership* membership);
+void pt_membership_begin(pt_membership* membership, const pt_mine* mine,
+                         const pt_result* there, uint64_t now_ms, pt_todo* out);
+void pt_membership_next(pt_membership* membership, const pt_result* result,
+                        uint64_t now_ms, pt_todo* out);
+/* The state of PT_DONE is taken: frees its memory. */
+void pt_membership_forget(pt_membership* membership);
+/* 1: a session of an elastic job that is over with this error may be followed
+ * by another one: pt_membership_begin(). */
+int pt_may_go_on(int code, int final, int may_rejoin, int agent_returns);
 /* The Mask Tracker: which weights are zero, and for how many steps those have
  * been the same ones. It needs no session. A step begins with looks at what is
  * due, and ends with pt_tracker_end_step() when it is committed; a step that

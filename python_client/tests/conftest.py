@@ -103,5 +103,5 @@ def net():
 
 @pytest.fixture
 def ranks(natives, monkeypatch):
-    monkeypatch.setattr("pactrain.membership._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("pactrain.membership._sleep", lambda seconds: None)
     return lambda world_size: Ranks(monkeypatch, world_size)

@@ -259,9 +259,12 @@ class FakeNative:
     def close_at_exit(self):
         self.closed_at_exit = self.closed = True
 
-    def close(self):
+    def detach(self):
         if not self.closed and not self.is_final and self.job.regroup is not None:
             self.job.left = True
             self.job.regroup.expected = self.job.world_size - 1
             self.job.barrier.abort()
+
+    def close(self):
+        self.detach()
         self.closed = True

@@ -10,6 +10,7 @@ from small_nets import small_net
 
 import pactrain
 from pactrain import attaching, distributed
+from pactrain.types import NO_LINEAGE
 from pactrain.world import Site, World
 
 STEPS = 8
@@ -106,7 +107,7 @@ class Ranks:
         else:
             native = FakeNative(self.regroup.jobs[-1], 0)
             native.asked_rank = rank
-            self.regroup.arrive(native, 0, 0)
+            self.regroup.arrive(native, NO_LINEAGE, 0)
         native.options = options
         self.natives[rank] = native
         return native

@@ -1,8 +1,9 @@
 """The rooms of the tree and which room may use which (style.md's arrows, written out).
 
 A room is a folder; a file or Bazel package belongs to the longest room that is a prefix
-of its path. `trainer/wire` is the one header that trainer library and agent share, and
-`protocol/proto_*` turns protobuf messages into the plain structs of `protocol`.
+of its path. `trainer/wire` is the one header that trainer library and agent share,
+`trainer/membership_abi` is the pure core's part of the C ABI, and `protocol/proto_*` turns
+protobuf messages into the plain structs of `protocol`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ ALLOWED: dict[str, frozenset[str]] = {
     PROTO_CONVERT: frozenset({"base", "protocol", "proto"}),
     "kernels": frozenset(),
     "trainer/wire": frozenset(),
-    "trainer/core": frozenset({"kernels", "trainer/wire"}),
-    "trainer": frozenset({"base/version", "kernels", "trainer/core", "trainer/wire"}),
+    "trainer/membership_abi": frozenset(),
+    "trainer/core": frozenset({"kernels", "trainer/membership_abi", "trainer/wire"}),
+    "trainer": frozenset(
+        {"base/version", "kernels", "trainer/core", "trainer/membership_abi", "trainer/wire"}
+    ),
     # For C++ trainers; libtorch is in a header of its own.
     "trainer/cpp": frozenset({"trainer"}),
     "trainer/cpp/libtorch": frozenset({"trainer/cpp"}),
@@ -128,6 +132,7 @@ LINKS: dict[str, frozenset[str]] = {
     "config": PURE_LIBRARIES | {"protobuf", "cli11", "yaml_cpp"},
     "kernels": frozenset(),
     "trainer/wire": frozenset(),
+    "trainer/membership_abi": frozenset(),
     "trainer/core": frozenset({"xxhash"}),
     "trainer": frozenset({"xxhash"}),
     "trainer/cpp": frozenset({"xxhash"}),

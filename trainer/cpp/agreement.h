@@ -70,6 +70,18 @@ inline Settings SettingsOf(const AttachConfig& config, uint64_t buffer_bytes,
           config.track ? 1u : 0u};
 }
 
+// For ranks that come later, which take settle_steps with the state, unless
+// each tracks its own masks.
+inline std::string TextOf(const Settings& settings) {
+  std::string text;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    if (i == kSettleSteps && settings[kTrack] == 0) continue;
+    text += std::string(kSettingNames[i]) + " " + std::to_string(settings[i]) +
+            "\n";
+  }
+  return text;
+}
+
 // RefusedError: the settings of two ranks differ; names both.
 inline void CheckEqual(size_t rank, const Settings& settings, size_t other_rank,
                        const Settings& other) {
@@ -139,14 +151,18 @@ inline void CheckRecords(const std::vector<Record>& records, bool sync_masks) {
 
 inline size_t BitWords(size_t bits) { return (bits + 31) / 32; }
 
-// Words of the second exchange: who failed, masks and kinds. Each begins a
-// word.
-inline size_t MaskWords(const ParameterTable& table, uint32_t world_size) {
-  size_t words = BitWords(world_size) + BitWords(table.size());
+// Words of AppendMasks().
+inline size_t PackedWords(const ParameterTable& table) {
+  size_t words = BitWords(table.size());
   for (size_t i = 0; i < table.size(); ++i) {
     words += BitWords(table[i].elements());
   }
   return words;
+}
+
+// Words of the second exchange: who failed, masks and kinds.
+inline size_t MaskWords(const ParameterTable& table, uint32_t world_size) {
+  return BitWords(world_size) + PackedWords(table);
 }
 
 // Appends one bit for each of `flags`, filled up to whole words.
@@ -166,6 +182,30 @@ inline Mask TakeBits(const std::vector<uint32_t>& words, size_t* first,
   return Unpack({bytes, (count + 7) / 8}, count);
 }
 
+// Appends masks and kinds; each mask begins a word. Null: zeros.
+inline void AppendMasks(std::vector<uint32_t>& words,
+                        const ParameterTable& table, const MaskSet* masks) {
+  if (masks == nullptr) return words.resize(words.size() + PackedWords(table));
+  Mask frozen(table.size());
+  for (size_t i = 0; i < table.size(); ++i) {
+    const bool whole = (*masks)[i].empty();
+    AppendBits(words, whole ? Mask(table[i].elements(), 1) : (*masks)[i]);
+    frozen[i] = masks->is_frozen(i) ? 1 : 0;
+  }
+  AppendBits(words, frozen);
+}
+
+// The reverse, from the words at `*first` on.
+inline MaskSet TakeMasks(const std::vector<uint32_t>& words, size_t* first,
+                         const ParameterTable& table) {
+  std::vector<Mask> masks;
+  for (size_t i = 0; i < table.size(); ++i) {
+    masks.push_back(TakeBits(words, first, table[i].elements()));
+  }
+  const Mask frozen = TakeBits(words, first, table.size());
+  return MaskSet(table, std::move(masks), {frozen.begin(), frozen.end()});
+}
+
 // Rank 0's masks and kinds. All ranks call it after the same step.
 // PacTrainError: a rank called it with `failed`, or the exchange failed; on all
 // ranks. REQUIRES: no step is open.
@@ -177,16 +217,7 @@ inline MaskSet BroadcastMasks(Session& session, const ParameterTable& table,
   Mask failures(world_size);
   failures[rank] = failed ? 1 : 0;
   AppendBits(words, failures);
-  if (rank == 0) {
-    Mask frozen(table.size());
-    for (size_t i = 0; i < table.size(); ++i) {
-      const bool whole = mine[i].empty();
-      AppendBits(words, whole ? Mask(table[i].elements(), 1) : mine[i]);
-      frozen[i] = mine.is_frozen(i) ? 1 : 0;
-    }
-    AppendBits(words, frozen);
-  }
-  words.resize(MaskWords(table, world_size));
+  AppendMasks(words, table, rank == 0 ? &mine : nullptr);
   words =
       ExchangeWords(session, words,
                     DigestOf("pactrain masks" + table.ModelDigest().ToBytes()));
@@ -199,12 +230,7 @@ inline MaskSet BroadcastMasks(Session& session, const ParameterTable& table,
                         ", whose own error says why; masks are as before.\n"
                         "Mend that, and prune all ranks again.");
   }
-  std::vector<Mask> masks;
-  for (size_t i = 0; i < table.size(); ++i) {
-    masks.push_back(TakeBits(words, &next, table[i].elements()));
-  }
-  const Mask frozen = TakeBits(words, &next, table.size());
-  return MaskSet(table, std::move(masks), {frozen.begin(), frozen.end()});
+  return TakeMasks(words, &next, table);
 }
 
 // Returns what all ranks use from now on. All ranks call it.

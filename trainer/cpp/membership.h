@@ -1,72 +1,108 @@
 // Ranks that come and go: the end of a generation is the beginning of the next
-// one, as in the Python client (membership.py).
+// one.
 //
-// When a generation ends because its members changed, every rank that lives
-// attaches again and says how far it has come. The coordinator forms the next
-// generation and names a donor, a rank that has come farthest; ranks that have
-// not, and newcomers, take its state. Then training goes on with the step that
-// failed.
+// The trainer library decides (trainer/core/membership.h): when to attach again
+// and what to say then, who takes whose state, whose gradients are void. Here
+// is what touches the model: the state that this rank gives, and what it takes.
 #ifndef PACTRAIN_TRAINER_CPP_MEMBERSHIP_H_
 #define PACTRAIN_TRAINER_CPP_MEMBERSHIP_H_
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "trainer/cpp/errors.h"
-#include "trainer/cpp/local_state.h"
 #include "trainer/cpp/session.h"
-#include "trainer/cpp/state_transfer.h"
-#include "trainer/cpp/state_value.h"
 #include "trainer/cpp/step_clock.h"
+#include "trainer/cpp/types.h"
+#include "trainer/pactrain.h"
 
 namespace pactrain::internal {
+
+// `common`, the model's, has one form in all languages, `own` is for C++ ranks.
+struct State {
+  std::vector<uint8_t> common;
+  std::vector<uint8_t> own;
+};
+struct StateView {
+  std::span<const uint8_t> common;
+  std::span<const uint8_t> own;
+};
+
+// All that a rank has to have in common with the others. Of one model; used
+// between steps.
+class LocalState {
+ public:
+  enum class Part {
+    kNewcomer,  // All, also buffers that every rank has of its own.
+    kWhole,     // All that a rank takes that was there before.
+    // Without what the program itself goes on with: its place, say.
+    kWithoutProgram,
+  };
+
+  virtual ~LocalState() = default;
+
+  // "gse 1\n...": what is equal on all ranks.
+  virtual std::string settings() const = 0;
+  // Over the values of the trained parameters.
+  virtual Digest ParameterDigest() const = 0;
+  // Names and types of what is shared beside the model.
+  virtual std::string SharedText() const = 0;
+  // Optimizers that have moved the parameters and are not shared.
+  virtual size_t UnnamedOptimizers() const = 0;
+
+  // InvalidArgument: something shared cannot be sent.
+  virtual State Give() const = 0;
+  // Takes what Give() returned at another rank.
+  // RefusedError: it does not fit; nothing was changed.
+  virtual void Take(const StateView& state, Part part) = 0;
+  // The session is in another generation, with the state of all.
+  virtual void Entered() = 0;
+};
 
 // Keeps one model in its job. Used by the thread that trains, while no step is
 // open. Borrows all that it is given. `on_event` is told what happens.
 class Membership {
  public:
-  using Clock = std::chrono::steady_clock;
-
   Membership(Session* session, LocalState* local, StepClock* clock,
-             uint64_t piece_bytes, Session::OnWaiting on_event,
-             std::function<Clock::time_point()> now = Clock::now)
+             uint64_t piece_bytes, Session::OnWaiting on_event)
       : session_(session),
         local_(local),
         clock_(clock),
-        on_event_(std::move(on_event)),
-        now_(std::move(now)),
-        transfer_(session, local, piece_bytes) {}
+        on_event_(std::move(on_event)) {
+    const pt_membership_options options = {
+        .kind = PT_CPP,
+        .agent_returns = 1,
+        .piece_bytes = piece_bytes,
+        .attach_timeout_ms = static_cast<uint32_t>(
+            session->config().attach_timeout_seconds * 1000)};
+    core_.reset(pt_membership_new(&options));
+  }
 
   // A rank that joins a running job takes its state from one that has it;
   // together with all.
-  // RefusedError: this model, or what it shares, is not the job's.
-  // ResyncRequiredError: nobody is left who has the state.
-  // REQUIRES: the session has a donor.
+  // RefusedError: this model, or what it shares, is not the job's; or no C++
+  // rank has the state of optimizers. ResyncRequiredError: nobody is left who
+  // has the state. REQUIRES: the session has a donor.
   void Join() {
-    const Taken taken = Settle({}, std::nullopt, true);
-    local_->Take(taken.state.value(), LocalState::Part::kNewcomer);
-    Enter(taken.progress);
-    Tell("rank " + std::to_string(session_->rank()) +
-         " took the state of rank " +
-         std::to_string(session_->donor().value()) + " after " +
-         std::to_string(taken.progress.committed) + " steps");
+    const pt_todo done = Settle({}, nullptr);
+    local_->Take(StateOf(done), LocalState::Part::kNewcomer);
+    Enter(done);
   }
 
   // True if a step failed with this error because the generation is over, and
   // there may be a next one.
   bool MayGoOn(const PacTrainError& error) const {
-    const bool ends = dynamic_cast<const StepNotAppliedError*>(&error) ||
-                      dynamic_cast<const ResyncRequiredError*>(&error) ||
-                      dynamic_cast<const AgentUnresponsiveError*>(&error);
-    return ends && session_->config().elastic() && session_->is_final() &&
-           session_->may_rejoin();
+    return session_->config().elastic() &&
+           pt_may_go_on(error.code(), session_->is_final(),
+                        session_->may_rejoin(), /*agent_returns=*/1) != 0;
   }
 
   // Enters the next generation after a step failed with an error of this text.
@@ -79,22 +115,15 @@ class Membership {
   //
   // REQUIRES: MayGoOn() of the error. Throws the error that ends the session.
   bool GoOn(const std::string& text) {
-    const uint32_t before = session_->world_size();
-    const Progress mine = clock_->ProgressAt(session_->next_step());
-    const Digest parameters = local_->ParameterDigest();
-    Tell("generation " + std::to_string(session_->generation()) +
-         " ended, attaching again: " + text.substr(0, text.find('\n')));
-    Taken taken = Settle(mine, MakeReport(mine), false);
-    const bool kept = !taken.state.has_value() ||
-                      (taken.progress.committed == mine.committed &&
-                       taken.parameters == parameters);
-    if (taken.state.has_value()) {
-      local_->Take(*taken.state, LocalState::Part::kWithoutProgram);
+    pending_.reset();
+    const pt_todo done =
+        Settle(clock_->ProgressAt(session_->next_step()), text.c_str());
+    if (done.kept == 0) {
+      local_->Take(StateOf(done), LocalState::Part::kWithoutProgram);
+      pending_ = StateOf(done);
     }
-    Enter(taken.progress);
-    TellWorld(before, kept);
-    if (!kept) pending_ = std::move(taken.state);
-    return kept;
+    Enter(done);
+    return done.kept != 0;
   }
 
   // After a step of an optimizer: at a rank that was left behind it is one too
@@ -109,123 +138,129 @@ class Membership {
   // to where the donor's was when it gave its state.
   void Catch() {
     if (!pending_.has_value()) return;
-    const StateValue state = *std::exchange(pending_, std::nullopt);
-    local_->Take(state, LocalState::Part::kWhole);
+    local_->Take(*std::exchange(pending_, std::nullopt),
+                 LocalState::Part::kWhole);
+    pt_membership_forget(core_.get());
   }
 
  private:
-  static constexpr auto kRetry = std::chrono::milliseconds(200);
-
-  // The state that this rank has, and the step after its last committed one.
-  struct Report {
-    Digest lineage;
-    uint64_t committed = 0;
-    uint64_t next_step = 0;
+  struct Free {
+    void operator()(pt_membership* core) const { pt_membership_free(core); }
   };
-  Report MakeReport(const Progress& mine) const {
-    return {session_->lineage(), mine.committed, session_->resume_step()};
+
+  // It lies in the library until that is told to forget it.
+  static StateView StateOf(const pt_todo& done) {
+    const auto view = [](const void* data, uint64_t bytes) {
+      return std::span(static_cast<const uint8_t*>(data), bytes);
+    };
+    return {view(done.common, done.common_bytes),
+            view(done.own, done.own_bytes)};
   }
 
-  // Attaches again, until all ranks of a generation have one state. Without a
-  // report it is attached.
-  Taken Settle(const Progress& mine, std::optional<Report> report,
-               bool newcomer) {
-    Clock::time_point end = End();
-    while (true) {
-      if (report.has_value()) Reattach(*report, end);
-      if (!session_->donor().has_value()) {
-        throw ResyncRequiredError(
-            "Generation " + std::to_string(session_->generation()) +
-            " begins anew: no rank is left that has the job's state.\n"
-            "Load the last checkpoint at all ranks and start them again.");
+  // Does what the library asks for until all ranks of a generation have one
+  // state. `error` has ended the last one; null: a newcomer's first.
+  pt_todo Settle(const pt_progress& progress, const char* error) {
+    const std::string settings = local_->settings();
+    const std::string shared = local_->SharedText();
+    const pt_mine mine = {.newcomer = error == nullptr ? 1 : 0,
+                          .progress = progress,
+                          .parameters = local_->ParameterDigest().ToC(),
+                          .settings = settings.c_str(),
+                          .shared = shared.c_str(),
+                          .unshared_optimizers = static_cast<uint32_t>(
+                              local_->UnnamedOptimizers())};
+    pt_result result = Here();
+    result.text = error;
+    State given;
+    pt_todo todo;
+    pt_membership_begin(core_.get(), &mine, &result, NowMs(), &todo);
+    while (todo.action != PT_DONE) {
+      Tell(todo);
+      if (todo.action == PT_FAIL) {
+        if (todo.leaves != 0) session_->Leave();
+        ThrowError(todo.code, todo.text, true);
       }
-      const bool needs = session_->needs_state();
-      const uint64_t entered = session_->resume_step();
-      const Clock::time_point began = now_();
+      std::string text;
+      int code = PT_OK;
       try {
-        return transfer_.Run(mine, newcomer);
-      } catch (const PacTrainError& error) {
-        if (!MayGoOn(error)) throw;
-        if (session_->resume_step() != entered) {
-          // All have met: waiting for a slow rank is no attaching.
-          end += now_() - began;
-        } else if (now_() > end) {
-          throw StepNotAppliedError(GivenUp(error.what()));
-        }
+        Do(todo, given);
+      } catch (const PacTrainError& failed) {
+        code = failed.code();
+        text = failed.what();
       }
-      report = needs ? Report{} : MakeReport(mine);
+      result = Here();
+      result.code = code;
+      result.text = text.c_str();
+      result.final = session_->is_final() ? 1 : 0;
+      result.may_rejoin = todo.action == PT_ATTACH
+                              ? Session::last_attach_may_rejoin()
+                              : session_->may_rejoin();
+      result.common = given.common.data();
+      result.common_bytes = given.common.size();
+      result.own = given.own.data();
+      result.own_bytes = given.own.size();
+      pt_membership_next(core_.get(), &result, NowMs(), &todo);
+    }
+    Tell(todo);
+    return todo;
+  }
+
+  void Do(const pt_todo& todo, State& given) {
+    if (todo.action == PT_ATTACH) {
+      given = {};
+      session_->Reattach(Digest::FromC(todo.lineage), todo.committed, todo.step,
+                         std::chrono::milliseconds(todo.ms));
+    } else if (todo.action == PT_SLEEP) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(todo.ms));
+    } else if (todo.action == PT_GIVE) {
+      given = local_->Give();
+    } else {
+      session_->Submit({.bucket = 0,
+                        .parts = {{todo.in, todo.words}},
+                        .out = todo.out,
+                        .dtype = DType::kFloat32,
+                        .op = Op::kXor,
+                        .layout = Digest::FromC(todo.layout),
+                        .last = true});
+      session_->Wait();
     }
   }
 
-  std::string GivenUp(const std::string& text) const {
-    return text.substr(0, text.find('\n')) + "\nNo step was committed for " +
-           std::to_string(
-               std::lround(session_->config().attach_timeout_seconds)) +
-           " s (PACTRAIN_ATTACH_TIMEOUT), so this rank gives up. Look with "
-           "`pactrain doctor` on each node whether the agents reach each "
-           "other.";
+  pt_result Here() const {
+    pt_result here = {};
+    here.generation = session_->generation();
+    here.resume_step = session_->resume_step();
+    here.lineage = session_->lineage().ToC();
+    here.rank = session_->rank();
+    here.world_size = session_->world_size();
+    here.donor = session_->donor().value_or(PT_NO_RANK);
+    here.needs_state = session_->needs_state() ? 1 : 0;
+    return here;
   }
 
-  // When to give up: the time for attaching, without a committed step.
-  Clock::time_point End() {
-    if (failed_after_ != clock_->committed()) {
-      failed_after_ = clock_->committed();
-      failed_since_ = now_();
-    }
-    return failed_since_ +
-           std::chrono::milliseconds(static_cast<int64_t>(
-               session_->config().attach_timeout_seconds * 1000));
+  static uint64_t NowMs() {
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(
+            std::chrono::steady_clock::now().time_since_epoch())
+            .count());
   }
 
-  void Reattach(const Report& report, Clock::time_point end) {
-    for (bool told = false;; told = true) {
-      const auto left = std::max<std::chrono::milliseconds>(
-          std::chrono::seconds(1),
-          std::chrono::duration_cast<std::chrono::milliseconds>(end - now_()));
-      try {
-        return session_->Reattach(report.lineage, report.committed,
-                                  report.next_step, left);
-      } catch (const PacTrainError& error) {
-        if (!Session::last_attach_may_rejoin() || now_() > end) throw;
-        if (!told) Tell(std::string("trying again: ") + error.what());
-      }
-      std::this_thread::sleep_for(kRetry);
-    }
-  }
-
-  void Enter(const Progress& progress) {
-    clock_->Renew(progress, session_->next_step());
+  void Enter(const pt_todo& done) {
+    clock_->Renew(done.progress, session_->next_step());
     local_->Entered();
+    if (!pending_.has_value()) pt_membership_forget(core_.get());
   }
 
-  void TellWorld(uint32_t before, bool kept) const {
-    const uint32_t now = session_->world_size();
-    std::string text = "generation " + std::to_string(session_->generation()) +
-                       ": " + std::to_string(now);
-    if (now < before) text += " of " + std::to_string(before);
-    text += " ranks";
-    if (now > before) text += " instead of " + std::to_string(before);
-    text += " go on after " + std::to_string(clock_->committed()) + " steps";
-    if (!kept) {
-      text += "; this rank took the state of rank " +
-              std::to_string(session_->donor().value());
-    }
-    Tell(text);
-  }
-
-  void Tell(const std::string& text) const {
-    if (on_event_) on_event_(text);
+  void Tell(const pt_todo& todo) const {
+    if (on_event_ && todo.tell != nullptr) on_event_(todo.tell);
   }
 
   Session* session_;
   LocalState* local_;
   StepClock* clock_;
   Session::OnWaiting on_event_;
-  std::function<Clock::time_point()> now_;
-  StateTransfer transfer_;
-  std::optional<StateValue> pending_;     // To be taken whole.
-  uint64_t failed_after_ = ~uint64_t{0};  // Committed steps.
-  Clock::time_point failed_since_ = {};
+  std::unique_ptr<pt_membership, Free> core_;
+  std::optional<StateView> pending_;  // To be taken whole.
 };
 
 }  // namespace pactrain::internal

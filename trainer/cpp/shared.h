@@ -6,30 +6,28 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 
 #include "trainer/cpp/errors.h"
-#include "trainer/cpp/state_value.h"
 
 namespace pactrain {
 
-// Something with a state: what Python's model.share() takes. Names and types
-// are equal on all ranks.
+// Something with a state, in bytes that only C++ ranks read. Names and types
+// are equal on all of them.
 struct Shared {
   std::string name = {};
-  std::string type =
-      {};  // In a job with Python trainers: the name of the class.
-  std::function<StateValue()> give = {};
-  // What give() returned at another rank. InvalidArgument: it does not fit.
-  std::function<void(const StateValue& state)> take = {};
+  std::string type = {};
+  std::function<std::string()> give = {};
+  // What give() returned at another rank. Throws, and has changed nothing, if
+  // it does not fit.
+  std::function<void(const std::string& state)> take = {};
   bool moves_parameters = false;  // An optimizer.
   const void* object = nullptr;   // Tells objects from each other.
 };
 
-// Whole numbers by name, which have to outlive what they are given to. For
-// Python it is an object of class `type` whose state_dict() is
-// {"epoch": 3, ...}.
+// Whole numbers by name, which have to outlive what they are given to.
 //
 //   SharedNumbers("place", "Place", {{"epoch", &epoch}, {"batch", &batch}})
 inline Shared SharedNumbers(std::string name, std::string type,
@@ -38,17 +36,26 @@ inline Shared SharedNumbers(std::string name, std::string type,
           .type = std::move(type),
           .give =
               [numbers] {
-                StateValue state = StateValue::Dict();
+                std::string state;
                 for (const auto& [key, number] : numbers) {
-                  state.Add(key, *number);
+                  state += key + " " + std::to_string(*number) + "\n";
                 }
                 return state;
               },
           .take =
-              [numbers](const StateValue& state) {
-                for (const auto& [key, number] : numbers) {
-                  *number = state.At(key).AsInt();
+              [numbers](const std::string& state) {
+                std::map<std::string, int64_t> taken;
+                std::istringstream text(state);
+                std::string key;
+                for (int64_t number; text >> key >> number;) {
+                  taken[key] = number;
                 }
+                for (const auto& [key, number] : numbers) {
+                  if (taken.contains(key)) continue;
+                  throw InvalidArgument("A state has no number '" + key +
+                                        "'.\nShare the same on all ranks.");
+                }
+                for (const auto& [key, number] : numbers) *number = taken[key];
               }};
 }
 

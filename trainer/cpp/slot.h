@@ -9,8 +9,8 @@
 #include "trainer/cpp/agreement.h"
 #include "trainer/cpp/config.h"
 #include "trainer/cpp/parameters.h"
-#include "trainer/cpp/transfer_form.h"
 #include "trainer/cpp/world.h"
+#include "trainer/pactrain.h"
 
 namespace pactrain::internal {
 
@@ -29,7 +29,7 @@ inline uint64_t GradientBytes(const ParameterTable& table) {
 // A rank's state goes in pieces of this. Equal for equal models, however many
 // ranks a launch has.
 inline uint64_t StatePieceBytes(const ParameterTable& table) {
-  return std::max(GradientBytes(table), kLeastSlotBytes);
+  return std::max<uint64_t>(GradientBytes(table), PT_STATE_MESSAGE_BYTES);
 }
 
 // Equal on all ranks of a launch: the first state goes in pieces of it.

@@ -5,14 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "trainer/pactrain.h"
+
 namespace pactrain {
 
-// How far a rank is. Ages are in steps, too.
-struct Progress {
-  uint64_t committed = 0;  // Gradient steps of the job.
-  uint64_t buffer_sync_age = 0;
-  uint64_t parameter_check_age = 0;
-};
+using Progress = pt_progress;  // How far a rank is.
 
 namespace internal {
 

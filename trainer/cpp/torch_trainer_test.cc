@@ -1,5 +1,6 @@
 // A TorchTrainer that a step goes past, against a fake agent: this is rank 0,
 // first alone, then with a rank 1 that has come farther.
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -8,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "trainer/cpp/libtorch.h"
+#include "trainer/cpp/other_rank.h"
 #include "trainer/fake_agent.h"
 
 namespace pactrain {
@@ -67,38 +69,6 @@ at::Tensor Pair(float first, float second) {
   return at::tensor({first, second});
 }
 
-// Of rank 1: the weights 10 and 20, momentum 1, the seventh batch.
-StateValue StateOfRankOne() {
-  at::Tensor weights = Pair(10, 20).set_requires_grad(true);
-  torch::optim::SGD optimizer({weights},
-                              torch::optim::SGDOptions(0.5).momentum(0.9));
-  weights.mutable_grad() = at::ones({2});
-  optimizer.step();
-  const StateValue masks =
-      StateValue::Dict({{"masks", StateValue::Dict()},
-                        {"frozen", StateValue::List()},
-                        {"unenforced", StateValue::List()}});
-  return StateValue::Dict(
-      {{"parameters",
-        StateValue::Dict({{"w", internal::ToState(Pair(10, 20))}})},
-       {"buffers", StateValue::Dict()},
-       {"masks", StateValue::Dict({{"current", masks},
-                                   {"active", {}},
-                                   {"agreed", masks},
-                                   {"values", StateValue::Dict()},
-                                   {"settle_steps", 1},
-                                   {"tolerate_outside", false}})},
-       {"shared",
-        StateValue::Dict(
-            {{"named",
-              StateValue::Dict(
-                  {{"optimizer", SharedOptimizer("", optimizer).give()},
-                   {"place", StateValue::Dict({{"batch", 7}})}})},
-             {"classes",
-              StateValue::Dict({{"optimizer", "SGD"}, {"place", "Place"}})},
-             {"unnamed", StateValue::List()}})}});
-}
-
 AttachConfig Config(const std::string& agent) {
   return {.agent = agent,
           .job = "job",
@@ -109,26 +79,37 @@ AttachConfig Config(const std::string& agent) {
           .on_shrink = OnShrink::kPause};
 }
 
+// Of rank 1: the weights 10 and 20, momentum 1, the seventh batch.
 void GiveState(FakeAgent& agent) {
-  internal::TransferHeader header = {
-      .settings = internal::SettingsOf(Config(""), 0, 1),
-      .progress = {.committed = 2},
-      .parameters = {1, 2},
-      .names_digest = DigestOf("optimizer\nplace"),
-      .names = "optimizer, place"};
-  std::vector<uint8_t> bytes = header.Pack();
-  bytes.push_back(1);  // Rank 0 needs it.
-  Answer(agent, 2, bytes);
-  const std::vector<uint8_t> state = EncodeState(StateOfRankOne());
-  const internal::Announcement announced = {.size = state.size(),
-                                            .digest = DigestOf(state)};
-  Answer(agent, 2, announced.Pack());
-  constexpr size_t kPiece = internal::kLeastSlotBytes;
-  for (size_t first = 0; first < state.size(); first += kPiece) {
-    const size_t size = std::min(kPiece, state.size() - first);
-    const auto at = state.begin() + static_cast<ptrdiff_t>(first);
-    Answer(agent, 2, {at, at + static_cast<ptrdiff_t>(size)});
+  at::Tensor weights = Pair(10, 20).set_requires_grad(true);
+  torch::optim::SGD optimizer({weights},
+                              torch::optim::SGDOptions(0.5).momentum(0.9));
+  weights.mutable_grad() = at::ones({2});
+  optimizer.step();
+  int64_t batch = 7;
+  const internal::SharedObjects shared(
+      {SharedOptimizer("optimizer", optimizer),
+       SharedNumbers("place", "Place", {{"batch", &batch}})},
+      {});
+  internal::OtherRank other;
+  other.settings = internal::TextOf(internal::SettingsOf(Config(""), 0, 1)) +
+                   "parameters_and_buffers " +
+                   DigestOf("w (2,) torch.float32").ToString().substr(0, 8) +
+                   "\n";
+  other.shared = shared.text();
+  other.own = shared.Give();
+  // Of one parameter, which is kept: settle_steps, tolerate_outside; masks that
+  // are wanted, in force (none) and agreed on.
+  std::vector<uint32_t> common = {1, 0};
+  for (const uint32_t there : {1u, 0u, 1u}) {
+    common.insert(common.end(), {there, 0b11 * there, 0, 0});
   }
+  for (const float weight : {10.f, 20.f}) {
+    common.push_back(std::bit_cast<uint32_t>(weight));
+  }
+  other.common.resize(4 * common.size());
+  std::memcpy(other.common.data(), common.data(), other.common.size());
+  other.Meet(agent);
 }
 
 class TorchTrainerTest : public ::testing::Test {

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 NO_RANK = 0xFFFFFFFF
 MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
@@ -84,6 +84,87 @@ class Step(ctypes.Structure):
         ("submitted_elements", ctypes.c_uint64),
         ("wait_seconds", ctypes.c_double),
         ("next", Decision),
+    )
+
+
+# trainer/membership_abi.h
+ATTACH, SLEEP, EXCHANGE, GIVE, DONE, FAIL = range(1, 7)
+PYTHON = 0
+STATE_MESSAGE_BYTES = 1088
+
+
+class MembershipOptions(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("agent_returns", ctypes.c_int32),
+        ("piece_bytes", ctypes.c_uint64),
+        ("attach_timeout_ms", ctypes.c_uint32),
+    )
+
+
+class Progress(ctypes.Structure):
+    _fields_ = (
+        ("committed", ctypes.c_uint64),
+        ("buffer_sync_age", ctypes.c_uint64),
+        ("parameter_check_age", ctypes.c_uint64),
+    )
+
+
+class Mine(ctypes.Structure):
+    _fields_ = (
+        ("newcomer", ctypes.c_int32),
+        ("progress", Progress),
+        ("parameters", Digest),
+        ("settings", ctypes.c_char_p),
+        ("shared", ctypes.c_char_p),
+        ("unshared_optimizers", ctypes.c_uint32),
+    )
+
+
+_STATE = (
+    ("common", ctypes.c_void_p),
+    ("own", ctypes.c_void_p),
+    ("common_bytes", ctypes.c_uint64),
+    ("own_bytes", ctypes.c_uint64),
+)
+
+
+class Todo(ctypes.Structure):
+    _fields_ = (
+        ("action", ctypes.c_int32),
+        ("tell", ctypes.c_char_p),
+        ("warn", ctypes.c_int32),
+        ("lineage", Digest),
+        ("committed", ctypes.c_uint64),
+        ("step", ctypes.c_uint64),
+        ("ms", ctypes.c_uint32),
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("words", ctypes.c_uint64),
+        ("layout", Digest),
+        ("progress", Progress),
+        ("kept", ctypes.c_int32),
+        *_STATE,
+        ("code", ctypes.c_int32),
+        ("leaves", ctypes.c_int32),
+        ("text", ctypes.c_char_p),
+    )
+
+
+class Result(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_int32),
+        ("final", ctypes.c_int32),
+        ("may_rejoin", ctypes.c_int32),
+        ("text", ctypes.c_char_p),
+        ("generation", ctypes.c_uint64),
+        ("resume_step", ctypes.c_uint64),
+        ("lineage", Digest),
+        ("rank", ctypes.c_uint32),
+        ("world_size", ctypes.c_uint32),
+        ("donor", ctypes.c_uint32),
+        ("needs_state", ctypes.c_int32),
+        *_STATE,
     )
 
 
@@ -165,6 +246,7 @@ def load_library() -> ctypes.CDLL:
 
 def _declare(library: ctypes.CDLL) -> None:
     session = tracker = ctypes.c_void_p
+    asked = [ctypes.POINTER(Result), ctypes.c_uint64, ctypes.POINTER(Todo)]
     functions: dict[str, tuple[Any, list[Any]]] = {
         "pt_abi_version": (ctypes.c_uint32, []),
         "pt_version": (ctypes.c_char_p, []),
@@ -240,6 +322,12 @@ def _declare(library: ctypes.CDLL) -> None:
         ),
         "pt_wait": (ctypes.c_int, [session, ctypes.POINTER(Step)]),
         "pt_is_final": (ctypes.c_int, [session]),
+        "pt_membership_new": (session, [ctypes.POINTER(MembershipOptions)]),
+        "pt_membership_free": (None, [session]),
+        "pt_membership_forget": (None, [session]),
+        "pt_membership_begin": (None, [session, ctypes.POINTER(Mine), *asked]),
+        "pt_membership_next": (None, [session, *asked]),
+        "pt_may_go_on": (ctypes.c_int, [ctypes.c_int] * 4),
         "pt_tracker_new": (
             tracker,
             [

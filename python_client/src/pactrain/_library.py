@@ -10,7 +10,9 @@ import ctypes
 import dataclasses
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +106,53 @@ def _error(code: int, text: str, advice: str = "") -> errors.PacTrainError:
     return _ERRORS.get(code, errors.PacTrainError)(
         text or f"The trainer library failed with code {code}.\nPlease report this."
     )
+
+
+def code_of(error: errors.PacTrainError) -> int:
+    return next((code for code, kind in _ERRORS.items() if type(error) is kind), 7)
+
+
+def error_of(code: int, text: bytes) -> errors.PacTrainError:
+    return _error(code, _text(text))
+
+
+def may_go_on(
+    error: errors.PacTrainError, final: bool, may_rejoin: bool, agent_returns: bool
+) -> bool:
+    """True if attaching again may follow a session that is over with this error."""
+    flags = (int(final), int(may_rejoin), int(agent_returns))
+    return bool(_abi.load_library().pt_may_go_on(code_of(error), *flags))
+
+
+class MembershipCore:
+    """pt_membership; see trainer/membership_abi.h."""
+
+    def __init__(
+        self, agent_returns: bool, piece_bytes: int, attach_timeout_ms: int
+    ) -> None:
+        self._library = _abi.load_library()
+        options = _abi.MembershipOptions(
+            _abi.PYTHON, int(agent_returns), piece_bytes, attach_timeout_ms
+        )
+        self._handle = ctypes.c_void_p(
+            self._library.pt_membership_new(ctypes.byref(options))
+        )
+        weakref.finalize(self, self._library.pt_membership_free, self._handle)
+
+    def begin(self, mine: _abi.Mine, there: _abi.Result, now: float) -> _abi.Todo:
+        return self._ask(self._library.pt_membership_begin, now, mine, there)
+
+    def next(self, result: _abi.Result, now: float) -> _abi.Todo:
+        return self._ask(self._library.pt_membership_next, now, result)
+
+    def forget(self) -> None:
+        self._library.pt_membership_forget(self._handle)
+
+    def _ask(self, call: Any, now: float, *structs: ctypes.Structure) -> _abi.Todo:
+        todo = _abi.Todo()
+        given = map(ctypes.byref, structs)
+        call(self._handle, *given, round(now * 1000), ctypes.byref(todo))
+        return todo
 
 
 def digest_of(data: Bytes) -> Digest:
@@ -420,6 +469,10 @@ class NativeSession:
             wait_seconds=out.wait_seconds,
             next=_to_decision(out.next),
         )
+
+    def detach(self) -> None:
+        """Leaves the job for good: the others need not wait for this rank."""
+        self._library.pt_detach(self._open())
 
     def close(self) -> None:
         """Leaves the job and frees the session; not in a forked child."""

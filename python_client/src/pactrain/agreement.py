@@ -6,8 +6,8 @@ rank 0's masks go to all. Both are steps through the agents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
 
 import numpy as np
 import torch
@@ -39,6 +39,15 @@ class Settings:
     pin_from: int = 0
     track: int = 0
 
+    @property
+    def text(self) -> str:
+        """For ranks that come later, which take settle_steps with the state, unless
+        each tracks its own masks."""
+        items = asdict(self)
+        if not self.track:
+            del items["settle_steps"]
+        return "".join(f"{name} {value}\n" for name, value in items.items())
+
 
 @dataclass(frozen=True)
 class Agreed:
@@ -56,8 +65,43 @@ def record_words(world_size: int) -> int:
 def mask_words(table: ParameterTable, world_size: int) -> int:
     """Words of the second exchange, for the size of the slot: who failed, masks and
     kinds."""
-    masks = sum(-(-p.numel() // 32) for _, p in table)
-    return -(-world_size // 32) + masks + -(-len(table) // 32)
+    return -(-world_size // 32) + packed_words(table)
+
+
+def packed_words(table: ParameterTable) -> int:
+    """Words of pack_masks()."""
+    return sum(-(-p.numel() // 32) for _, p in table) + -(-len(table) // 32)
+
+
+def pack_masks(table: ParameterTable, masks: Declared | None) -> words.Words:
+    """Masks and kinds as bits in bucket order; each mask begins a word. None: zeros."""
+    if masks is None:
+        return np.zeros(packed_words(table), dtype=np.uint32)
+    pieces = [_mask_words(masks.masks.get(name), p) for name, p in table]
+    return np.concatenate([*pieces, name_bits(table, masks.frozen)])
+
+
+def unpack_masks(table: ParameterTable, packed: words.Words) -> Declared:
+    """The reverse; masks that keep everything are left out."""
+    masks: dict[str, Tensor] = {}
+    offset = 0
+    for name, parameter in table:
+        size = -(-parameter.numel() // 32)
+        flat = _flat(packed[offset : offset + size], parameter.numel())
+        offset += size
+        if not bool(flat.all()):
+            masks[name] = storage.unflatten(flat, parameter)
+    return Declared(masks, named_bits(table, packed[offset:]) & masks.keys())
+
+
+def name_bits(table: ParameterTable, names: Collection[str]) -> words.Words:
+    return _bits(torch.tensor([name in names for name in table.names]))
+
+
+def named_bits(table: ParameterTable, bits: words.Words) -> frozenset[str]:
+    """The reverse."""
+    flags = _flat(bits, len(table)).tolist()
+    return frozenset(n for n, flag in zip(table.names, flags, strict=True) if flag)
 
 
 def agree(
@@ -116,10 +160,10 @@ def _text(digest: Digest) -> str:
 
 def _check_settings(all_settings: Sequence[Settings]) -> None:
     for rank, settings in enumerate(all_settings):
-        check_equal((0, all_settings[0]), (rank, settings))
+        _check_equal((0, all_settings[0]), (rank, settings))
 
 
-def check_equal(one: tuple[int, Settings], other: tuple[int, Settings]) -> None:
+def _check_equal(one: tuple[int, Settings], other: tuple[int, Settings]) -> None:
     """Of two ranks with their settings.
 
     Raises:
@@ -153,31 +197,13 @@ def broadcast(
     """
     ranks = torch.arange(native.world_size)
     failures = _bits((ranks == rank) & failed)
-    pieces = [failures]
-    if rank == 0:
-        pieces += [_mask_words(mine.masks.get(name), p) for name, p in table]
-        pieces.append(_bits(torch.tensor([name in mine.frozen for name, _ in table])))
-    else:
-        rest = mask_words(table, native.world_size) - failures.size
-        pieces.append(np.zeros(rest, dtype=np.uint32))
+    packed = pack_masks(table, mine if rank == 0 else None)
     layout = native.digest_of(
         b"pactrain masks" + table.digest(native.digest_of).to_bytes()
     )
-    received = words.exchange(native, np.concatenate(pieces), layout)
+    received = words.exchange(native, np.concatenate([failures, packed]), layout)
     _check_failures(ranks[_flat(received[: failures.size], len(ranks))].tolist())
-    masks: dict[str, Tensor] = {}
-    offset = failures.size
-    for name, parameter in table:
-        size = -(-parameter.numel() // 32)
-        flat = _flat(received[offset : offset + size], parameter.numel())
-        offset += size
-        if not bool(flat.all()):
-            masks[name] = storage.unflatten(flat, parameter)
-    frozen = _flat(received[offset:], len(table)).tolist()
-    names = (
-        name for name, is_frozen in zip(table.names, frozen, strict=True) if is_frozen
-    )
-    return Declared(masks, frozenset(names) & masks.keys())
+    return unpack_masks(table, received[failures.size :])
 
 
 def _check_failures(ranks: Sequence[int]) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from . import agreement, enforcement, storage
+from . import _abi, agreement, enforcement, storage
 from ._library import NativeSession, digest_of
 from .alone import AloneSession
 from .broadcast import broadcast
@@ -49,7 +49,6 @@ from .session import (
     sessions,
 )
 from .shared import Shared
-from .state_transfer import LEAST_SLOT_BYTES, StateTransfer
 from .tracking import TrackedSource, TrackingKeeper
 from .types import AttachOptions, OnShrink
 from .variables import warn_of_unknown
@@ -361,7 +360,7 @@ def _options(
 
 def _state_piece_bytes(table: ParameterTable) -> int:
     """Equal for equal models, however many ranks a launch has."""
-    return max(_parameter_bytes(table), LEAST_SLOT_BYTES)
+    return max(_parameter_bytes(table), _abi.STATE_MESSAGE_BYTES)
 
 
 def _parameter_bytes(table: ParameterTable) -> int:
@@ -452,13 +451,13 @@ def _engine(parts: Parts) -> StepEngine:
 
 
 def _membership(parts: Parts, engine: StepEngine) -> Membership:
-    table, native, config = parts.table, parts.native, parts.config
+    table, config = parts.table, parts.config
     syncs_buffers = config.buffer_sync_interval > 0
     local = ModelState(
         parts.model.module, table, parts.keeper, Shared(table), syncs_buffers
     )
-    transfer = StateTransfer(native, local, _settings(parts), _state_piece_bytes(table))
-    return Membership(native, config, local, transfer, engine)
+    settings, piece_bytes = _settings(parts).text, _state_piece_bytes(table)
+    return Membership(parts.native, config, local, engine, settings, piece_bytes)
 
 
 def _log_start(session: Session, parts: Parts) -> None:

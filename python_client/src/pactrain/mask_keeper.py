@@ -8,18 +8,21 @@ with `active` only, so ranks cannot drift apart by masking on their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from . import agreement, enforcement, optimizer_hook, storage
+from . import agreement, enforcement, optimizer_hook, storage, words
 from .dense_steps import DenseSteps
 from .enforcement import Origin
-from .errors import PacTrainError
+from .errors import PacTrainError, RefusedError
 from .layout import BucketLayout, StepLayout, bucket_mask, masks_in
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
@@ -31,6 +34,22 @@ _CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
 _UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
 
 logger = logging.getLogger("pactrain")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """The masks of a rank: what it wants, and how far that is agreed on."""
+
+    current: MaskSet
+    active: MaskSet | None
+    agreed: MaskSet | None
+    settle_steps: int
+    tolerate_outside: bool
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Whose values were taken when all agreed."""
+        return self.agreed.frozen if self.agreed else frozenset()
 
 
 class MaskKeeper:
@@ -210,53 +229,80 @@ class MaskKeeper:
         self._version = -1
         self.obey(self._native.decision)
 
-    def transfer(self) -> dict[str, Any]:
-        """For a rank that comes later: what is wanted, and how far it is agreed on."""
-        weights = self._weights
-        return {
-            "current": _packed(self.wanted()),
-            "active": _packed(self.active),
-            "agreed": _packed(weights.agreed),
-            "values": {name: value.clone() for name, value in weights.values.items()},
-            "settle_steps": self.settle_steps,
-            "tolerate_outside": self.tolerate_outside,
-        }
+    @property
+    def transfer_words(self) -> int:
+        return 2 + 3 * (1 + agreement.packed_words(self._table) + self._name_words)
+
+    @property
+    def _name_words(self) -> int:
+        return -(-len(self._table) // 32)
+
+    def transfer(self) -> tuple[words.Words, list[Tensor]]:
+        """For a rank that comes later: what is wanted, and how far it is agreed on;
+        and the values of frozen weights.
+
+        Words: settle_steps, tolerate_outside, and of each mask set whether there is
+        one, its masks, and whose are unenforced.
+        """
+        weights, head = self._weights, [self.settle_steps, self.tolerate_outside]
+        packed = [np.array(head, dtype=np.uint32)]
+        for masks in (self.wanted(), self.active, weights.agreed):
+            packed += [
+                np.array([masks is not None], dtype=np.uint32),
+                agreement.pack_masks(self._table, masks),
+                agreement.name_bits(self._table, masks.unenforced if masks else ()),
+            ]
+        values = [weights.values[n] for n in self._table.names if n in weights.values]
+        return np.concatenate(packed), values
+
+    def unpack_transfer(self, data: npt.NDArray[np.uint8]) -> Transfer:
+        """What transfer() gave at another rank of the same model.
+
+        Raises:
+          RefusedError: it is too short, or has no masks.
+        """
+        if data.size != 4 * self.transfer_words:
+            raise RefusedError(
+                f"The masks that came have {data.size} bytes; allowed are "
+                f"{4 * self.transfer_words}.\nUse one release of pactrain on all ranks."
+            )
+        packed = data.copy().view(np.uint32)
+        sets: list[MaskSet | None] = []
+        for one in packed[2:].reshape(3, -1):
+            declared = agreement.unpack_masks(self._table, one[1 : -self._name_words])
+            unenforced = agreement.named_bits(self._table, one[-self._name_words :])
+            declared = Declared(declared.masks, declared.frozen, unenforced)
+            sets.append(self._made(declared) if one[0] else None)
+        current, active, agreed = sets
+        return Transfer(
+            current or self._made(Declared({})),
+            *(active, agreed),
+            *(int(packed[0]), bool(packed[1])),
+        )
+
+    def _made(self, declared: Declared) -> MaskSet:
+        return make_mask_set(self._table, declared, self._native.digest_of)
 
     def take_transfer(
-        self, state: Mapping[str, Any], optimizers: Iterable[Optimizer]
+        self,
+        taken: Transfer,
+        values: Sequence[Tensor],
+        optimizers: Iterable[Optimizer],
     ) -> None:
-        """Takes what transfer() gave at another rank of the same model.
-
-        `optimizers` are those that have that rank's state now.
-        """
-        wanted = self._unpacked(state["current"])
-        assert wanted is not None
-        self._source.write(wanted)
+        """Goes on as the rank that gave it. `values` are those of taken.frozen in the
+        table's order, `optimizers` those that have that rank's state now."""
+        self._source.write(taken.current)
         self.current = self._read()
-        self.active = self._unpacked(state["active"])
+        self.active = taken.active
         known = (s for s in (self.active, self.current) if s is not None)
         self._known = {masks.digest: masks for masks in known}
         self._inside = self.active is None or self.current.is_inside(self.active)
         self._loaded = self._suspended = False
-        self.settle_steps = int(state["settle_steps"])
-        self.tolerate_outside = bool(state["tolerate_outside"])
-        agreed = self._unpacked(state["agreed"])
-        self._weights.resume(agreed, state["values"], self.active, optimizers)
-
-    def _unpacked(self, packed: Mapping[str, Any] | None) -> MaskSet | None:
-        if packed is None:
-            return None
-        masks: dict[str, Tensor] = {}
-        for name, parameter in self._table:
-            if name in packed["masks"]:
-                bits = packed["masks"][name].numpy()
-                masks[name] = storage.unpack(bits, parameter.numel()).reshape(
-                    parameter.shape
-                )
-        declared = Declared(
-            masks, frozenset(packed["frozen"]), frozenset(packed["unenforced"])
-        )
-        return make_mask_set(self._table, declared, self._native.digest_of)
+        self.settle_steps = taken.settle_steps
+        self.tolerate_outside = taken.tolerate_outside
+        names = [name for name in self._table.names if name in taken.frozen]
+        by_name = dict(zip(names, values, strict=True))
+        self._weights.resume(taken.agreed, by_name, self.active, optimizers)
 
     def _replace(self, masks: MaskSet) -> None:
         self.current = masks
@@ -451,16 +497,6 @@ class MaskKeeper:
             "frozen": sorted(wanted.frozen),
             "masks_active": in_force,
         }
-
-
-def _packed(masks: MaskSet | None) -> dict[str, Any] | None:
-    if masks is None:
-        return None
-    return {
-        "masks": packed_masks(masks),
-        "frozen": sorted(masks.frozen),
-        "unenforced": sorted(masks.unenforced),
-    }
 
 
 def packed_masks(masks: Declared) -> dict[str, Tensor]:

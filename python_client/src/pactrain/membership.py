@@ -1,36 +1,31 @@
 """Ranks that come and go: the end of a generation is the beginning of the next one.
 
-When a generation ends because its members changed, every rank that lives attaches
-again and says how far it has come. The coordinator forms the next generation and names
-a donor, a rank that has come farthest; ranks that have not, and newcomers, take its
-state. Then training goes on with the step that failed.
+The trainer library decides (trainer/core/membership.h): when to attach again and what
+to say then, who takes whose state, whose gradients are void. Here is what touches
+tensors: the state that this rank gives, and what it takes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
 
+import numpy as np
 from torch.optim import Optimizer
 
+from . import _abi, _library
 from .config import AttachConfig
 from .engine import StepEngine
-from .errors import (
-    AgentUnresponsiveError,
-    PacTrainError,
-    ResyncRequiredError,
-    StepNotAppliedError,
-)
+from .errors import PacTrainError
 from .model_state import ModelState
-from .shared import Shared
-from .state_transfer import StateTransfer, Taken
-from .types import NO_LINEAGE, Lineage, Native, OnShrink, Progress
+from .shared import Blob, Shared
+from .types import Digest, DType, Lineage, Native, OnShrink, Op, Part, Progress
 
-_RETRY_SECONDS = 0.2
-# A step ends with one of these when its generation does.
-_ENDS = (StepNotAppliedError, ResyncRequiredError, AgentUnresponsiveError)
+_now: Callable[[], float] = time.monotonic
+_sleep = time.sleep
 
 logger = logging.getLogger("pactrain")
 
@@ -48,18 +43,15 @@ class WorldNow:
 def may_go_on(native: Native, config: AttachConfig, error: PacTrainError) -> bool:
     """True if a step failed with this error because the generation is over, and there
     may be a next one."""
-    return (
-        config.on_shrink != OnShrink.ABORT
-        and isinstance(error, _ENDS)
-        and not (config.embedded and isinstance(error, AgentUnresponsiveError))
-        and not native.closed
-        and native.is_final
-        and native.may_rejoin
-    )
+    if config.on_shrink == OnShrink.ABORT or native.closed:
+        return False
+    state = (native.is_final, native.may_rejoin)
+    return _library.may_go_on(error, *state, agent_returns=not config.embedded)
 
 
 class Membership:
     """Keeps one model in its job. `newcomer`: it joins one that runs already.
+    `settings` and `piece_bytes` are equal on all ranks.
 
     Not thread-safe: used by the thread that trains, while no step is open.
     """
@@ -69,17 +61,23 @@ class Membership:
         native: Native,
         config: AttachConfig,
         local: ModelState,
-        transfer: StateTransfer,
         engine: StepEngine,
+        settings: str,
+        piece_bytes: int,
     ) -> None:
         self._native = native
         self._config = config
         self._local = local
-        self._transfer = transfer
         self._engine = engine
+        self._settings = settings + local.layout(native.digest_of)
+        self._core = _library.MembershipCore(
+            agent_returns=not config.embedded,
+            piece_bytes=piece_bytes,
+            attach_timeout_ms=round(config.attach_timeout_seconds * 1000),
+        )
         self._newcomer = native.donor is not None
-        self._pending: dict[str, Any] | None = None  # To be taken whole.
-        self._failed = (-1, 0.0)  # After how many committed steps, and when.
+        self._given: tuple[Blob, Blob] | None = None  # Kept alive.
+        self._pending: tuple[Blob, Blob] | None = None  # To be taken whole.
         self.world = self._world()
 
     @property
@@ -103,22 +101,17 @@ class Membership:
         """A newcomer takes the job's state from a rank that has it; together with all.
 
         Raises:
-          RefusedError: this model, or what it shares, is not the job's.
+          RefusedError: this model, or what it shares, is not the job's; or no rank in
+            this language has the state of optimizers.
           ResyncRequiredError: nobody is left who has the state.
           PacTrainError: the job cannot be joined.
         """
         if not self._newcomer:
             return
-        taken = self._settle(Progress(0, 0, 0), None)
-        assert taken.state is not None
-        self._local.load(taken.state, newcomer=True, whole=True)
-        self._engine.renew(taken.progress)
+        done = self._settle(Progress(0, 0, 0), None)
+        self._local.load(*_state(done), newcomer=True, whole=True)
+        self._enter(done)
         self._newcomer = False
-        self.world = self._world()
-        logger.info(
-            "rank %d took the state of rank %d after %d steps",
-            *(self.world.rank, self._native.donor, taken.progress.committed),
-        )
 
     def before_forward(self) -> None:
         """A rank that was left behind has come as far as the donor was.
@@ -128,7 +121,8 @@ class Membership:
         self.start()
         pending, self._pending = self._pending, None
         if pending is not None:
-            self._local.load(pending, newcomer=False, whole=True)
+            self._local.load(*pending, newcomer=False, whole=True)
+            self._core.forget()
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After a step of any optimizer of this process.
@@ -139,7 +133,7 @@ class Membership:
         self.shared.enforce(optimizer)
         if self._pending is None or optimizer not in self.shared.optimizers:
             return
-        self._local.load(self._pending, newcomer=False, whole=False)
+        self._local.load(*self._pending, newcomer=False, whole=False)
 
     def go_on(self, error: PacTrainError) -> bool:
         """Enters the next generation after a step failed with `error`.
@@ -153,7 +147,15 @@ class Membership:
         Raises: the typed error that ends the session.
         """
         try:
-            return self._go_on(error)
+            self._pending = None
+            done = self._settle(self._engine.progress, error)
+            if not done.kept:
+                # What its script does after this pass is overwritten by what the
+                # donor's script has done after it.
+                self._pending = _state(done)
+                self._local.load(*self._pending, newcomer=False, whole=False)
+            self._enter(done)
+            return bool(done.kept)
         except BaseException as last:
             final = last if isinstance(last, PacTrainError) else error
             final.final = True
@@ -161,120 +163,113 @@ class Membership:
             self._local.drop_gradients()
             raise
 
-    def _go_on(self, error: PacTrainError) -> bool:
-        before, mine = self.world, self._engine.progress
-        parameters = self._local.digest(self._native.digest_of)
-        logger.log(
-            logging.WARNING if before.rank == 0 else logging.INFO,
-            "generation %d ended, attaching again: %s",
-            before.generation,
-            str(error).splitlines()[0],
+    def _enter(self, done: _abi.Todo) -> None:
+        progress = done.progress
+        self._engine.renew(
+            Progress(
+                progress.committed,
+                progress.buffer_sync_age,
+                progress.parameter_check_age,
+            )
         )
-        taken = self._settle(mine, self._report(mine))
-        kept = taken.state is None or (
-            (taken.progress.committed, taken.parameters) == (mine.committed, parameters)
-        )
-        if taken.state is not None:
-            self._local.load(taken.state, newcomer=False, whole=False)
-        if not kept:
-            # What its script does after this pass is overwritten by what the donor's
-            # script has done after it.
-            self._pending = taken.state
-        self._engine.renew(taken.progress)
+        if self._pending is None:
+            self._core.forget()
         self.world = self._world()
-        self._log_generation(before, taken, kept)
-        return kept
 
-    def _report(self, mine: Progress) -> tuple[Lineage, int]:
-        lineage = Lineage(self._native.lineage.id, mine.committed)
-        return lineage, self._native.resume_step
-
-    def _settle(self, mine: Progress, report: tuple[Lineage, int] | None) -> Taken:
-        """Attaches again, until all ranks of a generation have one state.
-
-        `report` is the state that this rank has, and the step after its last committed
-        one; None: it is attached.
-        """
-        end = self._end()
-        while True:
-            if report is not None:
-                self._reattach(report, end)
-            if self._native.donor is None:
-                raise ResyncRequiredError(
-                    f"Generation {self._native.generation} begins anew: no rank is "
-                    "left that has the job's state.\n"
-                    "Load the last checkpoint at all ranks and start them again."
-                )
-            needs = self._native.needs_state
-            entered, began = self._native.resume_step, time.monotonic()
-            try:
-                return self._transfer.run(mine, self._newcomer)
-            except PacTrainError as error:
-                if not self.may_go_on(error):
-                    raise
-                logger.info("generation %d ended: %s", self._native.generation, error)
-                if self._native.resume_step != entered:
-                    # All have met: waiting for a slow rank is no attaching.
-                    end += time.monotonic() - began
-                elif time.monotonic() > end:
-                    raise self._given_up(error) from error
-            report = (NO_LINEAGE, 0) if needs else self._report(mine)
-
-    def _end(self) -> float:
-        """When to give up: the time for attaching, without a committed step."""
-        committed, since = self._failed
-        if committed != self._engine.committed:
-            since = time.monotonic()
-            self._failed = (self._engine.committed, since)
-        return since + self._config.attach_timeout_seconds
-
-    def _given_up(self, error: PacTrainError) -> PacTrainError:
-        return type(error)(
-            f"{str(error).splitlines()[0]}\n"
-            f"No step was committed for {self._config.attach_timeout_seconds:g} s "
-            "(PACTRAIN_ATTACH_TIMEOUT), so this rank gives up. Look with `pactrain "
-            "doctor` on each node whether the agents reach each other."
+    def _settle(self, progress: Progress, error: PacTrainError | None) -> _abi.Todo:
+        """Does what the library asks for until all ranks of a generation have one
+        state. `error` has ended the last one; None: a newcomer's first."""
+        digest = self._local.digest(self._native.digest_of)
+        mine = _abi.Mine(
+            newcomer=int(self._newcomer),
+            progress=_abi.Progress(*astuple(progress)),
+            parameters=_abi.Digest(*digest),
+            settings=self._settings.encode(),
+            shared=self.shared.text.encode(),
+            unshared_optimizers=len(self.shared.unnamed),
         )
-
-    def _reattach(self, report: tuple[Lineage, int], end: float) -> None:
-        told = False
-        while True:
-            left = max(1.0, end - time.monotonic())
+        todo = self._core.begin(mine, self._result(error), _now())
+        while todo.action != _abi.DONE:
+            self._log(todo)
+            if todo.action == _abi.FAIL:
+                if todo.leaves:
+                    self._native.detach()  # The others do not wait for this rank.
+                raise _library.error_of(todo.code, todo.text) from error
+            failed = None
             try:
-                self._native.reattach(*report, left)
-                return
-            except PacTrainError as error:
-                gone = isinstance(error, AgentUnresponsiveError)
-                hopeless = not error.may_rejoin or (gone and self._config.embedded)
-                if hopeless or time.monotonic() > end:
-                    raise
-                if gone and not told:
-                    told = True
-                    logger.warning(
-                        "waiting up to %.0f s for the agent: %s",
-                        left,
-                        str(error).splitlines()[0],
-                    )
-            time.sleep(_RETRY_SECONDS)
+                self._do(todo)
+            except PacTrainError as caught:
+                failed = caught
+                if todo.action != _abi.ATTACH:
+                    caught.may_rejoin = self._native.may_rejoin
+            todo = self._core.next(self._result(failed), _now())
+        self._log(todo)
+        self._given = None
+        return todo
+
+    def _do(self, todo: _abi.Todo) -> None:
+        native = self._native
+        if todo.action == _abi.ATTACH:
+            self._given = None
+            lineage = Lineage(_digest(todo.lineage), todo.committed)
+            native.reattach(lineage, todo.step, todo.ms / 1000)
+        elif todo.action == _abi.SLEEP:
+            _sleep(todo.ms / 1000)
+        elif todo.action == _abi.GIVE:
+            self._given = self._local.encode()
+        else:
+            part, layout = (
+                Part(todo.input, todo.words),
+                Digest(todo.layout.hi, todo.layout.lo),
+            )
+            native.submit(
+                0, [part], todo.output, DType.FLOAT32, Op.XOR, layout, True, None
+            )
+            native.wait()
+
+    def _result(self, error: PacTrainError | None) -> _abi.Result:
+        """What came of the last action, and where this rank is now."""
+        native, donor = self._native, self._native.donor
+        result = _abi.Result(
+            generation=native.generation,
+            resume_step=native.resume_step,
+            lineage=_abi.Digest(*native.lineage.id),
+            rank=native.rank,
+            world_size=native.world_size,
+            donor=_abi.NO_RANK if donor is None else donor,
+            needs_state=int(native.needs_state),
+        )
+        if error is not None:
+            result.code = _library.code_of(error)
+            result.final = int(native.is_final)
+            result.may_rejoin = int(error.may_rejoin)
+            result.text = str(error).encode()
+        if self._given is not None:
+            common, own = self._given
+            result.common, result.common_bytes = common.ctypes.data, common.size
+            result.own, result.own_bytes = own.ctypes.data, own.size
+        return result
 
     def _world(self) -> WorldNow:
         native = self._native
         return WorldNow(native.rank, native.world_size, native.site, native.generation)
 
-    def _log_generation(self, before: WorldNow, taken: Taken, kept: bool) -> None:
-        now = self.world
-        size = f"{now.world_size} ranks"
-        if now.world_size < before.world_size:
-            size = f"{now.world_size} of {before.world_size} ranks"
-        elif now.world_size > before.world_size:
-            size = f"{now.world_size} ranks instead of {before.world_size}"
-        level = logging.WARNING if now.rank == 0 else logging.INFO
-        logger.log(
-            level,
-            "generation %d: %s go on after %d steps",
-            *(now.generation, size, taken.progress.committed),
-        )
-        if now.rank != before.rank:
-            logger.info("rank %d -> %d of %d", before.rank, now.rank, now.world_size)
-        if not kept:
-            logger.info("this rank took the state of rank %s", self._native.donor)
+    def _log(self, todo: _abi.Todo) -> None:
+        if todo.tell is not None:
+            loud = todo.warn or self._native.rank == 0
+            level = logging.WARNING if loud and not self._newcomer else logging.INFO
+            logger.log(level, "%s", todo.tell.decode())
+
+
+def _digest(digest: _abi.Digest) -> Digest:
+    return Digest(digest.hi, digest.lo)
+
+
+def _state(done: _abi.Todo) -> tuple[Blob, Blob]:
+    """What there is to take; it lies in the library until that is told to forget it."""
+    places = ((done.common, done.common_bytes), (done.own, done.own_bytes))
+    common, own = (
+        np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(ctypes.c_uint8)), (size,))
+        for at, size in places
+    )
+    return common, own

@@ -1,20 +1,23 @@
-"""All that a rank has to have in common with the others: given, taken and compared."""
+"""All that a rank has to have in common with the others: given, taken and compared.
+
+The model's part has one form in all languages: the masks (mask_keeper.py), the values
+of frozen weights, parameters and buffers, each as the bytes of its elements in the
+order of indices, one after the other in the order in which the model has them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import itertools
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import state_codec
 from .buffers import BufferSync
 from .errors import RefusedError
 from .mask_keeper import MaskKeeper
 from .parameters import ParameterTable, plain_name
-from .shared import Shared
-from .state_codec import Blob
+from .shared import Blob, Shared
 from .types import Digest, Digester
 
 
@@ -44,64 +47,72 @@ class ModelState:
         """Of the parameters' values."""
         return self._table.value_digest(digest_of)
 
-    def encode(self) -> Blob:
-        """Raises:
+    def layout(self, digest_of: Digester) -> str:
+        """What has to be equal for encode() to fit elsewhere, as a setting."""
+        named = [*self._module.named_parameters(), *self._buffers()]
+        lines = "\n".join(
+            f"{plain_name(name)} {tuple(t.shape)} {t.dtype}"
+            for name, t in named
+            if t.numel()
+        )
+        return f"parameters_and_buffers {digest_of(lines.encode()).short}\n"
+
+    def encode(self) -> tuple[Blob, Blob]:
+        """The model's part, and that of optimizers and script.
+
+        Raises:
         InvalidArgument: a shared object's state cannot be sent.
         """
-        return state_codec.encode(
-            {
-                "parameters": self._parameters(),
-                "buffers": self._buffers(),
-                "masks": self._keeper.transfer(),
-                "shared": self.shared.state(),
-            }
-        )
+        own = self.shared.encode()
+        masks, values = self._keeper.transfer()
+        tensors = [*values, *self._parameters(), *(b for _, b in self._buffers())]
+        return np.concatenate([masks.view(np.uint8), *map(_bytes, tensors)]), own
 
-    def load(self, state: Mapping[str, Any], newcomer: bool, whole: bool) -> None:
+    def load(self, common: Blob, own: Blob, newcomer: bool, whole: bool) -> None:
         """Takes what encode() gave at another rank.
 
         Not `whole`: what the script itself goes on with (schedulers, its progress) is
         left alone.
 
         Raises:
-          RefusedError: the two models differ, or the classes of what is shared; nothing
-            has been changed. Or the number of unnamed optimizers does.
+          RefusedError: it does not fit; nothing has been changed.
         """
-        self.shared.check(state["shared"])
-        pairs = _pairs("parameter", self._parameters(), state["parameters"])
+        shared = self.shared.decode(own, optimizers_only=not whole)
+        masks = self._keeper.unpack_transfer(common[: 4 * self._keeper.transfer_words])
+        frozen = [p for name, p in self._table if name in masks.frozen]
+        parameters, buffers = self._parameters(), [b for _, b in self._buffers()]
+        mine = [*frozen, *parameters, *buffers]
+        sizes = [t.numel() * t.element_size() for t in mine]
+        ends = list(itertools.accumulate([4 * self._keeper.transfer_words, *sizes]))
+        if ends[-1] != common.size:
+            raise RefusedError(
+                f"The state that came has {common.size} bytes; this model's has "
+                f"{ends[-1]}.\nUse one release of pactrain on all ranks."
+            )
+        theirs = [
+            torch.from_numpy(common[first:last].copy()).view(t.dtype).reshape(t.shape)
+            for t, first, last in zip(mine, ends, ends[1:], strict=False)
+        ]
+        values, rest = theirs[: len(frozen)], theirs[len(frozen) :]
         if newcomer or self._syncs_buffers:
-            pairs += _pairs("buffer", self._buffers(), state["buffers"])
+            parameters += buffers
         with torch.no_grad():
-            for mine, theirs in pairs:
-                mine.copy_(theirs)
-        self.shared.load(state["shared"], optimizers_only=not whole)
-        self._keeper.take_transfer(state["masks"], self.shared.optimizers)
+            for tensor, values_of in zip(parameters, rest, strict=False):
+                tensor.copy_(values_of)
+        self.shared.load(shared, optimizers_only=not whole)
+        self._keeper.take_transfer(masks, values, self.shared.optimizers)
 
     def drop_gradients(self) -> None:
         for _, parameter in self._table:
             parameter.grad = None
 
-    def _parameters(self) -> dict[str, Tensor]:
-        named = self._module.named_parameters()
-        return {plain_name(name): parameter.detach() for name, parameter in named}
+    def _parameters(self) -> list[Tensor]:
+        return [parameter.detach() for parameter in self._module.parameters()]
 
-    def _buffers(self) -> dict[str, Tensor]:
-        return {plain_name(n): b for n, b in BufferSync(self._module).tensors()}
-
-
-def _pairs(
-    kind: str, mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
-) -> list[tuple[Tensor, Tensor]]:
-    """Tensors of equal names, shapes and types."""
-    for name in [*mine, *theirs]:
-        here, there = _kind(mine.get(name)), _kind(theirs.get(name))
-        if here != there:
-            raise RefusedError(
-                f"The {kind} {name!r} is {here} here, and {there} at the rank that "
-                "gives its state.\nMake the same model on all ranks."
-            )
-    return [(tensor, theirs[name]) for name, tensor in mine.items()]
+    def _buffers(self) -> list[tuple[str, Tensor]]:
+        return BufferSync(self._module).tensors()
 
 
-def _kind(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+def _bytes(tensor: Tensor) -> Blob:
+    view: Blob = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return view

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import copy
+import io
 import weakref
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch.optim import Optimizer
 
-from . import state_codec
 from .errors import InvalidArgument, RefusedError
 from .parameters import ParameterTable
+
+Blob: TypeAlias = "npt.NDArray[np.uint8]"
 
 
 @runtime_checkable
@@ -49,12 +53,14 @@ class Shared:
                     "with state_dict() and load_state_dict().\nGive both to it, or "
                     "share the values that it depends on."
                 )
-            state_codec.encode(value.state_dict(), name)
+            _decode(_encode(value.state_dict(), name), name)
         self._objects |= objects
 
     @property
-    def names(self) -> list[str]:
-        return sorted(self._objects)
+    def text(self) -> str:
+        """Names and classes, equal on all ranks."""
+        items = sorted(self._objects.items())
+        return ", ".join(f"{name} ({type(value).__name__})" for name, value in items)
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After a step of any optimizer of this process."""
@@ -79,50 +85,69 @@ class Shared:
         named = self._objects.values()
         return [o for o in named if isinstance(o, Optimizer)] + self.unnamed
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "named": {name: o.state_dict() for name, o in self._objects.items()},
-            "classes": {name: _class(o) for name, o in self._objects.items()},
-            "unnamed": [optimizer.state_dict() for optimizer in self.unnamed],
-        }
+    def encode(self) -> Blob:
+        """The states of all, for ranks in this language.
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Raises:
-        RefusedError: an object is of another class here than at the rank that gave
-          `state`, whose values it could not take; names both.
+        Raises:
+          InvalidArgument: one cannot be sent; names it.
         """
+        named = {name: value.state_dict() for name, value in self._objects.items()}
         for name, value in self._objects.items():
-            mine, theirs = _class(value), state["classes"][name]
-            if mine != theirs:
-                raise RefusedError(
-                    f"What is shared as {name} is of class {mine} here, and {theirs} "
-                    "at the rank that gives its state.\n"
-                    "Share objects of the same classes on all ranks."
-                )
+            if not isinstance(value, Optimizer):  # Those are large, and plain.
+                _decode(_encode(named[name], name), name)
+        unnamed = [optimizer.state_dict() for optimizer in self.unnamed]
+        return _encode([named, unnamed], "an optimizer")
 
-    def load(self, state: Mapping[str, Any], optimizers_only: bool = False) -> None:
-        """Takes the state of a rank with equal names. It may be loaded again: what the
-        objects do with it later does not change it.
+    def decode(self, blob: Blob, optimizers_only: bool) -> tuple[Any, Any]:
+        """What load() takes.
 
         Raises:
           RefusedError: there are other unnamed optimizers here than there.
+          InvalidArgument: these bytes were not made by encode().
         """
-        unnamed = self.unnamed
-        fits = len(unnamed) == len(state["unnamed"])
-        if not fits and not optimizers_only:
+        named, unnamed = _decode(blob, "a state")
+        if len(unnamed) != len(self.unnamed) and not optimizers_only:
             raise RefusedError(
-                f"This rank has trained with {len(unnamed)} optimizers that are not "
-                f"shared, the rank that gives its state with {len(state['unnamed'])}, "
+                f"This rank has trained with {len(self.unnamed)} optimizers that are "
+                f"not shared, the rank that gives its state with {len(unnamed)}, "
                 "so that their states cannot be matched.\nCall "
                 "model.share(optimizer=optimizer) on all ranks."
             )
+        return named, unnamed
+
+    def load(self, state: tuple[Any, Any], optimizers_only: bool = False) -> None:
+        """Takes what decode() gave, once: objects may go on with parts of it."""
+        named, states = state
         for name, value in self._objects.items():
             if isinstance(value, Optimizer) or not optimizers_only:
-                value.load_state_dict(copy.deepcopy(state["named"][name]))
-        if fits:
-            for optimizer, values in zip(unnamed, state["unnamed"], strict=True):
-                optimizer.load_state_dict(copy.deepcopy(values))
+                value.load_state_dict(named[name])
+        unnamed = self.unnamed
+        if len(unnamed) == len(states):
+            for optimizer, values in zip(unnamed, states, strict=True):
+                optimizer.load_state_dict(values)
 
 
-def _class(value: object) -> str:
-    return type(value).__name__
+def _encode(value: Any, name: str) -> Blob:
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+    except Exception as error:  # Whatever pickling finds.
+        raise _unfit(name, error) from error
+    return np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
+
+
+def _decode(blob: Blob, name: str) -> Any:
+    """Plain values and tensors only: no peer can make this process run code."""
+    try:
+        return torch.load(io.BytesIO(blob.tobytes()), weights_only=True)
+    except Exception as error:  # Whatever unpickling finds.
+        raise _unfit(name, error) from error
+
+
+def _unfit(name: str, error: Exception) -> InvalidArgument:
+    reason = str(error).strip().splitlines()
+    return InvalidArgument(
+        f"{name} has a state that cannot be sent: {reason[-1] if reason else error!r}\n"
+        "Have state_dict() return plain values and tensors only, as "
+        "torch.load(weights_only=True) reads them."
+    )

@@ -102,45 +102,72 @@ def test_cpp_trainers_continue_without_one_that_is_killed(cluster, cpp):
         assert "2 of 3 ranks go on after" in child.log.read_text()
 
 
+def pair(cluster: Cluster, job: str) -> list[Place]:
+    """The two ranks of site 1 beside one of site 0."""
+    where = place(cluster, job, 1, "pause", "site-0:1,site-1:2")
+    return [{**where, "RANK": str(rank), "WORLD_SIZE": "2"} for rank in (0, 1)]
+
+
 @pytest.mark.parametrize("kind", ["zero", "freeze"])
-def test_a_killed_cpp_trainer_takes_a_python_trainers_state(cluster, cpp, python, kind):
+def test_a_killed_cpp_trainer_takes_the_model_of_python_and_the_optimizer_of_cpp(
+    cluster, cpp, python, kind
+):
     job = cluster.new_job()
-    first = python(place(cluster, job, 0, "pause"), epochs=3, kind=kind, stops=(STOP,))
-    second = cpp(place(cluster, job, 1, "pause"), epochs=3)
+    sites = "site-0:1,site-1:2"
+    first = python(place(cluster, job, 0, "pause", sites), epochs=3, kind=kind, stops=(STOP,))
+    second, third = (cpp(where, epochs=3) for where in pair(cluster, job))
     first.wait_said(STOP)
-    second.process.kill()
-    again = cpp(place(cluster, job, 1, "pause"), epochs=3)
+    third.process.kill()
+    again = cpp(pair(cluster, job)[1], epochs=3)
     first.tell("on")
     result, final = value(first), ended(again)
+    assert final == ended(second)
     assert final["digest"] == result["digest"]
     assert final["accuracy"] == f"{result['accuracy']:.4f}"
-    assert result["sizes"] == [2]
+    assert result["sizes"] == [3]
     assert f"took the state of rank 0 after {STOP} steps" in again.log.read_text()
 
 
-def test_a_killed_python_trainer_takes_a_cpp_trainers_state(cluster, cpp, python):
+def test_a_killed_python_trainer_takes_the_model_of_cpp_and_the_optimizer_of_python(
+    cluster, cpp, python
+):
     job = cluster.new_job()
-    first = cpp(place(cluster, job, 0, "pause"), epochs=3)
-    second = python(place(cluster, job, 1, "pause"), epochs=3, stops=(STOP,))
-    second.wait_said(STOP)
-    second.kill(0)
-    again = python(place(cluster, job, 1, "pause"), epochs=3)
-    result, final = value(again), ended(first)
-    assert final["digest"] == result["digest"]
-    assert final["accuracy"] == f"{result['accuracy']:.4f}"
-    assert result["began"] == STOP
-    assert result["momentum"] > 0
-
-
-def test_a_cpp_trainer_joins_a_python_job(cluster, cpp, python):
-    job = cluster.new_job()
-    ranks = [python(place(cluster, job, site, "pause"), epochs=3, stops=(STOP,)) for site in (0, 1)]
-    for rank in ranks:
+    first = cpp(place(cluster, job, 0, "pause", "site-0:1,site-1:2"), epochs=3)
+    second, third = (python(where, epochs=3, stops=(STOP,)) for where in pair(cluster, job))
+    for rank in (second, third):
         rank.wait_said(STOP)
+    third.kill(0)
+    again = python(pair(cluster, job)[1], epochs=3)
+    second.tell("on")
+    results, final = [value(second), value(again)], ended(first)
+    assert {final["digest"]} == {result["digest"] for result in results}
+    assert results[1]["began"] == STOP
+    assert results[1]["momentum"] == results[0]["momentum"] > 0
+
+
+def test_a_rank_whose_optimizer_nobody_can_give_ends_and_pause_does_not_wait_for_it(
+    cluster, cpp, python
+):
+    job = cluster.new_job()
+    first = python(place(cluster, job, 0, "pause"), epochs=2, stops=(STOP,))
+    second = cpp(place(cluster, job, 1, "pause"), epochs=2)
+    first.wait_said(STOP)
+    second.process.kill()
+    again = cpp(place(cluster, job, 1, "pause"), epochs=2)
+    first.tell("on")
+    assert value(first)["sizes"] == [1, 2]
+    assert again.process.wait(SECONDS) == 1
+    assert "No C++ rank of generation 2 has the job's state" in again.log.read_text()
+
+
+def test_a_cpp_trainer_joins_a_job_of_both_languages(cluster, cpp, python):
+    job = cluster.new_job()
+    first = python(place(cluster, job, 0, "pause"), epochs=3, stops=(STOP,))
+    second = cpp(place(cluster, job, 1, "pause"), epochs=3)
+    first.wait_said(STOP)
     third = cpp(place(cluster, job, 1, "pause", sites=""), epochs=3)
     wait_until_it_ends(cluster, job)
-    for rank in ranks:
-        rank.tell("on")
-    results, final = [value(rank) for rank in ranks], ended(third)
-    assert {final["digest"]} == {result["digest"] for result in results}
-    assert [result["sizes"] for result in results] == [[2, 3], [2, 3]]
+    first.tell("on")
+    result, finals = value(first), [ended(second), ended(third)]
+    assert {final["digest"] for final in finals} == {result["digest"]}
+    assert result["sizes"] == [2, 3]

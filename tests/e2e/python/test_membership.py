@@ -271,7 +271,7 @@ def wait_until_it_ends(cluster: Cluster, job: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"share": False}, "Rank 0 shares optimizer, place, scheduler, this rank nothing"),
+        ({"share": False}, "place (Place), scheduler (StepLR); this rank nothing"),
         ({"width": 0}, "model"),
     ],
 )

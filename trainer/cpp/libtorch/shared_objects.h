@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +17,6 @@
 #include "trainer/cpp/libtorch/model.h"
 #include "trainer/cpp/libtorch/optimizer_state.h"
 #include "trainer/cpp/shared.h"
-#include "trainer/cpp/state_value.h"
 
 namespace pactrain::internal {
 
@@ -39,15 +41,17 @@ class SharedObjects {
             (twice ? "is there twice" : "lacks give or take") +
             ".\nGive each thing a name of its own, and both functions.");
       }
-      EncodeState(item.give());
+      item.give();
     }
   }
 
-  // Ascending.
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const Shared& item : shared_) names.push_back(item.name);
-    return names;
+  // Names and types: equal on all ranks.
+  std::string text() const {
+    std::string text;
+    for (const Shared& item : shared_) {
+      text += (text.empty() ? "" : ", ") + item.name + " (" + item.type + ")";
+    }
+    return text;
   }
 
   size_t unnamed() const { return unnamed_.size(); }
@@ -73,57 +77,60 @@ class SharedObjects {
     }
   }
 
-  StateValue Give() const {
-    StateValue named = StateValue::Dict();
-    StateValue types = StateValue::Dict();
-    std::vector<StateValue> unnamed;
-    for (const Shared& item : shared_) {
-      named.Add(item.name, item.give());
-      types.Add(item.name, item.type);
+  // The states of all, each behind its size.
+  std::vector<uint8_t> Give() const {
+    std::vector<uint8_t> bytes;
+    const auto add = [&](const std::string& state) {
+      const uint64_t size = state.size();
+      const auto* first = reinterpret_cast<const uint8_t*>(&size);
+      bytes.insert(bytes.end(), first, first + sizeof(size));
+      bytes.insert(bytes.end(), state.begin(), state.end());
+    };
+    for (const Shared& item : shared_) add(item.give());
+    for (const torch::optim::Optimizer* optimizer : unnamed_) {
+      add(GiveOptimizer(*optimizer));
     }
-    for (torch::optim::Optimizer* optimizer : unnamed_) {
-      unnamed.push_back(GiveOptimizer(*optimizer));
-    }
-    return StateValue::Dict({{"named", named},
-                             {"classes", types},
-                             {"unnamed", StateValue::List(unnamed)}});
+    return bytes;
   }
 
-  // RefusedError: something is of another type there, whose state it could not
-  // take; names both.
-  void Check(const StateValue& state) const {
-    const StateValue& types = state.At("classes");
-    for (const Shared& item : shared_) {
-      const std::string& theirs = types.At(item.name).AsString();
-      if (theirs == item.type) continue;
-      throw RefusedError("What is shared as " + item.name + " is of class " +
-                         item.type + " here, and " + theirs +
-                         " at the rank that gives its state.\n"
-                         "Share objects of the same classes on all ranks.");
+  // What Take() takes: the states in what Give() returned at another rank with
+  // an equal text(). RefusedError: there are other unnamed optimizers here.
+  std::vector<std::string> Parse(std::span<const uint8_t> bytes,
+                                 bool optimizers_only) const {
+    std::vector<std::string> states;
+    while (bytes.size() >= sizeof(uint64_t)) {
+      uint64_t size = 0;
+      std::memcpy(&size, bytes.data(), sizeof(size));
+      bytes = bytes.subspan(sizeof(size));
+      size = std::min<uint64_t>(size, bytes.size());
+      states.emplace_back(bytes.begin(), bytes.begin() + size);
+      bytes = bytes.subspan(size);
     }
-  }
-
-  // What Give() returned at another rank with equal names.
-  // RefusedError: there are other unnamed optimizers here than there.
-  void Take(const StateValue& state, bool optimizers_only) const {
-    const std::vector<StateValue>& unnamed = state.At("unnamed").AsList();
-    const bool fits = unnamed.size() == unnamed_.size();
-    if (!fits && !optimizers_only) {
+    const size_t named = shared_.size();
+    if (states.size() < named ||
+        (states.size() != named + unnamed_.size() && !optimizers_only)) {
       throw RefusedError("This rank has trained with " +
                          std::to_string(unnamed_.size()) +
                          " optimizers that are not shared, the rank that gives "
                          "its state with " +
-                         std::to_string(unnamed.size()) +
+                         std::to_string(states.size() - named) +
                          ", so that their states cannot be matched.\nShare the "
                          "optimizers on all ranks.");
     }
-    for (const Shared& item : shared_) {
-      if (item.moves_parameters || !optimizers_only) {
-        item.take(state.At("named").At(item.name));
+    return states;
+  }
+
+  void Take(const std::vector<std::string>& states,
+            bool optimizers_only) const {
+    const size_t named = shared_.size();
+    for (size_t i = 0; i < named; ++i) {
+      if (shared_[i].moves_parameters || !optimizers_only) {
+        shared_[i].take(states[i]);
       }
     }
-    for (size_t i = 0; fits && i < unnamed_.size(); ++i) {
-      TakeOptimizer(*unnamed_[i], unnamed[i]);
+    if (states.size() != named + unnamed_.size()) return;
+    for (size_t i = 0; i < unnamed_.size(); ++i) {
+      TakeOptimizer(*unnamed_[i], states[named + i]);
     }
   }
 
