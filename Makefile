@@ -9,7 +9,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build check dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-tls measure figures sim nightly clean
+.PHONY: help setup build check dist test verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-tls measure figures sim mutants nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -71,7 +71,11 @@ sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup
 	@tools/simulate "$(SEEDS)" "$(FIRST)"
 
-nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, bench-bytes, bench-tls, the demo's goals.
+mutants:  ## Breaks each rule of tests/mutants/table.txt on purpose: the simulator or a unit test must notice (SAMPLE=1: eight of them, simulator only).
+	@tools/setup
+	@tools/mutants
+
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, bench-bytes, bench-tls, the demo's goals.
 	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.

@@ -7,12 +7,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/weakened.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
 
 bool IsOf(const Candidate& candidate, uint64_t generation) {
+  if (PT_WEAKENED(StaleStateCurrent)) {
+    return candidate.trainer.last_generation != 0;
+  }
   return candidate.trainer.last_generation == generation;
 }
 
@@ -71,8 +75,10 @@ uint64_t GreatestStep(const std::vector<Candidate>& trainers,
                       uint64_t generation) {
   uint64_t greatest = 0;
   for (const Candidate& c : trainers) {
-    if (IsOf(c, generation))
-      greatest = std::max(greatest, c.trainer.resume_step);
+    if (!IsOf(c, generation)) continue;
+    greatest = PT_WEAKENED(LeastStateGiven) && greatest != 0
+                   ? std::min(greatest, c.trainer.resume_step)
+                   : std::max(greatest, c.trainer.resume_step);
   }
   return greatest;
 }
@@ -96,8 +102,9 @@ std::string WaitingText(size_t here, const Remains& remains) {
 }  // namespace
 
 bool IsAwaited(const Remains& remains, absl::Duration regroup_timeout) {
-  return remains.alive > 0 ||
-         (remains.unknown > 0 && remains.since_end < regroup_timeout);
+  return (remains.alive > 0 && !PT_WEAKENED(LivingNotAwaited)) ||
+         (remains.unknown > 0 && remains.since_end < regroup_timeout &&
+          !PT_WEAKENED(UnknownNotAwaited));
 }
 
 bool AnyReturned(const std::vector<Launch>& waiting, uint64_t generation) {
@@ -129,13 +136,15 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
   const bool too_few =
       remains.on_shrink == protocol::OnShrink::kPause &&
       here < remains.needed.value_or(remains.ranks - remains.detached);
-  if (awaited || too_few) return {{}, WaitingText(here, remains)};
+  if (awaited || (too_few && !PT_WEAKENED(PauseWithFewer)))
+    return {{}, WaitingText(here, remains)};
   SortByRank(lineup.trainers);
   lineup.next_step = GreatestStep(lineup.trainers, remains.generation);
   for (uint32_t rank = 0; rank < here; ++rank) {
     const Candidate& c = lineup.trainers[rank];
     const bool current = IsOf(c, remains.generation) &&
-                         c.trainer.resume_step == lineup.next_step;
+                         (c.trainer.resume_step == lineup.next_step ||
+                          PT_WEAKENED(AllOfGenerationCurrent));
     if (!current) {
       lineup.needs_state.push_back(rank);
     } else if (!lineup.donor) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/weakened.h"
+
 namespace pactrain::coordinator {
 
 Seats::Seats(const protocol::Generation& generation, bool present,
@@ -60,6 +62,10 @@ std::vector<uint32_t> Seats::OnAgentConnected(const Agent& agent,
   for (Seat& seat : seats_) {
     if (MemberOf(seat).agent != agent.name || !MayLive(seat)) continue;
     if (MemberOf(seat).incarnation != agent.incarnation) {
+      if (PT_WEAKENED(RestartedAgentKeepsTrainers)) {
+        seat.state = State::kPresent;
+        continue;
+      }
       if (!HasLeft(seat)) lost.push_back(seat.rank);
       seat.state = State::kUnknown;
     } else {
