@@ -158,6 +158,7 @@ struct JoinRefused {
   uint32_t rank = 0;
   Digest attach_id;
   std::string reason;
+  bool replaced = false;  // A new lineage has begun without its state.
 };
 
 struct Prepare {

@@ -18,8 +18,11 @@ inline constexpr int kMaxBuckets = 4096;         // Buckets of a layout.
 inline constexpr uint64_t kMaxElements = (1ull << 31) - 1;  // Of one model.
 inline constexpr int kMaxAttempts = 4;                      // Of one step.
 inline constexpr uint64_t kMaxOnset = 1'000'000'000;        // A step's number.
-inline constexpr size_t kMaxFramePayload = 4 << 20;         // Bytes.
-inline constexpr size_t kMaxControlMessage = 1 << 20;       // Bytes.
+// Of steps that a trainer names: far above any real one, and far enough from
+// the end to count on.
+inline constexpr uint64_t kMaxStep = uint64_t{1} << 62;
+inline constexpr size_t kMaxFramePayload = 4 << 20;    // Bytes.
+inline constexpr size_t kMaxControlMessage = 1 << 20;  // Bytes.
 inline constexpr size_t kMaxNameLength = 63;    // Job, site and agent names.
 inline constexpr size_t kMaxTextLength = 4096;  // Reasons and error texts.
 

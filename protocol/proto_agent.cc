@@ -38,7 +38,8 @@ struct Writer {
     t.set_elements(m.trainer.elements);
     t.set_resume_step(m.trainer.resume_step);
     t.set_on_shrink(static_cast<v1::OnShrink>(m.trainer.on_shrink));
-    t.set_last_generation(m.trainer.last_generation);
+    *t.mutable_lineage() = ToProto(m.trainer.lineage);
+    t.set_replace(m.trainer.replace);
     t.set_last_attach_id(WriteDigest(m.trainer.last_attach_id));
     if (const Declared& d = m.trainer.declared; d.elements != 0) {
       v1::Declared& out_declared = *t.mutable_declared();
@@ -169,9 +170,8 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
                               kMaxSummaryLength));
   RETURN_IF_ERROR(
       CheckRange("trainer.elements", t.elements(), 1, kMaxElements));
-  // Far above any real step, and far enough from the end to count on.
   RETURN_IF_ERROR(
-      CheckRange("trainer.resume_step", t.resume_step(), 0, uint64_t{1} << 62));
+      CheckRange("trainer.resume_step", t.resume_step(), 0, kMaxStep));
   m.trainer.rank = t.rank();
   m.trainer.world_size = t.world_size();
   ASSIGN_OR_RETURN(m.trainer.attach_id,
@@ -184,7 +184,9 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
   m.trainer.resume_step = t.resume_step();
   ASSIGN_OR_RETURN(m.trainer.on_shrink,
                    ReadOnShrink("trainer.on_shrink", t.on_shrink()));
-  m.trainer.last_generation = t.last_generation();
+  ASSIGN_OR_RETURN(m.trainer.lineage,
+                   ReadLineage("trainer.lineage", t.lineage(), false));
+  m.trainer.replace = t.replace();
   ASSIGN_OR_RETURN(
       m.trainer.last_attach_id,
       ReadDigest("trainer.last_attach_id", t.last_attach_id(), false));

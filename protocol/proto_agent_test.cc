@@ -102,6 +102,20 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
        [](P& p) {
          p.mutable_trainer_joined()->mutable_trainer()->set_resume_step(~0ull);
        }},
+      {"trainer.lineage.id", 2,
+       [](P& p) {
+         p.mutable_trainer_joined()
+             ->mutable_trainer()
+             ->mutable_lineage()
+             ->set_id("short");
+       }},
+      {"trainer.lineage.committed", 2,
+       [](P& p) {
+         p.mutable_trainer_joined()
+             ->mutable_trainer()
+             ->mutable_lineage()
+             ->set_committed(~0ull);
+       }},
       {"trainer_left.rank", 3,
        [](P& p) { p.mutable_trainer_left()->set_rank(1024); }},
       {"trainer_left.reason", 3,

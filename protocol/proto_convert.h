@@ -25,6 +25,10 @@ v1::Group ToProto(const GroupId& group);
 absl::StatusOr<GroupId> FromProto(const v1::Group& proto);
 absl::StatusOr<OnShrink> ReadOnShrink(absl::string_view field,
                                       v1::OnShrink value);
+v1::Lineage ToProto(const Lineage& lineage);
+// `required`: without an id it is InvalidArgument.
+absl::StatusOr<Lineage> ReadLineage(absl::string_view field,
+                                    const v1::Lineage& proto, bool required);
 v1::Onset ToProto(const Onset& onset);
 absl::StatusOr<Onset> FromProto(const v1::Onset& proto);
 v1::Decision ToProto(const Decision& decision);

@@ -37,6 +37,7 @@ struct Writer {
     p.set_rank(m.rank);
     p.set_attach_id(WriteDigest(m.attach_id));
     p.set_reason(WriteText(m.reason, kMaxTextLength));
+    p.set_replaced(m.replaced);
   }
   void operator()(const Prepare& m) {
     v1::Prepare& p = *out.mutable_prepare();
@@ -97,6 +98,7 @@ absl::StatusOr<CoordinatorMessage> Read(const v1::JoinRefused& p) {
   ASSIGN_OR_RETURN(m.attach_id,
                    ReadDigest("join_refused.attach_id", p.attach_id(), true));
   m.reason = p.reason();
+  m.replaced = p.replaced();
   return m;
 }
 

@@ -18,6 +18,7 @@ Generation OfSize(int sites, int agents, int trainers) {
   g.group = kGroup;
   g.term = g.number = 1;
   g.decision.version = 1;
+  g.lineage.id = {5, 5};
   for (int s = 0; s < sites; ++s) g.sites.push_back(absl::StrCat("s", 100 + s));
   for (int a = 0; a < agents; ++a) {
     Member member;

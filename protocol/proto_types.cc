@@ -163,6 +163,24 @@ absl::StatusOr<Decision> FromProto(const v1::Decision& proto) {
   return decision;
 }
 
+v1::Lineage ToProto(const Lineage& lineage) {
+  v1::Lineage proto;
+  proto.set_id(WriteDigest(lineage.id));
+  proto.set_committed(lineage.committed);
+  return proto;
+}
+
+absl::StatusOr<Lineage> ReadLineage(absl::string_view field,
+                                    const v1::Lineage& proto, bool required) {
+  Lineage lineage;
+  ASSIGN_OR_RETURN(
+      lineage.id, ReadDigest(absl::StrCat(field, ".id"), proto.id(), required));
+  RETURN_IF_ERROR(CheckRange(absl::StrCat(field, ".committed"),
+                             proto.committed(), 0, kMaxStep));
+  lineage.committed = proto.committed();
+  return lineage;
+}
+
 v1::Generation ToProto(const Generation& generation) {
   v1::Generation proto;
   *proto.mutable_group() = ToProto(generation.group);
@@ -181,6 +199,7 @@ v1::Generation ToProto(const Generation& generation) {
   if (generation.donor) proto.set_donor(*generation.donor);
   for (uint32_t rank : generation.needs_state) proto.add_needs_state(rank);
   *proto.mutable_onset() = ToProto(generation.onset);
+  *proto.mutable_lineage() = ToProto(generation.lineage);
   return proto;
 }
 
@@ -213,6 +232,8 @@ absl::StatusOr<Generation> FromProto(const v1::Generation& proto) {
   generation.needs_state.assign(proto.needs_state().begin(),
                                 proto.needs_state().end());
   ASSIGN_OR_RETURN(generation.onset, FromProto(proto.onset()));
+  ASSIGN_OR_RETURN(generation.lineage,
+                   ReadLineage("generation.lineage", proto.lineage(), true));
   RETURN_IF_ERROR(CheckGeneration(generation));
   return generation;
 }

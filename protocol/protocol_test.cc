@@ -32,6 +32,7 @@ Member MakeMember(std::string agent, std::string site,
 Generation ThreeSites() {
   Generation g;
   g.group = {"job", 0};
+  g.lineage.id = {5, 5};
   g.term = 1;
   g.number = 1;
   g.world_size = 4;
@@ -51,7 +52,7 @@ TEST(Generation, AWholeOneIsAccepted) {
 
 TEST(Generation, DigestCoversEverythingButTheReason) {
   const Digest base = ThreeSites().ComputeDigest();
-  std::vector<Generation> others(11, ThreeSites());
+  std::vector<Generation> others(13, ThreeSites());
   others[0].group.model = 1;
   others[1].term = 2;
   others[2].number = 2;
@@ -63,6 +64,8 @@ TEST(Generation, DigestCoversEverythingButTheReason) {
   others[8].plan.trees[0].parent = {0, 0, 0};
   others[9].decision.codec = Codec::kBf16;
   others[10].decision.layout_digest = {1, 1};
+  others[11].lineage.id = {9, 9};
+  others[12].lineage.committed = 9;
   for (const Generation& other : others) EXPECT_NE(other.ComputeDigest(), base);
   Generation same = ThreeSites();
   same.decision.reason = "in other words";
@@ -120,6 +123,7 @@ TEST(Generation, EachDefectIsNamed) {
        "cycle"},
       {[](Generation& g) { g.plan.trees.resize(33, g.plan.trees[0]); },
        "33 trees"},
+      {[](Generation& g) { g.lineage.id = {}; }, "lineage: it has no id"},
       {[](Generation& g) { g.needs_state = {1}; }, "without a donor"},
       {[](Generation& g) { g.donor = g.world_size; }, "donor: rank"},
       {[](Generation& g) {

@@ -31,17 +31,26 @@ inline Generation MakeGeneration() {
   g.on_shrink = OnShrink::kPause;
   g.donor = 1;
   g.needs_state = {0, 2};
+  g.lineage = {{8, 8}, 11};
   g.onset = {4, 20, Mode::kTernary, Codec::kLevels7};
   return g;
 }
 
 inline std::vector<AgentMessage> AgentMessages() {
-  Trainer trainer{1,       4,      {7, 8},
-                  "run-1", {9, 9}, "2 parameters",
-                  100,     12,     OnShrink::kContinue,
-                  3,       {6, 7}};
+  Trainer trainer{1,
+                  4,
+                  {7, 8},
+                  "run-1",
+                  {9, 9},
+                  "2 parameters",
+                  100,
+                  12,
+                  OnShrink::kContinue,
+                  {{8, 8}, 11},
+                  {6, 7}};
   trainer.declared = {{4, 4}, {5, 5}, 30, 100};
   trainer.onset = {4, 20, Mode::kTernary, Codec::kLevels7};
+  trainer.replace = true;
   StepReport report{kGroup,
                     4,
                     80,
@@ -73,7 +82,7 @@ inline std::vector<CoordinatorMessage> CoordinatorMessages() {
   return {Welcome{kCluster, 3, absl::Milliseconds(250)},
           StartGeneration{MakeGeneration(), MakeKey()},
           GroupWaiting{kGroup, "waiting for rank 1 of 2"},
-          JoinRefused{kGroup, 1, {7, 8}, "models differ"},
+          JoinRefused{kGroup, 1, {7, 8}, "models differ", true},
           Prepare{kGroup, 4, MakeGeneration().decision},
           Revoke{kGroup, 4, 5},
           EndGeneration{kGroup, 4, "rank 1 left"}};

@@ -218,6 +218,9 @@ absl::Status CheckMembers(const Generation& generation) {
 }
 
 absl::Status CheckDonor(const Generation& generation) {
+  if (generation.lineage.id.empty()) {
+    return absl::InvalidArgumentError("lineage: it has no id");
+  }
   const auto& needy = generation.needs_state;
   if (!generation.donor) {
     if (needy.empty()) return absl::OkStatus();
@@ -275,6 +278,7 @@ Digest Generation::ComputeDigest() const {
   digest.Add(uint64_t{donor.has_value()}).Add(uint64_t{donor.value_or(0)});
   digest.Add(uint64_t{needs_state.size()});
   for (uint32_t rank : needs_state) digest.Add(uint64_t{rank});
+  digest.Add(lineage.id).Add(lineage.committed);
   AddOnset(onset, digest);
   return digest.Build();
 }

@@ -78,6 +78,15 @@ struct Onset {
   bool operator==(const Onset&) const = default;
 };
 
+// A state of a job and what it came of: gradient steps one after the other,
+// from one beginning. A state of another lineage is of no use here, and within
+// one the state with more committed steps is the newer one.
+struct Lineage {
+  Digest id;               // Empty: none.
+  uint64_t committed = 0;  // Gradient steps; a checkpoint may begin with some.
+  bool operator==(const Lineage&) const = default;
+};
+
 // One trainer as it attached. `attach_id` is random and new for every attach,
 // so that a restarted trainer never passes for its predecessor.
 struct Trainer {
@@ -90,17 +99,19 @@ struct Trainer {
   Digest model_digest;
   std::string model_summary;  // "Net: 62 parameters of float32, ..."
   uint64_t elements = 0;      // Of all parameters that need a gradient.
-  // Its next step in `last_generation`, or from the session's state_dict; 0:
-  // none.
+  // After its last committed step, or from the session's state_dict; 0: none.
   uint64_t resume_step = 0;
   OnShrink on_shrink = OnShrink::kAbort;
-  // The generation in which it got the state that it holds; 0: it is new, or
-  // has not got the state of the last one.
-  uint64_t last_generation = 0;
+  // Of the state that it holds. Without an id: it holds none of this job, and
+  // `committed` is what its checkpoint says.
+  Lineage lineage = {};
   // What it attached with before, if it attaches again; empty: it does not.
   Digest last_attach_id = {};
   Declared declared = {};
   Onset onset = {};
+  // Its launch, if complete and without a state, is to begin a new lineage
+  // although the last one may live.
+  bool replace = false;
   bool operator==(const Trainer&) const = default;
 };
 
@@ -161,6 +172,8 @@ struct Generation {
   // The rank whose state (parameters, optimizer, masks) the ranks in
   // `needs_state` take before anything else. Nothing: a new job.
   std::optional<uint32_t> donor;
+  // Of its state: new without a donor, else with the donor's committed steps.
+  Lineage lineage = {};
   std::vector<uint32_t> needs_state;  // Ascending; empty without a donor.
   Onset onset = {};                   // Of rank 0.
   bool operator==(const Generation&) const = default;
@@ -180,8 +193,8 @@ absl::Status CheckOnset(const Onset& onset);
 // field.
 absl::Status CheckName(absl::string_view what, absl::string_view name);
 // InvalidArgument: sizes over limits.h, an index out of range, a tree that is
-// not one tree, ranks that are not exactly 0..world_size-1, a donor that is no
-// rank or needs the state itself.
+// not one tree, ranks that are not exactly 0..world_size-1, no lineage, a
+// donor that is no rank or needs the state itself.
 absl::Status CheckGeneration(const Generation& generation);
 
 }  // namespace pactrain::protocol

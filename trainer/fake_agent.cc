@@ -61,6 +61,7 @@ wire::Attached FakeAgent::AttachedFor(const wire::Hello& hello) {
   message.world_size = hello.world_size;
   message.donor = wire::kNoRank;
   message.generation = 3;
+  message.lineage = kLineage;
   message.base_step = 7;
   message.slot_bytes = hello.slot_bytes;
   message.result_bytes = hello.slot_bytes;

@@ -28,6 +28,8 @@ class FakeAgent {
   const std::string& path() const { return path_; }
 
   // ---- For the script ----
+  // Of every Attached.
+  static constexpr wire::Digest128 kLineage = {5, 5};
   // Accepts a trainer and reads its Hello.
   wire::Hello Accept();
   // The Attached that suits `hello`: step deadline 60 s, FULL, base step 7.

@@ -145,7 +145,9 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   to->elements = from.elements;
   to->slot_bytes = from.slot_bytes;
   to->resume_step = from.resume_step;
-  to->last_generation = from.last_generation;
+  to->lineage = ToWire(from.lineage);
+  to->committed = from.committed;
+  to->replace = from.replace != 0;
   if (from.previous != nullptr) {
     to->last_attach_id = from.previous->impl->attach_id();
   }
@@ -262,6 +264,14 @@ void pt_detach(pt_session* session) {
 
 uint64_t pt_generation(const pt_session* session) {
   return session->impl->attached().generation;
+}
+
+pt_digest pt_lineage(const pt_session* session) {
+  return trainer::FromWire(session->impl->attached().lineage);
+}
+
+uint64_t pt_lineage_committed(const pt_session* session) {
+  return session->impl->attached().committed;
 }
 
 uint32_t pt_rank(const pt_session* session) {

@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 5
+#define PT_ABI_VERSION 6
 
 enum pt_code {
   PT_OK = 0,
@@ -35,7 +35,9 @@ enum pt_code {
   PT_AGENT_UNRESPONSIVE = 4,
   PT_COORDINATOR_UNAVAILABLE = 5,
   PT_REFUSED = 6, /* the job cannot take this trainer as it is */
-  PT_INTERNAL = 7
+  PT_INTERNAL = 7,
+  PT_REPLACED = 8 /* the job began anew without this rank: its state is of no
+                     use there any more, and nobody has taken it */
 };
 
 enum pt_mode { PT_FULL = 1, PT_COMPACTED = 2, PT_TERNARY = 3 };
@@ -76,15 +78,21 @@ typedef struct {
   pt_digest model_digest; /* over names, shapes and dtypes of the parameters */
   const char* model_summary; /* for error messages of other ranks */
   uint64_t elements;         /* of all parameters that need a gradient, >= 1 */
-  uint64_t slot_bytes; /* 0: enough for all elements in any bucket layout */
-  uint64_t
-      resume_step; /* of last_generation, or from a saved session; 0: none */
+  uint64_t slot_bytes;  /* 0: enough for all elements in any bucket layout */
+  uint64_t resume_step; /* after the last committed step, or from a saved
+                           session; 0: none */
   uint32_t attach_timeout_ms; /* until all ranks are there */
   int gse;                    /* 1: gradients outside the mask are dropped;
                                  0: one makes the step dense */
   int32_t on_shrink;          /* pt_on_shrink; equal on all ranks */
-  uint64_t last_generation;   /* whose state this rank holds, if it attaches
-                                 again; 0: none */
+  /* Of the state that this rank holds: pt_lineage() of the session in which it
+   * got it, zero for none of this job; and the gradient steps in that state, or
+   * in its checkpoint. */
+  pt_digest lineage;
+  uint64_t committed;
+  int32_t replace; /* 1: a complete launch that holds no state begins anew,
+                      although ranks with the job's state may live; those end
+                      with PT_REPLACED */
   const pt_session* previous; /* the session, which is over, whose place this
                                  one takes; to be closed afterwards */
   /* What this rank would vote before its first step: where all say the same,
@@ -134,7 +142,8 @@ int pt_last_may_rejoin(void);
 /* Connects to the agent and waits until all ranks of the job are there.
  * PT_INVALID_ARGUMENT, PT_AGENT_UNRESPONSIVE (no agent at the address, or it
  * went away), PT_COORDINATOR_UNAVAILABLE (timeout, with what was waited for),
- * PT_REFUSED (another model, duplicate rank, wrong site, ...). On success *out
+ * PT_REFUSED (another model, duplicate rank, wrong site, ...), PT_REPLACED. On
+ * success *out
  * is to be freed by pt_close(). `on_waiting` may be NULL; it is called from
  * this thread with what is waited for whenever that changes. */
 int pt_attach(const pt_attach_options* options, pt_session** out,
@@ -158,6 +167,10 @@ void pt_detach(pt_session* session);
 void pt_abandon(pt_session* session);
 
 uint64_t pt_generation(const pt_session* session);
+/* Of the generation's state, and the gradient steps that its donor has
+ * committed in it; without a donor those of the checkpoint. */
+pt_digest pt_lineage(const pt_session* session);
+uint64_t pt_lineage_committed(const pt_session* session);
 /* Of 0 .. pt_world_size() - 1. Unless on_shrink is PT_ABORT both may differ
  * from what was asked for. */
 uint32_t pt_rank(const pt_session* session);
@@ -222,8 +235,8 @@ int pt_submit(pt_session* session, uint32_t bucket, const pt_part* parts,
 int pt_wait(pt_session* session, pt_step* out);
 int pt_is_final(const pt_session* session);
 /* 1: the session is over, and attaching again is the way to go on: the ranks
- * have changed, or the agent is gone. Say pt_generation() as last_generation if
- * this rank had the state of that generation, and the step after its last
+ * have changed, or the agent is gone. Say the lineage and the committed
+ * gradient steps of the state that this rank holds, and the step after its last
  * committed one (base step: none) as resume_step. */
 int pt_may_rejoin(const pt_session* session);
 

@@ -31,7 +31,7 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 5;
+inline constexpr uint32_t kVersion = 6;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
@@ -66,6 +66,7 @@ enum class Code : uint32_t {
   kCoordinatorUnavailable = 5,
   kRefused = 6,  // The job cannot take this trainer as it is.
   kInternal = 7,
+  kReplaced = 8,  // The job's state began anew without this one.
 };
 
 struct Digest128 {
@@ -100,9 +101,11 @@ struct Hello {
   uint64_t elements;  // Of all parameters that need a gradient.
   uint64_t
       slot_bytes;  // Wanted for the slot and for the result; equal on a node.
-  // Its next step in last_generation, or in its saved session; 0: none.
+  // After its last committed step, or from its saved session; 0: none.
   uint64_t resume_step;
-  uint64_t last_generation;  // Whose state it holds; 0: none.
+  // Of the state that it holds; zero: none of this job.
+  Digest128 lineage;
+  uint64_t committed;  // Gradient steps of that state, or of its checkpoint.
   Digest128 last_attach_id;  // If it attaches again; zero: it does not.
   // What it would vote before its first step; declared_elements 0: it says so
   // later.
@@ -116,7 +119,7 @@ struct Hello {
   uint8_t pin_mode;
   uint8_t pin_codec;
   uint8_t on_shrink;  // protocol::OnShrink
-  uint8_t pad;
+  uint8_t replace;    // 1: protocol::Trainer::replace
   char job[kNameBytes];
   char launch[kNameBytes];
   char site[kNameBytes];  // Empty: the agent's. Else it must be the agent's.
@@ -139,6 +142,8 @@ struct Attached {
   uint8_t needs_state;  // 1: this rank does.
   uint8_t pad[7];
   uint64_t generation;
+  Digest128 lineage;   // Of the generation's state.
+  uint64_t committed;  // Gradient steps in it, at the donor.
   uint64_t base_step;  // The first step to submit.
   uint64_t slot_bytes;
   uint64_t result_bytes;

@@ -179,8 +179,14 @@ void AgentState::Impl::On(const protocol::JoinRefused& message,
       trainers_.Find(message.group, message.attach_id);
   if (record == nullptr) return;
   const TrainerId id = record->id;
-  FailTrainer(id, wire::Code::kRefused,
-              absl::StrCat(message.reason, ".\nCorrect it and start again."));
+  FailTrainer(id,
+              message.replaced ? wire::Code::kReplaced : wire::Code::kRefused,
+              absl::StrCat(
+                  message.reason,
+                  message.replaced
+                      ? ".\nNothing of this rank's state was taken or changed: "
+                        "save it, or end this process."
+                      : ".\nCorrect it and start again."));
   DropTrainer(id, absl::StrCat("was refused: ", message.reason), now);
   outbox_.effects.emplace_back(CloseTrainer{id});
 }

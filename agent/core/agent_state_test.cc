@@ -105,6 +105,7 @@ double SquaresOf(const uint8_t* slot, uint64_t elements) {
 
 TEST_F(Pair, AMeasuredStepIsReportedOnceInSquaresOfWhatTravelled) {
   generation_.base_step = 16;
+  generation_.lineage = {{5, 5}, 0};
   generation_.decision.mode = protocol::Mode::kTernary;
   generation_.decision.codec = protocol::Codec::kLevels3;
   Begin();

@@ -82,6 +82,8 @@ void GroupState::Attach(const LocalTrainer& trainer) {
       std::binary_search(needy.begin(), needy.end(), trainer.rank);
   attached.member = static_cast<uint32_t>(me());
   attached.generation = generation_.number;
+  attached.lineage = ToWire(generation_.lineage.id);
+  attached.committed = generation_.lineage.committed;
   attached.base_step = generation_.base_step;
   attached.slot_bytes = trainer.memory.slot.size();
   attached.result_bytes = trainer.memory.result.size();

@@ -98,6 +98,7 @@ class Pair : public testing::Test {
     generation_.number = 3;
     generation_.world_size = 2;
     generation_.base_step = 10;
+    generation_.lineage = {{5, 5}, 0};
     generation_.launch = "run-1";
     generation_.sites = {"a", "b"};
     generation_.plan.swap = true;

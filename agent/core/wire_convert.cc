@@ -76,7 +76,13 @@ absl::StatusOr<HelloFields> ParseHello(const wire::Hello& hello) {
       CheckRange("on_shrink", hello.on_shrink, 0,
                  static_cast<uint8_t>(protocol::OnShrink::kContinue)));
   trainer.on_shrink = static_cast<protocol::OnShrink>(hello.on_shrink);
-  trainer.last_generation = hello.last_generation;
+  RETURN_IF_ERROR(
+      CheckRange("resume_step", hello.resume_step, 0, protocol::kMaxStep));
+  RETURN_IF_ERROR(
+      CheckRange("committed", hello.committed, 0, protocol::kMaxStep));
+  RETURN_IF_ERROR(CheckRange("replace", hello.replace, 0, 1));
+  trainer.lineage = {FromWire(hello.lineage), hello.committed};
+  trainer.replace = hello.replace != 0;
   trainer.last_attach_id = FromWire(hello.last_attach_id);
   RETURN_IF_ERROR(CheckRange("declared_elements", hello.declared_elements, 0,
                              protocol::kMaxElements));

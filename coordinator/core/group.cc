@@ -106,8 +106,9 @@ void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
   if (const auto it = detached_.find(trainer.launch); it != detached_.end()) {
     it->second.erase(trainer.rank);
   }
+  // A member that attaches again: at its agent the generation is over.
   if (running() && elastic() &&
-      trainer.last_generation == generation_->number) {
+      seats_.Find(trainer.last_attach_id) != nullptr) {
     End(absl::StrCat("agent '", agent.name, "' (site '", agent.site,
                      "') ended it"),
         c);

@@ -21,13 +21,34 @@ using protocol::GroupWaiting;
 using protocol::Member;
 using protocol::StartGeneration;
 
+namespace {
+
+std::string LineageText(const protocol::Lineage& lineage) {
+  return absl::StrCat("a state of lineage ", lineage.id.Short(), " after ",
+                      lineage.committed, " steps");
+}
+
+// Attach ids are random, so there is no other one with this id.
+protocol::Digest NewLineage(const Generation& generation,
+                            const Lineup& lineup) {
+  base::DigestBuilder digest;
+  digest.Add(generation.group.job).Add(uint64_t{generation.group.model});
+  digest.Add(generation.term).Add(generation.number);
+  for (const Candidate& candidate : lineup.trainers) {
+    digest.Add(candidate.trainer.attach_id);
+  }
+  return digest.Build();
+}
+
+}  // namespace
+
 void Group::TryForm(Context& c) {
   if (c.read_only) return;
   if (!elastic()) {
     TryFormNew(c);
   } else if (running()) {
     TryAdmit(c);
-  } else if (AnyReturned(membership_.launches(), generation_->number)) {
+  } else if (AnyReturned(membership_.launches(), generation_->lineage.id)) {
     TryRegroup(c);
   } else if (!IsAwaited(MakeRemains(c), c.options.regroup_timeout)) {
     TryFormNew(c);
@@ -49,16 +70,14 @@ void Group::TryFormNew(Context& c) {
     return;  // End() formed it.
   }
   for (const auto& [rank, candidate] : launch->by_rank) {
-    const uint64_t last = candidate.trainer.last_generation;
-    if (last == 0) continue;
+    if (!HasState(candidate)) continue;
     const std::string name = launch->name;
     Refuse(membership_.Refuse(
                name,
-               absl::StrCat("rank ", rank, " holds the state of generation ",
-                            last, "; nobody is left who holds that of ",
-                            generation_ ? generation_->number : 0,
-                            ": load the last checkpoint at all ranks and start "
-                            "them again"),
+               absl::StrCat("rank ", rank, " holds ",
+                            LineageText(candidate.trainer.lineage),
+                            ", which this job is not of: load the last "
+                            "checkpoint at all ranks and start them again"),
                c.now),
            c);
     return;
@@ -81,6 +100,8 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
   generation.donor = lineup.donor;
   generation.needs_state = lineup.needs_state;
   generation.base_step = std::max(SafeNextStep(), lineup.next_step);
+  generation.lineage = lineup.lineage;
+  if (!lineup.donor) generation.lineage.id = NewLineage(generation, lineup);
   std::map<std::pair<std::string, std::string>, Member> members;
   std::set<std::string> sites;
   for (uint32_t rank = 0; rank < generation.world_size; ++rank) {

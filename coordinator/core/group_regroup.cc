@@ -24,9 +24,7 @@ namespace {
 
 bool AnyOld(const Launch& launch) {
   return std::any_of(launch.by_rank.begin(), launch.by_rank.end(),
-                     [](const auto& entry) {
-                       return entry.second.trainer.last_generation != 0;
-                     });
+                     [](const auto& entry) { return HasState(entry.second); });
 }
 
 // Why a launch of newcomers cannot train with those; nothing: it can.
@@ -108,6 +106,7 @@ void Group::TryAdmit(Context& c) {
 Remains Group::MakeRemains(const Context& c) const {
   Remains remains;
   remains.generation = generation_->number;
+  remains.lineage = generation_->lineage.id;
   remains.on_shrink = generation_->on_shrink;
   remains.ranks = seats_.size();
   remains.detached = seats_.Detached().size();
@@ -154,7 +153,7 @@ void Group::TryRegroup(Context& c) {
   std::vector<Candidate> returned;
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (candidate.trainer.last_generation != 0) returned.push_back(candidate);
+      if (HasState(candidate)) returned.push_back(candidate);
     }
   }
   for (const Launch& launch : membership_.launches()) {
@@ -186,8 +185,7 @@ void Group::NoteConnected(bool anew) {
 bool Group::WasBefore(const std::string& agent) const {
   return connected_.contains(agent) ||
          std::any_of(roster_.begin(), roster_.end(), [&](const auto& entry) {
-           return entry.second.agent == agent &&
-                  entry.second.trainer.last_generation != 0;
+           return entry.second.agent == agent && HasState(entry.second);
          });
 }
 
@@ -212,7 +210,7 @@ void Group::KeepOut(const Unreached::Blame& blame, Context& c) {
   std::set<std::string> launches, old_launches;
   std::string data_address;
   for (const auto& [id, candidate] : roster_) {
-    const bool is_new = candidate.trainer.last_generation == 0;
+    const bool is_new = !HasState(candidate);
     if (!is_new) old_launches.insert(candidate.trainer.launch);
     if (!is_new || candidate.agent != agent) continue;
     launches.insert(candidate.trainer.launch);
@@ -230,8 +228,7 @@ void Group::KeepOut(const Unreached::Blame& blame, Context& c) {
   for (const std::string& launch : launches) {
     for (const auto& [id, candidate] : roster_) {
       // Of a launch that trains, one that was left behind is like a newcomer.
-      if (candidate.trainer.launch == launch &&
-          candidate.trainer.last_generation == 0 &&
+      if (candidate.trainer.launch == launch && !HasState(candidate) &&
           !(old_launches.contains(launch) && WasBefore(candidate.agent))) {
         seats_.Return(id, Seats::State::kKeptOut);
       }
@@ -248,7 +245,7 @@ std::string Group::RegroupReason(const Context& c) const {
                : absl::StrCat("generation ", generation_->number,
                               " runs; joining it");
   }
-  if (!AnyReturned(membership_.launches(), generation_->number)) {
+  if (!AnyReturned(membership_.launches(), generation_->lineage.id)) {
     if (membership_.Complete() == nullptr || seats_.CountAlive(c.agents) == 0) {
       return "";
     }

@@ -71,12 +71,13 @@ TEST_F(RegroupTest, ContinueStopsWaitingForAnAgentThatStaysAway) {
   t_.Pass(11, {"a"});
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_EQ(Newest().world_size, 2u);
-  // It comes back too late: with a state that the others have left behind.
+  // It comes back too late, and meets them in the next one.
   t_.Connect("b", "y");
   Return("b", 2, 7);
   Return("b", 3, 7);
-  EndAt("a", {0, 1}, 7);  // Still of generation 1: they never heard of 2.
-  EXPECT_EQ(Newest().number, 2u);
+  EndAt("a", {0, 1}, 7);  // They never heard of generation 2.
+  EXPECT_EQ(Newest().number, 3u);
+  EXPECT_TRUE(Newest().donor);
 }
 
 TEST_F(RegroupTest, ANewLaunchEndsTheGenerationAndJoinsTheNext) {
@@ -269,7 +270,7 @@ TEST_F(RegroupTest, AStateThatNobodyElseHasIsNotGoneBackTo) {
   Start(OnShrink::kContinue);
   for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "killed by signal 9");
   for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "killed by signal 9");
-  t_.last_generation = 7;  // Of another history.
+  t_.lineage = {t_.LineageOf(7), 3};  // Of another history.
   t_.resume_step = 3;
   t_.Join("a", 0, 1, "run-2");
   EXPECT_EQ(Newest().number, 1u);

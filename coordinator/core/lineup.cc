@@ -13,11 +13,14 @@
 namespace pactrain::coordinator {
 namespace {
 
-bool IsOf(const Candidate& candidate, uint64_t generation) {
-  if (PT_WEAKENED(StaleStateCurrent)) {
-    return candidate.trainer.last_generation != 0;
-  }
-  return candidate.trainer.last_generation == generation;
+bool IsOf(const Candidate& candidate, const protocol::Digest& lineage) {
+  if (PT_WEAKENED(StaleStateCurrent)) return HasState(candidate);
+  return candidate.trainer.lineage.id == lineage;
+}
+
+// How far its state has come: gradient steps, then broadcasts between them.
+std::pair<uint64_t, uint64_t> Reached(const Candidate& candidate) {
+  return {candidate.trainer.lineage.committed, candidate.trainer.resume_step};
 }
 
 // Within the limits of one generation.
@@ -42,7 +45,7 @@ std::vector<Candidate> Admitted(const std::vector<Launch>& waiting,
   std::vector<Candidate> admitted;
   for (const Launch& launch : waiting) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (candidate.trainer.last_generation != 0) admitted.push_back(candidate);
+      if (HasState(candidate)) admitted.push_back(candidate);
     }
   }
   for (const Launch& launch : waiting) {
@@ -51,7 +54,7 @@ std::vector<Candidate> Admitted(const std::vector<Launch>& waiting,
     if (launch.by_rank.size() + left < launch.world_size()) continue;
     std::vector<Candidate> more = admitted;
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (candidate.trainer.last_generation == 0) more.push_back(candidate);
+      if (!HasState(candidate)) more.push_back(candidate);
     }
     if (Fits(more)) admitted = std::move(more);
   }
@@ -69,18 +72,6 @@ void SortByRank(std::vector<Candidate>& trainers) {
               return std::tie(a.site, a.trainer.launch, a.trainer.rank) <
                      std::tie(b.site, b.trainer.launch, b.trainer.rank);
             });
-}
-
-uint64_t GreatestStep(const std::vector<Candidate>& trainers,
-                      uint64_t generation) {
-  uint64_t greatest = 0;
-  for (const Candidate& c : trainers) {
-    if (!IsOf(c, generation)) continue;
-    greatest = PT_WEAKENED(LeastStateGiven) && greatest != 0
-                   ? std::min(greatest, c.trainer.resume_step)
-                   : std::max(greatest, c.trainer.resume_step);
-  }
-  return greatest;
 }
 
 std::string WaitingText(size_t here, const Remains& remains) {
@@ -107,10 +98,11 @@ bool IsAwaited(const Remains& remains, absl::Duration regroup_timeout) {
           !PT_WEAKENED(UnknownNotAwaited));
 }
 
-bool AnyReturned(const std::vector<Launch>& waiting, uint64_t generation) {
+bool AnyReturned(const std::vector<Launch>& waiting,
+                 const protocol::Digest& lineage) {
   for (const Launch& launch : waiting) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (IsOf(candidate, generation)) return true;
+      if (IsOf(candidate, lineage)) return true;
     }
   }
   return false;
@@ -122,6 +114,8 @@ Lineup LineupOf(const Launch& launch) {
     lineup.trainers.push_back(candidate);
     lineup.next_step =
         std::max(lineup.next_step, candidate.trainer.resume_step);
+    lineup.lineage.committed =
+        std::max(lineup.lineage.committed, candidate.trainer.lineage.committed);
   }
   return lineup;
 }
@@ -139,16 +133,24 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
   if (awaited || (too_few && !PT_WEAKENED(PauseWithFewer)))
     return {{}, WaitingText(here, remains)};
   SortByRank(lineup.trainers);
-  lineup.next_step = GreatestStep(lineup.trainers, remains.generation);
+  std::pair<uint64_t, uint64_t> newest;
+  for (const Candidate& c : lineup.trainers) {
+    if (!IsOf(c, remains.lineage)) continue;
+    newest = PT_WEAKENED(LeastStateGiven) && newest.second != 0
+                 ? std::min(newest, Reached(c))
+                 : std::max(newest, Reached(c));
+    lineup.next_step = std::max(lineup.next_step, c.trainer.resume_step);
+  }
   for (uint32_t rank = 0; rank < here; ++rank) {
     const Candidate& c = lineup.trainers[rank];
-    const bool current = IsOf(c, remains.generation) &&
-                         (c.trainer.resume_step == lineup.next_step ||
-                          PT_WEAKENED(AllOfGenerationCurrent));
+    const bool current =
+        IsOf(c, remains.lineage) &&
+        (Reached(c) == newest || PT_WEAKENED(AllOfGenerationCurrent));
     if (!current) {
       lineup.needs_state.push_back(rank);
     } else if (!lineup.donor) {
       lineup.donor = rank;
+      lineup.lineage = c.trainer.lineage;
     }
   }
   return {std::move(lineup), ""};

@@ -2,9 +2,10 @@
 //
 // Where ranks come and go, the trainers of a generation that ended attach again
 // and say how far their state has come; that is all the coordinator goes by.
-// Those who have come farthest are current, the others take the state from one
-// of them. A trainer that committed a step has it in its state, so no committed
-// step is lost as long as one that has it returns.
+// Those of the job's lineage who have come farthest are current, whatever
+// generation they got that state in, and the others take it from one of them. A
+// trainer that committed a step has it in its state, so no committed step is
+// lost as long as one that has it returns.
 //
 // Pure functions of values.
 #ifndef PACTRAIN_COORDINATOR_CORE_LINEUP_H_
@@ -25,6 +26,7 @@ namespace pactrain::coordinator {
 // What is left of the last generation.
 struct Remains {
   uint64_t generation = 0;
+  protocol::Digest lineage;
   protocol::OnShrink on_shrink = protocol::OnShrink::kPause;
   size_t ranks = 0;     // That it had.
   size_t detached = 0;  // By their own will: nobody has to take their place.
@@ -42,13 +44,15 @@ struct Lineup {
   std::optional<uint32_t> donor;    // Nothing: a new job.
   std::vector<uint32_t> needs_state;
   uint64_t next_step = 0;  // The greatest that a trainer named.
+  // The donor's. Without one its id is still to be made.
+  protocol::Lineage lineage;
 };
 
 // A complete launch as a new job, with the ranks that its trainers asked for.
 Lineup LineupOf(const Launch& launch);
 
 // The next generation from those that wait; or what it waits for. REQUIRES:
-// somebody of `remains.generation` waits.
+// somebody with a state of `remains.lineage` waits.
 struct NextLineup {
   std::optional<Lineup> lineup;
   std::string waiting;
@@ -59,8 +63,9 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
 
 // Somebody of the last generation may still come, and is to be waited for.
 bool IsAwaited(const Remains& remains, absl::Duration regroup_timeout);
-// Of the trainers of `generation`, some wait.
-bool AnyReturned(const std::vector<Launch>& waiting, uint64_t generation);
+// Somebody with a state of that lineage waits.
+bool AnyReturned(const std::vector<Launch>& waiting,
+                 const protocol::Digest& lineage);
 
 }  // namespace pactrain::coordinator
 

@@ -18,17 +18,21 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Optional;
 
+constexpr protocol::Digest kLineage = {5, 5};
+
 // One after generation 5, which had four ranks.
 class LineupTest : public ::testing::Test {
  protected:
   // `step` 0: new.
   void Add(const std::string& launch, uint32_t world, uint32_t rank,
-           const std::string& site, uint64_t step, uint64_t generation = 5) {
-    AddAt({"agent-" + site, site}, launch, world, rank, step, generation);
+           const std::string& site, uint64_t step,
+           protocol::Digest lineage = kLineage) {
+    AddAt({"agent-" + site, site}, launch, world, rank, step, lineage);
   }
   using Place = std::pair<std::string, std::string>;  // Agent and site.
   void AddAt(const Place& place, const std::string& launch, uint32_t world,
-             uint32_t rank, uint64_t step, uint64_t generation = 5) {
+             uint32_t rank, uint64_t step,
+             protocol::Digest lineage = kLineage) {
     Candidate candidate;
     candidate.agent = place.first;
     candidate.site = place.second;
@@ -36,7 +40,7 @@ class LineupTest : public ::testing::Test {
     candidate.trainer.world_size = world;
     candidate.trainer.launch = launch;
     candidate.trainer.resume_step = step;
-    candidate.trainer.last_generation = step == 0 ? 0 : generation;
+    if (step != 0) candidate.trainer.lineage = {lineage, step};
     for (Launch& known : waiting_) {
       if (known.name != launch) continue;
       known.by_rank[rank] = candidate;
@@ -66,7 +70,8 @@ class LineupTest : public ::testing::Test {
   }
 
   std::vector<Launch> waiting_;
-  Remains remains_{5, OnShrink::kPause, 4, 0, 0, 0, absl::Seconds(1), {}};
+  Remains remains_{5, kLineage, OnShrink::kPause, 4, 0,
+                   0, 0,        absl::Seconds(1), {}};
 };
 
 TEST_F(LineupTest, PauseWaitsForAsManyAsBefore) {
@@ -143,9 +148,9 @@ TEST_F(LineupTest, WhoHasComeFarthestGivesItsState) {
   EXPECT_EQ(Next().lineup->next_step, 71u);
 }
 
-TEST_F(LineupTest, TheStateOfAnOlderGenerationDoesNotCount) {
+TEST_F(LineupTest, TheStateOfAnotherLineageDoesNotCount) {
   for (uint32_t rank : {0, 1, 2}) Add("l", 4, rank, "a", 70);
-  Add("l", 4, 3, "b", 900, /*generation=*/4);
+  Add("l", 4, 3, "b", 900, /*lineage=*/{4, 4});
   ASSERT_TRUE(Next().lineup);
   EXPECT_THAT(Next().lineup->donor, Optional(0u));
   EXPECT_THAT(Next().lineup->needs_state, ElementsAre(3));
@@ -203,7 +208,7 @@ TEST_F(LineupTest, ANewJobHasNoDonor) {
   const Lineup lineup = LineupOf(waiting_[0]);
   EXPECT_FALSE(lineup.donor);
   EXPECT_THAT(Order(lineup), ElementsAre("a0", "b1"));
-  EXPECT_FALSE(AnyReturned(waiting_, 5));
+  EXPECT_FALSE(AnyReturned(waiting_, kLineage));
 }
 
 }  // namespace

@@ -63,8 +63,7 @@ std::vector<Membership::Refusal> Membership::Join(const Candidate& candidate,
                                                   absl::Duration now) {
   const std::string& name = candidate.trainer.launch;
   for (const Refused& refused : refused_) {
-    if (now >= refused.until || candidate.trainer.last_generation != 0)
-      continue;
+    if (now >= refused.until || HasState(candidate)) continue;
     if (refused.agent.empty()) {
       if (refused.launch == name) return {{candidate, refused.reason}};
       continue;
@@ -163,7 +162,7 @@ std::vector<Membership::Refusal> Membership::TakeNewcomers(
   for (const Launch& launch : launches_) {
     if (launch.name != name) continue;
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (candidate.trainer.last_generation != 0) continue;
+      if (HasState(candidate)) continue;
       refusals.push_back({candidate, reason});
       newcomers.push_back(candidate);
     }

@@ -31,6 +31,11 @@ struct Candidate {
   std::string data_address;  // Of the agent.
 };
 
+// Else it is a newcomer, or has not got the state of the last generation.
+inline bool HasState(const Candidate& candidate) {
+  return !candidate.trainer.lineage.id.empty();
+}
+
 struct Launch {
   std::string name;
   std::map<uint32_t, Candidate> by_rank;

@@ -57,12 +57,11 @@ void TestCluster::Pass(int seconds, const std::vector<std::string>& alive) {
 void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
                        const std::string& launch) {
   protocol::Trainer trainer{
-      rank,        world, Id(next_id_++), launch,    Id(model),
-      "a network", 100,   resume_step,    on_shrink, last_generation,
-      {}};
+      rank, world,       Id(next_id_++), launch,  Id(model), "a network",
+      100,  resume_step, on_shrink,      lineage, {}};
   trainer.declared = declared;
   trainer.onset = onset;
-  if (last_generation != 0 || again) {
+  if (!lineage.id.empty() || again) {
     trainer.last_attach_id = last_attach_ids_[{launch, rank}];
   }
   last_attach_ids_[{launch, rank}] = trainer.attach_id;
@@ -124,9 +123,18 @@ void TestCluster::Say(const std::string& agent,
   Act(state_->OnMessage(agents_.at(agent).stream, message, now_));
 }
 
+protocol::Digest TestCluster::LineageOf(uint64_t generation) const {
+  const auto it = lineages_.find({group, generation});
+  return it == lineages_.end() ? Id(generation + 1'000'000) : it->second;
+}
+
 void TestCluster::Act(Effects effects) {
   for (const JournalRecord& record : effects.records) {
     journal_.Apply(record);
+    if (const auto* formed = std::get_if<GenerationFormed>(&record)) {
+      const protocol::Generation& g = formed->generation;
+      lineages_[{g.group, g.number}] = g.lineage.id;
+    }
     records_.push_back(record);
   }
   for (const Effects::Send& send : effects.sends) {

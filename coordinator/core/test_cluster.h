@@ -73,19 +73,23 @@ class TestCluster {
   const std::vector<Effects::Alarm>& alarms() const { return alarms_; }
   absl::Duration now() const { return now_; }
   protocol::GroupId group{"job", 0};
+  // Of the group's generation of this number; of one that was never formed
+  // another one.
+  protocol::Digest LineageOf(uint64_t generation) const;
   // What trainers say of themselves.
   uint64_t model = 7;
   uint64_t resume_step = 0;
   protocol::OnShrink on_shrink = protocol::OnShrink::kAbort;
   protocol::Declared declared;
   protocol::Onset onset;
-  uint64_t last_generation = 0;
+  protocol::Lineage lineage;
   bool again = false;  // A newcomer that was attached before.
 
  private:
   Options options_;
   std::optional<CoordinatorState> state_;
   Recovered journal_;
+  std::map<std::pair<protocol::GroupId, uint64_t>, protocol::Digest> lineages_;
   std::vector<JournalRecord> records_;  // Since the last Clear().
   std::vector<Effects::Alarm> alarms_;
   uint64_t term_ = 1;

@@ -19,15 +19,16 @@ class RegroupTest : public ::testing::Test {
     t_.FormFour();
     t_.Clear();
   }
-  // The trainer attaches again with the state before step `next` of
-  // `generation`.
+  // The trainer attaches again with the state before step `next`, of the
+  // lineage of `generation`.
   void Return(const std::string& agent, uint32_t rank, uint64_t next,
               uint64_t generation = 1, uint32_t world = 4,
               const std::string& launch = "run-1") {
-    t_.last_generation = generation;
+    t_.lineage = {t_.LineageOf(generation), next};
     t_.resume_step = next;
     t_.Join(agent, rank, world, launch);
-    t_.last_generation = t_.resume_step = 0;
+    t_.lineage = {};
+    t_.resume_step = 0;
   }
   // As an agent does whose generation has ended.
   void EndAt(const std::string& agent, std::vector<uint32_t> ranks,

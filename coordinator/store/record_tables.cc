@@ -75,6 +75,12 @@ CREATE TABLE detached_of_launch (
   PRIMARY KEY (job, model, launch, rank)) WITHOUT ROWID;
 )sql";
 
+// Lineages of groups whose records are older than lineages.
+constexpr char kSchema5[] = R"sql(
+ALTER TABLE groups ADD COLUMN lineage BLOB NOT NULL DEFAULT x'';
+UPDATE groups SET lineage = randomblob(16);
+)sql";
+
 // Drops all but the newest kMaxHistory rows of a group.
 absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
                    const GroupId& g) {
@@ -121,7 +127,7 @@ struct Writer {
   absl::Status operator()(const GenerationFormed& r) {
     const protocol::Generation& g = r.generation;
     RETURN_IF_ERROR(
-        db.Prepare("INSERT INTO groups VALUES (?1,?2,?3,0,'',0,?4,?5,0,0) "
+        db.Prepare("INSERT INTO groups VALUES (?1,?2,?3,0,'',0,?4,?5,0,0,x'') "
                    "ON CONFLICT "
                    "DO UPDATE SET generation=?3, ended=0, end_reason='', "
                    "prepared_version=0, last_version=?4, "
@@ -284,7 +290,8 @@ absl::StatusOr<Decision> ReadDecision(const Statement& row) {
 }
 
 absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
-                       uint64_t prepared_version, Recovered::Group& group) {
+                       uint64_t prepared_version, const std::string& lineage,
+                       Recovered::Group& group) {
   bool found = false;
   RETURN_IF_ERROR(db.Prepare("SELECT record FROM generations WHERE job=? AND "
                              "model=? AND number=?")
@@ -296,6 +303,9 @@ absl::Status ReadGroup(Database& db, const GroupId& id, uint64_t generation,
                         if (!proto.ParseFromString(row.Text(0))) {
                           return Damaged(
                               id, "a generation record cannot be parsed");
+                        }
+                        if (!proto.has_lineage()) {
+                          proto.mutable_lineage()->set_id(lineage);
                         }
                         auto read = protocol::FromProto(proto);
                         if (!read.ok())
@@ -362,7 +372,7 @@ absl::StatusOr<std::optional<Pin>> ReadPin(const GroupId& id, uint64_t mode,
 }  // namespace
 
 const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2, kSchema3,
-                                                 kSchema4};
+                                                 kSchema4, kSchema5};
 
 absl::Status WriteRecord(Database& database, const JournalRecord& record) {
   return std::visit(Writer{database}, record);
@@ -370,24 +380,24 @@ absl::Status WriteRecord(Database& database, const JournalRecord& record) {
 
 absl::StatusOr<Recovered> ReadRecords(Database& db) {
   Recovered recovered;
-  RETURN_IF_ERROR(
-      db.Prepare("SELECT job, model, generation, ended, "
-                 "end_reason, prepared_version, "
-                 "last_version, reserved_step, pin_mode, "
-                 "pin_codec FROM groups")
-          .Run([&](const Statement& row) -> absl::Status {
-            const GroupId id{row.Text(0),
-                             static_cast<uint16_t>(row.Integer(1))};
-            Recovered::Group& group = recovered.groups[id];
-            group.ended = row.Integer(3) != 0;
-            group.end_reason = row.Text(4);
-            group.last_version = row.Integer(6);
-            group.reserved_step = row.Integer(7);
-            ASSIGN_OR_RETURN(group.pin,
-                             ReadPin(id, row.Integer(8), row.Integer(9)));
-            RETURN_IF_ERROR(ReadDetached(db, id, group));
-            return ReadGroup(db, id, row.Integer(2), row.Integer(5), group);
-          }));
+  RETURN_IF_ERROR(db.Prepare("SELECT job, model, generation, ended, "
+                             "end_reason, prepared_version, "
+                             "last_version, reserved_step, pin_mode, "
+                             "pin_codec, lineage FROM groups")
+                      .Run([&](const Statement& row) -> absl::Status {
+                        const GroupId id{row.Text(0),
+                                         static_cast<uint16_t>(row.Integer(1))};
+                        Recovered::Group& group = recovered.groups[id];
+                        group.ended = row.Integer(3) != 0;
+                        group.end_reason = row.Text(4);
+                        group.last_version = row.Integer(6);
+                        group.reserved_step = row.Integer(7);
+                        ASSIGN_OR_RETURN(group.pin, ReadPin(id, row.Integer(8),
+                                                            row.Integer(9)));
+                        RETURN_IF_ERROR(ReadDetached(db, id, group));
+                        return ReadGroup(db, id, row.Integer(2), row.Integer(5),
+                                         row.Text(10), group);
+                      }));
   return recovered;
 }
 

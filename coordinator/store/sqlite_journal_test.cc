@@ -220,9 +220,9 @@ TEST_F(SqliteJournalTest, RecoversWhatTheRecordsFoldTo) {
   EXPECT_THAT(t.journal().groups.at(t.group).detached_ranks, ElementsAre(1));
   check("detached");
   for (uint32_t rank : {0, 2}) t.Leave("a", rank, "rank 1 left", true);
-  t.last_generation = 1;
+  t.lineage = {t.LineageOf(1), 1};
   for (uint32_t rank : {0, 2}) t.Join("a", rank, 3, "run-9");
-  t.last_generation = 0;
+  t.lineage = {};
   EXPECT_THAT(t.journal().groups.at(t.group).detached_ranks, IsEmpty());
   EXPECT_THAT(t.journal().groups.at(t.group).detached_of.at("run-9"),
               ElementsAre(1));
@@ -246,6 +246,7 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
     ASSERT_OK(database->Execute(
         "ALTER TABLE groups DROP COLUMN pin_mode;"
         "ALTER TABLE groups DROP COLUMN pin_codec;"
+        "ALTER TABLE groups DROP COLUMN lineage;"
         "DROP TABLE audit; DROP TABLE audit_ends;"
         "DROP TABLE detached_ranks; DROP TABLE detached_of_launch;"
         "PRAGMA user_version = 1"));

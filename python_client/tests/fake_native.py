@@ -21,11 +21,13 @@ from pactrain.types import (
     Decision,
     Digest,
     DType,
+    Lineage,
     Mode,
     Op,
     StepResult,
 )
 
+LINEAGE = Digest(5, 5)
 FULL = Decision(0, Mode.FULL, Codec.FP32, NO_DIGEST, NO_DIGEST, "start")
 
 
@@ -57,6 +59,7 @@ class FakeJob:
         self.world_size = world_size
         self.first_step = step
         self.generation = generation
+        self.lineage = Lineage(LINEAGE, 0)
         self.donor: int | None = None
         self.needy: set[int] = set()
         self.ends_at: int | None = None
@@ -78,15 +81,15 @@ class FakeRegroup:
         self.jobs = [first]
         self.expected = first.world_size
         self.on_formed: Callable[[FakeJob], None] = lambda job: None
-        self._waiting: dict[FakeNative, tuple[int, int]] = {}
+        self._waiting: dict[FakeNative, tuple[Lineage, int]] = {}
         self._changed = threading.Condition()
         first.regroup = self
 
-    def arrive(self, native: FakeNative, last_generation: int, next_step: int) -> None:
+    def arrive(self, native: FakeNative, lineage: Lineage, next_step: int) -> None:
         """Until the next generation is there, and `native` is a rank of it."""
         with self._changed:
             formed = len(self.jobs)
-            self._waiting[native] = (last_generation, next_step)
+            self._waiting[native] = (lineage, next_step)
             if len(self._waiting) == self.expected:
                 self._form()
                 self._changed.notify_all()
@@ -95,10 +98,15 @@ class FakeRegroup:
     def _form(self) -> None:
         last = self.jobs[-1].generation
         reports = sorted(self._waiting.items(), key=lambda item: item[0].asked_rank)
-        newest = max((step for _, (g, step) in reports if g == last), default=0)
-        job = FakeJob(len(reports), newest + 100, last + 1)
+        newest = max((x.committed, step) for _, (x, step) in reports if x.id == LINEAGE)
+        job = FakeJob(len(reports), newest[1] + 100, last + 1)
         job.regroup = self
-        current = [rank for rank, (_, r) in enumerate(reports) if r == (last, newest)]
+        job.lineage = Lineage(LINEAGE, newest[0])
+        current = [
+            rank
+            for rank, (_, (x, step)) in enumerate(reports)
+            if (x.id, x.committed, step) == (LINEAGE, *newest)
+        ]
         job.donor = current[0]
         job.needy = set(range(len(reports))) - set(current)
         for rank, (native, _) in enumerate(reports):
@@ -115,7 +123,7 @@ class FakeNative:
 
     def __init__(self, job: FakeJob, rank: int) -> None:
         self.asked_rank = rank
-        self.reports: list[tuple[int, int]] = []
+        self.reports: list[tuple[Lineage, int]] = []
         self.reattach_errors: list[PacTrainError] = []
         self.enter(job, rank)
         self.fail_next: PacTrainError | None = None
@@ -128,6 +136,7 @@ class FakeNative:
         self.rank = rank
         self.world_size = job.world_size
         self.generation = job.generation
+        self.lineage = job.lineage
         self.donor = job.donor
         self.needs_state = rank in job.needy
         self.next_step = self.resume_step = job.first_step
@@ -137,14 +146,14 @@ class FakeNative:
         self._buckets: list[tuple[np.ndarray, DType, Op]] = []
         self._outs: list[int] = []
 
-    def reattach(self, last_generation: int, next_step: int, timeout_seconds: float):
+    def reattach(self, lineage: Lineage, next_step: int, timeout_seconds: float):
         assert timeout_seconds > 0
         self.closed = True
         if self.reattach_errors:
             raise self.reattach_errors.pop(0)
-        self.reports.append((last_generation, next_step))
+        self.reports.append((lineage, next_step))
         assert self.job.regroup is not None
-        self.job.regroup.arrive(self, last_generation, next_step)
+        self.job.regroup.arrive(self, lineage, next_step)
 
     def _end(self) -> PacTrainError:
         self.is_final = self.may_rejoin = True

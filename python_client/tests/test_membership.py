@@ -8,10 +8,12 @@ from collections import deque
 
 import pytest
 import torch
+from fake_native import LINEAGE
 from small_nets import small_net
 from thread_ranks import FIRST, Script, undisturbed
 
 import pactrain
+from pactrain.types import Lineage
 
 
 @pytest.mark.parametrize(
@@ -45,15 +47,15 @@ def test_every_batch_is_applied_once(ranks, options, late, ends_at):
     assert results[1].ddp.world == pactrain.membership.WorldNow(1, 2, "here", 8)
 
 
-def test_a_rank_reports_the_generation_and_its_next_step(ranks):
+def test_a_rank_reports_its_state_and_its_next_step(ranks):
     running = ranks(2)
     running.job.ends_at, running.job.late_commits = FIRST + 3, {1}
     for rank in range(2):
         running.start(rank, lambda rank=rank: Script(rank).run())
     running.finish()
     assert [running.natives[rank].reports for rank in range(2)] == [
-        [(7, FIRST + 3)],
-        [(7, FIRST + 4)],
+        [(Lineage(LINEAGE, 4), FIRST + 3)],
+        [(Lineage(LINEAGE, 5), FIRST + 4)],
     ]
 
 

@@ -24,13 +24,14 @@ SimTrainer::SimTrainer(World* world, const Workload* workload, Oracle* oracle,
       ended_(std::move(ended)),
       rank_(options.rank) {
   own_.mask_epoch = options.mask_epoch;
-  MakeState(0, options.resume_step);
+  MakeState({}, options.resume_step);
 }
 
-void SimTrainer::MakeState(uint64_t last_generation, uint64_t resume_step,
+void SimTrainer::MakeState(const wire::Digest128& lineage, uint64_t resume_step,
                            const wire::Digest128& last_attach_id) {
   ++connection_;
-  claimed_generation_ = last_generation;
+  const bool has_state = lineage.hi != 0 || lineage.lo != 0;
+  claimed_generation_ = has_state ? generation_ : 0;
   trainer::TrainerOptions o;
   o.agent = "simulated";
   o.job = "job";
@@ -45,11 +46,12 @@ void SimTrainer::MakeState(uint64_t last_generation, uint64_t resume_step,
   o.model_summary = "simulated";
   o.elements = workload_->elements();
   o.resume_step = resume_step;
-  o.last_generation = last_generation;
+  o.lineage = lineage;
+  o.committed = has_state ? own_.applied : 0;
   o.on_shrink = static_cast<uint8_t>(options_.on_shrink);
   o.gse = options_.gse;
   o.activate_every = workload_->activate_every();
-  if (last_generation == 0 && workload_->declares()) {
+  if (!has_state && workload_->declares()) {
     o.mask_digest = workload_->MaskDigest(own_.mask_epoch);
     o.layout_digest = workload_->LayoutDigest(0);
     o.kept_elements = workload_->KeptElements(own_.mask_epoch);
@@ -166,6 +168,7 @@ void SimTrainer::OnAttached() {
   const wire::Attached& attached = *state_->attached();
   generation_ = attached.generation;
   rank_ = attached.rank;
+  lineage_ = attached.lineage;
   seat_id_ = attach_id_;
   reached_ = attached.base_step;
   hands_state_ = attached.donor != wire::kNoRank;
@@ -190,7 +193,8 @@ void SimTrainer::OnAttached() {
 // It lives, and what ended was the generation or the agent.
 void SimTrainer::Rejoin() {
   // Not next_step(): that is past a step which failed with the session, too.
-  MakeState(has_state_ ? generation_ : 0, has_state_ ? reached_ : 0, seat_id_);
+  MakeState(has_state_ ? lineage_ : wire::Digest128{},
+            has_state_ ? reached_ : 0, seat_id_);
   open_ = false;
   ended_(End::kRejoin);
 }

@@ -138,7 +138,7 @@ class SimTrainer {
   bool stopped() const { return world_->now() < stopped_until_; }
 
  private:
-  void MakeState(uint64_t last_generation, uint64_t resume_step,
+  void MakeState(const wire::Digest128& lineage, uint64_t resume_step,
                  const wire::Digest128& last_attach_id = {});
   // True: it does not hear this now, but later.
   bool HearsLater(std::function<void()> hear);
@@ -193,7 +193,8 @@ class SimTrainer {
   uint64_t generation_ = 0;
   uint32_t rank_ = 0;
   uint64_t reached_ = 0;  // The step after the last one committed in it.
-  uint64_t claimed_generation_ = 0;  // As last_generation, at the last attach.
+  wire::Digest128 lineage_ = {};
+  uint64_t claimed_generation_ = 0;  // Whose state it had at the last attach.
   bool has_state_ = false;
   bool hands_state_ = false;  // Before anything else.
   RankState own_;

@@ -113,7 +113,9 @@ class ElasticTest : public TrainerAttachTest {
     TrainerOptions options = Options();
     options.rank = 3;
     options.on_shrink = 2;
-    options.last_generation = 7;
+    options.lineage = {6, 7};
+    options.committed = 30;
+    options.replace = true;
     options.resume_step = 40;
     return options;
   }
@@ -130,7 +132,10 @@ class ElasticTest : public TrainerAttachTest {
 TEST_F(ElasticTest, HelloSaysWhoseStateItHolds) {
   const wire::Hello hello = state_.MakeHello();
   EXPECT_EQ(hello.on_shrink, 2);
-  EXPECT_EQ(hello.last_generation, 7u);
+  EXPECT_EQ(hello.lineage.hi, 6u);
+  EXPECT_EQ(hello.lineage.lo, 7u);
+  EXPECT_EQ(hello.committed, 30u);
+  EXPECT_EQ(hello.replace, 1);
   EXPECT_EQ(hello.resume_step, 40u);
 }
 

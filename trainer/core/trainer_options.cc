@@ -85,7 +85,9 @@ wire::Hello TrainerState::MakeHello() const {
   hello.elements = options_.elements;
   hello.slot_bytes = wanted_slot_bytes();
   hello.resume_step = options_.resume_step;
-  hello.last_generation = options_.last_generation;
+  hello.lineage = options_.lineage;
+  hello.committed = options_.committed;
+  hello.replace = options_.replace ? 1 : 0;
   hello.last_attach_id = options_.last_attach_id;
   hello.on_shrink = options_.on_shrink;
   hello.mask_digest = options_.mask_digest;

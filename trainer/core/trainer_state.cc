@@ -151,7 +151,8 @@ Event TrainerState::OnFailed(const wire::Failed& message) {
                  .text = message.text,
                  .final = message.final != 0 || !attached_.has_value(),
                  .may_rejoin = message.may_rejoin != 0};
-  if (!attached_.has_value() && error.code == wire::Code::kRefused) {
+  if (!attached_.has_value() && (error.code == wire::Code::kRefused ||
+                                 error.code == wire::Code::kReplaced)) {
     error.text = "attach to " + JobText() + " was refused: " + error.text;
   }
   if (error.final) return End(std::move(error));

@@ -50,9 +50,12 @@ struct TrainerOptions {
   std::string model_summary;
   uint64_t elements = 0;    // Of all parameters that need a gradient, >= 1.
   uint64_t slot_bytes = 0;  // 0: enough for all elements in any bucket layout.
-  // The next step of last_generation, or of a saved session; 0: none.
+  // After the last committed step, or of a saved session; 0: none.
   uint64_t resume_step = 0;
-  uint64_t last_generation = 0;  // Whose state it holds; 0: none.
+  // Of the state that it holds; zero: none of this job.
+  wire::Digest128 lineage = {};
+  uint64_t committed = 0;  // Gradient steps of that state, or of a checkpoint.
+  bool replace = false;    // protocol::Trainer::replace
   // Of the session that this one takes the place of; zero: of none.
   wire::Digest128 last_attach_id = {};
   uint8_t on_shrink = 0;  // protocol::OnShrink

@@ -37,6 +37,9 @@ struct AttachConfig {
   // Equal on all ranks. A Session alone knows kAbort only: what the other two
   // ask of a rank is done by TorchTrainer.
   OnShrink on_shrink = OnShrink::kAbort;
+  // A complete launch begins the job anew although ranks that hold its state
+  // may live; those end with ReplacedError.
+  bool replace = false;
 
   // Ranks may come and go.
   bool elastic() const { return on_shrink != OnShrink::kAbort; }
@@ -149,6 +152,15 @@ inline OnShrink OnShrinkFrom(const Environment& environment) {
                         "Give all ranks the same one of them.");
 }
 
+inline bool ReplaceFrom(const Environment& environment) {
+  const std::string text = Variable(environment, "PACTRAIN_REPLACE");
+  if (text.empty() || text == "0") return false;
+  if (text == "1") return true;
+  throw InvalidArgument("PACTRAIN_REPLACE is '" + text +
+                        "'; allowed are 0 and 1.\nSet it to 1 to begin the job "
+                        "anew in place of ranks that may live, or unset it.");
+}
+
 inline double TimeoutFrom(const Environment& environment) {
   const std::string text = Variable(environment, "PACTRAIN_ATTACH_TIMEOUT");
   if (text.empty()) return 300;
@@ -221,6 +233,7 @@ inline AttachConfig ConfigFromEnvironment(
   config.world_size = world.world_size;
   config.attach_timeout_seconds = internal::TimeoutFrom(environment);
   config.on_shrink = internal::OnShrinkFrom(environment);
+  config.replace = internal::ReplaceFrom(environment);
   CheckConfig(config);
   return config;
 }

@@ -51,6 +51,12 @@ class RefusedError : public PacTrainError {
   using PacTrainError::PacTrainError;
 };
 
+// The job has begun anew without this rank: its state is untouched, and of no
+// use there any more.
+class ReplacedError : public RefusedError {
+  using RefusedError::RefusedError;
+};
+
 // An argument or variable has a value that is not allowed.
 class InvalidArgument : public PacTrainError {
   using PacTrainError::PacTrainError;
@@ -72,6 +78,8 @@ class InvalidArgument : public PacTrainError {
       throw CoordinatorUnavailableError(text, final);
     case PT_REFUSED:
       throw RefusedError(text, final);
+    case PT_REPLACED:
+      throw ReplacedError(text, final);
     default:
       throw PacTrainError(
           text.empty() ? "The trainer library failed with code " +

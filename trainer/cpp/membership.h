@@ -84,8 +84,7 @@ class Membership {
     const Digest parameters = local_->ParameterDigest();
     Tell("generation " + std::to_string(session_->generation()) +
          " ended, attaching again: " + text.substr(0, text.find('\n')));
-    Taken taken = Settle(
-        mine, Report{session_->generation(), session_->resume_step()}, false);
+    Taken taken = Settle(mine, MakeReport(mine), false);
     const bool kept = !taken.state.has_value() ||
                       (taken.progress.committed == mine.committed &&
                        taken.parameters == parameters);
@@ -117,11 +116,15 @@ class Membership {
  private:
   static constexpr auto kRetry = std::chrono::milliseconds(200);
 
-  // The generation whose state this rank has, and its next step there.
+  // The state that this rank has, and the step after its last committed one.
   struct Report {
-    uint64_t generation = 0;
+    Digest lineage;
+    uint64_t committed = 0;
     uint64_t next_step = 0;
   };
+  Report MakeReport(const Progress& mine) const {
+    return {session_->lineage(), mine.committed, session_->resume_step()};
+  }
 
   // Attaches again, until all ranks of a generation have one state. Without a
   // report it is attached.
@@ -150,8 +153,7 @@ class Membership {
           throw StepNotAppliedError(GivenUp(error.what()));
         }
       }
-      report = needs ? Report{}
-                     : Report{session_->generation(), session_->resume_step()};
+      report = needs ? Report{} : MakeReport(mine);
     }
   }
 
@@ -181,7 +183,8 @@ class Membership {
           std::chrono::seconds(1),
           std::chrono::duration_cast<std::chrono::milliseconds>(end - now_()));
       try {
-        return session_->Reattach(report.generation, report.next_step, left);
+        return session_->Reattach(report.lineage, report.committed,
+                                  report.next_step, left);
       } catch (const PacTrainError& error) {
         if (!Session::last_attach_may_rejoin() || now_() > end) throw;
         if (!told) Tell(std::string("trying again: ") + error.what());

@@ -126,12 +126,12 @@ void EndGeneration(FakeAgent& agent) {
   agent.Send(failed);
 }
 
-// Takes rank 1, which has the state of `last_generation`, into `generation`.
-void EnterGeneration(FakeAgent& agent, uint64_t last_generation,
-                     uint64_t generation, uint32_t donor, bool needs_state) {
+// Takes rank 1, which has the job's state or none, into `generation`.
+void EnterGeneration(FakeAgent& agent, bool has_state, uint64_t generation,
+                     uint32_t donor, bool needs_state) {
   const wire::Hello hello = agent.Accept();
-  EXPECT_EQ(hello.last_generation, last_generation);
-  EXPECT_EQ(hello.resume_step, last_generation == 3 ? 7u : 0u);
+  EXPECT_EQ(hello.lineage.hi, has_state ? FakeAgent::kLineage.hi : 0u);
+  EXPECT_EQ(hello.resume_step, has_state ? 7u : 0u);
   EXPECT_EQ(hello.on_shrink, PT_PAUSE);
   wire::Attached attached = FakeAgent::AttachedFor(hello);
   attached.generation = generation;
@@ -144,7 +144,7 @@ void EnterGeneration(FakeAgent& agent, uint64_t last_generation,
 // Ends generation 3 in the open step, and takes rank 1 into generation 4.
 void Regroup(FakeAgent& agent, uint32_t donor, bool needs_state) {
   EndGeneration(agent);
-  EnterGeneration(agent, 3, 4, donor, needs_state);
+  EnterGeneration(agent, true, 4, donor, needs_state);
 }
 
 // The others' bits of who needs state, behind the header.
@@ -264,7 +264,7 @@ TEST(MembershipTest, AGenerationThatEndsMeanwhileIsFollowedByAnother) {
     a.Attach();
     Regroup(a, 0, true);
     EndGeneration(a);
-    EnterGeneration(a, 0, 5, 0, true);  // It had no state in generation 4.
+    EnterGeneration(a, false, 5, 0, true);  // It had no state in generation 4.
     Exchange(a, WithNeedy(Donors().Pack(), 0b10));
     SendState(a, EncodeState(StateValue::Dict({{"number", 18}})));
   });
@@ -297,7 +297,7 @@ TEST(MembershipTest, GenerationsThatEndBeforeAllHaveMetEndTheSession) {
     a.Attach();
     Regroup(a, 0, true);
     EndGeneration(a);
-    EnterGeneration(a, 0, 5, 0, true);
+    EnterGeneration(a, false, 5, 0, true);
     EndGeneration(a);
   });
   Rank rank(agent, 20, [calls = 0]() mutable {

@@ -46,6 +46,7 @@ struct SessionOptions {
   uint64_t elements = 0;           // Of all parameters that need a gradient.
   uint64_t slot_bytes = 0;         // 0: enough for all elements.
   uint64_t resume_step = 0;  // next_step() of an earlier session; 0: none.
+  uint64_t committed = 0;    // Gradient steps of its checkpoint.
   // What it would vote before its first step; elements 0: it votes later.
   MaskVote declared = {};
   // Other masks come in force with a multiple of this step; 0: with any.
@@ -88,15 +89,16 @@ class Session {
   }
 
   // Attaches again in the place of what is over, and says how far this rank has
-  // come: `resume_step` is its next step of `last_generation`, whose state it
-  // holds (0: it holds none). What is over stays open so long: by that the
-  // agent knows that this rank lives. Throws as the constructor; then it is as
-  // before, and may be attached again.
+  // come: `committed` gradient steps in the state of `lineage` (empty: it holds
+  // none), and `resume_step` is the step after its last committed one. What is
+  // over stays open so long: by that the agent knows that this rank lives.
+  // Throws as the constructor; then it is as before, and may be attached again.
   // REQUIRES: may_rejoin().
-  void Reattach(uint64_t last_generation, uint64_t resume_step,
+  void Reattach(const Digest& lineage, uint64_t committed, uint64_t resume_step,
                 std::chrono::milliseconds timeout) {
     pt_attach_options fields = ToC(options_);
-    fields.last_generation = last_generation;
+    fields.lineage = lineage.ToC();
+    fields.committed = committed;
     fields.resume_step = resume_step;
     fields.attach_timeout_ms = static_cast<uint32_t>(timeout.count());
     fields.previous = session_.get();
@@ -113,6 +115,12 @@ class Session {
   void Leave() { pt_detach(session_.get()); }
 
   uint64_t generation() const { return pt_generation(session_.get()); }
+  // Of the generation's state: which, and how many gradient steps its donor has
+  // committed in it.
+  Digest lineage() const { return Digest::FromC(pt_lineage(session_.get())); }
+  uint64_t lineage_committed() const {
+    return pt_lineage_committed(session_.get());
+  }
   uint64_t next_step() const { return pt_next_step(session_.get()); }
   // After the last step that was committed here; next_step() goes also beyond
   // one that failed.
@@ -232,7 +240,9 @@ class Session {
             static_cast<uint32_t>(config.attach_timeout_seconds * 1000),
         .gse = config.gse ? 1 : 0,
         .on_shrink = static_cast<int32_t>(config.on_shrink),
-        .last_generation = 0,
+        .lineage = {},
+        .committed = options.committed,
+        .replace = config.replace ? 1 : 0,
         .previous = nullptr,
         .mask_digest = options.declared.mask_digest.ToC(),
         .layout_digest = options.declared.layout_digest.ToC(),

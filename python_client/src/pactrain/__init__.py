@@ -24,6 +24,7 @@ from .errors import (
     InvalidArgument,
     PacTrainError,
     RefusedError,
+    ReplacedError,
     ResyncRequiredError,
     StepNotAppliedError,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "PacTrainError",
     "PruningSchedule",
     "RefusedError",
+    "ReplacedError",
     "ResyncRequiredError",
     "Session",
     "Site",

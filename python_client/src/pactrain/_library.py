@@ -23,6 +23,7 @@ from .types import (
     Decision,
     Digest,
     DType,
+    Lineage,
     Mode,
     Op,
     Part,
@@ -38,6 +39,7 @@ _ERRORS: dict[int, type[errors.PacTrainError]] = {
     4: errors.AgentUnresponsiveError,
     5: errors.CoordinatorUnavailableError,
     6: errors.RefusedError,
+    8: errors.ReplacedError,
 }
 
 
@@ -66,7 +68,9 @@ def _to_options(options: AttachOptions) -> _abi.AttachOptions:
         attach_timeout_ms=options.attach_timeout_ms,
         gse=int(options.gse),
         on_shrink=options.on_shrink,
-        last_generation=options.last_generation,
+        lineage=_to_c(options.lineage.id),
+        committed=options.lineage.committed,
+        replace=int(options.replace),
         mask_digest=_to_c(options.mask_digest),
         layout_digest=_to_c(options.layout_digest),
         kept_elements=options.kept_elements,
@@ -199,7 +203,7 @@ class NativeSession:
         return NativeSession(options, on_waiting, advice)
 
     def reattach(
-        self, last_generation: int, next_step: int, timeout_seconds: float
+        self, lineage: Lineage, next_step: int, timeout_seconds: float
     ) -> None:
         """Attaches again in the place of what is over; says how far this rank has come.
 
@@ -209,7 +213,7 @@ class NativeSession:
         """
         options = dataclasses.replace(
             self._options,
-            last_generation=last_generation,
+            lineage=lineage,
             resume_step=next_step,
             attach_timeout_ms=round(timeout_seconds * 1000),
             kept_elements=0,
@@ -246,6 +250,14 @@ class NativeSession:
     @property
     def generation(self) -> int:
         return int(self._library.pt_generation(self._open()))
+
+    @property
+    def lineage(self) -> Lineage:
+        """Of the generation's state, with the donor's committed steps."""
+        handle = self._open()
+        digest = self._library.pt_lineage(handle)
+        committed = int(self._library.pt_lineage_committed(handle))
+        return Lineage(Digest(digest.hi, digest.lo), committed)
 
     @property
     def next_step(self) -> int:

@@ -45,5 +45,10 @@ class RefusedError(PacTrainError):
     """This model, job or setting cannot be taken as it is."""
 
 
+class ReplacedError(RefusedError):
+    """The job has begun anew without this rank. Its state is untouched, and of no use
+    there any more: the text says who began it and when."""
+
+
 class InvalidArgument(PacTrainError, ValueError):
     """An argument or variable has a value that is not allowed."""

@@ -26,7 +26,7 @@ from .errors import (
 from .model_state import ModelState
 from .shared import Shared
 from .state_transfer import StateTransfer, Taken
-from .types import Native, OnShrink, Progress
+from .types import NO_LINEAGE, Lineage, Native, OnShrink, Progress
 
 _RETRY_SECONDS = 0.2
 # A step ends with one of these when its generation does.
@@ -170,7 +170,7 @@ class Membership:
             before.generation,
             str(error).splitlines()[0],
         )
-        taken = self._settle(mine, (before.generation, self._native.resume_step))
+        taken = self._settle(mine, self._report(mine))
         kept = taken.state is None or (
             (taken.progress.committed, taken.parameters) == (mine.committed, parameters)
         )
@@ -185,11 +185,15 @@ class Membership:
         self._log_generation(before, taken, kept)
         return kept
 
-    def _settle(self, mine: Progress, report: tuple[int, int] | None) -> Taken:
+    def _report(self, mine: Progress) -> tuple[Lineage, int]:
+        lineage = Lineage(self._native.lineage.id, mine.committed)
+        return lineage, self._native.resume_step
+
+    def _settle(self, mine: Progress, report: tuple[Lineage, int] | None) -> Taken:
         """Attaches again, until all ranks of a generation have one state.
 
-        `report` is the generation whose state this rank has, and its next step there;
-        None: it is attached.
+        `report` is the state that this rank has, and the step after its last committed
+        one; None: it is attached.
         """
         end = self._end()
         while True:
@@ -214,9 +218,7 @@ class Membership:
                     end += time.monotonic() - began
                 elif time.monotonic() > end:
                     raise self._given_up(error) from error
-            report = (0, 0)
-            if not needs:
-                report = (self._native.generation, self._native.resume_step)
+            report = (NO_LINEAGE, 0) if needs else self._report(mine)
 
     def _end(self) -> float:
         """When to give up: the time for attaching, without a committed step."""
@@ -234,7 +236,7 @@ class Membership:
             "doctor` on each node whether the agents reach each other."
         )
 
-    def _reattach(self, report: tuple[int, int], end: float) -> None:
+    def _reattach(self, report: tuple[Lineage, int], end: float) -> None:
         told = False
         while True:
             left = max(1.0, end - time.monotonic())

@@ -138,11 +138,19 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class AttachOptions:
-    """The fields of pt_attach_options.
+class Lineage:
+    """A state of a job and what it came of: gradient steps from one beginning."""
 
-    `resume_step` is the next step of `last_generation` if that is not 0.
-    """
+    id: Digest  # NO_DIGEST: none of this job.
+    committed: int  # Gradient steps.
+
+
+NO_LINEAGE = Lineage(NO_DIGEST, 0)
+
+
+@dataclass(frozen=True)
+class AttachOptions:
+    """The fields of pt_attach_options; `lineage` is of the state it holds."""
 
     agent: str
     job: str
@@ -159,7 +167,8 @@ class AttachOptions:
     attach_timeout_ms: int
     gse: bool
     on_shrink: OnShrink = OnShrink.ABORT
-    last_generation: int = 0
+    lineage: Lineage = NO_LINEAGE
+    replace: bool = False
     mask_digest: Digest = NO_DIGEST
     layout_digest: Digest = NO_DIGEST
     kept_elements: int = 0
@@ -192,6 +201,8 @@ class Native(Protocol):
     def digest_of(self, data: Bytes) -> Digest: ...
     @property
     def generation(self) -> int: ...
+    @property
+    def lineage(self) -> Lineage: ...
     @property
     def next_step(self) -> int: ...
     @property
@@ -249,7 +260,7 @@ class Native(Protocol):
     ) -> None: ...
     def wait(self) -> StepResult: ...
     def reattach(
-        self, last_generation: int, next_step: int, timeout_seconds: float
+        self, lineage: Lineage, next_step: int, timeout_seconds: float
     ) -> None: ...
     def close(self) -> None: ...
     def close_at_exit(self) -> None: ...
