@@ -160,15 +160,21 @@ class Job:
         ]
 
     def newest(self) -> float:
-        """When the last step came."""
-        times = [0.0]
-        for log in self.logs:
-            with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
-                file.seek(max(0, log.stat().st_size - 400))
-                whole = [line for line in file.read().split(b"\n") if line.endswith(b"}")]
-                if whole and whole[-1].startswith(b"{"):
-                    times.append(json.loads(whole[-1])["time"])
-        return max(times)
+        """When the last step came that all of its first ranks, or who is in their place, made."""
+        return min(newest(rank.log) for rank in self.ranks)
+
+
+def newest(log: Path) -> float:
+    """The time of the last whole line; 0: there is none."""
+    if not log.exists():
+        return 0.0
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 400))
+        whole = [line for line in file.read().split(b"\n") if line.endswith(b"}")]
+    if not whole or not whole[-1].startswith(b"{"):
+        return 0.0
+    time_of_it: float = json.loads(whole[-1])["time"]
+    return time_of_it
 
 
 @dataclass
@@ -223,9 +229,9 @@ class Chaos:
                 job.tend()
             time.sleep(self.random.uniform(0.2, 1.0))
 
-    def _await_steps(self, recovery: str | None) -> None:
-        """Of all jobs, one that was made after now."""
-        start = time.monotonic()
+    def _await_steps(self, recovery: str | None, since: float | None = None) -> None:
+        """Of all jobs, one that all ranks made after `since` (now)."""
+        start = time.monotonic() if since is None else since
         for job in self.jobs:
             while job.newest() <= start:
                 job.tend()
@@ -255,11 +261,12 @@ class Chaos:
         self._await_steps("same_members")
 
     def kill_agent(self) -> None:
-        number = self.random.randrange(AGENTS)
+        number = self.random.randrange(2)  # Of members.
+        killed = time.monotonic()
         self.daemons.agents[number].process.kill()
         self.daemons.agents[number].process.wait()
         self.daemons.agents[number] = self.daemons.start_agent(number)
-        self._await_steps("kill")
+        self._await_steps("kill", since=killed)
 
     def stop_agent(self) -> None:
         process = self.daemons.agents[self.random.randrange(AGENTS)].process
