@@ -137,7 +137,8 @@ class Job:
             env |= {"TORCHELASTIC_RUN_ID": f"{self.name}-{len(self.logs)}"}
         else:
             env |= {"PACTRAIN_SITE": f"site-{site}", "PACTRAIN_SITES": self.sites}
-        argv = [sys.executable, str(RANK), str(log), str(self.stop)]
+        stop = log.with_suffix(".stop") if newcomer else self.stop
+        argv = [sys.executable, str(RANK), str(log), str(stop)]
         child = Child(log.stem, argv, env, log.with_suffix(".err"))
         return Rank(child, log, site)
 
@@ -303,8 +304,11 @@ class Chaos:
         end = time.monotonic() + BOUND_S
         while newcomer.lives() and not newcomer.log.exists() and time.monotonic() < end:
             time.sleep(0.05)
+        # It leaves by its own will: pause would wait for one in its place.
+        newcomer.log.with_suffix(".stop").touch()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            newcomer.child.process.wait(BOUND_S)
         newcomer.end(signal.SIGKILL)
-        newcomer.child.process.wait()
         self._await_steps(None)
 
 
