@@ -3,13 +3,16 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SEEDS ?= 20000
+DURATION ?= 300
+SEED ?= 0
+STAGES ?= 0
 
 # More flags for every bazel call, e.g. BAZEL_FLAGS=--jobs=1.
 BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-tls observe-check measure figures sim nightly clean
+.PHONY: help setup build check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-tls observe-check measure figures sim mutants chaos nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -81,7 +84,14 @@ sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup
 	@tools/simulate "$(SEEDS)" "$(FIRST)"
 
-nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, bench-bytes, bench-tls, observe-check, the demo's goals.
+mutants:  ## Breaks each rule of tests/mutants/table.txt on purpose: the simulator or a unit test must notice (SAMPLE=1: eight of them, simulator only).
+	@tools/setup
+	@tools/mutants
+
+chaos: build  ## Real processes killed, stopped and cut off for DURATION=300 seconds while they train (SEED=n; STAGES=n: only newcomers in the midst of cuts).
+	@PYTHONPATH=. $(PYTHON) tests/chaos/run.py --duration=$(DURATION) --seed=$(SEED) --stages=$(STAGES)
+
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, bench-bytes, bench-tls, observe-check, the demo's goals.
 	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/core/agent_impl.h"
 #include "agent/core/wire_convert.h"
+#include "base/weakened.h"
 
 namespace pactrain::agent {
 
@@ -80,7 +81,8 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
   for (size_t i = 0; i < member.ranks.size(); ++i) {
     const TrainerRecord* record =
         trainers_.Find(generation.group, member.attach_ids[i]);
-    if (record == nullptr || record->generation != 0) {
+    if (record == nullptr ||
+        (record->generation != 0 && !PT_WEAKENED(TrainerOfTwoGenerations))) {
       complete = false;
       outbox_.ToCoordinator(protocol::TrainerLeft{
           generation.group, member.ranks[i], member.attach_ids[i],
@@ -127,7 +129,8 @@ void AgentState::Impl::On(const protocol::StartGeneration& message,
     });
   }
   uint64_t& newest = newest_[generation.group];
-  if (generation.number <= newest) return;  // Said again.
+  if (generation.number == newest) return;  // Said again.
+  if (generation.number < newest && !PT_WEAKENED(OldGenerationStarted)) return;
   newest = generation.number;
   detached_.erase(generation.group);
   auto old = groups_.find(generation.group);
@@ -203,6 +206,7 @@ void AgentState::Impl::On(const protocol::Revoke& message, absl::Duration) {
 
 void AgentState::Impl::On(const protocol::EndGeneration& message,
                           absl::Duration now) {
+  if (PT_WEAKENED(EndGenerationIgnored)) return;
   if (GroupState* group = Running(message.group, message.generation)) {
     group->BeginEnd(protocol::Cause::kMemberLost, message.reason, now);
   }

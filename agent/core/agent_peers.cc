@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/core/agent_impl.h"
+#include "base/weakened.h"
 
 namespace pactrain::agent {
 
@@ -24,7 +25,8 @@ int AgentState::Impl::SenderIn(const GroupState& group,
   const int member = group.MemberOf(agent);
   const auto peer = incarnations_.find(agent);
   if (member < 0 || member == group.me() || peer == incarnations_.end() ||
-      group.generation().members[member].incarnation != peer->second) {
+      (group.generation().members[member].incarnation != peer->second &&
+       !PT_WEAKENED(OldIncarnationHeard))) {
     return -1;
   }
   return member;

@@ -51,7 +51,7 @@ class AgentState {
   };
   //   InvalidArgument: a field is malformed or over a limit.
   //   FailedPrecondition: another site, model, world size or slot size than the
-  //     trainers of the same region, or its rank is taken.
+  //     trainers of the same launch, or its rank is taken.
   //   ResourceExhausted: over max_trainers or max_memory_bytes.
   absl::StatusOr<HelloGrant> CheckHello(const wire::Hello& hello) const;
 

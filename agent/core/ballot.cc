@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/weakened.h"
 
 namespace pactrain::agent {
 namespace {
@@ -35,7 +36,9 @@ Ballot::Ballot(std::vector<std::string> names)
 
 bool Ballot::AddVote(int member, const CommitVote& vote) {
   const auto& abort = aborts_[member];
-  if (abort.has_value() && !abort->voted) return false;
+  if (abort.has_value() && !abort->voted && !PT_WEAKENED(VoteAfterRefusal)) {
+    return false;
+  }
   if (votes_[member].has_value()) return *votes_[member] == vote;
   votes_[member] = vote;
   return true;
@@ -51,6 +54,10 @@ bool Ballot::AddAbort(int member, const Abort& abort) {
 }
 
 bool Ballot::AllVoted() const {
+  if (PT_WEAKENED(CommitWithoutOneVote) && votes_.size() > 2) {
+    return votes_[0].has_value() &&
+           std::count(votes_.begin(), votes_.end(), std::nullopt) <= 1;
+  }
   return std::all_of(votes_.begin(), votes_.end(),
                      [](const auto& vote) { return vote.has_value(); });
 }
@@ -59,15 +66,21 @@ Cause Ballot::Difference() const {
   Cause cause = Cause::kNone;
   const CommitVote& first = *votes_[0];
   for (const auto& vote : votes_) {
-    if (vote->result != first.result) return Cause::kResultDigest;
-    if (vote->parameters != first.parameters) cause = Cause::kParameters;
+    if (PT_WEAKENED(CommitWithoutOneVote) && !vote) continue;
+    if (vote->result != first.result && !PT_WEAKENED(ResultsMayDiffer)) {
+      return Cause::kResultDigest;
+    }
+    if (vote->parameters != first.parameters &&
+        !PT_WEAKENED(ParametersMayDiffer)) {
+      cause = Cause::kParameters;
+    }
   }
   return cause;
 }
 
 bool Ballot::HasRefusal() const {
   return std::any_of(aborts_.begin(), aborts_.end(), [](const auto& abort) {
-    return abort.has_value() && !abort->voted;
+    return abort.has_value() && (!abort->voted || PT_WEAKENED(AnyAbortRefuses));
   });
 }
 
@@ -83,6 +96,8 @@ Resolution Ballot::Resolve() const {
       resolution.kind = Resolution::Kind::kCommitted;
       resolution.candidate = votes_[0]->candidate;
       for (const auto& vote : votes_) {
+        if (PT_WEAKENED(CommitWithoutOneVote) && !vote) continue;
+        if (PT_WEAKENED(OneVoteNamesCandidate)) break;
         if (vote->candidate != resolution.candidate) resolution.candidate = 0;
       }
       return resolution;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/weakened.h"
 
 namespace pactrain::agent {
 namespace {
@@ -13,7 +14,9 @@ using protocol::Decision;
 // Why `decision` does not fit the local trainers; empty if it does.
 std::string Mismatch(const Decision& decision,
                      const std::vector<MaskState>& masks) {
-  if (decision.mask_digest.empty()) return "";
+  if (decision.mask_digest.empty() || PT_WEAKENED(UnfitDecisionAccepted)) {
+    return "";
+  }
   for (const MaskState& mask : masks) {
     if (mask.mask_digest != decision.mask_digest) {
       return absl::StrFormat("rank %d has mask set %s, the decision %s",
@@ -41,7 +44,7 @@ std::string DecisionSwitch::Prepare(const Decision& decision,
   }
   std::string reason = Mismatch(decision, masks);
   if (!reason.empty()) return reason;
-  if (!named_) {
+  if (!named_ || PT_WEAKENED(NamedCandidateReplaced)) {
     candidate_ = decision;
   } else if (candidate_->version == decision.version) {
     replaced_ = false;
@@ -75,12 +78,17 @@ std::string DecisionSwitch::OnMasks(const std::vector<MaskState>& masks) {
 
 uint64_t DecisionSwitch::NameCandidate(bool due) {
   named_ = due && candidate_.has_value();
+  if (PT_WEAKENED(InForceWhenNamed) && named_) {
+    in_force_ = *candidate_;
+    return in_force_.version;
+  }
   return named_ ? candidate() : 0;
 }
 
 void DecisionSwitch::OnResolved(uint64_t agreed) {
   if (agreed != 0 && agreed != in_force_.version) {
-    PT_CHECK(named_ && candidate_->version == agreed);
+    PT_CHECK(named_ && (candidate_->version == agreed ||
+                        PT_WEAKENED(NamedCandidateReplaced)));
     in_force_ = *std::exchange(candidate_, std::nullopt);
   }
   if (std::exchange(replaced_, false))

@@ -12,6 +12,7 @@
 #include "agent/core/onset.h"
 #include "agent/core/wire_convert.h"
 #include "base/check.h"
+#include "base/weakened.h"
 #include "protocol/limits.h"
 
 namespace pactrain::agent {
@@ -155,7 +156,8 @@ Abort GroupState::MakeAbort(Cause cause, const std::string& detail) const {
 }
 
 void GroupState::MaybeVote(absl::Duration now) {
-  if (ended_ || own_vote_.has_value() || own_abort_.has_value() ||
+  if (ended_ || own_vote_.has_value() ||
+      (own_abort_.has_value() && !PT_WEAKENED(VoteAfterAbort)) ||
       !local_.complete() ||
       exchange_.done_buckets() != local_.buckets().size()) {
     return;
@@ -171,7 +173,7 @@ void GroupState::MaybeVote(absl::Duration now) {
   vote.parameters = local_.parameters();
   vote.candidate = switch_.NameCandidate(CandidateIsDue());
   own_vote_ = vote;
-  PT_CHECK(ballot_.AddVote(me(), vote));
+  PT_CHECK(ballot_.AddVote(me(), vote) || PT_WEAKENED(VoteAfterAbort));
   last_progress_ = now;
   TellAll(vote);
   Resolve(now);
@@ -184,6 +186,7 @@ void GroupState::Resolve(absl::Duration now) {
     case Resolution::Kind::kOpen:
       break;
     case Resolution::Kind::kCommitted:
+      if (PT_WEAKENED(CommitWithoutOneVote) && !own_vote_) break;
       Commit(resolution.candidate, now);
       break;
     case Resolution::Kind::kFailed:
@@ -271,6 +274,13 @@ void GroupState::NoteNoise() {
                   noise.total_squares});
 }
 
+const protocol::Decision& GroupState::NextDecision() const {
+  const auto& candidate = switch_.candidate_decision();
+  return PT_WEAKENED(InForceEarlyAtOne) && me() == 0 && candidate
+             ? *candidate
+             : switch_.in_force();
+}
+
 void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   NoteNoise();
   switch_.OnResolved(candidate);
@@ -284,8 +294,8 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   committed.world_size = generation_.world_size;
   committed.sent_bytes = step_sent_bytes_;
   committed.received_bytes = step_received_bytes_;
-  committed.next = ToWire(switch_.in_force());
-  ShareResults();
+  committed.next = ToWire(NextDecision());
+  if (!PT_WEAKENED(ResultsNotShared)) ShareResults();
   TellTrainers(committed);
   if (candidate != 0) {
     const protocol::Decision& now_holds = switch_.in_force();
@@ -348,7 +358,9 @@ void GroupState::FailAttempt(const Resolution& resolution, absl::Duration now) {
   }
   past_ = PastAttempt{step_, attempt_, std::nullopt, own_abort_};
   ++attempt_;
-  if (resolution.cause == Cause::kResultDigest) exact_ = true;
+  if (resolution.cause == Cause::kResultDigest && !PT_WEAKENED(NoExactRetry)) {
+    exact_ = true;
+  }
   if (resolution.cause == Cause::kMask && !dense_) MakeDense(resolution.detail);
   BeginAttempt(now);
 }
@@ -408,7 +420,7 @@ void GroupState::NextStep(absl::Duration now) {
   step_sent_bytes_ = 0;
   step_received_bytes_ = 0;
   awaits_since_.reset();
-  local_.Reset(switch_.in_force(), 1, false, Measures());
+  local_.Reset(NextDecision(), 1, false, Measures());
   BeginAttempt(now);
   if (ending_) AbortAttempt(ending_->cause, ending_->detail, now);
 }
@@ -432,7 +444,7 @@ void GroupState::EndIfResolved(absl::Duration now) {
       kind == Resolution::Kind::kDisagreed) {
     End(true);
   } else if (now - ending_since_ >= options_->resolution_timeout()) {
-    End(false);
+    End(PT_WEAKENED(EndSaysOutcomeKnown));
   }
 }
 

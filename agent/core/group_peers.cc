@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/core/group_state.h"
+#include "base/weakened.h"
 
 namespace pactrain::agent {
 
@@ -36,6 +37,7 @@ void GroupState::TellAll(const decltype(GroupControl::body)& body) {
 // An abort holds the vote, so one of them says everything. One whose trainer
 // has detached is not late: a step that is opened ends the generation.
 void GroupState::RepeatOwnWord(int member) {
+  if (PT_WEAKENED(WordsNotRepeated)) return;
   if (own_abort_.has_value()) {
     Tell(member, *own_abort_);
   } else if (own_vote_.has_value()) {
@@ -69,7 +71,8 @@ void GroupState::OnPeerDisconnected(int member, bool damaged,
   peer.down_since = now;
   // Frames of this attempt may be lost, in both directions. A vote is not: it
   // is said again, and all that it needed is here.
-  if (exchange_.any_opened() && !own_vote_.has_value()) {
+  if (exchange_.any_opened() && !own_vote_.has_value() &&
+      !PT_WEAKENED(LostFramesIgnored)) {
     AbortAttempt(
         damaged ? Cause::kChecksum : Cause::kConnection,
         absl::StrCat("lost the connection to ", names_[member], ": ", reason),
@@ -145,6 +148,9 @@ void GroupState::AnswerFrame(const IncomingFrame& frame) {
 // this one's word.
 GroupState::When GroupState::Classify(uint64_t step, uint16_t attempt) const {
   if (step == step_ && attempt == attempt_) return When::kNow;
+  if (PT_WEAKENED(OldWordsCount) && step == step_ && attempt < attempt_) {
+    return When::kNow;
+  }
   if ((step == step_ && attempt == attempt_ + 1) ||
       (step == step_ + 1 && attempt == 1)) {
     return When::kNext;
@@ -158,7 +164,7 @@ GroupState::When GroupState::Classify(uint64_t step, uint16_t attempt) const {
 void GroupState::AnswerPast(int member, uint64_t step, uint16_t attempt) {
   if (!past_ || past_->step != step || past_->attempt != attempt) return;
   if (past_->certificate.has_value()) {
-    Tell(member, *past_->certificate);
+    if (!PT_WEAKENED(CertificateNotSent)) Tell(member, *past_->certificate);
   } else if (past_->abort.has_value()) {
     Abort abort = *past_->abort;
     abort.answer = true;
@@ -238,6 +244,9 @@ void GroupState::OnCertificate(const Certificate& certificate,
   if (Classify(certificate.step, certificate.attempt) != When::kNow) return;
   const uint64_t next = certificate.next_decision;
   const bool switches = own_vote_ && next == own_vote_->candidate;
+  if (PT_WEAKENED(CertificateUnchecked) && own_vote_) {
+    return Commit(switches ? next : 0, now);
+  }
   if (!own_vote_ || own_vote_->result != certificate.result ||
       (!switches && next != switch_.in_force().version)) {
     outbox_->Warn(absl::StrCat(generation_.group.ToString(),
@@ -265,7 +274,14 @@ size_t GroupState::HoldLimit() const {
 
 void GroupState::OnFrame(IncomingFrame frame, absl::Duration now) {
   if (ended_) return AnswerFrame(frame);
-  const When when = Classify(frame.header.step, frame.header.attempt);
+  When when = Classify(frame.header.step, frame.header.attempt);
+  if (PT_WEAKENED(FramesOfOldAttempts) && frame.header.step == step_ &&
+      frame.header.attempt < attempt_) {
+    when = When::kNow;
+  }
+  if (PT_WEAKENED(FramesOfOldSteps) && frame.header.step + 1 == step_) {
+    when = When::kNow;
+  }
   if (when != When::kNow && when != When::kNext) return;
   if (when == When::kNow && EndForDetached(now)) return;
   const int member = frame.member;
@@ -286,7 +302,7 @@ void GroupState::OnFrame(IncomingFrame frame, absl::Duration now) {
     early_frames_.push_back(std::move(frame));
     return;
   }
-  if (own_abort_.has_value()) return;
+  if (own_abort_.has_value() && !PT_WEAKENED(VoteAfterAbort)) return;
   last_progress_ = now;
   std::optional<Problem> problem;
   const uint32_t bucket = frame.header.bucket;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "agent/core/wire_convert.h"
+#include "base/weakened.h"
 
 namespace pactrain::agent {
 namespace {
@@ -113,7 +114,7 @@ void GroupState::DropTrainer(TrainerId trainer, bool clean,
   const int index = TrainerIndex(trainer);
   if (ended_ || index < 0) return;
   trainers_[index].gone = true;
-  KeepResults();
+  if (!PT_WEAKENED(ResultsOfTheDeadRead)) KeepResults();
   if (!clean || open_since_) {
     BeginEnd(protocol::Cause::kMemberLost, reason, now);
     return;

@@ -37,6 +37,7 @@
 #include "agent/core/step_exchange.h"
 #include "agent/core/telemetry.h"
 #include "agent/exchange/schedule.h"
+#include "base/weakened.h"
 #include "protocol/control.h"
 #include "protocol/generation_key.h"
 
@@ -122,7 +123,9 @@ class GroupState {
   int MemberOf(const std::string& agent) const;  // -1: none.
   // Whether frames of it count: it has said on this connection that it runs the
   // generation, and its key was shown before.
-  bool Hears(int member) const { return ended_ || peers_[member].ready; }
+  bool Hears(int member) const {
+    return ended_ || peers_[member].ready || PT_WEAKENED(UnreadyHeard);
+  }
   // Adds its counters and says what is open.
   void FillStatus(GroupStatus& status) const;
   // " after step 120", the last one that was committed.
@@ -209,6 +212,8 @@ class GroupState {
   StepExchange NewExchange() const;
   void NoteNoise();
   void Commit(uint64_t candidate, absl::Duration now);
+  // That of the step after the open one.
+  const protocol::Decision& NextDecision() const;
   void ShareResults();
   void CopyResults(uint8_t* to) const;
   void FailAttempt(const Resolution& resolution, absl::Duration now);

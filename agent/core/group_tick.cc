@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "agent/core/group_state.h"
 #include "agent/core/wire_convert.h"
+#include "base/weakened.h"
 #include "protocol/limits.h"
 
 namespace pactrain::agent {
@@ -158,9 +159,10 @@ protocol::StepReport GroupState::MakeReport() const {
   protocol::StepReport report;
   report.group = generation_.group;
   report.generation = generation_.number;
-  report.committed_step = own_vote_ ? step_ : committed_step_;
-  report.committed_count =
-      counters_.committed_count + (own_vote_.has_value() ? 1 : 0);
+  const bool open_vote =
+      own_vote_.has_value() && !PT_WEAKENED(OpenVoteNotReported);
+  report.committed_step = open_vote ? step_ : committed_step_;
+  report.committed_count = counters_.committed_count + (open_vote ? 1 : 0);
   report.decision_version = switch_.in_force().version;
   report.failed_attempts = failed_attempts_;
   report.first_compacted_step = first_compacted_step_;

@@ -10,6 +10,7 @@
 #include "agent/exchange/combine.h"
 #include "agent/exchange/noise.h"
 #include "base/status_macros.h"
+#include "base/weakened.h"
 #include "protocol/limits.h"
 
 namespace pactrain::agent {
@@ -209,7 +210,8 @@ absl::StatusOr<std::optional<Problem>> LocalStep::Add(
   Bucket& bucket = buckets_[submit.bucket];
   bucket.filled[index] = submit.filled;
   problem = Compare(bucket, rank, submit);
-  if (!problem && whole && submit.violation != 0) {
+  if (!problem && whole && submit.violation != 0 &&
+      !PT_WEAKENED(OutsideMaskIgnored)) {
     problem = {Cause::kMask, GetText(submit.violation_text)};
   }
   if (!problem && whole && submit.last != 0) {

@@ -23,6 +23,7 @@ class LostMemory : public testing::Test {
   LostMemory() {
     generation_.group = {"job", 0};
     generation_.number = 3;
+    generation_.lineage.id = {8, 8};
     generation_.world_size = 3;
     generation_.base_step = 10;
     generation_.launch = "run-1";

@@ -161,6 +161,16 @@ TEST_F(RejoinTest, WhomItLostItDidReach) {
   EXPECT_TRUE(LeftOf(x_)[0].unreached.empty());
 }
 
+TEST_F(RejoinTest, WhatTheCoordinatorEndsIsOverForTheTrainers) {
+  generation_.on_shrink = protocol::OnShrink::kContinue;
+  Begin();
+  Give(x_, protocol::CoordinatorMessage(protocol::EndGeneration{
+               generation_.group, generation_.number, "run-2 joins"}));
+  ASSERT_NE(x_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Failed>()->final, 1);
+  EXPECT_EQ(x_.Last<wire::Failed>()->may_rejoin, 1);
+}
+
 TEST_F(Pair, DifferentParametersAreNoReasonToRejoin) {
   generation_.on_shrink = protocol::OnShrink::kContinue;
   Begin();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/weakened.h"
 #include "protocol/limits.h"
 
 namespace pactrain::agent {
@@ -23,20 +24,35 @@ absl::StatusOr<TrainerRecord> Trainers::Check(const wire::Hello& hello) const {
   record.rank = record.trainer.rank;
   record.bytes = (fields.slot_bytes + wire::kSlotAlign - 1) / wire::kSlotAlign *
                  wire::kSlotAlign;
-  record.region = absl::StrCat(record.group.job, "/", record.group.model, "/",
+  record.launch = absl::StrCat(record.group.job, "/", record.group.model, "/",
                                record.trainer.launch);
-  RETURN_IF_ERROR(CheckRegion(record));
+  record.region = RegionOf(record);
+  RETURN_IF_ERROR(CheckLaunch(record));
   RETURN_IF_ERROR(CheckMemory(record));
   return record;
 }
 
-// Trainers of one launch and model on this node share a result region.
-absl::Status Trainers::CheckRegion(const TrainerRecord& record) const {
+// Trainers of one launch and model that wait here together share a result
+// region. A new one for each generation: whoever is not in it may still have to
+// read what the last step brought, if it was stopped.
+std::string Trainers::RegionOf(const TrainerRecord& record) const {
+  if (PT_WEAKENED(OneRegionForAllGenerations)) return record.launch;
+  const TrainerRecord* const replaced = FindReplaced(record);
+  for (const auto& [id, other] : records_) {
+    if (other.launch == record.launch && other.generation == 0 &&
+        &other != replaced) {
+      return other.region;
+    }
+  }
+  return absl::StrCat(record.launch, "#", regions_);
+}
+
+absl::Status Trainers::CheckLaunch(const TrainerRecord& record) const {
   const protocol::Trainer& t = record.trainer;
   const TrainerRecord* const replaced = FindReplaced(record);
   int same = 0;
   for (const auto& [id, other] : records_) {
-    if (other.region != record.region || &other == replaced) continue;
+    if (other.launch != record.launch || &other == replaced) continue;
     ++same;
     const protocol::Trainer& o = other.trainer;
     if (o.rank == t.rank) {
@@ -94,6 +110,7 @@ absl::Status Trainers::CheckMemory(const TrainerRecord& record) const {
 
 void Trainers::Add(TrainerRecord record) {
   const TrainerId id = record.id;
+  ++regions_;
   records_[id] = std::move(record);
 }
 

@@ -23,6 +23,7 @@ struct TrainerRecord {
   protocol::GroupId group;
   protocol::Trainer trainer;
   TrainerMemory memory;
+  std::string launch;  // With job and model.
   std::string region;
   uint64_t bytes = 0;       // Of the slot, and of the result.
   uint64_t generation = 0;  // 0: waits for one.
@@ -51,11 +52,13 @@ class Trainers {
   const std::map<TrainerId, TrainerRecord>& all() const { return records_; }
 
  private:
-  absl::Status CheckRegion(const TrainerRecord& record) const;
+  absl::Status CheckLaunch(const TrainerRecord& record) const;
+  std::string RegionOf(const TrainerRecord& record) const;
   absl::Status CheckMemory(const TrainerRecord& record) const;
 
   const Options options_;
   std::map<TrainerId, TrainerRecord> records_;
+  uint64_t regions_ = 0;  // That were named so far.
 };
 
 }  // namespace pactrain::agent

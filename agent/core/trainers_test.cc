@@ -61,6 +61,33 @@ TEST_F(TrainersTest, NobodyReplacesATrainerOfAnotherJob) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("lent")));
 }
 
+TEST_F(TrainersTest, ThoseOfALaunchThatWaitTogetherShareARegion) {
+  Trainers trainers(OptionsOf("x", "a"));
+  ASSERT_OK_AND_ASSIGN(TrainerRecord first, trainers.Check(MakeHello(0)));
+  const std::string region = first.region;
+  first.id = 1;
+  trainers.Add(std::move(first));
+  ASSERT_OK_AND_ASSIGN(const TrainerRecord second,
+                       trainers.Check(MakeHello(1)));
+  EXPECT_EQ(second.region, region);
+}
+
+// One that was stopped may still read what its last step brought.
+TEST_F(TrainersTest, TheNextGenerationHasARegionOfItsOwn) {
+  Trainers trainers(OptionsOf("x", "a"));
+  ASSERT_OK_AND_ASSIGN(TrainerRecord first, trainers.Check(MakeHello(0)));
+  const std::string region = first.region;
+  first.id = 1;
+  trainers.Add(std::move(first));
+  trainers.Find(1)->generation = 3;
+  ASSERT_OK_AND_ASSIGN(const TrainerRecord again,
+                       trainers.Check(Again(MakeHello(0))));
+  EXPECT_NE(again.region, region);
+  trainers.Remove(1);
+  ASSERT_OK_AND_ASSIGN(const TrainerRecord later, trainers.Check(MakeHello(1)));
+  EXPECT_NE(later.region, region);
+}
+
 TEST_F(TrainersTest, SlotsAreWholeLines) {
   wire::Hello hello = MakeHello(0);
   hello.slot_bytes = kBytes - wire::kSlotAlign + 1;

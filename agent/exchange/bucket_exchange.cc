@@ -9,6 +9,7 @@
 #include "agent/exchange/combine.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/weakened.h"
 
 namespace pactrain::agent {
 namespace {
@@ -131,12 +132,13 @@ absl::Status BucketExchange::Check(int member, const FrameHeader& header,
         member, header.step, header.bucket, static_cast<int>(header.leg), field,
         got, want));
   };
-  if (header.step != options_.step)
+  if (header.step != options_.step && !PT_WEAKENED(FramesOfOldSteps))
     return refuse("step", header.step, options_.step);
-  if (header.attempt != options_.attempt) {
+  if (header.attempt != options_.attempt && !PT_WEAKENED(FramesOfOldAttempts) &&
+      !PT_WEAKENED(FramesOfOldSteps)) {
     return refuse("attempt", header.attempt, options_.attempt);
   }
-  if (header.context != digest_) {
+  if (header.context != digest_ && !PT_WEAKENED(ContextsMayDiffer)) {
     return refuse("context", header.context.hi, digest_.hi);
   }
   if (header.bucket != options_.context.bucket) {
@@ -199,7 +201,8 @@ absl::Status BucketExchange::Receive(int member, const FrameHeader& header,
       break;
     default: {
       Payload& in = frame.in[SourceIndex(chunk, member, header.leg)];
-      if (frame.missing == 0 || !in.bytes.empty()) break;
+      if (frame.missing == 0) break;
+      if (!in.bytes.empty() && !PT_WEAKENED(FramesCountTwice)) break;
       in = payload;
       if (--frame.missing == 0 && IsHere(piece)) return Fold(piece, out);
     }
@@ -367,6 +370,10 @@ void BucketExchange::Announce(const Piece& piece, const Payload& bytes,
 void BucketExchange::MarkWritten(const Piece& piece) {
   piece.chunk->frames[piece.frame].done = true;
   --missing_frames_;
+  if (PT_WEAKENED(WrittenWithGaps)) {
+    written_elements_ = piece.offset + piece.elements;
+    return;
+  }
   if (piece.offset != written_elements_) return;
   // Frames behind it may have come before it.
   for (uint32_t c = piece.chunk->number; c < chunks_.size(); ++c) {

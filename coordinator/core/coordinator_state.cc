@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/weakened.h"
 #include "coordinator/core/planner.h"
 #include "protocol/limits.h"
 
@@ -95,7 +96,7 @@ absl::Status CoordinatorState::CheckHello(
         ": point the agent at its own coordinator, or restart it to join this "
         "one"));
   }
-  if (hello.highest_term > identity_.term) {
+  if (hello.highest_term > identity_.term && !PT_WEAKENED(OldTermAccepted)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "agent '", hello.agent, "' has seen term ", hello.highest_term,
         ", this coordinator has term ", identity_.term,

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/weakened.h"
 #include "coordinator/core/group.h"
 #include "coordinator/core/policy.h"
 
@@ -28,7 +29,11 @@ void Group::OnVote(const Agent& agent, const protocol::MaskVote& vote,
 
 void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
                      Context& c) {
-  if (!generation_ || report.generation != generation_->number) return;
+  if (!generation_) return;
+  if (report.generation != generation_->number &&
+      !PT_WEAKENED(ReportsOfOldGenerations)) {
+    return;
+  }
   const protocol::Member* const member = FindMember(agent);
   if (member == nullptr) return;
   progress_.Add(agent.name, agent.site, report);
@@ -40,7 +45,9 @@ void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
   const uint64_t ahead = ended_ ? 0 : kReserveSteps;
   if (!c.read_only && reserved_step_ < NextStep() + ahead / 2) {
     reserved_step_ = NextStep() + ahead;
-    c.effects.records.push_back(StepsReserved{id_, reserved_step_});
+    if (!PT_WEAKENED(StepsNotJournaled)) {
+      c.effects.records.push_back(StepsReserved{id_, reserved_step_});
+    }
   }
   if (!running()) return;
   if (decisions_.SetInForce(progress_.version_in_force())) {
@@ -198,7 +205,10 @@ void Group::Decide(Context& c) {
 
 void Group::Prepare(Decision wanted, Context& c) {
   const Decision& decision = decisions_.Prepare(std::move(wanted));
-  c.effects.records.push_back(DecisionMade{id_, generation_->number, decision});
+  if (!PT_WEAKENED(DecisionNotJournaled)) {
+    c.effects.records.push_back(
+        DecisionMade{id_, generation_->number, decision});
+  }
   SendToMembers(protocol::Prepare{id_, generation_->number, decision}, c);
   c.effects.Log(absl::StrCat(
       "job ", id_.ToString(), ": prepares decision ", decision.version, " (",

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/weakened.h"
 #include "coordinator/core/group.h"
 #include "coordinator/core/planner.h"
 #include "coordinator/core/policy.h"
@@ -175,7 +176,9 @@ void Group::Form(const Lineup& lineup, Context& c) {
   for (const Member& member : generation.members)
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
-  c.effects.records.push_back(GenerationFormed{*generation_, seats_.Away()});
+  if (!PT_WEAKENED(GenerationNotJournaled)) {
+    c.effects.records.push_back(GenerationFormed{*generation_, seats_.Away()});
+  }
   recorded_.ranks.clear();
   if (!generation_->donor) recorded_.of_launch.clear();
   RecordDetached(c);
@@ -211,7 +214,7 @@ void Group::Poll(const Lineup& lineup) {
 
 // By value: the reason may be end_due_ itself, which is reset here.
 void Group::End(std::string reason, Context& c) {
-  if (c.read_only) {
+  if (c.read_only && !PT_WEAKENED(EndWhileReadOnly)) {
     end_due_ = reason;
     return;
   }
@@ -220,8 +223,10 @@ void Group::End(std::string reason, Context& c) {
   end_reason_ = reason;
   ended_at_ = c.now;
   decisions_.Revoke();
-  c.effects.records.push_back(
-      GenerationEnded{id_, generation_->number, reason, SafeNextStep()});
+  if (!PT_WEAKENED(EndNotJournaled)) {
+    c.effects.records.push_back(
+        GenerationEnded{id_, generation_->number, reason, SafeNextStep()});
+  }
   SendToMembers(EndGeneration{id_, generation_->number, reason}, c);
   c.effects.Log(absl::StrCat("job ", id_.ToString(), ": generation ",
                              generation_->number, " ended: ", reason));
@@ -235,7 +240,11 @@ uint64_t Group::NextStep() const {
 }
 
 uint64_t Group::SafeNextStep() const {
-  if (last_step_known_ && progress_.any()) return NextStep();
+  if ((last_step_known_ || PT_WEAKENED(LastStepTakenForKnown)) &&
+      progress_.any()) {
+    return NextStep();
+  }
+  if (PT_WEAKENED(ReservedStepsReused)) return NextStep();
   return std::max(reserved_step_, NextStep());
 }
 

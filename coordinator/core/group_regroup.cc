@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/weakened.h"
 #include "coordinator/core/reach.h"
 
 namespace pactrain::coordinator {
@@ -145,7 +146,7 @@ void Group::NoteDetached(const protocol::Trainer& trainer) {
 
 // A restarted coordinator would wait for those who left.
 void Group::RecordDetached(Context& c) {
-  if (c.read_only || !elastic()) return;
+  if (c.read_only || !elastic() || PT_WEAKENED(DetachedNotJournaled)) return;
   const TrainersDetached now = {id_, generation_->number, seats_.Detached(),
                                 detached_};
   if (now.ranks == recorded_.ranks && now.of_launch == recorded_.of_launch) {

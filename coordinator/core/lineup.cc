@@ -7,12 +7,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/weakened.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 namespace {
 
 bool IsOf(const Candidate& candidate, const protocol::Digest& lineage) {
+  if (PT_WEAKENED(StaleStateCurrent)) return HasState(candidate);
   return candidate.trainer.lineage.id == lineage;
 }
 
@@ -95,7 +97,8 @@ std::string WaitingText(size_t here, const Remains& remains) {
 }  // namespace
 
 bool IsAwaited(const Remains& remains) {
-  return remains.alive > 0 || remains.unknown > 0;
+  return (remains.alive > 0 && !PT_WEAKENED(LivingNotAwaited)) ||
+         (remains.unknown > 0 && !PT_WEAKENED(UnknownNotAwaited));
 }
 
 bool AnyReturned(const std::vector<Launch>& waiting,
@@ -129,17 +132,23 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
   const bool too_few =
       remains.on_shrink == protocol::OnShrink::kPause &&
       here < remains.needed.value_or(remains.ranks - remains.detached);
-  if (awaited || too_few) return {{}, WaitingText(here, remains)};
+  if (awaited || (too_few && !PT_WEAKENED(PauseWithFewer)))
+    return {{}, WaitingText(here, remains)};
   SortByRank(lineup.trainers);
   std::pair<uint64_t, uint64_t> newest;
   for (const Candidate& c : lineup.trainers) {
     if (!IsOf(c, remains.lineage)) continue;
-    newest = std::max(newest, Reached(c));
+    newest = PT_WEAKENED(LeastStateGiven) && newest.second != 0
+                 ? std::min(newest, Reached(c))
+                 : std::max(newest, Reached(c));
     lineup.next_step = std::max(lineup.next_step, c.trainer.resume_step);
   }
   for (uint32_t rank = 0; rank < here; ++rank) {
     const Candidate& c = lineup.trainers[rank];
-    if (!IsOf(c, remains.lineage) || Reached(c) != newest) {
+    const bool current =
+        IsOf(c, remains.lineage) &&
+        (Reached(c) == newest || PT_WEAKENED(AllOfGenerationCurrent));
+    if (!current) {
       lineup.needs_state.push_back(rank);
     } else if (!lineup.donor) {
       lineup.donor = rank;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/weakened.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
@@ -159,6 +160,10 @@ std::vector<uint32_t> Seats::OnAgentConnected(const Agent& agent,
   for (Seat& seat : seats_) {
     if (MemberOf(seat).agent != agent.name || !MayLive(seat)) continue;
     if (MemberOf(seat).incarnation != agent.incarnation) {
+      if (PT_WEAKENED(RestartedAgentKeepsTrainers)) {
+        seat.state = State::kPresent;
+        continue;
+      }
       if (!HasLeft(seat) && IsOwn(seat)) lost.push_back(seat.rank);
       seat.state = State::kUnknown;
       if (!seat.silent_since) seat.silent_since = now;

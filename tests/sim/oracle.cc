@@ -20,12 +20,13 @@ void Oracle::Fail(uint32_t rank, uint64_t step, const std::string& what) {
 
 void Oracle::Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
                       uint32_t world_size) {
-  if (generation < newest_generation_) {
+  // An agent that was stopped hears of it when it is long past.
+  if (generation < newest_generation_ && !world_->any_stopped) {
     Fail(rank, base_step,
          absl::StrFormat("generation %d after %d", generation,
                          newest_generation_));
   }
-  newest_generation_ = generation;
+  newest_generation_ = std::max(newest_generation_, generation);
   auto [it, first] =
       generations_.try_emplace(generation, Generation{base_step, world_size});
   if (it->second.base_step != base_step) {
@@ -34,7 +35,8 @@ void Oracle::Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
   if (it->second.world_size != world_size || rank >= world_size) {
     Fail(rank, base_step, "ranks of one generation count differently");
   }
-  if (first && committed_ > 0 && base_step <= newest_committed_) {
+  if (first && generation == newest_generation_ && committed_ > 0 &&
+      base_step <= newest_committed_) {
     Fail(rank, base_step,
          absl::StrFormat("the generation begins at a step up to %d, which was "
                          "committed before",
@@ -45,6 +47,8 @@ void Oracle::Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
 void Oracle::Opened(uint32_t rank, uint64_t generation, uint64_t number,
                     uint64_t decision, const Contribution& contribution) {
   Step& step = steps_[number];
+  // One that was stopped does not know yet that its generation is over.
+  if (step.generation > generation && world_->any_stopped) return;
   if (step.generation != generation) {
     if (!step.committed.empty()) {
       Fail(rank, number, "opened again after it was committed");
@@ -77,6 +81,11 @@ void Oracle::Committed(uint32_t rank, uint64_t generation, uint64_t number,
                        const std::vector<Bucket>& buckets) {
   ++deliveries_;
   Step& step = steps_[number];
+  if (step.generation != generation) {
+    return Fail(rank, number,
+                absl::StrFormat("applied in generation %d, opened in %d",
+                                generation, step.generation));
+  }
   if (!step.not_applied.empty()) {
     Fail(rank, number,
          absl::StrFormat("applied, rank %d was told that nobody did",
@@ -103,12 +112,13 @@ void Oracle::Committed(uint32_t rank, uint64_t generation, uint64_t number,
     }
     return;
   }
-  if (committed_ > 0 && number <= newest_committed_) {
+  // The others went on without one that was stopped as it was about to know.
+  if (committed_ > 0 && number <= newest_committed_ && !world_->any_stopped) {
     Fail(rank, number,
          absl::StrFormat("committed after step %d", newest_committed_));
   }
   ++committed_;
-  newest_committed_ = number;
+  newest_committed_ = std::max(newest_committed_, number);
   step.result = result;
   step.next_decision = next_decision;
   step.state = state;
@@ -133,6 +143,9 @@ void Oracle::CheckValues(uint64_t generation, uint64_t number, const Step& step,
       Fail(rank, number, "committed although parameters differ");
     }
   }
+  if (!workload_->IsXor(number, first)) {
+    CheckWhole(generation, number, step, buckets);
+  }
   for (const Bucket& bucket : buckets) {
     if (bucket.levels > 0 && !workload_->IsXor(number, first)) {
       CheckNear(generation, number, step, bucket);
@@ -155,6 +168,26 @@ void Oracle::CheckValues(uint64_t generation, uint64_t number, const Step& step,
       Fail(0, number,
            absl::StrFormat("element %d is %g, expected %g", element,
                            bucket.data[i], sum));
+      return;
+    }
+  }
+}
+
+void Oracle::CheckWhole(uint64_t generation, uint64_t number, const Step& step,
+                        const std::vector<Bucket>& buckets) {
+  std::vector<bool> there(workload_->elements());
+  for (const Bucket& bucket : buckets) {
+    for (uint64_t element : bucket.elements) there[element] = true;
+  }
+  for (const auto& [rank, contribution] : step.contributions) {
+    if (contribution.gse) continue;
+    for (uint64_t e = 0; e < there.size(); ++e) {
+      if (there[e] ||
+          workload_->Value(rank, generation, number, contribution, e) == 0) {
+        continue;
+      }
+      Fail(rank, number,
+           absl::StrFormat("element %d lies outside the mask and was lost", e));
       return;
     }
   }

@@ -20,6 +20,7 @@ struct RankState {
   uint64_t chain = 0;
   int applied = 0;
   int mask_epoch = 0;
+  uint64_t lineage = 0;  // The generation that began it without a donor.
   // What goes over the wire for it.
   uint32_t word() const { return static_cast<uint32_t>(chain); }
 };
@@ -77,6 +78,9 @@ class Oracle {
     uint32_t world_size = 0;
   };
 
+  // Nothing that a rank contributed lies outside of what came back.
+  void CheckWhole(uint64_t generation, uint64_t number, const Step& step,
+                  const std::vector<Bucket>& buckets);
   void CheckValues(uint64_t generation, uint64_t number, const Step& step,
                    const std::vector<Bucket>& buckets);
   // Of a bucket in n levels: as near to the sum as the codec brings it, which a

@@ -1,5 +1,6 @@
 #include "tests/sim/sim_agent.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -44,8 +45,28 @@ void SimAgent::Start() {
   Tick(life_, 0);
 }
 
+void SimAgent::CutOff(absl::Duration time) {
+  cut_until_ = std::max(cut_until_, now() + time);
+  BreakStream();
+}
+
+void SimAgent::Stop(absl::Duration time) {
+  if (!alive() || stopped()) return;
+  world_->any_stopped = true;
+  last_heard_ = now();
+  stopped_until_ = now() + time;
+}
+
+void SimAgent::WhenOn(std::function<void()> what) {
+  world_->At(stopped_until_, [this, life = life_, what = std::move(what)] {
+    if (life == life_) what();
+  });
+}
+
 void SimAgent::Crash() {
   if (!alive()) return;
+  stopped_until_ = {};
+  if (stream_ != 0) last_heard_ = now();
   world_->Say([&] { return "agent " + options_.name + " crashes"; });
   state_.reset();
   ++life_;
@@ -63,6 +84,7 @@ void SimAgent::Crash() {
 
 void SimAgent::Tick(uint64_t life, int count) {
   if (life != life_ || !alive()) return;
+  if (stopped()) return WhenOn([=, this] { Tick(life, count); });
   if (count % 10 == 0 && stream_ != 0) {
     coordinator_->Send(stream_, protocol::Heartbeat{});
   }
@@ -88,6 +110,7 @@ void SimAgent::Dial() {
       world_->random.Between(absl::Milliseconds(20), absl::Milliseconds(200)),
       [this, life] {
         if (life != life_ || !alive() || stream_ != 0) return;
+        if (now() < cut_until_ || stopped()) return Dial();
         stream_ = coordinator_->Connect(this);
         if (stream_ == 0) return Dial();
         protocol::AgentHello hello;
@@ -102,11 +125,15 @@ void SimAgent::Dial() {
       });
 }
 
-void SimAgent::BreakStream() { coordinator_->Break(stream_); }
+void SimAgent::BreakStream() {
+  if (stream_ != 0) last_heard_ = now();
+  coordinator_->Break(stream_);
+}
 
 void SimAgent::OnStreamMessage(uint64_t stream,
                                const protocol::CoordinatorMessage& message) {
   if (stream != stream_) return;
+  if (stopped()) return WhenOn([=, this] { OnStreamMessage(stream, message); });
   if (const auto* welcome = std::get_if<protocol::Welcome>(&message)) {
     if (welcome->term < highest_term_) world_->Fail("a term went back");
     highest_term_ = welcome->term;
@@ -116,7 +143,9 @@ void SimAgent::OnStreamMessage(uint64_t stream,
 
 void SimAgent::OnStreamClosed(uint64_t stream, const std::string& reason) {
   if (stream != stream_ || !alive()) return;
+  if (stopped()) return WhenOn([=, this] { OnStreamClosed(stream, reason); });
   stream_ = 0;
+  last_heard_ = std::max(last_heard_, now() - absl::Milliseconds(30));
   Handle(agent::CoordinatorDisconnected{reason});
   Dial();
 }
@@ -133,6 +162,7 @@ bool SimAgent::Wants(const PeerEnd& peer) const {
 }
 
 void SimAgent::OnPeerEvent(const agent::Event& event) {
+  if (stopped()) return WhenOn([=, this] { OnPeerEvent(event); });
   const auto* control = std::get_if<agent::PeerControl>(&event);
   if (options_.mutant == Mutant::kTakeAbortsForVotes && control != nullptr) {
     const auto* abort = std::get_if<protocol::Abort>(&control->control.body);
@@ -197,37 +227,46 @@ TrainerId SimAgent::Attach(SimTrainer* trainer) {
 void SimAgent::FromTrainer(TrainerId id, const SimTrainer::ToAgent& message) {
   auto it = trainers_.find(id);
   if (it == trainers_.end()) return;
-  world_->At(
-      it->second.to_agent.Arrival(world_->now(), LocalDelay()),
-      [this, id, message] {
-        auto found = trainers_.find(id);
-        if (found == trainers_.end() || found->second.closed) return;
-        if (const auto* hello = std::get_if<wire::Hello>(&message)) {
-          OnHello(id, *hello);
-        } else if (const auto* submit = std::get_if<wire::Submit>(&message)) {
-          Handle(agent::TrainerMessage{id, *submit});
-        } else if (const auto* vote = std::get_if<wire::Vote>(&message)) {
-          Handle(agent::TrainerMessage{id, *vote});
-        } else {
-          Handle(agent::TrainerMessage{id, std::get<wire::Detach>(message)});
-        }
-      });
+  world_->At(it->second.to_agent.Arrival(world_->now(), LocalDelay()),
+             [this, id, message] { Hear(id, message); });
+}
+
+void SimAgent::Hear(TrainerId id, const SimTrainer::ToAgent& message) {
+  if (stopped()) return WhenOn([=, this] { Hear(id, message); });
+  auto found = trainers_.find(id);
+  if (found == trainers_.end() || found->second.closed) return;
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+    OnHello(id, *hello);
+  } else if (const auto* submit = std::get_if<wire::Submit>(&message)) {
+    Handle(agent::TrainerMessage{id, *submit});
+  } else if (const auto* vote = std::get_if<wire::Vote>(&message)) {
+    Handle(agent::TrainerMessage{id, *vote});
+  } else {
+    Handle(agent::TrainerMessage{id, std::get<wire::Detach>(message)});
+  }
+}
+
+bool SimAgent::HasOtherLaunch(const std::string& launch) const {
+  return std::any_of(trainers_.begin(), trainers_.end(), [&](const auto& t) {
+    return t.second.trainer->launch() != launch;
+  });
 }
 
 void SimAgent::OnHello(TrainerId id, const wire::Hello& hello) {
   agent::TrainerMemory memory;
   if (auto grant = state_->CheckHello(hello); grant.ok()) {
     Connection& connection = trainers_[id];
-    connection.slot = std::make_shared<SharedMemory>(grant->bytes);
-    std::weak_ptr<SharedMemory>& region = regions_[grant->region];
+    connection.slot = std::make_shared<Mapping>(grant->bytes);
+    std::weak_ptr<Mapping>& region = regions_[grant->region];
     connection.result = region.lock();
     if (connection.result == nullptr) {
-      connection.result = std::make_shared<SharedMemory>(grant->bytes);
+      connection.result = std::make_shared<Mapping>(grant->bytes);
       region = connection.result;
     }
-    connection.trainer->SetMemory(connection.slot, connection.result);
-    memory.slot = absl::MakeConstSpan(connection.slot->data(), grant->bytes);
-    memory.result = absl::MakeSpan(connection.result->data(), grant->bytes);
+    connection.trainer->SetMemory(connection.slot->memory(),
+                                  connection.result->memory());
+    memory.slot = connection.slot->bytes();
+    memory.result = connection.result->bytes();
   }
   Handle(agent::TrainerHello{id, hello, memory});
 }
@@ -236,6 +275,7 @@ void SimAgent::TrainerDied(TrainerId id) {
   world_->After(10 * LocalDelay(), [this, id] {
     auto it = trainers_.find(id);
     if (it == trainers_.end()) return;
+    if (stopped()) return WhenOn([=, this] { TrainerDied(id); });
     const bool told = it->second.closed;
     if (!told) Handle(agent::TrainerGone{id, "was killed by signal 9"});
     trainers_.erase(id);

@@ -4,6 +4,7 @@
 #define PACTRAIN_TESTS_SIM_SIM_AGENT_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,9 +34,19 @@ class SimAgent : public PeerEnd, public StreamClient {
   void Start();
   void Crash();
   void BreakStream();
+  // The coordinator cannot be reached, the peers can.
+  void CutOff(absl::Duration time);
+  // As by SIGSTOP and SIGCONT: what comes meanwhile is heard afterwards.
+  void Stop(absl::Duration time);
+  // For how long the coordinator has not had a stream of it.
+  absl::Duration unheard_for() const {
+    return stream_ != 0 && !stopped() ? absl::ZeroDuration()
+                                      : now() - last_heard_;
+  }
 
   // A trainer connects and says Hello. Returns its id, 0: nobody listens.
   agent::TrainerId Attach(SimTrainer* trainer);
+  bool HasOtherLaunch(const std::string& launch) const;
   void FromTrainer(agent::TrainerId id, const SimTrainer::ToAgent& message);
   void TrainerDied(agent::TrainerId id);
 
@@ -54,8 +65,8 @@ class SimAgent : public PeerEnd, public StreamClient {
   struct Connection {
     SimTrainer* trainer = nullptr;
     int number = 0;  // Of the trainer's connections.
-    std::shared_ptr<SharedMemory> slot;
-    std::shared_ptr<SharedMemory> result;
+    std::shared_ptr<Mapping> slot;
+    std::shared_ptr<Mapping> result;
     Lane to_trainer;
     Lane to_agent;
     bool closed = false;      // By the core; forgotten when all is delivered.
@@ -63,7 +74,12 @@ class SimAgent : public PeerEnd, public StreamClient {
     uint32_t world_size = 0;
   };
 
+  absl::Duration now() const { return world_->now(); }
+  bool stopped() const { return now() < stopped_until_; }
+  // `what` is done when it goes on.
+  void WhenOn(std::function<void()> what);
   void Handle(const agent::Event& event);
+  void Hear(agent::TrainerId id, const SimTrainer::ToAgent& message);
   void OnHello(agent::TrainerId id, const wire::Hello& hello);
   void Dial();
   void Tick(uint64_t life, int count);
@@ -86,11 +102,14 @@ class SimAgent : public PeerEnd, public StreamClient {
   uint64_t life_ = 0;  // Also makes the incarnation.
   std::unique_ptr<agent::AgentState> state_;
   uint64_t stream_ = 0;
+  absl::Duration last_heard_;  // By the coordinator.
+  absl::Duration cut_until_;
+  absl::Duration stopped_until_;
   uint64_t highest_term_ = 0;
   std::map<std::string, base::Digest> peers_;
   agent::TrainerId next_trainer_ = 1;
   std::map<agent::TrainerId, Connection> trainers_;
-  std::map<std::string, std::weak_ptr<SharedMemory>> regions_;
+  std::map<std::string, std::weak_ptr<Mapping>> regions_;
   std::optional<protocol::CommitVote> last_vote_;
 };
 

@@ -1,5 +1,6 @@
 #include "tests/sim/sim_coordinator.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,24 +19,60 @@ absl::Duration SimCoordinator::Delay() {
 }
 
 void SimCoordinator::Start() {
-  ++term_;
+  if (state_) return;  // Somebody else was faster.
+  ++directory_.term;
   ++life_;
-  auto state = CoordinatorState::Create(options_, {std::string(32, 'c'), term_},
-                                        journal_, world_->now());
+  auto state = CoordinatorState::Create(options_,
+                                        {std::string(32, 'c'), directory_.term},
+                                        directory_.journal, world_->now());
   if (!state.ok()) {
     world_->Fail(absl::StrCat("coordinator: ", state.status().message()));
     return;
   }
   state_ = *std::move(state);
   state_->SetReadOnly(disk_full_);
-  world_->Say([&] { return absl::StrCat("coordinator starts, term ", term_); });
+  world_->Say([&] {
+    return absl::StrCat("coordinator starts, term ", directory_.term);
+  });
   Tick(life_);
+}
+
+void SimCoordinator::WhenOn(std::function<void()> what) {
+  world_->At(stopped_until_, [this, life = life_, what = std::move(what)] {
+    if (life == life_) what();
+  });
+}
+
+void SimCoordinator::Stop(absl::Duration time) {
+  world_->any_stopped = true;
+  stopped_until_ = std::max(stopped_until_, world_->now() + time);
+}
+
+bool SimCoordinator::Restore(absl::Duration down, absl::Duration time) {
+  if (!copy_ || restored_ || !state_) return false;
+  restored_ = true;
+  Crash();
+  world_->After(down, [this, time] {
+    if (state_) Crash();
+    Directory right = std::exchange(directory_, *copy_);
+    world_->Say([] { return "coordinator: an old copy is in place"; });
+    Start();
+    world_->After(time, [this, right = std::move(right)] {
+      if (state_) Crash();
+      directory_ = right;
+      restored_ = false;
+      world_->Say([] { return "coordinator: the right copy is back"; });
+      Start();
+    });
+  });
+  return true;
 }
 
 void SimCoordinator::Crash() {
   state_.reset();
+  stopped_until_ = {};
   ++life_;
-  if (mutant_ == Mutant::kForgetJournal) journal_ = {};
+  if (mutant_ == Mutant::kForgetJournal) directory_.journal = {};
   while (!streams_.empty()) {
     CloseClientEnd(streams_.begin()->first, "the coordinator died");
   }
@@ -60,6 +97,7 @@ void SimCoordinator::SetPin(const protocol::GroupId& group,
 
 void SimCoordinator::Tick(uint64_t life) {
   if (life != life_ || !state_) return;
+  if (stopped()) return WhenOn([=, this] { Tick(life); });
   Carry(state_->Tick(world_->now()));
   world_->After(absl::Milliseconds(100), [this, life] { Tick(life); });
 }
@@ -74,23 +112,30 @@ uint64_t SimCoordinator::Connect(StreamClient* client) {
 void SimCoordinator::Send(uint64_t stream, protocol::AgentMessage message) {
   auto it = streams_.find(stream);
   if (it == streams_.end()) return;
-  world_->At(it->second.to_coordinator.Arrival(world_->now(), Delay()),
-             [this, stream, message = std::move(message)] {
-               if (!state_ || streams_.count(stream) == 0) return;
-               world_->Note(10, stream, message.index());
-               Carry(state_->OnMessage(stream, message, world_->now()));
-             });
+  world_->At(
+      it->second.to_coordinator.Arrival(world_->now(), Delay()),
+      [this, stream, message = std::move(message)] { Hear(stream, message); });
+}
+
+void SimCoordinator::Hear(uint64_t stream,
+                          const protocol::AgentMessage& message) {
+  if (!state_ || streams_.count(stream) == 0) return;
+  if (stopped()) return WhenOn([=, this] { Hear(stream, message); });
+  world_->Note(10, stream, message.index());
+  Carry(state_->OnMessage(stream, message, world_->now()));
 }
 
 void SimCoordinator::Break(uint64_t stream) {
   if (streams_.count(stream) == 0) return;
   CloseClientEnd(stream, "the connection broke");
-  const uint64_t life = life_;
-  world_->After(Delay() * 10, [this, stream, life] {
-    if (!state_ || life != life_) return;
-    Carry(
-        state_->OnStreamClosed(stream, "the connection broke", world_->now()));
-  });
+  world_->After(Delay() * 10,
+                [this, stream, life = life_] { HearBroken(stream, life); });
+}
+
+void SimCoordinator::HearBroken(uint64_t stream, uint64_t life) {
+  if (!state_ || life != life_) return;
+  if (stopped()) return WhenOn([=, this] { HearBroken(stream, life); });
+  Carry(state_->OnStreamClosed(stream, "the connection broke", world_->now()));
 }
 
 void SimCoordinator::CloseClientEnd(uint64_t stream,
@@ -102,16 +147,42 @@ void SimCoordinator::CloseClientEnd(uint64_t stream,
   world_->After(Delay(), [=] { client->OnStreamClosed(stream, reason); });
 }
 
+// Who lets the process die between its journal and its word.
+bool SimCoordinator::IsLost(const coordinator::Effects& effects) {
+  if (!lose_) return false;
+  for (const auto& record : effects.records) {
+    const auto* formed = std::get_if<coordinator::GenerationFormed>(&record);
+    if (formed == nullptr || !formed->generation.donor) continue;
+    world_->After(absl::ZeroDuration(),
+                  [then = std::exchange(lose_, nullptr),
+                   generation = formed->generation] { then(generation); });
+    return true;
+  }
+  return false;
+}
+
 // Log before tell; a crash may come between.
 void SimCoordinator::Carry(coordinator::Effects effects) {
   if (disk_full_ && !effects.records.empty()) {
     world_->Fail("the coordinator wants to log while it is read-only");
   }
-  for (const auto& record : effects.records) journal_.Apply(record);
+  for (const auto& record : effects.records) directory_.journal.Apply(record);
+  if (!effects.records.empty() && !restored_ && world_->random.Chance(100)) {
+    copy_ = directory_;
+  }
   for (const auto& event : effects.events) {
     world_->Say([&] { return "coordinator: " + event.text; });
   }
+  for (const auto& record : effects.records) {
+    const auto* formed = std::get_if<coordinator::GenerationFormed>(&record);
+    if (formed != nullptr && watcher_.formed) {
+      watcher_.formed(formed->generation);
+    }
+  }
+  if (IsLost(effects)) return;
   for (auto& send : effects.sends) {
+    const auto* refused = std::get_if<protocol::JoinRefused>(&send.message);
+    if (refused != nullptr && watcher_.refused) watcher_.refused(*refused);
     auto it = streams_.find(send.stream);
     if (it == streams_.end()) continue;
     world_->At(it->second.to_agent.Arrival(world_->now(), Delay()),

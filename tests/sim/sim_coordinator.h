@@ -29,8 +29,26 @@ class SimCoordinator {
   SimCoordinator(World* world, const coordinator::Options& options,
                  Mutant mutant);
 
+  // What becomes durable, and who is refused, before any agent hears of it.
+  struct Watcher {
+    std::function<void(const protocol::Generation&)> formed;
+    std::function<void(const protocol::JoinRefused&)> refused;
+  };
+  void Watch(Watcher watcher) { watcher_ = std::move(watcher); }
+
   void Start();
   void Crash();
+  // At the next generation that goes on with a state: it is in the journal, and
+  // no agent hears of it. `then` breaks more.
+  void LoseNextGeneration(
+      std::function<void(const protocol::Generation&)> then) {
+    lose_ = std::move(then);
+  }
+  // As by SIGSTOP and SIGCONT.
+  void Stop(absl::Duration time);
+  // Its state directory is replaced by an older copy for a while, until
+  // somebody puts the right one back. False: there is no copy.
+  bool Restore(absl::Duration down, absl::Duration time);
   bool alive() const { return state_.has_value(); }
   // The journal cannot be written for a while.
   void FillDisk(absl::Duration time);
@@ -52,15 +70,30 @@ class SimCoordinator {
   };
 
   void Tick(uint64_t life);
+  void Hear(uint64_t stream, const protocol::AgentMessage& message);
+  void HearBroken(uint64_t stream, uint64_t life);
   void Carry(coordinator::Effects effects);
   void CloseClientEnd(uint64_t stream, const std::string& reason);
   absl::Duration Delay();
+  bool stopped() const { return world_->now() < stopped_until_; }
+  void WhenOn(std::function<void()> what);
+  bool IsLost(const coordinator::Effects& effects);
+
+  // The state directory.
+  struct Directory {
+    coordinator::Recovered journal;
+    uint64_t term = 0;
+  };
 
   World* const world_;
   const coordinator::Options options_;
   const Mutant mutant_;
-  coordinator::Recovered journal_;  // Durable.
-  uint64_t term_ = 0;               // Durable.
+  Directory directory_;  // Durable.
+  std::optional<Directory> copy_;
+  bool restored_ = false;
+  absl::Duration stopped_until_;
+  Watcher watcher_;
+  std::function<void(const protocol::Generation&)> lose_;
   uint64_t life_ = 0;
   bool disk_full_ = false;
   std::optional<coordinator::CoordinatorState> state_;

@@ -18,9 +18,41 @@ TEST(Simulator, EverySeedKeepsThePromises) {
   EXPECT_GT(commits, kSeeds * 4);
 }
 
+// Seeds that showed a defect which is mended. A change of the simulator gives
+// them other meanings: then it is time to look for new ones.
+struct Pinned {
+  uint64_t seed;
+  const char* showed;
+};
+
+TEST(Simulator, PinnedSeedsStayMended) {
+  constexpr const char* kNeverBegun =
+      "a generation that was journaled and never begun left the state behind";
+  constexpr const char* kRead =
+      "one that was stopped read what a later generation had written";
+  constexpr Pinned kPinned[] = {
+      {144, kNeverBegun}, {485, kNeverBegun},  {499, kNeverBegun},
+      {622, kNeverBegun}, {1202, kNeverBegun}, {1227, kNeverBegun},
+      {489, kRead},       {573, kRead},        {1081, kRead},
+      {1181, kRead},      {1662, kRead},       {1830, kRead},
+  };
+  for (const Pinned& pinned : kPinned) {
+    RunOptions options;
+    options.seed = pinned.seed;
+    options.unmended = true;
+    EXPECT_EQ(RunSeed(options).failure, "")
+        << "seed " << pinned.seed << ": " << pinned.showed;
+  }
+}
+
 TEST(Simulator, ASeedReplaysExactly) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    EXPECT_EQ(RunSeed({.seed = seed}).trace, RunSeed({.seed = seed}).trace);
+    RunOptions options;
+    options.seed = seed;
+    options.unmended = true;
+    const RunResult first = RunSeed(options), second = RunSeed(options);
+    EXPECT_EQ(first.trace, second.trace) << "seed " << seed;
+    EXPECT_EQ(first.failure, second.failure) << "seed " << seed;
   }
 }
 

@@ -1,5 +1,6 @@
 #include "tests/sim/sim_trainer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -56,7 +57,7 @@ void SimTrainer::MakeState(const wire::Digest128& lineage, uint64_t resume_step,
     o.kept_elements = workload_->KeptElements(own_.mask_epoch);
     o.declared_elements = workload_->elements();
   }
-  constexpr int kAttachSeconds = 25;
+  constexpr int kAttachSeconds = 70;  // Longer than any cut.
   o.attach_timeout = std::chrono::seconds(kAttachSeconds);
   state_ = std::make_unique<trainer::TrainerState>(o, Now());
   Later(absl::Seconds(kAttachSeconds + 1), &SimTrainer::GiveUpAttaching);
@@ -72,8 +73,31 @@ trainer::Time SimTrainer::Now() const {
 
 void SimTrainer::Later(absl::Duration delay, void (SimTrainer::*run)()) {
   world_->After(delay, [this, run, connection = connection_] {
-    if (alive_ && connection == connection_) (this->*run)();
+    if (!alive_ || connection != connection_) return;
+    if (stopped()) return WhenOn([this, run] { (this->*run)(); });
+    (this->*run)();
   });
+}
+
+void SimTrainer::Stop(absl::Duration time) {
+  if (stopped()) return;
+  world_->any_stopped = true;
+  stopped_until_ = world_->now() + time;
+}
+
+void SimTrainer::WhenOn(std::function<void()> what) {
+  world_->At(stopped_until_,
+             [this, what = std::move(what), connection = connection_] {
+               if (alive_ && connection == connection_) what();
+             });
+}
+
+std::string SimTrainer::Name() const {
+  return absl::StrFormat(
+      "process %d (launch %s, asked for rank %d, has rank %d of generation %d, "
+      "%d steps applied of lineage %d)",
+      options_.process, options_.launch, options_.rank, rank_, generation_,
+      own_.applied, own_.lineage);
 }
 
 std::string SimTrainer::Progress() const {
@@ -104,11 +128,11 @@ void SimTrainer::OnMessage(const FromAgent& message) {
 }
 
 bool SimTrainer::HearsLater(std::function<void()> hear) {
-  if (world_->now() >= deaf_until_) return false;
-  world_->At(deaf_until_,
-             [this, hear = std::move(hear), connection = connection_] {
-               if (connection == connection_) hear();
-             });
+  const absl::Duration until = std::max(deaf_until_, stopped_until_);
+  if (world_->now() >= until) return false;
+  world_->At(until, [this, hear = std::move(hear), connection = connection_] {
+    if (connection == connection_) hear();
+  });
   return true;
 }
 
@@ -149,7 +173,7 @@ void SimTrainer::OnAttached() {
   reached_ = attached.base_step;
   hands_state_ = attached.donor != wire::kNoRank;
   if (!hands_state_) {
-    own_ = {Hash({99, generation_}), 0, own_.mask_epoch};
+    own_ = {Hash({99, generation_}), 0, own_.mask_epoch, generation_};
     has_state_ = true;
   } else if (attached.needs_state != 0) {
     has_state_ = false;
@@ -188,6 +212,11 @@ void SimTrainer::TakeState(const RankState& donors) {
   if (claimed_generation_ + 1 == generation_ && own_.applied > donors.applied) {
     world_->Fail(
         absl::StrFormat("rank %d had come farther than the donor", rank_));
+  }
+  if (own_.lineage == donors.lineage && own_.applied > donors.applied) {
+    world_->Fail(absl::StrFormat(
+        "the state goes back: %s takes one with %d steps applied", Name(),
+        donors.applied));
   }
   has_state_ = true;
   if (options_.mutant == Mutant::kKeepOwnState) return Vote(true);
@@ -255,8 +284,7 @@ void SimTrainer::FinishStep() {
   }
   const absl::Duration rest = std::exchange(rest_, absl::ZeroDuration());
   deaf_until_ = rest == absl::ZeroDuration() ? rest : world_->now() + rest;
-  Later(rest + world_->random.Between(absl::Milliseconds(1),
-                                      absl::Milliseconds(120)),
+  Later(rest + world_->random.Between(absl::Milliseconds(1), options_.pace),
         &SimTrainer::OpenStep);
 }
 

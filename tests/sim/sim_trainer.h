@@ -5,13 +5,16 @@
 #define PACTRAIN_TESTS_SIM_SIM_TRAINER_H_
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "agent/core/effects.h"
 #include "tests/sim/mutant.h"
 #include "tests/sim/oracle.h"
@@ -24,10 +27,17 @@ namespace pactrain::sim {
 // Zeroed memory that starts at a multiple of wire::kSlotAlign.
 class SharedMemory {
  public:
-  explicit SharedMemory(size_t bytes)
-      : bytes_(bytes), data_(new (std::align_val_t{64}) uint8_t[bytes]()) {}
+  explicit SharedMemory(size_t bytes) : bytes_(bytes), data_(Allocate(bytes)) {}
   uint8_t* data() { return data_.get(); }
   size_t size() const { return bytes_; }
+  // The agent unmaps it: trainers keep what is there, and who reads or writes
+  // at the agent's place after that is seen.
+  void Unmap() {
+    const std::unique_ptr<uint8_t, Free> old =
+        std::exchange(data_, Allocate(bytes_));
+    std::memcpy(data(), old.get(), bytes_);
+    std::memset(old.get(), 0xee, bytes_);
+  }
 
  private:
   struct Free {
@@ -35,8 +45,29 @@ class SharedMemory {
       ::operator delete[](p, std::align_val_t{64});
     }
   };
+  static std::unique_ptr<uint8_t, Free> Allocate(size_t bytes) {
+    return std::unique_ptr<uint8_t, Free>(new (std::align_val_t{64})
+                                              uint8_t[bytes]());
+  }
   size_t bytes_;
   std::unique_ptr<uint8_t, Free> data_;
+};
+
+// What an agent has mapped, for as long as one of its trainers has it.
+class Mapping {
+ public:
+  explicit Mapping(size_t bytes)
+      : memory_(std::make_shared<SharedMemory>(bytes)) {}
+  ~Mapping() { memory_->Unmap(); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
+  absl::Span<uint8_t> bytes() const {
+    return absl::MakeSpan(memory_->data(), memory_->size());
+  }
+
+ private:
+  const std::shared_ptr<SharedMemory> memory_;
 };
 
 class SimTrainer {
@@ -57,6 +88,8 @@ class SimTrainer {
     bool gse = true;
     uint64_t resume_step = 0;
     absl::Duration step_deadline;
+    absl::Duration pace = absl::Milliseconds(120);  // At most, between steps.
+    std::function<void()> hands_over;  // The donor, as it begins to do so.
     Mutant mutant = Mutant::kNone;
   };
   // kRejoin: it lives and is to be attached again.
@@ -80,6 +113,16 @@ class SimTrainer {
   uint32_t rank() const { return options_.rank; }
   bool attached() const { return state_->attached().has_value(); }
   const std::string& waiting() const { return state_->waiting_text(); }
+  // It lives and has applied steps, in a state that nothing has replaced yet.
+  bool HoldsState() const {
+    return alive_ && own_.applied > 0 && own_.lineage != 0 && !IsDone();
+  }
+  const RankState& state() const { return own_; }
+  const std::string& launch() const { return options_.launch; }
+  uint64_t process() const { return options_.process; }
+  // Of its newest attach.
+  protocol::Digest attach_id() const { return {attach_id_.hi, attach_id_.lo}; }
+  std::string Name() const;
   std::string Progress() const;
 
   // Faults, from the next step on.
@@ -90,12 +133,16 @@ class SimTrainer {
   void Pause(absl::Duration time) { pause_ = time; }
   // Between two steps: it does not hear its agent meanwhile.
   void Rest(absl::Duration time) { rest_ = time; }
+  // At once, as by SIGSTOP and SIGCONT.
+  void Stop(absl::Duration time);
+  bool stopped() const { return world_->now() < stopped_until_; }
 
  private:
   void MakeState(const wire::Digest128& lineage, uint64_t resume_step,
                  const wire::Digest128& last_attach_id = {});
   // True: it does not hear this now, but later.
   bool HearsLater(std::function<void()> hear);
+  void WhenOn(std::function<void()> what);
   void GiveUpAttaching();
   void OnAttached();
   void Rejoin();
@@ -140,6 +187,7 @@ class SimTrainer {
   absl::Duration pause_;
   absl::Duration rest_;
   absl::Duration deaf_until_;
+  absl::Duration stopped_until_;
 
   // Its place and its state.
   uint64_t generation_ = 0;

@@ -22,6 +22,7 @@ void SimTrainer::OpenStep() {
   if (hands_state_ && state_->attached()->donor == rank_) {
     oracle_->HandOver(own_);
     contribution_.word = own_.word();
+    options_.hands_over();
   }
   if (!hands_state_) contribution_.layout = workload_->LayoutOf(step_);
   if (std::exchange(wrong_layout_, false)) {
@@ -29,6 +30,7 @@ void SimTrainer::OpenStep() {
   }
   contribution_.mask_epoch = own_.mask_epoch;
   contribution_.noise = std::exchange(noise_, false);
+  contribution_.gse = options_.gse;
   if (!hands_state_ && workload_->HasParameters(step_)) {
     contribution_.parameters = Hash({step_, generation_}) | 1;
     if (std::exchange(wrong_parameters_, false)) ++contribution_.parameters;
@@ -83,9 +85,12 @@ void SimTrainer::SubmitNext() {
 // Unless the step has failed by then.
 void SimTrainer::SubmitLater(absl::Duration delay) {
   world_->After(delay, [this, step = step_, connection = connection_] {
-    if (alive_ && open_ && step == step_ && connection == connection_) {
-      SubmitNext();
-    }
+    const auto submit = [this, step] {
+      if (open_ && step == step_) SubmitNext();
+    };
+    if (!alive_ || connection != connection_) return;
+    if (stopped()) return WhenOn(submit);
+    submit();
   });
 }
 
@@ -107,6 +112,10 @@ void SimTrainer::Write(const trainer::Placement& placement) {
 void SimTrainer::Watch() {
   const auto deadline = state_->deadline();
   if (!alive_ || !open_ || !deadline) return;
+  // After a stop what the agent said may still be to be heard.
+  if (Now() >= *deadline && world_->any_stopped) {
+    return Handle(state_->OnTick(Now()));
+  }
   if (Now() >= *deadline) {
     world_->Fail(absl::StrFormat(
         "rank %d waited for step %d longer than its agent may take", rank_,

@@ -23,9 +23,6 @@
 
 namespace pactrain::sim {
 
-// Later there are none.
-inline constexpr absl::Duration kFaultsEnd = absl::Seconds(3);
-
 inline absl::Duration Ms(int64_t ms) { return absl::Milliseconds(ms); }
 
 class Simulation {
@@ -63,17 +60,61 @@ class Simulation {
   // A launch with a trainer at the stranded agent.
   bool IsStranded(const std::string& launch) const;
   void GiveUp(const std::string& launch);
-  void LaunchMore();
+  // At `agent`, or, if that is none, at any.
+  void LaunchMore(size_t agent);
 
-  void PlanFaults();
-  void Fault();
-  void ChangePin();
-  void FaultOfAgent(size_t a);
-  void FaultOfTrainer(SimTrainer& trainer);
+  // simulation_faults.cc; a kind may find nothing to befall, and is not counted
+  // then.
+  struct Kind {
+    const char* name;
+    void (Simulation::*run)(const char* name);
+    bool unmended = false;  // As in RunOptions.
+  };
+  static const std::vector<Kind>& Kinds();
+  void PlanFaults(bool unmended);
+  void Break(const char* kind, absl::Duration shortest, absl::Duration longest,
+             bool damaged);
+  void BreakConnection(const char* kind);
+  void DamageFrame(const char* kind);
+  void Part(const char* kind);
+  void KillAgent(const char* kind);
+  void CrashAgent(const char* kind, size_t a);  // Null: it is not counted.
+  void BreakStream(const char* kind);
+  absl::Duration CutTime();
+  void CutOne(const char* kind);
+  void CutMembers(const char* kind);
+  void StopAgent(const char* kind);
+  void KillCoordinator(const char* kind);
+  void CrashCoordinator();
+  void StopCoordinator(const char* kind);
+  void FillDisk(const char* kind);
+  void RestoreDirectory(const char* kind);
+  void LoseGeneration(const char* kind);
+  void LoseDonor(const char* kind);
+  void OnHandOver(size_t index, uint64_t process);
+  void Join(const char* kind);
+  void JoinAtMember(const char* kind);
+  void ChangePin(const char* kind);
+  SimTrainer* PickTrainer(const char* kind);
+  void KillTrainer(const char* kind);
+  void StopTrainer(const char* kind);
+  void SlowTrainer(const char* kind);
+  void RestTrainer(const char* kind);
+  void ChangeMask(const char* kind);
+  void ChangeMasks(const char* kind);
+  void WrongLayout(const char* kind);
+  void WrongParameters(const char* kind);
+  void AddNoise(const char* kind);
+
+  // simulation_state.cc
+  SimTrainer* FindTrainer(const protocol::Digest& attach_id);
+  void OnFormed(const protocol::Generation& generation);
+  void OnRefused(const protocol::JoinRefused& refusal);
 
   World world_;
   Random& random_;
   const Mutant mutant_;
+  const bool unmended_;
   std::vector<size_t> agent_of_rank_;
   std::unique_ptr<Workload> workload_;
   std::unique_ptr<Oracle> oracle_;
@@ -83,7 +124,13 @@ class Simulation {
   // One that the others cannot reach, only for launches that join; none, if it
   // is no index.
   size_t stranded_ = ~size_t{0};
+  // One that no trainer of the first launches is at; else as above.
+  size_t spare_ = ~size_t{0};
   absl::Duration step_deadline_ = absl::Seconds(6);
+  absl::Duration pace_ = Ms(120);
+  absl::Duration faults_end_ = absl::Seconds(3);  // Later there are none.
+  absl::Duration regroup_timeout_;
+  const char* donor_fault_ = nullptr;  // Of the next hand-over.
   bool gse_ = true;
   int steps_ = 0;
 

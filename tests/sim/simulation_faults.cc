@@ -1,121 +1,323 @@
+// What befalls a run, and when.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "tests/sim/simulation.h"
 
 namespace pactrain::sim {
 
-void Simulation::PlanFaults() {
-  const uint64_t count = random_.Below(random_.Chance(200) ? 20 : 5);
+const std::vector<Simulation::Kind>& Simulation::Kinds() {
+  using S = Simulation;
+  static const std::vector<Kind> kinds = {
+      {"connection breaks", &S::BreakConnection},
+      {"frame damaged", &S::DamageFrame},
+      {"agents apart", &S::Part},
+      {"agent killed", &S::KillAgent},
+      {"stream breaks", &S::BreakStream},
+      {"agent cut off from the coordinator", &S::CutOne, true},
+      {"members cut off from the coordinator", &S::CutMembers, true},
+      {"agent stopped", &S::StopAgent, true},
+      {"coordinator killed", &S::KillCoordinator},
+      {"coordinator stopped", &S::StopCoordinator, true},
+      {"disk full", &S::FillDisk},
+      {"old state directory", &S::RestoreDirectory, true},
+      {"generation never begun", &S::LoseGeneration, true},
+      {"donor lost", &S::LoseDonor, true},
+      {"launch joins", &S::Join},
+      {"second launch at an agent", &S::JoinAtMember},
+      {"pin", &S::ChangePin},
+      {"trainer killed", &S::KillTrainer},
+      {"trainer stopped", &S::StopTrainer, true},
+      {"trainer slow", &S::SlowTrainer},
+      {"trainer rests", &S::RestTrainer},
+      {"mask change of one", &S::ChangeMask},
+      {"mask change of all", &S::ChangeMasks},
+      {"wrong layout", &S::WrongLayout},
+      {"wrong parameters", &S::WrongParameters},
+      {"element outside the mask", &S::AddNoise},
+  };
+  return kinds;
+}
+
+void Simulation::PlanFaults(bool unmended) {
+  std::vector<const Kind*> on;
+  for (const Kind& kind : Kinds()) {
+    if (kind.unmended && !unmended) continue;
+    on.push_back(&kind);
+    std::swap(on.back(), on[random_.Below(on.size())]);
+  }
+  on.resize(on.size() / 2);
+  const uint64_t count = 1 + random_.Below(random_.Chance(300) ? 20 : 6);
   for (uint64_t i = 0; i < count; ++i) {
-    world_.After(random_.Between(Ms(300), kFaultsEnd), [this] { Fault(); });
+    const Kind& kind = *on[random_.Below(on.size())];
+    world_.After(random_.Between(Ms(300), faults_end_),
+                 [this, &kind] { (this->*kind.run)(kind.name); });
   }
 }
 
-void Simulation::Fault() {
+// ---- Agents and what is between them ----
+
+void Simulation::Break(const char* kind, absl::Duration shortest,
+                       absl::Duration longest, bool damaged) {
   const size_t a = random_.Below(agents_.size());
   const size_t b = random_.Below(agents_.size());
-  switch (random_.Below(10)) {
-    case 8:
-      return ChangePin();
-    case 9:
-      if (!elastic()) return;
-      world_.CountFault("launch joins");
-      return LaunchMore();
-    case 0:
-    case 1: {
-      if (a == b) return;
-      const bool damaged = random_.Chance(200);
-      world_.CountFault(damaged ? "damage" : "break");
-      network_->Break(a, b, random_.Between(Ms(0), Ms(100)), damaged);
-      return;
-    }
-    case 2:
-      if (a == b) return;
-      world_.CountFault("partition");
-      network_->Break(a, b, random_.Between(Ms(100), absl::Seconds(3)), false);
-      return;
-    case 3:
-      return FaultOfAgent(a);
-    case 4:
-      if (!coordinator_->alive()) return;
-      world_.CountFault("coordinator crash");
-      coordinator_->Crash();
-      world_.After(random_.Between(Ms(50), absl::Seconds(4)),
-                   [this] { coordinator_->Start(); });
-      return;
-    case 5:
-      world_.CountFault("disk full");
-      coordinator_->FillDisk(random_.Between(Ms(100), absl::Seconds(3)));
-      return;
-    default: {
-      const size_t seat = random_.Below(seats_.size());
-      SimTrainer& trainer = *seats_[seat].trainer;
-      if (!trainer.alive()) return;
-      if (!random_.Chance(elastic() ? 400 : 150)) {
-        return FaultOfTrainer(trainer);
-      }
-      world_.CountFault("trainer crash");
-      KillOne(seat);
-    }
+  if (a == b) return;
+  const absl::Duration time = random_.Between(shortest, longest);
+  world_.CountFault(
+      kind, absl::StrCat(agents_[a]->name(), " and ", agents_[b]->name(),
+                         " for ", absl::FormatDuration(time)));
+  network_->Break(a, b, time, damaged);
+}
+
+void Simulation::BreakConnection(const char* kind) {
+  Break(kind, Ms(0), Ms(100), false);
+}
+
+void Simulation::DamageFrame(const char* kind) {
+  Break(kind, Ms(0), Ms(100), true);
+}
+
+void Simulation::Part(const char* kind) {
+  Break(kind, Ms(100), absl::Seconds(3), false);
+}
+
+void Simulation::KillAgent(const char* kind) {
+  CrashAgent(kind, random_.Below(agents_.size()));
+}
+
+void Simulation::CrashAgent(const char* kind, size_t a) {
+  if (!agents_[a]->alive()) return;
+  if (kind != nullptr) world_.CountFault(kind, agents_[a]->name());
+  agents_[a]->Crash();
+  world_.After(random_.Between(Ms(50), absl::Seconds(2)),
+               [this, a] { agents_[a]->Start(); });
+}
+
+void Simulation::BreakStream(const char* kind) {
+  SimAgent& agent = *agents_[random_.Below(agents_.size())];
+  world_.CountFault(kind, agent.name());
+  agent.BreakStream();
+}
+
+absl::Duration Simulation::CutTime() {
+  return random_.Between(Ms(100), absl::Seconds(random_.Chance(500) ? 5 : 30));
+}
+
+void Simulation::CutOne(const char* kind) {
+  SimAgent& agent = *agents_[random_.Below(agents_.size())];
+  const absl::Duration time = CutTime();
+  world_.CountFault(
+      kind, absl::StrCat(agent.name(), " for ", absl::FormatDuration(time)));
+  agent.CutOff(time);
+}
+
+// All that train now, in the midst of which a launch may join elsewhere.
+void Simulation::CutMembers(const char* kind) {
+  const absl::Duration time = CutTime();
+  std::string names;
+  for (size_t a = 0; a < agents_.size(); ++a) {
+    const bool is_member =
+        std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) {
+          return seat.agent == a && seat.trainer->alive();
+        });
+    if (!is_member) continue;
+    agents_[a]->CutOff(time);
+    absl::StrAppend(&names, agents_[a]->name(), " ");
+  }
+  world_.CountFault(kind,
+                    absl::StrCat(names, "for ", absl::FormatDuration(time)));
+  if (elastic() && random_.Chance(700)) {
+    world_.After(random_.Between(Ms(100), absl::Seconds(2)),
+                 [this] { LaunchMore(spare_); });
   }
 }
 
-// No fault, but nothing may break by it either.
-void Simulation::ChangePin() {
+void Simulation::StopAgent(const char* kind) {
+  const size_t a = random_.Below(agents_.size());
+  if (!agents_[a]->alive()) return;
+  const absl::Duration time = random_.Between(Ms(100), absl::Seconds(20));
+  world_.CountFault(kind, absl::StrCat(agents_[a]->name(), " for ",
+                                       absl::FormatDuration(time)));
+  agents_[a]->Stop(time);
+  constexpr absl::Duration kSilence = absl::Seconds(3);  // Then peers hang up.
+  if (time <= kSilence) return;
+  world_.After(kSilence, [this, a, time] {
+    for (size_t b = 0; b < agents_.size(); ++b) {
+      if (a != b) network_->Break(a, b, time - kSilence, false);
+    }
+  });
+}
+
+// ---- Coordinator ----
+
+void Simulation::KillCoordinator(const char* kind) {
+  if (!coordinator_->alive()) return;
+  world_.CountFault(kind);
+  CrashCoordinator();
+}
+
+void Simulation::CrashCoordinator() {
+  if (!coordinator_->alive()) return;
+  coordinator_->Crash();
+  world_.After(random_.Between(Ms(50), absl::Seconds(4)),
+               [this] { coordinator_->Start(); });
+}
+
+void Simulation::StopCoordinator(const char* kind) {
+  if (!coordinator_->alive()) return;
+  const absl::Duration time = random_.Between(Ms(100), absl::Seconds(20));
+  world_.CountFault(kind, absl::FormatDuration(time));
+  coordinator_->Stop(time);
+}
+
+void Simulation::FillDisk(const char* kind) {
+  world_.CountFault(kind);
+  coordinator_->FillDisk(random_.Between(Ms(100), absl::Seconds(3)));
+}
+
+void Simulation::RestoreDirectory(const char* kind) {
+  if (coordinator_->Restore(random_.Between(Ms(50), absl::Seconds(2)),
+                            random_.Between(Ms(500), absl::Seconds(8)))) {
+    world_.CountFault(kind);
+  }
+}
+
+// It is in the journal; the coordinator dies before it says so, or the members
+// are lost to it, and one of their agents with its memory.
+void Simulation::LoseGeneration(const char* kind) {
+  if (!elastic()) return;
+  coordinator_->LoseNextGeneration(
+      [this, kind](const protocol::Generation& generation) {
+        world_.CountFault(kind, absl::StrCat(generation.number));
+        const uint64_t how = random_.Below(3);
+        if (how == 0) CrashCoordinator();
+        const size_t victim = random_.Below(generation.members.size());
+        for (size_t a = 0; a < agents_.size(); ++a) {
+          for (size_t m = 0; m < generation.members.size(); ++m) {
+            if (generation.members[m].agent != agents_[a]->name()) continue;
+            agents_[a]->BreakStream();
+            if (m == victim && how != 1) CrashAgent(nullptr, a);
+          }
+        }
+      });
+  if (random_.Chance(500)) LaunchMore(agents_.size());
+}
+
+// The next one that hands its state over dies, or stops, in the midst of it.
+void Simulation::LoseDonor(const char* kind) {
+  if (!elastic()) return;
+  donor_fault_ = kind;
+  if (random_.Chance(500)) LaunchMore(agents_.size());
+}
+
+void Simulation::OnHandOver(size_t index, uint64_t process) {
+  if (donor_fault_ == nullptr) return;
+  const char* const kind = std::exchange(donor_fault_, nullptr);
+  world_.After(random_.Between(Ms(0), Ms(20)), [this, kind, index, process] {
+    if (index >= seats_.size() || seats_[index].process != process) return;
+    Seat& seat = seats_[index];
+    if (!seat.trainer->alive()) return;
+    world_.CountFault(kind, seat.trainer->Name());
+    switch (random_.Below(3)) {
+      case 0:
+        return KillOne(index);
+      case 1:
+        return CrashAgent(nullptr, seat.agent);
+      default:
+        seat.trainer->Stop(
+            random_.Between(absl::Seconds(1), absl::Seconds(20)));
+    }
+  });
+}
+
+// ---- Not faults, but nothing may break by them either ----
+
+void Simulation::Join(const char* kind) {
+  if (!elastic()) return;
+  world_.CountFault(kind);
+  LaunchMore(agents_.size());
+}
+
+void Simulation::JoinAtMember(const char* kind) {
+  if (!elastic() || killing_) return;
+  const Seat& seat = seats_[random_.Below(seats_.size())];
+  if (seat.agent == stranded_) return;
+  world_.CountFault(kind, agents_[seat.agent]->name());
+  LaunchMore(seat.agent);
+}
+
+void Simulation::ChangePin(const char* kind) {
   using protocol::Codec;
   using protocol::Mode;
   constexpr coordinator::Pin kPins[] = {{Mode::kTernary, Codec::kLevels31},
                                         {Mode::kTernary, Codec::kLevels7},
                                         {Mode::kFull, Codec::kFp32},
                                         {Mode::kCompacted, Codec::kBf16}};
-  world_.CountFault("pin");
+  world_.CountFault(kind);
   const uint64_t which = random_.Below(5);
   coordinator_->SetPin({"job", 0},
                        which < 4 ? std::optional(kPins[which]) : std::nullopt);
 }
 
-void Simulation::FaultOfAgent(size_t a) {
-  if (random_.Chance(500)) {
-    world_.CountFault("stream break");
-    agents_[a]->BreakStream();
-    return;
-  }
-  if (!agents_[a]->alive()) return;
-  world_.CountFault("agent crash");
-  agents_[a]->Crash();
-  world_.After(random_.Between(Ms(50), absl::Seconds(2)),
-               [this, a] { agents_[a]->Start(); });
+// ---- Trainers ----
+
+SimTrainer* Simulation::PickTrainer(const char* kind) {
+  SimTrainer& trainer = *seats_[random_.Below(seats_.size())].trainer;
+  if (!trainer.alive()) return nullptr;
+  world_.CountFault(kind, trainer.Name());
+  return &trainer;
 }
 
-void Simulation::FaultOfTrainer(SimTrainer& trainer) {
-  switch (random_.Below(7)) {
-    case 6:
-      world_.CountFault("resting trainer");
-      trainer.Rest(random_.Between(absl::Seconds(1), absl::Seconds(20)));
-      break;
-    case 0:
-      world_.CountFault("slow trainer");
-      trainer.Pause(random_.Between(Ms(100), absl::Seconds(8)));
-      break;
-    case 1:
-      world_.CountFault("mask change of one");
-      trainer.ChangeMask(mask_epoch_ + 1);
-      break;
-    case 2:
-      world_.CountFault("mask change of all");
-      ++mask_epoch_;
-      for (Seat& seat : seats_) seat.trainer->ChangeMask(mask_epoch_);
-      break;
-    case 3:
-      world_.CountFault("wrong layout");
-      trainer.UseWrongLayoutOnce();
-      break;
-    case 4:
-      world_.CountFault("wrong parameters");
-      trainer.UseWrongParametersOnce();
-      break;
-    default:
-      world_.CountFault("element outside the mask");
-      trainer.AddNoiseOnce();
+void Simulation::KillTrainer(const char* kind) {
+  const size_t seat = random_.Below(seats_.size());
+  if (!seats_[seat].trainer->alive()) return;
+  world_.CountFault(kind, seats_[seat].trainer->Name());
+  KillOne(seat);
+}
+
+void Simulation::StopTrainer(const char* kind) {
+  if (SimTrainer* trainer = PickTrainer(kind)) {
+    trainer->Stop(random_.Between(Ms(100), absl::Seconds(20)));
   }
+}
+
+void Simulation::SlowTrainer(const char* kind) {
+  if (SimTrainer* trainer = PickTrainer(kind)) {
+    trainer->Pause(random_.Between(Ms(100), absl::Seconds(8)));
+  }
+}
+
+void Simulation::RestTrainer(const char* kind) {
+  if (SimTrainer* trainer = PickTrainer(kind)) {
+    trainer->Rest(random_.Between(absl::Seconds(1), absl::Seconds(20)));
+  }
+}
+
+void Simulation::ChangeMask(const char* kind) {
+  if (SimTrainer* trainer = PickTrainer(kind)) {
+    trainer->ChangeMask(mask_epoch_ + 1);
+  }
+}
+
+void Simulation::ChangeMasks(const char* kind) {
+  world_.CountFault(kind);
+  ++mask_epoch_;
+  for (Seat& seat : seats_) seat.trainer->ChangeMask(mask_epoch_);
+}
+
+void Simulation::WrongLayout(const char* kind) {
+  if (SimTrainer* trainer = PickTrainer(kind)) trainer->UseWrongLayoutOnce();
+}
+
+void Simulation::WrongParameters(const char* kind) {
+  if (SimTrainer* trainer = PickTrainer(kind)) {
+    trainer->UseWrongParametersOnce();
+  }
+}
+
+void Simulation::AddNoise(const char* kind) {
+  if (SimTrainer* trainer = PickTrainer(kind)) trainer->AddNoiseOnce();
 }
 
 }  // namespace pactrain::sim

@@ -11,17 +11,18 @@
 namespace pactrain::sim {
 namespace {
 
-// From the last fault to the end of the job: trainers that rest, two one after
-// the other, an old launch's deadlines, the coordinator's patience with lost
-// agents, and a launch of its own.
-constexpr absl::Duration kPatience = absl::Seconds(120);
+// From the last fault to the end of the job: a cut, trainers that rest or are
+// stopped, two one after the other, an old launch's deadlines, the
+// coordinator's patience with lost agents, and a launch of its own.
+constexpr absl::Duration kPatience = absl::Seconds(240);
 
 }  // namespace
 
 Simulation::Simulation(const RunOptions& options)
-    : world_(options.seed, options.verbose),
+    : world_(options.seed, options.tell),
       random_(world_.random),
-      mutant_(options.mutant) {
+      mutant_(options.mutant),
+      unmended_(options.unmended) {
   MakeAgents(options);
   workload_ = std::make_unique<Workload>(
       Hash({options.seed}), static_cast<uint32_t>(agent_of_rank_.size()));
@@ -29,14 +30,23 @@ Simulation::Simulation(const RunOptions& options)
   gse_ = random_.Chance(700);
   steps_ = 8 + static_cast<int>(random_.Below(25));
   on_shrink_ = static_cast<protocol::OnShrink>(random_.Below(3));
+  if (!unmended_) return;
+  coordinator_->Watch(
+      {[this](const protocol::Generation& g) { OnFormed(g); },
+       [this](const protocol::JoinRefused& r) { OnRefused(r); }});
 }
 
 void Simulation::MakeAgents(const RunOptions& options) {
+  if (random_.Chance(400)) {  // A long job: it trains on during long faults.
+    pace_ = Ms(1500);
+    faults_end_ = absl::Seconds(20);
+  }
   coordinator::Options settings;
   settings.codec =
       random_.Chance(500) ? protocol::Codec::kFp32 : protocol::Codec::kBf16;
   settings.epoch_steps = 3;
-  settings.regroup_timeout = absl::Seconds(1 + random_.Below(10));
+  settings.regroup_timeout = regroup_timeout_ =
+      absl::Seconds(1 + random_.Below(10));
   settings.risk_bound = 1;
   settings.min_exchange_share = random_.Chance(300) ? 0 : 1;
   const size_t sites = 1 + random_.Below(3);
@@ -57,7 +67,11 @@ void Simulation::MakeAgents(const RunOptions& options) {
       agent_of_rank_.insert(agent_of_rank_.end(), trainers, agents_.size() - 1);
     }
   }
-  if (!random_.Chance(300)) return;
+  if (random_.Chance(400)) {
+    spare_ = agents_.size();
+    AddAgent("agent-spare", 0, options);
+  }
+  if (!random_.Chance(200)) return;
   AddAgent("agent-stranded", 0, options);
   network_->Strand("agent-stranded");
   stranded_ = agents_.size() - 1;
@@ -69,7 +83,7 @@ void Simulation::AddAgent(const std::string& name, size_t site,
   agent.name = name;
   agent.site = absl::StrCat("site-", site);
   agent.step_deadline = step_deadline_;
-  agent.straggler_timeout = random_.Between(Ms(500), absl::Seconds(15));
+  agent.straggler_timeout = pace_ + random_.Between(Ms(400), absl::Seconds(15));
   agent.mutant = options.mutant;
   agents_.push_back(std::make_unique<SimAgent>(&world_, network_.get(),
                                                coordinator_.get(), agent));
@@ -83,9 +97,9 @@ RunResult Simulation::Run() {
     world_.After(random_.Between(Ms(0), Ms(300)), [&] { agent->Start(); });
   }
   Launch();
-  PlanFaults();
+  PlanFaults(unmended_);
   while (world_.failure().empty() && !finished_ &&
-         world_.now() < kFaultsEnd + kPatience && world_.RunNext()) {
+         world_.now() < faults_end_ + kPatience && world_.RunNext()) {
   }
   if (world_.failure().empty() && !finished_) {
     std::string text = "the job has not finished";
@@ -97,6 +111,7 @@ RunResult Simulation::Run() {
     }
     world_.Fail(text);
   }
+  for (const Kind& kind : Kinds()) world_.faults.try_emplace(kind.name, 0);
   return {world_.failure(), world_.trace(), oracle_->deliveries(),
           oracle_->commits(), world_.faults};
 }
@@ -142,6 +157,8 @@ void Simulation::StartProcess(size_t index) {
   options.gse = gse_;
   options.resume_step = seat.resume_step;
   options.step_deadline = step_deadline_;
+  options.pace = pace_;
+  options.hands_over = [this, index, process] { OnHandOver(index, process); };
   options.mutant = mutant_;
   const auto is_mine = [this, index, process] {
     return index < seats_.size() && seats_[index].process == process;
@@ -165,8 +182,10 @@ void Simulation::AttachWhenPossible(size_t index, uint64_t process) {
   }
   Seat& seat = seats_[index];
   if (!seat.trainer->alive()) return;
-  seat.id = agents_[seat.agent]->Attach(seat.trainer.get());
-  if (seat.id != 0) return;
+  if (!seat.trainer->stopped()) {
+    seat.id = agents_[seat.agent]->Attach(seat.trainer.get());
+    if (seat.id != 0) return;
+  }
   world_.After(Ms(100),
                [this, index, process] { AttachWhenPossible(index, process); });
 }
@@ -255,12 +274,12 @@ void Simulation::KillOne(size_t index) {
 }
 
 // Trainers of a launch of their own, which may leave before the others end.
-void Simulation::LaunchMore() {
+void Simulation::LaunchMore(size_t agent) {
   if (killing_) return;
   const size_t reachable = std::min(stranded_, agents_.size());
-  const bool stranded = random_.Below(agents_.size()) == stranded_;
+  const bool anywhere = agent >= reachable;
+  const bool stranded = anywhere && random_.Below(agents_.size()) == stranded_;
   if (stranded) {
-    world_.CountFault("stranded launch joins");
     // Where it is alone its ranks never meet, and give up at last.
     world_.After(
         absl::Seconds(20),
@@ -274,7 +293,9 @@ void Simulation::LaunchMore() {
     seat.launch = launch;
     seat.rank = rank;
     seat.world_size = trainers;
-    seat.agent = stranded && rank == 0 ? stranded_ : random_.Below(reachable);
+    seat.agent = stranded && rank == 0 ? stranded_
+                 : anywhere            ? random_.Below(reachable)
+                                       : agent;
     seat.leaves = leaves;
     seats_.push_back(std::move(seat));
     StartProcess(seats_.size() - 1);

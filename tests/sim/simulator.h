@@ -1,12 +1,15 @@
 // A whole system from one seed: a coordinator, agents in sites, the trainers of
 // one job, a network, a disk, and faults. Equal seeds give equal runs.
 //
-// A run succeeds if nothing that the oracle watches is violated and, once the
-// faults stop, one launch of the job commits all its steps at every rank.
+// A run succeeds if nothing that the oracle and the wardens of the state
+// (simulation_state.cc) watch is violated and, once the faults stop, one launch
+// of the job commits all its steps at every rank. Each seed switches a random
+// half of the kinds of faults off, so that rare combinations come up.
 #ifndef PACTRAIN_TESTS_SIM_SIMULATOR_H_
 #define PACTRAIN_TESTS_SIM_SIMULATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -16,8 +19,11 @@ namespace pactrain::sim {
 
 struct RunOptions {
   uint64_t seed = 0;
-  bool verbose = false;
+  // Hears what happens, line by line. Null: nobody does.
+  std::function<void(const std::string&)> tell = {};
   Mutant mutant = Mutant::kNone;
+  // Also the faults and properties whose defects are not mended yet.
+  bool unmended = false;
 };
 
 struct RunResult {
@@ -25,6 +31,7 @@ struct RunResult {
   uint64_t trace = 0;    // Over everything that happened, in order.
   uint64_t steps = 0;    // Results delivered, over all ranks.
   uint64_t commits = 0;  // Steps committed.
+  // How often each kind of fault befell the run; all kinds are named.
   std::map<std::string, uint64_t> faults;
 };
 

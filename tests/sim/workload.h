@@ -22,6 +22,7 @@ struct Contribution {
   int layout = 0;
   int mask_epoch = 0;       // Its gradient is zero outside this mask set,
   bool noise = false;       // but for one element.
+  bool gse = true;          // What lies outside is masked, not sent.
   uint64_t parameters = 0;  // 0: no digest of the parameters in this step.
   // The step hands the state from the donor, who alone says a word, to all.
   bool hands_state = false;

@@ -1,7 +1,6 @@
 #include "tests/sim/world.h"
 
-#include <cstdio>
-
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace pactrain::sim {
@@ -21,9 +20,13 @@ void World::Note(uint64_t a, uint64_t b, uint64_t c) {
 }
 
 void World::Say(const std::function<std::string()>& text) const {
-  if (!verbose_) return;
-  std::fprintf(stderr, "%9.4f %s\n", absl::ToDoubleSeconds(now_),
-               text().c_str());
+  if (!tell_) return;
+  tell_(absl::StrFormat("%9.4f %s", absl::ToDoubleSeconds(now_), text()));
+}
+
+void World::CountFault(const std::string& kind, const std::string& whom) {
+  ++faults[kind];
+  Say([&] { return absl::StrCat("FAULT ", kind, ": ", whom); });
 }
 
 void World::Fail(const std::string& what) {

@@ -22,7 +22,8 @@ namespace pactrain::sim {
 
 class World {
  public:
-  World(uint64_t seed, bool verbose) : random(seed), verbose_(verbose) {}
+  World(uint64_t seed, std::function<void(const std::string&)> tell)
+      : random(seed), tell_(std::move(tell)) {}
 
   absl::Duration now() const { return now_; }
   void At(absl::Duration time, std::function<void()> run) {
@@ -34,7 +35,7 @@ class World {
   // False: nothing is left to run.
   bool RunNext();
 
-  // What happened, into the trace hash, and in words if verbose.
+  // What happened, into the trace hash, and in words if somebody hears them.
   void Note(uint64_t a, uint64_t b = 0, uint64_t c = 0);
   void Say(const std::function<std::string()>& text) const;
   uint64_t trace() const { return trace_; }
@@ -43,10 +44,13 @@ class World {
   void Fail(const std::string& what);
   const std::string& failure() const { return failure_; }
 
-  void CountFault(const std::string& kind) { ++faults[kind]; }
+  // `whom`: in words.
+  void CountFault(const std::string& kind, const std::string& whom = "");
 
   Random random;
   std::map<std::string, uint64_t> faults;
+  // A process was stopped for a while: what it does then may be long past.
+  bool any_stopped = false;
 
  private:
   struct Event {
@@ -58,7 +62,7 @@ class World {
     }
   };
 
-  const bool verbose_;
+  const std::function<void(const std::string&)> tell_;
   absl::Duration now_;
   uint64_t next_ = 0;
   uint64_t trace_ = 0;

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/weakened.h"
 #include "trainer/core/packet.h"
 #include "trainer/core/text.h"
 
@@ -124,7 +125,8 @@ Event TrainerState::OnWritten(Time now, const wire::Written& message) {
 Event TrainerState::OnCommitted(Time now, const wire::Committed& message) {
   if (message.step < next_step_) return Event::kNone;
   if (message.step > next_step_ || !open_ || outcome_.has_value() ||
-      !complete_ || message.attempt < attempt_) {
+      (!complete_ && !PT_WEAKENED(CommitBeforeSubmitted)) ||
+      message.attempt < attempt_) {
     return BadMessage("Committed names step " + std::to_string(message.step) +
                       " attempt " + std::to_string(message.attempt) +
                       ", which this trainer has not submitted");

@@ -1,6 +1,7 @@
 // The buckets of a step: where they lie, what is said about them.
 #include <utility>
 
+#include "base/weakened.h"
 #include "trainer/core/text.h"
 #include "trainer/core/trainer_state.h"
 
@@ -199,7 +200,9 @@ std::string TrainerState::Violation(const Placement& placement,
 std::vector<Placement> TrainerState::TakeResubmits() {
   end_ = 0;
   for (Placement& placement : placements_) {
-    placement = PlaceAt(placement.bucket, end_);
+    if (!PT_WEAKENED(ResubmitKeepsPlaces)) {
+      placement = PlaceAt(placement.bucket, end_);
+    }
     end_ += Align(placement.bytes());
   }
   return placements_;

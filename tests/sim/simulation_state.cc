@@ -1,0 +1,80 @@
+// Who watches over the state that was trained: no generation starts anew beside
+// it, and none goes on with less of it than a living rank holds.
+#include "absl/strings/str_cat.h"
+#include "tests/sim/simulation.h"
+
+namespace pactrain::sim {
+
+SimTrainer* Simulation::FindTrainer(const protocol::Digest& attach_id) {
+  for (Seat& seat : seats_) {
+    if (seat.trainer->attach_id() == attach_id) return seat.trainer.get();
+  }
+  return nullptr;
+}
+
+void Simulation::OnFormed(const protocol::Generation& generation) {
+  if (!elastic()) return;
+  std::string roster;
+  const SimTrainer* donor = nullptr;
+  for (const protocol::Member& member : generation.members) {
+    for (size_t i = 0; i < member.ranks.size(); ++i) {
+      const SimTrainer* trainer = FindTrainer(member.attach_ids[i]);
+      if (trainer == nullptr) continue;
+      if (generation.donor == member.ranks[i]) donor = trainer;
+      absl::StrAppend(&roster, "\n            rank ", member.ranks[i], " at ",
+                      member.agent, ": ", trainer->Name());
+    }
+  }
+  world_.Say([&] {
+    return absl::StrCat("journal: generation ", generation.number,
+                        generation.donor
+                            ? absl::StrCat(", donor ", *generation.donor)
+                            : ", without donor",
+                        roster);
+  });
+  for (const Seat& seat : seats_) {
+    const SimTrainer& holder = *seat.trainer;
+    if (!holder.HoldsState()) continue;
+    if (!generation.donor) {
+      return world_.Fail(
+          absl::StrCat("a start without donor beside living state: generation ",
+                       generation.number, ", while ", holder.Name(), " at ",
+                       agents_[seat.agent]->name(), " lives"));
+    }
+    if (donor == nullptr || holder.state().lineage != donor->state().lineage ||
+        holder.state().applied <= donor->state().applied) {
+      continue;
+    }
+    // Whoever is away for long may be gone on without, and finds out.
+    const absl::Duration away = agents_[seat.agent]->unheard_for();
+    if (away >= regroup_timeout_ || holder.stopped()) continue;
+    return world_.Fail(
+        absl::StrCat("the state goes back: generation ", generation.number,
+                     " goes on from ", donor->Name(), ", while ", holder.Name(),
+                     " at ", agents_[seat.agent]->name(),
+                     " lives, whose agent the coordinator has not had for ",
+                     absl::FormatDuration(away), " (it waits for ",
+                     absl::FormatDuration(regroup_timeout_), ")"));
+  }
+}
+
+// The last one that holds the newest state may not be turned away.
+void Simulation::OnRefused(const protocol::JoinRefused& refusal) {
+  const SimTrainer* refused = FindTrainer(refusal.attach_id);
+  if (!elastic() || refused == nullptr || !refused->HoldsState() ||
+      IsStranded(refused->launch())) {
+    return;
+  }
+  for (const Seat& seat : seats_) {
+    const SimTrainer& other = *seat.trainer;
+    if (&other != refused && other.HoldsState() &&
+        other.state().lineage >= refused->state().lineage &&
+        other.state().applied >= refused->state().applied) {
+      return;
+    }
+  }
+  world_.Fail(absl::StrCat("the newest state is refused: ", refused->Name(),
+                           ": ", refusal.reason));
+}
+
+}  // namespace pactrain::sim
