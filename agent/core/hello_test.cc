@@ -58,7 +58,7 @@ TEST(Hello, EachRefusalHasItsCodeAndSaysWhy) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("memory")));
 }
 
-TEST(Hello, sec_limits_RanksModelsAndElements) {
+TEST(Hello, sec_limits_RanksModelsElementsAndSteps) {
   const auto state = *AgentState::Create(OptionsOf("x", "a"));
   const auto expect_limit = [&](void (*set)(wire::Hello&, int above),
                                 const char* field) {
@@ -78,6 +78,12 @@ TEST(Hello, sec_limits_RanksModelsAndElements) {
   expect_limit(
       [](wire::Hello& h, int n) { h.elements = protocol::kMaxElements + n; },
       "elements");
+  expect_limit(
+      [](wire::Hello& h, int n) { h.resume_step = protocol::kMaxStep + n; },
+      "resume_step");
+  expect_limit(
+      [](wire::Hello& h, int n) { h.committed = protocol::kMaxStep + n; },
+      "committed");
 }
 
 TEST_F(Pair, ASecondOfARankIsToldThatItsLaunchRuns) {

@@ -14,8 +14,9 @@ LIMIT_TEST = re.compile(r"^TEST(?:_F)?\(\w+, (sec_limits_\w+)\) \{\n(.*?)^\}$", 
 
 
 def value(text: str) -> int:
-    """Of a C++ integer expression: 4 << 20, (1ull << 31) - 1, 20'000."""
-    expression = ast.parse(re.sub(r"(?<=\d)(ull|')", "", text), mode="eval")
+    """Of a C++ integer expression: 4 << 20, (1ull << 31) - 1, uint64_t{1} << 62, 20'000."""
+    plain = re.sub(r"(?<=\d)(ull|')|u?int\d+_t(?=\{\d+\})|(?<=\d)\}", "", text).replace("{", "")
+    expression = ast.parse(plain, mode="eval")
     allowed = (ast.Expression, ast.BinOp, ast.LShift, ast.Sub, ast.Constant)
     assert all(isinstance(node, allowed) for node in ast.walk(expression)), text
     return int(eval(compile(expression, "limits.h", "eval")))  # Integers alone: see above.
