@@ -158,13 +158,18 @@ class TrackedSource(MaskSource):
         if registry.changes != self._changes:
             self._check_registry()
             self._changes = registry.changes
-        moved = 0
+        moved = False
         for look, (candidate, first, elements) in enumerate(self.tracker.due()):
             index = self._candidates[candidate][0]
             piece = self._weights.piece(index, first, elements)
-            moved += self.tracker.look(look, piece)
+            if not self.tracker.look(look, piece):
+                continue
+            moved = True
+            if self._weights.forget(index):
+                piece = self._weights.piece(index, first, elements)
+                self.tracker.look(look, piece)
         self._looked = True
-        return moved > 0
+        return moved
 
     def read(self) -> Declared:
         """As they were when they were looked at."""
