@@ -280,6 +280,17 @@ def test_a_mask_that_turns_out_to_be_none_is_believed_no_more(attach, in_place):
     assert vote["kept"] == vote["elements"]
 
 
+@pytest.mark.parametrize("gse", [True, False])
+def test_what_gse_means_for_weights_that_grow_is_said_at_the_start(
+    tracked, caplog, gse
+):
+    with caplog.at_level("INFO", logger="pactrain"):
+        tracked(gse=gse)
+    assert (
+        "by their gradients (RigL), or from zero, need gse=False" in caplog.text
+    ) == gse
+
+
 def test_a_layer_that_is_all_zero_was_not_pruned(attach):
     net = small_net()
     net[2].weight.data.zero_()

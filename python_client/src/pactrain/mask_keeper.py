@@ -54,7 +54,7 @@ class MaskKeeper:
         self.current = self._read()
         self.active: MaskSet | None = None
         self._weights = enforcement.Enforcement(table)
-        self.dense_steps = DenseSteps(table)
+        self.dense_steps = DenseSteps(source.module, table)
         self._known = {self.current.digest: self.current}
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0

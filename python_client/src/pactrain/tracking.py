@@ -10,6 +10,7 @@ transformer of 66 M (512 tokens).
 from __future__ import annotations
 
 import ctypes
+import logging
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +37,15 @@ _ADVICE = (
     "nothing at zero.\nLeave out masks='track' for masks of pactrain's; or prune by "
     "torch.nn.utils.prune or by hand."
 )
+
+_WITH_GSE = (
+    "masks are tracked with gse=True: once they are in force the script does not see "
+    "gradients outside them, and weights that are zero there stay zero until the "
+    "script gives them a value. Weights that grow by their gradients (RigL), or from "
+    "zero, need gse=False"
+)
+
+logger = logging.getLogger("pactrain")
 
 
 class NativeTracker:
@@ -254,6 +264,8 @@ class TrackingKeeper(MaskKeeper):
 
     def start(self, origin: Origin = "prune") -> None:
         self.tolerate_outside = False
+        if self._gse and self._native.rank == 0:
+            logger.info("%s", _WITH_GSE)
         self._look()
         super().start("masks")
 
