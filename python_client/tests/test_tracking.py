@@ -280,6 +280,31 @@ def test_a_mask_that_turns_out_to_be_none_is_believed_no_more(attach, in_place):
     assert vote["kept"] == vote["elements"]
 
 
+def test_masks_that_settled_and_are_not_agreed_on_are_warned_of_once(tracked, caplog):
+    attached, _ = tracked()
+    for _ in range(51):
+        attached.step()
+    assert "not agreed" not in caplog.text
+    for _ in range(70):
+        attached.step()
+    assert caplog.text.count("the same at this rank for 52 steps") == 1
+    assert "other ranks have others" in caplog.text
+
+
+def test_masks_that_move_for_long_are_warned_of_once_with_what_moves(tracked, caplog):
+    attached, net = tracked()
+    for step in range(100):
+        zero(net, 4 + step % 8)
+        net[2].weight.data.reshape(-1)[step % 8] = 1.0
+        attached.step()
+    assert "moved for" not in caplog.text
+    for step in range(60):
+        net[2].weight.data.reshape(-1)[step % 8] = step % 3
+        attached.step()
+    assert caplog.text.count("masks have moved for 102 steps without being") == 1
+    assert "moved most: 2.weight" in caplog.text
+
+
 @pytest.mark.parametrize("gse", [True, False])
 def test_what_gse_means_for_weights_that_grow_is_said_at_the_start(
     tracked, caplog, gse

@@ -22,7 +22,7 @@ from .effective_weights import EffectiveWeights
 from .enforcement import Origin
 from .errors import InvalidArgument, PacTrainError
 from .layout import StepLayout
-from .mask_keeper import MaskKeeper, packed_masks
+from .mask_keeper import UNAGREED_STEPS, MaskKeeper, packed_masks
 from .mask_source import MaskSource
 from .masks import Declared, registry
 from .parameters import ParameterTable, some_of
@@ -31,6 +31,7 @@ from .types import Decision, Native
 
 DEFAULT_SETTLE_STEPS = 10
 _SHOWN = 3
+_MOVING_STEPS = 2 * UNAGREED_STEPS
 
 _ADVICE = (
     "Masks are tracked: they are what is not zero in the weights, and pactrain keeps "
@@ -236,6 +237,7 @@ class TrackingKeeper(MaskKeeper):
         super().__init__(table, source, native, gse)
         self._tracked = source
         self._moving = True  # Not settled yet, or not any more.
+        self._steps_moving = 0
         self._is_first_look = True  # Of this generation.
 
     @property
@@ -290,13 +292,31 @@ class TrackingKeeper(MaskKeeper):
         tracker = self._tracked.tracker
         tracker.end_step()
         self._steps_unchanged = self.steps_unchanged
+        self._steps_moving = self._steps_moving + 1 if self._moving else 0
+        too_long = self._steps_moving == _MOVING_STEPS + self.settle_steps
+        if too_long and self._native.rank == 0:
+            self._warn_of_moves()
         if not self._moving:
+            if self._steps_unchanged == UNAGREED_STEPS + self.settle_steps:
+                self._warn_if_not_agreed()
             return
         if self._steps_unchanged >= self.settle_steps:
             self._moving = False
             self._take(self._read())
             self._steps_unchanged = self.steps_unchanged
         self._vote()
+
+    def _warn_of_moves(self) -> None:
+        most = self.moved_most
+        logger.warning(
+            "tracked masks have moved for %d steps without being the same for %d, as "
+            "settle asks for%s; until then no others come in force. In force is %s.\n"
+            "Prune less often, or give a smaller settle.",
+            self._steps_moving,
+            self.settle_steps,
+            f"; elements that moved most: {most}" if most else "",
+            self._native.decision,
+        )
 
     def renew(self) -> None:
         self._tracked.tracker.restart()
