@@ -113,6 +113,10 @@ class MaskKeeper:
         """Also if masks were changed since the last step."""
         return self._read() if self._source.pending else self.current
 
+    def wanted_now(self) -> MaskSet:
+        """The same, and where masks are tracked as the weights are."""
+        return self.wanted()
+
     @property
     def settled(self) -> bool:
         """True if nothing is wanted but what is in force: so at all ranks at once,

@@ -24,7 +24,7 @@ from .errors import InvalidArgument, PacTrainError
 from .layout import StepLayout
 from .mask_keeper import UNAGREED_STEPS, MaskKeeper, packed_masks
 from .mask_source import MaskSource
-from .masks import Declared, registry
+from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable, some_of
 from .roles import is_vector
 from .types import Decision, Native
@@ -263,6 +263,10 @@ class TrackingKeeper(MaskKeeper):
     @property
     def moved_most(self) -> str:
         return self._tracked.moved_most()
+
+    def wanted_now(self) -> MaskSet:
+        now = self._tracked.read_now()
+        return make_mask_set(self._table, now, self._native.digest_of)
 
     def start(self, origin: Origin = "prune") -> None:
         self.tolerate_outside = False
