@@ -78,9 +78,22 @@ def test_an_attach_timeout_that_is_empty_counts_as_unset(environment):
     assert make({**AGENT, **environment}).attach_timeout_seconds == 300
 
 
-def test_a_bad_interval_is_an_error():
-    with pytest.raises(ValueError, match="buffer_sync_interval is -1"):
-        make(AGENT, buffer_sync_interval=-1)
+@pytest.mark.parametrize("interval", [-1, 2.0, "5", True, None])
+def test_a_bad_interval_is_an_error(interval):
+    with pytest.raises(ValueError, match=f"buffer_sync_interval is {interval!r};"):
+        make(AGENT, buffer_sync_interval=interval)
+
+
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_what_is_neither_true_nor_false_is_an_error(value):
+    with pytest.raises(ValueError, match=f"sync_masks is {value!r}; allowed are True"):
+        make(AGENT, sync_masks=value)
+
+
+@pytest.mark.parametrize("value", ["yes", 1, float("nan")])
+def test_a_gse_that_is_neither_is_an_error_before_anything_waits(attach, net, value):
+    with pytest.raises(ValueError, match=f"gse is {value!r}; allowed are True and"):
+        attach(net, gse=value)
 
 
 def test_a_launch_is_named_as_cpp_trainers_name_it():

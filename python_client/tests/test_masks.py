@@ -177,6 +177,7 @@ def test_given_masks_may_be_named_as_ddp_and_torch_prune_name_them(net):
     ("given", "text"),
     [
         ({"7.weight": torch.ones(1)}, "names no parameter"),
+        ({2: torch.ones(8, 8)}, r"masks\[2\] names no parameter"),
         ({"2.weight": torch.ones(3)}, r"has shape \(3,\); allowed"),
         ({"2.weight": 1}, "is of type int; allowed"),
     ],

@@ -57,6 +57,8 @@ def test_what_can_be_pinned(text, mode, codec):
     [
         ((0, None, None), "activate_at is 0; allowed are 1 to"),
         ((True, None, None), "activate_at is True"),
+        ((2.0, None, None), "activate_at is 2.0"),
+        (("4", None, None), "activate_at is '4'"),
         ((None, "TERNARY 7", -1), "pin_from is -1"),
         ((None, "TERNARY 4", None), "pin is 'TERNARY 4'; allowed are"),
         ((None, "TERNARY", None), "pin is 'TERNARY'; allowed are"),

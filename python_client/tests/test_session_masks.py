@@ -168,7 +168,7 @@ def test_masks_that_only_this_rank_changed_are_warned_of_once(attach, caplog):
     assert "not agreed" not in caplog.text
     for _ in range(70):
         attached.step()
-    assert caplog.text.count("50 steps ago and are still not agreed on") == 1
+    assert caplog.text.count("for 50 steps and are still not agreed on") == 1
     assert "those in force go on. In force is COMPACTED fp32" in caplog.text
     assert "Change masks at all ranks alike." in caplog.text
 

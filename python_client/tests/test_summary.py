@@ -13,6 +13,7 @@ import pytest
 import torch
 from fake_native import activate
 from small_nets import pruned, small_net
+from torch.nn.utils import prune
 
 import pactrain
 from pactrain import plot
@@ -98,6 +99,15 @@ def test_masks_of_after_the_last_step_are_told_from_those_in_force(attach, caplo
     text = session.summary()
     pactrain.prune(model, 0.9)
     assert shortfalls(session.summary()) == shortfalls(text)
+
+
+def test_what_the_forward_pass_masks_is_counted_as_pruned(attach):
+    net = small_net()
+    prune.l1_unstructured(net[2], "weight", 32)
+    session = attach(net, masks="track").session
+    assert "20.6% of 155 are zero or masked in the forward pass" in session.summary()
+    prune.l1_unstructured(net[2], "weight", 16)  # No step has seen these.
+    assert "masks ask for 31.0% outside" in session.summary()
 
 
 def shortfalls(text):

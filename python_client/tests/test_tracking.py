@@ -25,6 +25,33 @@ class Masked(nn.Module):
         return weight * self.kept
 
 
+class Signs(Masked):
+    """Its buffer of 0 and 1 is no mask."""
+
+    def forward(self, weight):
+        return weight * (1 - 2 * self.kept.float())
+
+
+class Dropped(Masked):
+    """Its mask says what is left out, as masked_fill's."""
+
+    def forward(self, weight):
+        return weight.masked_fill(self.kept != 0, 0)
+
+
+class MaskedLinear(nn.Linear):
+    """A layer of nobody's library. What its mask means only the forward pass knows."""
+
+    def __init__(self, mask):
+        super().__init__(mask.shape[1], mask.shape[0])
+        self.register_buffer("mask", mask)
+        self.register_buffer("weight_mask", mask)
+
+    def forward(self, x):
+        weight = self.weight.masked_fill(self.mask, 0)
+        return nn.functional.linear(x, weight, self.bias)
+
+
 class Largest(nn.Module):
     """Makes its mask anew in each forward pass."""
 
@@ -99,6 +126,52 @@ def test_a_library_may_come_and_go_and_weights_may_lie_in_any_order():
     other = torch.rand(conv.weight.shape) < 0.5
     parametrize.register_parametrization(conv, "weight", Masked(other))
     assert torch.equal(weights.whole(0), other)
+
+
+def test_a_buffer_that_is_called_mask_says_nothing():
+    layer = MaskedLinear(torch.rand(5, 6) < 0.5)
+    assert seen_in(layer).all()
+    layer.weight.data[2] = 0
+    assert torch.equal(seen_in(layer), layer.weight != 0)
+
+
+def test_a_mask_of_torch_prune_counts_only_where_torch_multiplies_by_it():
+    class Doubled(prune.CustomFromMask):
+        def apply_mask(self, module):
+            return module.weight_orig * (2 - module.weight_mask)
+
+    layer = nn.Linear(6, 5)
+    Doubled.apply(layer, "weight", (torch.rand(5, 6) < 0.5).float())
+    assert seen_in(layer).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("kind", [Signs, Dropped])
+def test_a_tensor_of_a_parametrization_counts_only_if_it_acts_as_a_mask(kind, dtype):
+    layer = nn.Linear(6, 5)
+    values = (torch.arange(30).reshape(5, 6) % 3 != 0).to(dtype)
+    parametrize.register_parametrization(layer, "weight", kind(values))
+    assert torch.equal(seen_in(layer), layer.weight != 0)
+
+
+def test_a_mask_may_keep_weights_that_are_zero():
+    layer = nn.Linear(6, 5)
+    mask = torch.arange(30).reshape(5, 6) % 3 != 0
+    parametrize.register_parametrization(layer, "weight", Masked(mask))
+    layer.parametrizations.weight.original.data[:2] = 0
+    assert torch.equal(seen_in(layer), mask)
+
+
+def test_tied_weights_act_where_one_of_their_layers_uses_them():
+    net = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)])
+    net[1].weight = net[2].weight = net[0].weight
+    keep = [torch.zeros(6, 6), torch.zeros(6, 6)]
+    keep[0][0], keep[1][:, 0] = 1, 1
+    for layer, mask in zip(net[1:], keep, strict=True):
+        prune.custom_from_mask(layer, "weight", mask)
+    assert seen_in(net).all()
+    prune.custom_from_mask(net[0], "weight", torch.zeros(6, 6))
+    assert torch.equal(seen_in(net), (keep[0] + keep[1]) != 0)
 
 
 def zero(model, count=1):
@@ -188,6 +261,59 @@ def test_weights_are_never_touched(tracked):
     attached.session.apply_masks()
     attached.session.close()
     assert bool((net[2].weight.reshape(-1)[:3] == 1).all())
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_mask_that_turns_out_to_be_none_is_believed_no_more(attach, in_place):
+    net = small_net()
+    part = Signs(torch.ones_like(net[2].weight))
+    parametrize.register_parametrization(net[2], "weight", part)
+    attached = attach(net, masks="track", settle=2)
+    attached.step()
+    if in_place:
+        part.kept.data[0] = 0
+    else:
+        part.kept = (torch.rand_like(part.kept) < 0.5).float()
+    for _ in range(6):
+        attached.step()
+    vote = settled_vote(attached)
+    assert vote["kept"] == vote["elements"]
+
+
+def test_masks_that_settled_and_are_not_agreed_on_are_warned_of_once(tracked, caplog):
+    attached, _ = tracked()
+    for _ in range(51):
+        attached.step()
+    assert "not agreed" not in caplog.text
+    for _ in range(70):
+        attached.step()
+    assert caplog.text.count("the same at this rank for 52 steps") == 1
+    assert "other ranks have others" in caplog.text
+
+
+def test_masks_that_move_for_long_are_warned_of_once_with_what_moves(tracked, caplog):
+    attached, net = tracked()
+    for step in range(100):
+        zero(net, 4 + step % 8)
+        net[2].weight.data.reshape(-1)[step % 8] = 1.0
+        attached.step()
+    assert "moved for" not in caplog.text
+    for step in range(60):
+        net[2].weight.data.reshape(-1)[step % 8] = step % 3
+        attached.step()
+    assert caplog.text.count("masks have moved for 102 steps without being") == 1
+    assert "moved most: 2.weight" in caplog.text
+
+
+@pytest.mark.parametrize("gse", [True, False])
+def test_what_gse_means_for_weights_that_grow_is_said_at_the_start(
+    tracked, caplog, gse
+):
+    with caplog.at_level("INFO", logger="pactrain"):
+        tracked(gse=gse)
+    assert (
+        "by their gradients (RigL), or from zero, need gse=False" in caplog.text
+    ) == gse
 
 
 def test_a_layer_that_is_all_zero_was_not_pruned(attach):

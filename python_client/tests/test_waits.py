@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pactrain._library import Waits
+import pytest
+
+from pactrain._library import Waits, _attach
 
 
 def test_a_healthy_wait_says_nothing():
@@ -27,3 +29,8 @@ def test_a_long_wait_for_nothing_says_nothing():
     said = []
     Waits(said.append).speak()
     assert said == []
+
+
+def test_options_that_c_does_not_take_are_an_error_and_no_wait_for_ever():
+    with pytest.raises(AttributeError):
+        _attach(object(), print, "", None)

@@ -455,7 +455,8 @@ class TorchTrainer {
     last_warning_ =
         "The last " + std::to_string(kSteps) +
         " steps sent all elements: gradients are not zero where weights are."
-        "\nSet config.gse to drop them, or mask them in the program.";
+        "\nThat is right if weights grow by them, or from zero. If the program "
+        "always drops what they do, mask them in it, or set config.gse.";
   }
 
   TorchModel model_;

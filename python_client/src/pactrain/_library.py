@@ -195,6 +195,8 @@ def _attach(
 ) -> ctypes.c_void_p:
     """pt_attach() in a helper thread, so that Ctrl-C interrupts the wait."""
     library = _abi.load_library()
+    fields = _to_options(options)
+    fields.previous = previous
     outcome: list[ctypes.c_void_p | errors.PacTrainError] = []
     done = threading.Event()
     waits = Waits(on_waiting)
@@ -202,8 +204,6 @@ def _attach(
     def run() -> None:
         handle = ctypes.c_void_p()
         callback = _abi.OnWaiting(lambda text, _: waits.hear(_text(text)))
-        fields = _to_options(options)
-        fields.previous = previous
         code = library.pt_attach(
             ctypes.byref(fields), ctypes.byref(handle), callback, None
         )

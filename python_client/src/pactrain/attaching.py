@@ -94,7 +94,8 @@ def attach(
       gse: drop gradients outside the masks and keep weights there at zero (gradient
         sparsity enforcement). False: a gradient there makes its step dense. Default:
         True, but False for "track". With "track" weights are left alone; True is for
-        scripts that put masks on weights only, so that gradients outside mean nothing.
+        scripts that put masks on weights only, so that gradients outside mean nothing,
+        and not for weights that grow by their gradients (RigL) or from zero.
       settle: steps for which masks have to be the same before they may act; default:
         1, for "weights" 3, for "track" 10.
       sync_masks: all ranks take rank 0's masks; False refuses different ones.

@@ -80,6 +80,7 @@ class AttachConfig:
                 f"rank is {self.rank}; allowed are 0 to {self.world_size - 1}.\n"
                 "Start the ranks with torchrun or Slurm."
             )
+        check_flag("sync_masks", self.sync_masks)
         _check_range("buffer_sync_interval", self.buffer_sync_interval, 0)
         _check_range("parameter_check_interval", self.parameter_check_interval, 1)
         if not 1 <= self.attach_timeout_seconds <= 86_400:
@@ -107,10 +108,22 @@ def check_name(field: str, name: str) -> None:
         )
 
 
-def _check_range(field: str, value: int, lowest: int) -> None:
-    if isinstance(value, bool) or not lowest <= value <= _MAX_INTERVAL:
+def check_flag(field: str, value: object) -> None:
+    """Raises InvalidArgument if it is neither True nor False."""
+    if not isinstance(value, bool):
         raise InvalidArgument(
-            f"{field} is {value}; allowed are {lowest} to {_MAX_INTERVAL}.\n"
+            f"{field} is {value!r}; allowed are True and False.\nGive one of them."
+        )
+
+
+def _check_range(field: str, value: object, lowest: int) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not lowest <= value <= _MAX_INTERVAL
+    ):
+        raise InvalidArgument(
+            f"{field} is {value!r}; allowed are {lowest} to {_MAX_INTERVAL}.\n"
             "Give a number of steps in that range."
         )
 

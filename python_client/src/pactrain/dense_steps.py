@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import storage
+from .effective_weights import EffectiveWeights
 from .layout import StepLayout
 from .masks import MaskSet
 from .parameters import ParameterTable, some_of
@@ -24,9 +25,11 @@ logger = logging.getLogger("pactrain")
 class DenseSteps:
     """Not thread-safe: told of each committed step."""
 
-    def __init__(self, table: ParameterTable) -> None:
+    def __init__(self, module: nn.Module, table: ParameterTable) -> None:
         self._parameters = list(table)
+        self._weights = EffectiveWeights(module, table)
         self._names: list[str] = []
+        self._used_by: list[str] = []  # Those with something that may use them.
         self._in_a_row = 0
 
     def add(
@@ -36,7 +39,9 @@ class DenseSteps:
         self._in_a_row += 1
         if self._in_a_row < _MANY or self._names:
             return
-        self._names = list(self._outside(masks, layout, buffers))
+        outside = dict(self._outside(masks, layout, buffers))
+        self._names = list(outside)
+        self._used_by = [n for n, i in outside.items() if not self._weights.is_alone(i)]
         if self._names:
             level = logging.WARNING if rank == 0 else logging.DEBUG
             logger.log(level, "%s", self._text())
@@ -54,13 +59,26 @@ class DenseSteps:
         return (
             "masks are in force, but steps send all elements (dense), because "
             f"gradients outside the masks are not zero in {some_of(self._names)}. "
-            "If the script drops what they do to these weights, attach with gse=True, "
-            "which drops these gradients; if it uses them, this is right"
+            f"{self._advice()}"
+        )
+
+    def _advice(self) -> str:
+        """Following it loses no weight that acts, or that is meant to."""
+        if self._used_by:
+            return (
+                f"This is right: beside {some_of(self._used_by)} is a parametrization "
+                "or a buffer that may let them act"
+            )
+        return (
+            "If the script uses them, this is right: it grows weights by their "
+            "gradients, as RigL, or lets weights come back that are zero. Only if it "
+            "always drops what they do to these weights, attach with gse=True: then "
+            "the script does not see them, and a weight at zero stays there"
         )
 
     def _outside(
         self, masks: MaskSet, layout: StepLayout, buffers: Sequence[Tensor]
-    ) -> Iterator[str]:
+    ) -> Iterator[tuple[str, int]]:
         for bucket, buffer in zip(layout.buckets, buffers, strict=True):
             first = 0
             for index in bucket.parameters:
@@ -71,4 +89,4 @@ class DenseSteps:
                 if mask is None:
                     continue
                 if bool(((piece != 0) & ~storage.flatten(mask, parameter)).any()):
-                    yield name
+                    yield name, index

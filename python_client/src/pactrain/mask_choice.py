@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from .config import check_flag
 from .enforcement import Origin
 from .errors import InvalidArgument
 from .mask_source import MaskSource
@@ -23,8 +24,15 @@ Masks = Mapping[str, Tensor] | Literal["weights", "track"] | None
 
 
 def uses_gse(masks: Masks, gse: bool | None) -> bool:
-    """What gse is where the script does not say it."""
-    return masks != "track" if gse is None else gse
+    """What gse is where the script does not say it.
+
+    Raises:
+      InvalidArgument: it says something else than True or False.
+    """
+    if gse is None:
+        return masks != "track"
+    check_flag("gse", gse)
+    return gse
 
 
 def declare_masks(

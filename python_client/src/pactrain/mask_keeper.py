@@ -31,7 +31,7 @@ from .types import NO_DIGEST, Decision, Digest, Native
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
 _CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
-_UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
+UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
 
 logger = logging.getLogger("pactrain")
 
@@ -73,7 +73,7 @@ class MaskKeeper:
         self.current = self._read()
         self.active: MaskSet | None = None
         self._weights = enforcement.Enforcement(table)
-        self.dense_steps = DenseSteps(table)
+        self.dense_steps = DenseSteps(source.module, table)
         self._known = {self.current.digest: self.current}
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
@@ -131,6 +131,10 @@ class MaskKeeper:
     def wanted(self) -> MaskSet:
         """Also if masks were changed since the last step."""
         return self._read() if self._source.pending else self.current
+
+    def wanted_now(self) -> MaskSet:
+        """The same, and where masks are tracked as the weights are."""
+        return self.wanted()
 
     @property
     def settled(self) -> bool:
@@ -342,7 +346,7 @@ class MaskKeeper:
         self._steps_unchanged += 1
         if self._steps_unchanged <= self.settle_steps:
             self._vote()
-        if self._steps_unchanged == _UNAGREED_STEPS:
+        if self._steps_unchanged == UNAGREED_STEPS:
             self._warn_if_not_agreed()
 
     def _warn_if_not_agreed(self) -> None:
@@ -350,11 +354,11 @@ class MaskKeeper:
             decision = self._native.decision
             inside = decision.mask_digest and self._inside
             logger.warning(
-                "masks %s were set at this rank %d steps ago and are still not agreed "
-                "on: other ranks have others, or the coordinator is away; until then "
-                "%s. In force is %s.\nChange masks at all ranks alike.",
+                "masks %s have been the same at this rank for %d steps and are still "
+                "not agreed on: other ranks have others, or the coordinator is away; "
+                "until then %s. In force is %s.\nChange masks at all ranks alike.",
                 self.current,
-                _UNAGREED_STEPS,
+                self._steps_unchanged,
                 "those in force go on" if inside else "every step sends all elements",
                 decision,
             )

@@ -199,7 +199,7 @@ def named_masks(
     """
     masks: dict[str, Tensor] = {}
     for name, mask in given.items():
-        found = table.find(name)
+        found = table.find(name) if isinstance(name, str) else None
         if found is None:
             raise InvalidArgument(
                 f"masks[{name!r}] names no parameter that needs a gradient; allowed "

@@ -68,7 +68,9 @@ def onset_from(activate_at: int | None, pin: str | None, pin_from: int | None) -
       InvalidArgument: an argument is out of range, or two do not go together.
     """
     for name, step in (("activate_at", activate_at), ("pin_from", pin_from)):
-        if step is not None and (isinstance(step, bool) or not 1 <= step <= _MOST):
+        if step is None:
+            continue
+        if type(step) is not int or not 1 <= step <= _MOST:
             raise InvalidArgument(
                 f"{name} is {step!r}; allowed are 1 to {_MOST}.\n"
                 "Give the number of a step; the first one is 1."

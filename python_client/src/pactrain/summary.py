@@ -32,7 +32,7 @@ class MaskAccount:
     @staticmethod
     def of(keeper: MaskKeeper) -> MaskAccount:
         return MaskAccount(
-            wanted=keeper.wanted(),
+            wanted=keeper.wanted_now(),
             active=keeper.active,
             settled=keeper.settled,
             moving=keeper.moving,
@@ -185,10 +185,17 @@ class Account:
 
     def _weights(self) -> str:
         elements = self.table.elements
-        zeros = sum(int((p.detach() == 0).sum()) for _, p in self.table)
+        wanted = self.masks.wanted
+        zeros = masked = 0
+        for name, parameter in self.table:
+            plain = parameter.detach()
+            zeros += int((plain == 0).sum())
+            if name in wanted.unenforced:
+                masked += int(((plain != 0) & ~wanted.masks[name]).sum())
+        others = " or masked in the forward pass" if masked else ""
         return (
-            f"{zeros / elements:.1%} of {elements:,} are zero (counted now); masks ask "
-            f"for {1 - self.masks.wanted.keep:.1%} outside"
+            f"{(zeros + masked) / elements:.1%} of {elements:,} are zero{others} "
+            f"(counted now); masks ask for {1 - wanted.keep:.1%} outside"
         )
 
     def write(self, path: str | Path) -> None:

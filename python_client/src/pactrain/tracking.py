@@ -10,6 +10,7 @@ transformer of 66 M (512 tokens).
 from __future__ import annotations
 
 import ctypes
+import logging
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -21,21 +22,31 @@ from .effective_weights import EffectiveWeights
 from .enforcement import Origin
 from .errors import InvalidArgument, PacTrainError
 from .layout import StepLayout
-from .mask_keeper import MaskKeeper, packed_masks
+from .mask_keeper import UNAGREED_STEPS, MaskKeeper, packed_masks
 from .mask_source import MaskSource
-from .masks import Declared, registry
+from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable, some_of
 from .roles import is_vector
 from .types import Decision, Native
 
 DEFAULT_SETTLE_STEPS = 10
 _SHOWN = 3
+_MOVING_STEPS = 2 * UNAGREED_STEPS
 
 _ADVICE = (
     "Masks are tracked: they are what is not zero in the weights, and pactrain keeps "
     "nothing at zero.\nLeave out masks='track' for masks of pactrain's; or prune by "
     "torch.nn.utils.prune or by hand."
 )
+
+_WITH_GSE = (
+    "masks are tracked with gse=True: once they are in force the script does not see "
+    "gradients outside them, and weights that are zero there stay zero until the "
+    "script gives them a value. Weights that grow by their gradients (RigL), or from "
+    "zero, need gse=False"
+)
+
+logger = logging.getLogger("pactrain")
 
 
 class NativeTracker:
@@ -158,13 +169,18 @@ class TrackedSource(MaskSource):
         if registry.changes != self._changes:
             self._check_registry()
             self._changes = registry.changes
-        moved = 0
+        moved = False
         for look, (candidate, first, elements) in enumerate(self.tracker.due()):
             index = self._candidates[candidate][0]
             piece = self._weights.piece(index, first, elements)
-            moved += self.tracker.look(look, piece)
+            if not self.tracker.look(look, piece):
+                continue
+            moved = True
+            if self._weights.forget(index):
+                piece = self._weights.piece(index, first, elements)
+                self.tracker.look(look, piece)
         self._looked = True
-        return moved > 0
+        return moved
 
     def read(self) -> Declared:
         """As they were when they were looked at."""
@@ -221,6 +237,7 @@ class TrackingKeeper(MaskKeeper):
         super().__init__(table, source, native, gse)
         self._tracked = source
         self._moving = True  # Not settled yet, or not any more.
+        self._steps_moving = 0
         self._is_first_look = True  # Of this generation.
 
     @property
@@ -247,8 +264,14 @@ class TrackingKeeper(MaskKeeper):
     def moved_most(self) -> str:
         return self._tracked.moved_most()
 
+    def wanted_now(self) -> MaskSet:
+        now = self._tracked.read_now()
+        return make_mask_set(self._table, now, self._native.digest_of)
+
     def start(self, origin: Origin = "prune") -> None:
         self.tolerate_outside = False
+        if self._gse and self._native.rank == 0:
+            logger.info("%s", _WITH_GSE)
         self._look()
         super().start("masks")
 
@@ -273,13 +296,31 @@ class TrackingKeeper(MaskKeeper):
         tracker = self._tracked.tracker
         tracker.end_step()
         self._steps_unchanged = self.steps_unchanged
+        self._steps_moving = self._steps_moving + 1 if self._moving else 0
+        too_long = self._steps_moving == _MOVING_STEPS + self.settle_steps
+        if too_long and self._native.rank == 0:
+            self._warn_of_moves()
         if not self._moving:
+            if self._steps_unchanged == UNAGREED_STEPS + self.settle_steps:
+                self._warn_if_not_agreed()
             return
         if self._steps_unchanged >= self.settle_steps:
             self._moving = False
             self._take(self._read())
             self._steps_unchanged = self.steps_unchanged
         self._vote()
+
+    def _warn_of_moves(self) -> None:
+        most = self.moved_most
+        logger.warning(
+            "tracked masks have moved for %d steps without being the same for %d, as "
+            "settle asks for%s; until then no others come in force. In force is %s.\n"
+            "Prune less often, or give a smaller settle.",
+            self._steps_moving,
+            self.settle_steps,
+            f"; elements that moved most: {most}" if most else "",
+            self._native.decision,
+        )
 
     def renew(self) -> None:
         self._tracked.tracker.restart()
