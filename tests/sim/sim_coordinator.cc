@@ -95,6 +95,14 @@ void SimCoordinator::SetPin(const protocol::GroupId& group,
   if (effects.ok()) Carry(*std::move(effects));
 }
 
+void SimCoordinator::Forget(const std::string& job) {
+  if (!state_ || stopped()) return;
+  auto effects = state_->Forget(job, "an operator", world_->now());
+  if (!effects.ok()) return;
+  world_->Say([&] { return "operator: forgets " + job; });
+  Carry(*std::move(effects));
+}
+
 void SimCoordinator::Tick(uint64_t life) {
   if (life != life_ || !state_) return;
   if (stopped()) return WhenOn([=, this] { Tick(life); });

@@ -55,6 +55,8 @@ class SimCoordinator {
   // An operator's word; not heard while it is down or read-only.
   void SetPin(const protocol::GroupId& group,
               const std::optional<coordinator::Pin>& pin);
+  // As `pactrain-admin forget`; refused while a rank of it is in sight.
+  void Forget(const std::string& job);
 
   // 0: nobody listens.
   uint64_t Connect(StreamClient* client);

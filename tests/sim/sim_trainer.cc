@@ -46,6 +46,7 @@ void SimTrainer::MakeState(const wire::Digest128& lineage, uint64_t resume_step,
   o.model_summary = "simulated";
   o.elements = workload_->elements();
   o.resume_step = resume_step;
+  o.replace = options_.replace;
   o.lineage = lineage;
   o.committed = has_state ? own_.applied : 0;
   o.on_shrink = static_cast<uint8_t>(options_.on_shrink);

@@ -87,6 +87,7 @@ class SimTrainer {
     int mask_epoch = 0;
     bool gse = true;
     uint64_t resume_step = 0;
+    bool replace = false;
     absl::Duration step_deadline;
     absl::Duration pace = absl::Milliseconds(120);  // At most, between steps.
     std::function<void()> hands_over;  // The donor, as it begins to do so.
@@ -113,6 +114,8 @@ class SimTrainer {
   uint32_t rank() const { return options_.rank; }
   bool attached() const { return state_->attached().has_value(); }
   const std::string& waiting() const { return state_->waiting_text(); }
+  // Why it ended.
+  const std::string& error_text() const { return state_->error().text; }
   // It lives and has applied steps, in a state that nothing has replaced yet.
   bool HoldsState() const {
     return alive_ && own_.applied > 0 && own_.lineage != 0 && !IsDone();

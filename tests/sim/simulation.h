@@ -39,6 +39,7 @@ class Simulation {
     size_t agent = 0;
     int leaves = 0;  // After so many steps, if not 0.
     uint64_t resume_step = 0;
+    bool replace = false;
     std::unique_ptr<SimTrainer> trainer;
     uint64_t process = 0;
     agent::TrainerId id = 0;
@@ -107,6 +108,7 @@ class Simulation {
   void AddNoise(const char* kind);
 
   // simulation_state.cc
+  void LookForLostState();
   SimTrainer* FindTrainer(const protocol::Digest& attach_id);
   void OnFormed(const protocol::Generation& generation);
   void OnRefused(const protocol::JoinRefused& refusal);
@@ -139,6 +141,7 @@ class Simulation {
   uint64_t more_ = 0;  // Launches that joined.
   uint64_t processes_ = 0;
   bool killing_ = false;
+  bool told_to_replace_ = false;  // By why the last launch could not attach.
   std::vector<Seat> seats_;
   std::vector<std::unique_ptr<SimTrainer>> old_trainers_;
   int mask_epoch_ = 0;

@@ -1,5 +1,7 @@
 // Who watches over the state that was trained: no generation starts anew beside
 // it, and none goes on with less of it than a living rank holds.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/sim/simulation.h"
 
@@ -10,6 +12,16 @@ SimTrainer* Simulation::FindTrainer(const protocol::Digest& attach_id) {
     if (seat.trainer->attach_id() == attach_id) return seat.trainer.get();
   }
   return nullptr;
+}
+
+// The operator, who reads what newcomers are told and looks at the machines: a
+// process that died with its agent is known to be dead to nobody else.
+void Simulation::LookForLostState() {
+  const bool lives =
+      std::any_of(seats_.begin(), seats_.end(),
+                  [](const Seat& seat) { return seat.trainer->HoldsState(); });
+  if (!lives && !killing_) coordinator_->Forget("job");
+  world_.After(absl::Seconds(10), [this] { LookForLostState(); });
 }
 
 void Simulation::OnFormed(const protocol::Generation& generation) {

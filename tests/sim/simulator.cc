@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/simulation.h"
 
@@ -98,6 +99,10 @@ RunResult Simulation::Run() {
   }
   Launch();
   PlanFaults(unmended_);
+  if (elastic()) {
+    world_.After(faults_end_ + absl::Seconds(10),
+                 [this] { LookForLostState(); });
+  }
   while (world_.failure().empty() && !finished_ &&
          world_.now() < faults_end_ + kPatience && world_.RunNext()) {
   }
@@ -130,6 +135,9 @@ void Simulation::Launch() {
   const uint64_t newest = oracle_->newest_committed();
   const uint64_t resume =
       random_.Chance(500) ? newest : random_.Below(newest + 1);
+  // A lost agent's ranks may live for all that the coordinator knows. Whoever
+  // starts them here knows that all are dead, and does what the text says.
+  const bool replace = std::exchange(told_to_replace_, false);
   for (size_t rank = 0; rank < seats_.size(); ++rank) {
     Seat& seat = seats_[rank];
     seat.launch = absl::StrCat("launch-", launch_);
@@ -137,6 +145,7 @@ void Simulation::Launch() {
     seat.world_size = static_cast<uint32_t>(seats_.size());
     seat.agent = agent_of_rank_[rank];
     seat.resume_step = resume;
+    seat.replace = replace;
     StartProcess(rank);
   }
 }
@@ -156,6 +165,7 @@ void Simulation::StartProcess(size_t index) {
   options.mask_epoch = mask_epoch_;
   options.gse = gse_;
   options.resume_step = seat.resume_step;
+  options.replace = seat.replace;
   options.step_deadline = step_deadline_;
   options.pace = pace_;
   options.hands_over = [this, index, process] { OnHandOver(index, process); };
@@ -209,6 +219,8 @@ void Simulation::OnTrainerEnd(size_t index, uint64_t process,
       agents_[seats_[index].agent]->TrainerDied(seats_[index].id);
       // Kept out, as it should be.
       if (IsStranded(seats_[index].launch)) return GiveUp(seats_[index].launch);
+      told_to_replace_ |= absl::StrContains(seats_[index].trainer->error_text(),
+                                            "PACTRAIN_REPLACE=1");
       return KillLaunch(random_.Between(Ms(100), Ms(600)));
     case SimTrainer::End::kDone:
       seats_[index].done = true;
