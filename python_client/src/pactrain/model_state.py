@@ -86,7 +86,8 @@ class ModelState:
         return {plain_name(name): parameter.detach() for name, parameter in named}
 
     def _buffers(self) -> dict[str, Tensor]:
-        return {plain_name(n): b for n, b in BufferSync(self._module).tensors()}
+        buffers = BufferSync(self._module, with_masks=self._keeper.tracks)
+        return {plain_name(name): buffer for name, buffer in buffers.tensors()}
 
 
 def _pairs(
