@@ -157,14 +157,13 @@ void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote,
   NoteChange(record.vote, group.open_step(), out);
   record.vote = out;
   outbox_.ToCoordinator(out);
-  group.OnMasks(record.id,
-                {out.rank, out.layout_digest, out.mask_digest,
-                 out.steps_unchanged >= out.settle_steps &&
-                     out.kept_elements < out.elements,
-                 out.kept_elements == 0
-                     ? 1
-                     : static_cast<double>(out.elements) /
-                           static_cast<double>(out.kept_elements)});
+  group.OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest,
+                            out.steps_unchanged >= out.settle_steps &&
+                                out.kept_elements < out.elements,
+                            out.kept_elements == 0
+                                ? 1
+                                : static_cast<double>(out.elements) /
+                                      static_cast<double>(out.kept_elements)});
 }
 
 bool AgentState::Impl::ForgetLingering(TrainerId id,

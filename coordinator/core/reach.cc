@@ -60,7 +60,8 @@ std::vector<std::set<std::string>> SidesOf(
     const std::map<AgentPair, std::string>& cut,
     const std::map<std::string, Weight>& agents) {
   std::vector<std::set<std::string>> sides;
-  for (const auto& [agent, weight] : agents) {
+  for (const auto& known : agents) {
+    const std::string& agent = known.first;
     std::set<std::string> side = {agent};
     std::erase_if(sides, [&](std::set<std::string>& other) {
       const bool joined =

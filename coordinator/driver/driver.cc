@@ -218,7 +218,9 @@ absl::Status Driver::SetPin(const protocol::GroupId& group,
                             const std::optional<Pin>& pin,
                             const protocol::Caller& caller) {
   return Operate(
-      [&](absl::Duration now) { return state_.SetPin(group, pin, now); },
+      [&](CoordinatorState& state, absl::Duration now) {
+        return state.SetPin(group, pin, now);
+      },
       caller);
 }
 
@@ -226,17 +228,19 @@ absl::Status Driver::Forget(const std::string& job,
                             const protocol::Caller& caller) {
   // Without TLS nobody has a name.
   const std::string by = caller.who.empty() ? "an operator" : caller.who;
-  return Operate(
-      [&](absl::Duration now) { return state_.Forget(job, by, now); }, caller);
+  return Operate([&](CoordinatorState& state,
+                     absl::Duration now) { return state.Forget(job, by, now); },
+                 caller);
 }
 
 absl::Status Driver::Operate(
-    const std::function<absl::StatusOr<Effects>(absl::Duration now)>& change,
+    const std::function<absl::StatusOr<Effects>(CoordinatorState& state,
+                                                absl::Duration now)>& change,
     const protocol::Caller& caller) {
   absl::Status status;
   {
     base::MutexLock lock(&mu_);
-    auto effects = change(clock_());
+    auto effects = change(state_, clock_());
     if (effects.ok()) {
       Run(*std::move(effects), caller);
       if (read_only_) {

@@ -111,7 +111,8 @@ class Driver {
 
   // What an operator wants; OK: it is durable.
   absl::Status Operate(
-      const std::function<absl::StatusOr<Effects>(absl::Duration now)>& change,
+      const std::function<absl::StatusOr<Effects>(CoordinatorState& state,
+                                                  absl::Duration now)>& change,
       const protocol::Caller& caller);
   void Run(Effects effects, const protocol::Caller& caller = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

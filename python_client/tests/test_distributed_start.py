@@ -11,6 +11,7 @@ from fake_native import FakeJob, submitted
 from small_nets import gradients, small_net
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
+from torch.nn.utils import prune
 
 import pactrain
 from pactrain import attaching, distributed
@@ -27,7 +28,6 @@ def model_of_all_kinds(seed):
     net.register_buffer("odd_nan", bits.view(torch.float32))
     net.register_buffer("flags", torch.tensor([seed == 0, True, False]))
     net.register_buffer("wide", torch.full((3,), seed / 3, dtype=torch.float64))
-    pactrain.prune(net[0], 0.5)
     return net
 
 
@@ -38,9 +38,15 @@ def bits_of(model):
     }
 
 
-def test_all_ranks_start_from_rank_zeros_bits(natives, monkeypatch):
+@pytest.mark.parametrize("masks", [None, "track"])
+def test_all_ranks_start_from_rank_zeros_bits(natives, monkeypatch, masks):
     """Two ranks in threads."""
     models = [model_of_all_kinds(seed) for seed in (0, 1)]
+    for model in models:
+        if masks is None:
+            pactrain.prune(model[0], 0.5)
+        else:  # The masks are buffers, and differ.
+            prune.l1_unstructured(model[0][2], "weight", 0.5)
     expected = bits_of(models[0])
     job = FakeJob(2)
     here = threading.local()
@@ -59,7 +65,7 @@ def test_all_ranks_start_from_rank_zeros_bits(natives, monkeypatch):
     def run(rank):
         here.rank = rank
         try:
-            ddp = pactrain.DistributedDataParallel(models[rank])
+            ddp = pactrain.DistributedDataParallel(models[rank], masks=masks)
             started[rank] = bits_of(models[rank])
             ddp(torch.full((4, 6), rank + 1.0)).square().mean().backward()
         except Exception as error:

@@ -405,6 +405,28 @@ def test_a_newcomer_finds_the_masks_that_the_others_find(ranks):
     assert votes[0]["unchanged"] == 2
 
 
+def test_a_newcomer_gets_the_mask_buffers_that_the_others_have(ranks):
+    def script(rank, **options):
+        return Script(rank, masks="track", settle=2, masked=True, **options)
+
+    def joins():
+        newcomer = script(2, seed=5)
+        newcomer.ddp.start()
+        return newcomer.run()
+
+    running = ranks(2)
+    running.job.ends_at = FIRST + 3
+    running.regroup.expected = 3
+    for rank in range(2):
+        running.start(rank, lambda rank=rank: script(rank, seed=rank).run())
+    running.start(2, joins)
+    results = running.finish()
+    assert not running.errors
+    masks = [results[rank].ddp.module[0][2].weight_mask for rank in range(3)]
+    assert torch.equal(masks[0], masks[1])
+    assert torch.equal(masks[0], masks[2])
+
+
 def test_in_one_process_there_is_nothing_to_track(monkeypatch, net):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     zero(net, 3)

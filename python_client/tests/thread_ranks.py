@@ -7,6 +7,7 @@ import threading
 import torch
 from fake_native import FakeJob, FakeNative, FakeRegroup
 from small_nets import small_net
+from torch.nn.utils import prune
 
 import pactrain
 from pactrain import attaching, distributed
@@ -41,6 +42,8 @@ class Script:
         scaled = options.pop("scaled", False)
         if kind:
             pactrain.prune(net[0], 0.5, kind=kind)
+        if options.pop("masked", False):  # By its seed.
+            prune.l1_unstructured(net[0][2], "weight", 0.5)
         self.rank = rank
         self.ddp = pactrain.DistributedDataParallel(net, bucket_cap_mb=1e-4, **options)
         self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)

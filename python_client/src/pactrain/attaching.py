@@ -422,7 +422,7 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
     module = parts.model.module
     tensors = [
         *((name, p.detach()) for name, p in module.named_parameters() if p.numel()),
-        *BufferSync(module, parts.model.ignored).tensors(),
+        *BufferSync(module, parts.model.ignored, parts.keeper.tracks).tensors(),
     ]
     native = parts.native
     broadcast(native, native.rank, "pactrain first state", tensors, slot_bytes)

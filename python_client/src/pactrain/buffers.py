@@ -1,7 +1,8 @@
 """Synchronises the buffers of a model (BatchNorm statistics) from rank 0.
 
 DDP would broadcast all of them before each forward pass, masks too. Here they go
-through the agents every some steps, and masks never do.
+through the agents every some steps. Masks do only in a rank's first state, and only
+where they are tracked: declared ones are given by a broadcast of their own.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from .types import Native
 class BufferSync:
     """The buffers of one model that are equal on all ranks after run()."""
 
-    def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        ignored: Collection[str] = (),
+        with_masks: bool = False,
+    ) -> None:
         """`ignored` are names that DDP leaves alone."""
         self._module = module
         self._ignored = frozenset(ignored)
+        self._with_masks = with_masks
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        masks = _mask_buffers(self._module)
+        masks = set() if self._with_masks else _mask_buffers(self._module)
         return [
             (name, buffer)
             for name, buffer in self._module.named_buffers()

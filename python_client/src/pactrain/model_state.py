@@ -110,7 +110,7 @@ class ModelState:
         return [parameter.detach() for parameter in self._module.parameters()]
 
     def _buffers(self) -> list[tuple[str, Tensor]]:
-        return BufferSync(self._module).tensors()
+        return BufferSync(self._module, with_masks=self._keeper.tracks).tensors()
 
 
 def _bytes(tensor: Tensor) -> Blob:
