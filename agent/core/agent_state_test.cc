@@ -48,7 +48,8 @@ TEST_F(Pair, TimeOfAStepIsToldByPhase) {
   Deliver();
   const auto sums = [](const Node& node) {
     std::vector<double> sums;
-    for (const base::Histogram& phase : node.state->Status()[0].phases) {
+    const auto status = node.state->Status();  // A loop would not keep it.
+    for (const base::Histogram& phase : status[0].phases) {
       sums.push_back(phase.sum);
     }
     return sums;
