@@ -64,6 +64,9 @@ struct TrainerLeft {
   // With generation_ended: members that this agent never had a connection with
   // in the generation, for so long that it ended it. By name.
   std::vector<std::string> unreached = {};
+  // With may_return: it was too slow for the generation, so nobody has to wait
+  // for it. It may hold the newest state all the same.
+  bool straggled = false;
 };
 
 // A trainer's word on its mask set (architecture: Masks).

@@ -59,6 +59,7 @@ struct Writer {
     p.set_reason(WriteText(m.reason, kMaxTextLength));
     p.set_generation_ended(m.generation_ended);
     p.set_may_return(m.may_return);
+    p.set_straggled(m.straggled);
     for (const std::string& agent : m.unreached) {
       p.add_unreached(WriteText(agent, kMaxNameLength));
     }
@@ -223,6 +224,7 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerLeft& p) {
   m.reason = p.reason();
   m.generation_ended = p.generation_ended();
   m.may_return = p.may_return();
+  m.straggled = p.straggled();
   RETURN_IF_ERROR(CheckRange("trainer_left.unreached",
                              static_cast<uint64_t>(p.unreached_size()), 0,
                              kMaxAgents));

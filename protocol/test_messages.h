@@ -71,7 +71,8 @@ inline std::vector<AgentMessage> AgentMessages() {
           "a", {1, 2}, "x", "10.0.0.1:9", "0.1.0", kCluster, 7, "10.0.0.1:8"},
       Heartbeat{},
       TrainerJoined{kGroup, trainer, 4},
-      TrainerLeft{kGroup, 1, {7, 8}, "killed by signal 9", true, true, {"c"}},
+      TrainerLeft{
+          kGroup, 1, {7, 8}, "killed by signal 9", true, true, {"c"}, true},
       MaskVote{kGroup, 4, 1, {5, 5}, {4, 4}, 3, 2, false, 30, 100, "fc 12", 78},
       PrepareAnswer{kGroup, 4, 5, false, "no buffers"},
       report};

@@ -38,9 +38,14 @@ void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
     for (const protocol::TrainerLeft& left : all) outbox_.ToCoordinator(left);
   }
   for (const auto& [id, trainer] : lingering_) {
-    outbox_.ToCoordinator(protocol::TrainerLeft{
-        trainer.group, trainer.rank, trainer.attach_id, trainer.reason,
-        /*generation_ended=*/true, /*may_return=*/true});
+    outbox_.ToCoordinator(protocol::TrainerLeft{trainer.group,
+                                                trainer.rank,
+                                                trainer.attach_id,
+                                                trainer.reason,
+                                                /*generation_ended=*/true,
+                                                /*may_return=*/true,
+                                                {},
+                                                trainer.straggled});
   }
   for (const auto& [id, record] : trainers_.all()) {
     outbox_.ToCoordinator(protocol::TrainerJoined{record.group, record.trainer,
@@ -104,7 +109,12 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
                                 "Start all ranks again."));
     failed.may_rejoin = generation.on_shrink != protocol::OnShrink::kAbort;
     outbox_.ToTrainer(trainer.id, failed);
-    DropTrainer(trainer.id, "its generation could not begin", absl::Duration());
+    const char* const reason = "its generation could not begin";
+    if (failed.may_rejoin != 0) {
+      Linger(*trainers_.Find(trainer.id), reason, /*straggled=*/false, {});
+      continue;
+    }
+    DropTrainer(trainer.id, reason, absl::Duration());
     outbox_.effects.emplace_back(CloseTrainer{trainer.id});
   }
   return {};

@@ -89,7 +89,11 @@ class AgentState::Impl {
     uint32_t rank = 0;
     protocol::Digest attach_id;
     std::string reason;  // Why the generation ended.
+    bool straggled = false;
   };
+  // Says so, and forgets the trainer but for that.
+  void Linger(const TrainerRecord& record, const std::string& reason,
+              bool straggled, const std::vector<std::string>& unreached);
 
   const Options options_;
   Outbox outbox_;

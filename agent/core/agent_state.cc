@@ -183,6 +183,18 @@ bool AgentState::Impl::ForgetLingering(TrainerId id,
   return true;
 }
 
+void AgentState::Impl::Linger(const TrainerRecord& record,
+                              const std::string& reason, bool straggled,
+                              const std::vector<std::string>& unreached) {
+  outbox_.ToCoordinator(protocol::TrainerLeft{
+      record.group, record.rank, record.trainer.attach_id, reason,
+      /*generation_ended=*/true, /*may_return=*/true, unreached, straggled});
+  const TrainerId id = record.id;
+  lingering_[id] = {record.group, record.rank, record.trainer.attach_id, reason,
+                    straggled};
+  trainers_.Remove(id);
+}
+
 void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
   if (ForgetLingering(event.trainer, event.reason)) return;
   DropTrainer(event.trainer, event.reason, now);
@@ -265,19 +277,16 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
     for (const GroupState::LocalTrainer& trainer : group.trainers()) {
       TrainerRecord* record = trainers_.Find(trainer.id);
       if (record == nullptr) continue;
-      // A straggler is told to attach again, too, but not waited for.
-      const bool may_return = group.may_rejoin() && !trainer.straggler;
+      if (group.may_rejoin()) {
+        Linger(*record, group.end_reason(), trainer.straggler,
+               group.unreached());
+        continue;
+      }
       outbox_.ToCoordinator(protocol::TrainerLeft{
           record->group, record->rank, record->trainer.attach_id,
-          group.end_reason(), /*generation_ended=*/true, may_return,
+          group.end_reason(), /*generation_ended=*/true, /*may_return=*/false,
           group.unreached()});
-      if (may_return) {
-        lingering_[trainer.id] = {record->group, record->rank,
-                                  record->trainer.attach_id,
-                                  group.end_reason()};
-      } else {
-        outbox_.effects.emplace_back(CloseTrainer{trainer.id});
-      }
+      outbox_.effects.emplace_back(CloseTrainer{trainer.id});
       trainers_.Remove(trainer.id);
     }
     if (last_reports_.size() > kMaxHistory) {

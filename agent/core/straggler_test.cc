@@ -84,12 +84,18 @@ TEST_F(StragglerTest, WhereRanksComeAndGoItIsLostInTheEnd) {
     EXPECT_EQ(Failed(*node)->final, 1);
     EXPECT_EQ(Failed(*node)->may_rejoin, 1);
     EXPECT_THAT(Failed(*node)->text, HasSubstr("rank 1 has not submitted"));
-    // The coordinator waits for those only that are not late.
+    // It lives, and nobody has to wait for it.
     const auto* left =
         std::get_if<protocol::TrainerLeft>(&node->to_coordinator.back());
     ASSERT_NE(left, nullptr);
-    EXPECT_EQ(left->may_return, node == &x_);
+    EXPECT_TRUE(left->may_return);
+    EXPECT_EQ(left->straggled, node == &y_);
   }
+  Give(y_, CoordinatorConnected{});  // Another one.
+  const auto* again =
+      std::get_if<protocol::TrainerLeft>(&y_.to_coordinator.back());
+  ASSERT_NE(again, nullptr);
+  EXPECT_TRUE(again->straggled);
 }
 
 TEST_F(StragglerTest, IsNotWaitedForWhereItsAgentFallsSilent) {

@@ -210,7 +210,8 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    Context& c) {
   if (!SpeaksFor(agent, left.attach_id, c)) return;
   const bool detached = left.reason == "detached";
-  const auto how = left.may_return ? Seats::State::kAlive
+  const auto how = left.may_return ? (left.straggled ? Seats::State::kStraggled
+                                                     : Seats::State::kAlive)
                    : detached      ? Seats::State::kDetached
                                    : Seats::State::kLeft;
   if (const auto waiting = membership_.Leave(left.attach_id)) {

@@ -85,6 +85,35 @@ TEST_F(LineageTest, NothingBeginsBesideMembersThatAreToAttachAgain) {
                     HasSubstr("PACTRAIN_REPLACE=1")));
 }
 
+// It was the only one with the state: the others had not taken it yet.
+TEST_F(LineageTest, NothingBeginsBesideAStragglerThatHoldsTheState) {
+  Start(OnShrink::kContinue);
+  t_.Connect("c", "z");
+  t_.Leave("a", 0, "rank 0 is late", true, {}, /*straggled=*/true);
+  t_.Leave("a", 1, "killed by signal 9");
+  for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "killed by signal 9");
+  t_.Join("c", 0, 1, "run-2");
+  t_.Pass(3600, {"a", "b", "c"});
+  EXPECT_EQ(Newest().number, 1u);
+  EXPECT_THAT(t_.Got<GroupWaiting>("c")->reason, HasSubstr("rank 0 (agent"));
+  Return("a", 0, 7);
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().lineage.committed, 7u);
+}
+
+// Its connection told that it died.
+TEST_F(LineageTest, AStragglerThatDiesIsWaitedForNoLonger) {
+  Start(OnShrink::kContinue);
+  t_.Connect("c", "z");
+  t_.Leave("a", 0, "rank 0 is late", true, {}, /*straggled=*/true);
+  t_.Leave("a", 1, "killed by signal 9");
+  for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "killed by signal 9");
+  t_.Join("c", 0, 1, "run-2");
+  t_.Leave("a", 0, "killed by signal 9");
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_FALSE(Newest().donor);
+}
+
 TEST_F(LineageTest, ARestartedAgentIsNoProofThatItsTrainersAreDead) {
   StartAndLoseSight(OnShrink::kPause);
   t_.Connect("a", "x");  // Others.

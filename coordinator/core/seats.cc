@@ -225,7 +225,7 @@ const Seats::Seat* Seats::FirstHolder(absl::Duration presumed_dead,
 
 const Seats::Seat* Seats::FirstUnseen(const Agents& agents) const {
   for (const Seat& seat : seats_) {
-    if (!MayLive(seat) || !IsOwn(seat)) continue;
+    if (!IsAwaited(seat)) continue;
     if (seat.state == State::kAwaited || !IsHeard(seat, agents)) return &seat;
   }
   return nullptr;
@@ -246,7 +246,7 @@ bool Seats::IsHeard(const Seat& seat, const Agents& agents) const {
 
 size_t Seats::CountAlive(const Agents& agents) const {
   return std::count_if(seats_.begin(), seats_.end(), [&](const Seat& s) {
-    return IsOwn(s) && MayLive(s) && IsHeard(s, agents);
+    return IsAwaited(s) && IsHeard(s, agents);
   });
 }
 
@@ -255,8 +255,7 @@ size_t Seats::CountUnknown(const Agents& agents, absl::Duration since,
   return std::count_if(seats_.begin(), seats_.end(), [&](const Seat& s) {
     const absl::Duration silent =
         std::max(since, s.silent_since.value_or(since));
-    return IsOwn(s) && MayLive(s) && !IsHeard(s, agents) &&
-           now - silent < timeout;
+    return IsAwaited(s) && !IsHeard(s, agents) && now - silent < timeout;
   });
 }
 

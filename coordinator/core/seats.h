@@ -40,6 +40,9 @@ class Seats {
     kKeptOut,   // For good, whatever is said of it.
     kAlive,     // The generation is over; it is still to attach again.
     kUnknown,   // Its agent died; it may live and attach again.
+    // It was too slow for the generation: it may attach again and hold the
+    // newest state, but a next generation need not wait for it.
+    kStraggled,
     kReturned,  // It has attached again.
   };
   struct Seat {
@@ -129,7 +132,11 @@ class Seats {
   static bool HasLeft(const Seat& seat) { return seat.state >= State::kLeft; }
   static bool MayLive(const Seat& seat) {
     return !HasLeft(seat) || seat.state == State::kAlive ||
-           seat.state == State::kUnknown;
+           seat.state == State::kUnknown || seat.state == State::kStraggled;
+  }
+  // A next generation waits for it.
+  bool IsAwaited(const Seat& seat) const {
+    return IsOwn(seat) && MayLive(seat) && seat.state != State::kStraggled;
   }
   bool IsHeard(const Seat& seat, const Agents& agents) const;
   // Equal for all attaches of one trainer.

@@ -81,12 +81,13 @@ void TestCluster::Rejoin(const std::string& agent, uint32_t rank,
 
 void TestCluster::Leave(const std::string& agent, uint32_t rank,
                         const std::string& reason, bool generation_ended,
-                        const std::vector<std::string>& unreached) {
+                        const std::vector<std::string>& unreached,
+                        bool straggled) {
   Say(agent, protocol::TrainerLeft{
                  group, rank, agents_.at(agent).trainers.at(rank).attach_id,
                  reason, generation_ended,
                  generation_ended && on_shrink != protocol::OnShrink::kAbort,
-                 unreached});
+                 unreached, straggled});
 }
 
 void TestCluster::Vote(const std::string& agent, uint32_t rank, uint64_t mask,

@@ -34,7 +34,8 @@ class TestCluster {
   void Rejoin(const std::string& agent, uint32_t rank, uint64_t generation);
   void Leave(const std::string& agent, uint32_t rank, const std::string& reason,
              bool generation_ended = false,
-             const std::vector<std::string>& unreached = {});
+             const std::vector<std::string>& unreached = {},
+             bool straggled = false);
   void Vote(const std::string& agent, uint32_t rank, uint64_t mask,
             uint32_t steps_unchanged = 1, bool inside = true,
             uint64_t layout = 1);
