@@ -120,6 +120,8 @@ class SimTrainer {
   bool HoldsState() const {
     return alive_ && own_.applied > 0 && own_.lineage != 0 && !IsDone();
   }
+  // It lives and was in a generation, so it may hold a state.
+  bool TookPart() const { return alive_ && generation_ != 0 && !IsDone(); }
   const RankState& state() const { return own_; }
   const std::string& launch() const { return options_.launch; }
   uint64_t process() const { return options_.process; }

@@ -19,7 +19,7 @@ SimTrainer* Simulation::FindTrainer(const protocol::Digest& attach_id) {
 void Simulation::LookForLostState() {
   const bool lives =
       std::any_of(seats_.begin(), seats_.end(),
-                  [](const Seat& seat) { return seat.trainer->HoldsState(); });
+                  [](const Seat& seat) { return seat.trainer->TookPart(); });
   if (!lives && !killing_) coordinator_->Forget("job");
   world_.After(absl::Seconds(10), [this] { LookForLostState(); });
 }
