@@ -33,7 +33,6 @@ HEADERS = (
     *("trainer/pactrain.h", "trainer/membership_abi.h"),
     *("trainer/cpp/*.h", "trainer/cpp/libtorch/*.h"),
 )
-TEST_HEADER = ROOT / "trainer/cpp/other_rank.h"
 NOT_SHIPPED = shutil.ignore_patterns("BUILD", "__pycache__")
 
 
@@ -139,8 +138,6 @@ def fill_tarball(folder: Path, libraries: Path, licence_texts: str) -> None:
             shutil.copy(ROOT / name, folder)
     (folder / "LICENSE-third-party").write_text(licence_texts)
     for header in (path for pattern in HEADERS for path in ROOT.glob(pattern)):
-        if header == TEST_HEADER:
-            continue
         target = folder / "include" / header.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(header, target)

@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
                  "Folder for the stories of failing seeds")
       ->check(CLI::ExistingDirectory);
   app.add_flag("--unmended", settings.unmended,
-               "Also what is known to be broken");
+               "Also an old state directory, which is known to break jobs");
   app.add_option("--mutant", settings.mutant,
                  "Break a rule on purpose (mutant.h)")
       ->check(CLI::Range(0, 5));

@@ -31,7 +31,7 @@ void SimTrainer::MakeState(const wire::Digest128& lineage, uint64_t resume_step,
                            const wire::Digest128& last_attach_id) {
   ++connection_;
   const bool has_state = lineage.hi != 0 || lineage.lo != 0;
-  claimed_generation_ = has_state ? generation_ : 0;
+  claimed_generation_ = has_state_ ? generation_ : 0;
   trainer::TrainerOptions o;
   o.agent = "simulated";
   o.job = "job";
@@ -178,8 +178,11 @@ void SimTrainer::OnAttached() {
     has_state_ = true;
   } else if (attached.needs_state != 0) {
     has_state_ = false;
-  } else if (!has_state_) {
-    world_->Fail("a rank without the state is taken for one that has it");
+  } else {
+    if (held_lineage_.hi != lineage_.hi || held_lineage_.lo != lineage_.lo) {
+      world_->Fail("a rank without the state is taken for one that has it");
+    }
+    has_state_ = true;
   }
   oracle_->Attached(rank_, generation_, state_->next_step(),
                     attached.world_size);
@@ -194,8 +197,11 @@ void SimTrainer::OnAttached() {
 // It lives, and what ended was the generation or the agent.
 void SimTrainer::Rejoin() {
   // Not next_step(): that is past a step which failed with the session, too.
-  MakeState(has_state_ ? lineage_ : wire::Digest128{},
-            has_state_ ? reached_ : 0, seat_id_);
+  if (has_state_) {
+    held_lineage_ = lineage_;
+    held_step_ = reached_;
+  }
+  MakeState(held_lineage_, held_step_, seat_id_);
   open_ = false;
   ended_(End::kRejoin);
 }

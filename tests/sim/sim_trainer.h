@@ -202,7 +202,10 @@ class SimTrainer {
   uint64_t claimed_generation_ = 0;  // Whose state it had at the last attach.
   bool has_state_ = false;
   bool hands_state_ = false;  // Before anything else.
+  // As trainer/core/membership: its own state until another one is taken.
   RankState own_;
+  wire::Digest128 held_lineage_ = {};  // Zero: none.
+  uint64_t held_step_ = 0;             // After the last one committed in it.
 
   // The open step.
   bool open_ = false;

@@ -31,7 +31,6 @@ Simulation::Simulation(const RunOptions& options)
   gse_ = random_.Chance(700);
   steps_ = 8 + static_cast<int>(random_.Below(25));
   on_shrink_ = static_cast<protocol::OnShrink>(random_.Below(3));
-  if (!unmended_) return;
   coordinator_->Watch(
       {[this](const protocol::Generation& g) { OnFormed(g); },
        [this](const protocol::JoinRefused& r) { OnRefused(r); }});

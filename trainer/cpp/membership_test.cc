@@ -11,10 +11,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "trainer/cpp/other_rank.h"
 #include "trainer/cpp/shared.h"
 #include "trainer/cpp/words.h"
 #include "trainer/fake_agent.h"
+#include "trainer/other_rank.h"
 
 namespace pactrain::internal {
 namespace {

@@ -9,8 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "trainer/cpp/libtorch.h"
-#include "trainer/cpp/other_rank.h"
 #include "trainer/fake_agent.h"
+#include "trainer/other_rank.h"
 
 namespace pactrain {
 namespace {

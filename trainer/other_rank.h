@@ -1,7 +1,7 @@
 // The other rank of a job of two, played by a fake agent: its membership is a
 // core of its own, so that only what a client makes of it is tested.
-#ifndef PACTRAIN_TRAINER_CPP_OTHER_RANK_H_
-#define PACTRAIN_TRAINER_CPP_OTHER_RANK_H_
+#ifndef PACTRAIN_TRAINER_OTHER_RANK_H_
+#define PACTRAIN_TRAINER_OTHER_RANK_H_
 
 #include <cstdint>
 #include <cstring>
@@ -94,4 +94,4 @@ struct OtherRank {
 
 }  // namespace pactrain::internal
 
-#endif  // PACTRAIN_TRAINER_CPP_OTHER_RANK_H_
+#endif  // PACTRAIN_TRAINER_OTHER_RANK_H_
