@@ -57,15 +57,22 @@ void Network::TryConnect(const Key& key) {
     return;
   }
   pair.dialling = true;
+  // Both shake hands, so both are awake.
   const absl::Duration at =
-      std::max(world_->now(), pair.blocked_until) + 3 * Delay();
+      std::max({world_->now(), pair.blocked_until, pair.end[0]->stopped_until(),
+                pair.end[1]->stopped_until()}) +
+      3 * Delay();
   world_->At(at, [this, key] {
     Pair& p = pairs_[key];
     p.dialling = false;
     if (p.view[0] != 0 || p.view[1] != 0 || !Alike(*p.end[0], *p.end[1])) {
       return;
     }
-    if (world_->now() < p.blocked_until) return TryConnect(key);
+    if (world_->now() <
+        std::max({p.blocked_until, p.end[0]->stopped_until(),
+                  p.end[1]->stopped_until()})) {
+      return TryConnect(key);
+    }
     p.connection = next_connection_++;
     const absl::Duration later = world_->now() + Delay();
     p.lane[0] = p.lane[1] = Lane();
@@ -78,6 +85,9 @@ void Network::TryConnect(const Key& key) {
 
 void Network::Connected(const Key& key, int side, uint64_t connection) {
   Pair& pair = pairs_[key];
+  if (Waits(*pair.end[side], [=, this] { Connected(key, side, connection); })) {
+    return;
+  }
   if (pair.connection != connection) {
     // Lost before this end heard of it.
     if (pair.view[side] == connection) pair.view[side] = 0;
@@ -99,18 +109,31 @@ void Network::Lose(const Key& key, bool damaged) {
   if (lost == 0) return;
   for (int side = 0; side < 2; ++side) {
     if (!pair.end[side]->alive()) pair.view[side] = 0;
-    world_->After(4 * Delay(), [this, key, side, lost, damaged] {
-      Pair& p = pairs_[key];
-      if (p.view[side] == lost) {
-        p.view[side] = 0;
-        if (p.end[side]->alive()) {
-          p.end[side]->OnPeerEvent(agent::PeerDisconnected{
-              p.end[1 - side]->name(), damaged, "the connection broke"});
-        }
-      }
-      TryConnect(key);
-    });
+    world_->After(4 * Delay(),
+                  [=, this] { HearLost(key, side, lost, damaged); });
   }
+}
+
+void Network::HearLost(const Key& key, int side, uint64_t lost, bool damaged) {
+  Pair& pair = pairs_[key];
+  if (Waits(*pair.end[side],
+            [=, this] { HearLost(key, side, lost, damaged); })) {
+    return;
+  }
+  if (pair.view[side] == lost) {
+    pair.view[side] = 0;
+    if (pair.end[side]->alive()) {
+      pair.end[side]->OnPeerEvent(agent::PeerDisconnected{
+          pair.end[1 - side]->name(), damaged, "the connection broke"});
+    }
+  }
+  TryConnect(key);
+}
+
+bool Network::Waits(const PeerEnd& end, std::function<void()> what) {
+  if (world_->now() >= end.stopped_until()) return false;
+  world_->At(end.stopped_until(), std::move(what));
+  return true;
 }
 
 void Network::Send(const PeerEnd& from, const std::string& to,
@@ -132,12 +155,27 @@ void Network::Send(const PeerEnd& from, const std::string& to,
       at = lane.Arrival(world_->now(), Delay());
     }
     world_->At(at, [this, key, side, connection, message] {
-      Pair& p = pairs_[key];
-      if (p.connection != connection || p.view[1 - side] != connection) return;
-      std::visit([&](const auto& m) { p.end[1 - side]->OnPeerEvent(m); },
-                 message);
+      Deliver(key, side, connection, message, /*waited=*/false);
     });
   }
+}
+
+// What has `waited` lay in the buffer of an end that does not know yet that the
+// connection is lost.
+void Network::Deliver(const Key& key, int side, uint64_t connection,
+                      const Message& message, bool waited) {
+  const Pair& pair = pairs_[key];
+  if (pair.view[1 - side] != connection ||
+      (pair.connection != connection && !waited)) {
+    return;
+  }
+  PeerEnd& end = *pair.end[1 - side];
+  if (Waits(end, [this, key, side, connection, message] {
+        Deliver(key, side, connection, message, /*waited=*/true);
+      })) {
+    return;
+  }
+  std::visit([&](const auto& m) { end.OnPeerEvent(m); }, message);
 }
 
 }  // namespace pactrain::sim

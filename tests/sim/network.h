@@ -5,6 +5,7 @@
 #define PACTRAIN_TESTS_SIM_NETWORK_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -23,6 +24,8 @@ class PeerEnd {
  public:
   virtual ~PeerEnd() = default;
   virtual bool alive() const = 0;
+  // Until when it is stopped: till then it sees and does nothing.
+  virtual absl::Duration stopped_until() const = 0;
   virtual const std::string& name() const = 0;
   virtual base::Digest incarnation() const = 0;
   virtual bool Wants(const PeerEnd& peer) const = 0;
@@ -64,6 +67,11 @@ class Network {
   Pair& Get(PeerEnd* a, PeerEnd* b);
   void TryConnect(const Key& key);
   void Connected(const Key& key, int side, uint64_t connection);
+  void HearLost(const Key& key, int side, uint64_t lost, bool damaged);
+  void Deliver(const Key& key, int side, uint64_t connection,
+               const Message& message, bool waited);
+  // True: that end is stopped, and `what` is done when it goes on.
+  bool Waits(const PeerEnd& end, std::function<void()> what);
   void Lose(const Key& key, bool damaged);
   absl::Duration Delay();
 

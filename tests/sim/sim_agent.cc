@@ -162,7 +162,6 @@ bool SimAgent::Wants(const PeerEnd& peer) const {
 }
 
 void SimAgent::OnPeerEvent(const agent::Event& event) {
-  if (stopped()) return WhenOn([=, this] { OnPeerEvent(event); });
   const auto* control = std::get_if<agent::PeerControl>(&event);
   if (options_.mutant == Mutant::kTakeAbortsForVotes && control != nullptr) {
     const auto* abort = std::get_if<protocol::Abort>(&control->control.body);

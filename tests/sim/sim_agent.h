@@ -52,6 +52,7 @@ class SimAgent : public PeerEnd, public StreamClient {
 
   // PeerEnd:
   bool alive() const override { return state_ != nullptr; }
+  absl::Duration stopped_until() const override { return stopped_until_; }
   const std::string& name() const override { return options_.name; }
   base::Digest incarnation() const override { return {life_, 42}; }
   bool Wants(const PeerEnd& peer) const override;
