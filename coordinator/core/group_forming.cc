@@ -44,11 +44,16 @@ protocol::Digest NewLineage(const Generation& generation,
 
 void Group::TryForm(Context& c) {
   if (c.read_only) return;
-  const bool lives = elastic() && !IsOver(generation_->lineage.id);
+  bool lives = elastic() && !IsOver(generation_->lineage.id);
+  if (lives && NewestLeft(c)) {
+    EndLineage("all that held its newest state left in order", c);
+    RefuseOthers(c);
+    lives = false;
+  }
   if (!lives || membership_.Replacing() != nullptr) {
     TryFormNew(c);
   } else if (!running() &&
-             AnyReturned(membership_.launches(), generation_->lineage.id)) {
+             NewestReturned(membership_.launches(), generation_->lineage.id)) {
     TryRegroup(c);
   } else if (running() && seats_.FirstHolder(c.options.presume_dead_after,
                                              c.now) != nullptr) {

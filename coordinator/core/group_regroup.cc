@@ -306,7 +306,7 @@ std::string Group::RegroupReason(const Context& c) const {
                                : "",
                            ": it may be training"));
   }
-  if (!AnyReturned(membership_.launches(), generation_->lineage.id)) {
+  if (!NewestReturned(membership_.launches(), generation_->lineage.id)) {
     const Launch* launch = membership_.Complete();
     if (launch == nullptr) return "";
     if (seats_.CountAlive(c.agents) == 0) {

@@ -103,6 +103,20 @@ void Group::EndLineage(std::string how, Context& c) {
   if (ended_lineages_.size() > kMaxHistory) ended_lineages_.pop_back();
 }
 
+bool Group::NewestLeft(const Context& c) const {
+  if (running() || !seats_.LeftInOrder()) return false;
+  const bool trained = progress_.committed_count() > 0;
+  const auto newest =
+      NewestReturned(membership_.launches(), generation_->lineage.id);
+  // Nobody has returned, and who still may lacks at least a step.
+  if (!newest) {
+    return trained &&
+           seats_.FirstHolder(c.options.presume_dead_after, c.now) != nullptr;
+  }
+  return newest->first < generation_->lineage.committed ||
+         (trained && newest->second <= progress_.committed_step());
+}
+
 absl::Status Group::CheckForget(const Context& c) const {
   size_t alive = seats_.CountAlive(c.agents);
   for (const Launch& launch : membership_.launches()) {

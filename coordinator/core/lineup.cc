@@ -18,8 +18,7 @@ bool IsOf(const Candidate& candidate, const protocol::Digest& lineage) {
   return candidate.trainer.lineage.id == lineage;
 }
 
-// How far its state has come: gradient steps, then broadcasts between them.
-std::pair<uint64_t, uint64_t> Reached(const Candidate& candidate) {
+Reached ReachedBy(const Candidate& candidate) {
   return {candidate.trainer.lineage.committed, candidate.trainer.resume_step};
 }
 
@@ -101,14 +100,16 @@ bool IsAwaited(const Remains& remains) {
          (remains.unknown > 0 && !PT_WEAKENED(UnknownNotAwaited));
 }
 
-bool AnyReturned(const std::vector<Launch>& waiting,
-                 const protocol::Digest& lineage) {
+std::optional<Reached> NewestReturned(const std::vector<Launch>& waiting,
+                                      const protocol::Digest& lineage) {
+  std::optional<Reached> newest;
   for (const Launch& launch : waiting) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (IsOf(candidate, lineage)) return true;
+      if (!IsOf(candidate, lineage)) continue;
+      newest = std::max(newest.value_or(Reached()), ReachedBy(candidate));
     }
   }
-  return false;
+  return newest;
 }
 
 Lineup LineupOf(const Launch& launch) {
@@ -135,19 +136,19 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
   if (awaited || (too_few && !PT_WEAKENED(PauseWithFewer)))
     return {{}, WaitingText(here, remains)};
   SortByRank(lineup.trainers);
-  std::pair<uint64_t, uint64_t> newest;
+  Reached newest;
   for (const Candidate& c : lineup.trainers) {
     if (!IsOf(c, remains.lineage)) continue;
     newest = PT_WEAKENED(LeastStateGiven) && newest.second != 0
-                 ? std::min(newest, Reached(c))
-                 : std::max(newest, Reached(c));
+                 ? std::min(newest, ReachedBy(c))
+                 : std::max(newest, ReachedBy(c));
     lineup.next_step = std::max(lineup.next_step, c.trainer.resume_step);
   }
   for (uint32_t rank = 0; rank < here; ++rank) {
     const Candidate& c = lineup.trainers[rank];
     const bool current =
         IsOf(c, remains.lineage) &&
-        (Reached(c) == newest || PT_WEAKENED(AllOfGenerationCurrent));
+        (ReachedBy(c) == newest || PT_WEAKENED(AllOfGenerationCurrent));
     if (!current) {
       lineup.needs_state.push_back(rank);
     } else if (!lineup.donor) {

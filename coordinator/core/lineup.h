@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/journal_record.h"
@@ -62,9 +63,13 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
 
 // Somebody of the last generation may still come, and is to be waited for.
 bool IsAwaited(const Remains& remains);
-// Somebody with a state of that lineage waits.
-bool AnyReturned(const std::vector<Launch>& waiting,
-                 const protocol::Digest& lineage);
+// How far a state has come: gradient steps, and the step that comes next, which
+// also tells broadcasts between them.
+using Reached = std::pair<uint64_t, uint64_t>;
+// The newest state of that lineage among those that wait; nothing: nobody has
+// one.
+std::optional<Reached> NewestReturned(const std::vector<Launch>& waiting,
+                                      const protocol::Digest& lineage);
 
 }  // namespace pactrain::coordinator
 

@@ -202,7 +202,7 @@ TEST_F(LineupTest, ANewJobHasNoDonor) {
   const Lineup lineup = LineupOf(waiting_[0]);
   EXPECT_FALSE(lineup.donor);
   EXPECT_THAT(Order(lineup), ElementsAre("a0", "b1"));
-  EXPECT_FALSE(AnyReturned(waiting_, kLineage));
+  EXPECT_FALSE(NewestReturned(waiting_, kLineage));
 }
 
 }  // namespace

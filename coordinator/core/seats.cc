@@ -237,6 +237,16 @@ bool Seats::AllLeft() const {
   });
 }
 
+bool Seats::LeftInOrder() const {
+  bool any = false;
+  for (const Seat& seat : seats_) {
+    if (!IsOwn(seat)) continue;
+    if (MayLive(seat)) return false;
+    any = any || seat.state == State::kDetached;
+  }
+  return any;
+}
+
 bool Seats::IsHeard(const Seat& seat, const Agents& agents) const {
   const protocol::Member& member = MemberOf(seat);
   const Agent* agent = agents.Find(member.agent);

@@ -143,9 +143,14 @@ void SimAgent::OnStreamMessage(uint64_t stream,
 
 void SimAgent::OnStreamClosed(uint64_t stream, const std::string& reason) {
   if (stream != stream_ || !alive()) return;
-  if (stopped()) return WhenOn([=, this] { OnStreamClosed(stream, reason); });
-  stream_ = 0;
   last_heard_ = std::max(last_heard_, now() - absl::Milliseconds(30));
+  LoseStream(stream, reason);
+}
+
+void SimAgent::LoseStream(uint64_t stream, const std::string& reason) {
+  if (stream != stream_ || !alive()) return;
+  if (stopped()) return WhenOn([=, this] { LoseStream(stream, reason); });
+  stream_ = 0;
   Handle(agent::CoordinatorDisconnected{reason});
   Dial();
 }

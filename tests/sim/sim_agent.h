@@ -83,6 +83,7 @@ class SimAgent : public PeerEnd, public StreamClient {
   void Hear(agent::TrainerId id, const SimTrainer::ToAgent& message);
   void OnHello(agent::TrainerId id, const wire::Hello& hello);
   void Dial();
+  void LoseStream(uint64_t stream, const std::string& reason);
   void Tick(uint64_t life, int count);
   absl::Duration LocalDelay();
 
