@@ -68,9 +68,8 @@ void Network::TryConnect(const Key& key) {
     if (p.view[0] != 0 || p.view[1] != 0 || !Alike(*p.end[0], *p.end[1])) {
       return;
     }
-    if (world_->now() <
-        std::max({p.blocked_until, p.end[0]->stopped_until(),
-                  p.end[1]->stopped_until()})) {
+    if (world_->now() < std::max({p.blocked_until, p.end[0]->stopped_until(),
+                                  p.end[1]->stopped_until()})) {
       return TryConnect(key);
     }
     p.connection = next_connection_++;

@@ -21,8 +21,6 @@ struct RankState {
   int applied = 0;
   int mask_epoch = 0;
   uint64_t lineage = 0;  // The generation that began it without a donor.
-  // What goes over the wire for it.
-  uint32_t word() const { return static_cast<uint32_t>(chain); }
 };
 
 class Oracle {
@@ -49,14 +47,6 @@ class Oracle {
                  uint64_t next_decision, uint64_t state,
                  const std::vector<Bucket>& buckets);
   void NotApplied(uint32_t rank, uint64_t generation, uint64_t step);
-
-  // What travels beside the word in a real hand-over.
-  void HandOver(const RankState& state) { handed_[state.word()] = state; }
-  // Null: nobody handed such a state over.
-  const RankState* TakeOver(uint32_t word) const {
-    auto it = handed_.find(word);
-    return it == handed_.end() ? nullptr : &it->second;
-  }
 
   uint64_t commits() const { return committed_; }
   uint64_t deliveries() const { return deliveries_; }
@@ -93,7 +83,6 @@ class Oracle {
   const Workload* const workload_;
   std::map<uint64_t, Step> steps_;  // By number: used in one generation only.
   std::map<uint64_t, Generation> generations_;
-  std::map<uint32_t, RankState> handed_;  // By word.
   uint64_t newest_generation_ = 0;
   uint64_t newest_committed_ = 0;
   uint64_t committed_ = 0;

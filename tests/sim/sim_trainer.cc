@@ -10,6 +10,9 @@ namespace {
 
 using trainer::Event;
 
+// Longer than any cut.
+constexpr absl::Duration kPatience = absl::Seconds(70);
+
 }  // namespace
 
 SimTrainer::SimTrainer(World* world, const Workload* workload, Oracle* oracle,
@@ -22,16 +25,16 @@ SimTrainer::SimTrainer(World* world, const Workload* workload, Oracle* oracle,
       options_(options),
       send_(std::move(send)),
       ended_(std::move(ended)),
-      rank_(options.rank) {
+      rank_(options.rank),
+      membership_(
+          {options.kind, /*agent_returns=*/1, PT_STATE_MESSAGE_BYTES,
+           static_cast<uint32_t>(absl::ToInt64Milliseconds(kPatience))}) {
   own_.mask_epoch = options.mask_epoch;
-  MakeState({}, options.resume_step);
+  MakeState({{}, 0, options.resume_step}, kPatience);
 }
 
-void SimTrainer::MakeState(const wire::Digest128& lineage, uint64_t resume_step,
-                           const wire::Digest128& last_attach_id) {
+void SimTrainer::MakeState(const Claim& claim, absl::Duration patience) {
   ++connection_;
-  const bool has_state = lineage.hi != 0 || lineage.lo != 0;
-  claimed_generation_ = has_state_ ? generation_ : 0;
   trainer::TrainerOptions o;
   o.agent = "simulated";
   o.job = "job";
@@ -41,27 +44,28 @@ void SimTrainer::MakeState(const wire::Digest128& lineage, uint64_t resume_step,
   attach_id_ = {Hash({77, options_.process}),
                 static_cast<uint64_t>(connection_)};
   o.attach_id = attach_id_;
-  o.last_attach_id = last_attach_id;
+  o.last_attach_id = seat_id_;
   o.model_digest = {1, 1};
   o.model_summary = "simulated";
   o.elements = workload_->elements();
-  o.resume_step = resume_step;
+  o.resume_step = claim.next_step;
   o.replace = options_.replace;
-  o.lineage = lineage;
-  o.committed = has_state ? own_.applied : 0;
+  o.lineage = {claim.lineage.hi, claim.lineage.lo};
+  o.committed = claim.committed;
   o.on_shrink = static_cast<uint8_t>(options_.on_shrink);
   o.gse = options_.gse;
   o.activate_every = workload_->activate_every();
+  const bool has_state = claim.lineage.hi != 0 || claim.lineage.lo != 0;
   if (!has_state && workload_->declares()) {
     o.mask_digest = workload_->MaskDigest(own_.mask_epoch);
     o.layout_digest = workload_->LayoutDigest(0);
     o.kept_elements = workload_->KeptElements(own_.mask_epoch);
     o.declared_elements = workload_->elements();
   }
-  constexpr int kAttachSeconds = 70;  // Longer than any cut.
-  o.attach_timeout = std::chrono::seconds(kAttachSeconds);
+  o.attach_timeout =
+      std::chrono::nanoseconds(absl::ToInt64Nanoseconds(patience));
   state_ = std::make_unique<trainer::TrainerState>(o, Now());
-  Later(absl::Seconds(kAttachSeconds + 1), &SimTrainer::GiveUpAttaching);
+  Later(patience + absl::Seconds(1), &SimTrainer::GiveUpAttaching);
 }
 
 void SimTrainer::GiveUpAttaching() {
@@ -169,70 +173,26 @@ void SimTrainer::OnAttached() {
   const wire::Attached& attached = *state_->attached();
   generation_ = attached.generation;
   rank_ = attached.rank;
-  lineage_ = attached.lineage;
   seat_id_ = attach_id_;
   reached_ = attached.base_step;
-  hands_state_ = attached.donor != wire::kNoRank;
-  if (!hands_state_) {
-    own_ = {Hash({99, generation_}), 0, own_.mask_epoch, generation_};
-    has_state_ = true;
-  } else if (attached.needs_state != 0) {
-    has_state_ = false;
-  } else {
-    if (held_lineage_.hi != lineage_.hi || held_lineage_.lo != lineage_.lo) {
-      world_->Fail("a rank without the state is taken for one that has it");
-    }
-    has_state_ = true;
-  }
   oracle_->Attached(rank_, generation_, state_->next_step(),
                     attached.world_size);
   if (!state_->SetMasks(workload_->MakeMaskSet(own_.mask_epoch)).ok()) {
     world_->Fail("SetMasks after attach failed");
   }
-  if (has_state_) Vote(true);
-  Later(world_->random.Between(absl::Milliseconds(1), absl::Milliseconds(40)),
+  if (todo_) return Settle({});
+  if (attached.donor != wire::kNoRank) return BeginToSettle({}, true);
+  own_ = {Hash({99, generation_}), 0, own_.mask_epoch, generation_};
+  newcomer_ = false;
+  Vote(true);
+  OpenNextStep();
+}
+
+void SimTrainer::OpenNextStep() {
+  const absl::Duration rest = std::exchange(rest_, absl::ZeroDuration());
+  deaf_until_ = rest == absl::ZeroDuration() ? rest : world_->now() + rest;
+  Later(rest + world_->random.Between(absl::Milliseconds(1), options_.pace),
         &SimTrainer::OpenStep);
-}
-
-// It lives, and what ended was the generation or the agent.
-void SimTrainer::Rejoin() {
-  // Not next_step(): that is past a step which failed with the session, too.
-  if (has_state_) {
-    held_lineage_ = lineage_;
-    held_step_ = reached_;
-  }
-  MakeState(held_lineage_, held_step_, seat_id_);
-  open_ = false;
-  ended_(End::kRejoin);
-}
-
-void SimTrainer::TakeState(const RankState& donors) {
-  hands_state_ = false;
-  if (has_state_) {
-    if (donors.chain != own_.chain) {
-      world_->Fail(absl::StrFormat(
-          "rank %d is taken for current and has another state", rank_));
-    }
-    return;
-  }
-  // One who was in the generation just before may not have come farther.
-  if (claimed_generation_ + 1 == generation_ && own_.applied > donors.applied) {
-    world_->Fail(
-        absl::StrFormat("rank %d had come farther than the donor", rank_));
-  }
-  if (own_.lineage == donors.lineage && own_.applied > donors.applied) {
-    world_->Fail(absl::StrFormat(
-        "the state goes back: %s takes one with %d steps applied", Name(),
-        donors.applied));
-  }
-  has_state_ = true;
-  if (options_.mutant == Mutant::kKeepOwnState) return Vote(true);
-  const int masks = std::exchange(own_, donors).mask_epoch;
-  if (masks == own_.mask_epoch) {
-    Vote(true);
-  } else {
-    next_mask_epoch_ = own_.mask_epoch;
-  }
 }
 
 void SimTrainer::Vote(bool inside) {
@@ -249,50 +209,58 @@ void SimTrainer::Vote(bool inside) {
 }
 
 void SimTrainer::FinishStep() {
+  trainer::Error failed;
   if (state_->step_done()) {
     trainer::StepReport report;
-    const trainer::Error error = state_->TakeStep(&report);
+    failed = state_->TakeStep(&report);
     open_ = false;
-    if (error.ok()) {
+    if (failed.ok()) {
       ReportCommit(report);
     } else {
-      world_->Note(3, rank_, static_cast<uint64_t>(error.code));
-      world_->Say([&] {
-        return absl::StrFormat("rank %d step %d: %s", rank_, step_, error.text);
-      });
-      if (error.code == wire::Code::kStepNotApplied) {
+      NoteError(failed);
+      if (failed.code == wire::Code::kStepNotApplied) {
         oracle_->NotApplied(rank_, generation_, step_);
-      } else if (error.code == wire::Code::kInternal ||
-                 error.code == wire::Code::kInvalidArgument) {
-        world_->Fail(absl::StrFormat("rank %d got an error of the protocol: %s",
-                                     rank_, error.text));
       }
     }
   }
   if (state_->over()) {
-    const trainer::Error& error = state_->error();
-    world_->Say([&] {
-      return absl::StrFormat("rank %d is over: %s", rank_, error.text);
-    });
-    if (error.code == wire::Code::kInternal ||
-        error.code == wire::Code::kInvalidArgument) {
-      world_->Fail(absl::StrFormat("rank %d got an error of the protocol: %s",
-                                   rank_, error.text));
+    failed = state_->error();
+    open_ = false;
+    NoteError(failed);
+    if (!todo_ && IsDone()) {
+      if (failed.may_rejoin) send_(state_->MakeDetach());
+      return Finish(failed.may_rejoin ? End::kDone : End::kFailed, failed.text);
     }
-    if (error.may_rejoin && !IsDone()) return Rejoin();
-    if (error.may_rejoin) send_(state_->MakeDetach());
-    Finish(error.may_rejoin ? End::kDone : End::kFailed);
-    return;
   }
-  if (IsDone()) {
-    send_(state_->MakeDetach());
-    Finish(End::kDone);
-    return;
+  if (todo_) return Settle(failed);
+  if (generation_ == 0 && failed.may_rejoin) {  // It was never in the job.
+    MakeState({{}, 0, options_.resume_step}, kPatience);
+    return ended_(End::kRejoin);
   }
-  const absl::Duration rest = std::exchange(rest_, absl::ZeroDuration());
-  deaf_until_ = rest == absl::ZeroDuration() ? rest : world_->now() + rest;
-  Later(rest + world_->random.Between(absl::Milliseconds(1), options_.pace),
-        &SimTrainer::OpenStep);
+  if (trainer::MayGoOn(failed, /*agent_returns=*/true)) {
+    return BeginToSettle(failed, newcomer_);
+  }
+  if (state_->over()) return Finish(End::kFailed, failed.text);
+  Continue();
+}
+
+void SimTrainer::NoteError(const trainer::Error& error) {
+  world_->Note(3, rank_, static_cast<uint64_t>(error.code));
+  world_->Say([&] {
+    return absl::StrFormat("rank %d%s: %s", rank_,
+                           error.final ? " is over" : "", error.text);
+  });
+  if (error.code == wire::Code::kInternal ||
+      error.code == wire::Code::kInvalidArgument) {
+    world_->Fail(absl::StrFormat("rank %d got an error of the protocol: %s",
+                                 rank_, error.text));
+  }
+}
+
+void SimTrainer::Continue() {
+  if (!IsDone()) return OpenNextStep();
+  send_(state_->MakeDetach());
+  Finish(End::kDone);
 }
 
 bool SimTrainer::IsDone() const {
@@ -300,8 +268,10 @@ bool SimTrainer::IsDone() const {
          (options_.leaves > 0 && commits_ >= options_.leaves);
 }
 
-void SimTrainer::Finish(End end) {
+void SimTrainer::Finish(End end, const std::string& why) {
   alive_ = false;
+  left_in_order_ = end == End::kDone;
+  error_text_ = why;
   ended_(end);
 }
 

@@ -1,6 +1,6 @@
-// One training process: the real TrainerState, shared memory that is plain
-// memory, and a script of steps. Its owner (the job) starts it anew when it
-// ends.
+// One training process: the real TrainerState and Membership, shared memory
+// that is plain memory, and a script of steps. Its owner (the job) starts it
+// anew when it ends.
 #ifndef PACTRAIN_TESTS_SIM_SIM_TRAINER_H_
 #define PACTRAIN_TESTS_SIM_SIM_TRAINER_H_
 
@@ -20,6 +20,7 @@
 #include "tests/sim/oracle.h"
 #include "tests/sim/workload.h"
 #include "tests/sim/world.h"
+#include "trainer/core/membership.h"
 #include "trainer/core/trainer_state.h"
 
 namespace pactrain::sim {
@@ -90,7 +91,8 @@ class SimTrainer {
     bool replace = false;
     absl::Duration step_deadline;
     absl::Duration pace = absl::Milliseconds(120);  // At most, between steps.
-    std::function<void()> hands_over;  // The donor, as it begins to do so.
+    std::function<void()> gives;  // Somebody takes this one's state from now.
+    pt_kind kind = PT_PYTHON;
     Mutant mutant = Mutant::kNone;
   };
   // kRejoin: it lives and is to be attached again.
@@ -115,7 +117,7 @@ class SimTrainer {
   bool attached() const { return state_->attached().has_value(); }
   const std::string& waiting() const { return state_->waiting_text(); }
   // Why it ended.
-  const std::string& error_text() const { return state_->error().text; }
+  const std::string& error_text() const { return error_text_; }
   // It lives and has applied steps, in a state that nothing has replaced yet.
   bool HoldsState() const {
     return alive_ && own_.applied > 0 && own_.lineage != 0 && !IsDone();
@@ -125,6 +127,8 @@ class SimTrainer {
   const RankState& state() const { return own_; }
   const std::string& launch() const { return options_.launch; }
   uint64_t process() const { return options_.process; }
+  // It ended by itself, as it had all its steps.
+  bool LeftInOrder() const { return left_in_order_; }
   // Of its newest attach.
   protocol::Digest attach_id() const { return {attach_id_.hi, attach_id_.lo}; }
   std::string Name() const;
@@ -143,21 +147,29 @@ class SimTrainer {
   bool stopped() const { return world_->now() < stopped_until_; }
 
  private:
-  void MakeState(const wire::Digest128& lineage, uint64_t resume_step,
-                 const wire::Digest128& last_attach_id = {});
+  // What is said of the state that it holds.
+  struct Claim {
+    pt_digest lineage = {};  // Zero: none.
+    uint64_t committed = 0;
+    uint64_t next_step = 0;
+  };
+  void MakeState(const Claim& claim, absl::Duration patience);
   // True: it does not hear this now, but later.
   bool HearsLater(std::function<void()> hear);
   void WhenOn(std::function<void()> what);
   void GiveUpAttaching();
   void OnAttached();
-  void Rejoin();
   bool IsDone() const;
-  void TakeState(const RankState& donors);
   trainer::Time Now() const;
   void Later(absl::Duration delay, void (SimTrainer::*run)());
   void Handle(trainer::Event event);
   void Vote(bool inside);
+  void OpenNextStep();
+  void Continue();
+  void NoteError(const trainer::Error& error);
   void OpenStep();
+  size_t Buckets() const;  // Of the open step.
+  uint64_t BucketElements(size_t bucket) const;
   void SubmitNext();
   void SubmitLater(absl::Duration delay);
   void Write(const trainer::Placement& placement);
@@ -168,7 +180,18 @@ class SimTrainer {
   void FinishStep();
   static int LevelsOf(trainer::Codec codec);  // 0: exact.
   void ReportCommit(const trainer::StepReport& report);
-  void Finish(End end);
+  void Finish(End end, const std::string& why = "");
+
+  // sim_trainer_membership.cc: until all have one state.
+  pt_result Here(const trainer::Error& error) const;
+  void BeginToSettle(const trainer::Error& error, bool newcomer);
+  void Settle(const trainer::Error& error);  // What was asked for is done.
+  void Do(const pt_todo& todo);
+  void Awake();
+  void Take(const pt_todo& done);
+  void GiveUp(const pt_todo& failed);
+  enum class Part { kCommon, kOwn };
+  std::vector<uint8_t> StateBytes(Part part) const;
   void Watch();
 
   World* const world_;
@@ -176,7 +199,7 @@ class SimTrainer {
   Oracle* const oracle_;
   const Options options_;
   wire::Digest128 attach_id_ = {};
-  wire::Digest128 seat_id_ = {};  // The one of its last generation.
+  wire::Digest128 seat_id_ = {};  // The one of its last generation; zero: none.
   const std::function<void(ToAgent)> send_;
   const std::function<void(End)> ended_;
   std::unique_ptr<trainer::TrainerState> state_;
@@ -198,14 +221,16 @@ class SimTrainer {
   uint64_t generation_ = 0;
   uint32_t rank_ = 0;
   uint64_t reached_ = 0;  // The step after the last one committed in it.
-  wire::Digest128 lineage_ = {};
-  uint64_t claimed_generation_ = 0;  // Whose state it had at the last attach.
-  bool has_state_ = false;
-  bool hands_state_ = false;  // Before anything else.
-  // As trainer/core/membership: its own state until another one is taken.
+  // Its own until another one is taken.
   RankState own_;
-  wire::Digest128 held_lineage_ = {};  // Zero: none.
-  uint64_t held_step_ = 0;             // After the last one committed in it.
+  bool left_in_order_ = false;
+  std::string error_text_;
+
+  trainer::Membership membership_;
+  std::optional<pt_todo> todo_;  // What it asks for; nothing: all have settled.
+  bool newcomer_ = true;         // Its own state is of no generation yet.
+  std::string there_text_;       // Of a pt_result.
+  std::vector<uint8_t> given_common_, given_own_;
 
   // The open step.
   bool open_ = false;

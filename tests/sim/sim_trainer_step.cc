@@ -8,7 +8,7 @@
 namespace pactrain::sim {
 
 void SimTrainer::OpenStep() {
-  if (next_mask_epoch_ && !hands_state_) {
+  if (next_mask_epoch_ && !todo_) {
     own_.mask_epoch = *std::exchange(next_mask_epoch_, std::nullopt);
     if (!state_->SetMasks(workload_->MakeMaskSet(own_.mask_epoch)).ok()) {
       world_->Fail("SetMasks between steps failed");
@@ -18,20 +18,20 @@ void SimTrainer::OpenStep() {
   step_ = state_->next_step();
   codec_ = static_cast<trainer::Codec>(state_->decision().codec);
   contribution_ = {};
-  contribution_.hands_state = hands_state_;
-  if (hands_state_ && state_->attached()->donor == rank_) {
-    oracle_->HandOver(own_);
-    contribution_.word = own_.word();
-    options_.hands_over();
+  if (todo_) {
+    const auto* words = static_cast<const float*>(todo_->in);
+    contribution_.message =
+        std::make_shared<std::vector<float>>(words, words + todo_->words);
+  } else {
+    contribution_.layout = workload_->LayoutOf(step_);
   }
-  if (!hands_state_) contribution_.layout = workload_->LayoutOf(step_);
   if (std::exchange(wrong_layout_, false)) {
     contribution_.layout = 1 - contribution_.layout;
   }
   contribution_.mask_epoch = own_.mask_epoch;
   contribution_.noise = std::exchange(noise_, false);
   contribution_.gse = options_.gse;
-  if (!hands_state_ && workload_->HasParameters(step_)) {
+  if (!todo_ && workload_->HasParameters(step_)) {
     contribution_.parameters = Hash({step_, generation_}) | 1;
     if (std::exchange(wrong_parameters_, false)) ++contribution_.parameters;
   }
@@ -45,20 +45,34 @@ void SimTrainer::OpenStep() {
   SubmitNext();
 }
 
+size_t SimTrainer::Buckets() const {
+  return contribution_.message != nullptr
+             ? 1
+             : workload_->buckets(contribution_.layout);
+}
+
+uint64_t SimTrainer::BucketElements(size_t bucket) const {
+  return contribution_.message != nullptr
+             ? contribution_.message->size()
+             : workload_->bucket_elements(contribution_.layout, bucket);
+}
+
 void SimTrainer::SubmitNext() {
   const absl::Duration pause = std::exchange(pause_, absl::ZeroDuration());
   if (pause > absl::ZeroDuration()) {
     SubmitLater(pause);
     return;
   }
-  const size_t count = workload_->buckets(contribution_.layout);
+  const size_t count = Buckets();
   trainer::Bucket bucket;
   bucket.index = static_cast<uint32_t>(next_bucket_);
-  bucket.elements =
-      workload_->bucket_elements(contribution_.layout, next_bucket_);
+  bucket.elements = BucketElements(next_bucket_);
   bucket.op = workload_->IsXor(step_, contribution_) ? trainer::Op::kXor
                                                      : trainer::Op::kSum;
   bucket.layout = workload_->BucketLayout(contribution_.layout, next_bucket_);
+  if (contribution_.message != nullptr && contribution_.layout == 0) {
+    bucket.layout = {todo_->layout.hi, todo_->layout.lo};
+  }
   bucket.last = next_bucket_ + 1 == count;
   if (bucket.last && contribution_.parameters != 0) {
     bucket.parameters = {contribution_.parameters, 1};
@@ -171,7 +185,7 @@ int SimTrainer::LevelsOf(trainer::Codec codec) {
 
 void SimTrainer::ReportCommit(const trainer::StepReport& report) {
   std::vector<Oracle::Bucket> buckets;
-  for (size_t b = 0; b < workload_->buckets(contribution_.layout); ++b) {
+  for (size_t b = 0; b < Buckets(); ++b) {
     if (b >= state_->placements().size()) {
       world_->Fail("a committed bucket is not to be found");
       return;
@@ -200,27 +214,22 @@ void SimTrainer::ReportCommit(const trainer::StepReport& report) {
   world_->Say([&] {
     return absl::StrFormat(
         "rank %d committed step %d (attempt %d, %s%s)", rank_, step_,
-        report.attempts, contribution_.hands_state ? "state, " : "",
+        report.attempts, contribution_.message != nullptr ? "state, " : "",
         report.dense
             ? "DENSE"
             : protocol::ModeName(static_cast<protocol::Mode>(report.mode)));
   });
+  const bool is_message = contribution_.message != nullptr;
   oracle_->Committed(rank_, generation_, step_, report.next.version,
-                     contribution_.hands_state ? 0 : own_.chain, buckets);
+                     is_message ? 0 : own_.chain, buckets);
   reached_ = step_ + 1;
-  if (!contribution_.hands_state) {
-    own_.chain = Hash({own_.chain, step_});
-    ++own_.applied;
-    ++commits_;
+  if (is_message) {
+    std::memcpy(todo_->out, buckets[0].data, 4 * todo_->words);
     return;
   }
-  const RankState* donors =
-      oracle_->TakeOver(std::bit_cast<uint32_t>(buckets[0].data[0]));
-  if (donors == nullptr) {
-    world_->Fail("a state was handed over that nobody has");
-  } else {
-    TakeState(*donors);
-  }
+  own_.chain = Hash({own_.chain, step_});
+  ++own_.applied;
+  ++commits_;
 }
 
 }  // namespace pactrain::sim

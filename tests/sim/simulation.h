@@ -92,7 +92,7 @@ class Simulation {
   void RestoreDirectory(const char* kind);
   void LoseGeneration(const char* kind);
   void LoseDonor(const char* kind);
-  void OnHandOver(size_t index, uint64_t process);
+  void OnGive(size_t index, uint64_t process);
   void Join(const char* kind);
   void JoinAtMember(const char* kind);
   void ChangePin(const char* kind);
@@ -110,6 +110,7 @@ class Simulation {
   // simulation_state.cc
   void LookForLostState();
   SimTrainer* FindTrainer(const protocol::Digest& attach_id);
+  bool WasLeftBehind(const SimTrainer& holder) const;
   void OnFormed(const protocol::Generation& generation);
   void OnRefused(const protocol::JoinRefused& refusal);
 
@@ -135,6 +136,7 @@ class Simulation {
   const char* donor_fault_ = nullptr;  // Of the next hand-over.
   bool gse_ = true;
   int steps_ = 0;
+  bool mixed_ = false;  // Python and C++ ranks.
 
   protocol::OnShrink on_shrink_ = protocol::OnShrink::kAbort;
   uint64_t launch_ = 0;

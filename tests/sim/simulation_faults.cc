@@ -211,10 +211,10 @@ void Simulation::LoseDonor(const char* kind) {
   if (random_.Chance(500)) LaunchMore(agents_.size());
 }
 
-void Simulation::OnHandOver(size_t index, uint64_t process) {
+void Simulation::OnGive(size_t index, uint64_t process) {
   if (donor_fault_ == nullptr) return;
   const char* const kind = std::exchange(donor_fault_, nullptr);
-  world_.After(random_.Between(Ms(0), Ms(20)), [this, kind, index, process] {
+  world_.After(random_.Between(Ms(0), Ms(100)), [this, kind, index, process] {
     if (index >= seats_.size() || seats_[index].process != process) return;
     Seat& seat = seats_[index];
     if (!seat.trainer->alive()) return;

@@ -14,6 +14,23 @@ SimTrainer* Simulation::FindTrainer(const protocol::Digest& attach_id) {
   return nullptr;
 }
 
+// Who has come farther in its lineage than `holder` left in order, and took
+// that state along: nobody goes on from an older one.
+bool Simulation::WasLeftBehind(const SimTrainer& holder) const {
+  bool any = false;
+  const auto leads = [&](const SimTrainer& other) {
+    const bool farther = other.state().lineage == holder.state().lineage &&
+                         other.state().applied > holder.state().applied;
+    any = any || farther;
+    return !farther || other.LeftInOrder();
+  };
+  return std::all_of(seats_.begin(), seats_.end(),
+                     [&](const Seat& seat) { return leads(*seat.trainer); }) &&
+         std::all_of(old_trainers_.begin(), old_trainers_.end(),
+                     [&](const auto& old) { return leads(*old); }) &&
+         any;
+}
+
 // The operator, who reads what newcomers are told and looks at the machines: a
 // process that died with its agent is known to be dead to nobody else.
 void Simulation::LookForLostState() {
@@ -44,10 +61,16 @@ void Simulation::OnFormed(const protocol::Generation& generation) {
                             : ", without donor",
                         roster);
   });
+  if (donor != nullptr && WasLeftBehind(*donor)) {
+    return world_.Fail(absl::StrCat(
+        "the state goes back: generation ", generation.number, " goes on from ",
+        donor->Name(), ", while all who had come farther left in order"));
+  }
   for (const Seat& seat : seats_) {
     const SimTrainer& holder = *seat.trainer;
     if (!holder.HoldsState()) continue;
     if (!generation.donor) {
+      if (WasLeftBehind(holder)) continue;
       return world_.Fail(
           absl::StrCat("a start without donor beside living state: generation ",
                        generation.number, ", while ", holder.Name(), " at ",
@@ -74,7 +97,7 @@ void Simulation::OnFormed(const protocol::Generation& generation) {
 void Simulation::OnRefused(const protocol::JoinRefused& refusal) {
   const SimTrainer* refused = FindTrainer(refusal.attach_id);
   if (!elastic() || refused == nullptr || !refused->HoldsState() ||
-      IsStranded(refused->launch())) {
+      IsStranded(refused->launch()) || WasLeftBehind(*refused)) {
     return;
   }
   for (const Seat& seat : seats_) {

@@ -29,6 +29,7 @@ Simulation::Simulation(const RunOptions& options)
       Hash({options.seed}), static_cast<uint32_t>(agent_of_rank_.size()));
   oracle_ = std::make_unique<Oracle>(&world_, workload_.get());
   gse_ = random_.Chance(700);
+  mixed_ = random_.Chance(200);
   steps_ = 8 + static_cast<int>(random_.Below(25));
   on_shrink_ = static_cast<protocol::OnShrink>(random_.Below(3));
   coordinator_->Watch(
@@ -167,7 +168,8 @@ void Simulation::StartProcess(size_t index) {
   options.replace = seat.replace;
   options.step_deadline = step_deadline_;
   options.pace = pace_;
-  options.hands_over = [this, index, process] { OnHandOver(index, process); };
+  options.gives = [this, index, process] { OnGive(index, process); };
+  options.kind = mixed_ && seat.rank % 2 == 1 ? PT_CPP : PT_PYTHON;
   options.mutant = mutant_;
   const auto is_mine = [this, index, process] {
     return index < seats_.size() && seats_[index].process == process;

@@ -70,9 +70,7 @@ int Workload::LayoutOf(uint64_t step) const {
 float Workload::Value(uint32_t rank, uint64_t generation, uint64_t step,
                       const Contribution& contribution,
                       uint64_t element) const {
-  if (contribution.hands_state) {
-    return std::bit_cast<float>(element == 0 ? contribution.word : 0);
-  }
+  if (contribution.message != nullptr) return contribution.message->at(element);
   const uint64_t hash = Hash({seed_, 9, rank, generation, step, element});
   if (IsXor(step, contribution)) {
     const bool root = rank == Hash({seed_, 10, step}) % world_size_;
@@ -88,6 +86,7 @@ std::vector<float> Workload::BucketData(uint32_t rank, uint64_t generation,
                                         uint64_t step,
                                         const Contribution& contribution,
                                         size_t bucket) const {
+  if (contribution.message != nullptr) return *contribution.message;
   std::vector<float> data(sizes_[contribution.layout][bucket]);
   const uint64_t start = BucketStart(contribution.layout, bucket);
   for (uint64_t i = 0; i < data.size(); ++i) {

@@ -24,9 +24,9 @@ struct Contribution {
   bool noise = false;       // but for one element.
   bool gse = true;          // What lies outside is masked, not sent.
   uint64_t parameters = 0;  // 0: no digest of the parameters in this step.
-  // The step hands the state from the donor, who alone says a word, to all.
-  bool hands_state = false;
-  uint32_t word = 0;
+  // The step is an exchange of trainer/core/membership: what this rank says.
+  // Null: it is one of gradients.
+  std::shared_ptr<const std::vector<float>> message;
 };
 
 class Workload {
@@ -56,7 +56,7 @@ class Workload {
   // What all ranks do in a step, unless a fault lets one do otherwise.
   int LayoutOf(uint64_t step) const;
   bool IsXor(uint64_t step, const Contribution& contribution) const {
-    return contribution.hands_state || Hash({seed_, 5, step}) % 7 == 0;
+    return contribution.message != nullptr || Hash({seed_, 5, step}) % 7 == 0;
   }
   bool HasParameters(uint64_t step) const {
     return Hash({seed_, 6, step}) % 3 == 0;
