@@ -86,8 +86,7 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
   for (size_t i = 0; i < member.ranks.size(); ++i) {
     const TrainerRecord* record =
         trainers_.Find(generation.group, member.attach_ids[i]);
-    if (record == nullptr ||
-        (record->generation != 0 && !PT_WEAKENED(TrainerOfTwoGenerations))) {
+    if (record == nullptr) {
       complete = false;
       outbox_.ToCoordinator(protocol::TrainerLeft{
           generation.group, member.ranks[i], member.attach_ids[i],

@@ -164,6 +164,27 @@ TEST_F(WrittenTest, LessThanAMiBIsNotTold) {
   for (int n = 0; n < 2; ++n) EXPECT_EQ(ToldOf(n, 1), Elements{});
 }
 
+TEST_F(WrittenTest, WhatCameBeforeWhatIsInFrontOfItIsToldInOrder) {
+  elements_ = {3 * kTold};
+  Begin();
+  SubmitAll();
+  for (Node* node : nodes_) {
+    std::vector<Event*> frames;
+    for (auto& [to, event] : queue_) {
+      if (to == node && std::holds_alternative<PeerData>(event)) {
+        frames.push_back(&event);
+      }
+    }
+    ASSERT_GT(frames.size(), 2u);
+    for (size_t i = 0; i < frames.size() / 2; ++i) {
+      std::swap(*frames[i], *frames[frames.size() - 1 - i]);
+    }
+  }
+  DeliverAndRead();
+  ExpectCommitted(1);
+  for (int n = 0; n < 2; ++n) EXPECT_FALSE(ToldOf(n, 1).empty());
+}
+
 TEST_F(WrittenTest, TheNextAttemptBeginsAnew) {
   elements_ = {3 * kTold};
   Begin();

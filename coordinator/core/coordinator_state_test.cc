@@ -331,6 +331,16 @@ TEST(Generation, StepsNeverGoBack) {
   EXPECT_EQ(t.Got<StartGeneration>("a")->generation.base_step, 101);
 }
 
+TEST(Generation, StepsAreReservedBeforeTheyAreUsedUp) {
+  TestCluster t;
+  t.FormFour();
+  const uint64_t first = t.journal().groups.at(t.group).generation.base_step;
+  for (uint64_t count = 1; count <= 3 * kReserveSteps; count += 100) {
+    t.Report("a", 1, count);
+    EXPECT_GT(t.journal().groups.at(t.group).reserved_step, first + count);
+  }
+}
+
 TEST(Generation, ASavedSessionsStepCounts) {
   TestCluster t;
   t.resume_step = 5000;

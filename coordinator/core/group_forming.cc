@@ -182,7 +182,10 @@ void Group::Form(const Lineup& lineup, Context& c) {
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
   if (!PT_WEAKENED(GenerationNotJournaled)) {
-    c.effects.records.push_back(GenerationFormed{*generation_, seats_.Away()});
+    c.effects.records.push_back(GenerationFormed{*generation_, {}});
+    if (!PT_WEAKENED(LeftBehindNotJournaled)) {
+      std::get<GenerationFormed>(c.effects.records.back()).away = seats_.Away();
+    }
   }
   recorded_.ranks.clear();
   if (!generation_->donor) recorded_.of_launch.clear();

@@ -93,7 +93,8 @@ void Group::TryAdmit(Context& c) {
     const std::string name = launch.name;
     if (const auto apart = WhyApart(launch, seated)) {
       Refuse(membership_.Refuse(name, *apart, c.now), c);
-    } else if (seats_.FirstUnseen(c.agents) != nullptr) {
+    } else if (seats_.FirstUnseen(c.agents) != nullptr &&
+               !PT_WEAKENED(NewcomerEndsTheUnseen)) {
       // It may commit steps all the time, and would be left behind.
       continue;
     } else {
@@ -252,7 +253,7 @@ void Group::Part(Context& c) {
     const int times = before == apart_.end() ? 1 : before->second + 1;
     if (progress_.committed_count() == 0 && times >= kMaxApart) cut[pair] = why;
   }
-  if (cut.empty()) return;
+  if (cut.empty() || PT_WEAKENED(NobodyParts)) return;
   std::map<std::string, Weight> agents;
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {

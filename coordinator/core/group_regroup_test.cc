@@ -214,6 +214,31 @@ TEST_F(RegroupTest, AJobWhoseRanksStayIsNotJoined) {
   EXPECT_THAT(t_.Got<GroupWaiting>("c")->reason, HasSubstr("still runs"));
 }
 
+// Its members commit steps until they hear of the end.
+TEST_F(RegroupTest, AReportIsNotTheLastOneBeforeAnAgentSaysSo) {
+  Start(OnShrink::kContinue);
+  t_.Report("a", 1, 5);
+  t_.Connect("c", "z");
+  t_.Join("c", 0, 1, "run-2");
+  const auto& group = t_.journal().groups.at(t_.group);
+  ASSERT_TRUE(group.ended);
+  EXPECT_GE(group.reserved_step, group.generation.base_step + kReserveSteps);
+}
+
+TEST_F(RegroupTest, WhatIsReportedOfAnEarlierGenerationDoesNotCount) {
+  Start(OnShrink::kContinue);
+  LoseRankThree();
+  ASSERT_EQ(Newest().number, 2u);
+  t_.Clear();
+  protocol::StepReport report;
+  report.group = t_.group;
+  report.generation = 1;
+  report.committed_count = 100'000;
+  report.committed_step = 100'000;
+  t_.Say("a", report);
+  EXPECT_THAT(t_.records(), IsEmpty());
+}
+
 TEST_F(RegroupTest, OnShrinkMustBeEqual) {
   Start(OnShrink::kPause);
   t_.Connect("c", "z");

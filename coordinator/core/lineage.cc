@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/weakened.h"
 #include "coordinator/core/group.h"
 
 namespace pactrain::coordinator {
@@ -28,7 +29,9 @@ bool Group::IsOver(const protocol::Digest& lineage) const {
 }
 
 std::optional<std::string> Group::WhyOver(const Candidate& candidate) const {
-  if (!HasState(candidate) || !generation_) return std::nullopt;
+  if (!HasState(candidate) || !generation_ || PT_WEAKENED(OverMayReturn)) {
+    return std::nullopt;
+  }
   const Lineage& lineage = candidate.trainer.lineage;
   const std::string holds =
       absl::StrCat("rank ", candidate.trainer.rank, " holds ", Text(lineage));
@@ -71,7 +74,9 @@ const Seats::Seat* Group::Holds(const Launch& launch, const Context& c) const {
   if (!elastic()) {
     return seats_.FirstHeld(c.agents, c.options.gone_after, c.now);
   }
-  if (IsOver(generation_->lineage.id)) return nullptr;
+  if (IsOver(generation_->lineage.id) || PT_WEAKENED(BeginsBesideTheLiving)) {
+    return nullptr;
+  }
   return seats_.FirstHolder(c.options.presume_dead_after, c.now);
 }
 
@@ -98,13 +103,15 @@ void Group::EndLineage(std::string how, Context& c) {
   c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ",
                               Text(generation_->lineage),
                               " is over: ", end.how));
-  c.effects.records.push_back(end);
+  if (!PT_WEAKENED(EndOfLineageNotJournaled)) c.effects.records.push_back(end);
   ended_lineages_.insert(ended_lineages_.begin(), std::move(end));
   if (ended_lineages_.size() > kMaxHistory) ended_lineages_.pop_back();
 }
 
 bool Group::NewestLeft(const Context& c) const {
-  if (running() || !seats_.LeftInOrder()) return false;
+  if (running() || !seats_.LeftInOrder() || PT_WEAKENED(NewestMayHaveLeft)) {
+    return false;
+  }
   const bool trained = progress_.committed_count() > 0;
   const auto newest =
       NewestReturned(membership_.launches(), generation_->lineage.id);
@@ -124,7 +131,7 @@ absl::Status Group::CheckForget(const Context& c) const {
         std::count_if(launch.by_rank.begin(), launch.by_rank.end(),
                       [](const auto& entry) { return HasState(entry.second); });
   }
-  if (alive > 0) {
+  if (alive > 0 && !PT_WEAKENED(ForgottenInSight)) {
     return absl::FailedPreconditionError(
         absl::StrCat("job '", id_.ToString(), "' has ", alive,
                      " live ranks with its state: end them first, or start its "
@@ -145,8 +152,9 @@ void Group::TryFormUnknown(const Launch& launch, Context& c) {
   const Candidate* newest = nullptr;
   for (const auto& [rank, candidate] : launch.by_rank) {
     if (HasState(candidate) &&
-        (newest == nullptr || candidate.trainer.lineage.committed >
-                                  newest->trainer.lineage.committed)) {
+        (newest == nullptr || PT_WEAKENED(AnyUnknownLineageWins) ||
+         candidate.trainer.lineage.committed >
+             newest->trainer.lineage.committed)) {
       newest = &candidate;
     }
   }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/weakened.h"
 #include "coordinator/core/agents.h"
 #include "protocol/limits.h"
 #include "protocol/types.h"
@@ -47,7 +48,8 @@ struct Launch {
   // All of it want the job to begin anew, and hold no state of it.
   bool replaces() const {
     return std::all_of(by_rank.begin(), by_rank.end(), [](const auto& entry) {
-      return entry.second.trainer.replace && !HasState(entry.second);
+      return entry.second.trainer.replace &&
+             (!HasState(entry.second) || PT_WEAKENED(ReplacesAtRegroups));
     });
   }
 };

@@ -264,7 +264,9 @@ size_t Seats::CountUnknown(const Agents& agents, absl::Duration since,
                            absl::Duration timeout, absl::Duration now) const {
   return std::count_if(seats_.begin(), seats_.end(), [&](const Seat& s) {
     const absl::Duration silent =
-        std::max(since, s.silent_since.value_or(since));
+        PT_WEAKENED(AbsentFromTheEnd)
+            ? since
+            : std::max(since, s.silent_since.value_or(since));
     return IsAwaited(s) && !IsHeard(s, agents) && now - silent < timeout;
   });
 }

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/weakened.h"
 #include "coordinator/core/agents.h"
 #include "coordinator/core/journal_record.h"
 #include "protocol/types.h"
@@ -135,7 +136,9 @@ class Seats {
   static bool HasLeft(const Seat& seat) { return seat.state >= State::kLeft; }
   static bool MayLive(const Seat& seat) {
     return !HasLeft(seat) || seat.state == State::kAlive ||
-           seat.state == State::kUnknown || seat.state == State::kStraggled;
+           seat.state == State::kUnknown ||
+           (seat.state == State::kStraggled &&
+            !PT_WEAKENED(StragglersHoldNothing));
   }
   // A next generation waits for it.
   bool IsAwaited(const Seat& seat) const {

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/weakened.h"
 #include "trainer/core/text.h"
 #include "xxhash.h"
 
@@ -299,6 +300,7 @@ pt_todo Membership::ExchangeFailed(const Error& error, Time now) {
   }
   // Who needed the state still has what it had before.
   if (there_.needs_state == 0) Hold();
+  if (there_.needs_state != 0 && PT_WEAKENED(HeldStateForgotten)) held_ = {};
   Tell("generation " + std::to_string(there_.generation) +
        " ended: " + FirstLine(error.text));
   return Attach(now);
@@ -316,7 +318,7 @@ pt_todo Membership::HeaderCame() {
            Equal(there_.lineage, held_.lineage) &&
            progress_.committed == held_.committed;
   const bool needs = there_.needs_state != 0;
-  if (!needs && !as_donor) {
+  if (!needs && !as_donor && !PT_WEAKENED(CurrentUnchecked)) {
     return Fail(wire::Code::kResyncRequired,
                 "The parameters of " + RankText(there_.rank) +
                     " differ from those of " + RankText(there_.donor) +
@@ -358,8 +360,10 @@ std::string Membership::Misfit() const {
     return difference + "\nGive all ranks equal arguments and models.";
   }
   if (mine_.newcomer != 0) return "";
-  const bool same = Equal(there_.lineage, held_.lineage);
-  if (!same || progress_.committed < held_.committed) {
+  const bool same =
+      Equal(there_.lineage, held_.lineage) || PT_WEAKENED(OtherLineageTaken);
+  if (!same || (progress_.committed < held_.committed &&
+                !PT_WEAKENED(OlderStateTaken))) {
     return Capital(RankText(there_.donor)) + " would give a state of " +
            LineageText(there_.lineage, progress_.committed) + " to " +
            RankText(there_.rank) + ", which has one of " +
@@ -485,7 +489,8 @@ pt_todo Membership::PieceCame() {
   }
   offset_ += bytes_;
   if (offset_ < size_) return SendPiece();
-  if (transfer.taken && !Equal(DigestOf(taken.data(), taken.size()), digest_)) {
+  if (transfer.taken && !Equal(DigestOf(taken.data(), taken.size()), digest_) &&
+      !PT_WEAKENED(StateUnchecked)) {
     return Fail(wire::Code::kResyncRequired,
                 "The state of " + RankText(transfer.giver) + ", " +
                     std::to_string(size_) +
