@@ -123,9 +123,11 @@ class Group {
   const Seats::Seat* Holds(const Launch& launch, const Context& c) const;
   std::string HoldsReason(const Seats::Seat& seat, const Context& c) const;
   void EndLineage(std::string how, Context& c);
-  // Those who left in order took the newest state along, and what is left of
-  // the lineage is older.
+  // Those who left in order took the newest state along, and those who are here
+  // have an older one.
   bool NewestLeft(const Context& c) const;
+  // The first of the newest generation who may still come; null: nobody.
+  const Seats::Seat* FirstMember(const Context& c) const;
   // Where the journal knows no lineage the state that has come farthest wins.
   void TryFormUnknown(const Launch& launch, Context& c);
 

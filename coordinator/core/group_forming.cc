@@ -45,7 +45,8 @@ protocol::Digest NewLineage(const Generation& generation,
 void Group::TryForm(Context& c) {
   if (c.read_only) return;
   bool lives = elastic() && !IsOver(generation_->lineage.id);
-  if (lives && NewestLeft(c)) {
+  if (lives && membership_.Replacing() == nullptr && NewestLeft(c)) {
+    if (FirstMember(c) != nullptr) return;  // Who may have it, too.
     EndLineage("all that held its newest state left in order", c);
     RefuseOthers(c);
     lives = false;

@@ -114,63 +114,6 @@ TEST_F(LineageTest, AStragglerThatDiesIsWaitedForNoLonger) {
   EXPECT_FALSE(Newest().donor);
 }
 
-// Rank 3 is late, the others train on without it and leave.
-TEST_F(LineageTest, WhoLeftInOrderTookTheNewestStateAlong) {
-  for (const bool restarted : {false, true}) {
-    t_ = TestCluster();
-    Start(OnShrink::kContinue);
-    t_.Leave("b", 3, "rank 3 is late", true, {}, /*straggled=*/true);
-    EndAt("b", {2}, 7);
-    EndAt("a", {0, 1}, 7);
-    ASSERT_EQ(Newest().number, 2u);
-    t_.Report("a", 1, 4);
-    for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "detached");
-    t_.Leave("b", 2, "detached");
-    t_.Clear();
-    if (restarted) {
-      t_.RestartCoordinator();
-      t_.Connect("b", "y", /*same_process=*/true);
-    }
-    Return("b", 3, 7);
-    ASSERT_EQ(Newest().number, 2u);
-    const auto refused = t_.Got<JoinRefused>("b");
-    ASSERT_TRUE(refused);
-    EXPECT_TRUE(refused->replaced);
-    EXPECT_THAT(refused->reason,
-                AllOf(HasSubstr("rank 3 holds a state of lineage"),
-                      HasSubstr("after 7 steps, which is over: all that held "
-                                "its newest state left in order at ")));
-    t_.Connect("c", "z");
-    t_.Join("c", 0, 1, "run-2");
-    EXPECT_EQ(Newest().number, 3u);
-    EXPECT_FALSE(Newest().donor);
-  }
-}
-
-TEST_F(LineageTest, WhoIsOneStepBehindThoseWhoLeftInOrderGoesNotOn) {
-  Start(OnShrink::kContinue);
-  t_.Report("a", 1, 7);
-  const uint64_t after = Newest().base_step + 7;
-  for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "detached");
-  t_.Leave("b", 2, "killed by signal 9");
-  t_.Leave("b", 3, "rank 2 was lost", true);
-  Return("b", 3, after - 1);
-  EXPECT_EQ(Newest().number, 1u);
-  EXPECT_TRUE(t_.Got<JoinRefused>("b"));
-}
-
-// They have nothing that those who go on lack.
-TEST_F(LineageTest, WhoLeftInOrderLeavesTheOthersTheirState) {
-  Start(OnShrink::kContinue);
-  t_.Report("a", 1, 7);
-  const uint64_t after = Newest().base_step + 7;
-  for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "detached");
-  for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "rank 0 left", true);
-  for (uint32_t rank : {2, 3}) Return("b", rank, after);
-  EXPECT_EQ(Newest().number, 2u);
-  EXPECT_TRUE(Newest().donor);
-}
-
 TEST_F(LineageTest, ARestartedAgentIsNoProofThatItsTrainersAreDead) {
   StartAndLoseSight(OnShrink::kPause);
   t_.Connect("a", "x");  // Others.

@@ -307,6 +307,11 @@ std::string Group::RegroupReason(const Context& c) const {
                                : "",
                            ": it may be training"));
   }
+  if (const Seats::Seat* member = FirstMember(c);
+      member != nullptr && NewestLeft(c)) {
+    return absl::StrCat("the newest state is with ranks that left in order; ",
+                        HoldsReason(*member, c));
+  }
   if (!NewestReturned(membership_.launches(), generation_->lineage.id)) {
     const Launch* launch = membership_.Complete();
     if (launch == nullptr) return "";

@@ -109,19 +109,24 @@ void Group::EndLineage(std::string how, Context& c) {
 }
 
 bool Group::NewestLeft(const Context& c) const {
-  if (running() || !seats_.LeftInOrder() || PT_WEAKENED(NewestMayHaveLeft)) {
+  if (running() || !seats_.AnyDetached() || PT_WEAKENED(NewestMayHaveLeft)) {
     return false;
   }
   const bool trained = progress_.committed_count() > 0;
   const auto newest =
       NewestReturned(membership_.launches(), generation_->lineage.id);
-  // Nobody has returned, and who still may lacks at least a step.
-  if (!newest) {
-    return trained &&
+  if (!newest) {  // Nobody has returned, and who still may lacks a step.
+    return trained && FirstMember(c) == nullptr &&
            seats_.FirstHolder(c.options.presume_dead_after, c.now) != nullptr;
   }
   return newest->first < generation_->lineage.committed ||
          (trained && newest->second <= progress_.committed_step());
+}
+
+const Seats::Seat* Group::FirstMember(const Context& c) const {
+  const Seats::Seat* const seat =
+      seats_.FirstHolder(c.options.presume_dead_after, c.now);
+  return seat == nullptr ? nullptr : seats_.Find(seat->attach_id);
 }
 
 absl::Status Group::CheckForget(const Context& c) const {

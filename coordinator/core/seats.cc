@@ -237,14 +237,10 @@ bool Seats::AllLeft() const {
   });
 }
 
-bool Seats::LeftInOrder() const {
-  bool any = false;
-  for (const Seat& seat : seats_) {
-    if (!IsOwn(seat)) continue;
-    if (MayLive(seat)) return false;
-    any = any || seat.state == State::kDetached;
-  }
-  return any;
+bool Seats::AnyDetached() const {
+  return std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) {
+    return IsOwn(seat) && seat.state == State::kDetached;
+  });
 }
 
 bool Seats::IsHeard(const Seat& seat, const Agents& agents) const {

@@ -113,9 +113,8 @@ class Seats {
   // well go on. Null: all are in sight.
   const Seat* FirstUnseen(const Agents& agents) const;
   bool AllLeft() const;
-  // Of this generation somebody left by his own will, and nobody may live who
-  // has not attached again.
-  bool LeftInOrder() const;
+  // Of this generation somebody left by his own will.
+  bool AnyDetached() const;
   // Ranks that left, and nobody has to take their place: by their own will, or
   // kept out.
   std::set<uint32_t> Detached() const;

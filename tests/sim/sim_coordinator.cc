@@ -44,8 +44,10 @@ void SimCoordinator::WhenOn(std::function<void()> what) {
 }
 
 void SimCoordinator::Stop(absl::Duration time) {
+  // What waits is heard in order, so it waits for one end alone.
+  if (stopped()) return;
   world_->any_stopped = true;
-  stopped_until_ = std::max(stopped_until_, world_->now() + time);
+  stopped_until_ = world_->now() + time;
 }
 
 bool SimCoordinator::Restore(absl::Duration down, absl::Duration time) {
