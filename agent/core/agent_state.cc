@@ -200,6 +200,17 @@ void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
   DropTrainer(event.trainer, event.reason, now);
 }
 
+void AgentState::Impl::On(const FormerTrainerLeft& event, absl::Duration) {
+  outbox_.Log(absl::StrCat("rank ", event.rank, " of ", event.group.ToString(),
+                           ", which this agent had before it was started "
+                           "again, is gone: ",
+                           event.reason));
+  former_.push_back({event.group, event.rank, event.attach_id, event.reason,
+                     /*generation_ended=*/false, /*may_return=*/false});
+  if (former_.size() > kMaxHistory) former_.pop_front();
+  outbox_.ToCoordinator(former_.back());
+}
+
 void AgentState::Impl::TellLeft(const TrainerRecord& record,
                                 const std::string& reason, bool may_return) {
   const protocol::TrainerLeft left{record.group,

@@ -208,12 +208,19 @@ bool Group::SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
 
 void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    Context& c) {
-  if (!SpeaksFor(agent, left.attach_id, c)) return;
   const bool detached = left.reason == "detached";
   const auto how = left.may_return ? (left.straggled ? Seats::State::kStraggled
                                                      : Seats::State::kAlive)
                    : detached      ? Seats::State::kDetached
                                    : Seats::State::kLeft;
+  if (!left.may_return && seats_.LeaveFormer(agent, left.attach_id, how)) {
+    if (const auto it = roster_.find(left.attach_id); it != roster_.end()) {
+      if (detached) NoteDetached(it->second.trainer);
+      roster_.erase(it);
+    }
+    return TryForm(c);
+  }
+  if (!SpeaksFor(agent, left.attach_id, c)) return;
   if (const auto waiting = membership_.Leave(left.attach_id)) {
     seats_.Return(waiting->trainer.attach_id, c.now, how);
     return TryForm(c);
