@@ -314,9 +314,9 @@ void Driver::OnHello(uint64_t trainer, const wire::Hello& hello) {
 void Driver::Book(TrainerId trainer, const wire::Hello& hello) {
   const auto fields = ParseHello(hello);
   if (!fields.ok()) return;
-  book_.Attached(trainer,
-                 {fields->group, fields->trainer.rank,
-                  fields->trainer.attach_id, local_->ProcessOf(trainer), 0, ""});
+  book_.Attached(
+      trainer, {fields->group, fields->trainer.rank, fields->trainer.attach_id,
+                local_->ProcessOf(trainer), 0, ""});
 }
 
 void Driver::OnMessage(uint64_t trainer, const Message& message) {

@@ -27,6 +27,7 @@ struct HistoryMark {
   uint64_t batches = 0;  // That it had written by then; > 0.
   Digest before;         // The writer before it; empty: it was the first.
   uint64_t batches_before = 0;  // All that this one wrote.
+  uint64_t total = 0;           // Batches of all writers up to here.
   // Made of the journal's secret by the coordinator's shell: nobody else can
   // make up a history.
   base::Secret proof = {};

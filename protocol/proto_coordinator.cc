@@ -22,9 +22,7 @@ struct Writer {
         static_cast<uint32_t>(absl::ToInt64Milliseconds(m.heartbeat_interval)));
     if (!m.history.empty()) *p.mutable_history() = ToProto(m.history);
   }
-  void operator()(const HistoryMark& m) {
-    *out.mutable_history() = ToProto(m);
-  }
+  void operator()(const HistoryMark& m) { *out.mutable_history() = ToProto(m); }
   void operator()(const StartGeneration& m) {
     v1::StartGeneration& p = *out.mutable_start_generation();
     *p.mutable_generation() = ToProto(m.generation);

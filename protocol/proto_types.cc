@@ -104,6 +104,7 @@ v1::HistoryMark ToProto(const HistoryMark& mark) {
   proto.set_batches(mark.batches);
   proto.set_before(WriteDigest(mark.before));
   proto.set_batches_before(mark.batches_before);
+  proto.set_total(mark.total);
   proto.set_proof(mark.proof.bytes.data(), mark.proof.bytes.size());
   return proto;
 }
@@ -121,6 +122,8 @@ absl::StatusOr<HistoryMark> FromProto(const v1::HistoryMark& proto) {
                              mark.before.empty() ? 0 : 1,
                              mark.before.empty() ? 0 : ~uint64_t{0}));
   mark.batches_before = proto.batches_before();
+  RETURN_IF_ERROR(CheckRange("history.total", proto.total(), 1, ~uint64_t{0}));
+  mark.total = proto.total();
   ASSIGN_OR_RETURN(mark.proof, ReadSecret("history.proof", proto.proof()));
   return mark;
 }

@@ -42,7 +42,7 @@ inline base::Secret MakeKey() {
   return key;
 }
 
-inline HistoryMark MakeMark() { return {{3, 3}, 4, {2, 2}, 5, MakeKey()}; }
+inline HistoryMark MakeMark() { return {{3, 3}, 4, {2, 2}, 5, 11, MakeKey()}; }
 
 inline std::vector<AgentMessage> AgentMessages() {
   Trainer trainer{1,
@@ -75,8 +75,14 @@ inline std::vector<AgentMessage> AgentMessages() {
                     3000,
                     9000};
   return {
-      AgentHello{
-          "a", {1, 2}, "x", "10.0.0.1:9", "0.1.0", kCluster, "10.0.0.1:8", MakeMark()},
+      AgentHello{"a",
+                 {1, 2},
+                 "x",
+                 "10.0.0.1:9",
+                 "0.1.0",
+                 kCluster,
+                 "10.0.0.1:8",
+                 MakeMark()},
       Heartbeat{},
       TrainerJoined{kGroup, trainer, 4},
       TrainerLeft{
@@ -96,7 +102,7 @@ inline std::vector<CoordinatorMessage> CoordinatorMessages() {
           Revoke{kGroup, 4, 5},
           EndGeneration{kGroup, 4, "rank 1 left"},
           MakeMark(),
-          HistoryMark{{3, 3}, 1, {}, 0, MakeKey()}};
+          HistoryMark{{3, 3}, 1, {}, 0, 1, MakeKey()}};
 }
 
 }  // namespace pactrain::protocol

@@ -93,10 +93,11 @@ struct Tick {
   double slowest_link = 0;
 };
 
-using Event = std::variant<TrainerHello, TrainerMessage, TrainerGone,
-                           FormerTrainerLeft, CoordinatorConnected, CoordinatorDisconnected,
-                           protocol::CoordinatorMessage, PeerConnected,
-                           PeerDisconnected, PeerControl, PeerData, Tick>;
+using Event =
+    std::variant<TrainerHello, TrainerMessage, TrainerGone, FormerTrainerLeft,
+                 CoordinatorConnected, CoordinatorDisconnected,
+                 protocol::CoordinatorMessage, PeerConnected, PeerDisconnected,
+                 PeerControl, PeerData, Tick>;
 
 }  // namespace pactrain::agent
 

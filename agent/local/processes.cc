@@ -46,7 +46,8 @@ std::string PlaceOfProcesses() {
     return "";
   }
   // Systems without namespaces of time have none to tell apart.
-  return absl::StrCat(boot, "/", processes, "/", ReadLink("/proc/self/ns/time"));
+  return absl::StrCat(boot, "/", processes, "/",
+                      ReadLink("/proc/self/ns/time"));
 }
 
 std::optional<uint64_t> ParseStart(absl::string_view stat) {

@@ -127,8 +127,7 @@ void CoordinatorClient::OnMessage(uint64_t stream,
   } else if (!connected_) {
     return Abandon(absl::FailedPreconditionError(
         "its first message is not the answer to our hello"));
-  } else if (const auto* mark =
-                 std::get_if<protocol::HistoryMark>(&message)) {
+  } else if (const auto* mark = std::get_if<protocol::HistoryMark>(&message)) {
     options_.hello.history = *mark;
     return;
   }

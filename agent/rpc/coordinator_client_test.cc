@@ -90,7 +90,7 @@ class CoordinatorClientTest : public ::testing::Test,
   }
   // As if each term had written one batch more.
   static protocol::HistoryMark MarkOf(uint64_t term) {
-    return {{8, 8}, term, {}, 0, SomeProof()};
+    return {{8, 8}, term, {}, 0, term, SomeProof()};
   }
   static base::Secret SomeProof() {
     base::Secret proof;
@@ -229,8 +229,9 @@ TEST_F(CoordinatorClientTest, AnOldCoordinatorIsRefused) {
   coordinator.reset();
   FakeCoordinator old(WelcomeOf(std::string(32, 'a'), 2), port);
   EXPECT_TRUE(RunUntil([&] {
-    return LastReason().find("its state directory is an older copy: it holds "
-                             "2 batches of records where 3 were told before") !=
+    return LastReason().find(
+               "its state directory is an older copy: it holds "
+               "2 batches of records where 3 were told before") !=
            std::string::npos;
   }));
   EXPECT_EQ(connected_, 1);

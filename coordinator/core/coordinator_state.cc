@@ -121,7 +121,8 @@ absl::Status CoordinatorState::CheckHistory(const protocol::AgentHello& hello,
                    "this one's state directory");
   if (place == History::Place::kOther) {
     return absl::FailedPreconditionError(absl::StrCat(
-        told, ": they are two copies, and each went its own way. If this one "
+        told,
+        ": they are two copies, and each went its own way. If this one "
         "is the right one, restart the agent; else stop this coordinator and "
         "start it on the right one"));
   }
@@ -130,7 +131,8 @@ absl::Status CoordinatorState::CheckHistory(const protocol::AgentHello& hello,
       " (was a backup restored?). Nothing is formed or decided any more, and "
       "what trains trains on. Stop this coordinator and start it on the newest "
       "state directory. If that is lost, start it on an empty one and then all "
-      "agents again: ranks that live go on from their newest state");
+      "agents again: ranks that live go on from their newest state. If this is "
+      "the newest, start it and that agent again");
   for (const auto& [name, agent] : agents_.all()) {
     if (agent.connected()) {
       effects.closes.push_back(

@@ -281,6 +281,8 @@ void Group::Tick(Context& c) {
   const std::vector<uint32_t> lost =
       seats_.Expire(c.agents, c.options.rejoin_timeout, c.now);
   if (running()) {
+    // Reports that came while nothing could be written.
+    if (progress_.any()) ReserveSteps(c);
     if (end_due_) {
       End(*end_due_, c);
     } else if (!lost.empty()) {

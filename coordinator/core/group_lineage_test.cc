@@ -140,9 +140,8 @@ TEST_F(LineageTest, ARestartedAgentSaysWhichOfItsTrainersAreDead) {
       // By a later attach than the one of the generation, too.
       protocol::Digest attach_id = m.attach_ids[i];
       attach_id.lo += i;
-      t_.Say(agent,
-             protocol::TrainerLeft{t_.group, m.ranks[i], attach_id,
-                                   "ended while its agent was away"});
+      t_.Say(agent, protocol::TrainerLeft{t_.group, m.ranks[i], attach_id,
+                                          "ended while its agent was away"});
     };
     dies("a", 0, 0);
     dies("a", 0, 1);
@@ -164,8 +163,7 @@ TEST_F(LineageTest, WhoAttachedAgainIsNotTakenForDead) {
   t_.Connect("a", "x");
   t_.Connect("b", "y");
   Return("a", 0, 7);
-  t_.Say("a", protocol::TrainerLeft{t_.group, 0,
-                                    lost.members[0].attach_ids[0],
+  t_.Say("a", protocol::TrainerLeft{t_.group, 0, lost.members[0].attach_ids[0],
                                     "ended while its agent was away"});
   t_.Pass(60, {"a", "b"});
   EXPECT_EQ(Newest().number, 2u);

@@ -21,6 +21,7 @@ HistoryMark History::mark() const {
     mark.before = before.id;
     mark.batches_before = before.batches;
   }
+  for (const Writer& writer : writers_) mark.total += writer.batches;
   return mark;
 }
 
@@ -36,16 +37,16 @@ History::Place History::Find(const HistoryMark& mark) const {
   if (const uint64_t batches = BatchesOf(mark.writer); batches > 0) {
     return mark.batches <= batches ? Place::kHeld : Place::kLost;
   }
-  // Its writer began where `before` ended. If we have not come farther than
-  // that, all of ours is in that history, too.
-  if (mark.before.empty()) {
-    return writers_.empty() ? Place::kLost : Place::kOther;
-  }
-  const uint64_t before = BatchesOf(mark.before);
   const HistoryMark own = this->mark();
-  const bool prefix = own.writer == mark.before && before <= mark.batches_before;
-  const bool lacks = before > 0 && before < mark.batches_before;
-  return prefix || lacks ? Place::kLost : Place::kOther;
+  const uint64_t before = BatchesOf(mark.before);
+  // Nothing is in common that can be seen: the longer one is the newer.
+  if (before == 0) return mark.total > own.total ? Place::kLost : Place::kOther;
+  // Its writer began where `before` ended. If we have not come farther than
+  // that, or lack a part of it, ours is the older.
+  const bool farther =
+      own.writer != mark.before || before > mark.batches_before;
+  return farther && before >= mark.batches_before ? Place::kOther
+                                                  : Place::kLost;
 }
 
 }  // namespace pactrain::coordinator

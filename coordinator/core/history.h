@@ -11,6 +11,7 @@
 #define PACTRAIN_COORDINATOR_CORE_HISTORY_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "protocol/control.h"

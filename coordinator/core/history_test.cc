@@ -42,6 +42,10 @@ TEST(HistoryTest, AnOlderCopyLacksWhatWasWrittenAfterIt) {
             Place::kLost);
   EXPECT_EQ(After({{kA, 2}}, kC, 9).Find(After({{kA, 3}}, kB, 1).mark()),
             Place::kLost);
+  // Of one that is older by more openings than a mark names.
+  EXPECT_EQ(
+      After({{kA, 2}}, kD, 1).Find(After({{kA, 3}, {kB, 1}}, kC, 1).mark()),
+      Place::kLost);
   // Of a journal in which nothing was written yet.
   EXPECT_EQ(History({}, kB).Find(After({}, kA, 1).mark()), Place::kLost);
 }
@@ -51,7 +55,7 @@ TEST(HistoryTest, ACopyThatBranchedOffBeforeIsAnother) {
   EXPECT_EQ(ours.Find(After({{kA, 4}}, kC, 7).mark()), Place::kOther);
   EXPECT_EQ(ours.Find(After({{kA, 5}}, kC, 7).mark()), Place::kOther);
   // Nothing is in common any more.
-  EXPECT_EQ(ours.Find(After({{kC, 4}}, kD, 7).mark()), Place::kOther);
+  EXPECT_EQ(ours.Find(After({{kC, 4}}, kD, 3).mark()), Place::kOther);
   EXPECT_EQ(ours.Find(After({}, kD, 7).mark()), Place::kOther);
 }
 
@@ -69,8 +73,7 @@ TEST(OldState, AgentsAreToldOfEveryBatchBeforeWhatItIsFor) {
   EXPECT_EQ(MarkOf(t, "b").batches, formed.batches + 1);
   t.RestartCoordinator();
   t.Connect("b", "y", /*same_process=*/true);
-  EXPECT_EQ(t.Got<protocol::Welcome>("b")->history.batches,
-            formed.batches + 1);
+  EXPECT_EQ(t.Got<protocol::Welcome>("b")->history.batches, formed.batches + 1);
 }
 
 TEST(OldState, ARestoredCopyIsRefusedByTheFirstWhoKnowsMore) {

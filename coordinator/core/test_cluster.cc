@@ -19,8 +19,8 @@ TestCluster::TestCluster(const Options& options) : options_(options) {
 
 void TestCluster::Start() {
   history_ = History(history_.writers(), Id(next_id_++));
-  auto state = CoordinatorState::Create(
-      options_, {kCluster, term_, history_}, journal_, now_);
+  auto state = CoordinatorState::Create(options_, {kCluster, term_, history_},
+                                        journal_, now_);
   PT_CHECK(state.ok());
   state_ = *std::move(state);
 }
@@ -30,9 +30,8 @@ void TestCluster::Connect(const std::string& agent, const std::string& site,
   AgentProcess& process = agents_[agent];
   if (!same_process) process = {site, Id(next_id_++), 0, {}, {}};
   process.stream = next_id_++;
-  Say(agent,
-      protocol::AgentHello{agent, process.incarnation, site, "127.0.0.1:9", "t",
-                           "", "", process.history});
+  Say(agent, protocol::AgentHello{agent, process.incarnation, site,
+                                  "127.0.0.1:9", "t", "", "", process.history});
 }
 
 void TestCluster::Disconnect(const std::string& agent) {

@@ -40,7 +40,7 @@ base::Secret ProofOf(const base::Secret& cluster,
   return base::ComputeMac(
       cluster, {"pactrain history of a journal", mark.writer.ToString(),
                 absl::StrCat(mark.batches), mark.before.ToString(),
-                absl::StrCat(mark.batches_before)});
+                absl::StrCat(mark.batches_before), absl::StrCat(mark.total)});
 }
 
 absl::Status ShuttingDown() {
@@ -150,7 +150,8 @@ absl::Status Driver::CheckProof(const protocol::AgentMessage& message) const {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "agent '", hello->agent, "' names a history of this coordinator's "
+      "agent '", hello->agent,
+      "' names a history of this coordinator's "
       "journal that this one's secret has not proven; restart the agent"));
 }
 
@@ -309,7 +310,8 @@ void Driver::Run(Effects effects, const protocol::Caller& caller) {
     if (it != streams_.end()) {
       if (auto* start = std::get_if<protocol::StartGeneration>(&send.message)) {
         start->key = KeyOf(journal_->cluster_secret(), start->generation);
-      } else if (auto* welcome = std::get_if<protocol::Welcome>(&send.message)) {
+      } else if (auto* welcome =
+                     std::get_if<protocol::Welcome>(&send.message)) {
         Prove(welcome->history);
       } else if (auto* mark =
                      std::get_if<protocol::HistoryMark>(&send.message)) {

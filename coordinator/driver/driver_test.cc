@@ -57,8 +57,8 @@ class FakeJournal : public Journal {
   std::vector<std::string> lines;  // Kinds of the audit log's.
 
  private:
-  CoordinatorState::Identity identity_{
-      "00112233445566778899aabbccddeeff", 1, History({}, {8, 8})};
+  CoordinatorState::Identity identity_{"00112233445566778899aabbccddeeff", 1,
+                                       History({}, {8, 8})};
 };
 
 class FakeStream : public Driver::Stream {
@@ -109,9 +109,14 @@ class DriverTest : public ::testing::Test {
   StreamId Connect(const protocol::HistoryMark& history = {}) {
     stream_ = std::make_shared<FakeStream>(&journal_);
     const StreamId id = *driver_->Open(stream_);
-    driver_->OnMessage(
-        id, protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t",
-                                 journal_.identity().cluster_id, "", history});
+    driver_->OnMessage(id, protocol::AgentHello{"a",
+                                                {1, 1},
+                                                "x",
+                                                "127.0.0.1:9",
+                                                "t",
+                                                journal_.identity().cluster_id,
+                                                "",
+                                                history});
     return id;
   }
   void Join(StreamId id, const std::string& job = "job") {

@@ -104,10 +104,6 @@ CREATE TABLE writers (
   batches INTEGER NOT NULL);
 )sql";
 
-// Whose writers are remembered; an agent that was away for more openings than
-// that is refused, and has to be restarted.
-constexpr uint64_t kMaxWriters = 10000;
-
 // Drops all but the newest kMaxHistory rows of a group.
 absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
                    const GroupId& g) {
@@ -122,7 +118,7 @@ absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
       .Run();
 }
 
-struct RecordWriter {
+struct Writer {
   Database& db;
 
   absl::Status DeleteFrom(absl::string_view table, const GroupId& g) {
@@ -471,38 +467,7 @@ const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2, kSchema3,
                                                  kSchema4, kSchema5, kSchema6};
 
 absl::Status WriteRecord(Database& database, const JournalRecord& record) {
-  return std::visit(RecordWriter{database}, record);
-}
-
-absl::Status WriteHistory(Database& db, const Writer& writer) {
-  RETURN_IF_ERROR(
-      db.Prepare("INSERT INTO writers VALUES (NULL,?1,?2) ON CONFLICT (id) "
-                 "DO UPDATE SET batches=?2")
-          .BindBlob(WriteDigest(writer.id))
-          .Bind(writer.batches)
-          .Run());
-  if (writer.batches > 1) return absl::OkStatus();
-  return db
-      .Prepare(
-          "DELETE FROM writers WHERE number <= "
-          "(SELECT max(number) FROM writers) - ?")
-      .Bind(kMaxWriters)
-      .Run();
-}
-
-absl::StatusOr<std::vector<Writer>> ReadHistory(Database& db) {
-  std::vector<Writer> writers;
-  RETURN_IF_ERROR(
-      db.Prepare("SELECT id, batches FROM writers ORDER BY number")
-          .Run([&](const Statement& row) -> absl::Status {
-            const auto id = ReadDigest("writers.id", row.Text(0), true);
-            if (!id.ok() || row.Integer(1) == 0) {
-              return absl::DataLossError("journal: a damaged row of writers");
-            }
-            writers.push_back({*id, row.Integer(1)});
-            return absl::OkStatus();
-          }));
-  return writers;
+  return std::visit(Writer{database}, record);
 }
 
 absl::StatusOr<Recovered> ReadRecords(Database& db) {

@@ -2,11 +2,8 @@
 #ifndef PACTRAIN_COORDINATOR_STORE_RECORD_TABLES_H_
 #define PACTRAIN_COORDINATOR_STORE_RECORD_TABLES_H_
 
-#include <vector>
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "coordinator/core/history.h"
 #include "coordinator/core/journal_record.h"
 #include "coordinator/store/sqlite.h"
 
@@ -19,9 +16,6 @@ extern const char* const kMigrations[kSchemaVersion];
 
 // Writes one record; the caller holds a transaction.
 absl::Status WriteRecord(Database& database, const JournalRecord& record);
-// How much this opening has written, with the batch that brings it there.
-absl::Status WriteHistory(Database& database, const Writer& writer);
-absl::StatusOr<std::vector<Writer>> ReadHistory(Database& database);
 // Everything as if all records had been applied in order.
 // DataLoss: a row that cannot have been written by us.
 absl::StatusOr<Recovered> ReadRecords(Database& database);

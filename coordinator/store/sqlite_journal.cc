@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/directories.h"
 #include "base/status_macros.h"
+#include "coordinator/store/history_table.h"
 #include "coordinator/store/record_tables.h"
 
 namespace pactrain::coordinator {
