@@ -88,6 +88,11 @@ void AgentState::Impl::On(const TrainerHello& event, absl::Duration now) {
   }
   record->id = event.trainer;
   record->memory = event.memory;
+  // It attaches again, so what a former process of ours wrote is no longer so.
+  std::erase_if(former_, [&](const protocol::TrainerLeft& left) {
+    return left.group == record->group &&
+           left.attach_id.hi == record->trainer.attach_id.hi;
+  });
   outbox_.Log(absl::StrCat("rank ", record->trainer.rank, " of ",
                            record->group.ToString(), " attached"));
   if (outbox_.coordinator_connected) {

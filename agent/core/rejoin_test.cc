@@ -185,6 +185,17 @@ TEST_F(RejoinTest, WhoOfAFormerProcessIsDeadIsSaidOnEveryStream) {
   }
   Give(x_, FormerTrainerLeft{{"job", 0}, 2, {7, 8}, "ended (process 18)"});
   EXPECT_EQ(LeftOf(x_).size(), 2u);
+  // Unless it attaches again.
+  wire::Hello hello = MakeHello(0);
+  hello.attach_id = {dead.attach_id.hi, 99};
+  Give(x_, TrainerHello{1,
+                        hello,
+                        {absl::MakeConstSpan(x_.slot, x_.bytes),
+                         absl::MakeSpan(x_.result, x_.bytes)}});
+  x_.to_coordinator.clear();
+  Give(x_, CoordinatorConnected{});
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_EQ(LeftOf(x_)[0].rank, 2u);
 }
 
 // D8: a number that was used before, of another history.

@@ -154,7 +154,8 @@ bool Seats::LeaveFormer(const Agent& agent, const protocol::Digest& attach_id,
   for (Seat& seat : seats_) {
     const protocol::Member& member = MemberOf(seat);
     if (TrainerOf(seat.attach_id) != TrainerOf(attach_id) ||
-        member.agent != agent.name || member.incarnation == agent.incarnation ||
+        (member.agent != agent.name && !PT_WEAKENED(AnyAgentSaysDead)) ||
+        member.incarnation == agent.incarnation ||
         seat.state != State::kUnknown) {
       continue;
     }
