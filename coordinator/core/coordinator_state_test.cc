@@ -147,7 +147,7 @@ TEST(Agents, OfASiteThatNoLinkNamesAreRefusedInWords) {
   options.links = {{"x", "y"}};
   auto state = CoordinatorState::Create(options, {"c", 1}, {}, {});
   ASSERT_OK(state);
-  protocol::AgentHello hello{"a", {1, 1}, "x", "127.0.0.1:9", "0.1.0", "", 0};
+  protocol::AgentHello hello{"a", {1, 1}, "x", "127.0.0.1:9", "0.1.0", ""};
   EXPECT_TRUE(state->OnMessage(1, hello, {}).closes.empty());
   hello.agent = "b";
   hello.site = "z";

@@ -71,6 +71,7 @@ TEST(ReadOnly, StepsThatWereUsedMeanwhileAreNotGivenOutAgain) {
   t.state().SetReadOnly(true);
   for (const char* agent : {"a", "b"}) t.Report(agent, 1, 5000);
   const uint64_t last = t.Snapshot().committed_step;
+  for (const char* agent : {"a", "b"}) t.Disconnect(agent);
   t.Connect("a", "x");
   t.Connect("b", "y");
   t.state().SetReadOnly(false);
