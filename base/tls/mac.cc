@@ -21,4 +21,8 @@ Secret ComputeMac(const Secret& key, const std::vector<std::string>& fields) {
   return mac;
 }
 
+bool IsSameMac(const Secret& a, const Secret& b) {
+  return CRYPTO_memcmp(a.bytes.data(), b.bytes.data(), Secret::kBytes) == 0;
+}
+
 }  // namespace pactrain::base

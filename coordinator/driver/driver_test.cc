@@ -106,17 +106,13 @@ class DriverTest : public ::testing::Test {
     driver_ = *std::move(driver);
   }
   // A stream of agent "a"; its trainer is rank 0 of 1.
-  StreamId Connect(const protocol::HistoryMark& history = {}) {
+  StreamId Connect(const protocol::HistoryMark& history = {},
+                   const std::string& cluster = "") {
     stream_ = std::make_shared<FakeStream>(&journal_);
     const StreamId id = *driver_->Open(stream_);
-    driver_->OnMessage(id, protocol::AgentHello{"a",
-                                                {1, 1},
-                                                "x",
-                                                "127.0.0.1:9",
-                                                "t",
-                                                journal_.identity().cluster_id,
-                                                "",
-                                                history});
+    driver_->OnMessage(
+        id, protocol::AgentHello{
+                "a", {1, 1}, "x", "127.0.0.1:9", "t", cluster, "", history});
     return id;
   }
   void Join(StreamId id, const std::string& job = "job") {
@@ -204,9 +200,12 @@ TEST_F(DriverTest, AnOlderCopyIsStoppedByAHistoryThatIsProvenOnly) {
   Restart();
   protocol::HistoryMark forged = mark;
   ++forged.batches;
-  Connect(forged);
-  EXPECT_THAT(stream_->closed, StatusIs(absl::StatusCode::kFailedPrecondition,
-                                        HasSubstr("has not proven")));
+  for (const std::string& cluster :
+       {std::string(), journal_.identity().cluster_id}) {
+    Connect(forged, cluster);
+    EXPECT_THAT(stream_->closed, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                          HasSubstr("has not proven")));
+  }
   Connect();
   EXPECT_TRUE(stream_->Got<Welcome>());
   const auto other = stream_;
