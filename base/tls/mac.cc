@@ -1,5 +1,6 @@
 #include "base/tls/mac.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
