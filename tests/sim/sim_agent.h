@@ -84,6 +84,7 @@ class SimAgent : public PeerEnd, public StreamClient {
   void OnHello(agent::TrainerId id, const wire::Hello& hello);
   void Dial();
   void LoseStream(uint64_t stream, const std::string& reason);
+  void TellFormer();
   void Tick(uint64_t life, int count);
   absl::Duration LocalDelay();
 
@@ -107,7 +108,16 @@ class SimAgent : public PeerEnd, public StreamClient {
   absl::Duration last_heard_;  // By the coordinator.
   absl::Duration cut_until_;
   absl::Duration stopped_until_;
-  uint64_t highest_term_ = 0;
+  protocol::HistoryMark history_;  // The newest that it was told.
+  // As agent/local/trainer_book.h, by process: survives a crash.
+  struct Booked {
+    SimTrainer* trainer = nullptr;
+    uint32_t rank = 0;
+    protocol::Digest attach_id;
+    uint64_t life = 0;  // In which it attached.
+    uint64_t told = 0;  // In which it was told to be dead.
+  };
+  std::map<uint64_t, Booked> booked_;
   std::map<std::string, base::Digest> peers_;
   agent::TrainerId next_trainer_ = 1;
   std::map<agent::TrainerId, Connection> trainers_;
