@@ -8,7 +8,7 @@ import os
 import secrets
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ from .buffers import BufferSync
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .copies import follow
+from .differences import Differences
 from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import EngineOptions, StepEngine
 from .errors import (
@@ -37,6 +38,7 @@ from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import MaskSet, make_mask_set
+from .meeting import Meeting
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
@@ -123,8 +125,8 @@ def attach(
         PACTRAIN_EMBEDDED is 0.
     """
     ddp = unwrap(model)
-    onset = onset_from(activate_at, pin, pin_from)
     if ddp is None:
+        onset = onset_from(activate_at, pin, pin_from)
         alone = _alone(model, masks, state, gse, settle)
         if onset != Onset():
             logger.warning(
@@ -132,11 +134,20 @@ def attach(
                 "wrapper: masks act from the first step on, and nothing is sent"
             )
         return alone
-    check_model(ddp, [session.ddp for session in sessions])
-    config = _config(
-        ddp, uses_gse(masks, gse), sync_masks, buffer_sync_interval, onset, replace
-    )
-    session = open_session(wrapped_by_torch(ddp), config, masks, state, settle)
+    meeting = Meeting.of(ddp)
+    with meeting.prepare():
+        check_model(ddp, [session.ddp for session in sessions])
+        config = _config(
+            ddp,
+            uses_gse(masks, gse),
+            sync_masks,
+            buffer_sync_interval,
+            onset_from(activate_at, pin, pin_from),
+            replace,
+        )
+        declared = declare(wrapped_by_torch(ddp), masks, state, settle)
+    config = _with_agent(ddp, config)
+    session = open_session(declared, config, meeting)
     connect(ddp, session.engine)
     if config.rank == 0:
         _log_process_group(ddp)
@@ -177,23 +188,50 @@ def _alone(
     return session
 
 
-def open_session(
+@dataclass(frozen=True)
+class DeclaredModel:
+    """A model with what attach() was given for it."""
+
+    model: WrappedModel
+    table: ParameterTable
+    source: MaskSource
+    settle_steps: int
+    state: Mapping[str, Any] | None
+    origin: enforcement.Origin
+
+
+def declare(
     model: WrappedModel,
-    config: AttachConfig,
     masks: Masks,
     state: Mapping[str, Any] | None,
-    settle: int | None = None,
-) -> Session:
-    """Attaches a model whose buckets the caller hands to the session's engine.
+    settle: int | None,
+) -> DeclaredModel:
+    """What a rank does without the others.
 
-    All ranks have equal weights, buffers and masks when it returns; a newcomer to a job
-    that runs gets them later (Membership.start()).
-
-    Raises: as attach().
+    Raises:
+      InvalidArgument: an argument is out of range, or of another model.
     """
     table = ParameterTable(model.module, model.ignored)
     follow(model.module)
     source, settle_steps = declare_masks(model.module, table, masks, state, settle)
+    source.read()  # What is wrong with masks is said before ranks wait.
+    origin = origin_of(masks, state)
+    return DeclaredModel(model, table, source, settle_steps, state, origin)
+
+
+def open_session(
+    declared: DeclaredModel, config: AttachConfig, meeting: Meeting | None
+) -> Session:
+    """Attaches a model whose buckets the caller hands to the session's engine.
+
+    All ranks have equal weights, buffers and masks when it returns; a newcomer to a job
+    that runs gets them later (Membership.start()). `meeting` is where they meet beside
+    the agents, if they do.
+
+    Raises: as attach().
+    """
+    model, table, state = declared.model, declared.table, declared.state
+    source, settle_steps = declared.source, declared.settle_steps
     index = _free_index()
     options = _options(model, table, config, index, state)
     # Before any rank hears of the masks: a generation may begin with them.
@@ -227,12 +265,12 @@ def open_session(
             _agree(parts)
             if not model.starts_equal:
                 _send_first_state(parts, options.slot_bytes)
-            keeper.start(origin_of(masks, state))
+            keeper.start(declared.origin)
     except BaseException:
         native.close()
         raise
     storage.give_back_memory()
-    engine = _engine(parts)
+    engine = _engine(parts, options.slot_bytes, meeting)
     session = Session(parts, engine, _membership(parts, engine))
     if native.rank == 0:
         _log_start(session, parts)
@@ -248,10 +286,8 @@ def _config(
     replace: bool | None,
 ) -> AttachConfig:
     group = ddp.process_group
-    rank = dist.get_rank(group)
-    # The whole configuration is checked before anything waits for other ranks.
-    config = config_from_environment(
-        rank=rank,
+    return config_from_environment(
+        rank=dist.get_rank(group),
         world_size=dist.get_world_size(group),
         gse=gse,
         sync_masks=sync_masks,
@@ -260,8 +296,13 @@ def _config(
         onset=onset,
         replace=replace,
     )
+
+
+def _with_agent(ddp: DistributedDataParallel, config: AttachConfig) -> AttachConfig:
+    """All ranks call it."""
+    group = ddp.process_group
     store = dist.distributed_c10d._get_default_store()
-    token = launch_token(store, dist.get_global_rank(group, 0), rank)
+    token = launch_token(store, dist.get_global_rank(group, 0), config.rank)
     ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
     launch = f"{token}/{ranks}"
     call_roll_once(store, config, launch)
@@ -428,13 +469,16 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
     broadcast(native, native.rank, "pactrain first state", tensors, slot_bytes)
 
 
-def _engine(parts: Parts) -> StepEngine:
+def _engine(parts: Parts, slot_bytes: int, meeting: Meeting | None) -> StepEngine:
     model, config, native = parts.model, parts.config, parts.native
 
     def clear_gradients(error: PacTrainError) -> None:
         if not may_go_on(native, config, error):
             clear_all_gradients()
 
+    title = f"differences/{parts.model_index}"
+    board = None if meeting is None else functools.partial(meeting.board, title)
+    differences = Differences(native, parts.table, parts.keeper, board)
     return StepEngine(
         native,
         parts.table,
@@ -446,6 +490,8 @@ def _engine(parts: Parts) -> StepEngine:
             clear_gradients=clear_gradients,
             joins=model.joins,
             own_thread=not model.finishes_steps,
+            slot_bytes=slot_bytes,
+            explain=differences.explain,
             onset=config.onset,
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 import os
@@ -12,7 +13,7 @@ from typing import Any, Literal, NoReturn
 import torch
 from torch import nn
 
-from .attaching import launch_token, open_session, process_token
+from .attaching import declare, launch_token, open_session, process_token
 from .checks import check_inner, unwrap
 from .config import (
     AttachConfig,
@@ -25,13 +26,13 @@ from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import can_meet, launch_store
 from .mask_choice import Masks, uses_gse
+from .meeting import Meeting
 from .membership import WorldNow
-from .onset import Onset, onset_from
+from .onset import onset_from
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
 from .session import sessions
 from .shared import Stateful
-from .types import OnShrink
 from .world import World, init, wants_to_replace
 from .wrapped import WrappedModel
 
@@ -116,25 +117,26 @@ class DistributedDataParallel(nn.Module):
         **torch_arguments: Any,
     ) -> None:
         super().__init__()
-        _check_torch_arguments(torch_arguments)
-        _check(module)
-        buckets = GradientBuckets(ParameterTable(module), _cap_bytes(bucket_cap_mb))
-        if len(buckets.buckets) > MAX_BUCKETS:
-            raise InvalidArgument(
-                f"bucket_cap_mb is {bucket_cap_mb:g}, which gives "
-                f"{len(buckets.buckets)} buckets; allowed are 1 to {MAX_BUCKETS}.\n"
-                "Give a larger one."
+        world = init()
+        config = config_from_environment(
+            rank=world.rank,
+            world_size=world.world_size,
+            replace=wants_to_replace(),
+        )
+        meeting = _meeting(world, config)
+        with contextlib.nullcontext() if meeting is None else meeting.prepare():
+            _check_torch_arguments(torch_arguments)
+            _check(module)
+            buckets = _buckets_of(module, bucket_cap_mb)
+            config = dataclasses.replace(
+                config,
+                gse=uses_gse(masks, gse),
+                sync_masks=sync_masks,
+                buffer_sync_interval=buffer_sync_interval if broadcast_buffers else 0,
+                on_shrink=on_shrink_from(os.environ, on_shrink),
+                onset=onset_from(activate_at, pin, pin_from),
             )
-        interval = buffer_sync_interval if broadcast_buffers else 0
-        reaction = on_shrink_from(os.environ, on_shrink)
-        onset = onset_from(activate_at, pin, pin_from)
-        with_gse = uses_gse(masks, gse)
-        config = _config(init(), with_gse, sync_masks, interval, reaction, onset)
-        self.module = module
-        self.require_backward_grad_sync = True
-        self._buckets = buckets
-        self.session = open_session(
-            WrappedModel(
+            wrapped = WrappedModel(
                 outer=self,
                 module=module,
                 ignored=frozenset(),
@@ -142,12 +144,13 @@ class DistributedDataParallel(nn.Module):
                 joins=lambda: None,
                 finishes_steps=True,
                 process_group_bytes=lambda steps: 0,
-            ),
-            config,
-            masks,
-            state,
-            settle,
-        )
+            )
+            declared = declare(wrapped, masks, state, settle)
+        config = _with_agent(world, config, meeting)
+        self.module = module
+        self.require_backward_grad_sync = True
+        self._buckets = buckets
+        self.session = open_session(declared, config, meeting)
         self._membership = self.session.membership
         handles = buckets.start(self.session.engine, self._membership)
         self.session.remove_at_close(handles)
@@ -283,26 +286,35 @@ def _cap_bytes(bucket_cap_mb: float) -> int:
     return int(bucket_cap_mb * 2**20)
 
 
-def _config(
-    world: World,
-    gse: bool,
-    sync_masks: bool,
-    buffer_sync_interval: int,
-    on_shrink: OnShrink,
-    onset: Onset,
+def _buckets_of(module: nn.Module, bucket_cap_mb: float) -> GradientBuckets:
+    buckets = GradientBuckets(ParameterTable(module), _cap_bytes(bucket_cap_mb))
+    if len(buckets.buckets) > MAX_BUCKETS:
+        raise InvalidArgument(
+            f"bucket_cap_mb is {bucket_cap_mb:g}, which gives "
+            f"{len(buckets.buckets)} buckets; allowed are 1 to {MAX_BUCKETS}.\n"
+            "Give a larger one."
+        )
+    return buckets
+
+
+def _has_sites(world: World, config: AttachConfig) -> bool:
+    """Whether the launch is one of several, or named so."""
+    named = config.agent and os.environ.get("PACTRAIN_SITES")
+    return len(world.sites) > 1 or bool(named)
+
+
+def _meeting(world: World, config: AttachConfig) -> Meeting | None:
+    """Where all ranks meet; None: they do through agents alone."""
+    if _has_sites(world, config) or (config.agent and not _has_to_meet(config)):
+        return None
+    return Meeting(launch_store(config), "own", config.rank, config.world_size)
+
+
+def _with_agent(
+    world: World, config: AttachConfig, meeting: Meeting | None
 ) -> AttachConfig:
-    """Checked before anything waits for other ranks."""
-    config = config_from_environment(
-        rank=world.rank,
-        world_size=world.world_size,
-        gse=gse,
-        sync_masks=sync_masks,
-        buffer_sync_interval=buffer_sync_interval,
-        on_shrink=on_shrink,
-        onset=onset,
-        replace=wants_to_replace(),
-    )
-    if len(world.sites) > 1 or (config.agent and os.environ.get("PACTRAIN_SITES")):
+    """All ranks of the launch call it."""
+    if _has_sites(world, config):
         if not config.agent:
             raise PacTrainError(
                 f"PACTRAIN_AGENT is not set, and PACTRAIN_SITES={world.sites_text} has "
@@ -311,10 +323,10 @@ def _config(
                 "coordinator (docs/operations.md), and set PACTRAIN_AGENT at all ranks."
             )
         return config.with_launch(launch_of_sites(config.job, world.sites_text))
-    if config.agent and not _has_to_meet(config):
+    if meeting is None:
         token = process_token() if world.world_size == 1 else ""
         return config.with_launch_token(os.environ, token)
-    store = launch_store(config)
+    store = meeting.store
     token = launch_token(store, 0, config.rank)
     call_roll_once(store, config, token)
     if not config.agent:

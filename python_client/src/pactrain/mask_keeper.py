@@ -121,6 +121,19 @@ class MaskKeeper:
         """Parameters whose masks moved most, in words; empty: masks are declared."""
         return ""
 
+    def seen(self) -> dict[str, str]:
+        """Where masks are tracked: by name a text that is equal at ranks that see the
+        same, as in "1a2b3c4d 512 of 1,024"."""
+        return {}
+
+    def news(self, always: bool) -> Digest | None:
+        """Of what tracked masks are seen to be, if some have moved since the last
+        committed step, or `always`: ranks are compared by it."""
+        return None
+
+    def look_anew(self) -> None:
+        """Ranks did not have equal weights; from this step on they do."""
+
     @property
     def module(self) -> nn.Module:
         return self._source.module
