@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -58,6 +59,8 @@ from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
+_MOST_FAILURE = 200  # Characters of an error that is told in a model's place.
+_MOST_WAIT_TO_TELL_MS = 30_000
 # Jobs and models that this process has been in: it replaces nobody there any more.
 _begun: set[tuple[str, int]] = set()
 
@@ -275,6 +278,46 @@ def open_session(
     if native.rank == 0:
         _log_start(session, parts)
     return session
+
+
+@contextlib.contextmanager
+def telling_agents(config: AttachConfig) -> Iterator[None]:
+    """Around what each rank does alone, where ranks meet through agents only.
+
+    One that fails attaches all the same, with its error in the place of a model, which
+    is refused at all ranks in words that have both.
+
+    Raises: the block's own error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if config.agent and config.world_size > 1:
+            reason = str(error).partition("\n")[0]
+            _attach_to_tell(config, f"no model, but {type(error).__name__}: {reason}")
+        raise
+
+
+def _attach_to_tell(config: AttachConfig, failure: str) -> None:
+    options = AttachOptions(
+        agent=config.agent,
+        job=config.job,
+        site=config.site,
+        launch=config.launch,
+        rank=config.rank,
+        world_size=config.world_size,
+        model=_free_index(),
+        model_digest=digest_of(failure.encode()),
+        model_summary=failure.encode("ascii", "replace").decode()[:_MOST_FAILURE],
+        elements=1,
+        slot_bytes=_SLOT_ALIGN,
+        resume_step=0,
+        attach_timeout_ms=_MOST_WAIT_TO_TELL_MS,
+        gse=config.gse,
+        on_shrink=config.on_shrink,
+    )
+    with contextlib.suppress(PacTrainError):
+        NativeSession.attach(options, lambda text: None, "").close()
 
 
 def _config(

@@ -11,9 +11,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NoReturn
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from .attaching import declare, launch_token, open_session, process_token
+from .attaching import (
+    declare,
+    launch_token,
+    open_session,
+    process_token,
+    telling_agents,
+)
 from .checks import check_inner, unwrap
 from .config import (
     AttachConfig,
@@ -121,10 +128,14 @@ class DistributedDataParallel(nn.Module):
         config = config_from_environment(
             rank=world.rank,
             world_size=world.world_size,
+            on_shrink=on_shrink_from(os.environ, on_shrink),
             replace=wants_to_replace(),
         )
-        meeting = _meeting(world, config)
-        with contextlib.nullcontext() if meeting is None else meeting.prepare():
+        named = _is_named(world, config)
+        if named:
+            config = _with_agent(world, config, None)
+        meeting = _meeting(config, named)
+        with telling_agents(config) if meeting is None else meeting.prepare():
             _check_torch_arguments(torch_arguments)
             _check(module)
             buckets = _buckets_of(module, bucket_cap_mb)
@@ -133,7 +144,6 @@ class DistributedDataParallel(nn.Module):
                 gse=uses_gse(masks, gse),
                 sync_masks=sync_masks,
                 buffer_sync_interval=buffer_sync_interval if broadcast_buffers else 0,
-                on_shrink=on_shrink_from(os.environ, on_shrink),
                 onset=onset_from(activate_at, pin, pin_from),
             )
             wrapped = WrappedModel(
@@ -146,7 +156,8 @@ class DistributedDataParallel(nn.Module):
                 process_group_bytes=lambda steps: 0,
             )
             declared = declare(wrapped, masks, state, settle)
-        config = _with_agent(world, config, meeting)
+        if not named:
+            config = _with_agent(world, config, meeting)
         self.module = module
         self.require_backward_grad_sync = True
         self._buckets = buckets
@@ -303,11 +314,26 @@ def _has_sites(world: World, config: AttachConfig) -> bool:
     return len(world.sites) > 1 or bool(named)
 
 
-def _meeting(world: World, config: AttachConfig) -> Meeting | None:
+def _is_named(world: World, config: AttachConfig) -> bool:
+    """Whether ranks find each other by what they have before they meet."""
+    if _has_sites(world, config):
+        return True
+    return bool(config.agent) and not _has_to_meet(config)
+
+
+def _meeting(config: AttachConfig, named: bool) -> Meeting | None:
     """Where all ranks meet; None: they do through agents alone."""
-    if _has_sites(world, config) or (config.agent and not _has_to_meet(config)):
+    if named and not _is_the_group(config.rank, config.world_size):
         return None
     return Meeting(launch_store(config), "own", config.rank, config.world_size)
+
+
+def _is_the_group(rank: int, world_size: int) -> bool:
+    """Whether the ranks of the job are those of a process group."""
+    return dist.is_initialized() and (rank, world_size) == (
+        dist.get_rank(),
+        dist.get_world_size(),
+    )
 
 
 def _with_agent(

@@ -1,0 +1,57 @@
+"""Ranks that differ never train on in silence, and none waits for one that failed."""
+
+from __future__ import annotations
+
+import differing_scenarios as scenarios
+import pytest
+from differing_scenarios import Alone, BiasBySeed, ByHandAlone, BySeed, SparsifierAlone
+from test_training import values
+
+PATIENCE = 60  # Seconds; a fifth of what attach() waits for ranks that are late.
+
+
+@pytest.mark.parametrize(
+    ("pruner", "own"),
+    [
+        (BySeed, False),
+        (BySeed, True),
+        (BiasBySeed, False),
+        (Alone, False),
+        (SparsifierAlone, True),
+        (ByHandAlone, False),
+    ],
+)
+def test_tracked_masks_that_differ_end_the_job_within_a_few_steps(cluster, launch, pruner, own):
+    launched = launch(cluster, scenarios.differs, pruner=pruner, own=own)
+    for result in values(launched.finish()):
+        assert result["error"] == "ResyncRequiredError", result
+        assert scenarios.DIFFERS <= result["step"] < scenarios.DIFFERS + 4
+        assert "parameters differ" in result["text"]
+        assert f"Tracked masks differ: {pruner.name} (rank 0 keeps" in result["text"]
+        assert "Prune on all ranks alike" in result["text"].splitlines()[-1]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_masks_that_are_sent_from_rank_0_are_everyones(cluster, launch, own):
+    launched = launch(cluster, scenarios.differs, pruner=BySeed, own=own, syncs=True)
+    first, second = values(launched.finish())
+    assert first["error"] == second["error"] == "none", first["text"]
+    assert first["mask"] == second["mask"]
+
+
+@pytest.mark.parametrize(("own", "grouped"), [(False, True), (True, True), (True, False)])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_fails_in_attach_is_named_at_the_others(
+    cluster, launch, own, grouped, failing
+):
+    arguments = {"settle": 0} if failing else {"masks": {"nobody.weight": None}}
+    ranks = launch(
+        cluster, scenarios.fails_alone, own=own, grouped=grouped, failing=failing, **arguments
+    ).finish()
+    reason = "settle is 0" if failing else "nobody.weight"
+    assert ranks[failing].error == "InvalidArgument", ranks
+    other = ranks[1 - failing]
+    assert other.error == "RefusedError", ranks
+    assert f"rank {failing} " in other.text.lower()
+    assert reason in other.text
+    assert other.seconds < PATIENCE
