@@ -252,6 +252,8 @@ TEST(TrackingTest, AWeightThatMovesIsVotedForUntilMasksHaveSettledAgain) {
 // A rank that tracks one parameter, whose weights are set by hand.
 class MovingTest : public ::testing::Test {
  protected:
+  void SetUp() override { weights_.detach()[0][0] = 0; }
+
   // The agent takes what comes before the first step, then does `rest`.
   void Run(const std::function<void(FakeAgent&)>& rest,
            const std::function<void(TorchTrainer&)>& train) {
