@@ -221,7 +221,7 @@ def test_sparsity_of_a_model_without_masks_is_that_of_its_weights():
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_what_is_no_number_is_zero_outside_as_well(attach, bad):
-    attached, model, optimizer = in_force(attach, lambda net: sgd(net, momentum=0.9))
+    _, model, optimizer = in_force(attach, lambda net: sgd(net, momentum=0.9))
     outside_mask = model[2].weight == 0
     with torch.no_grad():
         model[2].weight.fill_(bad)

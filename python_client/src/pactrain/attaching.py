@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,14 +17,14 @@ from torch import nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from . import _abi, agreement, enforcement, storage
+from . import _abi, agreement, storage
 from ._library import NativeSession, digest_of
 from .alone import AloneSession
 from .broadcast import broadcast
-from .buffers import BufferSync
+from .buffers import BufferSync, mask_buffers
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
-from .copies import follow
+from .declared import DeclaredModel, declare, refitted_where_possible
 from .differences import Differences
 from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import EngineOptions, StepEngine
@@ -38,7 +37,7 @@ from .hook import connect
 from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import MaskSet, make_mask_set
+from .masks import make_mask_set
 from .meeting import Meeting
 from .membership import Membership, may_go_on
 from .model_state import ModelState
@@ -59,8 +58,6 @@ from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
 
 _SLOT_ALIGN = 64  # Bytes; each bucket starts so.
-_MOST_FAILURE = 200  # Characters of an error that is told in a model's place.
-_MOST_WAIT_TO_TELL_MS = 30_000
 # Jobs and models that this process has been in: it replaces nobody there any more.
 _begun: set[tuple[str, int]] = set()
 
@@ -191,37 +188,6 @@ def _alone(
     return session
 
 
-@dataclass(frozen=True)
-class DeclaredModel:
-    """A model with what attach() was given for it."""
-
-    model: WrappedModel
-    table: ParameterTable
-    source: MaskSource
-    settle_steps: int
-    state: Mapping[str, Any] | None
-    origin: enforcement.Origin
-
-
-def declare(
-    model: WrappedModel,
-    masks: Masks,
-    state: Mapping[str, Any] | None,
-    settle: int | None,
-) -> DeclaredModel:
-    """What a rank does without the others.
-
-    Raises:
-      InvalidArgument: an argument is out of range, or of another model.
-    """
-    table = ParameterTable(model.module, model.ignored)
-    follow(model.module)
-    source, settle_steps = declare_masks(model.module, table, masks, state, settle)
-    source.read()  # What is wrong with masks is said before ranks wait.
-    origin = origin_of(masks, state)
-    return DeclaredModel(model, table, source, settle_steps, state, origin)
-
-
 def open_session(
     declared: DeclaredModel, config: AttachConfig, meeting: Meeting | None
 ) -> Session:
@@ -235,12 +201,12 @@ def open_session(
     """
     model, table, state = declared.model, declared.table, declared.state
     source, settle_steps = declared.source, declared.settle_steps
-    index = _free_index()
+    index = free_index()
     options = _options(model, table, config, index, state)
     # Before any rank hears of the masks: a generation may begin with them.
     wanted = make_mask_set(table, source.read(), digest_of)
     if state is None and config.sync_masks:  # Else the ranks' own are compared.
-        wanted = _refitted_where_possible(table, source, wanted, config.rank)
+        wanted = refitted_where_possible(table, source, wanted, config.rank)
     if config.onset.from_the_start and settle_steps == 1 and not source.tracks:
         options = replace(
             options,
@@ -266,8 +232,7 @@ def open_session(
         parts = Parts(model, table, native, config, keeper, source, index)
         if native.donor is None:
             _agree(parts)
-            if not model.starts_equal:
-                _send_first_state(parts, options.slot_bytes)
+            _send_first_state(parts, options.slot_bytes)
             keeper.start(declared.origin)
     except BaseException:
         native.close()
@@ -278,46 +243,6 @@ def open_session(
     if native.rank == 0:
         _log_start(session, parts)
     return session
-
-
-@contextlib.contextmanager
-def telling_agents(config: AttachConfig) -> Iterator[None]:
-    """Around what each rank does alone, where ranks meet through agents only.
-
-    One that fails attaches all the same, with its error in the place of a model, which
-    is refused at all ranks in words that have both.
-
-    Raises: the block's own error.
-    """
-    try:
-        yield
-    except Exception as error:
-        if config.agent and config.world_size > 1:
-            reason = str(error).partition("\n")[0]
-            _attach_to_tell(config, f"no model, but {type(error).__name__}: {reason}")
-        raise
-
-
-def _attach_to_tell(config: AttachConfig, failure: str) -> None:
-    options = AttachOptions(
-        agent=config.agent,
-        job=config.job,
-        site=config.site,
-        launch=config.launch,
-        rank=config.rank,
-        world_size=config.world_size,
-        model=_free_index(),
-        model_digest=digest_of(failure.encode()),
-        model_summary=failure.encode("ascii", "replace").decode()[:_MOST_FAILURE],
-        elements=1,
-        slot_bytes=_SLOT_ALIGN,
-        resume_step=0,
-        attach_timeout_ms=_MOST_WAIT_TO_TELL_MS,
-        gse=config.gse,
-        on_shrink=config.on_shrink,
-    )
-    with contextlib.suppress(PacTrainError):
-        NativeSession.attach(options, lambda text: None, "").close()
 
 
 def _config(
@@ -380,23 +305,8 @@ def process_token() -> str:
     return secrets.token_hex(16)
 
 
-def _refitted_where_possible(
-    table: ParameterTable, source: MaskSource, masks: MaskSet, rank: int
-) -> MaskSet:
-    """If the weights were pruned elsewhere and loaded since, their zeros are the masks.
-
-    What fits no mask is refused later, when all ranks are there.
-    """
-    declared = enforcement.refitted_where_possible(table, masks)
-    if declared is None:
-        return masks
-    source.write(declared)
-    masks = make_mask_set(table, source.read(), digest_of)
-    enforcement.log_refitted(masks, rank)
-    return masks
-
-
-def _free_index() -> int:
+def free_index() -> int:
+    """Of the next model of this process."""
     used = {session.model_index for session in sessions}
     return next(index for index in range(len(used) + 1) if index not in used)
 
@@ -502,12 +412,18 @@ def _agree(parts: Parts) -> None:
 
 
 def _send_first_state(parts: Parts, slot_bytes: int) -> None:
-    """Parameters, also those that need no gradient, and buffers."""
+    """Parameters, also those that need no gradient, and buffers; after a process group
+    has done that, masks that were made since."""
     module = parts.model.module
-    tensors = [
-        *((name, p.detach()) for name, p in module.named_parameters() if p.numel()),
-        *BufferSync(module, parts.model.ignored, parts.keeper.tracks).tensors(),
-    ]
+    if not parts.model.starts_equal:
+        tensors = [
+            *((name, p.detach()) for name, p in module.named_parameters() if p.numel()),
+            *BufferSync(module, parts.model.ignored, parts.keeper.tracks).tensors(),
+        ]
+    elif parts.keeper.tracks:
+        tensors = [(name, mask) for name, mask, _ in mask_buffers(module)]
+    else:
+        return  # Declared ones are rank 0's by now.
     native = parts.native
     broadcast(native, native.rank, "pactrain first state", tensors, slot_bytes)
 

@@ -91,7 +91,10 @@ class Differences:
 def describe(notes: Sequence[Note]) -> str:
     """`notes` is by rank. Empty: they are equal."""
     lines = []
-    for kind, title in (("masks", "Tracked masks differ"), ("values", "Weights differ")):
+    for kind, title in (
+        ("masks", "Tracked masks differ"),
+        ("values", "Weights differ"),
+    ):
         found = [
             text
             for name in dict.fromkeys(n for note in notes for n in note[kind])

@@ -14,13 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .attaching import (
-    declare,
-    launch_token,
-    open_session,
-    process_token,
-    telling_agents,
-)
+from .attaching import free_index, launch_token, open_session, process_token
 from .checks import check_inner, unwrap
 from .config import (
     AttachConfig,
@@ -28,12 +22,13 @@ from .config import (
     launch_of_sites,
     on_shrink_from,
 )
+from .declared import declare
 from .embedded import embedded_agent
 from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import can_meet, launch_store
 from .mask_choice import Masks, uses_gse
-from .meeting import Meeting
+from .meeting import Meeting, telling_agents
 from .membership import WorldNow
 from .onset import onset_from
 from .parameters import ParameterTable
@@ -135,7 +130,11 @@ class DistributedDataParallel(nn.Module):
         if named:
             config = _with_agent(world, config, None)
         meeting = _meeting(config, named)
-        with telling_agents(config) if meeting is None else meeting.prepare():
+        with (
+            telling_agents(config, free_index())
+            if meeting is None
+            else meeting.prepare()
+        ):
             _check_torch_arguments(torch_arguments)
             _check(module)
             buckets = _buckets_of(module, bucket_cap_mb)

@@ -13,10 +13,15 @@ from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
 from . import roll_call
+from ._library import NativeSession, digest_of
 from .board import Board, new_board
-from .config import attach_timeout_from
+from .config import AttachConfig, attach_timeout_from
+from .errors import PacTrainError
+from .types import AttachOptions
 
-_MOST_TEXT = 2000  # Characters of an error that others are told.
+_MOST_TEXT = 2000  # Characters of an error that others are told,
+_MOST_FAILURE = 200  # and in the place of a model.
+_MOST_WAIT_TO_TELL_MS = 30_000
 
 logger = logging.getLogger("pactrain")
 
@@ -63,6 +68,48 @@ class Meeting:
             raise
         note = asdict(roll_call.Answer("", ""))
         roll_call.meet(board, self.rank, self.world_size, note, logger.warning)
+
+
+@contextlib.contextmanager
+def telling_agents(config: AttachConfig, model_index: int) -> Iterator[None]:
+    """Around what each rank does alone, where ranks meet through agents only.
+
+    One that fails attaches all the same, with its error in the place of a model, which
+    is refused at all ranks in words that have both.
+
+    Raises: the block's own error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if config.agent and config.world_size > 1:
+            reason = str(error).partition("\n")[0]
+            _attach_to_tell(
+                config, model_index, f"no model, but {type(error).__name__}: {reason}"
+            )
+        raise
+
+
+def _attach_to_tell(config: AttachConfig, model_index: int, failure: str) -> None:
+    options = AttachOptions(
+        agent=config.agent,
+        job=config.job,
+        site=config.site,
+        launch=config.launch,
+        rank=config.rank,
+        world_size=config.world_size,
+        model=model_index,
+        model_digest=digest_of(failure.encode()),
+        model_summary=failure.encode("ascii", "replace").decode()[:_MOST_FAILURE],
+        elements=1,
+        slot_bytes=64,
+        resume_step=0,
+        attach_timeout_ms=_MOST_WAIT_TO_TELL_MS,
+        gse=config.gse,
+        on_shrink=config.on_shrink,
+    )
+    with contextlib.suppress(PacTrainError):
+        NativeSession.attach(options, lambda text: None, "").close()
 
 
 def _text_of(error: Exception) -> str:

@@ -75,7 +75,11 @@ class ByHandAlone(Pruner):
 
 
 def differs(
-    talk: Talk, pruner: type[Pruner], own: bool = False, syncs: bool = False
+    talk: Talk,
+    pruner: type[Pruner],
+    own: bool = False,
+    syncs: bool = False,
+    before: bool = False,
 ) -> dict[str, Any]:
     """Trains until an error comes, and says which and in which step."""
     model = mlp()
@@ -86,11 +90,13 @@ def differs(
         session = ddp.session
     else:
         ddp = DistributedDataParallel(model)
+        if before:
+            pruning.prune()
         session = pactrain.attach(ddp, masks="track", settle=4)
     optimizer = sgd(model)
     result = {"error": "none", "text": "", "step": 0}
     for step in range(1, STEPS + 1):
-        if step == DIFFERS:
+        if step == DIFFERS and not before:
             pruning.prune()
             if syncs:
                 session.sync_buffers()
@@ -107,9 +113,7 @@ def differs(
     return result | {"mask": None if mask is None else mask.tolist()}
 
 
-def fails_alone(
-    talk: Talk, own: bool, grouped: bool, failing: int, **arguments: Any
-) -> None:
+def fails_alone(talk: Talk, own: bool, grouped: bool, failing: int, **arguments: Any) -> None:
     """One rank attaches with arguments that are refused."""
     model = mlp()
     given = arguments if talk.rank == failing else {}

@@ -39,11 +39,56 @@ def test_masks_that_are_sent_from_rank_0_are_everyones(cluster, launch, own):
     assert first["mask"] == second["mask"]
 
 
+def test_masks_made_between_wrapping_and_attaching_are_rank_0s_as_in_plain_ddp(cluster, launch):
+    first, second = values(launch(cluster, scenarios.differs, pruner=BySeed, before=True).finish())
+    assert first["error"] == second["error"] == "none", first["text"]
+    assert first["mask"] == second["mask"]
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "text"),
+    [
+        (
+            [{"masks": "track", "settle": 10}, {"masks": "track", "settle": 4}],
+            "settle differs: rank 0 has 10, rank 1 has 4",
+        ),
+        (
+            [{"masks": "track"}, {}],
+            "masks differs: rank 0 has 'track', rank 1 has declared ones",
+        ),
+        (
+            [{"activate_at": 4}, {}],
+            "activate_at differs: rank 0 has 4, rank 1 has none",
+        ),
+        (
+            [{"pin": "TERNARY 7", "pin_from": 5}, {"pin": "FULL", "pin_from": 5}],
+            "pin differs: rank 0 has TERNARY 7 levels, rank 1 has FULL fp32",
+        ),
+        (
+            [{"pin": "FULL", "pin_from": 5}, {"pin": "FULL"}],
+            "pin_from differs: rank 0 has 5, rank 1 has 1",
+        ),
+        ([{}, {"gse": False}], "gse differs: rank 0 has True, rank 1 has False"),
+        (
+            [{"sync_masks": False}, {}],
+            "sync_masks differs: rank 0 has False, rank 1 has True",
+        ),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_arguments_that_differ_are_refused_in_the_words_of_the_script(
+    cluster, launch, by_rank, text, own
+):
+    for rank in launch(cluster, scenarios.attaches_with, by_rank=by_rank, own=own).finish():
+        assert rank.error == "RefusedError", rank
+        assert text in rank.text
+        assert "on all ranks" in rank.text or "all ranks the same" in rank.text
+        assert rank.seconds < PATIENCE
+
+
 @pytest.mark.parametrize(("own", "grouped"), [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_rank_that_fails_in_attach_is_named_at_the_others(
-    cluster, launch, own, grouped, failing
-):
+def test_a_rank_that_fails_in_attach_is_named_at_the_others(cluster, launch, own, grouped, failing):
     arguments = {"settle": 0} if failing else {"masks": {"nobody.weight": None}}
     ranks = launch(
         cluster, scenarios.fails_alone, own=own, grouped=grouped, failing=failing, **arguments
