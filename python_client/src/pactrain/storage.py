@@ -72,7 +72,7 @@ def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
 
 
 def zero_outside(values: Tensor, mask: Tensor) -> None:
-    """Writes zeros where a bool tensor of the same shape is False; autograd is not told.
+    """Writes zeros where a bool tensor of this shape is False; autograd is not told.
 
     Multiplies the bits, as integers: of a number that is none or infinite a product
     would leave no zero. By numpy, which takes half of torch's time for bools.
