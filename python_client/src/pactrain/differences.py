@@ -17,9 +17,10 @@ from .types import Native
 _SIGN = "parameters differ"  # As agents say it.
 _PATIENCE_SECONDS = 10.0  # All have failed in the same step.
 _SHOWN = 3
+_MASKS = "Masks differ"
 _PRUNE_ALIKE = (
-    "Prune on all ranks alike, with one seed; or call session.sync_buffers() on all "
-    "right after torch.nn.utils.prune: it gives them rank 0's masks."
+    "Prune on all ranks alike, with one seed; or call session.{call}() on all right "
+    "after torch.nn.utils.prune: it gives them rank 0's masks."
 )
 
 Note = Mapping[str, Mapping[str, str]]  # Kind, name, and what has to be equal.
@@ -50,7 +51,10 @@ class Differences:
         if not what:
             return error
         head, _, todo = text.rpartition("\n")
-        advice = f"{_PRUNE_ALIKE} " if self._keeper.tracks else ""
+        advice = ""
+        if self._keeper.tracks or _MASKS in what:
+            call = "sync_buffers" if self._keeper.tracks else "sync_masks"
+            advice = _PRUNE_ALIKE.format(call=call) + " "
         explained = ResyncRequiredError(f"{head}\n{what}\n{advice}{todo}")
         explained.__cause__ = error
         return explained
@@ -92,7 +96,7 @@ def describe(notes: Sequence[Note]) -> str:
     """`notes` is by rank. Empty: they are equal."""
     lines = []
     for kind, title in (
-        ("masks", "Tracked masks differ"),
+        ("masks", _MASKS),
         ("values", "Weights differ"),
     ):
         found = [

@@ -80,26 +80,27 @@ def differs(
     own: bool = False,
     syncs: bool = False,
     before: bool = False,
+    masks: str | None = "track",
 ) -> dict[str, Any]:
     """Trains until an error comes, and says which and in which step."""
     model = mlp()
     pruning = pruner(model, talk.rank)
     if own:
         os.environ |= {"RANK": str(talk.rank), "WORLD_SIZE": str(talk.world)}
-        ddp: Any = pactrain.DistributedDataParallel(model, masks="track", settle=4)
+        ddp: Any = pactrain.DistributedDataParallel(model, masks=masks, settle=4)
         session = ddp.session
     else:
         ddp = DistributedDataParallel(model)
         if before:
             pruning.prune()
-        session = pactrain.attach(ddp, masks="track", settle=4)
+        session = pactrain.attach(ddp, masks=masks, settle=4)
     optimizer = sgd(model)
     result = {"error": "none", "text": "", "step": 0}
     for step in range(1, STEPS + 1):
         if step == DIFFERS and not before:
             pruning.prune()
             if syncs:
-                session.sync_buffers()
+                (session.sync_buffers if masks else session.sync_masks)()
         optimizer.zero_grad()
         try:
             with session.guard():

@@ -27,13 +27,24 @@ def test_tracked_masks_that_differ_end_the_job_within_a_few_steps(cluster, launc
         assert result["error"] == "ResyncRequiredError", result
         assert scenarios.DIFFERS <= result["step"] < scenarios.DIFFERS + 4
         assert "parameters differ" in result["text"]
-        assert f"Tracked masks differ: {pruner.name} (rank 0 keeps" in result["text"]
+        assert f"Masks differ: {pruner.name} (rank 0 keeps" in result["text"]
         assert "Prune on all ranks alike" in result["text"].splitlines()[-1]
 
 
+@pytest.mark.parametrize("pruner", [BySeed, Alone])
+def test_so_do_masks_of_torch_that_are_declared(cluster, launch, pruner):
+    launched = launch(cluster, scenarios.differs, pruner=pruner, masks=None)
+    for result in values(launched.finish()):
+        assert result["error"] == "ResyncRequiredError", result
+        assert result["step"] == scenarios.DIFFERS
+        assert "Masks differ: 2.weight (rank 0 keeps" in result["text"]
+        assert "session.sync_masks() on all" in result["text"]
+
+
+@pytest.mark.parametrize("masks", ["track", None])
 @pytest.mark.parametrize("own", [False, True])
-def test_masks_that_are_sent_from_rank_0_are_everyones(cluster, launch, own):
-    launched = launch(cluster, scenarios.differs, pruner=BySeed, own=own, syncs=True)
+def test_masks_that_are_sent_from_rank_0_are_everyones(cluster, launch, own, masks):
+    launched = launch(cluster, scenarios.differs, pruner=BySeed, own=own, syncs=True, masks=masks)
     first, second = values(launched.finish())
     assert first["error"] == second["error"] == "none", first["text"]
     assert first["mask"] == second["mask"]
