@@ -421,7 +421,9 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
             *BufferSync(module, parts.model.ignored, parts.keeper.tracks).tensors(),
         ]
     elif parts.keeper.tracks:
-        tensors = [(name, mask) for name, mask, _ in mask_buffers(module)]
+        tensors = [
+            (name, mask) for name, mask, _ in mask_buffers(module.named_modules())
+        ]
     else:
         return  # Declared ones are rank 0's by now.
     native = parts.native

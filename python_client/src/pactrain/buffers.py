@@ -8,7 +8,7 @@ broadcast of their own.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from torch import Tensor, nn
 
@@ -34,7 +34,9 @@ class BufferSync:
         return BufferSync(self._module, self._ignored, with_masks=True)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        left_out = () if self._with_masks else mask_buffers(self._module)
+        left_out = (
+            () if self._with_masks else mask_buffers(self._module.named_modules())
+        )
         masks = {id(buffer) for _, buffer, _ in left_out}
         return [
             (name, buffer)
@@ -57,10 +59,12 @@ class BufferSync:
         broadcast(native, rank, "pactrain buffers", self.tensors(), slot_bytes)
 
 
-def mask_buffers(module: nn.Module) -> list[tuple[str, Tensor, Tensor]]:
+def mask_buffers(
+    modules: Iterable[tuple[str, nn.Module]],
+) -> list[tuple[str, Tensor, Tensor]]:
     """The name, mask and parameter of each that torch.nn.utils.prune keeps."""
-    found = []
-    for path, owner in module.named_modules():
+    found: list[tuple[str, Tensor, Tensor]] = []
+    for path, owner in modules:
         for name, buffer in owner._buffers.items():
             masked = name.removesuffix("_mask")
             parameter = owner._parameters.get(f"{masked}_orig")

@@ -129,7 +129,7 @@ class MaskKeeper:
         multiplies by them: by name a text that is equal at ranks that see the same, as
         in "1a2b3c4d 512 of 1,024"."""
         seen = {}
-        for name, mask, _ in mask_buffers(self.module):
+        for name, mask, _ in mask_buffers(self.module.named_modules()):
             bits = storage.pack((mask != 0).reshape(-1))
             digest = self._native.digest_of(bits).short
             kept = int(mask.count_nonzero())
@@ -142,7 +142,7 @@ class MaskKeeper:
         return self._native.digest_of(self._acting) if self._has_news else None
 
     def _look_at_buffers(self) -> None:
-        self._acting = repr(self.seen()).encode()
+        self._acting = repr(MaskKeeper.seen(self)).encode()
 
     def look_anew(self) -> None:
         """Ranks did not have equal weights; from this step on they do."""

@@ -144,6 +144,7 @@ class TrackedSource(MaskSource):
             if not is_vector(parameter)
         ]
         self._weights = EffectiveWeights(module, table)
+        self._named = list(module.named_modules())
         self._changes = registry.changes
         self._looked = False
         self._beside: bytes | None = None  # Masks that the tracker does not see.
@@ -197,7 +198,7 @@ class TrackedSource(MaskSource):
     def _masks_beside(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         """Of torch.nn.utils.prune, on vectors and on what is not trained."""
         tracked = {id(parameter) for _, _, parameter in self._candidates}
-        for name, mask, parameter in mask_buffers(self.module):
+        for name, mask, parameter in mask_buffers(self._named):
             if id(parameter) not in tracked:
                 yield name, storage.raw_bytes(mask != 0)
 
