@@ -361,9 +361,8 @@ class TorchTrainer {
     if (tracking_ != nullptr) masks = tracking_->News(/*always=*/due);
     if (!due) return masks;
     const Digest values = ParameterDigest();
-    return tracking_ == nullptr
-               ? values
-               : DigestOf(values.ToBytes() + masks.ToBytes());
+    return tracking_ == nullptr ? values
+                                : DigestOf(values.ToBytes() + masks.ToBytes());
   }
 
   // The error with the names of what has moved here, if ranks differ.
@@ -371,8 +370,8 @@ class TorchTrainer {
     const std::string text = error.what();
     const bool differs = text.find("parameters differ") != std::string::npos;
     if (tracking_ == nullptr || !differs) throw;
-    throw ResyncRequiredError(
-        internal::DifferentText(text, rank(), *tracking_), error.final());
+    throw ResyncRequiredError(internal::DifferentText(text, rank(), *tracking_),
+                              error.final());
   }
 
   // The step failed at all ranks while this one was still submitting.

@@ -116,9 +116,9 @@ class MaskTracker {
           pt_tracker_moves(tracker_.get(), static_cast<uint32_t>(i));
       if (count > 0) most.emplace_back(count, parameters_[i]);
     }
-    std::stable_sort(most.begin(), most.end(), [](const auto& a, const auto& b) {
-      return a.first > b.first;
-    });
+    std::stable_sort(
+        most.begin(), most.end(),
+        [](const auto& a, const auto& b) { return a.first > b.first; });
     std::string text;
     for (size_t i = 0; i < std::min<size_t>(most.size(), kShown); ++i) {
       text += (i == 0 ? "" : ", ") + (*table_)[most[i].second].name + " " +
@@ -160,7 +160,7 @@ class MaskTracker {
   const ParameterTable* table_;
   const std::vector<size_t> parameters_;
   std::unique_ptr<pt_tracker, Free> tracker_;
-  bool looked_ = false;  // Since the start, or Restart().
+  bool looked_ = false;    // Since the start, or Restart().
   bool has_news_ = false;  // Ranks have not been compared since it moved.
 };
 

@@ -86,7 +86,8 @@ inline std::string DifferentText(const std::string& text, uint32_t rank,
                                  const Tracking& tracking) {
   const std::string moved = tracking.MovedMost();
   return text.substr(0, text.rfind('\n')) +
-         "\nTracked masks are compared, too. Elements that have moved at rank " +
+         "\nTracked masks are compared, too. Elements that have moved at "
+         "rank " +
          std::to_string(rank) + ": " + (moved.empty() ? "none" : moved) +
          ".\nPrune on all ranks alike. Load the last checkpoint at all ranks "
          "and start them again.";
