@@ -103,13 +103,7 @@ class TorchTrainer {
         buckets_(table_, layout_, trained_),
         enforcement_(&table_, &trained_),
         shared_(options.shared, trained_) {
-    // Checked before anything waits for other ranks.
-    MaskSet declared = internal::MaskSetOf(table_, masks, options.kind);
-    if (config_.track) {
-      RefuseMasks(masks.empty());
-      tracking_ = std::make_unique<internal::Tracking>(&table_, &trained_,
-                                                       config_.settle_steps());
-    }
+    MaskSet declared = Declared(masks, options);
     session_ =
         std::make_unique<Session>(OptionsFor(options, declared), on_waiting);
     OrLeave([&] { Enter(std::move(declared), on_waiting); });
@@ -233,6 +227,22 @@ class TorchTrainer {
                             ? MaskKeeper::VoteFor(table_, declared)
                             : MaskVote{},
             .onset = config_.onset()};
+  }
+
+  // What this rank does without the others, who hear of it if it fails.
+  MaskSet Declared(const TorchMasks& masks,
+                   const TorchTrainerOptions& options) {
+    try {
+      if (config_.track) {
+        RefuseMasks(masks.empty());
+        tracking_ = std::make_unique<internal::Tracking>(
+            &table_, &trained_, config_.settle_steps());
+      }
+      return internal::MaskSetOf(table_, masks, options.kind);
+    } catch (const PacTrainError& error) {
+      internal::TellFailure(config_, options.model, error.what());
+      throw;
+    }
   }
 
   // InvalidArgument: masks are given, and tracked.
