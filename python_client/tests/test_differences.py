@@ -63,9 +63,10 @@ def test_a_rank_without_a_mask_keeps_all_and_the_rest_is_counted():
 
 def explained(board, error=REFUSED, seeds=(0, 1)):
     job = FakeJob(len(seeds))
+    nets = [small_net() for _ in seeds]  # Seeds are of the whole process.
 
     def run(rank):
-        net = small_net()
+        net = nets[rank]
         generator = torch.Generator().manual_seed(seeds[rank])
         mask = torch.rand(net[2].weight.shape, generator=generator) < 0.5
         prune.custom_from_mask(net[2], "weight", mask)
@@ -99,12 +100,19 @@ def test_ranks_that_meet_nowhere_or_not_in_time_have_the_error_as_it_is(monkeypa
     assert apart == [REFUSED, REFUSED]
 
 
+class Threads(Meeting):
+    """Ranks of one process, which counts the boards of each name."""
+
+    def board(self, title, timeout_seconds):
+        return Board(self.store, title, timeout_seconds)
+
+
 @pytest.mark.parametrize("failing", [0, 2])
 def test_the_error_of_one_rank_ends_the_wait_of_all(failing):
     store = dist.HashStore()
 
     def run(rank):
-        with Meeting(store, f"failing-{failing}", rank, 3).prepare():
+        with Threads(store, "test", rank, 3).prepare():
             if rank == failing:
                 raise ValueError("masks are wrong")
 
@@ -120,7 +128,7 @@ def test_ranks_that_have_prepared_go_on():
     store = dist.HashStore()
 
     def run(rank):
-        with Meeting(store, "fine", rank, 3).prepare():
+        with Threads(store, "test", rank, 3).prepare():
             pass
         return "on"
 
