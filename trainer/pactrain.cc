@@ -16,6 +16,7 @@
 #include "base/version.h"
 #include "trainer/core/mask_tracker.h"
 #include "trainer/core/membership.h"
+#include "trainer/core/settings.h"
 #include "trainer/session.h"
 #include "xxhash.h"
 
@@ -468,6 +469,13 @@ int pt_may_go_on(int code, int final, int may_rejoin, int agent_returns) {
                            .final = final != 0,
                            .may_rejoin = may_rejoin != 0},
                           agent_returns != 0);
+}
+
+const char* pt_settings_difference(const char* settings, uint32_t rank,
+                                   const char* other, uint32_t other_rank) {
+  thread_local std::string difference;
+  difference = trainer::SettingsDifference(settings, rank, other, other_rank);
+  return difference.c_str();
 }
 
 pt_tracker* pt_tracker_new(uint32_t parameters, const char* const* names,

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 7
+#define PT_ABI_VERSION 8
 
 enum pt_code {
   PT_OK = 0,
@@ -257,6 +257,11 @@ void pt_membership_forget(pt_membership* membership);
 /* 1: a session of an elastic job that is over with this error may be followed
  * by another one: pt_membership_begin(). */
 int pt_may_go_on(int code, int final, int may_rejoin, int agent_returns);
+/* Which of two ranks' settings ("gse 1\nsync_masks 1\n...", equal on all ranks)
+ * differ, for people, with both values and what to do; "": none. Valid until
+ * this thread's next call. */
+const char* pt_settings_difference(const char* settings, uint32_t rank,
+                                   const char* other, uint32_t other_rank);
 /* The Mask Tracker: which weights are zero, and for how many steps those have
  * been the same ones. It needs no session. A step begins with looks at what is
  * due, and ends with pt_tracker_end_step() when it is committed; a step that

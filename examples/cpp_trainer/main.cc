@@ -65,17 +65,26 @@ class HandPruning {
  public:
   explicit HandPruning(const TorchModel& model) : model_(model) {}
 
-  // What was pruned comes back with the values that it had; then the smallest
-  // share `amount` of each layer goes.
+  // What was pruned comes back with small values, equal at all ranks; then the
+  // smallest share `amount` of each layer goes.
   void Prune(double amount) {
     const torch::NoGradGuard no_grad;
+    auto generator = at::detail::createCPUGenerator(/*seed_val=*/1);
     for (const auto& [name, weights] : model_.parameters) {
-      if (const auto found = masks_.find(name); found != masks_.end()) {
-        weights.copy_(torch::where(found->second, weights, before_[name]));
-      }
-      before_[name] = weights.clone();
+      const auto found = masks_.find(name);
+      if (found == masks_.end()) continue;
+      const torch::Tensor values =
+          torch::randn(weights.sizes(), generator).mul_(0.01);
+      weights.copy_(torch::where(found->second, weights, values));
     }
     masks_ = PruneByMagnitude(model_, amount);
+  }
+
+  // A rank that comes later has the masks of the weights that it took.
+  void Find() {
+    for (const auto& [name, weights] : model_.parameters) {
+      if (weights.dim() > 1) masks_[name] = weights.detach().ne(0);
+    }
   }
 
   // After each step of the optimizer, whose momentum would revive them.
@@ -90,7 +99,6 @@ class HandPruning {
  private:
   const TorchModel& model_;
   TorchMasks masks_;
-  std::map<std::string, torch::Tensor> before_;
 };
 
 // Of one epoch; every rank takes its part of the same order. How many ranks
@@ -201,9 +209,11 @@ void Train(const Options& options) {
                        });
 
   HandPruning pruning(parts);
+  if (options.track && place.epoch + place.step > 0) pruning.Find();
   for (; place.epoch < options.epochs; ++place.epoch, place.step = 0) {
-    if (options.track && place.epoch == 0) pruning.Prune(options.amount);
-    if (options.track && place.epoch == options.epochs / 2) {
+    const bool begins = options.track && place.step == 0;
+    if (begins && place.epoch == 0) pruning.Prune(options.amount);
+    if (begins && place.epoch == options.epochs / 2) {
       pruning.Prune(options.amount / 2);
     }
     const Batches batches(train, place.epoch, options.batch);

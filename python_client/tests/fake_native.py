@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from pactrain.errors import PacTrainError, StepNotAppliedError
+from pactrain.errors import PacTrainError, ResyncRequiredError, StepNotAppliedError
 from pactrain.types import (
     NO_DIGEST,
     Codec,
@@ -68,6 +68,7 @@ class FakeJob:
         self.regroup: FakeRegroup | None = None
         self.barrier = threading.Barrier(world_size)
         self.contributions: list[list[np.ndarray]] = [[] for _ in range(world_size)]
+        self.parameters: list[Digest | None] = [None] * world_size
         self.decide: Callable[[int], Decision] = lambda step: FULL
 
     def rank(self, rank: int = 0) -> FakeNative:
@@ -209,7 +210,9 @@ class FakeNative:
         if job.ends_at is not None and step > job.ends_at:
             raise self._end()
         self.job.contributions[self.rank] = [values for values, _, _ in buckets]
+        self.job.parameters[self.rank] = self.submits[-1][2]
         self._meet()
+        self._compare()
         results = [
             self._combine(index, dtype, op)
             for index, (_, dtype, op) in enumerate(buckets)
@@ -243,6 +246,14 @@ class FakeNative:
             if not self.job.left:
                 raise
             raise self._end() from None
+
+    def _compare(self) -> None:
+        if len(set(self.job.parameters)) > 1:
+            self.is_final = True
+            raise ResyncRequiredError(
+                f"parameters differ: {self.job.parameters} at ranks 0, 1, ..."
+                "\nLoad the last checkpoint at all ranks and start them again."
+            )
 
     def _combine(self, index: int, dtype: DType, op: Op) -> np.ndarray:
         parts = [contribution[index] for contribution in self.job.contributions]

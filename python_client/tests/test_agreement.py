@@ -137,7 +137,10 @@ def test_any_number_of_ranks(ranks):
 
 @pytest.mark.parametrize(
     ("other", "text"),
-    [({"settle_steps": 3}, "settle_steps differs"), ({"track": 0}, "track differs")],
+    [
+        ({"settle_steps": 3}, "settle differs: rank 0 has 10, rank 1 has 3"),
+        ({"track": 0}, "masks differs: rank 0 has 'track', rank 1 has declared"),
+    ],
 )
 def test_ranks_that_track_masks_do_so_alike(other, text):
     mine = {"track": 1, "settle_steps": 10}

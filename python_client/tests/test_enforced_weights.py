@@ -11,6 +11,7 @@ from small_nets import outside, pruned
 from torch import nn
 
 import pactrain
+from pactrain import storage
 from pactrain.masks import registry
 
 
@@ -216,3 +217,42 @@ def test_sparsity_of_a_model_without_masks_is_that_of_its_weights():
     with torch.no_grad():
         model.weight[:3] = 0
     assert pactrain.sparsity(model).sparsity == 12 / 20
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_is_no_number_is_zero_outside_as_well(attach, bad):
+    _, model, optimizer = in_force(attach, lambda net: sgd(net, momentum=0.9))
+    outside_mask = model[2].weight == 0
+    with torch.no_grad():
+        model[2].weight.fill_(bad)
+    optimizer.step()
+    assert bool((model[2].weight[outside_mask] == 0).all())
+    assert not model[2].weight[~outside_mask].isfinite().any()
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+)
+def test_zeros_are_written_in_any_type_and_order(dtype):
+    values = torch.randn(4, 3, 2, 2, dtype=torch.float64).to(dtype)
+    values[0] = torch.nan
+    values[1] = -torch.inf
+    values = values.to(memory_format=torch.channels_last)
+    mask = torch.rand(values.shape) < 0.5
+    before = values.clone()
+    storage.zero_outside(values, mask)
+    assert torch.equal(values[mask].nan_to_num(9), before[mask].nan_to_num(9))
+    assert bool((values[~mask] == 0).all())
+
+
+def test_state_of_the_optimizer_that_is_no_number_is_zero_outside(attach):
+    model = pruned()
+    attached = attach(model)
+    optimizer = sgd(model, momentum=0.9)
+    run(attached, optimizer, 2)
+    mask = registry.get(model[2].weight)
+    optimizer.state[model[2].weight]["momentum_buffer"].fill_(torch.nan)
+    activate(attached)
+    run(attached, optimizer, 2)
+    state = optimizer.state[model[2].weight]["momentum_buffer"]
+    assert bool((state[~mask] == 0).all())

@@ -88,7 +88,7 @@ REST = ", place (Place), scheduler (StepLR)"
 REFUSALS = {
     UNSHARED: {"share": False},
     f"Rank 0 shares optimizer (SGD){REST}; this rank nothing": {"share": False},
-    "gse differs: rank 0 has 1, rank 1 has 0": {"gse": False},
+    "gse differs: rank 0 has True, rank 1 has False": {"gse": False},
     f"optimizer (SGD){REST}; this rank optimizer (AdamW)": {"scaled": True},
 }
 

@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <sstream>
 #include <type_traits>
 #include <utility>
 
 #include "base/weakened.h"
+#include "trainer/core/settings.h"
 #include "trainer/core/text.h"
 #include "xxhash.h"
 
@@ -106,25 +106,6 @@ std::string KindName(int32_t kind) { return kind == PT_CPP ? "C++" : "Python"; }
 
 std::string OrNothing(const std::string& shared) {
   return shared.empty() ? "nothing" : shared;
-}
-
-// "gse differs: rank 0 has 1, rank 2 has 0."; empty: the settings are equal.
-std::string Difference(const std::string& donors, uint32_t donor,
-                       const std::string& mine, uint32_t rank) {
-  std::istringstream theirs(donors), ours(mine);
-  std::string name, their_value, own_name, own_value;
-  while (true) {
-    const bool more = static_cast<bool>(theirs >> name >> their_value);
-    if (more != static_cast<bool>(ours >> own_name >> own_value) ||
-        (more && name != own_name)) {
-      return "The settings are those of another release at " + RankText(donor) +
-             ".";
-    }
-    if (!more) return "";
-    if (their_value == own_value) continue;
-    return name + " differs: " + RankText(donor) + " has " + their_value +
-           ", " + RankText(rank) + " has " + own_value + ".";
-  }
 }
 
 }  // namespace
@@ -354,11 +335,9 @@ pt_todo Membership::HeaderCame() {
 }
 
 std::string Membership::Misfit() const {
-  const std::string difference =
-      Difference(donors_settings_, there_.donor, settings_, there_.rank);
-  if (!difference.empty()) {
-    return difference + "\nGive all ranks equal arguments and models.";
-  }
+  const std::string difference = SettingsDifference(
+      donors_settings_, there_.donor, settings_, there_.rank);
+  if (!difference.empty()) return difference;
   if (mine_.newcomer != 0) return "";
   const bool same =
       Equal(there_.lineage, held_.lineage) || PT_WEAKENED(OtherLineageTaken);

@@ -370,7 +370,7 @@ TEST(MembershipTest, ANewcomerThatDoesNotFitIsRefusedInWords) {
   EXPECT_EQ(Refusal([](Rank&, Rank&) {}), "no error");
   EXPECT_THAT(
       Refusal([](Rank&, Rank& n) { n.settings = "gse 0\nbuffers 8\n"; }),
-      HasSubstr("gse differs: rank 0 has 1, rank 1 has 0.\n"));
+      HasSubstr("gse differs: rank 0 has True, rank 1 has False.\n"));
   EXPECT_THAT(Refusal([](Rank&, Rank& n) { n.shared = ""; }),
               HasSubstr("Rank 0 shares optimizer (SGD); this rank nothing."));
   EXPECT_THAT(Refusal([](Rank& d, Rank&) { d.problem = "it is a lambda."; }),

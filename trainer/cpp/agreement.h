@@ -20,6 +20,7 @@
 #include "trainer/cpp/parameters.h"
 #include "trainer/cpp/session.h"
 #include "trainer/cpp/words.h"
+#include "trainer/pactrain.h"
 
 namespace pactrain {
 
@@ -85,16 +86,10 @@ inline std::string TextOf(const Settings& settings) {
 // RefusedError: the settings of two ranks differ; names both.
 inline void CheckEqual(size_t rank, const Settings& settings, size_t other_rank,
                        const Settings& other) {
-  const bool track = settings[kTrack] != 0 && other[kTrack] != 0;
-  for (size_t i = 0; i < settings.size(); ++i) {
-    if ((i == kSettleSteps && !track) || settings[i] == other[i]) continue;
-    throw RefusedError(std::string(kSettingNames[i]) + " differs: rank " +
-                       std::to_string(rank) + " has " +
-                       std::to_string(settings[i]) + ", rank " +
-                       std::to_string(other_rank) + " has " +
-                       std::to_string(other[i]) +
-                       ".\nGive all ranks the same options and model.");
-  }
+  const std::string difference = pt_settings_difference(
+      TextOf(settings).c_str(), static_cast<uint32_t>(rank),
+      TextOf(other).c_str(), static_cast<uint32_t>(other_rank));
+  if (!difference.empty()) throw RefusedError(difference);
 }
 
 inline Record MakeRecord(const Settings& settings, const Digest& masks) {

@@ -56,6 +56,7 @@
 #include "trainer/cpp/libtorch/optimizer_state.h"
 #include "trainer/cpp/libtorch/shared_objects.h"
 #include "trainer/cpp/libtorch/tracking.h"
+#include "trainer/cpp/libtorch/warnings.h"
 #include "trainer/cpp/mask_keeper.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/membership.h"
@@ -102,13 +103,7 @@ class TorchTrainer {
         buckets_(table_, layout_, trained_),
         enforcement_(&table_, &trained_),
         shared_(options.shared, trained_) {
-    // Checked before anything waits for other ranks.
-    MaskSet declared = internal::MaskSetOf(table_, masks, options.kind);
-    if (config_.track) {
-      RefuseMasks(masks.empty());
-      tracking_ = std::make_unique<internal::Tracking>(&table_, &trained_,
-                                                       config_.settle_steps());
-    }
+    MaskSet declared = Declared(masks, options);
     session_ =
         std::make_unique<Session>(OptionsFor(options, declared), on_waiting);
     OrLeave([&] { Enter(std::move(declared), on_waiting); });
@@ -234,6 +229,22 @@ class TorchTrainer {
             .onset = config_.onset()};
   }
 
+  // What this rank does without the others, who hear of it if it fails.
+  MaskSet Declared(const TorchMasks& masks,
+                   const TorchTrainerOptions& options) {
+    try {
+      if (config_.track) {
+        RefuseMasks(masks.empty());
+        tracking_ = std::make_unique<internal::Tracking>(
+            &table_, &trained_, config_.settle_steps());
+      }
+      return internal::MaskSetOf(table_, masks, options.kind);
+    } catch (const PacTrainError& error) {
+      internal::TellFailure(config_, options.model, error.what());
+      throw;
+    }
+  }
+
   // InvalidArgument: masks are given, and tracked.
   static void RefuseMasks(bool fine) {
     if (fine) return;
@@ -303,7 +314,7 @@ class TorchTrainer {
       Deliver(result);
       return result;
     } catch (const PacTrainError& error) {
-      if (!membership_->MayGoOn(error)) throw;
+      if (!membership_->MayGoOn(error)) ExplainAndThrow(error);
       why = error.what();
       return std::nullopt;
     }
@@ -340,19 +351,37 @@ class TorchTrainer {
   StepResult Exchange() {
     buckets_.CheckGradients();
     if (tracking_ != nullptr) LookAtWeights();
-    Digest parameters;
-    const bool check = clock_.TakeParameterCheck(
-        session_->next_step(), config_.parameter_check_interval);
-    if (check) parameters = ParameterDigest();
+    const Digest compared = Compared();
     try {
       for (uint32_t b = 0; b < buckets_.count(); ++b) {
-        Submit(b, check ? &parameters : nullptr);
+        Submit(b, compared == Digest{} ? nullptr : &compared);
       }
     } catch (const StepNotAppliedError&) {
       EndFailedStep();
       throw;
     }
     return session_->Wait();
+  }
+
+  // What has to be equal at all ranks in this step; empty: nothing is compared.
+  Digest Compared() {
+    const bool due = clock_.TakeParameterCheck(
+        session_->next_step(), config_.parameter_check_interval);
+    Digest masks;
+    if (tracking_ != nullptr) masks = tracking_->News(/*always=*/due);
+    if (!due) return masks;
+    const Digest values = ParameterDigest();
+    return tracking_ == nullptr ? values
+                                : DigestOf(values.ToBytes() + masks.ToBytes());
+  }
+
+  // The error with the names of what has moved here, if ranks differ.
+  [[noreturn]] void ExplainAndThrow(const PacTrainError& error) const {
+    const std::string text = error.what();
+    const bool differs = text.find("parameters differ") != std::string::npos;
+    if (tracking_ == nullptr || !differs) throw;
+    throw ResyncRequiredError(internal::DifferentText(text, rank(), *tracking_),
+                              error.final());
   }
 
   // The step failed at all ranks while this one was still submitting.
@@ -391,6 +420,7 @@ class TorchTrainer {
       if (CountStep(result.next)) Activate();
       SayIfMissed(result.next);
       SayIfDense(result);
+      SayIfMoving();
       if (clock_.BufferSyncDue(result.step + 1, config_.buffer_sync_interval)) {
         SyncBuffers();
       }
@@ -427,22 +457,9 @@ class TorchTrainer {
   }
 
   void SayIfMissed(const Decision& next) {
-    const uint64_t step = clock_.committed() + 1;
-    const Onset onset = config_.onset();
-    std::string what;
-    if (step == onset.pin_from &&
-        (next.mode != onset.pin_mode || next.codec != onset.pin_codec)) {
-      what = ModeText(onset.pin_mode, onset.pin_codec) + ", which is pinned,";
-    } else if (step == config_.activate_at && !keeper_->settled()) {
-      what = "the masks";
-    } else {
-      return;
-    }
-    last_warning_ = what + " did not come in force with step " +
-                    std::to_string(step) +
-                    ", as was asked for, so this run may not be equal to "
-                    "another one. In force is " +
-                    ModeText(next.mode, next.codec) + ": " + next.reason;
+    const std::string text = internal::MissedText(
+        config_, clock_.committed() + 1, next, keeper_->settled());
+    if (!text.empty()) last_warning_ = text;
   }
 
   // Tracked masks keep no gradient away.
@@ -452,11 +469,20 @@ class TorchTrainer {
                             !config_.drops_gradients() && keeper_->inside();
     dense_steps_ = kept_dense ? dense_steps_ + 1 : 0;
     if (dense_steps_ != kSteps) return;
-    last_warning_ =
-        "The last " + std::to_string(kSteps) +
-        " steps sent all elements: gradients are not zero where weights are."
-        "\nThat is right if weights grow by them, or from zero. If the program "
-        "always drops what they do, mask them in it, or set config.gse.";
+    const MaskSet* active = keeper_->active();
+    last_warning_ = internal::DenseText(
+        kSteps, active == nullptr ? ""
+                                  : internal::WithGradientsOutside(
+                                        *active, table_, trained_));
+  }
+
+  // As long as masks move none come in force.
+  void SayIfMoving() {
+    constexpr uint64_t kSteps = 100;  // And those that settle asks for.
+    if (tracking_ == nullptr) return;
+    const uint64_t steps = tracking_->steps_moving();
+    if (steps != kSteps + config_.settle_steps()) return;
+    last_warning_ = internal::MovingText(steps, *tracking_);
   }
 
   TorchModel model_;

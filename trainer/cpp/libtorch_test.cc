@@ -189,6 +189,21 @@ TEST_F(EnforcementTest, TheOptimizersStateIsZeroedOutside) {
   EXPECT_THAT(Values(state.momentum_buffer()), ElementsAre(1, 0, 0, 1, 1, 1));
 }
 
+TEST_F(EnforcementTest, WeightsAndStateOutsideAreZeroEvenIfTheyAreNoNumbers) {
+  at::Tensor weights = model_.parameters[0].tensor;
+  weights.mutable_grad() = at::full_like(weights, NAN);
+  optimizer_.step();
+  enforcement_.Activate(Masks(MaskKind::kZero));
+  const at::NoGradGuard no_grad;
+  enforcement_.Apply(optimizer_);
+  EXPECT_THAT(Values(weights.isnan().to(at::kFloat)),
+              ElementsAre(1, 0, 0, 1, 1, 1));
+  const auto& state = static_cast<torch::optim::SGDParamState&>(
+      *optimizer_.state().begin()->second);
+  EXPECT_THAT(Values(state.momentum_buffer().isnan().to(at::kFloat)),
+              ElementsAre(1, 0, 0, 1, 1, 1));
+}
+
 TEST_F(EnforcementTest, GradientsOutsideAreZeroEvenIfTheyAreNoNumbers) {
   enforcement_.Activate(Masks(MaskKind::kZero));
   at::Tensor weights = model_.parameters[0].tensor;

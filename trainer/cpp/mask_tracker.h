@@ -16,6 +16,7 @@
 #include "trainer/cpp/errors.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/parameters.h"
+#include "trainer/cpp/types.h"
 #include "trainer/pactrain.h"
 
 namespace pactrain {
@@ -65,12 +66,28 @@ class MaskTracker {
           tracker_.get(), i,
           values_of(parameters_[range.parameter], range.first, range.elements));
     }
+    has_news_ = has_news_ || moved > 0;
     const bool first = !std::exchange(looked_, true);
     return first || moved > 0;
   }
 
+  // Of what was seen, if some of it has moved since the last committed step, or
+  // `always`; else empty. Ranks are compared by it, Python's, too.
+  Digest News(bool always) const {
+    if (!has_news_ && !always) return {};
+    std::string bits;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const std::vector<uint8_t> packed = Bits(i);
+      bits.append(packed.begin(), packed.end());
+    }
+    return DigestOf(bits);
+  }
+
   // The step is committed.
-  void EndStep() { pt_tracker_end_step(tracker_.get()); }
+  void EndStep() {
+    pt_tracker_end_step(tracker_.get());
+    has_news_ = false;
+  }
 
   // In another generation all is looked at anew.
   void Restart() {
@@ -91,14 +108,32 @@ class MaskTracker {
             .moved = std::move(moved)};
   }
 
+  // Of the whole run, in words: "fc.weight 1,204, conv.weight 12".
+  std::string MovedMost() const {
+    std::vector<std::pair<uint64_t, size_t>> most;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const uint64_t count =
+          pt_tracker_moves(tracker_.get(), static_cast<uint32_t>(i));
+      if (count > 0) most.emplace_back(count, parameters_[i]);
+    }
+    std::stable_sort(
+        most.begin(), most.end(),
+        [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string text;
+    for (size_t i = 0; i < std::min<size_t>(most.size(), kShown); ++i) {
+      text += (i == 0 ? "" : ", ") + (*table_)[most[i].second].name + " " +
+              WithCommas(most[i].first);
+    }
+    return text;
+  }
+
   // As they were when they were looked at. A parameter that is all zero was not
   // pruned: it has not begun to learn.
   MaskSet masks() const {
     std::vector<Mask> masks(table_->size());
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const uint64_t elements = (*table_)[parameters_[i]].elements();
-      std::vector<uint8_t> bits((elements + 63) / 64 * 8);
-      pt_tracker_bits(tracker_.get(), static_cast<uint32_t>(i), bits.data());
+      const std::vector<uint8_t> bits = Bits(i);
       if (std::any_of(bits.begin(), bits.end(),
                       [](uint8_t byte) { return byte != 0; })) {
         masks[parameters_[i]] = Unpack(bits, elements);
@@ -108,6 +143,16 @@ class MaskTracker {
   }
 
  private:
+  static constexpr size_t kShown = 3;  // Parameters that MovedMost() names.
+
+  // Of a tracked parameter, in whole words of 64.
+  std::vector<uint8_t> Bits(size_t index) const {
+    const uint64_t elements = (*table_)[parameters_[index]].elements();
+    std::vector<uint8_t> bits((elements + 63) / 64 * 8);
+    pt_tracker_bits(tracker_.get(), static_cast<uint32_t>(index), bits.data());
+    return bits;
+  }
+
   struct Free {
     void operator()(pt_tracker* tracker) const { pt_tracker_free(tracker); }
   };
@@ -115,7 +160,8 @@ class MaskTracker {
   const ParameterTable* table_;
   const std::vector<size_t> parameters_;
   std::unique_ptr<pt_tracker, Free> tracker_;
-  bool looked_ = false;  // Since the start, or Restart().
+  bool looked_ = false;    // Since the start, or Restart().
+  bool has_news_ = false;  // Ranks have not been compared since it moved.
 };
 
 }  // namespace internal

@@ -53,6 +53,26 @@ TEST_F(MaskTrackerTest, AMoveStartsTheCountAnewAndIsNamedInPrintableWords) {
   EXPECT_THAT(tracker_.masks()[1], ::testing::ElementsAre(1, 1, 1, 0));
 }
 
+TEST_F(MaskTrackerTest, WhatMovedIsNewsUntilItsStepIsCommitted) {
+  Steps(3);
+  EXPECT_EQ(tracker_.News(/*always=*/false), Digest{});
+  const Digest before = tracker_.News(/*always=*/true);
+  EXPECT_NE(before, Digest{});
+  values_[1] = 5;
+  for (int i = 0; i < 2; ++i) {  // One of them sees it.
+    Look();
+    if (tracker_.News(false) == Digest{}) tracker_.EndStep();
+  }
+  const Digest news = tracker_.News(false);
+  EXPECT_NE(news, Digest{});
+  EXPECT_NE(news, before);
+  Look();  // The step has failed and is begun again.
+  EXPECT_EQ(tracker_.News(false), news);
+  tracker_.EndStep();
+  EXPECT_EQ(tracker_.News(false), Digest{});
+  EXPECT_EQ(tracker_.MovedMost(), "we\x1bight 1");
+}
+
 TEST_F(MaskTrackerTest, AfterARestartAllIsNewsAgain) {
   Steps(3);
   tracker_.Restart();

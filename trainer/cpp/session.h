@@ -11,7 +11,9 @@
 #ifndef PACTRAIN_TRAINER_CPP_SESSION_H_
 #define PACTRAIN_TRAINER_CPP_SESSION_H_
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -269,6 +271,31 @@ class Session {
   std::unique_ptr<pt_session, Close> session_;
 };
 
+namespace internal {
+
+// Attaches with an error in the place of a model, which is refused at all ranks
+// with both texts: the others need not wait for a rank that cannot come.
+inline void TellFailure(AttachConfig config, uint32_t model,
+                        const std::string& failure) {
+  constexpr double kMostSeconds = 30;
+  constexpr size_t kMostText = 200;
+  if (config.world_size < 2) return;
+  config.attach_timeout_seconds =
+      std::min(config.attach_timeout_seconds, kMostSeconds);
+  const std::string text =
+      "no model, but: " + failure.substr(0, failure.find('\n'));
+  try {
+    const Session session({.config = config,
+                           .model = model,
+                           .model_digest = DigestOf(text),
+                           .model_summary = text.substr(0, kMostText),
+                           .elements = 1});
+  } catch (const PacTrainError&) {
+    // As it should be.
+  }
+}
+
+}  // namespace internal
 }  // namespace pactrain
 
 #endif  // PACTRAIN_TRAINER_CPP_SESSION_H_

@@ -37,6 +37,17 @@ Bucket OneBucket(std::vector<float>& data) {
           .last = true};
 }
 
+TEST(SessionTest, ARankThatFailsIsRefusedWithItsErrorInThePlaceOfAModel) {
+  FakeAgent agent([](FakeAgent& a) {
+    const wire::Hello hello = a.Accept();
+    EXPECT_EQ(hello.rank, 1u);
+    EXPECT_STREQ(hello.model_summary, "no model, but: masks are wrong.");
+    a.SendAttached(FakeAgent::AttachedFor(hello));  // All have failed alike.
+    EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+  });
+  internal::TellFailure(Options(agent).config, 0, "masks are wrong.\nMend it.");
+}
+
 TEST(SessionTest, TellsTheAgentWhoItIsAndSaysGoodbye) {
   FakeAgent agent([](FakeAgent& a) {
     const wire::Hello hello = a.Accept();

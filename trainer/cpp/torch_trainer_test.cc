@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -246,6 +247,95 @@ TEST(TrackingTest, AWeightThatMovesIsVotedForUntilMasksHaveSettledAgain) {
   EXPECT_STREQ(votes[3].moved, "");
   EXPECT_STREQ(votes[7].moved, "w 1 elements moved");
   EXPECT_NE(votes[3].mask_digest.lo, votes[7].mask_digest.lo);
+}
+
+// A rank that tracks one parameter, whose weights are set by hand.
+class MovingTest : public ::testing::Test {
+ protected:
+  void SetUp() override { weights_.detach()[0][0] = 0; }
+
+  // The agent takes what comes before the first step, then does `rest`.
+  void Run(const std::function<void(FakeAgent&)>& rest,
+           const std::function<void(TorchTrainer&)>& train) {
+    FakeAgent agent([&](FakeAgent& a) {
+      a.Attach();
+      Answer(a, 1);  // Settings.
+      Answer(a, 1);  // First state.
+      TakeVotes(a, 2);
+      rest(a);
+    });
+    AttachConfig config = Config(agent.address());
+    config.on_shrink = OnShrink::kAbort;
+    config.track = true;
+    config.settle = 2;
+    TorchTrainer trainer({"Net", {{"w", weights_}}}, {}, {.config = config});
+    train(trainer);
+  }
+
+  void TakeVotes(FakeAgent& agent, int count) {
+    while (count-- > 0) agent.Receive<wire::Vote>();
+  }
+
+  void Step(TorchTrainer& trainer) {
+    weights_.mutable_grad() = at::zeros({2, 2});
+    trainer.Step(optimizer_);
+  }
+
+  at::Tensor weights_ = at::ones({2, 2}).set_requires_grad(true);
+  torch::optim::SGD optimizer_{{weights_}, torch::optim::SGDOptions(0.5)};
+};
+
+TEST_F(MovingTest, WhatMovedIsComparedAndNamedWhereRanksDiffer) {
+  Run(
+      [&](FakeAgent& a) {
+        for (int i = 0; i < 2; ++i) {
+          Answer(a, 1);
+          TakeVotes(a, 1);
+        }
+        Answer(a, 1);
+        TakeVotes(a, 1);  // It moved.
+        const wire::Submit moved = a.ReceiveStep().back();
+        EXPECT_NE(moved.parameters.lo, 0u);
+        wire::Failed failed = {};
+        failed.header = {wire::Kind::kFailed, sizeof(failed)};
+        failed.step = moved.step;
+        failed.code = wire::Code::kResyncRequired;
+        failed.final = 1;
+        std::strcpy(failed.text, "parameters differ: a, b.\nStart them again.");
+        a.Send(failed);
+      },
+      [&](TorchTrainer& trainer) {
+        for (int i = 0; i < 3; ++i) Step(trainer);
+        weights_.detach()[0][1] = 0;
+        try {
+          Step(trainer);
+          FAIL() << "it went on";
+        } catch (const ResyncRequiredError& error) {
+          EXPECT_TRUE(error.final());
+          EXPECT_THAT(error.what(), HasSubstr("moved at rank 0: w 1.\nPrune"));
+        }
+      });
+}
+
+TEST_F(MovingTest, MasksThatNeverSettleAreWarnedOfWithTheirNames) {
+  constexpr int kSteps = 101;
+  Run(
+      [&](FakeAgent& a) {
+        for (int i = 0; i < kSteps; ++i) {
+          Answer(a, 1);
+          TakeVotes(a, 1);
+        }
+        EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+      },
+      [&](TorchTrainer& trainer) {
+        for (int i = 1; i <= kSteps; ++i) {
+          EXPECT_EQ(trainer.last_warning(), "");
+          weights_.detach()[0][1] = i % 4 < 2 ? 1 : 0;
+          Step(trainer);
+        }
+        EXPECT_THAT(trainer.last_warning(), HasSubstr("moved for 102 steps"));
+        EXPECT_THAT(trainer.last_warning(), HasSubstr("moved most: w "));
+      });
 }
 
 TEST(TrackingTest, MasksBesideTrackingAreRefused) {

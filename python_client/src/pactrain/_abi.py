@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 NO_RANK = 0xFFFFFFFF
 MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
@@ -328,6 +328,10 @@ def _declare(library: ctypes.CDLL) -> None:
         "pt_membership_begin": (None, [session, ctypes.POINTER(Mine), *asked]),
         "pt_membership_next": (None, [session, *asked]),
         "pt_may_go_on": (ctypes.c_int, [ctypes.c_int] * 4),
+        "pt_settings_difference": (
+            ctypes.c_char_p,
+            [ctypes.c_char_p, ctypes.c_uint32] * 2,
+        ),
         "pt_tracker_new": (
             tracker,
             [

@@ -116,6 +116,14 @@ def error_of(code: int, text: bytes) -> errors.PacTrainError:
     return _error(code, _text(text))
 
 
+def settings_difference(settings: str, rank: int, other: str, other_rank: int) -> str:
+    """What differs between two ranks' settings, with both values and what to do; empty:
+    nothing does."""
+    sides = (settings.encode(), rank, other.encode(), other_rank)
+    text: bytes = _abi.load_library().pt_settings_difference(*sides)
+    return text.decode("utf-8", "replace")
+
+
 def may_go_on(
     error: errors.PacTrainError, final: bool, may_rejoin: bool, agent_returns: bool
 ) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import storage, words
+from ._library import settings_difference
 from .errors import PacTrainError, RefusedError
 from .masks import Declared, MaskSet
 from .parameters import ParameterTable
@@ -159,27 +160,15 @@ def _text(digest: Digest) -> str:
 
 
 def _check_settings(all_settings: Sequence[Settings]) -> None:
-    for rank, settings in enumerate(all_settings):
-        _check_equal((0, all_settings[0]), (rank, settings))
-
-
-def _check_equal(one: tuple[int, Settings], other: tuple[int, Settings]) -> None:
-    """Of two ranks with their settings.
-
-    Raises:
-      RefusedError: they differ; names both.
     """
-    for item in fields(Settings):
-        if item.name == "settle_steps" and not (one[1].track and other[1].track):
-            continue  # Of one rank's masks, which all use; but each tracks its own.
-        (rank, value), (other_rank, other_value) = (
-            (rank, getattr(settings, item.name)) for rank, settings in (one, other)
-        )
-        if value != other_value:
-            raise RefusedError(
-                f"{item.name} differs: rank {rank} has {value}, rank {other_rank} has "
-                f"{other_value}.\nGive all ranks equal arguments and models."
-            )
+    Raises:
+      RefusedError: some rank's differ from rank 0's; names both.
+    """
+    first = all_settings[0].text
+    for rank, settings in enumerate(all_settings):
+        difference = settings_difference(first, 0, settings.text, rank)
+        if difference:
+            raise RefusedError(difference)
 
 
 def broadcast(

@@ -17,14 +17,15 @@ from torch import nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
-from . import _abi, agreement, enforcement, storage
+from . import _abi, agreement, storage
 from ._library import NativeSession, digest_of
 from .alone import AloneSession
 from .broadcast import broadcast
-from .buffers import BufferSync
+from .buffers import BufferSync, mask_buffers
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
-from .copies import follow
+from .declared import DeclaredModel, declare, refitted_where_possible
+from .differences import Differences
 from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import EngineOptions, StepEngine
 from .errors import (
@@ -36,7 +37,8 @@ from .hook import connect
 from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import MaskSet, make_mask_set
+from .masks import make_mask_set
+from .meeting import Meeting
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
@@ -123,8 +125,8 @@ def attach(
         PACTRAIN_EMBEDDED is 0.
     """
     ddp = unwrap(model)
-    onset = onset_from(activate_at, pin, pin_from)
     if ddp is None:
+        onset = onset_from(activate_at, pin, pin_from)
         alone = _alone(model, masks, state, gse, settle)
         if onset != Onset():
             logger.warning(
@@ -132,11 +134,20 @@ def attach(
                 "wrapper: masks act from the first step on, and nothing is sent"
             )
         return alone
-    check_model(ddp, [session.ddp for session in sessions])
-    config = _config(
-        ddp, uses_gse(masks, gse), sync_masks, buffer_sync_interval, onset, replace
-    )
-    session = open_session(wrapped_by_torch(ddp), config, masks, state, settle)
+    meeting = Meeting.of(ddp)
+    with meeting.prepare():
+        check_model(ddp, [session.ddp for session in sessions])
+        config = _config(
+            ddp,
+            uses_gse(masks, gse),
+            sync_masks,
+            buffer_sync_interval,
+            onset_from(activate_at, pin, pin_from),
+            replace,
+        )
+        declared = declare(wrapped_by_torch(ddp), masks, state, settle)
+    config = _with_agent(ddp, config)
+    session = open_session(declared, config, meeting)
     connect(ddp, session.engine)
     if config.rank == 0:
         _log_process_group(ddp)
@@ -178,28 +189,24 @@ def _alone(
 
 
 def open_session(
-    model: WrappedModel,
-    config: AttachConfig,
-    masks: Masks,
-    state: Mapping[str, Any] | None,
-    settle: int | None = None,
+    declared: DeclaredModel, config: AttachConfig, meeting: Meeting | None
 ) -> Session:
     """Attaches a model whose buckets the caller hands to the session's engine.
 
     All ranks have equal weights, buffers and masks when it returns; a newcomer to a job
-    that runs gets them later (Membership.start()).
+    that runs gets them later (Membership.start()). `meeting` is where they meet beside
+    the agents, if they do.
 
     Raises: as attach().
     """
-    table = ParameterTable(model.module, model.ignored)
-    follow(model.module)
-    source, settle_steps = declare_masks(model.module, table, masks, state, settle)
-    index = _free_index()
+    model, table, state = declared.model, declared.table, declared.state
+    source, settle_steps = declared.source, declared.settle_steps
+    index = free_index()
     options = _options(model, table, config, index, state)
     # Before any rank hears of the masks: a generation may begin with them.
     wanted = make_mask_set(table, source.read(), digest_of)
     if state is None and config.sync_masks:  # Else the ranks' own are compared.
-        wanted = _refitted_where_possible(table, source, wanted, config.rank)
+        wanted = refitted_where_possible(table, source, wanted, config.rank)
     if config.onset.from_the_start and settle_steps == 1 and not source.tracks:
         options = replace(
             options,
@@ -225,14 +232,13 @@ def open_session(
         parts = Parts(model, table, native, config, keeper, source, index)
         if native.donor is None:
             _agree(parts)
-            if not model.starts_equal:
-                _send_first_state(parts, options.slot_bytes)
-            keeper.start(origin_of(masks, state))
+            _send_first_state(parts, options.slot_bytes)
+            keeper.start(declared.origin)
     except BaseException:
         native.close()
         raise
     storage.give_back_memory()
-    engine = _engine(parts)
+    engine = _engine(parts, options.slot_bytes, meeting)
     session = Session(parts, engine, _membership(parts, engine))
     if native.rank == 0:
         _log_start(session, parts)
@@ -248,10 +254,8 @@ def _config(
     replace: bool | None,
 ) -> AttachConfig:
     group = ddp.process_group
-    rank = dist.get_rank(group)
-    # The whole configuration is checked before anything waits for other ranks.
-    config = config_from_environment(
-        rank=rank,
+    return config_from_environment(
+        rank=dist.get_rank(group),
         world_size=dist.get_world_size(group),
         gse=gse,
         sync_masks=sync_masks,
@@ -260,8 +264,13 @@ def _config(
         onset=onset,
         replace=replace,
     )
+
+
+def _with_agent(ddp: DistributedDataParallel, config: AttachConfig) -> AttachConfig:
+    """All ranks call it."""
+    group = ddp.process_group
     store = dist.distributed_c10d._get_default_store()
-    token = launch_token(store, dist.get_global_rank(group, 0), rank)
+    token = launch_token(store, dist.get_global_rank(group, 0), config.rank)
     ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
     launch = f"{token}/{ranks}"
     call_roll_once(store, config, launch)
@@ -296,23 +305,8 @@ def process_token() -> str:
     return secrets.token_hex(16)
 
 
-def _refitted_where_possible(
-    table: ParameterTable, source: MaskSource, masks: MaskSet, rank: int
-) -> MaskSet:
-    """If the weights were pruned elsewhere and loaded since, their zeros are the masks.
-
-    What fits no mask is refused later, when all ranks are there.
-    """
-    declared = enforcement.refitted_where_possible(table, masks)
-    if declared is None:
-        return masks
-    source.write(declared)
-    masks = make_mask_set(table, source.read(), digest_of)
-    enforcement.log_refitted(masks, rank)
-    return masks
-
-
-def _free_index() -> int:
+def free_index() -> int:
+    """Of the next model of this process."""
     used = {session.model_index for session in sessions}
     return next(index for index in range(len(used) + 1) if index not in used)
 
@@ -418,23 +412,34 @@ def _agree(parts: Parts) -> None:
 
 
 def _send_first_state(parts: Parts, slot_bytes: int) -> None:
-    """Parameters, also those that need no gradient, and buffers."""
+    """Parameters, also those that need no gradient, and buffers; after a process group
+    has done that, masks that were made since."""
     module = parts.model.module
-    tensors = [
-        *((name, p.detach()) for name, p in module.named_parameters() if p.numel()),
-        *BufferSync(module, parts.model.ignored, parts.keeper.tracks).tensors(),
-    ]
+    if not parts.model.starts_equal:
+        tensors = [
+            *((name, p.detach()) for name, p in module.named_parameters() if p.numel()),
+            *BufferSync(module, parts.model.ignored, parts.keeper.tracks).tensors(),
+        ]
+    elif parts.keeper.tracks:
+        tensors = [
+            (name, mask) for name, mask, _ in mask_buffers(module.named_modules())
+        ]
+    else:
+        return  # Declared ones are rank 0's by now.
     native = parts.native
     broadcast(native, native.rank, "pactrain first state", tensors, slot_bytes)
 
 
-def _engine(parts: Parts) -> StepEngine:
+def _engine(parts: Parts, slot_bytes: int, meeting: Meeting | None) -> StepEngine:
     model, config, native = parts.model, parts.config, parts.native
 
     def clear_gradients(error: PacTrainError) -> None:
         if not may_go_on(native, config, error):
             clear_all_gradients()
 
+    title = f"differences/{parts.model_index}"
+    board = None if meeting is None else functools.partial(meeting.board, title)
+    differences = Differences(native, parts.table, parts.keeper, board)
     return StepEngine(
         native,
         parts.table,
@@ -446,6 +451,8 @@ def _engine(parts: Parts) -> StepEngine:
             clear_gradients=clear_gradients,
             joins=model.joins,
             own_thread=not model.finishes_steps,
+            slot_bytes=slot_bytes,
+            explain=differences.explain,
             onset=config.onset,
         ),
     )

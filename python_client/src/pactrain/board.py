@@ -41,6 +41,10 @@ class Board:
         self._timeout_seconds = timeout_seconds
         self._end = time.monotonic() + timeout_seconds
 
+    def until(self, timeout_seconds: float) -> Board:
+        """The same, with waits that end so much later than now."""
+        return Board(self._store, self._prefix, timeout_seconds)
+
     def write(self, name: str, note: Any) -> None:
         self._store.set(self._key(name), json.dumps(note))
 

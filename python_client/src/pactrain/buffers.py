@@ -1,13 +1,14 @@
 """Synchronises the buffers of a model (BatchNorm statistics) from rank 0.
 
 DDP would broadcast all of them before each forward pass, masks too. Here they go
-through the agents every some steps. Masks do only in a rank's first state, and only
-where they are tracked: declared ones are given by a broadcast of their own.
+through the agents every some steps. Masks do only in a rank's first state and where the
+script asks for it, and only where they are tracked: declared ones are given by a
+broadcast of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from torch import Tensor, nn
 
@@ -29,8 +30,14 @@ class BufferSync:
         self._ignored = frozenset(ignored)
         self._with_masks = with_masks
 
+    def with_masks(self) -> BufferSync:
+        return BufferSync(self._module, self._ignored, with_masks=True)
+
     def tensors(self) -> list[tuple[str, Tensor]]:
-        masks = set() if self._with_masks else _mask_buffers(self._module)
+        left_out = (
+            () if self._with_masks else mask_buffers(self._module.named_modules())
+        )
+        masks = {id(buffer) for _, buffer, _ in left_out}
         return [
             (name, buffer)
             for name, buffer in self._module.named_buffers()
@@ -41,23 +48,26 @@ class BufferSync:
     def size_bytes(self) -> int:
         return sum(b.numel() * b.element_size() for _, b in self.tensors())
 
-    def run(self, native: Native, rank: int) -> None:
+    def run(self, native: Native, rank: int, slot_bytes: int) -> None:
         """Gives all ranks the values of rank 0. All ranks call it after the same step.
+
+        One piece where no masks are among them: the slot was made large enough.
 
         REQUIRES: no step is open, and no forward or backward pass is running.
         Raises: the typed error of the step, on all ranks; buffers are as before.
         """
-        tensors = self.tensors()
-        # One piece: the slot was made large enough.
-        whole = max(4, -(-self.size_bytes // 4) * 4)
-        broadcast(native, rank, "pactrain buffers", tensors, whole)
+        broadcast(native, rank, "pactrain buffers", self.tensors(), slot_bytes)
 
 
-def _mask_buffers(module: nn.Module) -> set[int]:
-    return {
-        id(buffer)
-        for owner in module.modules()
-        for name, buffer in owner._buffers.items()
-        if name.endswith("_mask")
-        and f"{name.removesuffix('_mask')}_orig" in owner._parameters
-    }
+def mask_buffers(
+    modules: Iterable[tuple[str, nn.Module]],
+) -> list[tuple[str, Tensor, Tensor]]:
+    """The name, mask and parameter of each that torch.nn.utils.prune keeps."""
+    found: list[tuple[str, Tensor, Tensor]] = []
+    for path, owner in modules:
+        for name, buffer in owner._buffers.items():
+            masked = name.removesuffix("_mask")
+            parameter = owner._parameters.get(f"{masked}_orig")
+            if name.endswith("_mask") and buffer is not None and parameter is not None:
+                found.append((f"{path}.{masked}".lstrip("."), buffer, parameter))
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 import os
@@ -10,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NoReturn
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from .attaching import launch_token, open_session, process_token
+from .attaching import free_index, launch_token, open_session, process_token
 from .checks import check_inner, unwrap
 from .config import (
     AttachConfig,
@@ -20,18 +22,19 @@ from .config import (
     launch_of_sites,
     on_shrink_from,
 )
+from .declared import declare
 from .embedded import embedded_agent
 from .errors import CLOSED, InvalidArgument, PacTrainError, RefusedError
 from .gradient_buckets import GradientBuckets
 from .launch_store import can_meet, launch_store
 from .mask_choice import Masks, uses_gse
+from .meeting import Meeting, telling_agents
 from .membership import WorldNow
-from .onset import Onset, onset_from
+from .onset import onset_from
 from .parameters import ParameterTable
 from .roll_call import call_roll_once
 from .session import sessions
 from .shared import Stateful
-from .types import OnShrink
 from .world import World, init, wants_to_replace
 from .wrapped import WrappedModel
 
@@ -116,25 +119,33 @@ class DistributedDataParallel(nn.Module):
         **torch_arguments: Any,
     ) -> None:
         super().__init__()
-        _check_torch_arguments(torch_arguments)
-        _check(module)
-        buckets = GradientBuckets(ParameterTable(module), _cap_bytes(bucket_cap_mb))
-        if len(buckets.buckets) > MAX_BUCKETS:
-            raise InvalidArgument(
-                f"bucket_cap_mb is {bucket_cap_mb:g}, which gives "
-                f"{len(buckets.buckets)} buckets; allowed are 1 to {MAX_BUCKETS}.\n"
-                "Give a larger one."
+        world = init()
+        config = config_from_environment(
+            rank=world.rank,
+            world_size=world.world_size,
+            on_shrink=on_shrink_from(os.environ, on_shrink),
+            replace=wants_to_replace(),
+        )
+        named = _is_named(world, config)
+        if named:
+            config = _with_agent(world, config, None)
+        meeting = _meeting(config, named)
+        with (
+            telling_agents(config, free_index())
+            if meeting is None
+            else meeting.prepare()
+        ):
+            _check_torch_arguments(torch_arguments)
+            _check(module)
+            buckets = _buckets_of(module, bucket_cap_mb)
+            config = dataclasses.replace(
+                config,
+                gse=uses_gse(masks, gse),
+                sync_masks=sync_masks,
+                buffer_sync_interval=buffer_sync_interval if broadcast_buffers else 0,
+                onset=onset_from(activate_at, pin, pin_from),
             )
-        interval = buffer_sync_interval if broadcast_buffers else 0
-        reaction = on_shrink_from(os.environ, on_shrink)
-        onset = onset_from(activate_at, pin, pin_from)
-        with_gse = uses_gse(masks, gse)
-        config = _config(init(), with_gse, sync_masks, interval, reaction, onset)
-        self.module = module
-        self.require_backward_grad_sync = True
-        self._buckets = buckets
-        self.session = open_session(
-            WrappedModel(
+            wrapped = WrappedModel(
                 outer=self,
                 module=module,
                 ignored=frozenset(),
@@ -142,12 +153,14 @@ class DistributedDataParallel(nn.Module):
                 joins=lambda: None,
                 finishes_steps=True,
                 process_group_bytes=lambda steps: 0,
-            ),
-            config,
-            masks,
-            state,
-            settle,
-        )
+            )
+            declared = declare(wrapped, masks, state, settle)
+        if not named:
+            config = _with_agent(world, config, meeting)
+        self.module = module
+        self.require_backward_grad_sync = True
+        self._buckets = buckets
+        self.session = open_session(declared, config, meeting)
         self._membership = self.session.membership
         handles = buckets.start(self.session.engine, self._membership)
         self.session.remove_at_close(handles)
@@ -283,26 +296,50 @@ def _cap_bytes(bucket_cap_mb: float) -> int:
     return int(bucket_cap_mb * 2**20)
 
 
-def _config(
-    world: World,
-    gse: bool,
-    sync_masks: bool,
-    buffer_sync_interval: int,
-    on_shrink: OnShrink,
-    onset: Onset,
-) -> AttachConfig:
-    """Checked before anything waits for other ranks."""
-    config = config_from_environment(
-        rank=world.rank,
-        world_size=world.world_size,
-        gse=gse,
-        sync_masks=sync_masks,
-        buffer_sync_interval=buffer_sync_interval,
-        on_shrink=on_shrink,
-        onset=onset,
-        replace=wants_to_replace(),
+def _buckets_of(module: nn.Module, bucket_cap_mb: float) -> GradientBuckets:
+    buckets = GradientBuckets(ParameterTable(module), _cap_bytes(bucket_cap_mb))
+    if len(buckets.buckets) > MAX_BUCKETS:
+        raise InvalidArgument(
+            f"bucket_cap_mb is {bucket_cap_mb:g}, which gives "
+            f"{len(buckets.buckets)} buckets; allowed are 1 to {MAX_BUCKETS}.\n"
+            "Give a larger one."
+        )
+    return buckets
+
+
+def _has_sites(world: World, config: AttachConfig) -> bool:
+    """Whether the launch is one of several, or named so."""
+    named = config.agent and os.environ.get("PACTRAIN_SITES")
+    return len(world.sites) > 1 or bool(named)
+
+
+def _is_named(world: World, config: AttachConfig) -> bool:
+    """Whether ranks find each other by what they have before they meet."""
+    if _has_sites(world, config):
+        return True
+    return bool(config.agent) and not _has_to_meet(config)
+
+
+def _meeting(config: AttachConfig, named: bool) -> Meeting | None:
+    """Where all ranks meet; None: they do through agents alone."""
+    if named and not _is_the_group(config.rank, config.world_size):
+        return None
+    return Meeting(launch_store(config), "own", config.rank, config.world_size)
+
+
+def _is_the_group(rank: int, world_size: int) -> bool:
+    """Whether the ranks of the job are those of a process group."""
+    return dist.is_initialized() and (rank, world_size) == (
+        dist.get_rank(),
+        dist.get_world_size(),
     )
-    if len(world.sites) > 1 or (config.agent and os.environ.get("PACTRAIN_SITES")):
+
+
+def _with_agent(
+    world: World, config: AttachConfig, meeting: Meeting | None
+) -> AttachConfig:
+    """All ranks of the launch call it."""
+    if _has_sites(world, config):
         if not config.agent:
             raise PacTrainError(
                 f"PACTRAIN_AGENT is not set, and PACTRAIN_SITES={world.sites_text} has "
@@ -311,10 +348,10 @@ def _config(
                 "coordinator (docs/operations.md), and set PACTRAIN_AGENT at all ranks."
             )
         return config.with_launch(launch_of_sites(config.job, world.sites_text))
-    if config.agent and not _has_to_meet(config):
+    if meeting is None:
         token = process_token() if world.world_size == 1 else ""
         return config.with_launch_token(os.environ, token)
-    store = launch_store(config)
+    store = meeting.store
     token = launch_token(store, 0, config.rank)
     call_roll_once(store, config, token)
     if not config.agent:

@@ -195,8 +195,7 @@ class Enforcement:
             if entry.frozen
             else torch.zeros_like(found)
         )
-        # What is not a number is another trouble: masks cannot mend it.
-        return (found != wanted) & ~found.isnan()
+        return (found != wanted) & ~(found.isnan() & wanted.isnan())
 
 
 def _sample(mask: Tensor) -> tuple[Tensor, ...]:
@@ -311,4 +310,4 @@ def _unfit_error(unfit: list[tuple[str, int]], origin: Origin) -> PacTrainError:
 def _mask_state(optimizer: Optimizer, entry: _Entry) -> None:
     for value in optimizer.state.get(entry.parameter, {}).values():
         if isinstance(value, Tensor) and value.shape == entry.parameter.shape:
-            value.mul_(entry.mask)
+            storage.zero_outside(value, entry.mask)

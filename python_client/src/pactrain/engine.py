@@ -74,8 +74,9 @@ class _Step:
 class EngineOptions:
     """`joins` gives the use of DDP's join() that this step is in, if any.
 
-    `clear_gradients` is called with the error of each failed step. `own_thread`: steps
-    end by themselves, else when finish() is called.
+    `clear_gradients` is called with the error of each failed step, and `explain` says
+    more of one that ends the session. `own_thread`: steps end by themselves, else when
+    finish() is called.
     """
 
     buffer_sync_interval: int
@@ -83,6 +84,8 @@ class EngineOptions:
     clear_gradients: Callable[[PacTrainError], None]
     joins: Callable[[], object | None]
     own_thread: bool
+    slot_bytes: int
+    explain: Callable[[PacTrainError], PacTrainError]
     onset: Onset = DEFAULT_ONSET
 
 
@@ -258,6 +261,7 @@ class StepEngine:
         self._all_equal = self._joining is None or self._joining is not before
         if self._joining is not before:
             self.check_parameters_next = True
+            self._keeper.look_anew()
         self._keeper.begin_step()
 
     def _parameter_digest(self) -> Digest | None:
@@ -267,11 +271,16 @@ class StepEngine:
         due = (
             step - self._last_parameter_check >= self._options.parameter_check_interval
         )
-        if not due and not self.check_parameters_next:
-            return None
+        due = due or self.check_parameters_next
+        masks = self._keeper.news(always=due)
+        if not due:
+            return masks
         self._last_parameter_check = step
         self.check_parameters_next = False
-        return self._table.value_digest(self._native.digest_of)
+        values = self._table.value_digest(self._native.digest_of)
+        if masks is None:
+            return values
+        return self._native.digest_of(values.to_bytes() + masks.to_bytes())
 
     def _finish(self, step: _Step) -> None:
         """On the waiter's thread, or in finish()."""
@@ -279,7 +288,7 @@ class StepEngine:
             result = self._native.wait()
         except PacTrainError as error:
             if self._native.is_final:
-                self._fatal = error
+                error = self._fatal = self._options.explain(error)
             self._fail(step, error)
             return
         except Exception as error:  # Or backward() would wait for ever.
@@ -331,13 +340,14 @@ class StepEngine:
                 decision,
             )
 
-    def sync_buffers(self) -> None:
+    def sync_buffers(self, also_masks: bool = False) -> None:
         """Gives all ranks the buffers of rank 0. All ranks call it at the same step.
 
         REQUIRES: no step is open.
         """
         self._last_buffer_sync = self._native.next_step
-        self._buffers.run(self._native, self._native.rank)
+        buffers = self._buffers.with_masks() if also_masks else self._buffers
+        buffers.run(self._native, self._native.rank, self._options.slot_bytes)
         self._last_buffer_sync = self._native.next_step
         self.counters.buffer_syncs += 1
 

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from . import agreement, enforcement, optimizer_hook, storage, words
+from .buffers import mask_buffers
 from .dense_steps import DenseSteps
 from .enforcement import Origin
 from .errors import PacTrainError, RefusedError
@@ -82,6 +83,8 @@ class MaskKeeper:
         # By index of a bucket: the masks and the layout that the library has.
         self._given: dict[int, tuple[Digest, Digest]] = {}
         self._made_bits = False  # In this step.
+        self._acting = b""  # What seen() said when masks changed last.
+        self._has_news = False  # And ranks have not been compared since.
         self._inside = True
         self._origin: Origin = "prune"
         self._loaded = False  # Weights are new, and were not checked yet.
@@ -121,6 +124,29 @@ class MaskKeeper:
         """Parameters whose masks moved most, in words; empty: masks are declared."""
         return ""
 
+    def seen(self) -> dict[str, str]:
+        """Of masks that act without being agreed on, since weights are zero or torch
+        multiplies by them: by name a text that is equal at ranks that see the same, as
+        in "1a2b3c4d 512 of 1,024"."""
+        seen = {}
+        for name, mask, _ in mask_buffers(self.module.named_modules()):
+            bits = storage.pack((mask != 0).reshape(-1))
+            digest = self._native.digest_of(bits).short
+            kept = int(mask.count_nonzero())
+            seen[name] = f"{digest} {kept:,} of {mask.numel():,}"
+        return seen
+
+    def news(self, always: bool) -> Digest | None:
+        """Of the same masks, if some have changed since the last committed step or,
+        where they are tracked, `always`: ranks are compared by it."""
+        return self._native.digest_of(self._acting) if self._has_news else None
+
+    def _look_at_buffers(self) -> None:
+        self._acting = repr(MaskKeeper.seen(self)).encode()
+
+    def look_anew(self) -> None:
+        """Ranks did not have equal weights; from this step on they do."""
+
     @property
     def module(self) -> nn.Module:
         return self._source.module
@@ -147,6 +173,7 @@ class MaskKeeper:
     def adopt(self, declared: Declared) -> None:
         """Makes these masks this rank's, between steps."""
         self._source.write(declared)
+        self._look_at_buffers()
         self._take(self._read())
 
     def begin_step(self) -> None:
@@ -158,6 +185,9 @@ class MaskKeeper:
             have at zero, and not even masking them before forward passes helps.
         """
         if self._source.changed():
+            before = self._acting
+            self._look_at_buffers()
+            self._has_news = self._has_news or self._acting != before
             # A broadcast may have committed another decision since the last step.
             self.obey(self._native.decision)
             self._take(self._read())
@@ -214,6 +244,7 @@ class MaskKeeper:
           PacTrainError: as check_weights().
         """
         self._origin = origin
+        self._look_at_buffers()
         self._weights.agree(self.current)
         if origin == "state" and not self.tolerate_outside:
             for _, parameter in self._table:
@@ -230,6 +261,7 @@ class MaskKeeper:
         """A new generation knows no masks and no votes; those in force stay so."""
         self._given.clear()
         self._steps_unchanged = 0
+        self._has_news = False  # All have the donor's masks.
         self._version = -1
         self.obey(self._native.decision)
 
@@ -296,6 +328,7 @@ class MaskKeeper:
         """Goes on as the rank that gave it. `values` are those of taken.frozen in the
         table's order, `optimizers` those that have that rank's state now."""
         self._source.write(taken.current)
+        self._look_at_buffers()
         self.current = self._read()
         self.active = taken.active
         known = (s for s in (self.active, self.current) if s is not None)
@@ -334,6 +367,7 @@ class MaskKeeper:
     def committed(self, next_decision: Decision) -> None:
         """After a committed step: votes if there is news, obeys the next decision."""
         self.obey(next_decision)
+        self._has_news = False
         self._steps += 1
         self._forward_is_due = True
         self._weights.step_committed()

@@ -114,8 +114,12 @@ class ParameterTable:
 
     def value_digest(self, digest_of: Digester) -> Digest:
         """Over the values of all parameters, bit for bit."""
-        parts = [
-            digest_of(np.ascontiguousarray(storage.raw_bytes(p))).to_bytes()
-            for _, p in self._items
-        ]
-        return digest_of(b"".join(parts))
+        parts = self.digests_by_name(digest_of).values()
+        return digest_of(b"".join(part.to_bytes() for part in parts))
+
+    def digests_by_name(self, digest_of: Digester) -> dict[str, Digest]:
+        """Of the values of each parameter."""
+        return {
+            name: digest_of(np.ascontiguousarray(storage.raw_bytes(p)))
+            for name, p in self._items
+        }

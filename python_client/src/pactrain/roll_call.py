@@ -27,6 +27,7 @@ class Answer:
 
     job: str
     agent: str  # Empty: attach() is to start one.
+    failure: str = ""  # Why this rank cannot go on.
 
 
 # Launches and process groups whose ranks fit together.
@@ -61,7 +62,18 @@ def call_roll(
       RefusedError: ranks differ; names both.
       CoordinatorUnavailableError: a rank did not come in time.
     """
-    board.write(str(rank), asdict(mine))
+    meet(board, rank, world_size, asdict(mine), on_waiting)
+
+
+def meet(
+    board: Board,
+    rank: int,
+    world_size: int,
+    note: dict[str, str],
+    on_waiting: Callable[[str], None],
+) -> None:
+    """call_roll(), where `note` has the fields of an Answer."""
+    board.write(str(rank), note)
     if rank == 0:
         error = _find_error(board, world_size, on_waiting)
         board.write("verdict", error and [type(error).__name__, str(error)])
@@ -69,6 +81,21 @@ def call_roll(
     if verdict is not None:
         name, text = verdict
         raise _ERRORS[name](text)
+
+
+def tell_failure(board: Board, rank: int, failure: str) -> None:
+    """Instead of meet(), by a rank that goes no further: the others need not wait."""
+    answer = Answer("", "", failure)
+    board.write(str(rank), asdict(answer))
+    error = _failed(rank, answer)
+    board.write("verdict", [type(error).__name__, str(error)])
+
+
+def _failed(rank: int, answer: Answer) -> RefusedError:
+    return RefusedError(
+        f"Rank {rank} could not attach its model, so no rank can. It says: "
+        f"{answer.failure}\nMend that at rank {rank}, and start all ranks again."
+    )
 
 
 def _find_error(
@@ -85,6 +112,9 @@ def _find_error(
 def check_answers(answers: Sequence[Answer]) -> None:
     """Raises RefusedError if ranks cannot train together; `answers` is by rank."""
     first = answers[0]
+    for rank, answer in enumerate(answers):
+        if answer.failure:
+            raise _failed(rank, answer)
     for rank, answer in enumerate(answers):
         if bool(answer.agent) != bool(first.agent):
             raise RefusedError(

@@ -272,12 +272,14 @@ class Session:
         """Gives all ranks the buffers (BatchNorm statistics) of rank 0, now.
 
         All ranks must call it between the same two steps: before evaluating on all of
-        them, say. A checkpoint that rank 0 writes needs none.
+        them, say. A checkpoint that rank 0 writes needs none. Where masks are tracked
+        those of torch.nn.utils.prune are sent, too: after pruning by what differs
+        between ranks.
 
         Raises: the typed error of the exchange.
         """
         with self._between_steps("sync_buffers()"):
-            self.engine.sync_buffers()
+            self.engine.sync_buffers(also_masks=self._source.tracks)
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Loads the state_dict() of a pruned model, whose zeros become the masks.

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # By bytes.
+
 
 def is_dense(tensor: Tensor) -> bool:
     """True if the elements fill one gapless piece of memory, in any order.
@@ -70,18 +72,16 @@ def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
 
 
 def zero_outside(values: Tensor, mask: Tensor) -> None:
-    """Multiplies in place by a bool tensor of the same shape; autograd is not told.
+    """Writes zeros where a bool tensor of this shape is False; autograd is not told.
 
-    By numpy, which takes half of torch's time for bools. A mask of the values' type
-    would take a third, and four times the memory.
+    Multiplies the bits, as integers: of a number that is none or infinite a product
+    would leave no zero. By numpy, which takes half of torch's time for bools.
     """
     plain = values.detach()
-    if plain.device.type == "cpu" and plain.dtype in (torch.float32, torch.float64):
-        numbers = plain.numpy()
-        np.multiply(numbers, mask.numpy(), out=numbers)
-    elif plain.dtype == torch.bfloat16:
-        plain.mul_(mask)
-    else:  # Adam's epsilon is 0 in float16, and leaves no number where gradients are 0.
+    if plain.device.type == "cpu":
+        bits = plain.view(_BITS[plain.element_size()]).numpy()
+        np.multiply(bits, mask.numpy(), out=bits)
+    else:
         plain.masked_fill_(~mask, 0)
 
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 import ctypes
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from . import _abi, storage
+from .buffers import mask_buffers
 from .effective_weights import EffectiveWeights
 from .enforcement import Origin
 from .errors import InvalidArgument, PacTrainError
@@ -27,7 +30,7 @@ from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable, some_of
 from .roles import is_vector
-from .types import Decision, Native
+from .types import Decision, Digest, Digester, Native
 
 DEFAULT_SETTLE_STEPS = 10
 _SHOWN = 3
@@ -101,12 +104,15 @@ class NativeTracker:
         """steps, steps_unchanged, settle_steps, last_change."""
         return self._library.pt_tracker_state(self._handle)
 
+    def packed(self, parameter: int) -> npt.NDArray[np.uint8]:
+        """A bit for each element, in whole words of 64."""
+        packed = storage.empty_bits(self._elements[parameter])
+        self._library.pt_tracker_bits(self._handle, parameter, packed.ctypes.data)
+        return packed
+
     def bits(self, parameter: int) -> Tensor:
         """A flat bool tensor."""
-        elements = self._elements[parameter]
-        packed = storage.empty_bits(elements)
-        self._library.pt_tracker_bits(self._handle, parameter, packed.ctypes.data)
-        return storage.unpack(packed, elements)
+        return storage.unpack(self.packed(parameter), self._elements[parameter])
 
     def moves(self, parameter: int) -> int:
         return int(self._library.pt_tracker_moves(self._handle, parameter))
@@ -138,8 +144,12 @@ class TrackedSource(MaskSource):
             if not is_vector(parameter)
         ]
         self._weights = EffectiveWeights(module, table)
+        self._named = list(module.named_modules())
         self._changes = registry.changes
         self._looked = False
+        self._beside: bytes | None = None  # Masks that the tracker does not see.
+        # Something has moved, and ranks have not been compared since.
+        self.has_news = False
         self._given = Declared({})
         self.settle_steps = settle_steps
         self.tracker = NativeTracker(
@@ -179,8 +189,42 @@ class TrackedSource(MaskSource):
             if self._weights.forget(index):
                 piece = self._weights.piece(index, first, elements)
                 self.tracker.look(look, piece)
-        self._looked = True
+        beside = b"".join(raw.tobytes() for _, raw in self._masks_beside())
+        if self._looked and (moved or beside != self._beside):
+            self.has_news = True
+        self._looked, self._beside = True, beside
         return moved
+
+    def _masks_beside(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+        """Of torch.nn.utils.prune, on vectors and on what is not trained."""
+        tracked = {id(parameter) for _, _, parameter in self._candidates}
+        for name, mask, parameter in mask_buffers(self._named):
+            if id(parameter) not in tracked:
+                yield name, storage.raw_bytes(mask != 0)
+
+    def seen(self) -> dict[str, tuple[npt.NDArray[np.uint8], int, int]]:
+        """By name each mask as it was looked at last, what it keeps, and of how many
+        elements. C++ ranks have the first ones, in this order."""
+        tracked = (
+            (name, self.tracker.packed(candidate), parameter.numel())
+            for candidate, (_, name, parameter) in enumerate(self._candidates)
+        )
+        seen = {
+            name: (bits, int(np.unpackbits(bits).sum()), elements)
+            for name, bits, elements in tracked
+        }
+        for name, raw in self._masks_beside():
+            seen[name] = (raw, int(raw.sum()), raw.size)
+        return seen
+
+    def digest(self, digest_of: Digester) -> Digest:
+        """Of what was seen: equal where ranks train the same network."""
+        packed = [
+            self.tracker.packed(candidate)
+            for candidate, _ in enumerate(self._candidates)
+        ]
+        beside = [raw for _, raw in self._masks_beside()]
+        return digest_of(np.concatenate([*packed, *beside, np.empty(0, np.uint8)]))
 
     def read(self) -> Declared:
         """As they were when they were looked at."""
@@ -292,7 +336,22 @@ class TrackingKeeper(MaskKeeper):
             self._take(self._read())
         self._is_first_look = False
 
+    def seen(self) -> dict[str, str]:
+        return {
+            name: f"{self._native.digest_of(bits).short} {kept:,} of {elements:,}"
+            for name, (bits, kept, elements) in self._tracked.seen().items()
+        }
+
+    def news(self, always: bool) -> Digest | None:
+        if not (always or self._tracked.has_news):
+            return None
+        return self._tracked.digest(self._native.digest_of)
+
+    def look_anew(self) -> None:
+        self._tracked.tracker.restart()
+
     def _count_step(self) -> None:
+        self._tracked.has_news = False
         tracker = self._tracked.tracker
         tracker.end_step()
         self._steps_unchanged = self.steps_unchanged
@@ -323,7 +382,7 @@ class TrackingKeeper(MaskKeeper):
         )
 
     def renew(self) -> None:
-        self._tracked.tracker.restart()
+        self.look_anew()
         self._moving = self._is_first_look = True
         super().renew()
 

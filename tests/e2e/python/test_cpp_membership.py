@@ -43,8 +43,8 @@ def cpp(digits: Path, tmp_path: Path) -> Iterator[Callable[..., Child]]:
     """cpp(place, epochs) -> a C++ rank"""
     started: list[Child] = []
 
-    def start(where: Place, epochs: int) -> Child:
-        flags = {"data": digits, "epochs": epochs, **FLAGS}
+    def start(where: Place, epochs: int, **more: str) -> Child:
+        flags = {"data": digits, "epochs": epochs, **FLAGS, **more}
         argv = [str(BIN / "cpp_trainer"), *(f"--{name}={value}" for name, value in flags.items())]
         log = tmp_path / f"cpp-{len(started)}.log"
         started.append(Child(log.stem, argv, where, log))
@@ -100,6 +100,23 @@ def test_cpp_trainers_continue_without_one_that_is_killed(cluster, cpp):
     assert finals[0]["outside"] == "0"
     for child in (running[0], running[2]):
         assert "2 of 3 ranks go on after" in child.log.read_text()
+
+
+def test_tracked_masks_outlive_a_cpp_trainer_that_is_killed_and_comes_back(cluster, cpp):
+    job = cluster.new_job()
+    places = [place(cluster, job, site, "pause") for site in (0, 1)]
+    first, second = (cpp(where, epochs=6, track="true") for where in places)
+    first.wait_for("epoch 1:", SECONDS)
+    second.process.kill()
+    again = cpp(places[1], epochs=6, track="true")
+    finals = [ended(first), ended(again)]
+    assert finals[0] == finals[1]
+    assert finals[0]["outside"] == "0"
+    assert 0.5 < float(finals[0]["keep"]) < 0.8  # Those of the second half.
+    assert "took the state of rank 0" in again.log.read_text()
+    last = first.wait_for("epoch 6:", SECONDS)
+    assert " x COMPACTED fp32" in last
+    assert "DENSE" not in last
 
 
 def pair(cluster: Cluster, job: str) -> list[Place]:

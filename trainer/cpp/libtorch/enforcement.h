@@ -27,12 +27,13 @@
 
 namespace pactrain::internal {
 
-// Multiplies what the optimizer remembers of one parameter by `mask`:
-// otherwise momentum would go on moving pruned weights.
+// Zeroes what the optimizer remembers of one parameter where it is not kept:
+// otherwise momentum would go on moving pruned weights. Never a product, here
+// and below: NaN times zero is NaN.
 inline void MaskState(torch::optim::OptimizerParamState& state,
-                      const at::Tensor& mask) {
+                      const at::Tensor& kept) {
   const auto apply = [&](at::Tensor& tensor) {
-    if (tensor.defined()) tensor.mul_(mask);
+    if (tensor.defined()) tensor.masked_fill_(~kept, 0);
   };
   if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(&state)) {
     apply(sgd->momentum_buffer());
@@ -103,17 +104,14 @@ class Enforcement {
     cleaned_.clear();
     for (size_t i = 0; i < table_->size(); ++i) {
       if (masks[i].empty()) continue;
-      const at::Tensor kept = MaskTensor(masks[i], (*table_)[i]);
-      entries_.push_back({.index = i,
-                          .kept = kept,
-                          .factor = kept.to(Weights(i).scalar_type())});
+      entries_.push_back(
+          {.index = i, .kept = MaskTensor(masks[i], (*table_)[i])});
     }
   }
 
   // Zeroes what a FULL step brought outside the masks in force.
   void MaskGradients() {
     for (const Entry& entry : entries_) {
-      // Not a product: NaN times zero is NaN.
       at::Tensor parameter = (*trained_)[entry.index].tensor;
       parameter.mutable_grad().masked_fill_(~entry.kept, 0);
     }
@@ -127,7 +125,7 @@ class Enforcement {
       if (const at::Tensor& values = values_[entry.index]; values.defined()) {
         weights.copy_(at::where(entry.kept, weights, values));
       } else {
-        weights.mul_(entry.factor);
+        weights.masked_fill_(~entry.kept, 0);
       }
     }
     if (std::find(cleaned_.begin(), cleaned_.end(), &optimizer) !=
@@ -139,7 +137,7 @@ class Enforcement {
       auto& state = optimizer.state();
       const auto found =
           state.find((*trained_)[entry.index].tensor.unsafeGetTensorImpl());
-      if (found != state.end()) MaskState(*found->second, entry.factor);
+      if (found != state.end()) MaskState(*found->second, entry.kept);
     }
   }
 
@@ -167,8 +165,7 @@ class Enforcement {
  private:
   struct Entry {
     size_t index = 0;
-    at::Tensor kept = {};    // Bools.
-    at::Tensor factor = {};  // The same in the weights' type.
+    at::Tensor kept = {};  // Bools.
   };
 
   at::Tensor Weights(size_t index) const {

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "trainer/cpp/libtorch/masks.h"
@@ -20,6 +21,7 @@
 #include "trainer/cpp/mask_tracker.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/parameters.h"
+#include "trainer/cpp/types.h"
 
 namespace pactrain::internal {
 
@@ -55,6 +57,7 @@ class Tracking {
   // The step that was looked at is committed: votes until masks have settled.
   void EndStep(MaskKeeper& keeper) {
     tracker_.EndStep();
+    steps_moving_ = moving_ ? steps_moving_ + 1 : 0;
     if (!moving_) return;
     const TrackedMasks state = tracker_.state();
     moving_ = state.steps_unchanged < state.settle_steps;
@@ -72,6 +75,10 @@ class Tracking {
     looked_ = false;
   }
 
+  // Steps, until now, in which masks have not been the same for long enough.
+  uint64_t steps_moving() const { return steps_moving_; }
+  Digest News(bool always) const { return tracker_.News(always); }
+  std::string MovedMost() const { return tracker_.MovedMost(); }
   MaskSet masks() const { return tracker_.masks(); }
   TrackedMasks state() const { return tracker_.state(); }
 
@@ -90,6 +97,7 @@ class Tracking {
   MaskTracker tracker_;
   bool moving_ = true;   // Not settled yet, or not any more.
   bool looked_ = false;  // Since the start, or Restart().
+  uint64_t steps_moving_ = 0;
 };
 
 }  // namespace pactrain::internal

@@ -1,0 +1,61 @@
+"""A model with what attach() was given for it: what a rank does without the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import enforcement
+from ._library import digest_of
+from .copies import follow
+from .mask_choice import Masks, declare_masks, origin_of
+from .mask_source import MaskSource
+from .masks import MaskSet, make_mask_set
+from .parameters import ParameterTable
+from .wrapped import WrappedModel
+
+
+@dataclass(frozen=True)
+class DeclaredModel:
+    model: WrappedModel
+    table: ParameterTable
+    source: MaskSource
+    settle_steps: int
+    state: Mapping[str, Any] | None
+    origin: enforcement.Origin
+
+
+def declare(
+    model: WrappedModel,
+    masks: Masks,
+    state: Mapping[str, Any] | None,
+    settle: int | None,
+) -> DeclaredModel:
+    """What a rank does without the others.
+
+    Raises:
+      InvalidArgument: an argument is out of range, or of another model.
+    """
+    table = ParameterTable(model.module, model.ignored)
+    follow(model.module)
+    source, settle_steps = declare_masks(model.module, table, masks, state, settle)
+    source.read()  # What is wrong with masks is said before ranks wait.
+    origin = origin_of(masks, state)
+    return DeclaredModel(model, table, source, settle_steps, state, origin)
+
+
+def refitted_where_possible(
+    table: ParameterTable, source: MaskSource, masks: MaskSet, rank: int
+) -> MaskSet:
+    """If the weights were pruned elsewhere and loaded since, their zeros are the masks.
+
+    What fits no mask is refused later, when all ranks are there.
+    """
+    declared = enforcement.refitted_where_possible(table, masks)
+    if declared is None:
+        return masks
+    source.write(declared)
+    masks = make_mask_set(table, source.read(), digest_of)
+    enforcement.log_refitted(masks, rank)
+    return masks

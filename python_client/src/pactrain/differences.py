@@ -1,0 +1,126 @@
+"""What differs between ranks whose step was refused since they differ, by name.
+
+The agents compare one digest of each rank and end the session where two are not equal.
+Then ranks tell each other the digests of each parameter, where they met at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from .board import Board
+from .errors import PacTrainError, ResyncRequiredError
+from .mask_keeper import MaskKeeper
+from .parameters import ParameterTable, some_of
+from .types import Native
+
+_SIGN = "parameters differ"  # As agents say it.
+_PATIENCE_SECONDS = 10.0  # All have failed in the same step.
+_SHOWN = 3
+_MASKS = "Masks differ"
+_PRUNE_ALIKE = (
+    "Prune on all ranks alike, with one seed; or call session.{call}() on all right "
+    "after torch.nn.utils.prune: it gives them rank 0's masks."
+)
+
+Note = Mapping[str, Mapping[str, str]]  # Kind, name, and what has to be equal.
+
+
+class Differences:
+    """Not thread-safe: asked once, when a session has ended."""
+
+    def __init__(
+        self,
+        native: Native,
+        table: ParameterTable,
+        keeper: MaskKeeper,
+        board: Callable[[float], Board] | None,
+    ) -> None:
+        """`board` gives one for so many seconds; None: ranks meet nowhere."""
+        self._native = native
+        self._table = table
+        self._keeper = keeper
+        self._board = board
+
+    def explain(self, error: PacTrainError) -> PacTrainError:
+        """The error with the names of what differs, if that is what it is about."""
+        text = str(error)
+        if not isinstance(error, ResyncRequiredError) or _SIGN not in text:
+            return error
+        what = self._compared() or self._of_this_rank()
+        if not what:
+            return error
+        head, _, todo = text.rpartition("\n")
+        advice = ""
+        if self._keeper.tracks or _MASKS in what:
+            call = "sync_buffers" if self._keeper.tracks else "sync_masks"
+            advice = _PRUNE_ALIKE.format(call=call) + " "
+        explained = ResyncRequiredError(f"{head}\n{what}\n{advice}{todo}")
+        explained.__cause__ = error
+        return explained
+
+    def _of_this_rank(self) -> str:
+        if not self._keeper.tracks:
+            return ""
+        moved = self._keeper.moved_most or "nothing"
+        return (
+            "Tracked masks are compared, too. Elements that have moved at rank "
+            f"{self._native.rank}: {moved}."
+        )
+
+    def _compared(self) -> str:
+        """Empty: not all ranks came, or all is equal."""
+        if self._board is None:
+            return ""
+        rank, world_size = self._native.rank, self._native.world_size
+        try:
+            board = self._board(_PATIENCE_SECONDS)
+            board.write(str(rank), self._note())
+            if rank == 0:
+                notes = board.read_of_all(world_size, lambda missing: None)
+                board.write("verdict", describe(notes))
+            return str(board.read("verdict", "rank 0"))
+        except (PacTrainError, RuntimeError):
+            return ""  # The step's own error says enough.
+
+    def _note(self) -> Note:
+        digest_of = self._native.digest_of
+        values = self._table.digests_by_name(digest_of)
+        return {
+            "values": {name: digest.short for name, digest in values.items()},
+            "masks": self._keeper.seen(),
+        }
+
+
+def describe(notes: Sequence[Note]) -> str:
+    """`notes` is by rank. Empty: they are equal."""
+    lines = []
+    for kind, title in (
+        ("masks", _MASKS),
+        ("values", "Weights differ"),
+    ):
+        found = [
+            text
+            for name in dict.fromkeys(n for note in notes for n in note[kind])
+            if (text := _difference(name, [note[kind].get(name) for note in notes]))
+        ]
+        if found:
+            lines.append(f"{title}: {some_of(found, _SHOWN)}.")
+    return "\n".join(lines)
+
+
+def _difference(name: str, values: Sequence[str | None]) -> str:
+    """Of one parameter, by rank."""
+    for rank, value in enumerate(values):
+        if value == values[0]:
+            continue
+        sides = [_kept(value) for value in (values[0], value)]
+        if any(sides):
+            return f"{name} (rank 0 keeps {sides[0]}, rank {rank} {sides[1]})"
+        return f"{name} (ranks 0 and {rank})"
+    return ""
+
+
+def _kept(value: str | None) -> str:
+    """Of a mask."""
+    return "all" if value is None else value.partition(" ")[2]
