@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 NO_RANK = 0xFFFFFFFF
 MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
@@ -80,6 +80,8 @@ class Step(ctypes.Structure):
         ("codec", ctypes.c_int32),
         ("sent_bytes", ctypes.c_uint64),
         ("received_bytes", ctypes.c_uint64),
+        ("dense_bytes", ctypes.c_uint64),
+        ("link_rate", ctypes.c_double),
         ("elements", ctypes.c_uint64),
         ("submitted_elements", ctypes.c_uint64),
         ("wait_seconds", ctypes.c_double),

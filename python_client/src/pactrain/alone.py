@@ -33,6 +33,7 @@ from .session import (
     NullSession,
     after_load,
     as_number,
+    tracked_error,
     unpack_state,
 )
 from .summary import weights_outside
@@ -61,6 +62,7 @@ class AloneSession(NullSession):
         state: Mapping[str, Any] | None,
         gse: bool,
         origin: Origin = "prune",
+        tracks: bool = False,
     ) -> None:
         """Where masks come from a state weights may be loaded until the first step.
 
@@ -75,6 +77,7 @@ class AloneSession(NullSession):
         self._table = table
         self._source = source
         self._gse = gse
+        self._tracks = tracks
         self._steps = 0
         self._first_step = 0 if state is None else int(state["step"])
         self._reported: dict[str, float] = {}
@@ -189,7 +192,7 @@ class AloneSession(NullSession):
             if value is not None:
                 self._reported[f"pactrain/{name}"] = as_number(name, value)
 
-    def summary(self, to: Any = None) -> str:
+    def _words(self) -> str:
         zeros = sum(int((p.detach() == 0).sum()) for _, p in self._table)
         elements = self._table.elements
         return (
@@ -198,7 +201,13 @@ class AloneSession(NullSession):
             f"masked, {zeros / elements:.1%} are zero."
         )
 
+    def check_declares(self, call: str) -> None:
+        """As a Session's: a script is refused alike, however many ranks there are."""
+        if self._tracks:
+            raise tracked_error(call)
+
     def set_masks(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
+        self.check_declares("set_masks()")
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
 
@@ -226,7 +235,9 @@ class AloneSession(NullSession):
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """As a Session's."""
-        self.set_masks(load_pruned(self._module, self._table, weights))
+        masks = load_pruned(self._module, self._table, weights)
+        if not self._tracks:
+            self.set_masks(masks)
         self._all_loaded()
 
     def close(self) -> None:

@@ -67,14 +67,25 @@ def choose(model: nn.Module, table: ParameterTable, selection: Selection) -> Cho
             exempt[name] = reason
     chosen = [(name, p) for name, p in candidates if name not in exempt]
     if included and included.isdisjoint(id(p) for _, p in chosen):
-        raise InvalidArgument(
-            "include names no parameter that can be pruned: what has at most one "
-            "dimension above 1 (a bias, a gain) or needs no gradient never is.\n"
-            "Leave it out, or declare a mask: apply_masks(model, {name: mask})."
+        raise _includes_nothing(
+            [name for name, p in candidates if id(p) in included & excluded]
         )
     if not chosen:
         raise nothing_to_prune(model, exempt)
     return Choice(chosen, exempt)
+
+
+def _includes_nothing(both: list[str]) -> InvalidArgument:
+    if both:
+        return InvalidArgument(
+            f"include names {some_of(both)}, and so does exclude, which wins: nothing "
+            "is left of include.\nTake these names out of one of the two."
+        )
+    return InvalidArgument(
+        "include names no parameter that can be pruned: what has at most one "
+        "dimension above 1 (a bias, a gain) or needs no gradient never is.\n"
+        "Leave it out, or declare a mask: apply_masks(model, {name: mask})."
+    )
 
 
 def nothing_to_prune(model: nn.Module, exempt: Mapping[str, str]) -> InvalidArgument:

@@ -32,7 +32,7 @@ from .mask_source import MaskSource
 from .masks import Owner, check_kind, named_masks, of_kind, registry
 from .parameters import ParameterTable
 from .ratios import SCOPES, keep_highest
-from .scores import Loss
+from .scores import Loss, Scores
 from .sparsity_report import SparsityReport, report_of
 from .zeros import masks_from_state, refit_loaded
 
@@ -164,11 +164,13 @@ def prune(
         arguments but `kind` only say what was expected.
 
     Raises:
-      InvalidArgument: a value out of range, or nothing to prune.
+      InvalidArgument: a value out of range, nothing to prune, or the model is attached
+        with masks="track".
       PacTrainError: GraSP on an attached model, and it failed on another rank, or the
         exchange did; masks are as before.
     """
     try:
+        check_declares(model, "prune()")
         selection = Selection(exempt, include, exclude)
         options = PruneOptions(scope, selection, method, kind, seed, of, loss, batch)
         if masks_from is not None:
@@ -322,9 +324,11 @@ def apply_masks(
     loaded since.
 
     Raises:
-      InvalidArgument: an unknown name or kind, or a wrong shape or value.
+      InvalidArgument: an unknown name or kind, a wrong shape or value, or the model is
+        attached with masks="track".
     """
     check_kind(kind)
+    check_declares(model, "apply_masks()")
     table = ParameterTable(model)
     if masks is not None:
         for name, mask in named_masks(table, masks).items():
@@ -364,7 +368,7 @@ def share_of(amount: Any) -> float:
 
 def _scorer(
     model: nn.Module, chosen: Entries, options: PruneOptions
-) -> Callable[[], Iterator[Tensor]]:
+) -> Callable[[], Iterator[Scores]]:
     """Gives the scores anew at each call, the same ones."""
     parameters = [parameter for _, parameter in chosen]
     if options.method == "random":
@@ -376,16 +380,19 @@ def _scorer(
     return lambda: _checked(chosen, values)
 
 
-def _checked(chosen: Entries, values: Iterable[Tensor]) -> Iterator[Tensor]:
-    for (name, parameter), score in zip(chosen, values, strict=True):
-        if not bool(score.isfinite().all()):
+def _checked(
+    chosen: Entries, values: Iterable[Tensor | Scores]
+) -> Iterator[Scores]:
+    for (name, parameter), value in zip(chosen, values, strict=True):
+        score = Scores.of(value)
+        if not all(bool(piece.isfinite().all()) for piece in score()):
             raise InvalidArgument(
                 f"{name} has weights or gradients that are not finite, so they cannot "
                 "be compared.\nPrune before training diverges, or with method='random'."
             )
         before = refit_loaded(parameter)
         if before is not None:  # Pruned weights go first, whatever their value is.
-            score.masked_fill_(~before, -torch.inf)
+            score = score.without(before)
         yield score
 
 
@@ -418,6 +425,12 @@ def _owners(model: nn.Module) -> list[Owner]:
         if owner is not None and owner not in owners:
             owners.append(owner)
     return owners
+
+
+def check_declares(model: object, call: str) -> None:
+    """Raises InvalidArgument, which names the call, where a session tracks masks."""
+    for owner in _owners(model) if isinstance(model, nn.Module) else ():
+        owner.check_declares(call)
 
 
 def _tell_failure(model: object) -> None:

@@ -12,7 +12,13 @@ from .errors import InvalidArgument
 from .exemptions import Exempt, Names, Selection, choose
 from .masks import registry
 from .parameters import ParameterTable, plain_name
-from .pruning import PruneOptions, apply_masks, prune_by, share_of
+from .pruning import (
+    PruneOptions,
+    apply_masks,
+    check_declares,
+    prune_by,
+    share_of,
+)
 from .sparsity_report import SparsityReport
 
 _PATIENCE_STEPS = 200
@@ -61,8 +67,10 @@ class PruningSchedule:
             "grasp".
 
         Raises:
-          InvalidArgument: a value out of range, or nothing to prune.
+          InvalidArgument: a value out of range, nothing to prune, or the model is
+            attached with masks="track".
         """
+        check_declares(model, "PruningSchedule()")
         share = share_of(amount)
         _check_steps("steps", steps, 1)
         _check_steps("every", every, 1)
@@ -135,8 +143,13 @@ class PruningSchedule:
         """Counts a step; declares masks and returns a report if a change is due.
 
         Raises:
-          InvalidArgument: changes were made, but the model has no masks.
+          InvalidArgument: changes were made, but the model has no masks; or it was
+            attached with masks="track".
         """
+        for parameter in self._parameters:
+            owner = registry.owner(parameter)
+            if owner is not None:
+                owner.check_declares("PruningSchedule.step()")
         if self._masks_are_lost():
             raise InvalidArgument(
                 f"model has no masks, but its schedule has made {self._changes} of "

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from .membership import Membership
 from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
-from .summary import Account, MaskAccount
+from .summary import Account, MaskAccount, path_of
 from .types import Decision, Native
 from .wrapped import WrappedModel
 from .zeros import load_pruned
@@ -149,10 +149,13 @@ class Session:
         values = counters.flat()
         keeper = self._keeper
         active = keeper.active
-        saving = self.engine.course.first_saving
+        course = self.engine.course
+        saving = course.first_saving
         values |= {
             "pactrain/first_saving_step": 0.0 if saving is None else saving.steps,
             "pactrain/first_saving_seconds": 0.0 if saving is None else saving.seconds,
+            "pactrain/saved_seconds": course.saved_seconds or 0.0,
+            "pactrain/link_rate": course.rate,
             "pactrain/keep": keeper.current.keep,
             "pactrain/active_keep": 1.0 if active is None else active.keep,
             "pactrain/masks_active": float(active is not None),
@@ -167,7 +170,7 @@ class Session:
             values["pactrain/generation"] = float(self._native.generation)
         return values
 
-    def summary(self, to: str | Path | None = None) -> str:
+    def summary(self, to: str | PathLike[str] | None = None) -> str:
         """What this session has come to, as lines for people; also after close().
 
         That is what travelled and why, bytes and seconds saved, sparsity counted in
@@ -178,7 +181,7 @@ class Session:
             numbers, however long it was.
 
         Raises:
-          InvalidArgument: the file cannot be written.
+          InvalidArgument: `to` is no path, or the file cannot be written.
         """
         account = self._account or self._make_account()
         if to is not None:
@@ -235,7 +238,7 @@ class Session:
           InvalidArgument: an unknown name or kind, or a wrong shape or value; or masks
             are tracked.
         """
-        self._check_declared("set_masks()")
+        self.check_declares("set_masks()")
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
 
@@ -252,17 +255,14 @@ class Session:
           PacTrainError: a rank failed, or the exchange did; on all ranks. Masks are as
             before.
         """
-        self._check_declared("sync_masks()")
+        self.check_declares("sync_masks()")
         with self._between_steps("sync_masks()"):
             self._keeper.sync(self._native.rank, failed)
 
-    def _check_declared(self, call: str) -> None:
+    def check_declares(self, call: str) -> None:
+        """Raises InvalidArgument, which names the call, if masks are tracked."""
         if self._source.tracks:
-            raise InvalidArgument(
-                f"{call} was called while masks are tracked (masks='track'): they are "
-                "what is not zero in the weights.\nSet weights to zero instead, on all "
-                "ranks alike; or attach without masks='track'."
-            )
+            raise tracked_error(call)
 
     def apply_masks(self) -> None:
         """Weights times the agreed masks; only for optimizers not made by torch."""
@@ -438,6 +438,16 @@ def as_number(name: str, value: Any) -> float:
         ) from None
 
 
+def tracked_error(call: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{call} was called on a model that is attached with masks='track': its masks "
+        "are what is not zero in the weights, and nobody declares them.\n"
+        "Set weights to zero instead, by hand or by torch.nn.utils.prune, on all ranks "
+        "alike. For masks of pactrain's: session.close(), then prune, then attach "
+        "without masks='track'."
+    )
+
+
 class NullSession:
     """What an adapter has before its model is attached: does nothing."""
 
@@ -449,7 +459,17 @@ class NullSession:
     def stats(self) -> dict[str, float]:
         return {}
 
-    def summary(self, to: Any = None) -> str:
+    def summary(self, to: str | PathLike[str] | None = None) -> str:
+        """As a Session's, but nothing was exchanged: there is no course to write."""
+        if to is not None:
+            logger.warning(
+                "summary(to=%r) wrote no file: nothing was exchanged, so there is no "
+                "course to draw",
+                str(path_of(to)),
+            )
+        return self._words()
+
+    def _words(self) -> str:
         return "PacTrain: no model is attached."
 
     def report(self, loss: float | None = None, lr: float | None = None) -> None:

@@ -67,9 +67,10 @@ def load_pruned(
 def _kept_in(
     table: ParameterTable, state: Mapping[str, Any], field: str
 ) -> dict[str, Tensor]:
-    if not isinstance(state, Mapping):
+    if not isinstance(state, Mapping) or not state:
+        what = "empty" if isinstance(state, Mapping) else f"a {type(state).__name__}"
         raise InvalidArgument(
-            f"{field} is a {type(state).__name__}; allowed is a state_dict().\n"
+            f"{field} is {what}; allowed is a state_dict().\n"
             "Give model.state_dict(), or that of a checkpoint."
         )
     values = {plain_name(str(name)): value for name, value in state.items()}
