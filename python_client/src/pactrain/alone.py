@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from . import optimizer_hook
+from . import optimizer_hook, storage
 from ._library import digest_of
 from .checks import attached_already
 from .copies import follow
@@ -193,7 +193,7 @@ class AloneSession(NullSession):
                 self._reported[f"pactrain/{name}"] = as_number(name, value)
 
     def _words(self) -> str:
-        zeros = sum(int((p.detach() == 0).sum()) for _, p in self._table)
+        zeros = sum(storage.count(p.detach() == 0) for _, p in self._table)
         elements = self._table.elements
         return (
             f"PacTrain: {self._steps:,} optimizer steps in one process: nothing was "

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from . import roles
 from .errors import InvalidArgument
-from .parameters import ParameterTable, plain_name, some_of
+from .parameters import ParameterTable, plain_name, shown, some_of
 from .roles import Place
 
 Names: TypeAlias = "Iterable[str | nn.Module] | nn.Module"
@@ -206,12 +206,18 @@ def _checked_call(
 
     def is_exempt(name: str, parameter: nn.Parameter) -> bool:
         try:
-            return exempt(name, parameter)
+            answer = exempt(name, parameter)
         except TypeError as error:
             raise InvalidArgument(
                 f"exempt raised {error!r}; it is called with (name, parameter).\n"
                 "Give for example exempt=lambda name, parameter: name == 'head.weight'."
             ) from error
+        if answer is None:  # Of a function that ends without return.
+            raise InvalidArgument(
+                f"exempt returned None for {name!r}; allowed are True and False.\n"
+                "Give for example exempt=lambda name, parameter: name == 'head.weight'."
+            )
+        return bool(answer)
 
     return is_exempt
 
@@ -244,9 +250,10 @@ def _listed(model: nn.Module, field: str, given: object) -> tuple[list[str], set
     function = " and a function" if field == "exempt" else ""
     if isinstance(given, (str, nn.Module)):
         given = (given,)
-    if not isinstance(given, Iterable):
+    if not isinstance(given, Iterable) or isinstance(given, Tensor):
         raise InvalidArgument(
-            f"{field} is {given!r}; allowed are names, patterns, modules{function}.\n"
+            f"{field} is {shown(given)}; allowed are names, patterns, "
+            f"modules{function}.\n"
             f"Give for example {field}=('head.*', model.stem)."
         )
     patterns: list[str] = []
@@ -264,7 +271,7 @@ def _listed(model: nn.Module, field: str, given: object) -> tuple[list[str], set
             patterns.append(item)
         else:
             raise InvalidArgument(
-                f"{field} has {item!r}; allowed are names, patterns and modules.\n"
+                f"{field} has {shown(item)}; allowed are names, patterns and modules.\n"
                 f"Give for example {field}=('head.*', model.stem)."
             )
     return patterns, ids

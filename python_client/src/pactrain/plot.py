@@ -86,7 +86,11 @@ def _check(record: Any) -> None:
     if not all(points["steps"]):
         raise ValueError("points['steps'] has a point without steps")
     changes = record.get("changes")
-    if not changes or not isinstance(changes, list) or not all(map(_is_change, changes)):
+    if (
+        not changes
+        or not isinstance(changes, list)
+        or not all(map(_is_change, changes))
+    ):
         raise ValueError("changes is no list of steps, what travelled and a reason")
     if not isinstance(record.get("summary"), str):
         raise ValueError("summary is no text")

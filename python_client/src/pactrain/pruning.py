@@ -30,7 +30,7 @@ from .exemptions import (
 )
 from .mask_source import MaskSource
 from .masks import Owner, check_kind, named_masks, of_kind, registry
-from .parameters import ParameterTable
+from .parameters import ParameterTable, check_module, shown
 from .ratios import SCOPES, keep_highest
 from .scores import Loss, Scores
 from .sparsity_report import SparsityReport, report_of
@@ -170,6 +170,7 @@ def prune(
         exchange did; masks are as before.
     """
     try:
+        check_module(model)
         check_declares(model, "prune()")
         selection = Selection(exempt, include, exclude)
         options = PruneOptions(scope, selection, method, kind, seed, of, loss, batch)
@@ -238,7 +239,7 @@ def _share_of_layers(share: float, table: ParameterTable, entries: Entries) -> f
     ids = {id(parameter) for _, parameter in entries}
     size = sum(parameter.numel() for _, parameter in entries)
     masks = (registry.get(p) for _, p in table if id(p) not in ids)
-    gone = sum(int((~mask).sum()) for mask in masks if mask is not None)
+    gone = sum(storage.count(~mask) for mask in masks if mask is not None)
     part = (share * table.elements - gone) / size
     if part >= 1:
         raise InvalidArgument(
@@ -296,6 +297,9 @@ def _line(report: SparsityReport, pruned: _Pruned, options: PruneOptions) -> str
         text += " when all ranks agree"
     if pruned.exempt:
         text += f". Exempt: {reasons_text(pruned.exempt)}"
+    layers = sum(total for _, total, _ in report.layers)
+    if options.of == "layers" and report.pruned > (pruned.amount + _NOTABLE) * layers:
+        text += ". What was pruned before stays pruned"
     if options.of == "layers" and report.sparsity < pruned.amount - _NOTABLE:
         text += '. of="model" reaches the amount over the whole model'
     return text
@@ -328,6 +332,7 @@ def apply_masks(
         attached with masks="track".
     """
     check_kind(kind)
+    check_module(model)
     check_declares(model, "apply_masks()")
     table = ParameterTable(model)
     if masks is not None:
@@ -336,12 +341,24 @@ def apply_masks(
             assert found is not None
             registry.set(found[1], mask, kind == "freeze")
         follow(model)
+    enforce(model, table, new=masks is not None)
+    if masks is None and not MaskSource(model, table).read().masks:
+        logger.warning(
+            "apply_masks: model (%s) has no masks, so nothing was done; prune it, or "
+            "give masks",
+            type(model).__name__,
+        )
+
+
+def enforce(model: nn.Module, table: ParameterTable, new: bool = False) -> None:
+    """Sets weights outside the masks to zero; unless these are `new`, they are the zeros
+    of weights that were loaded since."""
     MaskSource(model, table).read()  # They go along where parameters are replaced.
     for _, parameter in table:
         mask_of = registry.get(parameter)
         if mask_of is None:
             continue
-        fitting = refit_loaded(parameter) if masks is None else None
+        fitting = None if new else refit_loaded(parameter)
         if fitting is not None and fitting is not mask_of:
             registry.set(parameter, fitting)
         else:
@@ -360,7 +377,7 @@ def share_of(amount: Any) -> float:
             share = float(amount)
     if not 0 <= share < 1:
         raise InvalidArgument(
-            f"amount is {amount!r}; allowed is a share of at least 0 and below 1.\n"
+            f"amount is {shown(amount)}; allowed is a share of at least 0 and below 1.\n"
             "Give 0.7 to prune 70 % of the weights."
         )
     return share
@@ -380,9 +397,7 @@ def _scorer(
     return lambda: _checked(chosen, values)
 
 
-def _checked(
-    chosen: Entries, values: Iterable[Tensor | Scores]
-) -> Iterator[Scores]:
+def _checked(chosen: Entries, values: Iterable[Tensor | Scores]) -> Iterator[Scores]:
     for (name, parameter), value in zip(chosen, values, strict=True):
         score = Scores.of(value)
         if not all(bool(piece.isfinite().all()) for piece in score()):
@@ -427,9 +442,9 @@ def _owners(model: nn.Module) -> list[Owner]:
     return owners
 
 
-def check_declares(model: object, call: str) -> None:
+def check_declares(model: nn.Module, call: str) -> None:
     """Raises InvalidArgument, which names the call, where a session tracks masks."""
-    for owner in _owners(model) if isinstance(model, nn.Module) else ():
+    for owner in _owners(model):
         owner.check_declares(call)
 
 

@@ -11,11 +11,11 @@ from torch import nn
 from .errors import InvalidArgument
 from .exemptions import Exempt, Names, Selection, choose
 from .masks import registry
-from .parameters import ParameterTable, plain_name
+from .parameters import ParameterTable, check_module, plain_name, shown
 from .pruning import (
     PruneOptions,
-    apply_masks,
     check_declares,
+    enforce,
     prune_by,
     share_of,
 )
@@ -70,6 +70,7 @@ class PruningSchedule:
           InvalidArgument: a value out of range, nothing to prune, or the model is
             attached with masks="track".
         """
+        check_module(model)
         check_declares(model, "PruningSchedule()")
         share = share_of(amount)
         _check_steps("steps", steps, 1)
@@ -159,7 +160,9 @@ class PruningSchedule:
             )
         self._taken += 1
         if not self._attached():
-            apply_masks(self._model)  # Nobody else undoes what momentum revives.
+            enforce(
+                self._model, ParameterTable(self._model)
+            )  # Nobody else undoes what momentum revives.
         if self._changes == self.total_changes or self._taken < self._due():
             return None
         if not self._settled():
@@ -186,6 +189,11 @@ class PruningSchedule:
         Raises:
           InvalidArgument: not made by state_dict(), or of another schedule.
         """
+        if not isinstance(state, Mapping):
+            raise InvalidArgument(
+                f"state is {shown(state)}; allowed is a dict.\n"
+                "Give what PruningSchedule.state_dict() returned."
+            )
         made_with = state.get("made_with")
         if not isinstance(made_with, Mapping):
             raise InvalidArgument(
@@ -257,6 +265,6 @@ def _check_equal(field: str, saved: object, mine: object) -> None:
 def _check_steps(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidArgument(
-            f"{name} is {value!r}; allowed is an integer of at least {least}.\n"
+            f"{name} is {shown(value)}; allowed is an integer of at least {least}.\n"
             "Give a number of steps."
         )

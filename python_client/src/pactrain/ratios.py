@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from . import storage
 from .scores import Pieces, Scores
 
 SCOPES = ("layer", "global", "erk")
@@ -54,7 +55,7 @@ def keep_highest(
         )
     )
     if scope == "global":
-        return _keep(list(layers), amount)
+        return _keep(list(layers), amount, amount > 0)
     amounts: Iterable[float] = itertools.repeat(amount)
     if scope == "erk":
         listed = list(layers)
@@ -80,11 +81,6 @@ class _Layer:
         seconds = itertools.repeat(None) if self.seconds is None else self.seconds()
         return zip(self.scores(), seconds, strict=False)
 
-    @property
-    def is_constant(self) -> bool:
-        """By each of its scores; of what was not pruned before."""
-        return all(_is_constant(s) for s in (self.scores, self.seconds) if s)
-
 
 @dataclass(frozen=True)
 class _Cut:
@@ -99,25 +95,32 @@ def _few(elements: int) -> int:
     return max(elements // 100, _FEW_TIES)
 
 
-def _is_constant(scores: Scores) -> bool:
-    least, most = np.inf, -np.inf
+def _gone(scores: Scores) -> tuple[int, bool]:
+    """How many were pruned before, and whether all others have one score."""
+    gone, least, most = 0, np.inf, -np.inf
     for piece in scores():
-        found = piece[piece > -torch.inf]
+        before = storage.count(piece == -torch.inf)
+        gone += before
+        found = piece[piece > -torch.inf] if before else piece
         if found.numel():
             least, most = min(least, float(found.min())), max(most, float(found.max()))
-    return scores.elements > 1 and least == most
+    return gone, scores.elements > 1 and least == most
 
 
-def _keep(layers: Sequence[_Layer], amount: float, divides: bool | None = None) -> Kept:
+def _keep(layers: Sequence[_Layer], amount: float, divides: bool) -> Kept:
     """The same share of all these layers together.
 
-    `divides`: whether anything is to be pruned at all; a single layer is tied where
-    too many would be divided, of several those that have too many of equal score.
+    `divides`: whether anything is to be pruned in any layer. A single layer is tied
+    where too many would be divided, of several those that have too many of equal score.
     """
-    divides = amount > 0 if divides is None else divides
-    constant = [i for i, layer in enumerate(layers) if divides and layer.is_constant]
+    found = [_gone(layer.scores) for layer in layers]
+    gone = sum(count for count, _ in found)
+    constant = [
+        i
+        for i, (layer, (_, equal)) in enumerate(zip(layers, found, strict=True))
+        if divides and equal and (layer.seconds is None or _gone(layer.seconds)[1])
+    ]
     elements = sum(layer.scores.elements for layer in layers)
-    gone = sum(int((p == -torch.inf).sum()) for y in layers for p in y.scores())
     count = max(round(amount * elements), gone)
     if count == 0:
         return Kept([y.scores.new_mask().fill_(True) for y in layers], constant)
@@ -161,18 +164,17 @@ def _mask(layer: _Layer, first: _Cut, second: _Cut | None) -> tuple[Tensor, int]
     flat = mask.as_strided((mask.numel(),), (1,))
     begin = ties = 0
     for piece, other in layer.pieces():
-        cut, values = first, piece
         keep = piece > first.score
         equal = piece == first.score
         if second is not None and other is not None:
-            keep |= equal & (other > second.score)
-            equal &= other == second.score
-            cut, values = second, other
-        if cut.equal:  # They cannot all go, and stay.
+            # Those that cannot all go stay.
+            higher = other >= second.score if second.equal else other > second.score
+            keep |= equal & higher
+        elif first.equal:
             keep |= equal
-            ties += int(equal.sum())
-        flat[begin : begin + values.numel()] = keep
-        begin += values.numel()
+        ties += storage.count(equal & keep)
+        flat[begin : begin + piece.numel()] = keep
+        begin += piece.numel()
     return mask, ties
 
 

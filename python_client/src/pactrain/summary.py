@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
+from . import storage
 from .course import Course
 from .errors import InvalidArgument
 from .mask_keeper import MaskKeeper
@@ -200,9 +200,9 @@ class Account:
         zeros = masked = 0
         for name, parameter in self.table:
             plain = parameter.detach()
-            zeros += int((plain == 0).sum())
+            zeros += storage.count(plain == 0)
             if name in wanted.unenforced:
-                masked += int(((plain != 0) & ~wanted.masks[name]).sum())
+                masked += storage.count((plain != 0) & ~wanted.masks[name])
         others = " or masked in the forward pass" if masked else ""
         return (
             f"{(zeros + masked) / elements:.1%} of {elements:,} are zero{others} "
@@ -261,7 +261,7 @@ def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:
     """Weights that should be zero and are not."""
     left_alone = masks.unenforced | masks.frozen
     return sum(
-        int(((parameter.detach() != 0) & ~masks.masks[name]).sum())
+        storage.count((parameter.detach() != 0) & ~masks.masks[name])
         for name, parameter in table
         if name in masks.masks and name not in left_alone
     )
