@@ -107,7 +107,7 @@ def test_a_model_without_masks_is_left_alone_and_that_is_said(net, caplog):
 @pytest.mark.parametrize("state", [None, 3, [1]])
 def test_what_is_no_state_of_a_schedule_is_named(net, state):
     schedule = pactrain.PruningSchedule(net, 0.5, 4, 2)
-    with pytest.raises(InvalidArgument, match="state is .*; allowed is a dict"):
+    with pytest.raises(InvalidArgument, match=r"state is .*; allowed is a dict"):
         schedule.load_state_dict(state)
 
 

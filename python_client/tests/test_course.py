@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from fake_native import FULL
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pactrain.course import MAX_CHANGES, MAX_POINTS, Course
@@ -106,6 +106,7 @@ def test_what_fast_links_would_have_carried_sooner_is_no_saving(course, clock):
     assert course.saved_seconds == pytest.approx(-3.0)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(0.1, 100), st.integers(0, 1000), st.floats(1, 1e6)),

@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pactrain import ratios, scores
@@ -90,6 +90,7 @@ def test_erk_counts_the_dimensions_of_a_kernel():
     assert wide / deep == pytest.approx((130 / 4096) / (134 / 36864))
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.integers(1, 40), min_size=2, max_size=4).map(tuple),
@@ -106,6 +107,7 @@ def test_erk_keeps_what_it_should(shapes, density):
     assert whole == pytest.approx(density * sum(sizes))
 
 
+@settings(deadline=None)
 @given(st.floats(0.05, 0.9), st.floats(0.05, 0.9))
 def test_more_pruning_lies_inside_less_in_every_scope(first, second):
     less, more = sorted((first, second))
@@ -119,6 +121,7 @@ def test_more_pruning_lies_inside_less_in_every_scope(first, second):
         assert not any(bool((s & ~b).any()) for s, b in zip(small, large, strict=True))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(-3, 3), min_size=2, max_size=60),
     st.floats(0.05, 0.9),
@@ -136,6 +139,7 @@ def test_the_size_of_pieces_and_the_sign_of_zero_change_nothing(values, amount, 
         assert torch.equal(a, b)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.floats(width=32, allow_nan=False) | st.just(-float("inf")),

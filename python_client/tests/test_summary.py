@@ -236,7 +236,7 @@ def test_a_drawing_never_replaces_the_run(attach, tmp_path, capsys):
 def test_what_is_no_path_is_an_error_in_words(attach, to):
     session = attach(small_net()).session
     for one in (session, pactrain.NullSession()):
-        with pytest.raises(pactrain.InvalidArgument, match="to is .*; allowed is the"):
+        with pytest.raises(pactrain.InvalidArgument, match=r"to is .*; allowed is the"):
             one.summary(to=to)
 
 

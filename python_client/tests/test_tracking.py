@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 import pactrain
 from pactrain.effective_weights import EffectiveWeights
 from pactrain.errors import InvalidArgument
+from pactrain.masks import registry
 from pactrain.parameters import ParameterTable
 
 
@@ -372,7 +373,8 @@ def test_masks_of_pactrain_and_tracked_ones_do_not_go_together(attach, tracked, 
         attached.session.set_masks({})
     with pytest.raises(InvalidArgument, match="masks are tracked"):
         attached.session.sync_masks()
-    pactrain.prune(other, 0.5)
+    # As a copy of another model's parameter brings it.
+    registry.set(other[2].weight, other[2].weight > 0)
     with (
         pytest.raises(InvalidArgument, match=r"Leave out masks='track'"),
         attached.session.guard(),
@@ -491,7 +493,7 @@ def test_calls_that_declare_masks_are_refused_while_they_are_tracked(tracked, ca
     attached.step()
     with pytest.raises(InvalidArgument) as raised:
         CALLS[call](net)
-    assert str(raised.value).startswith(f"{call} was called on a model that is attach")
+    assert str(raised.value).startswith(f"{call} was called while masks are tracked")
     assert "session.close(), then prune, then attach" in str(raised.value)
     attached.step()  # Nothing was declared.
 

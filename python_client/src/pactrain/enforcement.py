@@ -311,4 +311,4 @@ def _unfit_error(unfit: list[tuple[str, int]], origin: Origin) -> PacTrainError:
 def _mask_state(optimizer: Optimizer, entry: _Entry) -> None:
     for value in optimizer.state.get(entry.parameter, {}).values():
         if isinstance(value, Tensor) and value.shape == entry.parameter.shape:
-            value.mul_(entry.mask)
+            storage.zero_outside(value, entry.mask)

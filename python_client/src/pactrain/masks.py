@@ -149,7 +149,9 @@ class MaskSet(Declared):
         """True if every element kept here is kept there, too."""
         for name, theirs in other.masks.items():
             ours = self.masks.get(name)
-            outside = ~theirs if ours is None else ours & ~theirs
+            if ours is theirs:
+                continue
+            outside = ~theirs if ours is None else ours > theirs
             if bool(outside.any()):
                 return False
         return True

@@ -74,8 +74,8 @@ class ParameterTable:
             if is_lazy(parameter) or parameter.is_meta:
                 raise InvalidArgument(
                     f"{name} has no values yet (a lazy layer, or device meta); allowed "
-                    "are parameters that have.\nCall a model with lazy layers once, and "
-                    "give one on meta its weights, before this."
+                    "are parameters that have.\nCall a model with lazy layers once, "
+                    "and give one on meta its weights, before this."
                 )
         self._index = {id(p): i for i, (_, p) in enumerate(self._items)}
         self._by_name = dict(self._items)

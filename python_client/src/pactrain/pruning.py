@@ -351,8 +351,8 @@ def apply_masks(
 
 
 def enforce(model: nn.Module, table: ParameterTable, new: bool = False) -> None:
-    """Sets weights outside the masks to zero; unless these are `new`, they are the zeros
-    of weights that were loaded since."""
+    """Sets weights outside the masks to zero. Unless these are `new`, they are the
+    zeros of weights that were loaded since."""
     MaskSource(model, table).read()  # They go along where parameters are replaced.
     for _, parameter in table:
         mask_of = registry.get(parameter)
@@ -377,8 +377,8 @@ def share_of(amount: Any) -> float:
             share = float(amount)
     if not 0 <= share < 1:
         raise InvalidArgument(
-            f"amount is {shown(amount)}; allowed is a share of at least 0 and below 1.\n"
-            "Give 0.7 to prune 70 % of the weights."
+            f"amount is {shown(amount)}; allowed is a share of at least 0 and below 1."
+            "\nGive 0.7 to prune 70 % of the weights."
         )
     return share
 

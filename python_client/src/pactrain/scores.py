@@ -17,16 +17,16 @@ from .errors import InvalidArgument
 
 Loss: TypeAlias = "Callable[..., Tensor]"
 Pieces: TypeAlias = "Callable[[], Iterator[Tensor]]"
-PIECE = 1 << 20  # Elements.
+PIECE = 1 << 18  # Elements.
 # What torch raises for wrong arguments, shapes and dtypes.
 _MISFITS = (TypeError, ValueError, IndexError, RuntimeError)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """A float32 for each weight of a layer, in pieces: those of a whole layer would take
-    as much memory as it. Calling it gives flat pieces in the order of memory that
-    `strides` have, the same ones at each call.
+    """A float32 for each weight of a layer, in pieces: a whole layer's would take as
+    much memory as it. A call gives flat pieces in the order of memory that `strides`
+    have, the same ones each time.
     """
 
     shape: tuple[int, ...]

@@ -440,8 +440,8 @@ def as_number(name: str, value: Any) -> float:
 
 def tracked_error(call: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{call} was called on a model that is attached with masks='track': its masks "
-        "are what is not zero in the weights, and nobody declares them.\n"
+        f"{call} was called while masks are tracked (masks='track'): they are what is "
+        "not zero in the weights, and nobody declares them.\n"
         "Set weights to zero instead, by hand or by torch.nn.utils.prune, on all ranks "
         "alike. For masks of pactrain's: session.close(), then prune, then attach "
         "without masks='track'."

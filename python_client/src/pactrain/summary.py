@@ -189,9 +189,9 @@ class Account:
         change = f"about {saved:,.1f} s saved" if saved > 0 else "nothing saved"
         return (
             f"; {change} against FULL fp32: {_size(saving.dense_bytes)} at "
-            f"{_size(self.course.rate)}/s, the best rate measured on this node's links, "
-            f"less the {saving.exchange_seconds:,.1f} s that the {saving.steps:,} steps "
-            "took which sent less"
+            f"{_size(self.course.rate)}/s, the best rate measured on this node's "
+            f"links, less the {saving.exchange_seconds:,.1f} s that the "
+            f"{saving.steps:,} steps took which sent less"
         )
 
     def _weights(self) -> str:

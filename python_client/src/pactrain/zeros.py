@@ -138,10 +138,10 @@ def refit(weights: Tensor, mask: Tensor) -> Tensor | None:
     Weights that momentum or the like brought back have no zeros elsewhere.
     """
     kept = weights.detach() != 0
-    outside = storage.count(kept & ~mask)
+    outside = storage.count(kept > mask)
     if outside == 0:
         return mask
-    elsewhere = storage.count(~kept & mask)
+    elsewhere = storage.count(mask > kept)
     return kept if 100 * elsewhere >= 99 * outside and bool(kept.any()) else None
 
 
