@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import logging
 
 import pytest
@@ -116,3 +118,32 @@ def test_less_than_was_pruned_before_is_said(net, capfd):
     assert "stays pruned" not in capfd.readouterr().err
     pactrain.prune(net, 0.3)
     assert "What was pruned before stays pruned" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_session_is_no_file(attach, alone):
+    if alone:
+        with pytest.warns(UserWarning, match="nothing to exchange"):
+            session = pactrain.attach(small_net())
+    else:
+        session = attach(small_net()).session
+    for call in (copy.copy, copy.deepcopy, lambda s: torch.save(s, io.BytesIO())):
+        with pytest.raises(pactrain.PacTrainError, match=r"Save session\.state_dict"):
+            call(session)
+    session.close()
+
+
+def test_a_closed_session_takes_no_masks(attach):
+    attached = attach(small_net())
+    session, weights = attached.session, attached.ddp.module.state_dict()
+    state = session.state_dict()
+    session.close()
+    calls = (
+        lambda: session.set_masks({}),
+        lambda: session.load(weights),
+        lambda: session.load_state_dict(state),
+        session.sync_masks,
+    )
+    for call in calls:
+        with pytest.raises(pactrain.PacTrainError, match="is closed"):
+            call()

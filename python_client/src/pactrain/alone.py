@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from .session import (
     NullSession,
     after_load,
     as_number,
+    no_copy,
     tracked_error,
     unpack_state,
 )
@@ -176,6 +177,9 @@ class AloneSession(NullSession):
         return any(
             id(p) in parameters for g in optimizer.param_groups for p in g["params"]
         )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise no_copy()
 
     def stats(self) -> dict[str, float]:
         keep, acts = self._masks.keep, self._gse and bool(self._masks)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -237,7 +237,9 @@ class Session:
         Raises:
           InvalidArgument: an unknown name or kind, or a wrong shape or value; or masks
             are tracked.
+          PacTrainError: the session is closed.
         """
+        self._check_open()
         self.check_declares("set_masks()")
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
@@ -291,6 +293,7 @@ class Session:
         Raises:
           InvalidArgument: not of this model, or no weight in it was pruned.
         """
+        self._check_open()
         masks = load_pruned(self._model.module, self._table, weights)
         if not self._source.tracks:
             self.set_masks(masks)
@@ -316,6 +319,7 @@ class Session:
         Raises:
           InvalidArgument: not made by state_dict(), or of another model.
         """
+        self._check_open()
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
         self._keeper.tolerate_outside = not state["masks_active"]
@@ -386,8 +390,7 @@ class Session:
         Ranks are at different places in their scripts when their members change, so it
         cannot be done again from here.
         """
-        if self._closed:
-            raise PacTrainError(CLOSED)
+        self._check_open()
         if self.engine.busy:
             raise PacTrainError(
                 f"{call} was called while a step is under way.\n"
@@ -409,6 +412,10 @@ class Session:
                 "again after that."
             ) from error
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PacTrainError(CLOSED)
+
     def owns(self, module: nn.Module) -> bool:
         """True for the attached model, wrapped or not."""
         return module is self._model.outer or module is self._model.module
@@ -423,6 +430,9 @@ class Session:
         self._keeper.weights_loaded()
         self.engine.check_parameters_next = True
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise no_copy()
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.mode
         return f"<pactrain.Session of job {self._config.job!r}, {state}>"
@@ -436,6 +446,13 @@ def as_number(name: str, value: Any) -> float:
         raise InvalidArgument(
             f"{name} is {value!r}; allowed is a number.\nGive loss.item()."
         ) from None
+
+
+def no_copy() -> PacTrainError:
+    return PacTrainError(
+        "A session cannot be copied, pickled or saved: it is a connection of this "
+        "process.\nSave session.state_dict(), and give it to attach(state=)."
+    )
 
 
 def tracked_error(call: str) -> InvalidArgument:
