@@ -26,17 +26,10 @@ from .enforcement import (
 from .mask_keeper import packed_masks
 from .mask_source import MaskSource
 from .masks import Declared, make_mask_set, named_masks, of_kind, registry
+from .null_session import NullSession, as_number, no_copy, tracked_error
 from .outsiders import Outsiders
 from .parameters import ParameterTable
-from .session import (
-    STATE_VERSION,
-    NullSession,
-    after_load,
-    as_number,
-    no_copy,
-    tracked_error,
-    unpack_state,
-)
+from .session import STATE_VERSION, after_load, unpack_state
 from .summary import weights_outside
 from .zeros import load_pruned
 

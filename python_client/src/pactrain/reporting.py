@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from .errors import InvalidArgument
-from .session import NullSession, Session
+from .null_session import NullSession
+from .session import Session
 
 Sink: TypeAlias = "Callable[[Mapping[str, float], int], object]"
 
