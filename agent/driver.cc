@@ -206,6 +206,10 @@ void Driver::Run(SendTrainer& effect) {
     const TrainerBuffers buffers = memory_.Find(effect.trainer);
     memory = {buffers.slot, buffers.result};
   }
+  if (auto* committed = std::get_if<wire::Committed>(&effect.message)) {
+    committed->link_rate =
+        SendRate(transport_->traffic(), options_.core.site);
+  }
   std::visit(
       [&](const auto& message) {
         using T = std::decay_t<decltype(message)>;

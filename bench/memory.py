@@ -25,7 +25,7 @@ from bench.testbed import LoopbackTestbed
 
 MIB = 1 << 20
 COMPACTED_GOAL = 2 * (1 - AMOUNT) + 0.3
-PEAK_GOALS = {"whole": 2.3, "pruned": 2.3}  # Who prunes late has all of it at once.
+PEAK_GOALS = {"whole": 2.3, "pruned": 2.3, "late": 2.3}
 STEADY_GOALS = {"whole": 2.3, "pruned": COMPACTED_GOAL, "late": COMPACTED_GOAL}
 
 Parts = dict[str, tuple[int, int]]  # Bytes by part of a run: the most, at its end.

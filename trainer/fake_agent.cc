@@ -188,6 +188,8 @@ void FakeAgent::SendCommitted(const wire::Submit& last,
   message.world_size = 4;
   message.sent_bytes = 11;
   message.received_bytes = 12;
+  message.dense_bytes = 13;
+  message.link_rate = 1.5;
   message.next = next;
   Send(message);
 }

@@ -101,6 +101,8 @@ void FillStep(const StepReport& from, pt_step* to) {
   to->codec = static_cast<int32_t>(from.codec);
   to->sent_bytes = from.sent_bytes;
   to->received_bytes = from.received_bytes;
+  to->dense_bytes = from.dense_bytes;
+  to->link_rate = from.link_rate;
   to->elements = from.elements;
   to->submitted_elements = from.submitted_elements;
   to->wait_seconds = std::chrono::duration<double>(from.wait).count();

@@ -45,6 +45,8 @@ TEST_F(PactrainTest, ACommittedStepGivesTheMean) {
   EXPECT_EQ(step_.elements, 5u);
   EXPECT_EQ(step_.sent_bytes, 11u);
   EXPECT_EQ(step_.received_bytes, 12u);
+  EXPECT_EQ(step_.dense_bytes, 13u);
+  EXPECT_EQ(step_.link_rate, 1.5);
   EXPECT_GE(step_.wait_seconds, 0.0);
   EXPECT_EQ(step_.next.version, 2u);
   EXPECT_STREQ(step_.next.reason, "masks are stable");

@@ -31,7 +31,7 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 7;
+inline constexpr uint32_t kVersion = 8;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
@@ -248,7 +248,10 @@ struct Committed {
   uint32_t world_size;  // Divide the sums by this.
   uint64_t sent_bytes;  // By this agent to other sites for this step.
   uint64_t received_bytes;
-  Decision next;  // In force for the next step.
+  uint64_t dense_bytes;  // What FULL had sent to other sites, in fp32.
+  double link_rate;      // Bytes per second to other sites at the best rates of
+                         // this agent's links so far; 0: not measured yet.
+  Decision next;         // In force for the next step.
 };
 
 // `final` false: the step was not applied, the next one may be submitted.

@@ -32,6 +32,7 @@ TEST_F(Pair, AStepIsCommittedAtBoth) {
     // One sum of 50 elements in one frame, each way.
     EXPECT_EQ(node->Last<wire::Committed>()->sent_bytes, 264u);
     EXPECT_EQ(node->Last<wire::Committed>()->received_bytes, 264u);
+    EXPECT_EQ(node->Last<wire::Committed>()->dense_bytes, 200u);
   }
 }
 

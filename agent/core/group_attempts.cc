@@ -121,10 +121,12 @@ void GroupState::SendFrames(std::vector<OutgoingFrame> frames) {
       step_sent_bytes_ += bytes;
       const double kept = 4.0 * frame.header.elements;
       counters_.sent_kept_bytes += static_cast<uint64_t>(kept);
-      counters_.sent_dense_bytes +=
-          static_cast<uint64_t>(context->mask_digest.empty()
-                                    ? kept
-                                    : kept * trainers_[0].masks.dense_per_kept);
+      const auto dense = static_cast<uint64_t>(
+          context->mask_digest.empty()
+              ? kept
+              : kept * trainers_[0].masks.dense_per_kept);
+      counters_.sent_dense_bytes += dense;
+      step_dense_bytes_ += dense;
     }
     outbox_->ToPeer(generation_.members[frame.member].agent, generation_.group,
                     *context, frame.header, std::move(frame.payload));
@@ -294,6 +296,7 @@ void GroupState::Commit(uint64_t candidate, absl::Duration now) {
   committed.world_size = generation_.world_size;
   committed.sent_bytes = step_sent_bytes_;
   committed.received_bytes = step_received_bytes_;
+  committed.dense_bytes = step_dense_bytes_;
   committed.next = ToWire(NextDecision());
   if (!PT_WEAKENED(ResultsNotShared)) ShareResults();
   TellTrainers(committed);
@@ -419,6 +422,7 @@ void GroupState::NextStep(absl::Duration now) {
   late_logged_ = false;
   step_sent_bytes_ = 0;
   step_received_bytes_ = 0;
+  step_dense_bytes_ = 0;
   awaits_since_.reset();
   local_.Reset(NextDecision(), 1, false, Measures());
   BeginAttempt(now);

@@ -284,6 +284,7 @@ class GroupState {
   Telemetry telemetry_;
   uint64_t step_sent_bytes_ = 0;  // Of the open step, to other sites.
   uint64_t step_received_bytes_ = 0;
+  uint64_t step_dense_bytes_ = 0;
   absl::Duration last_repeat_;
   absl::Duration last_waiting_;
   bool late_logged_ = false;  // In this step.

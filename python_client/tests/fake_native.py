@@ -233,6 +233,8 @@ class FakeNative:
             codec=Codec.FP32,
             sent_bytes=8,
             received_bytes=16,
+            dense_bytes=40,
+            link_rate=0.0,
             elements=elements,
             submitted_elements=elements,
             wait_seconds=0.5,

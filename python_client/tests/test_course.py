@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 from fake_native import FULL
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pactrain.course import MAX_CHANGES, MAX_POINTS, Course
 from pactrain.types import Codec, Mode, StepResult
@@ -43,6 +45,8 @@ def step(course, clock, sent=1000, submitted=100, seconds=1.0, after=FULL, **fie
         "codec": Codec.FP32,
         "sent_bytes": sent,
         "received_bytes": sent // 2,
+        "dense_bytes": 1000,
+        "link_rate": 0.0,
         "elements": 100,
         "submitted_elements": submitted,
         "wait_seconds": seconds / 2,
@@ -69,40 +73,73 @@ def test_steps_are_counted_by_what_travelled(course, clock):
     for _ in range(3):
         step(course, clock, sent=500, submitted=50)
     assert course.travelled == {"FULL fp32": 1, "COMPACTED fp32": 3}
-    assert (course.full_steps, course.total.sent_bytes) == (1, 2500)
+    assert (course.saving.steps, course.total.sent_bytes) == (3, 2500)
     assert course.first_saving.steps == 2
     assert course.first_saving.seconds == 22
 
 
-def test_seconds_saved_are_those_of_full_steps_at_the_fastest_rate(course, clock):
-    step(course, clock, seconds=2.0)
+def test_seconds_saved_are_those_of_full_steps_at_the_measured_rate(course, clock):
+    step(course, clock, seconds=10.0, link_rate=400.0)
     assert course.saved_seconds is None  # Nothing was saved from.
+    step(course, clock, sent=300, submitted=30, seconds=1.0, link_rate=500.0)
+    step(course, clock, sent=300, submitted=30, seconds=1.0, link_rate=400.0)
+    assert course.rate == 500  # The best one.
+    assert course.saved_seconds == pytest.approx(2 * 1000 / 500 - 2 * 1.0)
+
+
+def test_a_step_that_was_faster_than_the_measured_rate_counts_as_one(course, clock):
+    step(course, clock, seconds=0.5, link_rate=100.0)
+    step(course, clock, sent=500, submitted=50, seconds=0.4)
+    assert course.rate == 2000
+    assert course.saved_seconds == pytest.approx(0.5 - 0.4)
+
+
+def test_without_a_measured_rate_nothing_is_claimed(course, clock):
+    step(course, clock, seconds=2.0)
     step(course, clock, sent=500, submitted=50, seconds=0.5)
-    assert course.rate == 1000
-    assert course.full_step_bytes == 1000
-    assert course.saved_seconds == pytest.approx(1.0 - 0.5)
+    assert course.saved_seconds is None
 
 
-def test_without_full_steps_their_bytes_follow_from_those_of_exact_ones(course, clock):
-    step(course, clock, sent=500, submitted=50)
-    assert course.full_step_bytes == 1000
-    other = Course(FULL, clock)
-    step(other, clock, sent=250, submitted=50, codec=Codec.BF16)
-    assert other.full_step_bytes == 1000
-    levels = Course(FULL, clock)
-    step(levels, clock, sent=30, codec=Codec.LEVELS7, mode=Mode.TERNARY)
-    assert levels.full_step_bytes == 400
-    assert levels.first_saving.steps == 1
+def test_what_fast_links_would_have_carried_sooner_is_no_saving(course, clock):
+    for _ in range(3):
+        step(course, clock, sent=500, submitted=50, seconds=1.0, link_rate=1e9)
+    assert course.saved_seconds == pytest.approx(-3.0)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 100), st.integers(0, 1000), st.floats(1, 1e6)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_it_claims_no_more_than_bytes_spared_at_the_same_rate(steps):
+    clock = Clock()
+    course = Course(FULL, clock)
+    for seconds, sent, rate in steps:
+        step(course, clock, sent, 50, seconds, link_rate=rate)
+    spared = course.saving.dense_bytes - course.saving.sent_bytes
+    assert course.saved_seconds <= spared / course.rate + 1e-6
+
+
+@pytest.mark.parametrize("codec", [Codec.FP32, Codec.BF16, Codec.LEVELS7])
+def test_full_bytes_are_what_the_agent_says(course, clock, codec):
+    sent = {"sent": 30, "submitted": 50, "codec": codec, "link_rate": 100.0}
+    for _ in range(2):
+        step(course, clock, **sent)
+    assert course.saving.dense_bytes == 2000
+    assert course.saved_seconds == pytest.approx(20 - 2)
+    assert course.first_saving.steps == 1
 
 
 def test_a_dense_step_sent_everything(course, clock):
-    step(course, clock, sent=1000, submitted=50, dense=True)
-    assert course.full_steps == 1
-    assert course.full_step_bytes == 1000
+    step(course, clock, sent=1000, submitted=50, dense=True, link_rate=100.0)
+    assert (course.total.steps, course.saving.steps) == (1, 0)
 
 
 def test_one_site_saves_nothing(course, clock):
-    step(course, clock, sent=0, submitted=50)
+    step(course, clock, sent=0, submitted=50, dense_bytes=0)
     assert course.saved_seconds is None
 
 

@@ -113,6 +113,10 @@ def test_exclude_adds_to_the_default_and_goes_before_include(net):
         ({"exclude": 5}, "exclude is 5; allowed are names, patterns, modules"),
         ({"exclude": (small_net(),)}, "exclude has a Sequential that is no part"),
         ({"include": ("*.bias",)}, "include names no parameter that can be pruned"),
+        (
+            {"include": "2", "exclude": "2.*"},
+            "include names 2.weight, and so does exclude, which wins",
+        ),
         ({"of": "network"}, "of is 'network'; allowed are 'layers' and 'model'"),
     ],
 )

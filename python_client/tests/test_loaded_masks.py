@@ -115,6 +115,7 @@ def test_masks_from_takes_states_of_wrapped_models_and_of_torch_prune():
         ({"model": dense(), "epoch": 3}, r"Give checkpoint\['model'\]"),
         ({"a": torch.ones(2)}, "none of which is a parameter of this model"),
         ({LAYER: torch.zeros(3, 3)}, r"masks_from\['2.weight'\] has shape \(3, 3\)"),
+        ({}, "masks_from is empty; allowed is a state_dict"),
         (5, "masks_from is a int; allowed is a state_dict"),
     ],
 )

@@ -113,3 +113,29 @@ def test_masks_that_are_declared_are_those_of_weights_loaded_before(attach):
     assert torch.equal(
         pactrain.masks.registry.get(model[2].weight), checkpoint[2].weight != 0
     )
+
+
+@pytest.mark.parametrize(("masks", "steps"), [("weights", 4), ("track", 3)])
+def test_masks_that_have_not_settled_by_then_are_told_of_as_such(
+    attach, caplog, masks, steps
+):
+    net = small_net()
+    net[2].weight.data[0] = 0
+    attached = attach(net, masks=masks, settle=9, activate_at=4)
+    for _ in range(3):
+        attached.step()
+    assert "the masks did not come in force with step 4" in caplog.text
+    words = f"masks were the same for {steps} steps, and settle asks for 9"
+    assert words in caplog.text
+    assert "took too long" not in caplog.text
+
+
+def test_a_pin_that_needs_no_masks_is_late_for_other_reasons(attach, caplog):
+    net = small_net()
+    net[2].weight.data[0] = 0
+    options = {"masks": "weights", "settle": 9, "pin_from": 2}
+    attach(net, pin="TERNARY 7", **options).step()
+    assert "the coordinator took too long" in caplog.text
+    caplog.clear()
+    attach(small_net(), pin="COMPACTED", **options).step()
+    assert "settle asks for 9" in caplog.text

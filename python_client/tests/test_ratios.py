@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pactrain import ratios
+from pactrain import ratios, scores
 from pactrain.ratios import erdos_renyi_kernel
 
 
@@ -88,6 +90,7 @@ def test_erk_counts_the_dimensions_of_a_kernel():
     assert wide / deep == pytest.approx((130 / 4096) / (134 / 36864))
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.integers(1, 40), min_size=2, max_size=4).map(tuple),
@@ -104,6 +107,7 @@ def test_erk_keeps_what_it_should(shapes, density):
     assert whole == pytest.approx(density * sum(sizes))
 
 
+@settings(deadline=None)
 @given(st.floats(0.05, 0.9), st.floats(0.05, 0.9))
 def test_more_pruning_lies_inside_less_in_every_scope(first, second):
     less, more = sorted((first, second))
@@ -115,3 +119,46 @@ def test_more_pruning_lies_inside_less_in_every_scope(first, second):
         large = keep_highest(scores, less, scope)
         small = keep_highest(scores, more, scope)
         assert not any(bool((s & ~b).any()) for s, b in zip(small, large, strict=True))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(-3, 3), min_size=2, max_size=60),
+    st.floats(0.05, 0.9),
+    st.sampled_from(["layer", "global", "erk"]),
+)
+def test_the_size_of_pieces_and_the_sign_of_zero_change_nothing(values, amount, scope):
+    score = torch.tensor(values).float().reshape(1, -1)
+    others = [score, torch.rand(3, 7, generator=torch.Generator().manual_seed(1))]
+    whole = ratios.keep_highest(others, amount, scope)
+    others[0] = torch.where(score == 0, -0.0, score)
+    with mock.patch.object(scores, "PIECE", 5):
+        pieces = ratios.keep_highest(others, amount, scope)
+    assert whole.tied == pieces.tied
+    for a, b in zip(whole.masks, pieces.masks, strict=True):
+        assert torch.equal(a, b)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.floats(width=32, allow_nan=False) | st.just(-float("inf")),
+        min_size=1,
+        max_size=50,
+        unique=True,
+    ),
+    st.data(),
+)
+def test_as_many_of_the_lowest_go_as_were_asked_for(values, data):
+    values = sorted(set(torch.tensor(values).add(0.0).tolist()))
+    count = data.draw(st.integers(0, len(values) - 1))
+    order = data.draw(st.permutations(values))
+    (mask,) = ratios.keep_highest(
+        [torch.tensor(order)], count / len(values), "layer"
+    ).masks
+    gone = max(count, int(-float("inf") in values))
+    assert (
+        torch.tensor(order)[mask].tolist() == [v for v in order if v >= values[gone]]
+        if gone < len(values)
+        else not mask.any()
+    )

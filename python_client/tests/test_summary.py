@@ -178,6 +178,95 @@ def test_what_is_no_course_is_an_error_in_words(tmp_path, capsys):
     assert "usage: pactrain plot RUN" in capsys.readouterr().err
 
 
+def written(attach, path):
+    attached = attach(pruned())
+    to_activation(attached)
+    attached.session.summary(to=path)
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda r: r.pop("points"), "points has no steps"),
+        (lambda r: r["points"].pop("elements"), "points['elements'] is no list of num"),
+        (lambda r: r["points"]["seconds"].append(1), "points['seconds'] has not one"),
+        (lambda r: r["points"].update(seconds=["x"] * 6), "points['seconds'] is no"),
+        (lambda r: r["points"].update(steps=[0] * 6), "a point without steps"),
+        (lambda r: r["points"]["steps"].__setitem__(0, -1), "points['steps'] is no"),
+        (lambda r: r.pop("changes"), "changes is no list"),
+        (lambda r: r.update(changes=[]), "changes is no list"),
+        (lambda r: r.update(changes=[{"steps": 1}]), "changes is no list"),
+        (lambda r: r.update(summary=None), "summary is no text"),
+    ],
+)
+def test_a_run_that_was_changed_is_an_error_that_names_the_field(
+    attach, tmp_path, capsys, change, words
+):
+    run = tmp_path / "run.json"
+    record = written(attach, run)
+    change(record)
+    run.write_text(json.dumps(record))
+    assert plot.main([str(run)]) == 1
+    told = capsys.readouterr().err
+    assert "is no course of a run" in told
+    assert words in told
+
+
+def test_what_is_no_text_is_no_course(tmp_path, capsys):
+    other = tmp_path / "model.pt"
+    other.write_bytes(bytes(range(256)))
+    assert plot.main([str(other)]) == 1
+    other.write_text("[" * 100_000)
+    assert plot.main([str(other)]) == 1
+    assert capsys.readouterr().err.count("is no course of a run") == 2
+
+
+def test_a_drawing_never_replaces_the_run(attach, tmp_path, capsys):
+    run = tmp_path / "run.svg"
+    written(attach, run)
+    for arguments in ([str(run)], [str(run), str(tmp_path / "." / "run.svg")]):
+        assert plot.main(arguments) == 1
+        assert "is the run itself" in capsys.readouterr().err
+    assert json.loads(run.read_text())
+    assert plot.main([str(run), str(tmp_path / "other.svg")]) == 0
+
+
+@pytest.mark.parametrize("to", [3, True, b"run.json", "", ["run.json"]])
+def test_what_is_no_path_is_an_error_in_words(attach, to):
+    session = attach(small_net()).session
+    for one in (session, pactrain.NullSession()):
+        with pytest.raises(pactrain.InvalidArgument, match=r"to is .*; allowed is the"):
+            one.summary(to=to)
+
+
+def test_a_name_that_no_file_can_have_is_an_error_in_words(attach):
+    session = attach(small_net()).session
+    with pytest.raises(pactrain.InvalidArgument, match="cannot be written: embedded"):
+        session.summary(to="a\0b")
+
+
+def test_where_nothing_is_exchanged_no_file_is_written_and_that_is_said(
+    caplog, tmp_path
+):
+    with pytest.warns(UserWarning, match="nothing to exchange"):
+        session = pactrain.attach(small_net())
+    assert "in one process" in session.summary(to=tmp_path / "run.json")
+    assert "run.json') wrote no file: nothing was exchanged" in caplog.text
+    assert not list(tmp_path.iterdir())
+    session.close()
+
+
+def test_only_an_open_session_can_be_reported(attach):
+    attached = attach(small_net())
+    for other in (None, attached.ddp, 3):
+        with pytest.raises(pactrain.InvalidArgument, match="session is of type"):
+            pactrain.report(other, to=print)
+    attached.session.close()
+    with pytest.raises(pactrain.InvalidArgument, match="session is closed"):
+        pactrain.report(attached.session, to=print)
+
+
 def test_a_folder_that_is_not_there_is_an_error_in_words(attach, tmp_path):
     session = attach(small_net()).session
     with pytest.raises(pactrain.InvalidArgument, match="cannot be written"):

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 import pactrain
 from pactrain.effective_weights import EffectiveWeights
 from pactrain.errors import InvalidArgument
+from pactrain.masks import registry
 from pactrain.parameters import ParameterTable
 
 
@@ -316,6 +317,45 @@ def test_what_gse_means_for_weights_that_grow_is_said_at_the_start(
     ) == gse
 
 
+def settle_again(attached, net, change):
+    """The script changes weights; the masks settle, and come in force."""
+    change(net[2].weight.data.reshape(-1))
+    for _ in range(8):
+        attached.step()
+    activate(attached, len(attached.native.votes))
+    attached.step()
+
+
+@pytest.mark.parametrize("gse", [True, False])
+def test_grown_weights_that_are_held_at_zero_are_told_of(tracked, caplog, gse):
+    """As RigL: some go, as many are to grow from zero, and get no gradients."""
+    attached, net = tracked(gse=gse)
+    for _ in range(8):
+        attached.step()
+    activate(attached)
+    attached.step()
+    settle_again(attached, net, lambda w: w[4:6].zero_())
+    assert "no weight came back" not in caplog.text
+    settle_again(attached, net, lambda w: w[6:8].zero_())
+    settle_again(attached, net, lambda w: w[8:10].zero_())
+    told = "and no weight came back. Weights at zero get no gradients"
+    assert caplog.text.count(told) == gse
+    assert ("with gse=True masks shrank 3 times" in attached.session.summary()) == gse
+
+
+def test_masks_from_which_weights_come_back_do_not_only_shrink(tracked, caplog):
+    attached, net = tracked(gse=True)
+    for _ in range(8):
+        attached.step()
+    activate(attached)
+    attached.step()
+    for number in range(3):
+        settle_again(attached, net, lambda w, n=number: w[4 + n : 5 + n].zero_())
+        settle_again(attached, net, lambda w, n=number: w[4 + n : 5 + n].fill_(1))
+    assert "no weight came back" not in caplog.text
+    assert "no weight came back" not in attached.session.summary()
+
+
 def test_a_layer_that_is_all_zero_was_not_pruned(attach):
     net = small_net()
     net[2].weight.data.zero_()
@@ -333,7 +373,8 @@ def test_masks_of_pactrain_and_tracked_ones_do_not_go_together(attach, tracked, 
         attached.session.set_masks({})
     with pytest.raises(InvalidArgument, match="masks are tracked"):
         attached.session.sync_masks()
-    pactrain.prune(other, 0.5)
+    # As a copy of another model's parameter brings it.
+    registry.set(other[2].weight, other[2].weight > 0)
     with (
         pytest.raises(InvalidArgument, match=r"Leave out masks='track'"),
         attached.session.guard(),
@@ -436,4 +477,54 @@ def test_in_one_process_there_is_nothing_to_track(monkeypatch, net):
     net(torch.ones(4, 6)).square().mean().backward()
     optimizer.step()
     assert session.stats()["pactrain/keep"] == 1
+    session.close()
+
+
+CALLS = {
+    "prune()": lambda net: pactrain.prune(net, 0.5),
+    "apply_masks()": pactrain.apply_masks,
+    "PruningSchedule()": lambda net: pactrain.PruningSchedule(net, 0.5, 4, 2),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_that_declare_masks_are_refused_while_they_are_tracked(tracked, call):
+    attached, net = tracked()
+    attached.step()
+    with pytest.raises(InvalidArgument) as raised:
+        CALLS[call](net)
+    assert str(raised.value).startswith(f"{call} was called while masks are tracked")
+    assert "session.close(), then prune, then attach" in str(raised.value)
+    attached.step()  # Nothing was declared.
+
+
+def test_a_schedule_from_before_is_refused_at_its_step(attach):
+    net = small_net()
+    schedule = pactrain.PruningSchedule(net, 0.5, 4, 2)
+    attach(net, masks="track")
+    with pytest.raises(InvalidArgument, match=r"PruningSchedule\.step\(\) was called"):
+        schedule.step()
+
+
+def test_what_the_refusal_advises_works(tracked):
+    attached, net = tracked()
+    attached.step()
+    attached.session.close()
+    pactrain.prune(net, 0.5)
+    pactrain.attach(attached.ddp)
+    attached.step()
+
+
+def test_in_one_process_the_same_calls_are_refused(natives):
+    net = small_net()
+    with pytest.warns(UserWarning, match="nothing to exchange"):
+        session = pactrain.attach(net, masks="track")
+    for declare in CALLS.values():
+        with pytest.raises(InvalidArgument, match="masks='track'"):
+            declare(net)
+    with pytest.raises(InvalidArgument, match=r"set_masks\(\) was called"):
+        session.set_masks({})
+    net[2].weight.data[0] = 0
+    session.load(net.state_dict())
+    net(torch.ones(4, 6)).sum().backward()
     session.close()

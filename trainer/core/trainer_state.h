@@ -86,6 +86,8 @@ struct StepReport {
   Codec codec = Codec::kFp32;
   uint64_t sent_bytes = 0;
   uint64_t received_bytes = 0;
+  uint64_t dense_bytes = 0;  // What FULL had sent, in fp32.
+  double link_rate = 0;      // As wire::Committed has it.
   uint64_t elements = 0;
   uint64_t submitted_elements = 0;  // Of the attempt that was committed.
   Time wait = {};                   // From the last submit to the commit.

@@ -226,6 +226,8 @@ void TrainerState::FillReport(Time now, const wire::Committed& message,
   }
   report->sent_bytes = message.sent_bytes;
   report->received_bytes = message.received_bytes;
+  report->dense_bytes = message.dense_bytes;
+  report->link_rate = message.link_rate;
   report->wait = now - last_submit_;
   report->next = message.next;
 }

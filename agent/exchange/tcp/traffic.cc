@@ -1,5 +1,7 @@
 #include "agent/exchange/tcp/traffic.h"
 
+#include <algorithm>
+
 namespace pactrain::agent {
 namespace {
 
@@ -10,6 +12,19 @@ constexpr uint64_t kMinBytes = 16 << 10;
 constexpr double kNewWeight = 0.3;
 
 }  // namespace
+
+double SendRate(const TrafficBySite& traffic, const std::string& own) {
+  double sent = 0, longest = 0;
+  for (const auto& [site, link] : traffic) {
+    if (site == own) continue;
+    const auto bytes = static_cast<double>(link.sent_bytes);
+    sent += bytes;
+    if (link.best_bytes_per_second > 0) {
+      longest = std::max(longest, bytes / link.best_bytes_per_second);
+    }
+  }
+  return longest > 0 ? sent / longest : 0;
+}
 
 double GoodputMeter::Sample(uint64_t acknowledged, absl::Duration busy) {
   const uint64_t bytes = acknowledged - acknowledged_;

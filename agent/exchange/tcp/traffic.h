@@ -18,11 +18,17 @@ struct SiteTraffic {
   uint64_t received_bytes = 0;
   absl::Duration rtt;                   // Smoothed; zero: not measured yet.
   double goodput_bytes_per_second = 0;  // While busy; 0: not measured yet.
+  double best_bytes_per_second = 0;     // The highest of these so far.
   int bbr_connections = 0;              // That lose packets (TcpTuning).
 };
 
 // By site name. Entries are never removed, so that counters never go back.
 using TrafficBySite = std::map<std::string, SiteTraffic>;
+
+// How fast all that is sent to sites other than `own` leaves, at the best rates
+// of its links and in the proportions so far: the link that takes longest says.
+// In bytes per second; 0: no link was measured.
+double SendRate(const TrafficBySite& traffic, const std::string& own);
 
 // Measures what a connection carries while bytes are on their way, as its TCP
 // counts: how fast an agent can hand them to the kernel says nothing of a link.

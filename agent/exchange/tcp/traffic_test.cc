@@ -32,5 +32,20 @@ TEST(GoodputMeterTest, LongTimesForFewBytesDoNotCount) {
   EXPECT_DOUBLE_EQ(meter.Sample(20 * kMega + 600, absl::Seconds(4)), 10e6);
 }
 
+TEST(SendRateTest, IsThatOfTheLinkThatTakesLongest) {
+  TrafficBySite traffic;
+  EXPECT_EQ(SendRate(traffic, "own"), 0);
+  traffic["own"].sent_bytes = 900 * kMega;
+  traffic["own"].best_bytes_per_second = 1e9;
+  traffic["a"].sent_bytes = 60 * kMega;
+  EXPECT_EQ(SendRate(traffic, "own"), 0) << "no link was measured";
+  traffic["a"].best_bytes_per_second = 10e6;
+  EXPECT_DOUBLE_EQ(SendRate(traffic, "own"), 10e6);
+  // 30 MB more leave at the same time, twice as fast: 90 MB in six seconds.
+  traffic["b"].sent_bytes = 30 * kMega;
+  traffic["b"].best_bytes_per_second = 20e6;
+  EXPECT_DOUBLE_EQ(SendRate(traffic, "own"), 15e6);
+}
+
 }  // namespace
 }  // namespace pactrain::agent

@@ -368,6 +368,10 @@ void Transport::TickLater() {
       }
     }
     for (const auto& connection : connections) connection->Tick();
+    for (auto& [site, traffic] : traffic_) {
+      traffic.best_bytes_per_second = std::max(
+          traffic.best_bytes_per_second, traffic.goodput_bytes_per_second);
+    }
     TickLater();
   });
 }

@@ -28,10 +28,11 @@ from .errors import (
     ResyncRequiredError,
     StepNotAppliedError,
 )
+from .null_session import NullSession
 from .pruning import apply_masks, prune
 from .pruning_schedule import PruningSchedule
 from .reporting import report
-from .session import NullSession, Session
+from .session import Session
 from .sparsity_report import SparsityReport, sparsity
 from .types import Codec, Decision, Mode
 from .world import Site, World, init

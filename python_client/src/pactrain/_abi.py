@@ -80,6 +80,8 @@ class Step(ctypes.Structure):
         ("codec", ctypes.c_int32),
         ("sent_bytes", ctypes.c_uint64),
         ("received_bytes", ctypes.c_uint64),
+        ("dense_bytes", ctypes.c_uint64),
+        ("link_rate", ctypes.c_double),
         ("elements", ctypes.c_uint64),
         ("submitted_elements", ctypes.c_uint64),
         ("wait_seconds", ctypes.c_double),

@@ -472,6 +472,8 @@ class NativeSession:
             codec=Codec(out.codec),
             sent_bytes=out.sent_bytes,
             received_bytes=out.received_bytes,
+            dense_bytes=out.dense_bytes,
+            link_rate=out.link_rate,
             elements=out.elements,
             submitted_elements=out.submitted_elements,
             wait_seconds=out.wait_seconds,

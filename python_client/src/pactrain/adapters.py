@@ -14,7 +14,8 @@ from torch import nn
 from .attaching import attach
 from .checks import unwrap
 from .errors import RefusedError
-from .session import NullSession, Session
+from .null_session import NullSession
+from .session import Session
 
 
 def require(extra: str, *packages: str) -> Any:

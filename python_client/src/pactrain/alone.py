@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from . import optimizer_hook
+from . import optimizer_hook, storage
 from ._library import digest_of
 from .checks import attached_already
 from .copies import follow
@@ -26,15 +26,10 @@ from .enforcement import (
 from .mask_keeper import packed_masks
 from .mask_source import MaskSource
 from .masks import Declared, make_mask_set, named_masks, of_kind, registry
+from .null_session import NullSession, as_number, no_copy, tracked_error
 from .outsiders import Outsiders
 from .parameters import ParameterTable
-from .session import (
-    STATE_VERSION,
-    NullSession,
-    after_load,
-    as_number,
-    unpack_state,
-)
+from .session import STATE_VERSION, after_load, unpack_state
 from .summary import weights_outside
 from .zeros import load_pruned
 
@@ -61,6 +56,7 @@ class AloneSession(NullSession):
         state: Mapping[str, Any] | None,
         gse: bool,
         origin: Origin = "prune",
+        tracks: bool = False,
     ) -> None:
         """Where masks come from a state weights may be loaded until the first step.
 
@@ -75,6 +71,7 @@ class AloneSession(NullSession):
         self._table = table
         self._source = source
         self._gse = gse
+        self._tracks = tracks
         self._steps = 0
         self._first_step = 0 if state is None else int(state["step"])
         self._reported: dict[str, float] = {}
@@ -174,6 +171,9 @@ class AloneSession(NullSession):
             id(p) in parameters for g in optimizer.param_groups for p in g["params"]
         )
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise no_copy()
+
     def stats(self) -> dict[str, float]:
         keep, acts = self._masks.keep, self._gse and bool(self._masks)
         return {
@@ -189,8 +189,8 @@ class AloneSession(NullSession):
             if value is not None:
                 self._reported[f"pactrain/{name}"] = as_number(name, value)
 
-    def summary(self, to: Any = None) -> str:
-        zeros = sum(int((p.detach() == 0).sum()) for _, p in self._table)
+    def _words(self) -> str:
+        zeros = sum(storage.count(p.detach() == 0) for _, p in self._table)
         elements = self._table.elements
         return (
             f"PacTrain: {self._steps:,} optimizer steps in one process: nothing was "
@@ -198,7 +198,13 @@ class AloneSession(NullSession):
             f"masked, {zeros / elements:.1%} are zero."
         )
 
+    def check_declares(self, call: str) -> None:
+        """As a Session's: a script is refused alike, however many ranks there are."""
+        if self._tracks:
+            raise tracked_error(call)
+
     def set_masks(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
+        self.check_declares("set_masks()")
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
 
@@ -226,7 +232,9 @@ class AloneSession(NullSession):
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """As a Session's."""
-        self.set_masks(load_pruned(self._module, self._table, weights))
+        masks = load_pruned(self._module, self._table, weights)
+        if not self._tracks:
+            self.set_masks(masks)
         self._all_loaded()
 
     def close(self) -> None:

@@ -176,9 +176,11 @@ def _alone(
     table = ParameterTable(model)
     source, _ = declare_masks(model, table, masks, state, settle)
     origin = origin_of(masks, state)
-    if source.tracks:  # Others do the pruning, and there is nobody to tell.
+    tracks = source.tracks
+    if tracks:  # Others do the pruning, and there is nobody to tell.
         source = MaskSource(model, table)
-    session = AloneSession(model, table, source, state, uses_gse(masks, gse), origin)
+    uses = uses_gse(masks, gse)
+    session = AloneSession(model, table, source, state, uses, origin, tracks)
     warnings.warn(
         f"pactrain.attach: {name} is not wrapped in DistributedDataParallel, so "
         "there is nothing to exchange; its masks act in this one process. To train on "

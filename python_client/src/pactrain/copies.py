@@ -14,13 +14,23 @@ import torch
 from torch import Tensor, nn
 
 from . import storage
+from .errors import InvalidArgument
 from .masks import registry
 
 _Entry = tuple[nn.Parameter, Tensor, bool]  # A parameter, its mask's bits, if frozen.
 
 
 def follow(module: nn.Module) -> None:
-    """From now on copies of the module get the masks that it has then. Idempotent."""
+    """From now on copies of the module get the masks that it has then. Idempotent.
+
+    Raises:
+      InvalidArgument: a ScriptModule, which calls none of its hooks.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InvalidArgument(
+            "model is a torch.jit.ScriptModule; allowed is a torch.nn.Module that is "
+            "not scripted.\nPrune and train the model itself, and script it afterwards."
+        )
     hooks = module._load_state_dict_post_hooks
     if not any(isinstance(hook, _Carrier) for hook in hooks.values()):
         module.register_load_state_dict_post_hook(_Carrier(module))  # type: ignore[no-untyped-call]

@@ -12,8 +12,7 @@ from .types import Codec, Decision, StepResult
 
 MAX_POINTS = 512
 MAX_CHANGES = 128
-_FP32_BYTES = 4
-_EXACT = {Codec.FP32: 4, Codec.BF16: 2}  # Bytes of an element.
+_EXACT = (Codec.FP32, Codec.BF16)
 
 
 @dataclass
@@ -27,6 +26,7 @@ class Point:
     wait_seconds: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
+    dense_bytes: int = 0  # What FULL had sent, in fp32.
     elements: int = 0
     submitted_elements: int = 0
 
@@ -60,11 +60,10 @@ class Course:
         self.total = Point()
         self.last = Point()  # The last step alone.
         self.travelled: Counter[str] = Counter()  # Steps by "MODE codec".
-        self.full_steps = 0  # Steps that sent every element in fp32 or bf16.
         self.first_saving: Point | None = None  # Up to the first step that sent less.
-        self.rate = 0.0  # Bytes per second of the fastest step.
-        self._exact_bytes = self._exact_sent = 0
-        self._slow = [0, 0.0]  # Steps that sent less; their seconds of exchange.
+        self.saving = Point()  # Steps that sent less than all in fp32 or bf16.
+        self._measured_rate = 0.0  # By the agent; bytes per second.
+        self._fastest_rate = 0.0  # Of a step.
         self.changes = [Change(0, 0.0, what(decision), decision.reason)]
         self.forgotten_changes = 0
 
@@ -86,6 +85,7 @@ class Course:
             wait_seconds=result.wait_seconds,
             sent_bytes=result.sent_bytes,
             received_bytes=result.received_bytes,
+            dense_bytes=result.dense_bytes,
             elements=result.elements,
             submitted_elements=result.submitted_elements,
         )
@@ -93,7 +93,7 @@ class Course:
         self.total.add(step)
         self._keep(step)
         self.travelled[f"{result.mode.name} {result.codec.words}"] += 1
-        self._measure(step, None if result.dense else result.codec)
+        self._measure(step, result)
         return self._decide(result.next)
 
     def _keep(self, step: Point) -> None:
@@ -108,36 +108,37 @@ class Course:
             self.points = self.points[::2]
         self.points.append(Point(**asdict(step)))
 
-    def _measure(self, step: Point, codec: Codec | None) -> None:
-        width = _FP32_BYTES if codec is None else _EXACT.get(codec)
-        sent = step.elements if codec is None else step.submitted_elements
+    def _measure(self, step: Point, result: StepResult) -> None:
+        self._measured_rate = max(self._measured_rate, result.link_rate)
         if step.exchange_seconds > 0:
-            crossed = max(step.sent_bytes, step.received_bytes)
-            self.rate = max(self.rate, crossed / step.exchange_seconds)
-        if width is not None:
-            self._exact_bytes += sent * width
-            self._exact_sent += step.sent_bytes
-        if width is not None and sent == step.elements:
-            self.full_steps += 1
+            rate = step.sent_bytes / step.exchange_seconds
+            self._fastest_rate = max(self._fastest_rate, rate)
+        whole = result.submitted_elements == result.elements
+        if result.dense or (whole and result.codec in _EXACT):
             return
-        self._slow[0] += 1
-        self._slow[1] += step.exchange_seconds
+        self.saving.add(step)
         if self.first_saving is None:
             self.first_saving = Point(**asdict(self.total))
 
     @property
-    def full_step_bytes(self) -> float:
-        """What a step would send that has every element in fp32."""
-        per_byte = self._exact_sent / self._exact_bytes if self._exact_bytes else 1.0
-        return _FP32_BYTES * self.last.elements * per_byte
+    def rate(self) -> float:
+        """Bytes per second at which FULL would have left this node: the agent's best
+        measured rate, or that of the fastest step if it was faster; 0: not measured."""
+        if not self._measured_rate:
+            return 0.0
+        return max(self._measured_rate, self._fastest_rate)
 
     @property
     def saved_seconds(self) -> float | None:
-        """Against steps that send every element in fp32, as fast as the fastest step
-        here. None: nothing crossed a link, or nothing was saved from."""
-        if not self.rate or not self._slow[0]:
+        """Of the steps that sent less: what FULL would have taken at `rate`, less what
+        they took. Below 0: they took longer. None: no rate, or nothing was saved from.
+
+        What an exchange hides behind computing is in what they took, so this claims no
+        more than the coordinator's saved_seconds: the bytes spared over the same rates.
+        """
+        if not self.rate or not self.saving.steps:
             return None
-        return self._slow[0] * self.full_step_bytes / self.rate - self._slow[1]
+        return self.saving.dense_bytes / self.rate - self.saving.exchange_seconds
 
     def _decide(self, decision: Decision) -> Change | None:
         now = what(decision)

@@ -184,7 +184,7 @@ class Enforcement:
     def count_outside(self) -> int:
         """All weights outside the masks that are not where they belong."""
         return sum(
-            int((self._strays(entry, ...) & (entry.mask == 0)).sum())
+            storage.count(self._strays(entry, ...) & (entry.mask == 0))
             for entry in self._entries.values()
         )
 
@@ -290,7 +290,7 @@ def _refitted(
             continue
         fitting = refit(parameter, mask)
         if fitting is None:
-            unfit.append((name, int(((parameter.detach() != 0) & ~mask).sum())))
+            unfit.append((name, storage.count((parameter.detach() != 0) & ~mask)))
             registry.mark_loaded(parameter)  # prune() has to begin anew.
         elif fitting is not mask:
             others[name] = fitting

@@ -39,6 +39,10 @@ DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
 logger = logging.getLogger("pactrain")
 
+_LATE = (
+    "the coordinator took too long, or ranks want different masks. It does so later, "
+    "so this run may not be equal to another one"
+)
 _INTERRUPTED = (
     "An interrupt came while this rank waited for the end of a step: the others may "
     "have applied it.\nStart this rank anew."
@@ -329,14 +333,16 @@ class StepEngine:
 
     def _say_if_missed(self, decision: Decision) -> None:
         step = self._committed + 1
-        missed = self._options.onset.missed(step, decision, self._keeper.settled)
+        onset = self._options.onset
+        missed = onset.missed(step, decision, self._keeper.settled)
+        needs_masks = step != onset.pin_from or onset.pin_mode == Mode.COMPACTED
         if missed:
             logger.warning(
-                "%s did not come in force with step %d, as was asked for: the "
-                "coordinator took too long, or ranks want different masks. It does so "
-                "later, so this run may not be equal to another one. In force is %s",
+                "%s did not come in force with step %d, as was asked for: %s. In force "
+                "is %s",
                 missed,
                 step,
+                (needs_masks and self._keeper.unsettled) or _LATE,
                 decision,
             )
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from . import roles
 from .errors import InvalidArgument
-from .parameters import ParameterTable, plain_name, some_of
+from .parameters import ParameterTable, plain_name, shown, some_of
 from .roles import Place
 
 Names: TypeAlias = "Iterable[str | nn.Module] | nn.Module"
@@ -67,14 +67,25 @@ def choose(model: nn.Module, table: ParameterTable, selection: Selection) -> Cho
             exempt[name] = reason
     chosen = [(name, p) for name, p in candidates if name not in exempt]
     if included and included.isdisjoint(id(p) for _, p in chosen):
-        raise InvalidArgument(
-            "include names no parameter that can be pruned: what has at most one "
-            "dimension above 1 (a bias, a gain) or needs no gradient never is.\n"
-            "Leave it out, or declare a mask: apply_masks(model, {name: mask})."
+        raise _includes_nothing(
+            [name for name, p in candidates if id(p) in included & excluded]
         )
     if not chosen:
         raise nothing_to_prune(model, exempt)
     return Choice(chosen, exempt)
+
+
+def _includes_nothing(both: list[str]) -> InvalidArgument:
+    if both:
+        return InvalidArgument(
+            f"include names {some_of(both)}, and so does exclude, which wins: nothing "
+            "is left of include.\nTake these names out of one of the two."
+        )
+    return InvalidArgument(
+        "include names no parameter that can be pruned: what has at most one "
+        "dimension above 1 (a bias, a gain) or needs no gradient never is.\n"
+        "Leave it out, or declare a mask: apply_masks(model, {name: mask})."
+    )
 
 
 def nothing_to_prune(model: nn.Module, exempt: Mapping[str, str]) -> InvalidArgument:
@@ -195,12 +206,18 @@ def _checked_call(
 
     def is_exempt(name: str, parameter: nn.Parameter) -> bool:
         try:
-            return exempt(name, parameter)
+            answer = exempt(name, parameter)
         except TypeError as error:
             raise InvalidArgument(
                 f"exempt raised {error!r}; it is called with (name, parameter).\n"
                 "Give for example exempt=lambda name, parameter: name == 'head.weight'."
             ) from error
+        if answer is None:  # Of a function that ends without return.
+            raise InvalidArgument(
+                f"exempt returned None for {name!r}; allowed are True and False.\n"
+                "Give for example exempt=lambda name, parameter: name == 'head.weight'."
+            )
+        return bool(answer)
 
     return is_exempt
 
@@ -233,9 +250,10 @@ def _listed(model: nn.Module, field: str, given: object) -> tuple[list[str], set
     function = " and a function" if field == "exempt" else ""
     if isinstance(given, (str, nn.Module)):
         given = (given,)
-    if not isinstance(given, Iterable):
+    if not isinstance(given, Iterable) or isinstance(given, Tensor):
         raise InvalidArgument(
-            f"{field} is {given!r}; allowed are names, patterns, modules{function}.\n"
+            f"{field} is {shown(given)}; allowed are names, patterns, "
+            f"modules{function}.\n"
             f"Give for example {field}=('head.*', model.stem)."
         )
     patterns: list[str] = []
@@ -253,7 +271,7 @@ def _listed(model: nn.Module, field: str, given: object) -> tuple[list[str], set
             patterns.append(item)
         else:
             raise InvalidArgument(
-                f"{field} has {item!r}; allowed are names, patterns and modules.\n"
+                f"{field} has {shown(item)}; allowed are names, patterns and modules.\n"
                 f"Give for example {field}=('head.*', model.stem)."
             )
     return patterns, ids

@@ -88,8 +88,11 @@ def masks_in(
 
 
 def bucket_mask(bucket: BucketLayout, table: ParameterTable, masks: MaskSet) -> Tensor:
-    """A 1-D bool tensor in the order of the bucket."""
+    """A 1-D bool tensor in the order of the bucket, to be read only."""
+    found = list(masks_in(bucket, table, masks))
+    if len(found) == 1 and found[0][1].numel() == bucket.elements:
+        return found[0][1]  # Of a large layer, which has a bucket of its own.
     flat = torch.ones(bucket.elements, dtype=torch.bool)
-    for place, mask in masks_in(bucket, table, masks):
+    for place, mask in found:
         flat[place] = mask
     return flat

@@ -12,7 +12,7 @@ from .enforcement import Origin
 from .errors import InvalidArgument
 from .mask_source import MaskSource
 from .masks import Declared, named_masks
-from .parameters import ParameterTable
+from .parameters import ParameterTable, shown
 from .session import unpack_state
 from .tracking import DEFAULT_SETTLE_STEPS, TrackedSource
 from .zeros import masks_from_weights
@@ -63,7 +63,7 @@ def declare_masks(
         source.write(Declared(masks_from_weights(table)))
     elif masks is not None:
         raise InvalidArgument(
-            f"masks is {masks!r}; allowed are None, 'weights', 'track' and "
+            f"masks is {shown(masks)}; allowed are None, 'weights', 'track' and "
             "{name: mask}.\nGive one of them."
         )
     return source, steps

@@ -106,6 +106,20 @@ class MaskKeeper:
         return False
 
     @property
+    def unsettled(self) -> str:
+        """Why masks cannot be in force yet, whatever the others do; empty: they can.
+
+        It is counted in steps alone, so equal runs have it alike.
+        """
+        if self.steps_unchanged >= self.settle_steps and not self.moving:
+            return ""
+        return (
+            f"masks were the same for {self.steps_unchanged:,} steps, and settle asks "
+            f"for {self.settle_steps:,}. It does so later; to have it in time, give a "
+            "later step or a smaller settle="
+        )
+
+    @property
     def steps_unchanged(self) -> int:
         return self._steps_unchanged
 

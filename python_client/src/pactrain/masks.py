@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from . import storage
 from .errors import InvalidArgument
-from .parameters import ParameterTable, some_of
+from .parameters import ParameterTable, shown, some_of
 from .types import NO_DIGEST, Digest, Digester
 
 KINDS = ("zero", "freeze")
@@ -33,6 +33,7 @@ class Owner(Protocol):
     def masks_settled(self) -> bool: ...
     def sync_masks(self, *, failed: bool = False) -> None: ...
     def weights_loaded(self) -> None: ...
+    def check_declares(self, call: str) -> None: ...
 
 
 class Registry:
@@ -148,7 +149,9 @@ class MaskSet(Declared):
         """True if every element kept here is kept there, too."""
         for name, theirs in other.masks.items():
             ours = self.masks.get(name)
-            outside = ~theirs if ours is None else ours & ~theirs
+            if ours is theirs:
+                continue
+            outside = ~theirs if ours is None else ours > theirs
             if bool(outside.any()):
                 return False
         return True
@@ -170,7 +173,7 @@ def make_mask_set(
     kept = 0
     for name, parameter in table:
         mask = declared.masks.get(name)
-        count = parameter.numel() if mask is None else int(mask.sum())
+        count = parameter.numel() if mask is None else storage.count(mask)
         kept += count
         if mask is None or count == parameter.numel():
             continue
@@ -198,6 +201,11 @@ def named_masks(
         tensor.
     """
     masks: dict[str, Tensor] = {}
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            f"masks is {shown(given)}; allowed is {{name: mask}}.\n"
+            "Use the names of named_parameters()."
+        )
     for name, mask in given.items():
         found = table.find(name) if isinstance(name, str) else None
         if found is None:
@@ -215,12 +223,18 @@ def named_masks(
                 f"masks[{name!r}] {what}; allowed is a tensor of shape "
                 f"{tuple(found[1].shape)}.\nGive one mask element per weight."
             )
+        if mask.layout != torch.strided or mask.is_meta:
+            kind = mask.layout if mask.layout != torch.strided else "on device meta"
+            raise InvalidArgument(
+                f"masks[{name!r}] is {kind}; allowed is a dense tensor with values.\n"
+                "Give mask.to_dense(), or make it on the device of the weights."
+            )
         if not bool(((mask == 0) | (mask == 1)).all()):
             raise InvalidArgument(
                 f"masks[{name!r}] has values other than 0 and 1; allowed are these, "
                 "and bools.\nGive weight != 0 for the mask of a sparse weight."
             )
-        masks[found[0]] = mask.detach() != 0
+        masks[found[0]] = (mask.detach() != 0).to(found[1].device)
     return masks
 
 

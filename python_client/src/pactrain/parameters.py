@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from . import storage
 from .errors import InvalidArgument
 from .types import Digest, Digester
 
 _COMPILED = "_orig_mod."
+_MOST_SHOWN = 80  # Characters.
 
 
 def plain_name(name: str) -> str:
@@ -24,6 +26,16 @@ def some_of(names: Sequence[str], count: int = 5) -> str:
     """The first few, for a message."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more
+
+
+def shown(value: object) -> str:
+    """One short line of what came, for a message."""
+    if isinstance(value, nn.Module):
+        return f"a {type(value).__name__}"
+    if isinstance(value, Tensor) and value.dim():
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def check_module(model: object) -> None:
@@ -49,7 +61,8 @@ class ParameterTable:
         """`ignored` are names that DDP leaves alone.
 
         Raises:
-          InvalidArgument: no model, or none of its parameters needs a gradient.
+          InvalidArgument: no model, none of its parameters needs a gradient, or one has
+            no values yet.
         """
         check_module(module)
         self._items = [
@@ -57,6 +70,13 @@ class ParameterTable:
             for name, parameter in module.named_parameters()
             if parameter.requires_grad and name not in ignored
         ]
+        for name, parameter in self._items:
+            if is_lazy(parameter) or parameter.is_meta:
+                raise InvalidArgument(
+                    f"{name} has no values yet (a lazy layer, or device meta); allowed "
+                    "are parameters that have.\nCall a model with lazy layers once, "
+                    "and give one on meta its weights, before this."
+                )
         self._index = {id(p): i for i, (_, p) in enumerate(self._items)}
         self._by_name = dict(self._items)
         self._model_name = type(getattr(module, "_orig_mod", module)).__name__

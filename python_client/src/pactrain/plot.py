@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import html
 import itertools
+import json
+import math
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import PacTrainError
-from .summary import read_record
+from .errors import InvalidArgument, PacTrainError
+from .summary import RECORD_VERSION
 
 USAGE = "usage: pactrain plot RUN [FILE.svg]    RUN: what session.summary(to=RUN) wrote"
 _WIDTH, _HEIGHT, _LEFT, _GAP = 860, 110, 90, 34
 _COLOURS = {"FULL": "#f4d9d0", "COMPACTED": "#d5e8d4", "TERNARY": "#d4e1f5"}
 _RISK = re.compile(r"\br = ([0-9]*\.?[0-9]+)")
+
+_FIELDS = (
+    *("steps", "seconds", "exchange_seconds", "sent_bytes", "received_bytes"),
+    *("elements", "submitted_elements"),
+)
 
 Line = tuple[str, list[float]]
 
@@ -27,14 +34,79 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE, file=sys.stderr)
         return 2
     run = Path(arguments[0])
-    target = Path(arguments[1]) if len(arguments) == 2 else run.with_suffix(".svg")
     try:
-        target.write_text(draw(read_record(run)))
+        record = read_record(run)
+        target = Path(arguments[1]) if len(arguments) == 2 else run.with_suffix(".svg")
+        if target.resolve() == run.resolve():
+            raise InvalidArgument(
+                f"{target} is the run itself, which the drawing would replace.\n"
+                "Name another file: pactrain plot RUN FILE.svg"
+            )
+        target.write_text(draw(record))
     except (PacTrainError, OSError) as error:
         print(f"pactrain plot: {error}", file=sys.stderr)
         return 1
     print(target)
     return 0
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What session.summary(to=path) wrote.
+
+    Raises:
+      InvalidArgument: it is not there, or something else; says what.
+    """
+    try:
+        record = json.loads(path.read_text())
+        _check(record)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"{path} is no course of a run: {error}.\n"
+            "Give a file that session.summary(to=...) wrote."
+        ) from error
+    found: dict[str, Any] = record
+    return found
+
+
+def _check(record: Any) -> None:
+    """Raises ValueError, which names the field."""
+    if not isinstance(record, dict) or "version" not in record:
+        raise ValueError("it has no field version")
+    if record["version"] != RECORD_VERSION:
+        raise ValueError(f"version is {record['version']!r}, not {RECORD_VERSION}")
+    points = record.get("points")
+    if not isinstance(points, dict) or not points.get("steps"):
+        raise ValueError("points has no steps")
+    for name in _FIELDS:
+        values = points.get(name)
+        if not isinstance(values, list) or not all(map(_is_size, values)):
+            raise ValueError(f"points[{name!r}] is no list of numbers")
+        if len(values) != len(points["steps"]):
+            raise ValueError(f"points[{name!r}] has not one number for each point")
+    if not all(points["steps"]):
+        raise ValueError("points['steps'] has a point without steps")
+    changes = record.get("changes")
+    if (
+        not changes
+        or not isinstance(changes, list)
+        or not all(map(_is_change, changes))
+    ):
+        raise ValueError("changes is no list of steps, what travelled and a reason")
+    if not isinstance(record.get("summary"), str):
+        raise ValueError("summary is no text")
+
+
+def _is_size(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 <= value < math.inf
+
+
+def _is_change(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_size(value.get("steps"))
+        and all(isinstance(value.get(name), str) for name in ("what", "reason"))
+    )
 
 
 def draw(record: dict[str, Any]) -> str:

@@ -30,9 +30,9 @@ from .exemptions import (
 )
 from .mask_source import MaskSource
 from .masks import Owner, check_kind, named_masks, of_kind, registry
-from .parameters import ParameterTable
+from .parameters import ParameterTable, check_module, shown
 from .ratios import SCOPES, keep_highest
-from .scores import Loss
+from .scores import Loss, Scores
 from .sparsity_report import SparsityReport, report_of
 from .zeros import masks_from_state, refit_loaded
 
@@ -164,11 +164,14 @@ def prune(
         arguments but `kind` only say what was expected.
 
     Raises:
-      InvalidArgument: a value out of range, or nothing to prune.
+      InvalidArgument: a value out of range, nothing to prune, or the model is attached
+        with masks="track".
       PacTrainError: GraSP on an attached model, and it failed on another rank, or the
         exchange did; masks are as before.
     """
     try:
+        check_module(model)
+        check_declares(model, "prune()")
         selection = Selection(exempt, include, exclude)
         options = PruneOptions(scope, selection, method, kind, seed, of, loss, batch)
         if masks_from is not None:
@@ -236,7 +239,7 @@ def _share_of_layers(share: float, table: ParameterTable, entries: Entries) -> f
     ids = {id(parameter) for _, parameter in entries}
     size = sum(parameter.numel() for _, parameter in entries)
     masks = (registry.get(p) for _, p in table if id(p) not in ids)
-    gone = sum(int((~mask).sum()) for mask in masks if mask is not None)
+    gone = sum(storage.count(~mask) for mask in masks if mask is not None)
     part = (share * table.elements - gone) / size
     if part >= 1:
         raise InvalidArgument(
@@ -294,6 +297,9 @@ def _line(report: SparsityReport, pruned: _Pruned, options: PruneOptions) -> str
         text += " when all ranks agree"
     if pruned.exempt:
         text += f". Exempt: {reasons_text(pruned.exempt)}"
+    layers = sum(total for _, total, _ in report.layers)
+    if options.of == "layers" and report.pruned > (pruned.amount + _NOTABLE) * layers:
+        text += ". What was pruned before stays pruned"
     if options.of == "layers" and report.sparsity < pruned.amount - _NOTABLE:
         text += '. of="model" reaches the amount over the whole model'
     return text
@@ -322,9 +328,12 @@ def apply_masks(
     loaded since.
 
     Raises:
-      InvalidArgument: an unknown name or kind, or a wrong shape or value.
+      InvalidArgument: an unknown name or kind, a wrong shape or value, or the model is
+        attached with masks="track".
     """
     check_kind(kind)
+    check_module(model)
+    check_declares(model, "apply_masks()")
     table = ParameterTable(model)
     if masks is not None:
         for name, mask in named_masks(table, masks).items():
@@ -332,12 +341,24 @@ def apply_masks(
             assert found is not None
             registry.set(found[1], mask, kind == "freeze")
         follow(model)
+    enforce(model, table, new=masks is not None)
+    if masks is None and not MaskSource(model, table).read().masks:
+        logger.warning(
+            "apply_masks: model (%s) has no masks, so nothing was done; prune it, or "
+            "give masks",
+            type(model).__name__,
+        )
+
+
+def enforce(model: nn.Module, table: ParameterTable, new: bool = False) -> None:
+    """Sets weights outside the masks to zero. Unless these are `new`, they are the
+    zeros of weights that were loaded since."""
     MaskSource(model, table).read()  # They go along where parameters are replaced.
     for _, parameter in table:
         mask_of = registry.get(parameter)
         if mask_of is None:
             continue
-        fitting = refit_loaded(parameter) if masks is None else None
+        fitting = None if new else refit_loaded(parameter)
         if fitting is not None and fitting is not mask_of:
             registry.set(parameter, fitting)
         else:
@@ -356,15 +377,15 @@ def share_of(amount: Any) -> float:
             share = float(amount)
     if not 0 <= share < 1:
         raise InvalidArgument(
-            f"amount is {amount!r}; allowed is a share of at least 0 and below 1.\n"
-            "Give 0.7 to prune 70 % of the weights."
+            f"amount is {shown(amount)}; allowed is a share of at least 0 and below 1."
+            "\nGive 0.7 to prune 70 % of the weights."
         )
     return share
 
 
 def _scorer(
     model: nn.Module, chosen: Entries, options: PruneOptions
-) -> Callable[[], Iterator[Tensor]]:
+) -> Callable[[], Iterator[Scores]]:
     """Gives the scores anew at each call, the same ones."""
     parameters = [parameter for _, parameter in chosen]
     if options.method == "random":
@@ -376,16 +397,17 @@ def _scorer(
     return lambda: _checked(chosen, values)
 
 
-def _checked(chosen: Entries, values: Iterable[Tensor]) -> Iterator[Tensor]:
-    for (name, parameter), score in zip(chosen, values, strict=True):
-        if not bool(score.isfinite().all()):
+def _checked(chosen: Entries, values: Iterable[Tensor | Scores]) -> Iterator[Scores]:
+    for (name, parameter), value in zip(chosen, values, strict=True):
+        score = Scores.of(value)
+        if not all(bool(piece.isfinite().all()) for piece in score()):
             raise InvalidArgument(
                 f"{name} has weights or gradients that are not finite, so they cannot "
                 "be compared.\nPrune before training diverges, or with method='random'."
             )
         before = refit_loaded(parameter)
         if before is not None:  # Pruned weights go first, whatever their value is.
-            score.masked_fill_(~before, -torch.inf)
+            score = score.without(before)
         yield score
 
 
@@ -418,6 +440,12 @@ def _owners(model: nn.Module) -> list[Owner]:
         if owner is not None and owner not in owners:
             owners.append(owner)
     return owners
+
+
+def check_declares(model: nn.Module, call: str) -> None:
+    """Raises InvalidArgument, which names the call, where a session tracks masks."""
+    for owner in _owners(model):
+        owner.check_declares(call)
 
 
 def _tell_failure(model: object) -> None:

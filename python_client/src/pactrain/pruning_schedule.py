@@ -11,8 +11,14 @@ from torch import nn
 from .errors import InvalidArgument
 from .exemptions import Exempt, Names, Selection, choose
 from .masks import registry
-from .parameters import ParameterTable, plain_name
-from .pruning import PruneOptions, apply_masks, prune_by, share_of
+from .parameters import ParameterTable, check_module, plain_name, shown
+from .pruning import (
+    PruneOptions,
+    check_declares,
+    enforce,
+    prune_by,
+    share_of,
+)
 from .sparsity_report import SparsityReport
 
 _PATIENCE_STEPS = 200
@@ -61,8 +67,11 @@ class PruningSchedule:
             "grasp".
 
         Raises:
-          InvalidArgument: a value out of range, or nothing to prune.
+          InvalidArgument: a value out of range, nothing to prune, or the model is
+            attached with masks="track".
         """
+        check_module(model)
+        check_declares(model, "PruningSchedule()")
         share = share_of(amount)
         _check_steps("steps", steps, 1)
         _check_steps("every", every, 1)
@@ -135,8 +144,13 @@ class PruningSchedule:
         """Counts a step; declares masks and returns a report if a change is due.
 
         Raises:
-          InvalidArgument: changes were made, but the model has no masks.
+          InvalidArgument: changes were made, but the model has no masks; or it was
+            attached with masks="track".
         """
+        for parameter in self._parameters:
+            owner = registry.owner(parameter)
+            if owner is not None:
+                owner.check_declares("PruningSchedule.step()")
         if self._masks_are_lost():
             raise InvalidArgument(
                 f"model has no masks, but its schedule has made {self._changes} of "
@@ -146,7 +160,9 @@ class PruningSchedule:
             )
         self._taken += 1
         if not self._attached():
-            apply_masks(self._model)  # Nobody else undoes what momentum revives.
+            enforce(
+                self._model, ParameterTable(self._model)
+            )  # Nobody else undoes what momentum revives.
         if self._changes == self.total_changes or self._taken < self._due():
             return None
         if not self._settled():
@@ -173,6 +189,11 @@ class PruningSchedule:
         Raises:
           InvalidArgument: not made by state_dict(), or of another schedule.
         """
+        if not isinstance(state, Mapping):
+            raise InvalidArgument(
+                f"state is {shown(state)}; allowed is a dict.\n"
+                "Give what PruningSchedule.state_dict() returned."
+            )
         made_with = state.get("made_with")
         if not isinstance(made_with, Mapping):
             raise InvalidArgument(
@@ -244,6 +265,6 @@ def _check_equal(field: str, saved: object, mine: object) -> None:
 def _check_steps(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidArgument(
-            f"{name} is {value!r}; allowed is an integer of at least {least}.\n"
+            f"{name} is {shown(value)}; allowed is an integer of at least {least}.\n"
             "Give a number of steps."
         )

@@ -8,15 +8,20 @@ channels of a layer whose weights are all alike.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from . import storage
+from .scores import Pieces, Scores
+
 SCOPES = ("layer", "global", "erk")
 _FEW_TIES = 4  # Weights; or a hundredth of a layer: bfloat16 has few numbers.
+_HALF = 1 << 16  # Values of half a float's bits.
 
 
 @dataclass(frozen=True)
@@ -29,108 +34,177 @@ class Kept:
 
 
 def keep_highest(
-    scores: Iterable[Tensor],
+    scores: Iterable[Tensor | Scores],
     amount: float,
     scope: str,
-    seconds: Iterable[Tensor] | None = None,
+    seconds: Iterable[Tensor | Scores] | None = None,
 ) -> Kept:
     """A bool mask for each layer's scores; -inf, for what was pruned before, always go.
 
     Args:
-      scores: are let go one by one where layers are not compared ("layer"): those of a
-        whole model are as large as its weights.
+      scores: are let go one by one where layers are not compared ("layer").
       amount: share of all weights to drop, 0 <= amount < 1.
       scope: "layer": of each layer; "global": the lowest of all layers; "erk": by
         erdos_renyi_kernel(), fewer from small layers.
       seconds: other scores, by which those of equal score are told apart.
     """
-    pairs: Iterable[tuple[Tensor, Tensor]] = ((score, score) for score in scores)
-    if seconds is not None:
-        pairs = zip(scores, seconds, strict=True)
+    layers = (
+        _Layer(Scores.of(score), None if second is None else Scores.of(second))
+        for score, second in zip(
+            scores, itertools.repeat(None) if seconds is None else seconds, strict=False
+        )
+    )
     if scope == "global":
-        return _keep_of_all(list(pairs), amount)
+        return _keep(list(layers), amount, amount > 0)
     amounts: Iterable[float] = itertools.repeat(amount)
     if scope == "erk":
-        pairs = list(pairs)
-        shapes = [tuple(score.shape) for score, _ in pairs]
+        listed = list(layers)
+        shapes = [layer.scores.shape for layer in listed]
         amounts = [1 - share for share in erdos_renyi_kernel(shapes, 1 - amount)]
+        layers = iter(listed)
     masks: list[Tensor] = []
     tied: list[int] = []
-    for (score, second), share in zip(pairs, amounts, strict=False):
-        flat = score.reshape(-1)
-        other = flat if second is score else second.reshape(-1)
-        mask, ties = _keep(flat, other, share)
-        if ties is not None or (amount > 0 and _all_equal(score, second)):
-            tied.append(len(masks))
-        masks.append(mask.reshape(score.shape))
+    for layer, share in zip(layers, amounts, strict=False):
+        kept = _keep([layer], share, amount > 0)
+        tied += [len(masks)] if kept.tied else []
+        masks += kept.masks
+        del layer  # Before the next one's scores are made.
     return Kept(masks, tied)
 
 
-def _keep_of_all(pairs: Sequence[tuple[Tensor, Tensor]], amount: float) -> Kept:
-    sizes = [score.numel() for score, _ in pairs]
-    joined = torch.cat([score.reshape(-1) for score, _ in pairs])
-    seconds = joined
-    if any(second is not score for score, second in pairs):
-        seconds = torch.cat([second.reshape(-1) for _, second in pairs])
-    kept, ties = _keep(joined, seconds, amount)
-    counts = [0] * len(sizes)
-    if ties is not None:
-        counts = [int(part.sum()) for part in torch.split(ties, sizes)]
-    tied = [
-        i
-        for i, (score, second) in enumerate(pairs)
-        if counts[i] > _few(sizes[i]) or (amount > 0 and _all_equal(score, second))
-    ]
-    masks = zip(torch.split(kept, sizes), pairs, strict=True)
-    return Kept([mask.reshape(score.shape) for mask, (score, _) in masks], tied)
+@dataclass(frozen=True)
+class _Layer:
+    scores: Scores
+    seconds: Scores | None
+
+    def pieces(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        seconds = itertools.repeat(None) if self.seconds is None else self.seconds()
+        return zip(self.scores(), seconds, strict=False)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The highest score of which some have to go, how many are lower and as high."""
+
+    score: float
+    lower: int
+    equal: int
 
 
 def _few(elements: int) -> int:
     return max(elements // 100, _FEW_TIES)
 
 
-def _all_equal(*scores: Tensor) -> bool:
-    """Of those that were not pruned before, by each of the scores."""
-    return all(map(_is_constant, scores))
+def _gone(scores: Scores) -> tuple[int, bool]:
+    """How many were pruned before, and whether all others have one score."""
+    gone, least, most = 0, np.inf, -np.inf
+    for piece in scores():
+        before = storage.count(piece == -torch.inf)
+        gone += before
+        found = piece[piece > -torch.inf] if before else piece
+        if found.numel():
+            least, most = min(least, float(found.min())), max(most, float(found.max()))
+    return gone, scores.elements > 1 and least == most
 
 
-def _is_constant(score: Tensor) -> bool:
-    least, most = score.min(), score.max()
-    if bool(least == -torch.inf) and bool(most > -torch.inf):
-        least = score[score > -torch.inf].min()
-    return score.numel() > 1 and bool(least == most) and bool(least > -torch.inf)
+def _keep(layers: Sequence[_Layer], amount: float, divides: bool) -> Kept:
+    """The same share of all these layers together.
 
-
-def _keep(flat: Tensor, second: Tensor, amount: float) -> tuple[Tensor, Tensor | None]:
-    """The mask, and those of equal score if too many were to be divided."""
-    gone = int((flat == -torch.inf).sum())
-    count = max(round(amount * flat.numel()), gone)
+    `divides`: whether anything is to be pruned in any layer. A single layer is tied
+    where too many would be divided, of several those that have too many of equal score.
+    """
+    found = [_gone(layer.scores) for layer in layers]
+    gone = sum(count for count, _ in found)
+    constant = [
+        i
+        for i, (layer, (_, equal)) in enumerate(zip(layers, found, strict=True))
+        if divides and equal and (layer.seconds is None or _gone(layer.seconds)[1])
+    ]
+    elements = sum(layer.scores.elements for layer in layers)
+    count = max(round(amount * elements), gone)
     if count == 0:
-        return torch.ones_like(flat, dtype=torch.bool), None
-    keep, ties = _lowest(flat, count)
-    if ties is not None and second is not flat:
-        missing = count - int((~keep).sum())
-        places = ties.nonzero().reshape(-1)
-        chosen, again = _lowest(second[places], missing)
-        keep[places] = chosen
-        ties = None if again is None else ties & keep
-    if ties is None:
-        return keep, None
-    dropped = int((~keep).sum())
-    too_many = count - dropped > _few(flat.numel()) or dropped == gone
-    return keep, ties if too_many else None
+        return Kept([y.scores.new_mask().fill_(True) for y in layers], constant)
+    first = _cut(lambda: (p for y in layers for p in y.scores()), count)
+    second = None
+    dropped = first.lower
+    if first.lower + first.equal == count:
+        dropped, first = count, _Cut(first.score, count, 0)
+    elif all(layer.seconds is not None for layer in layers):
+        missing = count - first.lower
+        second = _cut(lambda: _among(layers, first.score), missing)
+        dropped += second.lower
+        if second.lower + second.equal == missing:
+            dropped, second = count, _Cut(second.score, missing, 0)
+    made = [_mask(layer, first, second) for layer in layers]
+    masks, ties = [mask for mask, _ in made], [count for _, count in made]
+    few = count - dropped <= _few(elements) and dropped > gone
+    if dropped == count or few:
+        return Kept(masks, constant)
+    if len(layers) == 1:
+        return Kept(masks, [0])
+    tied = [
+        i
+        for i, layer in enumerate(layers)
+        if i in constant or ties[i] > _few(layer.scores.elements)
+    ]
+    return Kept(masks, tied)
 
 
-def _lowest(flat: Tensor, count: int) -> tuple[Tensor, Tensor | None]:
-    """What is left without the `count` lowest; with those of equal score that cannot
-    all go, if there are any, which stay."""
-    # By numpy, which needs no list of places beside a copy.
-    last = float(np.partition(flat.numpy(), count - 1)[count - 1])
-    keep = flat > last
-    if int((~keep).sum()) == count:
-        return keep, None
-    keep = flat >= last
-    return keep, flat == last
+def _among(layers: Sequence[_Layer], score: float) -> Iterator[Tensor]:
+    """The second scores of those that have this one."""
+    for layer in layers:
+        for piece, second in layer.pieces():
+            assert second is not None
+            yield second[piece == score]
+
+
+def _mask(layer: _Layer, first: _Cut, second: _Cut | None) -> tuple[Tensor, int]:
+    """What is kept, and how many of it have the score that was cut at."""
+    mask = layer.scores.new_mask()
+    flat = mask.as_strided((mask.numel(),), (1,))
+    begin = ties = 0
+    for piece, other in layer.pieces():
+        keep = piece > first.score
+        equal = piece == first.score
+        if second is not None and other is not None:
+            # Those that cannot all go stay.
+            higher = other >= second.score if second.equal else other > second.score
+            keep |= equal & higher
+        elif first.equal:
+            keep |= equal
+        ties += storage.count(equal & keep)
+        flat[begin : begin + piece.numel()] = keep
+        begin += piece.numel()
+    return mask, ties
+
+
+def _cut(pieces: Pieces, count: int) -> _Cut:
+    """At the `count`-th lowest; in two passes, since a sorted copy of a layer would
+    take as much memory as its weights."""
+    high = np.zeros(_HALF, dtype=np.int64)
+    for keys in map(_keys, pieces()):
+        high += np.bincount((keys >> 16) + _HALF // 2, minlength=_HALF)
+    upper = int(np.searchsorted(high.cumsum(), count))
+    lower = int(high[:upper].sum())
+    low = np.zeros(_HALF, dtype=np.int64)
+    for keys in map(_keys, pieces()):
+        inside = keys[(keys >> 16) == upper - _HALF // 2]
+        low += np.bincount(inside & (_HALF - 1), minlength=_HALF)
+    last = int(np.searchsorted(low.cumsum(), count - lower))
+    lower += int(low[:last].sum())
+    key = np.array([(upper - _HALF // 2) * _HALF + last], dtype=np.int32)
+    return _Cut(float(_swapped(key).view(np.float32)[0]), lower, int(low[last]))
+
+
+def _keys(piece: Tensor) -> npt.NDArray[np.int32]:
+    """Integers in the order of the scores; of -0.0 and 0.0 the same."""
+    return _swapped((piece.numpy() + np.float32(0)).view(np.int32))
+
+
+def _swapped(bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """A float's bits grow with its distance from zero, also below it. Its own
+    inverse."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 def erdos_renyi_kernel(

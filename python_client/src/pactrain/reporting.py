@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from .errors import InvalidArgument
-from .session import NullSession, Session
+from .null_session import NullSession
+from .session import Session
 
 Sink: TypeAlias = "Callable[[Mapping[str, float], int], object]"
 
@@ -27,7 +28,8 @@ def report(session: Session | NullSession, to: str | Sink, every: int = 10) -> N
       every: steps.
 
     Raises:
-      InvalidArgument: another `to`, a tool that is not installed, or `every` below 1.
+      InvalidArgument: no session or a closed one, another `to`, a tool that is not
+        installed, or `every` below 1.
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise InvalidArgument(
@@ -39,8 +41,19 @@ def report(session: Session | NullSession, to: str | Sink, every: int = 10) -> N
             f"to is {to!r}; allowed are {', '.join(map(repr, _TOOLS))} and a function "
             "of (values, step).\nGive one of them."
         )
-    if not isinstance(session, Session):
+    if isinstance(session, NullSession):
         return  # Nothing is exchanged.
+    if not isinstance(session, Session):
+        raise InvalidArgument(
+            f"session is of type {type(session).__name__}; allowed is what attach() "
+            "returned.\nGive that session; of pactrain.DistributedDataParallel it is "
+            "model.session."
+        )
+    if session.closed:
+        raise InvalidArgument(
+            "session is closed, so there is nothing to report; allowed is one that is "
+            "open.\nCall report() after attach() and before close()."
+        )
     if callable(to):
         _Reporter(session, to, every)
     elif session.membership.world.rank == 0:

@@ -3,23 +3,82 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from . import storage
 from .errors import InvalidArgument
 
 Loss: TypeAlias = "Callable[..., Tensor]"
+Pieces: TypeAlias = "Callable[[], Iterator[Tensor]]"
+PIECE = 1 << 18  # Elements.
 # What torch raises for wrong arguments, shapes and dtypes.
 _MISFITS = (TypeError, ValueError, IndexError, RuntimeError)
 
 
-def magnitude(parameters: Sequence[Tensor]) -> Iterator[Tensor]:
+@dataclass(frozen=True)
+class Scores:
+    """A float32 for each weight of a layer, in pieces: a whole layer's would take as
+    much memory as it. A call gives flat pieces in the order of memory that `strides`
+    have, the same ones each time.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    pieces: Pieces
+
+    def __call__(self) -> Iterator[Tensor]:
+        return self.pieces()
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    def new_mask(self) -> Tensor:
+        """In the same order, not filled."""
+        return torch.empty_strided(self.shape, self.strides, dtype=torch.bool)
+
+    def without(self, kept: Tensor) -> Scores:
+        """-inf outside a mask."""
+        ordered = self.new_mask().copy_(kept) if kept.stride() != self.strides else kept
+        flat = ordered.as_strided((self.elements,), (1,))
+
+        def pieces() -> Iterator[Tensor]:
+            begin = 0
+            for piece in self():
+                end = begin + piece.numel()
+                yield piece.masked_fill(~flat[begin:end], -torch.inf)
+                begin = end
+
+        return Scores(self.shape, self.strides, pieces)
+
+    @staticmethod
+    def of(values: Tensor | Scores) -> Scores:
+        if isinstance(values, Scores):
+            return values
+        strides = torch.empty(values.shape, device="meta").stride()
+        flat = values.reshape(-1)
+        return Scores(tuple(values.shape), strides, lambda: iter(flat.split(PIECE)))
+
+
+def magnitude(parameters: Sequence[Tensor]) -> Iterator[Scores]:
     """|w|, one after the other."""
-    return (parameter.detach().abs().float() for parameter in parameters)
+    return map(_magnitude, parameters)
+
+
+def _magnitude(parameter: Tensor) -> Scores:
+    def pieces() -> Iterator[Tensor]:
+        flat = storage.flatten(parameter.detach(), parameter)
+        return (piece.abs().float() for piece in flat.split(PIECE))
+
+    strides = storage.bucket_strides(parameter)
+    return Scores(tuple(parameter.shape), strides, pieces)
 
 
 def random(parameters: Sequence[Tensor], seed: int) -> Iterator[Tensor]:

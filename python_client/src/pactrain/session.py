@@ -8,8 +8,8 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from os import PathLike
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -22,6 +22,7 @@ from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
 from .membership import Membership
+from .null_session import as_number, no_copy, tracked_error
 from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
@@ -149,10 +150,13 @@ class Session:
         values = counters.flat()
         keeper = self._keeper
         active = keeper.active
-        saving = self.engine.course.first_saving
+        course = self.engine.course
+        saving = course.first_saving
         values |= {
             "pactrain/first_saving_step": 0.0 if saving is None else saving.steps,
             "pactrain/first_saving_seconds": 0.0 if saving is None else saving.seconds,
+            "pactrain/saved_seconds": course.saved_seconds or 0.0,
+            "pactrain/link_rate": course.rate,
             "pactrain/keep": keeper.current.keep,
             "pactrain/active_keep": 1.0 if active is None else active.keep,
             "pactrain/masks_active": float(active is not None),
@@ -167,7 +171,7 @@ class Session:
             values["pactrain/generation"] = float(self._native.generation)
         return values
 
-    def summary(self, to: str | Path | None = None) -> str:
+    def summary(self, to: str | PathLike[str] | None = None) -> str:
         """What this session has come to, as lines for people; also after close().
 
         That is what travelled and why, bytes and seconds saved, sparsity counted in
@@ -178,7 +182,7 @@ class Session:
             numbers, however long it was.
 
         Raises:
-          InvalidArgument: the file cannot be written.
+          InvalidArgument: `to` is no path, or the file cannot be written.
         """
         account = self._account or self._make_account()
         if to is not None:
@@ -234,8 +238,10 @@ class Session:
         Raises:
           InvalidArgument: an unknown name or kind, or a wrong shape or value; or masks
             are tracked.
+          PacTrainError: the session is closed.
         """
-        self._check_declared("set_masks()")
+        self._check_open()
+        self.check_declares("set_masks()")
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
 
@@ -252,17 +258,14 @@ class Session:
           PacTrainError: a rank failed, or the exchange did; on all ranks. Masks are as
             before.
         """
-        self._check_declared("sync_masks()")
+        self.check_declares("sync_masks()")
         with self._between_steps("sync_masks()"):
             self._keeper.sync(self._native.rank, failed)
 
-    def _check_declared(self, call: str) -> None:
+    def check_declares(self, call: str) -> None:
+        """Raises InvalidArgument, which names the call, if masks are tracked."""
         if self._source.tracks:
-            raise InvalidArgument(
-                f"{call} was called while masks are tracked (masks='track'): they are "
-                "what is not zero in the weights.\nSet weights to zero instead, on all "
-                "ranks alike; or attach without masks='track'."
-            )
+            raise tracked_error(call)
 
     def apply_masks(self) -> None:
         """Weights times the agreed masks; only for optimizers not made by torch."""
@@ -293,6 +296,7 @@ class Session:
         Raises:
           InvalidArgument: not of this model, or no weight in it was pruned.
         """
+        self._check_open()
         masks = load_pruned(self._model.module, self._table, weights)
         if not self._source.tracks:
             self.set_masks(masks)
@@ -318,6 +322,7 @@ class Session:
         Raises:
           InvalidArgument: not made by state_dict(), or of another model.
         """
+        self._check_open()
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
         self._keeper.tolerate_outside = not state["masks_active"]
@@ -388,8 +393,7 @@ class Session:
         Ranks are at different places in their scripts when their members change, so it
         cannot be done again from here.
         """
-        if self._closed:
-            raise PacTrainError(CLOSED)
+        self._check_open()
         if self.engine.busy:
             raise PacTrainError(
                 f"{call} was called while a step is under way.\n"
@@ -411,6 +415,10 @@ class Session:
                 "again after that."
             ) from error
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PacTrainError(CLOSED)
+
     def owns(self, module: nn.Module) -> bool:
         """True for the attached model, wrapped or not."""
         return module is self._model.outer or module is self._model.module
@@ -425,62 +433,12 @@ class Session:
         self._keeper.weights_loaded()
         self.engine.check_parameters_next = True
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise no_copy()
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.mode
         return f"<pactrain.Session of job {self._config.job!r}, {state}>"
-
-
-def as_number(name: str, value: Any) -> float:
-    """Raises InvalidArgument, which names the field."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InvalidArgument(
-            f"{name} is {value!r}; allowed is a number.\nGive loss.item()."
-        ) from None
-
-
-class NullSession:
-    """What an adapter has before its model is attached: does nothing."""
-
-    decision = None
-    last_error = None
-    mode = "off"
-    masks_settled = True
-
-    def stats(self) -> dict[str, float]:
-        return {}
-
-    def summary(self, to: Any = None) -> str:
-        return "PacTrain: no model is attached."
-
-    def report(self, loss: float | None = None, lr: float | None = None) -> None:
-        """Nothing to tell."""
-
-    def set_masks(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
-        """Nothing to mask."""
-
-    def sync_masks(self, *, failed: bool = False) -> None:
-        """There is one rank."""
-
-    def apply_masks(self) -> None:
-        """Nothing to mask."""
-
-    def sync_buffers(self) -> None:
-        """There is one rank."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to load."""
-
-    @contextlib.contextmanager
-    def guard(self) -> Iterator[None]:
-        yield
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 # Strong: DDP keeps the hook, so a session lives until it is closed.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from . import storage
 from .mask_source import MaskSource
 from .masks import Declared
 from .parameters import ParameterTable
@@ -96,12 +97,12 @@ def sparsity(model: nn.Module) -> SparsityReport:
 def _counted(weights: Tensor, mask: Tensor | None, frozen: bool) -> tuple[int, int]:
     """Weights that are not zero, inside the mask and outside."""
     if frozen and mask is not None:
-        return int(mask.sum()), 0
+        return storage.count(mask), 0
     values = weights.detach() != 0
     if mask is None:
-        return int(values.sum()), 0
-    inside = int((values & mask).sum())
-    return inside, int(values.sum()) - inside
+        return storage.count(values), 0
+    inside = storage.count(values & mask)
+    return inside, storage.count(values) - inside
 
 
 def report_of(
@@ -115,7 +116,7 @@ def report_of(
     for name, parameter in table:
         if name in names:
             mask = declared.masks.get(name)
-            kept = parameter.numel() if mask is None else int(mask.sum())
+            kept = parameter.numel() if mask is None else storage.count(mask)
             layers.append((name, parameter.numel(), kept))
     return _report(table, declared, layers, 0, exempt)
 

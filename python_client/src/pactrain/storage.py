@@ -85,6 +85,11 @@ def zero_outside(values: Tensor, mask: Tensor) -> None:
         plain.masked_fill_(~mask, 0)
 
 
+def count(bools: Tensor) -> int:
+    """How many are true. Tensor.sum() would make an int64 of each first."""
+    return int(torch.count_nonzero(bools))
+
+
 def give_back_memory() -> None:
     """What was freed goes back to the system, where the C library can do that: scores
     and mask sets are large, and it would keep their memory for later."""

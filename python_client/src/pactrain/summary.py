@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import Any
 
+from . import storage
 from .course import Course
 from .errors import InvalidArgument
 from .mask_keeper import MaskKeeper
@@ -157,30 +158,40 @@ class Account:
         )
 
     def _bytes(self) -> str:
-        total, course = self.course.total, self.course
+        total = self.course.total
         if not total.sent_bytes and not total.received_bytes:
             return "none left this node's site"
-        full = course.full_step_bytes * total.steps
         ranks = self.world_size
         ring = 2 * (ranks - 1) / ranks * 4 * total.elements
         return (
             f"{_size(total.sent_bytes)} sent and {_size(total.received_bytes)} "
-            f"received by this node's agent; FULL fp32 would have sent {_size(full)}, "
-            f"a ring of {ranks} ranks (plain DDP) {_size(ring)} over each link"
+            "received by this node's agent; FULL fp32 would have sent "
+            f"{_size(total.dense_bytes)}, a ring of {ranks} ranks (plain DDP) "
+            f"{_size(ring)} over each link"
         )
 
     def _time(self) -> str:
-        total, saved = self.course.total, self.course.saved_seconds
-        text = (
+        total = self.course.total
+        return (
             f"{total.exchange_seconds:,.1f} s from first buckets to commits, "
-            f"{total.wait_seconds:,.1f} s of them waited"
+            f"{total.wait_seconds:,.1f} s of them waited{self._saved()}"
         )
+
+    def _saved(self) -> str:
+        saving, saved = self.course.saving, self.course.saved_seconds
+        if not saving.steps or not self.course.total.sent_bytes:
+            return ""
         if saved is None:
-            return text
+            return (
+                "; seconds saved against FULL fp32 are not known: the agent has not "
+                "measured a link's rate yet"
+            )
         change = f"about {saved:,.1f} s saved" if saved > 0 else "nothing saved"
         return (
-            f"{text}; {change} against FULL fp32 ({_size(self.course.full_step_bytes)} "
-            f"a step at {_size(self.course.rate)}/s, the rate of the fastest step here)"
+            f"; {change} against FULL fp32: {_size(saving.dense_bytes)} at "
+            f"{_size(self.course.rate)}/s, the best rate measured on this node's "
+            f"links, less the {saving.exchange_seconds:,.1f} s that the "
+            f"{saving.steps:,} steps took which sent less"
         )
 
     def _weights(self) -> str:
@@ -189,21 +200,22 @@ class Account:
         zeros = masked = 0
         for name, parameter in self.table:
             plain = parameter.detach()
-            zeros += int((plain == 0).sum())
+            zeros += storage.count(plain == 0)
             if name in wanted.unenforced:
-                masked += int(((plain != 0) & ~wanted.masks[name]).sum())
+                masked += storage.count((plain != 0) & ~wanted.masks[name])
         others = " or masked in the forward pass" if masked else ""
         return (
             f"{(zeros + masked) / elements:.1%} of {elements:,} are zero{others} "
             f"(counted now); masks ask for {1 - wanted.keep:.1%} outside"
         )
 
-    def write(self, path: str | Path) -> None:
+    def write(self, path: str | PathLike[str]) -> None:
         """For `pactrain plot`.
 
         Raises:
           InvalidArgument: it cannot be written; says why.
         """
+        target = path_of(path)
         record = {
             "version": RECORD_VERSION,
             "job": self.job,
@@ -212,12 +224,26 @@ class Account:
             "summary": self.text(),
         }
         try:
-            Path(path).write_text(json.dumps(record))
-        except OSError as error:
+            target.write_text(json.dumps(record))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
             raise InvalidArgument(
-                f"to is {str(path)!r}, which cannot be written: {error.strerror}.\n"
+                f"to is {str(path)!r}, which cannot be written: {why}.\n"
                 "Give the path of a file in a folder that is there."
             ) from error
+
+
+def path_of(to: object) -> Path:
+    """
+    Raises:
+      InvalidArgument: summary(to=) is no path of a file.
+    """
+    if not isinstance(to, (str, PathLike)) or not str(to):
+        raise InvalidArgument(
+            f"to is {to!r}; allowed is the path of a file.\n"
+            "Give one that pactrain plot will read, as in summary(to='run.json')."
+        )
+    return Path(to)
 
 
 def weights_outside(table: ParameterTable, masks: MaskSet) -> list[str]:
@@ -235,7 +261,7 @@ def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:
     """Weights that should be zero and are not."""
     left_alone = masks.unenforced | masks.frozen
     return sum(
-        int(((parameter.detach() != 0) & ~masks.masks[name]).sum())
+        storage.count((parameter.detach() != 0) & ~masks.masks[name])
         for name, parameter in table
         if name in masks.masks and name not in left_alone
     )
@@ -247,23 +273,3 @@ def _size(count: float) -> str:
             return f"{count:,.1f} {unit}" if unit != "B" else f"{count:,.0f} B"
         count /= 1000
     raise AssertionError
-
-
-def read_record(path: str | Path) -> dict[str, Any]:
-    """What write() wrote.
-
-    Raises:
-      InvalidArgument: it is not there, or something else.
-    """
-    try:
-        record = json.loads(Path(path).read_text())
-        if record["version"] != RECORD_VERSION:
-            raise ValueError(f"version {record['version']!r}")
-        if not record["points"]["steps"]:
-            raise ValueError("no step")
-        return dict(record)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidArgument(
-            f"{path} is no course of a run: {error}.\n"
-            "Give a file that session.summary(to=...) wrote."
-        ) from error

@@ -34,6 +34,7 @@ from .types import Decision, Digest, Digester, Native
 
 DEFAULT_SETTLE_STEPS = 10
 _SHOWN = 3
+_SHRINKS = 2  # In a row: one may be the script's only pruning.
 _MOVING_STEPS = 2 * UNAGREED_STEPS
 
 _ADVICE = (
@@ -283,6 +284,9 @@ class TrackingKeeper(MaskKeeper):
         self._moving = True  # Not settled yet, or not any more.
         self._steps_moving = 0
         self._is_first_look = True  # Of this generation.
+        # With gse: share that was kept each time masks were settled inside those in
+        # force; None once a weight has come back.
+        self._shrunk: list[float] | None = [] if gse else None
 
     @property
     def settled(self) -> bool:
@@ -306,7 +310,9 @@ class TrackingKeeper(MaskKeeper):
 
     @property
     def moved_most(self) -> str:
-        return self._tracked.moved_most()
+        return "; ".join(
+            part for part in (self._tracked.moved_most(), self._shrinking) if part
+        )
 
     def wanted_now(self) -> MaskSet:
         now = self._tracked.read_now()
@@ -354,6 +360,8 @@ class TrackingKeeper(MaskKeeper):
         self._tracked.has_news = False
         tracker = self._tracked.tracker
         tracker.end_step()
+        if not self._inside:
+            self._shrunk = None
         self._steps_unchanged = self.steps_unchanged
         self._steps_moving = self._steps_moving + 1 if self._moving else 0
         too_long = self._steps_moving == _MOVING_STEPS + self.settle_steps
@@ -365,9 +373,34 @@ class TrackingKeeper(MaskKeeper):
             return
         if self._steps_unchanged >= self.settle_steps:
             self._moving = False
+            before = self.active
             self._take(self._read())
+            self._note_shrinking(before)
             self._steps_unchanged = self.steps_unchanged
         self._vote()
+
+    def _note_shrinking(self, before: MaskSet | None) -> None:
+        """Weights that a script grows from zero are not seen, since they get no
+        gradients; that masks only shrink then is."""
+        if before is None or self._shrunk is None:
+            return
+        if self.current.kept < before.kept:
+            self._shrunk = (self._shrunk or [before.keep]) + [self.current.keep]
+            if len(self._shrunk) == 1 + _SHRINKS and self._native.rank == 0:
+                logger.warning("%s", self._shrinking)
+
+    @property
+    def _shrinking(self) -> str:
+        """Empty: fewer than _SHRINKS times, or not always."""
+        shrunk = self._shrunk or []
+        if len(shrunk) <= _SHRINKS:
+            return ""
+        return (
+            f"with gse=True masks shrank {len(shrunk) - 1} times (keep {shrunk[0]:.3f} "
+            f"to {shrunk[-1]:.3f}) and no weight came back. Weights at zero get no "
+            "gradients: if the script grows weights (RigL), they are held at zero, and "
+            "it needs gse=False. If it only prunes, all is well"
+        )
 
     def _warn_of_moves(self) -> None:
         most = self.moved_most

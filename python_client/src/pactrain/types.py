@@ -120,8 +120,10 @@ class Decision:
 class StepResult:
     """One committed step.
 
-    The bytes are those of this node's agent, to and from other sites;
-    `submitted_elements` counts this rank's elements after compaction.
+    The bytes are those of this node's agent, to and from other sites: `dense_bytes`
+    are what FULL had sent in fp32, and `link_rate` is how many per second leave at the
+    best rates that it has measured so far (0: none yet). `submitted_elements` counts
+    this rank's elements after compaction.
     """
 
     step: int
@@ -131,6 +133,8 @@ class StepResult:
     codec: Codec
     sent_bytes: int
     received_bytes: int
+    dense_bytes: int
+    link_rate: float
     elements: int
     submitted_elements: int
     wait_seconds: float

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from . import storage
 from .errors import InvalidArgument
 from .masks import registry
 from .parameters import ParameterTable, plain_name, some_of
@@ -67,9 +68,10 @@ def load_pruned(
 def _kept_in(
     table: ParameterTable, state: Mapping[str, Any], field: str
 ) -> dict[str, Tensor]:
-    if not isinstance(state, Mapping):
+    if not isinstance(state, Mapping) or not state:
+        what = "empty" if isinstance(state, Mapping) else f"a {type(state).__name__}"
         raise InvalidArgument(
-            f"{field} is a {type(state).__name__}; allowed is a state_dict().\n"
+            f"{field} is {what}; allowed is a state_dict().\n"
             "Give model.state_dict(), or that of a checkpoint."
         )
     values = {plain_name(str(name)): value for name, value in state.items()}
@@ -123,7 +125,7 @@ def unmasked(table: ParameterTable, masks: Mapping[str, Tensor]) -> list[str]:
     for name, parameter in table:
         if name in masks or is_vector(parameter):
             continue
-        zeros = int((parameter.detach() == 0).sum())
+        zeros = storage.count(parameter.detach() == 0)
         if _NOTABLE * parameter.numel() <= zeros < parameter.numel():
             names.append(name)
     return names
@@ -136,10 +138,10 @@ def refit(weights: Tensor, mask: Tensor) -> Tensor | None:
     Weights that momentum or the like brought back have no zeros elsewhere.
     """
     kept = weights.detach() != 0
-    outside = int((kept & ~mask).sum())
+    outside = storage.count(kept > mask)
     if outside == 0:
         return mask
-    elsewhere = int((~kept & mask).sum())
+    elsewhere = storage.count(mask > kept)
     return kept if 100 * elsewhere >= 99 * outside and bool(kept.any()) else None
 
 
