@@ -104,9 +104,9 @@ def swinging(stage: Stage) -> Iterator[None]:
     def swing() -> None:
         while not over.is_set():
             stage.pin("FULL")
-            over.wait(1.5)
+            over.wait(1)
             stage.unpin()
-            over.wait(1.5)
+            over.wait(1)
 
     thread = threading.Thread(target=swing)
     thread.start()

@@ -230,12 +230,13 @@ void AddAccount(const StateSnapshot& now, Page& page) {
           "Time from commit to commit as last measured in each mode; 0: not "
           "measured.",
           &AccountSnapshot::mode_interval_seconds);
-  by_mode("predicted_step_seconds", MetricType::Gauge,
-          "The same in FULL and in the mode in force, by the bytes of a step, "
-          "the slowest link's best measured rate and the time that computing "
-          "takes; 0: not known. What a step waits for other than links is not "
-          "in it.",
-          &AccountSnapshot::mode_predicted_seconds);
+  by_mode(
+      "predicted_step_seconds", MetricType::Gauge,
+      "What a step is to take in FULL and in the mode in force: computing, "
+      "and its bytes over the slowest link's best measured rate, less what "
+      "goes on behind computing; 0: not known. What it waits for other than "
+      "links is not in it.",
+      &AccountSnapshot::mode_predicted_seconds);
   page.Start("bytes_total", MetricType::Counter,
              "Sent between sites since the coordinator's start. dense: all "
              "elements in fp32, as FULL has them; kept: those that were sent, "
