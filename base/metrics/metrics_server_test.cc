@@ -15,6 +15,8 @@
 #include "base/test_folder.h"
 #include "base/tls/test_certs.h"
 #include "gtest/gtest.h"
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
 
 namespace pactrain::base {
 namespace {
