@@ -53,7 +53,8 @@ class Notices(Closing):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._active: set[str] = set()  # Guarded by _lock, as is:
+        # Fingerprints by name. Guarded by _lock, as is:
+        self._active: dict[str, set[str]] = {}
         self._begun: list[str] = []
         notices = self
 
@@ -75,15 +76,17 @@ class Notices(Closing):
         with self._lock:
             for alert in alerts:
                 name = alert["labels"]["alertname"]
+                active = self._active.setdefault(name, set())
                 if alert["status"] != "firing":
-                    self._active.discard(name)
-                elif name not in self._active:
-                    self._active.add(name)
+                    active.discard(alert["fingerprint"])
+                    continue
+                if not active:
                     self._begun.append(name)
+                active.add(alert["fingerprint"])
 
     def active(self) -> set[str]:
         with self._lock:
-            return set(self._active)
+            return {name for name, active in self._active.items() if active}
 
     def take_begun(self) -> list[str]:
         """Those that began since the last call."""

@@ -67,14 +67,20 @@ def test_nothing_may_be_missing(bad: str) -> None:
 
 
 def post(url: str, *alerts: tuple[str, str]) -> None:
-    body = {"alerts": [{"status": s, "labels": {"alertname": n}} for n, s in alerts]}
+    """Each a name, maybe with the number of its series ("A/2"), and a status."""
+    body = {
+        "alerts": [
+            {"status": status, "labels": {"alertname": name.split("/")[0]}, "fingerprint": name}
+            for name, status in alerts
+        ]
+    }
     urllib.request.urlopen(url, data=json.dumps(body).encode(), timeout=10)
 
 
 def test_an_alert_begins_once_until_it_is_over() -> None:
     with Notices() as notices:
-        post(notices.url, ("A", "firing"), ("B", "firing"))
-        post(notices.url, ("A", "firing"), ("B", "resolved"))
+        post(notices.url, ("A", "firing"), ("B", "firing"), ("A/2", "firing"))
+        post(notices.url, ("A", "resolved"), ("A/2", "firing"), ("B", "resolved"))
         assert notices.active() == {"A"}
         assert notices.take_begun() == ["A", "B"]
         post(notices.url, ("B", "firing"), ("A", "firing"))
