@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Start(asio::io_context& io,
   core.share_out = [crew = crew.get()](uint64_t elements, ElementPart part) {
     crew->Share(elements, kSumGrain, part);
   };
+  core.stopwatch = &base::MonotonicNow;
   ASSIGN_OR_RETURN(std::unique_ptr<AgentState> state, AgentState::Create(core));
   auto driver = std::unique_ptr<Driver>(
       new Driver(io, options, std::move(crew), std::move(state)));
@@ -137,7 +138,7 @@ MetricsSnapshot Driver::Snapshot() const {
     snapshot.peers.push_back({site, site == options_.core.site,
                               traffic.sent_bytes, traffic.received_bytes,
                               traffic.rtt, traffic.goodput_bytes_per_second,
-                              traffic.bbr_connections});
+                              traffic.bbr_connections, traffic.busy});
   }
   snapshot.refused = transport_->refused();
   snapshot.certificates = transport_->certificates();

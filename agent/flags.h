@@ -6,6 +6,7 @@
 #include <string>
 
 #include "agent/driver.h"
+#include "base/metrics/metrics_server.h"
 #include "base/net.h"
 
 namespace pactrain::agent {
@@ -13,6 +14,7 @@ namespace pactrain::agent {
 struct Flags {
   Driver::Options driver;
   base::HostPort listen_metrics;
+  base::MetricsServer::Access metrics;
   std::string log_level;
   int renice = 0;  // LowerNice().
   bool site_given = false;

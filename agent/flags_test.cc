@@ -219,7 +219,7 @@ TEST(ParseFlags, WithItsOwnCertificateAnAgentMayUseAnyAddress) {
               HasSubstr("tls-key: not given; TLS needs all of"));
 }
 
-// /metrics is for this machine alone: it has no TLS.
+// /metrics is for this machine alone, but for who has TLS and a token.
 TEST(ParseFlags, sec_metrics_bind) {
   const Outcome outcome = Parse({"--name=a"});
   ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
@@ -233,6 +233,18 @@ TEST(ParseFlags, sec_metrics_bind) {
                      "--listen-metrics=0.0.0.0:7071"})
                   .message,
               HasSubstr("--listen-metrics: address '0.0.0.0:7071'"));
+  const std::string token = ::testing::TempDir() + "/agent-metrics-token";
+  std::filesystem::remove(token);
+  std::ofstream(token) << "0123456789abcdef\n";
+  std::filesystem::permissions(token, std::filesystem::perms::owner_read);
+  const std::string with_token = "--metrics-token-file=" + token;
+  EXPECT_THAT(
+      Parse({"--name=a", with_token.c_str(), "--listen-metrics=0.0.0.0:7071"})
+          .message,
+      HasSubstr("give --tls-cert"));
+  EXPECT_TRUE(Parse({"--name=a", cert.c_str(), key.c_str(), own_ca.c_str(),
+                     with_token.c_str(), "--listen-metrics=0.0.0.0:7071"})
+                  .flags.has_value());
 }
 
 TEST(ParseFlags, WithAJobKeyAnAgentMayUseAnyAddressUnderItsName) {

@@ -40,8 +40,8 @@ int Run(const Flags& flags) {
   // From here on a signal waits for the loop: the socket is always removed.
   asio::signal_set signals(io, SIGINT, SIGTERM);
   // Before the driver, which tells the coordinator where it is.
-  auto metrics =
-      base::MetricsServer::Start(flags.listen_metrics, flags.driver.metrics);
+  auto metrics = base::MetricsServer::Start(
+      flags.listen_metrics, flags.driver.metrics, {}, flags.metrics);
   if (!metrics.ok()) return Failed(metrics.status());
   Driver::Options options = flags.driver;
   options.metrics_address = (*metrics)->address();

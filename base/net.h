@@ -46,9 +46,10 @@ bool InOwnNetworkNamespace();
 
 // What protects what is said at an address.
 enum class Protection {
-  kTls,        // Certificates were given.
-  kTlsNotYet,  // They could be, but were not.
-  kNone,       // None can be: /metrics.
+  kTls,          // Certificates were given.
+  kTlsNotYet,    // They could be, but were not.
+  kTokenNotYet,  // With a token as well they would: /metrics.
+  kNone,         // None can be.
 };
 
 // May a daemon listen at `address` ("host:port", port 0: any), the value of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,10 +79,16 @@ def certificates(bed: LoopbackTestbed, pki: Path) -> None:
 
 
 def pin(
-    bed: LoopbackTestbed, host: Host, cluster: Cluster, pki: Path, job: str, *what: str
+    bed: LoopbackTestbed,
+    host: Host,
+    cluster: Cluster,
+    pki: Path,
+    job: str,
+    *what: str,
+    verb: str = "pin",
 ) -> None:
     """An operator's word, given on `host`, on what travels; TestbedError if it is refused."""
-    argv = [str(BIN / "pactrain-admin"), "pin", job, *what,
+    argv = [str(BIN / "pactrain-admin"), verb, job, *what,
             f"--coordinator={cluster.coordinator}", f"--tls-cert={pki / 'operator.pem'}",
             f"--tls-key={pki / 'operator.key'}", f"--tls-ca={pki / 'ca.pem'}"]  # fmt: skip
     run(*bed.command(host, argv))
@@ -97,12 +103,15 @@ def start_cluster(
     risk: str = "balanced",
     pki: Path | None = None,
     first_port: int = 7440,
+    metrics_token: Path | None = None,
+    relayed: Callable[[str, str], str] | None = None,
 ) -> Cluster:
     """Starts all daemons and returns when all are listening.
 
     Without shaped links every agent limits what it sends to each other site. `pki` is
-    what certificates() made: with it all speak TLS. Clusters side by side on one bed need
-    `first_port`s that are 20 apart, and folders of their own.
+    what certificates() made: with it all speak TLS, and with `metrics_token` /metrics does,
+    too. `relayed`: of a host's name and address, where the others reach it. Clusters side
+    by side on one bed need `first_port`s that are 20 apart, and folders of their own.
     """
 
     def security(name: str) -> list[str]:
@@ -111,6 +120,7 @@ def start_cluster(
         return [f"--tls-cert={pki / name}.pem", f"--tls-key={pki / name}.key",
                 f"--tls-ca={pki / 'ca.pem'}"]  # fmt: skip
 
+    reading = [f"--metrics-token-file={metrics_token}"] if metrics_token else []
     links = ",".join(f"{link.a}-{link.b}" for link in bed.links)
     address = coordinator_host.address
     coordinator = f"{address}:{port_on(bed, address, first_port)}"
@@ -119,7 +129,8 @@ def start_cluster(
     argv = [str(BIN / "pactrain-coordinator"), f"--listen={coordinator}",
             f"--listen-metrics={metrics}", f"--state-dir={folder / 'state'}",
             "--cluster=bench", f"--risk={risk}",
-            *([f"--links={links}"] if links else []), *security("coordinator")]  # fmt: skip
+            *([f"--links={links}"] if links else []), *security("coordinator"),
+            *reading]  # fmt: skip
     child = children.start("coordinator", bed.command(coordinator_host, argv), {})
     child.wait_for("listening", READY_SECONDS)
     limit = []
@@ -129,9 +140,11 @@ def start_cluster(
     for host in bed.hosts:
         path = folder / f"{host.name}.sock"
         own_metrics = f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 11)}"
+        listen = f"{host.address}:{port_on(bed, host.address, first_port + 10)}"
+        told = [f"--advertise-address={relayed(host.name, listen)}"] if relayed else []
         argv = [str(BIN / "pactrain-agent"), f"--name={host.name}", f"--site={host.site}",
                 f"--coordinator={coordinator}", f"--socket=unix:{path}",
-                f"--listen={host.address}:{port_on(bed, host.address, first_port + 10)}",
+                f"--listen={listen}", *told, *reading,
                 f"--listen-metrics={own_metrics}", *limit, *security(f"agent-{host.name}"),
                 *agent_flags]  # fmt: skip
         child = children.start(f"agent-{host.name}", bed.command(host, argv), {})

@@ -1,114 +1,48 @@
-"""make observe-check: a job on three sites under a real Prometheus, with staged faults.
+"""make observe-check: a job on three sites under a real Prometheus and Alertmanager.
 
-Uses what deploy/ ships: rules, alerts and dashboards. Only all windows are SPEED times as short.
-Faults are staged one after the other; each alert that a fault is for has to fire, and no other.
-Then every panel's expressions are run over the whole time, and drawn (one picture per dashboard,
---pictures FOLDER). The last line is JSON. Exit status 1: an alert did not fire in 60 s, one fired
-that is of no fault, or a panel is empty.
+Uses what deploy/ ships: rules, alerts, routes and dashboards. Only all windows are SPEED
+times as short. For each alert its fault is staged, one after the other: it has to reach
+whom Alertmanager tells, and no other may. Then every panel's expressions are run over the
+whole time, and drawn (one picture per dashboard, --pictures FOLDER). The last line is JSON.
+Exit status 1: an alert did not fire in 60 s, one fired that is of no fault, or a panel is
+empty.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import signal
+import secrets
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.cluster import Cluster, free_port, start_cluster
+from bench.cluster import certificates, start_cluster
 from bench.launch import start_trainers
-from bench.processes import Child, Children, ProcessError, interrupt_on_signals
+from bench.observe_faults import FAULTS, JOB, Fault, Stage, give
+from bench.observe_servers import (
+    DEPLOY,
+    SHORTEST_RANGE,
+    Alertmanager,
+    Notices,
+    Prometheus,
+    wait_until,
+)
+from bench.processes import Children, ProcessError, interrupt_on_signals
+from bench.slow_relay import SlowRelay
 from bench.testbed import Link, LoopbackTestbed
 
-ROOT = Path(__file__).resolve().parent.parent
-DEPLOY = ROOT / "deploy"
-SPEED = 60
-SHORTEST_RANGE = 8  # Seconds: a rate needs some scrapes.
 SITES = {"a": 2, "b": 1, "c": 1}
 LINKS = [Link("a", "b", 100), Link("b", "c", 100)]
 CALM_SECONDS = 25
 ALERT_SECONDS = 60.0
 UNITS = {"Bps": ", bytes/s", "bytes": ", bytes", "s": ", s"}  # Of pictures, by Grafana's names.
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# What a fault may also set off: masks that move are refused and fall back, and nothing that is
-# measured while a process stands still is to be relied on.
-ALSO = frozenset({"PactrainFallbacks", "PactrainRiskAboveBound", "PactrainSlowerThanFull"})
-
-
-def faster(text: str) -> str:
-    """Rules or alerts with all windows divided by SPEED."""
-
-    def shorter(match: re.Match[str]) -> str:
-        seconds = int(match[2]) * SECONDS[match[3]] / SPEED
-        least = SHORTEST_RANGE if match[1] == "[" else 0
-        return f"{match[1]}{max(least, round(seconds))}s"
-
-    return re.sub(r"(\[|for: )(\d+)([smhd])", shorter, text)
-
-
-class Prometheus:
-    """A real one, with the shipped files; asks and answers over HTTP."""
-
-    def __init__(self, children: Children, folder: Path, coordinator: str) -> None:
-        for name in ("rules.yml", "alerts.yml"):
-            (folder / name).write_text(faster((DEPLOY / "prometheus" / name).read_text()))
-        config = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
-        config = config.replace("127.0.0.1:7071", coordinator)
-        config = re.sub(r"_interval: \d+s", "_interval: 1s", config)
-        (folder / "prometheus.yml").write_text(config)
-        self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
-        argv = ["prometheus", f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'tsdb'}", "--log.level=warn",
-                f"--web.listen-address={self.address}"]  # fmt: skip
-        self.child = children.start("prometheus", argv, {})
-        self.started = time.time()
-        wait_until(self._ready, "Prometheus to be ready")
-
-    def _ready(self) -> bool:
-        if self.child.process.poll() is not None:
-            raise self.child.error("ended")
-        try:
-            urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=2)
-        except OSError:
-            return False
-        return True
-
-    def ask(self, what: str, **parameters: str) -> Any:
-        url = f"http://{self.address}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return json.load(answer)["data"]
-
-    def firing(self) -> set[str]:
-        alerts = self.ask("alerts")["alerts"]
-        return {a["labels"]["alertname"] for a in alerts if a["state"] == "firing"}
-
-    def series(self, expr: str, until: float) -> list[dict[str, Any]]:
-        """All that the expression had since the start, one value a second."""
-        since, until_text = f"{self.started:.0f}", f"{until:.0f}"
-        found = self.ask("query_range", query=expr, start=since, end=until_text, step="1")
-        result: list[dict[str, Any]] = found["result"]
-        return result
-
-
-def wait_until(true: Any, what: str, seconds: float = 60.0) -> float:
-    """How long it took; ProcessError: it did not come about."""
-    begin = time.monotonic()
-    while not true():
-        if time.monotonic() - begin > seconds:
-            raise ProcessError(f"waited {seconds:.0f} s in vain for {what}")
-        time.sleep(0.5)
-    return time.monotonic() - begin
 
 
 @dataclass
@@ -116,22 +50,17 @@ class Outcome:
     alerts: int
     took: dict[str, float] = field(default_factory=dict)  # Seconds to fire, by alert.
     staged: list[str] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)  # Alerts that fired at some time.
-    false_alarms: set[str] = field(default_factory=set)  # Before the first fault.
+    false_alarms: set[str] = field(default_factory=set)
     panels: int = 0
     empty: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        return not self.not_fired and not self.all_false_alarms and not self.empty
+        return not self.not_fired and not self.false_alarms and not self.empty
 
     @property
     def not_fired(self) -> list[str]:
         return [alert for alert in self.staged if alert not in self.took]
-
-    @property
-    def all_false_alarms(self) -> set[str]:
-        return self.false_alarms | (self.seen - set(self.staged) - ALSO)
 
     def line(self) -> str:
         return json.dumps({
@@ -139,74 +68,45 @@ class Outcome:
             "staged": len(self.staged),
             "fired": len(self.took),
             "not_fired": self.not_fired,
-            "false_alarms": sorted(self.all_false_alarms),
+            "false_alarms": sorted(self.false_alarms),
             "slowest_alert_s": round(max(self.took.values(), default=0), 1),
             "panels": self.panels,
             "empty_panels": self.empty,
         })  # fmt: skip
 
 
-def give(orders: Path, order: str) -> None:
-    """At once: a trainer may be reading."""
-    beside = orders.with_suffix(".new")
-    beside.write_text(order)
-    beside.replace(orders)
+def expect(fault: Fault, stage: Stage, notices: Notices, outcome: Outcome) -> None:
+    """Stages it and waits until somebody is told."""
+    outcome.staged.append(fault.alert)
+    if fault.alert in notices.active():
+        print(f"  {fault.alert}: is on before its fault", flush=True)
+        outcome.false_alarms.add(fault.alert)
+    with fault.begin(stage):
+        try:
+            took = wait_until(lambda: fault.alert in notices.active(), fault.alert, ALERT_SECONDS)
+        except ProcessError:
+            print(f"  {fault.alert}: did not fire in {ALERT_SECONDS:.0f} s", flush=True)
+            return
+    outcome.took[fault.alert] = took
+    print(f"  {fault.alert}: fired after {took:.0f} s", flush=True)
 
 
-@contextmanager
-def ordered(orders: Path, order: str) -> Iterator[None]:
-    give(orders, order)
-    yield
-    give(orders, "train")
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def expect(prometheus: Prometheus, alert: str, outcome: Outcome, trainers: Children) -> None:
-    def fires() -> bool:
-        trainers.check()
-        firing = prometheus.firing()
-        outcome.seen |= firing
-        return alert in firing
-
-    outcome.staged.append(alert)
-    try:
-        outcome.took[alert] = wait_until(fires, alert, ALERT_SECONDS)
-    except ProcessError:
-        print(f"  {alert}: did not fire in {ALERT_SECONDS:.0f} s", flush=True)
-        return
-    print(f"  {alert}: fired after {outcome.took[alert]:.0f} s", flush=True)
-
-
-def stage(
-    prometheus: Prometheus,
-    cluster: Cluster,
-    orders: Path,
-    outcome: Outcome,
-    coordinator: Child,
-    trainers: Children,
+def go_through(
+    faults: Sequence[Fault], stage: Stage, notices: Notices, trainers: Children, outcome: Outcome
 ) -> None:
     time.sleep(CALM_SECONDS)
-    outcome.false_alarms = prometheus.firing()
+    outcome.false_alarms |= set(notices.take_begun())
     print(f"  calm for {CALM_SECONDS} s: {sorted(outcome.false_alarms) or 'nothing fires'}")
-    with ordered(orders, "norm"):
-        expect(prometheus, "PactrainNormAlarm", outcome, trainers)
-    with ordered(orders, "straggle"):
-        expect(prometheus, "PactrainStraggler", outcome, trainers)
-    with ordered(orders, "masks"):
-        expect(prometheus, "PactrainMaskChurn", outcome, trainers)
-    with stopped(cluster.agents[-1].pid):
-        expect(prometheus, "PactrainAgentLost", outcome, trainers)
-    with stopped(coordinator.process.pid):
-        expect(prometheus, "PactrainCoordinatorLost", outcome, trainers)
-    time.sleep(5)
+    allowed: set[str] = set()
+    for fault in faults:
+        before, allowed = allowed, {fault.alert, *fault.also}
+        expect(fault, stage, notices, outcome)
+        trainers.check()
+        # What follows from the fault before may come as late as now.
+        stray = set(notices.take_begun()) - allowed - before
+        if stray:
+            print(f"  {sorted(stray)}: fired too", flush=True)
+        outcome.false_alarms |= stray
 
 
 def look_at_panels(prometheus: Prometheus, outcome: Outcome, pictures: Path | None) -> None:
@@ -268,7 +168,7 @@ def draw(
     pyplot.close(figure)
 
 
-def check(pictures: Path | None) -> Outcome:
+def check(pictures: Path | None, faults: Sequence[Fault]) -> Outcome:
     names = re.findall(r"alert: (\w+)", (DEPLOY / "prometheus" / "alerts.yml").read_text())
     outcome = Outcome(len(names))
     with (
@@ -276,18 +176,37 @@ def check(pictures: Path | None) -> Outcome:
         LoopbackTestbed(SITES, LINKS) as bed,
         Children(Path(name)) as daemons,
         Children(Path(name)) as trainers,
+        Children(Path(name)) as extras,
+        Notices() as notices,
     ):
         folder = Path(name)
-        cluster = start_cluster(bed, daemons, folder, bed.hosts[0])
-        prometheus = Prometheus(daemons, folder, cluster.metrics)
-        orders = folder / "orders"
-        give(orders, "train")
-        argv = ["-m", "bench.observe_train", "--orders", str(orders)]
-        first = start_trainers(bed, trainers, "observed", argv, [1] * 4, cluster)
+        token, pki = folder / "token", folder / "pki"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        certificates(bed, pki)
+        relays: dict[str, SlowRelay] = {}
+
+        def relayed(host: str, address: str) -> str:
+            relays[host] = SlowRelay(address)
+            return relays[host].address
+
+        # A bound that a coarse codec is above.
+        cluster = start_cluster(bed, daemons, folder, bed.hosts[0], risk="0.01", pki=pki,
+                                metrics_token=token, relayed=relayed)  # fmt: skip
+        alertmanager = Alertmanager(daemons, folder, notices)
+        prometheus = Prometheus(
+            daemons, folder, cluster.metrics, alertmanager, token, pki / "ca.pem"
+        )
+        stage = Stage(bed, cluster, daemons.named("coordinator").process.pid, extras, folder, pki,
+                      token, relays, prometheus)  # fmt: skip
+        give(stage.orders, "train")
+        argv = ["-m", "bench.observe_train", "--orders", str(stage.orders)]
+        first = start_trainers(bed, trainers, JOB, argv, [1] * 4, cluster)
         first.wait_for("start", 120)
-        stage(prometheus, cluster, orders, outcome, daemons.named("coordinator"), trainers)
+        go_through(faults, stage, notices, trainers, outcome)
+        time.sleep(5)
         look_at_panels(prometheus, outcome, pictures)
-        give(orders, "end")
+        give(stage.orders, "end")
         trainers.wait(60)
     return outcome
 
@@ -295,10 +214,13 @@ def check(pictures: Path | None) -> Outcome:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.observe")
     parser.add_argument("--pictures", type=Path)
+    alerts = [fault.alert for fault in FAULTS]
+    parser.add_argument("--only", nargs="+", choices=alerts, default=alerts, metavar="ALERT")
     options = parser.parse_args(argv)
     interrupt_on_signals()
-    subprocess.run(["prometheus", "--version"], capture_output=True, check=True)
-    outcome = check(options.pictures)
+    for program in ("prometheus", "prometheus-alertmanager"):
+        subprocess.run([program, "--version"], capture_output=True, check=True)
+    outcome = check(options.pictures, [f for f in FAULTS if f.alert in options.only])
     print(outcome.line())
     return 0 if outcome.good else 1
 

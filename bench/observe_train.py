@@ -5,6 +5,7 @@ the same:
   train     steps
   masks     other masks every fifteen steps
   straggle  the last rank takes ten times as long
+  slow      all ranks take four times as long
   norm      rank 0's gradients are a million times as large
   end
 """
@@ -24,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
 
-ORDERS = ("train", "masks", "straggle", "norm", "end")
+ORDERS = ("train", "masks", "straggle", "slow", "norm", "end")
 COMPUTE_SECONDS = 0.03
 MASK_STEPS = 15
 
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> int:
                 if parameter.dim() == 2
             }
             session.set_masks(masks)
-        slow = 10 if order == "straggle" and rank == last else 1
+        slow = 4 if order == "slow" else 10 if order == "straggle" and rank == last else 1
         time.sleep(COMPUTE_SECONDS * slow)  # Stands for computing, which is not looked at.
         torch.manual_seed(step * 100 + rank)
         optimizer.zero_grad()

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/metrics/bearer_token.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
@@ -154,10 +155,21 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
                                flags.tls.given() ? base::Protection::kTls
                                                  : base::Protection::kTlsNotYet,
                                insecure));
-  ASSIGN_OR_RETURN(flags.listen_metrics,
-                   base::CheckListenAddress(settings.Where("listen-metrics"),
-                                            config.listen_metrics(),
-                                            base::Protection::kNone, insecure));
+  flags.metrics = {config.metrics_token_file(), flags.tls, {}};
+  const bool token = !flags.metrics.token_file.empty();
+  if (token) {
+    RETURN_IF_ERROR(base::ReadToken(settings.Where("metrics-token-file"),
+                                    flags.metrics.token_file)
+                        .status());
+  }
+  ASSIGN_OR_RETURN(
+      flags.listen_metrics,
+      base::CheckListenAddress(
+          settings.Where("listen-metrics"), config.listen_metrics(),
+          !token              ? base::Protection::kTokenNotYet
+          : flags.tls.given() ? base::Protection::kTls
+                              : base::Protection::kTlsNotYet,
+          insecure));
   flags.cluster = config.cluster();
   RETURN_IF_ERROR(
       protocol::CheckName(settings.Where("cluster"), flags.cluster));

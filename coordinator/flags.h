@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/metrics/metrics_server.h"
 #include "base/net.h"
 #include "base/tls/tls_files.h"
 #include "coordinator/core/options.h"
@@ -15,6 +16,7 @@ namespace pactrain::coordinator {
 struct Flags {
   base::HostPort listen;
   base::HostPort listen_metrics;
+  base::MetricsServer::Access metrics;
   base::TlsFiles tls;  // Not given: plain text.
   bool insecure_network = false;
   int connections_per_source = 0;  // Beyond loopback.

@@ -168,7 +168,7 @@ TEST(Flags, WithCertificatesAddressesBeyondLoopbackAreFine) {
   EXPECT_EQ(flags->tls.cert, files.cert);
 }
 
-// /metrics is for this machine alone: it has no TLS.
+// /metrics is for this machine alone, but for who has TLS and a token.
 TEST(Flags, sec_metrics_bind) {
   int exit_code = -1;
   const auto flags = Parse({}, &exit_code);
@@ -187,6 +187,21 @@ TEST(Flags, sec_metrics_bind) {
                    .has_value());
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("--listen-metrics: address '0.0.0.0:7071'"));
+  const std::string token = ::testing::TempDir() + "/coordinator-metrics-token";
+  std::filesystem::remove(token);
+  std::ofstream(token) << "0123456789abcdef\n";
+  std::filesystem::permissions(token, std::filesystem::perms::owner_read);
+  const std::string with_token = "--metrics-token-file=" + token;
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(
+      Parse({with_token.c_str(), "--listen-metrics=0.0.0.0:7071"}, &exit_code)
+          .has_value());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("give --tls-cert"));
+  EXPECT_TRUE(Parse({cert.c_str(), key.c_str(), own_ca.c_str(),
+                     with_token.c_str(), "--listen-metrics=0.0.0.0:7071"},
+                    &exit_code)
+                  .has_value());
 }
 
 TEST(Flags, CertificatesThatAreNotACoordinatorsAreAMistake) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
@@ -50,6 +51,17 @@ int Run(const Flags& flags, const sigset_t& signals) {
   auto server = Server::Start(flags.listen, flags.tls, driver->get(), caps);
   if (!server.ok()) return Failed(server.status());
   const auto snapshot = [d = driver->get()] { return d->Snapshot(); };
+  base::MetricsServer::Access access = flags.metrics;
+  access.on_refused = [d = driver->get()](const std::string& source,
+                                          const std::string& path,
+                                          absl::string_view why) {
+    d->OnRefused({"call refused",
+                  {"stranger", ""},
+                  "",
+                  absl::StrCat(path, " from ", source),
+                  std::string(why),
+                  ""});
+  };
   auto metrics = base::MetricsServer::Start(
       flags.listen_metrics,
       std::make_shared<CoordinatorMetrics>(
@@ -58,10 +70,10 @@ int Run(const Flags& flags, const sigset_t& signals) {
             return Connections{s->open_connections(), s->refused_connections(),
                                s->certificates()};
           },
-          flags.insecure_network),
-      {{"/sd/agents", {"application/json", [snapshot] {
-                         return AgentTargets(snapshot());
-                       }}}});
+          [s = server->get()] { return s->calls(); }, flags.insecure_network),
+      {{"/sd/agents",
+        {"application/json", [snapshot] { return AgentTargets(snapshot()); }}}},
+      access);
   if (!metrics.ok()) return Failed(metrics.status());
 
   const CoordinatorState::Identity& identity = (*journal)->identity();

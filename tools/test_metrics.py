@@ -46,7 +46,7 @@ def test_rules_alerts_and_dashboards_name_metrics_that_exist() -> None:
         for found in re.findall(r'\{__name__=~"([^"]+)"\}', expr):
             assert any(re.fullmatch(found, name) for name in known), found
         text = re.sub(r'"[^"]*"', '""', expr)
-        used |= set(re.findall(r"\b(?:\w+:)?pactrain_\w+(?::\w+)?", text))
+        used |= set(re.findall(r"\b(?:(?:\w+:)?pactrain|grpc_server)_\w+(?::\w+)?", text))
     assert used - known - recorded == set()
     assert len(used) > 30
 

@@ -94,14 +94,16 @@ def test_without_root_it_prints_one_sudo_line_and_stops(machine: Machine) -> Non
         ("test", "munge slurm-client slurmctld slurmd"),
         ("dist", "patchelf"),
         ("verify", "patchelf clang clang-format"),
-        ("nightly", "patchelf clang clang-format debootstrap"),
+        ("nightly", "patchelf clang clang-format debootstrap prometheus-alertmanager"),
     ],
 )
 def test_test_dist_and_verify_also_ask_for_what_only_they_use(
     machine: Machine, argument: str, packages: str
 ) -> None:
     slurm = ("munge", "slurm-client", "slurmctld", "slurmd")
-    machine.installed("clang", "clang-format", "debootstrap", "patchelf", *slurm)
+    machine.installed(
+        "clang", "clang-format", "debootstrap", "patchelf", "prometheus-alertmanager", *slurm
+    )
     done = machine.setup(argument)
     assert done.returncode == 1
     assert f"install -y --no-install-recommends {packages}\n" in done.stderr

@@ -77,10 +77,12 @@ void GroupState::OpenBuckets(absl::Duration now) {
   for (const LocalStep::Bucket& bucket : local_.buckets()) {
     if (bucket.sum == nullptr) continue;
     std::vector<OutgoingFrame> out;
+    const absl::Duration begin = options_->stopwatch();
     std::optional<Problem> problem = OpenBucket(bucket, out);
     if (!problem) {
       problem = exchange_.Extend(bucket.context.bucket, bucket.summed, out);
     }
+    telemetry_.Summed(options_->stopwatch() - begin);
     SendFrames(std::move(out));
     if (problem) {
       AbortAttempt(problem->cause, problem->detail, now);
@@ -164,7 +166,7 @@ void GroupState::MaybeVote(absl::Duration now) {
       exchange_.done_buckets() != local_.buckets().size()) {
     return;
   }
-  telemetry_.Exchanged(now);
+  telemetry_.Exchanged(LastHeard(), now);
   if (AwaitsDecision(now)) return;
   CommitVote vote;
   vote.generation = digest_;

@@ -272,6 +272,14 @@ size_t GroupState::HoldLimit() const {
   return 2 * senders * trainers_[0].memory.slot.size() + (1 << 20);
 }
 
+absl::Duration GroupState::LastHeard() const {
+  absl::Duration last = -absl::InfiniteDuration();
+  for (const Peer& peer : peers_) {
+    if (peer.heard_step == step_) last = std::max(last, peer.heard_at);
+  }
+  return last;
+}
+
 void GroupState::OnFrame(IncomingFrame frame, absl::Duration now) {
   if (ended_) return AnswerFrame(frame);
   When when = Classify(frame.header.step, frame.header.attempt);
@@ -285,6 +293,10 @@ void GroupState::OnFrame(IncomingFrame frame, absl::Duration now) {
   if (when != When::kNow && when != When::kNext) return;
   if (when == When::kNow && EndForDetached(now)) return;
   const int member = frame.member;
+  if (frame.header.step > peers_[member].heard_step) {
+    peers_[member].heard_step = frame.header.step;
+    peers_[member].heard_at = now;
+  }
   const size_t bytes = frame.payload.bytes.size();
   if (early_bytes_ + exchange_.held_bytes() + bytes > HoldLimit()) {
     outbox_->BreakPeer(
@@ -313,7 +325,9 @@ void GroupState::OnFrame(IncomingFrame frame, absl::Duration now) {
                      " has only ", local_.buckets().size(), " buckets")};
   } else {
     std::vector<OutgoingFrame> out;
+    const absl::Duration begin = options_->stopwatch();
     problem = exchange_.Receive(std::move(frame), out);
+    telemetry_.Summed(options_->stopwatch() - begin);
     SendFrames(std::move(out));
   }
   if (problem) {

@@ -201,11 +201,14 @@ absl::Status GroupState::OnSubmit(TrainerId trainer, const wire::Submit& submit,
         "Submit names step %d attempt %d; open is step %d attempt %d",
         submit.step, submit.attempt, step_, local_.attempt()));
   }
+  const absl::Duration begin = options_->stopwatch();
   auto problem = local_.Add(TrainerIndex(trainer), submit);
+  const absl::Duration summed = options_->stopwatch() - begin;
   if (!problem.ok()) return problem.status();
   Touch(now);
   last_progress_ = now;
   if (local_.complete()) telemetry_.Complete(now);
+  telemetry_.Summed(summed);
   if (*problem && (*problem)->cause == protocol::Cause::kParameters) {
     BeginEnd((*problem)->cause, (*problem)->detail, now);
   } else if (*problem) {

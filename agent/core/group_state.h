@@ -142,6 +142,8 @@ class GroupState {
     bool answered_frame = false;  // Since the generation ended.
     std::string late;             // Whom it waits for in the open attempt, when
     absl::Duration late_at;       // it last said so. Empty: it said nothing.
+    uint64_t heard_step = 0;      // The newest of which a frame came, and when
+    absl::Duration heard_at;      // the first one did.
     std::vector<protocol::GroupControl> early;  // About what comes next.
   };
   enum class When { kPast, kNow, kNext, kOther };
@@ -179,6 +181,8 @@ class GroupState {
   void AnswerFrame(const IncomingFrame& frame);
   void AnswerPast(int member, uint64_t step, uint16_t attempt);
   bool AllReady() const;
+  // When the last of those who send frames of the open step had begun to.
+  absl::Duration LastHeard() const;
   size_t HoldLimit() const;
   void Tell(int member,
             decltype(protocol::GroupControl::body) body);  // If connected.

@@ -3,6 +3,7 @@
 #define PACTRAIN_AGENT_CORE_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -35,6 +36,8 @@ struct Options {
   uint64_t told_elements = 256 * 1024;  // 1 MiB.
   // For the sums of the local trainers' slots.
   ShareOut share_out = DoAlone;
+  // For how long that takes; monotonic. A core has no clock of its own.
+  std::function<absl::Duration()> stopwatch = [] { return absl::Duration(); };
 
   // InvalidArgument: names the field, what it is and what is allowed.
   absl::Status Check() const;

@@ -17,11 +17,14 @@ inline constexpr size_t kCauses =
 
 // A step of gradients from commit to commit, as one agent sees it.
 enum class Phase {
-  kCompute,   // To the last local submit: the node's trainers work.
-  kExchange,  // To the last result: others are waited for, links are used.
-  kVote,      // To the commit.
+  kCompute,  // To the last local submit: the node's trainers work.
+  // From there to the last result:
+  kWait,  // for the first bytes of the last of those that send here,
+  kSum,   // adding up and encoding, after the last local submit,
+  kLink,  // and the rest.
+  kVote,  // To the commit.
 };
-inline constexpr size_t kPhases = 3;
+inline constexpr size_t kPhases = 5;
 using PhaseTimes = std::array<base::Histogram, kPhases>;
 
 // Counters grow while the agent lives, over all generations of the group.

@@ -1,5 +1,6 @@
 #include "agent/core/telemetry.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocol/limits.h"
@@ -24,18 +25,25 @@ void Telemetry::Commit(absl::Duration opened, absl::Duration now) {
   };
   if (last_commit_ && completed_ && exchanged_) {
     add(Phase::kCompute, *last_commit_, *completed_);
-    add(Phase::kExchange, *completed_, *exchanged_);
+    const absl::Duration begun = std::clamp(heard_, *completed_, *exchanged_);
+    const absl::Duration summed =
+        begun + std::min(summed_, *exchanged_ - begun);
+    add(Phase::kWait, *completed_, begun);
+    add(Phase::kSum, begun, summed);
+    add(Phase::kLink, summed, *exchanged_);
     add(Phase::kVote, *exchanged_, now);
   }
   last_commit_ = now;
   completed_.reset();
   exchanged_.reset();
+  summed_ = {};
 }
 
 void Telemetry::Drop() {
   exchanged_.reset();
   completed_.reset();
   last_commit_.reset();
+  summed_ = {};
 }
 
 void Telemetry::Add(const protocol::StepReport::Noise& noise) {

@@ -30,8 +30,16 @@ class Telemetry {
 
   // All local trainers have submitted the open step; the first time counts.
   void Complete(absl::Duration now);
-  // All of its results are here; the newest time counts: an attempt may fail.
-  void Exchanged(absl::Duration now) { exchanged_ = now; }
+  // So long was added up or encoded; what was before Complete() is left out.
+  void Summed(absl::Duration time) {
+    if (completed_) summed_ += time;
+  }
+  // All of its results are here, and `heard`, the first bytes of the last who
+  // sends some; the newest time counts: an attempt may fail.
+  void Exchanged(absl::Duration heard, absl::Duration now) {
+    heard_ = heard;
+    exchanged_ = now;
+  }
   // The open step, begun at `opened`, was committed.
   void Commit(absl::Duration opened, absl::Duration now);
   // It was not, or not as measured.
@@ -53,6 +61,7 @@ class Telemetry {
   };
   std::optional<absl::Duration> completed_;  // Of the open step.
   std::optional<absl::Duration> exchanged_;
+  absl::Duration heard_, summed_;
   std::optional<absl::Duration> last_commit_;
   PhaseTimes phases_;
   Mean step_, wait_, interval_;

@@ -62,6 +62,14 @@ void AddPeers(const MetricsSnapshot& now, Page& page) {
     page.Add({peer.site, scope, "sent"}, peer.sent_bytes);
     page.Add({peer.site, scope, "received"}, peer.received_bytes);
   }
+  page.Start("peer_busy_seconds_total", MetricType::Counter,
+             "Time in which bytes were on their way and not acknowledged yet, "
+             "by peer site, of all connections together. scope: as of bytes.",
+             {"peer_site", "scope"});
+  for (const auto& peer : now.peers) {
+    page.Add({peer.site, peer.is_own_site ? "intra" : "inter"},
+             absl::ToDoubleSeconds(peer.busy));
+  }
   const auto add = [&](const char* name, const char* help, auto value) {
     page.Start(name, MetricType::Gauge, help, {"peer_site"});
     for (const auto& peer : now.peers) page.Add({peer.site}, value(peer));
@@ -118,7 +126,8 @@ constexpr GroupFamily kGroupFamilies[] = {
      [](const GroupStatus& g) { return g.decision.version; }},
 };
 
-constexpr const char* kPhaseNames[kPhases] = {"compute", "exchange", "vote"};
+constexpr const char* kPhaseNames[kPhases] = {"compute", "wait", "sum", "link",
+                                              "vote"};
 
 void AddGroups(const MetricsSnapshot& now, Page& page) {
   for (const GroupFamily& family : kGroupFamilies) {
@@ -146,8 +155,10 @@ void AddGroups(const MetricsSnapshot& now, Page& page) {
   }
   page.Start("phase_seconds", MetricType::Histogram,
              "Steps of gradients by phase, from commit to commit. compute: to "
-             "the last submit of this node's trainers; exchange: to the last "
-             "result, with the wait for others; vote: to the commit.",
+             "the last submit of this node's trainers; from there to the last "
+             "result wait: for the first bytes of the last agent that sends "
+             "here, sum: adding up and encoding, link: the rest; vote: to the "
+             "commit.",
              GroupLabels({"phase"}));
   for (const GroupStatus& group : now.groups) {
     for (size_t phase = 0; phase < kPhases; ++phase) {

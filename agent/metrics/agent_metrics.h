@@ -32,6 +32,7 @@ struct MetricsSnapshot {
     absl::Duration rtt;
     double goodput_bytes_per_second = 0;
     int bbr_connections = 0;
+    absl::Duration busy;
   };
   std::string agent;
   std::string site;

@@ -83,8 +83,8 @@ TEST_F(MetricsTest, sec_cert_life_alarm_IsShown) {
 }
 
 TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
-  snapshot_.peers.push_back(
-      {"us", false, 100, 200, absl::Milliseconds(50), 1e6, 3});
+  snapshot_.peers.push_back({"us", false, 100, 200, absl::Milliseconds(50), 1e6,
+                             3, absl::Milliseconds(1500)});
   GroupStatus group;
   group.group = {"job", 1};
   group.generation = 3;
@@ -101,6 +101,7 @@ TEST_F(MetricsTest, ShowsWhatWasPublishedLast) {
            "\"sent\"} 100",
            "peer_bytes_total{peer_site=\"us\",scope=\"inter\",direction="
            "\"received\"} 200",
+           "peer_busy_seconds_total{peer_site=\"us\",scope=\"inter\"} 1.5",
            "peer_rtt_seconds{peer_site=\"us\"} 0.05",
            "peer_bbr_connections{peer_site=\"us\"} 3",
            "trainers{training_job=\"job\",model=\"1\"} 2",

@@ -56,6 +56,13 @@ void MetricsPage::Add(const std::vector<std::string>& values,
   metric.histogram.sample_sum = histogram.sum;
 }
 
+void MetricsPage::Append(MetricsPage other) {
+  for (size_t i = 0; i < other.families_.size(); ++i) {
+    families_.push_back(std::move(other.families_[i]));
+    labels_.push_back(std::move(other.labels_[i]));
+  }
+}
+
 std::string MetricsPage::Table() const {
   std::string table =
       "| metric | type | labels | meaning |\n|---|---|---|---|\n";

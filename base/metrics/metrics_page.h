@@ -39,6 +39,9 @@ class MetricsPage {
   }
   void Add(const std::vector<std::string>& values, const Histogram& histogram);
 
+  // The families of `other` come after these.
+  void Append(MetricsPage other);
+
   std::vector<MetricFamily> Take() { return std::move(families_); }
   // What is here, as rows of a table in Markdown: name, type, labels, meaning.
   std::string Table() const;

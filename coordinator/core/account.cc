@@ -14,37 +14,7 @@ size_t IndexOf(Mode mode) {
                              kModes.begin());
 }
 
-// Since `before`; a counter that went back has begun anew.
-double Grown(uint64_t before, uint64_t now) {
-  return static_cast<double>(now < before ? now : now - before);
-}
-
 }  // namespace
-
-void Account::Sent::Spare(double bytes, const protocol::StepReport& report) {
-  double all = 0;
-  for (const auto& told : report.links) {
-    all += Grown(links[told.peer_site].sent, told.sent_bytes);
-  }
-  for (const auto& told : report.links) {
-    Link& link = links[told.peer_site];
-    if (all > 0) {
-      link.spared += bytes * Grown(link.sent, told.sent_bytes) / all;
-    }
-    link.sent = told.sent_bytes;
-    link.best_rate = std::max(link.best_rate, told.goodput_bytes_per_second);
-  }
-}
-
-double Account::Sent::SavedSeconds() const {
-  double most = 0, least = 0;
-  for (const auto& [site, link] : links) {
-    if (link.best_rate == 0) continue;
-    most = std::max(most, link.spared / link.best_rate);
-    least = std::min(least, link.spared / link.best_rate);
-  }
-  return most > 0 ? most : least;
-}
 
 void Account::BeginGeneration() {
   Sum(before_);
@@ -55,9 +25,6 @@ void Account::BeginGeneration() {
 void Account::Add(const std::string& agent,
                   const protocol::StepReport& report) {
   Sent& sent = sent_[agent];
-  sent.Spare(Grown(sent.dense, report.sent_dense_bytes) -
-                 Grown(sent.frames, report.sent_bytes),
-             report);
   sent.frames = report.sent_bytes;
   sent.kept = report.sent_kept_bytes;
   sent.dense = report.sent_dense_bytes;
@@ -65,6 +32,7 @@ void Account::Add(const std::string& agent,
   const bool of_one_mode =
       mode_ && report.decision_version == version_ && sent.version == version_;
   sent.version = report.decision_version;
+  sent.savings.Add(report, of_one_mode ? mode_ : std::nullopt);
   if (!of_one_mode || report.interval_seconds <= 0) return;
   double& interval = before_.mode_interval_seconds[IndexOf(*mode_)];
   interval +=
@@ -91,9 +59,10 @@ void Account::Enter(const std::optional<protocol::Decision>& in_force,
   version_ = in_force ? in_force->version : 0;
 }
 
-void Account::NoteMasks(const protocol::Digest& masks) {
-  if (masks_ && *masks_ != masks) ++before_.mask_changes;
-  masks_ = masks;
+void Account::NoteMasks(const protocol::Digest& masks, uint64_t step) {
+  if (masks_ && masks_->digest == masks) return;
+  if (masks_) ++before_.mask_changes;
+  masks_ = Masks{masks, step};
 }
 
 void Account::Sum(AccountSnapshot& total) const {
@@ -102,18 +71,28 @@ void Account::Sum(AccountSnapshot& total) const {
     total.sent_bytes += static_cast<double>(sent.frames);
     total.kept_bytes += static_cast<double>(sent.kept);
     total.dense_bytes += static_cast<double>(sent.dense);
-    const double saved = sent.SavedSeconds();
+    const double saved = sent.savings.SavedSeconds();
     most = std::max(most, saved);
     least = std::min(least, saved);
   }
   total.saved_seconds += most > 0 ? most : least;
 }
 
-AccountSnapshot Account::At(absl::Duration now) const {
+AccountSnapshot Account::At(absl::Duration now, uint64_t step) const {
   AccountSnapshot at = before_;
   Sum(at);
-  if (mode_) {
-    at.mode_seconds[IndexOf(*mode_)] += absl::ToDoubleSeconds(now - since_);
+  if (masks_ && !masks_->digest.empty() && step > masks_->since) {
+    at.mask_unchanged_steps = step - masks_->since;
+  }
+  if (!mode_) return at;
+  at.mode_seconds[IndexOf(*mode_)] += absl::ToDoubleSeconds(now - since_);
+  double& full = at.mode_predicted_seconds[IndexOf(Mode::kFull)];
+  double& in_force = at.mode_predicted_seconds[IndexOf(*mode_)];
+  for (const auto& [agent, sent] : sent_) {
+    const auto& predicted = sent.savings.predicted();
+    if (!predicted) continue;
+    full = std::max(full, predicted->full);
+    in_force = std::max(in_force, predicted->sent);
   }
   return at;
 }

@@ -1,13 +1,7 @@
 // What a group's steps cost and saved since the coordinator saw it first, from
 // its agents' step reports (telemetry: lost and repeated freely).
 //
-// Seconds saved against FULL: the bytes that an agent's links were spared, over
-// the best rates that were measured on them, of the link that takes longest; of
-// the agent with the most. An agent's bytes are taken to be spread over its
-// links as all that it sends. What an exchange hides behind computing is not
-// taken off, and a link without a measured rate counts for nothing. The best
-// rate, since few bytes at a time show none: round trips are most of their
-// time.
+// Seconds saved against FULL are those of the agent with the most (savings.h).
 //
 // Pure. Thread-compatible. Copyable.
 #ifndef PACTRAIN_COORDINATOR_CORE_ACCOUNT_H_
@@ -21,6 +15,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "coordinator/core/savings.h"
 #include "protocol/control.h"
 #include "protocol/types.h"
 
@@ -50,8 +45,12 @@ struct AccountSnapshot {
   std::array<double, kModes.size()> mode_seconds = {};
   // From commit to commit, as last measured; 0: not measured.
   std::array<double, kModes.size()> mode_interval_seconds = {};
+  // Of a step, at the agent that is to take longest: in FULL, and in the mode
+  // in force; 0: not known.
+  std::array<double, kModes.size()> mode_predicted_seconds = {};
   std::array<uint64_t, kFallbacks.size()> fallbacks = {};
   uint64_t mask_changes = 0;
+  uint64_t mask_unchanged_steps = 0;  // Of this generation; 0: no masks.
 };
 
 class Account {
@@ -63,23 +62,18 @@ class Account {
   // From `now` on, until the next call; nothing: no decision is in force.
   void Enter(const std::optional<protocol::Decision>& in_force,
              absl::Duration now);
-  // What all trainers voted for alike. Empty: no masks.
-  void NoteMasks(const protocol::Digest& masks);
+  // What all trainers voted for alike after `step` committed steps. Empty: no
+  // masks.
+  void NoteMasks(const protocol::Digest& masks, uint64_t step);
 
-  AccountSnapshot At(absl::Duration now) const;
+  // `step`: committed in this generation.
+  AccountSnapshot At(absl::Duration now, uint64_t step) const;
 
  private:
-  struct Link {
-    uint64_t sent = 0;     // As last reported.
-    double spared = 0;     // Bytes.
-    double best_rate = 0;  // Bytes per second; 0: not measured.
-  };
   struct Sent {
     uint64_t frames = 0, kept = 0, dense = 0;
     uint64_t version = 0;
-    std::map<std::string, Link> links;  // By peer site.
-    void Spare(double bytes, const protocol::StepReport& report);
-    double SavedSeconds() const;  // Below 0: it cost more than FULL.
+    Savings savings;
   };
   void Sum(AccountSnapshot& total) const;
 
@@ -88,7 +82,11 @@ class Account {
   std::optional<protocol::Mode> mode_;
   uint64_t version_ = 0;  // In force.
   absl::Duration since_;  // mode_ is in force.
-  std::optional<protocol::Digest> masks_;
+  struct Masks {
+    protocol::Digest digest;
+    uint64_t since = 0;  // So many committed steps.
+  };
+  std::optional<Masks> masks_;
 };
 
 }  // namespace pactrain::coordinator

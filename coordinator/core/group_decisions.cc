@@ -83,7 +83,7 @@ void Group::NoteMasks(const MaskAgreement& masks, Context& c) {
   if (masks.state == MaskState::kSettling ||
       masks.state == MaskState::kStable) {
     last_equal_ = masks;
-    account_.NoteMasks(masks.mask_digest);
+    account_.NoteMasks(masks.mask_digest, progress_.committed_count());
   }
   if (masks.state != mask_state_) {
     mask_state_ = masks.state;
@@ -324,7 +324,8 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.first_compacted_step = progress_.first_compacted_step();
   s.links = progress_.Links();
   s.pin = pin_;
-  s.account = account_.At(c.now);
+  s.account = account_.At(c.now, progress_.committed_count());
+  s.votes = votes_.Count();
   return s;
 }
 

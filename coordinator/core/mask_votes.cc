@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -116,6 +117,32 @@ MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
                                  " trainers");
   }
   return result;
+}
+
+VoteCount MaskVotes::Count() const {
+  using Wanted = std::pair<protocol::Digest, protocol::Digest>;
+  std::map<Wanted, VoteCount> by_wanted;
+  VoteCount all;
+  for (const auto& vote : votes_) {
+    if (!vote) {
+      ++all.missing;
+      continue;
+    }
+    ++all.against;
+    if (vote->mask_digest.empty()) continue;
+    VoteCount& same = by_wanted[{vote->mask_digest, vote->layout_digest}];
+    ++(StepsToGo(*vote) > 0 ? same.settling : same.in_favour);
+  }
+  VoteCount most;
+  for (const auto& [wanted, count] : by_wanted) {
+    if (count.in_favour + count.settling > most.in_favour + most.settling) {
+      most = count;
+    }
+  }
+  all.in_favour = most.in_favour;
+  all.settling = most.settling;
+  all.against -= most.in_favour + most.settling;
+  return all;
 }
 
 std::optional<MaskProgress> MaskVotes::Progress() const {

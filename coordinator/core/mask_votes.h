@@ -51,6 +51,15 @@ struct MaskProgress {
   std::string moved;  // Which parameters' masks moved most in it.
 };
 
+// Trainers by their newest vote. The mask set that most have voted for is the
+// one that the others are against, as is who wants none.
+struct VoteCount {
+  uint32_t in_favour = 0;
+  uint32_t settling = 0;  // In favour, not old enough yet to count.
+  uint32_t against = 0;
+  uint32_t missing = 0;
+};
+
 class MaskVotes {
  public:
   explicit MaskVotes(uint32_t world_size) : votes_(world_size) {}
@@ -62,6 +71,8 @@ class MaskVotes {
 
   // What the votes say after `step` committed steps.
   MaskAgreement Evaluate(uint64_t step) const;
+
+  VoteCount Count() const;
 
   // Nothing: nobody has voted for masks.
   std::optional<MaskProgress> Progress() const;

@@ -74,6 +74,23 @@ TEST(MaskVotes, LayoutsMustAgreeToo) {
   EXPECT_EQ(votes.Evaluate(0).reason, "bucket layouts of ranks 0 and 1 differ");
 }
 
+TEST(MaskVotes, WhatMostVotedForIsCounted) {
+  MaskVotes votes(6);
+  EXPECT_EQ(votes.Count().missing, 6u);
+  EXPECT_OK(votes.Add(Make(0, 6), 0));
+  EXPECT_OK(votes.Add(Make(1, 5), 0));
+  EXPECT_OK(votes.Add(Make(2, 5, 2), 0));
+  MaskVote none = Make(3, 0);
+  none.mask_digest = {};
+  EXPECT_OK(votes.Add(none, 0));
+  EXPECT_OK(votes.Add(Make(4, 5, 3, 3, /*layout=*/2), 0));
+  const VoteCount count = votes.Count();
+  EXPECT_EQ(count.in_favour, 1u);
+  EXPECT_EQ(count.settling, 1u);
+  EXPECT_EQ(count.against, 3u);
+  EXPECT_EQ(count.missing, 1u);
+}
+
 TEST(MaskVotes, NoMasksAtAllIsAnAgreement) {
   MaskVotes votes(2);
   EXPECT_OK(votes.Add(Make(0, 0), 0));

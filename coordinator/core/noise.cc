@@ -47,6 +47,7 @@ Noise::Measured Noise::Join(const Open& open) const {
     within_sites += sample.local - sample.site / trainers_in_site_.at(agent);
     total += sample.total;
   }
+  m.scale = world_ * local;
   if (spare_ > 0) {
     m.variance = world_ * within_sites / spare_;
   } else if (world_ > 1) {
@@ -65,8 +66,11 @@ std::optional<Noise::Estimate> Noise::SumUp(bool any, uint64_t version) const {
     sum.encoded += m.encoded;
     sum.error += m.error;
     sum.clip += m.clip;
+    sum.scale += m.scale;
   }
-  if (sum.steps == 0 || !(sum.variance > 0)) return std::nullopt;
+  if (sum.steps == 0 || !(sum.variance > kResolution * sum.scale)) {
+    return std::nullopt;
+  }
   return sum;
 }
 

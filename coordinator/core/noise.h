@@ -42,11 +42,14 @@ class Noise {
     double encoded = 0;   // ||x||^2 of everything that was encoded.
     double error = 0;     // e; 0 where the codec is exact.
     double clip = 0;      // The part of e that clipping made.
+    double scale = 0;     // N times the sum of ||g_i||^2.
     double risk() const { return error / variance; }
     double risk_clip() const { return clip / variance; }
   };
   // Of the steps under decision `version`, or of all. Nothing: none is known,
-  // or too little varies for V to show.
+  // or too little varies for V to show: it is a difference of sums of floats,
+  // and below kResolution of them it is their rounding.
+  static constexpr double kResolution = 1e-6;
   std::optional<Estimate> Newest(uint64_t version) const;
   std::optional<Estimate> Newest() const;
 
@@ -57,7 +60,7 @@ class Noise {
   };
   struct Measured {
     uint64_t version = 0;
-    double variance = 0, encoded = 0, error = 0, clip = 0;
+    double variance = 0, encoded = 0, error = 0, clip = 0, scale = 0;
   };
   Measured Join(const Open& open) const;
   std::optional<Estimate> SumUp(bool any, uint64_t version) const;

@@ -46,5 +46,26 @@ TEST(Noise, TheClippedPartOfTheRiskIsApart) {
   EXPECT_DOUBLE_EQ(noise.Newest(2)->risk_clip(), 0.3 / 4.8);
 }
 
+// Trainers with the same gradients: what is left of V is how floats round, and
+// r would be any number up to 1e10.
+TEST(Noise, WhatIsBelowTheResolutionOfFloatsIsNotKnown) {
+  Noise noise(TwoSites());
+  for (const char* agent : {"a", "b"}) {
+    protocol::StepReport::Noise sample = Sample(0.4, 0);
+    sample.site = 4 - 1e-7;  // Two equal gradients: 2 * local.
+    noise.Add(agent, sample);
+  }
+  EXPECT_EQ(noise.steps(), 1);
+  EXPECT_FALSE(noise.Newest().has_value());
+  for (const char* agent : {"a", "b"}) {
+    protocol::StepReport::Noise sample = Sample(0.4, 0);
+    sample.step = 16;
+    sample.site = 4 - 1e-2;
+    noise.Add(agent, sample);
+  }
+  ASSERT_TRUE(noise.Newest().has_value());
+  EXPECT_LT(noise.Newest()->risk(), 100);
+}
+
 }  // namespace
 }  // namespace pactrain::coordinator

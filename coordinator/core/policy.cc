@@ -133,6 +133,10 @@ Levels Exact(absl::string_view why) {
   return {std::nullopt, absl::StrCat("not TERNARY: ", why)};
 }
 
+// Then whatever quantising adds is more than what they differ by.
+constexpr char kNothingVaries[] =
+    "r is not known, the trainers' gradients hardly differ";
+
 // Up to a thousandth, so that what is above a bound also reads so.
 double RoundUp(double risk) { return std::ceil(risk * 1000) / 1000; }
 
@@ -176,7 +180,7 @@ Levels LevelsFromExact(const Options& options, const Telemetry& telemetry) {
                               " steps are measured"));
   }
   if (!telemetry.noise) {
-    return Exact("r is not known, the trainers' gradients hardly differ");
+    return Exact(kNothingVaries);
   }
   Levels levels = QuantiseWithin(options, telemetry, "");
   if (levels.codec && share) {
@@ -192,9 +196,10 @@ Levels LevelsFromTernary(const Options& options, Codec now,
                          const Telemetry& telemetry) {
   // 3 levels end with their pin.
   const Codec stay = std::max(now, kCoarsestFirst[0]);
-  if (!telemetry.noise || telemetry.measured_steps < kMinMeasuredSteps) {
+  if (telemetry.measured_steps < kMinMeasuredSteps) {
     return {stay, absl::StrCat(CodecName(stay), " stay until r is measured")};
   }
+  if (!telemetry.noise) return Exact(kNothingVaries);
   if (!telemetry.current || telemetry.current->steps < kMinMeasuredSteps) {
     return Quantise(options, telemetry, stay);
   }

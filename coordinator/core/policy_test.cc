@@ -215,6 +215,16 @@ TEST(Policy, AFreshSwitchIsNotJudgedBeforeItIsMeasured) {
   EXPECT_THAT(kept->reason, EndsWith("; 7 levels stay until r is measured"));
 }
 
+TEST(Policy, WhereNothingVariesAnyMoreAllIsExactAgain) {
+  const Decision current = Chosen(MakeTelemetry(0.5, 3));
+  ASSERT_EQ(current.mode, Mode::kTernary);
+  Telemetry unknown = MakeTelemetry(0.5, 3);
+  unknown.noise.reset();
+  const auto next = Choose({}, current, OneVote(3), 99, unknown, {});
+  EXPECT_EQ(next->mode, Mode::kCompacted);
+  EXPECT_THAT(next->reason, EndsWith("gradients hardly differ"));
+}
+
 // Under `pin`, from FULL.
 Decision ChosenUnder(const Pin& pin, const MaskVotes& votes, int sites = 2) {
   Telemetry telemetry = MakeTelemetry(0.5, 1);

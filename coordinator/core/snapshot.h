@@ -54,6 +54,7 @@ struct GroupSnapshot {
   // elements out: nothing.
   std::optional<MaskProgress> masks;
   std::optional<uint64_t> first_compacted_step;
+  VoteCount votes;
   std::vector<LinkSnapshot> links;
   // Of the time of a step, what trainers wait for the exchange; not measured,
   // or no generation runs: nothing.

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "base/metrics/certificate_metrics.h"
 #include "base/metrics/metrics_page.h"
+#include "base/metrics/rpc_page.h"
 #include "base/version.h"
 
 namespace pactrain::coordinator {
@@ -140,12 +141,18 @@ constexpr GroupFamily kGroupFamilies[] = {
      [](const GroupSnapshot& g) {
        return g.account.dense_bytes - g.account.sent_bytes;
      }},
+    {"mask_unchanged_steps", MetricType::Gauge,
+     "Steps since all ranks agreed on the masks that they agree on now; 0: "
+     "none.",
+     [](const GroupSnapshot& g) {
+       return static_cast<double>(g.account.mask_unchanged_steps);
+     }},
     {"saved_seconds", MetricType::Gauge,
-     "Link time saved against FULL since the coordinator's start: the bytes "
-     "that an agent's links were spared over their best measured rates, of the "
-     "link "
-     "that takes longest; of the agent with the most. What is hidden behind "
-     "computing is not taken off.",
+     "Time saved against FULL since the coordinator's start, of the agent with "
+     "the most; below 0: lost. Of the slowest link, FULL's bytes over its best "
+     "measured rate, less what goes on behind computing, less the same of what "
+     "was sent; no more than the steps waited less than the fastest measured "
+     "FULL steps.",
      [](const GroupSnapshot& g) { return g.account.saved_seconds; }},
 };
 
@@ -189,6 +196,20 @@ void AddStates(const StateSnapshot& now, Page& page) {
   }
 }
 
+void AddVotes(const StateSnapshot& now, Page& page) {
+  page.Start("mask_votes", MetricType::Gauge,
+             "Trainers by their newest vote for masks. for: for the set that "
+             "most want; settling: the same, too new to count; against: for "
+             "another or none; missing: no vote yet.",
+             GroupLabels({"vote"}));
+  for (const GroupSnapshot& group : now.groups) {
+    page.Add(ValuesOf(group, {"for"}), group.votes.in_favour);
+    page.Add(ValuesOf(group, {"settling"}), group.votes.settling);
+    page.Add(ValuesOf(group, {"against"}), group.votes.against);
+    page.Add(ValuesOf(group, {"missing"}), group.votes.missing);
+  }
+}
+
 void AddAccount(const StateSnapshot& now, Page& page) {
   const auto by_mode =
       [&](const char* name, MetricType type, const char* help,
@@ -209,6 +230,13 @@ void AddAccount(const StateSnapshot& now, Page& page) {
           "Time from commit to commit as last measured in each mode; 0: not "
           "measured.",
           &AccountSnapshot::mode_interval_seconds);
+  by_mode(
+      "predicted_step_seconds", MetricType::Gauge,
+      "What a step is to take in FULL and in the mode in force: computing, "
+      "and its bytes over the slowest link's best measured rate, less what "
+      "goes on behind computing; 0: not known. What it waits for other than "
+      "links is not in it.",
+      &AccountSnapshot::mode_predicted_seconds);
   page.Start("bytes_total", MetricType::Counter,
              "Sent between sites since the coordinator's start. dense: all "
              "elements in fp32, as FULL has them; kept: those that were sent, "
@@ -253,6 +281,7 @@ void AddGroups(const StateSnapshot& now, Page& page) {
            "not measured.",
            &GroupSnapshot::exchange_share, page);
   AddStates(now, page);
+  AddVotes(now, page);
   AddAccount(now, page);
 }
 
@@ -314,24 +343,26 @@ void AddLinks(const StateSnapshot& now, Page& page) {
 }
 
 Page PageOf(const StateSnapshot& now, const Connections& connections,
-            bool insecure_network) {
+            const base::RpcCounts& calls, bool insecure_network) {
   Page page("pactrain_coordinator_");
   AddProcess(now, insecure_network, page);
   AddConnections(connections, page);
   base::AddCertificates(connections.certificates, absl::Now(), page);
   AddGroups(now, page);
   AddLinks(now, page);
+  page.Append(base::RpcPage(calls));
   return page;
 }
 
 }  // namespace
 
 std::vector<MetricFamily> CoordinatorMetrics::Collect() const {
-  return PageOf(snapshot_(), connections_(), insecure_network_).Take();
+  return PageOf(snapshot_(), connections_(), calls_(), insecure_network_)
+      .Take();
 }
 
 std::string CoordinatorMetrics::Table() {
-  return PageOf({}, {}, false).Table();
+  return PageOf({}, {}, {}, false).Table();
 }
 
 }  // namespace pactrain::coordinator

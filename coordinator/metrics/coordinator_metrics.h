@@ -12,6 +12,7 @@
 
 #include "base/certificate_life.h"
 #include "base/connection_caps.h"
+#include "base/rpc_counts.h"
 #include "coordinator/core/snapshot.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
@@ -31,12 +32,14 @@ class CoordinatorMetrics : public prometheus::Collectable {
   // exported, too. A chain or tree of 32 sites has 62.
   static constexpr size_t kMaxLinks = 64;
 
-  // Both must be thread-safe.
+  // All must be thread-safe.
   CoordinatorMetrics(std::function<StateSnapshot()> snapshot,
                      std::function<Connections()> connections,
+                     std::function<base::RpcCounts()> calls,
                      bool insecure_network)
       : snapshot_(std::move(snapshot)),
         connections_(std::move(connections)),
+        calls_(std::move(calls)),
         insecure_network_(insecure_network) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
@@ -46,6 +49,7 @@ class CoordinatorMetrics : public prometheus::Collectable {
  private:
   const std::function<StateSnapshot()> snapshot_;
   const std::function<Connections()> connections_;
+  const std::function<base::RpcCounts()> calls_;
   const bool insecure_network_;
 };
 

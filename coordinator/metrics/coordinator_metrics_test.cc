@@ -3,6 +3,7 @@
 #include <regex>
 #include <sstream>
 
+#include "absl/strings/str_replace.h"
 #include "base/metrics/metrics_server.h"
 #include "base/status_matchers.h"
 #include "base/version.h"
@@ -42,6 +43,9 @@ StateSnapshot Running() {
   g.account.mode_seconds[2] = 7;
   g.account.fallbacks[1] = 3;
   g.account.mask_changes = 5;
+  g.account.mask_unchanged_steps = 44;
+  g.account.mode_predicted_seconds = {3, 1, 0};
+  g.votes = {3, 2, 1, 0};
   g.risk = 0.15;
   g.risk_clip = 0.02;
   g.kept_elements = 30;
@@ -59,8 +63,19 @@ Connections Refusing() {
   return connections;
 }
 
+base::RpcCounts Called() {
+  base::RpcCounter counter;
+  const base::RpcMethod method = {"unary", "pactrain.v1.Admin", "ListJobs"};
+  counter.Declare({"unary", "pactrain.v1.Admin", "SetPin"});
+  counter.OnStarted(method);
+  counter.OnStarted(method);
+  counter.OnEnded(method, 7, 0.25);
+  counter.OnEnded(method, 99, 0.25);
+  return counter.Get();
+}
+
 std::string Page(const StateSnapshot& snapshot, bool insecure_network = false) {
-  const CoordinatorMetrics metrics([&] { return snapshot; }, Refusing,
+  const CoordinatorMetrics metrics([&] { return snapshot; }, Refusing, Called,
                                    insecure_network);
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, metrics.Collect());
@@ -107,6 +122,12 @@ TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
         "fallbacks_total{training_job=\"job\",model=\"1\",from=\"TERNARY\",to="
         "\"FULL\"} 3\n",
         "mask_changes_total{training_job=\"job\",model=\"1\"} 5\n",
+        "mask_unchanged_steps{training_job=\"job\",model=\"1\"} 44\n",
+        "mask_votes{training_job=\"job\",model=\"1\",vote=\"for\"} 3\n",
+        "mask_votes{training_job=\"job\",model=\"1\",vote=\"against\"} 1\n",
+        "predicted_step_seconds{training_job=\"job\",model=\"1\",mode=\"FULL\"}"
+        " "
+        "3\n",
         "coordinator_risk_bound 0.3",
         "masks_keep_ratio{training_job=\"job\",model=\"1\"} 0.3",
         "steps_committed_total{training_job=\"job\",model=\"1\"} 70\n",
@@ -122,6 +143,23 @@ TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
         "\"y\"} "
         "0.5\n"}) {
     EXPECT_THAT(page, HasSubstr(line));
+  }
+}
+
+TEST(CoordinatorMetrics, CallsAreCountedUnderTheUsualNames) {
+  const std::string page = Page({});
+  const std::string method =
+      "{grpc_type=\"unary\",grpc_service=\"pactrain.v1.Admin\",grpc_method=";
+  for (const char* line :
+       {"grpc_server_started_total@\"ListJobs\"} 2\n",
+        "grpc_server_started_total@\"SetPin\"} 0\n",
+        "grpc_server_handled_total@\"ListJobs\",grpc_code=\"OK\"} 0\n",
+        "grpc_server_handled_total@\"ListJobs\",grpc_code="
+        "\"PermissionDenied\"} 1\n",
+        "grpc_server_handled_total@\"ListJobs\",grpc_code=\"Unknown\"} 1\n",
+        "grpc_server_handling_seconds_count@\"ListJobs\"} 2\n",
+        "grpc_server_handling_seconds_sum@\"ListJobs\"} 0.5\n"}) {
+    EXPECT_THAT(page, HasSubstr(absl::StrReplaceAll(line, {{"@", method}})));
   }
 }
 
@@ -141,7 +179,7 @@ TEST(CoordinatorMetrics, sec_cert_life_alarm_IsShown) {
         [&] {
           return Connections{0, {}, base::CertificateLives{life, life}};
         },
-        false);
+        Called, false);
     std::ostringstream text;
     prometheus::TextSerializer().Serialize(text, metrics.Collect());
     return text.str();
@@ -157,10 +195,11 @@ TEST(CoordinatorMetrics, sec_cert_life_alarm_IsShown) {
 }
 
 TEST(CoordinatorMetrics, NamesFollowTheConventions) {
-  const CoordinatorMetrics metrics(Running, Refusing, false);
+  const CoordinatorMetrics metrics(Running, Refusing, Called, false);
   for (const auto& family : metrics.Collect()) {
     EXPECT_TRUE(std::regex_match(
-        family.name, std::regex("pactrain_coordinator_[a-z]+(_[a-z]+)*")))
+        family.name,
+        std::regex("(pactrain_coordinator|grpc_server)_[a-z]+(_[a-z]+)*")))
         << family.name;
     EXPECT_FALSE(family.help.empty()) << family.name;
     const bool counter = family.type == prometheus::MetricType::Counter;
@@ -231,7 +270,8 @@ TEST(AgentTargets, sec_AHostileAddressIsQuoted) {
 }
 
 TEST(MetricsServer, ATakenPortIsAnError) {
-  auto metrics = std::make_shared<CoordinatorMetrics>(Running, Refusing, false);
+  auto metrics =
+      std::make_shared<CoordinatorMetrics>(Running, Refusing, Called, false);
   ASSERT_OK_AND_ASSIGN(auto server,
                        base::MetricsServer::Start({"127.0.0.1", 0}, metrics));
   EXPECT_GT(server->address().port, 0);

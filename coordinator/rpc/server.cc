@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rpc/call_counting.h"
 #include "base/rpc/credentials.h"
 #include "base/status_macros.h"
 #include "protocol/identity.h"
@@ -74,6 +75,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       base::MakeServerCredentials(tls, &CheckIsSomebody));
+  base::CountCalls(
+      {v1::Coordinator::service_full_name(), v1::Admin::service_full_name()},
+      &server->calls_, builder);
   builder.RegisterService(&server->agents_);
   builder.RegisterService(&server->admin_);
   server->server_ = builder.BuildAndStart();

@@ -23,6 +23,7 @@
 #include "base/net.h"
 #include "base/repeat_filter.h"
 #include "base/rpc/capped_listener.h"
+#include "base/rpc_counts.h"
 #include "base/tls/tls_files.h"
 #include "base/tls/tls_source.h"
 #include "coordinator/driver/driver.h"
@@ -58,6 +59,7 @@ class Server {
   }
   // Of the certificate that new connections are shown; none: plain text.
   std::optional<base::CertificateLives> certificates() const;
+  base::RpcCounts calls() const { return calls_.Get(); }
   // Ends all calls, within two seconds, and stops serving. Idempotent.
   void Stop();
 
@@ -100,6 +102,7 @@ class Server {
   std::unique_ptr<base::TlsSource> tls_ ABSL_GUARDED_BY(mu_);
   base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<base::CappedListener> listener_;
+  base::RpcCounter calls_;
   std::unique_ptr<grpc::Server> server_;
 };
 

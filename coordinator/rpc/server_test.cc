@@ -83,6 +83,31 @@ class ServerTest : public ServerFixture {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
+TEST_F(ServerTest, CallsAreCountedByMethodAndCode) {
+  const auto stub = v1::Admin::NewStub(channel_);
+  for (const char* job : {"", "unknown"}) {
+    grpc::ClientContext context;
+    context.set_deadline(Deadline());
+    v1::GetJobRequest request;
+    request.mutable_group()->set_job(job);
+    v1::GetJobResponse response;
+    EXPECT_FALSE(stub->GetJob(&context, request, &response).ok());
+  }
+  server_->Stop();  // Calls end on its threads.
+  const base::RpcCounts calls = server_->calls();
+  const base::RpcCount& asked =
+      calls.at({"unary", "pactrain.v1.Admin", "GetJob"});
+  EXPECT_EQ(asked.started, 2);
+  uint64_t handled = 0;
+  for (const uint64_t count : asked.handled) handled += count;
+  EXPECT_EQ(handled, 2);
+  EXPECT_GE(asked.handled[grpc::StatusCode::NOT_FOUND], 1);
+  EXPECT_EQ(asked.handled[grpc::StatusCode::OK], 0);
+  EXPECT_EQ(calls.at({"bidi_stream", "pactrain.v1.Coordinator", "AgentStream"})
+                .started,
+            0);
+}
+
 TEST_F(ServerTest, TwoAgentsGetAGenerationThenAPrepare) {
   AgentClient a(channel_), b(channel_);
   Hello(a, "a");

@@ -94,8 +94,8 @@ void TcpTuning::Update(int fd) {
   const std::optional<tcp_info> info = InfoOf(fd);
   measured_ = info.has_value();
   if (!info) return;
-  goodput_ = meter_.Sample(info->tcpi_bytes_acked,
-                           absl::Microseconds(info->tcpi_busy_time));
+  busy_ = absl::Microseconds(info->tcpi_busy_time);
+  goodput_ = meter_.Sample(info->tcpi_bytes_acked, busy_);
   const std::optional<TcpState> state = StateOf(*info, goodput_);
   if (state) Apply(fd, *state);
 }

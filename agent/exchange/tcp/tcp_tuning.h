@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "agent/exchange/tcp/flight_limit.h"
@@ -59,12 +60,17 @@ class TcpTuning {
   bool lacks_control() const { return lacks_control_; }
   // Bytes per second; 0: not measured yet.
   double goodput() const { return goodput_; }
+  // In which bytes were not acknowledged yet, since the last call.
+  absl::Duration TakeBusy() {
+    return busy_ - std::exchange(busy_taken_, busy_);
+  }
 
  private:
   FlightLimit limit_;
   bool measured_ = true;  // Not by Linux before 4.10: no rate to limit by.
   GoodputMeter meter_;
   double goodput_ = 0;
+  absl::Duration busy_, busy_taken_;
   const std::string lossy_control_;
   bool lacks_control_ = false;
   std::string own_control_;  // Its congestion control, while it has bbr.

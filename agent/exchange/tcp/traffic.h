@@ -20,6 +20,8 @@ struct SiteTraffic {
   double goodput_bytes_per_second = 0;  // While busy; 0: not measured yet.
   double best_bytes_per_second = 0;     // The highest of these so far.
   int bbr_connections = 0;              // That lose packets (TcpTuning).
+  // In which bytes were not acknowledged yet, of all connections together.
+  absl::Duration busy;
 };
 
 // By site name. Entries are never removed, so that counters never go back.

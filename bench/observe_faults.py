@@ -1,0 +1,284 @@
+"""The faults of bench/observe.py: one for each alert, on a job that runs.
+
+A fault is a context: it lasts as long as it is entered, and all is well again after it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cluster import BIN, ROOT, Cluster, pin
+from bench.observe_servers import Prometheus, wait_until
+from bench.processes import Children
+from bench.slow_relay import Rates, SlowRelay
+from bench.testbed import LoopbackTestbed, run
+
+JOB = "observed"
+SLOW = 500_000  # Bytes per second: a fraction of what relays pass on by themselves.
+WAITING = "import torch, pactrain; pactrain.DistributedDataParallel(torch.nn.Linear(4, 4))"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What faults are made of."""
+
+    bed: LoopbackTestbed
+    cluster: Cluster
+    coordinator_pid: int
+    extras: Children  # Processes that a fault starts.
+    folder: Path
+    pki: Path
+    token: Path
+    relays: dict[str, SlowRelay]  # By host.
+    prometheus: Prometheus
+
+    @property
+    def orders(self) -> Path:
+        return self.folder / "orders"
+
+    def pin(self, *what: str) -> None:
+        pin(self.bed, self.bed.hosts[0], self.cluster, self.pki, JOB, *what)
+
+    def unpin(self) -> None:
+        pin(self.bed, self.bed.hosts[0], self.cluster, self.pki, JOB, verb="unpin")
+
+
+@dataclass(frozen=True)
+class Fault:
+    alert: str
+    begin: Callable[[Stage], AbstractContextManager[None]]
+    also: tuple[str, ...] = ()  # What else it may set off.
+
+
+def give(orders: Path, order: str) -> None:
+    """At once: a trainer may be reading."""
+    beside = orders.with_suffix(".new")
+    beside.write_text(order)
+    beside.replace(orders)
+
+
+def ordered(order: str) -> Callable[[Stage], AbstractContextManager[None]]:
+    @contextmanager
+    def begin(stage: Stage) -> Iterator[None]:
+        give(stage.orders, order)
+        yield
+        give(stage.orders, "train")
+
+    return begin
+
+
+@contextmanager
+def slower_than_full(stage: Stage) -> Iterator[None]:
+    """Computing takes longer than it did when the job was in FULL."""
+    compacted = 'pactrain_coordinator_mode{mode!="FULL"} == 1'
+    measured = 'pactrain_coordinator_step_interval_seconds{mode="FULL"} > 0'
+    wait_until(lambda: stage.prometheus.holds(compacted), "masks to be in force")
+    wait_until(lambda: stage.prometheus.holds(measured), "FULL to be measured")
+    with ordered("slow")(stage):
+        yield
+
+
+@contextmanager
+def coarse(stage: Stage) -> Iterator[None]:
+    stage.pin("TERNARY", "--levels", "3")
+    yield
+    stage.unpin()
+
+
+@contextmanager
+def swinging(stage: Stage) -> Iterator[None]:
+    """A mode that sends less, and back, again and again."""
+    over = threading.Event()
+
+    def swing() -> None:
+        while not over.is_set():
+            stage.pin("FULL")
+            over.wait(1)
+            stage.unpin()
+            over.wait(1)
+
+    thread = threading.Thread(target=swing)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def slowed(host: str, rates: Rates) -> Callable[[Stage], AbstractContextManager[None]]:
+    @contextmanager
+    def begin(stage: Stage) -> Iterator[None]:
+        stage.relays[host].limit(rates)
+        yield
+        stage.relays[host].limit(Rates())
+
+    return begin
+
+
+@contextmanager
+def full_disk(stage: Stage) -> Iterator[None]:
+    """No file of the coordinator's may grow."""
+    free = resource.prlimit(stage.coordinator_pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(stage.coordinator_pid, resource.RLIMIT_FSIZE, (0, free[1]))
+    # What a job decides is written down.
+    refused = threading.Thread(target=lambda: quietly(lambda: stage.pin("FULL")))
+    refused.start()
+    yield
+    resource.prlimit(stage.coordinator_pid, resource.RLIMIT_FSIZE, free)
+    refused.join()
+    writable = "pactrain_coordinator_read_only == 0"
+    wait_until(lambda: stage.prometheus.holds(writable), "the journal to be written again")
+    stage.unpin()
+
+
+def quietly(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except RuntimeError as error:
+        print(f"  as is to be: {str(error).splitlines()[0][:100]}", flush=True)
+
+
+@contextmanager
+def another_agent(stage: Stage, program: Path, *flags: str) -> Iterator[None]:
+    """One more, in no job."""
+    name = "d0"
+    run(str(ROOT / "tools" / "certs"), str(stage.pki), "--agent", name)
+    path = stage.folder / f"{name}.sock"
+    argv = [str(program), f"--name={name}", f"--coordinator={stage.cluster.coordinator}",
+            f"--socket=unix:{path}", f"--metrics-token-file={stage.token}",
+            f"--tls-cert={stage.pki / 'agent-d0.pem'}", f"--tls-ca={stage.pki / 'ca.pem'}",
+            f"--tls-key={stage.pki / 'agent-d0.key'}", *flags]  # fmt: skip
+    child = stage.extras.start(f"agent-{name}", argv, {})
+    child.wait_for("listening", 30)
+    yield
+    child.process.terminate()
+    child.process.wait(10)
+
+
+@contextmanager
+def other_version(stage: Stage) -> Iterator[None]:
+    """The agent of another version: the same program, but for its number."""
+    own = BIN / "pactrain-agent"
+    text = subprocess.run([str(own), "--version"], capture_output=True, text=True, check=True)
+    found = re.search(r"\d+\.\d+\.\d+", text.stdout)
+    assert found is not None, text.stdout
+    number = found[0].encode()
+    other = bytes([number[0] + 1]) + number[1:]
+    program = stage.folder / "pactrain-agent-of-another-version"
+    shutil.copy(own, program)
+    program.write_bytes(own.read_bytes().replace(number + b"\0", other + b"\0"))
+    with another_agent(stage, program):
+        yield
+
+
+@contextmanager
+def plain_text(stage: Stage) -> Iterator[None]:
+    with another_agent(stage, BIN / "pactrain-agent", "--insecure-network"):
+        yield
+
+
+@contextmanager
+def old_certificate(stage: Stage) -> Iterator[None]:
+    """The last host's agent finds a certificate that ends tomorrow."""
+    name = f"agent-{stage.bed.hosts[-1].name}"
+    last, kept = stage.pki / f"{name}.pem", stage.pki / f"{name}.kept"
+    shutil.copy(last, kept)
+    new = issue_ending(stage.pki, name)
+    new.replace(last)
+    yield
+    kept.replace(last)
+
+
+CA = """
+[ca]
+default_ca = own
+[own]
+database = {folder}/index
+new_certs_dir = {folder}
+rand_serial = yes
+default_md = sha256
+policy = any
+[any]
+commonName = supplied
+"""
+
+
+def issue_ending(pki: Path, name: str) -> Path:
+    """A certificate for the key of `name` of which 20 days are over and one is left."""
+    folder = pki / "ending"
+    folder.mkdir()
+    (folder / "index").touch()
+    (folder / "ca.cnf").write_text(CA.format(folder=folder))
+    uri = f"URI:spiffe://pactrain/{name.replace('-', '/', 1)}"
+    (folder / "leaf.cnf").write_text(
+        f"subjectAltName={uri},DNS:daemon.pactrain\nextendedKeyUsage=serverAuth,clientAuth\n"
+    )
+    run("openssl", "req", "-new", "-key", str(pki / f"{name}.key"), "-subj", f"/CN={name}",
+        "-out", str(folder / "leaf.csr"))  # fmt: skip
+    begin, end = (
+        run("date", "-u", "-d", f"{days} days", "+%Y%m%d%H%M%SZ").strip() for days in (-20, 1)
+    )
+    run("openssl", "ca", "-batch", "-notext", "-config", str(folder / "ca.cnf"),
+        "-cert", str(pki / "ca.pem"), "-keyfile", str(pki / "ca.key"),
+        "-in", str(folder / "leaf.csr"), "-out", str(folder / "leaf.pem"),
+        "-extfile", str(folder / "leaf.cnf"), "-startdate", begin, "-enddate", end)  # fmt: skip
+    return folder / "leaf.pem"
+
+
+@contextmanager
+def alone(stage: Stage) -> Iterator[None]:
+    """A trainer of a job whose other site does not come."""
+    env = {"PACTRAIN_JOB_ID": "alone", "PACTRAIN_SITE": "a", "PACTRAIN_SITES": "a:1,b:1",
+           "OMP_NUM_THREADS": "1", **stage.cluster.agents[0].trainer_env}  # fmt: skip
+    child = stage.extras.start("alone", [sys.executable, "-c", WAITING], env)
+    yield
+    child.process.kill()
+    child.process.wait()
+
+
+def stopped(pid: Callable[[Stage], int]) -> Callable[[Stage], AbstractContextManager[None]]:
+    @contextmanager
+    def begin(stage: Stage) -> Iterator[None]:
+        os.kill(pid(stage), signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid(stage), signal.SIGCONT)
+
+    return begin
+
+
+# What is measured while steps take another time than usual is not to be relied on.
+PACE = ("PactrainSlowerThanFull", "PactrainStraggler")
+LINKS = ("PactrainLinkSlow", "PactrainLinkAsymmetric")
+
+# Those that stop a process come last.
+FAULTS = (
+    Fault("PactrainNormAlarm", ordered("norm"), ("PactrainRiskAboveBound", "PactrainFallbacks")),
+    Fault("PactrainStraggler", ordered("straggle"), PACE),
+    Fault("PactrainMaskChurn", ordered("masks"), ("PactrainFallbacks", *PACE)),
+    Fault("PactrainSlowerThanFull", slower_than_full),
+    Fault("PactrainRiskAboveBound", coarse, PACE),
+    Fault("PactrainFallbacks", swinging, PACE),
+    Fault("PactrainLinkSlow", slowed("b0", Rates(SLOW, SLOW)), (*LINKS, *PACE)),
+    Fault("PactrainLinkAsymmetric", slowed("c0", Rates(to_target=SLOW)), (*LINKS, *PACE)),
+    Fault("PactrainJournalReadOnly", full_disk, PACE),
+    Fault("PactrainJobWaits", alone),
+    Fault("PactrainInsecureNetwork", plain_text),
+    Fault("PactrainVersionSkew", other_version),
+    Fault("PactrainCertificateEnds", old_certificate),
+    Fault("PactrainAgentLost", stopped(lambda s: s.cluster.agents[-1].pid), (*LINKS, *PACE)),
+    Fault("PactrainCoordinatorLost", stopped(lambda s: s.coordinator_pid), (*LINKS, *PACE)),
+)

@@ -1,0 +1,72 @@
+// What one agent's links would have taken in FULL, against what they took.
+//
+//   L(bytes)  = of its links the longest bytes / rate; the best rate that was
+//               measured on each counts, since few bytes at a time show none:
+//               round trips are most of their time. A link without a measured
+//               rate counts for nothing. An agent's bytes are taken to be
+//               spread over its links as all that it sends.
+//   seen(b)   = max(0, L(b) - o), o: from a step's first submit to the last,
+//               which is as long as links work behind computing.
+//   saved     = the smaller of
+//                 seen(FULL's bytes) - seen(sent bytes), and, if a FULL step
+//                 was measured,
+//                 steps * (least mean wait in FULL - mean wait),
+//               by mode; below 0: it cost more than FULL.
+//   predicted = interval - wait + seen(bytes of a step).
+//
+// Pure. Thread-compatible. Copyable.
+#ifndef PACTRAIN_COORDINATOR_CORE_SAVINGS_H_
+#define PACTRAIN_COORDINATOR_CORE_SAVINGS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "protocol/control.h"
+#include "protocol/types.h"
+
+namespace pactrain::coordinator {
+
+class Savings {
+ public:
+  // `mode`: what all steps since the last report were in; nothing: they were in
+  // several, and count for nothing.
+  void Add(const protocol::StepReport& report,
+           std::optional<protocol::Mode> mode);
+
+  double SavedSeconds() const;
+
+  // Of a step, by the newest report; nothing: not known.
+  struct Predicted {
+    double full = 0;
+    double sent = 0;  // In the mode of that report.
+  };
+  const std::optional<Predicted>& predicted() const { return predicted_; }
+
+ private:
+  // Of steps in one mode.
+  struct Steps {
+    double count = 0;
+    double wait = 0, overlap = 0;              // Seconds.
+    std::map<std::string, double> full, sent;  // Bytes by peer site.
+  };
+  // As counted so far.
+  struct Counted {
+    uint64_t steps = 0, frames = 0, dense = 0;
+    std::map<std::string, uint64_t> links;
+  };
+  Steps TakeSteps(const protocol::StepReport& report);
+  double LinkSeconds(const std::map<std::string, double>& bytes) const;
+  double Saved(const Steps& steps) const;
+
+  Counted counted_;
+  std::map<std::string, double> best_rates_;  // Measured ones.
+  std::map<protocol::Mode, Steps> by_mode_;   // But for FULL.
+  std::optional<double> full_wait_;           // Seconds of a step.
+  std::optional<Predicted> predicted_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_SAVINGS_H_
