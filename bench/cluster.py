@@ -35,6 +35,7 @@ class Cluster:
     coordinator: str  # "address:port" of its gRPC service.
     metrics: str
     agents: tuple[Agent, ...]
+    page: str | None = None  # The coordinator's, on loopback of its host.
 
 
 # Prints the value of the first series of a metric, or nothing.
@@ -97,6 +98,7 @@ def start_cluster(
     risk: str = "balanced",
     pki: Path | None = None,
     first_port: int = 7440,
+    page: bool = False,
 ) -> Cluster:
     """Starts all daemons and returns when all are listening.
 
@@ -120,6 +122,10 @@ def start_cluster(
             f"--listen-metrics={metrics}", f"--state-dir={folder / 'state'}",
             "--cluster=bench", f"--risk={risk}",
             *([f"--links={links}"] if links else []), *security("coordinator")]  # fmt: skip
+    page_address = None
+    if page:
+        page_address = f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 2)}"
+        argv.append(f"--listen-page={page_address}")
     child = children.start("coordinator", bed.command(coordinator_host, argv), {})
     child.wait_for("listening", READY_SECONDS)
     limit = []
@@ -137,7 +143,7 @@ def start_cluster(
         child = children.start(f"agent-{host.name}", bed.command(host, argv), {})
         child.wait_for("listening", READY_SECONDS)
         agents.append(Agent(host, path, own_metrics, child.process.pid))
-    return Cluster(coordinator, metrics, tuple(agents))
+    return Cluster(coordinator, metrics, tuple(agents), page_address)
 
 
 def port_on(bed: LoopbackTestbed, address: str, preferred: int) -> int:

@@ -100,6 +100,16 @@ void JobTrack::NoteMode(const GroupSnapshot& group, double now) {
     period.reason = Cut(group.in_force->reason);
     period.version = group.in_force->version;
   }
+  const protocol::Decision* first =
+      group.generation ? &group.generation->decision : nullptr;
+  if (first != nullptr && group.generation->number != generation_ &&
+      group.in_force && first->version < period.version) {
+    // It was in force for less than a snapshot's time.
+    Push(periods_,
+         {now, ModeText(first->mode, first->codec), Cut(first->reason),
+          first->version},
+         kMaxEntries);
+  }
   if (periods_.empty() || phase_ != group.phase ||
       periods_.back().version != period.version) {
     Push(periods_, std::move(period), kMaxEntries);

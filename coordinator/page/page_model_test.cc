@@ -108,6 +108,15 @@ TEST_F(PageModelTest, TheTimelineHasEachModeWithItsReason) {
                 "\"COMPACTED fp32\",\"version\":2,"));
 }
 
+TEST_F(PageModelTest, TheTimelineHasAlsoAFirstModeTooShortToBeSeen) {
+  StateSnapshot running = RunningSnapshot();
+  running.groups[0].generation->decision.version = 1;
+  Observe(running);
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"timeline\":[{\"at\":1006,\"mode\":\"FULL fp32\","
+                        "\"version\":1,"));
+}
+
 TEST_F(PageModelTest, PointsAreTheBytesOfTheTimeBetween) {
   Observe(RunningSnapshot());
   const uint64_t seen = model_.tick();

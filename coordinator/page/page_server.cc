@@ -89,8 +89,10 @@ std::optional<View> ViewOf(const mg_request_info& request) {
 
 class Handler : public CivetHandler {
  public:
-  Handler(std::string token, PageBoard* board, PageServer::Refused refused)
-      : token_(std::move(token)),
+  Handler(PageServer::Options options, PageBoard* board,
+          PageServer::Refused refused)
+      : token_(std::move(options.token)),
+        max_viewers_(options.max_viewers),
         board_(board),
         refused_(std::move(refused)),
         boot_(absl::StrFormat("%x", absl::ToUnixNanos(absl::Now()))) {}
@@ -161,9 +163,9 @@ class Handler : public CivetHandler {
                     "view must be overview, links or job, and a job has its "
                     "name in job");
     }
-    if (viewers_.fetch_add(1) >= PageServer::kMaxViewers) {
+    if (viewers_.fetch_add(1) >= max_viewers_) {
       Refuse(connection, "503 Service Unavailable",
-             absl::StrCat("there are ", PageServer::kMaxViewers,
+             absl::StrCat("there are ", max_viewers_,
                           " viewers, the most that are allowed; try later"),
              "Retry-After: 10\r\n");
     } else {
@@ -209,6 +211,7 @@ class Handler : public CivetHandler {
   }
 
   const std::string token_;
+  const int max_viewers_;
   PageBoard* const board_;
   const PageServer::Refused refused_;
   const std::string boot_;  // Tells ids of this process from another's.
@@ -229,12 +232,11 @@ absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(
       ": the port is taken or the address is not this machine's; give another "
       "one, or port 0 for any free one"));
   std::unique_ptr<PageServer> server(new PageServer());
-  server->handler_ = std::make_unique<Handler>(std::move(options.token), board,
-                                               std::move(refused));
+  server->handler_ = std::make_unique<Handler>(options, board, std::move(refused));
   try {
     server->server_ = std::make_unique<CivetServer>(std::vector<std::string>{
         "listening_ports", listen.ToString(), "num_threads",
-        absl::StrCat(kMaxViewers + kThreadsForTheRest), "request_timeout_ms",
+        absl::StrCat(options.max_viewers + kThreadsForTheRest), "request_timeout_ms",
         kTimeoutMs, "access_control_allow_origin", ""});
   } catch (const std::exception&) {
     return cannot;  // The library says no more than that it could not start.

@@ -23,14 +23,13 @@ namespace pactrain::coordinator {
 
 class PageServer {
  public:
-  static constexpr int kMaxViewers = 200;  // More are told to come later.
-
   struct Options {
     base::HostPort listen;
     // Who does not show it gets 401. Empty: none is asked for, and what is not
     // asked for under the name of an address or "localhost" is refused, lest a
     // stranger's site makes a browser of this machine read the page for it.
     std::string token = {};
+    int max_viewers = 200;  // At once; more are told to come later.
   };
   // `refused` is called from any thread, with the address of who was refused
   // and why.

@@ -20,6 +20,7 @@ inline GroupSnapshot RunningGroup(const std::string& job) {
   generation.world_size = 2;
   generation.sites = {"a", "b"};
   generation.plan.swap = true;
+  generation.decision.version = 2;
   generation.members = {{"a0", {}, "a", "", {0}, {{}}},
                         {"b0", {}, "b", "", {1}, {{}}}};
   g.in_force =

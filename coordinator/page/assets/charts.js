@@ -120,7 +120,7 @@ export function modeStrip() {
   return figure;
 }
 
-// Sites on a circle, with the plan's edges; `use` says how full an edge is: {share, label} or null.
+// Sites on a circle, with the plan's edges; `use` says how full an edge is: {share, labels} or null.
 export function siteGraph() {
   const size = 360;
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${size}`, role: "img", class: "chart graph" });
@@ -139,8 +139,9 @@ export function siteGraph() {
       const full = found === null ? "unknown" : found.share > 0.8 ? "full" : found.share > 0.4 ? "half" : "low";
       lines.push(svg("line", { class: `edge ${full}`, x1, y1, x2, y2 }));
       if (plan.edges.length <= 12) {
-        labels.push(svg("text", { class: "edgelabel", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 6 },
-          found === null ? "not measured" : found.label));
+        const lineLabels = found === null ? ["not measured"] : found.labels;
+        lineLabels.forEach((label, i) => labels.push(svg("text",
+          { class: "edgelabel", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 6 + 19 * i }, label)));
       }
     }
     const nodes = [...place].flatMap(([site, [cx, cy]]) => [

@@ -39,7 +39,7 @@ export function linksScreen() {
       const both = [by.get(JSON.stringify([a, b])), by.get(JSON.stringify([b, a]))].filter((l) => l?.best > 0);
       if (both.length === 0) return null;
       return { share: Math.max(...both.map((l) => l.use)),
-        label: both.map((l) => `to ${l.to.slice(0, 12)} ${percent(l.use)}`).join(", ") };
+        labels: both.map((l) => `to ${l.to.slice(0, 12)}: ${percent(l.use)} of ${rate(l.best)}`) };
     });
   }
 

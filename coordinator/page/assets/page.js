@@ -30,7 +30,8 @@ function listen(query) {
     if (mine !== stream) return;
     heard = Date.now();
     say("live");
-    screen.show(JSON.parse(event.data));
+    const shown = screen;
+    Promise.resolve(shown.show(JSON.parse(event.data))).then(() => { shown.element.dataset.shown = "yes"; });
   };
   stream.onerror = () => {
     if (mine !== stream) return;
