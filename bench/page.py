@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import BrowserContext, Page, ViewportSize
 
 CHROMIUM = "/usr/bin/chromium"
 # Nothing of its own on the network, no sandbox where we are root.
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--no-first-run"]  # fmt: skip
-DESK = {"width": 1180, "height": 900}
-TELEPHONE = {"width": 390, "height": 844}
+DESK: ViewportSize = {"width": 1180, "height": 900}
+TELEPHONE: ViewportSize = {"width": 390, "height": 844}
 WAIT_MS = 30_000
 MAX_PICTURE_BYTES = 150_000
 
@@ -51,21 +51,17 @@ class PageOutcome:
 class Visit:
     """One browser's visit to the page at `address` ("host:port")."""
 
-    def __init__(self, browser: Browser, address: str, pictures: Path | None) -> None:
-        self.browser = browser
+    def __init__(self, context: BrowserContext, address: str, pictures: Path | None) -> None:
+        self.context = context
         self.root = f"http://{address}"
         self.pictures = pictures
         self.outcome = PageOutcome()
         self.loaded: set[str] = set()
         self.errors: list[str] = []
 
-    def open(self, path: str, dark: bool = False, size: dict[str, int] | None = None) -> Page:
+    def open(self, path: str) -> Page:
         """`path` as "#/links", once its first message has been shown."""
-        context = self.browser.new_context(
-            color_scheme="dark" if dark else "light",
-            viewport=size or DESK,  # type: ignore[arg-type]
-        )
-        page = context.new_page()
+        page = self.context.new_page()
         page.set_default_timeout(WAIT_MS)
         page.on("request", lambda request: self.loaded.add(request.url))
         page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
@@ -86,7 +82,18 @@ class Visit:
         self.outcome.failed.append(what + said)
 
     def look(self, page: Page, name: str) -> None:
-        """What axe-core finds, and a picture."""
+        """What axe-core finds, and pictures: light, dark, and on a telephone."""
+        self.look_once(page, name)
+        page.emulate_media(color_scheme="dark")
+        self.look_once(page, f"{name}-dark")
+        page.emulate_media(color_scheme="light")
+        page.set_viewport_size(TELEPHONE)
+        wide = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
+        self.check(f"{name} fits a telephone", lambda: bool(wide <= 0))
+        self.look_once(page, f"{name}-telephone")
+        page.set_viewport_size(DESK)
+
+    def look_once(self, page: Page, name: str) -> None:
         from axe_playwright_python.sync_playwright import Axe
 
         found = Axe().run(page).response["violations"]
@@ -125,9 +132,9 @@ def jobs_screen(visit: Visit, job: str) -> None:
     page.focus("#filter")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.wait_for_selector(f'h1:text-is("{job}")')
-    visit.check("keys open the job", lambda: "#/job/" in page.url)
-    page.context.close()
+    heading = page.locator("h1", has_text=job)
+    visit.check("keys open the job", lambda: heading.wait_for() is None and "#/job/" in page.url)
+    page.close()
 
 
 def has_mode(text: str) -> bool:
@@ -151,10 +158,11 @@ def job_screen(visit: Visit, job: str) -> None:
         "decisions have reasons",
         lambda: page.locator("table", has_text="Decisions, newest").locator("tbody tr").count() > 0,
     )
-    visit.look(page, "job")
     page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
-    visit.look(page, "job-tables") if visit.pictures is None else None
-    page.context.close()
+    visit.look_once(page, "job-tables")
+    page.evaluate("for (const d of document.querySelectorAll('details')) d.open = false")
+    visit.look(page, "job")
+    page.close()
 
 
 def links_screen(visit: Visit) -> None:
@@ -164,7 +172,7 @@ def links_screen(visit: Visit) -> None:
     visit.check("links have rates", lambda: "bit/s" in rows.first.inner_text())
     visit.check("the plan is in words", lambda: page.get_by_text("The plan in force:").count() == 1)
     visit.look(page, "links")
-    page.context.close()
+    page.close()
 
 
 def warnings_screen(visit: Visit) -> None:
@@ -177,21 +185,7 @@ def warnings_screen(visit: Visit) -> None:
         lambda: all(rule["do"] in page.locator("main").inner_text() for rule in rules),
     )
     visit.look(page, "warnings")
-    page.context.close()
-
-
-def other_readers(visit: Visit, job: str) -> None:
-    """In the dark, and on a telephone."""
-    for name, path in (("jobs", ""), ("job", f"#/job/{job}"), ("links", "#/links"),
-                       ("warnings", "#/warnings")):  # fmt: skip
-        page = visit.open(path, dark=True)
-        visit.look(page, f"{name}-dark")
-        page.context.close()
-        page = visit.open(path, size=TELEPHONE)
-        wide = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
-        visit.check(f"{name} fits a telephone", lambda wide=wide: wide <= 0)
-        visit.look(page, f"{name}-telephone")
-        page.context.close()
+    page.close()
 
 
 def check_page(address: str, job: str, pictures: Path | None = None) -> PageOutcome:
@@ -202,13 +196,13 @@ def check_page(address: str, job: str, pictures: Path | None = None) -> PageOutc
         pictures.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        visit = Visit(browser, address, pictures)
+        context = browser.new_context(color_scheme="light", viewport=DESK)
+        visit = Visit(context, address, pictures)
         for screen in (
             lambda: jobs_screen(visit, job),
             lambda: job_screen(visit, job),
             lambda: links_screen(visit),
             lambda: warnings_screen(visit),
-            lambda: other_readers(visit, job),
         ):
             # What a screen lacks is one of its checks, not the end of all.
             visit.check("a screen opens", lambda screen=screen: screen() is None)

@@ -160,9 +160,9 @@ absl::Status SetPage(const v1::CoordinatorConfig& config,
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(flags.listen_page,
-                   base::CheckListenAddress(
-                       settings.Where("listen-page"), listen,
-                       base::Protection::kNone, config.insecure_network()));
+                   base::CheckListenAddress(settings.Where("listen-page"),
+                                            listen, base::Protection::kNone,
+                                            config.insecure_network()));
   if (config.page_token_file().empty()) return absl::OkStatus();
   const auto token = ReadToken(config.page_token_file());
   RETURN_IF_ERROR(settings.At("page-token-file", token.status()));

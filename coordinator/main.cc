@@ -72,8 +72,12 @@ int Run(const Flags& flags, const sigset_t& signals) {
     auto started = PageServer::Start(
         {*flags.listen_page, flags.page_token}, &board,
         [d = driver->get()](const std::string& source, const std::string& why) {
-          d->OnRefused(
-              {"page refused", {"stranger", ""}, "", "from " + source, why, ""});
+          d->OnRefused({"page refused",
+                        {"stranger", ""},
+                        "",
+                        "from " + source,
+                        why,
+                        ""});
         });
     if (!started.ok()) return Failed(started.status());
     page = std::move(*started);

@@ -59,11 +59,11 @@ Findings Fallbacks(const Facts& facts, const AlertRule& rule) {
 
 Findings NormAlarm(const Facts& facts, const AlertRule& rule) {
   return OfJobs(facts, [&](const GroupSnapshot& g) -> std::string {
-    const uint32_t count =
-        Grown(facts, g, &JobTrack::Point::norm_alarms, rule);
+    const uint32_t count = Grown(facts, g, &JobTrack::Point::norm_alarms, rule);
     if (count <= rule.threshold) return "";
-    return absl::StrCat(count, " gradients were far above their usual size; "
-                               "pactrain-admin audit names the agent");
+    return absl::StrCat(count,
+                        " gradients were far above their usual size; "
+                        "pactrain-admin audit names the agent");
   });
 }
 
@@ -85,9 +85,10 @@ Findings RiskAboveBound(const Facts& facts, const AlertRule&) {
   const double bound = facts.snapshot.risk_bound;
   return OfJobs(facts, [&](const GroupSnapshot& g) -> std::string {
     if (!g.risk || *g.risk <= bound) return "";
-    return absl::StrFormat("quantising costs r = %.3g of the batch, %g is "
-                           "allowed",
-                           *g.risk, bound);
+    return absl::StrFormat(
+        "quantising costs r = %.3g of the batch, %g is "
+        "allowed",
+        *g.risk, bound);
   });
 }
 
@@ -161,11 +162,10 @@ Findings LinkAsymmetric(const Facts& facts, const AlertRule& rule) {
     const double rate = link.points.back().rate;
     const double other = back->second.points.back().rate;
     if (rate <= 0 || rate >= rule.threshold * other) continue;
-    findings.push_back(
-        {std::nullopt, NameOf(direction),
-         absl::StrCat("from ", direction.first, " to ", direction.second,
-                      " go ", RateText(rate), ", the other way ",
-                      RateText(other))});
+    findings.push_back({std::nullopt, NameOf(direction),
+                        absl::StrCat("from ", direction.first, " to ",
+                                     direction.second, " go ", RateText(rate),
+                                     ", the other way ", RateText(other))});
   }
   return findings;
 }
@@ -194,8 +194,8 @@ Findings CertificateEnds(const Facts& facts, const AlertRule&) {
   Findings findings;
   const auto check = [&](const char* whose, const base::CertificateLife& life) {
     if (!life.EndsSoon(facts.wall)) return;
-    findings.push_back({std::nullopt, whose,
-                        absl::StrCat(whose, " ", life.Text(facts.wall))});
+    findings.push_back(
+        {std::nullopt, whose, absl::StrCat(whose, " ", life.Text(facts.wall))});
   };
   check("the coordinator's certificate", facts.certificates->own);
   check("a CA above it", facts.certificates->ca);
@@ -258,8 +258,8 @@ void Conditions::Evaluate(const Facts& facts) {
       if (standing_[i].size() >= kMaxFindings) break;
       const auto known = since.find(finding.subject);
       const double from = known == since.end() ? facts.now : known->second;
-      standing_[i].push_back({std::move(finding), from,
-                              facts.now - from >= rule.for_seconds});
+      standing_[i].push_back(
+          {std::move(finding), from, facts.now - from >= rule.for_seconds});
     }
   }
 }

@@ -94,22 +94,26 @@ TEST_F(ConditionsTest, AnAlertIsToldOfAfterItsTime) {
 
 TEST_F(ConditionsTest, EachIsTrueInItsFault) {
   const std::pair<const char*, std::function<void()>> faults[] = {
-      {"PactrainJobWaits", [&] { job().phase = GroupPhase::kWaiting; }},
       {"PactrainJournalReadOnly", [&] { snapshot_.read_only = true; }},
       {"PactrainRiskAboveBound", [&] { job().risk = 0.4; }},
       {"PactrainNormAlarm", [&] { job().norm_alarms_total = 1; }},
       {"PactrainMaskChurn", [&] { job().account.mask_changes = 7; }},
-      {"PactrainFallbacks", [&] { job().account.fallbacks = {2, 1, 1}; }},
+      {"PactrainFallbacks",
+       [&] {
+         job().account.fallbacks = {2, 1, 1};
+       }},
       {"PactrainVersionSkew", [&] { snapshot_.agents[1].version = "0"; }},
       {"PactrainInsecureNetwork", [&] { insecure_ = true; }},
       {"PactrainCertificateEnds",
        [&] {
-         const base::CertificateLife over = {
-             absl::UnixEpoch() - absl::Hours(1), absl::UnixEpoch()};
+         const base::CertificateLife over = {absl::UnixEpoch() - absl::Hours(1),
+                                             absl::UnixEpoch()};
          certificates_ = {over, over};
        }},
       {"PactrainSlowerThanFull",
-       [&] { job().account.mode_interval_seconds = {1, 1.2, 0}; }},
+       [&] {
+         job().account.mode_interval_seconds = {1, 1.2, 0};
+       }},
       {"PactrainStraggler",
        [&] {
          job().paces = {{"a0", 0.9, 1}, {"a1", 0.9, 1}, {"b0", 0.1, 1}};
@@ -119,6 +123,7 @@ TEST_F(ConditionsTest, EachIsTrueInItsFault) {
          job().exchange_share = 0.3;
          job().links[0].goodput_bytes_per_second = 2e6;
        }},
+      {"PactrainJobWaits", [&] { job().phase = GroupPhase::kWaiting; }},
   };
   Observe();
   for (const auto& [name, cause] : faults) {

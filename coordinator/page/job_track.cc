@@ -132,8 +132,8 @@ void JobTrack::NoteEvents(const GroupSnapshot& group,
   const uint64_t generation = group.generation ? group.generation->number : 0;
   if (generation != generation_ && group.generation) {
     Tell(now, "membership",
-         absl::StrCat("generation ", generation, " began: ",
-                      group.generation->world_size, " ranks at ",
+         absl::StrCat("generation ", generation,
+                      " began: ", group.generation->world_size, " ranks at ",
                       group.generation->members.size(), " agents of ",
                       group.generation->sites.size(), " sites"));
   }
@@ -153,9 +153,8 @@ void JobTrack::NoteEvents(const GroupSnapshot& group,
   for (size_t i = 0; i < kFallbacks.size(); ++i) {
     if (group.account.fallbacks[i] <= account_.fallbacks[i]) continue;
     Tell(now, "fault",
-         absl::StrCat("fell back from ",
-                      protocol::ModeName(kFallbacks[i].from), " to ",
-                      protocol::ModeName(kFallbacks[i].to), ": ",
+         absl::StrCat("fell back from ", protocol::ModeName(kFallbacks[i].from),
+                      " to ", protocol::ModeName(kFallbacks[i].to), ": ",
                       group.in_force ? group.in_force->reason : group.reason));
   }
   if (group.account.mask_changes > account_.mask_changes) {

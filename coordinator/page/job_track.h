@@ -21,8 +21,8 @@ namespace pactrain::coordinator {
 
 inline constexpr absl::Duration kHistory = absl::Hours(1);
 inline constexpr absl::Duration kPointEvery = absl::Seconds(6);
-inline constexpr size_t kMaxPoints = 600;    // kHistory / kPointEvery.
-inline constexpr size_t kMaxEntries = 60;    // Of each list but points.
+inline constexpr size_t kMaxPoints = 600;     // kHistory / kPointEvery.
+inline constexpr size_t kMaxEntries = 60;     // Of each list but points.
 inline constexpr size_t kMaxEntryText = 400;  // Bytes.
 
 inline constexpr float kUnknown = std::numeric_limits<float>::quiet_NaN();
@@ -31,9 +31,9 @@ class JobTrack {
  public:
   // What was measured at a moment; kUnknown: not.
   struct Point {
-    double at = 0;           // Seconds, as `now`.
-    float dense_rate = 0;    // Bytes per second since the point before, as FULL
-    float wire_rate = 0;     // had them; and as sent.
+    double at = 0;         // Seconds, as `now`.
+    float dense_rate = 0;  // Bytes per second since the point before, as FULL
+    float wire_rate = 0;   // had them; and as sent.
     float measured = kUnknown;   // Seconds of a step in the mode in force.
     float predicted = kUnknown;  // The same, as FULL's steps foretell it.
     float risk = kUnknown;
@@ -43,7 +43,7 @@ class JobTrack {
     uint32_t mask_changes = 0, fallbacks = 0, norm_alarms = 0;
   };
   struct Period {
-    double at = 0;  // It began.
+    double at = 0;     // It began.
     std::string mode;  // "COMPACTED fp32"; empty: no generation runs.
     std::string reason;
     uint64_t version = 0;

@@ -34,8 +34,8 @@ size_t CharacterLength(absl::string_view text) {
 }
 
 bool IsEscaped(char c) {
-  return static_cast<uint8_t>(c) < 0x20 || c == 0x7f || c == '"' ||
-         c == '\\' || c == '<' || c == '>' || c == '&' || c == '\'';
+  return static_cast<uint8_t>(c) < 0x20 || c == 0x7f || c == '"' || c == '\\' ||
+         c == '<' || c == '>' || c == '&' || c == '\'';
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ std::map<Direction, Measured> MeasuredOf(const StateSnapshot& snapshot) {
   }
   std::map<Direction, Measured> links;
   for (const auto& [key, m] : by_agent) {
-    Measured& link = links[{std::string(std::get<1>(key)),
-                            std::string(std::get<2>(key))}];
+    Measured& link =
+        links[{std::string(std::get<1>(key)), std::string(std::get<2>(key))}];
     link.rate += m.rate;
     link.sent += m.sent;
     link.rtt = std::max(link.rtt, m.rtt);

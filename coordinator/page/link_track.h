@@ -34,8 +34,8 @@ class LinkTrack {
     std::deque<Point> points;  // Not empty.
     uint64_t sent = 0;         // By all agents.
     double rtt = 0;            // Seconds, the slowest; 0: not measured.
-    bool awaited = false;  // A job waits for it a good part of each step.
-    bool seen = false;     // By the newest snapshot.
+    bool awaited = false;      // A job waits for it a good part of each step.
+    bool seen = false;         // By the newest snapshot.
     double best_rate() const;
     double median_rate() const;  // Of those measured; 0: none was.
     // What is carried, of the best rate; 0: not measured.

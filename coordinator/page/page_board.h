@@ -43,8 +43,8 @@ class PageBoard {
   PageBoard(Source source, PageModel::Settings settings);
   ~PageBoard();  // Stop().
 
-  void Start();  // Observes every kTick from now on.
-  void Stop();   // Wakes all viewers; Next() is empty from now on.
+  void Start();    // Observes every kTick from now on.
+  void Stop();     // Wakes all viewers; Next() is empty from now on.
   void Observe();  // Now; what the thread does, and tests.
 
   struct Message {

@@ -167,10 +167,10 @@ std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
   json.Key("dense_bytes").Number(group.account.dense_bytes);
   json.Key("kept_bytes").Number(group.account.kept_bytes);
   json.Key("sent_bytes").Number(group.account.sent_bytes);
-  json.Key("money").Number(settings_.price_per_gb > 0
-                               ? std::optional(Saved(group) * 1e-9 *
-                                               settings_.price_per_gb)
-                               : std::nullopt);
+  json.Key("money").Number(
+      settings_.price_per_gb > 0
+          ? std::optional(Saved(group) * 1e-9 * settings_.price_per_gb)
+          : std::nullopt);
   json.Key("keep").Number(Keep(group));
   json.Key("share").Number(group.exchange_share);
   json.Key("risk").Number(group.risk);
@@ -236,17 +236,17 @@ void PageModel::WritePoints(const JobTrack& track, double after,
   const auto& points = track.points();
   using Point = JobTrack::Point;
   json.Key("points").Object();
-  WriteColumn("at", points, after, [&](const Point& p) { return Wall(p.at); },
-              json);
+  WriteColumn(
+      "at", points, after, [&](const Point& p) { return Wall(p.at); }, json);
   const std::pair<const char*, float Point::*> columns[] = {
-      {"dense", &Point::dense_rate},   {"wire", &Point::wire_rate},
-      {"measured", &Point::measured},  {"predicted", &Point::predicted},
-      {"risk", &Point::risk},          {"keep", &Point::keep},
+      {"dense", &Point::dense_rate},  {"wire", &Point::wire_rate},
+      {"measured", &Point::measured}, {"predicted", &Point::predicted},
+      {"risk", &Point::risk},         {"keep", &Point::keep},
       {"share", &Point::share},
   };
   for (const auto& [name, value] : columns) {
-    WriteColumn(name, points, after, [&](const Point& p) { return p.*value; },
-                json);
+    WriteColumn(
+        name, points, after, [&](const Point& p) { return p.*value; }, json);
   }
   json.End();
 }
@@ -289,11 +289,10 @@ void PageModel::WriteAgents(const GroupSnapshot& group,
     return pace.interval_seconds - pace.wait_seconds;
   };
   const size_t shown = std::min(kShownAgents, paces.size());
-  std::partial_sort(paces.begin(),
-                    paces.begin() + static_cast<std::ptrdiff_t>(shown),
-                    paces.end(), [&](const auto& a, const auto& b) {
-                      return compute(a) > compute(b);
-                    });
+  std::partial_sort(
+      paces.begin(), paces.begin() + static_cast<std::ptrdiff_t>(shown),
+      paces.end(),
+      [&](const auto& a, const auto& b) { return compute(a) > compute(b); });
   paces.resize(shown);
   std::map<std::string, std::string> sites;
   if (group.generation) {
@@ -405,10 +404,12 @@ std::string PageModel::Links(uint64_t since) const {
     json.Key("rtt").Number(link.rtt);
     json.Key("awaited").Bool(link.awaited);
     using Point = LinkTrack::Point;
-    WriteColumn("at", link.points, after,
-                [&](const Point& p) { return Wall(p.at); }, json);
-    WriteColumn("points", link.points, after,
-                [](const Point& p) { return p.used; }, json);
+    WriteColumn(
+        "at", link.points, after, [&](const Point& p) { return Wall(p.at); },
+        json);
+    WriteColumn(
+        "points", link.points, after, [](const Point& p) { return p.used; },
+        json);
     json.End();
   }
   json.End();
@@ -422,10 +423,10 @@ std::string PageModel::Rules() {
   for (const AlertRule& rule : AlertRules()) {
     json.Object();
     const std::pair<const char*, const char*> texts[] = {
-        {"name", rule.name},       {"severity", rule.severity},
-        {"expr", rule.expr},       {"symptom", rule.symptom},
-        {"causes", rule.causes},   {"command", rule.command},
-        {"do", rule.to_do},        {"not_mean", rule.not_mean},
+        {"name", rule.name},     {"severity", rule.severity},
+        {"expr", rule.expr},     {"symptom", rule.symptom},
+        {"causes", rule.causes}, {"command", rule.command},
+        {"do", rule.to_do},      {"not_mean", rule.not_mean},
     };
     for (const auto& [key, text] : texts) json.Key(key).Text(text);
     json.Key("for").Number(rule.for_seconds);

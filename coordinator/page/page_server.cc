@@ -61,8 +61,8 @@ std::optional<std::string> Parameter(const mg_request_info& request,
                                      const char* name) {
   char value[128] = {};
   const char* query = request.query_string;
-  if (query == nullptr || mg_get_var(query, std::strlen(query), name, value,
-                                     sizeof(value)) < 0) {
+  if (query == nullptr ||
+      mg_get_var(query, std::strlen(query), name, value, sizeof(value)) < 0) {
     return std::nullopt;
   }
   return value;
@@ -175,10 +175,9 @@ class Handler : public CivetHandler {
   }
 
   void Send(mg_connection* connection, const View& view) {
-    if (!Write(connection,
-               absl::StrCat("HTTP/1.1 200 OK\r\nContent-Type: "
-                            "text/event-stream\r\n",
-                            kSafety, "\r\nretry: 2000\n\n"))) {
+    if (!Write(connection, absl::StrCat("HTTP/1.1 200 OK\r\nContent-Type: "
+                                        "text/event-stream\r\n",
+                                        kSafety, "\r\nretry: 2000\n\n"))) {
       return;
     }
     uint64_t seen = LastSeen(Header(connection, "Last-Event-ID"));
@@ -223,8 +222,9 @@ class Handler : public CivetHandler {
 PageServer::PageServer() = default;
 PageServer::~PageServer() = default;
 
-absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(
-    Options options, PageBoard* board, Refused refused) {
+absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(Options options,
+                                                              PageBoard* board,
+                                                              Refused refused) {
   base::HostPort& listen = options.listen;
   if (listen.host == "localhost") listen.host = "127.0.0.1";
   const absl::Status cannot = absl::UnavailableError(absl::StrCat(
@@ -232,12 +232,13 @@ absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(
       ": the port is taken or the address is not this machine's; give another "
       "one, or port 0 for any free one"));
   std::unique_ptr<PageServer> server(new PageServer());
-  server->handler_ = std::make_unique<Handler>(options, board, std::move(refused));
+  server->handler_ =
+      std::make_unique<Handler>(options, board, std::move(refused));
   try {
     server->server_ = std::make_unique<CivetServer>(std::vector<std::string>{
         "listening_ports", listen.ToString(), "num_threads",
-        absl::StrCat(options.max_viewers + kThreadsForTheRest), "request_timeout_ms",
-        kTimeoutMs, "access_control_allow_origin", ""});
+        absl::StrCat(options.max_viewers + kThreadsForTheRest),
+        "request_timeout_ms", kTimeoutMs, "access_control_allow_origin", ""});
   } catch (const std::exception&) {
     return cannot;  // The library says no more than that it could not start.
   }

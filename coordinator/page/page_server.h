@@ -33,12 +33,13 @@ class PageServer {
   };
   // `refused` is called from any thread, with the address of who was refused
   // and why.
-  using Refused = std::function<void(const std::string& source,
-                                     const std::string& why)>;
+  using Refused =
+      std::function<void(const std::string& source, const std::string& why)>;
   // `board` must outlive the server, and be stopped before it goes.
   // Unavailable: `listen` cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<PageServer>> Start(
-      Options options, PageBoard* board, Refused refused);
+  static absl::StatusOr<std::unique_ptr<PageServer>> Start(Options options,
+                                                           PageBoard* board,
+                                                           Refused refused);
   ~PageServer();
 
   // As bound, with the port that was chosen for port 0.

@@ -87,16 +87,15 @@ class PageServerTest : public ::testing::Test {
   static std::string Request(const std::string& path,
                              const std::string& more = "",
                              const std::string& method = "GET") {
-    return absl::StrCat(method, " ", path,
-                        " HTTP/1.1\r\nHost: localhost\r\n", more, "\r\n");
+    return absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\n",
+                        more, "\r\n");
   }
   std::string Ask(const std::string& request) {
     return Client(server_->address(), request).ReadTo("");
   }
 
   StateSnapshot snapshot_ = RunningSnapshot();
-  PageBoard board_{{[this] { return snapshot_; },
-                    [] { return std::nullopt; }},
+  PageBoard board_{{[this] { return snapshot_; }, [] { return std::nullopt; }},
                    {}};
   std::mutex mu_;
   std::vector<std::string> refused_;
@@ -142,8 +141,8 @@ TEST_F(PageServerTest, AWrongTokenIsRefusedAndToldOf) {
   Start({{}, kToken});
   EXPECT_THAT(Ask(Request("/")), HasSubstr("HTTP/1.1 401"));
   EXPECT_THAT(refused_, ElementsAre());  // A browser's first try.
-  const std::string wrong = Request("/events?view=overview",
-                                    "Authorization: Bearer wrong\r\n");
+  const std::string wrong =
+      Request("/events?view=overview", "Authorization: Bearer wrong\r\n");
   EXPECT_THAT(Ask(wrong), HasSubstr("HTTP/1.1 401"));
   EXPECT_THAT(refused_,
               ElementsAre("127.0.0.1 it showed a wrong token to the page"));
@@ -151,11 +150,10 @@ TEST_F(PageServerTest, AWrongTokenIsRefusedAndToldOf) {
 
 TEST_F(PageServerTest, TheTokenOpensThePageInBothWays) {
   Start({{}, kToken});
-  EXPECT_THAT(Ask(Request("/", absl::StrCat("Authorization: Bearer ", kToken,
-                                            "\r\n"))),
-              HasSubstr("HTTP/1.1 200"));
-  const std::string pair =
-      absl::Base64Escape(absl::StrCat("anybody:", kToken));
+  EXPECT_THAT(
+      Ask(Request("/", absl::StrCat("Authorization: Bearer ", kToken, "\r\n"))),
+      HasSubstr("HTTP/1.1 200"));
+  const std::string pair = absl::Base64Escape(absl::StrCat("anybody:", kToken));
   EXPECT_THAT(
       Ask(Request("/", absl::StrCat("Authorization: Basic ", pair, "\r\n"))),
       HasSubstr("HTTP/1.1 200"));
@@ -199,8 +197,8 @@ TEST_F(PageServerTest, WhoReadsNothingMakesRoomForOthers) {
   std::string answer;
   do {
     // Each message is larger than what its socket takes.
-    snapshot_ = LargeSnapshot(100, 100, static_cast<int>(absl::ToUnixSeconds(
-                                            absl::Now())));
+    snapshot_ = LargeSnapshot(
+        100, 100, static_cast<int>(absl::ToUnixSeconds(absl::Now())));
     board_.Observe();
     Client other(server_->address(), request);
     answer = other.ReadTo("data: ");

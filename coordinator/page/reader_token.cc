@@ -33,8 +33,9 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   struct stat about = {};
   if (stat(path.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", path, "' is no file that can be read; make one with "
-                                "(umask 077; openssl rand -hex 32 >",
+        absl::StrCat("'", path,
+                     "' is no file that can be read; make one with "
+                     "(umask 077; openssl rand -hex 32 >",
                      path, ")"));
   }
   if ((about.st_mode & 077) != 0) {

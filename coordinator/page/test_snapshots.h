@@ -23,11 +23,9 @@ inline GroupSnapshot RunningGroup(const std::string& job) {
   generation.decision.version = 2;
   generation.members = {{"a0", {}, "a", "", {0}, {{}}},
                         {"b0", {}, "b", "", {1}, {{}}}};
-  g.in_force =
-      protocol::Decision{2,      protocol::Mode::kCompacted,
-                         protocol::Codec::kFp32,
-                         {1, 1}, {2, 2},
-                         "all masks are equal"};
+  g.in_force = protocol::Decision{
+      2,      protocol::Mode::kCompacted, protocol::Codec::kFp32, {1, 1},
+      {2, 2}, "all masks are equal"};
   g.committed_step = 7;
   g.committed_total = 7;
   g.kept_elements = 10;
