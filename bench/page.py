@@ -13,6 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -188,6 +191,23 @@ def warnings_screen(visit: Visit) -> None:
     page.close()
 
 
+def wait_for_job(address: str, job: str, seconds: float = 120) -> None:
+    """Until the page's charts of `job` have something to show. TimeoutError: they have not."""
+    url = f"http://{address}/events?view=job&job={urllib.parse.quote(job)}"
+    end = time.monotonic() + seconds
+    sent: list[float] = []
+    with urllib.request.urlopen(url, timeout=30) as stream:
+        while time.monotonic() < end:
+            line = stream.readline().decode()
+            if not line.startswith("data: "):
+                continue
+            told = json.loads(line.removeprefix("data: "))
+            sent += told.get("points", {}).get("wire", [])
+            if sum(rate > 0 for rate in sent) >= 2 and told["job"]["mode"]:
+                return
+    raise TimeoutError(f"job {job}: sent nothing that the page shows for {seconds:.0f} s")
+
+
 def check_page(address: str, job: str, pictures: Path | None = None) -> PageOutcome:
     """All checks of the page at `address`, where `job` runs and has switched at least once."""
     from playwright.sync_api import sync_playwright
@@ -222,6 +242,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("job")
     parser.add_argument("--pictures", type=Path)
     options = parser.parse_args(argv)
+    wait_for_job(options.address, options.job)
     outcome = check_page(options.address, options.job, options.pictures)
     for line in outcome.failed + outcome.axe:
         print(f"  {line}")

@@ -7,6 +7,7 @@
 
 #include <fstream>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -52,20 +53,24 @@ class Client {
   Client(const Client&) = delete;
   ~Client() { close(socket_); }
 
-  // All up to `word`, or to the end.
+  // All up to `word` and with it, or to the end.
   std::string ReadTo(const std::string& word) {
-    std::string all;
     char piece[4096];
-    while (word.empty() || all.find(word) == all.npos) {
+    size_t found = word.empty() ? read_.npos : read_.find(word);
+    while (found == read_.npos) {
       const ssize_t got = recv(socket_, piece, sizeof(piece), 0);
-      if (got <= 0) break;
-      all.append(piece, static_cast<size_t>(got));
+      if (got <= 0) return std::exchange(read_, "");
+      read_.append(piece, static_cast<size_t>(got));
+      if (!word.empty()) found = read_.find(word);
     }
+    std::string all = read_.substr(0, found + word.size());
+    read_.erase(0, found + word.size());
     return all;
   }
 
  private:
   const int socket_;
+  std::string read_;  // And not asked for yet.
 };
 
 class PageServerTest : public ::testing::Test {
