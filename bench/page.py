@@ -100,9 +100,7 @@ class Visit:
         from axe_playwright_python.sync_playwright import Axe
 
         found = Axe().run(page).response["violations"]
-        self.outcome.axe += [
-            f"{name}: {one['id']}: {one['nodes'][0]['target']}" for one in found
-        ]
+        self.outcome.axe += [f"{name}: {one['id']}: {one['nodes'][0]['target']}" for one in found]
         if self.pictures is not None:
             take(page, self.pictures / f"page-{name}.png")
 
@@ -113,7 +111,7 @@ def take(page: Page, path: Path) -> None:
 
     page.screenshot(path=path)
     with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        few = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
     few.save(path, optimize=True)
     size = path.stat().st_size
     if size > MAX_PICTURE_BYTES:
@@ -151,9 +149,11 @@ def job_screen(visit: Visit, job: str) -> None:
     visit.check("the timeline has modes", lambda: has_mode(modes.first.inner_text()))
     visit.check(
         "each chart has its table",
-        lambda: page.locator("figure:has(figcaption)").count()
-        == page.locator("figure:has(figcaption) details table").count()
-        > 0,
+        lambda: (
+            page.locator("figure:has(figcaption)").count()
+            == page.locator("figure:has(figcaption) details table").count()
+            > 0
+        ),
     )
     agents = page.locator("table", has_text="Slowest agents").locator("tbody tr")
     visit.check("agents are named", lambda: agents.first.inner_text() != "")

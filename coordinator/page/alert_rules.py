@@ -1,6 +1,6 @@
 """Writes the alerts of deploy/prometheus as a C++ table, with what their runbooks say.
 
-    alert_rules.py ALERTS.yml RUNBOOKS.md >OUT.cc
+Usage: alert_rules.py ALERTS.yml RUNBOOKS.md >OUT.cc
 
 So the page warns of what Prometheus warns of, by the same numbers: they stand in one place.
 """

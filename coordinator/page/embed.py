@@ -1,6 +1,6 @@
 """Writes files as a C++ table of bytes, so that the page needs nothing beside the program.
 
-    embed.py FILE... >OUT.cc
+Usage: embed.py FILE... >OUT.cc
 """
 
 from __future__ import annotations

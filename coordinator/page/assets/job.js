@@ -64,9 +64,9 @@ export function jobScreen(id) {
   const events = table("What happened, newest first",
     [{ title: "At" }, { title: "Kind" }, { title: "What" }], [], "nothing in the last hour");
   const heading = (name) => el("h2", {}, name);
-  const found = el("div", {}, why, reason, next, heading("What is wrong"), wrong,
+  const found = el("div", {}, why, reason, next, strip, heading("What is wrong"), wrong,
     heading("What it saves"), figures, carried,
-    heading("Modes"), strip, timeline, perMode,
+    heading("Modes"), timeline, perMode,
     heading("Masks"), votes, el("p", { class: "note" },
       "Agents tell the coordinator how much all masks keep together, not layer by layer; session.summary() in the script has the layers."),
     keep, masks,

@@ -1,4 +1,4 @@
-"""The coordinator's page beside a real job: in a browser, and for readers with and without a token."""
+"""The page beside a real job: in a browser, and for readers with and without a token."""
 
 from __future__ import annotations
 
