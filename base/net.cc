@@ -39,12 +39,6 @@ std::optional<std::pair<dev_t, ino_t>> NamespaceOf(const std::string& path) {
   return std::pair(found.st_dev, found.st_ino);
 }
 
-bool IsAddress(const std::string& host) {
-  in_addr v4;
-  in6_addr v6;
-  return IsIpv4(host, &v4) || IsIpv6(host, &v6);
-}
-
 absl::Status At(absl::string_view flag, const absl::Status& mistake) {
   return absl::Status(
       mistake.code(),
@@ -87,6 +81,13 @@ absl::Status CheckBeyondLoopback(absl::string_view flag,
 }
 
 }  // namespace
+
+bool IsAddress(absl::string_view host) {
+  const std::string text(host);
+  in_addr v4;
+  in6_addr v6;
+  return IsIpv4(text, &v4) || IsIpv6(text, &v6);
+}
 
 std::string HostPort::ToString() const {
   return host.find(':') == std::string::npos

@@ -36,6 +36,8 @@ struct PortRange {
 // InvalidArgument: names the text and what is wrong with it.
 absl::StatusOr<PortRange> ParsePortRange(absl::string_view text);
 
+// An IPv4 address, or an IPv6 one without brackets.
+bool IsAddress(absl::string_view host);
 // 127.0.0.0/8, ::1 or "localhost".
 bool IsLoopback(absl::string_view host);
 

@@ -35,6 +35,7 @@ class Cluster:
     coordinator: str  # "address:port" of its gRPC service.
     metrics: str
     agents: tuple[Agent, ...]
+    page: str | None = None  # The coordinator's, on loopback of its host.
 
 
 # Prints the value of the first series of a metric, or nothing.
@@ -105,6 +106,7 @@ def start_cluster(
     first_port: int = 7440,
     metrics_token: Path | None = None,
     relayed: Callable[[str, str], str] | None = None,
+    page: bool = False,
 ) -> Cluster:
     """Starts all daemons and returns when all are listening.
 
@@ -131,6 +133,10 @@ def start_cluster(
             "--cluster=bench", f"--risk={risk}",
             *([f"--links={links}"] if links else []), *security("coordinator"),
             *reading]  # fmt: skip
+    page_address = None
+    if page:
+        page_address = f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 2)}"
+        argv.append(f"--listen-page={page_address}")
     child = children.start("coordinator", bed.command(coordinator_host, argv), {})
     child.wait_for("listening", READY_SECONDS)
     limit = []
@@ -150,7 +156,7 @@ def start_cluster(
         child = children.start(f"agent-{host.name}", bed.command(host, argv), {})
         child.wait_for("listening", READY_SECONDS)
         agents.append(Agent(host, path, own_metrics, child.process.pid))
-    return Cluster(coordinator, metrics, tuple(agents))
+    return Cluster(coordinator, metrics, tuple(agents), page_address)
 
 
 def port_on(bed: LoopbackTestbed, address: str, preferred: int) -> int:

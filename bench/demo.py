@@ -132,14 +132,16 @@ def run_demo(steps: int, keep: bool, check: bool, loopback: bool) -> int:
             compute = demo.run("compute", "compute only", min(COMPUTE_STEPS, steps))
             demo_report.print_model(compute)
             ddp = demo.run("ddp", "plain DDP", steps)
-            cluster = start_cluster(bed, daemons, folder, bed.hosts[1])
+            cluster = start_cluster(bed, daemons, folder, bed.hosts[1], page=True)
+            door = open_door(bed, daemons, cluster)
+            print(f"page: http://{door}/", flush=True)
             ours = demo.run("pactrain", "PacTrain", steps, cluster)
         except ProcessError:
             keep_logs(folder)
             raise
         met = demo_report.finish(OUT, data_name, bed.shaped, compute, ddp, ours, steps)
         if keep:
-            wait_for_interrupt(cluster, bed)
+            wait_for_interrupt(cluster, bed, door)
     if check and not met:
         print("\ndemo failed: CHECK=1 and a goal is not met", file=sys.stderr, flush=True)
         return 1
@@ -155,8 +157,20 @@ def keep_logs(folder: Path) -> None:
     print(f"\nlogs of the failed run: {logs}", flush=True)
 
 
-def wait_for_interrupt(cluster: Cluster, bed: LoopbackTestbed) -> None:
+def open_door(bed: LoopbackTestbed, daemons: Children, cluster: Cluster) -> str:
+    """The page's address on this machine's own loopback, also where its host is a namespace."""
+    assert cluster.page is not None
+    host = bed.hosts[1]
+    if host.namespace is None:
+        return cluster.page
+    argv = [sys.executable, "-m", "bench.page_door", host.namespace, cluster.page]
+    door = daemons.start("page-door", argv, {})
+    return door.wait_for("door ", 10).removeprefix("door ")
+
+
+def wait_for_interrupt(cluster: Cluster, bed: LoopbackTestbed, door: str) -> None:
     print("\nKEEP=1: still running until Ctrl-C")
+    print(f"  page http://{door}/")
     print(f"  coordinator {cluster.coordinator}, metrics http://{cluster.metrics}/metrics")
     for agent in cluster.agents:
         enter = f" (ip netns exec {agent.host.namespace} ...)" if agent.host.namespace else ""

@@ -12,6 +12,7 @@
 #include "base/tls/tls_choice.h"
 #include "config/load.h"
 #include "coordinator/core/planner.h"
+#include "coordinator/page/reader_token.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
@@ -25,6 +26,7 @@ v1::CoordinatorConfig Defaults() {
   v1::CoordinatorConfig config;
   config.set_listen("127.0.0.1:7070");
   config.set_listen_metrics("127.0.0.1:7071");
+  config.set_listen_page("none");
   config.set_state_dir("pactrain-state");
   config.set_cluster("default");
   config.set_codec("fp32");
@@ -144,6 +146,31 @@ absl::Status SetTls(const v1::CoordinatorConfig& config,
   return settings.At("tls-cert", protocol::CheckIdentity(uris, own));
 }
 
+// civetweb's TLS needs an OpenSSL that Debian 12 has not.
+absl::Status SetPage(const v1::CoordinatorConfig& config,
+                     const config::Settings& settings, Flags& flags) {
+  flags.price_per_gb = config.price_per_gb();
+  const std::string& listen = config.listen_page();
+  if (listen.empty() || listen == "none") {
+    if (!config.page_token_file().empty()) {
+      return settings.At("page-token-file",
+                         absl::InvalidArgumentError(
+                             "is given and there is no page; give "
+                             "listen-page too, such as 127.0.0.1:7072"));
+    }
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(flags.listen_page,
+                   base::CheckListenAddress(settings.Where("listen-page"),
+                                            listen, base::Protection::kNone,
+                                            config.insecure_network()));
+  if (config.page_token_file().empty()) return absl::OkStatus();
+  const auto token = ReadToken(config.page_token_file());
+  RETURN_IF_ERROR(settings.At("page-token-file", token.status()));
+  flags.page_token = *token;
+  return absl::OkStatus();
+}
+
 absl::Status Understand(const v1::CoordinatorConfig& config,
                         const config::Settings& settings, Flags& flags) {
   const bool insecure = config.insecure_network();
@@ -170,6 +197,7 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
           : flags.tls.given() ? base::Protection::kTls
                               : base::Protection::kTlsNotYet,
           insecure));
+  RETURN_IF_ERROR(SetPage(config, settings, flags));
   flags.cluster = config.cluster();
   RETURN_IF_ERROR(
       protocol::CheckName(settings.Where("cluster"), flags.cluster));

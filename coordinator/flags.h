@@ -17,7 +17,10 @@ struct Flags {
   base::HostPort listen;
   base::HostPort listen_metrics;
   base::MetricsServer::Access metrics;
-  base::TlsFiles tls;  // Not given: plain text.
+  std::optional<base::HostPort> listen_page;  // None: there is no page.
+  std::string page_token;                     // Empty: none is asked for.
+  double price_per_gb = 0;                    // 0: not known.
+  base::TlsFiles tls;                         // Not given: plain text.
   bool insecure_network = false;
   int connections_per_source = 0;  // Beyond loopback.
   std::string state_dir;

@@ -33,6 +33,17 @@ TEST(Flags, DefaultsAreLoopbackAndFp32) {
   EXPECT_TRUE(flags->core.links.empty());
 }
 
+TEST(Flags, ThereIsAPageOnlyWhereOneIsAskedFor) {
+  int exit_code = -1;
+  EXPECT_FALSE(Parse({}, &exit_code)->listen_page.has_value());
+  EXPECT_FALSE(Parse({"--listen-page="}, &exit_code)->listen_page.has_value());
+  const auto flags = Parse(
+      {"--listen-page=127.0.0.1:7072", "--price-per-gb=0.08"}, &exit_code);
+  ASSERT_TRUE(flags.has_value());
+  EXPECT_EQ(flags->listen_page->ToString(), "127.0.0.1:7072");
+  EXPECT_EQ(flags->price_per_gb, 0.08);
+}
+
 TEST(Flags, LinksSplitAtTheDashOrTheColon) {
   int exit_code = -1;
   const auto flags =
@@ -65,6 +76,11 @@ TEST(Flags, AMistakeIsOneMessageThatNamesIt) {
       {{"--listen", "0.0.0.0:7070"}, "not loopback"},
       {{"--listen", "nowhere"}, "nowhere"},
       {{"--listen-metrics", "10.0.0.1:1"}, "10.0.0.1:1"},
+      {{"--listen-page", "10.0.0.1:1"}, "10.0.0.1:1"},
+      {{"--listen-page", "127.0.0.1:0", "--page-token-file=/nowhere"},
+       "--page-token-file: '/nowhere' is no file"},
+      {{"--page-token-file=/nowhere"}, "give listen-page too"},
+      {{"--price-per-gb=-1"}, "--price-per-gb: '-1' is not"},
       {{"--cluster", "No Name"}, "--cluster"},
       {{"--state-dir", ""}, "--state-dir"},
       {{"--codec", "int8"}, "int8"},

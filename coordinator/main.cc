@@ -18,6 +18,8 @@
 #include "coordinator/flags.h"
 #include "coordinator/metrics/agent_targets.h"
 #include "coordinator/metrics/coordinator_metrics.h"
+#include "coordinator/page/page_board.h"
+#include "coordinator/page/page_server.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/store/sqlite_journal.h"
 #include "protocol/limits.h"
@@ -75,18 +77,38 @@ int Run(const Flags& flags, const sigset_t& signals) {
         {"application/json", [snapshot] { return AgentTargets(snapshot()); }}}},
       access);
   if (!metrics.ok()) return Failed(metrics.status());
+  PageBoard board({snapshot, [s = server->get()] { return s->certificates(); }},
+                  {flags.price_per_gb, flags.insecure_network});
+  std::unique_ptr<PageServer> page;
+  if (flags.listen_page) {
+    auto started = PageServer::Start(
+        {*flags.listen_page, flags.page_token}, &board,
+        [d = driver->get()](const std::string& source, const std::string& why) {
+          d->OnRefused({"page refused",
+                        {"stranger", ""},
+                        "",
+                        "from " + source,
+                        why,
+                        ""});
+        });
+    if (!started.ok()) return Failed(started.status());
+    page = std::move(*started);
+    board.Start();
+  }
 
   const CoordinatorState::Identity& identity = (*journal)->identity();
   LOG_INFO("cluster {} ({}), term {}, state in {}", flags.cluster,
            identity.cluster_id, identity.term, flags.state_dir);
-  std::printf("listening grpc=%s metrics=%s\n",
+  std::printf("listening grpc=%s metrics=%s%s\n",
               (*server)->address().ToString().c_str(),
-              (*metrics)->address().ToString().c_str());
+              (*metrics)->address().ToString().c_str(),
+              page ? (" page=" + page->address().ToString()).c_str() : "");
   std::fflush(stdout);
 
   int signal = 0;
   sigwait(&signals, &signal);
   LOG_INFO("stopping on signal {}; agents carry on", signal);
+  board.Stop();
   (*server)->Stop();
   driver->reset();
   journal->reset();

@@ -127,8 +127,8 @@ constexpr Variable kVariables[] = {
 
 // Of embedded daemons: the setting of the same name.
 constexpr const char* kEmbedded[] = {
-    "codec", "epoch-steps",   "min-exchange-share", "renice",
-    "risk",  "step-deadline", "straggler-timeout"};
+    "codec",  "epoch-steps", "listen-page",   "min-exchange-share",
+    "renice", "risk",        "step-deadline", "straggler-timeout"};
 
 // A variable that is a setting of a daemon.
 struct Setting {

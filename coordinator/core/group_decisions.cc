@@ -323,6 +323,7 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.masks = votes_.Progress();
   s.first_compacted_step = progress_.first_compacted_step();
   s.links = progress_.Links();
+  s.paces = progress_.Paces();
   s.pin = pin_;
   s.account = account_.At(c.now, progress_.committed_count());
   s.votes = votes_.Count();

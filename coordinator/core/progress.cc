@@ -55,4 +55,12 @@ std::vector<LinkSnapshot> Progress::Links() const {
   return all;
 }
 
+std::vector<AgentPace> Progress::Paces() const {
+  std::vector<AgentPace> all;
+  for (const auto& [agent, pace] : paces_) {
+    all.push_back({agent, pace.wait_seconds, pace.interval_seconds});
+  }
+  return all;
+}
+
 }  // namespace pactrain::coordinator

@@ -36,6 +36,7 @@ class Progress {
   std::optional<double> exchange_share() const;
   bool any() const { return !links_.empty(); }
   std::vector<LinkSnapshot> Links() const;
+  std::vector<AgentPace> Paces() const;
 
  private:
   uint64_t committed_step_ = 0;

@@ -31,6 +31,13 @@ struct LinkSnapshot {
   double rtt_seconds = 0;
 };
 
+// Means of an agent's newest steps, from commit to commit.
+struct AgentPace {
+  std::string agent;
+  double wait_seconds = 0;      // Of it, after its trainers' last submit.
+  double interval_seconds = 0;  // Above 0.
+};
+
 struct GroupSnapshot {
   protocol::GroupId group;
   GroupPhase phase = GroupPhase::kWaiting;
@@ -56,6 +63,7 @@ struct GroupSnapshot {
   std::optional<uint64_t> first_compacted_step;
   VoteCount votes;
   std::vector<LinkSnapshot> links;
+  std::vector<AgentPace> paces;  // By agent, of those that have reported.
   // Of the time of a step, what trainers wait for the exchange; not measured,
   // or no generation runs: nothing.
   std::optional<double> exchange_share;

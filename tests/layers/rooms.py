@@ -93,6 +93,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "coordinator/metrics": frozenset(
         {"base", "base/metrics", "base/version", "protocol", "coordinator/core"}
     ),
+    # What it shows is of the core alone; only its server knows HTTP.
+    "coordinator/page": frozenset({"base", "base/version", "coordinator/core", "protocol"}),
     # pactrain-admin: a client, so it knows the wire and nothing of the coordinator's inside.
     # Its doctor also knows all settings, and asks the agent of the node.
     "coordinator/admin": frozenset(
@@ -120,6 +122,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "coordinator/store",
             "coordinator/rpc",
             "coordinator/metrics",
+            "coordinator/page",
         }
     ),
     "examples": frozenset({"trainer", "trainer/cpp", "trainer/cpp/libtorch"}),

@@ -35,7 +35,13 @@ _LINGER_SECONDS = 10.0
 
 # What a job may set for its own daemons: PACTRAIN_RISK is the coordinator's --risk.
 _CHOICES = {
-    "coordinator": ("risk", "codec", "min-exchange-share", "epoch-steps"),
+    "coordinator": (
+        "risk",
+        "codec",
+        "min-exchange-share",
+        "epoch-steps",
+        "listen-page",
+    ),
     "agent": ("step-deadline", "straggler-timeout", "renice"),
 }
 

@@ -1,0 +1,123 @@
+// One job: why it sends what it sends, what that saves, and who holds it up.
+
+import { lineChart, modeClass, modeStrip } from "/charts.js";
+import { age, bytes, clock, el, percent, plain, ratio, seconds, table, text } from "/dom.js";
+import { savedBytes, savedTime } from "/jobs.js";
+import { findingList, findingsOf, loadRules } from "/warnings.js";
+
+const KEPT = 600; // Points of an hour.
+const MODES = ["FULL", "COMPACTED", "TERNARY"];
+
+function votesText(masks, job) {
+  if (masks === null) return "No rank votes for masks: all elements travel.";
+  const settled = masks.unchanged >= masks.settle
+    ? `All votes have settled: unchanged for at least ${masks.settle} steps at every rank.`
+    : `Not settled: rank ${masks.rank} has kept its masks for ${masks.unchanged} of the ${masks.settle} steps `
+      + "that make its vote count, the fewest of all ranks.";
+  const moved = masks.changed === null ? " No mask has changed in this generation."
+    : ` The last change came before step ${masks.changed}${masks.moved ? `; most moved: ${masks.moved}` : ""}.`;
+  return settled + moved + (job.keep === null ? "" : ` They keep ${percent(job.keep)} of the elements.`);
+}
+
+function figuresOf(message) {
+  const job = message.job;
+  const risk = job.risk === null ? "not measured"
+    : `${plain(job.risk)}, ${message.risk_bound} is allowed`;
+  return [
+    ["Saves", savedTime(job)], ["In bytes", savedBytes(job)],
+    ["Sends", ratio(job.dense_bytes, job.sent_bytes)],
+    ["Bytes before, kept, sent", `${bytes(job.dense_bytes)}, ${bytes(job.kept_bytes)}, ${bytes(job.sent_bytes)}`],
+    ["Waits for the exchange", job.share === null ? "not measured" : `${percent(job.share)} of a step`],
+    ["Risk r", risk], ["Step", job.steps ? plain(job.step, 12) : "none yet"],
+    ["Who", `${job.ranks} ranks, ${job.agents} agents, ${job.sites} sites`],
+    ["Failed attempts", plain(message.failed, 12)],
+  ];
+}
+
+export function jobScreen(id) {
+  const points = { at: [], dense: [], wire: [], measured: [], predicted: [], risk: [], keep: [], share: [] };
+  const why = el("p", { class: "why" });
+  const reason = el("p", {});
+  const next = el("p", {});
+  const figures = el("dl", { class: "cards" });
+  const wrong = findingList();
+  const strip = modeStrip();
+  const votes = el("p", {});
+  const timeline = table("Modes, newest first",
+    [{ title: "Since" }, { title: "Mode" }, { title: "Decision", number: true }, { title: "Reason" }], []);
+  const perMode = table("By mode", [{ title: "Mode" }, { title: "Time in it", number: true },
+    { title: "A step, newest", number: true }], []);
+  const carried = lineChart("Bytes a second between sites", ["before", "after"], (v) => `${bytes(v)}/s`,
+    "Nothing was sent in the last hour.");
+  const steps = lineChart("A step, predicted and measured", ["measured", "predicted"], seconds,
+    "No step was measured in the last hour.");
+  const risk = lineChart("r and its bound", ["r", "bound"], (v) => plain(v),
+    "r is not measured: what travels is exact, or too few steps were.");
+  const keep = lineChart("Kept of all elements", ["kept"], percent, "No rank has voted for masks.");
+  const masks = table("Mask sets in force, newest first",
+    [{ title: "Since" }, { title: "Mask set" }, { title: "Keeps", number: true }], [], "none in the last hour");
+  const slowest = table("Slowest agents", [{ title: "Agent" }, { title: "Site" },
+    { title: "Computes", number: true }, { title: "Waits", number: true }], [], "no agent has reported a step");
+  const lost = el("p", {});
+  const decisions = table("Decisions, newest first",
+    [{ title: "Decision", number: true }, { title: "Mode" }, { title: "Mask set" }, { title: "Reason" }], []);
+  const events = table("What happened, newest first",
+    [{ title: "At" }, { title: "Kind" }, { title: "What" }], [], "nothing in the last hour");
+  const heading = (name) => el("h2", {}, name);
+  const found = el("div", {}, why, reason, next, strip, heading("What is wrong"), wrong,
+    heading("What it saves"), figures, carried,
+    heading("Modes"), timeline, perMode,
+    heading("Masks"), votes, el("p", { class: "note" },
+      "Agents tell the coordinator how much all masks keep together, not layer by layer; session.summary() in the script has the layers."),
+    keep, masks,
+    heading("Steps"), steps, el("p", { class: "note" },
+      "Predicted is what FULL took, with its wait for the exchange as many times shorter as fewer bytes are sent. Without a measured FULL step there is none."),
+    risk, heading("Agents"), lost, slowest, heading("Decisions and faults"), events, decisions);
+  const gone = el("p", { class: "hidden" },
+    "The coordinator knows no job of this name. It may have ended and been forgotten; ", el("a", { href: "#/" }, "all jobs"), ".");
+  const element = el("section", {}, el("p", {}, el("a", { href: "#/" }, "All jobs")), el("h1", {}, id), gone, found);
+
+  function keepPoints(message) {
+    for (const [name, values] of Object.entries(message.points)) {
+      points[name] = (message.full ? [] : points[name]).concat(values).slice(-KEPT);
+    }
+  }
+
+  async function show(message) {
+    await loadRules();
+    gone.classList.toggle("hidden", !message.gone);
+    found.classList.toggle("hidden", !!message.gone);
+    if (message.gone) return;
+    const { job, now } = message;
+    keepPoints(message);
+    text(why, job.mode ? `${job.mode}, for ${age(job.since, now)}${job.pin ? `; pinned to ${job.pin}` : ""}`
+      : `${job.phase}, for ${age(job.since, now)}`);
+    why.className = `why ${modeClass(job.mode)}`;
+    text(reason, `${job.mode ? "Why: " : ""}${job.reason}.`);
+    text(next, message.prepared ? `Next: ${message.prepared.mode}, since ${message.prepared.reason}.` : "");
+    wrong.update(findingsOf(message.conditions, id), now);
+    const pairs = figuresOf(message);
+    if (figures.children.length !== pairs.length) {
+      figures.replaceChildren(...pairs.map(([name]) => el("div", {}, el("dt", {}, name), el("dd"))));
+    }
+    pairs.forEach(([, value], i) => text(figures.children[i].lastChild, value));
+    strip.update(message.timeline, now);
+    timeline.update(message.timeline.toReversed().map((p) =>
+      [clock(p.at), p.mode || "no generation", p.version ? String(p.version) : "", p.reason]));
+    perMode.update(MODES.map((mode, i) => [mode, seconds(message.mode_seconds[i]),
+      message.step_seconds[i] === null ? "not measured" : seconds(message.step_seconds[i])]));
+    text(votes, votesText(message.masks, job));
+    carried.update(points.at, { before: points.dense, after: points.wire });
+    steps.update(points.at, points);
+    const bound = points.risk.some((r) => r !== null) ? points.at.map(() => message.risk_bound) : [];
+    risk.update(points.at, { r: points.risk, bound });
+    keep.update(points.at, { kept: points.keep });
+    masks.update(message.mask_sets.toReversed().map((m) => [clock(m.at), m.digest, percent(m.keep)]));
+    slowest.update(message.slowest.map((a) => [a.agent, a.site, seconds(a.compute), seconds(a.wait)]));
+    text(lost, message.lost.length ? `Without a stream to the coordinator: ${message.lost.join(", ")}.`
+      : "All agents of the generation are connected.");
+    events.update(message.events.toReversed().map((e) => [clock(e.at), e.kind, e.text]));
+    decisions.update(message.decisions.map((d) => [String(d.version), d.mode, d.masks || "none", d.reason]));
+  }
+  return { title: id, element, show };
+}

@@ -1,0 +1,221 @@
+#include "coordinator/page/job_track.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+template <typename T>
+void Push(std::deque<T>& list, T entry, size_t most) {
+  list.push_back(std::move(entry));
+  while (list.size() > most) list.pop_front();
+}
+
+std::string Cut(std::string text) {
+  if (text.size() <= kMaxEntryText) return text;
+  text.resize(kMaxEntryText);
+  return text + "...";
+}
+
+float KnownOr(const std::optional<double>& value) {
+  return value ? static_cast<float>(*value) : kUnknown;
+}
+
+uint32_t FallbacksOf(const AccountSnapshot& account) {
+  return static_cast<uint32_t>(std::accumulate(
+      account.fallbacks.begin(), account.fallbacks.end(), uint64_t{0}));
+}
+
+std::optional<double> MeasuredSeconds(const GroupSnapshot& group) {
+  if (!group.in_force) return std::nullopt;
+  const auto mode =
+      std::find(kModes.begin(), kModes.end(), group.in_force->mode);
+  const double seconds =
+      group.account
+          .mode_interval_seconds[static_cast<size_t>(mode - kModes.begin())];
+  return seconds > 0 ? std::optional(seconds) : std::nullopt;
+}
+
+std::string NamesOf(const std::set<std::string>& names) {
+  constexpr size_t kShown = 5;
+  std::string text = absl::StrJoin(
+      names.begin(),
+      std::next(names.begin(),
+                static_cast<std::ptrdiff_t>(std::min(kShown, names.size()))),
+      ", ");
+  if (names.size() > kShown) {
+    absl::StrAppend(&text, " and ", names.size() - kShown, " more");
+  }
+  return text;
+}
+
+std::set<std::string> Without(const std::set<std::string>& all,
+                              const std::set<std::string>& some) {
+  std::set<std::string> rest;
+  std::set_difference(all.begin(), all.end(), some.begin(), some.end(),
+                      std::inserter(rest, rest.end()));
+  return rest;
+}
+
+}  // namespace
+
+std::string ModeText(protocol::Mode mode, protocol::Codec codec) {
+  return absl::StrCat(protocol::ModeName(mode), " ",
+                      protocol::CodecName(codec));
+}
+
+void JobTrack::Observe(const GroupSnapshot& group,
+                       const std::set<std::string>& lost, double now) {
+  NoteMode(group, now);
+  NoteEvents(group, lost, now);
+  if (group.in_force && group.in_force->mode == protocol::Mode::kFull) {
+    const std::optional<double> seconds = MeasuredSeconds(group);
+    if (seconds && group.exchange_share) {
+      full_seconds_ = seconds;
+      full_share_ = group.exchange_share;
+    }
+  }
+  if (points_.empty() ||
+      now - points_.back().at >= absl::ToDoubleSeconds(kPointEvery)) {
+    AddPoint(group, now);
+  }
+  began_ = true;
+  phase_ = group.phase;
+  generation_ = group.generation ? group.generation->number : 0;
+  account_ = group.account;
+  failed_ = group.failed_attempts_total;
+  norm_alarms_ = group.norm_alarms_total;
+  lost_ = lost;
+}
+
+void JobTrack::NoteMode(const GroupSnapshot& group, double now) {
+  Period period = {now, "", Cut(group.reason), 0};
+  if (group.in_force) {
+    period.mode = ModeText(group.in_force->mode, group.in_force->codec);
+    period.reason = Cut(group.in_force->reason);
+    period.version = group.in_force->version;
+  }
+  const protocol::Decision* first =
+      group.generation ? &group.generation->decision : nullptr;
+  if (first != nullptr && group.generation->number != generation_ &&
+      group.in_force && first->version < period.version) {
+    // It was in force for less than a snapshot's time.
+    Push(periods_,
+         {now, ModeText(first->mode, first->codec), Cut(first->reason),
+          first->version},
+         kMaxEntries);
+  }
+  if (periods_.empty() || phase_ != group.phase ||
+      periods_.back().version != period.version) {
+    Push(periods_, std::move(period), kMaxEntries);
+  } else if (period.version == 0) {
+    periods_.back().reason = period.reason;  // Who is waited for.
+  }
+  if (!group.in_force || group.in_force->mask_digest.empty()) return;
+  std::string digest = group.in_force->mask_digest.ToString();
+  if (mask_sets_.empty() || mask_sets_.back().digest != digest) {
+    const double keep = group.elements == 0
+                            ? 1
+                            : static_cast<double>(group.kept_elements) /
+                                  static_cast<double>(group.elements);
+    Push(mask_sets_, {now, std::move(digest), keep}, kMaxEntries);
+  }
+}
+
+void JobTrack::NoteEvents(const GroupSnapshot& group,
+                          const std::set<std::string>& lost, double now) {
+  const uint64_t generation = group.generation ? group.generation->number : 0;
+  if (generation != generation_ && group.generation) {
+    Tell(now, "membership",
+         absl::StrCat("generation ", generation,
+                      " began: ", group.generation->world_size, " ranks at ",
+                      group.generation->members.size(), " agents of ",
+                      group.generation->sites.size(), " sites"));
+  }
+  if (!began_) return;
+  if (phase_ == GroupPhase::kRunning && group.phase != GroupPhase::kRunning) {
+    Tell(now, "membership",
+         absl::StrCat("generation ", generation_, " ended: ", group.reason));
+  }
+  if (group.failed_attempts_total > failed_) {
+    Tell(now, "fault",
+         absl::StrCat(group.failed_attempts_total - failed_,
+                      " attempts of steps failed and were made again"));
+  }
+  if (group.norm_alarms_total > norm_alarms_) {
+    Tell(now, "fault", "gradients were far above their usual size");
+  }
+  for (size_t i = 0; i < kFallbacks.size(); ++i) {
+    if (group.account.fallbacks[i] <= account_.fallbacks[i]) continue;
+    Tell(now, "fault",
+         absl::StrCat("fell back from ", protocol::ModeName(kFallbacks[i].from),
+                      " to ", protocol::ModeName(kFallbacks[i].to), ": ",
+                      group.in_force ? group.in_force->reason : group.reason));
+  }
+  if (group.account.mask_changes > account_.mask_changes) {
+    Tell(now, "masks",
+         absl::StrCat("all ranks agreed on other masks",
+                      group.masks && !group.masks->moved.empty()
+                          ? absl::StrCat("; most moved: ", group.masks->moved)
+                          : ""));
+  }
+  if (const auto gone = Without(lost, lost_); !gone.empty()) {
+    Tell(now, "fault",
+         absl::StrCat("no stream any more from agent ", NamesOf(gone)));
+  }
+  if (const auto back = Without(lost_, lost); !back.empty()) {
+    Tell(now, "membership", absl::StrCat("back, or replaced: ", NamesOf(back)));
+  }
+}
+
+void JobTrack::AddPoint(const GroupSnapshot& group, double now) {
+  Point point;
+  point.at = now;
+  if (!points_.empty()) {
+    const double seconds = now - points_.back().at;
+    const auto rate = [&](double before, double after) {
+      return static_cast<float>(std::max(0.0, after - before) / seconds);
+    };
+    point.dense_rate = rate(dense_bytes_, group.account.dense_bytes);
+    point.wire_rate = rate(wire_bytes_, group.account.sent_bytes);
+  }
+  dense_bytes_ = group.account.dense_bytes;
+  wire_bytes_ = group.account.sent_bytes;
+  point.measured = KnownOr(MeasuredSeconds(group));
+  point.risk = KnownOr(group.risk);
+  point.share = KnownOr(group.exchange_share);
+  if (group.elements > 0) {
+    point.keep = static_cast<float>(static_cast<double>(group.kept_elements) /
+                                    static_cast<double>(group.elements));
+  }
+  if (group.in_force && point.dense_rate > 0 && full_seconds_) {
+    const double sent = point.wire_rate / point.dense_rate;
+    point.predicted =
+        static_cast<float>(*full_seconds_ * (1 - *full_share_ * (1 - sent)));
+  }
+  point.mask_changes = static_cast<uint32_t>(group.account.mask_changes);
+  point.fallbacks = FallbacksOf(group.account);
+  point.norm_alarms = static_cast<uint32_t>(group.norm_alarms_total);
+  Push(points_, point, kMaxPoints);
+}
+
+void JobTrack::Tell(double now, const char* kind, std::string text) {
+  Push(events_, {now, kind, Cut(std::move(text))}, kMaxEntries);
+}
+
+uint32_t JobTrack::Grown(uint32_t Point::*counter, double seconds,
+                         double now) const {
+  if (points_.empty()) return 0;
+  const auto first =
+      std::find_if(points_.begin(), points_.end(),
+                   [&](const Point& p) { return p.at >= now - seconds; });
+  if (first == points_.end()) return 0;
+  return points_.back().*counter - (*first).*counter;
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,225 @@
+#include "coordinator/page/page_model.h"
+
+#include <malloc.h>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/page/json.h"
+#include "coordinator/page/test_snapshots.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class PageModelTest : public ::testing::Test {
+ protected:
+  void Observe(StateSnapshot snapshot) {
+    now_ += absl::Seconds(6);
+    model_.Observe(std::move(snapshot), std::nullopt, now_,
+                   absl::UnixEpoch() + now_);
+  }
+
+  PageModel model_{{0.08, false}};
+  absl::Duration now_ = absl::Seconds(1000);
+};
+
+TEST(JsonWriterTest, NothingInATextMeansAnythingToHtmlOrJson) {
+  JsonWriter json;
+  json.Array();
+  json.Text("</script>\"'&\\\n\x01\xff\xc3\xa9\xed\xa0\x80").End();
+  EXPECT_EQ(json.Take(),
+            "[\"\\u003c/script\\u003e\\u0022\\u0027\\u0026\\u005c\\u000a\\u0001"
+            "\\ufffd\xc3\xa9\\ufffd\\ufffd\\ufffd\"]");
+}
+
+TEST(JsonWriterTest, ALongTextIsCutBetweenCharacters) {
+  JsonWriter json;
+  json.Array();
+  json.Text(std::string(65536, 'x'), 8).Text("abc\xc3\xa9", 4).End();
+  EXPECT_EQ(json.Take(), "[\"xxxxxxxx...\",\"abc...\"]");
+}
+
+TEST(JsonWriterTest, WhatIsNoNumberIsNull) {
+  JsonWriter json;
+  json.Array();
+  json.Number(1.5).Number(std::optional<double>()).Number(kUnknown).End();
+  EXPECT_EQ(json.Take(), "[1.5,null,null]");
+}
+
+TEST_F(PageModelTest, AJobShowsWhatTravelsWhyAndWhatItSaves) {
+  Observe(RunningSnapshot());
+  const std::string shown = model_.Overview(0);
+  for (const char* part :
+       {"\"id\":\"train\"", "\"mode\":\"COMPACTED fp32\"",
+        "\"saved_bytes\":9000000000", "\"saved_seconds\":120", "\"money\":0.72",
+        "\"keep\":0.1", "\"agents\":2", "\"connected\":2"}) {
+    EXPECT_THAT(shown, HasSubstr(part));
+  }
+}
+
+TEST_F(PageModelTest, WithoutAPriceThereIsNoMoney) {
+  PageModel model({});
+  model.Observe(RunningSnapshot(), std::nullopt, now_, absl::UnixEpoch());
+  EXPECT_THAT(model.Overview(0), HasSubstr("\"money\":null"));
+}
+
+TEST_F(PageModelTest, AnUnchangedJobIsNotSaidAgain) {
+  Observe(RunningSnapshot());
+  const uint64_t seen = model_.tick();
+  Observe(RunningSnapshot());
+  EXPECT_THAT(model_.Overview(seen), HasSubstr("\"jobs\":[]"));
+  StateSnapshot more = RunningSnapshot();
+  more.groups[0].committed_step = 8;
+  Observe(more);
+  EXPECT_THAT(model_.Overview(seen), HasSubstr("\"step\":8"));
+  EXPECT_THAT(model_.Overview(seen), HasSubstr("\"full\":false"));
+}
+
+TEST_F(PageModelTest, WhoLooksAgainAfterAJobHasGoneGetsAll) {
+  Observe(RunningSnapshot());
+  const uint64_t seen = model_.tick();
+  StateSnapshot none = RunningSnapshot();
+  none.groups.clear();
+  Observe(none);
+  EXPECT_THAT(model_.Overview(seen), HasSubstr("\"full\":true"));
+  EXPECT_THAT(model_.Job("train", 0), HasSubstr("\"gone\":true"));
+}
+
+TEST_F(PageModelTest, ATickOfAnotherCoordinatorBringsAll) {
+  Observe(RunningSnapshot());
+  EXPECT_THAT(model_.Overview(77), HasSubstr("\"full\":true"));
+  EXPECT_THAT(model_.Job("train", 77), HasSubstr("\"full\":true"));
+}
+
+TEST_F(PageModelTest, TheTimelineHasEachModeWithItsReason) {
+  StateSnapshot full = RunningSnapshot();
+  full.groups[0].in_force =
+      protocol::Decision{1,  protocol::Mode::kFull, protocol::Codec::kFp32, {},
+                         {}, "no rank has masks"};
+  Observe(full);
+  Observe(RunningSnapshot());
+  EXPECT_THAT(
+      model_.Job("train", 0),
+      HasSubstr("\"timeline\":[{\"at\":1006,\"mode\":\"FULL fp32\",\"version\":"
+                "1,\"reason\":\"no rank has masks\"},{\"at\":1012,\"mode\":"
+                "\"COMPACTED fp32\",\"version\":2,"));
+}
+
+TEST_F(PageModelTest, TheTimelineHasAlsoAFirstModeTooShortToBeSeen) {
+  StateSnapshot running = RunningSnapshot();
+  running.groups[0].generation->decision.version = 1;
+  Observe(running);
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"timeline\":[{\"at\":1006,\"mode\":\"FULL fp32\","
+                        "\"version\":1,"));
+}
+
+TEST_F(PageModelTest, PointsAreTheBytesOfTheTimeBetween) {
+  Observe(RunningSnapshot());
+  const uint64_t seen = model_.tick();
+  StateSnapshot later = RunningSnapshot();
+  later.groups[0].account.dense_bytes += 6000;
+  later.groups[0].account.sent_bytes += 600;
+  Observe(later);
+  EXPECT_THAT(model_.Job("train", seen),
+              HasSubstr("\"points\":{\"at\":[1012],\"dense\":[1000],\"wire\":["
+                        "100]"));
+}
+
+TEST_F(PageModelTest, AStepIsForetoldFromThoseInFull) {
+  StateSnapshot full = RunningSnapshot();
+  GroupSnapshot& group = full.groups[0];
+  group.in_force->mode = protocol::Mode::kFull;
+  group.account.mode_interval_seconds = {2, 0, 0};
+  group.exchange_share = 0.5;
+  Observe(full);
+  StateSnapshot compacted = RunningSnapshot();
+  compacted.groups[0].in_force->version = 3;
+  compacted.groups[0].account.dense_bytes += 1000;
+  compacted.groups[0].account.sent_bytes += 100;
+  compacted.groups[0].account.mode_interval_seconds = {2, 1.25, 0};
+  Observe(compacted);
+  // 1 s of computing, and a tenth of 1 s of exchange.
+  EXPECT_THAT(model_.Job("train", 1), HasSubstr("\"predicted\":[1.1"));
+  EXPECT_THAT(model_.Job("train", 1), HasSubstr("\"measured\":[1.25]"));
+}
+
+TEST_F(PageModelTest, WhatHappenedIsToldInWords) {
+  Observe(RunningSnapshot());
+  StateSnapshot worse = RunningSnapshot();
+  GroupSnapshot& group = worse.groups[0];
+  group.failed_attempts_total += 2;
+  group.account.fallbacks[0] += 1;
+  group.account.mask_changes += 1;
+  group.masks = MaskProgress{1, 2, 10, 40, "fc.weight 12 elements"};
+  worse.agents[1].connected = false;
+  Observe(worse);
+  const std::string shown = model_.Job("train", 0);
+  EXPECT_THAT(shown, HasSubstr("2 attempts of steps failed"));
+  EXPECT_THAT(shown, HasSubstr("fell back from COMPACTED to FULL"));
+  EXPECT_THAT(shown, HasSubstr("most moved: fc.weight 12 elements"));
+  EXPECT_THAT(shown, HasSubstr("no stream any more from agent b0"));
+}
+
+TEST_F(PageModelTest, TheSlowestAgentComesFirst) {
+  Observe(RunningSnapshot());
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"slowest\":[{\"agent\":\"b0\",\"site\":\"b\","
+                        "\"compute\":0.9,\"wait\":0.1},{\"agent\":\"a0\""));
+}
+
+TEST_F(PageModelTest, LinksShowRateUseAndThePlan) {
+  Observe(RunningSnapshot());
+  StateSnapshot later = RunningSnapshot();
+  later.groups[0].links[0].sent_bytes += 30'000'000;
+  Observe(later);
+  const std::string shown = model_.Links(0);
+  EXPECT_THAT(shown, HasSubstr("\"edges\":[[\"a\",\"b\"]]"));
+  EXPECT_THAT(shown,
+              HasSubstr("\"from\":\"a\",\"to\":\"b\",\"rate\":10000000"));
+  EXPECT_THAT(shown, HasSubstr("\"used\":5000000,\"use\":0.5"));
+}
+
+TEST_F(PageModelTest, HostileNamesStayText) {
+  StateSnapshot bad = RunningSnapshot();
+  bad.groups[0].group.job = "<img src=x onerror=\"alert(1)\">\n";
+  bad.groups[0].reason = std::string(65536, '<');
+  bad.agents[0].agent = "</script><script>";
+  bad.agents[0].connected = false;
+  bad.groups[0].links[0].site = "\"><b>";
+  Observe(bad);
+  const std::string id = bad.groups[0].group.ToString();
+  for (const std::string& shown :
+       {model_.Overview(0), model_.Job(id, 0), model_.Links(0)}) {
+    EXPECT_THAT(shown, Not(HasSubstr("<")));
+    EXPECT_THAT(shown, Not(HasSubstr("\n")));
+    EXPECT_LT(shown.size(), 40'000u);
+  }
+  EXPECT_THAT(model_.Job(id, 0), Not(HasSubstr("\"gone\"")));
+}
+
+// Every list at its bound. What is kept grows with jobs and agents.
+TEST_F(PageModelTest, AnHourOf10JobsAnd100AgentsFitsInATenthOf32MiB) {
+  const size_t before = mallinfo2().uordblks;
+  PageModel model({0.08, false});
+  for (int i = 0; i < 620; ++i) {
+    StateSnapshot snapshot = LargeSnapshot(10, 100, i);
+    now_ += kPointEvery;
+    model.Observe(std::move(snapshot), std::nullopt, now_,
+                  absl::UnixEpoch() + now_);
+  }
+  EXPECT_LT(mallinfo2().uordblks - before, (32u << 20) / 10);
+  EXPECT_LT(model.Overview(0).size(), 40'000u);
+  EXPECT_LT(model.Job("job0", 0).size(), 200'000u);
+}
+
+TEST_F(PageModelTest, OfMoreJobsThanMayBeShownTheNumberIs) {
+  Observe(LargeSnapshot(PageModel::kMaxGroups + 3, 10, 0));
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"hidden\":3"));
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator

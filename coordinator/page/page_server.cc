@@ -1,0 +1,253 @@
+#include "coordinator/page/page_server.h"
+
+#include <atomic>
+#include <charconv>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <vector>
+
+#include "CivetServer.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "coordinator/page/assets.h"
+#include "coordinator/page/reader_token.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+constexpr const char* kTimeoutMs = "5000";
+constexpr int kThreadsForTheRest = 8;
+
+// Nothing but what this server sends is loaded or run.
+constexpr absl::string_view kSafety =
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; "
+    "style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "Cache-Control: no-store\r\n"
+    "Connection: close\r\n";
+
+bool Write(mg_connection* connection, absl::string_view text) {
+  return mg_write(connection, text.data(), text.size()) ==
+         static_cast<int>(text.size());
+}
+
+void Answer(mg_connection* connection, absl::string_view status,
+            absl::string_view type, absl::string_view body,
+            absl::string_view more = "") {
+  Write(connection, absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ",
+                                 type, "\r\nContent-Length: ", body.size(),
+                                 "\r\n", kSafety, more, "\r\n")) &&
+      Write(connection, body);
+}
+
+void Refuse(mg_connection* connection, absl::string_view status,
+            absl::string_view why, absl::string_view more = "") {
+  Answer(connection, status, "text/plain; charset=utf-8",
+         absl::StrCat(why, "\n"), more);
+}
+
+absl::string_view Header(mg_connection* connection, const char* name) {
+  const char* value = mg_get_header(connection, name);
+  return value == nullptr ? "" : value;
+}
+
+std::optional<std::string> Parameter(const mg_request_info& request,
+                                     const char* name) {
+  char value[128] = {};
+  const char* query = request.query_string;
+  if (query == nullptr ||
+      mg_get_var(query, std::strlen(query), name, value, sizeof(value)) < 0) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+// Of a Host header, which has a port or not.
+bool IsAddressOfThisMachine(absl::string_view host) {
+  const size_t colon = host.rfind(':');
+  if (colon != host.npos && host.find(']', colon) == host.npos) {
+    host = host.substr(0, colon);
+  }
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  return absl::EqualsIgnoreCase(host, "localhost") || base::IsAddress(host);
+}
+
+std::optional<View> ViewOf(const mg_request_info& request) {
+  const std::optional<std::string> name = Parameter(request, "view");
+  if (name == "overview") return View{View::Kind::kOverview, ""};
+  if (name == "links") return View{View::Kind::kLinks, ""};
+  const std::optional<std::string> job = Parameter(request, "job");
+  if (name == "job" && job) return View{View::Kind::kJob, *job};
+  return std::nullopt;
+}
+
+class Handler : public CivetHandler {
+ public:
+  Handler(PageServer::Options options, PageBoard* board,
+          PageServer::Refused refused)
+      : token_(std::move(options.token)),
+        max_viewers_(options.max_viewers),
+        board_(board),
+        refused_(std::move(refused)),
+        boot_(absl::StrFormat("%x", absl::ToUnixNanos(absl::Now()))) {}
+
+  bool handleGet(CivetServer*, mg_connection* connection) override {
+    if (!MayRead(connection)) return true;
+    const mg_request_info& request = *mg_get_request_info(connection);
+    const absl::string_view path = request.local_uri;
+    if (path == "/events") {
+      Stream(connection, request);
+      return true;
+    }
+    if (path == "/rules.json") {
+      Answer(connection, "200 OK", "application/json", PageModel::Rules());
+      return true;
+    }
+    for (const Asset& asset : Assets()) {
+      if (path != asset.path && !(path == "/" && asset.path == "/index.html")) {
+        continue;
+      }
+      Answer(connection, "200 OK", asset.type, asset.body);
+      return true;
+    }
+    Refuse(connection, "404 Not Found",
+           "there is no such page here; the page is at /");
+    return true;
+  }
+  bool handlePost(CivetServer*, mg_connection* c) override { return No(c); }
+  bool handlePut(CivetServer*, mg_connection* c) override { return No(c); }
+  bool handlePatch(CivetServer*, mg_connection* c) override { return No(c); }
+  bool handleDelete(CivetServer*, mg_connection* c) override { return No(c); }
+  bool handleOptions(CivetServer*, mg_connection* c) override { return No(c); }
+  bool handleHead(CivetServer*, mg_connection* c) override { return No(c); }
+
+ private:
+  static bool No(mg_connection* connection) {
+    Refuse(connection, "405 Method Not Allowed",
+           "the page is read-only; GET is allowed", "Allow: GET\r\n");
+    return true;
+  }
+
+  bool MayRead(mg_connection* connection) {
+    const std::string source = mg_get_request_info(connection)->remote_addr;
+    if (token_.empty()) {
+      if (IsAddressOfThisMachine(Header(connection, "Host"))) return true;
+      Refuse(connection, "403 Forbidden",
+             "without --page-token-file the page is read as localhost or under "
+             "an IP address, not under another name");
+      return false;
+    }
+    const absl::string_view shown = Header(connection, "Authorization");
+    if (ShowsToken(shown, token_)) return true;
+    // Browsers ask first without one.
+    if (!shown.empty()) {
+      refused_(source, "it showed a wrong token to the page");
+    }
+    Refuse(connection, "401 Unauthorized",
+           "the page asks for the reader's token: any user, and the token as "
+           "the password",
+           "WWW-Authenticate: Basic realm=\"PacTrain\", charset=\"UTF-8\"\r\n");
+    return false;
+  }
+
+  void Stream(mg_connection* connection, const mg_request_info& request) {
+    const std::optional<View> view = ViewOf(request);
+    if (!view) {
+      return Refuse(connection, "400 Bad Request",
+                    "view must be overview, links or job, and a job has its "
+                    "name in job");
+    }
+    if (viewers_.fetch_add(1) >= max_viewers_) {
+      Refuse(connection, "503 Service Unavailable",
+             absl::StrCat("there are ", max_viewers_,
+                          " viewers, the most that are allowed; try later"),
+             "Retry-After: 10\r\n");
+    } else {
+      Send(connection, *view);
+    }
+    viewers_.fetch_sub(1);
+  }
+
+  void Send(mg_connection* connection, const View& view) {
+    if (!Write(connection, absl::StrCat("HTTP/1.1 200 OK\r\nContent-Type: "
+                                        "text/event-stream\r\n",
+                                        kSafety, "\r\nretry: 2000\n\n"))) {
+      return;
+    }
+    uint64_t seen = LastSeen(Header(connection, "Last-Event-ID"));
+    while (true) {
+      const PageBoard::Message message = board_->Next(view, seen);
+      if (message.stopped) return;
+      // The comment finds out who has gone.
+      const std::string head =
+          message.json == nullptr
+              ? ": nothing new\n\n"
+              : absl::StrCat("id: ", boot_, ".", message.tick, "\ndata: ");
+      if (!Write(connection, head)) return;
+      seen = message.tick;
+      if (message.json == nullptr) continue;
+      if (!Write(connection, *message.json) || !Write(connection, "\n\n")) {
+        return;
+      }
+    }
+  }
+
+  // The tick in an id of this process; 0: it is of none.
+  uint64_t LastSeen(absl::string_view id) const {
+    uint64_t tick = 0;
+    if (!absl::ConsumePrefix(&id, boot_) || !absl::ConsumePrefix(&id, ".")) {
+      return 0;
+    }
+    const auto [end, error] =
+        std::from_chars(id.data(), id.data() + id.size(), tick);
+    return error == std::errc() && end == id.data() + id.size() ? tick : 0;
+  }
+
+  const std::string token_;
+  const int max_viewers_;
+  PageBoard* const board_;
+  const PageServer::Refused refused_;
+  const std::string boot_;  // Tells ids of this process from another's.
+  std::atomic<int> viewers_ = 0;
+};
+
+}  // namespace
+
+PageServer::PageServer() = default;
+PageServer::~PageServer() = default;
+
+absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(Options options,
+                                                              PageBoard* board,
+                                                              Refused refused) {
+  base::HostPort& listen = options.listen;
+  if (listen.host == "localhost") listen.host = "127.0.0.1";
+  const absl::Status cannot = absl::UnavailableError(absl::StrCat(
+      "--listen-page: cannot listen on ", listen.ToString(),
+      ": the port is taken or the address is not this machine's; give another "
+      "one, or port 0 for any free one"));
+  std::unique_ptr<PageServer> server(new PageServer());
+  server->handler_ =
+      std::make_unique<Handler>(options, board, std::move(refused));
+  try {
+    server->server_ = std::make_unique<CivetServer>(std::vector<std::string>{
+        "listening_ports", listen.ToString(), "num_threads",
+        absl::StrCat(options.max_viewers + kThreadsForTheRest),
+        "request_timeout_ms", kTimeoutMs, "access_control_allow_origin", ""});
+  } catch (const std::exception&) {
+    return cannot;  // The library says no more than that it could not start.
+  }
+  const std::vector<int> ports = server->server_->getListeningPorts();
+  if (ports.empty()) return cannot;
+  listen.port = static_cast<uint16_t>(ports.front());
+  server->address_ = listen;
+  server->server_->addHandler("/", *server->handler_);
+  return server;
+}
+
+}  // namespace pactrain::coordinator

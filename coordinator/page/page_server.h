@@ -1,0 +1,58 @@
+// Serves the page over HTTP: what it is made of, from this program, and a
+// stream of server-sent events for each viewer.
+//
+// Read-only. Each viewer has a thread and no queue: who reads slowly gets the
+// newest state when it has read the one before, and who reads nothing for five
+// seconds is dropped. All threads are the server's own.
+// Thread-compatible.
+#ifndef PACTRAIN_COORDINATOR_PAGE_PAGE_SERVER_H_
+#define PACTRAIN_COORDINATOR_PAGE_PAGE_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/net.h"
+#include "coordinator/page/page_board.h"
+
+class CivetHandler;
+class CivetServer;
+
+namespace pactrain::coordinator {
+
+class PageServer {
+ public:
+  struct Options {
+    base::HostPort listen;
+    // Who does not show it gets 401. Empty: none is asked for, and what is not
+    // asked for under the name of an address or "localhost" is refused, lest a
+    // stranger's site makes a browser of this machine read the page for it.
+    std::string token = {};
+    int max_viewers = 200;  // At once; more are told to come later.
+  };
+  // `refused` is called from any thread, with the address of who was refused
+  // and why.
+  using Refused =
+      std::function<void(const std::string& source, const std::string& why)>;
+  // `board` must outlive the server, and be stopped before it goes.
+  // Unavailable: `listen` cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<PageServer>> Start(Options options,
+                                                           PageBoard* board,
+                                                           Refused refused);
+  ~PageServer();
+
+  // As bound, with the port that was chosen for port 0.
+  const base::HostPort& address() const { return address_; }
+
+ private:
+  PageServer();
+
+  base::HostPort address_;
+  std::unique_ptr<CivetHandler> handler_;  // Outlives the server.
+  std::unique_ptr<CivetServer> server_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_PAGE_PAGE_SERVER_H_

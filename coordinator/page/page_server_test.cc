@@ -1,0 +1,270 @@
+#include "coordinator/page/page_server.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_matchers.h"
+#include "coordinator/page/reader_token.h"
+#include "coordinator/page/test_snapshots.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+using base::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kToken[] = "0123456789abcdef";
+
+// A connection to the server that has asked for something.
+class Client {
+ public:
+  Client(const base::HostPort& address, const std::string& request,
+         int receive_bytes = 0)
+      : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    if (receive_bytes > 0) {
+      setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_bytes,
+                 sizeof(receive_bytes));
+    }
+    const timeval patience = {30, 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(address.port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof(to)),
+              0);
+    EXPECT_EQ(send(socket_, request.data(), request.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(request.size()));
+  }
+  Client(const Client&) = delete;
+  ~Client() { close(socket_); }
+
+  // All up to `word` and with it, or to the end.
+  std::string ReadTo(const std::string& word) {
+    char piece[4096];
+    size_t found = word.empty() ? read_.npos : read_.find(word);
+    while (found == read_.npos) {
+      const ssize_t got = recv(socket_, piece, sizeof(piece), 0);
+      if (got <= 0) return std::exchange(read_, "");
+      read_.append(piece, static_cast<size_t>(got));
+      if (!word.empty()) found = read_.find(word);
+    }
+    std::string all = read_.substr(0, found + word.size());
+    read_.erase(0, found + word.size());
+    return all;
+  }
+
+ private:
+  const int socket_;
+  std::string read_;  // And not asked for yet.
+};
+
+class PageServerTest : public ::testing::Test {
+ protected:
+  ~PageServerTest() override { board_.Stop(); }
+
+  void Start(PageServer::Options options) {
+    options.listen = {"127.0.0.1", 0};
+    auto server = PageServer::Start(
+        options, &board_,
+        [this](const std::string& source, const std::string& why) {
+          const std::lock_guard lock(mu_);
+          refused_.push_back(source + " " + why);
+        });
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = std::move(*server);
+    board_.Observe();
+  }
+  static std::string Request(const std::string& path,
+                             const std::string& more = "",
+                             const std::string& method = "GET") {
+    return absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\n",
+                        more, "\r\n");
+  }
+  std::string Ask(const std::string& request) {
+    return Client(server_->address(), request).ReadTo("");
+  }
+
+  StateSnapshot snapshot_ = RunningSnapshot();
+  PageBoard board_{{[this] { return snapshot_; }, [] { return std::nullopt; }},
+                   {}};
+  std::mutex mu_;
+  std::vector<std::string> refused_;
+  std::unique_ptr<PageServer> server_;
+};
+
+TEST_F(PageServerTest, ServesItsFilesUnderAStrictPolicy) {
+  Start({});
+  for (const char* path : {"/", "/page.js", "/page.css", "/rules.json"}) {
+    const std::string answer = Ask(Request(path));
+    EXPECT_THAT(answer, HasSubstr("HTTP/1.1 200 OK")) << path;
+    EXPECT_THAT(answer, HasSubstr("default-src 'none'; script-src 'self'"));
+    EXPECT_THAT(answer, Not(HasSubstr("unsafe")));
+  }
+  const std::string html = Ask(Request("/"));
+  EXPECT_THAT(html, Not(HasSubstr("<style")));
+  EXPECT_THAT(html, Not(HasSubstr("style=")));
+  EXPECT_THAT(html, Not(HasSubstr("onclick")));
+}
+
+TEST_F(PageServerTest, IsReadOnly) {
+  Start({});
+  for (const char* method : {"POST", "PUT", "DELETE", "PATCH"}) {
+    EXPECT_THAT(Ask(Request("/", "Content-Length: 0\r\n", method)),
+                HasSubstr("HTTP/1.1 405"))
+        << method;
+  }
+  EXPECT_THAT(Ask(Request("/../etc/passwd")), Not(HasSubstr("root:")));
+  EXPECT_THAT(Ask(Request("/nothing")), HasSubstr("HTTP/1.1 404"));
+}
+
+TEST_F(PageServerTest, OtherNamesOfThisMachineAreRefusedWithoutAToken) {
+  Start({});
+  const auto host = [&](const std::string& name) {
+    return Ask("GET / HTTP/1.1\r\nHost: " + name + "\r\n\r\n");
+  };
+  EXPECT_THAT(host("evil.example:7072"), HasSubstr("HTTP/1.1 403"));
+  EXPECT_THAT(host("127.0.0.1:7072"), HasSubstr("HTTP/1.1 200"));
+  EXPECT_THAT(host("[::1]:7072"), HasSubstr("HTTP/1.1 200"));
+}
+
+TEST_F(PageServerTest, AWrongTokenIsRefusedAndToldOf) {
+  Start({{}, kToken});
+  EXPECT_THAT(Ask(Request("/")), HasSubstr("HTTP/1.1 401"));
+  EXPECT_THAT(refused_, ElementsAre());  // A browser's first try.
+  const std::string wrong =
+      Request("/events?view=overview", "Authorization: Bearer wrong\r\n");
+  EXPECT_THAT(Ask(wrong), HasSubstr("HTTP/1.1 401"));
+  EXPECT_THAT(refused_,
+              ElementsAre("127.0.0.1 it showed a wrong token to the page"));
+}
+
+TEST_F(PageServerTest, TheTokenOpensThePageInBothWays) {
+  Start({{}, kToken});
+  EXPECT_THAT(
+      Ask(Request("/", absl::StrCat("Authorization: Bearer ", kToken, "\r\n"))),
+      HasSubstr("HTTP/1.1 200"));
+  const std::string pair = absl::Base64Escape(absl::StrCat("anybody:", kToken));
+  EXPECT_THAT(
+      Ask(Request("/", absl::StrCat("Authorization: Basic ", pair, "\r\n"))),
+      HasSubstr("HTTP/1.1 200"));
+}
+
+TEST_F(PageServerTest, AViewerGetsWhatIsThereAndThenWhatComes) {
+  Start({});
+  Client viewer(server_->address(), Request("/events?view=job&job=train"));
+  EXPECT_THAT(viewer.ReadTo("\"full\":true"), HasSubstr("\"id\":\"train\""));
+  viewer.ReadTo("\n\n");
+  snapshot_.groups[0].committed_step = 4711;
+  board_.Observe();
+  EXPECT_THAT(viewer.ReadTo("\n\n"), HasSubstr("\"step\":4711"));
+}
+
+TEST_F(PageServerTest, WhatCannotBeSeenIsRefusedInWords) {
+  Start({});
+  EXPECT_THAT(Ask(Request("/events?view=secrets")),
+              HasSubstr("view must be overview, links or job"));
+  EXPECT_THAT(Ask(Request("/events?view=job&job=" + std::string(9000, 'x'))),
+              HasSubstr("HTTP/1.1 400"));
+}
+
+TEST_F(PageServerTest, OneViewerTooManyIsToldToComeLater) {
+  Start({.listen = {}, .token = {}, .max_viewers = 2});
+  const std::string request = Request("/events?view=overview");
+  Client first(server_->address(), request);
+  Client second(server_->address(), request);
+  first.ReadTo("data: ");
+  second.ReadTo("data: ");
+  EXPECT_THAT(Ask(request), HasSubstr("HTTP/1.1 503"));
+  EXPECT_THAT(Ask(Request("/")), HasSubstr("HTTP/1.1 200"));
+}
+
+TEST_F(PageServerTest, WhoReadsNothingMakesRoomForOthers) {
+  snapshot_ = LargeSnapshot(100, 100, 0);
+  Start({.listen = {}, .token = {}, .max_viewers = 1});
+  const std::string request = Request("/events?view=overview");
+  const Client deaf(server_->address(), request, /*receive_bytes=*/2048);
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  std::string answer;
+  do {
+    // Each message is larger than what its socket takes.
+    snapshot_ = LargeSnapshot(
+        100, 100, static_cast<int>(absl::ToUnixSeconds(absl::Now())));
+    board_.Observe();
+    Client other(server_->address(), request);
+    answer = other.ReadTo("data: ");
+  } while (answer.find(" 200 OK") == answer.npos && absl::Now() < end);
+  EXPECT_THAT(answer, HasSubstr("text/event-stream"));
+}
+
+TEST_F(PageServerTest, ABoardThatStopsEndsItsViewers) {
+  Start({});
+  Client viewer(server_->address(), Request("/events?view=links"));
+  viewer.ReadTo("data: ");
+  board_.Stop();
+  viewer.ReadTo("");  // Comes to an end.
+}
+
+TEST_F(PageServerTest, APortThatIsTakenIsSaidInWords) {
+  Start({});
+  EXPECT_THAT(
+      PageServer::Start({server_->address()}, &board_, [](auto&&...) {}),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--listen-page")));
+}
+
+class ReaderTokenTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& text, mode_t mode = 0600) {
+    const std::string path = ::testing::TempDir() + "/token";
+    std::ofstream(path) << text;
+    chmod(path.c_str(), mode);
+    return path;
+  }
+};
+
+TEST_F(ReaderTokenTest, IsTheFilesLine) {
+  const auto token = ReadToken(Write(absl::StrCat(kToken, "\n")));
+  ASSERT_TRUE(token.ok()) << token.status();
+  EXPECT_EQ(*token, kToken);
+}
+
+TEST_F(ReaderTokenTest, WhatIsNoneIsRefused) {
+  using absl::StatusCode;
+  EXPECT_THAT(ReadToken("/nowhere"), StatusIs(StatusCode::kInvalidArgument,
+                                              HasSubstr("openssl rand")));
+  EXPECT_THAT(ReadToken(Write("short")),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("16 to 256")));
+  EXPECT_THAT(ReadToken(Write(std::string(300, 'x'))),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("16 to 256")));
+  EXPECT_THAT(ReadToken(Write(std::string(20, ' ') + "two words of text")),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("blanks")));
+  EXPECT_THAT(ReadToken(Write(kToken, 0644)),
+              StatusIs(StatusCode::kPermissionDenied, HasSubstr("chmod 600")));
+}
+
+TEST_F(ReaderTokenTest, OnlyAllOfItIsShown) {
+  EXPECT_TRUE(ShowsToken(absl::StrCat("bearer  ", kToken), kToken));
+  for (const char* header :
+       {"", "Bearer", "Bearer ", "Bearer 0123456789abcde",
+        "Bearer 0123456789abcdef0", "Digest 0123456789abcdef", "Basic !!!",
+        "Basic bm9jb2xvbg=="}) {
+    EXPECT_FALSE(ShowsToken(header, kToken)) << header;
+  }
+}
+
+}  // namespace
+}  // namespace pactrain::coordinator
