@@ -1,6 +1,6 @@
 """What a chaos job has to come to, exactly, and the verdict on what its ranks wrote.
 
-All gradients are multiples of 12, so means over 1 to 4 ranks are exact integers in float32,
+All gradients are multiples of 60, so means over 1 to 6 ranks are exact integers in float32,
 in whichever order they are added. An element for each seat tells whose gradients are in a
 step. So what every rank's weights are after each step is known from the steps alone.
 rank.py and rank.cc train by the same rules.
@@ -23,6 +23,8 @@ ELEMENTS = 3000
 DENSE = 1000  # Elements from here on are kept by the masks only where they are even.
 MOMENTUM = 0.5
 CHECKPOINT_STEPS = 10
+UNIT = 60
+MOST_RANKS = 6
 
 Values = npt.NDArray[np.float32]
 Line = Mapping[str, Any]
@@ -40,28 +42,30 @@ def seat_value(batch: int) -> int:
 
 def common(batch: int) -> Values:
     """The mean of every step, but for the seats' elements."""
-    values = np.where(KEPT, 12 * ((batch * 31 + _INDEX * 17) % 9 - 4), 0)
+    values = np.where(KEPT, UNIT * ((batch * 31 + _INDEX * 17) % 9 - 4), 0)
     values[:SEATS] = 0
     return values.astype(np.float32)
 
 
 def gradient(batch: int, seat: int) -> Values:
     values = common(batch)
-    values[seat] = 12 * seat_value(batch)
+    values[seat] = UNIT * seat_value(batch)
     return values
 
 
 def mean(batch: int, seats: Sequence[int]) -> Values:
     """Of the gradients of these seats, exactly."""
     values = common(batch)
-    values[list(seats)] = np.float32(12 * seat_value(batch) // len(seats))
+    values[list(seats)] = np.float32(UNIT * seat_value(batch) // len(seats))
     return values
 
 
 def seats_in(batch: int, of: Values) -> list[int] | None:
     """Whose gradients a mean is of; None: it is no mean of this batch's gradients."""
     seats = [int(seat) for seat in np.flatnonzero(of[:SEATS])]
-    return seats if 0 < len(seats) <= 4 and np.array_equal(of, mean(batch, seats)) else None
+    return (
+        seats if 0 < len(seats) <= MOST_RANKS and np.array_equal(of, mean(batch, seats)) else None
+    )
 
 
 def digest(weights: Values, velocity: Values) -> str:
@@ -75,10 +79,10 @@ class State:
     weights: Values = field(default_factory=lambda: np.zeros(ELEMENTS, np.float32))
     velocity: Values = field(default_factory=lambda: np.zeros(ELEMENTS, np.float32))
 
-    def after(self, batch: int, seats: Sequence[int], momentum: bool) -> State:
-        step = mean(batch, seats)
-        velocity = self.velocity * np.float32(MOMENTUM) + step if momentum else self.velocity
-        return State(self.weights - (velocity if momentum else step), velocity)
+    def after(self, batch: int, seats: Sequence[int]) -> State:
+        """As torch's SGD does it, with a learning rate of 1."""
+        velocity = self.velocity * np.float32(MOMENTUM) + mean(batch, seats)
+        return State(self.weights - velocity, velocity)
 
 
 @dataclass
@@ -125,9 +129,7 @@ def lineages_of(processes: Sequence[Sequence[Line]]) -> list[Lineage]:
     return list(found.values())
 
 
-def judge(
-    processes: Sequence[Sequence[Line]], momentum: bool, replaced: int, bound_s: float
-) -> Verdict:
+def judge(processes: Sequence[Sequence[Line]], replaced: int, bound_s: float) -> Verdict:
     """`processes`: the lines of each. `replaced`: how often the job began anew from its
     checkpoint on purpose. `bound_s`: of any wait for the job's next step.
     """
@@ -142,7 +144,7 @@ def judge(
         verdict.lost(f"{len(lineages)} lineages ({ids}), with {replaced} replacements")
     last: Lineage | None = None
     for lineage in lineages:
-        _judge_lineage(lineage, _beginning(lineage, last, verdict), momentum, verdict)
+        _judge_lineage(lineage, _beginning(lineage, last, verdict), verdict)
         last = lineage
     times = sorted(line["time"] for lines in processes for line in steps_of(lines))
     for before, after in itertools.pairwise(times):
@@ -163,7 +165,7 @@ def _beginning(lineage: Lineage, last: Lineage | None, verdict: Verdict) -> Stat
     return State()
 
 
-def _judge_lineage(lineage: Lineage, state: State, momentum: bool, verdict: Verdict) -> None:
+def _judge_lineage(lineage: Lineage, state: State, verdict: Verdict) -> None:
     for batch in range(lineage.first, max(lineage.steps) + 1):
         lines = lineage.steps.get(batch)
         if lines is None:
@@ -179,7 +181,7 @@ def _judge_lineage(lineage: Lineage, state: State, momentum: bool, verdict: Verd
             verdict.why.append(f"batch {batch} is no sum, or not one: of the seats {sorted(seats)}")
             continue
         (only,) = seats
-        state = lineage.states[batch] = state.after(batch, only, momentum)
+        state = lineage.states[batch] = state.after(batch, only)
         expected = digest(state.weights, state.velocity)
         wrong = {line["digest"] for line in lines} - {expected}
         ranks = {line["ranks"] for line in lines} - {len(only)}

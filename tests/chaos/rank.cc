@@ -15,7 +15,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -31,20 +30,21 @@ namespace {
 constexpr int64_t kSeats = 8;
 constexpr int64_t kElements = 3000;
 constexpr int64_t kDense = 1000;
+constexpr int64_t kUnit = 60;
 constexpr int64_t kCheckpointSteps = 10;
 constexpr auto kPace = std::chrono::milliseconds(50);
 
 bool Kept(int64_t i) { return i < kDense || i % 2 == 0; }
 
 float SeatValue(int64_t batch) {
-  return static_cast<float>(12 * (1 + batch % 5) * (batch % 2 ? 1 : -1));
+  return static_cast<float>(kUnit * (1 + batch % 5) * (batch % 2 ? 1 : -1));
 }
 
 // Of every rank's gradient and of their mean, but for the seats' elements.
 std::vector<float> Common(int64_t batch) {
   std::vector<float> values(kElements);
   for (int64_t i = kSeats; i < kElements; ++i) {
-    const int64_t value = 12 * ((batch * 31 + i * 17) % 9 - 4);
+    const int64_t value = kUnit * ((batch * 31 + i * 17) % 9 - 4);
     if (Kept(i)) values[static_cast<size_t>(i)] = static_cast<float>(value);
   }
   return values;
@@ -141,9 +141,8 @@ bool Ends(const std::string& until, int64_t batches) {
 }
 
 at::Tensor Velocity(torch::optim::SGD& optimizer, const at::Tensor& weights) {
-  const auto found = optimizer.state().find(weights.unsafeGetTensorImpl());
-  if (found == optimizer.state().end()) return at::zeros({kElements});
-  return static_cast<torch::optim::SGDParamState&>(*found->second)
+  return static_cast<torch::optim::SGDParamState&>(
+             *optimizer.state().at(weights.unsafeGetTensorImpl()))
       .momentum_buffer();
 }
 
@@ -170,44 +169,32 @@ void Train(Log& log, const std::string& until, size_t seat) {
   if (config.replace) checkpoint.Load(model);
   torch::optim::SGD optimizer(model.parameters(),
                               torch::optim::SGDOptions(1).momentum(0.5));
-  const bool optimizes = Variable("CHAOS_OPTIMIZER") == "1";
-  TorchTrainerOptions options = {.config = config};
-  if (optimizes) {
-    options.shared.push_back(SharedOptimizer("optimizer", optimizer));
-  }
   const at::Tensor index = at::arange(kElements);
   const at::Tensor kept = index.lt(kDense).logical_or(index.remainder(2).eq(0));
   log.Write("\"attaches\": true");
-  TorchTrainer trainer(ModelOf(model), {{"weights", kept}}, options,
-                       [](const std::string& text) {
-                         std::fprintf(stderr, "%s\n", text.c_str());
-                       });
+  TorchTrainer trainer(
+      ModelOf(model), {{"weights", kept}},
+      {.config = config, .shared = {SharedOptimizer("optimizer", optimizer)}},
+      [](const std::string& text) {
+        std::fprintf(stderr, "%s\n", text.c_str());
+      });
   const torch::NoGradGuard no_grad;
   while (!Ends(until, model.batches.item<int64_t>())) {
     const int64_t batch = model.batches.item<int64_t>() + 1;
     std::vector<float> gradient = Common(batch);
     gradient[seat] = SeatValue(batch);
     model.weights.mutable_grad() = torch::tensor(gradient);
-    StepResult step = trainer.ExchangeGradients();
-    const at::Tensor mean = model.weights.grad().clone();
-    if (optimizes) {
-      optimizer.step();
-      trainer.ApplyMasks(optimizer);
-    }
-    // The others made the step; this rank has the state after it.
-    if (step.missed) continue;
-    if (!optimizes) model.weights.sub_(mean);
+    // If missed, the others made the step; this rank has the state after it.
+    if (trainer.Step(optimizer).missed) continue;
     model.batches.add_(1);
-    const at::Tensor velocity = optimizes ? Velocity(optimizer, model.weights)
-                                          : at::zeros({kElements});
-    log.Write("\"batch\": " + std::to_string(batch) + ", \"digest\": \"" +
-              DigestOfBits(model.weights, velocity) + "\", \"seats\": " +
-              SeatsIn(batch, mean.const_data_ptr<float>()) +
-              ", \"ranks\": " + std::to_string(trainer.world_size()) +
-              ", \"generation\": " +
-              std::to_string(trainer.session().generation()) +
-              ", \"lineage\": \"" + trainer.session().lineage().ToString() +
-              "\"");
+    log.Write(
+        "\"batch\": " + std::to_string(batch) + ", \"digest\": \"" +
+        DigestOfBits(model.weights, Velocity(optimizer, model.weights)) +
+        "\", \"seats\": " +
+        SeatsIn(batch, model.weights.grad().const_data_ptr<float>()) +
+        ", \"ranks\": " + std::to_string(trainer.world_size()) +
+        ", \"generation\": " + std::to_string(trainer.session().generation()) +
+        ", \"lineage\": \"" + trainer.session().lineage().ToString() + "\"");
     if (trainer.rank() == 0 && batch % kCheckpointSteps == 0) {
       checkpoint.Save(model);
     }

@@ -1,9 +1,8 @@
 """One rank of a chaos run in Python: rank.py LOG UNTIL SEAT (rank.cc is the same in C++).
 
 Trains by the rules of oracle.py until the batch that the file UNTIL names, and writes a line of
-LOG for each committed step. CHAOS_OPTIMIZER=1: with an optimizer of torch, which is shared;
-otherwise nothing is shared, so that ranks of both languages can follow each other.
-CHAOS_CHECKPOINT is the file that rank 0 writes, and that a launch which replaces begins with.
+LOG for each committed step. CHAOS_CHECKPOINT is the file that rank 0 writes, and with which a
+launch begins that replaces the one before.
 """
 
 from __future__ import annotations
@@ -25,13 +24,21 @@ PACE_S = 0.05
 
 
 class Model(torch.nn.Module):
+    batches: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.weights = torch.nn.Parameter(torch.zeros(oracle.ELEMENTS))
         self.register_buffer("batches", torch.zeros(1, dtype=torch.int64))
 
     def forward(self, gradient: torch.Tensor) -> torch.Tensor:
-        return (self.weights * gradient).sum()
+        loss: torch.Tensor = (self.weights * gradient).sum()
+        return loss
+
+
+def values(tensor: torch.Tensor | None) -> oracle.Values:
+    assert tensor is not None
+    return np.asarray(tensor.detach())
 
 
 class Checkpoint:
@@ -42,7 +49,7 @@ class Checkpoint:
 
     def save(self, model: Model, batches: int) -> None:
         new = self._path.with_suffix(".new")
-        new.write_bytes(np.int64(batches).tobytes() + model.weights.detach().numpy().tobytes())
+        new.write_bytes(np.int64(batches).tobytes() + values(model.weights).tobytes())
         new.replace(self._path)
 
     def load(self, model: Model) -> None:
@@ -50,12 +57,6 @@ class Checkpoint:
         with torch.no_grad():
             model.batches.fill_(int(np.frombuffer(data[:8], np.int64)[0]))
             model.weights.copy_(torch.frombuffer(bytearray(data[8:]), dtype=torch.float32))
-
-
-def velocity(optimizer: torch.optim.Optimizer | None, weights: torch.Tensor) -> oracle.Values:
-    state = {} if optimizer is None else optimizer.state[weights]
-    values: oracle.Values = state.get("momentum_buffer", torch.zeros(oracle.ELEMENTS)).numpy()
-    return values
 
 
 def train(log: TextIO, until: Path, seat: int) -> None:
@@ -67,14 +68,11 @@ def train(log: TextIO, until: Path, seat: int) -> None:
     checkpoint = Checkpoint(Path(os.environ["CHAOS_CHECKPOINT"]))
     if os.environ.get("PACTRAIN_REPLACE") == "1":
         checkpoint.load(model)
-    optimizer = None
-    if os.environ["CHAOS_OPTIMIZER"] == "1":
-        optimizer = torch.optim.SGD(model.parameters(), lr=1, momentum=oracle.MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1, momentum=oracle.MOMENTUM)
     write(attaches=True)
     masks = {"weights": torch.from_numpy(oracle.KEPT)}
     ddp = pactrain.DistributedDataParallel(model, masks=masks)
-    if optimizer is not None:
-        ddp.share(optimizer=optimizer)
+    ddp.share(optimizer=optimizer)
     ddp.start()
     while not until.exists() or int(model.batches) < int(until.read_text()):
         model.weights.grad = None
@@ -82,19 +80,13 @@ def train(log: TextIO, until: Path, seat: int) -> None:
         ddp(torch.from_numpy(oracle.gradient(batch, seat))).backward()
         if ddp.session.membership.behind:
             continue  # The others made the step; this rank has the state after it.
-        mean = model.weights.grad
-        seats = oracle.seats_in(batch, mean.numpy())
-        if optimizer is not None:
-            optimizer.step()
-        else:
-            with torch.no_grad():
-                model.weights -= mean
+        seats = oracle.seats_in(batch, values(model.weights.grad))
+        optimizer.step()
         model.batches += 1
+        velocity = optimizer.state[model.weights]["momentum_buffer"]
         write(
             batch=batch,
-            digest=oracle.digest(
-                model.weights.detach().numpy(), velocity(optimizer, model.weights)
-            ),
+            digest=oracle.digest(values(model.weights), values(velocity)),
             seats=seats,
             ranks=ddp.world.world_size,
             generation=ddp.world.generation,
