@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +16,8 @@ from network import Network
 
 from bench.processes import Child
 
-BIN = ROOT / "out" / "bin"
+# Another build of the daemons can be tested with PACTRAIN_TEST_BIN.
+BIN = Path(os.environ.get("PACTRAIN_TEST_BIN", ROOT / "out" / "bin"))
 AGENTS = SITES + 1
 START_S = 60.0
 STOP_S = 20.0
@@ -27,10 +30,12 @@ class ChaosError(RuntimeError):
 class Cell:
     """Used, from its start to its end, by one thread: with that one its processes end."""
 
-    def __init__(self, folder: Path, network: Network) -> None:
+    def __init__(self, folder: Path, network: Network, stop: threading.Event) -> None:
+        """`stop` is set where the run is to end before its time."""
         self.folder = folder
         self.network = network
         self.jobs: list[Job] = []
+        self._stop = stop
         self._starts = 0
         self.coordinator = self.start_coordinator()
         self.agents = [self.start_agent(number) for number in range(AGENTS)]
@@ -73,7 +78,9 @@ class Cell:
         return self._start(f"agent-{number}", self.network.agent(number, argv))[0]
 
     def tend(self) -> None:
-        """ChaosError: a daemon has ended by itself."""
+        """ChaosError: a daemon has ended by itself, or the run is to end."""
+        if self._stop.is_set():
+            raise ChaosError("The run was stopped.")
         for child in [self.coordinator, *self.agents]:
             if child.process.poll() is not None:
                 raise ChaosError(str(child.error("ended by itself")))

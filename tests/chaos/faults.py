@@ -29,21 +29,21 @@ class Chaos:
         self.late: list[str] = []  # A line for each wait over its bound.
         self._random = random.Random(seed)
         self._say = say
-        self._often: dict[Fault, int] = {
+        self._often: dict[Fault, int] = {  # In each round.
             self.kill_trainer: 3,
-            self.stop_trainer: 3,
+            self.stop_trainer: 4,
             self.stop_trainer_past_deadline: 1,
-            self.kill_agent: 3,
-            self.stop_agent: 2,
+            self.kill_agent: 5,
+            self.stop_agent: 3,
             self.restart_agent: 2,
-            self.kill_coordinator: 2,
-            self.cut_off: 3,
+            self.kill_coordinator: 3,
+            self.cut_off: 4,
             self.newcomers_in_a_cut: 1,
             self.kill_all: 1,
         }
 
     def mix(self, until: float) -> None:
-        """All kinds, each as often as it is to be in one round; both stages come first."""
+        """Rounds of all kinds of faults; the stages come first, so that each run has them."""
         first: list[Fault] = [self.kill_all, self.newcomers_in_a_cut]
         while time.monotonic() < until:
             faults = [fault for fault, times in self._often.items() for _ in range(times)]

@@ -30,6 +30,7 @@ from job import ROOT, Kind
 from network import Network, Place
 from oracle import Verdict, judge
 
+from bench.processes import interrupt_on_signals
 from bench.testbed import PREFIX
 
 SAME_MEMBERS = ("stop_trainer", "stop_agent", "kill_coordinator", "cut_off")
@@ -55,7 +56,12 @@ class Outcome:
 
 
 def run_cell(
-    number: int, folder: Path, network: Network, words: argparse.Namespace, outcome: Outcome
+    number: int,
+    folder: Path,
+    network: Network,
+    words: argparse.Namespace,
+    stop: threading.Event,
+    outcome: Outcome,
 ) -> None:
     start = time.monotonic()
 
@@ -63,7 +69,7 @@ def run_cell(
         print(f"{time.monotonic() - start:7.1f} s  cell {number}: {what}", flush=True)
 
     folder.mkdir()
-    cell = Cell(folder, network)
+    cell = Cell(folder, network, stop)
     chaos = Chaos(cell, f"{words.seed} {number}", say)
     outcome.faults, outcome.recovered_s, outcome.late = chaos.faults, chaos.recovered_s, chaos.late
     try:
@@ -138,14 +144,20 @@ def run(folder: Path, words: argparse.Namespace) -> tuple[list[Outcome], leftove
         if place.why is not None:
             print(f"no network namespaces ({place.why}): all on loopback, cuts by relays")
         threads = []
+        stop = threading.Event()
         for number, (network, outcome) in enumerate(zip(place.networks, outcomes, strict=True)):
-            arguments = (number, folder / f"c{number}", network, words, outcome)
+            arguments = (number, folder / f"c{number}", network, words, stop, outcome)
             body = lambda arguments=arguments: run_cell(*arguments)  # noqa: E731
             threads.append(threading.Thread(target=guarded, args=(outcome, body)))
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:
+            stop.set()
+            for thread in threads:
+                thread.join()
     return outcomes, leftovers.of_run(folder) | leftovers.of_machine(prefix) - before
 
 
@@ -156,6 +168,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stages", type=int, default=0, help="Nothing but so many staged cuts")
     words = parser.parse_args()
+    interrupt_on_signals()
     folder = Path(tempfile.mkdtemp(prefix="pactrain-chaos-"))  # Short, for sockets.
     outcomes, left = run(folder, words)
     result = result_of(outcomes, len(left))
