@@ -177,8 +177,9 @@ class Job:
         if rank.killed or status == 0:
             return
         said = rank.child.log.read_text(errors="replace").strip().splitlines()
-        text = next((line for line in reversed(said) if "Error" in line), (said or [""])[-1])
-        self.surprises.append(f"{rank.child.name} ended with status {status}: {text[:300]}")
+        self.surprises.append(
+            f"{rank.child.name} ended with status {status}: {' '.join(said[-2:])[-400:]}"
+        )
 
     def replace(self) -> None:
         """Begins anew from the checkpoint. REQUIRES: no rank lives."""

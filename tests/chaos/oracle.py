@@ -139,12 +139,15 @@ def judge(processes: Sequence[Sequence[Line]], replaced: int, bound_s: float) ->
             if line["lineage"] == before["lineage"] and line["batch"] <= before["batch"]:
                 verdict.lost(f"a rank went back from batch {before['batch']} to {line['batch']}")
     lineages = lineages_of(processes)
-    for _ in range(len(lineages) - 1 - replaced):
-        ids = ", ".join(lineage.id[:8] for lineage in lineages)
-        verdict.lost(f"{len(lineages)} lineages ({ids}), with {replaced} replacements")
     last: Lineage | None = None
-    for lineage in lineages:
-        _judge_lineage(lineage, _beginning(lineage, last, verdict), verdict)
+    for number, lineage in enumerate(lineages):
+        state = _beginning(lineage, last)
+        if state is None or number > replaced:
+            verdict.lost(
+                f"lineage {lineage.id[:8]} began after batch {lineage.first - 1}, as number "
+                f"{number + 1} of a job that was replaced {replaced} times"
+            )
+        _judge_lineage(lineage, state or State(), verdict)
         last = lineage
     times = sorted(line["time"] for lines in processes for line in steps_of(lines))
     for before, after in itertools.pairwise(times):
@@ -154,15 +157,14 @@ def judge(processes: Sequence[Sequence[Line]], replaced: int, bound_s: float) ->
     return verdict
 
 
-def _beginning(lineage: Lineage, last: Lineage | None, verdict: Verdict) -> State:
-    """What it began with: nothing, or the last one's checkpoint."""
+def _beginning(lineage: Lineage, last: Lineage | None) -> State | None:
+    """What it began with: nothing, or the last one's checkpoint; None: neither."""
     start = lineage.first - 1
     if start == 0 and last is None:
         return State()
     if last is not None and start % CHECKPOINT_STEPS == 0 and start in last.states:
         return State(weights=last.states[start].weights)
-    verdict.lost(f"lineage {lineage.id[:8]} began after batch {start}, which was no checkpoint")
-    return State()
+    return None
 
 
 def _judge_lineage(lineage: Lineage, state: State, verdict: Verdict) -> None:

@@ -92,7 +92,7 @@ def test_a_rank_that_goes_back_is_found() -> None:
 
 
 def test_a_new_beginning_beside_a_trained_job_is_a_lost_state() -> None:
-    assert judged(trained(BOTH), trained(BOTH[:3], lineage="b")).lost_states == 2
+    assert judged(trained(BOTH), trained(BOTH[:3], lineage="b")).lost_states == 1
 
 
 def test_a_job_that_was_replaced_goes_on_from_a_checkpoint() -> None:
