@@ -39,6 +39,8 @@ PY, CPP = "python", "cpp"
 CELLS = (
     (Kind(((PY,), (PY,)), PY, "continue"), Kind(((CPP,), (CPP,)), CPP, "pause")),
     (Kind(((PY, CPP), (CPP, PY)), CPP, "pause"), Kind(((CPP,), (CPP,)), CPP, "continue")),
+    # Ranks that start at once, so that there are many faults.
+    (Kind(((CPP,), (CPP,)), CPP, "pause"), Kind(((CPP, CPP), (CPP,)), CPP, "continue")),
 )
 ZERO = ("divergent_steps", "lost_states", "over_bound_waits", "leftovers")
 
