@@ -88,8 +88,10 @@ mutants:  ## Breaks each rule of tests/mutants/table.txt on purpose: the simulat
 	@tools/setup
 	@tools/mutants
 
-chaos: build  ## Real processes killed, stopped and cut off for DURATION=300 seconds while they train (SEED=n; STAGES=n: only newcomers in the midst of cuts).
-	@PYTHONPATH=. $(PYTHON) tests/chaos/run.py --duration=$(DURATION) --seed=$(SEED) --stages=$(STAGES)
+chaos: build  ## Real processes killed, stopped, replaced and cut off for DURATION=300 seconds while they train (SEED=n; STAGES=n: only n newcomers in the midst of cuts); ends with a line of JSON.
+	@source tools/bazel_env && run_bazel build //tests/chaos:rank && \
+	  PYTHONPATH=. $(PYTHON) tests/chaos/run.py --cpp-rank="$$(run_bazel info bazel-bin)/tests/chaos/rank" \
+	    --duration=$(DURATION) --seed=$(SEED) --stages=$(STAGES)
 
 nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, bench-bytes, bench-tls, observe-check, the demo's goals.
 	@tools/nightly

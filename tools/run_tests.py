@@ -29,7 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST_FOLDERS = ("tools", "python_client/tests", "tests/mutants", "tests/e2e", "bench")
+PYTEST_FOLDERS = (
+    "tools",
+    "python_client/tests",
+    "tests/mutants",
+    "tests/chaos",
+    "tests/e2e",
+    "bench",
+)
 IN_CI = os.environ.get("CI") == "true"
 ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
 NO_AVX512 = "this processor has no AVX-512; the kernels' variants for it did not run"

@@ -1,18 +1,21 @@
-"""One rank of a chaos run: rank.py LOG STOP trains until the file STOP is there.
+"""One rank of a chaos run in Python: rank.py LOG UNTIL SEAT (rank.cc is the same in C++).
 
-Each step becomes a line of LOG: when it was committed, the batch of the job that it was, and
-the digest of all parameters after it. The batch comes with the state that ranks share.
+Trains by the rules of oracle.py until the batch that the file UNTIL names, and writes a line of
+LOG for each committed step. CHAOS_CHECKPOINT is the file that rank 0 writes, and with which a
+launch begins that replaces the one before.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
+import numpy as np
+import oracle
 import torch
 
 import pactrain
@@ -20,53 +23,81 @@ import pactrain
 PACE_S = 0.05
 
 
-class Place:
-    """How many batches the job has seen."""
+class Model(torch.nn.Module):
+    batches: torch.Tensor
 
     def __init__(self) -> None:
-        self.batch = 0
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.zeros(oracle.ELEMENTS))
+        self.register_buffer("batches", torch.zeros(1, dtype=torch.int64))
 
-    def state_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-
-def digest(model: torch.nn.Module) -> str:
-    whole = hashlib.sha256()
-    for parameter in model.parameters():
-        whole.update(parameter.detach().numpy().tobytes())
-    return whole.hexdigest()[:16]
+    def forward(self, gradient: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = (self.weights * gradient).sum()
+        return loss
 
 
-def main(log: Path, stop: Path) -> None:
+def values(tensor: torch.Tensor | None) -> oracle.Values:
+    assert tensor is not None
+    return np.asarray(tensor.detach())
+
+
+class Checkpoint:
+    """How many batches, and the weights after them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def save(self, model: Model, batches: int) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_bytes(np.int64(batches).tobytes() + values(model.weights).tobytes())
+        new.replace(self._path)
+
+    def load(self, model: Model) -> None:
+        data = self._path.read_bytes()
+        with torch.no_grad():
+            model.batches.fill_(int(np.frombuffer(data[:8], np.int64)[0]))
+            model.weights.copy_(torch.frombuffer(bytearray(data[8:]), dtype=torch.float32))
+
+
+def train(log: TextIO, until: Path, seat: int) -> None:
+    def write(**line: object) -> None:
+        log.write(json.dumps({"time": time.monotonic(), **line}) + "\n")
+
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
-    ddp = pactrain.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    place = Place()
-    ddp.share(optimizer=optimizer, place=place)
+    model = Model()
+    checkpoint = Checkpoint(Path(os.environ["CHAOS_CHECKPOINT"]))
+    if os.environ.get("PACTRAIN_REPLACE") == "1":
+        checkpoint.load(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1, momentum=oracle.MOMENTUM)
+    write(attaches=True)
+    masks = {"weights": torch.from_numpy(oracle.KEPT)}
+    ddp = pactrain.DistributedDataParallel(model, masks=masks)
+    ddp.share(optimizer=optimizer)
     ddp.start()
-    with log.open("a", buffering=1) as lines:
-        while not stop.exists():
-            generator = torch.Generator().manual_seed(1000 * place.batch + ddp.world.rank)
-            optimizer.zero_grad()
-            ddp(torch.randn((8, 10), generator=generator)).square().mean().backward()
-            optimizer.step()
-            place.batch += 1
-            line = {
-                "time": time.monotonic(),
-                "batch": place.batch,
-                "digest": digest(model),
-                "ranks": ddp.world.world_size,
-                "generation": ddp.world.generation,
-            }
-            lines.write(json.dumps(line) + "\n")
-            time.sleep(PACE_S)
+    while not until.exists() or int(model.batches) < int(until.read_text()):
+        model.weights.grad = None
+        batch = int(model.batches) + 1
+        ddp(torch.from_numpy(oracle.gradient(batch, seat))).backward()
+        if ddp.session.membership.behind:
+            continue  # The others made the step; this rank has the state after it.
+        seats = oracle.seats_in(batch, values(model.weights.grad))
+        optimizer.step()
+        model.batches += 1
+        velocity = optimizer.state[model.weights]["momentum_buffer"]
+        write(
+            batch=batch,
+            digest=oracle.digest(values(model.weights), values(velocity)),
+            seats=seats,
+            ranks=ddp.world.world_size,
+            generation=ddp.world.generation,
+            lineage=str(ddp.session._native.lineage.id),
+        )
+        if ddp.world.rank == 0 and batch % oracle.CHECKPOINT_STEPS == 0:
+            checkpoint.save(model, batch)
+        time.sleep(PACE_S)
     ddp.session.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    with open(sys.argv[1], "a", buffering=1) as lines:
+        train(lines, Path(sys.argv[2]), int(sys.argv[3]))

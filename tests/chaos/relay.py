@@ -16,6 +16,7 @@ class Relay:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()  # Guarded by _lock, as is:
         self._cut = False
+        self._ended = 0  # Connections, by the cut of now.
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -24,13 +25,17 @@ class Relay:
         """All connections end, and none is made until heal()."""
         with self._lock:
             self._cut = True
+            self._ended += len(self._open) // 2
             for end in self._open:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
-    def heal(self) -> None:
+    def heal(self) -> int:
+        """How many connections the cut has ended."""
         with self._lock:
             self._cut = False
+            ended, self._ended = self._ended, 0
+            return ended
 
     def close(self) -> None:
         self.cut()
