@@ -4,6 +4,7 @@
                                      marked nightly
   run_tests.py --nightly             all of them
   run_tests.py tests/dist bench      all of these Python folders or files
+  run_tests.py --config=asan //x:y   these C++ tests, with these flags of Bazel
 
 A C++ test counts by its GoogleTest cases, read from the XML that each target writes;
 a target that wrote none (crash, time-out, does not build) counts as one failure.
@@ -99,17 +100,14 @@ def read_build_events(path: Path) -> dict[str, Count]:
     return counts
 
 
-def run_cpp_tests(nightly: bool) -> Count:
-    """bazel test //... except what is tagged manual, and nightly unless it is."""
+def run_cpp_tests(words: Sequence[str], ci: bool) -> Count:
+    """bazel test with these flags and targets."""
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.json"
         # In CI nothing is taken from a run of before: it may have been another machine's.
-        script = (
-            "source tools/bazel_env; run_bazel test //... --keep_going "
-            f"{'' if nightly else '--test_tag_filters=-nightly '}"
-            f"{'--nocache_test_results ' if IN_CI else ''}"
-            f"--build_event_json_file={shlex.quote(str(events))}"
-        )
+        again = ["--nocache_test_results"] if ci else []
+        command = ["--keep_going", *again, f"--build_event_json_file={events}", *words]
+        script = f"source tools/bazel_env; run_bazel test {shlex.join(command)}"
         status = subprocess.run(["bash", "-c", script], cwd=ROOT).returncode
         counts = read_build_events(events) if events.exists() else {}
     total = sum(counts.values(), Count())
@@ -117,13 +115,11 @@ def run_cpp_tests(nightly: bool) -> Count:
         print(f"bazel test ended with status {status}: counted as one failure", flush=True)
         total += Count(0, 1)
     print(f"C++: {len(counts)} test targets, {total.passed} cases passed, {total.failed} failed")
-    if "avx512bw" not in Path("/proc/cpuinfo").read_text():
-        total += Count(skips=(Skip("//kernels (AVX-512)", NO_AVX512),))
     return total
 
 
-def run_python_tests(paths: Sequence[str], nightly: bool) -> Count:
-    """pytest, one process per folder: their modules may have equal names."""
+def run_python_tests(paths: Iterable[str], nightly: bool) -> Count:
+    """pytest, by folder: their modules may have equal names."""
     total = Count()
     for path in paths:
         total += run_pytest(path, nightly)
@@ -167,10 +163,12 @@ def judge_skips(count: Count, allowed: Sequence[str], ci: bool) -> Count:
     return Count(count.passed, count.failed + len(refused), kept)
 
 
-def run_all(nightly: bool) -> Count:
+def run_all(nightly: bool, ci: bool) -> Count:
     print("== C++ tests", flush=True)
     start = time.monotonic()
-    total = run_cpp_tests(nightly)
+    total = run_cpp_tests(["//...", *([] if nightly else ["--test_tag_filters=-nightly"])], ci)
+    if "avx512bw" not in Path("/proc/cpuinfo").read_text():
+        total += Count(skips=(Skip("//kernels (AVX-512)", NO_AVX512),))
     print(f"== C++ tests took {time.monotonic() - start:.0f} s\n== Python tests", flush=True)
     start = time.monotonic()
     total += run_python_tests(PYTEST_FOLDERS, nightly)
@@ -180,8 +178,13 @@ def run_all(nightly: bool) -> Count:
 
 def main(argv: Sequence[str], ci: bool) -> int:
     nightly = "--nightly" in argv
-    paths = [word for word in argv if word != "--nightly"]
-    total = run_python_tests(paths, nightly=True) if paths else run_all(nightly)
+    words = [word for word in argv if word != "--nightly"]
+    if not words:
+        total = run_all(nightly, ci)
+    elif any(word.startswith(("-", "//")) for word in words):
+        total = run_cpp_tests(words, ci)
+    else:
+        total = run_python_tests(words, nightly=True)
     total = judge_skips(total, read_allowed(ALLOWED_SKIPS), ci)
     print(f"{total.passed} passed, {total.failed} failed, {len(total.skips)} skipped", flush=True)
     return 0 if total.failed == 0 and total.passed > 0 else 1
