@@ -30,7 +30,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST_FOLDERS = ("tools", "python_client/tests", "tests/mutants", "tests/e2e", "bench")
+CORES = os.cpu_count() or 1
+# How many processes share the tests of a folder (0: none but pytest's own). Ranks end to end
+# mostly wait for each other; each process has a cluster of its own.
+PYTEST_FOLDERS = {
+    "tools": 0,
+    "python_client/tests": min(CORES, 8),
+    "tests/mutants": 0,
+    "tests/e2e": min(2 * CORES, 8),
+    "bench": 2,
+}
 IN_CI = os.environ.get("CI") == "true"
 ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
 NO_AVX512 = "this processor has no AVX-512; the kernels' variants for it did not run"
@@ -129,7 +138,9 @@ def run_python_tests(paths: Iterable[str], nightly: bool) -> Count:
 def run_pytest(path: str, nightly: bool) -> Count:
     with tempfile.TemporaryDirectory() as scratch:
         xml = Path(scratch) / "pytest.xml"
-        options = ["-q", "--durations=5", f"--junitxml={xml}"]
+        workers = PYTEST_FOLDERS.get(path, 0)
+        options = ["-q", "--durations=5", f"--junitxml={xml}", f"--numprocesses={workers}"]
+        options.append("--dist=worksteal")  # Neighbours stay together, and with their cluster.
         if not nightly:
             options += ["-m", "not nightly"]
         command = [sys.executable, "-m", "pytest", *options]
