@@ -91,7 +91,7 @@ mutants:  ## Breaks each rule of tests/mutants/table.txt on purpose: the simulat
 chaos: build  ## Real processes killed, stopped and cut off for DURATION=300 seconds while they train (SEED=n; STAGES=n: only newcomers in the midst of cuts).
 	@PYTHONPATH=. $(PYTHON) tests/chaos/run.py --duration=$(DURATION) --seed=$(SEED) --stages=$(STAGES)
 
-nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, bench-bytes, bench-tls, observe-check, the demo's goals.
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, bench-bytes, bench-tls, observe-check, the demo's goals.
 	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.
