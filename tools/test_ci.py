@@ -31,9 +31,7 @@ def tree(tmp_path: Path) -> Path:
 
 def run(tree: Path, failing: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PATH": f"{tree}{os.pathsep}{os.environ['PATH']}", "FAILING": failing}
-    return subprocess.run(
-        [tree / ".ci/run"], env=env, capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([tree / ".ci/run"], env=env, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
