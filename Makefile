@@ -93,7 +93,7 @@ chaos: build  ## Real processes killed, stopped, replaced and cut off for DURATI
 	  PYTHONPATH=. $(PYTHON) tests/chaos/run.py --cpp-rank="$$(run_bazel info bazel-bin)/tests/chaos/rank" \
 	    --duration=$(DURATION) --seed=$(SEED) --stages=$(STAGES)
 
-nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, bench-bytes, bench-tls, observe-check, the demo's goals.
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, bench-bytes, bench-tls, observe-check, the demo's goals.
 	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.

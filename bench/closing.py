@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Python 3.10 has no typing.Self.
+    from typing_extensions import Self
 
 
 class Closing(ABC):

@@ -15,6 +15,7 @@ LoopbackTestbed: the programs under test must then limit themselves. Not thread-
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import subprocess
@@ -279,8 +280,9 @@ def remove_leftovers() -> None:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
+@functools.cache
 def why_no_namespaces() -> str | None:
-    """Why shaped namespaces cannot be made here; None if they can (tried, not guessed)."""
+    """Why shaped namespaces cannot be made here; None if they can (tried once, not guessed)."""
     if os.geteuid() != 0:
         return "not root"
     try:

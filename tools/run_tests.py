@@ -4,6 +4,7 @@
                                      marked nightly
   run_tests.py --nightly             all of them
   run_tests.py tests/dist bench      all of these Python folders or files
+  run_tests.py --config=asan //x:y   these C++ tests, with these flags of Bazel
 
 A C++ test counts by its GoogleTest cases, read from the XML that each target writes;
 a target that wrote none (crash, time-out, does not build) counts as one failure.
@@ -29,14 +30,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST_FOLDERS = (
-    "tools",
-    "python_client/tests",
-    "tests/mutants",
-    "tests/chaos",
-    "tests/e2e",
-    "bench",
-)
+CORES = os.cpu_count() or 1
+# How many processes share the tests of a folder (0: none but pytest's own). Ranks end to end
+# mostly wait for each other; each process has a cluster of its own.
+PYTEST_FOLDERS = {
+    "tools": 0,
+    "python_client/tests": min(CORES, 8),
+    "tests/mutants": 0,
+    "tests/chaos": 0,
+    "tests/e2e": min(2 * CORES, 8),
+    "bench": 2,
+}
 IN_CI = os.environ.get("CI") == "true"
 ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
 NO_AVX512 = "this processor has no AVX-512; the kernels' variants for it did not run"
@@ -106,17 +110,14 @@ def read_build_events(path: Path) -> dict[str, Count]:
     return counts
 
 
-def run_cpp_tests(nightly: bool) -> Count:
-    """bazel test //... except what is tagged manual, and nightly unless it is."""
+def run_cpp_tests(words: Sequence[str], ci: bool) -> Count:
+    """bazel test with these flags and targets."""
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.json"
         # In CI nothing is taken from a run of before: it may have been another machine's.
-        script = (
-            "source tools/bazel_env; run_bazel test //... --keep_going "
-            f"{'' if nightly else '--test_tag_filters=-nightly '}"
-            f"{'--nocache_test_results ' if IN_CI else ''}"
-            f"--build_event_json_file={shlex.quote(str(events))}"
-        )
+        again = ["--nocache_test_results"] if ci else []
+        command = ["--keep_going", *again, f"--build_event_json_file={events}", *words]
+        script = f"source tools/bazel_env; run_bazel test {shlex.join(command)}"
         status = subprocess.run(["bash", "-c", script], cwd=ROOT).returncode
         counts = read_build_events(events) if events.exists() else {}
     total = sum(counts.values(), Count())
@@ -124,13 +125,11 @@ def run_cpp_tests(nightly: bool) -> Count:
         print(f"bazel test ended with status {status}: counted as one failure", flush=True)
         total += Count(0, 1)
     print(f"C++: {len(counts)} test targets, {total.passed} cases passed, {total.failed} failed")
-    if "avx512bw" not in Path("/proc/cpuinfo").read_text():
-        total += Count(skips=(Skip("//kernels (AVX-512)", NO_AVX512),))
     return total
 
 
-def run_python_tests(paths: Sequence[str], nightly: bool) -> Count:
-    """pytest, one process per folder: their modules may have equal names."""
+def run_python_tests(paths: Iterable[str], nightly: bool) -> Count:
+    """pytest, by folder: their modules may have equal names."""
     total = Count()
     for path in paths:
         total += run_pytest(path, nightly)
@@ -140,7 +139,9 @@ def run_python_tests(paths: Sequence[str], nightly: bool) -> Count:
 def run_pytest(path: str, nightly: bool) -> Count:
     with tempfile.TemporaryDirectory() as scratch:
         xml = Path(scratch) / "pytest.xml"
-        options = ["-q", "--durations=5", f"--junitxml={xml}"]
+        workers = PYTEST_FOLDERS.get(path, 0)
+        options = ["-q", "--durations=5", f"--junitxml={xml}", f"--numprocesses={workers}"]
+        options.append("--dist=worksteal")  # Neighbours stay together, and with their cluster.
         if not nightly:
             options += ["-m", "not nightly"]
         command = [sys.executable, "-m", "pytest", *options]
@@ -174,10 +175,12 @@ def judge_skips(count: Count, allowed: Sequence[str], ci: bool) -> Count:
     return Count(count.passed, count.failed + len(refused), kept)
 
 
-def run_all(nightly: bool) -> Count:
+def run_all(nightly: bool, ci: bool) -> Count:
     print("== C++ tests", flush=True)
     start = time.monotonic()
-    total = run_cpp_tests(nightly)
+    total = run_cpp_tests(["//...", *([] if nightly else ["--test_tag_filters=-nightly"])], ci)
+    if "avx512bw" not in Path("/proc/cpuinfo").read_text():
+        total += Count(skips=(Skip("//kernels (AVX-512)", NO_AVX512),))
     print(f"== C++ tests took {time.monotonic() - start:.0f} s\n== Python tests", flush=True)
     start = time.monotonic()
     total += run_python_tests(PYTEST_FOLDERS, nightly)
@@ -187,8 +190,13 @@ def run_all(nightly: bool) -> Count:
 
 def main(argv: Sequence[str], ci: bool) -> int:
     nightly = "--nightly" in argv
-    paths = [word for word in argv if word != "--nightly"]
-    total = run_python_tests(paths, nightly=True) if paths else run_all(nightly)
+    words = [word for word in argv if word != "--nightly"]
+    if not words:
+        total = run_all(nightly, ci)
+    elif any(word.startswith(("-", "//")) for word in words):
+        total = run_cpp_tests(words, ci)
+    else:
+        total = run_python_tests(words, nightly=True)
     total = judge_skips(total, read_allowed(ALLOWED_SKIPS), ci)
     print(f"{total.passed} passed, {total.failed} failed, {len(total.skips)} skipped", flush=True)
     return 0 if total.failed == 0 and total.passed > 0 else 1

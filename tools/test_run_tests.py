@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -92,3 +93,42 @@ def test_a_target_that_does_not_build_is_one_failure(tmp_path: Path) -> None:
     }
     (tmp_path / "events").write_text(json.dumps(summary))
     assert read_build_events(tmp_path / "events") == {"//x:broken": Count(0, 1)}
+
+
+# Instead of Bazel: writes where it is told to that a target passed, and what it was asked.
+BAZEL = """#!/bin/bash
+for word; do
+  case $word in --build_event_json_file=*) cp '{events}' "${{word#*=}}" ;; esac
+  echo "$word"
+done >'{asked}'
+exit {status}
+"""
+
+
+@pytest.fixture
+def bazel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what a Bazel said, asked for, and the test.xml of a target with a skip."""
+    good = XML.replace('<failure message="1 != 2"/>', "").replace(' status="notrun"', "")
+    (tmp_path / "test.xml").write_text(good)
+    output = {"name": "test.xml", "uri": f"file://{tmp_path}/test.xml"}
+    said = events(tmp_path / "said", {"status": "PASSED", "testActionOutput": [output]})
+    stub = tmp_path / "bin" / "bazel"
+    stub.parent.mkdir()
+    stub.write_text(BAZEL.format(events=said, asked=tmp_path / "asked", status=0))
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stub.parent}{os.pathsep}{os.environ['PATH']}")
+    # Of the machine's own nothing is cleaned up.
+    monkeypatch.setenv("PACTRAIN_BUILD_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("ci", "failed"), [(False, 0), (True, 1)])
+def test_a_skip_under_a_sanitizer_is_judged_as_elsewhere(
+    bazel: Path, capfd: pytest.CaptureFixture[str], ci: bool, failed: int
+) -> None:
+    assert main(["--config=asan", "//x:y"], ci) == failed
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last == f"3 passed, {failed} failed, {1 - failed} skipped"
+    asked = (bazel / "asked").read_text().splitlines()
+    assert {"test", "--config=asan", "//x:y"} <= set(asked)
+    assert ("--nocache_test_results" in asked) == ci
