@@ -32,14 +32,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CORES = os.cpu_count() or 1
 # How many processes share the tests of a folder (0: none but pytest's own). Ranks end to end
-# mostly wait for each other; each process has a cluster of its own.
+# mostly wait for each other; each process has a cluster of its own. What counts bytes on links
+# (bench) is disturbed by its neighbours.
 PYTEST_FOLDERS = {
     "tools": 0,
     "python_client/tests": min(CORES, 8),
     "tests/mutants": 0,
     "tests/chaos": 0,
     "tests/e2e": min(2 * CORES, 8),
-    "bench": 2,
+    "bench": 0,
 }
 IN_CI = os.environ.get("CI") == "true"
 ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
