@@ -262,7 +262,8 @@ class TorchTrainer {
   // What is left of construction when the session is there.
   void Enter(MaskSet declared, const Session::OnWaiting& on_waiting) {
     const bool joins = session_->donor().has_value();
-    Agreed agreed = {std::move(declared)};
+    // A newcomer that tracks does so as the others do.
+    Agreed agreed = {std::move(declared), config_.settle_steps()};
     if (!joins) {
       agreed =
           internal::Agree(*session_, config_, table_, std::move(agreed.masks),
