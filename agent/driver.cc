@@ -208,8 +208,7 @@ void Driver::Run(SendTrainer& effect) {
     memory = {buffers.slot, buffers.result};
   }
   if (auto* committed = std::get_if<wire::Committed>(&effect.message)) {
-    committed->link_rate =
-        SendRate(transport_->traffic(), options_.core.site);
+    committed->link_rate = SendRate(transport_->traffic(), options_.core.site);
   }
   std::visit(
       [&](const auto& message) {

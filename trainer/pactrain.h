@@ -121,11 +121,11 @@ typedef struct {
                     otherwise */
   int32_t mode;  /* of the buckets of this step; FULL if any was */
   int32_t codec;
-  uint64_t sent_bytes,
-      received_bytes; /* by this node's agent, to and from other sites */
-  uint64_t dense_bytes; /* what FULL had sent there, in fp32 */
-  double link_rate;     /* bytes per second to other sites at the best rates that
-                           the agent has measured so far; 0: none yet */
+  uint64_t sent_bytes, received_bytes; /* by this node's agent, to and from
+                                          other sites */
+  uint64_t dense_bytes;                /* what FULL had sent there, in fp32 */
+  double link_rate; /* bytes per second to other sites at the best rates that
+                       the agent has measured so far; 0: none yet */
   uint64_t elements,
       submitted_elements; /* of this rank's buckets; after compaction */
   double wait_seconds;    /* from the last submit to the commit */

@@ -50,7 +50,8 @@ struct ClosePeer {
 };
 
 // With Attached go the file descriptors of the trainer's slot and result
-// region. Of a Committed the shell fills in `link_rate`. A Written may be left out while the trainer does not read.
+// region. Of a Committed the shell fills in `link_rate`. A Written may be left
+// out while the trainer does not read.
 struct SendTrainer {
   TrainerId trainer = 0;
   std::variant<wire::Waiting, wire::Attached, wire::Resubmit, wire::Written,

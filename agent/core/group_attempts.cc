@@ -123,10 +123,10 @@ void GroupState::SendFrames(std::vector<OutgoingFrame> frames) {
       step_sent_bytes_ += bytes;
       const double kept = 4.0 * frame.header.elements;
       counters_.sent_kept_bytes += static_cast<uint64_t>(kept);
-      const auto dense = static_cast<uint64_t>(
-          context->mask_digest.empty()
-              ? kept
-              : kept * trainers_[0].masks.dense_per_kept);
+      const auto dense =
+          static_cast<uint64_t>(context->mask_digest.empty()
+                                    ? kept
+                                    : kept * trainers_[0].masks.dense_per_kept);
       counters_.sent_dense_bytes += dense;
       step_dense_bytes_ += dense;
     }

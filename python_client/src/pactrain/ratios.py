@@ -48,11 +48,12 @@ def keep_highest(
         erdos_renyi_kernel(), fewer from small layers.
       seconds: other scores, by which those of equal score are told apart.
     """
-    layers = (
+    others: Iterable[Tensor | Scores | None] = itertools.repeat(None)
+    if seconds is not None:
+        others = seconds
+    layers: Iterator[_Layer] = (
         _Layer(Scores.of(score), None if second is None else Scores.of(second))
-        for score, second in zip(
-            scores, itertools.repeat(None) if seconds is None else seconds, strict=False
-        )
+        for score, second in zip(scores, others, strict=False)
     )
     if scope == "global":
         return _keep(list(layers), amount, amount > 0)
@@ -78,7 +79,9 @@ class _Layer:
     seconds: Scores | None
 
     def pieces(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        seconds = itertools.repeat(None) if self.seconds is None else self.seconds()
+        seconds: Iterable[Tensor | None] = itertools.repeat(None)
+        if self.seconds is not None:
+            seconds = self.seconds()
         return zip(self.scores(), seconds, strict=False)
 
 
@@ -125,7 +128,7 @@ def _keep(layers: Sequence[_Layer], amount: float, divides: bool) -> Kept:
     if count == 0:
         return Kept([y.scores.new_mask().fill_(True) for y in layers], constant)
     first = _cut(lambda: (p for y in layers for p in y.scores()), count)
-    second = None
+    second: _Cut | None = None
     dropped = first.lower
     if first.lower + first.equal == count:
         dropped, first = count, _Cut(first.score, count, 0)
