@@ -157,10 +157,9 @@ void Group::TryFormUnknown(const Launch& launch, Context& c) {
   const Candidate* newest = nullptr;
   for (const auto& [rank, candidate] : launch.by_rank) {
     if (HasState(candidate) &&
-        (newest == nullptr ||
-         (candidate.trainer.lineage.committed >
-              newest->trainer.lineage.committed &&
-          !PT_WEAKENED(FirstUnknownLineageWins)))) {
+        (newest == nullptr || (candidate.trainer.lineage.committed >
+                                   newest->trainer.lineage.committed &&
+                               !PT_WEAKENED(FirstUnknownLineageWins)))) {
       newest = &candidate;
     }
   }
