@@ -157,9 +157,9 @@ void Group::TryFormUnknown(const Launch& launch, Context& c) {
   const Candidate* newest = nullptr;
   for (const auto& [rank, candidate] : launch.by_rank) {
     if (HasState(candidate) &&
-        (newest == nullptr || PT_WEAKENED(AnyUnknownLineageWins) ||
-         candidate.trainer.lineage.committed >
-             newest->trainer.lineage.committed)) {
+        (newest == nullptr || (candidate.trainer.lineage.committed >
+                                   newest->trainer.lineage.committed &&
+                               !PT_WEAKENED(FirstUnknownLineageWins)))) {
       newest = &candidate;
     }
   }

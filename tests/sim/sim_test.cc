@@ -26,15 +26,14 @@ struct Pinned {
 };
 
 TEST(Simulator, PinnedSeedsStayMended) {
-  constexpr const char* kNeverBegun =
-      "a generation that was journaled and never begun left the state behind";
-  constexpr const char* kRead =
-      "one that was stopped read what a later generation had written";
+  constexpr const char* kLeft =
+      "a straggler went on from an older state than those took along who left "
+      "in order";
+  constexpr const char* kUnseen =
+      "the same, while a member was out of sight that may have had the newest";
   constexpr Pinned kPinned[] = {
-      {144, kNeverBegun}, {485, kNeverBegun},  {499, kNeverBegun},
-      {622, kNeverBegun}, {1202, kNeverBegun}, {1227, kNeverBegun},
-      {489, kRead},       {573, kRead},        {1081, kRead},
-      {1181, kRead},      {1662, kRead},       {1830, kRead},
+      {30, kLeft},  {57, kLeft},  {158, kLeft}, {229, kLeft},
+      {416, kLeft}, {457, kLeft}, {546, kLeft}, {4880, kUnseen},
   };
   for (const Pinned& pinned : kPinned) {
     RunOptions options;
