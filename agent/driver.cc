@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "agent/core/wire_convert.h"
 #include "agent/local/packet.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -48,6 +49,11 @@ Driver::Driver(asio::io_context& io, const Options& options,
       crew_(std::move(crew)),
       state_(std::move(state)),
       metrics_(options.metrics),
+      book_(io, options.socket_path + ".trainers", options.core.agent,
+            [this](const BookedTrainer& gone) {
+              Handle(FormerTrainerLeft{gone.group, gone.rank, gone.attach_id,
+                                       gone.left});
+            }),
       tick_timer_(io),
       stop_timer_(io) {}
 
@@ -70,6 +76,7 @@ absl::Status Driver::Open() {
   LocalServer::Options local;
   local.socket_path = options_.socket_path;
   ASSIGN_OR_RETURN(local_, LocalServer::Start(io_, local, this));
+  book_.Open();
 
   CoordinatorClient::Options coordinator;
   coordinator.address = options_.coordinator;
@@ -158,8 +165,7 @@ void Driver::StopFor(const std::string& text) {
     Fail(trainer, wire::Code::kAgentUnresponsive, text);
   }
   for (const TrainerId trainer : trainers) {
-    Handle(TrainerGone{trainer, "lost its agent, which was stopped"});
-    memory_.Release(trainer);
+    Leave(trainer, "lost its agent, which was stopped");
   }
   if (trainers.empty()) return io_.stop();
   stop_timer_.expires_after(absl::ToChronoNanoseconds(kStopLinger));
@@ -214,6 +220,7 @@ void Driver::Run(SendTrainer& effect) {
 
 void Driver::Run(CloseTrainer& effect) {
   trainers_.erase(effect.trainer);
+  book_.Left(effect.trainer, "was let go by its agent");
   local_->Close(effect.trainer);
   memory_.Release(effect.trainer);
 }
@@ -298,17 +305,35 @@ void Driver::OnHello(uint64_t trainer, const wire::Hello& hello) {
              memory_.full_reserve());
     event.memory = {buffers->slot->bytes(), buffers->result->bytes()};
     trainers_.insert(trainer);
+    Book(trainer, hello);
   }
   Handle(event);
 }
 
+// Before the coordinator can hear of it.
+void Driver::Book(TrainerId trainer, const wire::Hello& hello) {
+  const auto fields = ParseHello(hello);
+  if (!fields.ok()) return;
+  book_.Attached(
+      trainer, {fields->group, fields->trainer.rank, fields->trainer.attach_id,
+                local_->ProcessOf(trainer), 0, ""});
+}
+
 void Driver::OnMessage(uint64_t trainer, const Message& message) {
+  if (std::holds_alternative<wire::Detach>(message)) {
+    book_.Left(trainer, "detached");
+  }
   Handle(TrainerMessage{trainer, message});
 }
 
 void Driver::OnTrainerGone(uint64_t trainer, const std::string& reason) {
   // Not known, or closed by the core in the meantime.
   if (trainers_.erase(trainer) == 0) return;
+  Leave(trainer, reason);
+}
+
+void Driver::Leave(TrainerId trainer, const std::string& reason) {
+  book_.Left(trainer, reason);
   Handle(TrainerGone{trainer, reason});
   memory_.Release(trainer);
 }

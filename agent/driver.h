@@ -15,6 +15,7 @@
 #include "agent/exchange/tcp/transport.h"
 #include "agent/local/local_server.h"
 #include "agent/local/memory_table.h"
+#include "agent/local/trainer_book.h"
 #include "agent/metrics/agent_metrics.h"
 #include "agent/rpc/coordinator_client.h"
 #include "asio/io_context.hpp"
@@ -91,6 +92,8 @@ class Driver : private TransportEvents,
   void Run(LogLine& effect);
   void AddLinks(protocol::StepReport& report) const;
   double SlowestLink() const;  // As in Tick.
+  void Book(TrainerId trainer, const wire::Hello& hello);
+  void Leave(TrainerId trainer, const std::string& reason);
   // Ends a trainer that the core does not know or is about to be told of.
   void Fail(TrainerId trainer, wire::Code code, const std::string& text);
 
@@ -120,6 +123,7 @@ class Driver : private TransportEvents,
   const std::shared_ptr<AgentMetrics> metrics_;
   MemoryTable memory_;            // Outlives the core's use of it.
   std::set<TrainerId> trainers_;  // That the core knows.
+  TrainerBook book_;              // Of those.
   asio::steady_timer tick_timer_;
   asio::steady_timer stop_timer_;
   absl::Status error_;

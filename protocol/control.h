@@ -19,6 +19,23 @@
 
 namespace pactrain::protocol {
 
+// A place in the history of a coordinator's journal: who wrote there last, how
+// much, and who before (coordinator/core/history.h). Agents remember the newest
+// that they were told: a journal that does not hold it is an older copy.
+struct HistoryMark {
+  Digest writer;         // Random, of one opening of the journal; empty: none.
+  uint64_t batches = 0;  // That it had written by then; > 0.
+  Digest before;         // The writer before it; empty: it was the first.
+  uint64_t batches_before = 0;  // All that this one wrote.
+  uint64_t total = 0;           // Batches of all writers up to here.
+  // Made of the journal's secret by the coordinator's shell: nobody else can
+  // make up a history.
+  base::Secret proof = {};
+
+  bool empty() const { return writer.empty(); }
+  bool operator==(const HistoryMark&) const = default;
+};
+
 // ---- Agent to coordinator -------------------------------------------------
 
 // First message of a stream. After it the agent repeats TrainerJoined and the
@@ -31,10 +48,10 @@ struct AgentHello {
   std::string version;  // Of the software, "0.1.0".
   std::string
       cluster_id;  // Pinned from an earlier coordinator; empty: none yet.
-  uint64_t highest_term = 0;
   // host:port of its /metrics for whoever reaches the agent's data address;
   // empty: there is none for them.
   std::string metrics_address = {};
+  HistoryMark history = {};  // The newest that it was told in this cluster.
 };
 
 // Every heartbeat interval.
@@ -156,6 +173,7 @@ struct Welcome {
   std::string cluster_id;  // Made once per state directory.
   uint64_t term = 0;
   absl::Duration heartbeat_interval = absl::Seconds(1);
+  HistoryMark history = {};  // The newest.
 };
 
 struct StartGeneration {
@@ -204,7 +222,7 @@ struct EndGeneration {
 
 using CoordinatorMessage =
     std::variant<Welcome, StartGeneration, GroupWaiting, JoinRefused, Prepare,
-                 Revoke, EndGeneration>;
+                 Revoke, EndGeneration, HistoryMark>;
 
 }  // namespace pactrain::protocol
 

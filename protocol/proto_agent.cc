@@ -21,8 +21,8 @@ struct Writer {
     p.set_data_address(m.data_address);
     p.set_version(WriteText(m.version, kMaxNameLength));
     p.set_cluster_id(m.cluster_id);
-    p.set_highest_term(m.highest_term);
     p.set_metrics_address(m.metrics_address);
+    if (!m.history.empty()) *p.mutable_history() = ToProto(m.history);
   }
   void operator()(const Heartbeat&) { out.mutable_heartbeat(); }
   void operator()(const TrainerJoined& m) {
@@ -152,8 +152,10 @@ absl::StatusOr<AgentMessage> Read(const v1::Hello& p) {
   m.data_address = p.data_address();
   m.version = p.version();
   m.cluster_id = p.cluster_id();
-  m.highest_term = p.highest_term();
   m.metrics_address = p.metrics_address();
+  if (p.has_history()) {
+    ASSIGN_OR_RETURN(m.history, FromProto(p.history()));
+  }
   return m;
 }
 

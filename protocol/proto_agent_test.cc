@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 TEST(ProtoAgent, AnAgentMayHaveNoAddressToDial) {
   v1::AgentMessage message = ToProto(AgentMessage(
-      AgentHello{"a", {1, 1}, "s", std::string(kNobodyDials), "1", "", 0}));
+      AgentHello{"a", {1, 1}, "s", std::string(kNobodyDials), "1", ""}));
   ASSERT_OK_AND_ASSIGN(const AgentMessage read, FromProto(message));
   EXPECT_EQ(std::get<AgentHello>(read).data_address, "none");
 }

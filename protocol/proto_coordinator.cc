@@ -20,7 +20,9 @@ struct Writer {
     p.set_term(m.term);
     p.set_heartbeat_interval_ms(
         static_cast<uint32_t>(absl::ToInt64Milliseconds(m.heartbeat_interval)));
+    if (!m.history.empty()) *p.mutable_history() = ToProto(m.history);
   }
+  void operator()(const HistoryMark& m) { *out.mutable_history() = ToProto(m); }
   void operator()(const StartGeneration& m) {
     v1::StartGeneration& p = *out.mutable_start_generation();
     *p.mutable_generation() = ToProto(m.generation);
@@ -68,8 +70,12 @@ absl::StatusOr<CoordinatorMessage> Read(const v1::Welcome& p) {
   RETURN_IF_ERROR(CheckRange("welcome.heartbeat_interval_ms",
                              p.heartbeat_interval_ms(), kMinHeartbeatMs,
                              kMaxHeartbeatMs));
-  return Welcome{p.cluster_id(), p.term(),
-                 absl::Milliseconds(p.heartbeat_interval_ms())};
+  Welcome m = {p.cluster_id(), p.term(),
+               absl::Milliseconds(p.heartbeat_interval_ms())};
+  if (p.has_history()) {
+    ASSIGN_OR_RETURN(m.history, FromProto(p.history()));
+  }
+  return m;
 }
 
 absl::StatusOr<CoordinatorMessage> Read(const v1::StartGeneration& p) {
@@ -153,6 +159,8 @@ absl::StatusOr<CoordinatorMessage> FromProto(
       return Read(proto.revoke());
     case v1::CoordinatorMessage::kEndGeneration:
       return Read(proto.end_generation());
+    case v1::CoordinatorMessage::kHistory:
+      return FromProto(proto.history());
     case v1::CoordinatorMessage::KIND_NOT_SET:
       break;
   }

@@ -98,6 +98,36 @@ absl::StatusOr<OnShrink> ReadOnShrink(absl::string_view field,
   return static_cast<OnShrink>(value);
 }
 
+v1::HistoryMark ToProto(const HistoryMark& mark) {
+  v1::HistoryMark proto;
+  proto.set_writer(WriteDigest(mark.writer));
+  proto.set_batches(mark.batches);
+  proto.set_before(WriteDigest(mark.before));
+  proto.set_batches_before(mark.batches_before);
+  proto.set_total(mark.total);
+  proto.set_proof(mark.proof.bytes.data(), mark.proof.bytes.size());
+  return proto;
+}
+
+absl::StatusOr<HistoryMark> FromProto(const v1::HistoryMark& proto) {
+  HistoryMark mark;
+  ASSIGN_OR_RETURN(mark.writer,
+                   ReadDigest("history.writer", proto.writer(), true));
+  RETURN_IF_ERROR(
+      CheckRange("history.batches", proto.batches(), 1, ~uint64_t{0}));
+  mark.batches = proto.batches();
+  ASSIGN_OR_RETURN(mark.before,
+                   ReadDigest("history.before", proto.before(), false));
+  RETURN_IF_ERROR(CheckRange("history.batches_before", proto.batches_before(),
+                             mark.before.empty() ? 0 : 1,
+                             mark.before.empty() ? 0 : ~uint64_t{0}));
+  mark.batches_before = proto.batches_before();
+  RETURN_IF_ERROR(CheckRange("history.total", proto.total(), 1, ~uint64_t{0}));
+  mark.total = proto.total();
+  ASSIGN_OR_RETURN(mark.proof, ReadSecret("history.proof", proto.proof()));
+  return mark;
+}
+
 v1::Onset ToProto(const Onset& onset) {
   v1::Onset proto;
   proto.set_activate_every(onset.activate_every);

@@ -36,6 +36,14 @@ inline Generation MakeGeneration() {
   return g;
 }
 
+inline base::Secret MakeKey() {
+  base::Secret key;
+  key.bytes.fill(0xAB);
+  return key;
+}
+
+inline HistoryMark MakeMark() { return {{3, 3}, 4, {2, 2}, 5, 11, MakeKey()}; }
+
 inline std::vector<AgentMessage> AgentMessages() {
   Trainer trainer{1,
                   4,
@@ -67,8 +75,14 @@ inline std::vector<AgentMessage> AgentMessages() {
                     3000,
                     9000};
   return {
-      AgentHello{
-          "a", {1, 2}, "x", "10.0.0.1:9", "0.1.0", kCluster, 7, "10.0.0.1:8"},
+      AgentHello{"a",
+                 {1, 2},
+                 "x",
+                 "10.0.0.1:9",
+                 "0.1.0",
+                 kCluster,
+                 "10.0.0.1:8",
+                 MakeMark()},
       Heartbeat{},
       TrainerJoined{kGroup, trainer, 4},
       TrainerLeft{
@@ -78,20 +92,17 @@ inline std::vector<AgentMessage> AgentMessages() {
       report};
 }
 
-inline base::Secret MakeKey() {
-  base::Secret key;
-  key.bytes.fill(0xAB);
-  return key;
-}
-
 inline std::vector<CoordinatorMessage> CoordinatorMessages() {
-  return {Welcome{kCluster, 3, absl::Milliseconds(250)},
+  return {Welcome{kCluster, 3, absl::Milliseconds(250), MakeMark()},
+          Welcome{kCluster, 1, absl::Milliseconds(10)},
           StartGeneration{MakeGeneration(), MakeKey()},
           GroupWaiting{kGroup, "waiting for rank 1 of 2"},
           JoinRefused{kGroup, 1, {7, 8}, "models differ", true},
           Prepare{kGroup, 4, MakeGeneration().decision},
           Revoke{kGroup, 4, 5},
-          EndGeneration{kGroup, 4, "rank 1 left"}};
+          EndGeneration{kGroup, 4, "rank 1 left"},
+          MakeMark(),
+          HistoryMark{{3, 3}, 1, {}, 0, 1, MakeKey()}};
 }
 
 }  // namespace pactrain::protocol

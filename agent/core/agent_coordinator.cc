@@ -37,6 +37,9 @@ void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
   for (const auto& [id, all] : detached_) {
     for (const protocol::TrainerLeft& left : all) outbox_.ToCoordinator(left);
   }
+  for (const protocol::TrainerLeft& left : former_) {
+    outbox_.ToCoordinator(left);
+  }
   for (const auto& [id, trainer] : lingering_) {
     outbox_.ToCoordinator(protocol::TrainerLeft{trainer.group,
                                                 trainer.rank,
@@ -74,9 +77,6 @@ void AgentState::Impl::On(const protocol::CoordinatorMessage& event,
                           absl::Duration now) {
   std::visit([&](const auto& message) { On(message, now); }, event);
 }
-
-// Cluster, term and heartbeat are the shell's.
-void AgentState::Impl::On(const protocol::Welcome&, absl::Duration) {}
 
 std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
     const Generation& generation, int me) {
@@ -120,6 +120,29 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
   return {};
 }
 
+// The coordinator has lost what this agent was told, and noticed nothing.
+void AgentState::Impl::RefuseOld(const Generation& generation,
+                                 const protocol::Member& me,
+                                 absl::Duration now) {
+  const std::string text = absl::StrCat(
+      "the coordinator forms generation ", generation.number, " of ",
+      generation.group.ToString(), ", and agent ", options_.agent,
+      " knows another generation ", newest_.at(generation.group).number,
+      " of it: its state directory seems to be an older copy");
+  outbox_.Warn(text);
+  for (const protocol::Digest& attach_id : me.attach_ids) {
+    const TrainerRecord* record = trainers_.Find(generation.group, attach_id);
+    if (record == nullptr || record->generation != 0) continue;
+    const TrainerId id = record->id;
+    FailTrainer(id, wire::Code::kRefused,
+                absl::StrCat(text,
+                             ".\nStart the coordinator on its newest state "
+                             "directory, or start the agents again."));
+    DropTrainer(id, absl::StrCat("was refused: ", text), now);
+    outbox_.effects.emplace_back(CloseTrainer{id});
+  }
+}
+
 void AgentState::Impl::On(const protocol::StartGeneration& message,
                           absl::Duration now) {
   const Generation& generation = message.generation;
@@ -138,10 +161,14 @@ void AgentState::Impl::On(const protocol::StartGeneration& message,
       return groups_.count(entry.first) == 0;
     });
   }
-  uint64_t& newest = newest_[generation.group];
-  if (generation.number == newest) return;  // Said again.
-  if (generation.number < newest && !PT_WEAKENED(OldGenerationStarted)) return;
-  newest = generation.number;
+  const protocol::Digest digest = generation.ComputeDigest();
+  Newest& newest = newest_[generation.group];
+  if (digest == newest.digest) return;  // Said again.
+  if (generation.number <= newest.number &&
+      !PT_WEAKENED(OldGenerationStarted)) {
+    return RefuseOld(generation, *it, now);
+  }
+  newest = {generation.number, digest};
   detached_.erase(generation.group);
   auto old = groups_.find(generation.group);
   if (old != groups_.end()) {

@@ -35,6 +35,7 @@ class AgentState::Impl {
   void On(const TrainerHello& event, absl::Duration now);
   void On(const TrainerMessage& event, absl::Duration now);
   void On(const TrainerGone& event, absl::Duration now);
+  void On(const FormerTrainerLeft& event, absl::Duration now);
   void On(const Tick& event, absl::Duration now);
   void OnVote(TrainerRecord& record, const wire::Vote& vote, GroupState& group);
   // Ends the trainer's generation, if it has one, and forgets it. `may_return`:
@@ -69,7 +70,9 @@ class AgentState::Impl {
   void On(const CoordinatorConnected& event, absl::Duration now);
   void On(const CoordinatorDisconnected& event, absl::Duration now);
   void On(const protocol::CoordinatorMessage& event, absl::Duration now);
-  void On(const protocol::Welcome& message, absl::Duration now);
+  // The shell's.
+  void On(const protocol::Welcome&, absl::Duration) {}
+  void On(const protocol::HistoryMark&, absl::Duration) {}
   void On(const protocol::StartGeneration& message, absl::Duration now);
   void On(const protocol::GroupWaiting& message, absl::Duration now);
   void On(const protocol::JoinRefused& message, absl::Duration now);
@@ -80,6 +83,9 @@ class AgentState::Impl {
   std::vector<GroupState::LocalTrainer> TrainersOf(
       const protocol::Generation& generation, int me);
   GroupState* Running(const protocol::GroupId& group, uint64_t generation);
+  // Its trainers here are told, and gone.
+  void RefuseOld(const protocol::Generation& generation,
+                 const protocol::Member& me, absl::Duration now);
 
   // A trainer that has been told that its generation is over, and may attach
   // again on another connection: as long as this one is open it lives. There
@@ -101,11 +107,18 @@ class AgentState::Impl {
   std::map<protocol::GroupId, std::unique_ptr<GroupState>> groups_;
   std::deque<Ended> ended_;
   std::map<TrainerId, Lingering> lingering_;
-  std::map<protocol::GroupId, uint64_t> newest_;  // Generation seen per group.
+  // Generation seen per group.
+  struct Newest {
+    uint64_t number = 0;
+    protocol::Digest digest;
+  };
+  std::map<protocol::GroupId, Newest> newest_;
   // Of each group's generation that ended last: said again on every stream.
   std::map<protocol::GroupId, protocol::StepReport> last_reports_;
   // Of each group's newest generation here, those who detached: as above.
   std::map<protocol::GroupId, std::vector<protocol::TrainerLeft>> detached_;
+  // Of former processes of this agent: as above.
+  std::deque<protocol::TrainerLeft> former_;
   std::map<protocol::GroupId, GroupStatus> history_;  // Of ended generations.
   // Of each peer, as the newest StartGeneration named it.
   std::map<std::string, protocol::Digest> incarnations_;

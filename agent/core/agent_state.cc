@@ -88,6 +88,11 @@ void AgentState::Impl::On(const TrainerHello& event, absl::Duration now) {
   }
   record->id = event.trainer;
   record->memory = event.memory;
+  // It attaches again, so what a former process of ours wrote is no longer so.
+  std::erase_if(former_, [&](const protocol::TrainerLeft& left) {
+    return left.group == record->group &&
+           left.attach_id.hi == record->trainer.attach_id.hi;
+  });
   outbox_.Log(absl::StrCat("rank ", record->trainer.rank, " of ",
                            record->group.ToString(), " attached"));
   if (outbox_.coordinator_connected) {
@@ -198,6 +203,17 @@ void AgentState::Impl::Linger(const TrainerRecord& record,
 void AgentState::Impl::On(const TrainerGone& event, absl::Duration now) {
   if (ForgetLingering(event.trainer, event.reason)) return;
   DropTrainer(event.trainer, event.reason, now);
+}
+
+void AgentState::Impl::On(const FormerTrainerLeft& event, absl::Duration) {
+  outbox_.Log(absl::StrCat("rank ", event.rank, " of ", event.group.ToString(),
+                           ", which this agent had before it was started "
+                           "again, is gone: ",
+                           event.reason));
+  former_.push_back({event.group, event.rank, event.attach_id, event.reason,
+                     /*generation_ended=*/false, /*may_return=*/false});
+  if (former_.size() > kMaxHistory) former_.pop_front();
+  outbox_.ToCoordinator(former_.back());
 }
 
 void AgentState::Impl::TellLeft(const TrainerRecord& record,

@@ -45,6 +45,16 @@ struct TrainerGone {
   std::string reason;  // "was killed by signal 9": follows "rank 3".
 };
 
+// A trainer of a former process of this agent, which ended before it could say
+// so or while nobody heard it: `reason` as in TrainerGone, or "detached". A
+// fact, told once.
+struct FormerTrainerLeft {
+  protocol::GroupId group;
+  uint32_t rank = 0;
+  protocol::Digest attach_id;
+  std::string reason;
+};
+
 // The shell has sent AgentHello; what the answer to this event sends follows
 // it.
 struct CoordinatorConnected {};
@@ -83,10 +93,11 @@ struct Tick {
   double slowest_link = 0;
 };
 
-using Event = std::variant<TrainerHello, TrainerMessage, TrainerGone,
-                           CoordinatorConnected, CoordinatorDisconnected,
-                           protocol::CoordinatorMessage, PeerConnected,
-                           PeerDisconnected, PeerControl, PeerData, Tick>;
+using Event =
+    std::variant<TrainerHello, TrainerMessage, TrainerGone, FormerTrainerLeft,
+                 CoordinatorConnected, CoordinatorDisconnected,
+                 protocol::CoordinatorMessage, PeerConnected, PeerDisconnected,
+                 PeerControl, PeerData, Tick>;
 
 }  // namespace pactrain::agent
 

@@ -171,6 +171,63 @@ TEST_F(RejoinTest, WhatTheCoordinatorEndsIsOverForTheTrainers) {
   EXPECT_EQ(x_.Last<wire::Failed>()->may_rejoin, 1);
 }
 
+TEST_F(RejoinTest, WhoOfAFormerProcessIsDeadIsSaidOnEveryStream) {
+  const FormerTrainerLeft dead = {{"job", 0}, 3, {9, 8}, "ended (process 17)"};
+  Give(x_, dead);
+  EXPECT_TRUE(LeftOf(x_).empty());
+  for (size_t streams : {1, 2}) {
+    x_.to_coordinator.clear();
+    Give(x_, CoordinatorConnected{});
+    ASSERT_EQ(LeftOf(x_).size(), 1u) << streams;
+    EXPECT_EQ(LeftOf(x_)[0].attach_id, dead.attach_id);
+    EXPECT_EQ(LeftOf(x_)[0].reason, dead.reason);
+    EXPECT_FALSE(LeftOf(x_)[0].may_return);
+  }
+  Give(x_, FormerTrainerLeft{{"job", 0}, 2, {7, 8}, "ended (process 18)"});
+  EXPECT_EQ(LeftOf(x_).size(), 2u);
+  // Unless it attaches again.
+  wire::Hello hello = MakeHello(0);
+  hello.attach_id = {dead.attach_id.hi, 99};
+  Give(x_, TrainerHello{1,
+                        hello,
+                        {absl::MakeConstSpan(x_.slot, x_.bytes),
+                         absl::MakeSpan(x_.result, x_.bytes)}});
+  x_.to_coordinator.clear();
+  Give(x_, CoordinatorConnected{});
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_EQ(LeftOf(x_)[0].rank, 2u);
+}
+
+// D8: a number that was used before, of another history.
+TEST_F(RejoinTest, AnotherGenerationOfAnOldNumberIsRefusedInWords) {
+  Begin();
+  Give(x_, protocol::CoordinatorMessage(protocol::EndGeneration{
+               generation_.group, generation_.number, "over"}));
+  generation_.term = 7;
+  for (const uint64_t number : {uint64_t{2}, uint64_t{3}}) {
+    const uint64_t id = 10 + number;
+    wire::Hello hello = MakeHello(0);
+    hello.attach_id = {id, 1};
+    generation_.number = number;
+    generation_.members[0].attach_ids = {{id, 1}};
+    Give(x_, TrainerHello{id,
+                          hello,
+                          {absl::MakeConstSpan(x_.slot, x_.bytes),
+                           absl::MakeSpan(x_.result, x_.bytes)}});
+    x_.told.clear();
+    x_.to_coordinator.clear();
+    x_.closed = false;
+    Give(x_, protocol::CoordinatorMessage(
+                 protocol::StartGeneration{generation_, KeyOf(4)}));
+    ASSERT_NE(x_.Last<wire::Failed>(), nullptr) << number;
+    EXPECT_THAT(std::string(x_.Last<wire::Failed>()->text),
+                testing::HasSubstr("knows another generation 3 of it: its "
+                                   "state directory seems to be an older"));
+    EXPECT_TRUE(x_.closed);
+    EXPECT_EQ(LeftOf(x_).size(), 1u);
+  }
+}
+
 TEST_F(Pair, DifferentParametersAreNoReasonToRejoin) {
   generation_.on_shrink = protocol::OnShrink::kContinue;
   Begin();

@@ -75,6 +75,11 @@ void LocalServer::Close(uint64_t trainer) {
   if (it != links_.end()) it->second.link->Close();
 }
 
+pid_t LocalServer::ProcessOf(uint64_t trainer) const {
+  const auto it = links_.find(trainer);
+  return it == links_.end() ? 0 : it->second.link->process();
+}
+
 void LocalServer::StopListening() {
   asio::error_code ignored;
   acceptor_.close(ignored);

@@ -61,6 +61,8 @@ class LocalServer : private TrainerLinkOwner {
   // After what was sent has been read, in a bounded time.
   void Close(uint64_t trainer);
 
+  // Its process as this one numbers it; 0: it is gone or in no namespace here.
+  pid_t ProcessOf(uint64_t trainer) const;
   // Lets nobody in any more and removes the socket file.
   void StopListening();
   // Connections, those in their handshake or being closed included.

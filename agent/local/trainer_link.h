@@ -63,6 +63,7 @@ class TrainerLink : public std::enable_shared_from_this<TrainerLink> {
   void Drop();
 
   uint64_t id() const { return id_; }
+  pid_t process() const { return pid_; }
 
  private:
   enum class State { kOpen, kLingering, kClosed };

@@ -127,6 +127,9 @@ void CoordinatorClient::OnMessage(uint64_t stream,
   } else if (!connected_) {
     return Abandon(absl::FailedPreconditionError(
         "its first message is not the answer to our hello"));
+  } else if (const auto* mark = std::get_if<protocol::HistoryMark>(&message)) {
+    options_.hello.history = *mark;
+    return;
   }
   events_->OnCoordinatorMessage(message);
 }
@@ -139,17 +142,20 @@ absl::Status CoordinatorClient::CheckWelcome(
         "it is of cluster ", welcome.cluster_id, " but this agent belongs to ",
         hello.cluster_id, "; restart the agent to move it"));
   }
-  if (welcome.term < hello.highest_term) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("it is an old one: term ", welcome.term, ", but term ",
-                     hello.highest_term, " was seen before"));
+  if (welcome.history.writer == hello.history.writer &&
+      welcome.history.batches < hello.history.batches) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "its state directory is an older copy: it holds ",
+        welcome.history.batches, " batches of records where ",
+        hello.history.batches,
+        " were told before; start it on the newest state directory"));
   }
   return absl::OkStatus();
 }
 
 void CoordinatorClient::OnWelcome(const protocol::Welcome& welcome) {
   options_.hello.cluster_id = welcome.cluster_id;
-  options_.hello.highest_term = welcome.term;
+  options_.hello.history = welcome.history;
   heartbeat_interval_ = welcome.heartbeat_interval;
   if (connected_) return;
   connected_ = true;

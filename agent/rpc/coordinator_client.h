@@ -3,8 +3,10 @@
 //
 // A broken stream is opened anew with growing, jittered pauses, for ever; only
 // the first connection is given up. The
-// cluster of the first Welcome is the agent's for life, and a coordinator with
-// a lower term than one seen before is an old one: both are refused.
+// cluster of the first Welcome is the agent's for life. It remembers the newest
+// place in the coordinator's history that it was told, and says it with each
+// hello: a coordinator that does not hold it is on an older copy of its state
+// directory, and refuses.
 //
 // Not thread-safe: used on the io_context's one thread; destroyed there after
 // the io_context has stopped running. gRPC's threads only post into it.
@@ -47,7 +49,7 @@ class CoordinatorClient {
   struct Options {
     std::string address;  // "host:port"
     base::TlsFiles tls;   // Not given: plain text.
-    // Sent first on every stream; cluster and term are filled in.
+    // Sent first on every stream; cluster and history are filled in.
     protocol::AgentHello hello;
     absl::Duration welcome_timeout = absl::Seconds(5);
     // For the first connection; may be infinite.

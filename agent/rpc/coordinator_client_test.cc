@@ -45,6 +45,8 @@ class FakeCoordinator : public v1::Coordinator::Service {
   }
 
   int port() const { return port_; }
+  // Said after the Welcome; to be set before anybody connects.
+  protocol::HistoryMark more;
   std::vector<protocol::AgentMessage> received() {
     base::MutexLock lock(&mutex_);
     return received_;
@@ -66,6 +68,7 @@ class FakeCoordinator : public v1::Coordinator::Service {
         received_.push_back(*std::move(parsed));
       }
       if (hello) stream->Write(protocol::ToProto(welcome_));
+      if (hello && !more.empty()) stream->Write(protocol::ToProto(more));
     }
     return grpc::Status::OK;
   }
@@ -83,7 +86,16 @@ class CoordinatorClientTest : public ::testing::Test,
  protected:
   static protocol::Welcome WelcomeOf(const std::string& cluster,
                                      uint64_t term) {
-    return {cluster, term, absl::Milliseconds(10)};
+    return {cluster, term, absl::Milliseconds(10), MarkOf(term)};
+  }
+  // As if each term had written one batch more.
+  static protocol::HistoryMark MarkOf(uint64_t term) {
+    return {{8, 8}, term, {}, 0, term, SomeProof()};
+  }
+  static base::Secret SomeProof() {
+    base::Secret proof;
+    proof.bytes.fill(7);
+    return proof;
   }
   void Connect(int port,
                absl::Duration connect_timeout = absl::InfiniteDuration()) {
@@ -157,7 +169,7 @@ TEST_F(CoordinatorClientTest, SaysHelloFirstThenMessagesAndHeartbeats) {
   EXPECT_EQ(lefts, 1);
 }
 
-TEST_F(CoordinatorClientTest, ReconnectsWithThePinnedClusterAndTerm) {
+TEST_F(CoordinatorClientTest, ReconnectsWithThePinnedClusterAndItsHistory) {
   auto coordinator =
       std::make_unique<FakeCoordinator>(WelcomeOf(std::string(32, 'a'), 3));
   const int port = coordinator->port();
@@ -173,7 +185,25 @@ TEST_F(CoordinatorClientTest, ReconnectsWithThePinnedClusterAndTerm) {
   ASSERT_TRUE(RunUntil([&] { return connected_ == 2; }));
   const auto hello = std::get<protocol::AgentHello>(next.received()[0]);
   EXPECT_EQ(hello.cluster_id, std::string(32, 'a'));
-  EXPECT_EQ(hello.highest_term, 3u);
+  EXPECT_EQ(hello.history, MarkOf(3));
+}
+
+TEST_F(CoordinatorClientTest, RemembersTheNewestHistoryThatItWasTold) {
+  auto coordinator =
+      std::make_unique<FakeCoordinator>(WelcomeOf(std::string(32, 'a'), 3));
+  const int port = coordinator->port();
+  coordinator->more = MarkOf(9);
+  Connect(port);
+  ASSERT_TRUE(RunUntil([&] { return coordinator->received().size() >= 3; }));
+  coordinator.reset();
+  ASSERT_TRUE(RunUntil([&] { return !reasons_.empty(); }));
+  FakeCoordinator next(WelcomeOf(std::string(32, 'a'), 9), port);
+  ASSERT_TRUE(RunUntil([&] { return connected_ == 2; }));
+  const auto hello = std::get<protocol::AgentHello>(next.received()[0]);
+  EXPECT_EQ(hello.history, MarkOf(9));
+  for (const auto& message : messages_) {
+    EXPECT_TRUE(std::holds_alternative<protocol::Welcome>(message));
+  }
 }
 
 TEST_F(CoordinatorClientTest, AnotherClusterIsRefused) {
@@ -199,7 +229,10 @@ TEST_F(CoordinatorClientTest, AnOldCoordinatorIsRefused) {
   coordinator.reset();
   FakeCoordinator old(WelcomeOf(std::string(32, 'a'), 2), port);
   EXPECT_TRUE(RunUntil([&] {
-    return LastReason().find("it is an old one") != std::string::npos;
+    return LastReason().find(
+               "its state directory is an older copy: it holds "
+               "2 batches of records where 3 were told before") !=
+           std::string::npos;
   }));
   EXPECT_EQ(connected_, 1);
 }

@@ -1,5 +1,6 @@
 #include "base/tls/mac.h"
 
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
@@ -19,6 +20,10 @@ Secret ComputeMac(const Secret& key, const std::vector<std::string>& fields) {
                 bytes.size(), mac.bytes.data(), &size) != nullptr &&
            size == Secret::kBytes);
   return mac;
+}
+
+bool IsSameMac(const Secret& a, const Secret& b) {
+  return CRYPTO_memcmp(a.bytes.data(), b.bytes.data(), Secret::kBytes) == 0;
 }
 
 }  // namespace pactrain::base

@@ -12,6 +12,8 @@ namespace pactrain::base {
 // Of the fields, each with its length before it, so that no text can pass from
 // one to the next. The first says what it is for.
 Secret ComputeMac(const Secret& key, const std::vector<std::string>& fields);
+// Takes as long wherever they differ.
+bool IsSameMac(const Secret& a, const Secret& b);
 
 }  // namespace pactrain::base
 

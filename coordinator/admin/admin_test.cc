@@ -68,7 +68,7 @@ class AdminTest : public ServerFixture {
       driver_->OnMessage(
           *stream, protocol::AgentHello{
                        name, base::DigestOf(name), absl::StrCat("site", rank),
-                       absl::StrCat("127.0.0.1:900", rank), "t", "", 0});
+                       absl::StrCat("127.0.0.1:900", rank), "t", ""});
       driver_->OnMessage(
           *stream,
           protocol::TrainerJoined{

@@ -72,7 +72,7 @@ class AuditTest : public ServerFixture {
       }
       return false;
     };
-    say(protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", "", 0});
+    say(protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", ""});
     const protocol::Trainer trainer{
         0, 1, attach, absl::StrCat("run-", run), {2, 2}, "a net", 10, 0};
     say(protocol::TrainerJoined{{"myjob", 0}, trainer, 0});

@@ -1,5 +1,6 @@
 #include "coordinator/core/coordinator_state.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -50,7 +51,7 @@ absl::StatusOr<CoordinatorState> CoordinatorState::Create(
 
 Group::Context CoordinatorState::MakeContext(absl::Duration now,
                                              Effects& effects) const {
-  return {options_, agents_, identity_.term, read_only_,
+  return {options_, agents_, identity_.term, read_only(),
           now,      effects, identity_.epoch};
 }
 
@@ -60,7 +61,7 @@ Effects CoordinatorState::OnMessage(StreamId stream,
   Effects effects;
   if (const auto* hello = std::get_if<protocol::AgentHello>(&message)) {
     OnHello(stream, *hello, now, effects);
-    return effects;
+    return Told(std::move(effects));
   }
   const Agent* agent = agents_.Hear(stream, now);
   if (agent == nullptr) {
@@ -84,7 +85,7 @@ Effects CoordinatorState::OnMessage(StreamId stream,
     if (Group* group = FindGroup(report->group))
       group->OnReport(*agent, *report, c);
   }
-  return effects;
+  return Told(std::move(effects));
 }
 
 absl::Status CoordinatorState::CheckHello(
@@ -96,13 +97,6 @@ absl::Status CoordinatorState::CheckHello(
         ": point the agent at its own coordinator, or restart it to join this "
         "one"));
   }
-  if (hello.highest_term > identity_.term && !PT_WEAKENED(OldTermAccepted)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "agent '", hello.agent, "' has seen term ", hello.highest_term,
-        ", this coordinator has term ", identity_.term,
-        ": it is an old one or runs on an old copy of the state directory; "
-        "stop it"));
-  }
   if (!options_.links.empty() && !IsLinked(hello.site, options_.links)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "agent '", hello.agent, "' is in site '", hello.site,
@@ -113,10 +107,67 @@ absl::Status CoordinatorState::CheckHello(
   return absl::OkStatus();
 }
 
+absl::Status CoordinatorState::CheckHistory(const protocol::AgentHello& hello,
+                                            absl::Duration now,
+                                            Effects& effects) {
+  if (!stale_.empty()) return absl::FailedPreconditionError(stale_);
+  const History::Place place = identity_.history.Find(hello.history);
+  if (place == History::Place::kHeld || PT_WEAKENED(OldHistoryAccepted)) {
+    return absl::OkStatus();
+  }
+  const std::string told =
+      absl::StrCat("agent '", hello.agent,
+                   "' was told by a coordinator of this cluster what is not in "
+                   "this one's state directory");
+  if (place == History::Place::kOther) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        told,
+        ": they are two copies, and each went its own way. If this one "
+        "is the right one, restart the agent; else stop this coordinator and "
+        "start it on the right one"));
+  }
+  stale_ = absl::StrCat(
+      "THE STATE DIRECTORY IS AN OLDER COPY: ", told,
+      " (was a backup restored?). Nothing is formed or decided any more, and "
+      "what trains trains on. Stop this coordinator and start it on the newest "
+      "state directory. If that is lost, start it on an empty one and then all "
+      "agents again: ranks that live go on from their newest state. If this is "
+      "the newest, start it and that agent again");
+  for (const auto& [name, agent] : agents_.all()) {
+    if (agent.connected()) {
+      effects.closes.push_back(
+          {agent.stream, absl::FailedPreconditionError(stale_)});
+    }
+  }
+  for (const Effects::Close& close : effects.closes) {
+    Drop(close.stream, now, effects);
+  }
+  return absl::FailedPreconditionError(stale_);
+}
+
+Effects CoordinatorState::Told(Effects effects) {
+  if (effects.records.empty()) return effects;
+  identity_.history.Wrote();
+  std::vector<Effects::Send> sends;
+  for (const auto& [name, agent] : agents_.all()) {
+    if (agent.connected()) {
+      sends.push_back({agent.stream, identity_.history.mark()});
+    }
+  }
+  // A Welcome is the first message of its stream.
+  const auto after = std::find_if(
+      effects.sends.begin(), effects.sends.end(), [](const auto& send) {
+        return !std::holds_alternative<protocol::Welcome>(send.message);
+      });
+  effects.sends.insert(after, sends.begin(), sends.end());
+  return effects;
+}
+
 void CoordinatorState::OnHello(StreamId stream,
                                const protocol::AgentHello& hello,
                                absl::Duration now, Effects& effects) {
   absl::Status status = CheckHello(hello);
+  if (status.ok()) status = CheckHistory(hello, now, effects);
   if (status.ok()) {
     auto admission = agents_.Admit(stream, hello, now);
     if (admission.ok() && admission->replaced != 0) {
@@ -134,7 +185,8 @@ void CoordinatorState::OnHello(StreamId stream,
   }
   effects.sends.push_back(
       {stream, protocol::Welcome{identity_.cluster_id, identity_.term,
-                                 options_.heartbeat_interval}});
+                                 options_.heartbeat_interval,
+                                 identity_.history.mark()}});
   effects.Log(absl::StrCat("agent '", hello.agent, "' of site '", hello.site,
                            "' at ", hello.data_address, " connected"));
   Group::Context c = MakeContext(now, effects);
@@ -209,7 +261,7 @@ Effects CoordinatorState::OnStreamClosed(StreamId stream,
         absl::StrCat("agent '", agent->name, "' lost its stream: ", reason));
     Drop(stream, now, effects);
   }
-  return effects;
+  return Told(std::move(effects));
 }
 
 Effects CoordinatorState::Tick(absl::Duration now) {
@@ -230,7 +282,7 @@ Effects CoordinatorState::Tick(absl::Duration now) {
     it = !it->second.ever_formed() && it->second.idle(c) ? groups_.erase(it)
                                                          : ++it;
   }
-  return effects;
+  return Told(std::move(effects));
 }
 
 Group* CoordinatorState::FindGroup(const protocol::GroupId& id) {
@@ -249,6 +301,7 @@ absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
         "' is not known or has not started yet; pactrain-admin jobs lists "
         "them; a job can be pinned once it has started"));
   }
+  if (!stale_.empty()) return absl::FailedPreconditionError(stale_);
   if (read_only_) {
     return absl::UnavailableError(
         "the coordinator's journal cannot be written; see its log");
@@ -256,7 +309,7 @@ absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
   Effects effects;
   Group::Context c = MakeContext(now, effects);
   group->SetPin(pin, c);
-  return effects;
+  return Told(std::move(effects));
 }
 
 absl::StatusOr<Effects> CoordinatorState::Forget(const std::string& job,
@@ -276,19 +329,20 @@ absl::StatusOr<Effects> CoordinatorState::Forget(const std::string& job,
                      "' is not known or has not started yet; pactrain-admin "
                      "jobs lists them"));
   }
+  if (!stale_.empty()) return absl::FailedPreconditionError(stale_);
   if (read_only_) {
     return absl::UnavailableError(
         "the coordinator's journal cannot be written; see its log");
   }
   for (Group* group : groups) group->Forget(by, c);
-  return effects;
+  return Told(std::move(effects));
 }
 
 StateSnapshot CoordinatorState::Snapshot(absl::Duration now) const {
   StateSnapshot snapshot;
   snapshot.cluster_id = identity_.cluster_id;
   snapshot.term = identity_.term;
-  snapshot.read_only = read_only_;
+  snapshot.read_only = read_only();
   snapshot.risk_bound = options_.risk_bound;
   for (const auto& [name, agent] : agents_.all()) {
     snapshot.agents.push_back({name, agent.site, agent.connected(),

@@ -17,6 +17,10 @@
 //     sight no newcomer does.
 //   - Soft state (streams, joins, votes, reports) is rebuilt from what agents
 //     repeat after Hello; what `records` name survives a restart.
+//   - Before an agent is told of a record it is told its place in the journal's
+//     history. A place that the journal does not hold shows an older copy of
+//     it: from then on nothing is formed or decided, and all agents are refused
+//     in words.
 //   - Groups do not influence each other.
 //
 // Pure: no I/O, clock, threads or logging. Thread-compatible. Copyable.
@@ -33,6 +37,7 @@
 #include "coordinator/core/agents.h"
 #include "coordinator/core/effects.h"
 #include "coordinator/core/group.h"
+#include "coordinator/core/history.h"
 #include "coordinator/core/journal_record.h"
 #include "coordinator/core/options.h"
 #include "coordinator/core/snapshot.h"
@@ -45,6 +50,7 @@ class CoordinatorState {
   struct Identity {
     std::string cluster_id;  // 32 hex digits, made once per state directory.
     uint64_t term = 0;       // Of this run, durable; >= 1.
+    History history = {};    // Of the journal.
     absl::Time epoch = absl::UnixEpoch();  // When `now` was 0.
   };
   // Takes up where `recovered` ends. `now` is monotonic time since any start.
@@ -90,6 +96,12 @@ class CoordinatorState {
 
   Group::Context MakeContext(absl::Duration now, Effects& effects) const;
   absl::Status CheckHello(const protocol::AgentHello& hello) const;
+  // Whether the journal holds what the agent was told.
+  absl::Status CheckHistory(const protocol::AgentHello& hello,
+                            absl::Duration now, Effects& effects);
+  // Its records will be a place in the history: tells the agents.
+  Effects Told(Effects effects);
+  bool read_only() const { return read_only_ || !stale_.empty(); }
   void OnHello(StreamId stream, const protocol::AgentHello& hello,
                absl::Duration now, Effects& effects);
   void OnJoined(const Agent& agent, const protocol::TrainerJoined& joined,
@@ -105,6 +117,7 @@ class CoordinatorState {
   Options options_;
   Identity identity_;
   bool read_only_ = false;
+  std::string stale_;  // The journal is an older copy, in words.
   Agents agents_;
   std::map<protocol::GroupId, Group> groups_;
 };

@@ -208,12 +208,19 @@ bool Group::SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
 
 void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                    Context& c) {
-  if (!SpeaksFor(agent, left.attach_id, c)) return;
   const bool detached = left.reason == "detached";
   const auto how = left.may_return ? (left.straggled ? Seats::State::kStraggled
                                                      : Seats::State::kAlive)
                    : detached      ? Seats::State::kDetached
                                    : Seats::State::kLeft;
+  if (!left.may_return && seats_.LeaveFormer(agent, left.attach_id, how)) {
+    if (const auto it = roster_.find(left.attach_id); it != roster_.end()) {
+      if (detached) NoteDetached(it->second.trainer);
+      roster_.erase(it);
+    }
+    return TryForm(c);
+  }
+  if (!SpeaksFor(agent, left.attach_id, c)) return;
   if (const auto waiting = membership_.Leave(left.attach_id)) {
     seats_.Return(waiting->trainer.attach_id, c.now, how);
     return TryForm(c);
@@ -274,6 +281,8 @@ void Group::Tick(Context& c) {
   const std::vector<uint32_t> lost =
       seats_.Expire(c.agents, c.options.rejoin_timeout, c.now);
   if (running()) {
+    // Reports that came while nothing could be written.
+    if (progress_.any()) ReserveSteps(c);
     if (end_due_) {
       End(*end_due_, c);
     } else if (!lost.empty()) {

@@ -171,6 +171,8 @@ class Group {
   // What the generation begins with, by what its trainers declared.
   protocol::Decision FirstDecision(const protocol::Generation& generation,
                                    Context& c) const;
+  // Steps that members may use before their next report.
+  void ReserveSteps(Context& c);
   Telemetry MakeTelemetry() const;
   void NoteNoise(const protocol::StepReport& report, const std::string& agent);
   void WatchNorms(const protocol::StepReport& report,

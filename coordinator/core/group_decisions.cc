@@ -27,6 +27,16 @@ void Group::OnVote(const Agent& agent, const protocol::MaskVote& vote,
   Decide(c);
 }
 
+void Group::ReserveSteps(Context& c) {
+  // After the end the exact step is known better than it was when logged.
+  const uint64_t ahead = ended_ ? 0 : kReserveSteps;
+  if (c.read_only || reserved_step_ >= NextStep() + ahead / 2) return;
+  reserved_step_ = NextStep() + ahead;
+  if (!PT_WEAKENED(StepsNotJournaled)) {
+    c.effects.records.push_back(StepsReserved{id_, reserved_step_});
+  }
+}
+
 void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
                      Context& c) {
   if (!generation_) return;
@@ -41,14 +51,7 @@ void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
   NoteNoise(report, agent.name);
   WatchNorms(report, *member, c);
   in_force_unknown_ = false;
-  // After the end the exact step is known better than it was when logged.
-  const uint64_t ahead = ended_ ? 0 : kReserveSteps;
-  if (!c.read_only && reserved_step_ < NextStep() + ahead / 2) {
-    reserved_step_ = NextStep() + ahead;
-    if (!PT_WEAKENED(StepsNotJournaled)) {
-      c.effects.records.push_back(StepsReserved{id_, reserved_step_});
-    }
-  }
+  ReserveSteps(c);
   if (!running()) return;
   if (decisions_.SetInForce(progress_.version_in_force())) {
     const Decision& now = decisions_.in_force();

@@ -124,6 +124,53 @@ TEST_F(LineageTest, ARestartedAgentIsNoProofThatItsTrainersAreDead) {
   EXPECT_EQ(Newest().number, 1u);
 }
 
+// It knows their processes, and that they are dead.
+TEST_F(LineageTest, ARestartedAgentSaysWhichOfItsTrainersAreDead) {
+  for (const bool restarted : {false, true}) {
+    t_ = TestCluster();
+    StartAndLoseSight(OnShrink::kPause);
+    const protocol::Generation lost = Newest();
+    if (restarted) t_.RestartCoordinator();
+    t_.Connect("a", "x");
+    t_.Connect("b", "y");
+    for (uint32_t rank : {0, 1}) t_.Join("a", rank, 4, "run-2");
+    for (uint32_t rank : {2, 3}) t_.Join("b", rank, 4, "run-2");
+    const auto dies = [&](const char* agent, size_t member, size_t i) {
+      const protocol::Member& m = lost.members[member];
+      // By a later attach than the one of the generation, too.
+      protocol::Digest attach_id = m.attach_ids[i];
+      attach_id.lo += i;
+      t_.Say(agent, protocol::TrainerLeft{t_.group, m.ranks[i], attach_id,
+                                          "ended while its agent was away"});
+    };
+    dies("a", 0, 0);
+    dies("a", 0, 1);
+    dies("b", 1, 0);
+    // Nobody speaks for another agent's.
+    dies("a", 1, 1);
+    t_.Pass(60, {"a", "b"});
+    EXPECT_EQ(Newest().number, 1u);
+    dies("b", 1, 1);
+    EXPECT_EQ(Newest().number, 2u);
+    EXPECT_FALSE(Newest().donor);
+  }
+}
+
+// Who came back to the restarted agent lives, whatever its book has of it.
+TEST_F(LineageTest, WhoAttachedAgainIsNotTakenForDead) {
+  StartAndLoseSight(OnShrink::kContinue);
+  const protocol::Generation lost = Newest();
+  t_.Connect("a", "x");
+  t_.Connect("b", "y");
+  Return("a", 0, 7);
+  t_.Say("a", protocol::TrainerLeft{t_.group, 0, lost.members[0].attach_ids[0],
+                                    "ended while its agent was away"});
+  t_.Pass(60, {"a", "b"});
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 1u);
+  EXPECT_THAT(Newest().donor, Optional(0u));
+}
+
 TEST_F(LineageTest, ARestartedCoordinatorWaitsForThemToo) {
   Start(OnShrink::kContinue);
   t_.RestartCoordinator();

@@ -63,5 +63,27 @@ TEST(Group, sec_NoStrangerSpeaksForATrainerAfterARestart) {
   EXPECT_FALSE(t.Got<EndGeneration>("a").has_value());
 }
 
+// D9. Reports tell of steps up to the last one but a few, and all agents that
+// know better are lost.
+TEST(ReadOnly, StepsThatWereUsedMeanwhileAreNotGivenOutAgain) {
+  TestCluster t;
+  t.FormFour();
+  t.state().SetReadOnly(true);
+  for (const char* agent : {"a", "b"}) t.Report(agent, 1, 5000);
+  const uint64_t last = t.Snapshot().committed_step;
+  for (const char* agent : {"a", "b"}) t.Disconnect(agent);
+  t.Connect("a", "x");
+  t.Connect("b", "y");
+  t.state().SetReadOnly(false);
+  t.Advance(absl::Seconds(1));
+  EXPECT_EQ(t.Snapshot().phase, GroupPhase::kEnded);
+  for (uint32_t rank : {0, 1}) t.Join("a", rank, 4, "run-2");
+  for (uint32_t rank : {2, 3}) t.Join("b", rank, 4, "run-2");
+  const auto start = t.Got<StartGeneration>("a");
+  ASSERT_TRUE(start.has_value());
+  EXPECT_EQ(start->generation.number, 2u);
+  EXPECT_GE(start->generation.base_step, last + kReserveSteps);
+}
+
 }  // namespace
 }  // namespace pactrain::coordinator

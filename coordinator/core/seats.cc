@@ -148,6 +148,24 @@ bool Seats::Return(const protocol::Digest& attach_id, absl::Duration now,
   return found;
 }
 
+bool Seats::LeaveFormer(const Agent& agent, const protocol::Digest& attach_id,
+                        State how) {
+  bool found = false;
+  for (Seat& seat : seats_) {
+    const protocol::Member& member = MemberOf(seat);
+    if (TrainerOf(seat.attach_id) != TrainerOf(attach_id) ||
+        (member.agent != agent.name && !PT_WEAKENED(AnyAgentSaysDead)) ||
+        member.incarnation == agent.incarnation ||
+        seat.state != State::kUnknown) {
+      continue;
+    }
+    seat.state = how;
+    seat.silent_since.reset();
+    found = true;
+  }
+  return found;
+}
+
 void Seats::Replace(const std::string& agent, uint32_t rank) {
   if (rank < own_ && MemberOf(seats_[rank]).agent == agent) {
     seats_[rank].state = State::kLeft;

@@ -2,8 +2,9 @@
 // state: ranks of earlier generations of its lineage that it was formed
 // without.
 //
-// Every trainer has a seat. A seat is left when its agent says so, when the
-// agent comes back as another process, or when the agent opened a new stream
+// Every trainer has a seat. A seat is left when its agent says so (or a later
+// process of it, which knows that this one is dead), when the agent comes back
+// as another process, or when the agent opened a new stream
 // and did not name the trainer again in time, be it as one that is still to
 // attach again: what was said while the stream was down is lost. A broken
 // stream alone frees no seat. Where only the generation ended, or the agent
@@ -87,6 +88,10 @@ class Seats {
   // False: it has no seat.
   bool Return(const protocol::Digest& attach_id, absl::Duration now,
               State how = State::kReturned);
+  // A later process of an agent says that a trainer of a former one is gone, by
+  // any of its attaches. False: nobody like that may live.
+  bool LeaveFormer(const Agent& agent, const protocol::Digest& attach_id,
+                   State how);
   // `agent` attached a new trainer for `rank`: the old one of an ended
   // generation is gone.
   void Replace(const std::string& agent, uint32_t rank);

@@ -14,8 +14,13 @@ protocol::Digest Id(uint64_t n) {
 }  // namespace
 
 TestCluster::TestCluster(const Options& options) : options_(options) {
-  auto state =
-      CoordinatorState::Create(options_, {kCluster, term_}, journal_, now_);
+  Start();
+}
+
+void TestCluster::Start() {
+  history_ = History(history_.writers(), Id(next_id_++));
+  auto state = CoordinatorState::Create(options_, {kCluster, term_, history_},
+                                        journal_, now_);
   PT_CHECK(state.ok());
   state_ = *std::move(state);
 }
@@ -23,10 +28,10 @@ TestCluster::TestCluster(const Options& options) : options_(options) {
 void TestCluster::Connect(const std::string& agent, const std::string& site,
                           bool same_process) {
   AgentProcess& process = agents_[agent];
-  if (!same_process) process = {site, Id(next_id_++), 0, {}};
+  if (!same_process) process = {site, Id(next_id_++), 0, {}, {}};
   process.stream = next_id_++;
   Say(agent, protocol::AgentHello{agent, process.incarnation, site,
-                                  "127.0.0.1:9", "t", "", 0});
+                                  "127.0.0.1:9", "t", "", "", process.history});
 }
 
 void TestCluster::Disconnect(const std::string& agent) {
@@ -35,11 +40,17 @@ void TestCluster::Disconnect(const std::string& agent) {
 
 void TestCluster::RestartCoordinator() {
   ++term_;
-  auto state =
-      CoordinatorState::Create(options_, {kCluster, term_}, journal_, now_);
-  PT_CHECK(state.ok());
-  state_ = *std::move(state);
+  Start();
   Clear();
+}
+
+TestCluster::Copy TestCluster::Restore(const Copy& copy) {
+  Copy there = {journal_, history_, term_};
+  journal_ = copy.journal;
+  history_ = copy.history;
+  term_ = copy.term;
+  RestartCoordinator();
+  return there;
 }
 
 void TestCluster::Advance(absl::Duration by) {
@@ -134,6 +145,7 @@ protocol::Digest TestCluster::LineageOf(uint64_t generation) const {
 }
 
 void TestCluster::Act(Effects effects) {
+  if (!effects.records.empty()) history_.Wrote();
   for (const JournalRecord& record : effects.records) {
     journal_.Apply(record);
     if (const auto* formed = std::get_if<GenerationFormed>(&record)) {
@@ -143,8 +155,15 @@ void TestCluster::Act(Effects effects) {
     records_.push_back(record);
   }
   for (const Effects::Send& send : effects.sends) {
-    for (const auto& [name, process] : agents_) {
-      if (process.stream == send.stream) inbox_[name].push_back(send.message);
+    for (auto& [name, process] : agents_) {
+      if (process.stream != send.stream) continue;
+      inbox_[name].push_back(send.message);
+      if (const auto* m = std::get_if<protocol::Welcome>(&send.message)) {
+        process.history = m->history;
+      } else if (const auto* mark =
+                     std::get_if<protocol::HistoryMark>(&send.message)) {
+        process.history = *mark;
+      }
     }
   }
   alarms_.insert(alarms_.end(), effects.alarms.begin(), effects.alarms.end());

@@ -24,6 +24,16 @@ class TestCluster {
   void Disconnect(const std::string& agent);
   // Everything soft is lost; term + 1. Streams are gone.
   void RestartCoordinator();
+  // The state directory.
+  struct Copy {
+    Recovered journal;
+    History history;
+    uint64_t term = 0;
+  };
+  void BackUp() { copy_ = {journal_, history_, term_}; }
+  // In place of the one that is there, which is returned; and restarts.
+  Copy Restore() { return Restore(copy_); }
+  Copy Restore(const Copy& copy);
   void Advance(absl::Duration by);  // And ticks.
   // Seconds in which the named agents send heartbeats.
   void Pass(int seconds, const std::vector<std::string>& alive);
@@ -88,6 +98,8 @@ class TestCluster {
   bool replace = false;
 
  private:
+  void Start();
+
   Options options_;
   std::optional<CoordinatorState> state_;
   Recovered journal_;
@@ -95,6 +107,8 @@ class TestCluster {
   std::vector<JournalRecord> records_;  // Since the last Clear().
   std::vector<Effects::Alarm> alarms_;
   uint64_t term_ = 1;
+  History history_;
+  Copy copy_;
   uint64_t next_id_ = 1;
   absl::Duration now_ = absl::Seconds(1000);
   struct AgentProcess {
@@ -102,6 +116,7 @@ class TestCluster {
     protocol::Digest incarnation;
     StreamId stream = 0;
     std::map<uint32_t, protocol::Trainer> trainers;
+    protocol::HistoryMark history;  // The newest that it was told.
   };
   std::map<std::string, AgentProcess> agents_;
   // By launch and rank.

@@ -15,8 +15,8 @@ class AuditTrailTest : public ::testing::Test {
   void Hello() {
     trail_.OnMessage(
         1, kAgent,
-        protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", "", 0}, {},
-        {}, Now());
+        protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", ""}, {}, {},
+        Now());
   }
   static Recovered Running() {
     Recovered known;
@@ -64,8 +64,7 @@ TEST_F(AuditTrailTest, ARefusedJoinAndARefusedAgentAreToldWithTheReason) {
       {1, protocol::JoinRefused{{"job", 0}, 4, {9, 9}, "models differ"}});
   effects.closes.push_back({1, absl::AlreadyExistsError("the name is taken")});
   trail_.OnMessage(
-      1, kAgent,
-      protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", "", 0},
+      1, kAgent, protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", ""},
       effects, {}, Now());
   const auto lines = trail_.Waiting(Now());
   ASSERT_EQ(lines.size(), 2u);

@@ -32,7 +32,15 @@ base::Secret KeyOf(const base::Secret& cluster,
       cluster,
       {"pactrain key of a generation", generation.group.job,
        absl::StrCat(generation.group.model), absl::StrCat(generation.number),
-       absl::StrCat(generation.term)});
+       absl::StrCat(generation.term), generation.ComputeDigest().ToString()});
+}
+
+base::Secret ProofOf(const base::Secret& cluster,
+                     const protocol::HistoryMark& mark) {
+  return base::ComputeMac(
+      cluster, {"pactrain history of a journal", mark.writer.ToString(),
+                absl::StrCat(mark.batches), mark.before.ToString(),
+                absl::StrCat(mark.batches_before), absl::StrCat(mark.total)});
 }
 
 absl::Status ShuttingDown() {
@@ -132,6 +140,25 @@ bool Driver::IsReportTooMany(OpenStream& stream,
   return ++stream.reports[report->group] > protocol::kMaxReportsPerSecond;
 }
 
+// Else anybody could stop the coordinator with a history that never was.
+absl::Status Driver::CheckProof(const protocol::AgentMessage& message) const {
+  const auto* hello = std::get_if<protocol::AgentHello>(&message);
+  if (hello == nullptr || hello->history.empty()) return absl::OkStatus();
+  const std::string& ours = journal_->identity().cluster_id;
+  // Refused in other words.
+  if (!hello->cluster_id.empty() && hello->cluster_id != ours) {
+    return absl::OkStatus();
+  }
+  if (base::IsSameMac(hello->history.proof,
+                      ProofOf(journal_->cluster_secret(), hello->history))) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "agent '", hello->agent,
+      "' names a history of this coordinator's "
+      "journal that this one's secret has not proven; restart the agent"));
+}
+
 void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
   {
     base::MutexLock lock(&mu_);
@@ -147,7 +174,13 @@ void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
       it->second.said_hello =
           true;  // If it was not Hello, it is closed anyway.
       const protocol::Caller caller = it->second.caller;
-      Effects effects = state_.OnMessage(stream, message, now);
+      Effects effects;
+      if (const absl::Status proven = CheckProof(message); !proven.ok()) {
+        effects.Warn(std::string(proven.message()));
+        effects.closes.push_back({stream, proven});
+      } else {
+        effects = state_.OnMessage(stream, message, now);
+      }
       trail_.OnMessage(stream, caller, message, effects, durable_, Now());
       Run(std::move(effects), caller);
     }
@@ -281,6 +314,12 @@ void Driver::Run(Effects effects, const protocol::Caller& caller) {
     if (it != streams_.end()) {
       if (auto* start = std::get_if<protocol::StartGeneration>(&send.message)) {
         start->key = KeyOf(journal_->cluster_secret(), start->generation);
+      } else if (auto* welcome =
+                     std::get_if<protocol::Welcome>(&send.message)) {
+        Prove(welcome->history);
+      } else if (auto* mark =
+                     std::get_if<protocol::HistoryMark>(&send.message)) {
+        Prove(*mark);
       }
       outbox_.push_back({it->second.stream, std::move(send.message)});
     }
@@ -288,6 +327,10 @@ void Driver::Run(Effects effects, const protocol::Caller& caller) {
   for (Effects::Close& close : effects.closes) {
     Shut(close.stream, std::move(close.status));
   }
+}
+
+void Driver::Prove(protocol::HistoryMark& mark) const {
+  mark.proof = ProofOf(journal_->cluster_secret(), mark);
 }
 
 void Driver::Fail(const absl::Status& status) {

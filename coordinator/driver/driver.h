@@ -4,8 +4,9 @@
 // Rules:
 //   - Effects are made durable before any of their messages is handed over;
 //     messages leave in the order in which the core made them.
-//   - A generation is told with its key, derived from the journal's secret; the
-//     core knows neither.
+//   - A generation is told with its key, and a place in the journal's history
+//     with its proof, derived from the journal's secret; the core knows none of
+//     them.
 //   - The audit log gets its line with the record that it is about, the others
 //     at the next tick: none costs a step a write.
 //   - When the journal cannot be written, nothing of those effects is told: the
@@ -128,6 +129,10 @@ class Driver {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutMute(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutAll(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // FailedPrecondition: it names a history that is none of this journal's
+  // secret.
+  absl::Status CheckProof(const protocol::AgentMessage& message) const;
+  void Prove(protocol::HistoryMark& mark) const;
   // Counts a message; whether that is one too many for the stream to go on, or
   // of its reports.
   bool TooMany(OpenStream& stream, absl::Duration now) const;

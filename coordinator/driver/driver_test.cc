@@ -38,6 +38,7 @@ class FakeJournal : public Journal {
     ++appends;
     if (full) return absl::ResourceExhaustedError("disk full");
     for (const JournalRecord& record : records) kept.Apply(record);
+    if (!records.empty()) identity_.history.Wrote();
     for (const auto& event : audit) lines.push_back(event.kind);
     return absl::OkStatus();
   }
@@ -46,6 +47,8 @@ class FakeJournal : public Journal {
   }
 
   void NextTerm() { ++identity_.term; }
+  // Of an older copy.
+  void ForgetHistory() { identity_.history = History({}, {9, 9}); }
 
   bool full = false;
   base::Secret secret = SecretOf(1);
@@ -54,7 +57,8 @@ class FakeJournal : public Journal {
   std::vector<std::string> lines;  // Kinds of the audit log's.
 
  private:
-  CoordinatorState::Identity identity_{"00112233445566778899aabbccddeeff", 1};
+  CoordinatorState::Identity identity_{"00112233445566778899aabbccddeeff", 1,
+                                       History({}, {8, 8})};
 };
 
 class FakeStream : public Driver::Stream {
@@ -102,11 +106,13 @@ class DriverTest : public ::testing::Test {
     driver_ = *std::move(driver);
   }
   // A stream of agent "a"; its trainer is rank 0 of 1.
-  StreamId Connect() {
+  StreamId Connect(const protocol::HistoryMark& history = {},
+                   const std::string& cluster = "") {
     stream_ = std::make_shared<FakeStream>(&journal_);
     const StreamId id = *driver_->Open(stream_);
     driver_->OnMessage(
-        id, protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", "", 0});
+        id, protocol::AgentHello{
+                "a", {1, 1}, "x", "127.0.0.1:9", "t", cluster, "", history});
     return id;
   }
   void Join(StreamId id, const std::string& job = "job") {
@@ -176,6 +182,38 @@ TEST_F(DriverTest, AuditLinesAreDurableWithTheirRecordOrAtTheNextTick) {
   EXPECT_EQ(journal_.lines.back(), "call refused");
   driver_->Tick();
   EXPECT_EQ(journal_.appends, 2);
+}
+
+TEST_F(DriverTest, AnOlderCopyIsStoppedByAHistoryThatIsProvenOnly) {
+  Join(Connect());
+  protocol::HistoryMark mark;
+  for (const auto& message : stream_->received) {
+    if (const auto* told = std::get_if<protocol::HistoryMark>(&message)) {
+      mark = *told;
+    }
+    // Before what it is for.
+    if (std::holds_alternative<StartGeneration>(message)) break;
+  }
+  ASSERT_FALSE(mark.empty());
+  EXPECT_FALSE(mark.proof.empty());
+  journal_.ForgetHistory();
+  Restart();
+  protocol::HistoryMark forged = mark;
+  ++forged.batches;
+  for (const std::string& cluster :
+       {std::string(), journal_.identity().cluster_id}) {
+    Connect(forged, cluster);
+    EXPECT_THAT(stream_->closed, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                          HasSubstr("has not proven")));
+  }
+  Connect();
+  EXPECT_TRUE(stream_->Got<Welcome>());
+  const auto other = stream_;
+  Connect(mark);
+  EXPECT_THAT(stream_->closed, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        HasSubstr("OLDER COPY")));
+  EXPECT_THAT(other->closed, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("OLDER COPY")));
 }
 
 TEST_F(DriverTest, AuditLinesOutliveAJournalThatCannotBeWritten) {
@@ -295,8 +333,7 @@ TEST_F(DriverTest, ThreadsMeetSafely) {
                                                     "x",
                                                     "127.0.0.1:9",
                                                     "t",
-                                                    "",
-                                                    0});
+                                                    ""});
         driver_->OnMessage(id, protocol::Heartbeat{});
         EXPECT_EQ(driver_->Snapshot().term, 1);
         driver_->OnClosed(id, "bye");

@@ -42,7 +42,7 @@ void AddProcess(const StateSnapshot& now, bool insecure_network, Page& page) {
              "Term of this run; grows at every start.");
   page.Add({}, static_cast<double>(now.term));
   page.Start("read_only", MetricType::Gauge,
-             "1 while the journal cannot be written.");
+             "1 while the journal cannot be written, or is an older copy.");
   page.Add({}, now.read_only ? 1 : 0);
   page.Start("insecure_network", MetricType::Gauge,
              "1 if --insecure-network allows plain text beyond loopback.");

@@ -96,7 +96,7 @@ class AccessTest : public ServerFixture {
     const auto context = MakeContext();
     const auto stream = stub->AgentStream(context.get());
     stream->Write(protocol::ToProto(protocol::AgentMessage(protocol::AgentHello{
-        name, base::DigestOf(name), "site", "127.0.0.1:9", "t", "", 0})));
+        name, base::DigestOf(name), "site", "127.0.0.1:9", "t", ""})));
     v1::CoordinatorMessage answer;
     if (stream->Read(&answer)) return grpc::Status::OK;
     return stream->Finish();

@@ -66,7 +66,7 @@ class ServerTest : public ServerFixture {
   void Hello(AgentClient& agent, const std::string& name) {
     agent.Say(protocol::AgentHello{name, base::DigestOf(name),
                                    absl::StrCat("site-", name), "127.0.0.1:9",
-                                   "t", "", 0});
+                                   "t", ""});
   }
   void Join(AgentClient& agent, uint32_t rank, uint64_t generation = 0) {
     agent.Say(protocol::TrainerJoined{
@@ -141,7 +141,7 @@ TEST_F(ServerTest, AMalformedMessageEndsTheStreamNamingTheField) {
 TEST_F(ServerTest, ARefusedHelloSaysWhy) {
   AgentClient a(channel_);
   a.Say(protocol::AgentHello{
-      "a", {1, 1}, "x", "127.0.0.1:9", "t", std::string(32, 'f'), 0});
+      "a", {1, 1}, "x", "127.0.0.1:9", "t", std::string(32, 'f')});
   EXPECT_FALSE(a.WaitFor<protocol::Welcome>().has_value());
   const grpc::Status status = a.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);

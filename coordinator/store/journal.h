@@ -23,7 +23,8 @@ class Journal {
  public:
   virtual ~Journal() = default;
 
-  // Cluster id, and the term of this opening.
+  // Cluster id, the term of this opening, and the history with all that was
+  // appended.
   virtual const CoordinatorState::Identity& identity() const = 0;
   // Random, made once for the cluster: what it derives keys from. Never told.
   virtual const base::Secret& cluster_secret() const = 0;

@@ -97,6 +97,13 @@ INSERT INTO ended_lineages
   FROM groups;
 )sql";
 
+// Openings that wrote batches of records (coordinator/core/history.h).
+constexpr char kSchema6[] = R"sql(
+CREATE TABLE writers (
+  number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE,
+  batches INTEGER NOT NULL);
+)sql";
+
 // Drops all but the newest kMaxHistory rows of a group.
 absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
                    const GroupId& g) {
@@ -457,7 +464,7 @@ absl::StatusOr<std::optional<Pin>> ReadPin(const GroupId& id, uint64_t mode,
 }  // namespace
 
 const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2, kSchema3,
-                                                 kSchema4, kSchema5};
+                                                 kSchema4, kSchema5, kSchema6};
 
 absl::Status WriteRecord(Database& database, const JournalRecord& record) {
   return std::visit(Writer{database}, record);

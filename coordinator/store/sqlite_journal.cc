@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/directories.h"
 #include "base/status_macros.h"
+#include "coordinator/store/history_table.h"
 #include "coordinator/store/record_tables.h"
 
 namespace pactrain::coordinator {
@@ -29,12 +30,12 @@ absl::Status SystemError(const std::string& path, absl::string_view doing) {
                          : absl::UnavailableError(text);
 }
 
-absl::StatusOr<std::string> NewClusterId() {
+absl::StatusOr<base::Digest> NewId() {
   base::Digest id;
   if (getrandom(&id, sizeof id, 0) != sizeof id) {
-    return absl::UnavailableError("no random bytes for a cluster id");
+    return absl::UnavailableError("no random bytes for an id");
   }
-  return id.ToString();
+  return id;
 }
 
 // As text: 64 hex digits.
@@ -171,8 +172,8 @@ absl::Status SqliteJournal::BeginTerm(const std::string& dir,
                         return absl::OkStatus();
                       }));
   if (meta.empty()) {
-    ASSIGN_OR_RETURN(const std::string id, NewClusterId());
-    meta = {{"cluster_id", id}, {"cluster", cluster}, {"term", "0"}};
+    ASSIGN_OR_RETURN(const base::Digest id, NewId());
+    meta = {{"cluster_id", id.ToString()}, {"cluster", cluster}, {"term", "0"}};
   }
   if (meta["cluster"] != cluster) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -190,6 +191,9 @@ absl::Status SqliteJournal::BeginTerm(const std::string& dir,
     ASSIGN_OR_RETURN(secret, NewSecret());
   }
   ASSIGN_OR_RETURN(cluster_secret_, ReadSecret(dir, secret));
+  ASSIGN_OR_RETURN(std::vector<Writer> writers, ReadHistory(*database_));
+  ASSIGN_OR_RETURN(const base::Digest self, NewId());
+  identity_.history = History(std::move(writers), self);
   ++identity_.term;
   identity_.cluster_id = meta["cluster_id"];
   meta["term"] = absl::StrCat(identity_.term);
@@ -205,9 +209,14 @@ absl::Status SqliteJournal::Append(
     const std::vector<JournalRecord>& records,
     const std::vector<protocol::AuditEvent>& audit) {
   AuditTable lines = *audit_;
+  History history = identity_.history;
+  if (!records.empty()) history.Wrote();
   RETURN_IF_ERROR(database_->Transaction([&]() -> absl::Status {
     for (const JournalRecord& record : records) {
       RETURN_IF_ERROR(WriteRecord(*database_, record));
+    }
+    if (!records.empty()) {
+      RETURN_IF_ERROR(WriteHistory(*database_, history.writers().back()));
     }
     for (const protocol::AuditEvent& event : audit) {
       RETURN_IF_ERROR(lines.Write(event));
@@ -219,6 +228,7 @@ absl::Status SqliteJournal::Append(
     return absl::OkStatus();
   }));
   audit_ = lines;
+  identity_.history = std::move(history);
   return absl::OkStatus();
 }
 

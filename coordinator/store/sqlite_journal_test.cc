@@ -58,6 +58,48 @@ TEST_F(SqliteJournalTest, EveryOpeningHasAHigherTermOfTheSameCluster) {
   }
 }
 
+TEST_F(SqliteJournalTest, TheHistoryCountsBatchesOfRecordsOfEachOpening) {
+  const JournalRecord record = StepsReserved{{"job", 0}, 5};
+  base::Digest first;
+  {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    EXPECT_TRUE(journal->identity().history.mark().empty());
+    ASSERT_OK(journal->Append({}, {}));
+    ASSERT_OK(journal->Append({}, {protocol::AuditEvent{}}));
+    EXPECT_TRUE(journal->identity().history.mark().empty());
+    ASSERT_OK(journal->Append({record, record}, {}));
+    ASSERT_OK(journal->Append({record}, {}));
+    first = journal->identity().history.self();
+  }
+  ASSERT_OK(Open());  // Writes nothing.
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  EXPECT_THAT(journal->identity().history.writers(),
+              ElementsAre(Writer{first, 2}));
+  ASSERT_OK(journal->Append({record}, {}));
+  const base::Digest self = journal->identity().history.self();
+  EXPECT_FALSE(self == first);
+  EXPECT_THAT(journal->identity().history.writers(),
+              ElementsAre(Writer{first, 2}, Writer{self, 1}));
+}
+
+TEST_F(SqliteJournalTest, ACopyDoesNotHoldWhatWasWrittenAfterIt) {
+  const JournalRecord record = StepsReserved{{"job", 0}, 5};
+  {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    ASSERT_OK(journal->Append({record}, {}));
+  }
+  std::filesystem::copy(dir_, dir_ + "-copy");
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  ASSERT_OK_AND_ASSIGN(auto copy, SqliteJournal::Open(dir_ + "-copy", "one"));
+  const auto mark = [&] { return journal->identity().history.mark(); };
+  EXPECT_EQ(copy->identity().history.Find(mark()), History::Place::kHeld);
+  ASSERT_OK(journal->Append({record}, {}));
+  EXPECT_EQ(copy->identity().history.Find(mark()), History::Place::kLost);
+  ASSERT_OK(copy->Append({record}, {}));
+  EXPECT_EQ(copy->identity().history.Find(mark()), History::Place::kOther);
+  std::filesystem::remove_all(dir_ + "-copy");
+}
+
 TEST_F(SqliteJournalTest, MissingFoldersAreMade) {
   EXPECT_OK(SqliteJournal::Open(dir_ + "-new/below/it", "one"));
 }
@@ -250,7 +292,7 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
         "ALTER TABLE groups DROP COLUMN pin_codec;"
         "ALTER TABLE groups DROP COLUMN lineage;"
         "DROP TABLE ended_lineages; DROP TABLE holders_away;"
-        "DROP TABLE audit; DROP TABLE audit_ends;"
+        "DROP TABLE audit; DROP TABLE audit_ends; DROP TABLE writers;"
         "DROP TABLE detached_ranks; DROP TABLE detached_of_launch;"
         "PRAGMA user_version = 1"));
   }

@@ -41,8 +41,22 @@ void SimAgent::Start() {
   }
   state_ = *std::move(state);
   world_->Say([&] { return "agent " + options_.name + " starts"; });
+  history_ = {};
   Dial();
   Tick(life_, 0);
+}
+
+// Trainers of former processes of this agent, as the book has them.
+void SimAgent::TellFormer() {
+  for (auto& [process, booked] : booked_) {
+    if (booked.life == life_ || booked.told == life_ ||
+        booked.trainer->alive()) {
+      continue;
+    }
+    booked.told = life_;
+    Handle(agent::FormerTrainerLeft{
+        {"job", 0}, booked.rank, booked.attach_id, "ended"});
+  }
 }
 
 void SimAgent::CutOff(absl::Duration time) {
@@ -88,6 +102,7 @@ void SimAgent::Tick(uint64_t life, int count) {
   if (count % 10 == 0 && stream_ != 0) {
     coordinator_->Send(stream_, protocol::Heartbeat{});
   }
+  TellFormer();
   Handle(agent::Tick{});
   world_->After(absl::Milliseconds(100),
                 [this, life, count] { Tick(life, count + 1); });
@@ -119,7 +134,7 @@ void SimAgent::Dial() {
         hello.site = options_.site;
         hello.data_address = "127.0.0.1:1";
         hello.version = "0.1.0";
-        hello.highest_term = highest_term_;
+        hello.history = history_;
         coordinator_->Send(stream_, hello);
         Handle(agent::CoordinatorConnected{});
       });
@@ -135,8 +150,9 @@ void SimAgent::OnStreamMessage(uint64_t stream,
   if (stream != stream_) return;
   if (stopped()) return WhenOn([=, this] { OnStreamMessage(stream, message); });
   if (const auto* welcome = std::get_if<protocol::Welcome>(&message)) {
-    if (welcome->term < highest_term_) world_->Fail("a term went back");
-    highest_term_ = welcome->term;
+    history_ = welcome->history;
+  } else if (const auto* mark = std::get_if<protocol::HistoryMark>(&message)) {
+    history_ = *mark;
   }
   Handle(message);
 }
@@ -148,6 +164,13 @@ void SimAgent::OnStreamClosed(uint64_t stream, const std::string& reason) {
   last_heard_ = std::max(last_heard_, now() - absl::Milliseconds(30));
   Handle(agent::CoordinatorDisconnected{reason});
   Dial();
+  // The operator does as it says.
+  if (reason.find("restart the agent") == reason.npos) return;
+  world_->After(absl::Seconds(1), [this, life = life_] {
+    if (life != life_ || coordinator_->restored()) return;
+    Crash();
+    Start();
+  });
 }
 
 void SimAgent::Do(const agent::SendCoordinator& effect) {
@@ -267,6 +290,9 @@ void SimAgent::OnHello(TrainerId id, const wire::Hello& hello) {
                                   connection.result->memory());
     memory.slot = connection.slot->bytes();
     memory.result = connection.result->bytes();
+    const SimTrainer& trainer = *connection.trainer;
+    booked_[trainer.process()] = {connection.trainer, trainer.rank(),
+                                  trainer.attach_id(), life_, 0};
   }
   Handle(agent::TrainerHello{id, hello, memory});
 }

@@ -82,6 +82,7 @@ class SimAgent : public PeerEnd, public StreamClient {
   void Hear(agent::TrainerId id, const SimTrainer::ToAgent& message);
   void OnHello(agent::TrainerId id, const wire::Hello& hello);
   void Dial();
+  void TellFormer();
   void Tick(uint64_t life, int count);
   absl::Duration LocalDelay();
 
@@ -105,7 +106,16 @@ class SimAgent : public PeerEnd, public StreamClient {
   absl::Duration last_heard_;  // By the coordinator.
   absl::Duration cut_until_;
   absl::Duration stopped_until_;
-  uint64_t highest_term_ = 0;
+  protocol::HistoryMark history_;  // The newest that it was told.
+  // As agent/local/trainer_book.h, by process: survives a crash.
+  struct Booked {
+    SimTrainer* trainer = nullptr;
+    uint32_t rank = 0;
+    protocol::Digest attach_id;
+    uint64_t life = 0;  // In which it attached.
+    uint64_t told = 0;  // In which it was told to be dead.
+  };
+  std::map<uint64_t, Booked> booked_;
   std::map<std::string, base::Digest> peers_;
   agent::TrainerId next_trainer_ = 1;
   std::map<agent::TrainerId, Connection> trainers_;

@@ -22,9 +22,11 @@ void SimCoordinator::Start() {
   if (state_) return;  // Somebody else was faster.
   ++directory_.term;
   ++life_;
-  auto state = CoordinatorState::Create(options_,
-                                        {std::string(32, 'c'), directory_.term},
-                                        directory_.journal, world_->now());
+  directory_.history =
+      coordinator::History(directory_.history.writers(), {life_, 43});
+  auto state = CoordinatorState::Create(
+      options_, {std::string(32, 'c'), directory_.term, directory_.history},
+      directory_.journal, world_->now());
   if (!state.ok()) {
     world_->Fail(absl::StrCat("coordinator: ", state.status().message()));
     return;
@@ -50,6 +52,8 @@ void SimCoordinator::Stop(absl::Duration time) {
 
 bool SimCoordinator::Restore(absl::Duration down, absl::Duration time) {
   if (!copy_ || restored_ || !state_) return false;
+  // Not an old one.
+  if (copy_->history.mark() == directory_.history.mark()) return false;
   restored_ = true;
   Crash();
   world_->After(down, [this, time] {
@@ -175,6 +179,7 @@ void SimCoordinator::Carry(coordinator::Effects effects) {
     world_->Fail("the coordinator wants to log while it is read-only");
   }
   for (const auto& record : effects.records) directory_.journal.Apply(record);
+  if (!effects.records.empty()) directory_.history.Wrote();
   if (!effects.records.empty() && !restored_ && world_->random.Chance(100)) {
     copy_ = directory_;
   }

@@ -50,6 +50,8 @@ class SimCoordinator {
   // somebody puts the right one back. False: there is no copy.
   bool Restore(absl::Duration down, absl::Duration time);
   bool alive() const { return state_.has_value(); }
+  // Somebody has yet to put the right copy back.
+  bool restored() const { return restored_; }
   // The journal cannot be written for a while.
   void FillDisk(absl::Duration time);
   // An operator's word; not heard while it is down or read-only.
@@ -84,6 +86,7 @@ class SimCoordinator {
   // The state directory.
   struct Directory {
     coordinator::Recovered journal;
+    coordinator::History history;
     uint64_t term = 0;
   };
 
@@ -96,7 +99,7 @@ class SimCoordinator {
   absl::Duration stopped_until_;
   Watcher watcher_;
   std::function<void(const protocol::Generation&)> lose_;
-  uint64_t life_ = 0;
+  uint64_t life_ = 0;  // Also makes the id of each opening.
   bool disk_full_ = false;
   std::optional<coordinator::CoordinatorState> state_;
   uint64_t next_stream_ = 1;

@@ -21,7 +21,7 @@ const std::vector<Simulation::Kind>& Simulation::Kinds() {
       {"coordinator killed", &S::KillCoordinator},
       {"coordinator stopped", &S::StopCoordinator},
       {"disk full", &S::FillDisk},
-      {"old state directory", &S::RestoreDirectory, true},
+      {"old state directory", &S::RestoreDirectory},
       {"generation never begun", &S::LoseGeneration},
       {"donor lost", &S::LoseDonor},
       {"launch joins", &S::Join},

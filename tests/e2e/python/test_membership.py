@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import membership_scenarios
@@ -139,6 +141,100 @@ def test_an_agent_that_is_frozen_for_a_while_is_waited_for(own_cluster, join, un
     on(*ranks)
     time.sleep(SILENT_SECONDS)
     frozen.send_signal(signal.SIGCONT)
+    results = values(*ranks)
+    assert equal(results)
+    assert [result["batches"] for result in results] == [list(range(BATCHES))] * 2
+    assert results[0]["digest"] == wanted
+
+
+def test_all_that_is_killed_with_its_agents_begins_anew_at_once(own_cluster, join):
+    job = own_cluster.new_job()
+    ranks = pair(join, own_cluster, job)
+    stopped(*ranks)
+    for agent in own_cluster.agents:
+        agent.kill()
+    for rank in ranks:
+        rank.kill(0)
+    for agent in own_cluster.agents:
+        agent.restart()
+    results = values(*pair(join, own_cluster, job, stops=()))
+    assert equal(results)
+    assert [result["began"] for result in results] == [0, 0]
+    assert results[0]["world"].generation == 2
+
+
+def test_nothing_begins_beside_a_rank_that_outlived_its_agent(own_cluster, join):
+    job = own_cluster.new_job()
+    ranks = pair(join, own_cluster, job)
+    stopped(*ranks)
+    for agent in own_cluster.agents:
+        agent.kill()
+    ranks[1].kill(0)
+    for agent in own_cluster.agents:
+        agent.restart()
+    logged(own_cluster.agents[1], "is gone: ended while its agent was away")
+    again = join(own_cluster, job, 1, 1, stops=())
+    on(ranks[0])
+    results = values(ranks[0], again)
+    assert equal(results)
+    assert [result["began"] for result in results] == [0, STOP]
+
+
+class States:
+    """The state directory of a coordinator, and copies of it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._state = cluster.folder / "state"
+
+    def back_up(self) -> Path:
+        """As an operator does: while the coordinator is down."""
+        self._cluster.coordinator.kill()
+        copy = self._cluster.folder / "backup"
+        shutil.copytree(self._state, copy)
+        self._cluster.coordinator.restart()
+        return copy
+
+    def put(self, other: Path | None) -> Path:
+        """In place of the one that is there, which is returned; nothing: an empty one."""
+        self._cluster.coordinator.kill()
+        there = self._cluster.folder / "there"
+        self._state.rename(there)
+        if other is not None:
+            other.rename(self._state)
+        self._cluster.coordinator.restart()
+        return there
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_restored_state_directory_is_refused_with_what_to_do(
+    own_cluster, join, undisturbed, is_lost
+):
+    wanted = undisturbed()
+    job = own_cluster.new_job()
+    ranks = pair(join, own_cluster, job, stops=(STOP, 2 * STOP))
+    stopped(*ranks)
+    states = States(own_cluster)
+    copy = states.back_up()
+    on(*ranks)
+    for rank in ranks:
+        rank.wait_said(2 * STOP)
+    # What the copy does not know.
+    subprocess.run(own_cluster.admin("pin", job, "FULL"), check=True)
+    newest = states.put(copy)
+    logged(own_cluster.coordinator, "THE STATE DIRECTORY IS AN OLDER COPY")
+    for agent in own_cluster.agents:
+        logged(agent, "refused this agent (THE STATE DIRECTORY IS AN OLDER COPY")
+    # As it says: the newest one, or an empty one and then all agents.
+    own_cluster.coordinator.kill()
+    shutil.rmtree(own_cluster.folder / "state")
+    if not is_lost:
+        newest.rename(own_cluster.folder / "state")
+    own_cluster.coordinator.restart()
+    if is_lost:
+        for agent in own_cluster.agents:
+            agent.restart()
+    on(*ranks)
     results = values(*ranks)
     assert equal(results)
     assert [result["batches"] for result in results] == [list(range(BATCHES))] * 2

@@ -1,0 +1,58 @@
+// What the journal holds of its own past: who wrote to it, and how much.
+//
+// Every opening of the journal is a writer with a random id. A batch of records
+// is a place in the history, named by its writer and its number there. Agents
+// remember the newest place that they were told (log before tell: it was
+// durable then), so a journal that does not hold it is an older copy, or
+// another one.
+//
+// Pure. Thread-compatible. Copyable.
+#ifndef PACTRAIN_COORDINATOR_CORE_HISTORY_H_
+#define PACTRAIN_COORDINATOR_CORE_HISTORY_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "protocol/control.h"
+
+namespace pactrain::coordinator {
+
+// One that wrote nothing leaves no trace.
+struct Writer {
+  protocol::Digest id;
+  uint64_t batches = 0;  // Of records, that it wrote.
+  bool operator==(const Writer&) const = default;
+};
+
+class History {
+ public:
+  History() = default;
+  // `writers`: in order, each with at least one batch. `self`: this opening.
+  History(std::vector<Writer> writers, const protocol::Digest& self)
+      : writers_(std::move(writers)), self_(self) {}
+
+  // This opening wrote a batch.
+  void Wrote();
+  const std::vector<Writer>& writers() const { return writers_; }
+  const protocol::Digest& self() const { return self_; }
+  // The newest place, without a proof; empty: nothing was ever written.
+  protocol::HistoryMark mark() const;
+
+  enum class Place {
+    kHeld,   // The journal holds it.
+    kLost,   // It comes after all of the journal, which is an older copy.
+    kOther,  // It is of another copy of the journal, which went its own way.
+  };
+  Place Find(const protocol::HistoryMark& mark) const;
+
+ private:
+  uint64_t BatchesOf(const protocol::Digest& writer) const;  // 0: unknown.
+
+  std::vector<Writer> writers_;
+  protocol::Digest self_;
+};
+
+}  // namespace pactrain::coordinator
+
+#endif  // PACTRAIN_COORDINATOR_CORE_HISTORY_H_
