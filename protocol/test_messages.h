@@ -94,7 +94,6 @@ inline std::vector<AgentMessage> AgentMessages() {
 
 inline std::vector<CoordinatorMessage> CoordinatorMessages() {
   return {Welcome{kCluster, 3, absl::Milliseconds(250), MakeMark()},
-          Welcome{kCluster, 1, absl::Milliseconds(10)},
           StartGeneration{MakeGeneration(), MakeKey()},
           GroupWaiting{kGroup, "waiting for rank 1 of 2"},
           JoinRefused{kGroup, 1, {7, 8}, "models differ", true},
@@ -102,7 +101,8 @@ inline std::vector<CoordinatorMessage> CoordinatorMessages() {
           Revoke{kGroup, 4, 5},
           EndGeneration{kGroup, 4, "rank 1 left"},
           MakeMark(),
-          HistoryMark{{3, 3}, 1, {}, 0, 1, MakeKey()}};
+          HistoryMark{{3, 3}, 1, {}, 0, 1, MakeKey()},
+          Welcome{kCluster, 1, absl::Milliseconds(10)}};
 }
 
 }  // namespace pactrain::protocol

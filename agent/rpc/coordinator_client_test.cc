@@ -68,7 +68,9 @@ class FakeCoordinator : public v1::Coordinator::Service {
         received_.push_back(*std::move(parsed));
       }
       if (hello) stream->Write(protocol::ToProto(welcome_));
-      if (hello && !more.empty()) stream->Write(protocol::ToProto(more));
+      if (hello && !more.empty()) {
+        stream->Write(protocol::ToProto(protocol::CoordinatorMessage(more)));
+      }
     }
     return grpc::Status::OK;
   }
