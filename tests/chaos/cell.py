@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from job import ROOT, SITES, Job, Kind
+from job import ROOT, SITES, Job, Kind, Rank
 from network import Network
 
 from bench.processes import Child
@@ -42,6 +42,9 @@ class Cell:
 
     def add_job(self, name: str, kind: Kind, cpp_rank: Path) -> None:
         self.jobs.append(Job(name, self.folder, kind, self.socket, cpp_rank))
+
+    def jobs_members(self) -> list[Rank]:
+        return [rank for job in self.jobs for rank in job.members]
 
     def socket(self, number: int) -> Path:
         return self.folder / f"agent-{number}.sock"

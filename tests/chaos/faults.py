@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import time
@@ -11,7 +12,8 @@ from collections.abc import Callable
 from cell import AGENTS, Cell, ChaosError
 from job import SITES, Job, Rank
 
-BOUND_S = 60.0  # Of any wait for the next step.
+BOUND_S = 60.0  # Of any wait for the next step; while programs start it does not run,
+START_S = 180.0  # but for so long.
 REPLACED_S = 30.0  # Of that of a launch that replaces, without the start of its programs.
 MOST_CUT_S = 30.0  # In a mix of faults; stages take up to:
 MOST_STAGE_S = 60.0
@@ -60,7 +62,8 @@ class Chaos:
             self._make(lambda: self.newcomers_in_a_cut(MOST_STAGE_S), "newcomers_in_a_cut")
 
     def begin(self) -> None:
-        self._await_steps("the first", time.monotonic())
+        if self._await_steps("the first", time.monotonic()) is None:
+            raise ChaosError("The jobs did not begin: see the logs.")
 
     def _make(self, fault: Fault, name: str = "") -> None:
         kind = name or fault.__name__
@@ -88,12 +91,25 @@ class Chaos:
             whole = [moment for moment in found if moment is not None]
             return max(whole) if len(whole) == len(found) else None
 
-        if not self.cell.wait(lambda: slowest() is not None, time.monotonic() + BOUND_S):
+        if not self._waits(lambda: slowest() is not None, self.cell.jobs_members):
             waiting = [job.words for job in self.cell.jobs
                        if job.recovered(since, batches[job.name]) is None]  # fmt: skip
             self._over(f"{what}: no step for {BOUND_S:.0f} s in {', '.join(waiting)}")
         last = slowest()
         return None if last is None else last - since
+
+    def _waits(self, done: Callable[[], bool], ranks: Callable[[], list[Rank]]) -> bool:
+        """Whether it was done within the bound, from when all these programs had started."""
+        start = time.monotonic()
+
+        def over() -> bool:
+            now = time.monotonic()
+            attached = [rank.attached() for rank in ranks()]
+            since = now if 0 in attached else max([start, *attached])
+            return now > min(since, start + START_S) + BOUND_S
+
+        self.cell.wait(lambda: done() or over(), math.inf)
+        return done()
 
     def _member(self) -> Rank:
         return self._random.choice(self._random.choice(self.cell.jobs).members)
@@ -187,9 +203,8 @@ class Chaos:
 
     def _see_off(self, job: Job, newcomer: Rank) -> None:
         """It has trained, too, and leaves."""
-        start = time.monotonic()
-        trained = self.cell.wait(
-            lambda: newcomer.first(0, 0) is not None or not newcomer.lives(), start + BOUND_S
+        trained = self._waits(
+            lambda: newcomer.first(0, 0) is not None or not newcomer.lives(), lambda: [newcomer]
         )
         job.dismiss(newcomer)
         ended = self.cell.wait(lambda: not newcomer.lives(), time.monotonic() + BOUND_S)

@@ -149,12 +149,19 @@ def judge(processes: Sequence[Sequence[Line]], replaced: int, bound_s: float) ->
             )
         _judge_lineage(lineage, state or State(), verdict)
         last = lineage
-    times = sorted(line["time"] for lines in processes for line in steps_of(lines))
-    for before, after in itertools.pairwise(times):
-        if after - before > bound_s:
-            verdict.over_bound_waits += 1
-            verdict.why.append(f"no step for {after - before:.1f} s from {before:.1f} on")
+    _judge_waits(processes, bound_s, verdict)
     return verdict
+
+
+def _judge_waits(processes: Sequence[Sequence[Line]], bound_s: float, verdict: Verdict) -> None:
+    """Between two steps; while a program starts nothing is waited for but the machine."""
+    lines = sorted((line for lines in processes for line in lines), key=lambda line: line["time"])
+    since: float | None = None
+    for line in lines:
+        if since is not None and "batch" in line and line["time"] - since > bound_s:
+            verdict.over_bound_waits += 1
+            verdict.why.append(f"no step for {line['time'] - since:.1f} s from {since:.1f} on")
+        since = line["time"]
 
 
 def _beginning(lineage: Lineage, last: Lineage | None) -> State | None:

@@ -114,3 +114,5 @@ def test_a_step_that_came_too_late_is_found() -> None:
     for line in log[10:]:
         line["time"] += 61
     assert judged(log, log).over_bound_waits == 1
+    attaches = [{"time": log[10]["time"] - 59, "attaches": True}]
+    assert judged(log, attaches).over_bound_waits == 0
