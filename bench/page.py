@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +192,11 @@ def warnings_screen(visit: Visit) -> None:
     page.close()
 
 
+def opens(screen: Callable[[], None]) -> bool:
+    screen()
+    return True
+
+
 def wait_for_job(address: str, job: str, seconds: float = 120) -> None:
     """Until the page's charts of `job` have something to show. TimeoutError: they have not."""
     url = f"http://{address}/events?view=job&job={urllib.parse.quote(job)}"
@@ -218,14 +224,15 @@ def check_page(address: str, job: str, pictures: Path | None = None) -> PageOutc
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         context = browser.new_context(color_scheme="light", viewport=DESK)
         visit = Visit(context, address, pictures)
-        for screen in (
-            lambda: jobs_screen(visit, job),
-            lambda: job_screen(visit, job),
-            lambda: links_screen(visit),
-            lambda: warnings_screen(visit),
-        ):
+        screens: dict[str, Callable[[], None]] = {
+            "jobs": lambda: jobs_screen(visit, job),
+            "job": lambda: job_screen(visit, job),
+            "links": lambda: links_screen(visit),
+            "warnings": lambda: warnings_screen(visit),
+        }
+        for name, screen in screens.items():
             # What a screen lacks is one of its checks, not the end of all.
-            visit.check("a screen opens", lambda screen=screen: screen() is None)
+            visit.check(f"{name} opens", partial(opens, screen))
         visit.check(
             "nothing is loaded from elsewhere",
             lambda: all(url.startswith(visit.root) for url in visit.loaded),
