@@ -157,7 +157,7 @@ def another_agent(stage: Stage, program: Path, *flags: str) -> Iterator[None]:
     run(str(ROOT / "tools" / "certs"), str(stage.pki), "--agent", name)
     path = stage.folder / f"{name}.sock"
     argv = [str(program), f"--name={name}", f"--coordinator={stage.cluster.coordinator}",
-            f"--socket=unix:{path}", f"--metrics-token-file={stage.token}",
+            f"--socket=unix:{path}", f"--metrics-token-file={stage.token}", "--site=c",
             f"--tls-cert={stage.pki / 'agent-d0.pem'}", f"--tls-ca={stage.pki / 'ca.pem'}",
             f"--tls-key={stage.pki / 'agent-d0.key'}", *flags]  # fmt: skip
     child = stage.extras.start(f"agent-{name}", argv, {})

@@ -147,7 +147,10 @@ class Prometheus:
         config = re.sub(r"_interval: \d+s", "_interval: 1s", config)
         settings = yaml.safe_load(config.replace(f"http://{coordinator}", f"https://{coordinator}"))
         by_tls = {
-            "authorization": {"credentials_file": str(token)},
+            "authorization": {
+                "type": "Bearer",
+                "credentials_file": str(token),
+            },  # http_sd has no default.
             "tls_config": {"ca_file": str(ca), "server_name": "daemon.pactrain"},
         }
         for scrape in settings["scrape_configs"]:
