@@ -54,7 +54,8 @@ class Outcome:
     verdicts: list[Verdict] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     surprises: list[str] = field(default_factory=list)
-    broken: str = ""  # Why it ended before its time.
+    broken: str = "A cell did not come to its end."  # Or why; empty: it did.
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 def run_cell(
@@ -97,8 +98,11 @@ def run_cell(
 def guarded(outcome: Outcome, run: Callable[[], None]) -> None:
     try:
         run()
+        outcome.broken = ""
     except Exception:
         outcome.broken = traceback.format_exc()
+    finally:
+        outcome.over.set()
 
 
 def p99(values: Iterable[float]) -> float | None:
@@ -153,13 +157,14 @@ def run(folder: Path, words: argparse.Namespace) -> tuple[list[Outcome], leftove
             threads.append(threading.Thread(target=guarded, args=(outcome, body)))
         for thread in threads:
             thread.start()
+        # Not by join(): Python 3.11 takes a thread for ended whose join() was interrupted.
         try:
-            for thread in threads:
-                thread.join()
+            for outcome in outcomes:
+                outcome.over.wait()
         except KeyboardInterrupt:
             stop.set()
-            for thread in threads:
-                thread.join()
+            for outcome in outcomes:
+                outcome.over.wait()
     return outcomes, leftovers.of_run(folder) | leftovers.of_machine(prefix) - before
 
 
