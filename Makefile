@@ -66,7 +66,7 @@ bench-memory: build  ## What memory a rank needs above one of plain DDP.
 	@$(PYTHON) -m bench.memory
 
 observe-check: build  ## Rules, alerts and dashboards on a real Prometheus, with a job and staged faults (PICTURES=folder).
-	@tools/setup test
+	@tools/setup nightly
 	@$(PYTHON) -m bench.observe $(if $(PICTURES),--pictures $(PICTURES))
 
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.

@@ -34,6 +34,7 @@ from bench.observe_servers import (
     Prometheus,
     wait_until,
 )
+from bench.page import PageOutcome, check_page
 from bench.processes import Children, ProcessError, interrupt_on_signals
 from bench.slow_relay import SlowRelay
 from bench.testbed import Link, LoopbackTestbed
@@ -53,10 +54,11 @@ class Outcome:
     false_alarms: set[str] = field(default_factory=set)
     panels: int = 0
     empty: list[str] = field(default_factory=list)
+    page: PageOutcome = field(default_factory=PageOutcome)
 
     @property
     def good(self) -> bool:
-        return not self.not_fired and not self.false_alarms and not self.empty
+        return not (self.not_fired or self.false_alarms or self.empty) and self.page.good
 
     @property
     def not_fired(self) -> list[str]:
@@ -72,6 +74,7 @@ class Outcome:
             "slowest_alert_s": round(max(self.took.values(), default=0), 1),
             "panels": self.panels,
             "empty_panels": self.empty,
+            **self.page.keys(),
         })  # fmt: skip
 
 
@@ -192,7 +195,7 @@ def check(pictures: Path | None, faults: Sequence[Fault]) -> Outcome:
 
         # A bound that a coarse codec is above.
         cluster = start_cluster(bed, daemons, folder, bed.hosts[0], risk="0.01", pki=pki,
-                                metrics_token=token, relayed=relayed)  # fmt: skip
+                                metrics_token=token, relayed=relayed, page=True)  # fmt: skip
         alertmanager = Alertmanager(daemons, folder, notices)
         prometheus = Prometheus(
             daemons, folder, cluster.metrics, alertmanager, token, pki / "ca.pem"
@@ -206,6 +209,10 @@ def check(pictures: Path | None, faults: Sequence[Fault]) -> Outcome:
         go_through(faults, stage, notices, trainers, outcome)
         time.sleep(5)
         look_at_panels(prometheus, outcome, pictures)
+        assert cluster.page is not None
+        outcome.page = check_page(cluster.page, JOB, pictures)
+        for line in outcome.page.failed + outcome.page.axe:
+            print(f"  the page: {line}", flush=True)
         give(stage.orders, "end")
         trainers.wait(60)
     return outcome

@@ -135,7 +135,12 @@ def jobs_screen(visit: Visit, job: str) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     heading = page.locator("h1", has_text=job)
-    visit.check("keys open the job", lambda: heading.wait_for() is None and "#/job/" in page.url)
+
+    def opened() -> bool:
+        heading.wait_for()
+        return "#/job/" in page.url
+
+    visit.check("keys open the job", opened)
     page.close()
 
 

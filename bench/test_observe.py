@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.observe import DEPLOY, Outcome, draw, legend
+from bench.observe import Outcome, draw, legend
 from bench.observe_faults import FAULTS, issue_ending
-from bench.observe_servers import SHIPPED, Notices, faster
+from bench.observe_servers import DEPLOY, SHIPPED, Notices, faster
 from bench.slow_relay import Rates, SlowRelay
 from bench.testbed import run
 

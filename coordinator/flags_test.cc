@@ -1,5 +1,6 @@
 #include "coordinator/flags.h"
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <vector>

@@ -94,7 +94,7 @@ def test_without_root_it_prints_one_sudo_line_and_stops(machine: Machine) -> Non
         ("test", "munge slurm-client slurmctld slurmd"),
         ("dist", "patchelf"),
         ("verify", "patchelf clang clang-format"),
-        ("nightly", "patchelf clang clang-format debootstrap prometheus-alertmanager"),
+        ("nightly", "patchelf clang clang-format debootstrap prometheus-alertmanager chromium"),
     ],
 )
 def test_test_dist_and_verify_also_ask_for_what_only_they_use(
@@ -102,7 +102,7 @@ def test_test_dist_and_verify_also_ask_for_what_only_they_use(
 ) -> None:
     slurm = ("munge", "slurm-client", "slurmctld", "slurmd")
     machine.installed(
-        "clang", "clang-format", "debootstrap", "patchelf", "prometheus-alertmanager", *slurm
+        "clang", "clang-format", "chromium", "debootstrap", "patchelf", "prometheus-alertmanager", *slurm
     )
     done = machine.setup(argument)
     assert done.returncode == 1

@@ -64,7 +64,7 @@ class Scores:
             return values
         strides = torch.empty(values.shape, device="meta").stride()
         flat = values.reshape(-1)
-        return Scores(tuple(values.shape), strides, lambda: iter(flat.split(PIECE)))
+        return Scores(tuple(values.shape), strides, lambda: iter(torch.split(flat, PIECE)))
 
 
 def magnitude(parameters: Sequence[Tensor]) -> Iterator[Scores]:
@@ -75,7 +75,7 @@ def magnitude(parameters: Sequence[Tensor]) -> Iterator[Scores]:
 def _magnitude(parameter: Tensor) -> Scores:
     def pieces() -> Iterator[Tensor]:
         flat = storage.flatten(parameter.detach(), parameter)
-        return (piece.abs().float() for piece in flat.split(PIECE))
+        return (piece.abs().float() for piece in torch.split(flat, PIECE))
 
     strides = storage.bucket_strides(parameter)
     return Scores(tuple(parameter.shape), strides, pieces)
