@@ -126,26 +126,5 @@ TEST_F(ResolutionTest, ResultsThatDifferAreTriedAgainExactly) {
 }
 
 // As after the coordinator's state was put back.
-TEST_F(ResolutionTest, AGenerationBeforeTheNewestIsNotBegun) {
-  Begin();
-  Give(x_, protocol::CoordinatorMessage(
-               protocol::EndGeneration{generation_.group, 3, "a test"}));
-  wire::Hello hello = MakeHello(0);
-  hello.attach_id = {1, 2};
-  Give(x_, TrainerHello{2,
-                        hello,
-                        {absl::MakeConstSpan(x_.slot, x_.bytes),
-                         absl::MakeSpan(x_.result, x_.bytes)}});
-  generation_.members[0].attach_ids = {{1, 2}};
-  generation_.number = 2;
-  Give(x_, protocol::CoordinatorMessage(
-               protocol::StartGeneration{generation_, KeyOf(3)}));
-  EXPECT_EQ(x_.Last<wire::Attached>()->generation, 3u);
-  generation_.number = 4;
-  Give(x_, protocol::CoordinatorMessage(
-               protocol::StartGeneration{generation_, KeyOf(3)}));
-  EXPECT_EQ(x_.Last<wire::Attached>()->generation, 4u);
-}
-
 }  // namespace
 }  // namespace pactrain::agent
