@@ -53,7 +53,8 @@ def test_the_last_line_says_what_fired_and_what_is_empty() -> None:
     outcome = Outcome(4, {"A": 1.26, "B": 2.0}, ["A", "B", "C"], {"D"}, 9, ["job: Mode"])
     assert outcome.line() == (
         '{"alerts": 4, "staged": 3, "fired": 2, "not_fired": ["C"], "false_alarms": ["D"], '
-        '"slowest_alert_s": 2.0, "panels": 9, "empty_panels": ["job: Mode"]}'
+        '"slowest_alert_s": 2.0, "panels": 9, "empty_panels": ["job: Mode"], '
+        '"page_checks": 0, "page_failed": [], "axe_violations": 0}'
     )
     assert not outcome.good
 
@@ -63,6 +64,13 @@ def test_nothing_may_be_missing(bad: str) -> None:
     outcome = Outcome(1, {"A": 1}, ["A"])
     assert outcome.good
     setattr(outcome, bad, {} if bad == "took" else ["B"])
+    assert not outcome.good
+
+
+@pytest.mark.parametrize("bad", ["failed", "axe"])
+def test_nothing_may_be_missing_on_the_page(bad: str) -> None:
+    outcome = Outcome(1, {"A": 1}, ["A"])
+    setattr(outcome.page, bad, ["jobs: something"])
     assert not outcome.good
 
 

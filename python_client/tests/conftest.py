@@ -11,7 +11,7 @@ from thread_ranks import Ranks
 from torch import nn
 
 import pactrain
-from pactrain import attaching
+from pactrain import attaching, declared
 from pactrain.session import sessions
 
 torch.set_num_threads(1)
@@ -58,7 +58,8 @@ def natives(monkeypatch):
     monkeypatch.setenv("PACTRAIN_JOB_ID", "unit")
     for name in LAUNCHER:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(attaching, "digest_of", digest_of)
+    for module in (attaching, declared):
+        monkeypatch.setattr(module, "digest_of", digest_of)
     made: list[FakeNative] = []
 
     def fake_attach(options, on_waiting, advice):

@@ -64,7 +64,9 @@ class Scores:
             return values
         strides = torch.empty(values.shape, device="meta").stride()
         flat = values.reshape(-1)
-        return Scores(tuple(values.shape), strides, lambda: iter(torch.split(flat, PIECE)))
+        return Scores(
+            tuple(values.shape), strides, lambda: iter(torch.split(flat, PIECE))
+        )
 
 
 def magnitude(parameters: Sequence[Tensor]) -> Iterator[Scores]:
