@@ -104,7 +104,8 @@ def test_sources_are_there(measurement: Measurement) -> None:
 def test_sources_are_also_what_a_benchmark_imports_and_starts() -> None:
     sources = {m.name: m.sources for m in results.MEASUREMENTS}
     names = ("buckets", "closing", "cluster", "data", "demo", "demo_report", "demo_train", "launch",
-             "model", "page_door", "pretrain", "processes", "progress", "spread", "testbed")  # fmt: skip
+             "model", "page_door", "pretrain", "processes", "progress", "spread",
+             "testbed")  # fmt: skip
     demo = [path for path in sources["demo-digits"] if path.startswith("bench/")]
     assert demo == [f"bench/{name}.py" for name in names]
     assert {"bench/exchange_train.py", "bench/agent_memory.py", "bench/exchange_report.py",

@@ -102,7 +102,13 @@ def test_test_dist_and_verify_also_ask_for_what_only_they_use(
 ) -> None:
     slurm = ("munge", "slurm-client", "slurmctld", "slurmd")
     machine.installed(
-        "clang", "clang-format", "chromium", "debootstrap", "patchelf", "prometheus-alertmanager", *slurm
+        "clang",
+        "clang-format",
+        "chromium",
+        "debootstrap",
+        "patchelf",
+        "prometheus-alertmanager",
+        *slurm,
     )
     done = machine.setup(argument)
     assert done.returncode == 1
