@@ -67,7 +67,7 @@ MaskTracker::MaskTracker(std::vector<Parameter> parameters,
 }
 
 const std::vector<MaskTracker::Range>& MaskTracker::due() const {
-  return all_due_ ? all_ : parts_[steps_ % parts_.size()];
+  return all_due_ ? all_ : parts_[phase_ % parts_.size()];
 }
 
 uint64_t MaskTracker::Look(size_t index, const float* values) {
@@ -91,6 +91,7 @@ void MaskTracker::EndStep() {
   if (!first_) ++steps_;
   if (changed_) last_change_ = steps_;
   unchanged_ = changed_ || all_due_ ? 0 : unchanged_ + 1;
+  phase_ = all_due_ ? 0 : phase_ + 1;
   first_ = changed_ = all_due_ = false;
 }
 

@@ -2,8 +2,9 @@
 // zero, and for how many steps those have been the same ones.
 //
 // A step looks at a part of the elements, so that all are looked at once in
-// `period` steps. Which part is a function of the number of steps alone: ranks
-// with equal weights find the same at the same step. A change starts the count
+// `period` steps. Which part is a function of the number of steps since the
+// start or Restart() alone: ranks with equal weights that began together find
+// the same at the same step. A change starts the count
 // of unchanged steps anew, and the period is no longer than settle_steps. So
 // when settled() is true, every element was looked at since the last change.
 //
@@ -93,6 +94,7 @@ class MaskTracker {
   bool first_ = true;  // Nothing is known yet, so nothing can change.
   bool changed_ = false;
   uint64_t steps_ = 0;
+  uint64_t phase_ = 0;  // Steps since all was looked at.
   uint64_t unchanged_ = 0;
   uint64_t last_change_ = 0;
 };

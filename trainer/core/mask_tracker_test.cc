@@ -123,6 +123,18 @@ TEST(MaskTrackerTest, AfterARestartAllIsLookedAtAndCountedFromThere) {
   EXPECT_TRUE(model.tracker.settled());
 }
 
+TEST(MaskTrackerTest, AfterARestartANewcomerLooksAtTheSame) {
+  Model stayed({{"a", 1000}});
+  stayed.Steps(22);
+  stayed.tracker.Restart();
+  Model newcomer({{"a", 1000}});
+  for (int step = 0; step < 9; ++step) {
+    ASSERT_EQ(stayed.tracker.due()[0].first, newcomer.tracker.due()[0].first);
+    stayed.Step();
+    newcomer.Step();
+  }
+}
+
 TEST(MaskTrackerTest, SaysWhatMovedMostSinceItWasSettled) {
   Model model({{"few", 100}, {"many", 3000}, {"none", 10}});
   model.Steps(11);

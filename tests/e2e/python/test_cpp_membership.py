@@ -109,12 +109,12 @@ def test_tracked_masks_outlive_a_cpp_trainer_that_is_killed_and_comes_back(clust
     first.wait_for("epoch 1:", SECONDS)
     second.process.kill()
     again = cpp(places[1], epochs=6, track="true")
+    last = first.wait_for("epoch 6:", SECONDS)
     finals = [ended(first), ended(again)]
     assert finals[0] == finals[1]
     assert finals[0]["outside"] == "0"
     assert 0.5 < float(finals[0]["keep"]) < 0.8  # Those of the second half.
     assert "took the state of rank 0" in again.log.read_text()
-    last = first.wait_for("epoch 6:", SECONDS)
     assert " x COMPACTED fp32" in last
     assert "DENSE" not in last
 

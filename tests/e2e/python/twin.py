@@ -115,14 +115,14 @@ class HandPruning:
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._masks: dict[str, torch.Tensor] = {}
-        self._before: dict[str, torch.Tensor] = {}
 
     def prune(self, amount: float) -> None:
         with torch.no_grad():
             for name, p in self._model.named_parameters():
                 if name in self._masks:
-                    p.copy_(p.where(self._masks[name], self._before[name]))
-                self._before[name] = p.clone()
+                    generator = torch.Generator().manual_seed(1)
+                    values = torch.randn(p.shape, generator=generator).mul_(0.01)
+                    p.copy_(p.where(self._masks[name], values))
         copied = copy.deepcopy(self._model)
         pactrain.prune(copied, amount)
         found = {name: registry.get(p) for name, p in copied.named_parameters()}
