@@ -37,6 +37,17 @@ void WriteDecision(const protocol::Decision& decision, JsonWriter& json) {
   json.End();
 }
 
+// What is 0 is not known.
+void WriteByMode(const char* name,
+                 const std::array<double, kModes.size()>& by_mode,
+                 JsonWriter& json) {
+  json.Key(name).Array();
+  for (const double value : by_mode) {
+    json.Number(value > 0 ? std::optional(value) : std::nullopt);
+  }
+  json.End();
+}
+
 // Pairs of sites that send to each other, each once.
 std::set<Direction> EdgesOf(const protocol::Generation& generation) {
   const std::vector<std::string>& sites = generation.sites;
@@ -345,14 +356,17 @@ std::string PageModel::Job(absl::string_view id, uint64_t since) const {
   } else {
     json.Raw("null");
   }
+  json.Key("votes").Object();
+  json.Key("for").Number(group->votes.in_favour);
+  json.Key("settling").Number(group->votes.settling);
+  json.Key("against").Number(group->votes.against);
+  json.Key("missing").Number(group->votes.missing);
+  json.End();
   json.Key("mode_seconds").Array();
   for (const double seconds : group->account.mode_seconds) json.Number(seconds);
   json.End();
-  json.Key("step_seconds").Array();
-  for (const double seconds : group->account.mode_interval_seconds) {
-    json.Number(seconds > 0 ? std::optional(seconds) : std::nullopt);
-  }
-  json.End();
+  WriteByMode("step_seconds", group->account.mode_interval_seconds, json);
+  WriteByMode("predicted_seconds", group->account.mode_predicted_seconds, json);
   json.Key("risk_clip").Number(group->risk_clip);
   json.Key("failed").Number(static_cast<double>(group->failed_attempts_total));
   json.Key("prepared");
