@@ -112,8 +112,9 @@ def start_cluster(
 
     Without shaped links every agent limits what it sends to each other site. `pki` is
     what certificates() made: with it all speak TLS, and with `metrics_token` /metrics and
-    the page do, too. `relayed`: of a host's name and address, where the others reach it. Clusters side
-    by side on one bed need `first_port`s that are 20 apart, and folders of their own.
+    the page do, too. `relayed`: of a host's name and address, where the others reach it.
+    Clusters side by side on one bed need `first_port`s that are 20 apart, and folders of
+    their own.
     """
 
     def security(name: str) -> list[str]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Page, ViewportSize
+    from playwright.sync_api import BrowserContext, FloatRect, Page, ViewportSize
 
 CHROMIUM = "/usr/bin/chromium"
 # Nothing of its own on the network, no sandbox where we are root.
@@ -147,11 +147,12 @@ class Visit:
             take(page, self.pictures / f"page-{name}.png")
 
 
-def take(page: Page, path: Path) -> None:
-    """A picture in few colours, so that it stays small."""
+def take(page: Page, path: Path, clip: FloatRect | None = None) -> None:
+    """A picture in few colours, so that it stays small; with `clip` of a part of the screen,
+    also of what is below its end."""
     from PIL import Image
 
-    page.screenshot(path=path)
+    page.screenshot(path=path, clip=clip, full_page=clip is not None)
     with Image.open(path) as picture:
         few = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
     few.save(path, optimize=True)

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxTimes = 64;  // Viewers that lag more begin anew.
 constexpr size_t kShownReason = 1000;
+constexpr size_t kShownName = 100;  // Coordinators take no longer ones.
 constexpr size_t kShownAgents = 10;
 constexpr size_t kShownLost = 20;
 
@@ -66,7 +67,7 @@ std::set<Direction> EdgesOf(const protocol::Generation& generation) {
 
 void WritePlan(const GroupSnapshot& group, JsonWriter& json) {
   json.Object();
-  json.Key("job").Text(group.group.ToString());
+  json.Key("job").Text(group.group.ToString(), kShownName);
   json.Key("text").Text(
       PlanText(group.generation->sites, group.generation->plan), kShownReason);
   json.Key("sites").Array();
@@ -156,7 +157,7 @@ std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
   const JobTrack& track = jobs_.at(group.group);
   JsonWriter json;
   json.Object();
-  json.Key("id").Text(group.group.ToString());
+  json.Key("id").Text(group.group.ToString(), kShownName);
   json.Key("phase").Text(GroupPhaseName(group.phase));
   json.Key("reason").Text(group.reason, kShownReason);
   json.Key("mode").Text(
@@ -189,16 +190,18 @@ std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
   return json.Take();
 }
 
-void PageModel::WriteConditions(JsonWriter& json) const {
+void PageModel::WriteConditions(
+    JsonWriter& json, const std::function<bool(const Finding&)>& wanted) const {
   json.Key("conditions").Array();
   for (size_t i = 0; i < conditions_.standing().size(); ++i) {
     json.Object();
     json.Key("name").Text(AlertRules()[i].name);
     json.Key("found").Array();
     for (const Conditions::Standing& standing : conditions_.standing()[i]) {
+      if (!wanted(standing.finding)) continue;
       json.Object();
       const auto& job = standing.finding.job;
-      json.Key("job").Text(job ? job->ToString() : "");
+      json.Key("job").Text(job ? job->ToString() : "", kShownName);
       json.Key("text").Text(standing.finding.text, kShownReason);
       json.Key("since").Number(Wall(standing.since));
       json.Key("fires").Bool(standing.fires);
@@ -232,7 +235,7 @@ std::string PageModel::Overview(uint64_t since) const {
     if (!is && shown++ < kShownLost) json.Text(name);
   }
   json.End();
-  WriteConditions(json);
+  WriteConditions(json, [](const Finding&) { return true; });
   json.Key("jobs").Array();
   for (const auto& [id, summary] : summaries_) {
     if (all || summary.changed > since) json.Raw(summary.json);
@@ -339,7 +342,8 @@ std::string PageModel::Job(absl::string_view id, uint64_t since) const {
     return json.Take();
   }
   json.Key("job").Raw(summaries_.at(group->group).json);
-  WriteConditions(json);
+  WriteConditions(json,
+                  [&](const Finding& f) { return f.job == group->group; });
   json.Key("risk_bound").Number(snapshot_.risk_bound);
   json.Key("masks");
   if (group->masks) {
@@ -396,7 +400,7 @@ std::string PageModel::Links(uint64_t since) const {
   json.Key("tick").Number(static_cast<double>(tick_));
   json.Key("now").Number(Wall(times_.empty() ? 0 : times_.back()));
   json.Key("hidden").Number(static_cast<double>(links_.hidden()));
-  WriteConditions(json);
+  WriteConditions(json, [](const Finding& f) { return !f.job; });
   json.Key("plans").Array();
   for (const GroupSnapshot& group : snapshot_.groups) {
     if (group.phase == GroupPhase::kRunning) WritePlan(group, json);

@@ -208,6 +208,30 @@ TEST_F(PageModelTest, HostileNamesStayText) {
   EXPECT_THAT(model_.Job(id, 0), Not(HasSubstr("\"gone\"")));
 }
 
+TEST_F(PageModelTest, AJobIsToldWhatIsWrongWithItAlone) {
+  StateSnapshot lost = RunningSnapshot();
+  lost.groups.push_back(RunningGroup("other"));
+  for (GroupSnapshot& group : lost.groups) group.missing_agents = 1;
+  Observe(lost);
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"found\":[{\"job\":\"train\""));
+  EXPECT_THAT(model_.Job("other", 0),
+              HasSubstr("\"found\":[{\"job\":\"other\""));
+  EXPECT_THAT(model_.Job("other", 0), Not(HasSubstr("{\"job\":\"train\"")));
+  EXPECT_THAT(model_.Links(0), Not(HasSubstr("\"found\":[{")));
+}
+
+TEST_F(PageModelTest, ALongNameIsCutAlikeWhereverItIsShown) {
+  StateSnapshot bad = RunningSnapshot();
+  bad.groups[0].group.job = std::string(64 << 10, 'x');
+  bad.groups[0].missing_agents = 1;
+  Observe(bad);
+  const std::string cut = std::string(100, 'x') + "...\"";
+  for (const char* key : {"\"id\":\"", "\"job\":\""}) {
+    EXPECT_THAT(model_.Overview(0), HasSubstr(key + cut));
+  }
+  EXPECT_THAT(model_.Links(0), HasSubstr("\"job\":\"" + cut));
+}
+
 // Every list at its bound. What is kept grows with jobs and agents.
 TEST_F(PageModelTest, AnHourOf10JobsAnd100AgentsFitsInATenthOf32MiB) {
   const size_t before = mallinfo2().uordblks;

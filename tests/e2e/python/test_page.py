@@ -108,7 +108,9 @@ def test_hostile_names_stay_text_or_are_refused(launch) -> None:
 @pytest.mark.nightly
 def test_100_jobs_and_1000_agents_are_shown() -> None:
     visit, costs = page_load.check(messages=1)
-    assert visit.outcome.good, json.dumps([visit.outcome.failed, visit.outcome.axe, costs], indent=1)
+    assert visit.outcome.good, json.dumps(
+        [visit.outcome.failed, visit.outcome.axe, costs], indent=1
+    )
 
 
 @pytest.mark.nightly
