@@ -164,7 +164,7 @@ absl::Status SetAddresses(const v1::AgentConfig& config,
       flags.listen_metrics,
       base::CheckListenAddress(
           settings.Where("listen-metrics"), config.listen_metrics(),
-          !token               ? base::Protection::kTokenNotYet
+          !token               ? base::Protection::kMetricsTokenNotYet
           : driver.tls.given() ? base::Protection::kTls
                                : base::Protection::kTlsNotYet,
           insecure));

@@ -68,15 +68,13 @@ absl::Status CheckBeyondLoopback(absl::string_view flag,
         "the machine's (ip netns exec NAME ...)"));
   }
   return absl::PermissionDeniedError(absl::StrCat(
-      why,
-      protection == Protection::kTlsNotYet
-          ? "give --tls-cert, --tls-key and --tls-ca, or --job-key-file, or "
-            "an address of 127.0.0.0/8"
-      : protection == Protection::kTokenNotYet
-          ? "give --metrics-token-file, and --tls-cert, --tls-key and --tls-ca "
-            "or --job-key-file, or an address of 127.0.0.0/8"
-          : "give an address of 127.0.0.0/8",
-      " (--insecure-network allows others inside a test's own network "
+      why, "give ",
+      protection == Protection::kMetricsTokenNotYet
+          ? "--metrics-token-file, and "
+      : protection == Protection::kPageTokenNotYet ? "--page-token-file, and "
+                                                   : "",
+      "--tls-cert, --tls-key and --tls-ca, or --job-key-file, or an address of "
+      "127.0.0.0/8 (--insecure-network allows others inside a test's own network "
       "namespace)"));
 }
 

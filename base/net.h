@@ -48,10 +48,11 @@ bool InOwnNetworkNamespace();
 
 // What protects what is said at an address.
 enum class Protection {
-  kTls,          // Certificates were given.
-  kTlsNotYet,    // They could be, but were not.
-  kTokenNotYet,  // With a token as well they would: /metrics.
-  kNone,         // None can be.
+  kTls,         // Certificates were given.
+  kTlsNotYet,   // They could be, but were not.
+  // With a token as well they would:
+  kMetricsTokenNotYet,
+  kPageTokenNotYet,
 };
 
 // May a daemon listen at `address` ("host:port", port 0: any), the value of

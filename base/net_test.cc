@@ -113,8 +113,12 @@ TEST(CheckListenAddress, TheRefusalSaysWhatWouldHelp) {
   EXPECT_THAT(refusal(Protection::kTlsNotYet),
               HasSubstr("give --tls-cert, --tls-key and --tls-ca, or "
                         "--job-key-file,"));
-  EXPECT_THAT(refusal(Protection::kNone),
-              ::testing::Not(HasSubstr("--tls-cert")));
+  EXPECT_THAT(refusal(Protection::kTlsNotYet),
+              ::testing::Not(HasSubstr("token")));
+  EXPECT_THAT(refusal(Protection::kMetricsTokenNotYet),
+              HasSubstr("give --metrics-token-file, and --tls-cert,"));
+  EXPECT_THAT(refusal(Protection::kPageTokenNotYet),
+              HasSubstr("give --page-token-file, and --tls-cert,"));
 }
 
 TEST(CheckListenAddress, InsecureNetworkNeedsANamespaceOfItsOwn) {

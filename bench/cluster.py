@@ -111,9 +111,10 @@ def start_cluster(
     """Starts all daemons and returns when all are listening.
 
     Without shaped links every agent limits what it sends to each other site. `pki` is
-    what certificates() made: with it all speak TLS, and with `metrics_token` /metrics does,
-    too. `relayed`: of a host's name and address, where the others reach it. Clusters side
-    by side on one bed need `first_port`s that are 20 apart, and folders of their own.
+    what certificates() made: with it all speak TLS, and with `metrics_token` /metrics and
+    the page do, too. `relayed`: of a host's name and address, where the others reach it.
+    Clusters side by side on one bed need `first_port`s that are 20 apart, and folders of
+    their own.
     """
 
     def security(name: str) -> list[str]:
@@ -126,7 +127,7 @@ def start_cluster(
     links = ",".join(f"{link.a}-{link.b}" for link in bed.links)
     address = coordinator_host.address
     coordinator = f"{address}:{port_on(bed, address, first_port)}"
-    # Loopback: /metrics has no TLS.
+    # Loopback: without a token /metrics has no TLS.
     metrics = f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 1)}"
     argv = [str(BIN / "pactrain-coordinator"), f"--listen={coordinator}",
             f"--listen-metrics={metrics}", f"--state-dir={folder / 'state'}",
@@ -137,6 +138,7 @@ def start_cluster(
     if page:
         page_address = f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 2)}"
         argv.append(f"--listen-page={page_address}")
+        argv += [f"--page-token-file={metrics_token}"] if metrics_token else []
     child = children.start("coordinator", bed.command(coordinator_host, argv), {})
     child.wait_for("listening", READY_SECONDS)
     limit = []

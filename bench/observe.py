@@ -34,7 +34,7 @@ from bench.observe_servers import (
     Prometheus,
     wait_until,
 )
-from bench.page import PageOutcome, check_page
+from bench.page import PageOutcome, Place, check_page
 from bench.processes import Children, ProcessError, interrupt_on_signals
 from bench.slow_relay import SlowRelay
 from bench.testbed import Link, LoopbackTestbed
@@ -210,7 +210,7 @@ def check(pictures: Path | None, faults: Sequence[Fault]) -> Outcome:
         time.sleep(5)
         look_at_panels(prometheus, outcome, pictures)
         assert cluster.page is not None
-        outcome.page = check_page(cluster.page, JOB, pictures)
+        outcome.page = check_page(Place(cluster.page, token.read_text()), JOB, pictures)
         for line in outcome.page.failed + outcome.page.axe:
             print(f"  the page: {line}", flush=True)
         give(stage.orders, "end")

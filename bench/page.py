@@ -2,7 +2,8 @@
 
 Opens each screen of a page that is up, as `observe-check` has one: reads it, works it by keys,
 looks for what axe-core finds (light, dark, as narrow as a telephone), and for anything loaded
-from elsewhere. `python -m bench.page ADDRESS JOB [--pictures FOLDER]` does the same by hand.
+from elsewhere. `python -m bench.page ADDRESS JOB [--pictures FOLDER]` does the same by hand;
+with `--token-file FILE` over TLS.
 The last line is JSON. Exit status 1: a check failed or axe found something.
 
 Needs Debian's `chromium` and PyPI's `playwright` and `axe-playwright-python`.
@@ -12,19 +13,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import ssl
 import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Page, ViewportSize
+    from playwright.sync_api import BrowserContext, FloatRect, Page, ViewportSize
 
 CHROMIUM = "/usr/bin/chromium"
 # Nothing of its own on the network, no sandbox where we are root.
@@ -52,12 +54,51 @@ class PageOutcome:
                 "axe_violations": len(self.axe)}  # fmt: skip
 
 
-class Visit:
-    """One browser's visit to the page at `address` ("host:port")."""
+@dataclass(frozen=True)
+class Place:
+    """Where a page is: "host:port", and the token that it asks for over TLS."""
 
-    def __init__(self, context: BrowserContext, address: str, pictures: Path | None) -> None:
+    address: str
+    token: str | None = None
+
+    @property
+    def root(self) -> str:
+        return f"{'http' if self.token is None else 'https'}://{self.address}"
+
+    def open(self, path: str, ca: Path | None = None) -> Any:
+        """What urllib opens; without `ca` whoever answers is believed."""
+        request = urllib.request.Request(self.root + path)
+        if self.token is None:
+            return urllib.request.urlopen(request, timeout=30)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        context = ssl.create_default_context(cafile=ca)
+        context.check_hostname = False  # It is daemon.pactrain's.
+        if ca is None:
+            context.verify_mode = ssl.CERT_NONE
+        return urllib.request.urlopen(request, timeout=30, context=context)
+
+
+@contextmanager
+def browser_context(place: Place, **options: Any) -> Iterator[BrowserContext]:
+    """A Chromium that answers the page's prompt for a password as its user would."""
+    from playwright.sync_api import sync_playwright
+
+    if place.token is not None:
+        options["http_credentials"] = {"username": "reader", "password": place.token}
+        options["ignore_https_errors"] = True  # Its CA is ours.
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser.new_context(color_scheme="light", viewport=DESK, **options)
+        with suppress(Exception):
+            browser.close()
+
+
+class Visit:
+    """One browser's visit to the page at `root`."""
+
+    def __init__(self, context: BrowserContext, root: str, pictures: Path | None) -> None:
         self.context = context
-        self.root = f"http://{address}"
+        self.root = root
         self.pictures = pictures
         self.outcome = PageOutcome()
         self.loaded: set[str] = set()
@@ -106,11 +147,12 @@ class Visit:
             take(page, self.pictures / f"page-{name}.png")
 
 
-def take(page: Page, path: Path) -> None:
-    """A picture in few colours, so that it stays small."""
+def take(page: Page, path: Path, clip: FloatRect | None = None) -> None:
+    """A picture in few colours, so that it stays small; with `clip` of a part of the screen,
+    also of what is below its end."""
     from PIL import Image
 
-    page.screenshot(path=path)
+    page.screenshot(path=path, clip=clip, full_page=clip is not None)
     with Image.open(path) as picture:
         few = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
     few.save(path, optimize=True)
@@ -161,6 +203,13 @@ def job_screen(visit: Visit, job: str) -> None:
             > 0
         ),
     )
+    votes = page.locator("table", has_text="Votes of ranks").locator("tbody td")
+    visit.check("votes are counted", lambda: sum(map(int, votes.all_inner_texts())) > 0)
+    by_mode = page.locator("table", has_text="By mode").locator("tbody tr")
+    visit.check(
+        "a step is foretold",
+        lambda: any(not text.endswith("not known") for text in by_mode.all_inner_texts()),
+    )
     agents = page.locator("table", has_text="Slowest agents").locator("tbody tr")
     visit.check("agents are named", lambda: agents.first.inner_text() != "")
     visit.check(
@@ -202,12 +251,11 @@ def opens(screen: Callable[[], None]) -> bool:
     return True
 
 
-def wait_for_job(address: str, job: str, seconds: float = 120) -> None:
+def wait_for_job(place: Place, job: str, seconds: float = 120) -> None:
     """Until the page's charts of `job` have something to show. TimeoutError: they have not."""
-    url = f"http://{address}/events?view=job&job={urllib.parse.quote(job)}"
     end = time.monotonic() + seconds
     sent: list[float] = []
-    with urllib.request.urlopen(url, timeout=30) as stream:
+    with place.open(f"/events?view=job&job={urllib.parse.quote(job)}") as stream:
         while time.monotonic() < end:
             line = stream.readline().decode()
             if not line.startswith("data: "):
@@ -219,16 +267,12 @@ def wait_for_job(address: str, job: str, seconds: float = 120) -> None:
     raise TimeoutError(f"job {job}: sent nothing that the page shows for {seconds:.0f} s")
 
 
-def check_page(address: str, job: str, pictures: Path | None = None) -> PageOutcome:
-    """All checks of the page at `address`, where `job` runs and has switched at least once."""
-    from playwright.sync_api import sync_playwright
-
+def check_page(place: Place, job: str, pictures: Path | None = None) -> PageOutcome:
+    """All checks of the page at `place`, where `job` runs and has switched at least once."""
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = browser.new_context(color_scheme="light", viewport=DESK)
-        visit = Visit(context, address, pictures)
+    with browser_context(place) as context:
+        visit = Visit(context, place.root, pictures)
         screens: dict[str, Callable[[], None]] = {
             "jobs": lambda: jobs_screen(visit, job),
             "job": lambda: job_screen(visit, job),
@@ -243,8 +287,6 @@ def check_page(address: str, job: str, pictures: Path | None = None) -> PageOutc
             lambda: all(url.startswith(visit.root) for url in visit.loaded),
         )
         visit.check(f"no script failed: {visit.errors[:3]}", lambda: visit.errors == [])
-        with suppress(Exception):
-            browser.close()
     return visit.outcome
 
 
@@ -252,10 +294,13 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench.page", description=__doc__)
     parser.add_argument("address", help="host:port, as the coordinator's --listen-page")
     parser.add_argument("job")
+    parser.add_argument("--token-file", type=Path, help="the coordinator's --page-token-file")
     parser.add_argument("--pictures", type=Path)
     options = parser.parse_args(argv)
-    wait_for_job(options.address, options.job)
-    outcome = check_page(options.address, options.job, options.pictures)
+    token = options.token_file.read_text().strip() if options.token_file else None
+    place = Place(options.address, token)
+    wait_for_job(place, options.job)
+    outcome = check_page(place, options.job, options.pictures)
     for line in outcome.failed + outcome.axe:
         print(f"  {line}")
     print(json.dumps(outcome.keys()))

@@ -12,7 +12,6 @@
 #include "base/tls/tls_choice.h"
 #include "config/load.h"
 #include "coordinator/core/planner.h"
-#include "coordinator/page/reader_token.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
@@ -146,7 +145,28 @@ absl::Status SetTls(const v1::CoordinatorConfig& config,
   return settings.At("tls-cert", protocol::CheckIdentity(uris, own));
 }
 
-// civetweb's TLS needs an OpenSSL that Debian 12 has not.
+// Checks the file that readers' tokens are compared with, if there is one, and
+// where to listen for them.
+absl::StatusOr<base::HostPort> ReadersAddress(
+    const config::Settings& settings, const std::string& listen_name,
+    const std::string& listen, const std::string& token_name,
+    base::Protection without_token, const base::MetricsServer::Access& access,
+    bool insecure) {
+  const bool token = !access.token_file.empty();
+  if (token) {
+    RETURN_IF_ERROR(
+        base::ReadToken(settings.Where(token_name), access.token_file)
+            .status());
+  }
+  return base::CheckListenAddress(settings.Where(listen_name), listen,
+                                  !token ? without_token
+                                  : access.tls.given()
+                                      ? base::Protection::kTls
+                                      : base::Protection::kTlsNotYet,
+                                  insecure);
+}
+
+// REQUIRES: flags.tls is set.
 absl::Status SetPage(const v1::CoordinatorConfig& config,
                      const config::Settings& settings, Flags& flags) {
   flags.price_per_gb = config.price_per_gb();
@@ -160,14 +180,12 @@ absl::Status SetPage(const v1::CoordinatorConfig& config,
     }
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(flags.listen_page,
-                   base::CheckListenAddress(settings.Where("listen-page"),
-                                            listen, base::Protection::kNone,
-                                            config.insecure_network()));
-  if (config.page_token_file().empty()) return absl::OkStatus();
-  const auto token = ReadToken(config.page_token_file());
-  RETURN_IF_ERROR(settings.At("page-token-file", token.status()));
-  flags.page_token = *token;
+  flags.page = {config.page_token_file(), flags.tls, {}};
+  ASSIGN_OR_RETURN(
+      flags.listen_page,
+      ReadersAddress(settings, "listen-page", listen, "page-token-file",
+                     base::Protection::kPageTokenNotYet, flags.page,
+                     config.insecure_network()));
   return absl::OkStatus();
 }
 
@@ -183,20 +201,12 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
                                                  : base::Protection::kTlsNotYet,
                                insecure));
   flags.metrics = {config.metrics_token_file(), flags.tls, {}};
-  const bool token = !flags.metrics.token_file.empty();
-  if (token) {
-    RETURN_IF_ERROR(base::ReadToken(settings.Where("metrics-token-file"),
-                                    flags.metrics.token_file)
-                        .status());
-  }
   ASSIGN_OR_RETURN(
       flags.listen_metrics,
-      base::CheckListenAddress(
-          settings.Where("listen-metrics"), config.listen_metrics(),
-          !token              ? base::Protection::kTokenNotYet
-          : flags.tls.given() ? base::Protection::kTls
-                              : base::Protection::kTlsNotYet,
-          insecure));
+      ReadersAddress(settings, "listen-metrics", config.listen_metrics(),
+                     "metrics-token-file",
+                     base::Protection::kMetricsTokenNotYet, flags.metrics,
+                     insecure));
   RETURN_IF_ERROR(SetPage(config, settings, flags));
   flags.cluster = config.cluster();
   RETURN_IF_ERROR(

@@ -18,7 +18,7 @@ struct Flags {
   base::HostPort listen_metrics;
   base::MetricsServer::Access metrics;
   std::optional<base::HostPort> listen_page;  // None: there is no page.
-  std::string page_token;                     // Empty: none is asked for.
+  base::MetricsServer::Access page;
   double price_per_gb = 0;                    // 0: not known.
   base::TlsFiles tls;                         // Not given: plain text.
   bool insecure_network = false;

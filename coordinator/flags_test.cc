@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/test_folder.h"
 #include "base/tls/test_certs.h"
 #include "base/version.h"
 #include "gmock/gmock.h"
@@ -79,7 +80,7 @@ TEST(Flags, AMistakeIsOneMessageThatNamesIt) {
       {{"--listen-metrics", "10.0.0.1:1"}, "10.0.0.1:1"},
       {{"--listen-page", "10.0.0.1:1"}, "10.0.0.1:1"},
       {{"--listen-page", "127.0.0.1:0", "--page-token-file=/nowhere"},
-       "--page-token-file: '/nowhere' is no file"},
+       "--page-token-file: /nowhere cannot be read"},
       {{"--page-token-file=/nowhere"}, "give listen-page too"},
       {{"--price-per-gb=-1"}, "--price-per-gb: '-1' is not"},
       {{"--cluster", "No Name"}, "--cluster"},
@@ -185,41 +186,56 @@ TEST(Flags, WithCertificatesAddressesBeyondLoopbackAreFine) {
   EXPECT_EQ(flags->tls.cert, files.cert);
 }
 
-// /metrics is for this machine alone, but for who has TLS and a token.
-TEST(Flags, sec_metrics_bind) {
-  int exit_code = -1;
-  const auto flags = Parse({}, &exit_code);
-  ASSERT_TRUE(flags.has_value());
-  EXPECT_EQ(flags->listen_metrics.host, "127.0.0.1");
-  const base::TestCa ca(::testing::TempDir());
+// /metrics and the page are for this machine alone, but for who has TLS and a
+// token.
+class Readers : public ::testing::TestWithParam<std::string> {
+ protected:
+  // What is said of arguments that are refused; empty: they are not.
+  static std::string Refusal(std::vector<std::string> arguments) {
+    std::vector<const char*> words;
+    for (const std::string& argument : arguments) {
+      words.push_back(argument.c_str());
+    }
+    int exit_code = -1;
+    ::testing::internal::CaptureStderr();
+    const bool fine = Parse(words, &exit_code).has_value();
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(fine, said.empty());
+    return said;
+  }
+};
+
+TEST_P(Readers, sec_bind) {
+  const std::string folder = base::MakeTestFolder();
+  const base::TestCa ca(folder);
   const base::TlsFiles files =
       ca.Issue("coordinator", "spiffe://pactrain/coordinator");
-  const std::string cert = "--tls-cert=" + files.cert;
-  const std::string key = "--tls-key=" + files.key;
-  const std::string own_ca = "--tls-ca=" + files.ca;
-  ::testing::internal::CaptureStderr();
-  EXPECT_FALSE(Parse({cert.c_str(), key.c_str(), own_ca.c_str(),
-                      "--listen-metrics=0.0.0.0:7071"},
-                     &exit_code)
-                   .has_value());
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("--listen-metrics: address '0.0.0.0:7071'"));
-  const std::string token = ::testing::TempDir() + "/coordinator-metrics-token";
-  std::filesystem::remove(token);
+  const std::vector<std::string> tls = {"--tls-cert=" + files.cert,
+                                        "--tls-key=" + files.key,
+                                        "--tls-ca=" + files.ca};
+  const std::string token = folder + "/token";
   std::ofstream(token) << "0123456789abcdef\n";
   std::filesystem::permissions(token, std::filesystem::perms::owner_read);
-  const std::string with_token = "--metrics-token-file=" + token;
-  ::testing::internal::CaptureStderr();
-  EXPECT_FALSE(
-      Parse({with_token.c_str(), "--listen-metrics=0.0.0.0:7071"}, &exit_code)
-          .has_value());
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("give --tls-cert"));
-  EXPECT_TRUE(Parse({cert.c_str(), key.c_str(), own_ca.c_str(),
-                     with_token.c_str(), "--listen-metrics=0.0.0.0:7071"},
-                    &exit_code)
-                  .has_value());
+  const std::string listen = "--listen-" + GetParam() + "=0.0.0.0:7071";
+  const std::string with_token = "--" + GetParam() + "-token-file=" + token;
+  const auto and_tls = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), tls.begin(), tls.end());
+    return arguments;
+  };
+  EXPECT_THAT(Refusal(and_tls({listen})),
+              HasSubstr("--listen-" + GetParam() +
+                        ": address '0.0.0.0:7071' is not loopback"));
+  EXPECT_THAT(Refusal(and_tls({listen})),
+              HasSubstr("give --" + GetParam() + "-token-file, and --tls"));
+  EXPECT_THAT(Refusal({listen, with_token}), HasSubstr("give --tls-cert"));
+  EXPECT_EQ(Refusal(and_tls({listen, with_token})), "");
+  std::filesystem::permissions(token, std::filesystem::perms::others_read,
+                               std::filesystem::perm_options::add);
+  EXPECT_THAT(Refusal(and_tls({listen, with_token})),
+              HasSubstr("--" + GetParam() + "-token-file: "));
 }
+INSTANTIATE_TEST_SUITE_P(MetricsAndPage, Readers,
+                         ::testing::Values("metrics", "page"));
 
 TEST(Flags, CertificatesThatAreNotACoordinatorsAreAMistake) {
   const base::TestCa ca(::testing::TempDir());

@@ -82,7 +82,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   std::unique_ptr<PageServer> page;
   if (flags.listen_page) {
     auto started = PageServer::Start(
-        {*flags.listen_page, flags.page_token}, &board,
+        {*flags.listen_page, flags.page.token_file, flags.page.tls}, &board,
         [d = driver->get()](const std::string& source, const std::string& why) {
           d->OnRefused({"page refused",
                         {"stranger", ""},

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -14,6 +15,20 @@
 #include "base/tls/tls_files.h"
 
 namespace pactrain::base {
+namespace {
+
+absl::Status CheckToken(const std::string& file, absl::string_view shown,
+                        absl::string_view another) {
+  const auto token = ReadToken("the token", file);
+  if (!token.ok()) return absl::PermissionDeniedError(token.status().message());
+  if (shown.size() == token->size() &&
+      CRYPTO_memcmp(shown.data(), token->data(), token->size()) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(another);
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> ReadToken(const std::string& name,
                                       const std::string& file) {
@@ -43,14 +58,25 @@ absl::Status CheckBearer(const std::string& file, const char* authorization) {
   if (!absl::StartsWithIgnoreCase(shown, "bearer ")) {
     return absl::PermissionDeniedError("what it showed is no bearer token");
   }
-  shown = absl::StripAsciiWhitespace(shown.substr(7));
-  const auto token = ReadToken("the token", file);
-  if (!token.ok()) return absl::PermissionDeniedError(token.status().message());
-  if (shown.size() == token->size() &&
-      CRYPTO_memcmp(shown.data(), token->data(), token->size()) == 0) {
-    return absl::OkStatus();
+  return CheckToken(file, absl::StripAsciiWhitespace(shown.substr(7)),
+                    "its bearer token is another one");
+}
+
+absl::Status CheckBearerOrPassword(const std::string& file,
+                                   const char* authorization) {
+  if (authorization == nullptr ||
+      !absl::StartsWithIgnoreCase(authorization, "basic ")) {
+    return CheckBearer(file, authorization);
   }
-  return absl::PermissionDeniedError("its bearer token is another one");
+  std::string pair;  // "user:password".
+  if (!absl::Base64Unescape(absl::StripAsciiWhitespace(authorization + 6),
+                            &pair) ||
+      pair.find(':') == pair.npos) {
+    return absl::PermissionDeniedError("what it showed holds no password");
+  }
+  return CheckToken(file,
+                    absl::string_view(pair).substr(pair.find(':') + 1),
+                    "its password is another one");
 }
 
 }  // namespace pactrain::base

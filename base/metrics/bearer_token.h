@@ -1,4 +1,4 @@
-// What a reader of /metrics shows: the one line of a file.
+// What a reader of /metrics or of the page shows: the one line of a file.
 #ifndef PACTRAIN_BASE_METRICS_BEARER_TOKEN_H_
 #define PACTRAIN_BASE_METRICS_BEARER_TOKEN_H_
 
@@ -21,6 +21,11 @@ absl::StatusOr<std::string> ReadToken(const std::string& name,
 // OK: `authorization`, a header's value ("Bearer ..."; null: none), shows what
 // is in the file now. PermissionDenied: says why not, without any secret.
 absl::Status CheckBearer(const std::string& file, const char* authorization);
+
+// The same for a browser, which asks its user for a password: "Basic ..." of
+// any user with the token as the password is fine, too.
+absl::Status CheckBearerOrPassword(const std::string& file,
+                                   const char* authorization);
 
 }  // namespace pactrain::base
 

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "asio/ip/tcp.hpp"
 #include "asio/read.hpp"
 #include "asio/ssl.hpp"
@@ -188,6 +190,34 @@ TEST_F(MetricsServerTest, ATokenIsOneLongWordOfItsOwnersAlone) {
                          HasSubstr("openssl rand -hex 32")))
         << bad;
   }
+}
+
+TEST_F(MetricsServerTest, sec_page_token_IsAPasswordToo) {
+  const auto check = [&](const std::string& authorization) {
+    return CheckBearerOrPassword(token_file_, authorization.c_str());
+  };
+  const auto basic = [](absl::string_view pair) {
+    return absl::StrCat("basic ", absl::Base64Escape(pair));
+  };
+  EXPECT_OK(check(absl::StrCat("bearer  ", kToken)));
+  EXPECT_OK(check(basic(absl::StrCat(":", kToken))));
+  EXPECT_OK(check(basic(absl::StrCat("anybody:", kToken))));
+  const auto refused = [](const std::string& why) {
+    return StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr(why));
+  };
+  EXPECT_THAT(CheckBearerOrPassword(token_file_, nullptr),
+              refused("no bearer token"));
+  EXPECT_THAT(check(absl::StrCat("Digest ", kToken)),
+              refused("no bearer token"));
+  EXPECT_THAT(check("Basic !!!"), refused("no password"));
+  EXPECT_THAT(check("Basic "), refused("no password"));
+  EXPECT_THAT(check(basic(kToken)), refused("no password"));
+  EXPECT_THAT(check(basic(absl::StrCat(kToken, ":"))),
+              refused("its password is another one"));
+  EXPECT_THAT(check(basic(absl::StrCat("a:", kToken, "x"))),
+              refused("its password is another one"));
+  std::filesystem::remove(token_file_);
+  EXPECT_THAT(check(basic(absl::StrCat("a:", kToken))), refused(token_file_));
 }
 
 }  // namespace

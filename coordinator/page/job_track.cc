@@ -31,14 +31,14 @@ uint32_t FallbacksOf(const AccountSnapshot& account) {
       account.fallbacks.begin(), account.fallbacks.end(), uint64_t{0}));
 }
 
-std::optional<double> MeasuredSeconds(const GroupSnapshot& group) {
-  if (!group.in_force) return std::nullopt;
+// Of the mode in force.
+float InForce(const GroupSnapshot& group,
+              const std::array<double, kModes.size()>& by_mode) {
+  if (!group.in_force) return kUnknown;
   const auto mode =
       std::find(kModes.begin(), kModes.end(), group.in_force->mode);
-  const double seconds =
-      group.account
-          .mode_interval_seconds[static_cast<size_t>(mode - kModes.begin())];
-  return seconds > 0 ? std::optional(seconds) : std::nullopt;
+  const double value = by_mode[static_cast<size_t>(mode - kModes.begin())];
+  return value > 0 ? static_cast<float>(value) : kUnknown;
 }
 
 std::string NamesOf(const std::set<std::string>& names) {
@@ -73,13 +73,6 @@ void JobTrack::Observe(const GroupSnapshot& group,
                        const std::set<std::string>& lost, double now) {
   NoteMode(group, now);
   NoteEvents(group, lost, now);
-  if (group.in_force && group.in_force->mode == protocol::Mode::kFull) {
-    const std::optional<double> seconds = MeasuredSeconds(group);
-    if (seconds && group.exchange_share) {
-      full_seconds_ = seconds;
-      full_share_ = group.exchange_share;
-    }
-  }
   if (points_.empty() ||
       now - points_.back().at >= absl::ToDoubleSeconds(kPointEvery)) {
     AddPoint(group, now);
@@ -186,17 +179,13 @@ void JobTrack::AddPoint(const GroupSnapshot& group, double now) {
   }
   dense_bytes_ = group.account.dense_bytes;
   wire_bytes_ = group.account.sent_bytes;
-  point.measured = KnownOr(MeasuredSeconds(group));
+  point.measured = InForce(group, group.account.mode_interval_seconds);
+  point.predicted = InForce(group, group.account.mode_predicted_seconds);
   point.risk = KnownOr(group.risk);
   point.share = KnownOr(group.exchange_share);
   if (group.elements > 0) {
     point.keep = static_cast<float>(static_cast<double>(group.kept_elements) /
                                     static_cast<double>(group.elements));
-  }
-  if (group.in_force && point.dense_rate > 0 && full_seconds_) {
-    const double sent = point.wire_rate / point.dense_rate;
-    point.predicted =
-        static_cast<float>(*full_seconds_ * (1 - *full_share_ * (1 - sent)));
   }
   point.mask_changes = static_cast<uint32_t>(group.account.mask_changes);
   point.fallbacks = FallbacksOf(group.account);

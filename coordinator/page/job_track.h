@@ -35,7 +35,7 @@ class JobTrack {
     float dense_rate = 0;  // Bytes per second since the point before, as FULL
     float wire_rate = 0;   // had them; and as sent.
     float measured = kUnknown;   // Seconds of a step in the mode in force.
-    float predicted = kUnknown;  // The same, as FULL's steps foretell it.
+    float predicted = kUnknown;  // The same, as links' rates foretell it.
     float risk = kUnknown;
     float keep = kUnknown;
     float share = kUnknown;  // Of a step, waiting for the exchange.
@@ -90,8 +90,6 @@ class JobTrack {
   uint64_t failed_ = 0, norm_alarms_ = 0;
   std::set<std::string> lost_;
   double dense_bytes_ = 0, wire_bytes_ = 0;  // At the newest point.
-  // Of steps in FULL.
-  std::optional<double> full_seconds_, full_share_;
 };
 
 // "COMPACTED fp32".

@@ -1,7 +1,6 @@
 #include "coordinator/page/page_board.h"
 
 #include "absl/time/clock.h"
-#include "base/clock.h"
 
 namespace pactrain::coordinator {
 
@@ -44,7 +43,7 @@ void PageBoard::Observe() {
   const auto certificates = source_.certificates();
   {
     base::MutexLock lock(&mu_);
-    model_.Observe(std::move(snapshot), certificates, base::MonotonicNow(),
+    model_.Observe(std::move(snapshot), certificates, source_.clock(),
                    absl::Now());
     said_.clear();
   }

@@ -16,6 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/certificate_life.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "coordinator/core/snapshot.h"
 #include "coordinator/page/page_model.h"
@@ -35,10 +36,11 @@ class PageBoard {
   static constexpr absl::Duration kTick = absl::Seconds(2);
   static constexpr absl::Duration kPatience = absl::Seconds(10);
 
-  // What is shown; both are called from the board's thread.
+  // What is shown, and when that is; called from the board's thread.
   struct Source {
     std::function<StateSnapshot()> snapshot;
     std::function<std::optional<base::CertificateLives>()> certificates;
+    std::function<absl::Duration()> clock = base::MonotonicNow;
   };
   PageBoard(Source source, PageModel::Settings settings);
   ~PageBoard();  // Stop().

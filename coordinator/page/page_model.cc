@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxTimes = 64;  // Viewers that lag more begin anew.
 constexpr size_t kShownReason = 1000;
+constexpr size_t kShownName = 100;  // Coordinators take no longer ones.
 constexpr size_t kShownAgents = 10;
 constexpr size_t kShownLost = 20;
 
@@ -37,6 +38,17 @@ void WriteDecision(const protocol::Decision& decision, JsonWriter& json) {
   json.End();
 }
 
+// What is 0 is not known.
+void WriteByMode(const char* name,
+                 const std::array<double, kModes.size()>& by_mode,
+                 JsonWriter& json) {
+  json.Key(name).Array();
+  for (const double value : by_mode) {
+    json.Number(value > 0 ? std::optional(value) : std::nullopt);
+  }
+  json.End();
+}
+
 // Pairs of sites that send to each other, each once.
 std::set<Direction> EdgesOf(const protocol::Generation& generation) {
   const std::vector<std::string>& sites = generation.sites;
@@ -55,7 +67,7 @@ std::set<Direction> EdgesOf(const protocol::Generation& generation) {
 
 void WritePlan(const GroupSnapshot& group, JsonWriter& json) {
   json.Object();
-  json.Key("job").Text(group.group.ToString());
+  json.Key("job").Text(group.group.ToString(), kShownName);
   json.Key("text").Text(
       PlanText(group.generation->sites, group.generation->plan), kShownReason);
   json.Key("sites").Array();
@@ -145,7 +157,7 @@ std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
   const JobTrack& track = jobs_.at(group.group);
   JsonWriter json;
   json.Object();
-  json.Key("id").Text(group.group.ToString());
+  json.Key("id").Text(group.group.ToString(), kShownName);
   json.Key("phase").Text(GroupPhaseName(group.phase));
   json.Key("reason").Text(group.reason, kShownReason);
   json.Key("mode").Text(
@@ -178,16 +190,18 @@ std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
   return json.Take();
 }
 
-void PageModel::WriteConditions(JsonWriter& json) const {
+void PageModel::WriteConditions(
+    JsonWriter& json, const std::function<bool(const Finding&)>& wanted) const {
   json.Key("conditions").Array();
   for (size_t i = 0; i < conditions_.standing().size(); ++i) {
     json.Object();
     json.Key("name").Text(AlertRules()[i].name);
     json.Key("found").Array();
     for (const Conditions::Standing& standing : conditions_.standing()[i]) {
+      if (!wanted(standing.finding)) continue;
       json.Object();
       const auto& job = standing.finding.job;
-      json.Key("job").Text(job ? job->ToString() : "");
+      json.Key("job").Text(job ? job->ToString() : "", kShownName);
       json.Key("text").Text(standing.finding.text, kShownReason);
       json.Key("since").Number(Wall(standing.since));
       json.Key("fires").Bool(standing.fires);
@@ -221,7 +235,7 @@ std::string PageModel::Overview(uint64_t since) const {
     if (!is && shown++ < kShownLost) json.Text(name);
   }
   json.End();
-  WriteConditions(json);
+  WriteConditions(json, [](const Finding&) { return true; });
   json.Key("jobs").Array();
   for (const auto& [id, summary] : summaries_) {
     if (all || summary.changed > since) json.Raw(summary.json);
@@ -328,7 +342,8 @@ std::string PageModel::Job(absl::string_view id, uint64_t since) const {
     return json.Take();
   }
   json.Key("job").Raw(summaries_.at(group->group).json);
-  WriteConditions(json);
+  WriteConditions(json,
+                  [&](const Finding& f) { return f.job == group->group; });
   json.Key("risk_bound").Number(snapshot_.risk_bound);
   json.Key("masks");
   if (group->masks) {
@@ -345,14 +360,17 @@ std::string PageModel::Job(absl::string_view id, uint64_t since) const {
   } else {
     json.Raw("null");
   }
+  json.Key("votes").Object();
+  json.Key("for").Number(group->votes.in_favour);
+  json.Key("settling").Number(group->votes.settling);
+  json.Key("against").Number(group->votes.against);
+  json.Key("missing").Number(group->votes.missing);
+  json.End();
   json.Key("mode_seconds").Array();
   for (const double seconds : group->account.mode_seconds) json.Number(seconds);
   json.End();
-  json.Key("step_seconds").Array();
-  for (const double seconds : group->account.mode_interval_seconds) {
-    json.Number(seconds > 0 ? std::optional(seconds) : std::nullopt);
-  }
-  json.End();
+  WriteByMode("step_seconds", group->account.mode_interval_seconds, json);
+  WriteByMode("predicted_seconds", group->account.mode_predicted_seconds, json);
   json.Key("risk_clip").Number(group->risk_clip);
   json.Key("failed").Number(static_cast<double>(group->failed_attempts_total));
   json.Key("prepared");
@@ -382,7 +400,7 @@ std::string PageModel::Links(uint64_t since) const {
   json.Key("tick").Number(static_cast<double>(tick_));
   json.Key("now").Number(Wall(times_.empty() ? 0 : times_.back()));
   json.Key("hidden").Number(static_cast<double>(links_.hidden()));
-  WriteConditions(json);
+  WriteConditions(json, [](const Finding& f) { return !f.job; });
   json.Key("plans").Array();
   for (const GroupSnapshot& group : snapshot_.groups) {
     if (group.phase == GroupPhase::kRunning) WritePlan(group, json);

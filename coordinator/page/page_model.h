@@ -8,6 +8,7 @@
 #define PACTRAIN_COORDINATOR_PAGE_PAGE_MODEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -65,7 +66,8 @@ class PageModel {
   // When it was; before all points for those.
   double TimeOf(uint64_t tick) const;
   std::string SummaryOf(const GroupSnapshot& group) const;
-  void WriteConditions(class JsonWriter& json) const;
+  void WriteConditions(class JsonWriter& json,
+                       const std::function<bool(const Finding&)>& wanted) const;
   void WritePoints(const JobTrack& track, double after,
                    class JsonWriter& json) const;
   void WriteTrack(const JobTrack& track, class JsonWriter& json) const;

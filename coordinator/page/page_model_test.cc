@@ -129,22 +129,29 @@ TEST_F(PageModelTest, PointsAreTheBytesOfTheTimeBetween) {
                         "100]"));
 }
 
-TEST_F(PageModelTest, AStepIsForetoldFromThoseInFull) {
-  StateSnapshot full = RunningSnapshot();
-  GroupSnapshot& group = full.groups[0];
-  group.in_force->mode = protocol::Mode::kFull;
-  group.account.mode_interval_seconds = {2, 0, 0};
-  group.exchange_share = 0.5;
-  Observe(full);
-  StateSnapshot compacted = RunningSnapshot();
-  compacted.groups[0].in_force->version = 3;
-  compacted.groups[0].account.dense_bytes += 1000;
-  compacted.groups[0].account.sent_bytes += 100;
-  compacted.groups[0].account.mode_interval_seconds = {2, 1.25, 0};
-  Observe(compacted);
-  // 1 s of computing, and a tenth of 1 s of exchange.
-  EXPECT_THAT(model_.Job("train", 1), HasSubstr("\"predicted\":[1.1"));
-  EXPECT_THAT(model_.Job("train", 1), HasSubstr("\"measured\":[1.25]"));
+TEST_F(PageModelTest, AStepsPredictionIsTheMetrics) {
+  StateSnapshot running = RunningSnapshot();
+  running.groups[0].account.mode_interval_seconds = {2, 1.25, 0};
+  running.groups[0].account.mode_predicted_seconds = {3, 1.125, 0};
+  Observe(running);
+  const std::string shown = model_.Job("train", 0);
+  EXPECT_THAT(shown, HasSubstr("\"measured\":[1.25],\"predicted\":[1.125]"));
+  EXPECT_THAT(shown, HasSubstr("\"step_seconds\":[2,1.25,null],"
+                               "\"predicted_seconds\":[3,1.125,null]"));
+}
+
+TEST_F(PageModelTest, WhatIsNotPredictedIsUnknown) {
+  Observe(RunningSnapshot());
+  EXPECT_THAT(model_.Job("train", 0), HasSubstr("\"predicted\":[null]"));
+}
+
+TEST_F(PageModelTest, VotesAreCounted) {
+  StateSnapshot running = RunningSnapshot();
+  running.groups[0].votes = {4, 3, 2, 1};
+  Observe(running);
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"votes\":{\"for\":4,\"settling\":3,\"against\":2,"
+                        "\"missing\":1}"));
 }
 
 TEST_F(PageModelTest, WhatHappenedIsToldInWords) {
@@ -199,6 +206,30 @@ TEST_F(PageModelTest, HostileNamesStayText) {
     EXPECT_LT(shown.size(), 40'000u);
   }
   EXPECT_THAT(model_.Job(id, 0), Not(HasSubstr("\"gone\"")));
+}
+
+TEST_F(PageModelTest, AJobIsToldWhatIsWrongWithItAlone) {
+  StateSnapshot lost = RunningSnapshot();
+  lost.groups.push_back(RunningGroup("other"));
+  for (GroupSnapshot& group : lost.groups) group.missing_agents = 1;
+  Observe(lost);
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"found\":[{\"job\":\"train\""));
+  EXPECT_THAT(model_.Job("other", 0),
+              HasSubstr("\"found\":[{\"job\":\"other\""));
+  EXPECT_THAT(model_.Job("other", 0), Not(HasSubstr("{\"job\":\"train\"")));
+  EXPECT_THAT(model_.Links(0), Not(HasSubstr("\"found\":[{")));
+}
+
+TEST_F(PageModelTest, ALongNameIsCutAlikeWhereverItIsShown) {
+  StateSnapshot bad = RunningSnapshot();
+  bad.groups[0].group.job = std::string(64 << 10, 'x');
+  bad.groups[0].missing_agents = 1;
+  Observe(bad);
+  const std::string cut = std::string(100, 'x') + "...\"";
+  for (const char* key : {"\"id\":\"", "\"job\":\""}) {
+    EXPECT_THAT(model_.Overview(0), HasSubstr(key + cut));
+  }
+  EXPECT_THAT(model_.Links(0), HasSubstr("\"job\":\"" + cut));
 }
 
 // Every list at its bound. What is kept grows with jobs and agents.

@@ -13,8 +13,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/metrics/bearer_token.h"
+#include "base/status_macros.h"
 #include "coordinator/page/assets.h"
-#include "coordinator/page/reader_token.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -89,10 +90,12 @@ std::optional<View> ViewOf(const mg_request_info& request) {
 
 class Handler : public CivetHandler {
  public:
-  Handler(PageServer::Options options, PageBoard* board,
-          PageServer::Refused refused)
-      : token_(std::move(options.token)),
+  // `front`: through which all come; null: there is none.
+  Handler(const PageServer::Options& options, const base::TlsFront* front,
+          PageBoard* board, PageServer::Refused refused)
+      : token_file_(options.token_file),
         max_viewers_(options.max_viewers),
+        front_(front),
         board_(board),
         refused_(std::move(refused)),
         boot_(absl::StrFormat("%x", absl::ToUnixNanos(absl::Now()))) {}
@@ -135,25 +138,33 @@ class Handler : public CivetHandler {
   }
 
   bool MayRead(mg_connection* connection) {
-    const std::string source = mg_get_request_info(connection)->remote_addr;
-    if (token_.empty()) {
+    if (token_file_.empty()) {
       if (IsAddressOfThisMachine(Header(connection, "Host"))) return true;
       Refuse(connection, "403 Forbidden",
              "without --page-token-file the page is read as localhost or under "
              "an IP address, not under another name");
       return false;
     }
-    const absl::string_view shown = Header(connection, "Authorization");
-    if (ShowsToken(shown, token_)) return true;
+    const char* shown = mg_get_header(connection, "Authorization");
+    const absl::Status may = base::CheckBearerOrPassword(token_file_, shown);
+    if (may.ok()) return true;
     // Browsers ask first without one.
-    if (!shown.empty()) {
-      refused_(source, "it showed a wrong token to the page");
+    if (shown != nullptr) {
+      refused_(SourceOf(connection),
+               absl::StrCat("it showed a wrong token to the page: ",
+                            may.message()));
     }
     Refuse(connection, "401 Unauthorized",
            "the page asks for the reader's token: any user, and the token as "
            "the password",
            "WWW-Authenticate: Basic realm=\"PacTrain\", charset=\"UTF-8\"\r\n");
     return false;
+  }
+
+  std::string SourceOf(mg_connection* connection) const {
+    const mg_request_info& request = *mg_get_request_info(connection);
+    if (front_ == nullptr) return request.remote_addr;
+    return front_->SourceOf(static_cast<uint16_t>(request.remote_port));
   }
 
   void Stream(mg_connection* connection, const mg_request_info& request) {
@@ -209,8 +220,9 @@ class Handler : public CivetHandler {
     return error == std::errc() && end == id.data() + id.size() ? tick : 0;
   }
 
-  const std::string token_;
+  const std::string token_file_;
   const int max_viewers_;
+  const base::TlsFront* const front_;
   PageBoard* const board_;
   const PageServer::Refused refused_;
   const std::string boot_;  // Tells ids of this process from another's.
@@ -227,25 +239,36 @@ absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(Options options,
                                                               Refused refused) {
   base::HostPort& listen = options.listen;
   if (listen.host == "localhost") listen.host = "127.0.0.1";
+  const bool tls = !options.token_file.empty() && options.tls.given();
+  const base::HostPort behind = tls ? base::HostPort{"127.0.0.1", 0} : listen;
   const absl::Status cannot = absl::UnavailableError(absl::StrCat(
       "--listen-page: cannot listen on ", listen.ToString(),
       ": the port is taken or the address is not this machine's; give another "
       "one, or port 0 for any free one"));
+  const int connections = options.max_viewers + kThreadsForTheRest;
   std::unique_ptr<PageServer> server(new PageServer());
-  server->handler_ =
-      std::make_unique<Handler>(options, board, std::move(refused));
   try {
     server->server_ = std::make_unique<CivetServer>(std::vector<std::string>{
-        "listening_ports", listen.ToString(), "num_threads",
-        absl::StrCat(options.max_viewers + kThreadsForTheRest),
-        "request_timeout_ms", kTimeoutMs, "access_control_allow_origin", ""});
+        "listening_ports", behind.ToString(), "num_threads",
+        absl::StrCat(connections), "request_timeout_ms", kTimeoutMs,
+        "access_control_allow_origin", ""});
   } catch (const std::exception&) {
     return cannot;  // The library says no more than that it could not start.
   }
   const std::vector<int> ports = server->server_->getListeningPorts();
   if (ports.empty()) return cannot;
-  listen.port = static_cast<uint16_t>(ports.front());
-  server->address_ = listen;
+  server->address_ = {behind.host, static_cast<uint16_t>(ports.front())};
+  if (tls) {
+    auto front =
+        base::TlsFront::Start(listen, options.tls, server->address_,
+                              {.connections = connections});
+    if (absl::IsUnavailable(front.status())) return cannot;
+    RETURN_IF_ERROR(front.status());
+    server->front_ = *std::move(front);
+    server->address_ = server->front_->address();
+  }
+  server->handler_ = std::make_unique<Handler>(options, server->front_.get(),
+                                               board, std::move(refused));
   server->server_->addHandler("/", *server->handler_);
   return server;
 }

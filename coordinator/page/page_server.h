@@ -1,5 +1,6 @@
 // Serves the page over HTTP: what it is made of, from this program, and a
-// stream of server-sent events for each viewer.
+// stream of server-sent events for each viewer. With a token and certificates
+// over TLS.
 //
 // Read-only. Each viewer has a thread and no queue: who reads slowly gets the
 // newest state when it has read the one before, and who reads nothing for five
@@ -13,7 +14,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/metrics/tls_front.h"
 #include "base/net.h"
+#include "base/tls/tls_files.h"
 #include "coordinator/page/page_board.h"
 
 class CivetHandler;
@@ -25,10 +28,12 @@ class PageServer {
  public:
   struct Options {
     base::HostPort listen;
-    // Who does not show it gets 401. Empty: none is asked for, and what is not
-    // asked for under the name of an address or "localhost" is refused, lest a
-    // stranger's site makes a browser of this machine read the page for it.
-    std::string token = {};
+    // Who does not show what is in it gets 401. Empty: no token is asked for,
+    // and what is not asked for under the name of an address or "localhost" is
+    // refused, lest a stranger's site makes a browser of this machine read the
+    // page for it.
+    std::string token_file = {};
+    base::TlsFiles tls = {};  // Without a token not used.
     int max_viewers = 200;  // At once; more are told to come later.
   };
   // `refused` is called from any thread, with the address of who was refused
@@ -37,6 +42,7 @@ class PageServer {
       std::function<void(const std::string& source, const std::string& why)>;
   // `board` must outlive the server, and be stopped before it goes.
   // Unavailable: `listen` cannot be listened on.
+  // Others:      as MakeTlsContext() of base/tls.
   static absl::StatusOr<std::unique_ptr<PageServer>> Start(Options options,
                                                            PageBoard* board,
                                                            Refused refused);
@@ -49,6 +55,7 @@ class PageServer {
   PageServer();
 
   base::HostPort address_;
+  std::unique_ptr<base::TlsFront> front_;  // Outlives who asks it for sources.
   std::unique_ptr<CivetHandler> handler_;  // Outlives the server.
   std::unique_ptr<CivetServer> server_;
 };

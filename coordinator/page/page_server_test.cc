@@ -13,8 +13,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "asio/ip/tcp.hpp"
+#include "asio/read_until.hpp"
+#include "asio/ssl.hpp"
+#include "asio/write.hpp"
 #include "base/status_matchers.h"
-#include "coordinator/page/reader_token.h"
+#include "base/test_folder.h"
+#include "base/tls/test_certs.h"
 #include "coordinator/page/test_snapshots.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -99,6 +104,14 @@ class PageServerTest : public ::testing::Test {
     return Client(server_->address(), request).ReadTo("");
   }
 
+  std::string TokenFile() const {
+    const std::string file = folder_ + "/token";
+    std::ofstream(file) << kToken << "\n";
+    chmod(file.c_str(), 0600);
+    return file;
+  }
+
+  const std::string folder_ = base::MakeTestFolder();
   StateSnapshot snapshot_ = RunningSnapshot();
   PageBoard board_{{[this] { return snapshot_; }, [] { return std::nullopt; }},
                    {}};
@@ -143,18 +156,19 @@ TEST_F(PageServerTest, OtherNamesOfThisMachineAreRefusedWithoutAToken) {
 }
 
 TEST_F(PageServerTest, AWrongTokenIsRefusedAndToldOf) {
-  Start({{}, kToken});
+  Start({{}, TokenFile()});
   EXPECT_THAT(Ask(Request("/")), HasSubstr("HTTP/1.1 401"));
   EXPECT_THAT(refused_, ElementsAre());  // A browser's first try.
   const std::string wrong =
       Request("/events?view=overview", "Authorization: Bearer wrong\r\n");
   EXPECT_THAT(Ask(wrong), HasSubstr("HTTP/1.1 401"));
   EXPECT_THAT(refused_,
-              ElementsAre("127.0.0.1 it showed a wrong token to the page"));
+              ElementsAre("127.0.0.1 it showed a wrong token to the page: its "
+                          "bearer token is another one"));
 }
 
 TEST_F(PageServerTest, TheTokenOpensThePageInBothWays) {
-  Start({{}, kToken});
+  Start({{}, TokenFile()});
   EXPECT_THAT(
       Ask(Request("/", absl::StrCat("Authorization: Bearer ", kToken, "\r\n"))),
       HasSubstr("HTTP/1.1 200"));
@@ -183,7 +197,7 @@ TEST_F(PageServerTest, WhatCannotBeSeenIsRefusedInWords) {
 }
 
 TEST_F(PageServerTest, OneViewerTooManyIsToldToComeLater) {
-  Start({.listen = {}, .token = {}, .max_viewers = 2});
+  Start({.listen = {}, .token_file = {}, .tls = {}, .max_viewers = 2});
   const std::string request = Request("/events?view=overview");
   Client first(server_->address(), request);
   Client second(server_->address(), request);
@@ -195,7 +209,7 @@ TEST_F(PageServerTest, OneViewerTooManyIsToldToComeLater) {
 
 TEST_F(PageServerTest, WhoReadsNothingMakesRoomForOthers) {
   snapshot_ = LargeSnapshot(100, 100, 0);
-  Start({.listen = {}, .token = {}, .max_viewers = 1});
+  Start({.listen = {}, .token_file = {}, .tls = {}, .max_viewers = 1});
   const std::string request = Request("/events?view=overview");
   const Client deaf(server_->address(), request, /*receive_bytes=*/2048);
   const absl::Time end = absl::Now() + absl::Seconds(60);
@@ -226,44 +240,63 @@ TEST_F(PageServerTest, APortThatIsTakenIsSaidInWords) {
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--listen-page")));
 }
 
-class ReaderTokenTest : public ::testing::Test {
+class PageServerTlsTest : public PageServerTest {
  protected:
-  std::string Write(const std::string& text, mode_t mode = 0600) {
-    const std::string path = ::testing::TempDir() + "/token";
-    std::ofstream(path) << text;
-    chmod(path.c_str(), mode);
-    return path;
+  using Stream = asio::ssl::stream<asio::ip::tcp::socket>;
+  void SetUp() override {
+    const base::TestCa ca(folder_);
+    tls_ = ca.Issue("coordinator", "spiffe://pactrain/coordinator");
+    Start({{}, TokenFile(), tls_});
   }
+  // Has asked, and trusts the CA alone.
+  std::unique_ptr<Stream> Open(const std::string& request) {
+    asio::ssl::context context(asio::ssl::context::tls_client);
+    context.load_verify_file(tls_.ca);
+    context.set_verify_mode(asio::ssl::verify_peer);
+    auto stream = std::make_unique<Stream>(io_, context);
+    stream->lowest_layer().connect(
+        {asio::ip::make_address("127.0.0.1"), server_->address().port});
+    stream->handshake(asio::ssl::stream_base::client);
+    asio::write(*stream, asio::buffer(request));
+    return stream;
+  }
+  // All up to `word`, or to the end.
+  static std::string ReadTo(Stream& stream, const std::string& word) {
+    std::string read;
+    asio::error_code end;
+    asio::read_until(stream, asio::dynamic_buffer(read), word, end);
+    return read;
+  }
+  static std::string Password(const std::string& token) {
+    return absl::StrCat("Authorization: Basic ",
+                        absl::Base64Escape("any:" + token), "\r\n");
+  }
+
+  base::TlsFiles tls_;
+  asio::io_context io_;
 };
 
-TEST_F(ReaderTokenTest, IsTheFilesLine) {
-  const auto token = ReadToken(Write(absl::StrCat(kToken, "\n")));
-  ASSERT_TRUE(token.ok()) << token.status();
-  EXPECT_EQ(*token, kToken);
+TEST_F(PageServerTlsTest, sec_page_tls_WhoShowsTheTokenReadsTheStream) {
+  const auto stream =
+      Open(Request("/events?view=job&job=train", Password(kToken)));
+  EXPECT_THAT(ReadTo(*stream, "\"full\":true"), HasSubstr("\"id\":\"train\""));
+  snapshot_.groups[0].committed_step = 4711;
+  board_.Observe();
+  EXPECT_THAT(ReadTo(*stream, "4711"), HasSubstr("\"step\":4711"));
 }
 
-TEST_F(ReaderTokenTest, WhatIsNoneIsRefused) {
-  using absl::StatusCode;
-  EXPECT_THAT(ReadToken("/nowhere"), StatusIs(StatusCode::kInvalidArgument,
-                                              HasSubstr("openssl rand")));
-  EXPECT_THAT(ReadToken(Write("short")),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("16 to 256")));
-  EXPECT_THAT(ReadToken(Write(std::string(300, 'x'))),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("16 to 256")));
-  EXPECT_THAT(ReadToken(Write(std::string(20, ' ') + "two words of text")),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("blanks")));
-  EXPECT_THAT(ReadToken(Write(kToken, 0644)),
-              StatusIs(StatusCode::kPermissionDenied, HasSubstr("chmod 600")));
+TEST_F(PageServerTlsTest, sec_page_tls_WhoDoesNotGets401AndIsToldOf) {
+  EXPECT_THAT(ReadTo(*Open(Request("/")), "\r\n\r\n"),
+              HasSubstr("HTTP/1.1 401"));
+  EXPECT_THAT(ReadTo(*Open(Request("/", Password("another"))), "\r\n\r\n"),
+              HasSubstr("WWW-Authenticate: Basic"));
+  EXPECT_THAT(refused_,
+              ElementsAre("127.0.0.1 it showed a wrong token to the page: its "
+                          "password is another one"));
 }
 
-TEST_F(ReaderTokenTest, OnlyAllOfItIsShown) {
-  EXPECT_TRUE(ShowsToken(absl::StrCat("bearer  ", kToken), kToken));
-  for (const char* header :
-       {"", "Bearer", "Bearer ", "Bearer 0123456789abcde",
-        "Bearer 0123456789abcdef0", "Digest 0123456789abcdef", "Basic !!!",
-        "Basic bm9jb2xvbg=="}) {
-    EXPECT_FALSE(ShowsToken(header, kToken)) << header;
-  }
+TEST_F(PageServerTlsTest, sec_page_tls_NothingIsSaidInPlainText) {
+  EXPECT_THAT(Ask(Request("/", Password(kToken))), Not(HasSubstr("HTTP")));
 }
 
 }  // namespace

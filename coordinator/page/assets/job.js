@@ -8,7 +8,7 @@ import { findingList, findingsOf, loadRules } from "/warnings.js";
 const KEPT = 600; // Points of an hour.
 const MODES = ["FULL", "COMPACTED", "TERNARY"];
 
-function votesText(masks, job) {
+function votesText({ masks, job }) {
   if (masks === null) return "No rank votes for masks: all elements travel.";
   const settled = masks.unchanged >= masks.settle
     ? `All votes have settled: unchanged for at least ${masks.settle} steps at every rank.`
@@ -43,10 +43,13 @@ export function jobScreen(id) {
   const wrong = findingList();
   const strip = modeStrip();
   const votes = el("p", {});
+  const counts = table("Votes of ranks for leaving out what the masks leave out",
+    [{ title: "For" }, { title: "For, not settled yet" }, { title: "Against" }, { title: "Not cast" }]
+      .map((column) => ({ ...column, number: true })), []);
   const timeline = table("Modes, newest first",
     [{ title: "Since" }, { title: "Mode" }, { title: "Decision", number: true }, { title: "Reason" }], []);
   const perMode = table("By mode", [{ title: "Mode" }, { title: "Time in it", number: true },
-    { title: "A step, newest", number: true }], []);
+    { title: "A step, measured", number: true }, { title: "Predicted", number: true }], []);
   const carried = lineChart("Bytes a second between sites", ["before", "after"], (v) => `${bytes(v)}/s`,
     "Nothing was sent in the last hour.");
   const steps = lineChart("A step, predicted and measured", ["measured", "predicted"], seconds,
@@ -67,11 +70,11 @@ export function jobScreen(id) {
   const found = el("div", {}, why, reason, next, strip, heading("What is wrong"), wrong,
     heading("What it saves"), figures, carried,
     heading("Modes"), timeline, perMode,
-    heading("Masks"), votes, el("p", { class: "note" },
+    heading("Masks"), votes, counts, el("p", { class: "note" },
       "Agents tell the coordinator how much all masks keep together, not layer by layer; session.summary() in the script has the layers."),
     keep, masks,
     heading("Steps"), steps, el("p", { class: "note" },
-      "Predicted is what FULL took, with its wait for the exchange as many times shorter as fewer bytes are sent. Without a measured FULL step there is none."),
+      "Predicted is computing, and the bytes over the slowest link at its best measured rate, less what goes on behind computing. Other waits are not in it."),
     risk, heading("Agents"), lost, slowest, heading("Decisions and faults"), events, decisions);
   const gone = el("p", { class: "hidden" },
     "The coordinator knows no job of this name. It may have ended and been forgotten; ", el("a", { href: "#/" }, "all jobs"), ".");
@@ -104,9 +107,12 @@ export function jobScreen(id) {
     strip.update(message.timeline, now);
     timeline.update(message.timeline.toReversed().map((p) =>
       [clock(p.at), p.mode || "no generation", p.version ? String(p.version) : "", p.reason]));
+    const known = (value) => (value === null ? "not known" : seconds(value));
     perMode.update(MODES.map((mode, i) => [mode, seconds(message.mode_seconds[i]),
-      message.step_seconds[i] === null ? "not measured" : seconds(message.step_seconds[i])]));
-    text(votes, votesText(message.masks, job));
+      known(message.step_seconds[i]), known(message.predicted_seconds[i])]));
+    text(votes, votesText(message));
+    const cast = message.votes;
+    counts.update([[cast.for, cast.settling, cast.against, cast.missing].map(String)]);
     carried.update(points.at, { before: points.dense, after: points.wire });
     steps.update(points.at, points);
     const bound = points.risk.some((r) => r !== null) ? points.at.map(() => message.risk_bound) : [];

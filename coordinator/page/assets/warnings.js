@@ -2,6 +2,8 @@
 
 import { age, el, text } from "/dom.js";
 
+const LISTED = 10; // Of those that one warning is of.
+
 let rules = null;
 
 export async function loadRules() {
@@ -78,8 +80,9 @@ export function warningsScreen() {
           : firing ? rule.severity : condition.found.length ? `true, told of ${lasting(rule)}` : "not so";
         text(state, word);
         state.className = `state ${firing ? rule.severity : condition.found.length ? "waits" : "good"}`;
-        const wanted = condition.found.map((f) =>
+        const wanted = condition.found.slice(0, LISTED).map((f) =>
           `${f.job ? `${f.job}: ` : ""}${f.text} (for ${age(f.since, now)})`);
+        if (condition.found.length > LISTED) wanted.push(`and ${condition.found.length - LISTED} more`);
         if (found.shown === JSON.stringify(wanted)) return;
         found.shown = JSON.stringify(wanted);
         found.replaceChildren(...wanted.map((line) => el("li", {}, line)));

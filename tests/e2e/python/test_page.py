@@ -1,54 +1,116 @@
-"""The page beside a real job: in a browser, and for readers with and without a token."""
+"""The page beside a real job: in a browser, for readers with and without a token."""
 
 from __future__ import annotations
 
 import json
+import secrets
+import ssl
 import subprocess
 import urllib.error
-import urllib.request
 from pathlib import Path
 
+import page_scenarios
 import pytest
+from conftest import running
 from daemons import Cluster
+from site_network import tls_flags
 
-from bench.cluster import start_cluster
+from bench import page_load
+from bench.cluster import certificates, start_cluster
 from bench.launch import start_trainers
-from bench.page import check_page, wait_for_job
+from bench.page import Place, Visit, browser_context, check_page, wait_for_job
 from bench.processes import Children
 from bench.testbed import Link, LoopbackTestbed
 
+CERTS = Path(__file__).parents[3] / "tools" / "certs"
 TOKEN = "0123456789abcdef0123"
 
 
-def ask(address: str, authorization: str | None = None) -> tuple[int, str]:
-    """Status and text of the first screen."""
-    request = urllib.request.Request(f"http://{address}/")
-    if authorization is not None:
-        request.add_header("Authorization", authorization)
+def status(place: Place, ca: Path | None = None) -> int:
+    """Of the answer to who asks for the first screen."""
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status, answer.read().decode()
+        with place.open("/", ca) as answer:
+            return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        assert "token as the password" in error.read().decode()
+        return error.code
 
 
-def test_a_wrong_token_is_refused_and_in_the_audit_log(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text(TOKEN)
-    flags = ["--listen-page=127.0.0.1:0", f"--page-token-file={token}"]
-    cluster = Cluster(tmp_path, 0, coordinator_flags=flags)
+def token_file(folder: Path, token: str = TOKEN) -> Path:
+    path = folder / "token"
+    path.touch(0o600)
+    path.write_text(token)
+    return path
+
+
+def test_over_tls_a_browser_reads_and_a_wrong_token_is_in_the_audit_log(tmp_path: Path) -> None:
+    pki = tmp_path / "pki"
+    subprocess.run([CERTS, pki, "--coordinator", "--operator"], check=True, capture_output=True)
+    flags = ["--listen-page=127.0.0.1:0", f"--page-token-file={token_file(tmp_path)}"]
+    cluster = Cluster(tmp_path, 0, coordinator_flags=[*flags, *tls_flags(pki, "coordinator")])
     try:
         page = cluster.coordinator.listening["page"]
-        assert ask(page)[0] == 401
-        status, text = ask(page, "Bearer wrong")
-        assert status == 401 and "token as the password" in text
-        assert ask(page, f"Bearer {TOKEN}")[0] == 200
-        shown = subprocess.run(cluster.admin("audit"), capture_output=True, text=True, timeout=30)
-        assert shown.stdout.count("page refused") == 1, shown
-        assert "wrong token" in shown.stdout
+        assert status(Place(page, TOKEN), pki / "ca.pem") == 200
+        assert status(Place(page, "wrong"), pki / "ca.pem") == 401
+        with pytest.raises((OSError, ssl.SSLError)):
+            status(Place(page))  # In plain text nothing is said.
+        with browser_context(Place(page, TOKEN)) as context:
+            visit = Visit(context, f"https://{page}", None)
+            shown = visit.open("")  # And the stream has come.
+            assert "No job is known yet" in shown.locator("main").inner_text()
+            assert not [error for error in visit.errors if "401" not in error]
+        told = subprocess.run(
+            cluster.admin("audit", *tls_flags(pki, "operator")),
+            capture_output=True, text=True, timeout=30,
+        )  # fmt: skip
+        # The browser's first try without one is none.
+        assert told.stdout.count("page refused") == 1, told
+        assert "wrong token" in told.stdout
     finally:
         cluster.stop()
+
+
+def test_without_certificates_a_token_is_asked_for_as_well(tmp_path: Path) -> None:
+    flags = ["--listen-page=127.0.0.1:0", f"--page-token-file={token_file(tmp_path)}"]
+    with running(sites=0, coordinator_flags=flags) as cluster:
+        assert status(Place(cluster.coordinator.listening["page"])) == 401
+
+
+@pytest.mark.nightly
+def test_hostile_names_stay_text_or_are_refused(launch) -> None:
+    """Through a real job and a real coordinator, as a module is called in its script."""
+    job = "j" * 63  # The longest that is allowed.
+    with running(sites=2, coordinator_flags=["--listen-page=127.0.0.1:0"]) as cluster:
+        place = Place(cluster.coordinator.listening["page"])
+        for refused in ('<img src=/x onerror="alert(1)">', "a\nb", "j" * 64, "j" * (64 << 10)):
+            ranks = launch(cluster, page_scenarios.attach_alone, world=1, job=refused).finish()
+            assert ranks[0].error, ranks
+        trained = launch(cluster, page_scenarios.hostile_names, job=job)
+        trained.wait_said("trained")
+        with browser_context(place) as context:
+            visit = Visit(context, place.root, None)
+            page = visit.open("")
+            rows = page.locator("table.jobs tbody tr")
+            visit.check("the refused are not there", lambda: rows.count() == 1)
+            visit.look(page, "jobs")
+            page = visit.open(f"#/job/{job}")
+            name = page.get_by_text(f"most moved: {page_scenarios.HOSTILE}.weight")
+            visit.check("the module's name is text", lambda: name.count() >= 1)
+            visit.check("it is no picture", lambda: page.locator("main img").count() == 0)
+            visit.look(page, "job")
+            visit.check("it loads nothing", lambda: f"{place.root}/x" not in visit.loaded)
+            visit.check(f"no script failed: {visit.errors[:3]}", lambda: visit.errors == [])
+        trained.tell("end")
+        trained.finish()
+    assert visit.outcome.good, json.dumps([visit.outcome.failed, visit.outcome.axe], indent=1)
+
+
+@pytest.mark.nightly
+def test_100_jobs_and_1000_agents_are_shown() -> None:
+    visit, costs = page_load.check(messages=1)
+    assert visit.outcome.good, json.dumps(
+        [visit.outcome.failed, visit.outcome.axe, costs], indent=1
+    )
 
 
 @pytest.mark.nightly
@@ -56,16 +118,20 @@ def test_the_page_says_what_a_job_does_in_a_browser(tmp_path: Path) -> None:
     links = [Link("a", "b", 100), Link("b", "c", 100)]
     orders = tmp_path / "orders"
     orders.write_text("train")
+    token, pki = secrets.token_hex(32), tmp_path / "pki"
     with (
         LoopbackTestbed({"a": 2, "b": 1, "c": 1}, links) as bed,
         Children(tmp_path) as daemons,
         Children(tmp_path) as trainers,
     ):
-        cluster = start_cluster(bed, daemons, tmp_path, bed.hosts[0], page=True)
+        certificates(bed, pki)
+        cluster = start_cluster(bed, daemons, tmp_path, bed.hosts[0], pki=pki,
+                                metrics_token=token_file(tmp_path, token), page=True)  # fmt: skip
         assert cluster.page is not None
+        place = Place(cluster.page, token)
         argv = ["-m", "bench.observe_train", "--orders", str(orders)]
         start_trainers(bed, trainers, "train", argv, [1] * 4, cluster)
-        wait_for_job(cluster.page, "train")
-        outcome = check_page(cluster.page, "train")
+        wait_for_job(place, "train")
+        outcome = check_page(place, "train")
     assert outcome.good, json.dumps([outcome.failed, outcome.axe], indent=1)
     assert outcome.checks > 15
