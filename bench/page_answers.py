@@ -99,7 +99,9 @@ def three_sites(folder: Path) -> Iterator[tuple[LoopbackTestbed, Cluster, dict[s
     with LoopbackTestbed({"a": 2, "b": 1, "c": 1}, links) as bed, Children(folder) as daemons:
         yield (
             bed,
-            start_cluster(bed, daemons, folder, bed.hosts[0], page=True, relayed=relayed),
+            start_cluster(
+                bed, daemons, folder, bed.hosts[0], risk="exact", page=True, relayed=relayed
+            ),
             relays,
         )
 
