@@ -74,7 +74,8 @@ absl::Status CheckBeyondLoopback(absl::string_view flag,
       : protection == Protection::kPageTokenNotYet ? "--page-token-file, and "
                                                    : "",
       "--tls-cert, --tls-key and --tls-ca, or --job-key-file, or an address of "
-      "127.0.0.0/8 (--insecure-network allows others inside a test's own network "
+      "127.0.0.0/8 (--insecure-network allows others inside a test's own "
+      "network "
       "namespace)"));
 }
 

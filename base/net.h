@@ -48,8 +48,8 @@ bool InOwnNetworkNamespace();
 
 // What protects what is said at an address.
 enum class Protection {
-  kTls,         // Certificates were given.
-  kTlsNotYet,   // They could be, but were not.
+  kTls,        // Certificates were given.
+  kTlsNotYet,  // They could be, but were not.
   // With a token as well they would:
   kMetricsTokenNotYet,
   kPageTokenNotYet,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import FloatRect, Locator, Page
 
 JOB, WAITS = "train", "waits"
+MARGIN = 16
 PATIENCE_MS = 120_000  # Until a fault shows.
 
 
@@ -41,8 +42,9 @@ def keep(
     end = last.bounding_box()
     begin = first.bounding_box() if first else {"y": 0.0}
     assert begin is not None and end is not None
-    height = end["y"] + end["height"] + 16 - begin["y"]
-    clip: FloatRect = {"x": 0, "y": begin["y"], "width": DESK["width"], "height": height}
+    top = max(0.0, begin["y"] - MARGIN)
+    height = end["y"] + end["height"] + MARGIN - top
+    clip: FloatRect = {"x": 0, "y": top, "width": DESK["width"], "height": height}
     take(page, pictures / f"page-answer-{name}.png", clip)
 
 
@@ -51,7 +53,7 @@ def mode_and_why(visit: Visit, pictures: Path) -> None:
     page.locator(".why", has_text="COMPACTED").wait_for(timeout=PATIENCE_MS)
     why = page.locator(".why + p")
     visit.check("why", lambda: "equal and settled at all" in why.inner_text())
-    visit.check("since when", lambda: ", for " in page.locator(".why").inner_text())
+    visit.check("since when", lambda: ", since " in page.locator(".why").inner_text())
     keep(page, page.locator("figure").first, pictures, "why")
     page.close()
 
@@ -65,10 +67,20 @@ def savings(visit: Visit, pictures: Path) -> None:
     page.close()
 
 
+def votes_and_steps(visit: Visit, pictures: Path) -> None:
+    page = visit.open(f"#/job/{JOB}")
+    votes = page.locator("table", has_text="Votes of ranks").locator("tbody td")
+    visit.check("who is for it", lambda: votes.all_inner_texts() == ["4", "0", "0", "0"])
+    steps = page.locator("figure", has_text="A step, predicted and measured")
+    visit.check("a step is predicted", lambda: "not known" not in steps.inner_text())
+    keep(page, steps, pictures, "votes-steps", page.locator("h2", has_text="Masks"))
+    page.close()
+
+
 def slow_link(visit: Visit, pictures: Path) -> None:
     page = visit.open("#/links")
     found = page.locator(".findings li", has_text="Link slow").first
-    keep(page, found, pictures, "slow-link")
+    keep(page, page.locator(".findings"), pictures, "slow-link")
     visit.check("the slow link has a name", lambda: " b go " in found.inner_text())
     visit.check("and what to do", lambda: "What to do:" in found.inner_text())
     page.close()
@@ -99,7 +111,9 @@ def three_sites(folder: Path) -> Iterator[tuple[LoopbackTestbed, Cluster, dict[s
     with LoopbackTestbed({"a": 2, "b": 1, "c": 1}, links) as bed, Children(folder) as daemons:
         yield (
             bed,
-            start_cluster(bed, daemons, folder, bed.hosts[0], page=True, relayed=relayed),
+            start_cluster(
+                bed, daemons, folder, bed.hosts[0], risk="exact", page=True, relayed=relayed
+            ),
             relays,
         )
 
@@ -126,6 +140,7 @@ def answer(pictures: Path) -> list[str]:
             visit = Visit(context, place.root, pictures)
             mode_and_why(visit, pictures)
             savings(visit, pictures)
+            votes_and_steps(visit, pictures)
             relays["b0"].limit(Rates(SLOW, SLOW))
             slow_link(visit, pictures)
             relays["b0"].limit(Rates())

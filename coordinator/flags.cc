@@ -201,12 +201,11 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
                                                  : base::Protection::kTlsNotYet,
                                insecure));
   flags.metrics = {config.metrics_token_file(), flags.tls, {}};
-  ASSIGN_OR_RETURN(
-      flags.listen_metrics,
-      ReadersAddress(settings, "listen-metrics", config.listen_metrics(),
-                     "metrics-token-file",
-                     base::Protection::kMetricsTokenNotYet, flags.metrics,
-                     insecure));
+  ASSIGN_OR_RETURN(flags.listen_metrics,
+                   ReadersAddress(settings, "listen-metrics",
+                                  config.listen_metrics(), "metrics-token-file",
+                                  base::Protection::kMetricsTokenNotYet,
+                                  flags.metrics, insecure));
   RETURN_IF_ERROR(SetPage(config, settings, flags));
   flags.cluster = config.cluster();
   RETURN_IF_ERROR(

@@ -19,8 +19,8 @@ struct Flags {
   base::MetricsServer::Access metrics;
   std::optional<base::HostPort> listen_page;  // None: there is no page.
   base::MetricsServer::Access page;
-  double price_per_gb = 0;                    // 0: not known.
-  base::TlsFiles tls;                         // Not given: plain text.
+  double price_per_gb = 0;  // 0: not known.
+  base::TlsFiles tls;       // Not given: plain text.
   bool insecure_network = false;
   int connections_per_source = 0;  // Beyond loopback.
   std::string state_dir;

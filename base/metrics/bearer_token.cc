@@ -74,8 +74,7 @@ absl::Status CheckBearerOrPassword(const std::string& file,
       pair.find(':') == pair.npos) {
     return absl::PermissionDeniedError("what it showed holds no password");
   }
-  return CheckToken(file,
-                    absl::string_view(pair).substr(pair.find(':') + 1),
+  return CheckToken(file, absl::string_view(pair).substr(pair.find(':') + 1),
                     "its password is another one");
 }
 

@@ -46,10 +46,10 @@ StateSnapshot SnapshotAt(int turn) {
 void Run() {
   int turn = 0;
   absl::Duration past = kHistory;
-  PageBoard board({[&] { return SnapshotAt(turn++); },
-                   [] { return std::nullopt; },
-                   [&] { return base::MonotonicNow() - past; }},
-                  {0.08, false});
+  PageBoard board(
+      {[&] { return SnapshotAt(turn++); }, [] { return std::nullopt; },
+       [&] { return base::MonotonicNow() - past; }},
+      {0.08, false});
   for (; past > absl::ZeroDuration(); past -= kPointEvery) board.Observe();
   const auto server =
       PageServer::Start({{"127.0.0.1", 0}}, &board, [](auto&&...) {});

@@ -150,9 +150,9 @@ class Handler : public CivetHandler {
     if (may.ok()) return true;
     // Browsers ask first without one.
     if (shown != nullptr) {
-      refused_(SourceOf(connection),
-               absl::StrCat("it showed a wrong token to the page: ",
-                            may.message()));
+      refused_(
+          SourceOf(connection),
+          absl::StrCat("it showed a wrong token to the page: ", may.message()));
     }
     Refuse(connection, "401 Unauthorized",
            "the page asks for the reader's token: any user, and the token as "
@@ -259,9 +259,8 @@ absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(Options options,
   if (ports.empty()) return cannot;
   server->address_ = {behind.host, static_cast<uint16_t>(ports.front())};
   if (tls) {
-    auto front =
-        base::TlsFront::Start(listen, options.tls, server->address_,
-                              {.connections = connections});
+    auto front = base::TlsFront::Start(listen, options.tls, server->address_,
+                                       {.connections = connections});
     if (absl::IsUnavailable(front.status())) return cannot;
     RETURN_IF_ERROR(front.status());
     server->front_ = *std::move(front);

@@ -34,7 +34,7 @@ class PageServer {
     // page for it.
     std::string token_file = {};
     base::TlsFiles tls = {};  // Without a token not used.
-    int max_viewers = 200;  // At once; more are told to come later.
+    int max_viewers = 200;    // At once; more are told to come later.
   };
   // `refused` is called from any thread, with the address of who was refused
   // and why.

@@ -93,8 +93,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     "coordinator/metrics": frozenset(
         {"base", "base/metrics", "base/version", "protocol", "coordinator/core"}
     ),
-    # What it shows is of the core alone; only its server knows HTTP.
-    "coordinator/page": frozenset({"base", "base/version", "coordinator/core", "protocol"}),
+    # What it shows is of the core alone; only its server knows HTTP, and who may read.
+    "coordinator/page": frozenset(
+        {"base", "base/metrics", "base/tls", "base/version", "coordinator/core", "protocol"}
+    ),
     # pactrain-admin: a client, so it knows the wire and nothing of the coordinator's inside.
     # Its doctor also knows all settings, and asks the agent of the node.
     "coordinator/admin": frozenset(

@@ -93,8 +93,8 @@ export function jobScreen(id) {
     if (message.gone) return;
     const { job, now } = message;
     keepPoints(message);
-    text(why, job.mode ? `${job.mode}, for ${age(job.since, now)}${job.pin ? `; pinned to ${job.pin}` : ""}`
-      : `${job.phase}, for ${age(job.since, now)}`);
+    text(why, `${job.mode || job.phase}, since ${clock(job.since)}, for ${age(job.since, now)}`
+      + (job.mode && job.pin ? `; pinned to ${job.pin}` : ""));
     why.className = `why ${modeClass(job.mode)}`;
     text(reason, `${job.mode ? "Why: " : ""}${job.reason}.`);
     text(next, message.prepared ? `Next: ${message.prepared.mode}, since ${message.prepared.reason}.` : "");

@@ -12,7 +12,7 @@ from torch.nn.utils import prune
 import pactrain
 
 # A module's name may be anything without a dot, and comes as far as the page.
-HOSTILE = "<img src=/x onerror=alert(1)>\"'&</script>"
+HOSTILE = '<img src=/x onerror=alert(1)>"&</script>'
 
 
 def hostile_names(talk: Talk, *, moves: tuple[int, int] = (1, 8), steps: int = 40) -> None:
