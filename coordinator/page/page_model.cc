@@ -258,9 +258,9 @@ void PageModel::WritePoints(const JobTrack& track, double after,
       {"risk", &Point::risk},         {"keep", &Point::keep},
       {"share", &Point::share},
   };
-  for (const auto& [name, value] : columns) {
-    WriteColumn(
-        name, points, after, [&](const Point& p) { return p.*value; }, json);
+  for (const auto& [name, rate] : columns) {
+    const auto value = [rate = rate](const Point& p) { return p.*rate; };
+    WriteColumn(name, points, after, value, json);
   }
   json.End();
 }
