@@ -80,6 +80,7 @@ def votes_and_steps(visit: Visit, pictures: Path) -> None:
 def slow_link(visit: Visit, pictures: Path) -> None:
     page = visit.open("#/links")
     found = page.locator(".findings li", has_text="Link slow").first
+    found.wait_for(timeout=PATIENCE_MS)
     keep(page, page.locator(".findings"), pictures, "slow-link")
     visit.check("the slow link has a name", lambda: " b go " in found.inner_text())
     visit.check("and what to do", lambda: "What to do:" in found.inner_text())

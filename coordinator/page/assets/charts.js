@@ -141,7 +141,7 @@ export function siteGraph() {
       if (plan.edges.length <= 12) {
         const lineLabels = found === null ? ["not measured"] : found.labels;
         lineLabels.forEach((label, i) => labels.push(svg("text",
-          { class: "edgelabel", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 6 + 19 * i }, label)));
+          { class: "edgelabel", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 12 + 33 * i }, label)));
       }
     }
     const nodes = [...place].flatMap(([site, [cx, cy]]) => [

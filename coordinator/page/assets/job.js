@@ -11,7 +11,7 @@ const MODES = ["FULL", "COMPACTED", "TERNARY"];
 function votesText({ masks, job }) {
   if (masks === null) return "No rank votes for masks: all elements travel.";
   const settled = masks.unchanged >= masks.settle
-    ? `All votes have settled: unchanged for at least ${masks.settle} steps at every rank.`
+    ? `All votes have settled: unchanged for at least ${masks.settle} step${masks.settle === 1 ? "" : "s"} at every rank.`
     : `Not settled: rank ${masks.rank} has kept its masks for ${masks.unchanged} of the ${masks.settle} steps `
       + "that make its vote count, the fewest of all ranks.";
   const moved = masks.changed === null ? " No mask has changed in this generation."
