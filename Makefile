@@ -32,6 +32,7 @@ dist:  ## A wheel and a tarball in out/dist that need only glibc; the wheel also
 	@$(PYTHON) tools/dist.py
 
 check:  ## What a change needs in under two minutes: format, lint, types, layers, tests of touched packages.
+	@tools/setup test
 	@tools/setup verify
 	@tools/check
 
