@@ -135,7 +135,8 @@ TEST(ReadYaml, EveryMistakeNamesFileLineAndWhatIsAllowed) {
     EXPECT_THAT(message, StartsWith("f:"));
     EXPECT_THAT(message, HasSubstr(c.message));
     EXPECT_EQ(message.find('\n'), message.npos) << message;
-    EXPECT_LT(message.size(), 500u);  // It lists all keys, but not this one whole.
+    // It lists all keys, but not this one whole.
+    EXPECT_LT(message.size(), 500u);
   }
 }
 

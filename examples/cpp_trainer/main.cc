@@ -72,7 +72,8 @@ class HandPruning {
     for (const auto& [name, weights] : model_.parameters) {
       const auto found = masks_.find(name);
       if (found == masks_.end()) continue;
-      // For each anew: a rank that comes later finds masks of other layers, too.
+      // For each anew: a rank that comes later finds masks of other layers,
+      // too.
       auto generator = at::detail::createCPUGenerator(/*seed_val=*/1);
       const torch::Tensor values =
           torch::randn(weights.sizes(), generator).mul_(0.01);
