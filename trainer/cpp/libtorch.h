@@ -422,6 +422,7 @@ class TorchTrainer {
       SayIfMissed(result.next);
       SayIfDense(result);
       SayIfMoving();
+      SayIfNotAgreed(result.next);
       if (clock_.BufferSyncDue(result.step + 1, config_.buffer_sync_interval)) {
         SyncBuffers();
       }
@@ -486,6 +487,16 @@ class TorchTrainer {
     last_warning_ = internal::MovingText(steps, *tracking_);
   }
 
+  // Agreement takes a few steps where all ranks want the same masks.
+  void SayIfNotAgreed(const Decision& next) {
+    constexpr uint64_t kSteps = 50;  // And those that settle asks for.
+    const bool moving = tracking_ != nullptr && tracking_->steps_moving() > 0;
+    unagreed_steps_ = moving || keeper_->settled() ? 0 : unagreed_steps_ + 1;
+    if (unagreed_steps_ != kSteps + config_.settle_steps()) return;
+    const bool masked = keeper_->active() != nullptr && keeper_->inside();
+    last_warning_ = internal::UnagreedText(unagreed_steps_, next, masked);
+  }
+
   TorchModel model_;
   const std::vector<NamedTensor> trained_;
   const AttachConfig config_;
@@ -496,6 +507,7 @@ class TorchTrainer {
   internal::SharedObjects shared_;
   internal::StepClock clock_;
   int dense_steps_ = 0;  // In a row, only for gradients outside the masks.
+  uint64_t unagreed_steps_ = 0;  // In a row, with masks that do not move.
   std::unique_ptr<internal::Tracking> tracking_;  // Null: masks are declared.
   std::unique_ptr<Session> session_;
   std::unique_ptr<MaskKeeper> keeper_;

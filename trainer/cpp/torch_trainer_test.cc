@@ -338,6 +338,28 @@ TEST_F(MovingTest, MasksThatNeverSettleAreWarnedOfWithTheirNames) {
       });
 }
 
+TEST_F(MovingTest, MasksThatSettledButAreNotAgreedOnAreWarnedOf) {
+  constexpr int kSettle = 2;
+  constexpr int kSteps = kSettle + 50 + kSettle;
+  Run(
+      [&](FakeAgent& a) {
+        for (int i = 0; i < kSteps; ++i) {
+          Answer(a, 1);
+          if (i < kSettle) TakeVotes(a, 1);
+        }
+        EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+      },
+      [&](TorchTrainer& trainer) {
+        for (int i = 0; i < kSteps; ++i) {
+          EXPECT_EQ(trainer.last_warning(), "");
+          Step(trainer);
+        }
+        EXPECT_THAT(trainer.last_warning(),
+                    HasSubstr("not been agreed on for 52 steps"));
+        EXPECT_THAT(trainer.last_warning(), HasSubstr("sends all elements"));
+      });
+}
+
 TEST(TrackingTest, MasksBesideTrackingAreRefused) {
   AttachConfig config = Config("unix:/nowhere");
   config.track = true;

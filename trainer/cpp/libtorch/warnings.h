@@ -81,6 +81,18 @@ inline std::string MovingText(uint64_t steps, const Tracking& tracking) {
          ".\nPrune less often, or give a smaller config.settle.";
 }
 
+// `masked`: masks in force have room for those that are wanted.
+inline std::string UnagreedText(uint64_t steps, const Decision& next,
+                                bool masked) {
+  return "The masks that this rank wants have not been agreed on for " +
+         std::to_string(steps) +
+         " steps: other ranks have others, or the coordinator is away. Until "
+         "then " +
+         (masked ? "those in force go on" : "every step sends all elements") +
+         ". In force is " + ModeText(next.mode, next.codec) + ": " +
+         next.reason + "\nChange masks at all ranks alike.";
+}
+
 // `text` is of an error that ended the session since ranks differ.
 inline std::string DifferentText(const std::string& text, uint32_t rank,
                                  const Tracking& tracking) {
