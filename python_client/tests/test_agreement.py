@@ -148,3 +148,12 @@ def test_ranks_that_track_masks_do_so_alike(other, text):
     for result in agree_all([small_net(), small_net()], settings):
         assert isinstance(result, pactrain.RefusedError)
         assert text in str(result)
+
+
+def test_another_settle_of_declared_masks_is_said_to_be_replaced(caplog):
+    settings = [SETTINGS, changed(settle_steps=7)]
+    results = agree_all([pruned(0), pruned(0)], settings)
+    assert [agreed.settle_steps for agreed in results] == [1, 1]
+    assert [record.message for record in caplog.records] == [
+        "rank 1: settle=7 was replaced by rank 0's, 1"
+    ]

@@ -6,6 +6,7 @@ rank 0's masks go to all. Both are steps through the agents.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 
@@ -19,6 +20,8 @@ from .errors import PacTrainError, RefusedError
 from .masks import Declared, MaskSet
 from .parameters import ParameterTable
 from .types import Digest, Native
+
+logger = logging.getLogger("pactrain")
 
 _VERSION = 1
 _SETTLE_WORDS = 4  # Of the digest.
@@ -121,9 +124,17 @@ def agree(
     """
     all_settings, digests = _gather(native, mine, settings, rank, world_size)
     _check_settings(all_settings)
+    settle_steps = all_settings[0].settle_steps
+    if settings.settle_steps != settle_steps:
+        logger.warning(
+            "rank %d: settle=%d was replaced by rank 0's, %d",
+            rank,
+            settings.settle_steps,
+            settle_steps,
+        )
     different = [r for r, digest in enumerate(digests) if digest != digests[0]]
     if not different:
-        return Agreed(None, all_settings[0].settle_steps)
+        return Agreed(None, settle_steps)
     if not settings.sync_masks:
         raise RefusedError(
             f"Mask sets differ and sync_masks is off: rank 0 has {_text(digests[0])}, "
@@ -132,7 +143,7 @@ def agree(
             "Prune all ranks alike, or attach with sync_masks=True."
         )
     masks = broadcast(native, table, mine, rank)
-    return Agreed(masks, all_settings[0].settle_steps)
+    return Agreed(masks, settle_steps)
 
 
 def _gather(
