@@ -104,10 +104,13 @@ def jobs_screen(visit: Visit, messages: int) -> dict[str, Any]:
     visit.check("an empty filter shows all again", lambda: rows.count() == JOBS)
     visit.look(page, "load-jobs")
     names.filter(has_text="<img").first.click()
-    visit.check(
-        "a hostile name leads to its job",
-        lambda: page.locator("h1", has_text="<img").wait_for() is None,
-    )
+    heading = page.locator("h1", has_text="<img")
+
+    def leads() -> bool:
+        heading.wait_for()
+        return True
+
+    visit.check("a hostile name leads to its job", leads)
     page.close()
     return costs
 
