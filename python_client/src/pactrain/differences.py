@@ -15,7 +15,7 @@ from .parameters import ParameterTable, some_of
 from .types import Native
 
 _SIGN = "parameters differ"  # As agents say it.
-_PATIENCE_SECONDS = 10.0  # All have failed in the same step.
+_PATIENCE_SECONDS = 30.0  # All have failed in the same step.
 _SHOWN = 3
 _MASKS = "Masks differ"
 _PRUNE_ALIKE = (

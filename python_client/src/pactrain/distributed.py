@@ -129,7 +129,7 @@ class DistributedDataParallel(nn.Module):
         named = _is_named(world, config)
         if named:
             config = _with_agent(world, config, None)
-        meeting = _meeting(config, named)
+        meeting = _meeting(world, config, named)
         with (
             telling_agents(config, free_index())
             if meeting is None
@@ -320,9 +320,14 @@ def _is_named(world: World, config: AttachConfig) -> bool:
     return bool(config.agent) and not _has_to_meet(config)
 
 
-def _meeting(config: AttachConfig, named: bool) -> Meeting | None:
-    """Where all ranks meet; None: they do through agents alone."""
-    if named and not _is_the_group(config.rank, config.world_size):
+def _meeting(world: World, config: AttachConfig, named: bool) -> Meeting | None:
+    """Where all ranks meet; None: they do through agents alone.
+
+    Sites may have other lists of sites, so their ranks cannot tell alike whether they
+    are those of a process group.
+    """
+    alone = _has_sites(world, config)
+    if named and (alone or not _is_the_group(config.rank, config.world_size)):
         return None
     return Meeting(launch_store(config), "own", config.rank, config.world_size)
 

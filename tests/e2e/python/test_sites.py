@@ -220,7 +220,7 @@ def test_bare_processes_may_be_sites(cluster, tmp_path):
 
 
 def test_lists_of_sites_that_differ_are_shown(cluster, launch):
-    environment = {"PACTRAIN_ATTACH_TIMEOUT": "20"}
+    environment = {"PACTRAIN_ATTACH_TIMEOUT": "10"}
     ranks = launch(cluster, site_scenarios.lists_differ, environment=environment).finish()
     assert [rank.error for rank in ranks] == ["CoordinatorUnavailableError"] * 2, ranks
     # Who gives up last may be alone by then.
