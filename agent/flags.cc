@@ -13,7 +13,6 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "base/crew.h"
-#include "base/metrics/bearer_token.h"
 #include "base/net.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
@@ -153,21 +152,13 @@ absl::Status SetAddresses(const v1::AgentConfig& config,
   ASSIGN_OR_RETURN(const base::PortRange listen,
                    base::CheckListenRange(settings.Where("listen"),
                                           driver.listen, tls, insecure));
-  flags.metrics = {config.metrics_token_file(), driver.tls, {}};
-  const bool token = !flags.metrics.token_file.empty();
-  if (token) {
-    RETURN_IF_ERROR(base::ReadToken(settings.Where("metrics-token-file"),
-                                    flags.metrics.token_file)
-                        .status());
-  }
+  flags.metrics = {config.metrics_token_file(), driver.tls};
   ASSIGN_OR_RETURN(
       flags.listen_metrics,
-      base::CheckListenAddress(
+      base::CheckReadersAddress(
           settings.Where("listen-metrics"), config.listen_metrics(),
-          !token               ? base::Protection::kMetricsTokenNotYet
-          : driver.tls.given() ? base::Protection::kTls
-                               : base::Protection::kTlsNotYet,
-          insecure));
+          settings.Where("metrics-token-file"),
+          base::Protection::kMetricsTokenNotYet, flags.metrics, insecure));
   driver.advertise_address = config.advertise_address();
   if (!driver.advertise_address.empty()) {
     return CheckAdvertised(settings.Where("advertise-address"),

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "agent/driver.h"
-#include "base/metrics/metrics_server.h"
+#include "base/metrics/http_server.h"
 #include "base/net.h"
 
 namespace pactrain::agent {
@@ -14,7 +14,7 @@ namespace pactrain::agent {
 struct Flags {
   Driver::Options driver;
   base::HostPort listen_metrics;
-  base::MetricsServer::Access metrics;
+  base::ReadersAccess metrics;
   std::string log_level;
   int renice = 0;  // LowerNice().
   bool site_given = false;

@@ -4,8 +4,8 @@ Uses what deploy/ ships: rules, alerts, routes and dashboards. Only all windows 
 times as short. For each alert its fault is staged, one after the other: it has to reach
 whom Alertmanager tells, and no other may. Then every panel's expressions are run over the
 whole time, and drawn (one picture per dashboard, --pictures FOLDER). The last line is JSON.
-Exit status 1: an alert did not fire in 60 s, one fired that is of no fault, or a panel is
-empty.
+Exit status 1: an alert did not fire in 60 s, one fired that is of no fault, a panel is
+empty, or a check of the coordinator's page failed (bench/page.py).
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ def another_agent(stage: Stage, program: Path, *flags: str) -> Iterator[None]:
     path = stage.folder / f"{name}.sock"
     argv = [str(program), f"--name={name}", f"--coordinator={stage.cluster.coordinator}",
             f"--socket=unix:{path}", f"--metrics-token-file={stage.token}", "--site=c",
-            f"--tls-cert={stage.pki / 'agent-d0.pem'}", f"--tls-ca={stage.pki / 'ca.pem'}",
-            f"--tls-key={stage.pki / 'agent-d0.key'}", *flags]  # fmt: skip
+            f"--tls-cert={stage.pki / f'agent-{name}.pem'}", f"--tls-ca={stage.pki / 'ca.pem'}",
+            f"--tls-key={stage.pki / f'agent-{name}.key'}", *flags]  # fmt: skip
     child = stage.extras.start(f"agent-{name}", argv, {})
     child.wait_for("listening", 30)
     yield

@@ -54,6 +54,7 @@ class SlowRelay:
             try:
                 far.connect(self._target)
             except OSError:
+                far.close()
                 near.close()
                 continue
             for end in (near, far):

@@ -6,7 +6,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/metrics/bearer_token.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
@@ -145,27 +144,6 @@ absl::Status SetTls(const v1::CoordinatorConfig& config,
   return settings.At("tls-cert", protocol::CheckIdentity(uris, own));
 }
 
-// Checks the file that readers' tokens are compared with, if there is one, and
-// where to listen for them.
-absl::StatusOr<base::HostPort> ReadersAddress(
-    const config::Settings& settings, const std::string& listen_name,
-    const std::string& listen, const std::string& token_name,
-    base::Protection without_token, const base::MetricsServer::Access& access,
-    bool insecure) {
-  const bool token = !access.token_file.empty();
-  if (token) {
-    RETURN_IF_ERROR(
-        base::ReadToken(settings.Where(token_name), access.token_file)
-            .status());
-  }
-  return base::CheckListenAddress(settings.Where(listen_name), listen,
-                                  !token ? without_token
-                                  : access.tls.given()
-                                      ? base::Protection::kTls
-                                      : base::Protection::kTlsNotYet,
-                                  insecure);
-}
-
 // REQUIRES: flags.tls is set.
 absl::Status SetPage(const v1::CoordinatorConfig& config,
                      const config::Settings& settings, Flags& flags) {
@@ -180,12 +158,13 @@ absl::Status SetPage(const v1::CoordinatorConfig& config,
     }
     return absl::OkStatus();
   }
-  flags.page = {config.page_token_file(), flags.tls, {}};
+  flags.page = {config.page_token_file(), flags.tls};
   ASSIGN_OR_RETURN(
       flags.listen_page,
-      ReadersAddress(settings, "listen-page", listen, "page-token-file",
-                     base::Protection::kPageTokenNotYet, flags.page,
-                     config.insecure_network()));
+      base::CheckReadersAddress(settings.Where("listen-page"), listen,
+                                settings.Where("page-token-file"),
+                                base::Protection::kPageTokenNotYet, flags.page,
+                                config.insecure_network()));
   return absl::OkStatus();
 }
 
@@ -200,12 +179,13 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
                                flags.tls.given() ? base::Protection::kTls
                                                  : base::Protection::kTlsNotYet,
                                insecure));
-  flags.metrics = {config.metrics_token_file(), flags.tls, {}};
-  ASSIGN_OR_RETURN(flags.listen_metrics,
-                   ReadersAddress(settings, "listen-metrics",
-                                  config.listen_metrics(), "metrics-token-file",
-                                  base::Protection::kMetricsTokenNotYet,
-                                  flags.metrics, insecure));
+  flags.metrics = {config.metrics_token_file(), flags.tls};
+  ASSIGN_OR_RETURN(
+      flags.listen_metrics,
+      base::CheckReadersAddress(
+          settings.Where("listen-metrics"), config.listen_metrics(),
+          settings.Where("metrics-token-file"),
+          base::Protection::kMetricsTokenNotYet, flags.metrics, insecure));
   RETURN_IF_ERROR(SetPage(config, settings, flags));
   flags.cluster = config.cluster();
   RETURN_IF_ERROR(

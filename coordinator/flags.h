@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "base/metrics/metrics_server.h"
+#include "base/metrics/http_server.h"
 #include "base/net.h"
 #include "base/tls/tls_files.h"
 #include "coordinator/core/options.h"
@@ -16,9 +16,9 @@ namespace pactrain::coordinator {
 struct Flags {
   base::HostPort listen;
   base::HostPort listen_metrics;
-  base::MetricsServer::Access metrics;
+  base::ReadersAccess metrics;
   std::optional<base::HostPort> listen_page;  // None: there is no page.
-  base::MetricsServer::Access page;
+  base::ReadersAccess page;
   double price_per_gb = 0;  // 0: not known.
   base::TlsFiles tls;       // Not given: plain text.
   bool insecure_network = false;

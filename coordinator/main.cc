@@ -53,10 +53,9 @@ int Run(const Flags& flags, const sigset_t& signals) {
   auto server = Server::Start(flags.listen, flags.tls, driver->get(), caps);
   if (!server.ok()) return Failed(server.status());
   const auto snapshot = [d = driver->get()] { return d->Snapshot(); };
-  base::MetricsServer::Access access = flags.metrics;
-  access.on_refused = [d = driver->get()](const std::string& source,
-                                          const std::string& path,
-                                          absl::string_view why) {
+  const auto refused = [d = driver->get()](const std::string& source,
+                                           const std::string& path,
+                                           absl::string_view why) {
     d->OnRefused({"call refused",
                   {"stranger", ""},
                   "",
@@ -75,14 +74,14 @@ int Run(const Flags& flags, const sigset_t& signals) {
           [s = server->get()] { return s->calls(); }, flags.insecure_network),
       {{"/sd/agents",
         {"application/json", [snapshot] { return AgentTargets(snapshot()); }}}},
-      access);
+      flags.metrics, refused);
   if (!metrics.ok()) return Failed(metrics.status());
   PageBoard board({snapshot, [s = server->get()] { return s->certificates(); }},
                   {flags.price_per_gb, flags.insecure_network});
   std::unique_ptr<PageServer> page;
   if (flags.listen_page) {
     auto started = PageServer::Start(
-        {*flags.listen_page, flags.page.token_file, flags.page.tls}, &board,
+        {*flags.listen_page, flags.page}, &board,
         [d = driver->get()](const std::string& source, const std::string& why) {
           d->OnRefused({"page refused",
                         {"stranger", ""},

@@ -21,7 +21,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "asio/io_context.hpp"
 #include "asio/posix/stream_descriptor.hpp"

@@ -117,7 +117,7 @@ class CoordinatorClientTest : public ::testing::Test,
         io_, options, static_cast<CoordinatorEvents*>(this));
   }
   bool RunUntil(const std::function<bool()>& done) {
-    const absl::Duration end = base::MonotonicNow() + absl::Seconds(30);
+    const absl::Duration end = base::MonotonicNow() + absl::Minutes(2);
     while (!done()) {
       if (base::MonotonicNow() > end) return false;
       io_.run_one_for(std::chrono::milliseconds(10));

@@ -1,6 +1,5 @@
 #include "base/metrics/metrics_server.h"
 
-#include <exception>
 #include <sstream>
 
 #include "CivetServer.h"
@@ -15,8 +14,6 @@
 
 namespace pactrain::base {
 namespace {
-
-constexpr const char* kTimeoutMs = "5000";
 
 // Says it to the log as well, each thing once in a while.
 MetricsServer::OnRefused Logged(MetricsServer::OnRefused on_refused) {
@@ -39,20 +36,21 @@ MetricsServer::OnRefused Logged(MetricsServer::OnRefused on_refused) {
 
 class PageHandler : public CivetHandler {
  public:
-  // `front`: through which all come; null: there is none.
   PageHandler(std::string path, MetricsServer::Page page,
-              MetricsServer::Access access, const TlsFront* front)
+              std::string token_file, MetricsServer::OnRefused on_refused,
+              const HttpServer* http)
       : path_(std::move(path)),
         page_(std::move(page)),
-        access_(std::move(access)),
-        front_(front) {}
+        token_file_(std::move(token_file)),
+        on_refused_(std::move(on_refused)),
+        http_(http) {}
 
   bool handleGet(CivetServer*, mg_connection* connection) override {
-    if (!access_.token_file.empty()) {
-      const absl::Status shown = CheckBearer(
-          access_.token_file, mg_get_header(connection, "Authorization"));
+    if (!token_file_.empty()) {
+      const absl::Status shown =
+          CheckBearer(token_file_, mg_get_header(connection, "Authorization"));
       if (!shown.ok()) {
-        access_.on_refused(SourceOf(connection), path_, shown.message());
+        on_refused_(http_->SourceOf(connection), path_, shown.message());
         Answer(connection, "401 Unauthorized\r\nWWW-Authenticate: Bearer",
                "text/plain", "a bearer token is needed\n");
         return true;
@@ -63,11 +61,6 @@ class PageHandler : public CivetHandler {
   }
 
  private:
-  std::string SourceOf(const mg_connection* connection) const {
-    const mg_request_info* info = mg_get_request_info(connection);
-    if (front_ == nullptr) return info->remote_addr;
-    return front_->SourceOf(static_cast<uint16_t>(info->remote_port));
-  }
   static void Answer(mg_connection* connection, absl::string_view status,
                      absl::string_view type, const std::string& body) {
     const std::string head = absl::StrCat(
@@ -80,8 +73,9 @@ class PageHandler : public CivetHandler {
 
   const std::string path_;
   const MetricsServer::Page page_;
-  const MetricsServer::Access access_;
-  const TlsFront* const front_;
+  const std::string token_file_;
+  const MetricsServer::OnRefused on_refused_;
+  const HttpServer* const http_;
 };
 
 std::string TextOf(const prometheus::Collectable& metrics) {
@@ -92,50 +86,25 @@ std::string TextOf(const prometheus::Collectable& metrics) {
 
 }  // namespace
 
-MetricsServer::MetricsServer() = default;
-MetricsServer::~MetricsServer() = default;
-
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     HostPort listen, std::shared_ptr<prometheus::Collectable> metrics,
-    Pages more, Access access) {
-  if (listen.host == "localhost") listen.host = "127.0.0.1";
-  const bool tls = !access.token_file.empty() && access.tls.given();
-  const HostPort behind = tls ? HostPort{"127.0.0.1", 0} : listen;
-  const absl::Status cannot = absl::UnavailableError(absl::StrCat(
-      "--listen-metrics: cannot listen on ", listen.ToString(),
-      ": the port is taken or the address is not this machine's; give another "
-      "one, or port 0 for any free one"));
-  access.on_refused = Logged(std::move(access.on_refused));
-  std::unique_ptr<MetricsServer> server(new MetricsServer());
-  try {
-    server->server_ = std::make_unique<CivetServer>(std::vector<std::string>{
-        "listening_ports", behind.ToString(), "num_threads", "4",
-        "request_timeout_ms", kTimeoutMs});
-  } catch (const std::exception&) {
-    return cannot;  // The library says no more than that it could not start.
-  }
-  const std::vector<int> ports = server->server_->getListeningPorts();
-  if (ports.empty()) return cannot;
-  const HostPort bound = {behind.host, static_cast<uint16_t>(ports.front())};
-  server->address_ = bound;
-  if (tls) {
-    auto front = TlsFront::Start(listen, access.tls, bound, {});
-    if (absl::IsUnavailable(front.status())) return cannot;
-    RETURN_IF_ERROR(front.status());
-    server->front_ = *std::move(front);
-    server->address_ = server->front_->address();
-  }
+    Pages more, const ReadersAccess& access, OnRefused on_refused) {
+  ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> http,
+                   HttpServer::Start({.setting = "--listen-metrics",
+                                      .listen = std::move(listen),
+                                      .access = access}));
+  on_refused = Logged(std::move(on_refused));
   more["/metrics"] = {
       "text/plain; version=0.0.4; charset=utf-8",
       [metrics = std::move(metrics)] { return TextOf(*metrics); }};
   for (auto& [path, page] : more) {
     // "$": the path itself, and nothing below it.
-    server->handlers_.push_back(std::make_unique<PageHandler>(
-        path, std::move(page), access, server->front_.get()));
-    server->server_->addHandler(absl::StrCat(path, "$"),
-                                *server->handlers_.back());
+    http->Add(
+        absl::StrCat(path, "$"),
+        std::make_unique<PageHandler>(path, std::move(page), access.token_file,
+                                      on_refused, http.get()));
   }
-  return server;
+  return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(http)));
 }
 
 }  // namespace pactrain::base

@@ -9,17 +9,12 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/metrics/tls_front.h"
+#include "base/metrics/http_server.h"
 #include "base/net.h"
-#include "base/tls/tls_files.h"
 #include "prometheus/collectable.h"
-
-class CivetHandler;
-class CivetServer;
 
 namespace pactrain::base {
 
@@ -34,33 +29,21 @@ class MetricsServer {
   // Who was refused what, and why; called from any thread.
   using OnRefused = std::function<void(
       const std::string& source, const std::string& path, absl::string_view)>;
-  // Who may read.
-  struct Access {
-    std::string token_file;  // Empty: everybody, in plain text.
-    TlsFiles tls;
-    OnRefused on_refused;
-  };
 
-  // /metrics of `metrics`, and `more` pages. A request that is not whole after
-  // five seconds is given up, and so is an answer that nobody reads.
-  //   Unavailable: `listen` cannot be listened on.
-  //   others:      as MakeTlsContext() of base/tls.
+  // /metrics of `metrics`, and `more` pages. Fails as HttpServer::Start().
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       HostPort listen, std::shared_ptr<prometheus::Collectable> metrics,
-      Pages more = {}, Access access = {});
-  ~MetricsServer();
+      Pages more = {}, const ReadersAccess& access = {},
+      OnRefused on_refused = {});
 
   // As bound, with the port that was chosen for port 0.
-  const HostPort& address() const { return address_; }
+  const HostPort& address() const { return http_->address(); }
 
  private:
-  MetricsServer();
+  explicit MetricsServer(std::unique_ptr<HttpServer> http)
+      : http_(std::move(http)) {}
 
-  HostPort address_;
-  std::unique_ptr<TlsFront> front_;  // Outlives who asks it for sources.
-  // Outlive the server, which calls them.
-  std::vector<std::unique_ptr<CivetHandler>> handlers_;
-  std::unique_ptr<CivetServer> server_;
+  const std::unique_ptr<HttpServer> http_;
 };
 
 }  // namespace pactrain::base

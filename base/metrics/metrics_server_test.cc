@@ -70,17 +70,15 @@ class MetricsServerTest : public ::testing::Test {
     chmod(token_file_.c_str(), 0600);
   }
   void Start(const TlsFiles& tls = {}) {
-    MetricsServer::Access access;
-    access.token_file = token_file_;
-    access.tls = tls;
-    access.on_refused = [this](const std::string& source,
-                               const std::string& path, absl::string_view why) {
+    const auto on_refused = [this](const std::string& source,
+                                   const std::string& path,
+                                   absl::string_view why) {
       refused_.push_back(source + " " + path + ": " + std::string(why));
     };
     ASSERT_OK_AND_ASSIGN(
         server_,
         MetricsServer::Start({"127.0.0.1", 0}, std::make_shared<OneGauge>(), {},
-                             access));
+                             {token_file_, tls}, on_refused));
   }
   std::string Get(const std::string& authorization) {
     tcp::socket socket(io_);

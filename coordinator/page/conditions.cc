@@ -1,7 +1,6 @@
 #include "coordinator/page/conditions.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <string_view>
 

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <charconv>
 #include <cstring>
-#include <exception>
 #include <optional>
 #include <vector>
 
@@ -20,7 +19,6 @@
 namespace pactrain::coordinator {
 namespace {
 
-constexpr const char* kTimeoutMs = "5000";
 constexpr int kThreadsForTheRest = 8;
 
 // Nothing but what this server sends is loaded or run.
@@ -90,12 +88,11 @@ std::optional<View> ViewOf(const mg_request_info& request) {
 
 class Handler : public CivetHandler {
  public:
-  // `front`: through which all come; null: there is none.
-  Handler(const PageServer::Options& options, const base::TlsFront* front,
+  Handler(const PageServer::Options& options, const base::HttpServer* http,
           PageBoard* board, PageServer::Refused refused)
-      : token_file_(options.token_file),
+      : token_file_(options.access.token_file),
         max_viewers_(options.max_viewers),
-        front_(front),
+        http_(http),
         board_(board),
         refused_(std::move(refused)),
         boot_(absl::StrFormat("%x", absl::ToUnixNanos(absl::Now()))) {}
@@ -151,7 +148,7 @@ class Handler : public CivetHandler {
     // Browsers ask first without one.
     if (shown != nullptr) {
       refused_(
-          SourceOf(connection),
+          http_->SourceOf(connection),
           absl::StrCat("it showed a wrong token to the page: ", may.message()));
     }
     Refuse(connection, "401 Unauthorized",
@@ -159,12 +156,6 @@ class Handler : public CivetHandler {
            "the password",
            "WWW-Authenticate: Basic realm=\"PacTrain\", charset=\"UTF-8\"\r\n");
     return false;
-  }
-
-  std::string SourceOf(mg_connection* connection) const {
-    const mg_request_info& request = *mg_get_request_info(connection);
-    if (front_ == nullptr) return request.remote_addr;
-    return front_->SourceOf(static_cast<uint16_t>(request.remote_port));
   }
 
   void Stream(mg_connection* connection, const mg_request_info& request) {
@@ -222,7 +213,7 @@ class Handler : public CivetHandler {
 
   const std::string token_file_;
   const int max_viewers_;
-  const base::TlsFront* const front_;
+  const base::HttpServer* const http_;
   PageBoard* const board_;
   const PageServer::Refused refused_;
   const std::string boot_;  // Tells ids of this process from another's.
@@ -231,45 +222,20 @@ class Handler : public CivetHandler {
 
 }  // namespace
 
-PageServer::PageServer() = default;
-PageServer::~PageServer() = default;
-
 absl::StatusOr<std::unique_ptr<PageServer>> PageServer::Start(Options options,
                                                               PageBoard* board,
                                                               Refused refused) {
-  base::HostPort& listen = options.listen;
-  if (listen.host == "localhost") listen.host = "127.0.0.1";
-  const bool tls = !options.token_file.empty() && options.tls.given();
-  const base::HostPort behind = tls ? base::HostPort{"127.0.0.1", 0} : listen;
-  const absl::Status cannot = absl::UnavailableError(absl::StrCat(
-      "--listen-page: cannot listen on ", listen.ToString(),
-      ": the port is taken or the address is not this machine's; give another "
-      "one, or port 0 for any free one"));
   const int connections = options.max_viewers + kThreadsForTheRest;
-  std::unique_ptr<PageServer> server(new PageServer());
-  try {
-    server->server_ = std::make_unique<CivetServer>(std::vector<std::string>{
-        "listening_ports", behind.ToString(), "num_threads",
-        absl::StrCat(connections), "request_timeout_ms", kTimeoutMs,
-        "access_control_allow_origin", ""});
-  } catch (const std::exception&) {
-    return cannot;  // The library says no more than that it could not start.
-  }
-  const std::vector<int> ports = server->server_->getListeningPorts();
-  if (ports.empty()) return cannot;
-  server->address_ = {behind.host, static_cast<uint16_t>(ports.front())};
-  if (tls) {
-    auto front = base::TlsFront::Start(listen, options.tls, server->address_,
-                                       {.connections = connections});
-    if (absl::IsUnavailable(front.status())) return cannot;
-    RETURN_IF_ERROR(front.status());
-    server->front_ = *std::move(front);
-    server->address_ = server->front_->address();
-  }
-  server->handler_ = std::make_unique<Handler>(options, server->front_.get(),
-                                               board, std::move(refused));
-  server->server_->addHandler("/", *server->handler_);
-  return server;
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<base::HttpServer> http,
+      base::HttpServer::Start({.setting = "--listen-page",
+                               .listen = options.listen,
+                               .access = options.access,
+                               .threads = connections,
+                               .front = {.connections = connections}}));
+  http->Add("/", std::make_unique<Handler>(options, http.get(), board,
+                                           std::move(refused)));
+  return std::unique_ptr<PageServer>(new PageServer(std::move(http)));
 }
 
 }  // namespace pactrain::coordinator

@@ -12,15 +12,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
-#include "base/metrics/tls_front.h"
+#include "base/metrics/http_server.h"
 #include "base/net.h"
-#include "base/tls/tls_files.h"
 #include "coordinator/page/page_board.h"
-
-class CivetHandler;
-class CivetServer;
 
 namespace pactrain::coordinator {
 
@@ -28,36 +25,30 @@ class PageServer {
  public:
   struct Options {
     base::HostPort listen;
-    // Who does not show what is in it gets 401. Empty: no token is asked for,
-    // and what is not asked for under the name of an address or "localhost" is
-    // refused, lest a stranger's site makes a browser of this machine read the
-    // page for it.
-    std::string token_file = {};
-    base::TlsFiles tls = {};  // Without a token not used.
-    int max_viewers = 200;    // At once; more are told to come later.
+    // Who does not show the token gets 401. Without one, what is not asked for
+    // under the name of an address or "localhost" is refused, lest a stranger's
+    // site makes a browser of this machine read the page for it.
+    base::ReadersAccess access = {};
+    int max_viewers = 200;  // At once; more are told to come later.
   };
   // `refused` is called from any thread, with the address of who was refused
   // and why.
   using Refused =
       std::function<void(const std::string& source, const std::string& why)>;
   // `board` must outlive the server, and be stopped before it goes.
-  // Unavailable: `listen` cannot be listened on.
-  // Others:      as MakeTlsContext() of base/tls.
+  // Fails as HttpServer::Start().
   static absl::StatusOr<std::unique_ptr<PageServer>> Start(Options options,
                                                            PageBoard* board,
                                                            Refused refused);
-  ~PageServer();
 
   // As bound, with the port that was chosen for port 0.
-  const base::HostPort& address() const { return address_; }
+  const base::HostPort& address() const { return http_->address(); }
 
  private:
-  PageServer();
+  explicit PageServer(std::unique_ptr<base::HttpServer> http)
+      : http_(std::move(http)) {}
 
-  base::HostPort address_;
-  std::unique_ptr<base::TlsFront> front_;  // Outlives who asks it for sources.
-  std::unique_ptr<CivetHandler> handler_;  // Outlives the server.
-  std::unique_ptr<CivetServer> server_;
+  const std::unique_ptr<base::HttpServer> http_;
 };
 
 }  // namespace pactrain::coordinator

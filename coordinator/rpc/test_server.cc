@@ -40,7 +40,7 @@ std::shared_ptr<grpc::Channel> ServerFixture::ChannelOf(
 std::unique_ptr<grpc::ClientContext> ServerFixture::MakeContext() {
   auto context = std::make_unique<grpc::ClientContext>();
   context->set_deadline(std::chrono::system_clock::now() +
-                        std::chrono::seconds(20));
+                        std::chrono::minutes(2));
   return context;
 }
 

@@ -223,7 +223,7 @@ class Chaos:
         killed = time.monotonic()
         for agent in range(SITES):
             self.cell.agents[agent].process.kill()
-        ranks = [rank for job in self.cell.jobs for rank in job.members]
+        ranks = self.cell.jobs_members()
         for rank in ranks:
             rank.send(signal.SIGKILL)
         for process in [*(r.child.process for r in ranks),

@@ -100,7 +100,6 @@ class Job:
         self.name = name
         self.replaced = 0
         self.surprises: list[str] = []  # Ranks that ended by themselves before the end.
-        self.newcomer: Rank | None = None
         self.all: list[Rank] = []
         self._folder = folder
         self._kind = kind
@@ -192,8 +191,7 @@ class Job:
         self._replaces = False
 
     def join(self) -> Rank:
-        self.newcomer = self._start(self._newcomer)
-        return self.newcomer
+        return self._start(self._newcomer)
 
     def dismiss(self, rank: Rank) -> None:
         """It leaves by its own will: `pause` would wait for one in its place."""

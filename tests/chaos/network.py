@@ -15,7 +15,8 @@ from itertools import pairwise
 from relay import Relay
 
 from bench.closing import Closing
-from bench.testbed import Host, Link, NamespaceTestbed, TestbedError, run, why_no_namespaces
+from bench.firewall import why_no_firewalls
+from bench.testbed import Host, Link, NamespaceTestbed, run
 
 RATE_MBPS = 200
 COORDINATOR_PORT = 7070
@@ -149,7 +150,7 @@ class Place(Closing):
     """All cells of a run. `why`: why there are no namespaces; None: there are."""
 
     def __init__(self, cells: int, agents: int) -> None:
-        self.why = why_no_network()
+        self.why = why_no_firewalls()
         self._bed: NamespaceTestbed | None = None
         self.networks: list[Network]
         if self.why is not None:
@@ -168,14 +169,3 @@ class Place(Closing):
     def close(self) -> None:
         if self._bed is not None:
             self._bed.close()
-
-
-def why_no_network() -> str | None:
-    why = why_no_namespaces()
-    if why is not None:
-        return why
-    try:
-        run("nft", "list", "tables")
-    except (TestbedError, OSError) as error:
-        return f"nftables: {error}"
-    return None

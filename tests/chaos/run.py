@@ -10,6 +10,7 @@ it has to be (oracle.py). The last line is one JSON object, also in out/chaos.js
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -152,8 +153,9 @@ def run(folder: Path, words: argparse.Namespace) -> tuple[list[Outcome], leftove
         threads = []
         stop = threading.Event()
         for number, (network, outcome) in enumerate(zip(place.networks, outcomes, strict=True)):
-            arguments = (number, folder / f"c{number}", network, words, stop, outcome)
-            body = lambda arguments=arguments: run_cell(*arguments)  # noqa: E731
+            body = functools.partial(
+                run_cell, number, folder / f"c{number}", network, words, stop, outcome
+            )
             threads.append(threading.Thread(target=guarded, args=(outcome, body)))
         for thread in threads:
             thread.start()

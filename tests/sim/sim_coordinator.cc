@@ -1,6 +1,5 @@
 #include "tests/sim/sim_coordinator.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

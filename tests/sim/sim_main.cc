@@ -34,7 +34,6 @@ struct Settings {
   unsigned threads = 0;
   bool until_violation = false;
   int mutant = 0;
-  bool unmended = false;
   std::string stories;
 };
 
@@ -48,7 +47,6 @@ RunOptions OptionsOf(const Settings& settings, uint64_t seed) {
   RunOptions options;
   options.seed = seed;
   options.mutant = static_cast<pactrain::sim::Mutant>(settings.mutant);
-  options.unmended = settings.unmended;
   return options;
 }
 
@@ -129,8 +127,6 @@ int main(int argc, char** argv) {
   app.add_option("--stories", settings.stories,
                  "Folder for the stories of failing seeds")
       ->check(CLI::ExistingDirectory);
-  app.add_flag("--unmended", settings.unmended,
-               "Also an old state directory, which is known to break jobs");
   app.add_option("--mutant", settings.mutant,
                  "Break a rule on purpose (mutant.h)")
       ->check(CLI::Range(0, 5));

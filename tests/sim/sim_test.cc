@@ -38,7 +38,6 @@ TEST(Simulator, PinnedSeedsStayMended) {
   for (const Pinned& pinned : kPinned) {
     RunOptions options;
     options.seed = pinned.seed;
-    options.unmended = true;
     EXPECT_EQ(RunSeed(options).failure, "")
         << "seed " << pinned.seed << ": " << pinned.showed;
   }
@@ -48,7 +47,6 @@ TEST(Simulator, ASeedReplaysExactly) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     RunOptions options;
     options.seed = seed;
-    options.unmended = true;
     const RunResult first = RunSeed(options), second = RunSeed(options);
     EXPECT_EQ(first.trace, second.trace) << "seed " << seed;
     EXPECT_EQ(first.failure, second.failure) << "seed " << seed;

@@ -181,6 +181,7 @@ class SimTrainer {
   static int LevelsOf(trainer::Codec codec);  // 0: exact.
   void ReportCommit(const trainer::StepReport& report);
   void Finish(End end, const std::string& why = "");
+  void Watch();
 
   // sim_trainer_membership.cc: until all have one state.
   pt_result Here(const trainer::Error& error) const;
@@ -192,7 +193,6 @@ class SimTrainer {
   void GiveUp(const pt_todo& failed);
   enum class Part { kCommon, kOwn };
   std::vector<uint8_t> StateBytes(Part part) const;
-  void Watch();
 
   World* const world_;
   const Workload* const workload_;

@@ -1,7 +1,6 @@
 // Of a SimTrainer: how it comes to one state with the others, as the clients do
 // it (trainer/cpp/membership.h): trainer/core/membership decides, and this does
 // what that asks for. What it decides is checked against what ranks have.
-#include <bit>
 #include <cstring>
 #include <utility>
 

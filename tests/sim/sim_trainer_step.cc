@@ -1,5 +1,4 @@
 // Of a SimTrainer: one step, from its gradients to its results.
-#include <bit>
 #include <utility>
 
 #include "absl/strings/str_format.h"

@@ -69,10 +69,9 @@ class Simulation {
   struct Kind {
     const char* name;
     void (Simulation::*run)(const char* name);
-    bool unmended = false;  // As in RunOptions.
   };
   static const std::vector<Kind>& Kinds();
-  void PlanFaults(bool unmended);
+  void PlanFaults();
   void Break(const char* kind, absl::Duration shortest, absl::Duration longest,
              bool damaged);
   void BreakConnection(const char* kind);
@@ -117,7 +116,6 @@ class Simulation {
   World world_;
   Random& random_;
   const Mutant mutant_;
-  const bool unmended_;
   std::vector<size_t> agent_of_rank_;
   std::unique_ptr<Workload> workload_;
   std::unique_ptr<Oracle> oracle_;

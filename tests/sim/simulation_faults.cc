@@ -40,10 +40,9 @@ const std::vector<Simulation::Kind>& Simulation::Kinds() {
   return kinds;
 }
 
-void Simulation::PlanFaults(bool unmended) {
+void Simulation::PlanFaults() {
   std::vector<const Kind*> on;
   for (const Kind& kind : Kinds()) {
-    if (kind.unmended && !unmended) continue;
     on.push_back(&kind);
     std::swap(on.back(), on[random_.Below(on.size())]);
   }

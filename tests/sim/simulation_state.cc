@@ -31,8 +31,8 @@ bool Simulation::WasLeftBehind(const SimTrainer& holder) const {
          any;
 }
 
-// The operator, who reads what newcomers are told and looks at the machines: a
-// process that died with its agent is known to be dead to nobody else.
+// The operator, who reads what newcomers are told and looks at the machines:
+// who died with an agent that stays away is known to be dead to nobody else.
 void Simulation::LookForLostState() {
   const bool lives =
       std::any_of(seats_.begin(), seats_.end(),

@@ -22,8 +22,7 @@ constexpr absl::Duration kPatience = absl::Seconds(240);
 Simulation::Simulation(const RunOptions& options)
     : world_(options.seed, options.tell),
       random_(world_.random),
-      mutant_(options.mutant),
-      unmended_(options.unmended) {
+      mutant_(options.mutant) {
   MakeAgents(options);
   workload_ = std::make_unique<Workload>(
       Hash({options.seed}), static_cast<uint32_t>(agent_of_rank_.size()));
@@ -98,7 +97,7 @@ RunResult Simulation::Run() {
     world_.After(random_.Between(Ms(0), Ms(300)), [&] { agent->Start(); });
   }
   Launch();
-  PlanFaults(unmended_);
+  PlanFaults();
   if (elastic()) {
     world_.After(faults_end_ + absl::Seconds(10),
                  [this] { LookForLostState(); });

@@ -22,9 +22,6 @@ struct RunOptions {
   // Hears what happens, line by line. Null: nobody does.
   std::function<void(const std::string&)> tell = {};
   Mutant mutant = Mutant::kNone;
-  // Also the fault whose defects are not mended yet: a coordinator whose state
-  // directory was put back to an older one.
-  bool unmended = false;
 };
 
 struct RunResult {

@@ -147,10 +147,7 @@ class PruningSchedule:
           InvalidArgument: changes were made, but the model has no masks; or it was
             attached with masks="track".
         """
-        for parameter in self._parameters:
-            owner = registry.owner(parameter)
-            if owner is not None:
-                owner.check_declares("PruningSchedule.step()")
+        check_declares(self._model, "PruningSchedule.step()")
         if self._masks_are_lost():
             raise InvalidArgument(
                 f"model has no masks, but its schedule has made {self._changes} of "
@@ -160,9 +157,8 @@ class PruningSchedule:
             )
         self._taken += 1
         if not self._attached():
-            enforce(
-                self._model, ParameterTable(self._model)
-            )  # Nobody else undoes what momentum revives.
+            # Nobody else undoes what momentum revives.
+            enforce(self._model, ParameterTable(self._model))
         if self._changes == self.total_changes or self._taken < self._due():
             return None
         if not self._settled():

@@ -303,7 +303,7 @@ TEST_F(ClusterTest, sec_poison_norm) {
   Launch("poisoned", 100, {"30000", "3", "80"});
   ExpectAllDone();
   std::optional<std::string> line;
-  const absl::Duration end = base::MonotonicNow() + absl::Seconds(30);
+  const absl::Duration end = base::MonotonicNow() + absl::Minutes(2);
   while (!line && base::MonotonicNow() < end) {
     Child audit({kAdmin, "audit", "--coordinator", coordinator_address_});
     line = audit.WaitForLine("the gradients of");

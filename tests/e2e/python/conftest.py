@@ -39,8 +39,10 @@ CHAIN = "--links=site-0:site-1,site-1:site-2"
 def running(sites: int, **options: Any) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="pactrain-e2e-") as folder:
         cluster = Cluster(Path(folder), sites, **options)
-        yield cluster
-        cluster.stop()
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 @pytest.fixture(scope="session")

@@ -28,9 +28,7 @@ from bench.testbed import (
     Host,
     Link,
     NamespaceTestbed,
-    TestbedError,
     run,
-    why_no_namespaces,
 )
 
 RATE_MBPS = 50
@@ -59,18 +57,6 @@ table inet site {{
     }}
 }}
 """
-
-
-def why_no_site_network() -> str | None:
-    """Why there can be none on this machine; None if there can."""
-    why = why_no_namespaces()
-    if why is not None:
-        return why
-    try:
-        run("nft", "list", "tables")
-    except (TestbedError, OSError) as error:
-        return f"nftables: {error}"
-    return None
 
 
 def certificates(folder: Path, *who: str) -> None:

@@ -188,20 +188,21 @@ class States:
         self._state = cluster.folder / "state"
 
     def back_up(self) -> Path:
-        """As an operator does: while the coordinator is down."""
+        """As an operator does: while the coordinator is down. All agents are back then."""
         self._cluster.coordinator.kill()
         copy = self._cluster.folder / "backup"
         shutil.copytree(self._state, copy)
         self._cluster.coordinator.restart()
+        for agent in self._cluster.agents:
+            logged(self._cluster.coordinator, f"agent '{agent.name}' of site")
         return copy
 
-    def put(self, other: Path | None) -> Path:
-        """In place of the one that is there, which is returned; nothing: an empty one."""
+    def put(self, other: Path) -> Path:
+        """In place of the one that is there, which is returned."""
         self._cluster.coordinator.kill()
         there = self._cluster.folder / "there"
         self._state.rename(there)
-        if other is not None:
-            other.rename(self._state)
+        other.rename(self._state)
         self._cluster.coordinator.restart()
         return there
 

@@ -14,6 +14,7 @@ import page_scenarios
 import pytest
 from conftest import running
 from daemons import Cluster
+from site_network import certificates as issue
 from site_network import tls_flags
 
 from bench import page_load
@@ -23,7 +24,6 @@ from bench.page import Place, Visit, browser_context, check_page, wait_for_job
 from bench.processes import Children
 from bench.testbed import Link, LoopbackTestbed
 
-CERTS = Path(__file__).parents[3] / "tools" / "certs"
 TOKEN = "0123456789abcdef0123"
 
 
@@ -47,7 +47,7 @@ def token_file(folder: Path, token: str = TOKEN) -> Path:
 @pytest.fixture
 def pki(tmp_path: Path) -> Path:
     folder = tmp_path / "pki"
-    subprocess.run([CERTS, folder, "--coordinator", "--operator"], check=True, capture_output=True)
+    issue(folder, "--coordinator", "--operator")
     return folder
 
 
@@ -55,11 +55,8 @@ def pki(tmp_path: Path) -> Path:
 def guarded(tmp_path: Path, pki: Path) -> Iterator[Cluster]:
     """A coordinator whose page speaks TLS and asks for a token."""
     flags = ["--listen-page=127.0.0.1:0", f"--page-token-file={token_file(tmp_path)}"]
-    cluster = Cluster(tmp_path, 0, coordinator_flags=[*flags, *tls_flags(pki, "coordinator")])
-    try:
+    with running(sites=0, coordinator_flags=[*flags, *tls_flags(pki, "coordinator")]) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def refused(cluster: Cluster, pki: Path) -> str:

@@ -23,10 +23,10 @@ from site_network import (
     Site,
     SiteNetwork,
     certificates,
-    why_no_site_network,
 )
 from test_torchrun import HERE, Torchrun
 
+from bench.firewall import why_no_firewalls
 from bench.processes import Child, Children
 from bench.testbed import Host, run
 
@@ -56,9 +56,7 @@ REFUSALS = {
     "idle": [f"are open as one address may have, {PER_SOURCE}\\b", "no handshake with"],
 }
 
-pytestmark = pytest.mark.skipif(
-    why_no_site_network() is not None, reason=str(why_no_site_network())
-)
+pytestmark = pytest.mark.skipif(why_no_firewalls() is not None, reason=str(why_no_firewalls()))
 
 Results = dict[str, dict[str, Any]]  # What one rank left, by "full" and "masked".
 
