@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -18,10 +18,10 @@ from .copies import follow
 from .enforcement import (
     Enforcement,
     Origin,
-    log_refitted,
     log_unmasked,
     refitted,
     zero_outside,
+    zero_unfit,
 )
 from .mask_keeper import packed_masks
 from .mask_source import MaskSource
@@ -29,6 +29,7 @@ from .masks import Declared, make_mask_set, named_masks, of_kind, registry
 from .null_session import NullSession, as_number, no_copy, tracked_error
 from .outsiders import Outsiders
 from .parameters import ParameterTable
+from .replaced import ReplacedWeights
 from .session import STATE_VERSION, after_load, unpack_state
 from .summary import weights_outside
 from .zeros import load_pruned
@@ -79,6 +80,8 @@ class AloneSession(NullSession):
         self._masks = make_mask_set(table, source.read(), digest_of)
         self._origin = origin
         self._loaded = False  # Weights are new, and were not checked yet.
+        self._copied = False  # By hand.
+        self._replaced = ReplacedWeights(table)
         if state is not None and not state["masks_active"]:
             zero_outside(table, self._masks)
         self._activate()
@@ -113,10 +116,13 @@ class AloneSession(NullSession):
     def _activate(self) -> None:
         if self._gse:
             self._weights.activate(self._masks)
+            self._replaced.follow(self._masks, None)
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def on_gradient(parameter: Tensor) -> None:
+            self._notice_copies([parameter])
             self._before_step()
+            self._replaced.gradient_came([parameter])
             mask = self._masks.masks.get(name) if self._gse else None
             if mask is None or parameter.grad is None:
                 return
@@ -127,6 +133,12 @@ class AloneSession(NullSession):
 
         return on_gradient
 
+    def _notice_copies(self, parameters: Collection[Tensor] | None = None) -> None:
+        """As MaskKeeper.notice_copies()."""
+        if self._replaced.notice(self._weights.values, parameters):
+            self._copied = True
+            self.weights_loaded()
+
     def _before_step(self) -> None:
         """Raises:
         PacTrainError: weights were loaded that are not those of the masks.
@@ -135,13 +147,14 @@ class AloneSession(NullSession):
             self._table = ParameterTable(self._module)  # Layers were unfrozen.
             self._source = MaskSource(self._module, self._table)
             self._weights = Enforcement(self._table)
+            self._replaced = ReplacedWeights(self._table)
             self._own()
             self._read_masks()
         if self._source.changed():
             self._read_masks()
         if self._loaded:
             self._check_weights(only_loaded=True)
-            self._loaded = False
+            self._loaded = self._copied = False
 
     def _read_masks(self) -> None:
         self._masks = make_mask_set(self._table, self._source.read(), digest_of)
@@ -149,11 +162,12 @@ class AloneSession(NullSession):
 
     def _check_weights(self, only_loaded: bool = False) -> None:
         """As MaskKeeper.check_weights()."""
-        masks = refitted(self._table, self._masks, self._origin, only_loaded)
-        if masks is not None:
-            self._source.write(masks)
+        origin: Origin = "copied" if self._copied else self._origin
+        found = refitted(self._table, self._masks, origin, only_loaded)
+        if found is not None:
+            self._source.write(found.masks)
             self._read_masks()
-            log_refitted(self._masks, rank=0)
+            found.log(self._masks, rank=0)
         log_unmasked(self._table, self._masks, rank=0)
         self._weights.take_values()
 
@@ -163,7 +177,9 @@ class AloneSession(NullSession):
             return
         self._before_step()
         self._steps += optimizer is not None
+        self._origin = "prune"  # The weights of a state's masks are there by now.
         self._weights.apply(optimizer)
+        self._replaced.stepped(optimizer)
 
     def _moves(self, optimizer: Optimizer) -> bool:
         parameters = {id(parameter) for _, parameter in self._table}
@@ -202,6 +218,7 @@ class AloneSession(NullSession):
         """As a Session's: a script is refused alike, however many ranks there are."""
         if self._tracks:
             raise tracked_error(call)
+        self._notice_copies()  # Masks that come now are newer.
 
     def set_masks(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
         self.check_declares("set_masks()")
@@ -209,8 +226,12 @@ class AloneSession(NullSession):
         self._source.mark_changed()
 
     def apply_masks(self) -> None:
+        self._notice_copies()
+        if self._copied:
+            zero_unfit(self._table, self._masks)
         self._before_step()
         self._weights.apply()
+        self._replaced.stepped()
 
     def state_dict(self) -> dict[str, Any]:
         """As a Session's: it may be continued by several ranks."""
@@ -228,6 +249,7 @@ class AloneSession(NullSession):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
+        self._origin = "state"
         self._all_loaded()
 
     def load(self, weights: Mapping[str, Any]) -> None:
@@ -238,9 +260,11 @@ class AloneSession(NullSession):
         self._all_loaded()
 
     def close(self) -> None:
-        if self in alone and not self._loaded:
-            self._before_step()  # Masks may be newer than the last one.
-            self._weights.finish()
+        self._notice_copies()
+        if self in alone:
+            if not self._loaded:
+                self._before_step()  # Masks may be newer than the last one.
+                self._weights.finish()
             if self._steps:
                 logger.info("%s", self.summary())
             for line in weights_outside(self._table, self._masks) if self._gse else ():

@@ -37,13 +37,15 @@ def follow(module: nn.Module) -> None:
 
 
 class _Carrier:
-    """A hook after load_state_dict() that waits to be copied with its module."""
+    """A hook after load_state_dict(), which is copied with its module."""
 
     def __init__(self, module: nn.Module | None) -> None:
         self._module = None if module is None else weakref.ref(module)
 
     def __call__(self, module: nn.Module, keys: object) -> None:
-        """Nothing."""
+        """Weights were loaded that are newer than their masks."""
+        for parameter, _, _ in _masks_of(module):
+            registry.mark_loaded(parameter)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Carrier:
         module = self._owner()

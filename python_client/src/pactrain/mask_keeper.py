@@ -28,6 +28,7 @@ from .layout import BucketLayout, StepLayout, bucket_mask, masks_in
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable
+from .replaced import ReplacedWeights
 from .types import NO_DIGEST, Decision, Digest, Native
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
@@ -74,6 +75,7 @@ class MaskKeeper:
         self.current = self._read()
         self.active: MaskSet | None = None
         self._weights = enforcement.Enforcement(table)
+        self._replaced = ReplacedWeights(table)
         self.dense_steps = DenseSteps(source.module, table)
         self._known = {self.current.digest: self.current}
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
@@ -88,8 +90,8 @@ class MaskKeeper:
         self._inside = True
         self._origin: Origin = "prune"
         self._loaded = False  # Weights are new, and were not checked yet.
-        # True while the masks in force are older than the weights and would lose some.
-        self._suspended = False
+        self._copied = False  # By hand.
+        self._newer = False  # Weights are newer than any masks but those wanted.
         self._forward_hook: RemovableHandle | None = None
         self._forward_is_due = False
         self._steps = 0
@@ -190,14 +192,16 @@ class MaskKeeper:
         self._look_at_buffers()
         self._take(self._read())
 
-    def begin_step(self) -> None:
+    def begin_step(self) -> bool:
         """Looks whether masks were changed since the last step, and weights are where
-        they belong.
+        they belong. True: weights were replaced by hand, so ranks have to be compared.
 
         Raises:
           PacTrainError: as check_weights(); or weights are changed that masks in force
             have at zero, and not even masking them before forward passes helps.
         """
+        self.notice_copies()
+        copied = self._copied
         if self._source.changed():
             before = self._acting
             self._look_at_buffers()
@@ -207,10 +211,20 @@ class MaskKeeper:
             self._take(self._read())
         if self._loaded:
             self.check_weights(only_loaded=True)
-            self._loaded = False
-            self._suspended = self.active is not None and not self._inside
+            self._loaded = self._copied = False
+            self._newer = True
         elif self._weights.is_due or self._steps % _CHECK_STEPS == 0:
             self._check_enforced()
+        return copied
+
+    def notice_copies(self) -> None:
+        """Weights that the script has copied into the model by hand count as loaded.
+
+        Called before masks change and before weights are zeroed.
+        """
+        if self._gse and self._replaced.notice(self._weights.values):
+            self._copied = True
+            self.weights_loaded()
 
     def _check_enforced(self) -> None:
         strays = self._weights.sampled_outside() if self._enforces else []
@@ -266,9 +280,10 @@ class MaskKeeper:
             self.weights_loaded()
         else:
             self.check_weights()
-        self.obey(self._native.decision)
         # A generation may begin with masks from before the weights were loaded.
-        self._suspended = self.active is not None and not self._inside
+        self._newer = True
+        self.obey(self._native.decision)
+        self._follow_masks()
         self._count_step()  # These masks were declared before the first one.
 
     def renew(self) -> None:
@@ -348,12 +363,14 @@ class MaskKeeper:
         known = (s for s in (self.active, self.current) if s is not None)
         self._known = {masks.digest: masks for masks in known}
         self._inside = self.active is None or self.current.is_inside(self.active)
-        self._loaded = self._suspended = False
+        self._loaded = self._newer = False
         self.settle_steps = taken.settle_steps
         self.tolerate_outside = taken.tolerate_outside
         names = [name for name in self._table.names if name in taken.frozen]
         by_name = dict(zip(names, values, strict=True))
         self._weights.resume(taken.agreed, by_name, self.active, optimizers)
+        self._follow_masks()
+        self._replaced.taken()
 
     def _replace(self, masks: MaskSet) -> None:
         self.current = masks
@@ -364,10 +381,15 @@ class MaskKeeper:
             del self._known[oldest]
         self._steps_unchanged = 0
         self._inside = self.active is None or masks.is_inside(self.active)
+        self._follow_masks()
         self._changed_after = self._steps
         if self.active and not masks:
             self._say_removed()
         self._vote()  # Too young to count: withdraws the last vote.
+
+    def _follow_masks(self) -> None:
+        if self._gse:
+            self._replaced.follow(self.current, self.active)
 
     def _say_removed(self) -> None:
         logger.warning(
@@ -385,6 +407,8 @@ class MaskKeeper:
         self._steps += 1
         self._forward_is_due = True
         self._weights.step_committed()
+        self._replaced.gradient_came()
+        self._origin = "prune"  # The weights of a state's masks are there by now.
         self._count_step()
         if self._made_bits:
             self._made_bits = False
@@ -463,10 +487,11 @@ class MaskKeeper:
             return
         self.active = masks
         self._forget_before(masks)
-        self._suspended = False
         self._weights.activate(masks)
         self.tolerate_outside = False
         self._inside = self.current.is_inside(masks)
+        self._newer = self._newer and not self._inside
+        self._follow_masks()
         logger.info("masks %s are in force", masks)
 
     def _forget_before(self, masks: MaskSet) -> None:
@@ -487,6 +512,12 @@ class MaskKeeper:
                 buffer[place].masked_fill_(~mask, 0)
 
     @property
+    def _suspended(self) -> bool:
+        """True while the masks in force are older than the weights and would lose
+        some."""
+        return self._newer and not self._inside
+
+    @property
     def _enforces(self) -> bool:
         """Weights that were loaded are checked before anything is lost of them."""
         free = self._loaded or self._suspended
@@ -499,12 +530,28 @@ class MaskKeeper:
         """
         if self._enforces:
             self._weights.apply(optimizer)
+        self._replaced.stepped(optimizer)
 
     def before_forward(self) -> None:
         """Where weights are changed by hand."""
         if self._forward_is_due:
             self._forward_is_due = False
+            self.notice_copies()
             self.enforce()
+
+    def apply_masks(self) -> None:
+        """The same where the script asks for it, also of what was copied by hand and
+        fits no other masks."""
+        self.notice_copies()
+        if self._copied:
+            enforcement.zero_unfit(self._table, self.current)
+        self.enforce()
+
+    def masks_come_from_state(self, in_force: bool) -> None:
+        """Its weights are there, or come before the next step. Not `in_force`: those
+        outside are zeroed."""
+        self._origin = "state"
+        self.tolerate_outside = not in_force
 
     def weights_loaded(self) -> None:
         """They are checked before the next step, and left alone until then."""
@@ -520,12 +567,11 @@ class MaskKeeper:
         """
         if self.tolerate_outside:
             enforcement.zero_outside(self._table, self.current)
-        masks = enforcement.refitted(
-            self._table, self.current, self._origin, only_loaded
-        )
-        if masks is not None:
-            self.adopt(masks)
-            enforcement.log_refitted(self.current, self._native.rank)
+        origin: Origin = "copied" if self._copied else self._origin
+        found = enforcement.refitted(self._table, self.current, origin, only_loaded)
+        if found is not None:
+            self.adopt(found.masks)
+            found.log(self.current, self._native.rank)
         enforcement.log_unmasked(self._table, self.current, self._native.rank)
         self._weights.take_values()
 
@@ -533,6 +579,7 @@ class MaskKeeper:
         """The masks in force hold for the weights that are left."""
         if self._forward_hook is not None:
             self._forward_hook.remove()
+        self.notice_copies()
         if self._enforces:
             self._weights.finish()
 

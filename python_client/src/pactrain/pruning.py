@@ -363,6 +363,7 @@ def enforce(model: nn.Module, table: ParameterTable, new: bool = False) -> None:
             registry.set(parameter, fitting)
         else:
             _zero_outside(parameter, mask_of)
+            registry.clear_loaded(parameter)
 
 
 def share_of(amount: Any) -> float:

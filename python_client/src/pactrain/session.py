@@ -266,10 +266,12 @@ class Session:
         """Raises InvalidArgument, which names the call, if masks are tracked."""
         if self._source.tracks:
             raise tracked_error(call)
+        if not self._closed:  # Masks that come now are newer.
+            self._keeper.notice_copies()
 
     def apply_masks(self) -> None:
         """Weights times the agreed masks; only for optimizers not made by torch."""
-        self._keeper.enforce()
+        self._keeper.apply_masks()
 
     def sync_buffers(self) -> None:
         """Gives all ranks the buffers (BatchNorm statistics) of rank 0, now.
@@ -325,7 +327,7 @@ class Session:
         self._check_open()
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
-        self._keeper.tolerate_outside = not state["masks_active"]
+        self._keeper.masks_come_from_state(in_force=bool(state["masks_active"]))
         self._all_loaded()
 
     @contextlib.contextmanager

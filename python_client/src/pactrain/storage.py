@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # By bytes.
+_SAMPLE = 64  # Weights of a parameter that are looked at.
+_DRAWN = 4096  # Places from which they are taken.
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -69,6 +71,20 @@ def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
     )
     made.as_strided((parameter.numel(),), (1,)).copy_(flat)
     return made
+
+
+def some_places(which: Tensor) -> Tensor:
+    """Flat indices of at most 64 places where a bool tensor is true, in the order of
+    indices: the same at all ranks; some if there are any."""
+    size = which.numel()
+    places = torch.arange(size)
+    if size > _DRAWN:
+        generator = torch.Generator().manual_seed(size)
+        places = torch.randint(size, (_DRAWN,), generator=generator)
+    found = places[torch.take(which, places)]
+    if size > _DRAWN and not found.numel():
+        found = which.reshape(-1).nonzero()[:, 0]
+    return found[:_SAMPLE]
 
 
 def zero_outside(values: Tensor, mask: Tensor) -> None:

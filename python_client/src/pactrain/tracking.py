@@ -325,9 +325,9 @@ class TrackingKeeper(MaskKeeper):
         self._look()
         super().start("masks")
 
-    def begin_step(self) -> None:
+    def begin_step(self) -> bool:
         self._look()
-        super().begin_step()
+        return super().begin_step()
 
     def _look(self) -> None:
         moved = self._tracked.look()

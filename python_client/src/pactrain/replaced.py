@@ -1,0 +1,196 @@
+"""Which weights a script replaced by hand, as by `p.data.copy_(checkpoint[name])`.
+
+No hook tells of that, and weights outside the masks would be set to zero with the next
+step. So a few weights of each masked parameter, inside the mask and outside, are looked
+at before anything is zeroed. They count as loaded if they moved much further than by
+the steps before: a checkpoint's weights lie further away. Scripts that step by hand,
+with a momentum of their own or with noise, leave outside the masks what one step makes;
+that is masked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from . import storage
+from .masks import MaskSet, registry
+from .parameters import ParameterTable
+from .zeros import refit
+
+_STEPS = 4  # As far as so many of the largest steps lately is no checkpoint's doing.
+_FIRST_STEP = 1 / 8  # Of the weights' own size; nothing is known of steps yet.
+_FADING = 0.9  # Of the size of a step, with each later one.
+
+
+class _Watched:
+    def __init__(
+        self, name: str, parameter: Tensor, wanted: Tensor, kept: Tensor, frozen: bool
+    ) -> None:
+        """`wanted` is this rank's mask. Outside of `kept` weights may be lost."""
+        self.name = name
+        self.parameter = parameter
+        self.wanted = wanted
+        self.kept = kept
+        self.frozen = frozen
+        self.usual = 0.0  # Root mean square of what a step changes.
+        self.due = False  # A gradient has come since the last look.
+
+    def go_on_from(self, before: _Watched | None) -> None:
+        if before is not None:
+            self.usual, self.due = before.usual, before.due
+        if before is not None and before.wanted is self.wanted:
+            self._inside, self._places = before._inside, before._places
+            self._values = before._values
+            return
+        inside = storage.some_places(self.wanted)
+        self._inside = inside.numel()  # The first ones.
+        self._places = torch.cat([inside, storage.some_places(~self.wanted)])
+        self.take()
+
+    def _now(self) -> Tensor:
+        return torch.take(self.parameter.detach(), self._places)
+
+    def take(self) -> None:
+        self._values = self._now()
+
+    def step(self) -> None:
+        """A step has made the values that are there."""
+        before, self._values = self._values, self._now()
+        change = self._size_of(self._values - before)
+        self.usual = max(change, _FADING * self.usual)
+        self.due = False
+
+    def was_replaced(self, frozen_values: Mapping[str, Tensor]) -> bool:
+        """Looks, and goes on from what is there."""
+        before, now = self._values, self._now()
+        if registry.is_loaded(self.parameter):  # That is known, and checked later.
+            self._values = now
+            return False
+        if torch.equal(now, before):
+            return False
+        change = self._size_of(now - before)
+        if is_step(change, self.usual, self._size_of(before) if self.due else 0.0):
+            if self.due:
+                self.step()
+            self._values = now
+            return False
+        self._values, self.due = now, False
+        held = frozen_values.get(self.name) if self.frozen else None
+        changed = storage.count((now != before)[: self._inside])
+        return _counts_as_loaded(self, held, most=2 * changed > self._inside)
+
+    def _size_of(self, values: Tensor) -> float:
+        return max(_size(values[: self._inside]), _size(values[self._inside :]))
+
+
+def is_step(change: float, usual: float, size: float) -> bool:
+    """Whether weights of this size may have changed so much by one step, or by noise of
+    that order, where steps lately changed `usual` (0: there were none). All are root
+    mean squares."""
+    return change <= (_STEPS * usual if usual else _FIRST_STEP * size)
+
+
+class ReplacedWeights:
+    """Those of one model. What is in force elsewhere, or masked in the forward pass, is
+    not watched: nothing is lost there.
+
+    Not thread-safe: used between steps.
+    """
+
+    def __init__(self, table: ParameterTable) -> None:
+        self._table = table
+        self._watched: dict[int, _Watched] = {}  # By id of the parameter.
+
+    def follow(self, wanted: MaskSet, active: MaskSet | None) -> None:
+        """From now on these masks count."""
+        before, self._watched = self._watched, {}
+        for name, parameter in self._table:
+            mine, held = _enforced(wanted, name), _enforced(active, name)
+            mask = held if mine is None else mine
+            if mask is None:
+                continue
+            watched = _Watched(
+                name,
+                parameter,
+                wanted=mask,
+                kept=mask if held is None or held is mask else mask & held,
+                frozen=name in wanted.frozen,
+            )
+            watched.go_on_from(before.get(id(parameter)))
+            self._watched[id(parameter)] = watched
+
+    def gradient_came(self, parameters: Iterable[Tensor] | None = None) -> None:
+        """None: of all parameters."""
+        for watched in self._of(parameters):
+            watched.due = True
+
+    def stepped(self, optimizer: Optimizer | None = None) -> None:
+        """Weights are as a step has left them. None: of all parameters."""
+        for watched in self._of(None if optimizer is None else _parameters(optimizer)):
+            watched.step()
+
+    def taken(self) -> None:
+        """Weights are as they are by other means, which needs no notice."""
+        for watched in self._watched.values():
+            watched.take()
+
+    def notice(
+        self,
+        frozen_values: Mapping[str, Tensor],
+        parameters: Collection[Tensor] | None = None,
+    ) -> bool:
+        """Marks what was replaced since the last look as loaded. True: something was.
+
+        Args:
+          frozen_values: of frozen parameters, by name: what is held outside the masks.
+          parameters: None: all.
+        """
+        found = [
+            watched.parameter
+            for watched in self._of(parameters)
+            if watched.was_replaced(frozen_values)
+        ]
+        for parameter in found:
+            registry.mark_loaded(parameter)
+        return bool(found)
+
+    def _of(self, parameters: Iterable[Tensor] | None) -> list[_Watched]:
+        if parameters is None:
+            return list(self._watched.values())
+        ids = (id(parameter) for parameter in parameters)
+        return [self._watched[i] for i in ids if i in self._watched]
+
+
+def _parameters(optimizer: Optimizer) -> Iterable[Tensor]:
+    return (p for group in optimizer.param_groups for p in group["params"])
+
+
+def _enforced(masks: MaskSet | None, name: str) -> Tensor | None:
+    if masks is None or name in masks.unenforced:
+        return None
+    return masks.masks.get(name)
+
+
+def _counts_as_loaded(watched: _Watched, held: Tensor | None, most: bool) -> bool:
+    """Of weights that no step has changed, `most` of them or a few; `held` are those
+    that frozen ones outside the mask have to be."""
+    weights = watched.parameter.detach()
+    beyond = weights[~watched.kept]
+    if held is not None:
+        beyond = beyond - held[~watched.kept]
+    beyond = beyond[beyond != 0]
+    if not watched.frozen:
+        fitting = refit(weights, watched.wanted, loaded=most)
+        if fitting is not None and fitting is not watched.wanted:
+            return True
+    # Also if it is no number.
+    return bool(beyond.numel()) and not _size(beyond) <= _STEPS * watched.usual
+
+
+def _size(values: Tensor) -> float:
+    """Root mean square."""
+    return float(values.double().square().mean().sqrt()) if values.numel() else 0.0
