@@ -7,7 +7,7 @@ values they had when the masks were agreed on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakSet
@@ -180,7 +180,7 @@ class Enforcement:
         return [
             entry.name
             for entry in self._entries.values()
-            if bool(self._strays(entry, lambda t: torch.take(t, entry.sample)).any())
+            if bool(self._strays(entry, entry.sample).any())
         ]
 
     def finish(self) -> None:
@@ -191,15 +191,16 @@ class Enforcement:
     def count_outside(self) -> int:
         """All weights outside the masks that are not where they belong."""
         return sum(
-            storage.count(self._strays(entry, lambda tensor: tensor) & ~entry.mask)
+            storage.count(self._strays(entry) & ~entry.mask)
             for entry in self._entries.values()
         )
 
-    def _strays(self, entry: _Entry, part: Callable[[Tensor], Tensor]) -> Tensor:
-        found = part(entry.parameter.detach())
-        wanted = (
-            part(self._values[entry.name]) if entry.frozen else torch.zeros_like(found)
-        )
+    def _strays(self, entry: _Entry, places: Tensor | None = None) -> Tensor:
+        """None: everywhere."""
+        found = entry.parameter.detach()
+        wanted = self._values[entry.name] if entry.frozen else torch.zeros_like(found)
+        if places is not None:
+            found, wanted = torch.take(found, places), torch.take(wanted, places)
         return (found != wanted) & ~(found.isnan() & wanted.isnan())
 
 

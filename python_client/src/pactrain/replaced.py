@@ -79,9 +79,27 @@ class _Watched:
             self._values = now
             return False
         self._values, self.due = now, False
-        held = frozen_values.get(self.name) if self.frozen else None
-        changed = storage.count((now != before)[: self._inside])
-        return _counts_as_loaded(self, held, most=2 * changed > self._inside)
+        changed = now != before
+        most = 2 * storage.count(changed[: self._inside]) > self._inside
+        if most and not self.frozen and self._fits_others():
+            return True
+        return bool(changed[self._inside :].any()) and self._is_far_beyond(
+            frozen_values.get(self.name)
+        )
+
+    def _fits_others(self) -> bool:
+        fitting = refit(self.parameter, self.wanted, loaded=True)
+        return fitting is not None and fitting is not self.wanted
+
+    def _is_far_beyond(self, held: Tensor | None) -> bool:
+        """Whether more is outside the mask than a step leaves there; `held` are those
+        that frozen weights have to be."""
+        beyond = self.parameter.detach()[~self.kept]
+        if self.frozen and held is not None:
+            beyond = beyond - held[~self.kept]
+        beyond = beyond[beyond != 0]
+        # Also if it is no number.
+        return bool(beyond.numel()) and not _size(beyond) <= _STEPS * self.usual
 
     def _size_of(self, values: Tensor) -> float:
         return max(_size(values[: self._inside]), _size(values[self._inside :]))
@@ -173,22 +191,6 @@ def _enforced(masks: MaskSet | None, name: str) -> Tensor | None:
     if masks is None or name in masks.unenforced:
         return None
     return masks.masks.get(name)
-
-
-def _counts_as_loaded(watched: _Watched, held: Tensor | None, most: bool) -> bool:
-    """Of weights that no step has changed, `most` of them or a few; `held` are those
-    that frozen ones outside the mask have to be."""
-    weights = watched.parameter.detach()
-    beyond = weights[~watched.kept]
-    if held is not None:
-        beyond = beyond - held[~watched.kept]
-    beyond = beyond[beyond != 0]
-    if not watched.frozen:
-        fitting = refit(weights, watched.wanted, loaded=most)
-        if fitting is not None and fitting is not watched.wanted:
-            return True
-    # Also if it is no number.
-    return bool(beyond.numel()) and not _size(beyond) <= _STEPS * watched.usual
 
 
 def _size(values: Tensor) -> float:
