@@ -198,9 +198,11 @@ class Enforcement:
     def _strays(self, entry: _Entry, places: Tensor | None = None) -> Tensor:
         """None: everywhere."""
         found = entry.parameter.detach()
-        wanted = self._values[entry.name] if entry.frozen else torch.zeros_like(found)
-        if places is not None:
-            found, wanted = torch.take(found, places), torch.take(wanted, places)
+        found = found if places is None else torch.take(found, places)
+        if not entry.frozen:
+            return found != 0
+        wanted = self._values[entry.name]
+        wanted = wanted if places is None else torch.take(wanted, places)
         return (found != wanted) & ~(found.isnan() & wanted.isnan())
 
 
