@@ -27,7 +27,7 @@ from .errors import PacTrainError, RefusedError
 from .layout import BucketLayout, StepLayout, bucket_mask, masks_in
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
-from .parameters import ParameterTable
+from .parameters import ParameterTable, plain_name
 from .replaced import ReplacedWeights
 from .types import NO_DIGEST, Decision, Digest, Native
 
@@ -96,6 +96,9 @@ class MaskKeeper:
         self._forward_is_due = False
         self._steps = 0
         self._changed_after = 0  # Steps of this session.
+        self.apart: list[
+            str
+        ] = []  # What is to be said of ranks that did not end alike.
 
     @property
     def tracks(self) -> bool:
@@ -151,6 +154,22 @@ class MaskKeeper:
             kept = int(mask.count_nonzero())
             seen[name] = f"{digest} {kept:,} of {mask.numel():,}"
         return seen
+
+    def seen_at_end(self) -> dict[str, str]:
+        """As seen(), of all masks as they are now."""
+        seen, wanted = MaskKeeper.seen(self), self.wanted_now()
+        for name, mask in wanted.masks.items():
+            place = plain_name(name).removesuffix("_orig")
+            if place not in seen:
+                bits = storage.pack(mask.contiguous().reshape(-1))
+                kept, digest = storage.count(mask), self._native.digest_of(bits).short
+                seen[place] = f"{digest} {kept:,} of {mask.numel():,}"
+        return seen
+
+    @property
+    def has_new_weights(self) -> bool:
+        """Some were loaded since the last step."""
+        return self._loaded
 
     def news(self, always: bool) -> Digest | None:
         """Of the same masks, if some have changed since the last committed step or,
