@@ -96,9 +96,8 @@ class MaskKeeper:
         self._forward_is_due = False
         self._steps = 0
         self._changed_after = 0  # Steps of this session.
-        self.apart: list[
-            str
-        ] = []  # What is to be said of ranks that did not end alike.
+        # What is to be said of ranks that did not end alike.
+        self.apart: list[str] = []
 
     @property
     def tracks(self) -> bool:

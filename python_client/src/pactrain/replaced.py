@@ -38,18 +38,15 @@ class _Watched:
         self.frozen = frozen
         self.usual = 0.0  # Root mean square of what a step changes.
         self.due = False  # A gradient has come since the last look.
-
-    def go_on_from(self, before: _Watched | None) -> None:
-        if before is not None:
-            self.usual, self.due = before.usual, before.due
-        if before is not None and before.wanted is self.wanted:
-            self._inside, self._places = before._inside, before._places
-            self._values = before._values
-            return
-        inside = storage.some_places(self.wanted)
+        inside = storage.some_places(wanted)
         self._inside = inside.numel()  # The first ones.
-        self._places = torch.cat([inside, storage.some_places(~self.wanted)])
-        self.take()
+        self._places = torch.cat([inside, storage.some_places(~wanted)])
+        self._values = self._now()
+
+    def go_on_from(self, before: _Watched) -> None:
+        self.usual, self.due = before.usual, before.due
+        if before.wanted is self.wanted:  # The same places, then.
+            self._values = before._values
 
     def _now(self) -> Tensor:
         return torch.take(self.parameter.detach(), self._places)
@@ -138,7 +135,8 @@ class ReplacedWeights:
                 kept=mask if held is None or held is mask else mask & held,
                 frozen=name in wanted.frozen,
             )
-            watched.go_on_from(before.get(id(parameter)))
+            if id(parameter) in before:
+                watched.go_on_from(before[id(parameter)])
             self._watched[id(parameter)] = watched
 
     def gradient_came(self, parameters: Iterable[Tensor] | None = None) -> None:
