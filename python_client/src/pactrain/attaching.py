@@ -230,7 +230,8 @@ def open_session(
             else MaskKeeper(table, source, native, config.gse)
         )
         keeper.settle_steps = settle_steps
-        keeper.tolerate_outside = state is not None and not state["masks_active"]
+        if state is not None:
+            keeper.weights.tolerate_outside = not state["masks_active"]
         parts = Parts(model, table, native, config, keeper, source, index)
         if native.donor is None:
             _agree(parts)

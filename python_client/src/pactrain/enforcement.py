@@ -133,9 +133,12 @@ class Enforcement:
         self._cleaned = WeakSet()
         self.step_committed()
 
-    def step_committed(self) -> None:
-        """Gradients are there: weights will be changed."""
-        self._due = set(self._entries)
+    def step_committed(self, parameters: Iterable[Tensor] | None = None) -> None:
+        """Gradients are there: weights will be changed. None: of all."""
+        if parameters is None:
+            self._due = set(self._entries)
+        else:
+            self._due |= {id(p) for p in parameters if id(p) in self._entries}
 
     @property
     def is_due(self) -> bool:
@@ -174,12 +177,16 @@ class Enforcement:
         else:
             storage.zero_outside(weights, entry.mask)
 
-    def sampled_outside(self) -> list[str]:
+    def sampled_outside(self, parameters: Iterable[Tensor] | None = None) -> list[str]:
         """Names of parameters of which a few weights were looked at, the same at all
-        ranks, and some outside the mask are not where they belong."""
+        ranks, and some outside the mask are not where they belong. None: of all."""
+        entries: Iterable[_Entry] = self._entries.values()
+        if parameters is not None:
+            ids = [id(p) for p in parameters]
+            entries = [self._entries[i] for i in ids if i in self._entries]
         return [
             entry.name
-            for entry in self._entries.values()
+            for entry in entries
             if bool(self._strays(entry, entry.sample).any())
         ]
 

@@ -131,6 +131,13 @@ class Declared:
     frozen: frozenset[str] = frozenset()
     unenforced: frozenset[str] = frozenset()
 
+    def packed(self) -> dict[str, Tensor]:
+        """By name bits in the order of indices, for a state_dict()."""
+        return {
+            name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))
+            for name, mask in self.masks.items()
+        }
+
 
 @dataclass(frozen=True)
 class MaskSet(Declared):
