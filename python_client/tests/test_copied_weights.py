@@ -150,6 +150,24 @@ def test_one_layer_alone_is_noticed(attach):
     assert torch.equal(model[2].weight, dense()[LAYER])
 
 
+def test_a_checkpoint_of_nearly_the_same_masks_loses_nothing(attach):
+    """Where hardly any of what is outside them is not zero."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        small_net()[0], torch.nn.ReLU(), torch.nn.Linear(8, 900)
+    )
+    pactrain.prune(model, 0.5, exempt=())
+    state = {n: 1.5 * v for n, v in model.state_dict().items()}
+    mask = registry.get(model[2].weight)
+    state["2.weight"].view(-1)[(~mask).view(-1).nonzero()[100, 0]] = 0.3
+    attached, optimizer = begun(attach, model, "optimizer")
+    by_data(model, state)
+    with pytest.raises(pactrain.PacTrainError), attached.session.guard():
+        attached.step()
+    optimizer.step()
+    assert torch.equal(model[2].weight, state["2.weight"])
+
+
 def test_weights_of_the_same_beginning_are_noticed(attach):
     """The smallest tenth of a checkpoint that is hardly further than the model."""
     model = pruned(0.1)

@@ -445,8 +445,9 @@ def test_masks_of_a_state_may_keep_zeros(attach, within):
     assert torch.equal(kept(model), mask)
 
 
-def test_copied_by_hand_zeros_beyond_the_masks_stay_as_well(attach):
-    state, _ = pruned_more()
+def test_copied_by_hand_zeros_beyond_the_masks_are_told(attach, caplog):
+    """They are not taken: a script that rounds its weights for a pass has some, too."""
+    state, mask = pruned_more()
     model = pruned()
     attached = attach(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -455,4 +456,26 @@ def test_copied_by_hand_zeros_beyond_the_masks_stay_as_well(attach):
         for name, parameter in model.named_parameters():
             parameter.copy_(1.01 * state[name])
     run(attached, optimizer, 2)
+    assert torch.equal(kept(model), mask)
+    text = "2.weight: weights that were put there by hand have many zeros inside"
+    assert caplog.text.count(text) == 1
+    pactrain.prune(model, masks_from=model.state_dict())  # As it says.
+    run(attached, optimizer, 2)
     assert torch.equal(kept(model), state[LAYER] != 0)
+
+
+def test_weights_that_are_rounded_for_a_pass_keep_their_masks(attach, caplog):
+    """As BinaryConnect and its like do."""
+    model = pruned()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    mask = kept(model)
+    for _ in range(6):
+        latent = model[2].weight.detach().clone()
+        optimizer.zero_grad()
+        model[2].weight.data.copy_((2 * latent).round() / 2)
+        attached.step()
+        model[2].weight.data.copy_(latent)
+        optimizer.step()
+    assert kept(model) is mask
+    assert caplog.text.count("have many zeros inside the mask") == 1

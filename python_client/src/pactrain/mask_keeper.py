@@ -189,6 +189,7 @@ class MaskKeeper:
             have at zero, and not even masking them before forward passes helps.
         """
         self.weights.notice_copies()
+        self.weights.warn_of_zeros(self._native.rank)
         copied = self.weights.copied
         if self._source.changed():
             before = self._acting

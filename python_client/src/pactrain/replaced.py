@@ -10,8 +10,10 @@ that is masked again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -23,6 +25,7 @@ from .zeros import refit
 
 _STEPS = 4  # As far as so many of the largest steps lately is no checkpoint's doing.
 _FIRST_STEP = 1 / 8  # Of the weights' own size; nothing is known of steps yet.
+_SAMPLE = 512  # So a hundredth of a layer is hardly ever overlooked.
 _FADING = 0.9  # Of the size of a step, with each later one.
 
 
@@ -38,9 +41,10 @@ class _Watched:
         self.frozen = frozen
         self.usual = 0.0  # Root mean square of what a step changes.
         self.due = False  # A gradient has come since the last look.
-        inside = storage.some_places(wanted)
+        self.has_zeros = False  # Inside the mask, by hand.
+        inside = storage.some_places(wanted, _SAMPLE)
         self._inside = inside.numel()  # The first ones.
-        self._places = torch.cat([inside, storage.some_places(~wanted)])
+        self._places = torch.cat([inside, storage.some_places(~wanted, _SAMPLE)])
         self._values = self._now()
 
     def go_on_from(self, before: _Watched) -> None:
@@ -78,25 +82,26 @@ class _Watched:
         self._values, self.due = now, False
         changed = now != before
         most = 2 * storage.count(changed[: self._inside]) > self._inside
-        if most and not self.frozen and self._fits_others():
-            return True
-        return bool(changed[self._inside :].any()) and self._is_far_beyond(
-            frozen_values.get(self.name)
-        )
-
-    def _fits_others(self) -> bool:
-        fitting = refit(self.parameter, self.wanted, loaded=True)
-        return fitting is not None and fitting is not self.wanted
+        if most and not self.frozen:
+            fitting = refit(self.parameter, self.wanted)
+            if fitting is not None and fitting is not self.wanted:
+                return True
+            if refit(self.parameter, self.wanted, loaded=True) is not fitting:
+                self.has_zeros = True
+        looks = most or bool(changed[self._inside :].any())
+        return looks and self._is_far_beyond(frozen_values.get(self.name))
 
     def _is_far_beyond(self, held: Tensor | None) -> bool:
         """Whether more is outside the mask than a step leaves there; `held` are those
         that frozen weights have to be."""
-        beyond = self.parameter.detach()[~self.kept]
+        weights = self.parameter.detach()
         if self.frozen and held is not None:
-            beyond = beyond - held[~self.kept]
-        beyond = beyond[beyond != 0]
+            weights = weights - held
+        beyond = (weights != 0) > self.kept
+        if not bool(beyond.any()):
+            return False
         # Also if it is no number.
-        return bool(beyond.numel()) and not _size(beyond) <= _STEPS * self.usual
+        return not _size(weights[beyond]) <= _STEPS * self.usual
 
     def _size_of(self, values: Tensor) -> float:
         return max(_size(values[: self._inside]), _size(values[self._inside :]))
@@ -119,6 +124,7 @@ class ReplacedWeights:
     def __init__(self, table: ParameterTable) -> None:
         self._table = table
         self._watched: dict[int, _Watched] = {}  # By id of the parameter.
+        self._told: set[str] = set()
 
     def follow(self, wanted: MaskSet, active: MaskSet | None) -> None:
         """From now on these masks count."""
@@ -174,6 +180,14 @@ class ReplacedWeights:
             registry.mark_loaded(parameter)
         return bool(found)
 
+    def names_with_zeros(self) -> list[str]:
+        """Those that were replaced by weights with zeros inside their masks, as if they
+        had been pruned more; each once."""
+        found = [w.name for w in self._watched.values() if w.has_zeros]
+        found = [name for name in found if name not in self._told]
+        self._told.update(found)
+        return found
+
     def _of(self, parameters: Iterable[Tensor] | None) -> list[_Watched]:
         if parameters is None:
             return list(self._watched.values())
@@ -193,4 +207,5 @@ def _enforced(masks: MaskSet | None, name: str) -> Tensor | None:
 
 def _size(values: Tensor) -> float:
     """Root mean square."""
-    return float(values.double().square().mean().sqrt()) if values.numel() else 0.0
+    flat = values.reshape(-1).float().numpy()  # Faster than torch for so few.
+    return math.sqrt(float(np.dot(flat, flat)) / flat.size) if flat.size else 0.0

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # By bytes.
-_SAMPLE = 64  # Weights of a parameter that are looked at.
-_DRAWN = 4096  # Places from which they are taken.
+_DRAWN = 4096  # Places from which some are taken.
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -73,9 +72,9 @@ def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
     return made
 
 
-def some_places(which: Tensor) -> Tensor:
-    """Flat indices of at most 64 places where a bool tensor is true, in the order of
-    indices: the same at all ranks; some if there are any."""
+def some_places(which: Tensor, most: int = 64) -> Tensor:
+    """Flat indices of at most so many places where a bool tensor is true: the same at
+    all ranks; some if there are any."""
     size = which.numel()
     places = torch.arange(size)
     if size > _DRAWN:
@@ -84,7 +83,7 @@ def some_places(which: Tensor) -> Tensor:
     found = places[torch.take(which, places)]
     if size > _DRAWN and not found.numel():
         found = which.reshape(-1).nonzero()[:, 0]
-    return found[:_SAMPLE]
+    return found[:most]
 
 
 def zero_outside(values: Tensor, mask: Tensor) -> None:

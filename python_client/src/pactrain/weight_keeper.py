@@ -14,7 +14,7 @@ from . import enforcement, optimizer_hook
 from .enforcement import Origin, Refitted
 from .errors import PacTrainError
 from .masks import MaskSet, registry
-from .parameters import ParameterTable
+from .parameters import ParameterTable, some_of
 from .replaced import ReplacedWeights
 
 logger = logging.getLogger("pactrain")
@@ -121,6 +121,18 @@ class WeightKeeper:
         """
         if self._gse and self._replaced.notice(self.values, parameters):
             self.loaded = self.copied = True
+
+    def warn_of_zeros(self, rank: int) -> None:
+        """Of what came by hand. They may be pruned, or the script's own for a while (it
+        rounds its weights, say), so they do not become the masks by themselves."""
+        names = self._replaced.names_with_zeros()
+        if names and rank == 0:
+            logger.warning(
+                "%s: weights that were put there by hand have many zeros inside the "
+                "mask, which train; if they were pruned, call prune(model, "
+                "masks_from=model.state_dict()) before training goes on",
+                some_of(names),
+            )
 
     def refitted(self, masks: MaskSet, only_loaded: bool = False) -> Refitted | None:
         """The masks that weights have which were pruned elsewhere, or more; None: they
