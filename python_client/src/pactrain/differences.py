@@ -86,11 +86,12 @@ class Differences:
             return
         if native.world_size == 1:
             return
+        said: list[str] = []
         try:
             board = self._board(_END_PATIENCE_SECONDS)
             self._leave_note(board)
             if native.rank == 0:
-                notes = board.read_of_all(native.world_size, lambda missing: None)
+                notes = board.read_of_all(native.world_size, said.append)
                 what = self._compared_at_end(board, notes)
                 self._keeper.apart = [_AT_THE_END.format(what=what)] if what else []
         except (PacTrainError, RuntimeError) as error:
@@ -98,7 +99,7 @@ class Differences:
                 "ranks were not compared at the end, since not all had closed their "
                 "session within %g s of this one: %s",
                 _END_PATIENCE_SECONDS,
-                str(error).partition("\n")[0],
+                said[0] if said else error,
             )
 
     def _leave_note(self, board: Board) -> None:

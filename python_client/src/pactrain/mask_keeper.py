@@ -240,6 +240,7 @@ class MaskKeeper:
         # A generation may begin with masks from before the weights were loaded.
         self._set_newer(self.active is not None and not self._inside)
         self.weights.follow(self.current)
+        self.weights.taken()  # All ranks have rank 0's by now.
         self._count_step()  # These masks were declared before the first one.
 
     def renew(self) -> None:

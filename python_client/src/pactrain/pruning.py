@@ -324,8 +324,8 @@ def apply_masks(
     """Sets the weights outside the masks to zero, except frozen ones.
 
     With `masks` ({name: mask}) these become the model's masks, of this kind; without,
-    the ones it has are used, or the zeros of weights that were pruned elsewhere and
-    loaded since.
+    the ones it has are used, or the zeros of weights that were pruned elsewhere, or
+    more, and loaded since.
 
     An average of a model (AveragedModel) has the masks that the model has by now.
 
