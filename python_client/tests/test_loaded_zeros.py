@@ -73,13 +73,10 @@ def test_a_few_zeros_inside_the_masks_train(attach, caplog, attached_first):
     state["0.weight"][7] = 0
     state["1.4.weight"].zero_()
     masks = [registry.get(p) for p in model.parameters()]
-    if attached_first:
-        attach(model)
+    attached = attach(model) if attached_first else None
     model.load_state_dict(state)
-    attached = attach(model) if not attached_first else None
-    session = attached.session if attached else None
-    if session is None:
-        model(torch.tensor([7, 8])).square().mean().backward()
+    attached = attached or attach(model)
+    attached.ddp(torch.tensor([7, 8])).square().mean().backward()
     assert MORE not in caplog.text
     assert all(
         mask is now
