@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from conftest import LAUNCHER
 from small_nets import outside, pruned, small_net
+from test_enforced_weights import ByHand
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
@@ -307,3 +308,28 @@ def test_nothing_is_left_outside_the_masks_where_adam_makes_no_numbers_of_zeros(
         model(torch.ones(4, 6).half()).square().mean().backward()
         optimizer.step()
     assert bool((model[2].weight[~mask] == 0).all())
+
+
+def test_momentum_by_hand_does_not_bring_weights_back_beneath_new_masks(caplog):
+    caplog.set_level("INFO", "pactrain")
+    model = pruned(0.25)
+    pactrain.attach(model)
+    script = ByHand(model, momentum=0.9)
+    train(model, 5, script)
+    pactrain.prune(model, 0.75)
+    train(model, 2, script)
+    seen = []
+    model[2].register_forward_pre_hook(lambda *_: seen.append(outside(model)))
+    train(model, 5, script)
+    assert seen == [0] * 5
+    assert caplog.text.count("weights are masked before each forward pass") == 1
+
+
+def test_with_an_optimizer_of_torch_nothing_is_hooked_when_masks_change():
+    model = pruned(0.25)
+    pactrain.attach(model)
+    optimizer = train(model, 5, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    pactrain.prune(model, 0.75)
+    train(model, 5, optimizer)
+    assert not model._forward_pre_hooks
+    assert not outside(model)

@@ -8,11 +8,12 @@ import pickle
 
 import pytest
 import torch
-from fake_native import submitted
+from fake_native import activate, submitted
 from small_nets import pruned, small_net
 from torch.optim.swa_utils import AveragedModel
 
 import pactrain
+from pactrain import averages
 from pactrain.masks import registry
 
 
@@ -131,3 +132,104 @@ def test_a_copy_of_our_own_wrapper_is_evaluated(wrap):
     with pytest.raises(pactrain.PacTrainError, match="has no session"):
         clone.train()(inputs)
     by_torch_save(wrapped.ddp).eval()(inputs)
+
+
+def scheduled(attach, update, steps=24, amount=0.8):
+    """A model that is pruned little by little; `update(model, step)` after each step.
+    Masks are in force with the step after they are declared."""
+    torch.manual_seed(0)
+    model = pruned(0.25)
+    attached = attach(model)
+    activate(attached)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    schedule = pactrain.PruningSchedule(model, amount, steps=12, every=4)
+    version = 1
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(4, 6, generator=generator)
+        attached.step(inputs, optimizer)
+        if schedule.step() is not None:
+            attached.step(inputs)  # Votes.
+            version += 1
+            activate(attached, version)
+        update(model, step)
+    assert schedule.done
+    return model
+
+
+class Averages:
+    """An EMA by AveragedModel and one by hand, without gradients."""
+
+    def __init__(self):
+        self.all = []
+
+    def __call__(self, model, step):
+        if step == 0:
+            average = torch.optim.swa_utils.get_ema_multi_avg_fn(0.8)
+            self.all.append(AveragedModel(model, multi_avg_fn=average))
+            self.all.append(copy.deepcopy(model).requires_grad_(False))
+        self.all[0].update_parameters(model)
+        for mine, theirs in zip(
+            self.all[1].parameters(), model.parameters(), strict=True
+        ):
+            mine.lerp_(theirs.detach(), 0.2)
+
+
+def test_an_average_has_the_masks_that_the_model_has_by_now(
+    attach, caplog, monkeypatch
+):
+    monkeypatch.setattr(averages, "_told", False)
+    copies = Averages()
+    model = scheduled(attach, copies)
+    mask = registry.get(model[2].weight)
+    assert int(mask.sum()) == 13
+    for average in copies.all:
+        net = getattr(average, "module", average)
+        assert pactrain.sparsity(average).outside == int(
+            (net[2].weight[~mask] != 0).sum()
+        )
+        pactrain.apply_masks(average)
+        assert torch.equal(net[2].weight != 0, mask)
+    assert caplog.text.count("average of a model whose masks have changed") == 1
+
+
+def test_what_is_no_average_keeps_its_masks(attach):
+    """Else weights would be lost that trained within them."""
+    kept = {}
+
+    def update(model, step):
+        if step == 1:
+            kept["best"] = copy.deepcopy(model)
+            kept["best, written again"] = copy.deepcopy(model)
+            kept["trained"] = copy.deepcopy(model)
+            kept["mask"] = registry.get(model[2].weight)
+        if step == 2:
+            kept["best, written again"].load_state_dict(model.state_dict())
+        trained = kept.get("trained")
+        if trained is not None:
+            inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+            trained.zero_grad()
+            trained(inputs).square().mean().backward()
+            for parameter in trained.parameters():
+                parameter.data.sub_(parameter.grad, alpha=0.1)
+
+    model = scheduled(attach, update)
+    assert not torch.equal(registry.get(model[2].weight), kept["mask"])
+    for name in ("best", "best, written again", "trained"):
+        pactrain.apply_masks(kept[name])
+        assert torch.equal(registry.get(kept[name][2].weight), kept["mask"]), name
+
+
+def test_an_average_of_masks_that_grow_loses_nothing_of_what_has_grown(attach):
+    model = pruned()
+    attached = attach(model)
+    activate(attached)
+    attached.step()
+    average = copy.deepcopy(model)
+    attached.session.set_masks({"2.weight": torch.ones(8, 8)})
+    grown = ~registry.get(average[2].weight)
+    with torch.no_grad():
+        for mine in average[2].weight.data, model[2].weight.data:
+            mine[grown] = 0.1
+    pactrain.apply_masks(average)
+    assert bool((average[2].weight[grown] == 0.1).all())

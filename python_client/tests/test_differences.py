@@ -169,3 +169,113 @@ def test_masks_of_pactrains_own_may_differ_for_a_while(attach):
     pactrain.prune(net, 0.5)
     attached.step()
     assert not compared(attached)
+
+
+def ended(board, change, world_size=2, **known):
+    """What rank 0 says at its end, where `change(rank, net, keeper)` came last."""
+    job = FakeJob(world_size)
+    nets = [small_net() for _ in range(world_size)]
+
+    def run(rank):
+        net = nets[rank]
+        prune.l1_unstructured(net[2], "weight", 0.5)
+        pactrain.prune(net[0], 0.5, exempt=())
+        table, native = ParameterTable(net), job.rank(rank)
+        for name, value in known.items():
+            setattr(native, name, value)
+        keeper = MaskKeeper(table, MaskSource(net, table), native, gse=True)
+        change(rank, net, keeper)
+        Differences(native, table, keeper, board).at_end()
+        return keeper.apart
+
+    return on_ranks(run, world_size)
+
+
+def shared(seconds, store=None):
+    return Board(store, "end", seconds)
+
+
+def at(rank, do):
+    return lambda mine, net, keeper: do(net, keeper) if mine == rank else None
+
+
+def move(net, keeper):
+    net[4].bias.data.add_(1)
+
+
+def mask_by_torch(net, keeper):
+    net[2].weight_mask[0] = 0
+
+
+def mask_by_pactrain(net, keeper):
+    pactrain.prune(net[0], 0.75, exempt=())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (move, "Weights differ: 4.bias (ranks 0 and 2)."),
+        (mask_by_torch, "Masks differ: 2.weight (rank 0 keeps 32 of 64, rank 2 "),
+        (mask_by_pactrain, "Masks differ: 0.weight (rank 0 keeps 24 of 48, rank 2 12 "),
+    ],
+)
+def test_what_changed_last_is_compared_at_the_end(change, text):
+    store = dist.HashStore()
+    first, *others = ended(lambda s: shared(s, store), at(2, change), 3)
+    (line,) = first
+    assert line.startswith("ranks did not end alike. ")
+    assert text in line
+    assert "\n" not in line
+    assert others == [[], []]
+
+
+def test_equal_ranks_end_without_words(caplog):
+    store = dist.HashStore()
+    assert ended(lambda s: shared(s, store), at(0, lambda *_: None)) == [[], []]
+    assert not caplog.text
+
+
+def test_weights_that_one_rank_has_just_loaded_are_no_difference():
+    """To evaluate the best ones, say."""
+    store = dist.HashStore()
+
+    def load(net, keeper):
+        move(net, keeper)
+        keeper.weights_loaded()
+
+    assert ended(lambda s: shared(s, store), at(0, load)) == [[], []]
+
+
+def test_a_rank_that_does_not_come_is_waited_for_a_bounded_time(monkeypatch, caplog):
+    monkeypatch.setattr(differences, "_END_PATIENCE_SECONDS", 0.01)
+    caplog.set_level("INFO", "pactrain")
+    ended(lambda seconds: Board(dist.HashStore(), "end", seconds), at(0, move))
+    assert "ranks were not compared at the end" in caplog.text
+
+
+def test_sessions_that_an_error_has_ended_are_not_compared():
+    def meet(seconds):
+        raise AssertionError
+
+    assert ended(meet, at(0, move), is_final=True) == [[], []]
+    assert ended(None, at(0, move)) == [[], []]
+    assert ended(meet, at(0, move), world_size=1) == [[]]
+
+
+def test_close_compares_and_the_summary_says_what_came_of_it(
+    attach, monkeypatch, caplog
+):
+    """Rank 1 is played by a note."""
+    store = dist.HashStore()
+    board = Board(store, "end", 5)
+    monkeypatch.setattr(Meeting, "board", lambda self, title, seconds: board)
+    attached = attach(small_net())
+    attached.step()
+    attached.native.world_size = 2
+    monkeypatch.setattr(board, "read_of_all", lambda ranks, tell: [
+        board.read("0", "rank 0"), board.read("0", "rank 0") | {"values": "other"},
+    ])  # fmt: skip
+    board.write("1/named", {"values": {"4.bias": "other"}, "masks": {}})
+    attached.session.close()
+    assert "not reached: ranks did not end alike" in caplog.text
+    assert "ranks did not end alike" in attached.session.summary()

@@ -15,15 +15,7 @@ from . import optimizer_hook, storage
 from ._library import digest_of
 from .checks import attached_already
 from .copies import follow
-from .enforcement import (
-    Enforcement,
-    Origin,
-    log_refitted,
-    log_unmasked,
-    refitted,
-    zero_outside,
-)
-from .mask_keeper import packed_masks
+from .enforcement import Origin, zero_outside
 from .mask_source import MaskSource
 from .masks import Declared, make_mask_set, named_masks, of_kind, registry
 from .null_session import NullSession, as_number, no_copy, tracked_error
@@ -31,6 +23,7 @@ from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .session import STATE_VERSION, after_load, unpack_state
 from .summary import weights_outside
+from .weight_keeper import WeightKeeper
 from .zeros import load_pruned
 
 logger = logging.getLogger("pactrain")
@@ -75,15 +68,15 @@ class AloneSession(NullSession):
         self._steps = 0
         self._first_step = 0 if state is None else int(state["step"])
         self._reported: dict[str, float] = {}
-        self._weights = Enforcement(table)
+        self._weights = WeightKeeper(module, table, gse)
+        self._weights.origin = origin
+        self._came: set[Tensor] = set()  # Gradients since weights or masks were others.
         self._masks = make_mask_set(table, source.read(), digest_of)
-        self._origin = origin
-        self._loaded = False  # Weights are new, and were not checked yet.
         if state is not None and not state["masks_active"]:
             zero_outside(table, self._masks)
         self._activate()
         if origin == "state":
-            self._all_loaded()
+            self._weights.mark_all_loaded()
         else:
             self._check_weights()
         follow(module)
@@ -113,10 +106,18 @@ class AloneSession(NullSession):
     def _activate(self) -> None:
         if self._gse:
             self._weights.activate(self._masks)
+            self._weights.follow(self._masks)
+        self._came.clear()
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def on_gradient(parameter: Tensor) -> None:
+            self._weights.notice_copies([parameter])
+            self._weights.warn_of_zeros(rank=0)
+            if parameter in self._came:  # And no optimizer has stepped.
+                self._weights.check_enforced([parameter])
             self._before_step()
+            self._came.add(parameter)
+            self._weights.gradient_came(parameter)
             mask = self._masks.masks.get(name) if self._gse else None
             if mask is None or parameter.grad is None:
                 return
@@ -134,14 +135,13 @@ class AloneSession(NullSession):
         if any(parameter.requires_grad for parameter in self._resting):
             self._table = ParameterTable(self._module)  # Layers were unfrozen.
             self._source = MaskSource(self._module, self._table)
-            self._weights = Enforcement(self._table)
+            self._weights = WeightKeeper(self._module, self._table, self._gse)
             self._own()
             self._read_masks()
         if self._source.changed():
             self._read_masks()
-        if self._loaded:
+        if self._weights.loaded:
             self._check_weights(only_loaded=True)
-            self._loaded = False
 
     def _read_masks(self) -> None:
         self._masks = make_mask_set(self._table, self._source.read(), digest_of)
@@ -149,13 +149,12 @@ class AloneSession(NullSession):
 
     def _check_weights(self, only_loaded: bool = False) -> None:
         """As MaskKeeper.check_weights()."""
-        masks = refitted(self._table, self._masks, self._origin, only_loaded)
-        if masks is not None:
-            self._source.write(masks)
+        found = self._weights.refitted(self._masks, only_loaded)
+        if found is not None:
+            self._source.write(found.masks)
             self._read_masks()
-            log_refitted(self._masks, rank=0)
-        log_unmasked(self._table, self._masks, rank=0)
-        self._weights.take_values()
+            found.log(self._masks, rank=0)
+        self._weights.checked(self._masks, rank=0)
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After a step of any optimizer of this process."""
@@ -163,7 +162,9 @@ class AloneSession(NullSession):
             return
         self._before_step()
         self._steps += optimizer is not None
-        self._weights.apply(optimizer)
+        self._weights.origin = "prune"  # The weights of a state's masks are there.
+        self._weights.enforce(optimizer)
+        self._came.clear()
 
     def _moves(self, optimizer: Optimizer) -> bool:
         parameters = {id(parameter) for _, parameter in self._table}
@@ -202,6 +203,7 @@ class AloneSession(NullSession):
         """As a Session's: a script is refused alike, however many ranks there are."""
         if self._tracks:
             raise tracked_error(call)
+        self._weights.notice_copies()  # Masks that come now are newer.
 
     def set_masks(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
         self.check_declares("set_masks()")
@@ -209,8 +211,9 @@ class AloneSession(NullSession):
         self._source.mark_changed()
 
     def apply_masks(self) -> None:
+        self._weights.apply_masks(self._masks)
         self._before_step()
-        self._weights.apply()
+        self._weights.enforce()
 
     def state_dict(self) -> dict[str, Any]:
         """As a Session's: it may be continued by several ranks."""
@@ -220,7 +223,7 @@ class AloneSession(NullSession):
         return {
             "version": STATE_VERSION,
             "step": self._first_step + self._steps,
-            "masks": packed_masks(wanted),
+            "masks": wanted.packed(),
             "frozen": sorted(wanted.frozen),
             "masks_active": wanted is self._masks,
         }
@@ -228,19 +231,22 @@ class AloneSession(NullSession):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
-        self._all_loaded()
+        self._weights.origin = "state"
+        self._weights.mark_all_loaded()
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """As a Session's."""
         masks = load_pruned(self._module, self._table, weights)
         if not self._tracks:
             self.set_masks(masks)
-        self._all_loaded()
+        self._weights.mark_all_loaded()
 
     def close(self) -> None:
-        if self in alone and not self._loaded:
-            self._before_step()  # Masks may be newer than the last one.
-            self._weights.finish()
+        if self in alone:
+            self._weights.notice_copies()
+            if not self._weights.loaded:
+                self._before_step()  # Masks may be newer than the last one.
+            self._weights.close()
             if self._steps:
                 logger.info("%s", self.summary())
             for line in weights_outside(self._table, self._masks) if self._gse else ():
@@ -254,14 +260,9 @@ class AloneSession(NullSession):
         for _, parameter in self._table:
             registry.detach(parameter)
 
-    def _all_loaded(self) -> None:
-        for _, parameter in self._table:
-            registry.mark_loaded(parameter)
-        self.weights_loaded()
-
     def weights_loaded(self) -> None:
         """They are checked before the next step, and left alone until then."""
-        self._loaded = True
+        self._weights.loaded = True
 
 
 # Strong: the script may drop what attach() returned.

@@ -230,7 +230,8 @@ def open_session(
             else MaskKeeper(table, source, native, config.gse)
         )
         keeper.settle_steps = settle_steps
-        keeper.tolerate_outside = state is not None and not state["masks_active"]
+        if state is not None:
+            keeper.weights.tolerate_outside = not state["masks_active"]
         parts = Parts(model, table, native, config, keeper, source, index)
         if native.donor is None:
             _agree(parts)
@@ -240,8 +241,10 @@ def open_session(
         native.close()
         raise
     storage.give_back_memory()
-    engine = _engine(parts, options.slot_bytes, meeting)
+    differences = _differences(parts, meeting)
+    engine = _engine(parts, options.slot_bytes, differences)
     session = Session(parts, engine, _membership(parts, engine))
+    session.at_close(differences.at_end)
     if native.rank == 0:
         _log_start(session, parts)
     return session
@@ -432,16 +435,19 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
     broadcast(native, native.rank, "pactrain first state", tensors, slot_bytes)
 
 
-def _engine(parts: Parts, slot_bytes: int, meeting: Meeting | None) -> StepEngine:
+def _differences(parts: Parts, meeting: Meeting | None) -> Differences:
+    title = f"differences/{parts.model_index}"
+    board = None if meeting is None else functools.partial(meeting.board, title)
+    return Differences(parts.native, parts.table, parts.keeper, board)
+
+
+def _engine(parts: Parts, slot_bytes: int, differences: Differences) -> StepEngine:
     model, config, native = parts.model, parts.config, parts.native
 
     def clear_gradients(error: PacTrainError) -> None:
         if not may_go_on(native, config, error):
             clear_all_gradients()
 
-    title = f"differences/{parts.model_index}"
-    board = None if meeting is None else functools.partial(meeting.board, title)
-    differences = Differences(native, parts.table, parts.keeper, board)
     return StepEngine(
         native,
         parts.table,

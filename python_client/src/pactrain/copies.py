@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import storage
+from . import averages, storage
 from .errors import InvalidArgument
 from .masks import registry
 
@@ -37,18 +37,23 @@ def follow(module: nn.Module) -> None:
 
 
 class _Carrier:
-    """A hook after load_state_dict() that waits to be copied with its module."""
+    """A hook after load_state_dict(), which is copied with its module."""
 
     def __init__(self, module: nn.Module | None) -> None:
         self._module = None if module is None else weakref.ref(module)
 
     def __call__(self, module: nn.Module, keys: object) -> None:
-        """Nothing."""
+        """Weights were loaded that are newer than their masks."""
+        for parameter, _, _ in _masks_of(module):
+            registry.mark_loaded(parameter)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Carrier:
         module = self._owner()
         for parameter, mask, frozen in _masks_of(module):
-            registry.set(copy.deepcopy(parameter, memo), mask, frozen)
+            copied = copy.deepcopy(parameter, memo)
+            registry.set(copied, mask, frozen)
+            if not frozen:
+                averages.follow_source(parameter, copied)
         return _Carrier(memo.get(id(module)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -65,6 +70,7 @@ class _Carrier:
 
 def _masks_of(module: nn.Module | None) -> list[_Entry]:
     parameters = [] if module is None else list(module.parameters())
+    averages.catch_up(parameters)
     return [
         (parameter, mask, registry.is_frozen(parameter))
         for parameter in parameters

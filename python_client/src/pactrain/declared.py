@@ -52,10 +52,10 @@ def refitted_where_possible(
 
     What fits no mask is refused later, when all ranks are there.
     """
-    declared = enforcement.refitted_where_possible(table, masks)
-    if declared is None:
+    found = enforcement.refitted_where_possible(table, masks)
+    if found is None:
         return masks
-    source.write(declared)
+    source.write(found.masks)
     masks = make_mask_set(table, source.read(), digest_of)
-    enforcement.log_refitted(masks, rank)
+    found.log(masks, rank)
     return masks

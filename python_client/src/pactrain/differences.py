@@ -2,10 +2,15 @@
 
 The agents compare one digest of each rank and end the session where two are not equal.
 Then ranks tell each other the digests of each parameter, where they met at the start.
+
+Agents compare within steps. What changed after the last one that did (masks as they
+move, weights every 100 steps) is compared when sessions are closed, by notes.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from .board import Board
@@ -16,12 +21,21 @@ from .types import Native
 
 _SIGN = "parameters differ"  # As agents say it.
 _PATIENCE_SECONDS = 30.0  # All have failed in the same step.
+_END_PATIENCE_SECONDS = 3.0  # Of rank 0 for those that close later than it.
 _SHOWN = 3
 _MASKS = "Masks differ"
 _PRUNE_ALIKE = (
     "Prune on all ranks alike, with one seed; or call session.{call}() on all right "
     "after torch.nn.utils.prune: it gives them rank 0's masks."
 )
+
+_AT_THE_END = (
+    "ranks did not end alike. {what} Something came at one rank alone: a backward pass "
+    "that was not exchanged (no_sync()), pruning, or weights that were written. What "
+    "was saved depends on the rank that saved it"
+)
+
+logger = logging.getLogger("pactrain")
 
 Note = Mapping[str, Mapping[str, str]]  # Kind, name, and what has to be equal.
 
@@ -59,6 +73,60 @@ class Differences:
         explained.__cause__ = error
         return explained
 
+    def at_end(self) -> None:
+        """Called by close(). Each rank leaves a note in its own time; rank 0 compares
+        them, and its summary says what differs.
+
+        Ranks that have loaded weights since their last step are not compared.
+        """
+        native = self._native
+        # An exception ends this process: the others need not be waited for.
+        failed = getattr(sys, "last_value", None) is not None
+        if self._board is None or failed or native.closed or native.is_final:
+            return
+        if native.world_size == 1:
+            return
+        said: list[str] = []
+        try:
+            board = self._board(_END_PATIENCE_SECONDS)
+            self._leave_note(board)
+            if native.rank == 0:
+                notes = board.read_of_all(native.world_size, said.append)
+                what = self._compared_at_end(board, notes)
+                self._keeper.apart = [_AT_THE_END.format(what=what)] if what else []
+        except (PacTrainError, RuntimeError) as error:
+            logger.info(
+                "ranks were not compared at the end, since not all had closed their "
+                "session within %g s of this one: %s",
+                _END_PATIENCE_SECONDS,
+                said[0] if said else error,
+            )
+
+    def _leave_note(self, board: Board) -> None:
+        """First what is read only where it is needed."""
+        native, named = self._native, self._note(self._keeper.seen_at_end())
+        board.write(f"{native.rank}/named", named)
+        digests = {
+            kind: native.digest_of(repr(sorted(items.items())).encode()).short
+            for kind, items in named.items()
+        }
+        place = {"generation": str(native.generation), "step": str(native.next_step)}
+        loaded = str(self._keeper.has_new_weights)
+        board.write(str(native.rank), {**digests, **place, "loaded": loaded})
+
+    def _compared_at_end(self, board: Board, notes: Sequence[Mapping[str, str]]) -> str:
+        """Empty: ranks are equal, or are not to be compared."""
+        first = notes[0]
+        if any(n["loaded"] == str(True) or not _same_place(n, first) for n in notes):
+            return ""
+        kinds = ("values", "masks")
+        for rank, note in enumerate(notes):
+            if any(note[kind] != first[kind] for kind in kinds):
+                named = [board.read(f"{r}/named", f"rank {r}") for r in (0, rank)]
+                # Those between are as rank 0.
+                return describe([named[0]] * rank + [named[1]]).replace("\n", " ")
+        return ""
+
     def _of_this_rank(self) -> str:
         if not self._keeper.tracks:
             return ""
@@ -75,7 +143,7 @@ class Differences:
         rank, world_size = self._native.rank, self._native.world_size
         try:
             board = self._board(_PATIENCE_SECONDS)
-            board.write(str(rank), self._note())
+            board.write(str(rank), self._note(self._keeper.seen()))
             if rank == 0:
                 notes = board.read_of_all(world_size, lambda missing: None)
                 board.write("verdict", describe(notes))
@@ -83,13 +151,17 @@ class Differences:
         except (PacTrainError, RuntimeError):
             return ""  # The step's own error says enough.
 
-    def _note(self) -> Note:
+    def _note(self, masks: Mapping[str, str]) -> Note:
         digest_of = self._native.digest_of
         values = self._table.digests_by_name(digest_of)
         return {
             "values": {name: digest.short for name, digest in values.items()},
-            "masks": self._keeper.seen(),
+            "masks": masks,
         }
+
+
+def _same_place(note: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    return all(note[key] == other[key] for key in ("generation", "step"))
 
 
 def describe(notes: Sequence[Note]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from weakref import WeakSet
 
 import torch
@@ -22,7 +22,8 @@ from .masks import Declared, MaskSet, registry
 from .parameters import ParameterTable, some_of
 from .zeros import refit, unmasked
 
-Origin = Literal["prune", "state", "masks"]  # Where the masks come from.
+# Where the masks come from; "copied": whatever they were, weights have replaced others.
+Origin = Literal["prune", "state", "masks", "copied"]
 _UNFIT: dict[Origin, tuple[str, str]] = {
     "prune": (
         "weights were loaded after prune, without as many zeros elsewhere",
@@ -35,14 +36,20 @@ _UNFIT: dict[Origin, tuple[str, str]] = {
         "Load model and state of one checkpoint; or leave out the state and call "
         "prune(model, masks_from=state_dict).",
     ),
+    "copied": (
+        "they were put there by hand, without load_state_dict() and by more than a "
+        "step, and there are not as many zeros elsewhere",
+        "Call session.apply_masks() after each change of weights that is no checkpoint"
+        "'s: it sets these to zero. For those of a checkpoint call prune() again, now: "
+        "it begins anew with the weights that are there. For its zeros, however many: "
+        "prune(model, masks_from=state_dict).",
+    ),
     "masks": (
         "the masks that attach() was given are not those of these weights",
         "Give attach() no masks, after prune(model, amount) or, where a checkpoint has "
         "zeros, prune(model, masks_from=state_dict).",
     ),
 }
-_SAMPLE = 64  # Weights of a parameter that are looked at.
-_DRAWN = 4096  # Places from which those outside the mask are taken.
 
 logger = logging.getLogger("pactrain")
 
@@ -53,7 +60,7 @@ class _Entry:
     parameter: Tensor
     mask: Tensor
     frozen: bool
-    sample: tuple[Tensor, ...]  # Some places outside the mask, by dimension.
+    sample: Tensor  # Some places outside the mask, as flat indices.
 
 
 class Enforcement:
@@ -121,14 +128,17 @@ class Enforcement:
                 continue
             frozen = name in masks.frozen
             self._entries[id(parameter)] = _Entry(
-                name, parameter, mask, frozen, _sample(mask)
+                name, parameter, mask, frozen, storage.some_places(~mask)
             )
         self._cleaned = WeakSet()
         self.step_committed()
 
-    def step_committed(self) -> None:
-        """Gradients are there: weights will be changed."""
-        self._due = set(self._entries)
+    def step_committed(self, parameters: Iterable[Tensor] | None = None) -> None:
+        """Gradients are there: weights will be changed. None: of all."""
+        if parameters is None:
+            self._due = set(self._entries)
+        else:
+            self._due |= {id(p) for p in parameters if id(p) in self._entries}
 
     @property
     def is_due(self) -> bool:
@@ -167,12 +177,16 @@ class Enforcement:
         else:
             storage.zero_outside(weights, entry.mask)
 
-    def sampled_outside(self) -> list[str]:
+    def sampled_outside(self, parameters: Iterable[Tensor] | None = None) -> list[str]:
         """Names of parameters of which a few weights were looked at, the same at all
-        ranks, and some outside the mask are not where they belong."""
+        ranks, and some outside the mask are not where they belong. None: of all."""
+        entries: Iterable[_Entry] = self._entries.values()
+        if parameters is not None:
+            ids = [id(p) for p in parameters]
+            entries = [self._entries[i] for i in ids if i in self._entries]
         return [
             entry.name
-            for entry in self._entries.values()
+            for entry in entries
             if bool(self._strays(entry, entry.sample).any())
         ]
 
@@ -184,29 +198,19 @@ class Enforcement:
     def count_outside(self) -> int:
         """All weights outside the masks that are not where they belong."""
         return sum(
-            storage.count(self._strays(entry, ...) & (entry.mask == 0))
+            storage.count(self._strays(entry) & ~entry.mask)
             for entry in self._entries.values()
         )
 
-    def _strays(self, entry: _Entry, places: Any) -> Tensor:
-        found = entry.parameter.detach()[places]
-        wanted = (
-            self._values[entry.name][places]
-            if entry.frozen
-            else torch.zeros_like(found)
-        )
+    def _strays(self, entry: _Entry, places: Tensor | None = None) -> Tensor:
+        """None: everywhere."""
+        found = entry.parameter.detach()
+        found = found if places is None else torch.take(found, places)
+        if not entry.frozen:
+            return found != 0
+        wanted = self._values[entry.name]
+        wanted = wanted if places is None else torch.take(wanted, places)
         return (found != wanted) & ~(found.isnan() & wanted.isnan())
-
-
-def _sample(mask: Tensor) -> tuple[Tensor, ...]:
-    size = mask.numel()
-    places = torch.arange(size)
-    if size > _DRAWN:
-        generator = torch.Generator().manual_seed(size)
-        places = torch.randint(size, (_DRAWN,), generator=generator)
-    indices = torch.unravel_index(places, mask.shape)
-    outside = ~mask[indices]
-    return tuple(index[outside][:_SAMPLE] for index in indices)
 
 
 def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:
@@ -226,9 +230,39 @@ def zero_outside(table: ParameterTable, masks: MaskSet) -> None:
             storage.zero_outside(parameter, mask)
 
 
+@dataclass(frozen=True)
+class Refitted:
+    """Masks that are the zeros of the weights that are there, and of which parameters
+    these had been pruned more than the masks before."""
+
+    masks: Declared
+    elsewhere: list[str]
+    more: list[str]
+
+    def log(self, masks: MaskSet, rank: int) -> None:
+        """`masks` is the set that they make."""
+        for names, how in ((self.elsewhere, "elsewhere"), (self.more, "more")):
+            if names:
+                logger.log(
+                    logging.WARNING if rank == 0 else logging.INFO,
+                    "weights were loaded that had been pruned %s: their zeros are the "
+                    "masks now, %s (%s)",
+                    *(how, masks, some_of(names)),
+                )
+
+
+def zero_unfit(table: ParameterTable, masks: MaskSet) -> None:
+    """Zeroes what is outside the masks of weights that were loaded and are not to be
+    lost, unless they fit others: the script asks for it."""
+    for _, parameter, mask in _zeroed(table, masks):
+        if registry.is_loaded(parameter) and refit(parameter, mask) is None:
+            storage.zero_outside(parameter, mask)
+            registry.clear_loaded(parameter)
+
+
 def refitted(
     table: ParameterTable, masks: MaskSet, origin: Origin, only_loaded: bool = False
-) -> Declared | None:
+) -> Refitted | None:
     """Masks that fit the weights that are there now; None if those given do.
 
     `only_loaded`: looks at parameters that have had no other mask since they were
@@ -238,33 +272,17 @@ def refitted(
       PacTrainError: a weight outside its mask is neither zero nor frozen, and there are
         not as many zeros elsewhere.
     """
-    others, unfit = _refitted(table, masks, only_loaded)
+    found, unfit = _refitted(table, masks, only_loaded, origin != "state")
     if unfit:
         raise _unfit_error(unfit, origin)
     for _, parameter in table:
         registry.clear_loaded(parameter)
-    return _with_others(masks, others)
+    return found
 
 
-def refitted_where_possible(table: ParameterTable, masks: MaskSet) -> Declared | None:
+def refitted_where_possible(table: ParameterTable, masks: MaskSet) -> Refitted | None:
     """As refitted(), but what fits no mask is left for later."""
-    others, _ = _refitted(table, masks, only_loaded=False)
-    return _with_others(masks, others)
-
-
-def _with_others(masks: MaskSet, others: Mapping[str, Tensor]) -> Declared | None:
-    if not others:
-        return None
-    return Declared({**masks.masks, **others}, masks.frozen, masks.unenforced)
-
-
-def log_refitted(masks: MaskSet, rank: int) -> None:
-    logger.log(
-        logging.WARNING if rank == 0 else logging.INFO,
-        "weights were loaded that had been pruned elsewhere: their zeros are the masks "
-        "now, %s",
-        masks,
-    )
+    return _refitted(table, masks, only_loaded=False, takes_more=True)[0]
 
 
 def log_unmasked(table: ParameterTable, masks: MaskSet, rank: int) -> None:
@@ -279,32 +297,39 @@ def log_unmasked(table: ParameterTable, masks: MaskSet, rank: int) -> None:
 
 
 def _refitted(
-    table: ParameterTable, masks: MaskSet, only_loaded: bool
-) -> tuple[dict[str, Tensor], list[tuple[str, int]]]:
-    """The masks that have to be others; and what fits none: names and how many weights
-    are not zero outside."""
+    table: ParameterTable, masks: MaskSet, only_loaded: bool, takes_more: bool
+) -> tuple[Refitted | None, list[tuple[str, int]]]:
+    """None: all fit. And what fits no mask: names and how many weights are not zero
+    outside. `takes_more`: zeros inside a mask may have been pruned, too."""
     others: dict[str, Tensor] = {}
+    elsewhere: list[str] = []
+    more: list[str] = []
     unfit: list[tuple[str, int]] = []
     for name, parameter, mask in _zeroed(table, masks):
-        if only_loaded and not registry.is_loaded(parameter):
+        loaded = registry.is_loaded(parameter)
+        if only_loaded and not loaded:
             continue
-        fitting = refit(parameter, mask)
+        fitting = refit(parameter, mask, loaded and takes_more)
         if fitting is None:
             unfit.append((name, storage.count((parameter.detach() != 0) & ~mask)))
             registry.mark_loaded(parameter)  # prune() has to begin anew.
         elif fitting is not mask:
             others[name] = fitting
-    return others, unfit
+            (more if bool((fitting <= mask).all()) else elsewhere).append(name)
+    if not others:
+        return None, unfit
+    masks_now = Declared({**masks.masks, **others}, masks.frozen, masks.unenforced)
+    return Refitted(masks_now, elsewhere, more), unfit
 
 
 def _unfit_error(unfit: list[tuple[str, int]], origin: Origin) -> PacTrainError:
     name, count = unfit[0]
     more = f", as {len(unfit) - 1} more parameters have some" if unfit[1:] else ""
     what, advice = _UNFIT[origin]
-    return PacTrainError(
-        f"{name} has {count:,} non-zero weights outside its mask{more}: {what}.\n"
-        f"{advice}"
-    )
+    found = f"{count:,} non-zero weights outside its mask"
+    if origin == "copied":
+        found = f"weights outside its mask that are not zero ({count:,})"
+    return PacTrainError(f"{name} has {found}{more}: {what}.\n{advice}")
 
 
 def _mask_state(optimizer: Optimizer, entry: _Entry) -> None:

@@ -266,7 +266,8 @@ class StepEngine:
         if self._joining is not before:
             self.check_parameters_next = True
             self._keeper.look_anew()
-        self._keeper.begin_step()
+        if self._keeper.begin_step():
+            self.check_parameters_next = True
 
     def _parameter_digest(self) -> Digest | None:
         if not self._all_equal:

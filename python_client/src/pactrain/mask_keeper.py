@@ -9,48 +9,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
-from . import agreement, enforcement, optimizer_hook, storage, words
+from . import agreement, mask_transfer, storage, words
+from .bucket_bits import BucketBits
 from .buffers import mask_buffers
 from .dense_steps import DenseSteps
 from .enforcement import Origin
-from .errors import PacTrainError, RefusedError
-from .layout import BucketLayout, StepLayout, bucket_mask, masks_in
+from .layout import BucketLayout, StepLayout, masks_in
 from .mask_source import MaskSource
-from .masks import Declared, MaskSet, make_mask_set, registry
-from .parameters import ParameterTable
+from .mask_transfer import Transfer
+from .masks import Declared, MaskSet, make_mask_set
+from .parameters import ParameterTable, plain_name
 from .types import NO_DIGEST, Decision, Digest, Native
+from .weight_keeper import WeightKeeper
 
 _KNOWN_SETS = 4  # As many as the trainer library holds.
 _CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
 UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
 
 logger = logging.getLogger("pactrain")
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """The masks of a rank: what it wants, and how far that is agreed on."""
-
-    current: MaskSet
-    active: MaskSet | None
-    agreed: MaskSet | None
-    settle_steps: int
-    tolerate_outside: bool
-
-    @property
-    def frozen(self) -> frozenset[str]:
-        """Whose values were taken when all agreed."""
-        return self.agreed.frozen if self.agreed else frozenset()
 
 
 class MaskKeeper:
@@ -68,32 +51,24 @@ class MaskKeeper:
         self._native = native
         self._gse = gse
         self.settle_steps = 1
-        # Set for a checkpoint from before the masks were in force: its weights outside
-        # them had moved, and are set to zero instead of refused.
-        self.tolerate_outside = False
         self.current = self._read()
         self.active: MaskSet | None = None
-        self._weights = enforcement.Enforcement(table)
+        self.weights = WeightKeeper(source.module, table, gse)
         self.dense_steps = DenseSteps(source.module, table)
         self._known = {self.current.digest: self.current}
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
         self._version = -1  # Of the decision that was looked at last.
         self._in_force = NO_DIGEST  # Its masks.
-        # By index of a bucket: the masks and the layout that the library has.
-        self._given: dict[int, tuple[Digest, Digest]] = {}
-        self._made_bits = False  # In this step.
+        self._bits = BucketBits(table, native)
         self._acting = b""  # What seen() said when masks changed last.
         self._has_news = False  # And ranks have not been compared since.
         self._inside = True
-        self._origin: Origin = "prune"
-        self._loaded = False  # Weights are new, and were not checked yet.
-        # True while the masks in force are older than the weights and would lose some.
-        self._suspended = False
-        self._forward_hook: RemovableHandle | None = None
-        self._forward_is_due = False
+        self._newer = False  # Weights are newer than any masks but those wanted.
         self._steps = 0
         self._changed_after = 0  # Steps of this session.
+        # What is to be said of ranks that did not end alike.
+        self.apart: list[str] = []
 
     @property
     def tracks(self) -> bool:
@@ -144,11 +119,26 @@ class MaskKeeper:
         in "1a2b3c4d 512 of 1,024"."""
         seen = {}
         for name, mask, _ in mask_buffers(self.module.named_modules()):
-            bits = storage.pack((mask != 0).reshape(-1))
-            digest = self._native.digest_of(bits).short
-            kept = int(mask.count_nonzero())
-            seen[name] = f"{digest} {kept:,} of {mask.numel():,}"
+            seen[name] = self._text_of(mask != 0)
         return seen
+
+    def _text_of(self, mask: Tensor) -> str:
+        digest = self._native.digest_of(storage.pack(mask.reshape(-1))).short
+        return f"{digest} {storage.count(mask):,} of {mask.numel():,}"
+
+    def seen_at_end(self) -> dict[str, str]:
+        """As seen(), of all masks as they are now."""
+        seen, wanted = MaskKeeper.seen(self), self.wanted_now()
+        for name, mask in wanted.masks.items():
+            place = plain_name(name).removesuffix("_orig")
+            if place not in seen:
+                seen[place] = self._text_of(mask)
+        return seen
+
+    @property
+    def has_new_weights(self) -> bool:
+        """Some were loaded since the last step."""
+        return self.weights.loaded
 
     def news(self, always: bool) -> Digest | None:
         """Of the same masks, if some have changed since the last committed step or,
@@ -190,14 +180,17 @@ class MaskKeeper:
         self._look_at_buffers()
         self._take(self._read())
 
-    def begin_step(self) -> None:
+    def begin_step(self) -> bool:
         """Looks whether masks were changed since the last step, and weights are where
-        they belong.
+        they belong. True: weights were replaced by hand, so ranks have to be compared.
 
         Raises:
           PacTrainError: as check_weights(); or weights are changed that masks in force
             have at zero, and not even masking them before forward passes helps.
         """
+        self.weights.notice_copies()
+        self.weights.warn_of_zeros(self._native.rank)
+        copied = self.weights.copied
         if self._source.changed():
             before = self._acting
             self._look_at_buffers()
@@ -205,33 +198,12 @@ class MaskKeeper:
             # A broadcast may have committed another decision since the last step.
             self.obey(self._native.decision)
             self._take(self._read())
-        if self._loaded:
+        if self.weights.loaded:
             self.check_weights(only_loaded=True)
-            self._loaded = False
-            self._suspended = self.active is not None and not self._inside
-        elif self._weights.is_due or self._steps % _CHECK_STEPS == 0:
-            self._check_enforced()
-
-    def _check_enforced(self) -> None:
-        strays = self._weights.sampled_outside() if self._enforces else []
-        if not strays:
-            return
-        if self._forward_hook is None:
-            logger.info(
-                "%s has weights outside the masks in force that are not zero, so they "
-                "are changed by other means than an optimizer of torch: from now on "
-                "weights are masked before each forward pass",
-                strays[0],
-            )
-            self._forward_hook = optimizer_hook.watch_forwards(self)
-            return
-        raise PacTrainError(
-            f"{strays[0]} has weights outside the masks in force that are not where "
-            "they belong, though the model is masked before its forward pass: it is "
-            "not called as a whole, or is changed during the pass.\n"
-            "Call session.apply_masks() after each change of weights, before the next "
-            "forward pass."
-        )
+            self._set_newer(self.active is None or not self._inside)
+        elif self.weights.is_due or self._steps % _CHECK_STEPS == 0:
+            self.weights.check_enforced()
+        return copied
 
     def sync(self, rank: int, failed: bool = False) -> None:
         """Rank 0's masks become all ranks' own. Collective, between steps.
@@ -257,23 +229,23 @@ class MaskKeeper:
         Raises:
           PacTrainError: as check_weights().
         """
-        self._origin = origin
+        self.weights.origin = origin
         self._look_at_buffers()
-        self._weights.agree(self.current)
-        if origin == "state" and not self.tolerate_outside:
-            for _, parameter in self._table:
-                registry.mark_loaded(parameter)
-            self.weights_loaded()
+        self.weights.agree(self.current)
+        if origin == "state" and not self.weights.tolerate_outside:
+            self.weights.mark_all_loaded()
         else:
             self.check_weights()
         self.obey(self._native.decision)
         # A generation may begin with masks from before the weights were loaded.
-        self._suspended = self.active is not None and not self._inside
+        self._set_newer(self.active is not None and not self._inside)
+        self.weights.follow(self.current)
+        self.weights.taken()  # All ranks have rank 0's by now.
         self._count_step()  # These masks were declared before the first one.
 
     def renew(self) -> None:
         """A new generation knows no masks and no votes; those in force stay so."""
-        self._given.clear()
+        self._bits.forget()
         self._steps_unchanged = 0
         self._has_news = False  # All have the donor's masks.
         self._version = -1
@@ -281,29 +253,18 @@ class MaskKeeper:
 
     @property
     def transfer_words(self) -> int:
-        return 2 + 3 * (1 + agreement.packed_words(self._table) + self._name_words)
-
-    @property
-    def _name_words(self) -> int:
-        return -(-len(self._table) // 32)
+        return mask_transfer.words_of(self._table)
 
     def transfer(self) -> tuple[words.Words, list[Tensor]]:
         """For a rank that comes later: what is wanted, and how far it is agreed on;
-        and the values of frozen weights.
-
-        Words: settle_steps, tolerate_outside, and of each mask set whether there is
-        one, its masks, and whose are unenforced.
-        """
-        weights, head = self._weights, [self.settle_steps, self.tolerate_outside]
-        packed = [np.array(head, dtype=np.uint32)]
-        for masks in (self.wanted(), self.active, weights.agreed):
-            packed += [
-                np.array([masks is not None], dtype=np.uint32),
-                agreement.pack_masks(self._table, masks),
-                agreement.name_bits(self._table, masks.unenforced if masks else ()),
-            ]
-        values = [weights.values[n] for n in self._table.names if n in weights.values]
-        return np.concatenate(packed), values
+        and the values of frozen weights."""
+        given = Transfer(
+            *(self.wanted(), self.active, self.weights.agreed, self.settle_steps),
+            *(self.weights.tolerate_outside, self._newer),
+        )
+        values = self.weights.values
+        ordered = [values[name] for name in self._table.names if name in values]
+        return mask_transfer.pack(self._table, given), ordered
 
     def unpack_transfer(self, data: npt.NDArray[np.uint8]) -> Transfer:
         """What transfer() gave at another rank of the same model.
@@ -311,24 +272,7 @@ class MaskKeeper:
         Raises:
           RefusedError: it is too short, or has no masks.
         """
-        if data.size != 4 * self.transfer_words:
-            raise RefusedError(
-                f"The masks that came have {data.size} bytes; allowed are "
-                f"{4 * self.transfer_words}.\nUse one release of pactrain on all ranks."
-            )
-        packed = data.copy().view(np.uint32)
-        sets: list[MaskSet | None] = []
-        for one in packed[2:].reshape(3, -1):
-            declared = agreement.unpack_masks(self._table, one[1 : -self._name_words])
-            unenforced = agreement.named_bits(self._table, one[-self._name_words :])
-            declared = Declared(declared.masks, declared.frozen, unenforced)
-            sets.append(self._made(declared) if one[0] else None)
-        current, active, agreed = sets
-        return Transfer(
-            current or self._made(Declared({})),
-            *(active, agreed),
-            *(int(packed[0]), bool(packed[1])),
-        )
+        return mask_transfer.unpack(self._table, data, self._made)
 
     def _made(self, declared: Declared) -> MaskSet:
         return make_mask_set(self._table, declared, self._native.digest_of)
@@ -348,12 +292,14 @@ class MaskKeeper:
         known = (s for s in (self.active, self.current) if s is not None)
         self._known = {masks.digest: masks for masks in known}
         self._inside = self.active is None or self.current.is_inside(self.active)
-        self._loaded = self._suspended = False
         self.settle_steps = taken.settle_steps
-        self.tolerate_outside = taken.tolerate_outside
         names = [name for name in self._table.names if name in taken.frozen]
         by_name = dict(zip(names, values, strict=True))
-        self._weights.resume(taken.agreed, by_name, self.active, optimizers)
+        self.weights.resume(taken.agreed, by_name, self.active, optimizers)
+        self.weights.tolerate_outside = taken.tolerate_outside
+        self._set_newer(taken.newer)
+        self.weights.follow(self.current)
+        self.weights.taken()
 
     def _replace(self, masks: MaskSet) -> None:
         self.current = masks
@@ -364,10 +310,16 @@ class MaskKeeper:
             del self._known[oldest]
         self._steps_unchanged = 0
         self._inside = self.active is None or masks.is_inside(self.active)
+        self._set_newer(self._newer)
+        self.weights.follow(masks)
         self._changed_after = self._steps
         if self.active and not masks:
             self._say_removed()
         self._vote()  # Too young to count: withdraws the last vote.
+
+    def _set_newer(self, newer: bool) -> None:
+        self._newer = newer
+        self.weights.suspended = newer and not self._inside
 
     def _say_removed(self) -> None:
         logger.warning(
@@ -383,12 +335,9 @@ class MaskKeeper:
         self.obey(next_decision)
         self._has_news = False
         self._steps += 1
-        self._forward_is_due = True
-        self._weights.step_committed()
+        self.weights.step_committed()
         self._count_step()
-        if self._made_bits:
-            self._made_bits = False
-            storage.give_back_memory()
+        self._bits.step_ended()
 
     def _count_step(self) -> None:
         self._steps_unchanged += 1
@@ -423,20 +372,10 @@ class MaskKeeper:
             self.dense_steps.add_other()
 
     def before_submit(self, index: int, layout: BucketLayout) -> None:
-        """Gives the library a bucket's bits of the masks in force.
-
-        Buckets are known only when they come: DDP rebuilds its own after a step or two.
-        """
-        key = (self._in_force, layout.digest)
+        """Gives the library a bucket's bits of the masks in force."""
         masks = self._known.get(self._in_force)
-        if not self._in_force or masks is None or self._given.get(index) == key:
-            return
-        bits = storage.pack(bucket_mask(layout, self._table, masks))
-        self._native.set_masks(
-            masks.digest, index, [layout.digest], [layout.elements], [bits]
-        )
-        self._given[index] = key
-        self._made_bits = True
+        if self._in_force and masks is not None:
+            self._bits.give(index, layout, masks)
 
     def _vote(self) -> None:
         self._native.vote(
@@ -463,10 +402,10 @@ class MaskKeeper:
             return
         self.active = masks
         self._forget_before(masks)
-        self._suspended = False
-        self._weights.activate(masks)
-        self.tolerate_outside = False
+        self.weights.activate(masks)
         self._inside = self.current.is_inside(masks)
+        self._set_newer(self._newer and not self._inside)
+        self.weights.follow(self.current)
         logger.info("masks %s are in force", masks)
 
     def _forget_before(self, masks: MaskSet) -> None:
@@ -480,35 +419,15 @@ class MaskKeeper:
 
     def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
         """Zeroes what a FULL step brought outside the masks in force."""
-        if not self._gse or not self.active or self._suspended:
+        if not self._gse or not self.active or self.weights.suspended:
             return
         for bucket, buffer in zip(layout.buckets, buffers, strict=True):
             for place, mask in masks_in(bucket, self._table, self.active):
                 buffer[place].masked_fill_(~mask, 0)
 
-    @property
-    def _enforces(self) -> bool:
-        """Weights that were loaded are checked before anything is lost of them."""
-        free = self._loaded or self._suspended
-        return self._gse and bool(self.active) and not free
-
-    def enforce(self, optimizer: Optimizer | None = None) -> None:
-        """After an optimizer step: weights outside the masks go back where they were.
-
-        Without an optimizer: all weights of the model.
-        """
-        if self._enforces:
-            self._weights.apply(optimizer)
-
-    def before_forward(self) -> None:
-        """Where weights are changed by hand."""
-        if self._forward_is_due:
-            self._forward_is_due = False
-            self.enforce()
-
     def weights_loaded(self) -> None:
         """They are checked before the next step, and left alone until then."""
-        self._loaded = True
+        self.weights.loaded = True
 
     def check_weights(self, only_loaded: bool = False) -> None:
         """At the start and after each load, at all ranks: takes the zeros of loaded
@@ -518,42 +437,20 @@ class MaskKeeper:
           PacTrainError: else, if a weight outside the current masks is neither zero nor
             frozen.
         """
-        if self.tolerate_outside:
-            enforcement.zero_outside(self._table, self.current)
-        masks = enforcement.refitted(
-            self._table, self.current, self._origin, only_loaded
-        )
-        if masks is not None:
-            self.adopt(masks)
-            enforcement.log_refitted(self.current, self._native.rank)
-        enforcement.log_unmasked(self._table, self.current, self._native.rank)
-        self._weights.take_values()
-
-    def close(self) -> None:
-        """The masks in force hold for the weights that are left."""
-        if self._forward_hook is not None:
-            self._forward_hook.remove()
-        if self._enforces:
-            self._weights.finish()
+        found = self.weights.refitted(self.current, only_loaded)
+        if found is not None:
+            self.adopt(found.masks)
+            found.log(self.current, self._native.rank)
+        self.weights.checked(self.current, self._native.rank)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: the masks that are wanted as bits, in the order of indices,
         also if they were changed since the last step; and if they are in force."""
         wanted = self.wanted()
         # Weights that were changed by hand may not be masked yet.
-        in_force = self._is_active(wanted.digest) and not (
-            self._enforces and self._weights.count_outside()
-        )
+        in_force = self._is_active(wanted.digest) and not self.weights.count_outside()
         return {
-            "masks": packed_masks(wanted),
+            "masks": wanted.packed(),
             "frozen": sorted(wanted.frozen),
             "masks_active": in_force,
         }
-
-
-def packed_masks(masks: Declared) -> dict[str, Tensor]:
-    """Bits in the order of indices."""
-    return {
-        name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))
-        for name, mask in masks.masks.items()
-    }

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
+from . import averages
 from .errors import InvalidArgument
 from .masks import Declared, registry
 from .parameters import ParameterTable
@@ -95,7 +96,8 @@ class MaskSource:
         self._seen = self._now()
 
     def _follow_parameters(self) -> None:
-        """Masks go with their place in the model."""
+        """Masks go with their place in the model, and those of averages with it."""
+        averages.catch_up(parameter for _, parameter in self._table)
         for module in self._modules:
             before, now = _had.get(module, {}), _masks_of(module)
             for name, (parameter, mask, frozen) in before.items():

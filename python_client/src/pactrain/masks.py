@@ -10,7 +10,7 @@ the values they had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,6 +52,7 @@ class Registry:
         self._owners: Any = WeakIdKeyDictionary()
         self._loaded: Any = WeakIdKeyDictionary()
         self.changes = 0  # Of which parameter has which mask: set() and remove().
+        self.on_set: Callable[[Tensor], None] = lambda parameter: None
 
     def get(self, parameter: Tensor) -> Tensor | None:
         mask: Tensor | None = self._masks.get(parameter)
@@ -84,6 +85,7 @@ class Registry:
             self._frozen[parameter] = True
         else:
             self._frozen.pop(parameter, None)
+        self.on_set(parameter)
 
     def remove(self, parameter: Tensor) -> None:
         self._masks.pop(parameter, None)
@@ -128,6 +130,13 @@ class Declared:
     masks: Mapping[str, Tensor]
     frozen: frozenset[str] = frozenset()
     unenforced: frozenset[str] = frozenset()
+
+    def packed(self) -> dict[str, Tensor]:
+        """By name bits in the order of indices, for a state_dict()."""
+        return {
+            name: torch.from_numpy(storage.pack(mask.contiguous().reshape(-1)))
+            for name, mask in self.masks.items()
+        }
 
 
 @dataclass(frozen=True)

@@ -57,18 +57,25 @@ class ParameterTable:
     compiled model fits the plain one.
     """
 
-    def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
-        """`ignored` are names that DDP leaves alone.
+    def __init__(
+        self,
+        module: nn.Module,
+        ignored: Collection[str] = (),
+        or_all: bool = False,
+    ) -> None:
+        """`ignored` are names that DDP leaves alone. `or_all`: all parameters, where
+        none needs a gradient, as in an average of weights.
 
         Raises:
           InvalidArgument: no model, none of its parameters needs a gradient, or one has
             no values yet.
         """
         check_module(module)
+        none_trains = or_all and not any(p.requires_grad for p in module.parameters())
         self._items = [
             (name.replace(_COMPILED, ""), parameter)
             for name, parameter in module.named_parameters()
-            if parameter.requires_grad and name not in ignored
+            if (parameter.requires_grad or none_trains) and name not in ignored
         ]
         for name, parameter in self._items:
             if is_lazy(parameter) or parameter.is_meta:

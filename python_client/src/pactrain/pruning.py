@@ -324,8 +324,10 @@ def apply_masks(
     """Sets the weights outside the masks to zero, except frozen ones.
 
     With `masks` ({name: mask}) these become the model's masks, of this kind; without,
-    the ones it has are used, or the zeros of weights that were pruned elsewhere and
-    loaded since.
+    the ones it has are used, or the zeros of weights that were pruned elsewhere, or
+    more, and loaded since.
+
+    An average of a model (AveragedModel) has the masks that the model has by now.
 
     Raises:
       InvalidArgument: an unknown name or kind, a wrong shape or value, or the model is
@@ -334,7 +336,7 @@ def apply_masks(
     check_kind(kind)
     check_module(model)
     check_declares(model, "apply_masks()")
-    table = ParameterTable(model)
+    table = ParameterTable(model, or_all=True)
     if masks is not None:
         for name, mask in named_masks(table, masks).items():
             found = table.find(name)
@@ -363,6 +365,7 @@ def enforce(model: nn.Module, table: ParameterTable, new: bool = False) -> None:
             registry.set(parameter, fitting)
         else:
             _zero_outside(parameter, mask_of)
+            registry.clear_loaded(parameter)
 
 
 def share_of(amount: Any) -> float:

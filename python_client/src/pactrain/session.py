@@ -85,7 +85,7 @@ class Session:
         ]
         for _, parameter in parts.table:
             registry.attach(parameter, self)
-        self._enforcers = (parts.keeper, membership)
+        self._enforcers = (parts.keeper.weights, membership)
         for enforcer in self._enforcers:
             optimizer_hook.watch(enforcer)
         model = parts.model
@@ -266,10 +266,12 @@ class Session:
         """Raises InvalidArgument, which names the call, if masks are tracked."""
         if self._source.tracks:
             raise tracked_error(call)
+        if not self._closed:  # Masks that come now are newer.
+            self._keeper.weights.notice_copies()
 
     def apply_masks(self) -> None:
         """Weights times the agreed masks; only for optimizers not made by torch."""
-        self._keeper.enforce()
+        self._keeper.weights.apply_masks(self._keeper.current)
 
     def sync_buffers(self) -> None:
         """Gives all ranks the buffers (BatchNorm statistics) of rank 0, now.
@@ -325,7 +327,8 @@ class Session:
         self._check_open()
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
-        self._keeper.tolerate_outside = not state["masks_active"]
+        in_force = bool(state["masks_active"])
+        self._keeper.weights.masks_come_from_state(in_force)
         self._all_loaded()
 
     @contextlib.contextmanager
@@ -359,7 +362,7 @@ class Session:
             self._next_step = self._native.next_step
             self._last_decision = self._native.decision
             patience += self._native.step_deadline_seconds
-        self._keeper.close()
+        self._keeper.weights.close()
         try:
             for call in self._at_close:
                 call()

@@ -66,16 +66,17 @@ class SparsityReport:
 
 
 def sparsity(model: nn.Module) -> SparsityReport:
-    """Of all parameters with two or more dimensions that need a gradient.
+    """Of all parameters with two or more dimensions that need a gradient; of all of
+    them, where none does.
 
     Weights are counted: those that are zero, whatever masks say, and of frozen ones
     those outside their mask. On an attached model masks act when all ranks have agreed
     (`session.masks_settled`).
 
     Raises:
-      InvalidArgument: the model has no parameter that needs a gradient.
+      InvalidArgument: the model has no parameter.
     """
-    table = ParameterTable(model)
+    table = ParameterTable(model, or_all=True)
     declared = MaskSource(model, table).read()
     layers = []
     outside = 0

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # By bytes.
+_DRAWN = 4096  # Places from which some are taken.
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -69,6 +70,20 @@ def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
     )
     made.as_strided((parameter.numel(),), (1,)).copy_(flat)
     return made
+
+
+def some_places(which: Tensor, most: int = 64) -> Tensor:
+    """Flat indices of at most so many places where a bool tensor is true: the same at
+    all ranks; some if there are any."""
+    size = which.numel()
+    places = torch.arange(size)
+    if size > _DRAWN:
+        generator = torch.Generator().manual_seed(size)
+        places = torch.randint(size, (_DRAWN,), generator=generator)
+    found = places[torch.take(which, places)]
+    if size > _DRAWN and not found.numel():
+        found = which.reshape(-1).nonzero()[:, 0]
+    return found[:most]
 
 
 def zero_outside(values: Tensor, mask: Tensor) -> None:

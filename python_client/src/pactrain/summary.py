@@ -38,7 +38,7 @@ class MaskAccount:
             settled=keeper.settled,
             moving=keeper.moving,
             words=_mask_words(keeper),
-            shortfalls=tuple(keeper.dense_steps.shortfalls()),
+            shortfalls=(*keeper.dense_steps.shortfalls(), *keeper.apart),
         )
 
 

@@ -25,7 +25,7 @@ from .effective_weights import EffectiveWeights
 from .enforcement import Origin
 from .errors import InvalidArgument, PacTrainError
 from .layout import StepLayout
-from .mask_keeper import UNAGREED_STEPS, MaskKeeper, packed_masks
+from .mask_keeper import UNAGREED_STEPS, MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, MaskSet, make_mask_set, registry
 from .parameters import ParameterTable, some_of
@@ -319,15 +319,15 @@ class TrackingKeeper(MaskKeeper):
         return make_mask_set(self._table, now, self._native.digest_of)
 
     def start(self, origin: Origin = "prune") -> None:
-        self.tolerate_outside = False
+        self.weights.tolerate_outside = False
         if self._gse and self._native.rank == 0:
             logger.info("%s", _WITH_GSE)
         self._look()
         super().start("masks")
 
-    def begin_step(self) -> None:
+    def begin_step(self) -> bool:
         self._look()
-        super().begin_step()
+        return super().begin_step()
 
     def _look(self) -> None:
         moved = self._tracked.look()
@@ -347,6 +347,9 @@ class TrackingKeeper(MaskKeeper):
             name: f"{self._native.digest_of(bits).short} {kept:,} of {elements:,}"
             for name, (bits, kept, elements) in self._tracked.seen().items()
         }
+
+    def _look_at_buffers(self) -> None:
+        """They are among what is tracked."""
 
     def news(self, always: bool) -> Digest | None:
         if not (always or self._tracked.has_news):
@@ -424,6 +427,7 @@ class TrackingKeeper(MaskKeeper):
         super().obey(decision)
         if not decision.mask_digest:
             self.active, self._inside = None, True
+            self._set_newer(False)
         if inside and not self._inside:
             self._vote()
 
@@ -439,9 +443,9 @@ class TrackingKeeper(MaskKeeper):
 
     def check_weights(self, only_loaded: bool = False) -> None:
         """Whatever they are, they have the right masks."""
-        self._weights.take_values()
+        self.weights.take_values()
 
     def state(self) -> dict[str, Any]:
         """The masks that the weights have now, so that weights outside are zero."""
         wanted = self._tracked.read_now()
-        return {"masks": packed_masks(wanted), "frozen": [], "masks_active": True}
+        return {"masks": wanted.packed(), "frozen": [], "masks_active": True}

@@ -131,17 +131,24 @@ def unmasked(table: ParameterTable, masks: Mapping[str, Tensor]) -> list[str]:
     return names
 
 
-def refit(weights: Tensor, mask: Tensor) -> Tensor | None:
+def refit(weights: Tensor, mask: Tensor, loaded: bool = False) -> Tensor | None:
     """The mask, if the weights outside it are zero; else that of the weights' own zeros
     if they were pruned as much elsewhere, as in a checkpoint; else None.
+
+    Weights that were `loaded` may also have been pruned more: if a hundredth or more of
+    what the mask keeps is zero, their zeros are the mask. Fewer are there by chance (a
+    row of padding), and train; so do zeros that the script has made itself.
 
     Weights that momentum or the like brought back have no zeros elsewhere.
     """
     kept = weights.detach() != 0
     outside = storage.count(kept > mask)
-    if outside == 0:
+    if outside == 0 and not loaded:
         return mask
     elsewhere = storage.count(mask > kept)
+    if outside == 0:
+        pruned = 100 * elsewhere >= storage.count(mask) and bool(kept.any())
+        return kept if pruned else mask
     return kept if 100 * elsewhere >= 99 * outside and bool(kept.any()) else None
 
 
@@ -157,4 +164,4 @@ def refit_loaded(parameter: Tensor) -> Tensor | None:
         return mask
     if registry.owner(parameter) is not None and not registry.is_loaded(parameter):
         return mask
-    return refit(parameter, mask)
+    return refit(parameter, mask, registry.is_loaded(parameter))

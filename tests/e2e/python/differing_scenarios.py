@@ -134,3 +134,28 @@ def attaches_with(talk: Talk, by_rank: list[dict[str, Any]], own: bool = False) 
         pactrain.DistributedDataParallel(model, **by_rank[talk.rank])
     else:
         pactrain.attach(DistributedDataParallel(model), **by_rank[talk.rank])
+
+
+def ends_apart(talk: Talk, how: str, own: bool = False) -> str:
+    """Few steps; after the last one rank 1 goes on alone. Returns the summary."""
+    model = mlp()
+    if own:
+        os.environ |= {"RANK": str(talk.rank), "WORLD_SIZE": str(talk.world)}
+        ddp: Any = pactrain.DistributedDataParallel(model)
+        session = ddp.session
+    else:
+        ddp = DistributedDataParallel(model)
+        session = pactrain.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        if step == 3 and how == "not exchanged":
+            with ddp.no_sync():
+                ddp(batch(talk, step)).square().mean().backward()
+        else:
+            ddp(batch(talk, step)).square().mean().backward()
+        optimizer.step()
+    if how == "masks" and talk.rank == 1:
+        prune.l1_unstructured(model[2], "bias", 0.5)
+    session.close()
+    return str(session.summary())

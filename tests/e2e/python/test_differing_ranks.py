@@ -41,6 +41,21 @@ def test_so_do_masks_of_torch_that_are_declared(cluster, launch, pruner):
         assert "session.sync_masks() on all" in result["text"]
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("not exchanged", "Weights differ: 0.weight (ranks 0 and 1)"),
+        ("masks", "Masks differ: 2.bias (rank 0 keeps all, rank 1 "),
+        ("alike", ""),
+    ],
+)
+def test_what_one_rank_did_last_is_in_the_summary_of_rank_0(cluster, launch, own, how, text):
+    summary = values(launch(cluster, scenarios.ends_apart, how=how, own=own).finish())[0]
+    assert text in summary
+    assert ("ranks did not end alike" in summary) == bool(text)
+
+
 @pytest.mark.parametrize("masks", ["track", None])
 @pytest.mark.parametrize("own", [False, True])
 def test_masks_that_are_sent_from_rank_0_are_everyones(cluster, launch, own, masks):

@@ -90,7 +90,7 @@ SCRIPTS = (
         loops.accumulation_not_exchanged,
         _ONLY_DENSE,
         refused="parameters differ ... Load the last checkpoint at all ranks and start them again",
-        note="at the latest after 100 steps",
+        note="at the latest after 100 steps. Where it is among the last ones, the summary says so",
     ),
     Script("clipping of norms and values", loops.clipping),
     Script("`ZeroRedundancyOptimizer`", loops.zero_redundancy),

@@ -1,0 +1,211 @@
+"""Which weights a script replaced by hand, as by `p.data.copy_(checkpoint[name])`.
+
+No hook tells of that, and weights outside the masks would be set to zero with the next
+step. So a few weights of each masked parameter, inside the mask and outside, are looked
+at before anything is zeroed. They count as loaded if they moved much further than by
+the steps before: a checkpoint's weights lie further away. Scripts that step by hand,
+with a momentum of their own or with noise, leave outside the masks what one step makes;
+that is masked again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from . import storage
+from .masks import MaskSet, registry
+from .parameters import ParameterTable
+from .zeros import refit
+
+_STEPS = 4  # As far as so many of the largest steps lately is no checkpoint's doing.
+_FIRST_STEP = 1 / 8  # Of the weights' own size; nothing is known of steps yet.
+_SAMPLE = 512  # So a hundredth of a layer is hardly ever overlooked.
+_FADING = 0.9  # Of the size of a step, with each later one.
+
+
+class _Watched:
+    def __init__(
+        self, name: str, parameter: Tensor, wanted: Tensor, kept: Tensor, frozen: bool
+    ) -> None:
+        """`wanted` is this rank's mask. Outside of `kept` weights may be lost."""
+        self.name = name
+        self.parameter = parameter
+        self.wanted = wanted
+        self.kept = kept
+        self.frozen = frozen
+        self.usual = 0.0  # Root mean square of what a step changes.
+        self.due = False  # A gradient has come since the last look.
+        self.has_zeros = False  # Inside the mask, by hand.
+        inside = storage.some_places(wanted, _SAMPLE)
+        self._inside = inside.numel()  # The first ones.
+        self._places = torch.cat([inside, storage.some_places(~wanted, _SAMPLE)])
+        self._values = self._now()
+
+    def go_on_from(self, before: _Watched) -> None:
+        self.usual, self.due = before.usual, before.due
+        if before.wanted is self.wanted:  # The same places, then.
+            self._values = before._values
+
+    def _now(self) -> Tensor:
+        return torch.take(self.parameter.detach(), self._places)
+
+    def take(self) -> None:
+        self._values = self._now()
+
+    def step(self) -> None:
+        """A step has made the values that are there."""
+        before, self._values = self._values, self._now()
+        change = self._size_of(self._values - before)
+        self.usual = max(change, _FADING * self.usual)
+        self.due = False
+
+    def was_replaced(self, frozen_values: Mapping[str, Tensor]) -> bool:
+        """Looks, and goes on from what is there."""
+        before, now = self._values, self._now()
+        if registry.is_loaded(self.parameter):  # That is known, and checked later.
+            self._values = now
+            return False
+        if torch.equal(now, before):
+            return False
+        change = self._size_of(now - before)
+        if is_step(change, self.usual, self._size_of(before) if self.due else 0.0):
+            if self.due:
+                self.step()
+            self._values = now
+            return False
+        self._values, self.due = now, False
+        changed = now != before
+        most = 2 * storage.count(changed[: self._inside]) > self._inside
+        if most and not self.frozen:
+            fitting = refit(self.parameter, self.wanted)
+            if fitting is not None and fitting is not self.wanted:
+                return True
+            if refit(self.parameter, self.wanted, loaded=True) is not fitting:
+                self.has_zeros = True
+        looks = most or bool(changed[self._inside :].any())
+        return looks and self._is_far_beyond(frozen_values.get(self.name))
+
+    def _is_far_beyond(self, held: Tensor | None) -> bool:
+        """Whether more is outside the mask than a step leaves there; `held` are those
+        that frozen weights have to be."""
+        weights = self.parameter.detach()
+        if self.frozen and held is not None:
+            weights = weights - held
+        beyond = (weights != 0) > self.kept
+        if not bool(beyond.any()):
+            return False
+        # Also if it is no number.
+        return not _size(weights[beyond]) <= _STEPS * self.usual
+
+    def _size_of(self, values: Tensor) -> float:
+        return max(_size(values[: self._inside]), _size(values[self._inside :]))
+
+
+def is_step(change: float, usual: float, size: float) -> bool:
+    """Whether weights of this size may have changed so much by one step, or by noise of
+    that order, where steps lately changed `usual` (0: there were none). All are root
+    mean squares."""
+    return change <= (_STEPS * usual if usual else _FIRST_STEP * size)
+
+
+class ReplacedWeights:
+    """Those of one model. What is in force elsewhere, or masked in the forward pass, is
+    not watched: nothing is lost there.
+
+    Not thread-safe: used between steps.
+    """
+
+    def __init__(self, table: ParameterTable) -> None:
+        self._table = table
+        self._watched: dict[int, _Watched] = {}  # By id of the parameter.
+        self._told: set[str] = set()
+
+    def follow(self, wanted: MaskSet, active: MaskSet | None) -> None:
+        """From now on these masks count."""
+        before, self._watched = self._watched, {}
+        for name, parameter in self._table:
+            mine, held = _enforced(wanted, name), _enforced(active, name)
+            mask = held if mine is None else mine
+            if mask is None:
+                continue
+            watched = _Watched(
+                name,
+                parameter,
+                wanted=mask,
+                kept=mask if held is None or held is mask else mask & held,
+                frozen=name in wanted.frozen,
+            )
+            if id(parameter) in before:
+                watched.go_on_from(before[id(parameter)])
+            self._watched[id(parameter)] = watched
+
+    def gradient_came(self, parameters: Iterable[Tensor] | None = None) -> None:
+        """None: of all parameters."""
+        for watched in self._of(parameters):
+            watched.due = True
+
+    def stepped(self, optimizer: Optimizer | None = None) -> None:
+        """Weights are as a step has left them. None: of all parameters."""
+        for watched in self._of(None if optimizer is None else _parameters(optimizer)):
+            watched.step()
+
+    def taken(self) -> None:
+        """Weights are as they are by other means, which needs no notice."""
+        for watched in self._watched.values():
+            watched.take()
+
+    def notice(
+        self,
+        frozen_values: Mapping[str, Tensor],
+        parameters: Collection[Tensor] | None = None,
+    ) -> bool:
+        """Marks what was replaced since the last look as loaded. True: something was.
+
+        Args:
+          frozen_values: of frozen parameters, by name: what is held outside the masks.
+          parameters: None: all.
+        """
+        found = [
+            watched.parameter
+            for watched in self._of(parameters)
+            if watched.was_replaced(frozen_values)
+        ]
+        for parameter in found:
+            registry.mark_loaded(parameter)
+        return bool(found)
+
+    def names_with_zeros(self) -> list[str]:
+        """Those that were replaced by weights with zeros inside their masks, as if they
+        had been pruned more; each once."""
+        found = [w.name for w in self._watched.values() if w.has_zeros]
+        found = [name for name in found if name not in self._told]
+        self._told.update(found)
+        return found
+
+    def _of(self, parameters: Iterable[Tensor] | None) -> list[_Watched]:
+        if parameters is None:
+            return list(self._watched.values())
+        ids = (id(parameter) for parameter in parameters)
+        return [self._watched[i] for i in ids if i in self._watched]
+
+
+def _parameters(optimizer: Optimizer) -> Iterable[Tensor]:
+    return (p for group in optimizer.param_groups for p in group["params"])
+
+
+def _enforced(masks: MaskSet | None, name: str) -> Tensor | None:
+    if masks is None or name in masks.unenforced:
+        return None
+    return masks.masks.get(name)
+
+
+def _size(values: Tensor) -> float:
+    """Root mean square."""
+    flat = values.reshape(-1).float().numpy()  # Faster than torch for so few.
+    return math.sqrt(float(np.dot(flat, flat)) / flat.size) if flat.size else 0.0

@@ -1,0 +1,228 @@
+"""What a session does to the weights of its model: looks at those that were loaded or
+copied, and keeps the rest where the masks in force have them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from . import enforcement, optimizer_hook
+from .enforcement import Origin, Refitted
+from .errors import PacTrainError
+from .masks import MaskSet, registry
+from .parameters import ParameterTable, some_of
+from .replaced import ReplacedWeights
+
+logger = logging.getLogger("pactrain")
+
+
+class WeightKeeper:
+    """Not thread-safe: called between steps."""
+
+    def __init__(self, module: nn.Module, table: ParameterTable, gse: bool) -> None:
+        self.module = module
+        self.origin: Origin = "prune"
+        # Set for a checkpoint from before the masks were in force: its weights outside
+        # them had moved, and are set to zero instead of refused.
+        self.tolerate_outside = False
+        # Weights are new, and were not checked yet.
+        self.loaded = False
+        # Of these, some came by hand.
+        self.copied = False
+        # The masks in force are older than the weights and would lose some.
+        self.suspended = False
+        self._table = table
+        self._gse = gse
+        self._enforced = enforcement.Enforcement(table)
+        self._replaced = ReplacedWeights(table)
+        self._active: MaskSet | None = None
+        self._forward_hook: RemovableHandle | None = None
+        self._forward_is_due = False
+        self._strayed: set[str] = set()  # Parameters for which there is the hook.
+
+    @property
+    def agreed(self) -> MaskSet | None:
+        """The masks that the values of frozen weights were taken for."""
+        return self._enforced.agreed
+
+    @property
+    def values(self) -> Mapping[str, Tensor]:
+        """Of frozen parameters, by name."""
+        return self._enforced.values
+
+    @property
+    def is_due(self) -> bool:
+        """True if weights were not masked since the last step."""
+        return self._enforced.is_due
+
+    def agree(self, masks: MaskSet) -> None:
+        """All ranks have these, maybe not in force yet."""
+        self._enforced.agree(masks)
+
+    def activate(self, masks: MaskSet) -> None:
+        """They are in force."""
+        self._active = masks
+        self._enforced.activate(masks)
+        self.tolerate_outside = False
+
+    def follow(self, wanted: MaskSet) -> None:
+        """This rank's masks are these, or others have come in force."""
+        if self._gse:
+            self._replaced.follow(wanted, self._active)
+
+    def resume(
+        self,
+        agreed: MaskSet | None,
+        values: Mapping[str, Tensor],
+        active: MaskSet | None,
+        optimizers: Iterable[Optimizer],
+    ) -> None:
+        """Goes on as another rank does, whose weights are there."""
+        self._active = active
+        self._enforced.resume(agreed, values, active, optimizers)
+        self.loaded = self.copied = False
+
+    def taken(self) -> None:
+        """Weights are others than they were, and not by the script."""
+        self._replaced.taken()
+
+    def step_committed(self) -> None:
+        """Gradients are there: weights will be changed."""
+        self._forward_is_due = True
+        self._enforced.step_committed()
+        self._replaced.gradient_came()
+        self.origin = "prune"  # The weights of a state's masks are there by now.
+
+    def gradient_came(self, parameter: Tensor) -> None:
+        """The same of one parameter."""
+        self._forward_is_due = True
+        self._enforced.step_committed([parameter])
+        self._replaced.gradient_came([parameter])
+
+    def mark_all_loaded(self) -> None:
+        for _, parameter in self._table:
+            registry.mark_loaded(parameter)
+        self.loaded = True
+
+    def masks_come_from_state(self, in_force: bool) -> None:
+        """Its weights are there, or come before the next step. Not `in_force`: those
+        outside are zeroed."""
+        self.origin = "state"
+        self.tolerate_outside = not in_force
+
+    def notice_copies(self, parameters: Collection[Tensor] | None = None) -> None:
+        """Weights that the script has copied into the model by hand count as loaded.
+
+        Called before masks change and before weights are zeroed. None: all.
+        """
+        if self._gse and self._replaced.notice(self.values, parameters):
+            self.loaded = self.copied = True
+
+    def warn_of_zeros(self, rank: int) -> None:
+        """Of what came by hand. They may be pruned, or the script's own for a while (it
+        rounds its weights, say), so they do not become the masks by themselves."""
+        names = self._replaced.names_with_zeros()
+        if names and rank == 0:
+            logger.warning(
+                "%s: weights that were put there by hand have many zeros inside the "
+                "mask, which train; if they were pruned, call prune(model, "
+                "masks_from=model.state_dict()) before training goes on",
+                some_of(names),
+            )
+
+    def refitted(self, masks: MaskSet, only_loaded: bool = False) -> Refitted | None:
+        """The masks that weights have which were pruned elsewhere, or more; None: they
+        fit these. `only_loaded`: of what was loaded since the last look.
+
+        Raises:
+          PacTrainError: a weight outside the masks is neither zero nor frozen, and they
+            fit no others.
+        """
+        if self.tolerate_outside:
+            enforcement.zero_outside(self._table, masks)
+        origin: Origin = "copied" if self.copied else self.origin
+        return enforcement.refitted(self._table, masks, origin, only_loaded)
+
+    def checked(self, masks: MaskSet, rank: int) -> None:
+        """Weights are as they should be, and these are their masks."""
+        enforcement.log_unmasked(self._table, masks, rank)
+        self.take_values()
+        self.loaded = self.copied = False
+
+    def take_values(self) -> None:
+        """Frozen weights stay where they are now."""
+        self._enforced.take_values()
+
+    @property
+    def _acts(self) -> bool:
+        """Weights that were loaded are checked before anything is lost of them."""
+        free = self.loaded or self.suspended
+        return self._gse and bool(self._active) and not free
+
+    def check_enforced(self, parameters: Collection[Tensor] | None = None) -> None:
+        """A few weights outside the masks; they are masked before forward passes if
+        there is another way to change them than an optimizer. None: of all.
+
+        Raises:
+          PacTrainError: not even that helps.
+        """
+        strays = self._enforced.sampled_outside(parameters) if self._acts else []
+        again = [name for name in strays if name in self._strayed]
+        self._strayed.update(strays)
+        if strays and self._forward_hook is None:
+            logger.info(
+                "%s has weights outside the masks in force that are not zero, so they "
+                "are changed by other means than an optimizer of torch: from now on "
+                "weights are masked before each forward pass",
+                strays[0],
+            )
+            self._forward_hook = optimizer_hook.watch_forwards(self)
+        if not again:
+            return
+        raise PacTrainError(
+            f"{again[0]} has weights outside the masks in force that are not where "
+            "they belong, though the model is masked before its forward pass: it is "
+            "not called as a whole, or is changed during the pass.\n"
+            "Call session.apply_masks() after each change of weights, before the next "
+            "forward pass."
+        )
+
+    def enforce(self, optimizer: Optimizer | None = None) -> None:
+        """After an optimizer step: weights outside the masks go back where they were.
+
+        Without an optimizer: all weights of the model.
+        """
+        if self._acts:
+            self._enforced.apply(optimizer)
+        self._replaced.stepped(optimizer)
+
+    def before_forward(self) -> None:
+        """Where weights are changed by hand."""
+        if self._forward_is_due:
+            self._forward_is_due = False
+            self.notice_copies()
+            self.enforce()
+
+    def apply_masks(self, wanted: MaskSet) -> None:
+        """The same where the script asks for it, also of what was copied by hand and
+        fits no other masks."""
+        self.notice_copies()
+        if self.copied:
+            enforcement.zero_unfit(self._table, wanted)
+        self.enforce()
+
+    def count_outside(self) -> int:
+        """Weights outside the masks in force that are not where they belong."""
+        return self._enforced.count_outside() if self._acts else 0
+
+    def close(self) -> None:
+        """The masks in force hold for the weights that are left."""
+        if self._forward_hook is not None:
+            self._forward_hook.remove()
+        self.notice_copies()
+        if self._acts:
+            self._enforced.finish()
