@@ -1,10 +1,13 @@
 #include "config/load.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "config/environment.h"
 #include "config/small_file.h"
 #include "config/yaml.h"
 
@@ -32,6 +35,8 @@ absl::Status ReadFile(const Program& program, const CommandLine& line,
 
 absl::Status ReadSettings(const Program& program, const CommandLine& line,
                           Settings& settings) {
+  RETURN_IF_ERROR(CheckNames(program.variable_prefix,
+                             *settings.values().GetDescriptor(), environ));
   RETURN_IF_ERROR(ReadFile(program, line, settings));
   for (const FieldDescriptor* field :
        FieldsOf(*settings.values().GetDescriptor())) {

@@ -13,9 +13,9 @@ namespace pactrain::config {
 
 // Fills `config`, which holds the defaults, and has `check` look at it.
 //
-// A variable that is empty counts as not set; one that only looks like ours is
-// ignored, because Kubernetes makes such ones (PACTRAIN_AGENT_PORT) for
-// services.
+// A variable that is empty counts as not set. One that begins like ours and
+// names no setting is a mistake, unless Kubernetes makes it for services
+// (PACTRAIN_AGENT_PORT=tcp://...).
 //
 // True: go on. False: the process is to end with `*exit_code`, 0 after --help,
 // --version and --print-config, 2 after a mistake; the one message is written.

@@ -122,9 +122,29 @@ TEST_F(LoadTest, VariablesHoldEveryType) {
 TEST_F(LoadTest, AnEmptyVariableIsNotSetAndAStrangerIsIgnored) {
   SetVariable("PT_TEST_LISTEN", "");
   SetVariable("PT_TEST_CONFIG", "");
+  SetVariable("PT_TEST_NOTHING", "");
   SetVariable("PT_TEST_PORT", "tcp://10.0.0.1:7070");
+  SetVariable("PT_TEST_PAGE_PORT_80_TCP_ADDR", "10.0.0.1");
+  SetVariable("PT_TEST_SERVICE_PORT_GRPC", "7070");
+  SetVariable("PT_TESTS", "others");
   ASSERT_TRUE(Run({})) << error_;
   EXPECT_EQ(config_.listen(), "127.0.0.1:7070");
+}
+
+TEST_F(LoadTest, AVariableThatNamesNoSettingIsAMistake) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"PT_TEST_LISTN", "did you mean PT_TEST_LISTEN? see --help"},
+      {"PT_TEST_TOKEN_FIL", "did you mean PT_TEST_PAGE_TOKEN_FILE? see"},
+      {"PT_TEST_PORT", "unknown variable 'PT_TEST_PORT'; unset it, or see"},
+      {"PT_TEST_COLOUR", "unknown variable 'PT_TEST_COLOUR'; unset it, or see"},
+  };
+  for (const auto& [name, message] : cases) {
+    SetVariable(name, "7070");
+    EXPECT_FALSE(Run({})) << name;
+    EXPECT_EQ(exit_code_, 2);
+    EXPECT_THAT(error_, HasSubstr(message));
+    unsetenv(name);
+  }
 }
 
 TEST_F(LoadTest, FlagsHoldEveryType) {

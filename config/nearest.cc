@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 
 namespace pactrain::config {
 namespace {
@@ -31,6 +32,20 @@ size_t Changes(absl::string_view from, absl::string_view to) {
   return changes.back();
 }
 
+// Whether a part of `word`, between its separators, begins with `typed`.
+bool HasPart(absl::string_view word, absl::string_view typed) {
+  for (size_t at = 0; at + typed.size() <= word.size(); ++at) {
+    const bool begins = at == 0 || word[at - 1] == '-' || word[at - 1] == '_';
+    if (begins && absl::StartsWithIgnoreCase(word.substr(at), typed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Fewer characters are in too many words.
+constexpr size_t kLeastPart = 3;
+
 }  // namespace
 
 std::string Nearest(absl::string_view typed,
@@ -45,6 +60,11 @@ std::string Nearest(absl::string_view typed,
       fewest = changes;
       nearest = word;
     }
+  }
+  if (!nearest.empty() || typed.size() < kLeastPart) return nearest;
+  for (const std::string& word : words) {
+    const bool shorter = nearest.empty() || word.size() < nearest.size();
+    if (shorter && HasPart(word, typed)) nearest = word;
   }
   return nearest;
 }

@@ -10,7 +10,8 @@
 namespace pactrain::config {
 
 // The one of `words` that becomes `typed` by the fewest changes of a character
-// other than of its case, if these are at most a third of it; otherwise empty.
+// other than of its case, if these are at most a third of it; else the shortest
+// that has a part which begins so, as advertise-address for "addr"; else empty.
 std::string Nearest(absl::string_view typed,
                     const std::vector<std::string>& words);
 

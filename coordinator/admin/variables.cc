@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <memory>
-#include <regex>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/net.h"
 #include "base/status_macros.h"
 #include "base/tls/job_key.h"
+#include "config/environment.h"
 #include "config/field.h"
 #include "config/nearest.h"
 #include "pactrain/v1/config.pb.h"
@@ -172,13 +173,11 @@ absl::Status CheckSetting(const std::string& name, const Setting& setting,
       absl::StrCat(name, ": ", absl::string_view(set.message())));
 }
 
-// PACTRAIN_AGENT_PORT, PACTRAIN_AGENT_SERVICE_HOST and their like; and what our
-// own tests use.
-bool IsForeign(const std::string& name) {
-  static const std::regex foreign(
-      "PACTRAIN_(AGENT|COORDINATOR)_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_.*)"
-      "?)|PACTRAIN_TEST_.*");
-  return std::regex_match(name, foreign);
+// Of services in Kubernetes, or of our own tests.
+bool IsForeign(const std::string& name, const std::string& value) {
+  return absl::StartsWith(name, "PACTRAIN_TEST_") ||
+         config::IsOfKubernetes("PACTRAIN_AGENT", name, value) ||
+         config::IsOfKubernetes("PACTRAIN_COORDINATOR", name, value);
 }
 
 Finding Problem(const std::string& what, const std::string& to_do) {
@@ -218,7 +217,7 @@ Findings CheckVariables(const Variables& variables) {
   Findings findings;
   int set = 0;
   for (const auto& [name, value] : variables) {
-    if (name.rfind(kPrefix, 0) != 0 || IsForeign(name)) continue;
+    if (name.rfind(kPrefix, 0) != 0 || IsForeign(name, value)) continue;
     const auto* const end = std::end(kVariables);
     const auto* const known = std::find_if(
         std::begin(kVariables), end,

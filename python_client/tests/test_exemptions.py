@@ -211,21 +211,3 @@ def test_old_spectral_norm_is_no_pruning_by_torch():
 def test_roles_are_told_by_the_name_of_a_class(name, role):
     owner = type(name, (nn.Module,), {})()
     assert roles.role_of(roles.Place(owner, (), "inner", "weight")) == role
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["wpe", "pos_emb", "embed_positions", "positional_embedding", "pe", "rel_pos_h"],
-)
-def test_positions_are_told_by_the_name_of_an_embedding_or_parameter(name):
-    place = roles.Place(nn.Embedding(4, 4), (), name, "weight")
-    assert roles.role_of(place) == roles.POSITIONS
-    assert roles.role_of(roles.Place(nn.Module(), (), "", name)) == roles.POSITIONS
-    assert roles.role_of(roles.Place(nn.Linear(4, 4), (), name, "weight")) is None
-
-
-def test_word_embeddings_have_no_role():
-    for name in ("wte", "word_embeddings", "embed_tokens", "encoder"):
-        assert (
-            roles.role_of(roles.Place(nn.Embedding(4, 4), (), name, "weight")) is None
-        )

@@ -10,7 +10,9 @@ import pytest
 import pactrain
 from pactrain import variables
 
-DOCTOR = Path(__file__).parents[2] / "coordinator" / "admin" / "variables.cc"
+ROOT = Path(__file__).parents[2]
+DOCTOR = ROOT / "coordinator" / "admin" / "variables.cc"
+SCHEMA = ROOT / "proto" / "pactrain" / "v1" / "config.proto"
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,11 @@ DOCTOR = Path(__file__).parents[2] / "coordinator" / "admin" / "variables.cc"
         ("PACTRAIN_SITS", "PACTRAIN_SITES"),
         ("PACTRAIN_JOBID", "PACTRAIN_JOB_ID"),
         ("PACTRAIN_XYZ", ""),
+        ("PACTRAIN_AGENT_ADDR", "PACTRAIN_AGENT"),
+        ("PACTRAIN_COORDINATOR_ADDR", "PACTRAIN_COORDINATOR"),
+        ("PACTRAIN_AGENT_LISTN", "PACTRAIN_AGENT_LISTEN"),
+        ("PACTRAIN_COORDINATOR_RISKS", "PACTRAIN_COORDINATOR_RISK"),
+        ("PACTRAIN_AGENT_PORT", "PACTRAIN_AGENT"),  # Not as Kubernetes makes it.
     ],
 )
 def test_a_misspelt_variable_is_named_with_the_nearest(name, nearest):
@@ -27,9 +34,25 @@ def test_a_misspelt_variable_is_named_with_the_nearest(name, nearest):
 
 
 def test_known_ones_and_those_of_others_are_not_named():
-    others = ("PACTRAIN_AGENT_SERVICE_HOST", "PACTRAIN_COORDINATOR_RISK")
-    names = (*variables.KNOWN, *others, "PACTRAIN_TEST_BIN", "PACTRAIN_DATA")
-    assert variables.unknown(dict.fromkeys(names, "1")) == {}
+    kubernetes = {
+        "PACTRAIN_AGENT_SERVICE_HOST": "10.0.0.1",
+        "PACTRAIN_AGENT_SERVICE_PORT_GRPC": "7072",
+        "PACTRAIN_AGENT_PORT": "tcp://10.0.0.1:7072",
+        "PACTRAIN_COORDINATOR_PAGE_PORT_80_TCP_ADDR": "10.0.0.1",
+    }
+    others = {"PACTRAIN_TEST_BIN", "PACTRAIN_DATA"}
+    names = variables.KNOWN | variables.OF_DAEMONS | others
+    assert variables.unknown({**dict.fromkeys(names, "1"), **kubernetes}) == {}
+
+
+def test_those_of_daemons_are_their_settings():
+    schema = SCHEMA.read_text()
+    listed = set()
+    for daemon in ("Agent", "Coordinator"):
+        message = schema.partition(f"message {daemon}Config {{")[2].partition("\n}")[0]
+        fields = re.findall(r"^  (?:\w+ )?\w+ (\w+) = \d+", message, re.MULTILINE)
+        listed |= {f"PACTRAIN_{daemon}_{f}".upper() for f in (*fields, "config")}
+    assert listed == variables.OF_DAEMONS
 
 
 def test_they_are_those_of_the_doctor():

@@ -69,6 +69,10 @@ TEST(PruneTest, WhatIsNoLayerOrCannotBeToldApartIsExempt) {
                             {{"gain", tensor({1, 8, 1, 1})},
                              {"pos_embed", tensor({1, 16, 8})},
                              {"wpe.weight", tensor({16, 8})},
+                             {"block.rel_embeddings.weight", tensor({16, 8})},
+                             {"block.mask_tokens", tensor({4, 8})},
+                             {"block.query.weight", tensor({8, 8})},
+                             {"block.embed_tokens.weight", tensor({8, 8})},
                              {"stem.weight", tensor({8, 3, 3, 3})},
                              {"block.norm1.weight", tensor({8, 4})},
                              {"block.pos_ffn.fc.weight", tensor({8, 8})},
@@ -82,7 +86,8 @@ TEST(PruneTest, WhatIsNoLayerOrCannotBeToldApartIsExempt) {
     EXPECT_EQ(mask.sum().item<int64_t>(), 16);
   }
   EXPECT_THAT(names,
-              ElementsAre("block.out.weight", "block.pos_ffn.fc.weight"));
+              ElementsAre("block.embed_tokens.weight", "block.out.weight",
+                          "block.pos_ffn.fc.weight", "block.query.weight"));
 }
 
 TEST(PruneTest, AModelOfEqualWeightsHasNothingToPrune) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -38,7 +39,7 @@ from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import make_mask_set
-from .meeting import Meeting
+from .meeting import Meeting, tell_agents
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
@@ -224,21 +225,17 @@ def open_session(
     )
     _begun.add((config.job, index))
     try:
-        keeper = (
-            TrackingKeeper(table, source, native, config.gse)
-            if isinstance(source, TrackedSource)
-            else MaskKeeper(table, source, native, config.gse)
-        )
-        keeper.settle_steps = settle_steps
-        if state is not None:
-            keeper.weights.tolerate_outside = not state["masks_active"]
-        parts = Parts(model, table, native, config, keeper, source, index)
-        if native.donor is None:
-            _agree(parts)
-            _send_first_state(parts, options.slot_bytes)
-            keeper.start(declared.origin)
-    except BaseException:
+        with contextlib.nullcontext() if meeting is None else meeting.begin(native):
+            parts = _parts(declared, config, native, index)
+            if native.donor is None:
+                _agree(parts)
+                _send_first_state(parts, options.slot_bytes)
+                parts.keeper.start(declared.origin)
+    except BaseException as error:
+        alone = native.donor is None and not native.is_final
         native.close()
+        if meeting is None and alone and isinstance(error, Exception):
+            tell_agents(config, index, error)
         raise
     storage.give_back_memory()
     differences = _differences(parts, meeting)
@@ -248,6 +245,21 @@ def open_session(
     if native.rank == 0:
         _log_start(session, parts)
     return session
+
+
+def _parts(
+    declared: DeclaredModel, config: AttachConfig, native: NativeSession, index: int
+) -> Parts:
+    table, source, state = declared.table, declared.source, declared.state
+    keeper = (
+        TrackingKeeper(table, source, native, config.gse)
+        if isinstance(source, TrackedSource)
+        else MaskKeeper(table, source, native, config.gse)
+    )
+    keeper.settle_steps = declared.settle_steps
+    if state is not None:
+        keeper.weights.tolerate_outside = not state["masks_active"]
+    return Parts(declared.model, table, native, config, keeper, source, index)
 
 
 def _config(

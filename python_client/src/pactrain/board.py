@@ -60,6 +60,11 @@ class Board:
             raise self._late(waits_for) from error
         return json.loads(self._store.get(self._key(name)))
 
+    def look(self, name: str) -> Any:
+        """The note if it is there now, else None."""
+        key = self._key(name)
+        return json.loads(self._store.get(key)) if self._store.check([key]) else None
+
     def remove(self, name: str) -> None:
         """The note is gone; who has not read it yet waits in vain."""
         self._store.delete_key(self._key(name))

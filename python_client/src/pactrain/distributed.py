@@ -55,6 +55,8 @@ _COPY = (
     "This is a copy of a DistributedDataParallel: it is no rank of the job and has no "
     "session.\nCall copy.eval() to evaluate it; wrap its `module` to train it."
 )
+# Others can be told what is wrong with these.
+_TOLD = ("PACTRAIN_ATTACH_TIMEOUT", "PACTRAIN_ON_SHRINK", "PACTRAIN_REPLACE")
 _DEFAULTS = {"device_ids": None, "output_device": None, "dim": 0, "process_group": None}
 
 
@@ -120,12 +122,7 @@ class DistributedDataParallel(nn.Module):
     ) -> None:
         super().__init__()
         world = init()
-        config = config_from_environment(
-            rank=world.rank,
-            world_size=world.world_size,
-            on_shrink=on_shrink_from(os.environ, on_shrink),
-            replace=wants_to_replace(),
-        )
+        config, wrong = _config(world, on_shrink)
         named = _is_named(world, config)
         if named:
             config = _with_agent(world, config, None)
@@ -135,6 +132,8 @@ class DistributedDataParallel(nn.Module):
             if meeting is None
             else meeting.prepare()
         ):
+            if wrong is not None:
+                raise wrong
             _check_torch_arguments(torch_arguments)
             _check(module)
             buckets = _buckets_of(module, bucket_cap_mb)
@@ -259,6 +258,32 @@ class DistributedDataParallel(nn.Module):
             yield
         finally:
             self.require_backward_grad_sync = before
+
+
+def _config(
+    world: World, on_shrink: str | None
+) -> tuple[AttachConfig, InvalidArgument | None]:
+    """An error comes with what is needed to tell the others of it.
+
+    Raises:
+      InvalidArgument: a variable is wrong without which nobody can be told.
+    """
+
+    def made(
+        environment: Mapping[str, str], on_shrink: str | None = None
+    ) -> AttachConfig:
+        return config_from_environment(
+            rank=world.rank,
+            world_size=world.world_size,
+            on_shrink=on_shrink_from(environment, on_shrink),
+            replace=wants_to_replace(),
+            environment=environment,
+        )
+
+    try:
+        return made(os.environ, on_shrink), None
+    except InvalidArgument as error:
+        return made({n: v for n, v in os.environ.items() if n not in _TOLD}), error
 
 
 def _check(module: nn.Module) -> None:

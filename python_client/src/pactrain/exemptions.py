@@ -42,7 +42,7 @@ class Choice:
 
 
 def choose(model: nn.Module, table: ParameterTable, selection: Selection) -> Choice:
-    """Vectors, norms, embeddings of positions and what the selection says are exempt.
+    """Vectors, norms, positions, learned tokens and what the selection says are exempt.
 
     Raises:
       InvalidArgument: a selection is of another type or names what the model has not,
@@ -102,8 +102,8 @@ def nothing_to_prune(model: nn.Module, exempt: Mapping[str, str]) -> InvalidArgu
 
 def _advice(reasons: set[str]) -> str:
     if reasons & {FIRST_AND_LAST, "exempt="}:
-        return "Give exempt=() to prune all that is no vector, norm or position."
-    if reasons & {roles.NORM, roles.POSITIONS}:
+        return "Give exempt=() to prune all that is no vector, norm, position or token."
+    if reasons & {roles.NORM, roles.POSITIONS, roles.TOKENS}:
         return "Give include=(...) to name what is to be pruned all the same."
     if TIED in reasons:
         return "Prune when training has told the weights apart."

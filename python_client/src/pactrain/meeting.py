@@ -16,12 +16,13 @@ from . import roll_call
 from ._library import NativeSession, digest_of
 from .board import Board, new_board
 from .config import AttachConfig, attach_timeout_from
-from .errors import PacTrainError
-from .types import AttachOptions
+from .errors import CoordinatorUnavailableError, PacTrainError
+from .types import AttachOptions, Native
 
 _MOST_TEXT = 2000  # Characters of an error that others are told,
 _MOST_FAILURE = 200  # and in the place of a model.
 _MOST_WAIT_TO_TELL_MS = 30_000
+_MOST_WAIT_TO_BEGIN = 30.0  # Seconds: all ranks have met just before.
 
 logger = logging.getLogger("pactrain")
 
@@ -66,6 +67,31 @@ class Meeting:
         except Exception as error:
             roll_call.tell_failure(board, self.rank, _text_of(error))
             raise
+        self._meet(board)
+
+    @contextlib.contextmanager
+    def begin(self, native: Native) -> Iterator[None]:
+        """Around what follows the attach to the agents: exchanges, and what each rank
+        does alone. One that fails there ends the others with its reason, also where
+        they wait for it in an exchange; `native` is to be closed after that.
+
+        Raises:
+          RefusedError: another rank failed; names it and says why.
+        """
+        board = self.board("begin", _MOST_WAIT_TO_BEGIN)
+        try:
+            yield
+        except Exception as error:
+            if native.is_final:  # The exchange is over, maybe since a rank has left it.
+                roll_call.raise_told(board, error)
+            else:
+                roll_call.tell_failure(board, self.rank, _text_of(error))
+            raise
+        # Of a rank that was lost meanwhile the agents tell in the first step.
+        with contextlib.suppress(CoordinatorUnavailableError):
+            self._meet(board.until(_MOST_WAIT_TO_BEGIN))
+
+    def _meet(self, board: Board) -> None:
         note = asdict(roll_call.Answer("", ""))
         roll_call.meet(board, self.rank, self.world_size, note, logger.warning)
 
@@ -82,15 +108,16 @@ def telling_agents(config: AttachConfig, model_index: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if config.agent and config.world_size > 1:
-            reason = str(error).partition("\n")[0]
-            _attach_to_tell(
-                config, model_index, f"no model, but {type(error).__name__}: {reason}"
-            )
+        tell_agents(config, model_index, error)
         raise
 
 
-def _attach_to_tell(config: AttachConfig, model_index: int, failure: str) -> None:
+def tell_agents(config: AttachConfig, model_index: int, error: Exception) -> None:
+    """By a rank that is not attached and goes no further."""
+    if not config.agent or config.world_size == 1:
+        return
+    reason = str(error).partition("\n")[0]
+    failure = f"no model, but {type(error).__name__}: {reason}"
     options = AttachOptions(
         agent=config.agent,
         job=config.job,

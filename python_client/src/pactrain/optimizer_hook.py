@@ -1,5 +1,5 @@
-"""Masks the weights of attached models after every step of any optimizer, or, where
-weights are changed by hand, before forward passes."""
+"""Calls what checks attached models before every step of any optimizer, and what masks
+their weights after it or, where weights are changed by hand, before forward passes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from weakref import WeakSet
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.hooks import RemovableHandle
 
 
 class Enforcer(Protocol):
     def enforce(self, optimizer: Optimizer | None = None) -> None: ...
+
+
+class Checker(Protocol):
+    def check_step(self, optimizer: Optimizer) -> None: ...
 
 
 class ForwardEnforcer(Protocol):
@@ -23,8 +30,10 @@ class ForwardEnforcer(Protocol):
 
 
 _enforcers: WeakSet[Enforcer] = WeakSet()
+_checkers: WeakSet[Checker] = WeakSet()
 _forwards: WeakSet[ForwardEnforcer] = WeakSet()
 _handle: RemovableHandle | None = None
+_handle_before: RemovableHandle | None = None
 
 
 def watch(enforcer: Enforcer) -> None:
@@ -43,6 +52,18 @@ def unwatch(enforcer: Enforcer) -> None:
     _enforcers.discard(enforcer)
 
 
+def watch_before(checker: Checker) -> None:
+    """Calls checker.check_step(optimizer) before each optimizer step while it lives."""
+    global _handle_before
+    if _handle_before is None:
+        _handle_before = register_optimizer_step_pre_hook(_before_step)
+    _checkers.add(checker)
+
+
+def unwatch_before(checker: Checker) -> None:
+    _checkers.discard(checker)
+
+
 def watch_forwards(enforcer: ForwardEnforcer) -> RemovableHandle:
     """Calls enforcer.before_forward() before each forward pass of its module, until
     the handle is removed."""
@@ -53,6 +74,11 @@ def watch_forwards(enforcer: ForwardEnforcer) -> RemovableHandle:
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for enforcer in list(_enforcers):
         enforcer.enforce(optimizer)
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for checker in list(_checkers):
+        checker.check_step(optimizer)
 
 
 def _before_forward(module: nn.Module, args: Any) -> None:

@@ -9,14 +9,12 @@ So too parameters that get another type, whose places in autograd are others the
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 from weakref import WeakSet
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
+from . import optimizer_hook
 from .errors import RefusedError
 from .parameters import ParameterTable
 
@@ -53,12 +51,11 @@ class Outsiders:
 
     def watch(self) -> None:
         """Until close()."""
-        global _handle
-        if _handle is None:
-            _handle = register_optimizer_step_pre_hook(_before_step)
+        optimizer_hook.watch_before(self)
         _watching.add(self)
 
     def close(self) -> None:
+        optimizer_hook.unwatch_before(self)
         _watching.discard(self)
 
     def check_step(self, optimizer: Optimizer) -> None:
@@ -101,15 +98,9 @@ class Outsiders:
 
 
 _watching: WeakSet[Outsiders] = WeakSet()
-_handle: RemovableHandle | None = None
 
 
 def check_load(part: nn.Module) -> None:
     """Raises RefusedError."""
     for outsiders in list(_watching):
         outsiders.check_load(part)
-
-
-def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for outsiders in list(_watching):
-        outsiders.check_step(optimizer)

@@ -15,6 +15,7 @@ from torch import nn
 VECTOR = "vector"
 NORM = "norm"
 POSITIONS = "positions"
+TOKENS = "learned tokens"
 
 # Layers whose weights are weights, whatever the module is called.
 _PLAIN = (
@@ -30,9 +31,21 @@ _WEIGHTED = re.compile(r"linear|conv|dense|atten|block|layer(?!_?norm)|former")
 _NORM_CLASS = re.compile(r"norm(?!al)")
 _NORM_NAME = re.compile(r"norm(?!al)|^(?:ln|bn|gn)(?:_\w*|\d*)$")
 _NORM_LEAF = re.compile(r"norm(?!al)|^(?:gain|gamma)$|(?:^|_)(?:ln|bn|gn)(?:_|\d|$)")
+# trainer/cpp/libtorch/masks.h has the same two; a test compares them.
 _POSITIONS = re.compile(
-    r"(?:^|_)(?:(?:rel|abs)?pos(?:ition(?!_?wise)(?:al|s)?)?(?:_?emb\w*)?|w?pe)(?:_|\d|$)"
-    r"|relative_attention_bias|token_type|type_emb|(?:^|_)segments?_?emb|^segment$"
+    r"(?:^|_)(?:(?:rel|abs)?pos(?:ition(?!_?wise)(?:al|s)?)?(?:_?(?:emb|enc)\w*)?"
+    r"|[wr]?pe)(?:_|\d|$)"
+    r"|(?:^|_)(?:rel|relative|row|col|column|temporal|spatial|time|timestep|frame"
+    r"|distance|level|scale|seg|segments?|modality|lang)_?(?:attn_)?emb"
+    r"|(?:^|_)emb(?:ed)?_time|(?:^|_)(?:rel_)?(?:height|width)_?rel|rel_(?:height|width)"
+    r"|(?:^|_)rel(?:ative)?_(?:\w+_)?bias|(?:^|_)r_[wrs]_bias$|attention_biases$"
+    r"|token_type|type_emb|^segment$"
+)
+_TOKENS = re.compile(
+    r"^(?!emb(?:ed)?(?:ding)?s?_)\w*_tokens?$|^latents?$|_latents$"
+    r"|(?:^|_)(?:query|queries)_(?:emb|feat)"
+    r"|(?:^|_)(?:object|learned|learnable|latent|decoder|track)_(?:query|queries)$"
+    r"|(?:^|_)prompts?(?:_?emb\w*)?$"
 )
 
 
@@ -72,21 +85,28 @@ def is_layer(parameter: nn.Parameter, place: Place) -> bool:
 
 
 def role_of(place: Place) -> str | None:
-    """NORM or POSITIONS, else None."""
+    """NORM, POSITIONS or TOKENS, else None."""
     if isinstance(place.owner, _PLAIN):
         return None
     kind, name, leaf = (
         _snake(text) for text in (type(place.owner).__name__, place.name, place.leaf)
     )
+    own = [leaf]
     texts: list[tuple[str, re.Pattern[str] | None]] = [(leaf, _NORM_LEAF)]
     if not _WEIGHTED.search(kind):
+        own.append(name)
         texts += [(kind, _NORM_CLASS), (name, _NORM_NAME)]
-        if isinstance(place.owner, nn.Embedding):
-            above = [_snake(type(parent).__name__) for parent in place.parents]
-            texts += [(text, None) for text in above]
+        above = [_snake(type(parent).__name__) for parent in place.parents]
+        if isinstance(place.owner, (nn.ParameterList, nn.ParameterDict)):
+            above = [text for text in above[-1:] if not _WEIGHTED.search(text)]
+        elif not isinstance(place.owner, nn.Embedding):
+            above = []
+        texts += [(text, None) for text in above]
     if any(pattern is not None and pattern.search(text) for text, pattern in texts):
         return NORM
-    return POSITIONS if any(_POSITIONS.search(text) for text, _ in texts) else None
+    if any(_POSITIONS.search(text) for text, _ in texts):
+        return POSITIONS
+    return TOKENS if any(_TOKENS.search(text) for text in own) else None
 
 
 def _snake(name: str) -> str:

@@ -77,7 +77,18 @@ def meet(
     if rank == 0:
         error = _find_error(board, world_size, on_waiting)
         board.write("verdict", error and [type(error).__name__, str(error)])
-    verdict = board.read("verdict", "rank 0")
+    _raise(board.read("verdict", "rank 0"))
+
+
+def raise_told(board: Board, cause: Exception) -> None:
+    """Raises what a rank that goes no further has told; returns if none has."""
+    try:
+        _raise(board.look("verdict"))
+    except PacTrainError as told:
+        raise told from cause
+
+
+def _raise(verdict: list[str] | None) -> None:
     if verdict is not None:
         name, text = verdict
         raise _ERRORS[name](text)

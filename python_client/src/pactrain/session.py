@@ -18,6 +18,7 @@ from . import optimizer_hook, outsiders, storage
 from .config import AttachConfig
 from .engine import StepEngine
 from .errors import CLOSED, InvalidArgument, PacTrainError, StepNotAppliedError
+from .lone_gradients import Exchanged, LoneGradients
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import Declared, named_masks, of_kind, registry
@@ -91,6 +92,12 @@ class Session:
         model = parts.model
         self._outsiders = Outsiders(model.module, parts.table, model.ignored)
         self._outsiders.watch()
+        self._lone_gradients = LoneGradients(
+            parts.table,
+            lambda: Exchanged(membership.world.generation, engine.committed),
+            lambda: membership.world.world_size,
+        )
+        self._lone_gradients.watch()
         sessions.add(self)
         watch_this_process()
 
@@ -201,15 +208,20 @@ class Session:
             counters=self.engine.counters,
             course=self.engine.course,
             reason=self.decision.reason,
+            alone=self._lone_gradients.shortfalls(self.engine.course.total.steps),
         )
 
     def _log_summary(self) -> None:
         """At rank 0, and warnings of what was not reached."""
         self._account = account = self._make_account()
-        if self.membership.world.rank == 0 and self.engine.course.total.steps:
+        if self.membership.world.rank != 0:
+            return
+        lines = account.alone
+        if self.engine.course.total.steps:
             logger.info("%s", account.text())
-            for line in account.shortfalls():
-                logger.warning("not reached: %s", line)
+            lines = account.shortfalls()
+        for line in lines:
+            logger.warning("not reached: %s", line)
 
     def report(self, loss: float | None = None, lr: float | None = None) -> None:
         """Tells the loss and learning rate of the last step; they appear in stats().
@@ -374,6 +386,7 @@ class Session:
         for enforcer in self._enforcers:
             optimizer_hook.unwatch(enforcer)
         self._outsiders.close()
+        self._lone_gradients.close()
         for hook in self._hooks:
             hook.remove()
         for _, parameter in self._table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -72,10 +73,12 @@ class Account:
     counters: Counters
     course: Course
     reason: str  # Of the decision in force.
+    alone: Sequence[str]  # What is to be said of gradients that were not exchanged.
 
     def shortfalls(self) -> list[str]:
         """What was asked for and did not come about."""
         return [
+            *self.alone,
             *self._masks_not_in_force(),
             *self.masks.shortfalls,
             *self._weights_outside(),

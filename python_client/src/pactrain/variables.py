@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping
 
 _PREFIX = "PACTRAIN_"
-# Those of `pactrain doctor` (coordinator/admin/variables.cc), which also knows the
-# settings of daemons, PACTRAIN_AGENT_* and PACTRAIN_COORDINATOR_*.
+# Those of `pactrain doctor` (coordinator/admin/variables.cc).
 KNOWN = frozenset(
     _PREFIX + name
     for name in (
@@ -23,8 +22,36 @@ KNOWN = frozenset(
         *("STEP_DEADLINE", "STRAGGLER_TIMEOUT", "TRAINER_LIBRARY"),
     )
 )
+# Settings of daemons (proto/pactrain/v1/config.proto): of no effect here, and right.
+_BOTH = (
+    *("CONFIG", "CONNECTIONS_PER_SOURCE", "INSECURE_NETWORK", "JOB_KEY_FILE", "LISTEN"),
+    *("LISTEN_METRICS", "LOG_LEVEL", "METRICS_TOKEN_FILE", "TLS_CA", "TLS_CERT"),
+    "TLS_KEY",
+)
+_AGENT = (
+    *("ADVERTISE_ADDRESS", "CONNECTIONS_PER_LINK", "CONNECT_TIMEOUT", "COORDINATOR"),
+    *("EGRESS_LIMIT", "NAME", "RENICE", "SITE", "SOCKET", "STEP_DEADLINE"),
+    *("STRAGGLER_TIMEOUT", "SUM_THREADS"),
+)
+_COORDINATOR = (
+    *("CLUSTER", "CODEC", "EPOCH_STEPS", "LINKS", "LISTEN_PAGE", "MIN_EXCHANGE_SHARE"),
+    *("NORM_ALARM", "PAGE_TOKEN_FILE", "PRESUME_DEAD_AFTER", "PRICE_PER_GB", "RISK"),
+    *("SITE_RATES", "STATE_DIR"),
+)
+OF_DAEMONS = frozenset(
+    f"{_PREFIX}{daemon}_{name}"
+    for daemon, own in (("AGENT", _AGENT), ("COORDINATOR", _COORDINATOR))
+    for name in (*_BOTH, *own)
+)
 # PACTRAIN_DATA is read by the examples.
-_NOT_OURS = re.compile("PACTRAIN_(DATA|(AGENT|COORDINATOR|TEST)_.*)")
+_NOT_OURS = re.compile(r"PACTRAIN_(DATA|TEST_\w*)")
+# As Kubernetes makes them for services (config/environment.cc).
+_OF_KUBERNETES = re.compile(
+    r"PACTRAIN_(AGENT|COORDINATOR)(_\w+)?_"
+    r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+_TYPO = 0.85  # Of difflib's ratio: so near is hardly another word.
+_NEAR = 0.6
 
 logger = logging.getLogger("pactrain")
 
@@ -33,10 +60,10 @@ def unknown(environment: Mapping[str, str]) -> dict[str, str]:
     """Names that have no effect, each with the nearest that has, or ""."""
     names = sorted(
         name
-        for name in environment
+        for name, value in environment.items()
         if name.startswith(_PREFIX)
-        and name not in KNOWN
-        and not _NOT_OURS.fullmatch(name)
+        and name not in KNOWN | OF_DAEMONS
+        and not _is_foreign(name, value)
     )
     return {name: _nearest(name) for name in names}
 
@@ -57,8 +84,20 @@ def _warn(name: str, nearest: str) -> None:
     )
 
 
+def _is_foreign(name: str, value: str) -> bool:
+    made = _OF_KUBERNETES.fullmatch(name)
+    if made is None:
+        return _NOT_OURS.fullmatch(name) is not None
+    return made[3] != "PORT" or "://" in value
+
+
 def _nearest(name: str) -> str:
-    # What all have in common says nothing.
-    words = [known.removeprefix(_PREFIX) for known in KNOWN]
-    close = difflib.get_close_matches(name.removeprefix(_PREFIX), sorted(words), 1)
-    return _PREFIX + close[0] if close else ""
+    """Of those that trainers read, unless another one is meant for certain."""
+    for known, cutoff in ((KNOWN | OF_DAEMONS, _TYPO), (KNOWN, _NEAR)):
+        # What all have in common says nothing.
+        words = sorted(word.removeprefix(_PREFIX) for word in known)
+        typed = name.removeprefix(_PREFIX)
+        close = difflib.get_close_matches(typed, words, 1, cutoff)
+        if close:
+            return _PREFIX + close[0]
+    return ""

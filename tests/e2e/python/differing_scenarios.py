@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import prune
 
 import pactrain
+from pactrain.mask_keeper import MaskKeeper
 
 DIFFERS = 6  # The step before which ranks prune, counted from 1.
 STEPS = 20
@@ -114,17 +115,36 @@ def differs(
     return result | {"mask": None if mask is None else mask.tolist()}
 
 
-def fails_alone(talk: Talk, own: bool, grouped: bool, failing: int, **arguments: Any) -> None:
-    """One rank attaches with arguments that are refused."""
+def fails_alone(
+    talk: Talk,
+    own: bool,
+    grouped: bool,
+    failing: int,
+    variables: dict[str, str] | None = None,
+    late: bool = False,
+    **arguments: Any,
+) -> None:
+    """One rank attaches with arguments or variables that are refused, or fails when it is
+    `late` in attach(): when agents know it already."""
     model = mlp()
     given = arguments if talk.rank == failing else {}
+    if talk.rank == failing:
+        os.environ |= variables or {}
+        if late:
+            MaskKeeper.start = _fails  # type: ignore[method-assign]
     if not grouped:
         dist.destroy_process_group()
     if own:
         os.environ |= {"RANK": str(talk.rank), "WORLD_SIZE": str(talk.world)}
-        pactrain.DistributedDataParallel(model, **given)
+        ddp: Any = pactrain.DistributedDataParallel(model, **given)
     else:
-        pactrain.attach(DistributedDataParallel(model), **given)
+        ddp = DistributedDataParallel(model)
+        pactrain.attach(ddp, **given)
+    ddp(batch(talk, 0)).sum().backward()
+
+
+def _fails(keeper: MaskKeeper, origin: object) -> NoReturn:
+    raise ValueError("no place for masks")
 
 
 def attaches_with(talk: Talk, by_rank: list[dict[str, Any]], own: bool = False) -> None:

@@ -126,3 +126,32 @@ def test_a_rank_that_fails_in_attach_is_named_at_the_others(cluster, launch, own
     assert f"rank {failing} " in other.text.lower()
     assert reason in other.text
     assert other.seconds < PATIENCE
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"on_shrink": "stop"}, {"variables": {"PACTRAIN_ATTACH_TIMEOUT": "soon"}}],
+)
+def test_so_is_one_with_a_wrong_on_shrink_or_variable(cluster, launch, grouped, wrong):
+    ranks = launch(cluster, scenarios.fails_alone, own=True, grouped=grouped, failing=1, **wrong)
+    first, second = ranks.finish()
+    assert second.error == "InvalidArgument", second
+    assert first.error == "RefusedError", first
+    assert "rank 1 " in first.text.lower()
+    assert "'stop'" in first.text or "'soon'" in first.text
+    assert first.seconds < PATIENCE
+
+
+@pytest.mark.parametrize(("own", "grouped"), [(False, True), (True, True), (True, False)])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_so_is_one_that_fails_when_agents_know_it_already(cluster, launch, own, grouped, failing):
+    ranks = launch(
+        cluster, scenarios.fails_alone, own=own, grouped=grouped, failing=failing, late=True
+    ).finish()
+    assert ranks[failing].error == "ValueError", ranks
+    other = ranks[1 - failing]
+    assert other.error == "RefusedError", ranks
+    assert f"rank {failing} " in other.text.lower()
+    assert "ValueError: no place for masks" in other.text
+    assert other.seconds < PATIENCE

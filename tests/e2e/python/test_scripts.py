@@ -12,13 +12,14 @@ import scripts_check
 import torch
 import torch.distributed as dist
 from scripts.place import Place, net, sgd, train_step
-from scripts.table import SCRIPTS, Script
+from scripts.table import ATTACHED, OWN, SCRIPTS, Script
 from scripts_check import Ended, Verdict
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import pactrain
 
 DOCS = Path(__file__).parents[3] / "docs"
+HEAD = "| script | with PacTrain | test |\n|---|---|---|\n"
 
 
 def in_table(script):
@@ -32,13 +33,10 @@ def test_script(cluster, tmp_path, script):
     assert verdict.expected, verdict
 
 
-def test_the_user_guide_has_this_table():
-    _, _, table = (
-        (DOCS / "user-guide.md")
-        .read_text()
-        .partition("| script | with PacTrain | test |\n|---|---|---|\n")
-    )
-    assert table.partition("\n\n")[0].splitlines() == [script.line for script in SCRIPTS]
+def test_the_user_guide_has_these_tables():
+    _, *tables = (DOCS / "user-guide.md").read_text().split(HEAD)
+    lines = [table.partition("\n\n")[0].splitlines() for table in tables]
+    assert lines == [[script.line for script in scripts] for scripts in (ATTACHED, OWN)]
 
 
 def resume(talk, blocks, folder):

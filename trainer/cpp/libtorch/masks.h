@@ -90,18 +90,32 @@ inline bool IsVector(const at::Tensor& tensor) {
   return std::count_if(tensor.sizes().begin(), tensor.sizes().end(), large) < 2;
 }
 
-// Norms and embeddings of positions, told by the last two parts of a name: the
-// classes of modules are not known here.
-inline bool IsNormOrPositions(const std::string& name) {
+// Of one part of a name. As in pactrain/roles.py, where a test compares them.
+inline constexpr char kPositions[] =
+    "(?:^|_)(?:(?:rel|abs)?pos(?:ition(?!_?wise)(?:al|s)?)?(?:_?(?:emb|enc)\\w*"
+    ")?|[wr]?pe)(?:_|\\d|$)|(?:^|_)(?:rel|relative|row|col|column|temporal|"
+    "spatial|time|timestep|frame|distance|level|scale|seg|segments?|modality|"
+    "lang)_?(?:attn_)?emb|(?:^|_)emb(?:ed)?_time|(?:^|_)(?:rel_)?(?:height|"
+    "width)_?rel|rel_(?:height|width)|(?:^|_)rel(?:ative)?_(?:\\w+_)?bias|(?:^|"
+    "_)r_[wrs]_bias$|attention_biases$|token_type|type_emb|^segment$";
+inline constexpr char kTokens[] =
+    "^(?!emb(?:ed)?(?:ding)?s?_)\\w*_tokens?$|^latents?$|_latents$|(?:^|_)(?:"
+    "query|queries)_(?:emb|feat)|(?:^|_)(?:object|learned|learnable|latent|"
+    "decoder|track)_(?:query|queries)$|(?:^|_)prompts?(?:_?emb\\w*)?$";
+inline constexpr char kNorms[] = "(?:^|_)(?:norm|ln|bn)(?:_|\\d|$)|norm\\d*$";
+
+// What is no layer, told by the last two parts of a name: the classes of
+// modules are not known here.
+inline bool IsNormPositionsOrTokens(const std::string& name) {
   static const std::regex kRoles(
-      "(^|[._])(norm|ln|bn|pos|position|positional|positions|pe|wpe|rel_pos|"
-      "token_type)([._0-9]|$)|norm[0-9]*[.]|pos_?emb|position_emb",
+      std::string(kPositions) + "|" + kTokens + "|" + kNorms,
       std::regex::icase);
-  const size_t leaf = name.rfind('.');
-  const size_t module =
-      leaf == std::string::npos || leaf == 0 ? leaf : name.rfind('.', leaf - 1);
-  return std::regex_search(
-      module == std::string::npos ? name : name.substr(module + 1), kRoles);
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return std::regex_search(name, kRoles);
+  const size_t before = dot == 0 ? dot : name.rfind('.', dot - 1);
+  const size_t first = before == std::string::npos ? 0 : before + 1;
+  return std::regex_search(name.substr(dot + 1), kRoles) ||
+         std::regex_search(name.substr(first, dot - first), kRoles);
 }
 
 // A mask without the `count` lowest scores; undefined if more of equal score
@@ -124,8 +138,8 @@ inline at::Tensor KeepHighest(const at::Tensor& scores, int64_t count) {
 
 // Zeroes the smallest weights of each layer in place and returns the masks.
 // Only parameters with at least two dimensions above 1: not the first and the
-// last of them, no norms and no embeddings of positions, nor those with too
-// many weights of equal size. `amount` is the share of each layer, 0 <= amount
+// last of them, no norms, positions and learned tokens, nor those with too many
+// weights of equal size. `amount` is the share of each layer, 0 <= amount
 // < 1. InvalidArgument: out of range, or nothing to prune.
 inline TorchMasks PruneByMagnitude(const TorchModel& model, double amount) {
   if (!(amount >= 0 && amount < 1)) {
@@ -137,7 +151,7 @@ inline TorchMasks PruneByMagnitude(const TorchModel& model, double amount) {
   std::erase_if(layers, [](const NamedTensor& item) {
     // A layer of one output is a layer: it may be the last.
     const bool gain = internal::IsVector(item.tensor) && item.tensor.dim() != 2;
-    return gain || internal::IsNormOrPositions(item.name);
+    return gain || internal::IsNormPositionsOrTokens(item.name);
   });
   const at::NoGradGuard no_grad;
   TorchMasks masks;

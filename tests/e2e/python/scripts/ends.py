@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from .place import STEPS, Place, net, sgd, train_step
 
@@ -22,7 +21,7 @@ def _normed() -> nn.Sequential:
 def evaluation(place: Place) -> Any:
     """On rank 0 alone, through the model inside, while the others wait or go on."""
     model = _normed()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     scores = []
@@ -39,7 +38,7 @@ def evaluation(place: Place) -> Any:
 def evaluation_wrapped(place: Place) -> Any:
     """Through the wrapper, which plain DDP takes only without buffers."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     scores = []
@@ -61,7 +60,7 @@ def joined_first(place: Place) -> Any:
 
 def _joined(place: Place, batches: int) -> Any:
     model = _normed()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     # Momentum would be behind at the rank that ends first, as with plain DDP.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -76,7 +75,7 @@ def _joined(place: Place, batches: int) -> Any:
 def uneven(place: Place) -> Any:
     """Rank 1 has fewer batches, and nobody says so."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     session = place.attach(ddp)
     optimizer = sgd(model)
     with session.guard():
@@ -88,7 +87,7 @@ def uneven(place: Place) -> Any:
 def early_stop(place: Place) -> Any:
     """What rank 1 wants, all ranks do."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -102,7 +101,7 @@ def early_stop(place: Place) -> Any:
 
 def early_stop_alone(place: Place) -> Any:
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     session = place.attach(ddp)
     optimizer = sgd(model)
     with session.guard():
@@ -146,7 +145,7 @@ class _Net(nn.Module):
 def _out_of_memory(place: Place, where: str, ranks: set[int], dummy: bool = False) -> Any:
     """The batch is left out, as fairseq does, or a small one takes its place."""
     model = _Net()
-    ddp = DistributedDataParallel(model, bucket_cap_mb=0.004)
+    ddp = place.wrap(model, bucket_cap_mb=0.004)
     session = place.attach(ddp)
     optimizer = sgd(model)
     with session.guard():

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -17,7 +16,7 @@ from .place import STEPS, Place, net, sgd, train_step
 
 def plain(place: Place) -> Any:
     model = net(seed=place.rank)  # DDP gives all ranks those of rank 0.
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     losses = [train_step(ddp, optimizer, place.batch(step)) for step in range(STEPS)]
@@ -27,9 +26,9 @@ def plain(place: Place) -> Any:
 def _compiled(place: Place, backend: str, inside: bool) -> Any:
     model = net()
     if inside:
-        ddp: Any = DistributedDataParallel(torch.compile(model, backend=backend))
+        ddp: Any = place.wrap(torch.compile(model, backend=backend))
     else:
-        ddp = torch.compile(DistributedDataParallel(model), backend=backend)
+        ddp = torch.compile(place.wrap(model), backend=backend)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -51,7 +50,7 @@ def compile_inductor_inside(place: Place) -> Any:
 
 def autocast(place: Place) -> Any:
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -66,7 +65,7 @@ def autocast(place: Place) -> Any:
 def scaler(place: Place) -> Any:
     """One rank's gradient overflows in one step: all ranks skip it."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     scaling = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -90,7 +89,7 @@ def _loaded(place: Place, **options: Any) -> Any:
     sampler: Any = DistributedSampler(data, place.world, place.rank)
     loader = DataLoader(data, batch_size=8, sampler=sampler, **options)
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     seen: list[int] = []
@@ -121,7 +120,7 @@ def _accumulation_rounds() -> list[list[int]]:
 
 def accumulation(place: Place) -> Any:
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     for epoch in range(2):
@@ -138,7 +137,7 @@ def accumulation(place: Place) -> Any:
 def accumulation_flag(place: Place) -> Any:
     """As nanoGPT does it."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     for epoch in range(2):
@@ -154,25 +153,48 @@ def accumulation_flag(place: Place) -> Any:
 def accumulation_not_exchanged(place: Place) -> Any:
     """A mistake: the last round is short and ends within no_sync()."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
+    place.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if step == 5:
+            with ddp.no_sync():
+                ddp(place.batch(step)).square().mean().backward()
+        else:
+            ddp(place.batch(step)).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def called_inside(place: Place) -> Any:
+    """A mistake: the model inside is called, which exchanges nothing."""
+    model = net()
+    place.attach(place.wrap(model))
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        train_step(model, optimizer, place.batch(step))
+    return model
+
+
+def drifted(place: Place) -> Any:
+    """Rank 1 moves its weights alone, by no optimizer."""
+    model = net()
+    ddp = place.wrap(model)
     session = place.attach(ddp)
     optimizer = sgd(model)
     with session.guard():
         for step in range(120):
-            optimizer.zero_grad()
-            if step == 5:
-                with ddp.no_sync():
-                    ddp(place.batch(step)).square().mean().backward()
-            else:
-                ddp(place.batch(step)).square().mean().backward()
-            optimizer.step()
+            train_step(ddp, optimizer, place.batch(step))
+            if step == 5 and place.rank == 1:
+                model[0].weight.data.mul_(1.01)
     return model
 
 
 def accumulation_all(place: Place) -> Any:
     """Without no_sync(): every backward pass is exchanged, and gradients add up."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -185,7 +207,7 @@ def accumulation_all(place: Place) -> Any:
 
 def clipping(place: Place) -> Any:
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     norms = []
@@ -200,7 +222,7 @@ def clipping(place: Place) -> Any:
 
 def zero_redundancy(place: Place) -> Any:
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = ZeroRedundancyOptimizer(
         model.parameters(), torch.optim.AdamW, lr=0.01, weight_decay=0.01
@@ -214,7 +236,7 @@ def two_models(place: Place) -> Any:
     """A generator and a discriminator that takes two backward passes per step."""
     makes, judges = net(), net(seed=1)
     makes[6] = nn.Linear(32, 10)
-    makes_ddp, judges_ddp = DistributedDataParallel(makes), DistributedDataParallel(judges)
+    makes_ddp, judges_ddp = place.wrap(makes), place.wrap(judges)
     place.attach(makes_ddp)
     place.attach(judges_ddp)
     make, judge = sgd(makes), sgd(judges)
@@ -242,7 +264,7 @@ def hooks(place: Place) -> Any:
     model[2].bias.register_post_accumulate_grad_hook(
         lambda parameter: seen.append(float(parameter.grad.sum()))
     )
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     model[4].weight.register_hook(lambda gradient: gradient * 2)
     model[4].register_full_backward_hook(lambda m, before, after: (before[0] * 0.5,))
@@ -255,7 +277,7 @@ def hooks(place: Place) -> Any:
 def dropped_gradients(place: Place) -> Any:
     """DINO: the last layer is not trained at first, so its gradients are dropped."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for step in range(STEPS):
@@ -271,7 +293,7 @@ def dropped_gradients(place: Place) -> Any:
 
 def ema(place: Place) -> Any:
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     averaged = AveragedModel(ddp, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     teacher = copy.deepcopy(model).requires_grad_(False)
@@ -288,7 +310,7 @@ def ema(place: Place) -> Any:
 def lbfgs(place: Place) -> Any:
     """Several backward passes in one optimizer step."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
     batch = place.batch(0)
@@ -320,7 +342,7 @@ class _Replaces(torch.optim.Optimizer):
 
 def replaced_data(place: Place) -> Any:
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = _Replaces(model.parameters())
     for step in range(STEPS):
@@ -331,7 +353,7 @@ def replaced_data(place: Place) -> Any:
 def by_hand(place: Place) -> Any:
     """No optimizer at all, as in pytorch/examples word_language_model."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     for step in range(STEPS):
         model.zero_grad()

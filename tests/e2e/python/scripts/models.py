@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import prune as torch_prune
 from torch.utils.checkpoint import checkpoint
 
@@ -21,7 +20,7 @@ def _train(
     inputs: Callable[[int], Tensor] | None = None,
     **options: Any,
 ) -> nn.Module:
-    ddp = DistributedDataParallel(model, **options)
+    ddp = place.wrap(model, **options)
     place.attach(ddp)
     optimizer = torch.optim.SGD(
         [p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9
@@ -73,7 +72,7 @@ def channels_last(place: Place) -> Any:
 def batch_norm(place: Place) -> Any:
     """Every rank has statistics of its own, until all take those of rank 0."""
     model = conv(norm=True)
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     session = place.attach(ddp, buffer_sync_interval=5)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -111,7 +110,7 @@ class _TwoHeads(nn.Module):
 
 def unused(place: Place) -> Any:
     model = _TwoHeads()
-    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    ddp = place.wrap(model, find_unused_parameters=True)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -178,7 +177,7 @@ def frozen(place: Place) -> Any:
 def frozen_later(place: Place) -> Any:
     """A layer that stops to train: DDP has to look for it."""
     model = net()
-    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    ddp = place.wrap(model, find_unused_parameters=True)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -191,7 +190,7 @@ def frozen_later(place: Place) -> Any:
 def frozen_later_unsaid(place: Place) -> Any:
     """The same where DDP waits for its gradient."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -205,7 +204,7 @@ def thawed_later(place: Place) -> Any:
     """A layer that begins to train after DDP was made, which does not know of it."""
     model = net()
     model[0].requires_grad_(False)
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -219,14 +218,14 @@ def thawed_anew(place: Place) -> Any:
     """The same by the advice of the error: the model is wrapped and attached anew."""
     model = net()
     model[0].requires_grad_(False)
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     session = place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
         if step == 4:
             session.close()
             model[0].requires_grad_(True)
-            ddp = DistributedDataParallel(model)
+            ddp = place.wrap(model)
             place.attach(ddp)
         train_step(ddp, optimizer, place.batch(step))
     return model
@@ -254,7 +253,7 @@ def pruned_by_torch(place: Place) -> Any:
 def half_later(place: Place) -> Any:
     """The model is made bfloat16 after it was attached."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     model.bfloat16()
     optimizer = sgd(model)

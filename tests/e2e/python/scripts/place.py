@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +20,18 @@ from pactrain.masks import registry
 
 STEPS = 8
 AMOUNT = 0.5
-WAYS = ("plain", "dense", "by hand", "pruned")
-# By which way of torch alone each of ours is judged.
-JUDGES = {"dense": "plain", "pruned": "by hand"}
+# By which way of torch alone each of ours is judged: those with attach() around torch's
+# wrapper, and those with our own.
+JUDGES = {"dense": "plain", "pruned": "by hand", "own": "plain", "own pruned": "by hand"}
 
 
 @dataclass
 class Place:
-    """`attach` stands where a script has pactrain.attach().
+    """`wrap` stands where a script has DistributedDataParallel(), torch's or ours, `attach`
+    where it has pactrain.attach() or, with our own, the session.
 
-    By torch alone it does nothing ("plain"), or puts masks on as anybody could ("by hand").
+    By torch alone `attach` does nothing ("plain"), or puts masks on as anybody could ("by
+    hand").
     """
 
     rank: int
@@ -42,17 +45,35 @@ class Place:
     def ours(self) -> bool:
         return self.way in JUDGES
 
+    @property
+    def own(self) -> bool:
+        return self.way.startswith("own")
+
+    def wrap(self, model: nn.Module, **options: Any) -> Any:
+        if not self.own:
+            return DistributedDataParallel(model, **options)
+        os.environ |= {"RANK": str(self.rank), "WORLD_SIZE": str(self.world)}
+        if self.way == "own pruned":
+            pactrain.prune(model, AMOUNT)
+        return pactrain.DistributedDataParallel(model, **options)
+
     def attach(self, ddp: nn.Module, **options: Any) -> pactrain.NullSession | pactrain.Session:
+        if self.own:
+            kind = pactrain.DistributedDataParallel
+            wrapped = next(part for part in ddp.modules() if isinstance(part, kind))
+            return self._kept(wrapped.session)
         if self.way == "by hand" or (self.way == "pruned" and not options.get("state")):
             pactrain.prune(ddp, AMOUNT)
         if self.ours:
-            session = pactrain.attach(ddp, **options)
-            self._sessions.append(session)
-            self._undo.append(session.close)
-            return session
+            return self._kept(pactrain.attach(ddp, **options))
         if self.way == "by hand":
             self._undo.append(_mask_by_hand(ddp))
         return pactrain.NullSession()
+
+    def _kept(self, session: pactrain.Session) -> pactrain.Session:
+        self._sessions.append(session)
+        self._undo.append(session.close)
+        return session
 
     @property
     def mode(self) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 import pactrain
@@ -50,7 +49,7 @@ def load_before_wrap(place: Place) -> Any:
         model.load_state_dict(
             {name.removeprefix("module."): value for name, value in saved["model"].items()}
         )
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     if saved:
@@ -63,7 +62,7 @@ def load_after_wrap(place: Place) -> Any:
     """As pytorch/examples imagenet --resume: the weights of before come last."""
     saved = _saved(place)
     model = net(seed=1 if saved else 0)
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     if saved:
@@ -90,7 +89,7 @@ def session_state(place: Place) -> Any:
     """One that knows PacTrain: the session's state is saved, too."""
     saved = _saved(place)
     model = net(seed=1 if saved else 0)
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     if saved:
         ddp.load_state_dict(saved["model"])
     session = place.attach(ddp, state=saved["session"] if saved else None)
@@ -105,7 +104,7 @@ def assign_before_wrap(place: Place) -> Any:
     """load_state_dict(assign=True) puts other parameters in the model."""
     model = net(seed=1)
     model.load_state_dict(net(seed=0).state_dict(), assign=True)
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     optimizer = sgd(model)
     for step in range(STEPS):
@@ -116,7 +115,7 @@ def assign_before_wrap(place: Place) -> Any:
 def assign_after_wrap(place: Place) -> Any:
     """DDP does not know the new parameters: plain DDP trains them on each rank alone."""
     model = net(seed=1)
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp)
     model.load_state_dict(net(seed=0).state_dict(), assign=True)
     optimizer = sgd(model)
@@ -134,7 +133,7 @@ def stale_masks(place: Place) -> Any:
     if place.ours:
         pactrain.prune(model, AMOUNT)
         model.load_state_dict(weights)
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp, sync_masks=False)
     optimizer = sgd(model)
     for step in range(3 * STEPS):
@@ -147,7 +146,7 @@ def stale_masks(place: Place) -> Any:
 def from_weights(place: Place) -> Any:
     """A network that was pruned elsewhere: the zeros of its weights are the masks."""
     model = net()
-    ddp = DistributedDataParallel(model)
+    ddp = place.wrap(model)
     place.attach(ddp, masks="weights")
     optimizer = sgd(model)
     for step in range(3 * STEPS):

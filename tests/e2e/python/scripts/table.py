@@ -32,7 +32,8 @@ class Script:
 
     @property
     def name(self) -> str:
-        return self.run.__name__
+        own = "own_" if self.ways[0].startswith("own") else ""
+        return own + self.run.__name__
 
     def refuses(self, text: str) -> bool:
         """Whether these are the words of this script's error."""
@@ -50,7 +51,8 @@ class Script:
         if self.told:
             verdict += f', and says "{self.told}"'
         note = f"; {self.note}" if self.note else ""
-        return f"| {self.what} | {verdict}{note} | `{self.name}` |"
+        nightly = ", nightly" if self.nightly else ""
+        return f"| {self.what} | {verdict}{note} | `{self.name}`{nightly} |"
 
 
 _UNEVEN = (
@@ -64,9 +66,15 @@ _ALONE = (
     "session, then wrap and attach the model anew."
 )
 _LOADED = "weights were loaded that had been pruned elsewhere: their zeros are the masks now"
+_LONE = (
+    "The gradient of 0.weight was not exchanged ... each rank would train alone. Call the "
+    "wrapped model, as in ddp(x), not the model inside"
+)
 _ONLY_DENSE = ("dense",)
+_OWN = ("own",)
+_BOTH_OWN = ("own", "own pruned")
 
-SCRIPTS = (
+ATTACHED = (
     Script("the plain loop", loops.plain),
     Script("`torch.compile`, backend `aot_eager`", loops.compile_aot),
     Script("`torch.compile(ddp)` with inductor", loops.compile_inductor, nightly=True),
@@ -88,6 +96,13 @@ SCRIPTS = (
     Script(
         "a last round that is not exchanged, by mistake",
         loops.accumulation_not_exchanged,
+        _ONLY_DENSE,
+        refused=_LONE,
+    ),
+    Script("the model inside is called, by mistake", loops.called_inside, refused=_LONE),
+    Script(
+        "weights that one rank moves alone, by hand",
+        loops.drifted,
         _ONLY_DENSE,
         refused="parameters differ ... Load the last checkpoint at all ranks and start them again",
         note="at the latest after 100 steps. Where it is among the last ones, the summary says so",
@@ -203,3 +218,71 @@ SCRIPTS = (
     ),
     Script("the same at one rank", ends.out_of_memory_backward_alone, _ONLY_DENSE, refused=_TORCHS),
 )
+
+# Those in which the wrapper matters. A world that shrinks is in test_membership.py.
+OWN = (
+    Script("the plain loop", loops.plain, _BOTH_OWN),
+    Script("`torch.compile`, backend `aot_eager`", loops.compile_aot, _OWN),
+    Script("`torch.autocast` to bfloat16", loops.autocast, _BOTH_OWN),
+    Script("`GradScaler`, with a gradient that overflows on one rank", loops.scaler, _OWN),
+    Script("activation checkpointing, reentrant", models.checkpoint_reentrant, _OWN),
+    Script("activation checkpointing, not reentrant", models.checkpoint_not_reentrant, _OWN),
+    Script(
+        "gradient accumulation by `no_sync()`, short last round", loops.accumulation, _BOTH_OWN
+    ),
+    Script(
+        "the same by `require_backward_grad_sync`, as nanoGPT does", loops.accumulation_flag, _OWN
+    ),
+    Script("the same with an exchange in each pass", loops.accumulation_all, _OWN),
+    Script(
+        "a last round that is not exchanged, by mistake",
+        loops.accumulation_not_exchanged,
+        _OWN,
+        refused=_LONE,
+    ),
+    Script("the model inside is called, by mistake", loops.called_inside, _OWN, refused=_LONE),
+    Script("clipping of norms and values", loops.clipping, _OWN),
+    Script("`find_unused_parameters`", models.unused, _OWN),
+    Script("two models (a GAN)", loops.two_models, _OWN),
+    Script("gradient hooks of the user's", loops.hooks, _OWN),
+    Script("`p.grad = None` in mid-step (DINO)", loops.dropped_gradients, _OWN),
+    Script("EMA: `AveragedModel`, and by hand", loops.ema, _BOTH_OWN),
+    Script("LBFGS: several backward passes in a step", loops.lbfgs, _OWN),
+    Script("weights updated by hand, without an optimizer", loops.by_hand, _BOTH_OWN),
+    Script("tied weights", models.tied, _OWN),
+    Script("layers frozen from the start", models.frozen, _OWN),
+    Script("a layer frozen later", models.frozen_later, _OWN),
+    Script(
+        "a layer that begins to train after wrapping",
+        models.thawed_later,
+        _OWN,
+        refused="0.weight was not there, or needed no gradient, when the model was wrapped: "
+        + _ALONE,
+    ),
+    Script("float32 and bfloat16 parameters in one model", models.mixed_types, _OWN),
+    Script("channels_last", models.channels_last, _BOTH_OWN),
+    Script("resume: load before wrapping", resumed.load_before_wrap, _BOTH_OWN, worlds=(2, 2)),
+    Script("resume: load after wrapping", resumed.load_after_wrap, _OWN, worlds=(2, 2)),
+    Script(
+        "the same with a pruned checkpoint",
+        resumed.load_after_wrap_pruned,
+        ("own pruned",),
+        worlds=(2, 2),
+        same="zeros",
+        told=_LOADED,
+    ),
+    Script("evaluation on rank 0 alone", ends.evaluation, _OWN),
+    Script("the same through the wrapper", ends.evaluation_wrapped, _OWN),
+    Script(
+        "uneven data with `join()`",
+        ends.joined,
+        _OWN,
+        refused="join() needs a process group, which pactrain.DistributedDataParallel has not. "
+        "Give all ranks equally many batches",
+    ),
+    Script("early stopping that all ranks hear of", ends.early_stop, _OWN),
+    Script("out of memory at all ranks, caught, batch left out", ends.out_of_memory, _OWN),
+    Script("out of memory at one rank, a small batch instead", ends.out_of_memory_dummy, _OWN),
+)
+
+SCRIPTS = ATTACHED + OWN

@@ -1,0 +1,149 @@
+"""Gradients that this rank alone has, before an optimizer moves weights by them.
+
+A backward pass through the model inside, instead of the wrapper, only adds to this
+rank's gradients, and so does one under no_sync(). Ranks that step by them drift apart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from . import optimizer_hook
+from .errors import RefusedError
+from .forward_flags import inside_backward
+from .parameters import ParameterTable
+
+MANY_PASSES = 200  # In a row: gradients are seldom added up over so many.
+_TODO = (
+    "Call the wrapped model, as in ddp(x), not the model inside; with no_sync(), leave "
+    "it for the last pass before each optimizer step, also of a short last round; step "
+    "after backward() has returned, not in a hook."
+)
+
+logger = logging.getLogger("pactrain")
+
+
+class Exchanged(NamedTuple):
+    """How far the exchange is: another value after each step that all have made."""
+
+    generation: int
+    steps: int
+
+
+class LoneGradients:
+    """Of one attached model. A gradient is everybody's once a step was exchanged after
+    it came; what a script puts in `grad` itself is its own business.
+
+    Thread-compatible; gradients come on the thread that runs backward().
+    """
+
+    def __init__(
+        self,
+        table: ParameterTable,
+        exchanged: Callable[[], Exchanged],
+        world_size: Callable[[], int],
+    ) -> None:
+        self._table = table
+        self._exchanged = exchanged
+        self._world_size = world_size
+        self._came: dict[int, Exchanged] = {}  # By id of the parameter.
+        self._last: Exchanged | None = None  # Of the gradient that came last.
+        self._first = 0  # Whose gradient came first since the last exchange,
+        self._passes = 0  # and how often.
+        self._said = False
+        self.steps = 0  # Of optimizers, in a world of one.
+        self._handles: list[RemovableHandle] = []
+
+    def watch(self) -> None:
+        """Until close()."""
+        for _, parameter in self._table:
+            self._handles.append(
+                parameter.register_post_accumulate_grad_hook(self._come)  # type: ignore[no-untyped-call]
+            )
+        optimizer_hook.watch_before(self)
+        optimizer_hook.watch(self)
+
+    def close(self) -> None:
+        optimizer_hook.unwatch_before(self)
+        optimizer_hook.unwatch(self)
+        for handle in self._handles:
+            handle.remove()
+
+    def _come(self, parameter: Tensor) -> None:
+        now = self._exchanged()
+        key = id(parameter)
+        if now != self._last:
+            self._last, self._first, self._passes = now, key, 0
+        self._came[key] = now
+        if key == self._first:
+            self._passes += 1
+            if self._passes == MANY_PASSES:
+                self._say(
+                    f"{MANY_PASSES} backward passes in a row brought gradients to this "
+                    "model, and none was exchanged"
+                )
+
+    def check_step(self, optimizer: Optimizer) -> None:
+        """Before it moves anything. In a world of one, nobody drifts: it is said once.
+
+        Raises:
+          RefusedError: it would move weights by gradients that this rank alone has.
+        """
+        name = self._moved_alone(optimizer)
+        if name is None:
+            return
+        what = (
+            f"The gradient of {name} was not exchanged: no step of this model has "
+            "followed the backward pass that brought it"
+        )
+        if self._world_size() > 1:
+            raise RefusedError(
+                f"{what}, so that each rank would train alone.\n{_TODO}"
+            )
+        self.steps += 1
+        self._say(what)
+
+    def enforce(self, optimizer: Optimizer | None = None) -> None:
+        """After it: a closure has run backward passes."""
+        if optimizer is not None and not self._said:
+            self.check_step(optimizer)
+
+    def _moved_alone(self, optimizer: Optimizer) -> str | None:
+        """The name of a parameter."""
+        now = self._exchanged()
+        if self._last != now and not inside_backward():
+            return None
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and self._is_alone(parameter, now):
+                    return self._table.names[self._table.index_of(parameter)]
+        return None
+
+    def _is_alone(self, parameter: nn.Parameter, now: Exchanged) -> bool:
+        came = self._came.get(id(parameter))
+        return came is not None and (came == now or inside_backward())
+
+    def _say(self, what: str) -> None:
+        if not self._said:
+            self._said = True
+            logger.warning("%s.\n%s", what, _TODO)
+
+    def shortfalls(self, steps: int) -> list[str]:
+        """What is to be said at the end, after so many exchanged steps."""
+        if self.steps:
+            return [
+                f"{self.steps:,} optimizer steps moved weights by gradients that were "
+                f"not exchanged. {_TODO}"
+            ]
+        if self._came and not steps:
+            return [
+                "gradients came to this model, and none was exchanged: no backward "
+                f"pass went through the wrapper. {_TODO}"
+            ]
+        return []
