@@ -18,7 +18,7 @@ fi
 # No fma, whole subnormals, IEEE division: as the CPU computes. Messages name no folder of
 # this machine.
 flags=(-std=c++20 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
-  -Werror all-warnings -Xptxas=-v,-warn-spills,-warn-lmem-usage -I . -I "$(dirname "$header")")
+  -Werror all-warnings -Xptxas=-v,-warn-spills,-warn-lmem-usage -I .)
 lowest=${architectures[0]}
 targets=(-gencode "arch=compute_$lowest,code=compute_$lowest")
 for architecture in "${architectures[@]}"; do
