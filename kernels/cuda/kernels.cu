@@ -16,6 +16,9 @@ namespace {
 constexpr uint32_t kAllLanes = 0xffffffff;
 // Values that a lane has on the way at a time.
 constexpr uint32_t kBatch = 8;
+// Blocks that a multiprocessor holds at least, so that registers for a batch
+// are there (64 a thread) and nothing is spilled.
+constexpr uint32_t kResident = 4;
 
 constexpr uint32_t kMagnitude = 0x7fffffff;
 constexpr uint32_t kInfinity = 0x7f800000;
@@ -66,7 +69,6 @@ class Place {
   }
 
   __device__ bool InBucket() const { return first_ < elements_; }
-  __device__ uint32_t lane() const { return lane_; }
   __device__ uint32_t Element(uint32_t round) const {
     return first_ + round * kLanes + lane_;
   }
@@ -134,7 +136,6 @@ __device__ inline void Compact(const Bits* __restrict__ in,
        first += kBatch) {
     uint32_t packed[kBatch], values[kBatch];
     bool kept[kBatch];
-#pragma unroll
     for (uint32_t k = 0; k < kBatch; ++k) {
       const uint32_t round = first + k;
       kept[k] = place.Next(round, &packed[k]);
@@ -143,7 +144,6 @@ __device__ inline void Compact(const Bits* __restrict__ in,
                       ? Widened(in[place.Element(round)])
                       : 0;
     }
-#pragma unroll
     for (uint32_t k = 0; k < kBatch; ++k) {
       if (kept[k]) {
         out[packed[k]] = values[k];
@@ -167,13 +167,11 @@ __device__ inline void ExpandDivide(const uint32_t* __restrict__ in,
        first += kBatch) {
     uint32_t values[kBatch];
     bool kept[kBatch];
-#pragma unroll
     for (uint32_t k = 0; k < kBatch; ++k) {
       uint32_t packed;
       kept[k] = place.Next(first + k, &packed);
       values[k] = kept[k] ? in[packed] : 0;
     }
-#pragma unroll
     for (uint32_t k = 0; k < kBatch; ++k) {
       if (!place.IsElement(first + k)) continue;
       Narrow(kept[k] ? Quotient(values[k], divisor) : 0,
@@ -192,7 +190,7 @@ extern "C" {
 
 // `out` gets the kept elements in fp32, `totals` one entry for each block.
 // `count_outside` 0: only what is kept is read.
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, pactrain::cuda::kResident)
     pactrain_compact_fp32(const uint32_t* in, const uint32_t* words,
                           const uint32_t* offsets, uint32_t elements,
                           uint32_t count_outside, uint32_t* out,
@@ -201,7 +199,7 @@ __global__ void __launch_bounds__(kBlockThreads)
                           totals);
 }
 
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, pactrain::cuda::kResident)
     pactrain_compact_bf16(const uint16_t* in, const uint32_t* words,
                           const uint32_t* offsets, uint32_t elements,
                           uint32_t count_outside, uint32_t* out,
@@ -212,14 +210,14 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 // `in` has the kept elements in fp32; `out` gets +0 outside the mask.
 // `divisor`: above 0 and finite.
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, pactrain::cuda::kResident)
     pactrain_expand_divide_fp32(const uint32_t* in, const uint32_t* words,
                                 const uint32_t* offsets, uint32_t elements,
                                 float divisor, uint32_t* out) {
   pactrain::cuda::ExpandDivide(in, words, offsets, elements, divisor, out);
 }
 
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, pactrain::cuda::kResident)
     pactrain_expand_divide_bf16(const uint32_t* in, const uint32_t* words,
                                 const uint32_t* offsets, uint32_t elements,
                                 float divisor, uint16_t* out) {

@@ -129,7 +129,7 @@ struct Case {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (size_t elements : {0, 1, 31, 33, 1023, 1024, 1025, 8192, 8193, 20001}) {
+  for (size_t elements : {0, 1, 31, 33, 1023, 1024, 1025, 9001}) {
     for (double keep : {0.0, 0.03, 0.5, 0.97, 1.0}) {
       cases.push_back({elements, keep});
     }
@@ -177,28 +177,28 @@ INSTANTIATE_TEST_SUITE_P(Edges, KernelsOnCpuTest, ::testing::ValuesIn(Cases()),
 void Launch(const on_cpu::Grid& grid, const uint32_t* in, const uint32_t* words,
             const uint32_t* offsets, uint32_t elements, bool count,
             uint32_t* out, BlockTotals* totals) {
-  on_cpu::Run(grid, [&] {
+  on_cpu::RunGrid(grid, [&] {
     pactrain_compact_fp32(in, words, offsets, elements, count, out, totals);
   });
 }
 void Launch(const on_cpu::Grid& grid, const uint16_t* in, const uint32_t* words,
             const uint32_t* offsets, uint32_t elements, bool count,
             uint32_t* out, BlockTotals* totals) {
-  on_cpu::Run(grid, [&] {
+  on_cpu::RunGrid(grid, [&] {
     pactrain_compact_bf16(in, words, offsets, elements, count, out, totals);
   });
 }
 void Launch(const on_cpu::Grid& grid, const uint32_t* in, const uint32_t* words,
             const uint32_t* offsets, uint32_t elements, float divisor,
             uint32_t* out) {
-  on_cpu::Run(grid, [&] {
+  on_cpu::RunGrid(grid, [&] {
     pactrain_expand_divide_fp32(in, words, offsets, elements, divisor, out);
   });
 }
 void Launch(const on_cpu::Grid& grid, const uint32_t* in, const uint32_t* words,
             const uint32_t* offsets, uint32_t elements, float divisor,
             uint16_t* out) {
-  on_cpu::Run(grid, [&] {
+  on_cpu::RunGrid(grid, [&] {
     pactrain_expand_divide_bf16(in, words, offsets, elements, divisor, out);
   });
 }

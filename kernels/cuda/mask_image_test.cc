@@ -22,7 +22,9 @@ TEST(MaskImageTest, HasEachBitAndTheKeptElementsBeforeEachTile) {
     const uint32_t* offsets = image.data() + MaskOffsetsAt(elements) / 4;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < TilesOf(elements) * kTileElements; ++i) {
-      if (i % kTileElements == 0) EXPECT_EQ(offsets[i / kTileElements], kept);
+      if (i % kTileElements == 0) {
+        EXPECT_EQ(offsets[i / kTileElements], kept);
+      }
       const bool wanted = i < elements && (bitmap[i / 8] >> i % 8 & 1) != 0;
       EXPECT_EQ((image[i / 32] >> i % 32 & 1) != 0, wanted) << i;
       kept += wanted;

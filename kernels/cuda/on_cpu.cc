@@ -129,7 +129,7 @@ void Block::Enter() {
 
 }  // namespace
 
-void Run(const Grid& grid, const std::function<void()>& kernel) {
+void RunGrid(const Grid& grid, const std::function<void()>& kernel) {
   if (grid.threads == 0 || grid.threads % kWarp != 0) {
     throw std::logic_error("threads must be a multiple of 32");
   }

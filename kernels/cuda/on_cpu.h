@@ -2,15 +2,16 @@
 //
 //   #include "kernels/cuda/on_cpu.h"
 //   #include "kernels/cuda/kernels.cu"
-//   on_cpu::Run({blocks, threads, order}, [&] { pactrain_compact_fp32(...); });
+//   on_cpu::RunGrid({blocks, threads, order}, [&] { pactrain_compact_fp32(...);
+//   });
 //
 // Each lane is a fiber; a warp's exchange and a block's barrier wait for those
 // that they are for. A lane that does not come is an error (std::logic_error),
 // not a hang. The order in which lanes run is the caller's: what holds in both
 // does not rest on one. Where a GPU gives NaNs of its own, so does this.
 //
-// Blocks run one after the other. Thread-compatible: one Run() at a time in a
-// process. Not for sanitizers, which do not follow fibers.
+// Blocks run one after the other. Thread-compatible: one RunGrid() at a time in
+// a process. Not for sanitizers, which do not follow fibers.
 #ifndef PACTRAIN_KERNELS_CUDA_ON_CPU_H_
 #define PACTRAIN_KERNELS_CUDA_ON_CPU_H_
 
@@ -35,7 +36,7 @@ struct Grid {
 };
 
 // Throws std::logic_error: a lane is missing where all must come.
-void Run(const Grid& grid, const std::function<void()>& kernel);
+void RunGrid(const Grid& grid, const std::function<void()>& kernel);
 
 Index ThreadIndex();
 Index BlockIndex();
@@ -72,7 +73,7 @@ inline double DeviceResult(double result) {
 
 #define __global__
 #define __device__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static
 #define threadIdx (::pactrain::on_cpu::ThreadIndex())
 #define blockIdx (::pactrain::on_cpu::BlockIndex())

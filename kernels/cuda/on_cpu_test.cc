@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, OnCpuTest,
 
 TEST_P(OnCpuTest, ShufflesGiveTheOtherLanesValueOfTheSameCall) {
   std::vector<uint32_t> got(128), down(128);
-  Run({2, 64, GetParam()}, [&] {
+  RunGrid({2, 64, GetParam()}, [&] {
     const uint32_t at = blockIdx.x * 64 + threadIdx.x;
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t round = 0; round < 3; ++round) {
@@ -39,7 +39,7 @@ TEST_P(OnCpuTest, ShufflesGiveTheOtherLanesValueOfTheSameCall) {
 TEST_P(OnCpuTest, NobodyPassesABarrierBeforeAllAreThere) {
   std::vector<uint32_t> seen(64);
   uint32_t came = 0;
-  Run({1, 64, GetParam()}, [&] {
+  RunGrid({1, 64, GetParam()}, [&] {
     ++came;
     __syncthreads();
     seen[threadIdx.x] = came;
@@ -48,15 +48,15 @@ TEST_P(OnCpuTest, NobodyPassesABarrierBeforeAllAreThere) {
 }
 
 TEST_P(OnCpuTest, ALaneThatDoesNotComeIsAnError) {
-  EXPECT_THROW(Run({1, 64, GetParam()},
-                   [] {
-                     if (threadIdx.x != 40) __shfl_sync(kAll, 1u, 0);
-                   }),
+  EXPECT_THROW(RunGrid({1, 64, GetParam()},
+                       [] {
+                         if (threadIdx.x != 40) __shfl_sync(kAll, 1u, 0);
+                       }),
                std::logic_error);
-  EXPECT_THROW(Run({1, 64, GetParam()},
-                   [] {
-                     if (threadIdx.x >= 32) __syncthreads();
-                   }),
+  EXPECT_THROW(RunGrid({1, 64, GetParam()},
+                       [] {
+                         if (threadIdx.x >= 32) __syncthreads();
+                       }),
                std::logic_error);
 }
 

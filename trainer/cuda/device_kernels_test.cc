@@ -112,8 +112,11 @@ TEST_F(DeviceKernelsTest, LaunchesGiveTheBitsOfTheCpuOnTheCallersStream) {
         EXPECT_FALSE(kernels->ExpandDivide(
             mask, type, At(packed.data()), 3,
             wide ? At(out.data()) : At(narrow_out.data()), &stream));
-        if (wide) EXPECT_EQ(out, wanted_out);
-        if (!wide) EXPECT_EQ(narrow_out, wanted_narrow);
+        if (wide) {
+          EXPECT_EQ(out, wanted_out);
+        } else {
+          EXPECT_EQ(narrow_out, wanted_narrow);
+        }
         EXPECT_EQ(fake_->stream, &stream);
       }
     }

@@ -141,7 +141,8 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y,
   }
   fake.stream = stream;
   const auto& kernel = *static_cast<const Kernel*>(function);
-  pactrain::on_cpu::Run({grid_x, block_x}, [&] { kernel.apply(parameters); });
+  pactrain::on_cpu::RunGrid({grid_x, block_x},
+                            [&] { kernel.apply(parameters); });
   return 0;
 }
 
