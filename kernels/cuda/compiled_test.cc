@@ -58,6 +58,12 @@ TEST_F(CompiledTest, PtxRoundsAsTheCpuDoes) {
   EXPECT_THAT(Text("kernels.ptx"), testing::Not(testing::HasSubstr(".ftz")));
 }
 
+// nvcc names what is internal to a file by the folder that it runs in.
+TEST_F(CompiledTest, TheFolderIsInNoName) {
+  EXPECT_THAT(Text("kernels.ptx"),
+              testing::Not(testing::HasSubstr("_INTERNAL_")));
+}
+
 TEST_F(CompiledTest, EveryArchitectureHasCode) {
   std::vector<std::string> wanted;
   for (int architecture : EmbeddedCode().architectures) {

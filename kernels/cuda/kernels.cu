@@ -10,8 +10,9 @@
 // by integers, as the CPU makes them.
 #include "kernels/cuda/shapes.h"
 
-namespace pactrain::cuda {
-namespace {
+// Not without a name: nvcc would make one of the folder that it runs in, and
+// the same source would give other bytes there.
+namespace pactrain::cuda::kernel {
 
 constexpr uint32_t kAllLanes = 0xffffffff;
 // Values that a lane has on the way at a time.
@@ -180,8 +181,7 @@ __device__ inline void ExpandDivide(const uint32_t* __restrict__ in,
   }
 }
 
-}  // namespace
-}  // namespace pactrain::cuda
+}  // namespace pactrain::cuda::kernel
 
 using pactrain::cuda::BlockTotals;
 using pactrain::cuda::kBlockThreads;
@@ -190,38 +190,44 @@ extern "C" {
 
 // `out` gets the kept elements in fp32, `totals` one entry for each block.
 // `count_outside` 0: only what is kept is read.
-__global__ void __launch_bounds__(kBlockThreads, pactrain::cuda::kResident)
+__global__ void __launch_bounds__(kBlockThreads,
+                                  pactrain::cuda::kernel::kResident)
     pactrain_compact_fp32(const uint32_t* in, const uint32_t* words,
                           const uint32_t* offsets, uint32_t elements,
                           uint32_t count_outside, uint32_t* out,
                           BlockTotals* totals) {
-  pactrain::cuda::Compact(in, words, offsets, elements, count_outside != 0, out,
-                          totals);
+  pactrain::cuda::kernel::Compact(in, words, offsets, elements,
+                                  count_outside != 0, out, totals);
 }
 
-__global__ void __launch_bounds__(kBlockThreads, pactrain::cuda::kResident)
+__global__ void __launch_bounds__(kBlockThreads,
+                                  pactrain::cuda::kernel::kResident)
     pactrain_compact_bf16(const uint16_t* in, const uint32_t* words,
                           const uint32_t* offsets, uint32_t elements,
                           uint32_t count_outside, uint32_t* out,
                           BlockTotals* totals) {
-  pactrain::cuda::Compact(in, words, offsets, elements, count_outside != 0, out,
-                          totals);
+  pactrain::cuda::kernel::Compact(in, words, offsets, elements,
+                                  count_outside != 0, out, totals);
 }
 
 // `in` has the kept elements in fp32; `out` gets +0 outside the mask.
 // `divisor`: above 0 and finite.
-__global__ void __launch_bounds__(kBlockThreads, pactrain::cuda::kResident)
+__global__ void __launch_bounds__(kBlockThreads,
+                                  pactrain::cuda::kernel::kResident)
     pactrain_expand_divide_fp32(const uint32_t* in, const uint32_t* words,
                                 const uint32_t* offsets, uint32_t elements,
                                 float divisor, uint32_t* out) {
-  pactrain::cuda::ExpandDivide(in, words, offsets, elements, divisor, out);
+  pactrain::cuda::kernel::ExpandDivide(in, words, offsets, elements, divisor,
+                                       out);
 }
 
-__global__ void __launch_bounds__(kBlockThreads, pactrain::cuda::kResident)
+__global__ void __launch_bounds__(kBlockThreads,
+                                  pactrain::cuda::kernel::kResident)
     pactrain_expand_divide_bf16(const uint32_t* in, const uint32_t* words,
                                 const uint32_t* offsets, uint32_t elements,
                                 float divisor, uint16_t* out) {
-  pactrain::cuda::ExpandDivide(in, words, offsets, elements, divisor, out);
+  pactrain::cuda::kernel::ExpandDivide(in, words, offsets, elements, divisor,
+                                       out);
 }
 
 }  // extern "C"
