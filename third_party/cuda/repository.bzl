@@ -7,6 +7,20 @@ an empty stub, with which everything else builds.
 
 MIN_CUDA = (13, 0)
 
+_BUILD = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
+exports_files(["nvcc.txt"])
+
+# The driver's header, for tests that hold ours to it; nothing without nvcc.
+cc_library(
+    name = "headers",
+    hdrs = glob(["home/include/cuda.h"]),
+    includes = ["home/include"],
+    visibility = ["//visibility:public"],
+)
+"""
+
 def _release(context, nvcc):
     """What `nvcc --version` says, and the two numbers of its release; None without any."""
     if not context.path(nvcc).exists:
@@ -29,7 +43,7 @@ def _candidates(context):
 
 def _cuda_repository(context):
     reasons = []
-    context.file("BUILD", 'exports_files(["nvcc.txt"])\n')
+    context.file("BUILD", _BUILD)
     for home, source in _candidates(context):
         release = _release(context, home + "/bin/nvcc")
         if release and release[1] >= MIN_CUDA:

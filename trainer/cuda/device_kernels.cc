@@ -12,10 +12,6 @@ namespace {
 
 using pactrain::cuda::DeviceCode;
 
-// Of cuda.h.
-constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
-constexpr int kErrorNoBinary = 209;
-
 // "13.0".
 std::string Release(int version) {
   return std::to_string(version / 1000) + "." +

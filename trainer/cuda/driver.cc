@@ -5,8 +5,6 @@
 namespace pactrain::trainer::cuda {
 namespace {
 
-constexpr int kNoDevice = 100;  // CUDA_ERROR_NO_DEVICE
-
 // False: the library has no such function.
 template <typename Function>
 bool Find(void* library, const char* name, Function* out) {
@@ -55,10 +53,11 @@ std::variant<std::shared_ptr<const Driver>, CudaError> Driver::Load(
                                             missing};
   }
   if (const int error = calls.cuInit(0); error != 0) {
-    return CudaError{error == kNoDevice ? Reason::kNoDevice : Reason::kNoDriver,
-                     error == kNoDevice ? "the driver sees no GPU"
-                                        : "the driver does not start: " +
-                                              driver->Words("cuInit", error)};
+    return CudaError{
+        error == kErrorNoDevice ? Reason::kNoDevice : Reason::kNoDriver,
+        error == kErrorNoDevice
+            ? "the driver sees no GPU"
+            : "the driver does not start: " + driver->Words("cuInit", error)};
   }
   if (const int error = calls.cuDriverGetVersion(&driver->version_);
       error != 0) {

@@ -29,6 +29,10 @@ struct CudaError {
   std::string text;  // One line.
 };
 
+// Of cuda.h.
+inline constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
+inline constexpr int kErrorNoDevice = 100, kErrorNoBinary = 209;
+
 // The driver's functions by their names, as cuda.h has them.
 struct DriverCalls {
   int (*cuInit)(unsigned flags);
