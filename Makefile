@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-tls observe-check measure figures sim mutants chaos nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-tls observe-check measure figures sim mutants chaos nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -26,8 +26,14 @@ build:  ## Builds the programs into out/bin, daemons and library also into the P
 	@tools/setup
 	@tools/build
 
+build-cuda:  ## Installs nvcc into .cuda (from PyPI; needs no GPU) and compiles the kernels for GPUs; ends with a line of JSON.
+	@tools/setup cuda
+	@$(PYTHON) tools/build_cuda.py
+
 dist:  ## A wheel and a tarball in out/dist that need only glibc; the wheel also torch, numpy.
 	@tools/setup dist
+	@tools/setup cuda
+	@$(PYTHON) tools/build_cuda.py
 	@tools/build
 	@$(PYTHON) tools/dist.py
 

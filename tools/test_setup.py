@@ -6,6 +6,7 @@ that nothing is installed and the machine's own packages do not matter.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DEBIAN_12 = "ID=debian\nVERSION_ID=12\n"
 # What the script itself uses of the machine; anything else is not found.
-USED = ("bash", "cat", "dirname", "sha256sum", "cut")
+USED = ("bash", "cat", "dirname", "sha256sum", "cut", "rm")
 
 
 class Machine:
@@ -34,7 +35,7 @@ class Machine:
         assert "/etc/os-release" in script
         script = script.replace("/etc/os-release", str(self.os_release))
         (self.tree / "tools" / "setup").write_text(script)
-        for name in ("packages", "requirements.txt"):
+        for name in ("packages", "requirements.txt", "cuda-requirements.txt"):
             shutil.copy(ROOT / "tools" / name, self.tree / "tools")
         for name in USED:
             found = shutil.which(name)
@@ -59,6 +60,17 @@ class Machine:
             '  printf "installed:%s " "$package"\n'
             "done",
         )
+
+    def has_venv(self, python: str) -> None:
+        """A .venv that is as it should be; its python is this script."""
+        binaries = self.tree / ".venv" / "bin"
+        binaries.mkdir(parents=True)
+        (binaries / "python").write_text(f"#!{self.bin}/bash\n{python}\n")
+        (binaries / "python").chmod(0o755)
+        parts = [f"{self.tree}\n"]
+        parts += [(self.tree / "tools" / n).read_text() for n in ("setup", "requirements.txt")]
+        stamp = hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
+        (self.tree / ".venv" / f"setup-{stamp}").touch()
 
     def setup(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         env = {"PATH": str(self.bin), "STUB_LOG": str(self.log)}
@@ -135,9 +147,45 @@ def test_another_system_is_told_what_is_missing(
     assert machine.log.read_text() == ""
 
 
+NVCC = ".cuda/nvidia/cu13/bin/nvcc"
+INSTALLS_NVCC = f"""echo "pip $*" >> "$STUB_LOG"
+/bin/mkdir -p {Path(NVCC).parent}
+echo "#!/bin/sh" > {NVCC}
+/bin/chmod +x {NVCC}"""
+
+
+def test_cuda_installs_the_pinned_nvcc_once(machine: Machine) -> None:
+    machine.installed("nothing")
+    machine.has_venv(INSTALLS_NVCC)
+    machine.stub("bazel", 'echo "bazel $*" >> "$STUB_LOG"')
+    pinned = (ROOT / "tools/cuda-requirements.txt").read_text().splitlines()
+    assert all("==" in line for line in pinned if not line.startswith("#"))
+    done = machine.setup("cuda")
+    assert done.returncode == 0, done.stderr
+    pip, server = machine.log.read_text().splitlines()
+    assert pip.endswith("--no-deps --target .cuda -r tools/cuda-requirements.txt")
+    assert server == "bazel shutdown"  # It looks for nvcc when it starts.
+    machine.log.write_text("")
+    assert machine.setup("cuda").returncode == 0
+    assert machine.log.read_text() == ""
+    # Others do not bring it.
+    shutil.rmtree(machine.tree / ".cuda")
+    assert machine.setup("test").returncode == 0
+    assert machine.log.read_text() == ""
+
+
+def test_an_nvcc_that_does_not_start_is_said(machine: Machine) -> None:
+    machine.installed("nothing")
+    machine.has_venv(INSTALLS_NVCC.replace("#!/bin/sh", "#!/no/such/shell"))
+    done = machine.setup("cuda")
+    assert done.returncode == 1
+    assert "nvcc does not start from .cuda; remove .cuda and try again" in done.stderr
+
+
 def test_an_unknown_argument_is_named(machine: Machine) -> None:
     done = machine.setup("everything")
     assert done.returncode == 1
     assert (
-        "unknown argument 'everything'; allowed: build, test, dist, verify, nightly" in done.stderr
+        "unknown argument 'everything'; allowed: build, test, dist, verify, nightly, cuda"
+        in done.stderr
     )

@@ -11,12 +11,14 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/version.h"
 #include "trainer/core/mask_tracker.h"
 #include "trainer/core/membership.h"
 #include "trainer/core/settings.h"
+#include "trainer/cuda/device_kernels.h"
 #include "trainer/session.h"
 #include "xxhash.h"
 
@@ -256,6 +258,19 @@ pt_digest pt_digest_of(const void* data, uint64_t bytes) {
 const char* pt_last_error(void) { return trainer::last_error.c_str(); }
 
 int pt_last_may_rejoin(void) { return trainer::last_may_rejoin ? 1 : 0; }
+
+int pt_cuda_status(char* text, uint64_t bytes) {
+  const auto status = trainer::cuda::Describe();
+  const auto* error = std::get_if<trainer::cuda::CudaError>(&status);
+  const std::string& words =
+      error == nullptr ? std::get<std::string>(status) : error->text;
+  if (text != nullptr && bytes > 0) {
+    const size_t copied = std::min<size_t>(words.size(), bytes - 1);
+    std::memcpy(text, words.data(), copied);
+    text[copied] = 0;
+  }
+  return error == nullptr ? 0 : static_cast<int>(error->reason);
+}
 
 int pt_attach(const pt_attach_options* options, pt_session** out,
               void (*on_waiting)(const char* text, void* arg), void* arg) {

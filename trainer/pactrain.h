@@ -140,6 +140,12 @@ const char* pt_last_error(void); /* of this thread's last failed pt_attach */
 /* 1: its cause was a change of membership or a lost agent: try again. */
 int pt_last_may_rejoin(void);
 
+/* Whether this library's kernels can run on the GPUs of this machine: 0, or why
+ * not (trainer/cuda/driver.h has the numbers). `text` gets one line, cut to
+ * `bytes`, which GPUs or why. Opens NVIDIA's driver, which no other call does,
+ * and makes no context. Thread-safe. */
+int pt_cuda_status(char* text, uint64_t bytes);
+
 /* Connects to the agent and waits until all ranks of the job are there.
  * PT_INVALID_ARGUMENT, PT_AGENT_UNRESPONSIVE (no agent at the address, or it
  * went away), PT_COORDINATOR_UNAVAILABLE (timeout, with what was waited for),

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <future>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -332,6 +333,16 @@ TEST(DigestTest, IsTheSameAsTheAgents) {
     EXPECT_EQ(digest.hi, expected.hi);
     EXPECT_EQ(digest.lo, expected.lo);
   }
+}
+
+TEST(CudaStatus, IsOneLineThatIsCutToTheRoomForIt) {
+  char text[256], little[5] = "xxxx";
+  const int reason = pt_cuda_status(text, sizeof(text));
+  ASSERT_GT(std::strlen(text), 4u);
+  EXPECT_EQ(std::strchr(text, '\n'), nullptr);
+  EXPECT_EQ(pt_cuda_status(little, sizeof(little)), reason);
+  EXPECT_EQ(std::string(little), std::string(text).substr(0, 4));
+  EXPECT_EQ(pt_cuda_status(nullptr, 0), reason);
 }
 
 }  // namespace

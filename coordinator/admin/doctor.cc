@@ -42,6 +42,7 @@ class Doctor {
       OwnAddress();
       Peers();
     }
+    GpuKernels();
     return std::move(findings_);
   }
 
@@ -73,6 +74,7 @@ class Doctor {
   void Sites();
   void OwnAddress();
   void Peers();
+  void GpuKernels();
 
   const Facts& facts_;
   Findings findings_;
@@ -340,6 +342,24 @@ void Doctor::Peers() {
   if (others == 0) return Ok("peers", "there is no other agent");
   Ok("peers",
      absl::StrCat(dialled, " of ", others, " can be dialled from here"));
+}
+
+// Information alone: CUDA models are refused, so that nobody waits for a GPU.
+void Doctor::GpuKernels() {
+  const absl::StatusOr<Kernels>& kernels = facts_.kernels;
+  if (absl::IsNotFound(kernels.status())) {
+    return Ok("kernels", absl::StrCat("for GPUs: not asked, since ",
+                                      kernels.status().message()));
+  }
+  if (!kernels.ok()) {
+    return Warn("kernels", std::string(kernels.status().message()),
+                "install the same release of library and programs, or correct "
+                "PACTRAIN_TRAINER_LIBRARY");
+  }
+  Ok("kernels",
+     absl::StrCat(kernels->can_run ? "for GPUs: can run here on "
+                                   : "for GPUs: cannot run here: ",
+                  kernels->words, "; not used yet, training is on CPUs"));
 }
 
 }  // namespace

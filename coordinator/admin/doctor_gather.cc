@@ -14,6 +14,7 @@
 #include "coordinator/admin/agent_probe.h"
 #include "coordinator/admin/dial.h"
 #include "coordinator/admin/doctor.h"
+#include "coordinator/admin/kernels_probe.h"
 #include "protocol/reach.h"
 
 namespace pactrain::coordinator {
@@ -122,6 +123,9 @@ Facts Gather(const Command& command, const Variables& variables) {
   facts.version = base::kVersion;
   facts.now = absl::Now();
   facts.variables = variables;
+  const auto library =
+      FindTrainerLibrary(ValueOf(variables, "PACTRAIN_TRAINER_LIBRARY"));
+  facts.kernels = library.ok() ? AskKernels(*library) : library.status();
   facts.socket = SocketOf(variables);
   facts.socket_named = !ValueOf(variables, "PACTRAIN_AGENT").empty();
   facts.agent = AskAgent(facts.socket);

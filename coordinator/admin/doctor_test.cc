@@ -64,6 +64,7 @@ Facts Healthy() {
     facts.dialled[address] = absl::OkStatus();
   }
   facts.answer = answer;
+  facts.kernels = Kernels{false, "no NVIDIA driver (x)"};
   return facts;
 }
 
@@ -96,12 +97,15 @@ TEST(Doctor, WhereAllIsWellItSaysSoShortly) {
       "address      ok       10.0.0.1:7072, can be dialled from this node "
       "itself\n"
       "peers        ok       1 of 1 can be dialled from here\n"
+      "kernels      ok       for GPUs: cannot run here: no NVIDIA driver (x); "
+      "not used yet, training is on CPUs\n"
       "0 problems, 0 warnings\n");
 }
 
 TEST(Doctor, AMachineWithoutDaemonsIsFine) {
   Facts facts;
   facts.agent = absl::NotFoundError("is not there");
+  facts.kernels = absl::NotFoundError("no library");
   const Findings findings = Examine(facts);
   EXPECT_TRUE(IsHealthy(findings));
   EXPECT_THAT(DoctorText(findings), HasSubstr("attach() starts one"));
@@ -265,6 +269,20 @@ TEST(Doctor, WhoCanBeDialled) {
   facts.answer->mutable_agents(1)->set_data_address("none");
   ExpectFound(facts, Level::kProblem, "peers",
               "n2 of site b has no address either", "give one of the two");
+}
+
+TEST(Doctor, KernelsForGpus) {
+  Facts facts = Healthy();
+  facts.kernels = Kernels{true, "GPU 0, X (9.0); driver of CUDA 13.0"};
+  ExpectFound(facts, Level::kOk, "kernels",
+              "can run here on GPU 0, X (9.0); driver of CUDA 13.0; not used",
+              "");
+  facts.kernels = absl::NotFoundError("no libpactrain_trainer.so lies here");
+  ExpectFound(facts, Level::kOk, "kernels",
+              "not asked, since no libpactrain_trainer.so lies here", "");
+  facts.kernels = absl::FailedPreconditionError("x.so is no trainer library");
+  ExpectFound(facts, Level::kWarning, "kernels", "x.so is no trainer library",
+              "install the same release of library and programs");
 }
 
 TEST(Doctor, JsonHoldsTheSameFindings) {

@@ -28,13 +28,23 @@ ALLOWED: dict[str, frozenset[str]] = {
     # The one place where wire data becomes plain structs.
     PROTO_CONVERT: frozenset({"base", "protocol", "proto"}),
     "kernels": frozenset(),
+    # Also read by nvcc; the driver is opened by name, never linked.
+    "kernels/cuda": frozenset({"kernels"}),
+    "trainer/cuda": frozenset({"kernels/cuda"}),
     "trainer/wire": frozenset(),
     "trainer/membership_abi": frozenset(),
     "trainer/core": frozenset(
         {"base/weakened", "kernels", "trainer/membership_abi", "trainer/wire"}
     ),
     "trainer": frozenset(
-        {"base/version", "kernels", "trainer/core", "trainer/membership_abi", "trainer/wire"}
+        {
+            "base/version",
+            "kernels",
+            "trainer/core",
+            "trainer/cuda",
+            "trainer/membership_abi",
+            "trainer/wire",
+        }
     ),
     # For C++ trainers; libtorch is in a header of its own.
     "trainer/cpp": frozenset({"trainer"}),
@@ -143,6 +153,8 @@ LINKS: dict[str, frozenset[str]] = {
     "protocol": PURE_LIBRARIES,
     "config": PURE_LIBRARIES | {"protobuf", "cli11", "yaml_cpp"},
     "kernels": frozenset(),
+    "kernels/cuda": frozenset(),
+    "trainer/cuda": frozenset(),
     "trainer/wire": frozenset(),
     "trainer/membership_abi": frozenset(),
     "trainer/core": frozenset({"xxhash"}),
@@ -170,6 +182,7 @@ FORBIDDEN_INCLUDES: dict[str, tuple[str, ...]] = {
             "spdlog": ("spdlog/", "fmt/"),
             "torch": ("torch/", "ATen/", "c10/"),
             "yaml_cpp": ("yaml-cpp/",),
+            "cuda": ("cuda", "nccl"),
         }.items()
         if library not in links
         for prefix in prefixes

@@ -27,6 +27,7 @@ def test_where_all_is_well_there_is_no_problem(cluster):
         "clock        ok       the coordinator's is 0.0",
         "agents       ok       2 connected, of 2 sites: site-0, site-1",
         "peers        ok       1 of 1 can be dialled from here",
+        "kernels      ok       for GPUs: ",
     ):
         assert part in done.stdout
 

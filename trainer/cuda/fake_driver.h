@@ -1,0 +1,34 @@
+// What tests tell the stand-in for libcuda.so.1, and what it has seen.
+//
+// Its device memory is the process's, its modules have our kernels whatever
+// they are loaded from, and a launch runs at once, on the CPU. One thread at a
+// time.
+#ifndef PACTRAIN_TRAINER_CUDA_FAKE_DRIVER_H_
+#define PACTRAIN_TRAINER_CUDA_FAKE_DRIVER_H_
+
+#include <string>
+#include <vector>
+
+namespace pactrain::trainer::cuda {
+
+struct FakeDriver {
+  int version = 13000;
+  std::vector<int> capabilities = {90};  // Of each device.
+  bool has_context = true;               // Of the last device.
+  // The call that fails, and with what.
+  std::string failing;
+  int error = 0;
+
+  std::vector<std::string> calls;  // By name, in order.
+  int modules = 0;                 // Loaded and not unloaded.
+  const void* image = nullptr;     // Of the last one.
+  void* stream = nullptr;          // Of the last launch.
+};
+
+// The library's function of this type and name gives the one that it has.
+using FakeDriverOf = FakeDriver*();
+inline constexpr char kFakeDriverOf[] = "pactrain_fake_driver";
+
+}  // namespace pactrain::trainer::cuda
+
+#endif  // PACTRAIN_TRAINER_CUDA_FAKE_DRIVER_H_
