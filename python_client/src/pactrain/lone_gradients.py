@@ -20,7 +20,7 @@ from .forward_flags import inside_backward
 from .parameters import ParameterTable
 
 MANY_PASSES = 200  # In a row: gradients are seldom added up over so many.
-_TODO = (
+_ADVICE = (
     "Call the wrapped model, as in ddp(x), not the model inside; with no_sync(), leave "
     "it for the last pass before each optimizer step, also of a short last round; step "
     "after backward() has returned, not in a hook."
@@ -104,7 +104,7 @@ class LoneGradients:
         )
         if self._world_size() > 1:
             raise RefusedError(
-                f"{what}, so that each rank would train alone.\n{_TODO}"
+                f"{what}, so that each rank would train alone.\n{_ADVICE}"
             )
         self.steps += 1
         self._say(what)
@@ -132,18 +132,18 @@ class LoneGradients:
     def _say(self, what: str) -> None:
         if not self._said:
             self._said = True
-            logger.warning("%s.\n%s", what, _TODO)
+            logger.warning("%s.\n%s", what, _ADVICE)
 
     def shortfalls(self, steps: int) -> list[str]:
         """What is to be said at the end, after so many exchanged steps."""
         if self.steps:
             return [
                 f"{self.steps:,} optimizer steps moved weights by gradients that were "
-                f"not exchanged. {_TODO}"
+                f"not exchanged. {_ADVICE}"
             ]
         if self._came and not steps:
             return [
                 "gradients came to this model, and none was exchanged: no backward "
-                f"pass went through the wrapper. {_TODO}"
+                f"pass went through the wrapper. {_ADVICE}"
             ]
         return []

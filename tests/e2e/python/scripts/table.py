@@ -227,9 +227,7 @@ OWN = (
     Script("`GradScaler`, with a gradient that overflows on one rank", loops.scaler, _OWN),
     Script("activation checkpointing, reentrant", models.checkpoint_reentrant, _OWN),
     Script("activation checkpointing, not reentrant", models.checkpoint_not_reentrant, _OWN),
-    Script(
-        "gradient accumulation by `no_sync()`, short last round", loops.accumulation, _BOTH_OWN
-    ),
+    Script("gradient accumulation by `no_sync()`, short last round", loops.accumulation, _BOTH_OWN),
     Script(
         "the same by `require_backward_grad_sync`, as nanoGPT does", loops.accumulation_flag, _OWN
     ),
