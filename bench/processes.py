@@ -114,8 +114,8 @@ class Children(Closing):
         return child
 
     def named(self, name: str) -> Child:
-        """KeyError: there is none."""
-        for child in self._children:
+        """The newest that is called so. KeyError: there is none."""
+        for child in reversed(self._children):
             if child.name == name:
                 return child
         raise KeyError(name)
