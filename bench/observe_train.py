@@ -8,6 +8,7 @@ the same:
   slow      all ranks take four times as long
   norm      rank 0's gradients are a million times as large
   end
+Rank 0 prints {"event": "start"}, and then what steps took, in seconds: {"steps": [...]}.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pactrain
 ORDERS = ("train", "masks", "straggle", "slow", "norm", "end")
 COMPUTE_SECONDS = 0.03
 MASK_STEPS = 15
+TOLD_STEPS = 20
 
 
 def main(argv: list[str]) -> int:
@@ -46,7 +48,9 @@ def main(argv: list[str]) -> int:
     if rank == 0:
         print(json.dumps({"event": "start"}), flush=True)
     order, step = "train", 0
+    took: list[float] = []
     while order != "end":
+        begin = time.monotonic()
         told = torch.zeros(1, dtype=torch.int64)
         if rank == 0:
             told[0] = ORDERS.index(options.orders.read_text().strip())
@@ -69,6 +73,11 @@ def main(argv: list[str]) -> int:
         (loss * (1e6 if order == "norm" and rank == 0 else 1.0)).backward()
         if order != "norm":
             optimizer.step()
+        took.append(round(time.monotonic() - begin, 6))
+        if len(took) == TOLD_STEPS:
+            if rank == 0:
+                print(json.dumps({"steps": took}), flush=True)
+            took.clear()
     session.close()
     dist.destroy_process_group()
     return 0

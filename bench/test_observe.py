@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from bench.observe import Outcome, draw, legend
+from bench.observe_cost import Cost
 from bench.observe_faults import FAULTS, issue_ending
 from bench.observe_servers import DEPLOY, SHIPPED, Notices, faster
+from bench.page_viewers import views
 from bench.slow_relay import Rates, SlowRelay
 from bench.testbed import run
 
@@ -138,3 +140,19 @@ def test_a_picture_is_drawn_of_an_empty_panel_too(tmp_path: Path) -> None:
     panel = {"title": "t", "fieldConfig": {"defaults": {"unit": "s"}}}
     draw("board", [(panel, [("a", [[1, "2"], [2, "3"]])]), (panel, [])], 0, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("ratios", "mib", "good"),
+    [([1.3, 1.0, 1.005], 64.0, True), ([1.02, 1.0, 1.011], 10.0, False), ([1.0], 64.1, False)],
+)
+def test_a_hundredth_of_a_step_and_64_mib_are_allowed(
+    ratios: list[float], mib: float, good: bool
+) -> None:
+    cost = Cost(200, [0.05] * len(ratios), ratios, mib)
+    assert cost.good == good
+    assert json.loads(cost.line())["ratio"] == sorted(ratios)[len(ratios) // 2]
+
+
+def test_who_watches_looks_at_all_there_is() -> None:
+    assert views("a b") == ["view=overview", "view=job&job=a%20b", "view=links"]
