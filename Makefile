@@ -71,6 +71,7 @@ observe-check: build  ## Rules, alerts and dashboards on a real Prometheus, with
 	@$(PYTHON) -m bench.observe $(if $(PICTURES),--pictures $(PICTURES))
 
 bench-observe: build  ## What a Prometheus and 200 viewers of the page cost a job.
+	@tools/setup nightly
 	@$(PYTHON) -m bench.observe_cost
 
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.

@@ -79,8 +79,11 @@ def slower_than_full(stage: Stage) -> Iterator[None]:
     """Computing takes longer than it did when the job was in FULL."""
     compacted = 'pactrain_coordinator_mode{mode!="FULL"} == 1'
     measured = 'pactrain_coordinator_step_interval_seconds{mode="FULL"} > 0'
+    if not stage.prometheus.holds(measured):
+        stage.pin("FULL")
+        wait_until(lambda: stage.prometheus.holds(measured), "FULL to be measured")
+        stage.unpin()
     wait_until(lambda: stage.prometheus.holds(compacted), "masks to be in force")
-    wait_until(lambda: stage.prometheus.holds(measured), "FULL to be measured")
     with ordered("slow")(stage):
         yield
 
