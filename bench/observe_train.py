@@ -41,6 +41,7 @@ def main(argv: list[str]) -> int:
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     torch.manual_seed(1)
     network = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
+    whole = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     pactrain.prune(network, 0.7, exempt=())
     model = DistributedDataParallel(network)
     session = pactrain.attach(model)
@@ -65,6 +66,11 @@ def main(argv: list[str]) -> int:
                 if parameter.dim() == 2
             }
             session.set_masks(masks)
+            # Else nothing is left after some changes, and no gradient differs between ranks.
+            with torch.no_grad():
+                for name, parameter in network.named_parameters():
+                    if name in masks:
+                        parameter.copy_(whole[name] * masks[name])
         slow = 4 if order == "slow" else 10 if order == "straggle" and rank == last else 1
         time.sleep(COMPUTE_SECONDS * slow)  # Stands for computing, which is not looked at.
         torch.manual_seed(step * 100 + rank)
