@@ -25,6 +25,7 @@ from bench.slow_relay import Rates
 from bench.testbed import LoopbackTestbed, TestbedError, run
 
 JOB = "observed"
+USUAL_STEP = 0.2  # Seconds: less than of steps that are made to be slow.
 SLOW = 500_000  # Bytes per second: a fraction of what relays pass on by themselves.
 
 
@@ -78,7 +79,8 @@ def ordered(order: str) -> Callable[[Stage], AbstractContextManager[None]]:
 def slower_than_full(stage: Stage) -> Iterator[None]:
     """Computing takes longer than it did when the job was in FULL."""
     compacted = 'pactrain_coordinator_mode{mode!="FULL"} == 1'
-    measured = 'pactrain_coordinator_step_interval_seconds{mode="FULL"} > 0'
+    # And not while a fault before this one held it up.
+    measured = f'0 < pactrain_coordinator_step_interval_seconds{{mode="FULL"}} < {USUAL_STEP}'
     if not stage.prometheus.holds(measured):
         stage.pin("FULL")
         wait_until(lambda: stage.prometheus.holds(measured), "FULL to be measured")

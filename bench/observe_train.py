@@ -5,7 +5,7 @@ the same:
   train     steps
   masks     other masks every fifteen steps
   straggle  the last rank takes ten times as long
-  slow      all ranks take four times as long
+  slow      all ranks take eight times as long
   norm      rank 0's gradients are a million times as large
   end
 Rank 0 prints {"event": "start"}, and then what steps took, in seconds: {"steps": [...]}.
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
                 for name, parameter in network.named_parameters():
                     if name in masks:
                         parameter.copy_(whole[name] * masks[name])
-        slow = 4 if order == "slow" else 10 if order == "straggle" and rank == last else 1
+        slow = 8 if order == "slow" else 10 if order == "straggle" and rank == last else 1
         time.sleep(COMPUTE_SECONDS * slow)  # Stands for computing, which is not looked at.
         torch.manual_seed(step * 100 + rank)
         optimizer.zero_grad()
