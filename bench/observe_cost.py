@@ -48,8 +48,9 @@ def looked_at(stage: Stage, viewers: int) -> Iterator[None]:
     prometheus.send_signal(signal.SIGCONT)
     assert stage.cluster.page is not None
     argv = ["-m", "bench.page_viewers", stage.cluster.page, JOB, str(viewers), str(stage.token)]
-    child = stage.extras.start("viewers", ["nice", f"-n{LOWEST}", sys.executable, *argv], {})
+    child = stage.extras.start("viewers", [sys.executable, *argv], {})
     child.wait_for("watching", SILENT_SECONDS)
+    os.setpriority(os.PRIO_PGRP, child.process.pid, LOWEST)
     yield
     if child.process.poll() is not None:
         raise child.error("ended before it was told to")
