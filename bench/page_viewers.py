@@ -30,21 +30,31 @@ TRUSTING.check_hostname = False
 TRUSTING.verify_mode = ssl.CERT_NONE
 
 
-async def view(
-    address: str, token: str, query: str, shown: asyncio.Event, door: asyncio.Semaphore
-) -> None:
-    """ConnectionError: the stream has ended or was refused."""
+async def come_in(address: str, token: str, query: str) -> asyncio.StreamReader:
+    """A stream that has shown something. ConnectionError: it was refused."""
     host, port = address.rsplit(":", 1)
-    async with door:
+    while True:
         reader, writer = await asyncio.open_connection(host, int(port), ssl=TRUSTING)
         writer.write(
             f"GET /events?{query} HTTP/1.1\r\nHost: {address}\r\n"
             f"Authorization: Bearer {token}\r\n\r\n".encode()
         )
         head = await reader.readuntil(b"\r\n\r\n")
-        if b" 200 " not in head.splitlines()[0]:
+        if b" 200 " in head.splitlines()[0]:
+            await reader.readuntil(b"\ndata: ")
+            return reader
+        writer.close()
+        if b" 503 " not in head.splitlines()[0]:
             raise ConnectionError(f"a viewer was refused: {head.splitlines()[0].decode()}")
-        await reader.readuntil(b"\ndata: ")
+        await asyncio.sleep(1)  # Those of before have not been missed yet.
+
+
+async def view(
+    address: str, token: str, query: str, shown: asyncio.Event, door: asyncio.Semaphore
+) -> None:
+    """ConnectionError: the stream has ended or was refused."""
+    async with door:
+        reader = await come_in(address, token, query)
     shown.set()
     while await reader.read(65536):
         pass
