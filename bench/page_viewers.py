@@ -30,7 +30,9 @@ TRUSTING.check_hostname = False
 TRUSTING.verify_mode = ssl.CERT_NONE
 
 
-async def come_in(address: str, token: str, query: str) -> asyncio.StreamReader:
+async def come_in(
+    address: str, token: str, query: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A stream that has shown something. ConnectionError: it was refused."""
     host, port = address.rsplit(":", 1)
     while True:
@@ -42,7 +44,7 @@ async def come_in(address: str, token: str, query: str) -> asyncio.StreamReader:
         head = await reader.readuntil(b"\r\n\r\n")
         if b" 200 " in head.splitlines()[0]:
             await reader.readuntil(b"\ndata: ")
-            return reader
+            return reader, writer
         writer.close()
         if b" 503 " not in head.splitlines()[0]:
             raise ConnectionError(f"a viewer was refused: {head.splitlines()[0].decode()}")
@@ -54,11 +56,11 @@ async def view(
 ) -> None:
     """ConnectionError: the stream has ended or was refused."""
     async with door:
-        reader = await come_in(address, token, query)
+        reader, writer = await come_in(address, token, query)
     shown.set()
     while await reader.read(65536):
-        pass
-    raise ConnectionError("a viewer's stream has ended")
+        assert not writer.is_closing()  # Forgotten, it would close the stream.
+    raise ConnectionError(f"the stream {query} has ended")
 
 
 async def watch(address: str, job: str, viewers: int, token: str) -> None:
