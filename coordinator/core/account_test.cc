@@ -50,9 +50,8 @@ TEST(Account, WhatWasSentBeforeTheCoordinatorStartedIsNotCounted) {
   protocol::StepReport report = Report(1000, 4000);
   report.decision_version = 2;
   report.committed_count = 900;
-  report.links = {{.peer_site = "y",
-                   .sent_bytes = 1000,
-                   .goodput_bytes_per_second = 10}};
+  report.links = {
+      {.peer_site = "y", .sent_bytes = 1000, .goodput_bytes_per_second = 10}};
   account.Add("a", report);  // Of no new step.
   EXPECT_EQ(account.At(kStart, 0).sent_bytes, 0);
   EXPECT_EQ(account.At(kStart, 0).dense_bytes, 0);

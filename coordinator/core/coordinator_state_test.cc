@@ -403,7 +403,8 @@ TEST(Restart, ARunningGenerationIsNotDisturbed) {
   EXPECT_EQ(t.Got<Welcome>("a")->term, 2);
   EXPECT_EQ(t.Snapshot().committed_total, 0);
   t.Report("a", 1, 11);
-  EXPECT_EQ(t.Snapshot().committed_total, 0);  // Since this coordinator's start.
+  EXPECT_EQ(t.Snapshot().committed_total,
+            0);  // Since this coordinator's start.
   t.Report("a", 1, 15);
   EXPECT_EQ(t.Snapshot().committed_total, 4);
   t.Report("b", 1, 11);

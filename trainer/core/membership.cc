@@ -469,14 +469,14 @@ pt_todo Membership::SendPiece(Time now) {
     std::memcpy(sent_.data(), given_[transfer.part] + offset_, bytes);
   }
   pt_todo todo = Exchange(Doing::kPiece, "piece", bytes);
-  text_ = LineAt({.takers = Takers(),
-                  .giver = transfer.giver,
-                  .what = transfer.part == kCommon ? "the model"
-                                                   : "optimizers and script",
-                  .bytes = offset_,
-                  .all = size_,
-                  .told = progress_told_},
-                 now);
+  text_ = LineAt(
+      {.takers = Takers(),
+       .giver = transfer.giver,
+       .what = transfer.part == kCommon ? "the model" : "optimizers and script",
+       .bytes = offset_,
+       .all = size_,
+       .told = progress_told_},
+      now);
   if (text_.empty()) return todo;
   progress_told_ = now;
   todo.tell = text_.c_str();
