@@ -257,11 +257,11 @@ def agent_stopped(stage: Stage) -> Iterator[None]:
 @contextmanager
 def coordinator_killed(stage: Stage) -> Iterator[None]:
     """And started again, with what it had written down."""
-    process = stage.coordinator.process
-    process.kill()
-    process.wait()
+    killed = stage.coordinator
+    killed.process.kill()
+    killed.process.wait()
     yield
-    stage.daemons.start("coordinator", process.args, {}).wait_for("listening", READY_SECONDS)
+    stage.daemons.start(killed.name, killed.argv, {}).wait_for("listening", READY_SECONDS)
 
 
 # What is measured while steps take another time than usual is not to be relied on.

@@ -52,6 +52,7 @@ class Child:
 
     def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name = name
+        self.argv = tuple(argv)
         self.log = log
         self._lines: queue.Queue[str] = queue.Queue()
         with log.open("wb") as stderr:
