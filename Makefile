@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-tls observe-check measure figures sim mutants chaos nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check measure figures sim mutants chaos nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -75,6 +75,10 @@ bench-memory: build  ## What memory a rank needs above one of plain DDP.
 observe-check: build  ## Rules, alerts and dashboards on a real Prometheus, with a job and staged faults (PICTURES=folder).
 	@tools/setup nightly
 	@$(PYTHON) -m bench.observe $(if $(PICTURES),--pictures $(PICTURES))
+
+bench-observe: build  ## What a Prometheus and 200 viewers of the page cost a job.
+	@tools/setup nightly
+	@$(PYTHON) -m bench.observe_cost
 
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup

@@ -11,22 +11,22 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cluster import BIN, ROOT, Cluster, pin
+from bench.cluster import BIN, READY_SECONDS, ROOT, Cluster, pin
+from bench.observe_job import Relays, give, start_waiting
 from bench.observe_servers import Prometheus, wait_until
-from bench.processes import Children
-from bench.slow_relay import Rates, SlowRelay
-from bench.testbed import LoopbackTestbed, run
+from bench.processes import Child, Children
+from bench.slow_relay import Rates
+from bench.testbed import LoopbackTestbed, TestbedError, run
 
 JOB = "observed"
+USUAL_STEP = 0.2  # Seconds: less than of steps that are made to be slow.
 SLOW = 500_000  # Bytes per second: a fraction of what relays pass on by themselves.
-WAITING = "import torch, pactrain; pactrain.DistributedDataParallel(torch.nn.Linear(4, 4))"
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,21 @@ class Stage:
 
     bed: LoopbackTestbed
     cluster: Cluster
-    coordinator_pid: int
+    daemons: Children
     extras: Children  # Processes that a fault starts.
     folder: Path
     pki: Path
     token: Path
-    relays: dict[str, SlowRelay]  # By host.
+    relays: Relays
     prometheus: Prometheus
 
     @property
     def orders(self) -> Path:
         return self.folder / "orders"
+
+    @property
+    def coordinator(self) -> Child:
+        return self.daemons.named("coordinator")
 
     def pin(self, *what: str) -> None:
         pin(self.bed, self.bed.hosts[0], self.cluster, self.pki, JOB, *what)
@@ -59,13 +63,6 @@ class Fault:
     alert: str
     begin: Callable[[Stage], AbstractContextManager[None]]
     also: tuple[str, ...] = ()  # What else it may set off.
-
-
-def give(orders: Path, order: str) -> None:
-    """At once: a trainer may be reading."""
-    beside = orders.with_suffix(".new")
-    beside.write_text(order)
-    beside.replace(orders)
 
 
 def ordered(order: str) -> Callable[[Stage], AbstractContextManager[None]]:
@@ -82,9 +79,13 @@ def ordered(order: str) -> Callable[[Stage], AbstractContextManager[None]]:
 def slower_than_full(stage: Stage) -> Iterator[None]:
     """Computing takes longer than it did when the job was in FULL."""
     compacted = 'pactrain_coordinator_mode{mode!="FULL"} == 1'
-    measured = 'pactrain_coordinator_step_interval_seconds{mode="FULL"} > 0'
+    # And not while a fault before this one held it up.
+    measured = f'0 < pactrain_coordinator_step_interval_seconds{{mode="FULL"}} < {USUAL_STEP}'
+    if not stage.prometheus.holds(measured):
+        stage.pin("FULL")
+        wait_until(lambda: stage.prometheus.holds(measured), "FULL to be measured")
+        stage.unpin()
     wait_until(lambda: stage.prometheus.holds(compacted), "masks to be in force")
-    wait_until(lambda: stage.prometheus.holds(measured), "FULL to be measured")
     with ordered("slow")(stage):
         yield
 
@@ -130,24 +131,20 @@ def slowed(host: str, rates: Rates) -> Callable[[Stage], AbstractContextManager[
 @contextmanager
 def full_disk(stage: Stage) -> Iterator[None]:
     """No file of the coordinator's may grow."""
-    free = resource.prlimit(stage.coordinator_pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(stage.coordinator_pid, resource.RLIMIT_FSIZE, (0, free[1]))
-    # What a job decides is written down.
-    refused = threading.Thread(target=lambda: quietly(lambda: stage.pin("FULL")))
-    refused.start()
+    pid = stage.coordinator.process.pid
+    free = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, free[1]))
+    try:
+        stage.pin("FULL")  # What an operator decides is written down.
+    except TestbedError as error:
+        if "journal cannot be written" not in str(error):
+            raise
+    else:
+        raise AssertionError("a pin was accepted that cannot have been written")
     yield
-    resource.prlimit(stage.coordinator_pid, resource.RLIMIT_FSIZE, free)
-    refused.join()
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, free)
     writable = "pactrain_coordinator_read_only == 0"
     wait_until(lambda: stage.prometheus.holds(writable), "the journal to be written again")
-    stage.unpin()
-
-
-def quietly(call: Callable[[], None]) -> None:
-    try:
-        call()
-    except RuntimeError as error:
-        print(f"  as is to be: {str(error).splitlines()[0][:100]}", flush=True)
 
 
 @contextmanager
@@ -240,24 +237,31 @@ def issue_ending(pki: Path, name: str) -> Path:
 @contextmanager
 def alone(stage: Stage) -> Iterator[None]:
     """A trainer of a job whose other site does not come."""
-    env = {"PACTRAIN_JOB_ID": "alone", "PACTRAIN_SITE": "a", "PACTRAIN_SITES": "a:1,b:1",
-           "OMP_NUM_THREADS": "1", **stage.cluster.agents[0].trainer_env}  # fmt: skip
-    child = stage.extras.start("alone", [sys.executable, "-c", WAITING], env)
+    child = start_waiting(stage.extras, "alone", stage.cluster.agents[0])
     yield
     child.process.kill()
     child.process.wait()
 
 
-def stopped(pid: Callable[[Stage], int]) -> Callable[[Stage], AbstractContextManager[None]]:
-    @contextmanager
-    def begin(stage: Stage) -> Iterator[None]:
-        os.kill(pid(stage), signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid(stage), signal.SIGCONT)
+@contextmanager
+def agent_stopped(stage: Stage) -> Iterator[None]:
+    """The last agent's process stands still; killed, it would end this job."""
+    pid = stage.cluster.agents[-1].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
-    return begin
+
+@contextmanager
+def coordinator_killed(stage: Stage) -> Iterator[None]:
+    """And started again, with what it had written down."""
+    killed = stage.coordinator
+    killed.process.kill()
+    killed.process.wait()
+    yield
+    stage.daemons.start(killed.name, killed.argv, {}).wait_for("listening", READY_SECONDS)
 
 
 # What is measured while steps take another time than usual is not to be relied on.
@@ -279,6 +283,6 @@ FAULTS = (
     Fault("PactrainInsecureNetwork", plain_text),
     Fault("PactrainVersionSkew", other_version),
     Fault("PactrainCertificateEnds", old_certificate),
-    Fault("PactrainAgentLost", stopped(lambda s: s.cluster.agents[-1].pid), (*LINKS, *PACE)),
-    Fault("PactrainCoordinatorLost", stopped(lambda s: s.coordinator_pid), (*LINKS, *PACE)),
+    Fault("PactrainAgentLost", agent_stopped, (*LINKS, *PACE)),
+    Fault("PactrainCoordinatorLost", coordinator_killed, (*LINKS, *PACE)),
 )

@@ -19,14 +19,14 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, FloatRect, Page, ViewportSize
+    from playwright.sync_api import BrowserContext, FloatRect, Locator, Page, ViewportSize
 
 CHROMIUM = "/usr/bin/chromium"
 # Nothing of its own on the network, no sandbox where we are root.
@@ -89,8 +89,7 @@ def browser_context(place: Place, **options: Any) -> Iterator[BrowserContext]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser.new_context(color_scheme="light", viewport=DESK, **options)
-        with suppress(Exception):
-            browser.close()
+        browser.close()
 
 
 class Visit:
@@ -147,6 +146,12 @@ class Visit:
             take(page, self.pictures / f"page-{name}.png")
 
 
+def appears(wanted: Locator) -> bool:
+    """Waits for the first of them: what the coordinator hears of shows within some seconds."""
+    wanted.first.wait_for()
+    return True
+
+
 def take(page: Page, path: Path, clip: FloatRect | None = None) -> None:
     """A picture in few colours, so that it stays small; with `clip` of a part of the screen,
     also of what is below its end."""
@@ -178,11 +183,7 @@ def jobs_screen(visit: Visit, job: str) -> None:
     page.keyboard.press("Enter")
     heading = page.locator("h1", has_text=job)
 
-    def opened() -> bool:
-        heading.wait_for()
-        return "#/job/" in page.url
-
-    visit.check("keys open the job", opened)
+    visit.check("keys open the job", lambda: appears(heading) and "#/job/" in page.url)
     page.close()
 
 

@@ -12,18 +12,15 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cluster import Cluster, start_cluster
-from bench.launch import start_trainers
-from bench.observe_faults import SLOW, WAITING, give
+from bench.cluster import start_cluster
+from bench.observe_faults import SLOW
+from bench.observe_job import Relays, give, start_job, start_waiting, three_sites
 from bench.page import DESK, Place, Visit, browser_context, take, wait_for_job
 from bench.processes import Children, interrupt_on_signals
-from bench.slow_relay import Rates, SlowRelay
-from bench.testbed import Link, LoopbackTestbed
+from bench.slow_relay import Rates
 
 if TYPE_CHECKING:
     from playwright.sync_api import FloatRect, Locator, Page
@@ -100,40 +97,21 @@ def waited_for(visit: Visit, pictures: Path) -> None:
     page.close()
 
 
-@contextmanager
-def three_sites(folder: Path) -> Iterator[tuple[LoopbackTestbed, Cluster, dict[str, SlowRelay]]]:
-    links = [Link("a", "b", 100), Link("b", "c", 100)]
-    relays: dict[str, SlowRelay] = {}
-
-    def relayed(host: str, address: str) -> str:
-        relays[host] = SlowRelay(address)
-        return relays[host].address
-
-    with LoopbackTestbed({"a": 2, "b": 1, "c": 1}, links) as bed, Children(folder) as daemons:
-        yield (
-            bed,
-            start_cluster(
-                bed, daemons, folder, bed.hosts[0], risk="exact", page=True, relayed=relayed
-            ),
-            relays,
-        )
-
-
 def answer(pictures: Path) -> list[str]:
     """The checks that failed."""
     pictures.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="pactrain-answers-") as name,
-        three_sites(Path(name)) as (bed, cluster, relays),
+        three_sites() as bed,
+        Relays() as relays,
+        Children(Path(name)) as daemons,
         Children(Path(name)) as trainers,
     ):
+        cluster = start_cluster(bed, daemons, Path(name), bed.hosts[0], risk="exact",
+                                relayed=relays.before, page=True)  # fmt: skip
         orders = Path(name) / "orders"
-        give(orders, "train")
-        argv = ["-m", "bench.observe_train", "--orders", str(orders)]
-        start_trainers(bed, trainers, JOB, argv, [1] * 4, cluster)
-        env = {"PACTRAIN_JOB_ID": WAITS, "PACTRAIN_SITE": "a", "PACTRAIN_SITES": "a:1,b:1",
-               "OMP_NUM_THREADS": "1", **cluster.agents[0].trainer_env}  # fmt: skip
-        trainers.start(WAITS, [sys.executable, "-c", WAITING], env)
+        start_job(bed, trainers, JOB, orders, cluster)
+        start_waiting(trainers, WAITS, cluster.agents[0])
         assert cluster.page is not None
         place = Place(cluster.page)
         wait_for_job(place, JOB)

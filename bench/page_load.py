@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.cluster import BIN, READY_SECONDS
-from bench.page import WAIT_MS, Place, Visit, browser_context
+from bench.page import WAIT_MS, Place, Visit, appears, browser_context
 from bench.processes import Children
 
 if TYPE_CHECKING:
@@ -105,12 +105,7 @@ def jobs_screen(visit: Visit, messages: int) -> dict[str, Any]:
     visit.look(page, "load-jobs")
     names.filter(has_text="<img").first.click()
     heading = page.locator("h1", has_text="<img")
-
-    def leads() -> bool:
-        heading.wait_for()
-        return True
-
-    visit.check("a hostile name leads to its job", leads)
+    visit.check("a hostile name leads to its job", lambda: appears(heading))
     page.close()
     return costs
 

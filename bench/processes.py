@@ -52,6 +52,7 @@ class Child:
 
     def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name = name
+        self.argv = tuple(argv)
         self.log = log
         self._lines: queue.Queue[str] = queue.Queue()
         with log.open("wb") as stderr:
@@ -114,8 +115,8 @@ class Children(Closing):
         return child
 
     def named(self, name: str) -> Child:
-        """KeyError: there is none."""
-        for child in self._children:
+        """The newest that is called so. KeyError: there is none."""
+        for child in reversed(self._children):
             if child.name == name:
                 return child
         raise KeyError(name)

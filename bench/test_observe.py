@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from bench.observe import Outcome, draw, legend
+from bench.observe_cost import Cost
 from bench.observe_faults import FAULTS, issue_ending
 from bench.observe_servers import DEPLOY, SHIPPED, Notices, faster
+from bench.page_viewers import views
 from bench.slow_relay import Rates, SlowRelay
 from bench.testbed import run
 
@@ -52,26 +54,25 @@ def test_the_shipped_routes_are_those_that_are_tried() -> None:
 def test_the_last_line_says_what_fired_and_what_is_empty() -> None:
     outcome = Outcome(4, {"A": 1.26, "B": 2.0}, ["A", "B", "C"], {"D"}, 9, ["job: Mode"])
     assert outcome.line() == (
-        '{"alerts": 4, "staged": 3, "fired": 2, "not_fired": ["C"], "false_alarms": ["D"], '
-        '"slowest_alert_s": 2.0, "panels": 9, "empty_panels": ["job: Mode"], '
-        '"page_checks": 0, "page_failed": [], "axe_violations": 0}'
+        '{"alerts": 4, "fired": 2, "false_alarms": 1, "slowest_alert_s": 2.0, "panels": 9, '
+        '"empty_panels": 1, "page_checks": 0, "axe_violations": 0, "wrong": '
+        '["C: staged, did not fire", "D: fired without its fault", "panel job: Mode: empty"]}'
     )
-    assert not outcome.good
 
 
 @pytest.mark.parametrize("bad", ["took", "false_alarms", "empty"])
 def test_nothing_may_be_missing(bad: str) -> None:
     outcome = Outcome(1, {"A": 1}, ["A"])
-    assert outcome.good
+    assert outcome.wrong() == []
     setattr(outcome, bad, {} if bad == "took" else ["B"])
-    assert not outcome.good
+    assert len(outcome.wrong()) == 1
 
 
 @pytest.mark.parametrize("bad", ["failed", "axe"])
 def test_nothing_may_be_missing_on_the_page(bad: str) -> None:
     outcome = Outcome(1, {"A": 1}, ["A"])
     setattr(outcome.page, bad, ["jobs: something"])
-    assert not outcome.good
+    assert outcome.wrong() == ["page: jobs: something"]
 
 
 def post(url: str, *alerts: tuple[str, str]) -> None:
@@ -139,3 +140,19 @@ def test_a_picture_is_drawn_of_an_empty_panel_too(tmp_path: Path) -> None:
     panel = {"title": "t", "fieldConfig": {"defaults": {"unit": "s"}}}
     draw("board", [(panel, [("a", [[1, "2"], [2, "3"]])]), (panel, [])], 0, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("ratios", "mib", "good"),
+    [([1.3, 1.0, 1.005], 64.0, True), ([1.02, 1.0, 1.011], 10.0, False), ([1.0], 64.1, False)],
+)
+def test_a_hundredth_of_a_step_and_64_mib_are_allowed(
+    ratios: list[float], mib: float, good: bool
+) -> None:
+    cost = Cost(200, [0.05] * len(ratios), ratios, mib)
+    assert cost.good == good
+    assert json.loads(cost.line())["ratio"] == sorted(ratios)[len(ratios) // 2]
+
+
+def test_who_watches_looks_at_all_there_is() -> None:
+    assert views("a b") == ["view=overview", "view=job&job=a%20b", "view=links"]

@@ -18,16 +18,24 @@ size_t IndexOf(Mode mode) {
 
 void Account::BeginGeneration() {
   Sum(before_);
+  began_here_ = true;
   sent_.clear();
   masks_.reset();
 }
 
 void Account::Add(const std::string& agent,
                   const protocol::StepReport& report) {
-  Sent& sent = sent_[agent];
-  sent.frames = report.sent_bytes;
-  sent.kept = report.sent_kept_bytes;
-  sent.dense = report.sent_dense_bytes;
+  const auto [it, first] = sent_.try_emplace(agent);
+  Sent& sent = it->second;
+  sent.frames = static_cast<double>(report.sent_bytes);
+  sent.kept = static_cast<double>(report.sent_kept_bytes);
+  sent.dense = static_cast<double>(report.sent_dense_bytes);
+  if (first && !began_here_) {
+    sent.frames_before = sent.frames;
+    sent.kept_before = sent.kept;
+    sent.dense_before = sent.dense;
+    sent.savings.CountFrom(report);
+  }
   // A mean over a switch is of neither mode.
   const bool of_one_mode =
       mode_ && report.decision_version == version_ && sent.version == version_;
@@ -68,9 +76,9 @@ void Account::NoteMasks(const protocol::Digest& masks, uint64_t step) {
 void Account::Sum(AccountSnapshot& total) const {
   double most = 0, least = 0;
   for (const auto& [agent, sent] : sent_) {
-    total.sent_bytes += static_cast<double>(sent.frames);
-    total.kept_bytes += static_cast<double>(sent.kept);
-    total.dense_bytes += static_cast<double>(sent.dense);
+    total.sent_bytes += sent.frames - sent.frames_before;
+    total.kept_bytes += sent.kept - sent.kept_before;
+    total.dense_bytes += sent.dense - sent.dense_before;
     const double saved = sent.savings.SavedSeconds();
     most = std::max(most, saved);
     least = std::min(least, saved);

@@ -55,7 +55,9 @@ struct AccountSnapshot {
 
 class Account {
  public:
-  // The next reports count from 0 again.
+  // The next reports count from 0 again. Before the first call they are of a
+  // generation that began before the coordinator did: each agent's first one
+  // says where to count from.
   void BeginGeneration();
   // `agent` is a member of the generation.
   void Add(const std::string& agent, const protocol::StepReport& report);
@@ -71,12 +73,14 @@ class Account {
 
  private:
   struct Sent {
-    uint64_t frames = 0, kept = 0, dense = 0;
+    double frames = 0, kept = 0, dense = 0;
+    double frames_before = 0, kept_before = 0, dense_before = 0;
     uint64_t version = 0;
     Savings savings;
   };
   void Sum(AccountSnapshot& total) const;
 
+  bool began_here_ = false;
   AccountSnapshot before_;            // Of the generations before, but for
   std::map<std::string, Sent> sent_;  // this one's, by agent.
   std::optional<protocol::Mode> mode_;

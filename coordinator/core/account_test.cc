@@ -31,6 +31,7 @@ constexpr absl::Duration kStart = absl::Seconds(100);
 
 TEST(Account, BytesAreOfAllAgentsAndGenerations) {
   Account account;
+  account.BeginGeneration();
   account.Add("a", Report(5, 90));
   account.Add("a", Report(10, 100));
   account.Add("b", Report(1, 10));
@@ -40,6 +41,32 @@ TEST(Account, BytesAreOfAllAgentsAndGenerations) {
   EXPECT_EQ(now.sent_bytes, 111);
   EXPECT_EQ(now.kept_bytes, 555);
   EXPECT_EQ(now.dense_bytes, 1110);
+}
+
+// Else a scrape after a restart had all of the generation in one second.
+TEST(Account, WhatWasSentBeforeTheCoordinatorStartedIsNotCounted) {
+  Account account;
+  account.Enter(In(Mode::kCompacted, 2), kStart);
+  protocol::StepReport report = Report(1000, 4000);
+  report.decision_version = 2;
+  report.committed_count = 900;
+  report.links = {
+      {.peer_site = "y", .sent_bytes = 1000, .goodput_bytes_per_second = 10}};
+  account.Add("a", report);  // Of no new step.
+  EXPECT_EQ(account.At(kStart, 0).sent_bytes, 0);
+  EXPECT_EQ(account.At(kStart, 0).dense_bytes, 0);
+  report.committed_count += 1;
+  report.sent_bytes += 10;
+  report.sent_dense_bytes += 40;
+  report.links[0].sent_bytes += 10;
+  report.step_seconds = report.wait_seconds = report.interval_seconds = 1;
+  account.Add("a", report);
+  EXPECT_EQ(account.At(kStart, 0).sent_bytes, 10);
+  EXPECT_EQ(account.At(kStart, 0).dense_bytes, 40);
+  EXPECT_EQ(account.At(kStart, 0).saved_seconds, 3);
+  account.BeginGeneration();
+  account.Add("a", Report(7, 70));
+  EXPECT_EQ(account.At(kStart, 0).sent_bytes, 17);
 }
 
 // A report of agent "a" or "b" in COMPACTED, of `steps` more steps of 4 s that

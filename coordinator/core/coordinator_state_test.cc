@@ -401,10 +401,16 @@ TEST(Restart, ARunningGenerationIsNotDisturbed) {
   t.Rejoin("b", 2, 1);
   t.Rejoin("b", 3, 1);
   EXPECT_EQ(t.Got<Welcome>("a")->term, 2);
+  EXPECT_EQ(t.Snapshot().committed_total, 0);
   t.Report("a", 1, 11);
+  EXPECT_EQ(t.Snapshot().committed_total,
+            0);  // Since this coordinator's start.
+  t.Report("a", 1, 15);
+  EXPECT_EQ(t.Snapshot().committed_total, 4);
+  t.Report("b", 1, 11);
   t.Pass(10, {"a", "b"});
   EXPECT_EQ(t.Snapshot().phase, GroupPhase::kRunning);
-  EXPECT_EQ(t.Snapshot().committed_count, 11);
+  EXPECT_EQ(t.Snapshot().committed_count, 15);
   EXPECT_FALSE(t.Got<EndGeneration>("a").has_value());
   EXPECT_FALSE(t.Got<StartGeneration>("a").has_value());
   EXPECT_TRUE(t.records().empty());

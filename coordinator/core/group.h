@@ -231,7 +231,8 @@ class Group {
   TrainersDetached recorded_;
   Progress progress_;
   Account account_;
-  // Of the generations before.
+  // Of the generations before, less what was before the coordinator's start: to
+  // be added to those of this one, modulo 2^64.
   uint64_t committed_before_ = 0;
   uint64_t failed_before_ = 0;
   uint64_t reserved_step_ = 0;

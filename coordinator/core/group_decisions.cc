@@ -50,7 +50,12 @@ void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
   account_.Add(agent.name, report);
   NoteNoise(report, agent.name);
   WatchNorms(report, *member, c);
-  in_force_unknown_ = false;
+  if (in_force_unknown_) {
+    // Steps before this coordinator's start; together with theirs below 0.
+    committed_before_ -= progress_.committed_count();
+    failed_before_ -= progress_.failed_attempts();
+    in_force_unknown_ = false;
+  }
   ReserveSteps(c);
   if (!running()) return;
   if (decisions_.SetInForce(progress_.version_in_force())) {
@@ -314,8 +319,10 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.committed_step = progress_.committed_step();
   s.committed_count = progress_.committed_count();
   s.failed_attempts = progress_.failed_attempts();
-  s.committed_total = committed_before_ + s.committed_count;
-  s.failed_attempts_total = failed_before_ + s.failed_attempts;
+  if (!in_force_unknown_) {
+    s.committed_total = committed_before_ + s.committed_count;
+    s.failed_attempts_total = failed_before_ + s.failed_attempts;
+  }
   s.norm_alarms_total = norm_alarms_;
   s.step_seconds = progress_.step_seconds();
   s.kept_elements = last_equal_.kept_elements;

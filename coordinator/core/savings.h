@@ -35,6 +35,9 @@ class Savings {
   void Add(const protocol::StepReport& report,
            std::optional<protocol::Mode> mode);
 
+  // Steps up to this report count for nothing.
+  void CountFrom(const protocol::StepReport& report) { TakeSteps(report); }
+
   double SavedSeconds() const;
 
   // Of a step, by the newest report; nothing: not known.

@@ -10,6 +10,7 @@
 #include "base/weakened.h"
 #include "trainer/core/settings.h"
 #include "trainer/core/text.h"
+#include "trainer/core/transfer_progress.h"
 #include "xxhash.h"
 
 namespace pactrain::trainer {
@@ -157,7 +158,7 @@ pt_todo Membership::Handle(const pt_result& result, Time now) {
   }
   if (!error.ok()) return ExchangeFailed(error, now);
   if (doing_ == Doing::kHeader) return HeaderCame();
-  return doing_ == Doing::kPiece ? PieceCame() : AnnouncementCame();
+  return doing_ == Doing::kPiece ? PieceCame(now) : AnnouncementCame(now);
 }
 
 void Membership::Forget() {
@@ -172,11 +173,6 @@ Membership::Time Membership::End(Time now) {
     failed_since_ = now;
   }
   return failed_since_ + std::chrono::milliseconds(options_.attach_timeout_ms);
-}
-
-void Membership::Tell(const std::string& text, bool warn) {
-  tell_ = text;
-  warn_ = warn;
 }
 
 pt_todo Membership::Attach(Time now) {
@@ -223,7 +219,7 @@ pt_todo Membership::Entered(Time now) {
                     "again.");
   }
   entered_ = there_.resume_step;
-  entered_at_ = now;
+  entered_at_ = progress_told_ = now;
   Header header = {};
   if (there_.rank == there_.donor) {
     header.progress = mine_.progress;
@@ -372,13 +368,28 @@ bool Membership::PlanTransfers() {
   const bool takes = there_.needs_state != 0 && !equal_;
   if (takes && giver[options_.kind] == kNoRank) return false;
   if (needy[PT_PYTHON] || needy[PT_CPP]) {
-    transfers_.push_back({kCommon, there_.donor, takes});
+    transfers_.push_back({kCommon, PT_PYTHON, there_.donor, takes});
   }
   for (const int kind : {PT_PYTHON, PT_CPP}) {
     if (!needy[kind] || giver[kind] == kNoRank) continue;
-    transfers_.push_back({kOwn, giver[kind], takes && kind == options_.kind});
+    transfers_.push_back(
+        {kOwn, kind, giver[kind], takes && kind == options_.kind});
   }
   return true;
+}
+
+std::vector<uint32_t> Membership::Takers() const {
+  const Transfer& transfer = transfers_[transfer_];
+  std::vector<uint32_t> takers;
+  for (uint32_t rank = 0; rank < std::min(there_.world_size, kMaxRanks);
+       ++rank) {
+    const int kind = BitOf(kinds_, rank) ? PT_CPP : PT_PYTHON;
+    if (BitOf(needy_, rank) &&
+        (transfer.part == kCommon || kind == transfer.kind)) {
+      takers.push_back(rank);
+    }
+  }
+  return takers;
 }
 
 pt_todo Membership::Gave(const Error& error, const pt_result& result) {
@@ -406,7 +417,7 @@ pt_todo Membership::Announce() {
   return Exchange(Doing::kAnnouncement, "announcement", sizeof(announcement));
 }
 
-pt_todo Membership::AnnouncementCame() {
+pt_todo Membership::AnnouncementCame(Time now) {
   const Announcement announced = MessageIn<Announcement>(received_);
   const Transfer& transfer = transfers_[transfer_];
   const std::string giver = Capital(RankText(transfer.giver));
@@ -446,20 +457,34 @@ pt_todo Membership::AnnouncementCame() {
   digest_ = announced.digest;
   if (transfer.taken) taken_[transfer.part].clear();
   offset_ = 0;
-  return SendPiece();
+  return SendPiece(now);
 }
 
-pt_todo Membership::SendPiece() {
+pt_todo Membership::SendPiece(Time now) {
   const Transfer& transfer = transfers_[transfer_];
-  const uint64_t bytes = std::min(options_.piece_bytes, size_ - offset_);
+  const uint64_t bytes =
+      std::min({options_.piece_bytes, kMaxPieceBytes, size_ - offset_});
   sent_.assign(bytes, 0);
   if (transfer.giver == there_.rank) {
     std::memcpy(sent_.data(), given_[transfer.part] + offset_, bytes);
   }
-  return Exchange(Doing::kPiece, "piece", bytes);
+  pt_todo todo = Exchange(Doing::kPiece, "piece", bytes);
+  text_ = LineAt(
+      {.takers = Takers(),
+       .giver = transfer.giver,
+       .what = transfer.part == kCommon ? "the model" : "optimizers and script",
+       .bytes = offset_,
+       .all = size_,
+       .told = progress_told_},
+      now);
+  if (text_.empty()) return todo;
+  progress_told_ = now;
+  todo.tell = text_.c_str();
+  todo.warn = transfer.taken ? 1 : 0;
+  return todo;
 }
 
-pt_todo Membership::PieceCame() {
+pt_todo Membership::PieceCame(Time now) {
   const Transfer& transfer = transfers_[transfer_];
   std::vector<uint8_t>& taken = taken_[transfer.part];
   if (transfer.taken) {
@@ -467,7 +492,7 @@ pt_todo Membership::PieceCame() {
     taken.insert(taken.end(), received_.data(), received_.data() + bytes_);
   }
   offset_ += bytes_;
-  if (offset_ < size_) return SendPiece();
+  if (offset_ < size_) return SendPiece(now);
   if (transfer.taken && !Equal(DigestOf(taken.data(), taken.size()), digest_) &&
       !PT_WEAKENED(StateUnchecked)) {
     return Fail(wire::Code::kResyncRequired,

@@ -61,12 +61,16 @@ class Membership {
  private:
   static constexpr int kAttempts = 10;  // Of an exchange: a bad network's cost.
   static constexpr uint64_t kMaxStateBytes = uint64_t{1} << 40;
+  // Of a state that is sent at once, however large the model: at 100 Mbit/s
+  // something is to be told every six seconds.
+  static constexpr uint64_t kMaxPieceBytes = uint64_t{64} << 20;
 
   enum class Doing { kAttach, kSleep, kHeader, kGive, kAnnouncement, kPiece };
   // Each is announced and sent by itself.
   enum Part { kCommon, kOwn };
   struct Transfer {
     Part part;
+    int kind;  // Of those who take kOwn.
     uint32_t giver;
     bool taken;  // By this rank.
   };
@@ -83,9 +87,9 @@ class Membership {
   pt_todo HeaderCame();
   pt_todo Gave(const Error& error, const pt_result& result);
   pt_todo Announce();
-  pt_todo AnnouncementCame();
-  pt_todo SendPiece();
-  pt_todo PieceCame();
+  pt_todo AnnouncementCame(Time now);
+  pt_todo SendPiece(Time now);
+  pt_todo PieceCame(Time now);
   pt_todo Done();
   pt_todo Fail(wire::Code code, const std::string& text, bool leaves = false);
   // The `bytes` of sent_ are exchanged as a step of this name.
@@ -97,13 +101,15 @@ class Membership {
   // Who needs state: a transfer for the model and one for each kind. False: no
   // current rank is of this one's kind.
   bool PlanTransfers();
+  // Those that need what is being sent.
+  std::vector<uint32_t> Takers() const;
   // The state that it came with is also that of the generation it is in.
   void Hold() {
     held_ = {there_.lineage, mine_.progress.committed, there_.resume_step};
   }
   // Until when to try, if a step of now is the first that fails.
   Time End(Time now);
-  void Tell(const std::string& text, bool warn = false);
+  void Tell(const std::string& text) { tell_ = text; }
 
   const pt_membership_options options_;
   std::string settings_, shared_;
@@ -139,9 +145,9 @@ class Membership {
   uint64_t offset_ = 0;  // how much of it has been.
   pt_digest digest_ = {};
   std::vector<uint8_t> taken_[2];
+  Time progress_told_ = {};
 
   std::string tell_, text_;
-  bool warn_ = false;
   bool told_ = false;  // That the agent is waited for.
 };
 

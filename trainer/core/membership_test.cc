@@ -27,12 +27,13 @@ constexpr auto kAgentGone = static_cast<int>(wire::Code::kAgentUnresponsive);
 // One rank, its state two texts. It holds that of generation 3, next step 7.
 class Rank {
  public:
-  explicit Rank(int32_t kind = PT_PYTHON, int32_t agent_returns = 1)
+  explicit Rank(int32_t kind = PT_PYTHON, int32_t agent_returns = 1,
+                uint64_t piece_bytes = kPiece)
       : core_([&] {
           pt_membership_options options = {};
           options.kind = kind;
           options.agent_returns = agent_returns;
-          options.piece_bytes = kPiece;
+          options.piece_bytes = piece_bytes;
           options.attach_timeout_ms = 20'000;
           return options;
         }()) {
@@ -189,6 +190,72 @@ TEST(MembershipTest, ARankThatMissedAStepTakesTheState) {
   EXPECT_EQ(b.todo.kept, 0);
   EXPECT_EQ(b.todo.progress.committed, 5u);
   EXPECT_EQ(b.Taken(), a.common + " momentum");
+}
+
+TEST(MembershipTest, ALongTransferSaysHowFarItIs) {
+  Rank a, b, cpp(PT_CPP);
+  a.common.assign(200 * kPiece, 'm');
+  b.newcomer = true;
+  for (Rank* rank : {&a, &cpp}) rank->Begin();
+  const std::vector<Rank*> all = {&a, &b, &cpp};
+  Enter(all, 0, {1});
+  for (Rank* rank : all) rank->told.clear();
+  while (Step(all)) {
+    for (Rank* rank : all) rank->now += std::chrono::milliseconds(30);
+  }
+  EXPECT_THAT(
+      b.told,
+      ElementsAre("rank 1 takes the model of rank 0: 0.2 of 0.2 MB",
+                  HasSubstr("rank 1 took the state of rank 0 after 5 steps")));
+  // At those who wait, too.
+  EXPECT_EQ(a.told[0], b.told[0]);
+  EXPECT_EQ(cpp.told[0], b.told[0]);
+}
+
+TEST(MembershipTest, AShortTransferSaysNothing) {
+  Rank a, b;
+  b.newcomer = true;
+  a.Begin();
+  Enter({&a, &b}, 0, {1});
+  for (Rank* rank : {&a, &b}) rank->now = std::chrono::milliseconds(4'999);
+  Meet({&a, &b});
+  EXPECT_THAT(b.told, ElementsAre("rank 1 took the state of rank 0 after 5 "
+                                  "steps"));
+}
+
+// The wait for who gives counts; only those who take it are told loudly.
+TEST(MembershipTest, OptimizersOfAKindAreToldWithThoseWhoTakeThem) {
+  Rank python, cpp(PT_CPP), young, other(PT_CPP);
+  young.newcomer = other.newcomer = true;
+  for (Rank* rank : {&python, &cpp}) rank->Begin();
+  const std::vector<Rank*> all = {&python, &cpp, &young, &other};
+  Enter(all, 0, {2, 3});
+  for (int i = 0; i < 6; ++i) {  // Up to the pieces of the third transfer.
+    for (Rank* rank : all) rank->now += seconds(5);
+    EXPECT_TRUE(Step(all));
+    if (i == 1) {
+      EXPECT_STREQ(other.todo.tell,
+                   "ranks 2, 3 take the model of rank 0: 0.0 of 0.0 MB");
+      EXPECT_EQ(other.todo.warn, 1);
+      EXPECT_EQ(cpp.todo.warn, 0);
+    }
+  }
+  EXPECT_STREQ(other.todo.tell,
+               "rank 3 takes optimizers and script of rank 1: 0.0 of 0.0 MB");
+  EXPECT_EQ(other.todo.warn, 1);
+  EXPECT_EQ(young.todo.warn, 0);
+}
+
+TEST(MembershipTest, PiecesAreSmallHoweverLargeTheModel) {
+  constexpr uint64_t kMost = uint64_t{64} << 20;
+  Rank a(PT_PYTHON, 1, 4 * kMost), b(PT_PYTHON, 1, 4 * kMost);
+  a.common.assign(kMost + 4, 'm');
+  b.newcomer = true;
+  a.Begin();
+  Enter({&a, &b}, 0, {1});
+  EXPECT_TRUE(Step({&a, &b}));
+  EXPECT_TRUE(Step({&a, &b}));
+  EXPECT_EQ(4 * b.todo.words, kMost);
 }
 
 // It has the commit of all, and only that of a broadcast is missing.

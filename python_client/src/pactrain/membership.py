@@ -256,8 +256,8 @@ class Membership:
 
     def _log(self, todo: _abi.Todo) -> None:
         if todo.tell is not None:
-            loud = todo.warn or self._native.rank == 0
-            level = logging.WARNING if loud and not self._newcomer else logging.INFO
+            loud = todo.warn or (self._native.rank == 0 and not self._newcomer)
+            level = logging.WARNING if loud else logging.INFO
             logger.log(level, "%s", todo.tell.decode())
 
 

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ def eventually(check: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def next_step_is(agent: Any, of_job: dict[str, str], step: float) -> bool:
+    return value(page(agent), "pactrain_agent_next_step", **of_job) == step
+
+
 def test_a_script_and_the_daemons_tell_the_same(cluster: Cluster, launch: Start) -> None:
     job = cluster.new_job()
     ranks = launch(cluster, scenarios.seeded_differently, job=job).finish()
@@ -66,13 +71,12 @@ def test_a_script_and_the_daemons_tell_the_same(cluster: Cluster, launch: Start)
     assert of_coordinator("mode_seconds_total", mode="COMPACTED") > 0
     sent = 0.0
     for agent, told in zip(cluster.agents, stats, strict=True):
-        text = page(agent)
-        assert value(text, "pactrain_agent_next_step", **of_job) == told["pactrain/step"] + 1
-        own = value(text, "pactrain_agent_group_bytes_total", **of_job, direction="sent")
+        eventually(partial(next_step_is, agent, of_job, told["pactrain/step"] + 1))
+        own = value(page(agent), "pactrain_agent_group_bytes_total", **of_job, direction="sent")
         # Beside gradients, what rank 0 gave the others at the start.
         assert own >= told["pactrain/sent_bytes"] > 0
         sent += own
-    assert of_coordinator("bytes_total", stage="wire") == sent
+    eventually(lambda: of_coordinator("bytes_total", stage="wire") == sent)
     assert of_coordinator("saved_bytes") == of_coordinator("bytes_total", stage="dense") - sent
 
 

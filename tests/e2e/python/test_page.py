@@ -19,10 +19,9 @@ from site_network import tls_flags
 
 from bench import page_load
 from bench.cluster import certificates, start_cluster
-from bench.launch import start_trainers
-from bench.page import Place, Visit, browser_context, check_page, wait_for_job
+from bench.observe_job import start_job, three_sites
+from bench.page import Place, Visit, appears, browser_context, check_page, wait_for_job
 from bench.processes import Children
-from bench.testbed import Link, LoopbackTestbed
 
 TOKEN = "0123456789abcdef0123"
 
@@ -113,11 +112,12 @@ def test_hostile_names_stay_text_or_are_refused(launch) -> None:
             visit = Visit(context, place.root, None)
             page = visit.open("")
             rows = page.locator("table.jobs tbody tr")
+            visit.check("the job is there", lambda: appears(rows))
             visit.check("the refused are not there", lambda: rows.count() == 1)
             visit.look(page, "jobs")
             page = visit.open(f"#/job/{job}")
             name = page.get_by_text(f"most moved: {page_scenarios.HOSTILE}.weight")
-            visit.check("the module's name is text", lambda: name.count() >= 1)
+            visit.check("the module's name is text", lambda: appears(name))
             visit.check("it is no picture", lambda: page.locator("main img").count() == 0)
             visit.look(page, "job")
             visit.check("it loads nothing", lambda: f"{place.root}/x" not in visit.loaded)
@@ -137,12 +137,9 @@ def test_100_jobs_and_1000_agents_are_shown() -> None:
 
 @pytest.mark.nightly
 def test_the_page_says_what_a_job_does_in_a_browser(tmp_path: Path) -> None:
-    links = [Link("a", "b", 100), Link("b", "c", 100)]
-    orders = tmp_path / "orders"
-    orders.write_text("train")
     token, pki = secrets.token_hex(32), tmp_path / "pki"
     with (
-        LoopbackTestbed({"a": 2, "b": 1, "c": 1}, links) as bed,
+        three_sites() as bed,
         Children(tmp_path) as daemons,
         Children(tmp_path) as trainers,
     ):
@@ -151,8 +148,7 @@ def test_the_page_says_what_a_job_does_in_a_browser(tmp_path: Path) -> None:
                                 metrics_token=token_file(tmp_path, token), page=True)  # fmt: skip
         assert cluster.page is not None
         place = Place(cluster.page, token)
-        argv = ["-m", "bench.observe_train", "--orders", str(orders)]
-        start_trainers(bed, trainers, "train", argv, [1] * 4, cluster)
+        start_job(bed, trainers, "train", tmp_path / "orders", cluster)
         wait_for_job(place, "train")
         outcome = check_page(place, "train")
     assert outcome.good, json.dumps([outcome.failed, outcome.axe], indent=1)

@@ -4,7 +4,8 @@
 
 namespace pactrain::base {
 
-inline constexpr char kVersion[] = "@VERSION@";
+// In one place of a program, so that a new one compiles one file.
+extern const char kVersion[];
 
 }  // namespace pactrain::base
 

@@ -1,0 +1,61 @@
+"""The job that observe-check, the page's pictures and its tests look at: on three sites."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bench.closing import Closing
+from bench.cluster import Agent, Cluster
+from bench.launch import start_trainers
+from bench.processes import Child, Children
+from bench.slow_relay import SlowRelay
+from bench.testbed import Link, LoopbackTestbed
+
+WAITING = "import torch, pactrain; pactrain.DistributedDataParallel(torch.nn.Linear(4, 4))"
+
+
+def three_sites() -> LoopbackTestbed:
+    links = [Link("a", "b", 100), Link("b", "c", 100)]
+    return LoopbackTestbed({"a": 2, "b": 1, "c": 1}, links)
+
+
+class Relays(Closing):
+    """One before each agent, by host: start_cluster(..., relayed=relays.before)."""
+
+    def __init__(self) -> None:
+        self._by_host: dict[str, SlowRelay] = {}
+
+    def before(self, host: str, address: str) -> str:
+        self._by_host[host] = SlowRelay(address)
+        return self._by_host[host].address
+
+    def __getitem__(self, host: str) -> SlowRelay:
+        return self._by_host[host]
+
+    def close(self) -> None:
+        for relay in self._by_host.values():
+            relay.close()
+
+
+def give(orders: Path, order: str) -> None:
+    """At once: a trainer may be reading."""
+    beside = orders.with_suffix(".new")
+    beside.write_text(order)
+    beside.replace(orders)
+
+
+def start_job(
+    bed: LoopbackTestbed, children: Children, name: str, orders: Path, cluster: Cluster
+) -> Child:
+    """A rank on each host, that do what `orders` says (bench/observe_train.py): to train."""
+    give(orders, "train")
+    argv = ["-m", "bench.observe_train", "--orders", str(orders)]
+    return start_trainers(bed, children, name, argv, [1] * len(bed.hosts), cluster)
+
+
+def start_waiting(children: Children, name: str, agent: Agent) -> Child:
+    """A trainer of a job whose other site does not come."""
+    env = {"PACTRAIN_JOB_ID": name, "PACTRAIN_SITE": "a", "PACTRAIN_SITES": "a:1,b:1",
+           "OMP_NUM_THREADS": "1", **agent.trainer_env}  # fmt: skip
+    return children.start(name, [sys.executable, "-c", WAITING], env)
