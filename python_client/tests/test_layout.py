@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from unittest import mock
+
 import torch
 from fake_native import digest_of
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from pactrain.layout import LayoutCache, bucket_mask
+from pactrain import layout, storage
+from pactrain.layout import LayoutCache, bucket_bits
 from pactrain.masks import Declared, make_mask_set
 from pactrain.parameters import ParameterTable
 
@@ -17,9 +22,26 @@ def test_bits_follow_the_bucket_in_storage_order():
     masks = make_mask_set(table, Declared({"weight": mask}), digest_of)
     cache = LayoutCache(table, digest_of)
     bucket = cache.bucket([bias, weight], torch.empty(52))
-    flat = bucket_mask(bucket, table, masks)
+    bits = bucket_bits(bucket, table, masks)
     expected = torch.cat([torch.ones(4) > 0, mask.permute(0, 2, 3, 1).reshape(-1)])
-    assert torch.equal(flat, expected)
+    assert bits.tolist() == storage.pack(expected).tolist()
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=6))
+def test_bits_of_parameters_of_any_size_share_bytes(sizes):
+    parts = [
+        torch.rand(n) > 0.5 if masked else torch.ones(n) > 0 for n, masked in sizes
+    ]
+    model = nn.ParameterList([nn.Parameter(torch.zeros(n)) for n, _ in sizes])
+    table = ParameterTable(model)
+    masked = {name: parts[int(name)] for name in table.names if sizes[int(name)][1]}
+    masks = make_mask_set(table, Declared(masked), digest_of)
+    whole = torch.cat(parts)
+    cache = LayoutCache(table, digest_of)
+    bucket = cache.bucket(list(model), torch.empty(whole.numel()))
+    with mock.patch.object(layout, "_PIECE", 7):
+        bits = bucket_bits(bucket, table, masks)
+    assert bits.tolist() == storage.pack(whole).tolist()
 
 
 def test_a_layout_depends_on_order_dtype_and_split(net):

@@ -9,9 +9,10 @@ import pytest
 import torch
 from fake_native import activate
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pactrain
-from pactrain import scores
+from pactrain import layout, scores, storage
 
 WIDTH, LAYERS = 64, 4
 ELEMENTS = LAYERS * WIDTH**2
@@ -33,9 +34,29 @@ def bool_bytes():
     return sum(size for size in storages.values() if size >= WIDTH**2)
 
 
-def change_twice(attached, optimizer):
+class LargeResults(TorchDispatchMode):
+    """Notes the operations that make bools or places for a whole layer, or more."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, operation, types, arguments=(), keywords=None):
+        result = operation(*arguments, **(keywords or {}))
+        if isinstance(result, torch.Tensor) and result.numel() >= WIDTH**2:
+            shared = result.untyped_storage().data_ptr() in {
+                item.untyped_storage().data_ptr()
+                for item in arguments
+                if isinstance(item, torch.Tensor)
+            }
+            if result.dtype in (torch.bool, torch.int64) and not shared:
+                self.made.append(str(operation.overloadpacket))
+        return result
+
+
+def change(attached, optimizer, *amounts):
     """Other masks come in force."""
-    for version, amount in enumerate((0.5, 0.7), 1):
+    for version, amount in enumerate(amounts, 1):
         pactrain.prune(attached.ddp.module, amount, exempt=())
         attached.step(torch.ones(4, WIDTH), optimizer)
         activate(attached, version)
@@ -52,9 +73,24 @@ def test_masks_are_there_once(request, wrapper):
     attached = request.getfixturevalue(wrapper)(model)
     attached.step(torch.ones(4, WIDTH))  # FULL.
     assert bool_bytes() - before == ELEMENTS
-    change_twice(attached, torch.optim.SGD(model.parameters(), lr=0.1))
+    change(attached, torch.optim.SGD(model.parameters(), lr=0.1), 0.5, 0.7)
     assert attached.session.stats()["pactrain/active_keep"] < 0.35
     assert bool_bytes() - before == ELEMENTS
+
+
+@pytest.mark.parametrize("wrapper", ["attach", "wrap"])
+def test_masks_come_in_force_without_copies(request, wrapper, monkeypatch):
+    """They do while gradients and the memory of FULL steps are there, too."""
+    for module, limit in ((scores, "PIECE"), (layout, "_PIECE"), (storage, "_DRAWN")):
+        monkeypatch.setattr(module, limit, WIDTH)
+    model = network()
+    attached = request.getfixturevalue(wrapper)(model)
+    attached.step(torch.ones(4, WIDTH))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    with LargeResults() as large:
+        change(attached, optimizer, 0.7)
+    assert attached.session.stats()["pactrain/active_keep"] < 0.35
+    assert large.made == ["aten.empty_strided"] * LAYERS  # The masks.
 
 
 def test_masks_in_one_process_are_there_once():

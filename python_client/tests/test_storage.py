@@ -60,3 +60,23 @@ def test_values_outside_a_mask_become_zero_in_any_order_of_memory(dtype):
         expected = values.detach() * mask
         storage.zero_outside(values, mask)
         assert torch.equal(values, expected)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_some_places_are_found_where_there_are_next_to_none(monkeypatch, value):
+    monkeypatch.setattr(storage, "_LOOKED_AT", 1000)
+    which = torch.full((100, 100), not value)
+    assert storage.some_places(which, 3, value).numel() == 0
+    generator = torch.Generator().manual_seed(10_000)
+    taken = set(torch.randint(10_000, (storage._DRAWN,), generator=generator).tolist())
+    hidden = [place for place in range(2500, 10_000) if place not in taken][:5]
+    which.view(-1)[torch.tensor(hidden)] = value
+    assert storage.some_places(which, 3, value).tolist() == hidden[:3]
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+def test_some_places_of_false_are_those_of_its_opposite(size):
+    which = torch.rand(size) > 0.3
+    places = storage.some_places(which, 64, value=False)
+    assert places.numel() > 20
+    assert torch.equal(places, storage.some_places(~which))

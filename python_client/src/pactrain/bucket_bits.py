@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import storage
-from .layout import BucketLayout, bucket_mask
+from .layout import BucketLayout, bucket_bits
 from .masks import MaskSet
 from .parameters import ParameterTable
 from .types import Digest, Native
@@ -27,7 +27,7 @@ class BucketBits:
         key = (masks.digest, layout.digest)
         if self._given.get(index) == key:
             return
-        bits = storage.pack(bucket_mask(layout, self._table, masks))
+        bits = bucket_bits(layout, self._table, masks)
         self._native.set_masks(
             masks.digest, index, [layout.digest], [layout.elements], [bits]
         )

@@ -128,7 +128,8 @@ class Enforcement:
                 continue
             frozen = name in masks.frozen
             self._entries[id(parameter)] = _Entry(
-                name, parameter, mask, frozen, storage.some_places(~mask)
+                *(name, parameter, mask, frozen),
+                storage.some_places(mask, value=False),
             )
         self._cleaned = WeakSet()
         self.step_committed()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +18,8 @@ from . import storage
 from .masks import MaskSet
 from .parameters import ParameterTable
 from .types import Digest, Digester
+
+_PIECE = 1 << 16  # Elements.
 
 
 @dataclass(frozen=True)
@@ -87,12 +91,27 @@ def masks_in(
         first = end
 
 
-def bucket_mask(bucket: BucketLayout, table: ParameterTable, masks: MaskSet) -> Tensor:
-    """A 1-D bool tensor in the order of the bucket, to be read only."""
-    found = list(masks_in(bucket, table, masks))
-    if len(found) == 1 and found[0][1].numel() == bucket.elements:
-        return found[0][1]  # Of a large layer, which has a bucket of its own.
-    flat = torch.ones(bucket.elements, dtype=torch.bool)
-    for place, mask in found:
-        flat[place] = mask
-    return flat
+def bucket_bits(
+    bucket: BucketLayout, table: ParameterTable, masks: MaskSet
+) -> npt.NDArray[np.uint8]:
+    """As storage.pack(), in the order of the bucket; made without a byte for each
+    element, since gradients and the memory of FULL steps are there, too."""
+    bits = np.full(-(-bucket.elements // 8), 255, dtype=np.uint8)
+    bits[bits.size - 1 :] >>= -bucket.elements % 8
+    for place, mask in masks_in(bucket, table, masks):
+        first = place.start
+        for piece in torch.split(mask, _PIECE):
+            _clear(bits, first, piece)
+            first += piece.numel()
+    return bits
+
+
+def _clear(bits: npt.NDArray[np.uint8], first: int, piece: Tensor) -> None:
+    """The bits from element `first` on that are not kept; their neighbours in a byte
+    stay."""
+    begin = first % 8
+    end = begin + piece.numel()
+    padded = torch.ones(end + -end % 8, dtype=torch.bool)
+    padded[begin:end] = piece
+    packed = storage.pack(padded)
+    bits[first // 8 :][: packed.size] &= packed

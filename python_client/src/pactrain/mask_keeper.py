@@ -423,7 +423,7 @@ class MaskKeeper:
             return
         for bucket, buffer in zip(layout.buckets, buffers, strict=True):
             for place, mask in masks_in(bucket, self._table, self.active):
-                buffer[place].masked_fill_(~mask, 0)
+                storage.zero_outside(buffer[place], mask)
 
     def weights_loaded(self) -> None:
         """They are checked before the next step, and left alone until then."""

@@ -44,7 +44,8 @@ class _Watched:
         self.has_zeros = False  # Inside the mask, by hand.
         inside = storage.some_places(wanted, _SAMPLE)
         self._inside = inside.numel()  # The first ones.
-        self._places = torch.cat([inside, storage.some_places(~wanted, _SAMPLE)])
+        outside = storage.some_places(wanted, _SAMPLE, value=False)
+        self._places = torch.cat([inside, outside])
         self._values = self._now()
 
     def go_on_from(self, before: _Watched) -> None:

@@ -17,7 +17,7 @@ from .errors import InvalidArgument
 
 Loss: TypeAlias = "Callable[..., Tensor]"
 Pieces: TypeAlias = "Callable[[], Iterator[Tensor]]"
-PIECE = 1 << 18  # Elements.
+PIECE = 1 << 16  # Elements.
 # What torch raises for wrong arguments, shapes and dtypes.
 _MISFITS = (TypeError, ValueError, IndexError, RuntimeError)
 

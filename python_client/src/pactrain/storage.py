@@ -16,6 +16,7 @@ from torch import Tensor
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # By bytes.
 _DRAWN = 4096  # Places from which some are taken.
+_LOOKED_AT = 1 << 16  # At a time, where none of these will do.
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -72,18 +73,33 @@ def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
     return made
 
 
-def some_places(which: Tensor, most: int = 64) -> Tensor:
-    """Flat indices of at most so many places where a bool tensor is true: the same at
-    all ranks; some if there are any."""
+def some_places(which: Tensor, most: int = 64, value: bool = True) -> Tensor:
+    """Flat indices of at most so many places where a bool tensor has this value: the
+    same at all ranks; some if there are any.
+
+    Makes nothing of the tensor's size, but a copy where it is not contiguous and has
+    the value next to nowhere.
+    """
     size = which.numel()
-    places = torch.arange(size)
-    if size > _DRAWN:
+    if size <= _DRAWN:
+        places = torch.arange(size)
+    else:
         generator = torch.Generator().manual_seed(size)
         places = torch.randint(size, (_DRAWN,), generator=generator)
-    found = places[torch.take(which, places)]
+    found = places[torch.take(which, places) == value]
     if size > _DRAWN and not found.numel():
-        found = which.reshape(-1).nonzero()[:, 0]
+        found = _first_places(which.reshape(-1), most, value)
     return found[:most]
+
+
+def _first_places(flat: Tensor, most: int, value: bool) -> Tensor:
+    found, count = [torch.empty(0, dtype=torch.int64)], 0
+    for i, piece in enumerate(torch.split(flat, _LOOKED_AT)):
+        found.append((piece == value).nonzero()[:, 0] + i * _LOOKED_AT)
+        count += found[-1].numel()
+        if count >= most:
+            break
+    return torch.cat(found)
 
 
 def zero_outside(values: Tensor, mask: Tensor) -> None:
