@@ -1,6 +1,8 @@
 // Results that come before the commit, by the C ABI against a fake agent.
 #include <cstdint>
+#include <fstream>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -138,4 +140,42 @@ TEST_F(ResultsTest, OfWhatWasNotSubmittedEndTheSession) {
 }
 
 }  // namespace
+// Of the result: only that is mapped to be read alone.
+uint64_t ResidentKib() {
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  uint64_t kib = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(" r--s ") != std::string::npos) {
+      inside = line.find("/memfd:pactrain-test") != std::string::npos;
+    } else if (inside && line.rfind("Rss:", 0) == 0) {
+      kib += std::stoull(line.substr(4));
+      inside = false;
+    }
+  }
+  return kib;
+}
+
+using MemoryTest = TestSession;
+
+TEST_F(MemoryTest, OfFullStepsIsGivenBackBeforeMasksAct) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    for (const wire::Decision& next : {Full(), Compacted()}) {
+      const auto submits = a.ReceiveStep();
+      a.Answer(submits, 4);
+      a.SendCommitted(submits.back(), next);
+    }
+  });
+  Attach(agent);
+  const std::vector<float> data(100'000, 1.0f);
+  ASSERT_EQ(Submit(0, data, true), PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK);
+  EXPECT_GE(ResidentKib(), 390u);
+  ASSERT_EQ(Submit(0, data, true), PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK);
+  EXPECT_EQ(ResidentKib(), 0u);
+  EXPECT_EQ(results_[0], data);
+}
+
 }  // namespace pactrain::trainer

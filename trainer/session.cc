@@ -237,7 +237,11 @@ Error Session::Wait(StepReport* report) {
 
 void Session::ForgetWholeStep(const StepReport& step) {
   const bool whole = step.submitted_elements == step.elements;
-  if (!whole && whole_step_) {
+  // Whoever masks weights now, before the first compacted step, needs memory.
+  const bool switches = step.next.version != decision_version_ &&
+                        !Same(step.next.mask_digest, {});
+  decision_version_ = step.next.version;
+  if (whole ? switches : whole_step_) {
     slot_.Forget();
     result_.Forget();
   }

@@ -84,7 +84,7 @@ class Session {
   Event Fill(const Placement& placement) PACTRAIN_REQUIRES(mu_);
   // Writes to the caller's memory what has come of the results.
   void ReadResults() PACTRAIN_REQUIRES(mu_);
-  // After FULL steps a compacted one touches a part of the shared memory only.
+  // After FULL steps compacted ones touch a part of the shared memory only.
   void ForgetWholeStep(const StepReport& step) PACTRAIN_REQUIRES(mu_);
   void SendDetach() PACTRAIN_REQUIRES(mu_);
   template <typename Message>
@@ -102,7 +102,8 @@ class Session {
   Mutex mu_;
   TrainerState state_ PACTRAIN_GUARDED_BY(mu_);
   bool abandoned_ PACTRAIN_GUARDED_BY(mu_) = false;
-  bool whole_step_ PACTRAIN_GUARDED_BY(mu_) = false;  // The last one was.
+  uint64_t decision_version_ PACTRAIN_GUARDED_BY(mu_) = 0;  // After it.
+  bool whole_step_ PACTRAIN_GUARDED_BY(mu_) = false;        // The last one was.
   Region slot_ PACTRAIN_GUARDED_BY(mu_);
   Region result_ PACTRAIN_GUARDED_BY(mu_);
   std::vector<Memory> memory_ PACTRAIN_GUARDED_BY(mu_);  // By bucket.
