@@ -76,7 +76,8 @@ class DistributedDataParallel(nn.Module):
 
     A parameter that a pass does not reach counts as zero, as with
     find_unused_parameters=True. One that no rank reaches gets a gradient of zeros, not
-    None: optimizers with weight decay or momentum go on moving it.
+    None: optimizers with weight decay or momentum go on moving it. Rank 0 warns of
+    that once.
 
     Args:
       module: a model on the CPU, float32 or bfloat16, not wrapped.

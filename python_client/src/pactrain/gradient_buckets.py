@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -36,10 +37,19 @@ _WHOSE = (
     "or dataclasses of them, from the model's forward(); or run backward() before the "
     "next forward pass."
 )
+_NEVER = (
+    "%s got no gradient at any rank in the first %d steps. It counts as zeros here, "
+    "not as None, so that weight decay and momentum move it.\n"
+    "If it is not to be trained, call requires_grad_(False) before wrapping."
+)
 _BROKEN_OFF = (
     "A backward pass broke off in the middle of its step, and the other ranks wait for "
     "the rest.\nLook for the first exception, and start the job again."
 )
+
+_LOOKS = 5  # Steps after which it is said what none has reached.
+
+logger = logging.getLogger("pactrain")
 
 
 class FlatBucket:
@@ -101,6 +111,11 @@ class FlatBucket:
                 view.copy_(gradient)
             parameter.grad = view
 
+    def moved(self, position: int) -> bool:
+        """Whether the last step brought it anything but zeros; it needs a gradient."""
+        needs_one = self._parameters[position].requires_grad
+        return not needs_one or bool(self._views[position].any())
+
     def hand_out(self, applied: bool) -> None:
         """Makes the bucket's content everybody's gradient, or zeros.
 
@@ -140,6 +155,8 @@ class GradientBuckets:
         self._missing: list[set[int]] = []  # By bucket; empty: no pass is under way.
         self._next = 0  # The first bucket that is not submitted yet.
         self._last: Future[Tensor] | None = None  # Of the bucket submitted last.
+        self._looks = 0
+        self._unreached = [set(range(len(b.names))) for b in self.buckets]  # As yet.
 
     def start(
         self, engine: StepEngine, membership: Membership
@@ -212,6 +229,7 @@ class GradientBuckets:
         if torch._C._current_autograd_node() is not None:  # It is inside another one.
             self._refuse(RefusedError(_INSIDE))
         for bucket, missing in zip(self.buckets, self._missing, strict=True):
+            self._unreached[bucket.index()] &= missing
             for position in sorted(missing):
                 self._fill(bucket, position)
         self._submit_complete()
@@ -219,6 +237,21 @@ class GradientBuckets:
         applied = self._commit()
         for bucket in self.buckets:
             bucket.hand_out(applied)
+        self._looks += 1
+        if self._looks == _LOOKS:
+            self._say_unreached()
+
+    def _say_unreached(self) -> None:
+        """Of those that no rank reaches: others may reach what this one does not."""
+        assert self._membership is not None
+        names = [
+            bucket.names[position]
+            for bucket, unreached in zip(self.buckets, self._unreached, strict=True)
+            for position in sorted(unreached)
+            if not bucket.moved(position)
+        ]
+        if names and self._membership.world.rank == 0:
+            logger.warning(_NEVER, ", ".join(names), _LOOKS)
 
     def _commit(self) -> bool:
         """Waits for the commit, in another generation if this one ends; False if the

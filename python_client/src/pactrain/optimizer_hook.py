@@ -4,7 +4,7 @@ their weights after it or, where weights are changed by hand, before forward pas
 from __future__ import annotations
 
 from typing import Any, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from torch import nn
 from torch.optim import Optimizer
@@ -30,7 +30,8 @@ class ForwardEnforcer(Protocol):
 
 
 _enforcers: WeakSet[Enforcer] = WeakSet()
-_checkers: WeakSet[Checker] = WeakSet()
+# In the order in which they came: what is more special says so first.
+_checkers: WeakKeyDictionary[Checker, None] = WeakKeyDictionary()
 _forwards: WeakSet[ForwardEnforcer] = WeakSet()
 _handle: RemovableHandle | None = None
 _handle_before: RemovableHandle | None = None
@@ -57,11 +58,11 @@ def watch_before(checker: Checker) -> None:
     global _handle_before
     if _handle_before is None:
         _handle_before = register_optimizer_step_pre_hook(_before_step)
-    _checkers.add(checker)
+    _checkers[checker] = None
 
 
 def unwatch_before(checker: Checker) -> None:
-    _checkers.discard(checker)
+    _checkers.pop(checker, None)
 
 
 def watch_forwards(enforcer: ForwardEnforcer) -> RemovableHandle:

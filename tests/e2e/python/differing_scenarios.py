@@ -169,12 +169,10 @@ def ends_apart(talk: Talk, how: str, own: bool = False) -> str:
     optimizer = sgd(model)
     for step in range(1, 4):
         optimizer.zero_grad()
-        if step == 3 and how == "not exchanged":
-            with ddp.no_sync():
-                ddp(batch(talk, step)).square().mean().backward()
-        else:
-            ddp(batch(talk, step)).square().mean().backward()
+        ddp(batch(talk, step)).square().mean().backward()
         optimizer.step()
+    if how == "weights" and talk.rank == 1:
+        model[0].weight.data.mul_(1.01)
     if how == "masks" and talk.rank == 1:
         prune.l1_unstructured(model[2], "bias", 0.5)
     session.close()

@@ -109,7 +109,21 @@ class _TwoHeads(nn.Module):
 
 
 def unused(place: Place) -> Any:
+    model = _trained_heads(place, _TwoHeads())
+    return model, model.never.weight.grad is None
+
+
+def unused_at_times(place: Place) -> Any:
     model = _TwoHeads()
+    model.never.requires_grad_(False)
+    return _trained_heads(place, model)
+
+
+def never_reached(place: Place) -> Any:
+    return _trained_heads(place, _TwoHeads())
+
+
+def _trained_heads(place: Place, model: _TwoHeads) -> _TwoHeads:
     ddp = place.wrap(model, find_unused_parameters=True)
     place.attach(ddp)
     optimizer = sgd(model)
@@ -118,7 +132,7 @@ def unused(place: Place) -> Any:
         right = (step + place.rank) % 2 == 0
         ddp(place.batch(step), right=right).square().mean().backward()
         optimizer.step()
-    return model, model.never.weight.grad is None
+    return model
 
 
 class _Checkpointed(nn.Module):

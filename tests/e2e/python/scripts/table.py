@@ -125,8 +125,8 @@ ATTACHED = (
         "the same without",
         models.frozen_later_unsaid,
         _ONLY_DENSE,
-        refused=_TORCHS,
-        note=_TORCHS_OWN,
+        refused=_LONE,
+        note="before torch's own error, which comes a pass later",
     ),
     Script(
         "a layer that begins to train after wrapping",
@@ -221,7 +221,15 @@ ATTACHED = (
 
 # Those in which the wrapper matters. A world that shrinks is in test_membership.py.
 OWN = (
-    Script("the plain loop", loops.plain, _BOTH_OWN),
+    Script("the plain loop", loops.plain, _OWN),
+    Script(
+        "pruned before wrapping, from other weights at each rank",
+        loops.pruned_apart,
+        ("own pruned",),
+        same="zeros",
+        told="were replaced by rank 0's",
+        note="masks come in force some steps later than with equal ones",
+    ),
     Script("`torch.compile`, backend `aot_eager`", loops.compile_aot, _OWN),
     Script("`torch.autocast` to bfloat16", loops.autocast, _BOTH_OWN),
     Script("`GradScaler`, with a gradient that overflows on one rank", loops.scaler, _OWN),
@@ -240,7 +248,15 @@ OWN = (
     ),
     Script("the model inside is called, by mistake", loops.called_inside, _OWN, refused=_LONE),
     Script("clipping of norms and values", loops.clipping, _OWN),
-    Script("`find_unused_parameters`", models.unused, _OWN),
+    Script("`find_unused_parameters`", models.unused_at_times, _OWN),
+    Script(
+        "a layer that no rank ever reaches",
+        models.never_reached,
+        _OWN,
+        same="zeros",
+        told="got no gradient at any rank",
+        note="its gradient is zeros, not None: weight decay moves it",
+    ),
     Script("two models (a GAN)", loops.two_models, _OWN),
     Script("gradient hooks of the user's", loops.hooks, _OWN),
     Script("`p.grad = None` in mid-step (DINO)", loops.dropped_gradients, _OWN),
