@@ -57,6 +57,7 @@
 #include "trainer/cpp/libtorch/shared_objects.h"
 #include "trainer/cpp/libtorch/tracking.h"
 #include "trainer/cpp/libtorch/warnings.h"
+#include "trainer/cpp/libtorch/watched_weights.h"
 #include "trainer/cpp/mask_keeper.h"
 #include "trainer/cpp/masks.h"
 #include "trainer/cpp/membership.h"
@@ -102,6 +103,7 @@ class TorchTrainer {
         layout_(table_, options.bucket_bytes),
         buckets_(table_, layout_, trained_),
         enforcement_(&table_, &trained_),
+        watched_(&trained_),
         shared_(options.shared, trained_) {
     MaskSet declared = Declared(masks, options);
     session_ =
@@ -126,12 +128,17 @@ class TorchTrainer {
   // come or gone it attaches again and goes on with the same gradients; that
   // takes as long as the others need, at most config.attach_timeout_seconds.
   // Throws the typed error of the step; all gradients are cleared then, and the
-  // batch may be done again unless error.final().
+  // batch may be done again unless error.final(). RefusedError: weights outside
+  // the masks in force were written since the last step (a few are looked at);
+  // this rank leaves the job then, with weights as they are.
   StepResult ExchangeGradients() {
     const at::NoGradGuard no_grad;
     try {
       if (ended_) std::rethrow_exception(ended_);
-      OrLeave([&] { membership_->Catch(); });
+      OrLeave([&] {
+        CheckWatched();
+        membership_->Catch();
+      });
       std::string why;
       while (true) {
         const std::optional<StepResult> result = TryStep(why);
@@ -154,6 +161,7 @@ class TorchTrainer {
     shared_.See(optimizer);
     if (tracking_ == nullptr) enforcement_.Apply(optimizer);
     membership_->Undo();
+    Watch(keeper_->active());
   }
 
   // Replaces the masks. They act when all ranks have given the same ones.
@@ -288,6 +296,7 @@ class TorchTrainer {
     enforcement_.Agree(keeper_->current());
     enforcement_.Check(keeper_->current());
     keeper_->Start();
+    Watch(&keeper_->current());
     if (keeper_->Obey(session_->decision())) Activate();
     if (tracking_ != nullptr) {
       LookAtWeights();
@@ -433,9 +442,27 @@ class TorchTrainer {
     }
   }
 
+  void Watch(const MaskSet* masks) {
+    watched_in_ = session_->generation();
+    watched_.Take(tracking_ == nullptr && config_.drops_gradients() ? masks
+                                                                    : nullptr);
+  }
+
+  // Nothing was written since the last step but by this trainer.
+  void CheckWatched() {
+    // A state that was taken is right.
+    if (watched_in_ != session_->generation()) return watched_.Forget();
+    watched_.Check();
+    const std::string zeros = watched_.TakeNewZeros();
+    if (!zeros.empty()) last_warning_ = zeros;
+    // Until masks are in force steps may move all weights.
+    if (keeper_->active() == nullptr) watched_.Forget();
+  }
+
   // The keeper's active masks are new.
   void Activate() {
     if (!config_.drops_gradients()) return;
+    Watch(keeper_->active());
     if (const MaskSet* masks = keeper_->active()) {
       enforcement_.Activate(*masks);
     } else {
@@ -504,6 +531,8 @@ class TorchTrainer {
   const Layout layout_;
   internal::GradientBuckets buckets_;
   internal::Enforcement enforcement_;
+  internal::WatchedWeights watched_;
+  uint64_t watched_in_ = 0;  // The generation.
   internal::SharedObjects shared_;
   internal::StepClock clock_;
   int dense_steps_ = 0;  // In a row, only for gradients outside the masks.

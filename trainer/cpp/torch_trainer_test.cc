@@ -188,6 +188,118 @@ TEST_F(TorchTrainerTest, AJobThatBeganAnewEndsEveryLaterStep) {
   }
 }
 
+// One rank with half of its weights pruned; the masks are in force from the
+// first step on.
+class WatchedTest : public ::testing::Test {
+ protected:
+  void Run(int steps, const std::function<void(TorchTrainer&)>& train) {
+    FakeAgent agent([steps](FakeAgent& a) {
+      a.Attach();
+      Answer(a, 1);  // Settings.
+      Answer(a, 1);  // First state.
+      for (int i = 0; i < steps; ++i) {
+        CommitWith(a);
+        if (i > 0) continue;
+        EXPECT_EQ(a.Receive<wire::Vote>().header.kind, wire::Kind::kVote);
+      }
+      EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+    });
+    AttachConfig config = Config(agent.address());
+    config.on_shrink = OnShrink::kAbort;
+    TorchTrainer trainer(model_, MasksOfZeros(model_), {.config = config});
+    digest_ = trainer.masks().digest();
+    train(trainer);
+  }
+  static void CommitWith(FakeAgent& agent) {
+    const auto submits = agent.ReceiveStep();
+    const size_t bytes = 4 * submits[0].elements;
+    std::memcpy(agent.result(submits[0].offset), agent.slot(submits[0].offset),
+                bytes);
+    wire::Committed committed = {};
+    committed.header = {wire::Kind::kCommitted, sizeof(committed)};
+    committed.step = submits.back().step;
+    committed.attempt = submits.back().attempt;
+    committed.world_size = 1;
+    committed.next.mode = PT_FULL;
+    committed.next.codec = PT_CODEC_FP32;
+    committed.next.version = 2;
+    committed.next.mask_digest = {digest_.hi, digest_.lo};
+    agent.Send(committed);
+  }
+  void Step(TorchTrainer& trainer) {
+    weights_.mutable_grad() = at::ones({2, 2});
+    trainer.Step(optimizer_);
+  }
+  // What the next step throws, before it moves anything.
+  std::string Refused(TorchTrainer& trainer) {
+    const at::Tensor before = weights_.detach().clone();
+    try {
+      Step(trainer);
+    } catch (const RefusedError& error) {
+      EXPECT_TRUE(at::equal(before, weights_.detach()));
+      return error.what();
+    }
+    return "it went on";
+  }
+
+  at::Tensor weights_ =
+      at::tensor({1.f, 0.f, 2.f, 0.f}).reshape({2, 2}).set_requires_grad(true);
+  TorchModel model_{"Net", {{"w", weights_}}};
+  torch::optim::SGD optimizer_{{weights_},
+                               torch::optim::SGDOptions(0.5).momentum(0.9)};
+  static Digest digest_;
+};
+Digest WatchedTest::digest_;
+
+TEST_F(WatchedTest, WeightsLoadedBeforeTheFirstStepAreRefusedAndStay) {
+  Run(0, [&](TorchTrainer& trainer) {
+    weights_.data().copy_(at::full({2, 2}, 3.f));
+    EXPECT_THAT(Refused(trainer), HasSubstr("w has other weights outside"));
+  });
+}
+
+TEST_F(WatchedTest, WeightsLoadedLaterAreRefusedAndStay) {
+  Run(3, [&](TorchTrainer& trainer) {
+    for (int i = 0; i < 3; ++i) Step(trainer);
+    weights_.data().copy_(at::full({2, 2}, 3.f));
+    EXPECT_THAT(Refused(trainer), HasSubstr("MasksOfZeros(model)"));
+    EXPECT_THAT(Refused(trainer), HasSubstr("w has other weights outside"));
+  });
+}
+
+TEST_F(WatchedTest, AnOptimizerWithoutApplyMasksIsToldOf) {
+  Run(2, [&](TorchTrainer& trainer) {
+    Step(trainer);
+    weights_.mutable_grad() = at::ones({2, 2});
+    trainer.ExchangeGradients();
+    weights_.mutable_grad() = at::ones({2, 2});
+    optimizer_.step();
+    EXPECT_THAT(Refused(trainer), HasSubstr("ApplyMasks(optimizer)"));
+  });
+}
+
+TEST_F(WatchedTest, MoreZerosAreToldOf) {
+  Run(2, [&](TorchTrainer& trainer) {
+    Step(trainer);
+    weights_.data()[0][0] = 0;
+    Step(trainer);
+    EXPECT_THAT(trainer.last_warning(), HasSubstr("SetMasks(MasksOfZeros"));
+  });
+}
+
+TEST_F(WatchedTest, StepsOfItsOwnAreNot) {
+  Run(5, [&](TorchTrainer& trainer) {
+    for (int i = 0; i < 5; ++i) Step(trainer);
+    EXPECT_EQ(trainer.last_warning(), "");
+    EXPECT_EQ(trainer.WeightsOutside(), 0u);
+  });
+}
+
+TEST(MasksOfZerosTest, NothingPrunedIsSaid) {
+  const at::Tensor whole = at::ones({2, 2}).set_requires_grad(true);
+  EXPECT_THROW(MasksOfZeros({"Net", {{"w", whole}}}), InvalidArgument);
+}
+
 // One rank whose program sets weights to zero by hand.
 TEST(TrackingTest, AWeightThatMovesIsVotedForUntilMasksHaveSettledAgain) {
   std::vector<wire::Vote> votes;

@@ -158,7 +158,8 @@ class Enforcement {
           (*table_)[i].name + " has " + WithCommas(count) +
           " non-zero weights outside its mask: weights were "
           "loaded after pruning.\nPrune after loading, and give the masks "
-          "that come of it.");
+          "that come of it; of weights that were pruned before, give "
+          "MasksOfZeros(model).");
     }
   }
 

@@ -136,6 +136,24 @@ inline at::Tensor KeepHighest(const at::Tensor& scores, int64_t count) {
 
 }  // namespace internal
 
+// The masks of weights that were pruned before: what is not zero. Vectors, and
+// parameters that have no zeros or nothing else, are left out.
+// InvalidArgument: no weight is zero.
+inline TorchMasks MasksOfZeros(const TorchModel& model) {
+  TorchMasks masks;
+  for (const NamedTensor& item : internal::TrainedOf(model)) {
+    const at::Tensor kept = item.tensor.detach().ne(0);
+    if (internal::IsVector(item.tensor) || kept.all().item<bool>()) continue;
+    if (kept.any().item<bool>()) masks.emplace(item.name, kept);
+  }
+  if (masks.empty()) {
+    throw InvalidArgument(
+        "model has no zeros among its weights: nothing was pruned.\nLoad the "
+        "pruned weights first, or call PruneByMagnitude(model, amount).");
+  }
+  return masks;
+}
+
 // Zeroes the smallest weights of each layer in place and returns the masks.
 // Only parameters with at least two dimensions above 1: not the first and the
 // last of them, no norms, positions and learned tokens, nor those with too many
