@@ -39,7 +39,7 @@ from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
 from .masks import make_mask_set
-from .meeting import Meeting, tell_agents
+from .meeting import Meeting
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
@@ -231,11 +231,8 @@ def open_session(
                 _agree(parts)
                 _send_first_state(parts, options.slot_bytes)
                 parts.keeper.start(declared.origin)
-    except BaseException as error:
-        alone = native.donor is None and not native.is_final
+    except BaseException:
         native.close()
-        if meeting is None and alone and isinstance(error, Exception):
-            tell_agents(config, index, error)
         raise
     storage.give_back_memory()
     differences = _differences(parts, meeting)

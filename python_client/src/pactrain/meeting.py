@@ -108,16 +108,15 @@ def telling_agents(config: AttachConfig, model_index: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        tell_agents(config, model_index, error)
+        if config.agent and config.world_size > 1:
+            reason = str(error).partition("\n")[0]
+            _attach_to_tell(
+                config, model_index, f"no model, but {type(error).__name__}: {reason}"
+            )
         raise
 
 
-def tell_agents(config: AttachConfig, model_index: int, error: Exception) -> None:
-    """By a rank that is not attached and goes no further."""
-    if not config.agent or config.world_size == 1:
-        return
-    reason = str(error).partition("\n")[0]
-    failure = f"no model, but {type(error).__name__}: {reason}"
+def _attach_to_tell(config: AttachConfig, model_index: int, failure: str) -> None:
     options = AttachOptions(
         agent=config.agent,
         job=config.job,
