@@ -346,3 +346,83 @@ def test_steps_by_hand_are_no_copies_while_masks_come_and_change(attach, make, f
         run(attached, script, 1)
     attached.session.close()
     assert outside(model) == 0
+
+
+def net_of(attach, one, kind):
+    """Pruned, and what makes a backward pass and a step of it."""
+    model = small_net()
+    pactrain.prune(model, 0.5, kind=kind)
+    if one:
+        pactrain.attach(model)
+        return model, lambda: model(torch.ones(4, 6)).square().mean().backward()
+    attached = attach(model)
+    activate(attached)
+
+    def backward():
+        with attached.session.guard():
+            attached.step()
+
+    return model, backward
+
+
+worlds = pytest.mark.parametrize("one", [False, True], ids=["ranks", "one process"])
+
+
+@pytest.mark.filterwarnings("ignore:.*nothing to exchange")
+@worlds
+@pytest.mark.parametrize("steps", [0, 1, 6])
+def test_what_is_copied_between_backward_and_step_is_not_zeroed(
+    one_process, attach, one, steps
+):
+    model, backward = net_of(attach, one, "zero")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    backward()
+    by_data(model, dense())
+    still(optimizer)
+    with pytest.raises(pactrain.PacTrainError, match=r"2\.weight has .*by hand"):
+        optimizer.step()
+        optimizer.zero_grad()
+        backward()
+    assert torch.equal(model[2].weight, dense()[LAYER])
+
+
+@pytest.mark.filterwarnings("ignore:.*nothing to exchange")
+@worlds
+def test_frozen_weights_that_are_rounded_for_a_pass_stay_what_they_were(
+    one_process, attach, one
+):
+    model, backward = net_of(attach, one, "freeze")
+    dropped = ~registry.get(model[2].weight)
+    before = model[2].weight.detach().clone()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    for _ in range(12):
+        latent = model[2].weight.detach().clone()
+        model[2].weight.data.copy_((4 * latent).round() / 4)
+        optimizer.zero_grad()
+        backward()
+        model[2].weight.data.copy_(latent)
+        optimizer.step()
+    assert torch.equal(model[2].weight[dropped], before[dropped])
+
+
+@pytest.mark.parametrize("make", ["a large step", "rounding"])
+def test_until_other_masks_are_in_force_large_steps_by_hand_are_steps(attach, make):
+    model = pruned()
+    attached, script = begun(attach, model, "by hand")
+    pactrain.prune(model, 0.75)
+    if make == "a large step":
+        script.buffers[2].mul_(6)
+    for _ in range(3):
+        run(attached, script, 1)
+        if make == "rounding":
+            for parameter in model.parameters():
+                parameter.data.copy_((128 * parameter).round() / 128)
+    activate(attached, version=2)
+    run(attached, script, 2)
+    attached.session.close()
+    assert outside(model) == 0

@@ -88,6 +88,7 @@ class AloneSession(NullSession):
         self._outsiders = Outsiders(module, table, exchanged=False)
         self._outsiders.watch()
         optimizer_hook.watch(self)
+        optimizer_hook.watch_before(self)
         alone.add(self)
 
     def _own(self) -> None:
@@ -111,7 +112,7 @@ class AloneSession(NullSession):
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def on_gradient(parameter: Tensor) -> None:
-            self._weights.notice_copies([parameter])
+            self._weights.notice_copies([parameter], in_pass=True)
             self._weights.warn_of_zeros(rank=0)
             if parameter in self._came:  # And no optimizer has stepped.
                 self._weights.check_enforced([parameter])
@@ -155,6 +156,9 @@ class AloneSession(NullSession):
             self._read_masks()
             found.log(self._masks, rank=0)
         self._weights.checked(self._masks, rank=0)
+
+    def check_step(self, optimizer: Optimizer) -> None:
+        self._weights.check_step(optimizer)
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After a step of any optimizer of this process."""
@@ -253,6 +257,7 @@ class AloneSession(NullSession):
                 logger.warning("not reached: %s", line)
         alone.discard(self)
         optimizer_hook.unwatch(self)
+        optimizer_hook.unwatch_before(self)
         self._outsiders.close()
         for hook in self._hooks:
             hook.remove()

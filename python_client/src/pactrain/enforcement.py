@@ -7,7 +7,7 @@ values they had when the masks were agreed on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakSet
@@ -87,11 +87,16 @@ class Enforcement:
             self._agreed = masks
             self.take_values()
 
-    def take_values(self) -> None:
-        """Frozen weights stay where they are now."""
+    def take_values(self, names: Collection[str] | None = None) -> None:
+        """Frozen weights stay where they are now. None: all of them."""
         frozen = frozenset() if self._agreed is None else self._agreed.frozen
+        before = {} if names is None else self._values
         with torch.no_grad():
-            self._values = {n: p.clone() for n, p in self._table if n in frozen}
+            self._values = {
+                n: p.clone() if names is None or n in names else before[n]
+                for n, p in self._table
+                if n in frozen
+            }
 
     @property
     def agreed(self) -> MaskSet | None:
@@ -152,23 +157,28 @@ class Enforcement:
         Otherwise momentum and weight decay revive pruned weights. Without an
         optimizer: all weights of the model.
         """
-        if optimizer is None:
-            entries = list(self._entries.values())
-        else:
-            entries = [
-                self._entries[id(p)]
-                for group in optimizer.param_groups
-                for p in group["params"]
-                if id(p) in self._entries
-            ]
+        parameters = None if optimizer is None else parameters_of(optimizer)
+        entries = self.put_back(parameters)
+        if optimizer is not None and optimizer not in self._cleaned:
+            self._cleaned.add(optimizer)
+            with torch.no_grad():
+                for entry in entries:
+                    _mask_state(optimizer, entry)
+
+    def put_back(self, parameters: Iterable[Tensor] | None) -> list[_Entry]:
+        """The weights alone. None: all of the model."""
+        entries = self._of(parameters)
         with torch.no_grad():
             for entry in entries:
                 self._put_back(entry)
                 self._due.discard(id(entry.parameter))
-            if optimizer is not None and optimizer not in self._cleaned:
-                self._cleaned.add(optimizer)
-                for entry in entries:
-                    _mask_state(optimizer, entry)
+        return entries
+
+    def _of(self, parameters: Iterable[Tensor] | None) -> list[_Entry]:
+        if parameters is None:
+            return list(self._entries.values())
+        ids = (id(parameter) for parameter in parameters)
+        return [self._entries[i] for i in ids if i in self._entries]
 
     def _put_back(self, entry: _Entry) -> None:
         # Not a change that autograd has to hear of: a graph that is kept goes on.
@@ -178,16 +188,17 @@ class Enforcement:
         else:
             storage.zero_outside(weights, entry.mask)
 
+    def frozen_in(self, optimizer: Optimizer) -> set[int]:
+        """The ids of frozen parameters that it moves."""
+        entries = self._of(parameters_of(optimizer))
+        return {id(entry.parameter) for entry in entries if entry.frozen}
+
     def sampled_outside(self, parameters: Iterable[Tensor] | None = None) -> list[str]:
         """Names of parameters of which a few weights were looked at, the same at all
         ranks, and some outside the mask are not where they belong. None: of all."""
-        entries: Iterable[_Entry] = self._entries.values()
-        if parameters is not None:
-            ids = [id(p) for p in parameters]
-            entries = [self._entries[i] for i in ids if i in self._entries]
         return [
             entry.name
-            for entry in entries
+            for entry in self._of(parameters)
             if bool(self._strays(entry, entry.sample).any())
         ]
 
@@ -212,6 +223,10 @@ class Enforcement:
         wanted = self._values[entry.name]
         wanted = wanted if places is None else torch.take(wanted, places)
         return (found != wanted) & ~(found.isnan() & wanted.isnan())
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:

@@ -188,9 +188,10 @@ class MaskKeeper:
           PacTrainError: as check_weights(); or weights are changed that masks in force
             have at zero, and not even masking them before forward passes helps.
         """
-        self.weights.notice_copies()
+        self.weights.notice_copies(in_pass=True)
         self.weights.warn_of_zeros(self._native.rank)
-        copied = self.weights.copied
+        copied = self.weights.copied or self.weights.held_anew
+        self.weights.held_anew = False
         if self._source.changed():
             before = self._acting
             self._look_at_buffers()

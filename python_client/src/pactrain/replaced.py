@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from . import storage
 from .masks import MaskSet, registry
@@ -46,39 +45,46 @@ class _Watched:
         self._inside = inside.numel()  # The first ones.
         outside = storage.some_places(wanted, _SAMPLE, value=False)
         self._places = torch.cat([inside, outside])
-        self._values = self._now()
+        self._values = self._left = self._now()
 
     def go_on_from(self, before: _Watched) -> None:
         self.usual, self.due = before.usual, before.due
         if before.wanted is self.wanted:  # The same places, then.
-            self._values = before._values
+            self._values, self._left = before._values, before._left
 
     def _now(self) -> Tensor:
         return torch.take(self.parameter.detach(), self._places)
 
     def take(self) -> None:
-        self._values = self._now()
+        self._values = self._left = self._now()
 
     def step(self) -> None:
         """A step has made the values that are there."""
-        before, self._values = self._values, self._now()
+        before = self._values
+        self.take()
         change = self._size_of(self._values - before)
         self.usual = max(change, _FADING * self.usual)
         self.due = False
 
-    def was_replaced(self, frozen_values: Mapping[str, Tensor]) -> bool:
-        """Looks, and goes on from what is there."""
+    def was_replaced(self, frozen_values: Mapping[str, Tensor], in_pass: bool) -> bool:
+        """Looks, and goes on from what is there. A frozen one may be put back as long
+        as it is `in_pass`."""
         before, now = self._values, self._now()
-        if registry.is_loaded(self.parameter):  # That is known, and checked later.
-            self._values = now
-            return False
         if torch.equal(now, before):
             return False
         change = self._size_of(now - before)
-        if is_step(change, self.usual, self._size_of(before) if self.due else 0.0):
+        # Loaded: that is known, and checked later.
+        if registry.is_loaded(self.parameter) or (
+            not in_pass and self._is_nothing_new(now, change)
+        ):
+            self._values = now
+            return False
+        if self._is_step(change, before):
             if self.due:
                 self.step()
             self._values = now
+            return False
+        if in_pass and self.frozen:
             return False
         self._values, self.due = now, False
         changed = now != before
@@ -91,6 +97,19 @@ class _Watched:
                 self.has_zeros = True
         looks = most or bool(changed[self._inside :].any())
         return looks and self._is_far_beyond(frozen_values.get(self.name))
+
+    def _is_nothing_new(self, now: Tensor, change: float) -> bool:
+        """It was for a pass only, or is no number and nothing that could be lost."""
+        return torch.equal(now, self._left) or not math.isfinite(change)
+
+    def _is_step(self, change: float, before: Tensor) -> bool:
+        size = self._size_of(before)
+        if is_step(change, self.usual, size if self.due else 0.0):
+            return True
+        # Until the mask is in force what is outside trains, and is as large as weights
+        # are: only how far it moved tells.
+        trains = not self.frozen and bool(before[self._inside :].any())
+        return trains and change <= _FIRST_STEP * size
 
     def _is_far_beyond(self, held: Tensor | None) -> bool:
         """Whether more is outside the mask than a step leaves there; `held` are those
@@ -151,9 +170,9 @@ class ReplacedWeights:
         for watched in self._of(parameters):
             watched.due = True
 
-    def stepped(self, optimizer: Optimizer | None = None) -> None:
+    def stepped(self, parameters: Iterable[Tensor] | None = None) -> None:
         """Weights are as a step has left them. None: of all parameters."""
-        for watched in self._of(None if optimizer is None else _parameters(optimizer)):
+        for watched in self._of(parameters):
             watched.step()
 
     def taken(self) -> None:
@@ -165,21 +184,25 @@ class ReplacedWeights:
         self,
         frozen_values: Mapping[str, Tensor],
         parameters: Collection[Tensor] | None = None,
-    ) -> bool:
-        """Marks what was replaced since the last look as loaded. True: something was.
+        in_pass: bool = False,
+    ) -> tuple[bool, list[str]]:
+        """Marks what was replaced since the last look as loaded. Whether something was,
+        and names of frozen ones, which are not marked: they fit any mask.
 
         Args:
           frozen_values: of frozen parameters, by name: what is held outside the masks.
           parameters: None: all.
+          in_pass: a backward pass goes on, for which scripts round weights, say.
         """
         found = [
-            watched.parameter
+            watched
             for watched in self._of(parameters)
-            if watched.was_replaced(frozen_values)
+            if watched.was_replaced(frozen_values, in_pass)
         ]
-        for parameter in found:
+        loaded = [watched.parameter for watched in found if not watched.frozen]
+        for parameter in loaded:
             registry.mark_loaded(parameter)
-        return bool(found)
+        return bool(loaded), [watched.name for watched in found if watched.frozen]
 
     def names_with_zeros(self) -> list[str]:
         """Those that were replaced by weights with zeros inside their masks, as if they
@@ -194,10 +217,6 @@ class ReplacedWeights:
             return list(self._watched.values())
         ids = (id(parameter) for parameter in parameters)
         return [self._watched[i] for i in ids if i in self._watched]
-
-
-def _parameters(optimizer: Optimizer) -> Iterable[Tensor]:
-    return (p for group in optimizer.param_groups for p in group["params"])
 
 
 def _enforced(masks: MaskSet | None, name: str) -> Tensor | None:

@@ -89,6 +89,7 @@ class Session:
         self._enforcers = (parts.keeper.weights, membership)
         for enforcer in self._enforcers:
             optimizer_hook.watch(enforcer)
+        optimizer_hook.watch_before(parts.keeper.weights)
         model = parts.model
         self._outsiders = Outsiders(model.module, parts.table, model.ignored)
         self._outsiders.watch()
@@ -385,6 +386,7 @@ class Session:
         sessions.discard(self)
         for enforcer in self._enforcers:
             optimizer_hook.unwatch(enforcer)
+        optimizer_hook.unwatch_before(self._keeper.weights)
         self._outsiders.close()
         self._lone_gradients.close()
         for hook in self._hooks:

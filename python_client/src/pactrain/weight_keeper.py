@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from . import enforcement, optimizer_hook
-from .enforcement import Origin, Refitted
+from .enforcement import Origin, Refitted, parameters_of
 from .errors import PacTrainError
 from .masks import MaskSet, registry
 from .parameters import ParameterTable, some_of
@@ -33,6 +33,8 @@ class WeightKeeper:
         self.loaded = False
         # Of these, some came by hand.
         self.copied = False
+        # Frozen ones came by hand, and ranks were not compared since.
+        self.held_anew = False
         # The masks in force are older than the weights and would lose some.
         self.suspended = False
         self._table = table
@@ -43,6 +45,9 @@ class WeightKeeper:
         self._forward_hook: RemovableHandle | None = None
         self._forward_is_due = False
         self._strayed: set[str] = set()  # Parameters for which there is the hook.
+        # Frozen ones that an optimizer of torch moves. Until its next step they are the
+        # script's, which may round them for a pass, say, and put them back.
+        self._resting: set[int] = set()
 
     @property
     def agreed(self) -> MaskSet | None:
@@ -84,7 +89,7 @@ class WeightKeeper:
         """Goes on as another rank does, whose weights are there."""
         self._active = active
         self._enforced.resume(agreed, values, active, optimizers)
-        self.loaded = self.copied = False
+        self.loaded = self.copied = self.held_anew = False
 
     def taken(self) -> None:
         """Weights are others than they were, and not by the script."""
@@ -114,13 +119,38 @@ class WeightKeeper:
         self.origin = "state"
         self.tolerate_outside = not in_force
 
-    def notice_copies(self, parameters: Collection[Tensor] | None = None) -> None:
-        """Weights that the script has copied into the model by hand count as loaded.
+    def notice_copies(
+        self, parameters: Collection[Tensor] | None = None, in_pass: bool = False
+    ) -> None:
+        """Weights that the script has copied into the model by hand count as loaded;
+        frozen ones stay where they are now, unless a backward pass goes on.
 
         Called before masks change and before weights are zeroed. None: all.
         """
-        if self._gse and self._replaced.notice(self.values, parameters):
+        if not self._gse:
+            return
+        loaded, frozen = self._replaced.notice(self.values, parameters, in_pass)
+        if loaded:
             self.loaded = self.copied = True
+        if frozen:
+            self._enforced.take_values(frozen)
+            self.held_anew = True
+
+    def check_step(self, optimizer: Optimizer) -> None:
+        """Before it moves weights, and they are masked: what was copied in since the
+        backward pass began would be lost."""
+        self._resting |= self._enforced.frozen_in(optimizer)
+        self.notice_copies(parameters_of(optimizer))
+
+    def _moved_by_hand(
+        self, parameters: Collection[Tensor] | None = None
+    ) -> Collection[Tensor] | None:
+        """Of these (None: all) those that are not `_resting`."""
+        if not self._resting:
+            return parameters
+        if parameters is None:
+            parameters = [parameter for _, parameter in self._table]
+        return [p for p in parameters if id(p) not in self._resting]
 
     def warn_of_zeros(self, rank: int) -> None:
         """Of what came by hand. They may be pruned, or the script's own for a while (it
@@ -170,7 +200,8 @@ class WeightKeeper:
         Raises:
           PacTrainError: not even that helps.
         """
-        strays = self._enforced.sampled_outside(parameters) if self._acts else []
+        by_hand = self._moved_by_hand(parameters)
+        strays = self._enforced.sampled_outside(by_hand) if self._acts else []
         again = [name for name in strays if name in self._strayed]
         self._strayed.update(strays)
         if strays and self._forward_hook is None:
@@ -198,14 +229,17 @@ class WeightKeeper:
         """
         if self._acts:
             self._enforced.apply(optimizer)
-        self._replaced.stepped(optimizer)
+        self._replaced.stepped(None if optimizer is None else parameters_of(optimizer))
 
     def before_forward(self) -> None:
         """Where weights are changed by hand."""
         if self._forward_is_due:
             self._forward_is_due = False
-            self.notice_copies()
-            self.enforce()
+            by_hand = self._moved_by_hand()
+            self.notice_copies(by_hand)
+            if self._acts:
+                self._enforced.put_back(by_hand)
+            self._replaced.stepped(by_hand)
 
     def apply_masks(self, wanted: MaskSet) -> None:
         """The same where the script asks for it, also of what was copied by hand and
