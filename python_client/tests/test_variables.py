@@ -39,6 +39,8 @@ def test_known_ones_and_those_of_others_are_not_named():
         "PACTRAIN_AGENT_SERVICE_PORT_GRPC": "7072",
         "PACTRAIN_AGENT_PORT": "tcp://10.0.0.1:7072",
         "PACTRAIN_COORDINATOR_PAGE_PORT_80_TCP_ADDR": "10.0.0.1",
+        "PACTRAIN_SERVICE_HOST": "10.0.0.1",
+        "PACTRAIN_PORT": "tcp://10.0.0.1:7070",
     }
     others = {"PACTRAIN_TEST_BIN", "PACTRAIN_DATA"}
     names = variables.KNOWN | variables.OF_DAEMONS | others

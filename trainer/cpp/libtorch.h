@@ -161,7 +161,7 @@ class TorchTrainer {
     shared_.See(optimizer);
     if (tracking_ == nullptr) enforcement_.Apply(optimizer);
     membership_->Undo();
-    Watch(keeper_->active());
+    Watch();
   }
 
   // Replaces the masks. They act when all ranks have given the same ones.
@@ -296,7 +296,7 @@ class TorchTrainer {
     enforcement_.Agree(keeper_->current());
     enforcement_.Check(keeper_->current());
     keeper_->Start();
-    Watch(&keeper_->current());
+    Watch();
     if (keeper_->Obey(session_->decision())) Activate();
     if (tracking_ != nullptr) {
       LookAtWeights();
@@ -442,10 +442,12 @@ class TorchTrainer {
     }
   }
 
-  void Watch(const MaskSet* masks) {
+  // Before masks are in force steps move all weights, but only until here.
+  void Watch() {
+    const MaskSet* active = keeper_->active();
     watched_in_ = session_->generation();
-    watched_.Take(tracking_ == nullptr && config_.drops_gradients() ? masks
-                                                                    : nullptr);
+    if (tracking_ != nullptr || !config_.drops_gradients()) return;
+    watched_.Take(active != nullptr ? *active : keeper_->current());
   }
 
   // Nothing was written since the last step but by this trainer.
@@ -455,14 +457,12 @@ class TorchTrainer {
     watched_.Check();
     const std::string zeros = watched_.TakeNewZeros();
     if (!zeros.empty()) last_warning_ = zeros;
-    // Until masks are in force steps may move all weights.
-    if (keeper_->active() == nullptr) watched_.Forget();
   }
 
   // The keeper's active masks are new.
   void Activate() {
     if (!config_.drops_gradients()) return;
-    Watch(keeper_->active());
+    Watch();
     if (const MaskSet* masks = keeper_->active()) {
       enforcement_.Activate(*masks);
     } else {

@@ -193,12 +193,12 @@ TEST_F(TorchTrainerTest, AJobThatBeganAnewEndsEveryLaterStep) {
 class WatchedTest : public ::testing::Test {
  protected:
   void Run(int steps, const std::function<void(TorchTrainer&)>& train) {
-    FakeAgent agent([steps](FakeAgent& a) {
+    FakeAgent agent([steps, after = in_force_after_](FakeAgent& a) {
       a.Attach();
       Answer(a, 1);  // Settings.
       Answer(a, 1);  // First state.
       for (int i = 0; i < steps; ++i) {
-        CommitWith(a);
+        CommitWith(a, i < after ? Digest() : digest_);
         if (i > 0) continue;
         EXPECT_EQ(a.Receive<wire::Vote>().header.kind, wire::Kind::kVote);
       }
@@ -210,7 +210,7 @@ class WatchedTest : public ::testing::Test {
     digest_ = trainer.masks().digest();
     train(trainer);
   }
-  static void CommitWith(FakeAgent& agent) {
+  static void CommitWith(FakeAgent& agent, const Digest& masks) {
     const auto submits = agent.ReceiveStep();
     const size_t bytes = 4 * submits[0].elements;
     std::memcpy(agent.result(submits[0].offset), agent.slot(submits[0].offset),
@@ -223,7 +223,7 @@ class WatchedTest : public ::testing::Test {
     committed.next.mode = PT_FULL;
     committed.next.codec = PT_CODEC_FP32;
     committed.next.version = 2;
-    committed.next.mask_digest = {digest_.hi, digest_.lo};
+    committed.next.mask_digest = {masks.hi, masks.lo};
     agent.Send(committed);
   }
   void Step(TorchTrainer& trainer) {
@@ -247,6 +247,7 @@ class WatchedTest : public ::testing::Test {
   TorchModel model_{"Net", {{"w", weights_}}};
   torch::optim::SGD optimizer_{{weights_},
                                torch::optim::SGDOptions(0.5).momentum(0.9)};
+  int in_force_after_ = 0;  // Steps.
   static Digest digest_;
 };
 Digest WatchedTest::digest_;
@@ -264,6 +265,26 @@ TEST_F(WatchedTest, WeightsLoadedLaterAreRefusedAndStay) {
     weights_.data().copy_(at::full({2, 2}, 3.f));
     EXPECT_THAT(Refused(trainer), HasSubstr("MasksOfZeros(model)"));
     EXPECT_THAT(Refused(trainer), HasSubstr("w has other weights outside"));
+  });
+}
+
+TEST_F(WatchedTest, WeightsLoadedBeforeMasksAreInForceAreRefusedAndStay) {
+  in_force_after_ = 2;
+  Run(2, [&](TorchTrainer& trainer) {
+    for (int i = 0; i < 2; ++i) Step(trainer);
+    EXPECT_FALSE(trainer.masks_active());
+    EXPECT_NE(weights_[0][1].item<float>(), 0);  // It trains.
+    weights_.data().copy_(at::full({2, 2}, 3.f));
+    EXPECT_THAT(Refused(trainer), HasSubstr("w has other weights outside"));
+  });
+}
+
+TEST_F(WatchedTest, AZeroOfEitherSignIsOne) {
+  Run(2, [&](TorchTrainer& trainer) {
+    Step(trainer);
+    weights_.data().mul_(-1);
+    Step(trainer);
+    EXPECT_EQ(trainer.WeightsOutside(), 0u);
   });
 }
 

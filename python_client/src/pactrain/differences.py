@@ -31,8 +31,8 @@ _PRUNE_ALIKE = (
 
 _AT_THE_END = (
     "ranks did not end alike. {what} Something came at one rank alone: a backward pass "
-    "that was not exchanged (no_sync()), pruning, or weights that were written. What "
-    "was saved depends on the rank that saved it"
+    "that was not exchanged (no_sync()), pruning, or weights that were written, as "
+    "averages to evaluate are. What was saved depends on the rank that saved it"
 )
 
 logger = logging.getLogger("pactrain")

@@ -47,7 +47,7 @@ OF_DAEMONS = frozenset(
 _NOT_OURS = re.compile(r"PACTRAIN_(DATA|TEST_\w*)")
 # As Kubernetes makes them for services (config/environment.cc).
 _OF_KUBERNETES = re.compile(
-    r"PACTRAIN_(AGENT|COORDINATOR)(_\w+)?_"
+    r"PACTRAIN(_\w+)?_"
     r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 _TYPO = 0.85  # Of difflib's ratio: so near is hardly another word.
@@ -88,7 +88,7 @@ def _is_foreign(name: str, value: str) -> bool:
     made = _OF_KUBERNETES.fullmatch(name)
     if made is None:
         return _NOT_OURS.fullmatch(name) is not None
-    return made[3] != "PORT" or "://" in value
+    return made[2] != "PORT" or "://" in value
 
 
 def _nearest(name: str) -> str:

@@ -30,10 +30,10 @@ class WatchedWeights {
   explicit WatchedWeights(const std::vector<NamedTensor>* trained)
       : trained_(trained) {}
 
-  // Weights are as they have to be with these masks. Null: there are none.
-  void Take(const MaskSet* masks) {
-    if (masks == nullptr || masks->empty()) return Forget();
-    if (masks->digest() != digest_) Choose(*masks);
+  // Weights are as they have to be with these masks.
+  void Take(const MaskSet& masks) {
+    if (masks.empty()) return Forget();
+    if (masks.digest() != digest_) Choose(masks);
     for (Watched& watched : watched_) {
       watched.outside = Values(watched, watched.places_outside);
       watched.inside = Values(watched, watched.places_inside);
@@ -50,7 +50,7 @@ class WatchedWeights {
   void Check() const {
     for (const Watched& watched : watched_) {
       const at::Tensor now = Values(watched, watched.places_outside);
-      if (SameBits(now, watched.outside)) continue;
+      if (IsSame(now, watched.outside)) continue;
       throw RefusedError(
           Name(watched) +
           " has other weights outside its mask than the last step left: they "
@@ -120,8 +120,9 @@ class WatchedWeights {
         .index_select(0, places);
   }
 
-  // A value that is held may be no number.
-  static bool SameBits(const at::Tensor& a, const at::Tensor& b) {
+  // A value that is held may be no number; a zero may have either sign.
+  static bool IsSame(const at::Tensor& a, const at::Tensor& b) {
+    if (at::equal(a, b)) return true;
     const auto left = BytesOf(a);
     const auto right = BytesOf(b);
     return std::equal(left.begin(), left.end(), right.begin(), right.end());

@@ -171,6 +171,33 @@ def accumulation_not_exchanged(place: Place) -> Any:
     return model
 
 
+def penalty_first(place: Place) -> Any:
+    """A term of the weights alone has a backward pass of its own."""
+    model = net()
+    ddp = place.wrap(model)
+    place.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        (1e-3 * model[0].weight.square().sum()).backward()
+        ddp(place.batch(step)).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def penalty_last(place: Place) -> Any:
+    model = net()
+    ddp = place.wrap(model)
+    place.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        ddp(place.batch(step)).square().mean().backward()
+        (1e-3 * model[0].weight.square().sum()).backward()
+        optimizer.step()
+    return model
+
+
 def called_inside(place: Place) -> Any:
     """A mistake: the model inside is called, which exchanges nothing."""
     model = net()

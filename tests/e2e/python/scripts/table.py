@@ -100,6 +100,14 @@ ATTACHED = (
         refused=_LONE,
     ),
     Script("the model inside is called, by mistake", loops.called_inside, refused=_LONE),
+    Script("a penalty with a backward pass of its own, first", loops.penalty_first),
+    Script(
+        "the same, last",
+        loops.penalty_last,
+        _ONLY_DENSE,
+        refused=_LONE,
+        note="the ranks' own gradients cannot be told from equal ones",
+    ),
     Script(
         "weights that one rank moves alone, by hand",
         loops.drifted,
