@@ -172,9 +172,7 @@ class AloneSession(NullSession):
 
     def _moves(self, optimizer: Optimizer) -> bool:
         parameters = {id(parameter) for _, parameter in self._table}
-        return any(
-            id(p) in parameters for g in optimizer.param_groups for p in g["params"]
-        )
+        return any(id(p) in parameters for p in optimizer_hook.parameters_of(optimizer))
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise no_copy()

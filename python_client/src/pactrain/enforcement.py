@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from . import storage
 from .errors import PacTrainError
 from .masks import Declared, MaskSet, registry
+from .optimizer_hook import parameters_of
 from .parameters import ParameterTable, some_of
 from .zeros import refit, unmasked
 
@@ -223,10 +224,6 @@ class Enforcement:
         wanted = self._values[entry.name]
         wanted = wanted if places is None else torch.take(wanted, places)
         return (found != wanted) & ~(found.isnan() & wanted.isnan())
-
-
-def parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:

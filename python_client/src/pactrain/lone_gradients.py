@@ -122,10 +122,9 @@ class LoneGradients:
         now = self._exchanged()
         if self._last != now and not inside_backward():
             return None
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and self._is_alone(parameter, now):
-                    return self._table.names[self._table.index_of(parameter)]
+        for parameter in optimizer_hook.parameters_of(optimizer):
+            if parameter.grad is not None and self._is_alone(parameter, now):
+                return self._table.names[self._table.index_of(parameter)]
         return None
 
     def _is_alone(self, parameter: nn.Parameter, now: Exchanged) -> bool:

@@ -15,6 +15,11 @@ from torch.optim.optimizer import (
 from torch.utils.hooks import RemovableHandle
 
 
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """All that it moves."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 class Enforcer(Protocol):
     def enforce(self, optimizer: Optimizer | None = None) -> None: ...
 

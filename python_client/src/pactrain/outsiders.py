@@ -62,8 +62,9 @@ class Outsiders:
         """Raises RefusedError, before anything is moved."""
         if not self._exchanged:
             return
-        moved = [p for g in optimizer.param_groups for p in g["params"]]
-        moved = [p for p in moved if p.grad is not None]
+        moved = [
+            p for p in optimizer_hook.parameters_of(optimizer) if p.grad is not None
+        ]
         if name := self._unknown(moved):
             raise RefusedError(
                 f"{name} was not there, or needed no gradient, when the model was "

@@ -11,9 +11,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from . import enforcement, optimizer_hook
-from .enforcement import Origin, Refitted, parameters_of
+from .enforcement import Origin, Refitted
 from .errors import PacTrainError
 from .masks import MaskSet, registry
+from .optimizer_hook import parameters_of
 from .parameters import ParameterTable, some_of
 from .replaced import ReplacedWeights
 
