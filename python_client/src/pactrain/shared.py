@@ -13,6 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from .errors import InvalidArgument, RefusedError
+from .optimizer_hook import parameters_of
 from .parameters import ParameterTable
 
 Blob: TypeAlias = "npt.NDArray[np.uint8]"
@@ -66,11 +67,7 @@ class Shared:
         """After a step of any optimizer of this process."""
         if optimizer is None or any(seen() is optimizer for seen in self._stepped):
             return
-        if any(
-            id(p) in self._parameters
-            for group in optimizer.param_groups
-            for p in group["params"]
-        ):
+        if any(id(p) in self._parameters for p in parameters_of(optimizer)):
             self._stepped.append(weakref.ref(optimizer))
 
     @property
