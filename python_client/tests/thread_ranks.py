@@ -150,7 +150,9 @@ def _run_undisturbed(ranks, world_size, **options):
         running.start(rank, lambda rank=rank: Script(rank, **options).run())
     results = running.finish()
     assert not running.errors
-    return results[0].state()
+    states = [results[rank].state() for rank in range(world_size)]
+    assert all(state == states[0] for state in states)
+    return states[0]
 
 
 def newcomer(rank, start=True, **options):
