@@ -68,7 +68,8 @@ def trained(
     """Until the job has seen `until` batches, and `sizes`, the last of them for 10 batches; at
     most `lasts` batches of its own. No word about errors.
 
-    It waits for a word from the test after each number of batches in `stops`.
+    It waits for a word from the test after each number of batches in `stops`, and tells it each
+    new world size that it made a batch with.
     """
     model = scenarios.mlp(seed)
     if width != 32:
@@ -95,6 +96,8 @@ def trained(
         optimizer.step()
         scheduler.step()
         place.advance(ddp.world.world_size)
+        if place.since == place.batch:
+            talk.say(f"world size {ddp.world.world_size}")
         if place.batch in stops:
             talk.say(place.batch)
             talk.hear()
