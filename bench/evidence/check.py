@@ -91,6 +91,7 @@ def expected(number: int, codec: Codec, at: int, index: int, kept: Tensor | None
 def train(exact: str) -> Iterator[dict[str, Any]]:
     """One rank; what rank 0 found of each mode."""
     world = pactrain.init()
+    models: list[nn.Module] = []  # All stay attached: each is a group of its own, from step 0 on.
     for index, (mode, keep) in enumerate(MODES[exact]):
         parameters = Parameters(SHAPES)
         masks = parameters.masks(keep) if keep < 1 else None
@@ -98,6 +99,7 @@ def train(exact: str) -> Iterator[dict[str, Any]]:
         model: nn.Module = pactrain.DistributedDataParallel(
             parameters, masks=masks, pin=pin, bucket_cap_mb=CAP_MB
         )
+        models.append(model)
         session = model.session
         source, differing = Steps(world.rank), 0
         kept = None if masks is None else torch.cat([m.flatten() for m in masks.values()])
@@ -114,7 +116,8 @@ def train(exact: str) -> Iterator[dict[str, Any]]:
                 differing += int((got.view(torch.int32) != want.view(torch.int32)).sum())
         yield {"mode": wanted, "keep": keep, "steps": STEPS, "elements": got.numel() if world.rank == 0 else 0,
                "differing": differing}  # fmt: skip
-        session.close()
+    for model in models:
+        model.session.close()
 
 
 def run(exact: str) -> list[dict[str, Any]]:
