@@ -107,6 +107,7 @@ def start_cluster(
     metrics_token: Path | None = None,
     relayed: Callable[[str, str], str] | None = None,
     page: bool = False,
+    coordinator_flags: Sequence[str] = (),
 ) -> Cluster:
     """Starts all daemons and returns when all are listening.
 
@@ -133,7 +134,7 @@ def start_cluster(
             f"--listen-metrics={metrics}", f"--state-dir={folder / 'state'}",
             "--cluster=bench", f"--risk={risk}",
             *([f"--links={links}"] if links else []), *security("coordinator"),
-            *reading]  # fmt: skip
+            *reading, *coordinator_flags]  # fmt: skip
     page_address = None
     if page:
         page_address = f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 2)}"
