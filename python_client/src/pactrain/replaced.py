@@ -53,7 +53,7 @@ class _Watched:
             self._values, self._left = before._values, before._left
 
     def _now(self) -> Tensor:
-        return torch.take(self.parameter.detach(), self._places)
+        return torch.take(self.parameter.detach(), self._places).cpu()
 
     def take(self) -> None:
         self._values = self._left = self._now()
@@ -227,5 +227,5 @@ def _enforced(masks: MaskSet | None, name: str) -> Tensor | None:
 
 def _size(values: Tensor) -> float:
     """Root mean square."""
-    flat = values.reshape(-1).float().numpy()  # Faster than torch for so few.
+    flat = values.reshape(-1).float().cpu().numpy()  # Faster than torch for so few.
     return math.sqrt(float(np.dot(flat, flat)) / flat.size) if flat.size else 0.0

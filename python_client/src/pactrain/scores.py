@@ -24,9 +24,9 @@ _MISFITS = (TypeError, ValueError, IndexError, RuntimeError)
 
 @dataclass(frozen=True)
 class Scores:
-    """A float32 for each weight of a layer, in pieces: a whole layer's would take as
-    much memory as it. A call gives flat pieces in the order of memory that `strides`
-    have, the same ones each time.
+    """A float32 for each weight of a layer, on the CPU and in pieces: a whole layer's
+    would take as much memory as it. A call gives flat pieces in the order of memory
+    that `strides` have, the same ones each time.
     """
 
     shape: tuple[int, ...]
@@ -46,6 +46,7 @@ class Scores:
 
     def without(self, kept: Tensor) -> Scores:
         """-inf outside a mask."""
+        kept = kept.cpu()
         ordered = self.new_mask().copy_(kept) if kept.stride() != self.strides else kept
         flat = ordered.as_strided((self.elements,), (1,))
 
@@ -63,7 +64,7 @@ class Scores:
         if isinstance(values, Scores):
             return values
         strides = torch.empty(values.shape, device="meta").stride()
-        flat = values.reshape(-1)
+        flat = values.reshape(-1).cpu()
         return Scores(
             tuple(values.shape), strides, lambda: iter(torch.split(flat, PIECE))
         )
@@ -77,7 +78,7 @@ def magnitude(parameters: Sequence[Tensor]) -> Iterator[Scores]:
 def _magnitude(parameter: Tensor) -> Scores:
     def pieces() -> Iterator[Tensor]:
         flat = storage.flatten(parameter.detach(), parameter)
-        return (piece.abs().float() for piece in torch.split(flat, PIECE))
+        return (piece.abs().float().cpu() for piece in torch.split(flat, PIECE))
 
     strides = storage.bucket_strides(parameter)
     return Scores(tuple(parameter.shape), strides, pieces)
