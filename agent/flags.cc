@@ -102,11 +102,14 @@ absl::Status SetCore(const v1::AgentConfig& config,
   return core.Check();
 }
 
+base::TlsNames TlsNamesOf(const config::Settings& settings) {
+  return {settings.Where("tls-cert"), settings.Where("tls-key"),
+          settings.Where("tls-ca"), settings.Where("job-key-file")};
+}
+
 absl::Status SetTls(const v1::AgentConfig& config,
                     const config::Settings& settings, Driver::Options& driver) {
-  const base::TlsNames names = {
-      settings.Where("tls-cert"), settings.Where("tls-key"),
-      settings.Where("tls-ca"), settings.Where("job-key-file")};
+  const base::TlsNames names = TlsNamesOf(settings);
   const protocol::Identity own = {protocol::Role::kAgent, driver.core.agent};
   ASSIGN_OR_RETURN(
       driver.tls,
@@ -203,7 +206,10 @@ absl::Status Understand(const v1::AgentConfig& config,
   driver.sum_threads = config.sum_threads() == 0
                            ? base::ThreadsBesideOthers(base::Processors())
                            : static_cast<int>(config.sum_threads());
-  return absl::OkStatus();
+  // Last: what is wrong by itself is said before.
+  return base::CheckProtected(
+      driver.tls, TlsNamesOf(settings),
+      config.insecure_network() || config.insecure_local());
 }
 
 }  // namespace

@@ -25,8 +25,10 @@ struct Outcome {
   std::string message;
 };
 
-Outcome Parse(std::vector<const char*> words) {
-  words.insert(words.begin(), "pactrain-agent");
+// Most tests are of something else than what protects an agent.
+Outcome Parse(std::vector<const char*> words,
+              const char* first = "--insecure-local") {
+  words.insert(words.begin(), {"pactrain-agent", first});
   Outcome outcome;
   ::testing::internal::CaptureStderr();
   outcome.flags = ParseFlags(static_cast<int>(words.size()), words.data(),
@@ -45,6 +47,17 @@ TEST(ParseFlags, DefaultsAreLoopbackAndTheNameAsSite) {
   EXPECT_EQ(driver.core.step_deadline, absl::Seconds(60));
   EXPECT_EQ(driver.core.straggler_timeout, absl::Minutes(30));
   EXPECT_FALSE(driver.core.incarnation.empty());
+}
+
+TEST(ParseFlags, SecPlainTextIsNotSpokenUnasked) {
+  const Outcome refused = Parse({}, "--name=a");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.message,
+              HasSubstr("--job-key-file: no key and no certificates are given, "
+                        "so every user of this machine could see and change"));
+  EXPECT_THAT(refused.message, HasSubstr("or, where all users of the machine "
+                                         "are trusted, --insecure-local"));
+  EXPECT_TRUE(Parse({"--insecure-network"}, "--name=a").flags.has_value());
 }
 
 TEST(ParseFlags, ReadsEveryFlag) {

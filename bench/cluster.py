@@ -120,7 +120,7 @@ def start_cluster(
 
     def security(name: str) -> list[str]:
         if pki is None:
-            return ["--insecure-network"] if bed.shaped else []
+            return ["--insecure-network"] if bed.shaped else ["--insecure-local"]
         return [f"--tls-cert={pki / name}.pem", f"--tls-key={pki / name}.key",
                 f"--tls-ca={pki / 'ca.pem'}"]  # fmt: skip
 

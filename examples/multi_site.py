@@ -4,6 +4,8 @@ Each site runs its own torchrun (or Slurm job) against the agent on its node. No
 shared between the sites but the agents and their coordinator; for two sites on one
 machine, after `make build`, in this folder:
 
+    mkdir -m 700 /tmp/pactrain
+    export PACTRAIN_JOB_KEY=$(openssl rand -hex 32)
     out/bin/pactrain-coordinator --state-dir /tmp/pactrain/state &
     for site in a b; do
         out/bin/pactrain-agent --name node-$site --site $site \

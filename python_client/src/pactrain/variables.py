@@ -24,9 +24,9 @@ KNOWN = frozenset(
 )
 # Settings of daemons (proto/pactrain/v1/config.proto): of no effect here, and right.
 _BOTH = (
-    *("CONFIG", "CONNECTIONS_PER_SOURCE", "INSECURE_NETWORK", "JOB_KEY_FILE", "LISTEN"),
-    *("LISTEN_METRICS", "LOG_LEVEL", "METRICS_TOKEN_FILE", "TLS_CA", "TLS_CERT"),
-    "TLS_KEY",
+    *("CONFIG", "CONNECTIONS_PER_SOURCE", "INSECURE_LOCAL", "INSECURE_NETWORK"),
+    *("JOB_KEY_FILE", "LISTEN", "LISTEN_METRICS", "LOG_LEVEL", "METRICS_TOKEN_FILE"),
+    *("TLS_CA", "TLS_CERT", "TLS_KEY"),
 )
 _AGENT = (
     *("ADVERTISE_ADDRESS", "CONNECTIONS_PER_LINK", "CONNECT_TIMEOUT", "COORDINATOR"),
