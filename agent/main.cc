@@ -1,4 +1,5 @@
 // pactrain-agent: one per node. Flags, wiring, signals.
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,10 +13,12 @@
 #include "agent/scheduling.h"
 #include "asio/io_context.hpp"
 #include "asio/signal_set.hpp"
+#include "asio/steady_timer.hpp"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
 #include "base/net.h"
+#include "base/service_manager.h"
 
 namespace pactrain::agent {
 namespace {
@@ -35,6 +38,17 @@ void Renice(int by) {
       by, by);
 }
 
+// Tells whoever watches that the loop turns, for as long as it does.
+void TellThatWeLive(asio::steady_timer& timer,
+                    std::chrono::microseconds period) {
+  timer.expires_after(period);
+  timer.async_wait([&timer, period](const asio::error_code& error) {
+    if (error) return;
+    base::TellServiceManager("WATCHDOG=1");
+    TellThatWeLive(timer, period);
+  });
+}
+
 int Run(const Flags& flags) {
   asio::io_context io(1);
   // From here on a signal waits for the loop: the socket is always removed.
@@ -48,7 +62,9 @@ int Run(const Flags& flags) {
   auto driver = Driver::Start(io, options);
   if (!driver.ok()) return Failed(driver.status());
   signals.async_wait([&](const asio::error_code& error, int) {
-    if (!error) (*driver)->Stop();
+    if (error) return;
+    base::TellServiceManager("STOPPING=1");
+    (*driver)->Stop();
   });
 
   const Options& core = flags.driver.core;
@@ -60,6 +76,13 @@ int Run(const Flags& flags) {
               (*driver)->data_address().c_str(),
               (*metrics)->address().ToString().c_str());
   std::fflush(stdout);
+  if (!base::TellServiceManager("READY=1")) {
+    LOG_WARN("the service manager at $NOTIFY_SOCKET could not be told");
+  }
+  asio::steady_timer watchdog(io);
+  if (const auto period = base::WatchdogPeriod()) {
+    TellThatWeLive(watchdog, *period);
+  }
 
   io.run();
   const int exit_code =

@@ -2,6 +2,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +16,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
+#include "base/service_manager.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/flags.h"
 #include "coordinator/metrics/agent_targets.h"
@@ -41,6 +44,27 @@ void AllowManyDescriptors() {
   }
   limit.rlim_cur = std::min(kWanted, limit.rlim_max);
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Until one of the signals comes; meanwhile tells whoever watches that the
+// driver answers.
+int WaitForSignal(const sigset_t& signals, const Driver& driver) {
+  const auto period = base::WatchdogPeriod();
+  while (true) {
+    int signal = 0;
+    if (!period) {
+      sigwait(&signals, &signal);
+      return signal;
+    }
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(*period);
+    const timespec wait = {seconds.count(), (*period - seconds).count() * 1000};
+    signal = sigtimedwait(&signals, nullptr, &wait);
+    if (signal > 0) return signal;
+    if (errno != EAGAIN) continue;
+    driver.Snapshot();  // Its mutex is free, and its state in one piece.
+    base::TellServiceManager("WATCHDOG=1");
+  }
 }
 
 int Run(const Flags& flags, const sigset_t& signals) {
@@ -104,8 +128,11 @@ int Run(const Flags& flags, const sigset_t& signals) {
               page ? (" page=" + page->address().ToString()).c_str() : "");
   std::fflush(stdout);
 
-  int signal = 0;
-  sigwait(&signals, &signal);
+  if (!base::TellServiceManager("READY=1")) {
+    LOG_WARN("the service manager at $NOTIFY_SOCKET could not be told");
+  }
+  const int signal = WaitForSignal(signals, **driver);
+  base::TellServiceManager("STOPPING=1");
   LOG_INFO("stopping on signal {}; agents carry on", signal);
   board.Stop();
   (*server)->Stop();

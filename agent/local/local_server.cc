@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -31,11 +32,25 @@ std::string FailedPacket(wire::Code code, const std::string& text) {
   return PacketOf(failed);
 }
 
+// Whether the process at the other end is of this group.
+bool IsMember(int socket, gid_t own, gid_t group) {
+  if (own == group) return true;
+  socklen_t size = 0;  // How many bytes its other groups take.
+  getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &size);
+  std::vector<gid_t> others(size / sizeof(gid_t));
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, others.data(), &size) !=
+      0) {
+    return false;
+  }
+  return std::find(others.begin(), others.end(), group) != others.end();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Start(
     asio::io_context& io, const Options& options, LocalEvents* events) {
-  ASSIGN_OR_RETURN(SocketFile file, SocketFile::Listen(options.socket_path));
+  ASSIGN_OR_RETURN(SocketFile file,
+                   SocketFile::Listen(options.socket_path, options.group));
   auto server = std::unique_ptr<LocalServer>(
       new LocalServer(io, options, std::move(file), events));
   server->WaitAccept();
@@ -116,17 +131,24 @@ void LocalServer::Admit(Fd socket) {
   ucred peer = {};
   socklen_t size = sizeof peer;
   getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  const bool let_in =
+      peer.uid == 0 || peer.uid == geteuid() ||
+      (options_.group && IsMember(socket.get(), peer.gid, *options_.group));
   const uint64_t id = next_id_++;
   Entry& entry = links_[id];
   entry.link = std::make_shared<TrainerLink>(
       io_, id, std::move(socket), peer.pid, options_.link,
       static_cast<TrainerLinkOwner*>(this));
   entry.link->Start();
-  if (peer.uid != 0 && peer.uid != geteuid()) {
+  if (!let_in) {
+    const std::string group =
+        options_.group ? absl::StrCat("in group ", *options_.group)
+                       : "in a group that the agent's --socket-group names";
     return Refuse(
         *entry.link, wire::Code::kRefused,
         absl::StrCat("user ", peer.uid, " may not use the agent of user ",
-                     geteuid(), ".\nRun the training as the agent's user."));
+                     geteuid(), ".\nRun the training as the agent's user, or ",
+                     group, "."));
   }
   if (links_.size() > options_.max_connections) {
     return Refuse(

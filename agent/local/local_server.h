@@ -1,7 +1,8 @@
 // Where the trainers of this node come in: accepts them on the Unix socket and
 // passes on what they say.
 //
-// Only processes of the agent's own user or root are let in. A trainer whose
+// Only processes of the agent's own user, of root and of Options::group are let
+// in. A trainer whose
 // packets are malformed is told so and is gone; nobody else notices.
 //
 // Not thread-safe: everything runs on the io_context's one thread; destroyed
@@ -9,8 +10,11 @@
 #ifndef PACTRAIN_AGENT_LOCAL_LOCAL_SERVER_H_
 #define PACTRAIN_AGENT_LOCAL_LOCAL_SERVER_H_
 
+#include <sys/types.h>
+
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -41,6 +45,7 @@ class LocalServer : private TrainerLinkOwner {
  public:
   struct Options {
     std::string socket_path;
+    std::optional<gid_t> group;  // Its members are let in, too.
     // Until the Hello.
     absl::Duration handshake = absl::Seconds(protocol::kHandshakeSeconds);
     TrainerLink::Limits link;

@@ -1,6 +1,7 @@
 // Who may use an agent's socket, and what tells that a trainer is gone: the
 // process itself, not its number or whoever holds its end of the socket.
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <sys/wait.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "agent/local/test_local_server.h"
@@ -80,6 +82,55 @@ TEST_F(UdsTest, sec_uds_other_uid) {
   waitpid(child, nullptr, 0);
   close(answer[0]);
   close(answer[1]);
+}
+
+// Members by their own group and by one of their others, nobody else; and the
+// file's mode does not let others as far as that.
+TEST_F(UdsTest, sec_uds_group) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs to be root to be somebody else";
+  constexpr gid_t kTrainers = 4321;
+  server_.reset();
+  options_.group = kTrainers;
+  Start();
+  ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(absl::StrCat(directory_, "/run").c_str(), 0755), 0);
+  struct stat file = {};
+  ASSERT_EQ(stat(options_.socket_path.c_str(), &file), 0);
+  EXPECT_EQ(file.st_gid, kTrainers);
+  EXPECT_EQ(file.st_mode & 0777, 0660u);
+  // 0: let in; 1: refused in words; 2: it did not get as far.
+  const auto ends_as = [&](gid_t own, const std::vector<gid_t>& others) {
+    const size_t before = events_.hellos.size();
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(30);
+      if (setgroups(others.size(), others.data()) != 0 || setgid(own) != 0 ||
+          setuid(65534) != 0) {
+        _exit(9);
+      }
+      RawTrainer raw(options_.socket_path);
+      if (!raw.connected()) _exit(2);
+      raw.SendBytes(PacketOf(MakeHello()));
+      char byte;
+      while (raw.Receive(&byte, 1) < 0) poll(nullptr, 0, 10);
+      _exit(1);
+    }
+    int status = 0;
+    bool ended = false;
+    RunUntil([&] {
+      ended = waitpid(child, &status, WNOHANG) == child;
+      return ended || events_.hellos.size() > before;
+    });
+    if (ended) return WEXITSTATUS(status);
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    return 0;
+  };
+  EXPECT_EQ(ends_as(kTrainers, {}), 0);
+  EXPECT_EQ(ends_as(65534, {7, kTrainers, 9}), 0);
+  EXPECT_EQ(ends_as(65534, {7, 9}), 2) << "the mode lets others in";
+  ASSERT_EQ(chmod(options_.socket_path.c_str(), 0666), 0);
+  EXPECT_EQ(ends_as(65534, {7, 9}), 1) << "it was not asked who it is";
 }
 
 // A trainer that has sent its Hello, and a child of it that holds its socket

@@ -121,7 +121,8 @@ absl::StatusOr<std::string> ParseSocketPath(absl::string_view text) {
   return std::string(path);
 }
 
-absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path) {
+absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path,
+                                              std::optional<gid_t> group) {
   RETURN_IF_ERROR(ParseSocketPath(path).status());
   RETURN_IF_ERROR(PrepareDirectory(path));
   const Fd lock = LockDirectory(path);
@@ -138,6 +139,16 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path) {
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) return Unavailable(path, "stat");
   SocketFile file(std::move(fd), path, info.st_dev, info.st_ino);
+  if (group.has_value()) {
+    // Its own before its mode lets any in.
+    if (lchown(path.c_str(), -1, *group) != 0) {
+      return Unavailable(
+          path, absl::StrCat("cannot be given to group ", *group,
+                             " (--socket-group), of which the agent's user "
+                             "has to be a member"));
+    }
+    if (chmod(path.c_str(), 0660) != 0) return Unavailable(path, "chmod");
+  }
   if (listen(file.fd(), kBacklog) != 0) return Unavailable(path, "listen");
   return file;
 }
