@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,11 +12,14 @@ import torch
 import torch.distributed as dist
 from fake_native import FakeNative, activate, submitted
 from small_nets import small_net
+from thread_ranks import FIRST, Script, newcomer, one_joins, undisturbed
 from torch import nn
+from torch.nn.utils import prune
 from torch.testing._internal.distributed import fake_pg
 
 import pactrain
 from pactrain import devices
+from pactrain.masks import registry
 from pactrain.types import Op
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "device"))
@@ -70,7 +74,8 @@ def train(make, place, kind=None, model=None, **options):
     attached = make(model.to(place), **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(STEPS):
-        attached.step(inputs(step).to(place), optimizer)
+        dtype = next(model.parameters()).dtype
+        attached.step(inputs(step).to(place, dtype), optimizer)
         if kind is not None and step == 1:
             activate(attached)
     parameters = [p.detach().cpu() for p in model.parameters()]
@@ -107,6 +112,21 @@ def test_no_step_has_the_host_wait_for_the_stream_of_the_script(make):
         attached.step(inputs(step).to("queued"), optimizer)
         if step > 1:  # In the second one torch's DDP waits, to make its buckets anew.
             assert queued.host_waits() == before
+
+
+def test_masks_have_the_host_wait_twice_in_a_step(make):
+    """However many layers have some: before and after the optimizer's step."""
+    model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(8)))
+    pactrain.prune(model, 0.5)
+    attached = make(model.to("queued"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        before = queued.host_waits()
+        attached.step(inputs(step).to("queued"), optimizer)
+        if step == 2:
+            activate(attached)
+        if step > 3:
+            assert queued.host_waits() <= before + 2
 
 
 # Each leaves out a wait.
@@ -239,3 +259,135 @@ def test_masks_go_along_with_a_model_that_is_moved():
     table = pactrain.sparsity(model)
     assert pactrain.sparsity(model.to("queued")) == table
     assert pactrain.prune(model, 0.7).kept < table.kept
+
+
+@pytest.mark.parametrize("kind", ["zero", "freeze"])
+@pytest.mark.parametrize("places", [("cpu", "queued"), ("queued", "cpu")])
+def test_state_goes_from_one_kind_of_device_to_another(ranks, places, kind):
+    """A newcomer takes weights, buffers, masks and optimizer of a rank elsewhere."""
+    first, second = places
+    running = one_joins(
+        ranks,
+        lambda: Script(0, device=first, pruned=kind).run(),
+        lambda: newcomer(1, device=second, pruned=kind),
+    )
+    assert not running.errors
+    assert running.results[0].state() == running.results[1].state()
+
+
+def test_a_step_that_nobody_applied_is_sent_again_from_the_device(ranks):
+    wanted = undisturbed(ranks, pruned="zero")
+    running = ranks(2)
+    running.job.ends_at = FIRST + 3
+    running.regroup.expected = 2
+    for rank in range(2):
+        running.start(
+            rank, lambda r=rank: Script(r, device="queued", pruned="zero").run()
+        )
+    results = running.finish()
+    assert not running.errors
+    assert results[0].state() == results[1].state() == wanted
+
+
+@pytest.mark.parametrize("given", [[0], ["queued:0"], [torch.device("cpu")], [1], None])
+def test_device_ids_are_those_of_the_model_and_move_inputs(wrap, given):
+    model = small_net().to("queued")
+    if given in ([torch.device("cpu")], [1]):
+        with pytest.raises(
+            pactrain.InvalidArgument, match="that of the model, queued:0"
+        ):
+            wrap(model, device_ids=given)
+        return
+    wrapped = wrap(model, device_ids=given, output_device=given and given[0])
+    x = inputs(0) if given else inputs(0).to("queued")
+    wrapped.step(x)
+    with torch.no_grad():
+        assert wrapped.ddp(x).device.type == "queued"
+
+
+def test_masks_that_are_tracked_are_those_of_the_cpu(make):
+    def run(place):
+        model = small_net()
+        prune.l1_unstructured(model[2], "weight", 0.5)
+        attached = make(model.to(place), masks="track", settle=2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(STEPS):
+            attached.step(inputs(step).to(place), optimizer)
+        attached.session.close()
+        return attached.native.votes[-1]["mask"], [p.cpu() for p in model.parameters()]
+
+    (mask, weights), (mask_there, weights_there) = run("cpu"), run("queued")
+    assert mask == mask_there
+    assert equal(weights, weights_there)
+
+
+def test_bfloat16_trains_as_on_the_cpu(make):
+    on_cpu, _ = train(make, "cpu", model=small_net().bfloat16())
+    on_device, _ = train(make, "queued", model=small_net().bfloat16())
+    assert equal(on_device, on_cpu)
+
+
+def test_grasp_takes_the_masks_of_the_cpu():
+    def masks(place):
+        model = small_net().to(place)
+        batch = (inputs(0).to(place), torch.tensor([0, 1, 2, 0]).to(place))
+        loss = nn.functional.cross_entropy
+        pactrain.prune(model, 0.5, method="grasp", loss=loss, batch=batch)
+        return registry.get(model[2].weight).cpu()
+
+    assert torch.equal(masks("queued"), masks("cpu"))
+
+
+def test_alone_masks_act_on_a_device(group):
+    def run(place):
+        model = small_net()
+        pactrain.prune(model, 0.5)
+        model.to(place)
+        with pytest.warns(UserWarning, match="not wrapped"):
+            session = pactrain.attach(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            model(inputs(step).to(place)).square().mean().backward()
+            optimizer.step()
+        session.close()
+        return [p.cpu() for p in model.parameters()]
+
+    assert equal(run("queued"), run("cpu"))
+
+
+def test_a_device_that_fails_in_a_step_ends_the_session(wrap):
+    """The error is typed, and says when it came."""
+    model = small_net().to("queued")
+    wrapped = wrap(model)
+    wrapped.step(inputs(0).to("queued"))
+    loss = wrapped.ddp(inputs(1).to("queued")).square().mean()
+
+    def fail(_):
+        queued.use().queued_break(True)
+
+    hook = model[0].weight.register_post_accumulate_grad_hook(fail)
+    try:
+        with pytest.raises(
+            pactrain.PacTrainError, match="failed before or while gradients"
+        ):
+            loss.backward()
+    finally:
+        queued.use().queued_break(False)
+        hook.remove()
+
+
+def test_importing_pactrain_calls_nothing_of_a_device():
+    """Also in a forked child, where CUDA could not be called later."""
+    script = (
+        "import torch, sys\n"
+        "def refuse(*_): raise AssertionError('called')\n"
+        "for name in ('init', '_lazy_init', 'device_count', 'is_available'):\n"
+        "    setattr(torch.cuda, name, refuse)\n"
+        "for name in ('current_accelerator', 'device_count', 'is_available'):\n"
+        "    setattr(torch.accelerator, name, refuse)\n"
+        "import pactrain\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(4, 4))\n"
+        "pactrain.prune(net, 0.5, exempt=())\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

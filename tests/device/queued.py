@@ -28,7 +28,7 @@ _BUILT = Path(__file__).resolve().parents[2] / "out" / "device"
 def use() -> ctypes.CDLL:
     """From now on this process has the device. Idempotent."""
     torch.utils.rename_privateuse1_backend(NAME)
-    library = _library()
+    library = build()
     torch.ops.load_library(str(library))
     loaded = ctypes.CDLL(str(library))
     loaded.queued_host_waits.restype = ctypes.c_uint64
@@ -81,12 +81,14 @@ def _module() -> Any:
     module.device_count = lambda: 2
     module.current_device = torch._C._accelerator_getDeviceIndex
     module._is_in_bad_fork = lambda: False
+    module.get_rng_state = lambda device: torch.get_rng_state()
+    module.set_rng_state = lambda state, device: torch.set_rng_state(state)
     module.manual_seed_all = lambda seed: None
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float32]
     return module
 
 
-def _library() -> Path:
+def build() -> Path:
     """Compiled once for each torch and source, by whichever process comes first."""
     key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
     library = _BUILT / f"queued_device-{key}.so"
@@ -103,7 +105,7 @@ def _compile(library: Path) -> None:
     new = library.with_suffix(".new")
     includes = (folder / "include", folder / "include/torch/csrc/api/include")
     command = [
-        *("g++", "-std=c++20", "-O1", "-g0", "-fPIC", "-shared"),
+        *("g++", "-std=c++20", "-O0", "-g0", "-fPIC", "-shared"),
         *("-o", str(new), str(_SOURCE)),
         *(f"-isystem{path}" for path in includes),
         *(f"-L{folder / 'lib'}", "-ltorch_cpu", "-ltorch", "-lc10"),

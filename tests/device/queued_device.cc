@@ -441,6 +441,21 @@ Tensor ReshapeAlias(const Tensor& tensor, at::IntArrayRef size,
   return at::native::_reshape_alias(tensor, size, stride);
 }
 
+Tensor& SetPart(Tensor& tensor, c10::Storage storage, std::int64_t offset,
+                at::IntArrayRef size, at::IntArrayRef stride) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(storage));
+  impl->set_storage_offset(offset);
+  impl->set_sizes_and_strides(size, stride);
+  return tensor;
+}
+
+Tensor& SetWhole(Tensor& tensor, c10::Storage storage) {
+  const auto size =
+      static_cast<std::int64_t>(storage.nbytes() / tensor.itemsize());
+  return SetPart(tensor, std::move(storage), 0, {size}, {1});
+}
+
 void RecordStream(Tensor& tensor, c10::Stream stream) {
   Guard().recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
@@ -521,6 +536,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("resize_", &Resize);
   library.impl("_copy_from", &CopyFrom);
   library.impl("_copy_from_and_resize", &CopyFromAndResize);
+  library.impl("set_.source_Storage", &SetWhole);
+  library.impl("set_.source_Storage_storage_offset", &SetPart);
   library.impl("record_stream", &RecordStream);
   library.impl("native_batch_norm", &BatchNorm);
   library.impl("convolution_overrideable", &Convolution);

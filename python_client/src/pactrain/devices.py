@@ -101,6 +101,12 @@ def _streams() -> Any:
     return getattr(torch, "accelerator", torch.cuda)
 
 
+def _new_stream(device: torch.device) -> torch.Stream:
+    if hasattr(torch, "accelerator"):
+        return torch.Stream(device=device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 def _using(stream: torch.Stream) -> contextlib.AbstractContextManager[Any]:
     if hasattr(torch.Stream, "__enter__"):
         return stream
@@ -122,7 +128,7 @@ class DeviceCopies:
         """
         size = sum(_aligned(p.numel() * p.element_size()) for _, p in parameters)
         self._device = device
-        self._side = torch.Stream(device=device)
+        self._side = _new_stream(device)
         try:
             self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:
@@ -147,6 +153,11 @@ class DeviceCopies:
     def note(self) -> None:
         """A gradient was accumulated in the stream of now."""
         self._noted[_streams().current_stream(self._device)] = None
+
+    def settle(self) -> None:
+        """Waits for our stream: futures with an error have nobody wait for it."""
+        with contextlib.suppress(RuntimeError):  # The step has an error already.
+            self._side.synchronize()
 
     def stage(self, bucket: Source) -> StagedBucket:
         """Enqueues the copy to the host; never raises: errors come with the bucket."""

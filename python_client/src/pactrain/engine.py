@@ -393,6 +393,8 @@ class StepEngine:
 
     def _fail(self, step: _Step, error: PacTrainError) -> None:
         error.final = self._fatal is not None
+        if self._copies is not None:
+            self._copies.settle()
         self.counters.failed_steps += 1
         self.last_error = error
         self._options.clear_gradients(error)

@@ -102,7 +102,7 @@ def grasp(
     changes the squared norm of the gradient by about -2 theta_i (H g)_i; the paper
     drops where that is highest, so that training keeps its speed.
 
-    Buffers and the CPU's random state are afterwards as before.
+    Buffers and random states are afterwards as before.
 
     Args:
       loss: of (model) alone, or, with a batch, of (output, target): a scalar.
@@ -150,8 +150,9 @@ def _plain(model: nn.Module) -> nn.Module:
 @contextlib.contextmanager
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    device = next(model.parameters()).device
     try:
-        with torch.random.fork_rng(devices=[]):
+        with storage.same_random_numbers(device):
             yield
     finally:
         with torch.no_grad():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -123,6 +124,15 @@ def zero_outside(values: Tensor, mask: Tensor) -> None:
         np.multiply(bits, mask.numpy(), out=bits)
     else:
         plain.masked_fill_(~mask, 0)
+
+
+@contextlib.contextmanager
+def same_random_numbers(device: torch.device) -> Iterator[None]:
+    """What is drawn in here, on the CPU or this device, changes no later number."""
+    places = [] if device.type == "cpu" else [device.index]
+    kind = "cuda" if device.type == "cpu" else device.type
+    with torch.random.fork_rng(devices=places, device_type=kind):
+        yield
 
 
 def count(bools: Tensor) -> int:
