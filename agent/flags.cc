@@ -121,6 +121,25 @@ absl::Status SetTls(const v1::AgentConfig& config,
   return settings.At("tls-cert", protocol::CheckIdentity(uris, own));
 }
 
+absl::Status SetAccess(const v1::AgentConfig& config,
+                       const config::Settings& settings, LocalAccess& access) {
+  if (!config.socket_group().empty()) {
+    const auto group = ParseGroup(config.socket_group());
+    RETURN_IF_ERROR(settings.At("socket-group", group.status()));
+    access.group = *group;
+  }
+  for (const std::string& text : config.socket_users()) {
+    const auto user = ParseUser(text);
+    RETURN_IF_ERROR(settings.At("socket-users", user.status()));
+    access.users.push_back(*user);
+  }
+  if (access.users.empty() || access.group.has_value()) return absl::OkStatus();
+  return settings.At("socket-users",
+                     absl::InvalidArgumentError(
+                         "are given without --socket-group; give a group that "
+                         "they are all in, too"));
+}
+
 // "none", "host:port", or "host" alone, which any port completes.
 absl::Status CheckAdvertised(const std::string& where, const std::string& text,
                              base::Protection protection, bool insecure) {
@@ -147,6 +166,7 @@ absl::Status SetAddresses(const v1::AgentConfig& config,
   const auto socket = ParseSocketPath(config.socket());
   RETURN_IF_ERROR(settings.At("socket", socket.status()));
   driver.socket_path = *socket;
+  RETURN_IF_ERROR(SetAccess(config, settings, driver.access));
   driver.coordinator = config.coordinator();
   RETURN_IF_ERROR(base::CheckDialAddress(settings.Where("coordinator"),
                                          driver.coordinator, tls, insecure)
