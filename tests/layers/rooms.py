@@ -160,6 +160,7 @@ LINKS: dict[str, frozenset[str]] = {
     "trainer/cuda": frozenset(),
     "trainer/wire": frozenset(),
     "trainer/membership_abi": frozenset(),
+    "trainer/safe_folders": frozenset(),
     "trainer/core": frozenset({"xxhash"}),
     "trainer": frozenset({"xxhash"}),
     "trainer/cpp": frozenset({"xxhash"}),
