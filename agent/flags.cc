@@ -1,6 +1,5 @@
 #include "agent/flags.h"
 
-#include <grp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
@@ -123,6 +121,25 @@ absl::Status SetTls(const v1::AgentConfig& config,
   return settings.At("tls-cert", protocol::CheckIdentity(uris, own));
 }
 
+absl::Status SetAccess(const v1::AgentConfig& config,
+                       const config::Settings& settings, LocalAccess& access) {
+  if (!config.socket_group().empty()) {
+    const auto group = ParseGroup(config.socket_group());
+    RETURN_IF_ERROR(settings.At("socket-group", group.status()));
+    access.group = *group;
+  }
+  for (const std::string& text : config.socket_users()) {
+    const auto user = ParseUser(text);
+    RETURN_IF_ERROR(settings.At("socket-users", user.status()));
+    access.users.push_back(*user);
+  }
+  if (access.users.empty() || access.group.has_value()) return absl::OkStatus();
+  return settings.At("socket-users",
+                     absl::InvalidArgumentError(
+                         "are given without --socket-group; give a group that "
+                         "they are all in, too"));
+}
+
 // "none", "host:port", or "host" alone, which any port completes.
 absl::Status CheckAdvertised(const std::string& where, const std::string& text,
                              base::Protection protection, bool insecure) {
@@ -139,19 +156,6 @@ absl::Status CheckAdvertised(const std::string& where, const std::string& text,
                                                absl::StrCat("'", text, "'")}}));
 }
 
-// Of a name, or a number: in a container no file knows names.
-absl::StatusOr<gid_t> ParseGroup(absl::string_view text) {
-  uint32_t number = 0;
-  if (absl::SimpleAtoi(text, &number)) return gid_t{number};
-  const group* found = getgrnam(std::string(text).c_str());
-  if (found != nullptr) return found->gr_gid;
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", text,
-                   "' is no group of this system and no number; make it "
-                   "(groupadd --system ",
-                   text, ") or name another"));
-}
-
 absl::Status SetAddresses(const v1::AgentConfig& config,
                           const config::Settings& settings, Flags& flags) {
   const bool insecure = config.insecure_network();
@@ -162,11 +166,7 @@ absl::Status SetAddresses(const v1::AgentConfig& config,
   const auto socket = ParseSocketPath(config.socket());
   RETURN_IF_ERROR(settings.At("socket", socket.status()));
   driver.socket_path = *socket;
-  if (!config.socket_group().empty()) {
-    const auto group = ParseGroup(config.socket_group());
-    RETURN_IF_ERROR(settings.At("socket-group", group.status()));
-    driver.socket_group = *group;
-  }
+  RETURN_IF_ERROR(SetAccess(config, settings, driver.access));
   driver.coordinator = config.coordinator();
   RETURN_IF_ERROR(base::CheckDialAddress(settings.Where("coordinator"),
                                          driver.coordinator, tls, insecure)

@@ -46,7 +46,7 @@ TEST(ParseFlags, DefaultsAreLoopbackAndTheNameAsSite) {
   EXPECT_EQ(driver.listen, "127.0.0.1:0");
   EXPECT_EQ(driver.core.step_deadline, absl::Seconds(60));
   EXPECT_EQ(driver.core.straggler_timeout, absl::Minutes(30));
-  EXPECT_EQ(driver.socket_group, std::nullopt);
+  EXPECT_EQ(driver.access.group, std::nullopt);
   EXPECT_FALSE(driver.core.incarnation.empty());
 }
 
@@ -76,7 +76,7 @@ TEST(ParseFlags, ReadsEveryFlag) {
   EXPECT_TRUE(outcome.flags->site_given);
   EXPECT_EQ(driver.coordinator, "127.0.0.1:7070");
   EXPECT_EQ(driver.socket_path, "/run/x.sock");
-  EXPECT_EQ(driver.socket_group, 4321u);
+  EXPECT_EQ(driver.access.group, 4321u);
   EXPECT_EQ(driver.listen, "127.0.0.1:5");
   EXPECT_EQ(driver.advertise_address, "127.0.0.1:6");
   EXPECT_EQ(outcome.flags->listen_metrics.ToString(), "127.0.0.1:7");

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "agent/driver.h"
@@ -19,6 +20,7 @@
 #include "base/metrics/metrics_server.h"
 #include "base/net.h"
 #include "base/service_manager.h"
+#include "base/tls/secrecy.h"
 
 namespace pactrain::agent {
 namespace {
@@ -105,11 +107,14 @@ int main(int argc, char** argv) {
     std::cout << pactrain::agent::AgentMetrics::Table();
     return 0;
   }
+  const std::string not_hidden = pactrain::base::HideSecrets();
   int exit_code = 0;
   const std::optional<pactrain::agent::Flags> flags =
       pactrain::agent::ParseFlags(argc, argv, &exit_code);
   if (!flags.has_value()) return exit_code;
+  pactrain::base::ForgetJobKeyVariable();
   PT_CHECK(pactrain::base::InitLog("agent", flags->log_level));
+  if (!not_hidden.empty()) LOG_WARN("{}", not_hidden);
   pactrain::agent::AskForShortTurns();
   pactrain::agent::Renice(flags->renice);
   return pactrain::agent::Run(*flags);

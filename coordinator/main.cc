@@ -10,6 +10,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
 #include "base/service_manager.h"
+#include "base/tls/secrecy.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/flags.h"
 #include "coordinator/metrics/agent_targets.h"
@@ -155,11 +157,14 @@ int main(int argc, char** argv) {
     std::cout << pactrain::coordinator::CoordinatorMetrics::Table();
     return 0;
   }
+  const std::string not_hidden = pactrain::base::HideSecrets();
   int exit_code = 0;
   const std::optional<pactrain::coordinator::Flags> flags =
       pactrain::coordinator::ParseFlags(argc, argv, &exit_code);
   if (!flags.has_value()) return exit_code;
+  pactrain::base::ForgetJobKeyVariable();
   PT_CHECK(pactrain::base::InitLog("coordinator", flags->log_level));
+  if (!not_hidden.empty()) LOG_WARN("{}", not_hidden);
   // A file size limit is an error of write(), not our end.
   std::signal(SIGXFSZ, SIG_IGN);
   pactrain::coordinator::AllowManyDescriptors();

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -32,25 +31,12 @@ std::string FailedPacket(wire::Code code, const std::string& text) {
   return PacketOf(failed);
 }
 
-// Whether the process at the other end is of this group.
-bool IsMember(int socket, gid_t own, gid_t group) {
-  if (own == group) return true;
-  socklen_t size = 0;  // How many bytes its other groups take.
-  getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &size);
-  std::vector<gid_t> others(size / sizeof(gid_t));
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, others.data(), &size) !=
-      0) {
-    return false;
-  }
-  return std::find(others.begin(), others.end(), group) != others.end();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Start(
     asio::io_context& io, const Options& options, LocalEvents* events) {
-  ASSIGN_OR_RETURN(SocketFile file,
-                   SocketFile::Listen(options.socket_path, options.group));
+  ASSIGN_OR_RETURN(SocketFile file, SocketFile::Listen(options.socket_path,
+                                                       options.access.group));
   auto server = std::unique_ptr<LocalServer>(
       new LocalServer(io, options, std::move(file), events));
   server->WaitAccept();
@@ -128,27 +114,20 @@ void LocalServer::AcceptAll() {
 }
 
 void LocalServer::Admit(Fd socket) {
-  ucred peer = {};
-  socklen_t size = sizeof peer;
-  getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
-  const bool let_in =
-      peer.uid == 0 || peer.uid == geteuid() ||
-      (options_.group && IsMember(socket.get(), peer.gid, *options_.group));
+  const absl::StatusOr<Peer> peer = PeerOf(socket.get());
   const uint64_t id = next_id_++;
   Entry& entry = links_[id];
   entry.link = std::make_shared<TrainerLink>(
-      io_, id, std::move(socket), peer.pid, options_.link,
+      io_, id, std::move(socket), peer.ok() ? peer->process : 0, options_.link,
       static_cast<TrainerLinkOwner*>(this));
   entry.link->Start();
-  if (!let_in) {
-    const std::string group =
-        options_.group ? absl::StrCat("in group ", *options_.group)
-                       : "in a group that the agent's --socket-group names";
-    return Refuse(
-        *entry.link, wire::Code::kRefused,
-        absl::StrCat("user ", peer.uid, " may not use the agent of user ",
-                     geteuid(), ".\nRun the training as the agent's user, or ",
-                     group, "."));
+  const absl::Status may =
+      peer.ok() ? options_.access.Check(*peer) : peer.status();
+  if (!may.ok()) {
+    LOG_WARN("trainer connection {} refused: {}", id,
+             std::string(may.message().substr(0, may.message().find('\n'))));
+    return Refuse(*entry.link, wire::Code::kRefused,
+                  std::string(may.message()));
   }
   if (links_.size() > options_.max_connections) {
     return Refuse(

@@ -1,8 +1,7 @@
 // Where the trainers of this node come in: accepts them on the Unix socket and
 // passes on what they say.
 //
-// Only processes of the agent's own user, of root and of Options::group are let
-// in. A trainer whose
+// Only whom LocalAccess names is let in. A trainer whose
 // packets are malformed is told so and is gone; nobody else notices.
 //
 // Not thread-safe: everything runs on the io_context's one thread; destroyed
@@ -19,6 +18,7 @@
 #include <variant>
 
 #include "absl/status/statusor.h"
+#include "agent/local/local_access.h"
 #include "agent/local/packet.h"
 #include "agent/local/socket_file.h"
 #include "agent/local/trainer_link.h"
@@ -45,7 +45,7 @@ class LocalServer : private TrainerLinkOwner {
  public:
   struct Options {
     std::string socket_path;
-    std::optional<gid_t> group;  // Its members are let in, too.
+    LocalAccess access;
     // Until the Hello.
     absl::Duration handshake = absl::Seconds(protocol::kHandshakeSeconds);
     TrainerLink::Limits link;

@@ -30,11 +30,11 @@ class OtherUser:
         for program in ("pactrain-admin", "pactrain-agent"):
             shutil.copy(BIN / program, folder)
 
-    def run(
+    def start(
         self, *argv: str, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """What a command says; standard error after standard output."""
-        return subprocess.run(
+    ) -> subprocess.Popen[str]:
+        """A command; standard error comes after standard output."""
+        return subprocess.Popen(
             argv,
             cwd="/",
             env={"PATH": os.environ["PATH"], **(environment or {})},
@@ -44,17 +44,47 @@ class OtherUser:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=TIMEOUT_SECONDS,
         )
 
-    def python(self, script: str, *arguments: str) -> str:
-        """What a script of the standard library says."""
+    def run(self, *argv: str) -> str:
+        """What a command says that ends."""
+        with self.start(*argv) as process:
+            try:
+                return process.communicate(timeout=TIMEOUT_SECONDS)[0]
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+    @contextlib.contextmanager
+    def running(
+        self, *argv: str, says: str, environment: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A command that has said so, until the end of the block."""
+        with self.start(*argv, environment=environment) as process:
+            assert process.stdout is not None
+            try:
+                said = []
+                for line in process.stdout:
+                    said.append(line)
+                    if says in line:
+                        break
+                else:
+                    raise AssertionError("".join(said))
+                yield process
+            finally:
+                process.kill()
+
+    def python_argv(self, script: str, *arguments: str) -> list[str]:
+        """A script of the standard library."""
         # Not the clone's interpreter, into which he may not be able to look.
         python = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
-        return self.run(python, "-I", "-c", script, *arguments).stdout
+        return [python, "-I", "-c", script, *arguments]
+
+    def python(self, script: str, *arguments: str) -> str:
+        return self.run(*self.python_argv(script, *arguments))
 
     def admin(self, *words: str) -> str:
-        return self.run(str(self.folder / "pactrain-admin"), *words).stdout
+        return self.run(str(self.folder / "pactrain-admin"), *words)
 
 
 @contextlib.contextmanager

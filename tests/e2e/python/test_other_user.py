@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import scenarios
@@ -73,7 +75,7 @@ def test_sec_attack_3_another_user_neither_sees_nor_changes_an_embedded_job(
         assert "cannot be reached" in stranger.admin(*words, where, f"--job-key-file={own}")
     agent = [str(stranger.folder / "pactrain-agent"), "--name=node-0", "--connect-timeout=1s"]
     agent += [where, f"--socket=unix:{stranger.home}/a.sock", f"--job-key-file={own}"]
-    assert "the job keys (or CAs) differ" in stranger.run(*agent).stdout
+    assert "the job keys (or CAs) differ" in stranger.run(*agent)
 
     # Nor is the key to be had: in files, environment, command line, memory.
     secret = (folder / "job.key").read_text().strip()
@@ -87,3 +89,49 @@ def test_sec_attack_3_another_user_neither_sees_nor_changes_an_embedded_job(
     trained.tell(15)
     assert [rank.value["steps"] for rank in trained.finish()] == [20, 20]
     jobs.must_leave_nothing()
+
+
+def test_sec_attack_7_who_is_of_a_daemons_user_does_not_get_its_key(stranger):
+    """A trainer under the agent's user: here both are the other user's."""
+    key = "5e" * 32
+    for setting in ("agent", "coordinator"):
+        shutil.copy(BIN / f"pactrain-{setting}", stranger.folder)
+    flags = {
+        "agent": ["--name=a", "--coordinator=127.0.0.1:9", f"--socket={stranger.home}/a.sock"],
+        "coordinator": [f"--state-dir={stranger.home}/state", "--listen=127.0.0.1:0"],
+    }
+    for daemon, own in flags.items():
+        argv = [str(stranger.folder / f"pactrain-{daemon}"), *own, "--listen-metrics=127.0.0.1:0"]
+        given = {"PACTRAIN_JOB_KEY": key}
+        with stranger.running(*argv, says="listening", environment=given) as process:
+            environment = Path(f"/proc/{process.pid}/environ").read_text()  # As root.
+            assert "PACTRAIN_JOB_KEY=" in environment
+            assert key not in environment
+            names = [f"/proc/{process.pid}/{what}" for what in ("environ", "mem", "maps", "fd/0")]
+            assert stranger.python(TRY_FILES, *names).split() == ["PermissionError"] * len(names)
+
+
+SERVE = """
+import socket, sys, time
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.bind(sys.argv[1])
+server.listen(8)
+print("serving", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_sec_attack_14_a_socket_that_another_user_serves_gets_no_gradients(stranger, tmp_path):
+    shared = stranger.folder / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    path = shared / "agent.sock"
+    argv = stranger.python_argv(SERVE, str(path))
+    environment = {"PACTRAIN_AGENT": f"unix:{path}", "PACTRAIN_JOB_ID": "job"}
+    with (
+        stranger.running(*argv, says="serving"),
+        Launch(scenarios.attach_only, [environment], tmp_path / "store", {}) as launch,
+    ):
+        (rank,) = launch.finish()
+    assert rank.error == "RefusedError"
+    assert f"user {stranger.uid} serves it, who is neither root nor this user" in rank.text
