@@ -80,7 +80,9 @@ def expected(number: int, codec: Codec, at: int, index: int, kept: Tensor | None
     plan = plan_buckets([Piece(size, DType.FLOAT32) for size in sizes], int(CAP_MB * 2**20))
     assert len(plan) > 1, plan
     for bucket, planned in enumerate(plan):
-        places = torch.cat([torch.arange(starts[p], starts[p] + sizes[p]) for p in planned.parameters])
+        places = torch.cat(
+            [torch.arange(starts[p], starts[p] + sizes[p]) for p in planned.parameters]
+        )
         if kept is not None:
             places = places[kept[places]]
         total, _ = exchange(gradients[:, places], codec, at, bucket, index)
@@ -111,10 +113,13 @@ def train(exact: str) -> Iterator[dict[str, Any]]:
                 raise SystemExit(f"step {source.number} is {session.mode}, not {wanted}")
             step(model, source)
             if world.rank == 0:
-                got = torch.cat([p.grad.flatten() for p in parameters.parameters() if p.grad is not None])
+                got = torch.cat(
+                    [p.grad.flatten() for p in parameters.parameters() if p.grad is not None]
+                )
                 want = expected(source.number, codec, at, index, kept)
                 differing += int((got.view(torch.int32) != want.view(torch.int32)).sum())
-        yield {"mode": wanted, "keep": keep, "steps": STEPS, "elements": got.numel() if world.rank == 0 else 0,
+        elements = got.numel() if world.rank == 0 else 0
+        yield {"mode": wanted, "keep": keep, "steps": STEPS, "elements": elements,
                "differing": differing}  # fmt: skip
     for model in models:
         model.session.close()
@@ -138,15 +143,19 @@ def run(exact: str) -> list[dict[str, Any]]:
         found = []
         for event in events(first, children):
             found.append(event)
-            print(f"  {event['mode']:<18}keep {event['keep']:g}: {event['differing']} of "
-                  f"{event['steps']} x {event['elements']:,} elements differ", flush=True)  # fmt: skip
+            of = f"{event['steps']} x {event['elements']:,} elements"
+            said = f"  {event['mode']:<18}keep {event['keep']:g}: {event['differing']} of {of}"
+            print(f"{said} differ", flush=True)
         children.check()
         return found
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.evidence.check", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="bench.evidence.check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--rank-of", choices=sorted(MODES), help="be one rank of it")
     options = parser.parse_args(argv)
     if options.rank_of:
