@@ -30,7 +30,7 @@ T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895)
 class Evidence:
     """All pieces by workload, method and seed; the fixed targets; what is measured beside."""
 
-    pieces: dict[tuple[str, str, int], Piece]
+    pieces: Mapping[tuple[str, str, int], Piece]
     targets: Mapping[str, Mapping[str, Any]]
     topologies: Mapping[str, Topology]
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Rate: figures.
