@@ -137,8 +137,18 @@ def test_goals_that_are_missed_come_first_and_what_was_not_run_says_so() -> None
     found.pieces["resnet9", "levels7-0.5", 1]["curve"].append((90, 80.0))
     lines = tables.goal_table(figures.goals(found)).splitlines()[2:]
     states = [line.rsplit("|", 2)[1].strip() for line in lines]
-    assert states == sorted(states, key=["**missed**", tables.NOT_RUN, "met"].index)
-    assert tables.NOT_RUN in states
+    assert states == sorted(states, key=["**missed**", tables.UNDECIDED, "met"].index)
+    assert tables.UNDECIDED in states
+
+
+def test_one_seed_decides_no_goal() -> None:
+    pieces = [piece(name, seed, 20, 76) for name in ("ddp", "levels7-0.5") for seed in (1, 2, 3)]
+    states = {}
+    for count in (1, 3):
+        found = evidence(*(p for p in pieces if p["seed"] <= count))
+        states[count] = {goal.text: goal.met for goal in figures.goals(found)}
+    text = "to the target against DDP, mean"
+    assert (states[1][text], states[3][text]) == (None, True)
 
 
 def test_an_upper_bound_needs_two_values() -> None:

@@ -19,6 +19,7 @@ from bench.figure_blocks import TITLES as MEASURED_TITLES
 from bench.figure_blocks import short
 
 NOT_RUN = "not run yet"
+UNDECIDED = "not decided yet"
 KEEPS = (0.5, 0.3, 0.2, 0.1, 0.05)
 # Rows of `make bench-exchange` and what they are called here.
 SAME = {"ddp-gloo": "ddp", "fp16": "fp16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
@@ -43,7 +44,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def goal_table(goals: Sequence[Goal]) -> str:
     """The missed first, then what was not run, then the met."""
     order = {False: 0, None: 1, True: 2}
-    words = {False: "**missed**", None: NOT_RUN, True: "met"}
+    words = {False: "**missed**", None: UNDECIDED, True: "met"}
     return table(["figure", "goal", "found", ""],
                  [[g.text, g.goal, g.value, words[g.met]]
                   for g in sorted(goals, key=lambda g: order[g.met])])  # fmt: skip
