@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check measure figures sim mutants chaos nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check measure figures report report-check report-quick report-steps sim mutants chaos nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -90,6 +90,19 @@ measure: build  ## All figures of README and docs into bench/results, 35 minutes
 figures:  ## README's and the docs' tables from bench/results; says which are stale.
 	@tools/setup
 	@$(PYTHON) -m bench.figures
+
+report-steps: build  ## Steps to accuracy of each method by virtual workers, what is missing of them (METHODS=a,b SEEDS=1,2 WORKLOADS=transformer; needs PACTRAIN_DATA).
+	@$(PYTHON) -m bench.evidence.steps $(if $(METHODS),--methods=$(METHODS)) \
+	  $(if $(filter command line environment,$(origin SEEDS)),--seeds=$(SEEDS)) $(if $(WORKLOADS),--workloads=$(WORKLOADS))
+
+report: report-steps  ## The evidence: what is missing of the steps (hours; may be stopped), then docs/results.md; ends with a line of JSON.
+	@$(PYTHON) -m bench.evidence.report
+
+report-quick: build  ## Step times of the headline rows measured again, with the committed steps; ends with a line of JSON.
+	@$(PYTHON) -m bench.evidence.report --quick
+
+report-check: build  ## The evidence's twin of an exchange against eight real trainers, bit for bit; ends with a line of JSON.
+	@$(PYTHON) -m bench.evidence.check
 
 sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup

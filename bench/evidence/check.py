@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import pactrain
 from bench.cluster import certificates, start_cluster
@@ -58,7 +58,8 @@ class Steps(Source):
     def flat(rank: int, number: int) -> Tensor:
         generator = torch.Generator().manual_seed(10_000 * number + rank)
         normal, scale = torch.randn((2, sum(map(math.prod, SHAPES))), generator=generator)
-        return normal * scale.exp()
+        flat: Tensor = normal * scale.exp()
+        return flat
 
     def take(self) -> list[Tensor]:
         pieces = torch.split(self.flat(self._rank, self.number), self._sizes)
@@ -80,7 +81,9 @@ def expected(number: int, codec: Codec, at: int, index: int, kept: Tensor | None
     plan = plan_buckets([Piece(size, DType.FLOAT32) for size in sizes], int(CAP_MB * 2**20))
     assert len(plan) > 1, plan
     for bucket, planned in enumerate(plan):
-        places = torch.cat([torch.arange(starts[p], starts[p] + sizes[p]) for p in planned.parameters])
+        places = torch.cat(
+            [torch.arange(starts[p], starts[p] + sizes[p]) for p in planned.parameters]
+        )
         if kept is not None:
             places = places[kept[places]]
         total, _ = exchange(gradients[:, places], codec, at, bucket, index)
@@ -91,12 +94,14 @@ def expected(number: int, codec: Codec, at: int, index: int, kept: Tensor | None
 def train(exact: str) -> Iterator[dict[str, Any]]:
     """One rank; what rank 0 found of each mode."""
     world = pactrain.init()
-    models: list[nn.Module] = []  # All stay attached: each is a group of its own, from step 0 on.
+    models: list[
+        pactrain.DistributedDataParallel
+    ] = []  # All stay attached: each is a group of its own, from step 0 on.
     for index, (mode, keep) in enumerate(MODES[exact]):
         parameters = Parameters(SHAPES)
         masks = parameters.masks(keep) if keep < 1 else None
         pin = mode if exact == "fp32" else None
-        model: nn.Module = pactrain.DistributedDataParallel(
+        model = pactrain.DistributedDataParallel(
             parameters, masks=masks, pin=pin, bucket_cap_mb=CAP_MB
         )
         models.append(model)
@@ -111,10 +116,13 @@ def train(exact: str) -> Iterator[dict[str, Any]]:
                 raise SystemExit(f"step {source.number} is {session.mode}, not {wanted}")
             step(model, source)
             if world.rank == 0:
-                got = torch.cat([p.grad.flatten() for p in parameters.parameters() if p.grad is not None])
+                got = torch.cat(
+                    [p.grad.flatten() for p in parameters.parameters() if p.grad is not None]
+                )
                 want = expected(source.number, codec, at, index, kept)
                 differing += int((got.view(torch.int32) != want.view(torch.int32)).sum())
-        yield {"mode": wanted, "keep": keep, "steps": STEPS, "elements": got.numel() if world.rank == 0 else 0,
+        elements = got.numel() if world.rank == 0 else 0
+        yield {"mode": wanted, "keep": keep, "steps": STEPS, "elements": elements,
                "differing": differing}  # fmt: skip
     for model in models:
         model.session.close()
@@ -138,33 +146,37 @@ def run(exact: str) -> list[dict[str, Any]]:
         found = []
         for event in events(first, children):
             found.append(event)
-            print(f"  {event['mode']:<18}keep {event['keep']:g}: {event['differing']} of "
-                  f"{event['steps']} x {event['elements']:,} elements differ", flush=True)  # fmt: skip
+            of = f"{event['steps']} x {event['elements']:,} elements"
+            said = f"  {event['mode']:<18}keep {event['keep']:g}: {event['differing']} of {of}"
+            print(f"{said} differ", flush=True)
         children.check()
         return found
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.evidence.check", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="bench.evidence.check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--rank-of", choices=sorted(MODES), help="be one rank of it")
     options = parser.parse_args(argv)
     if options.rank_of:
         torch.set_num_threads(1)
-        for found in train(options.rank_of):
-            if found["elements"]:
-                print(json.dumps(found), flush=True)
+        for mode in train(options.rank_of):
+            if mode["elements"]:
+                print(json.dumps(mode), flush=True)
         return 0
     interrupt_on_signals()
-    found = []
+    found: list[dict[str, Any]] = []
     try:
         for exact in MODES:
             found += run(exact)
     except (ProcessError, TestbedError) as error:
         print(f"report-check failed: {error}", file=sys.stderr)
         return 1
-    modes = sum(len(modes) for modes in MODES.values())
-    differing = sum(mode["differing"] for mode in found)
+    modes = sum(map(len, MODES.values()))
+    differing = sum(one["differing"] for one in found)
     print(json.dumps({"modes": len(found), "steps": STEPS, "differing": differing}))
     return 1 if differing or len(found) != modes else 0
 

@@ -1,8 +1,8 @@
 """make report: docs/results.md and its plots from bench/results/evidence; ends with JSON.
 
-  python -m bench.evidence.report           from what is there
-  python -m bench.evidence.report --quick   step times of the headline rows are measured again
-                                            (make bench-exchange at 100 Mbps), steps as committed
+python -m bench.evidence.report           from what is there
+python -m bench.evidence.report --quick   step times of the headline rows are measured again
+                                          (make bench-exchange at 100 Mbps), steps as committed
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def quick(evidence: Evidence) -> int:
     environment = os.environ | {"RATE": "100mbit", "ROWS": QUICK_ROWS, "ROUNDS": "2"}
     done = subprocess.run([sys.executable, "-m", "bench.exchange"], cwd=ROOT, env=environment)
     if done.returncode == 0:
-        evidence.measured = {**evidence.measured,
-                             "100mbit": json.loads((ROOT / "out" / "bench-exchange.json").read_text())}  # fmt: skip
+        found = json.loads((ROOT / "out" / "bench-exchange.json").read_text())
+        evidence.measured = {**evidence.measured, "100mbit": found}
     return done.returncode
 
 
@@ -80,7 +80,9 @@ def plot(evidence: Evidence, workload: str, path: Path) -> None:
         right.plot(sent, scores, linewidth=width)
     if workload in evidence.targets:
         for axes in (left, right):
-            axes.axhline(evidence.targets[workload]["target"], color="k", linewidth=0.8, linestyle=":")
+            axes.axhline(
+                evidence.targets[workload]["target"], color="k", linewidth=0.8, linestyle=":"
+            )
     left.set_xlabel("steps")
     right.set_xlabel("bytes per element on the busiest link")
     right.set_xscale("log")
@@ -93,15 +95,15 @@ def plot(evidence: Evidence, workload: str, path: Path) -> None:
     pyplot.close(figure)
 
 
-def calculator_text() -> str:
-    return ("`pactrain bench --elements 11173962 --sites 3,2,3 --rate-mbps 100` measures the codec on this machine and"
-            " predicts a step of each candidate, plain DDP and local SGD among them.")  # fmt: skip
-
-
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.evidence.report", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="measure headline rows' step times again")
+    parser = argparse.ArgumentParser(
+        prog="bench.evidence.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="measure headline rows' step times again"
+    )
     options = parser.parse_args(argv)
     evidence = read_evidence()
     if options.quick and (status := quick(evidence)) != 0:
@@ -110,7 +112,7 @@ def main(argv: list[str]) -> int:
     for workload in evidence.workloads():
         plot(evidence, workload, DOCS / "images" / f"results-{workload}.png")
     path = DOCS / "results.md"
-    path.write_text(tables.page(evidence, titles, calculator_text()))
+    path.write_text(tables.page(evidence, titles))
     print(f"written: {path.relative_to(ROOT)}")
     print(tables.last_line(evidence))
     return 0

@@ -52,8 +52,12 @@ def fix_target(workload: Workload, seeds: Sequence[int]) -> float:
                                  f"all of DDP's seeds. Run --methods=ddp first.")  # fmt: skip
             finals[seed] = json.loads(path.read_text())["curve"][-1][1]
         mean = sum(finals.values()) / len(finals)
-        targets[workload.name] = {"target": mean - workload.target_below, "ddp_finals": finals,
-                                  "below": workload.target_below, "unit": workload.score_unit}  # fmt: skip
+        targets[workload.name] = {
+            "target": mean - workload.target_below,
+            "ddp_finals": finals,
+            "below": workload.target_below,
+            "unit": workload.score_unit,
+        }
         TARGETS.parent.mkdir(parents=True, exist_ok=True)
         TARGETS.write_text(json.dumps(targets, indent=1) + "\n")
     return float(targets[workload.name]["target"])
@@ -66,7 +70,10 @@ def run_piece(run: Run, path: Path) -> None:
         run.step()
         if time.monotonic() - said > SAY_SECONDS:
             said = time.monotonic()
-            print(f"  {path.stem}: step {run._step} of {run.steps}, {said - started:.0f} s", flush=True)
+            print(
+                f"  {path.stem}: step {run._step} of {run.steps}, {said - started:.0f} s",
+                flush=True,
+            )
     result = run.result() | {"versions": versions(), "machine": processor()}
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
@@ -86,7 +93,9 @@ def fits(workload: Workload, method: str) -> bool:
     return ROWS[method].only in ("", workload.optimizer)
 
 
-def run_workload(workload: Workload, methods: Sequence[str], seeds: Sequence[int], factor: float) -> None:
+def run_workload(
+    workload: Workload, methods: Sequence[str], seeds: Sequence[int], factor: float
+) -> None:
     """DDP's seeds, the target, then the others seed by seed."""
     for method in ["ddp", *(m for m in methods if m != "ddp")]:
         if not fits(workload, method):
@@ -101,8 +110,11 @@ def run_workload(workload: Workload, methods: Sequence[str], seeds: Sequence[int
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench.evidence.steps", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="bench.evidence.steps",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--methods", default=",".join(ROWS))
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))

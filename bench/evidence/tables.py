@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -18,6 +19,7 @@ from bench.figure_blocks import TITLES as MEASURED_TITLES
 from bench.figure_blocks import short
 
 NOT_RUN = "not run yet"
+UNDECIDED = "not decided yet"
 KEEPS = (0.5, 0.3, 0.2, 0.1, 0.05)
 # Rows of `make bench-exchange` and what they are called here.
 SAME = {"ddp-gloo": "ddp", "fp16": "fp16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
@@ -27,7 +29,11 @@ MEASURED_RATES = {"100mbit": 100.0, "500mbit": 500.0, "1gbit": 1000.0}
 
 
 def title(method: str) -> str:
-    return "site-hierarchical all-reduce, fp32" if method == "hier_fp32" else ROWS[method].title
+    return (
+        "site-hierarchical all-reduce, fp32 (PacTrain's FULL)"
+        if method == "hier_fp32"
+        else ROWS[method].title
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -38,7 +44,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def goal_table(goals: Sequence[Goal]) -> str:
     """The missed first, then what was not run, then the met."""
     order = {False: 0, None: 1, True: 2}
-    words = {False: "**missed**", None: NOT_RUN, True: "met"}
+    words = {False: "**missed**", None: UNDECIDED, True: "met"}
     return table(["figure", "goal", "found", ""],
                  [[g.text, g.goal, g.value, words[g.met]]
                   for g in sorted(goals, key=lambda g: order[g.met])])  # fmt: skip
@@ -62,7 +68,9 @@ def losing_table(evidence: Evidence) -> str:
         worst = min(losses, key=lambda loss: loss.ratio)
         rows.append([workload, topology, title(peer), "; ".join(where),
                      f"{1 / worst.ratio:.2f} x ({title(worst.best)})"])  # fmt: skip
-    return table(["steps of", "topology", "sooner is", "where", "by up to (our best row there)"], rows)
+    return table(
+        ["steps of", "topology", "sooner is", "where", "by up to (our best row there)"], rows
+    )
 
 
 def steps_table(evidence: Evidence, workload: str) -> str:
@@ -77,8 +85,15 @@ def steps_table(evidence: Evidence, workload: str) -> str:
         pieces = [evidence.pieces[workload, method, seed] for seed in seeds]
         steps = [evidence.steps(workload, method, seed) for seed in seeds]
         reached = [count for count in steps if count is not None]
-        said = f"{fmean(reached):.0f}" if len(reached) == len(steps) else (
-            f"not reached, > {MOST_TIMES} x" if not reached else f"{len(reached)} of {len(steps)} seeds")
+        said = (
+            f"{fmean(reached):.0f}"
+            if len(reached) == len(steps)
+            else (
+                f"not reached, > {MOST_TIMES} x"
+                if not reached
+                else f"{len(reached)} of {len(steps)} seeds"
+            )
+        )
         mean = evidence.mean_steps(workload, method)
         more = f"{mean / ddp:.2f} x" if mean and ddp else "-"
         gaps = evidence.gaps(workload, method)
@@ -90,9 +105,15 @@ def steps_table(evidence: Evidence, workload: str) -> str:
         rows.append([ROWS[method].title, f"{pieces[0]['bytes_per_element']:.3g}",
                      f"{pieces[0]['keep']:.2f}", said, more, gap,
                      f"{fmean(risks):.2g}" if risks else "-"])  # fmt: skip
-    unit = evidence.pieces[workload, "ddp", evidence.seeds(workload, "ddp")[0]]
-    del unit
-    head = ["method", "bytes per element", "kept", "steps to the target", "of DDP's", "test score below DDP", "r"]
+    head = [
+        "method",
+        "bytes per element",
+        "kept",
+        "steps to the target",
+        "of DDP's",
+        "test score below DDP",
+        "r",
+    ]
     return table(head, rows)
 
 
@@ -102,7 +123,9 @@ def times_table(evidence: Evidence, topology: str, rate: float) -> str:
         times = [step_time(method, network, evidence.topologies[topology], rate,
                            evidence.codec_gb_per_s) for network in NETWORKS.values()]  # fmt: skip
         rows.append([title(method), *(f"{short(t.seconds)} ({short(t.bound)})" for t in times)])
-    return table(["seconds per step (bound of its bytes)", *(n.title for n in NETWORKS.values())], rows)
+    return table(
+        ["seconds per step (bound of its bytes)", *(n.title for n in NETWORKS.values())], rows
+    )
 
 
 def tta_table(evidence: Evidence, workload: str) -> str:
@@ -172,101 +195,34 @@ def run_list(evidence: Evidence) -> str:
                      str(len(own)), f"{hours:.2f}", f"{target.get('target', float('nan')):.3f} "
                      f"{target.get('unit', '')}, DDP's end less {target.get('below', 0):g}; "
                      f"seeds {of}"])  # fmt: skip
-    rows += [[workload, *[NOT_RUN] * 5] for workload in VISION if workload not in evidence.workloads()]
+    rows += [
+        [workload, *[NOT_RUN] * 5] for workload in VISION if workload not in evidence.workloads()
+    ]
     return table(["workload", "methods", "seeds", "pieces", "CPU hours", "target"], rows)
 
 
-PAGE = """# Results: steps to accuracy, and what they take
+PAGE = Path(__file__).with_suffix("").with_name("results.md.in").read_text()
+SECTION = """## {title}
 
-<!-- Written by `make report` from bench/results/evidence. Not edited by hand. -->
+Steps to the target; what remains below DDP on the test set after DDP's steps; r is the share
+of the batch that a step's error costs.
 
-**This is a part of the evidence, not the whole.** The plan is three workloads, five seeds and tuned rates for every method.
-What was run is the table below; everything else says "not run yet". No learning rate was tuned for a peer yet.
-Steps are real: eight virtual workers train, each method does to their gradients what it does. Seconds are by formula at the
-paper's shapes, and what `make bench-exchange` measured stands beside the formula.
+{steps}
 
-{runs}
+![Curves](images/results-{workload}.png)
 
-Not reached within {most} times DDP's steps: {not_reached}.
-
-## Missed goals, and what was not run
-
-Of vision workloads, at the shapes of VGG19, ResNet18, ResNet152 and ViT-B/16, 100 Mbps, the paper's chain of three sites.
-Our row is "{ours}". Ratios are geometric means over paired seeds and the four networks.
-
-{goals}
-
-What arithmetic forbids: ResNet152 sends for {resnet_bound} s of a step in 7 levels at keep 0.5, and computes for {resnet_compute} s.
-Its step cannot be shorter, so at 100 Mbps the share of free communication's speed is at most {share}.
-PowerSGD of rank 1 sends 0.02 to 0.05 bytes per element at these shapes, PacTrain 0.15. Where both need as many steps, PowerSGD is sooner there.
-
-## Losing cases
-
-Where a peer is sooner at the target than the best of our rows. Steps are those of the workload named, so a
-language model's steps with a vision network's bytes are a guess. PowerSGD and others that did not reach the target are not listed.
-
-{losing}
-
-## When it helps, when it hurts, what to use instead
-
-- **Links above a few Gbps, or a small network:** a step is compute. Use plain DDP. `pactrain bench` says so for given links.
-- **No masks wanted:** 7 levels without a mask cost fewer steps than masks do, and half as many bytes again as keep 0.5.
-- **Masks hurt narrow networks:** most of the gap at keep 0.5 and 0.2 is the mask's, not the levels' (compare "exact").
-- **The last digits of accuracy count and links carry 500 Mbps or more:** exact, or site-hierarchical all-reduce by hand.
-- **Steps may be unsynchronised:** local SGD with 30 own steps sends as little. Here it took more steps to the target than 7 levels did.
-
-{calculator}
-
-{workloads}
-
-## Seconds per step
-
-By formula: bytes on the busiest link, over what it carries of payload (0.956 of the rate). A step is max(compute, forward + exchange).
-Compute is that of the paper's accelerator (A40): {compute}.
-Peers' compression is charged at its memory bandwidth, ours at an agent's core ({codec} GB/s of fp32, `make bench-kernels`).
-
-Chain of three, 100 Mbps:
+Time to the target (steps x seconds, by formula; other topologies at 100 Mbps):
 
 {times}
-
-### Formula and measurement
-
-`make bench-exchange` has no compute, 5.6 M elements, and all sites on two cores. There our 7 levels and all that compresses wait for processors
-more than for links, which the formula leaves out. The real networks' shapes were not measured: {not_run}.
-
-{measured}
-
-## Systems that cannot be run here
-
-Bytes per element and direction by formula, in the paper's chain, at what share k is kept. Magnitude masks leave no block of 256 zeros (b = 1).
-
-{systems}
-
-## Commands
-
-| command | what it does |
-|---|---|
-| `make report-steps METHODS= SEEDS= WORKLOADS=` | runs what is missing, a file for each workload, method and seed; may be stopped |
-| `make report-check` | the twin against eight real trainers, three agents, TLS, 20 steps in every mode |
-| `make report` | runs what is missing, then writes this page |
-| `make report-quick` | step times of the headline rows again, with the committed steps |
-
-Versions: {versions}.
-
-## Not run yet
-
-The VGG-like network, tuned rates, amounts 0.7 and 0.9, other criteria, random initialisation, the same noise with and without a mask,
-more than eight workers, step times at the paper's shapes on links, one real run per topology, a GPU (`make report-gpu`).
 """
 
 
-def workload_section(evidence: Evidence, workload: str, text: str) -> str:
-    return (f"## {text}\n\nSteps to the target; what remains below DDP on the test set after DDP's steps; r is the share of the"
-            f" batch that a step's error costs.\n\n{steps_table(evidence, workload)}\n\n![Curves](images/results-{workload}.png)\n\n"
-            f"Time to the target (steps x seconds, by formula; other topologies at 100 Mbps):\n\n{tta_table(evidence, workload)}\n")  # fmt: skip
+def workload_section(evidence: Evidence, workload: str, title: str) -> str:
+    return SECTION.format(title=title, workload=workload, steps=steps_table(evidence, workload),
+                          times=tta_table(evidence, workload))  # fmt: skip
 
 
-def page(evidence: Evidence, titles: dict[str, str], calculator: str) -> str:
+def page(evidence: Evidence, titles: dict[str, str]) -> str:
     chain = evidence.topologies["chain"]
     network = NETWORKS["resnet152"]
     bound = step_time(OURS, network, chain, 100.0, evidence.codec_gb_per_s)
@@ -283,7 +239,6 @@ def page(evidence: Evidence, titles: dict[str, str], calculator: str) -> str:
         resnet_compute=short(network.compute_seconds),
         share=f"{network.compute_seconds / bound.seconds:.2f}",
         losing=losing_table(evidence),
-        calculator=calculator,
         workloads="\n".join(workload_section(evidence, w, titles[w]) for w in evidence.workloads()),
         compute=", ".join(f"{n.title} {n.compute_seconds:g} s" for n in NETWORKS.values()),
         codec=f"{evidence.codec_gb_per_s:.2f}",

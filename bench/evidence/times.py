@@ -33,6 +33,7 @@ ACCELERATOR_BYTES = 0.7 * 696e9  # Per second: A40, of which 70 % are reached.
 PACKED_BITS = {3: 1.6, 7: 32 / 11, 15: 4.0}  # And 16 bits of scale for 256 elements.
 PACKED_ABOVE_MBPS = 400.0  # Agents pack there: less work, more bytes.
 SCALE_BITS = 16 / 256
+LEVELS3_BITS = 1.384  # `make bench-kernels`: bits3.
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Cost:
             return self.bits
         if rate_mbps > PACKED_ABOVE_MBPS:
             return PACKED_BITS[self.levels] + SCALE_BITS
-        return LEVELS_BITS[self.levels] if self.levels in LEVELS_BITS else 1.384
+        return LEVELS_BITS.get(self.levels, LEVELS3_BITS)
 
 
 # `touched`: halves are read and written twice; top-k and DGC need several passes to select

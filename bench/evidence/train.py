@@ -9,6 +9,7 @@ The rate is constant after a warm-up; what is scored is a moving average of the 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -157,7 +158,9 @@ class Run:
         if isinstance(self._method, LocalSteps):
             self._local_step(self._method, batches, rate)
         else:
-            gradients = torch.stack([self._gradient(self._weights, w, b) for w, b in enumerate(batches)])
+            gradients = torch.stack(
+                [self._gradient(self._weights, w, b) for w, b in enumerate(batches)]
+            )
             if self._kept is not None:
                 mask = torch.zeros(gradients.shape[1]).index_fill_(0, self._kept, 1.0)
                 gradients *= mask
@@ -200,7 +203,9 @@ class Run:
     def _track_average(self) -> None:
         """Of weights and buffers; it forgets faster at first."""
         share = min(EMA, self._step / (self._step + 9))
-        pairs = zip(self._average.state_dict().values(), self._model.state_dict().values(), strict=True)
+        pairs = zip(
+            self._average.state_dict().values(), self._model.state_dict().values(), strict=True
+        )
         for average, value in pairs:
             if average.is_floating_point():
                 average.lerp_(value, 1 - share)
@@ -228,7 +233,7 @@ class Run:
 
 def crossing(curve: list[tuple[int, float]], target: float) -> int | None:
     """The step of the first of two evaluations in a row that are at the target."""
-    for (step, score), (_, after) in zip(curve, curve[1:], strict=False):
+    for (step, score), (_, after) in itertools.pairwise(curve):
         if score >= target and after >= target:
             return step
     return None

@@ -191,9 +191,13 @@ class Resnet9Cifar(Workload):
         return 100 * right / len(labels)
 
     def pretrain_path(self) -> Path:
-        recipe = repr((self.EPOCH_SIZES, self.PRETRAIN_BATCH, self.PEAK, PRETRAIN_SEED, HELD_OUT))
-        digest = digest_of(recipe.encode(), self._train.labels.tobytes(),
-                           self._train.pixels[::101].tobytes(), torch.__version__.encode())  # fmt: skip
+        settings = (self.EPOCH_SIZES, self.PRETRAIN_BATCH, self.PEAK, PRETRAIN_SEED, HELD_OUT)
+        digest = digest_of(
+            repr(settings).encode(),
+            self._train.labels.tobytes(),
+            self._train.pixels[::101].tobytes(),
+            torch.__version__.encode(),
+        )
         return OUT / f"{self.name}-{digest}.pt"
 
     def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
@@ -223,7 +227,10 @@ class Resnet9Cifar(Workload):
             order = torch.randperm(self._count, generator=generator)
             for step in range(per_epoch):
                 done = epoch + (step + 1) / per_epoch
-                up, down = done / self.WARM_UP_EPOCHS, (epochs - done) / (epochs - self.WARM_UP_EPOCHS)
+                up, down = (
+                    done / self.WARM_UP_EPOCHS,
+                    (epochs - done) / (epochs - self.WARM_UP_EPOCHS),
+                )
                 optimizer.param_groups[0]["lr"] = self.PEAK * min(up, down)
                 chosen = order[step * self.PRETRAIN_BATCH : (step + 1) * self.PRETRAIN_BATCH]
                 optimizer.zero_grad()
@@ -238,8 +245,9 @@ class Resnet9Cifar(Workload):
                 "cpu_seconds": (state or {}).get("cpu_seconds", 0.0) + time.process_time() - cpu,
             }
             keep_state(path, state)
-            say(f"{self.name}: pre-training epoch {epoch + 1} of {epochs}, held-out "
-                f"{self.score(model, test=False):.1f} points, {state['cpu_seconds']:.0f} CPU s so far")  # fmt: skip
+            score = self.score(model, test=False)
+            say(f"{self.name}: pre-training epoch {epoch + 1} of {epochs}, held-out {score:.1f} "
+                f"points, {state['cpu_seconds']:.0f} CPU s")  # fmt: skip
         assert state is not None
         return state
 
@@ -301,7 +309,11 @@ class ByteTransformer(Workload):
             )
         text = torch.from_numpy(np.frombuffer(path.read_bytes(), np.uint8).astype(np.int64))
         tenth = len(text) // 10
-        self._train, self._held, self._test = text[: -2 * tenth], text[-2 * tenth : -tenth], text[-tenth:]
+        self._train, self._held, self._test = (
+            text[: -2 * tenth],
+            text[-2 * tenth : -tenth],
+            text[-tenth:],
+        )
 
     def make_model(self) -> nn.Module:
         return Transformer()
@@ -309,7 +321,9 @@ class ByteTransformer(Workload):
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
-    def _sample(self, text: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _sample(
+        self, text: Tensor, count: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         starts = torch.randint(0, len(text) - self.CONTEXT - 1, (count,), generator=generator)
         rows = torch.stack([text[s : s + self.CONTEXT + 1] for s in starts.tolist()])
         return rows[:, :-1], rows[:, 1:]
@@ -340,7 +354,9 @@ class ByteTransformer(Workload):
         torch.manual_seed(PRETRAIN_SEED)
         model = self.make_model()
         text = torch.from_numpy(np.frombuffer(source, np.uint8).astype(np.int64))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
+        )
         generator = torch.Generator().manual_seed(PRETRAIN_SEED)
         for _ in range(self.PRETRAIN_STEPS):
             optimizer.zero_grad()

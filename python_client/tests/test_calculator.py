@@ -25,7 +25,9 @@ def test_bytes_are_those_of_the_formulas() -> None:
 
 
 def test_a_step_is_never_shorter_than_its_compute() -> None:
-    assert {row.step_seconds for row in rows_of(Job(1000, (4, 4), 1e4, 0.3, 0.5)).values()} == {0.3}
+    assert {
+        row.step_seconds for row in rows_of(Job(1000, (4, 4), 1e4, 0.3, 0.5)).values()
+    } == {0.3}
 
 
 def test_on_a_core_the_links_carry_more_of_a_sum() -> None:
@@ -76,4 +78,4 @@ def test_what_is_out_of_range_is_refused(
 
 def test_the_codec_is_timed_with_the_clock_given() -> None:
     times = iter([10.0, 12.0])
-    assert calculator.encode_rate(lambda: next(times)) == pytest.approx((1 << 20))
+    assert calculator.encode_rate(lambda: next(times)) == pytest.approx(1 << 20)

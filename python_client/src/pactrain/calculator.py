@@ -1,8 +1,8 @@
 """`pactrain bench`: what a step would take on given links, and what to use there.
 
-Times the codec on this machine and predicts, by bytes on the busiest link, a step of plain
-DDP and of what would take its place. A prediction of time alone: docs/results.md says how
-many steps each takes to the same accuracy.
+Times the codec on this machine and predicts, by bytes on the busiest link, a step of
+plain DDP and of what would take its place. A prediction of time alone: docs/results.md
+says how many steps each takes to the same accuracy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCKS = 32
 
 @dataclass(frozen=True)
 class Job:
-    """`core`: each site has a link of its own to a core without agents; else a chain."""
+    """`core`: each site has a link to a core without agents; else they are a chain."""
 
     elements: int
     sites: tuple[int, ...]
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def crossings(self) -> float:
-        """How often a sum over the sites crosses the busiest link; a core's root turns."""
+        """How often one sum crosses the busiest link. A core's root turns."""
         many = len(self.sites)
         return 1 + (many - 2) / many if self.core and many > 2 else 1.0
 
