@@ -5,7 +5,7 @@ import { clock, el, svg, table } from "/dom.js";
 
 const WIDTH = 640;
 const HEIGHT = 190;
-const LEFT = 74;
+const LEFT = 118; // Twelve letters, as large as a telephone has them.
 const BOTTOM = 24;
 const ROWS = 24; // Of a table: as many moments, evenly chosen.
 
