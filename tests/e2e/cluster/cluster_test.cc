@@ -280,7 +280,7 @@ TEST_F(ClusterTest, UnreachableCoordinatorIsATypedErrorThatNamesIt) {
 }
 
 TEST_F(ClusterTest, SecondAgentOnASocketIsRefused) {
-  Child second({kAgent, "--name", "second", "--coordinator",
+  Child second({kAgent, "--insecure-local", "--name", "second", "--coordinator",
                 coordinator_address_, "--socket", "unix:" + SocketOf(0)});
   EXPECT_EQ(second.Wait(), 1);
   ExpectTrains("first-goes-on");
