@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from fake_native import FakeNative, activate, submitted
 from small_nets import small_net
-from thread_ranks import FIRST, Script, newcomer, one_joins, undisturbed
+from thread_ranks import Script, newcomer, one_joins
 from torch import nn
 from torch.nn.utils import prune
 from torch.testing._internal.distributed import fake_pg
@@ -20,7 +20,7 @@ from torch.testing._internal.distributed import fake_pg
 import pactrain
 from pactrain import devices
 from pactrain.masks import registry
-from pactrain.types import Op
+from pactrain.types import DType, Op
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "device"))
 import queued
@@ -41,7 +41,8 @@ def another_mean(monkeypatch):
 
     def halved(native, index, dtype, op):
         result = combine(native, index, dtype, op)
-        return result * np.float32(0.5) if op == Op.SUM else result
+        halves = op == Op.SUM and dtype == DType.FLOAT32
+        return result * np.float32(0.5) if halves else result
 
     monkeypatch.setattr(FakeNative, "_combine", halved)
 
@@ -72,7 +73,7 @@ def train(make, place, kind=None, model=None, **options):
     if kind is not None:
         pactrain.prune(model, 0.5, kind=kind)
     attached = make(model.to(place), **options)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
     for step in range(STEPS):
         dtype = next(model.parameters()).dtype
         attached.step(inputs(step).to(place, dtype), optimizer)
@@ -275,20 +276,6 @@ def test_state_goes_from_one_kind_of_device_to_another(ranks, places, kind):
     assert running.results[0].state() == running.results[1].state()
 
 
-def test_a_step_that_nobody_applied_is_sent_again_from_the_device(ranks):
-    wanted = undisturbed(ranks, pruned="zero")
-    running = ranks(2)
-    running.job.ends_at = FIRST + 3
-    running.regroup.expected = 2
-    for rank in range(2):
-        running.start(
-            rank, lambda r=rank: Script(r, device="queued", pruned="zero").run()
-        )
-    results = running.finish()
-    assert not running.errors
-    assert results[0].state() == results[1].state() == wanted
-
-
 @pytest.mark.parametrize("given", [[0], ["queued:0"], [torch.device("cpu")], [1], None])
 def test_device_ids_are_those_of_the_model_and_move_inputs(wrap, given):
     model = small_net().to("queued")
@@ -369,7 +356,7 @@ def test_a_device_that_fails_in_a_step_ends_the_session(wrap):
     hook = model[0].weight.register_post_accumulate_grad_hook(fail)
     try:
         with pytest.raises(
-            pactrain.PacTrainError, match="failed before or while gradients"
+            pactrain.PacTrainError, match="failed while gradients were computed"
         ):
             loss.backward()
     finally:

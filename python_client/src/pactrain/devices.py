@@ -162,23 +162,27 @@ class DeviceCopies:
     def stage(self, bucket: Source) -> StagedBucket:
         """Enqueues the copy to the host; never raises: errors come with the bucket."""
         staged = StagedBucket(self._device, bucket)
+        when = "before gradients were copied to the host"
         try:
-            self._begin_copy(bucket, staged)
+            self._follow_script()
+            when = "while gradients were copied to the host"
+            self._copy(bucket, staged)
         except PacTrainError as error:
             staged.error = error
         except RuntimeError as error:
-            when = "before or while gradients were copied to the host"
             staged.error = _failed(self._device, when, error)
         if bucket.is_last():
             self._noted.clear()
         return staged
 
-    def _begin_copy(self, bucket: Source, staged: StagedBucket) -> None:
+    def _follow_script(self) -> None:
         if _is_captured(self._device):
             raise RefusedError(_CAPTURED)
-        host = staged.host = self._room(bucket)
         self.note()
         self._follow(self._noted)
+
+    def _copy(self, bucket: Source, staged: StagedBucket) -> None:
+        host = staged.host = self._room(bucket)
         with _using(self._side), torch.no_grad():
             first = 0
             for part in bucket.parts():
