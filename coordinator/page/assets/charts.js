@@ -10,7 +10,7 @@ const BOTTOM = 24;
 const ROWS = 24; // Of a table: as many moments, evenly chosen.
 
 function y(value, top) {
-  return 8 + (HEIGHT - BOTTOM - 8) * (1 - value / top);
+  return 16 + (HEIGHT - BOTTOM - 16) * (1 - value / top);
 }
 
 function path(at, values, x, top) {
