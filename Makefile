@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check measure figures sim mutants chaos nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs measure figures sim mutants chaos nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -83,7 +83,12 @@ bench-observe: build  ## What a Prometheus and 200 viewers of the page cost a jo
 deploy-check: dist  ## What deploy/ has: systemd units, the Debian package under a real systemd, images, Kubernetes manifests; ends with a line of JSON.
 	@tools/setup test
 	@tools/setup nightly
+	@tools/setup docs
 	@$(PYTHON) tests/deploy/check.py
+
+docs: build  ## The documentation site, in out/docs; ends with a line of JSON (warnings, dead links).
+	@tools/setup docs
+	@$(PYTHON) tools/docs.py
 
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup

@@ -6,7 +6,8 @@
     images_built          images that were built, are small and whose daemons start
     manifests             Kubernetes resources that its own schemas take
     manifests_invalid     those that they do not take, or that name what no program has
-    guide_steps_failed, upgrade_steps_lost, docs_warnings: null while there is no such check
+    docs_warnings         of the documentation site, and links of it that lead nowhere
+    guide_steps_failed, upgrade_steps_lost: null while there is no such check
     not_run_here          what was not tried, in words
 
 Exit code 1: something is wrong; what could not run is none, and is named.
@@ -124,6 +125,17 @@ def check_manifests(result: Result, folder: Path) -> None:
     result.skip("manifests in a cluster: there is none")
 
 
+def check_docs(result: Result) -> None:
+    if not (programs.ROOT / ".cache/docs/sphinx").is_dir():
+        return result.skip("documentation site: Sphinx is not in .cache/docs (tools/setup docs)")
+    command = [sys.executable, str(programs.ROOT / "tools/docs.py")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="", flush=True)
+    result.docs_warnings = json.loads(done.stdout.splitlines()[-1])["docs_warnings"]
+    if done.returncode != 0:
+        result.fail("documentation site: see above")
+
+
 def main() -> int:
     result = Result()
     check_units(result)
@@ -136,12 +148,12 @@ def main() -> int:
     else:
         result.skip("Debian package: out/dist has none; run make dist")
     check_images(result)
+    check_docs(result)
     result.skip("images on a named base: there is no registry")
     result.skip("Slurm with GPU nodes: no GPU; requeue is in tests/e2e/python/test_slurm.py")
     for what in (
         *("Ray Train: there is no script yet", "the guide of three machines: not written yet"),
         "upgrade one by one under a job: no check yet",
-        "documentation site: not built yet",
     ):
         result.skip(what)
     print(json.dumps(asdict(result)))
