@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check measure figures report report-check report-quick report-steps sim mutants chaos nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs measure figures report report-check report-quick report-steps sim mutants chaos nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -30,7 +30,7 @@ build-cuda:  ## Installs nvcc into .cuda (from PyPI; needs no GPU) and compiles 
 	@tools/setup cuda
 	@$(PYTHON) tools/build_cuda.py
 
-dist:  ## A wheel and a tarball in out/dist that need only glibc; the wheel also torch, numpy.
+dist:  ## A wheel, a tarball and a Debian package in out/dist that need only glibc (the wheel also torch, numpy; the package systemd).
 	@tools/setup dist
 	@tools/setup cuda
 	@$(PYTHON) tools/build_cuda.py
@@ -80,6 +80,16 @@ bench-observe: build  ## What a Prometheus and 200 viewers of the page cost a jo
 	@tools/setup nightly
 	@$(PYTHON) -m bench.observe_cost
 
+deploy-check: dist  ## What deploy/ has: systemd units, the Debian package under a real systemd, images, Kubernetes manifests; ends with a line of JSON.
+	@tools/setup test
+	@tools/setup nightly
+	@tools/setup docs
+	@$(PYTHON) tests/deploy/check.py
+
+docs: build  ## The documentation site, in out/docs; ends with a line of JSON (warnings, dead links).
+	@tools/setup docs
+	@$(PYTHON) tools/docs.py
+
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup
 	@$(PYTHON) -m bench.kernels
@@ -117,7 +127,7 @@ chaos: build  ## Real processes killed, stopped, replaced and cut off for DURATI
 	  PYTHONPATH=. $(PYTHON) tests/chaos/run.py --cpp-rank="$$(run_bazel info bazel-bin)/tests/chaos/rank" \
 	    --duration=$(DURATION) --seed=$(SEED) --stages=$(STAGES)
 
-nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, bench-bytes, bench-tls, observe-check, the demo's goals.
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, bench-bytes, bench-tls, observe-check, deploy-check, the demo's goals.
 	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.

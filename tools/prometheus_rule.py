@@ -1,6 +1,6 @@
 """Rules and alerts of deploy/prometheus as the Prometheus operator takes them.
 
-    tools/prometheus_rule.py   writes deploy/kubernetes/components/prometheus/rules.yaml
+tools/prometheus_rule.py   writes deploy/kubernetes/components/prometheus/rules.yaml
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ PYTEST_FOLDERS = {
     "python_client/tests": min(CORES, 8),
     "tests/mutants": 0,
     "tests/chaos": 0,
+    "tests/deploy": 0,
     "tests/e2e": min(2 * CORES, 8),
     "bench": 0,
 }

@@ -29,7 +29,7 @@ def of_kind(everything: list[Resource], *kinds: str) -> list[Resource]:
     return [resource for resource in everything if resource["kind"] in kinds]
 
 
-def pods(value: Any, labels: dict[str, str] | None = None) -> Iterator[tuple[Resource, Any]]:
+def pods(value: Any) -> Iterator[tuple[Resource, Any]]:
     """Each Pod template at any depth, of custom resources too: its labels and its spec."""
     if isinstance(value, list):
         for item in value:
@@ -142,4 +142,24 @@ def problems(everything: list[Resource], files: programs.Files) -> list[str]:
                     found += _daemon(container, everything, files)
                 else:
                     found += _trainer(container, everything)
+    return found
+
+
+def unrendered() -> list[Resource]:
+    """The base and the jobs as overlays/one-cluster has them, without Kustomize."""
+    images = yaml.safe_load((FOLDER / "overlays/one-cluster/kustomization.yaml").read_text())
+    names = {i["name"]: f"{i['newName']}:{i['newTag']}" for i in images["images"]}
+    found: list[Resource] = []
+    for file in sorted([*FOLDER.glob("base/**/*.yaml"), *FOLDER.glob("jobs/*.yaml")]):
+        for resource in resources(file.read_text()):
+            if resource["kind"] != "Kustomization":
+                found.append(resource)
+            for config in resource.get("configMapGenerator", []):
+                data = dict(line.split("=", 1) for line in config["literals"])
+                name = {"name": config["name"]}
+                found.append({"kind": "ConfigMap", "metadata": name, "data": data})
+    for resource in found:
+        for _, spec in pods(resource):
+            for container in spec["containers"]:
+                container["image"] = names.get(container["image"], container["image"])
     return found

@@ -67,7 +67,9 @@ class Files:
 
     def here(self, daemon: str, word: str) -> str:
         word = word.replace(ETC, str(self.folder / daemon))
-        return word.replace(STATE, str(self.folder / "state")).replace(RUN, str(self.folder / "run"))
+        return word.replace(STATE, str(self.folder / "state")).replace(
+            RUN, str(self.folder / "run")
+        )
 
 
 def settings(

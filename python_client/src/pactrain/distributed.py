@@ -83,8 +83,8 @@ class DistributedDataParallel(nn.Module):
     Args:
       module: a model on the CPU or on one GPU, float32 or bfloat16, not wrapped.
       bucket_cap_mb: most MiB of gradients in a bucket.
-      masks, gse, settle, sync_masks, buffer_sync_interval, state, activate_at, pin,
-        pin_from: as attach().
+      masks, gse, settle, sync_masks, buffer_sync_interval: as attach().
+      state, activate_at, pin, pin_from: as attach().
       broadcast_buffers: False leaves every rank its own buffers after the start.
       torch_arguments: what torch's class takes besides, so that scripts need no change:
         find_unused_parameters, gradient_as_bucket_view, static_graph, check_reduction
@@ -99,9 +99,9 @@ class DistributedDataParallel(nn.Module):
       module: the model inside; keys of state_dict() have "module." before its own.
       session: the Session, with stats(), set_masks(), close() and the rest.
 
-    Raises: as attach(), and:
-      InvalidArgument: as init(); or bucket_cap_mb is out of range.
-      PacTrainError: several sites and PACTRAIN_AGENT is not set.
+    Raises:
+      InvalidArgument: as attach() and init(); or bucket_cap_mb is out of range.
+      PacTrainError: as attach(); or several sites and PACTRAIN_AGENT is not set.
     """
 
     def __init__(
