@@ -46,6 +46,15 @@ def show(system: systemd_root.SystemdRoot, unit: str, what: str) -> str:
     return system.run(f"systemctl show --value --property {what} {unit}").strip()
 
 
+def give_key(system: systemd_root.SystemdRoot) -> None:
+    """As docs/deployment.md says."""
+    system.run(
+        "pactrain-admin new-key /etc/pactrain/job.key && "
+        "chgrp pactrain-daemons /etc/pactrain/job.key && chmod 640 /etc/pactrain/job.key && "
+        "sed -i 's/^#job-key-file/job-key-file/' /etc/pactrain/*.yaml"
+    )
+
+
 def wait_for_change(system: systemd_root.SystemdRoot, unit: str, what: str) -> None:
     ask = f"systemctl show --value --property {what} {unit}"
     system.run(f"was=$({ask}); until [ $({ask}) != $was ]; do :; done")
@@ -63,7 +72,16 @@ def test_installing_starts_nothing_and_makes_users_and_folders(system) -> None:
     assert "pactrain" in system.run("id -nG pactrain-agent").split()
 
 
+def test_without_a_key_they_say_once_what_to_give(system) -> None:
+    for unit in UNITS:
+        status, _ = system.try_to_run(f"systemctl start {unit}")
+        assert status != 0
+        assert show(system, unit, "NRestarts") == "0"
+        assert "job-key-file" in system.run(f"journalctl --no-pager -u {unit}")
+
+
 def test_systemd_starts_them_when_they_are_ready_and_watches_them(system) -> None:
+    give_key(system)
     for unit in UNITS:
         system.run(f"systemctl start {unit}")
         assert show(system, unit, "ActiveState") == "active"
@@ -82,7 +100,9 @@ def test_systemd_starts_them_when_they_are_ready_and_watches_them(system) -> Non
     nice = system.run(f"cat /proc/{agent}/stat").rpartition(")")[2].split()[16]
     assert nice == ("-10" if allowed == "30" else "0")
     assert "connected to the coordinator" in system.run("journalctl --no-pager -u pactrain-agent")
-    assert "1 connected" in system.run("pactrain-admin doctor || true")
+    assert "1 connected" in system.run(
+        "PACTRAIN_ADMIN_JOB_KEY_FILE=/etc/pactrain/job.key pactrain-admin doctor || true"
+    )
 
 
 def test_the_trainers_group_may_use_the_socket_and_nobody_else(system) -> None:

@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
 
 
 def start(manager: Manager, folder: Path, daemon: str) -> subprocess.Popen[bytes]:
-    flags = ["--listen=127.0.0.1:0", "--listen-metrics=127.0.0.1:0"]
+    flags = ["--insecure-local", "--listen=127.0.0.1:0", "--listen-metrics=127.0.0.1:0"]
     if daemon == "agent":
         # Nobody is there: it is ready all the same, and waits.
         flags += ["--name=a", "--coordinator=127.0.0.1:1", f"--socket=unix:{folder}/agent.sock"]
