@@ -28,8 +28,8 @@ LAUNCHER = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Device tests run where they are named: in a process that has made no backward pass."""
-    named = any("test_devices.py" in argument for argument in config.invocation_params.args)
+    """Device tests run where they are named: in a process without a backward pass before."""
+    named = any("test_devices.py" in word for word in config.invocation_params.args)
     return True if collection_path.name == "test_devices.py" and not named else None
 
 
