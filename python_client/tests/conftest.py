@@ -28,7 +28,7 @@ LAUNCHER = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Device tests run where they are named: in a process without a backward pass before."""
+    """Device tests run where they are named: with no backward pass before them."""
     named = any("test_devices.py" in word for word in config.invocation_params.args)
     return True if collection_path.name == "test_devices.py" and not named else None
 
