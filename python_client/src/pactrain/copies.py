@@ -49,9 +49,12 @@ class _Carrier:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Carrier:
         module = self._owner()
-        for parameter, mask, frozen in _masks_of(module):
+        masks = {id(parameter): (mask, frozen) for parameter, mask, frozen in _masks_of(module)}
+        for parameter in () if module is None else module.parameters():
             copied = copy.deepcopy(parameter, memo)
-            registry.set(copied, mask, frozen)
+            mask, frozen = masks.get(id(parameter), (None, False))
+            if mask is not None:
+                registry.set(copied, mask, frozen)
             if not frozen:
                 averages.follow_source(parameter, copied)
         return _Carrier(memo.get(id(module)))
