@@ -29,7 +29,7 @@ logger = logging.getLogger("pactrain")
 
 
 class _Copy:
-    """A parameter of a copy, whose mask, or that it has none, is still that of its model."""
+    """A parameter of a copy, whose mask, if any, is still that of its model."""
 
     def __init__(self, source: Tensor, copied: Tensor) -> None:
         self._source = ref(source)
