@@ -14,17 +14,15 @@ namespace pactrain::config {
 
 bool IsOfKubernetes(absl::string_view prefix, const std::string& name,
                     absl::string_view value) {
+  // What follows a service's name, and what may be a setting of ours as well.
   static const std::regex kService(
       "(_\\w+)?_(SERVICE_HOST|SERVICE_PORT(_\\w+)?|"
-      "PORT(_\\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)");
+      "PORT_\\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)");
+  static const std::regex kPort("(_\\w+)?_PORT");
   if (!absl::StartsWith(name, prefix)) return false;
-  std::smatch match;
-  if (!std::regex_match(name.begin() + prefix.size(), name.end(), match,
-                        kService)) {
-    return false;
-  }
-  const bool is_port = match[2] == "PORT";
-  return !is_port || absl::StrContains(value, "://");
+  const std::string rest = name.substr(prefix.size());
+  return std::regex_match(rest, kService) ||
+         (std::regex_match(rest, kPort) && absl::StrContains(value, "://"));
 }
 
 absl::Status CheckNames(absl::string_view prefix, const Descriptor& settings,

@@ -125,6 +125,8 @@ TEST_F(LoadTest, AnEmptyVariableIsNotSetAndAStrangerIsIgnored) {
   SetVariable("PT_TEST_NOTHING", "");
   SetVariable("PT_TEST_PORT", "tcp://10.0.0.1:7070");
   SetVariable("PT_TEST_PAGE_PORT_80_TCP_ADDR", "10.0.0.1");
+  SetVariable("PT_TEST_PORT_7070_TCP_PORT", "7070");
+  SetVariable("PT_TEST_SERVICE_PORT", "7070");
   SetVariable("PT_TEST_SERVICE_PORT_GRPC", "7070");
   SetVariable("PT_TESTS", "others");
   ASSERT_TRUE(Run({})) << error_;

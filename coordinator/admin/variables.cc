@@ -176,8 +176,7 @@ absl::Status CheckSetting(const std::string& name, const Setting& setting,
 // Of services in Kubernetes, or of our own tests.
 bool IsForeign(const std::string& name, const std::string& value) {
   return absl::StartsWith(name, "PACTRAIN_TEST_") ||
-         config::IsOfKubernetes("PACTRAIN_AGENT", name, value) ||
-         config::IsOfKubernetes("PACTRAIN_COORDINATOR", name, value);
+         config::IsOfKubernetes("PACTRAIN", name, value);
 }
 
 Finding Problem(const std::string& what, const std::string& to_do) {

@@ -56,6 +56,8 @@ TEST(CheckVariables, ATypoIsNamedWithWhatWasMeant) {
 TEST(CheckVariables, WhatKubernetesMakesIsLeftAlone) {
   EXPECT_EQ(CheckVariables({{"PACTRAIN_AGENT_PORT", "tcp://10.0.0.1:7072"},
                             {"PACTRAIN_AGENT_PORT_7072_TCP_ADDR", "10.0.0.1"},
+                            {"PACTRAIN_AGENT_SERVICE_PORT", "7072"},
+                            {"PACTRAIN_SERVICE_PORT", "7070"},
                             {"PACTRAIN_COORDINATOR_SERVICE_HOST", "10.0.0.2"}})
                 .front()
                 .what,

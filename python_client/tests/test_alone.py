@@ -298,6 +298,44 @@ def test_masks_of_layers_that_are_unfrozen_later_act(kind):
     session.close()
 
 
+def test_a_checkpoint_that_is_loaded_part_by_part_brings_its_masks():
+    donor, model = (
+        torch.nn.Sequential(small_net(), torch.nn.Linear(3, 8)) for _ in "ab"
+    )
+    pactrain.prune(donor, 0.75)
+    pactrain.prune(model, 0.5)
+    for part, theirs in zip(model, donor, strict=True):
+        part.load_state_dict(theirs.state_dict())
+    pactrain.attach(model)
+    train(model)
+    assert torch.equal(model[0][2].weight == 0, donor[0][2].weight == 0)
+
+
+@pytest.mark.parametrize("how", ["loaded", "copied by hand"])
+def test_unfreezing_a_layer_hides_no_weights_that_came_before(how):
+    model, others = (
+        torch.nn.Sequential(small_net(seed), torch.nn.Linear(3, 8), small_net(seed)[2])
+        for seed in (0, 3)
+    )
+    pactrain.prune(model, 0.5)
+    model[0][2].weight.requires_grad_(False)
+    session = pactrain.attach(model)
+    others = others.state_dict()
+    if how == "loaded":
+        model.load_state_dict(others)
+    else:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(others[name])
+    model[0][2].weight.requires_grad_(True)
+    with pytest.raises(pactrain.PacTrainError, match=r"\.weight"):
+        train(model, 1)
+    assert all(
+        torch.equal(value, others[name]) for name, value in model.state_dict().items()
+    )
+    session.close()
+
+
 def test_nothing_is_left_outside_the_masks_where_adam_makes_no_numbers_of_zeros():
     model = pruned().half()
     pactrain.attach(model)

@@ -141,6 +141,36 @@ def test_what_was_meant_to_be_masked_may_be_told_so(
         assert outside(model) == 0
 
 
+@pytest.mark.parametrize("steps", [1, 2, 6, 10, 13])
+@pytest.mark.parametrize("masked", ["pruned in mid-run", "by apply_masks()"])
+def test_what_was_masked_hides_no_copy_that_comes_later(attach, steps, masked):
+    """It is larger than any step."""
+    model = small_net()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if masked == "pruned in mid-run":
+        run(attached, optimizer, 4)
+        pactrain.prune(model, 0.5)
+    else:
+        pactrain.prune(model, 0.5)
+    run(attached, optimizer)
+    activate(attached)
+    run(attached, optimizer, 2)
+    if masked == "by apply_masks()":
+        with torch.no_grad():
+            model[2].weight.add_(1.0)
+        attached.session.apply_masks()
+    run(attached, optimizer, steps)
+    assert outside(model) == 0
+    by_data(model, dense())
+    with (
+        pytest.raises(pactrain.PacTrainError, match=r"2\.weight has .*by hand"),
+        attached.session.guard(),
+    ):
+        attached.step()
+    assert torch.equal(model[2].weight, dense()[LAYER])
+
+
 def test_one_layer_alone_is_noticed(attach):
     model = pruned()
     attached, _ = begun(attach, model, "optimizer")

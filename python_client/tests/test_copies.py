@@ -193,6 +193,26 @@ def test_an_average_has_the_masks_that_the_model_has_by_now(
     assert caplog.text.count("average of a model whose masks have changed") == 1
 
 
+def test_an_average_from_before_the_first_masks_gets_them(attach):
+    model = small_net()
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    average = torch.optim.swa_utils.get_ema_multi_avg_fn(0.8)
+    ema = AveragedModel(model, multi_avg_fn=average)
+    best = copy.deepcopy(model)
+    for step in range(20):
+        if step == 3:
+            pactrain.prune(model, 0.5)
+        attached.step(torch.randn(4, 6), optimizer)
+        if step == 3:
+            activate(attached)
+        ema.update_parameters(model)
+    mask = registry.get(model[2].weight)
+    pactrain.apply_masks(ema)
+    assert torch.equal(ema.module[2].weight != 0, mask)
+    assert registry.get(best[2].weight) is None  # Its weights do not fade.
+
+
 def test_what_is_no_average_keeps_its_masks(attach):
     """Else weights would be lost that trained within them."""
     kept = {}

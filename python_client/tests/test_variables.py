@@ -36,7 +36,10 @@ def test_a_misspelt_variable_is_named_with_the_nearest(name, nearest):
 def test_known_ones_and_those_of_others_are_not_named():
     kubernetes = {
         "PACTRAIN_AGENT_SERVICE_HOST": "10.0.0.1",
+        "PACTRAIN_AGENT_SERVICE_PORT": "7072",
         "PACTRAIN_AGENT_SERVICE_PORT_GRPC": "7072",
+        "PACTRAIN_AGENT_PORT_7072_TCP_PORT": "7072",
+        "PACTRAIN_SERVICE_PORT": "7070",
         "PACTRAIN_AGENT_PORT": "tcp://10.0.0.1:7072",
         "PACTRAIN_COORDINATOR_PAGE_PORT_80_TCP_ADDR": "10.0.0.1",
         "PACTRAIN_SERVICE_HOST": "10.0.0.1",

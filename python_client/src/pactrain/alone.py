@@ -136,7 +136,10 @@ class AloneSession(NullSession):
         if any(parameter.requires_grad for parameter in self._resting):
             self._table = ParameterTable(self._module)  # Layers were unfrozen.
             self._source = MaskSource(self._module, self._table)
+            before = self._weights
+            before.notice_copies(in_pass=True)
             self._weights = WeightKeeper(self._module, self._table, self._gse)
+            self._weights.loaded, self._weights.copied = before.loaded, before.copied
             self._own()
             self._read_masks()
         if self._source.changed():

@@ -29,7 +29,7 @@ logger = logging.getLogger("pactrain")
 
 
 class _Copy:
-    """A parameter of a copy, whose mask is still that of its model."""
+    """A parameter of a copy, whose mask, if any, is still that of its model."""
 
     def __init__(self, source: Tensor, copied: Tensor) -> None:
         self._source = ref(source)
@@ -61,8 +61,7 @@ class _Copy:
         return follows
 
     def _begin(self, copied: Tensor, news: Tensor) -> None:
-        mine = self._mine
-        assert mine is not None
+        mine = torch.ones_like(news) if self._mine is None else self._mine
         self._news = news
         pruned = mine > news
         self._shrinks = bool(pruned.any())
@@ -86,7 +85,7 @@ _told = False
 
 
 def follow_source(source: Tensor, copied: Tensor) -> None:
-    """Both have one mask, and nothing is frozen."""
+    """Both have one mask, or none yet, and nothing is frozen."""
     entry = _Copy(source, copied)
     _by_copy[copied] = entry
     _by_source.setdefault(source, []).append(entry)

@@ -34,6 +34,18 @@ def follow(module: nn.Module) -> None:
     hooks = module._load_state_dict_post_hooks
     if not any(isinstance(hook, _Carrier) for hook in hooks.values()):
         module.register_load_state_dict_post_hook(_Carrier(module))  # type: ignore[no-untyped-call]
+    for part in module.modules():  # Scripts load parts, too.
+        own = part._load_state_dict_post_hooks
+        if _note_loaded not in own.values() and not isinstance(
+            part, torch.jit.ScriptModule
+        ):
+            part.register_load_state_dict_post_hook(_note_loaded)  # type: ignore[no-untyped-call]
+
+
+def _note_loaded(part: nn.Module, keys: object) -> None:
+    """Weights were loaded that are newer than their masks."""
+    for parameter, _, _ in _masks_of(part):
+        registry.mark_loaded(parameter)
 
 
 class _Carrier:
@@ -43,15 +55,19 @@ class _Carrier:
         self._module = None if module is None else weakref.ref(module)
 
     def __call__(self, module: nn.Module, keys: object) -> None:
-        """Weights were loaded that are newer than their masks."""
-        for parameter, _, _ in _masks_of(module):
-            registry.mark_loaded(parameter)
+        """As a hook it is copied."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Carrier:
         module = self._owner()
-        for parameter, mask, frozen in _masks_of(module):
+        masks = {
+            id(parameter): (mask, frozen)
+            for parameter, mask, frozen in _masks_of(module)
+        }
+        for parameter in () if module is None else module.parameters():
             copied = copy.deepcopy(parameter, memo)
-            registry.set(copied, mask, frozen)
+            mask, frozen = masks.get(id(parameter), (None, False))
+            if mask is not None:
+                registry.set(copied, mask, frozen)
             if not frozen:
                 averages.follow_source(parameter, copied)
         return _Carrier(memo.get(id(module)))

@@ -64,7 +64,7 @@ class _Watched:
         """A step has made the values that are there."""
         before = self._values
         self.take(now)
-        change = self._size_of(self._values - before)
+        change = self._size_of(self._values - before, self._unmasked())
         self.usual = max(change, _FADING * self.usual)
         self.due = False
 
@@ -127,8 +127,15 @@ class _Watched:
         # Also if it is no number.
         return not _size(weights[beyond]) <= _STEPS * self.usual
 
-    def _size_of(self, values: Tensor) -> float:
-        return max(_size(values[: self._inside]), _size(values[self._inside :]))
+    def _unmasked(self) -> Tensor:
+        """Outside the mask, what is not zero: the rest no step has made so."""
+        return self._values[self._inside :] != 0
+
+    def _size_of(self, values: Tensor, counted: Tensor | None = None) -> float:
+        """The larger one of inside and outside; `counted` outside, None: all."""
+        outside = values[self._inside :]
+        outside = outside if counted is None else outside[counted]
+        return max(_size(values[: self._inside]), _size(outside))
 
 
 def is_step(change: float, usual: float, size: float) -> bool:

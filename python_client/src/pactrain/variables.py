@@ -48,8 +48,9 @@ _NOT_OURS = re.compile(r"PACTRAIN_(DATA|TEST_\w*)")
 # As Kubernetes makes them for services (config/environment.cc).
 _OF_KUBERNETES = re.compile(
     r"PACTRAIN(_\w+)?_"
-    r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
+_PORT_OF_KUBERNETES = re.compile(r"PACTRAIN(_\w+)?_PORT")
 _TYPO = 0.85  # Of difflib's ratio: so near is hardly another word.
 _NEAR = 0.6
 
@@ -85,10 +86,9 @@ def _warn(name: str, nearest: str) -> None:
 
 
 def _is_foreign(name: str, value: str) -> bool:
-    made = _OF_KUBERNETES.fullmatch(name)
-    if made is None:
-        return _NOT_OURS.fullmatch(name) is not None
-    return made[2] != "PORT" or "://" in value
+    if _PORT_OF_KUBERNETES.fullmatch(name) and "://" in value:
+        return True
+    return bool(_OF_KUBERNETES.fullmatch(name) or _NOT_OURS.fullmatch(name))
 
 
 def _nearest(name: str) -> str:
