@@ -24,8 +24,8 @@ _ADVICE = (
     "Call the wrapped model, as in ddp(x), not the model inside; with no_sync(), leave "
     "it for the last pass before each optimizer step, also of a short last round; step "
     "after backward() has returned, not in a hook; a term with a backward pass of its "
-    "own, as a penalty on weights, goes before the wrapped model is called, or into one "
-    "loss; where a pass does not reach all "
+    "own, as a penalty on weights, goes before the wrapped model is called, or into "
+    "one loss; where a pass does not reach all "
     "parameters, give torch's DistributedDataParallel find_unused_parameters=True."
 )
 

@@ -255,8 +255,9 @@ def weights_outside(table: ParameterTable, masks: MaskSet) -> list[str]:
     if not count:
         return []
     return [
-        f"{count:,} weights outside the masks are not zero. pactrain.apply_masks(model) sets "
-        "them to zero, also those that were loaded: save what is to be kept before"
+        f"{count:,} weights outside the masks are not zero. pactrain.apply_masks("
+        "model) sets them to zero, also those that were loaded: save before what is to "
+        "be kept"
     ]
 
 
