@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check measure figures sim mutants chaos nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs measure figures report report-check report-quick report-steps sim mutants chaos nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -30,7 +30,7 @@ build-cuda:  ## Installs nvcc into .cuda (from PyPI; needs no GPU) and compiles 
 	@tools/setup cuda
 	@$(PYTHON) tools/build_cuda.py
 
-dist:  ## A wheel and a tarball in out/dist that need only glibc; the wheel also torch, numpy.
+dist:  ## A wheel, a tarball and a Debian package in out/dist that need only glibc (the wheel also torch, numpy; the package systemd).
 	@tools/setup dist
 	@tools/setup cuda
 	@$(PYTHON) tools/build_cuda.py
@@ -80,6 +80,16 @@ bench-observe: build  ## What a Prometheus and 200 viewers of the page cost a jo
 	@tools/setup nightly
 	@$(PYTHON) -m bench.observe_cost
 
+deploy-check: dist  ## What deploy/ has: systemd units, the Debian package under a real systemd, images, Kubernetes manifests; ends with a line of JSON.
+	@tools/setup test
+	@tools/setup nightly
+	@tools/setup docs
+	@$(PYTHON) tests/deploy/check.py
+
+docs: build  ## The documentation site, in out/docs; ends with a line of JSON (warnings, dead links).
+	@tools/setup docs
+	@$(PYTHON) tools/docs.py
+
 bench-kernels:  ## Kernels beside memcpy and torch, on one thread.
 	@tools/setup
 	@$(PYTHON) -m bench.kernels
@@ -90,6 +100,19 @@ measure: build  ## All figures of README and docs into bench/results, 35 minutes
 figures:  ## README's and the docs' tables from bench/results; says which are stale.
 	@tools/setup
 	@$(PYTHON) -m bench.figures
+
+report-steps: build  ## Steps to accuracy of each method by virtual workers, what is missing of them (METHODS=a,b SEEDS=1,2 WORKLOADS=transformer; needs PACTRAIN_DATA).
+	@$(PYTHON) -m bench.evidence.steps $(if $(METHODS),--methods=$(METHODS)) \
+	  $(if $(filter command line environment,$(origin SEEDS)),--seeds=$(SEEDS)) $(if $(WORKLOADS),--workloads=$(WORKLOADS))
+
+report: report-steps  ## The evidence: what is missing of the steps (hours; may be stopped), then docs/results.md; ends with a line of JSON.
+	@$(PYTHON) -m bench.evidence.report
+
+report-quick: build  ## Step times of the headline rows measured again, with the committed steps; ends with a line of JSON.
+	@$(PYTHON) -m bench.evidence.report --quick
+
+report-check: build  ## The evidence's twin of an exchange against eight real trainers, bit for bit; ends with a line of JSON.
+	@$(PYTHON) -m bench.evidence.check
 
 sim:  ## The simulator over SEEDS=20000 seeds (first one: FIRST=n).
 	@tools/setup
@@ -104,7 +127,7 @@ chaos: build  ## Real processes killed, stopped, replaced and cut off for DURATI
 	  PYTHONPATH=. $(PYTHON) tests/chaos/run.py --cpp-rank="$$(run_bazel info bazel-bin)/tests/chaos/rank" \
 	    --duration=$(DURATION) --seed=$(SEED) --stages=$(STAGES)
 
-nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, bench-bytes, bench-tls, observe-check, the demo's goals.
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, bench-bytes, bench-tls, observe-check, deploy-check, the demo's goals.
 	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.

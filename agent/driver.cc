@@ -76,6 +76,7 @@ absl::Status Driver::Open() {
 
   LocalServer::Options local;
   local.socket_path = options_.socket_path;
+  local.access = options_.access;
   ASSIGN_OR_RETURN(local_, LocalServer::Start(io_, local, this));
   book_.Open();
 

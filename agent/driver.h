@@ -6,7 +6,10 @@
 #ifndef PACTRAIN_AGENT_DRIVER_H_
 #define PACTRAIN_AGENT_DRIVER_H_
 
+#include <sys/types.h>
+
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -34,6 +37,7 @@ class Driver : private TransportEvents,
   struct Options {
     agent::Options core;
     std::string socket_path;
+    LocalAccess access;  // Who beside this user and root may use it.
     std::string listen = "127.0.0.1:0";  // Or a range, host:first-last.
     // "host", whose port is the one bound, "host:port" or "none": nobody can
     // dial this agent. Empty: what listen was bound to.

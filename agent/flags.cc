@@ -102,11 +102,14 @@ absl::Status SetCore(const v1::AgentConfig& config,
   return core.Check();
 }
 
+base::TlsNames TlsNamesOf(const config::Settings& settings) {
+  return {settings.Where("tls-cert"), settings.Where("tls-key"),
+          settings.Where("tls-ca"), settings.Where("job-key-file")};
+}
+
 absl::Status SetTls(const v1::AgentConfig& config,
                     const config::Settings& settings, Driver::Options& driver) {
-  const base::TlsNames names = {
-      settings.Where("tls-cert"), settings.Where("tls-key"),
-      settings.Where("tls-ca"), settings.Where("job-key-file")};
+  const base::TlsNames names = TlsNamesOf(settings);
   protocol::Identity own = {protocol::Role::kAgent, driver.core.agent};
   ASSIGN_OR_RETURN(
       driver.tls,
@@ -126,6 +129,25 @@ absl::Status SetTls(const v1::AgentConfig& config,
                    base::CheckTlsFiles(driver.tls, names));
   if (!driver.tls.given()) return absl::OkStatus();
   return settings.At("tls-cert", protocol::CheckIdentity(uris, own));
+}
+
+absl::Status SetAccess(const v1::AgentConfig& config,
+                       const config::Settings& settings, LocalAccess& access) {
+  if (!config.socket_group().empty()) {
+    const auto group = ParseGroup(config.socket_group());
+    RETURN_IF_ERROR(settings.At("socket-group", group.status()));
+    access.group = *group;
+  }
+  for (const std::string& text : config.socket_users()) {
+    const auto user = ParseUser(text);
+    RETURN_IF_ERROR(settings.At("socket-users", user.status()));
+    access.users.push_back(*user);
+  }
+  if (access.users.empty() || access.group.has_value()) return absl::OkStatus();
+  return settings.At("socket-users",
+                     absl::InvalidArgumentError(
+                         "are given without --socket-group; give a group that "
+                         "they are all in, too"));
 }
 
 // "none", "host:port", or "host" alone, which any port completes.
@@ -154,6 +176,7 @@ absl::Status SetAddresses(const v1::AgentConfig& config,
   const auto socket = ParseSocketPath(config.socket());
   RETURN_IF_ERROR(settings.At("socket", socket.status()));
   driver.socket_path = *socket;
+  RETURN_IF_ERROR(SetAccess(config, settings, driver.access));
   driver.coordinator = config.coordinator();
   RETURN_IF_ERROR(base::CheckDialAddress(settings.Where("coordinator"),
                                          driver.coordinator, tls, insecure)
@@ -213,7 +236,10 @@ absl::Status Understand(const v1::AgentConfig& config,
   driver.sum_threads = config.sum_threads() == 0
                            ? base::ThreadsBesideOthers(base::Processors())
                            : static_cast<int>(config.sum_threads());
-  return absl::OkStatus();
+  // Last: what is wrong by itself is said before.
+  return base::CheckProtected(
+      driver.tls, TlsNamesOf(settings),
+      config.insecure_network() || config.insecure_local());
 }
 
 }  // namespace

@@ -25,8 +25,10 @@ struct Outcome {
   std::string message;
 };
 
-Outcome Parse(std::vector<const char*> words) {
-  words.insert(words.begin(), "pactrain-agent");
+// Most tests are of something else than what protects an agent.
+Outcome Parse(std::vector<const char*> words,
+              const char* first = "--insecure-local") {
+  words.insert(words.begin(), {"pactrain-agent", first});
   Outcome outcome;
   ::testing::internal::CaptureStderr();
   outcome.flags = ParseFlags(static_cast<int>(words.size()), words.data(),
@@ -44,23 +46,37 @@ TEST(ParseFlags, DefaultsAreLoopbackAndTheNameAsSite) {
   EXPECT_EQ(driver.listen, "127.0.0.1:0");
   EXPECT_EQ(driver.core.step_deadline, absl::Seconds(60));
   EXPECT_EQ(driver.core.straggler_timeout, absl::Minutes(30));
+  EXPECT_EQ(driver.access.group, std::nullopt);
   EXPECT_FALSE(driver.core.incarnation.empty());
 }
 
+TEST(ParseFlags, SecPlainTextIsNotSpokenUnasked) {
+  const Outcome refused = Parse({}, "--name=a");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.message,
+              HasSubstr("--job-key-file: no key and no certificates are given, "
+                        "so every user of this machine could see and change"));
+  EXPECT_THAT(refused.message, HasSubstr("or, where all users of the machine "
+                                         "are trusted, --insecure-local"));
+  EXPECT_TRUE(Parse({"--insecure-network"}, "--name=a").flags.has_value());
+}
+
 TEST(ParseFlags, ReadsEveryFlag) {
-  const Outcome outcome = Parse(
-      {"--name=a", "--site=eu", "--coordinator=127.0.0.1:7070",
-       "--socket=unix:/run/x.sock", "--listen=127.0.0.1:5",
-       "--advertise-address=127.0.0.1:6", "--listen-metrics=127.0.0.1:7",
-       "--step-deadline=2m", "--straggler-timeout=1h", "--connect-timeout=inf",
-       "--sum-threads=3", "--renice=4", "--egress-limit=us=100mbit",
-       "--egress-limit=*=1gbit", "--log-level=debug"});
+  const Outcome outcome =
+      Parse({"--name=a", "--site=eu", "--coordinator=127.0.0.1:7070",
+             "--socket=unix:/run/x.sock", "--socket-group=4321",
+             "--listen=127.0.0.1:5", "--advertise-address=127.0.0.1:6",
+             "--listen-metrics=127.0.0.1:7", "--step-deadline=2m",
+             "--straggler-timeout=1h", "--connect-timeout=inf",
+             "--sum-threads=3", "--renice=4", "--egress-limit=us=100mbit",
+             "--egress-limit=*=1gbit", "--log-level=debug"});
   ASSERT_TRUE(outcome.flags.has_value()) << outcome.message;
   Driver::Options driver = outcome.flags->driver;
   EXPECT_EQ(driver.core.site, "eu");
   EXPECT_TRUE(outcome.flags->site_given);
   EXPECT_EQ(driver.coordinator, "127.0.0.1:7070");
   EXPECT_EQ(driver.socket_path, "/run/x.sock");
+  EXPECT_EQ(driver.access.group, 4321u);
   EXPECT_EQ(driver.listen, "127.0.0.1:5");
   EXPECT_EQ(driver.advertise_address, "127.0.0.1:6");
   EXPECT_EQ(outcome.flags->listen_metrics.ToString(), "127.0.0.1:7");
@@ -140,6 +156,7 @@ TEST(ParseFlags, AMistakeIsOneLineThatNamesIt) {
       {"--advertise-address=10.0.0.1:7070"},
       {"--connect-timeout=0"},
       {"--socket=relative.sock"},
+      {"--socket-group=no-such-group"},
       {"--listen=0.0.0.0:1"},
       {"--listen=127.0.0.1:8-7"},
       {"--advertise-address=10.0.0.1"},

@@ -1,9 +1,11 @@
 // pactrain-agent: one per node. Flags, wiring, signals.
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "agent/driver.h"
@@ -12,10 +14,13 @@
 #include "agent/scheduling.h"
 #include "asio/io_context.hpp"
 #include "asio/signal_set.hpp"
+#include "asio/steady_timer.hpp"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
 #include "base/net.h"
+#include "base/service_manager.h"
+#include "base/tls/secrecy.h"
 
 namespace pactrain::agent {
 namespace {
@@ -35,6 +40,17 @@ void Renice(int by) {
       by, by);
 }
 
+// Tells whoever watches that the loop turns, for as long as it does.
+void TellThatWeLive(asio::steady_timer& timer,
+                    std::chrono::microseconds period) {
+  timer.expires_after(period);
+  timer.async_wait([&timer, period](const asio::error_code& error) {
+    if (error) return;
+    base::TellServiceManager("WATCHDOG=1");
+    TellThatWeLive(timer, period);
+  });
+}
+
 int Run(const Flags& flags) {
   asio::io_context io(1);
   // From here on a signal waits for the loop: the socket is always removed.
@@ -48,7 +64,9 @@ int Run(const Flags& flags) {
   auto driver = Driver::Start(io, options);
   if (!driver.ok()) return Failed(driver.status());
   signals.async_wait([&](const asio::error_code& error, int) {
-    if (!error) (*driver)->Stop();
+    if (error) return;
+    base::TellServiceManager("STOPPING=1");
+    (*driver)->Stop();
   });
 
   const Options& core = flags.driver.core;
@@ -60,6 +78,13 @@ int Run(const Flags& flags) {
               (*driver)->data_address().c_str(),
               (*metrics)->address().ToString().c_str());
   std::fflush(stdout);
+  if (!base::TellServiceManager("READY=1")) {
+    LOG_WARN("the service manager at $NOTIFY_SOCKET could not be told");
+  }
+  asio::steady_timer watchdog(io);
+  if (const auto period = base::WatchdogPeriod()) {
+    TellThatWeLive(watchdog, *period);
+  }
 
   io.run();
   const int exit_code =
@@ -82,11 +107,14 @@ int main(int argc, char** argv) {
     std::cout << pactrain::agent::AgentMetrics::Table();
     return 0;
   }
+  const std::string not_hidden = pactrain::base::HideSecrets();
   int exit_code = 0;
   const std::optional<pactrain::agent::Flags> flags =
       pactrain::agent::ParseFlags(argc, argv, &exit_code);
   if (!flags.has_value()) return exit_code;
+  pactrain::base::ForgetJobKeyVariable();
   PT_CHECK(pactrain::base::InitLog("agent", flags->log_level));
+  if (!not_hidden.empty()) LOG_WARN("{}", not_hidden);
   pactrain::agent::AskForShortTurns();
   pactrain::agent::Renice(flags->renice);
   return pactrain::agent::Run(*flags);

@@ -107,6 +107,7 @@ def start_cluster(
     metrics_token: Path | None = None,
     relayed: Callable[[str, str], str] | None = None,
     page: bool = False,
+    coordinator_flags: Sequence[str] = (),
 ) -> Cluster:
     """Starts all daemons and returns when all are listening.
 
@@ -119,7 +120,7 @@ def start_cluster(
 
     def security(name: str) -> list[str]:
         if pki is None:
-            return ["--insecure-network"] if bed.shaped else []
+            return ["--insecure-network"] if bed.shaped else ["--insecure-local"]
         return [f"--tls-cert={pki / name}.pem", f"--tls-key={pki / name}.key",
                 f"--tls-ca={pki / 'ca.pem'}"]  # fmt: skip
 
@@ -134,7 +135,7 @@ def start_cluster(
             "--cluster=bench", f"--risk={risk}",
             *([f"--links={links}"] if links else []), *security("coordinator"),
             *([f"--policy-file={pki / 'policy.yaml'}"] if pki else []),
-            *reading]  # fmt: skip
+            *reading, *coordinator_flags]  # fmt: skip
     page_address = None
     if page:
         page_address = f"127.0.0.1:{port_on(bed, '127.0.0.1', first_port + 2)}"

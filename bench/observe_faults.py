@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.cluster import BIN, READY_SECONDS, ROOT, Cluster, pin
-from bench.observe_job import Relays, give, start_waiting
+from bench.observe_job import Relays, give, start_pair, start_waiting
 from bench.observe_servers import Prometheus, wait_until
 from bench.processes import Child, Children
 from bench.slow_relay import Rates
@@ -77,10 +77,10 @@ def ordered(order: str) -> Callable[[Stage], AbstractContextManager[None]]:
 
 @contextmanager
 def slower_than_full(stage: Stage) -> Iterator[None]:
-    """Computing takes longer than it did when the job was in FULL."""
+    """Ranks wait for each other longer than when the job was in FULL; not for links."""
     compacted = 'pactrain_coordinator_mode{mode!="FULL"} == 1'
     # And not while a fault before this one held it up.
-    measured = f'0 < pactrain_coordinator_step_interval_seconds{{mode="FULL"}} < {USUAL_STEP}'
+    measured = f"0 < pactrain_coordinator_full_step_at_least_seconds < {USUAL_STEP}"
     if not stage.prometheus.holds(measured):
         stage.pin("FULL")
         wait_until(lambda: stage.prometheus.holds(measured), "FULL to be measured")
@@ -244,6 +244,20 @@ def alone(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
+def trainer_killed(stage: Stage) -> Iterator[None]:
+    """One of two trainers of another job, which ends by it."""
+    agents = stage.cluster.agents
+    first, second = start_pair(stage.extras, "broken", (agents[0], agents[-1]))
+    job = 'pactrain_coordinator_job_state{training_job="broken", state="%s"} == 1'
+    wait_until(lambda: stage.prometheus.holds(job % "running"), "the other job to run")
+    second.process.kill()
+    second.process.wait()
+    yield
+    first.process.kill()
+    first.process.wait()
+
+
+@contextmanager
 def agent_stopped(stage: Stage) -> Iterator[None]:
     """The last agent's process stands still; killed, it would end this job."""
     pid = stage.cluster.agents[-1].pid
@@ -280,6 +294,8 @@ FAULTS = (
     Fault("PactrainLinkAsymmetric", slowed("c0", Rates(to_target=SLOW)), (*LINKS, *PACE)),
     Fault("PactrainJournalReadOnly", full_disk, PACE),
     Fault("PactrainJobWaits", alone),
+    Fault("PactrainStepStalls", ordered("hang"), PACE),
+    Fault("PactrainJobFailed", trainer_killed),
     Fault("PactrainInsecureNetwork", plain_text),
     Fault("PactrainVersionSkew", other_version),
     Fault("PactrainCertificateEnds", old_certificate),

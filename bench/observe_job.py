@@ -12,7 +12,10 @@ from bench.processes import Child, Children
 from bench.slow_relay import SlowRelay
 from bench.testbed import Link, LoopbackTestbed
 
-WAITING = "import torch, pactrain; pactrain.DistributedDataParallel(torch.nn.Linear(4, 4))"
+WAITING = (
+    "import time, torch, pactrain; "
+    "model = pactrain.DistributedDataParallel(torch.nn.Linear(4, 4)); time.sleep(3600)"
+)
 
 
 def three_sites() -> LoopbackTestbed:
@@ -54,8 +57,16 @@ def start_job(
     return start_trainers(bed, children, name, argv, [1] * len(bed.hosts), cluster)
 
 
-def start_waiting(children: Children, name: str, agent: Agent) -> Child:
-    """A trainer of a job whose other site does not come."""
-    env = {"PACTRAIN_JOB_ID": name, "PACTRAIN_SITE": "a", "PACTRAIN_SITES": "a:1,b:1",
+def start_waiting(
+    children: Children, name: str, agent: Agent, site: str = "a", job: str = ""
+) -> Child:
+    """A trainer of a job of two sites, a and b; it waits for the other one, and then for ever."""
+    env = {"PACTRAIN_JOB_ID": job or name, "PACTRAIN_SITE": site, "PACTRAIN_SITES": "a:1,b:1",
            "OMP_NUM_THREADS": "1", **agent.trainer_env}  # fmt: skip
     return children.start(name, [sys.executable, "-c", WAITING], env)
+
+
+def start_pair(children: Children, job: str, agents: tuple[Agent, Agent]) -> tuple[Child, Child]:
+    """Both trainers of such a job."""
+    first = start_waiting(children, f"{job}-a", agents[0], "a", job)
+    return first, start_waiting(children, f"{job}-b", agents[1], "b", job)

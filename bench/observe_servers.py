@@ -24,7 +24,9 @@ SHIPPED = DEPLOY / "prometheus"
 SPEED = 120
 SHORTEST_RANGE = 8  # Seconds: a rate needs some scrapes.
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-WINDOW = re.compile(r"(\[|for: |group_wait: |group_interval: |repeat_interval: )(\d+)([smhd])")
+WINDOW = re.compile(
+    r"(\[|offset |for: |group_wait: |group_interval: |repeat_interval: )(\d+)([smhd])"
+)
 
 
 def faster(text: str) -> str:

@@ -5,7 +5,8 @@ the same:
   train     steps
   masks     other masks every fifteen steps
   straggle  the last rank takes ten times as long
-  slow      all ranks take eight times as long
+  slow      one rank after the other takes eight times as long
+  hang      the last rank stands until there is another order
   norm      rank 0's gradients are a million times as large
   end
 Rank 0 prints {"event": "start"}, and then what steps took, in seconds: {"steps": [...]}.
@@ -26,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
 
-ORDERS = ("train", "masks", "straggle", "slow", "norm", "end")
+ORDERS = ("train", "masks", "straggle", "slow", "hang", "norm", "end")
 COMPUTE_SECONDS = 0.03
 MASK_STEPS = 15
 TOLD_STEPS = 20
@@ -71,7 +72,10 @@ def main(argv: list[str]) -> int:
                 for name, parameter in network.named_parameters():
                     if name in masks:
                         parameter.copy_(whole[name] * masks[name])
-        slow = 8 if order == "slow" else 10 if order == "straggle" and rank == last else 1
+        turn = order == "slow" and step % (last + 1) == rank
+        slow = 8 if turn else 10 if order == "straggle" and rank == last else 1
+        while order == "hang" and rank == last and options.orders.read_text().strip() == "hang":
+            time.sleep(0.1)
         time.sleep(COMPUTE_SECONDS * slow)  # Stands for computing, which is not looked at.
         torch.manual_seed(step * 100 + rank)
         optimizer.zero_grad()

@@ -3,6 +3,7 @@
 # in one clear message and a non-zero exit.
 set -u
 daemon=$PWD/coordinator/pactrain-coordinator
+export PACTRAIN_COORDINATOR_INSECURE_LOCAL=true
 dir=$(mktemp -d "${TEST_TMPDIR:-/tmp}/coordinator.XXXXXX")
 trap 'kill "${pid:-}" 2>/dev/null; rm -rf "$dir"' EXIT
 
@@ -56,6 +57,7 @@ kill -INT "$pid"; wait "$pid" || fail "SIGINT: exit $?"
 refused "belongs to cluster 'default'" --state-dir "$dir/state" --cluster other
 refused "--no-such-flag" --no-such-flag
 refused "--log-level" --log-level loud
+(unset PACTRAIN_COORDINATOR_INSECURE_LOCAL; refused "no key and no certificates") || exit 1
 
 # Settings from a file: a mistake names its line; what is printed may be fed back.
 printf 'cluster: filed\nlisten-metrcs: 127.0.0.1:0\n' >"$dir/bad.yaml"

@@ -130,11 +130,14 @@ absl::Status SetCore(const v1::CoordinatorConfig& config,
   return settings.At("links", CheckLinks(core.links));
 }
 
+base::TlsNames TlsNamesOf(const config::Settings& settings) {
+  return {settings.Where("tls-cert"), settings.Where("tls-key"),
+          settings.Where("tls-ca"), settings.Where("job-key-file")};
+}
+
 absl::Status SetTls(const v1::CoordinatorConfig& config,
                     const config::Settings& settings, base::TlsFiles& tls) {
-  const base::TlsNames names = {
-      settings.Where("tls-cert"), settings.Where("tls-key"),
-      settings.Where("tls-ca"), settings.Where("job-key-file")};
+  const base::TlsNames names = TlsNamesOf(settings);
   const protocol::Identity own = {protocol::Role::kCoordinator, ""};
   std::string bound;
   ASSIGN_OR_RETURN(
@@ -241,7 +244,10 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
   flags.connections_per_source =
       static_cast<int>(config.connections_per_source());
   flags.log_level = config.log_level();
-  return SetCore(config, settings, flags.core);
+  RETURN_IF_ERROR(SetCore(config, settings, flags.core));
+  // Last: what is wrong by itself is said before.
+  return base::CheckProtected(flags.tls, TlsNamesOf(settings),
+                              insecure || config.insecure_local());
 }
 
 }  // namespace

@@ -27,8 +27,10 @@ std::string AllowAll(const std::string& folder) {
   return path;
 }
 
-std::optional<Flags> Parse(std::vector<const char*> arguments, int* exit_code) {
-  arguments.insert(arguments.begin(), "pactrain-coordinator");
+// Most tests are of something else than what protects a coordinator.
+std::optional<Flags> Parse(std::vector<const char*> arguments, int* exit_code,
+                           const char* first = "--insecure-local") {
+  arguments.insert(arguments.begin(), {"pactrain-coordinator", first});
   return ParseFlags(static_cast<int>(arguments.size()), arguments.data(),
                     exit_code);
 }
@@ -41,6 +43,17 @@ TEST(Flags, DefaultsAreLoopbackAndFp32) {
   EXPECT_EQ(flags->listen_metrics.ToString(), "127.0.0.1:7071");
   EXPECT_EQ(flags->core.codec, protocol::Codec::kFp32);
   EXPECT_TRUE(flags->core.links.empty());
+}
+
+TEST(Flags, SecPlainTextIsNotSpokenUnasked) {
+  int exit_code = -1;
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(Parse({}, &exit_code, "--cluster=a").has_value());
+  EXPECT_EQ(exit_code, 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("pactrain-coordinator: --job-key-file: no key and no "
+                        "certificates are given, so every user"));
+  EXPECT_TRUE(Parse({}, &exit_code, "--insecure-network").has_value());
 }
 
 TEST(Flags, ThereIsAPageOnlyWhereOneIsAskedFor) {

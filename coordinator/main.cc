@@ -2,12 +2,15 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +19,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
+#include "base/service_manager.h"
+#include "base/tls/secrecy.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/flags.h"
 #include "coordinator/grants_file.h"
@@ -44,6 +49,27 @@ void AllowManyDescriptors() {
   }
   limit.rlim_cur = std::min(kWanted, limit.rlim_max);
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Until one of the signals comes; meanwhile tells whoever watches that the
+// driver answers.
+int WaitForSignal(const sigset_t& signals, const Driver& driver) {
+  const auto period = base::WatchdogPeriod();
+  while (true) {
+    int signal = 0;
+    if (!period) {
+      sigwait(&signals, &signal);
+      return signal;
+    }
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(*period);
+    const timespec wait = {seconds.count(), (*period - seconds).count() * 1000};
+    signal = sigtimedwait(&signals, nullptr, &wait);
+    if (signal > 0) return signal;
+    if (errno != EAGAIN) continue;
+    driver.Snapshot();  // Its mutex is free, and its state in one piece.
+    base::TellServiceManager("WATCHDOG=1");
+  }
 }
 
 int Run(const Flags& flags, const sigset_t& signals) {
@@ -116,8 +142,11 @@ int Run(const Flags& flags, const sigset_t& signals) {
               page ? (" page=" + page->address().ToString()).c_str() : "");
   std::fflush(stdout);
 
-  int signal = 0;
-  sigwait(&signals, &signal);
+  if (!base::TellServiceManager("READY=1")) {
+    LOG_WARN("the service manager at $NOTIFY_SOCKET could not be told");
+  }
+  const int signal = WaitForSignal(signals, **driver);
+  base::TellServiceManager("STOPPING=1");
   LOG_INFO("stopping on signal {}; agents carry on", signal);
   board.Stop();
   (*server)->Stop();
@@ -140,11 +169,14 @@ int main(int argc, char** argv) {
     std::cout << pactrain::coordinator::CoordinatorMetrics::Table();
     return 0;
   }
+  const std::string not_hidden = pactrain::base::HideSecrets();
   int exit_code = 0;
   const std::optional<pactrain::coordinator::Flags> flags =
       pactrain::coordinator::ParseFlags(argc, argv, &exit_code);
   if (!flags.has_value()) return exit_code;
+  pactrain::base::ForgetJobKeyVariable();
   PT_CHECK(pactrain::base::InitLog("coordinator", flags->log_level));
+  if (!not_hidden.empty()) LOG_WARN("{}", not_hidden);
   // A file size limit is an error of write(), not our end.
   std::signal(SIGXFSZ, SIG_IGN);
   pactrain::coordinator::AllowManyDescriptors();

@@ -4,6 +4,7 @@
     torchrun --nproc-per-node=2 examples/ddp.py --plain     # The same without PacTrain.
     PACTRAIN_AGENT=unix:/run/pactrain/agent.sock \
         torchrun --nproc-per-node=2 examples/ddp.py         # Uses that agent.
+    torchrun --nproc-per-node=2 examples/ddp.py --device cuda   # A GPU for each rank.
 
 A small convolutional network learns scikit-learn's handwritten digits (1,797 images of
 8 x 8), or CIFAR-10 where PACTRAIN_DATA has cifar10_{train,test}.npz.
@@ -65,6 +66,21 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     return load_cifar10(Path(folder)) if folder else load_digits()
 
 
+def device_of(text: str) -> torch.device:
+    """For "cuda" that of this rank; ranks share one where there are too few."""
+    name, _, number = text.partition(":")
+    if name == "cpu":
+        return torch.device(name)
+    module = getattr(torch, name, None)
+    count = module.device_count() if hasattr(module, "device_count") else 0
+    index = int(number) if number else int(os.environ.get("LOCAL_RANK", "0")) % max(count, 1)
+    if index >= count:
+        raise argparse.ArgumentTypeError(
+            f"{text}: torch sees {count} devices of this kind here; give one that it sees, or cpu"
+        )
+    return torch.device(name, index)
+
+
 def at_least_one(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -111,7 +127,8 @@ def make_model(channels: int) -> nn.Module:
 @torch.no_grad()
 def accuracy(model: nn.Module, data: TensorDataset) -> float:
     model.eval()
-    images, labels = data.tensors
+    device = next(model.parameters()).device
+    images, labels = (tensor.to(device) for tensor in data.tensors)
     right = sum(
         int((model(part).argmax(1) == wanted).sum())
         for part, wanted in zip(images.split(256), labels.split(256), strict=True)
@@ -127,6 +144,7 @@ def main() -> None:
     parser.add_argument("--batch", type=at_least_one, default=32, help="images per rank and step")
     parser.add_argument("--amount", type=float, default=0.7, help="share to prune")
     parser.add_argument("--checkpoint", type=Path, help="file to resume from and save to")
+    parser.add_argument("--device", type=device_of, default="cpu", help="or cuda, cuda:1")
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -134,11 +152,12 @@ def main() -> None:
     torch.manual_seed(0)
     train, test = load_data()
     sampler, loader = make_loader(train, options.batch)
-    model = make_model(channels=train.tensors[0].shape[1])
+    device = options.device
+    model = make_model(channels=train.tensors[0].shape[1]).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     saved = None
     if options.checkpoint and options.checkpoint.exists():
-        saved = torch.load(options.checkpoint, weights_only=True)
+        saved = torch.load(options.checkpoint, map_location="cpu", weights_only=True)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
     session = None
@@ -154,6 +173,7 @@ def main() -> None:
         sampler.set_epoch(epoch)
         for images, labels in loader:
             optimizer.zero_grad()
+            images, labels = images.to(device), labels.to(device)
             loss = cross_entropy(ddp(images), labels)
             with session.guard() if session else contextlib.nullcontext():  # <-- Typed errors.
                 loss.backward()

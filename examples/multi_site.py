@@ -4,6 +4,8 @@ Each site runs its own torchrun (or Slurm job) against the agent on its node. No
 shared between the sites but the agents and their coordinator; for two sites on one
 machine, after `make build`, in this folder:
 
+    mkdir -m 700 /tmp/pactrain
+    export PACTRAIN_JOB_KEY=$(openssl rand -hex 32)
     out/bin/pactrain-coordinator --state-dir /tmp/pactrain/state &
     for site in a b; do
         out/bin/pactrain-agent --name node-$site --site $site \
@@ -32,7 +34,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from ddp import accuracy, at_least_one, check_batch, load_data, make_model
+from ddp import accuracy, at_least_one, check_batch, device_of, load_data, make_model
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
@@ -68,13 +70,15 @@ def main() -> None:
     parser.add_argument("--epochs", type=at_least_one, default=5)
     parser.add_argument("--batch", type=at_least_one, default=32, help="images per rank and step")
     parser.add_argument("--amount", type=float, default=0.7, help="share to prune")
+    parser.add_argument("--device", type=device_of, default="cpu", help="or cuda, cuda:1")
     options = parser.parse_args()
 
     start = pactrain.init()  # <-- Instead of init_process_group().
     torch.manual_seed(start.rank)  # Weights are rank 0's all the same.
     train, test = load_data()
     check_batch(options.batch, len(train), start.world_size)
-    model = make_model(channels=train.tensors[0].shape[1])
+    device = options.device
+    model = make_model(channels=train.tensors[0].shape[1]).to(device)
     pactrain.prune(model, options.amount)  # <--
     ddp = pactrain.DistributedDataParallel(  # <-- Instead of torch's.
         model, buffer_sync_interval=10
@@ -86,7 +90,8 @@ def main() -> None:
 
     epoch = place.images // len(train)
     while epoch < options.epochs:
-        images, labels = choose(train, place, options.batch, ddp.world.rank)  # <--
+        chosen = choose(train, place, options.batch, ddp.world.rank)  # <--
+        images, labels = (tensor.to(device) for tensor in chosen)
         optimizer.zero_grad()
         loss = cross_entropy(ddp(images), labels)
         loss.backward()  # Raises pactrain's errors as they are.

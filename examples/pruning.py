@@ -12,7 +12,7 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from ddp import accuracy, at_least_one, load_data, make_loader, make_model
+from ddp import accuracy, at_least_one, device_of, load_data, make_loader, make_model
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--schedule", action="store_true", help="in ten changes")
     parser.add_argument("--epochs", type=at_least_one, default=15)
     parser.add_argument("--batch", type=at_least_one, default=32, help="images per rank and step")
+    parser.add_argument("--device", type=device_of, default="cpu", help="or cuda, cuda:1")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -37,7 +38,8 @@ def arguments() -> argparse.Namespace:
 def prune_once(model: nn.Module, train: TensorDataset, options: argparse.Namespace) -> None:
     by_batch = {}
     if options.method == "grasp":
-        by_batch = {"loss": cross_entropy, "batch": train[:256]}
+        batch = tuple(tensor.to(options.device) for tensor in train[:256])
+        by_batch = {"loss": cross_entropy, "batch": batch}
     pactrain.prune(
         model,
         options.amount,
@@ -55,7 +57,8 @@ def main() -> None:
     torch.manual_seed(options.seed)
     train, test = load_data()
     sampler, loader = make_loader(train, options.batch)
-    model = make_model(channels=train.tensors[0].shape[1])
+    device = options.device
+    model = make_model(channels=train.tensors[0].shape[1]).to(device)
     if not options.schedule:
         prune_once(model, train, options)
     ddp = DistributedDataParallel(model)
@@ -79,7 +82,7 @@ def main() -> None:
         for images, labels in loader:
             optimizer.zero_grad()
             with session.guard():
-                cross_entropy(ddp(images), labels).backward()
+                cross_entropy(ddp(images.to(device)), labels.to(device)).backward()
             optimizer.step()
             if schedule is not None:
                 schedule.step()

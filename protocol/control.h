@@ -160,6 +160,9 @@ struct StepReport {
   uint64_t sent_bytes = 0;
   uint64_t sent_kept_bytes = 0;
   uint64_t sent_dense_bytes = 0;
+  // Whom the open step has waited for longer than for a slow one, in words:
+  // printable ASCII, at most kMaxMoved; empty: for nobody.
+  std::string waits_for = {};
 };
 
 using AgentMessage =

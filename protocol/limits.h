@@ -25,7 +25,8 @@ inline constexpr size_t kMaxFramePayload = 4 << 20;    // Bytes.
 inline constexpr size_t kMaxControlMessage = 1 << 20;  // Bytes.
 inline constexpr size_t kMaxNameLength = 63;    // Job, site and agent names.
 inline constexpr size_t kMaxTextLength = 4096;  // Reasons and error texts.
-inline constexpr size_t kMaxMoved = 200;        // Bytes of MaskVote::moved.
+// Bytes of MaskVote::moved and StepReport::waits_for.
+inline constexpr size_t kMaxMoved = 200;
 
 // Of one listener: a coordinator's for agents and operators; an agent's for
 // other agents. Many programs of one machine share its loopback address.

@@ -98,6 +98,7 @@ struct Writer {
     p.set_sent_bytes(m.sent_bytes);
     p.set_sent_kept_bytes(m.sent_kept_bytes);
     p.set_sent_dense_bytes(m.sent_dense_bytes);
+    p.set_waits_for(WriteText(m.waits_for, kMaxMoved));
     p.set_step_seconds(m.step_seconds);
     p.set_wait_seconds(m.wait_seconds);
     p.set_interval_seconds(m.interval_seconds);
@@ -324,6 +325,8 @@ absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {
   m.sent_bytes = p.sent_bytes();
   m.sent_kept_bytes = p.sent_kept_bytes();
   m.sent_dense_bytes = p.sent_dense_bytes();
+  RETURN_IF_ERROR(CheckMoved("step_report.waits_for", p.waits_for()));
+  m.waits_for = p.waits_for();
   m.step_seconds = p.step_seconds();
   m.wait_seconds = p.wait_seconds();
   m.interval_seconds = p.interval_seconds();

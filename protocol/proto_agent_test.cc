@@ -144,6 +144,12 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
        [](P& p) { p.mutable_mask_vote()->set_moved("fc.weight\x1b[2J"); }},
       {"mask_vote.changed_step", 4,
        [](P& p) { p.mutable_mask_vote()->set_changed_step(~0ull); }},
+      {"step_report.waits_for", 6,
+       [](P& p) {
+         p.mutable_step_report()->set_waits_for(std::string(201, 'w'));
+       }},
+      {"step_report.waits_for", 6,
+       [](P& p) { p.mutable_step_report()->set_waits_for("rank 1\x1b[2J"); }},
       {"step_report.first_compacted_step", 6,
        [](P& p) { p.mutable_step_report()->set_first_compacted_step(~0ull); }},
       {"prepare_answer.reason", 5,

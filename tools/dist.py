@@ -1,6 +1,7 @@
-"""Makes the wheel and the tarball of `make dist` in out/dist, from tools/build's outputs.
+"""Makes what `make dist` leaves in out/dist, from tools/build's outputs: a wheel, a tarball
+and a Debian package (tools/deb.py).
 
-Both bring every shared library that the daemons need, libstdc++ too, and find them by
+All bring every shared library that the daemons need, libstdc++ too, and find them by
 $ORIGIN; only glibc is the system's, at least of the version in the file's name. The same
 inputs give the same bytes (SOURCE_DATE_EPOCH, by default the time of the last commit).
 """
@@ -18,6 +19,8 @@ import tarfile
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+
+import deb
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / "out/bin"
@@ -189,6 +192,8 @@ def main() -> None:
         platform = build_wheel(work / "python_client", libraries, licence_texts)
         fill_tarball(folder, libraries, licence_texts)
         pack(folder, DIST / f"pactrain-{version}-{platform}.tar.gz", seconds)
+        glibc = ".".join(platform.split("_")[1:3])
+        deb.build(folder, work / "deb", DIST / f"pactrain_{version}_amd64.deb", version, glibc)
     for path in sorted(DIST.iterdir()):
         print(f"dist: {path.relative_to(ROOT)} ({path.stat().st_size / 1e6:.1f} MB)")
 

@@ -37,8 +37,11 @@ CORES = os.cpu_count() or 1
 PYTEST_FOLDERS = {
     "tools": 0,
     "python_client/tests": min(CORES, 8),
+    # In a process of its own: torch's autograd counts devices once, at its first backward pass.
+    "python_client/tests/test_devices.py": 0,
     "tests/mutants": 0,
     "tests/chaos": 0,
+    "tests/deploy": 0,
     "tests/e2e": min(2 * CORES, 8),
     "bench": 0,
 }

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import dashboards
 import metrics
+from pactrain.config import attach_timeout_from
 
 DEPLOY = metrics.ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
@@ -70,6 +71,14 @@ def test_every_alert_has_its_runbook_and_nothing_else_has() -> None:
     for entry in text.split("\n## ")[1:]:
         for part in ("Symptom", "Causes", "Command", "Do", "It does not mean"):
             assert f"- **{part}**" in entry, entry.splitlines()[0]
+
+
+def test_a_job_that_waits_is_told_of_before_its_trainers_give_up() -> None:
+    """Afterwards nobody waits, and there is nothing to tell of."""
+    waits = next(rule for rule in rules_of(ALERTS) if rule["alert"] == "PactrainJobWaits")
+    minutes = re.fullmatch(r"(\d+)m", waits["for"])
+    assert minutes is not None
+    assert int(minutes[1]) * 60 <= attach_timeout_from({}) / 2
 
 
 def test_every_alert_is_tested_firing_and_not_firing() -> None:

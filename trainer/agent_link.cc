@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "trainer/safe_folders.h"
+
 namespace pactrain::trainer {
 namespace {
 
@@ -43,6 +45,31 @@ Error BadAddress(const std::string& address, const std::string& why) {
           .text = "agent address \"" + address + "\" " + why +
                   ".\nGive the socket of the agent on this node, like "
                   "unix:/run/pactrain/agent.sock.",
+          .final = true};
+}
+
+// That who serves the socket at `path` is root, this user, or the user whom its
+// folder was given to: else anybody could take the gradients and give others.
+Error CheckServer(int socket, const std::string& path) {
+  const SafeFolders folders = CheckFolders(path, /*one_more=*/true);
+  ucred server = {};
+  socklen_t size = sizeof(server);
+  std::string why = folders.trouble;
+  if (why.empty() &&
+      getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &server, &size) != 0) {
+    why = std::string("the system does not tell who serves it: ") +
+          std::strerror(errno);
+  }
+  if (why.empty() && !folders.Trusts(server.uid)) {
+    why = "user " + std::to_string(server.uid) +
+          " serves it, who is neither root nor this user nor the owner of its "
+          "folder";
+  }
+  if (why.empty()) return {};
+  return {.code = wire::Code::kRefused,
+          .text = "the socket unix:" + path + " cannot be trusted: " + why +
+                  ".\nStart the agent in a folder of its own, such as "
+                  "/run/pactrain, and set PACTRAIN_AGENT to its socket there.",
           .final = true};
 }
 
@@ -102,7 +129,7 @@ Error AgentLink::Connect(const std::string& address, nanoseconds timeout) {
     poll(nullptr, 0, 10);
   }
   path_ = path;
-  return {};
+  return CheckServer(socket_.get(), path);
 }
 
 bool AgentLink::SendNow(const void* message, size_t bytes, bool* broken) {

@@ -1,11 +1,15 @@
 // pt_attach() against a fake agent, and against none.
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <future>
 #include <string>
 #include <utility>
@@ -21,6 +25,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using wire::Code;
 
 pt_attach_options Options(const std::string& address) {
@@ -44,6 +49,72 @@ std::string AttachError(const std::string& address, int expected,
   EXPECT_EQ(pt_attach(&options, &session, nullptr, nullptr), expected);
   EXPECT_EQ(session, nullptr);
   return pt_last_error();
+}
+
+// A process of another user that listens at `path` until this goes.
+class OtherUsersAgent {
+ public:
+  explicit OtherUsersAgent(const std::string& path) {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      sockaddr_un name = {};
+      name.sun_family = AF_UNIX;
+      path.copy(name.sun_path, sizeof(name.sun_path) - 1);
+      const int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+      if (setuid(65534) != 0 ||
+          bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof(name)) != 0 ||
+          listen(fd, 8) != 0 || write(ready[1], "x", 1) != 1) {
+        _exit(1);
+      }
+      while (true) pause();
+    }
+    close(ready[1]);
+    char byte;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+  }
+  ~OtherUsersAgent() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(AttachTest, SecWhoServesTheSocketIsAsked) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs to be root to be somebody else";
+  char directory[] = "/tmp/pactrain-test-XXXXXX";
+  const std::string folder = mkdtemp(directory);
+  const std::string path = folder + "/agent.sock";
+  const int refused = PT_REFUSED;
+  // Where all may write as in /tmp: anybody can be the first.
+  ASSERT_EQ(chmod(folder.c_str(), 01777), 0);
+  {
+    const OtherUsersAgent theirs(path);
+    EXPECT_THAT(AttachError("unix:" + path, refused),
+                HasSubstr("cannot be trusted: user 65534 serves it, who is "
+                          "neither root nor this user nor the owner"));
+  }
+  unlink(path.c_str());
+  // A folder in such a place.
+  const std::string deep = folder + "/pactrain";
+  ASSERT_EQ(mkdir(deep.c_str(), 0755), 0);
+  ASSERT_EQ(chown(deep.c_str(), 65534, 65534), 0);
+  {
+    const OtherUsersAgent theirs(deep + "/agent.sock");
+    EXPECT_THAT(AttachError("unix:" + deep + "/agent.sock", refused),
+                HasSubstr(deep + " is of user 65534, who could replace it"));
+    // The same, given by root: it is talked to, and says nothing.
+    ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+    EXPECT_THAT(
+        AttachError("unix:" + deep + "/agent.sock", PT_AGENT_UNRESPONSIVE,
+                    /*timeout_ms=*/200),
+        Not(HasSubstr("cannot be trusted")));
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(AttachTest, TellsWhatIsPinnedFromWhichStepOn) {

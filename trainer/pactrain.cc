@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/version.h"
+#include "kernels/levels.h"
 #include "trainer/core/mask_tracker.h"
 #include "trainer/core/membership.h"
 #include "trainer/core/settings.h"
@@ -253,6 +254,42 @@ const char* pt_version(void) { return pactrain::base::kVersion; }
 pt_digest pt_digest_of(const void* data, uint64_t bytes) {
   const XXH128_hash_t hash = XXH3_128bits(data, bytes);
   return {hash.high64, hash.low64};
+}
+
+int pt_code_levels(uint32_t levels, uint64_t key, uint32_t first_element,
+                   const float* in, uint32_t elements, float* decoded,
+                   uint32_t* bytes) {
+  namespace kernels = pactrain::kernels;
+  const auto refuse = [](const char* text) {
+    trainer::last_error = text;
+    return PT_INVALID_ARGUMENT;
+  };
+  if (in == nullptr || decoded == nullptr || bytes == nullptr) {
+    return refuse("in, decoded and bytes are needed.\nGive all three.");
+  }
+  if (levels != 3 && levels != 5 && levels != 7 && levels != 15 &&
+      levels != 31) {
+    return refuse("levels is none of 3, 5, 7, 15 and 31.\nGive one of them.");
+  }
+  if (elements > kernels::kMaxLevelsElements) {
+    return refuse("elements is above 65536.\nGive as many at a time at most.");
+  }
+  if (first_element % kernels::kDitherAlignment != 0) {
+    return refuse("first_element is no multiple of 16.\nGive one.");
+  }
+  try {
+    const auto kind = static_cast<kernels::Levels>(levels);
+    std::vector<uint8_t> out(kernels::MaxLevelsBytes(kind, elements));
+    size_t written = 0;
+    kernels::EncodeLevels(kind, {key, first_element},
+                          kernels::LevelsForm::kShorter, in, elements,
+                          out.data(), &written, decoded);
+    *bytes = static_cast<uint32_t>(written);
+  } catch (const std::bad_alloc&) {
+    trainer::last_error = "out of memory.\nGive this process more memory.";
+    return PT_INTERNAL;
+  }
+  return PT_OK;
 }
 
 const char* pt_last_error(void) { return trainer::last_error.c_str(); }

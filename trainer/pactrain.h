@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 8
+#define PT_ABI_VERSION 9
 
 enum pt_code {
   PT_OK = 0,
@@ -136,7 +136,17 @@ uint32_t pt_abi_version(void);
 const char* pt_version(void); /* of the software: "0.1.0" */
 /* XXH3-128 of a byte range: for masks, layouts and parameters. */
 pt_digest pt_digest_of(const void* data, uint64_t bytes);
-const char* pt_last_error(void); /* of this thread's last failed pt_attach */
+/* What agents make of values between sites in TERNARY steps, with no agent: for
+ * twins of an exchange, and to time it. `levels`: 3, 5, 7, 15 or 31. `decoded`
+ * gets what all ranks use of the `elements` <= 65,536 values, *bytes what they
+ * take on a link in the shorter form. `key` and `first_element`, a multiple of
+ * 16, choose the dither (kernels/levels.h). PT_INVALID_ARGUMENT: one of them is
+ * out of range; pt_last_error() says which. Thread-safe. */
+int pt_code_levels(uint32_t levels, uint64_t key, uint32_t first_element,
+                   const float* in, uint32_t elements, float* decoded,
+                   uint32_t* bytes);
+const char* pt_last_error(void); /* of this thread's last failed
+                                    pt_attach or pt_code_levels */
 /* 1: its cause was a change of membership or a lost agent: try again. */
 int pt_last_may_rejoin(void);
 

@@ -2,6 +2,7 @@
 // steps.
 #include "trainer/pactrain.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <future>
@@ -14,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bf16.h"
+#include "kernels/levels.h"
 #include "trainer/test_session.h"
 
 namespace pactrain::trainer {
@@ -333,6 +335,37 @@ TEST(DigestTest, IsTheSameAsTheAgents) {
     EXPECT_EQ(digest.hi, expected.hi);
     EXPECT_EQ(digest.lo, expected.lo);
   }
+}
+
+TEST(CodeLevels, AreTheKernelsAndRefuseWhatTheyDoNotTake) {
+  std::vector<float> in(5000), decoded(5000), expected(5000);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = std::sin(0.1f * i);
+  uint32_t bytes = 0;
+  ASSERT_EQ(pt_code_levels(7, 99, 32, in.data(), 5000, decoded.data(), &bytes),
+            PT_OK);
+  std::vector<uint8_t> out(
+      kernels::MaxLevelsBytes(kernels::Levels::k7, in.size()));
+  size_t written = 0;
+  kernels::EncodeLevels(kernels::Levels::k7, {99, 32},
+                        kernels::LevelsForm::kShorter, in.data(), in.size(),
+                        out.data(), &written, nullptr);
+  ASSERT_TRUE(kernels::DecodeLevels(kernels::Levels::k7, {99, 32},
+                                    {out.data(), written}, in.size(),
+                                    expected.data()));
+  EXPECT_EQ(bytes, written);
+  EXPECT_EQ(decoded, expected);
+  const auto refused = [&](uint32_t levels, uint32_t first, uint32_t elements) {
+    return pt_code_levels(levels, 0, first, in.data(), elements, decoded.data(),
+                          &bytes);
+  };
+  EXPECT_EQ(refused(4, 0, 16), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_last_error(), HasSubstr("none of 3, 5, 7, 15 and 31"));
+  EXPECT_EQ(refused(7, 8, 16), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_last_error(), HasSubstr("no multiple of 16"));
+  EXPECT_EQ(refused(7, 0, 65537), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_last_error(), HasSubstr("above 65536"));
+  EXPECT_EQ(pt_code_levels(7, 0, 0, nullptr, 16, decoded.data(), &bytes),
+            PT_INVALID_ARGUMENT);
 }
 
 TEST(CudaStatus, IsOneLineThatIsCutToTheRoomForIt) {

@@ -422,6 +422,7 @@ void GroupState::NextStep(absl::Duration now) {
   exact_ = false;
   open_since_.reset();
   late_logged_ = false;
+  late_.clear();
   step_sent_bytes_ = 0;
   step_received_bytes_ = 0;
   step_dense_bytes_ = 0;

@@ -292,6 +292,7 @@ class GroupState {
   absl::Duration last_repeat_;
   absl::Duration last_waiting_;
   bool late_logged_ = false;  // In this step.
+  std::string late_;          // As StepReport::waits_for.
   absl::Duration last_report_;
   uint64_t committed_step_ = 0;
   std::optional<uint64_t> first_compacted_step_;

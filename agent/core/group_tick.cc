@@ -77,6 +77,7 @@ void GroupState::CheckProgress(absl::Duration now) {
   if (!open_since_ || ended_) return;
   const absl::Duration idle = now - last_progress_;
   const std::string late = LateText(now);
+  if (late.empty()) late_.clear();
   if (own_abort_) {
     if (now - aborted_at_ < options_->resolution_timeout()) return;
     BeginEnd(Cause::kMemberLost,
@@ -105,7 +106,9 @@ void GroupState::CheckProgress(absl::Duration now) {
 
 // Whom the open attempt waits for: trainers that live. Empty: for none.
 std::string GroupState::LateText(absl::Duration now) const {
-  if (!local_.complete()) return local_.MissingText();
+  if (!local_.complete()) {
+    return absl::StrCat(names_[me()], ": ", local_.MissingText());
+  }
   // As long as one is not reached it is that one; what others said before they
   // could vote may be long past.
   if (!AllReady()) return "";
@@ -126,6 +129,10 @@ void GroupState::CheckLate(const std::string& late, absl::Duration now) {
   const absl::Duration waited = now - *open_since_;
   const std::string text =
       absl::StrFormat("%s for %s", late, DurationText(waited));
+  if (waited >= options_->stall_timeout()) {
+    // Another agent's words: the coordinator takes none that are not printable.
+    late_ = protocol::CheckMoved("", late).ok() ? late : "another agent";
+  }
   if (waited >= options_->straggler_timeout) {
     if (generation_.on_shrink == protocol::OnShrink::kAbort) {
       AbortAttempt(Cause::kDeadline, text, now);
@@ -166,6 +173,7 @@ protocol::StepReport GroupState::MakeReport() const {
   report.decision_version = switch_.in_force().version;
   report.failed_attempts = failed_attempts_;
   report.first_compacted_step = first_compacted_step_;
+  report.waits_for = late_;
   report.sent_bytes = counters_.sent_bytes;
   report.sent_kept_bytes = counters_.sent_kept_bytes;
   report.sent_dense_bytes = counters_.sent_dense_bytes;

@@ -14,6 +14,14 @@ class StragglerTest : public Pair {
   const wire::Failed* Failed(const Node& node) {
     return node.Last<wire::Failed>();
   }
+  const protocol::StepReport* LastReport(const Node& node) {
+    const protocol::StepReport* last = nullptr;
+    for (const auto& message : node.to_coordinator) {
+      const auto* report = std::get_if<protocol::StepReport>(&message);
+      if (report != nullptr) last = report;
+    }
+    return last;
+  }
 };
 
 TEST_F(StragglerTest, IsWaitedForMuchLongerThanTheStepDeadline) {
@@ -58,6 +66,24 @@ TEST_F(StragglerTest, TheOthersAreToldWhomTheyWaitFor) {
   EXPECT_THAT(x_.Last<wire::Waiting>()->text,
               HasSubstr("waits: agent y (site b): rank 1 has not submitted "
                         "bucket 0"));
+}
+
+// Nobody but agents' logs had a name for half an hour.
+TEST_F(StragglerTest, TheCoordinatorIsToldWhomTheStepWaitsFor) {
+  Begin();
+  Submit(0, OneBucket(10, 50));
+  Pass(absl::Minutes(1));
+  for (const Node* node : nodes_) {
+    ASSERT_NE(LastReport(*node), nullptr);
+    EXPECT_EQ(LastReport(*node)->waits_for,
+              node == &x_
+                  ? "agent y (site b): rank 1 has not submitted bucket 0"
+                  : "");
+  }
+  Submit(1, OneBucket(10, 50));
+  Deliver();
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(LastReport(x_)->waits_for, "");
 }
 
 TEST_F(StragglerTest, InTheEndTheStepIsRefused) {

@@ -35,7 +35,8 @@ std::string FailedPacket(wire::Code code, const std::string& text) {
 
 absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Start(
     asio::io_context& io, const Options& options, LocalEvents* events) {
-  ASSIGN_OR_RETURN(SocketFile file, SocketFile::Listen(options.socket_path));
+  ASSIGN_OR_RETURN(SocketFile file, SocketFile::Listen(options.socket_path,
+                                                       options.access.group));
   auto server = std::unique_ptr<LocalServer>(
       new LocalServer(io, options, std::move(file), events));
   server->WaitAccept();
@@ -113,20 +114,20 @@ void LocalServer::AcceptAll() {
 }
 
 void LocalServer::Admit(Fd socket) {
-  ucred peer = {};
-  socklen_t size = sizeof peer;
-  getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  const absl::StatusOr<Peer> peer = PeerOf(socket.get());
   const uint64_t id = next_id_++;
   Entry& entry = links_[id];
   entry.link = std::make_shared<TrainerLink>(
-      io_, id, std::move(socket), peer.pid, options_.link,
+      io_, id, std::move(socket), peer.ok() ? peer->process : 0, options_.link,
       static_cast<TrainerLinkOwner*>(this));
   entry.link->Start();
-  if (peer.uid != 0 && peer.uid != geteuid()) {
-    return Refuse(
-        *entry.link, wire::Code::kRefused,
-        absl::StrCat("user ", peer.uid, " may not use the agent of user ",
-                     geteuid(), ".\nRun the training as the agent's user."));
+  const absl::Status may =
+      peer.ok() ? options_.access.Check(*peer) : peer.status();
+  if (!may.ok()) {
+    LOG_WARN("trainer connection {} refused: {}", id,
+             std::string(may.message().substr(0, may.message().find('\n'))));
+    return Refuse(*entry.link, wire::Code::kRefused,
+                  std::string(may.message()));
   }
   if (links_.size() > options_.max_connections) {
     return Refuse(

@@ -1,7 +1,7 @@
 // Where the trainers of this node come in: accepts them on the Unix socket and
 // passes on what they say.
 //
-// Only processes of the agent's own user or root are let in. A trainer whose
+// Only whom LocalAccess names is let in. A trainer whose
 // packets are malformed is told so and is gone; nobody else notices.
 //
 // Not thread-safe: everything runs on the io_context's one thread; destroyed
@@ -9,12 +9,16 @@
 #ifndef PACTRAIN_AGENT_LOCAL_LOCAL_SERVER_H_
 #define PACTRAIN_AGENT_LOCAL_LOCAL_SERVER_H_
 
+#include <sys/types.h>
+
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
 #include "absl/status/statusor.h"
+#include "agent/local/local_access.h"
 #include "agent/local/packet.h"
 #include "agent/local/socket_file.h"
 #include "agent/local/trainer_link.h"
@@ -41,6 +45,7 @@ class LocalServer : private TrainerLinkOwner {
  public:
   struct Options {
     std::string socket_path;
+    LocalAccess access;
     // Until the Hello.
     absl::Duration handshake = absl::Seconds(protocol::kHandshakeSeconds);
     TrainerLink::Limits link;

@@ -10,11 +10,13 @@
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/directories.h"
 #include "base/status_macros.h"
+#include "trainer/safe_folders.h"
 
 namespace pactrain::agent {
 namespace {
@@ -35,20 +37,58 @@ absl::Status Unavailable(const std::string& path, absl::string_view what) {
       absl::StrCat("socket ", path, ": ", what, ": ", std::strerror(errno)));
 }
 
-absl::Status PrepareDirectory(const std::string& path) {
-  const std::string directory = path.substr(0, path.rfind('/'));
-  if (directory.empty()) return absl::OkStatus();
+// Those above the file `path`, from the root on.
+std::vector<std::string> FoldersAbove(const std::string& path) {
+  std::vector<std::string> folders;
+  for (size_t end = path.find('/', 1); end != path.npos;
+       end = path.find('/', end + 1)) {
+    folders.push_back(path.substr(0, end));
+  }
+  return folders;
+}
+
+absl::Status MakeFolders(const std::string& path, const std::string& directory,
+                         std::optional<gid_t> group) {
+  std::vector<std::string> missing;
+  for (const std::string& folder : FoldersAbove(path)) {
+    struct stat info = {};
+    if (stat(folder.c_str(), &info) != 0) missing.push_back(folder);
+  }
   if (!base::MakeDirectories(directory)) {
     return Unavailable(path, absl::StrCat("cannot make ", directory));
   }
+  if (!group.has_value()) return absl::OkStatus();
+  for (const std::string& folder : missing) {
+    if (chown(folder.c_str(), -1, *group) != 0 ||
+        chmod(folder.c_str(), 0750) != 0) {
+      return Unavailable(
+          path, absl::StrCat("cannot give ", folder, " to group ", *group));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGroupEnters(const std::string& path, gid_t group) {
+  for (const std::string& folder : FoldersAbove(path)) {
+    struct stat info = {};
+    if (stat(folder.c_str(), &info) != 0) continue;
+    const mode_t needed = info.st_gid == group ? S_IXGRP : S_IXOTH;
+    if ((info.st_mode & needed) != 0) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "socket ", path, ": group ", group, " (--socket-group) cannot enter ",
+        folder, "; run: chgrp ", group, " ", folder, " && chmod g+x ", folder));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PrepareDirectory(const std::string& path,
+                              std::optional<gid_t> group) {
+  const std::string directory = path.substr(0, path.rfind('/'));
+  if (directory.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(MakeFolders(path, directory, group));
   struct stat info = {};
   if (stat(directory.c_str(), &info) != 0) {
     return Unavailable(path, absl::StrCat("cannot look at ", directory));
-  }
-  if (info.st_uid != geteuid() && info.st_uid != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "socket ", path, ": ", directory, " is of user ", info.st_uid,
-        ", who could replace it; give a folder of your own"));
   }
   const bool others_write = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
   if (others_write && (info.st_mode & S_ISVTX) == 0) {
@@ -56,7 +96,14 @@ absl::Status PrepareDirectory(const std::string& path) {
         absl::StrCat("socket ", path, ": others may write in ", directory,
                      " and could replace it; run: chmod 0700 ", directory));
   }
-  return absl::OkStatus();
+  // Who may rename a folder above can replace it as well.
+  const std::string trouble =
+      trainer::CheckFolders(path, /*one_more=*/false).trouble;
+  if (!trouble.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("socket ", path, ": ", trouble));
+  }
+  return group.has_value() ? CheckGroupEnters(path, *group) : absl::OkStatus();
 }
 
 // Locks the directory of `path` until the result is closed. While this is held
@@ -121,9 +168,10 @@ absl::StatusOr<std::string> ParseSocketPath(absl::string_view text) {
   return std::string(path);
 }
 
-absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path) {
+absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path,
+                                              std::optional<gid_t> group) {
   RETURN_IF_ERROR(ParseSocketPath(path).status());
-  RETURN_IF_ERROR(PrepareDirectory(path));
+  RETURN_IF_ERROR(PrepareDirectory(path, group));
   const Fd lock = LockDirectory(path);
   RETURN_IF_ERROR(RemoveStale(path));
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -138,6 +186,10 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path) {
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) return Unavailable(path, "stat");
   SocketFile file(std::move(fd), path, info.st_dev, info.st_ino);
+  if (group.has_value() && (lchown(path.c_str(), -1, *group) != 0 ||
+                            chmod(path.c_str(), 0660) != 0)) {
+    return Unavailable(path, absl::StrCat("cannot give it to group ", *group));
+  }
   if (listen(file.fd(), kBacklog) != 0) return Unavailable(path, "listen");
   return file;
 }

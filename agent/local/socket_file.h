@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,13 +23,15 @@ absl::StatusOr<std::string> ParseSocketPath(absl::string_view text);
 class SocketFile {
  public:
   // Listens (SOCK_SEQPACKET, non-blocking). A missing directory is made with
-  // mode 0700; a socket file on which nobody listens any more is replaced.
+  // mode 0700, and of `group`, which then may enter it and connect, with 0750;
+  // a socket file on which nobody listens any more is replaced.
   //   InvalidArgument:    as ParseSocketPath().
   //   AlreadyExists:      another agent listens there.
-  //   FailedPrecondition: the path is something else than a socket, or others
-  //                       could replace the file.
+  //   FailedPrecondition: the path is something else than a socket, others
+  //                       could replace the file, or `group` cannot reach it.
   //   Unavailable:        the system refuses.
-  static absl::StatusOr<SocketFile> Listen(const std::string& path);
+  static absl::StatusOr<SocketFile> Listen(
+      const std::string& path, std::optional<gid_t> group = std::nullopt);
   SocketFile(SocketFile&&) = default;
   SocketFile& operator=(SocketFile&&) = default;
   ~SocketFile() { Remove(); }

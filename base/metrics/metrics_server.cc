@@ -97,6 +97,11 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
   more["/metrics"] = {
       "text/plain; version=0.0.4; charset=utf-8",
       [metrics = std::move(metrics)] { return TextOf(*metrics); }};
+  // An orchestrator's probe has no token.
+  http->Add("/healthz$",
+            std::make_unique<PageHandler>(
+                "/healthz", Page{"text/plain", [] { return "ok\n"; }}, "",
+                on_refused, http.get()));
   for (auto& [path, page] : more) {
     // "$": the path itself, and nothing below it.
     http->Add(

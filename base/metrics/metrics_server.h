@@ -30,7 +30,9 @@ class MetricsServer {
   using OnRefused = std::function<void(
       const std::string& source, const std::string& path, absl::string_view)>;
 
-  // /metrics of `metrics`, and `more` pages. Fails as HttpServer::Start().
+  // /metrics of `metrics`, `more` pages, and /healthz: for whoever asks,
+  // without a token, that the daemon answers, and nothing else. Fails as
+  // HttpServer::Start().
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       HostPort listen, std::shared_ptr<prometheus::Collectable> metrics,
       Pages more = {}, const ReadersAccess& access = {},

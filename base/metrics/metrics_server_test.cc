@@ -46,8 +46,9 @@ tcp::endpoint EndpointOf(const HostPort& address) {
 }
 
 template <typename Stream>
-std::string Ask(Stream& stream, const std::string& authorization) {
-  std::string request = "GET /metrics HTTP/1.0\r\nHost: x\r\n";
+std::string Ask(Stream& stream, const std::string& authorization,
+                const std::string& path = "/metrics") {
+  std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\nHost: x\r\n");
   if (!authorization.empty()) {
     request += "Authorization: " + authorization + "\r\n";
   }
@@ -80,10 +81,11 @@ class MetricsServerTest : public ::testing::Test {
         MetricsServer::Start({"127.0.0.1", 0}, std::make_shared<OneGauge>(), {},
                              {token_file_, tls}, on_refused));
   }
-  std::string Get(const std::string& authorization) {
+  std::string Get(const std::string& authorization,
+                  const std::string& path = "/metrics") {
     tcp::socket socket(io_);
     socket.connect(EndpointOf(server_->address()));
-    return Ask(socket, authorization);
+    return Ask(socket, authorization, path);
   }
   std::string GetByTls(const std::string& authorization) {
     asio::ssl::context context(asio::ssl::context::tls_client);
@@ -105,6 +107,16 @@ class MetricsServerTest : public ::testing::Test {
 TEST_F(MetricsServerTest, sec_metrics_token_WhoShowsItReads) {
   Start();
   EXPECT_THAT(Get(std::string("Bearer ") + kToken), HasSubstr("secret 42\n"));
+  EXPECT_TRUE(refused_.empty());
+}
+
+TEST_F(MetricsServerTest, AProbeNeedsNoTokenAndIsToldNothingElse) {
+  Start();
+  EXPECT_THAT(Get("", "/healthz"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(Get("", "/healthz"), testing::EndsWith("\r\n\r\nok\n"));
+  for (const char* path : {"/healthz/", "/healthz/metrics"}) {
+    EXPECT_EQ(Get("", path).find(" 200 "), std::string::npos) << path;
+  }
   EXPECT_TRUE(refused_.empty());
 }
 

@@ -61,4 +61,16 @@ absl::StatusOr<TlsFiles> ChooseTls(const TlsFiles& files,
   return made;
 }
 
+absl::Status CheckProtected(const TlsFiles& files, const TlsNames& names,
+                            bool plain_text_allowed) {
+  if (files.given() || plain_text_allowed) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      names.job_key_file,
+      ": no key and no certificates are given, so every "
+      "user of this machine could see and change all jobs; give "
+      "--job-key-file=FILE (pactrain-admin new-key FILE makes one) or "
+      "--tls-cert, --tls-key and --tls-ca; or, where all users of the machine "
+      "are trusted, --insecure-local"));
+}
+
 }  // namespace pactrain::base

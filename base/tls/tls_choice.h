@@ -26,6 +26,13 @@ absl::StatusOr<TlsFiles> ChooseTls(const TlsFiles& files,
                                    const std::string& job_key_file,
                                    const TlsNames& names, const UriOf& uri_of);
 
+// Whether a daemon may start with these files. Without any it speaks plain
+// text, which every user of its machine can use: only where
+// `plain_text_allowed`. InvalidArgument: begins with the setting that is
+// missing; says what to give.
+absl::Status CheckProtected(const TlsFiles& files, const TlsNames& names,
+                            bool plain_text_allowed);
+
 }  // namespace pactrain::base
 
 #endif  // PACTRAIN_BASE_TLS_TLS_CHOICE_H_

@@ -20,7 +20,7 @@ exits() {
 }
 
 : >"$dir/coordinator.out"  # There for tail, whoever is first.
-"$daemon" --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 \
+"$daemon" --insecure-local --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 \
   --state-dir "$dir/state" >"$dir/coordinator.out" 2>"$dir/coordinator.err" &
 pid=$!
 # The line comes or the process ends; tail ends with the process.

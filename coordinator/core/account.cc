@@ -74,16 +74,16 @@ void Account::NoteMasks(const protocol::Digest& masks, uint64_t step) {
 }
 
 void Account::Sum(AccountSnapshot& total) const {
-  double most = 0, least = 0;
+  std::optional<double> most;
+  total.saved_known = false;
   for (const auto& [agent, sent] : sent_) {
     total.sent_bytes += sent.frames - sent.frames_before;
     total.kept_bytes += sent.kept - sent.kept_before;
     total.dense_bytes += sent.dense - sent.dense_before;
-    const double saved = sent.savings.SavedSeconds();
-    most = std::max(most, saved);
-    least = std::min(least, saved);
+    total.saved_known |= sent.savings.is_known();
+    most = std::max(most, sent.savings.SavedSeconds());
   }
-  total.saved_seconds += most > 0 ? most : least;
+  total.saved_seconds += most.value_or(0);
 }
 
 AccountSnapshot Account::At(absl::Duration now, uint64_t step) const {
@@ -101,6 +101,8 @@ AccountSnapshot Account::At(absl::Duration now, uint64_t step) const {
     if (!predicted) continue;
     full = std::max(full, predicted->full);
     in_force = std::max(in_force, predicted->sent);
+    at.full_at_least_seconds = std::max(at.full_at_least_seconds,
+                                        predicted->full_at_least.value_or(0));
   }
   return at;
 }

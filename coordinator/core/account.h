@@ -42,6 +42,12 @@ struct AccountSnapshot {
   double kept_bytes = 0;
   double dense_bytes = 0;
   double saved_seconds = 0;
+  // A FULL step of this generation was measured: without, its steps count for
+  // nothing in saved_seconds.
+  bool saved_known = false;
+  // What a step in FULL would take now at least, with links as they are and
+  // computing; 0: not known (savings.h).
+  double full_at_least_seconds = 0;
   std::array<double, kModes.size()> mode_seconds = {};
   // From commit to commit, as last measured; 0: not measured.
   std::array<double, kModes.size()> mode_interval_seconds = {};

@@ -46,13 +46,19 @@ TEST(Account, BytesAreOfAllAgentsAndGenerations) {
 // Else a scrape after a restart had all of the generation in one second.
 TEST(Account, WhatWasSentBeforeTheCoordinatorStartedIsNotCounted) {
   Account account;
-  account.Enter(In(Mode::kCompacted, 2), kStart);
+  account.Enter(In(Mode::kFull, 1), kStart);
   protocol::StepReport report = Report(1000, 4000);
-  report.decision_version = 2;
+  report.decision_version = 1;
   report.committed_count = 900;
   report.links = {
       {.peer_site = "y", .sent_bytes = 1000, .goodput_bytes_per_second = 10}};
   account.Add("a", report);  // Of no new step.
+  report.committed_count += 1;
+  report.step_seconds = report.wait_seconds = report.interval_seconds = 9;
+  account.Add("a", report);
+  account.Enter(In(Mode::kCompacted, 2), kStart);
+  report.decision_version = 2;
+  account.Add("a", report);
   EXPECT_EQ(account.At(kStart, 0).sent_bytes, 0);
   EXPECT_EQ(account.At(kStart, 0).dense_bytes, 0);
   report.committed_count += 1;
@@ -70,13 +76,28 @@ TEST(Account, WhatWasSentBeforeTheCoordinatorStartedIsNotCounted) {
 }
 
 // A report of agent "a" or "b" in COMPACTED, of `steps` more steps of 4 s that
-// wait 2 s and overlap 1 s each.
+// wait 2 s and overlap 1 s each. A step of FULL waits 100 s.
 class AccountOfLinks : public ::testing::Test {
  protected:
   AccountOfLinks() {
+    MeasureFull(100);
     account.Enter(In(Mode::kCompacted, 2), kStart);
     Add("a", 0, 0, 0, {});
     Add("b", 0, 0, 0, {});
+  }
+  void MeasureFull(double wait_seconds) {
+    account.Enter(In(Mode::kFull, 1), kStart);
+    wait = wait_seconds;
+    for (const char* agent : {"a", "b"}) {
+      Add(agent, 0, 0, 0, {}, 1);
+      Add(agent, 1, 0, 0, {}, 1);
+    }
+    wait = 2;
+  }
+  // In COMPACTED again, of which nothing was measured yet.
+  void Compact(uint64_t version) {
+    account.Enter(In(Mode::kCompacted, version), kStart);
+    for (const char* agent : {"a", "b"}) Add(agent, 0, 0, 0, {}, version);
   }
   void Add(const std::string& agent, uint64_t steps, uint64_t sent,
            uint64_t dense, std::vector<protocol::StepReport::Link> links,
@@ -86,17 +107,77 @@ class AccountOfLinks : public ::testing::Test {
     report.committed_count += steps;
     report.sent_bytes += sent;
     report.sent_dense_bytes += dense;
-    report.step_seconds = 3;
-    report.wait_seconds = 2;
-    report.interval_seconds = 4;
+    report.step_seconds = wait + 1;
+    report.wait_seconds = wait;
+    report.interval_seconds = wait + 2;
     report.links = std::move(links);
     account.Add(agent, report);
   }
   double saved() { return account.At(kStart, 0).saved_seconds; }
 
+  double at_least() { return account.At(kStart, 0).full_at_least_seconds; }
+
+  double wait = 2;
   Account account;
   std::map<std::string, protocol::StepReport> reports;
 };
+
+// Rates of small frames foretold FULL 18 times as long as it then took.
+TEST_F(AccountOfLinks, NothingIsClaimedBeforeFullWasMeasured) {
+  account.BeginGeneration();
+  reports.clear();
+  Compact(2);
+  EXPECT_FALSE(account.At(kStart, 0).saved_known);
+  Add("a", 100, 100, 1000, {{"x", 300, 0, 1, 0}});
+  EXPECT_EQ(saved(), 0);
+  EXPECT_EQ(at_least(), 0);
+  MeasureFull(3);
+  EXPECT_TRUE(account.At(kStart, 0).saved_known);
+  EXPECT_EQ(saved(), 0) << "of the steps before, nothing is known";
+  Compact(4);
+  Add("a", 10, 100, 1000, {{"x", 400, 0, 1, 0}}, 4);
+  EXPECT_DOUBLE_EQ(saved(), 10) << "3 s less 2 s, whatever the rates say";
+}
+
+// A link of 60 kB/s showed 2 minutes lost, and the advice to pin FULL.
+TEST_F(AccountOfLinks, ALinkThatBecameSlowIsNotCompressionsLoss) {
+  MeasureFull(2);
+  Compact(3);
+  Add("a", 10, 1000, 10000, {{"x", 1000, 0, 1000, 0}}, 3);
+  wait = 10;
+  Add("a", 10, 1000, 10000, {{"x", 2000, 0, 10, 0}}, 3);
+  EXPECT_DOUBLE_EQ(saved(), 0);
+  EXPECT_GE(at_least(), 12) << "a step takes 12 s, and FULL no less";
+  // The same wait with a link that is as fast as it was.
+  Add("a", 10, 1000, 10000, {{"x", 3000, 0, 1000, 0}}, 3);
+  EXPECT_DOUBLE_EQ(saved(), 10 * (2 - 10));
+  EXPECT_DOUBLE_EQ(at_least(), 4);
+}
+
+TEST_F(AccountOfLinks, AnOldMeasureOfFullShowsNoLoss) {
+  MeasureFull(2);
+  Compact(3);
+  Add("a", 100, 100, 1000, {{"x", 1000, 0, 1000, 0}}, 3);
+  EXPECT_GT(at_least(), 0);
+  wait = 10;
+  Add("a", 300, 100, 1000, {{"x", 2000, 0, 1000, 0}}, 3);
+  EXPECT_EQ(at_least(), 0);
+  EXPECT_DOUBLE_EQ(saved(), 0);
+}
+
+// While a trainer stands the agents of the others wait, and its own does not.
+TEST_F(AccountOfLinks, AStallOfATrainerIsNotCompressionsLoss) {
+  MeasureFull(3);
+  Compact(3);
+  for (const char* agent : {"a", "b"}) {
+    Add(agent, 10, 100, 100000, {{"x", 1000, 0, 1000, 0}}, 3);
+  }
+  EXPECT_DOUBLE_EQ(saved(), 10);
+  Add("b", 1, 10, 100, {{"x", 1100, 0, 1000, 0}}, 3);
+  wait = 72;
+  Add("a", 1, 10, 100, {{"x", 1100, 0, 1000, 0}}, 3);
+  EXPECT_GE(saved(), 10);
+}
 
 TEST_F(AccountOfLinks, SecondsSavedAreOfTheLinkThatTakesLongest) {
   // Half of all bytes go over each. On the slow one 550 would take 11 s, and

@@ -26,6 +26,8 @@ absl::string_view GroupPhaseName(GroupPhase phase) {
       return "running";
     case GroupPhase::kEnded:
       return "ended";
+    case GroupPhase::kFailed:
+      return "failed";
   }
   return "unknown";
 }

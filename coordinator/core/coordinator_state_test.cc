@@ -183,7 +183,7 @@ TEST(Generation, ALeavingTrainerEndsItForAll) {
   t.Leave("b", 3, "killed by signal 9");
   EXPECT_EQ(t.Got<EndGeneration>("a")->reason,
             "rank 3 (agent 'b', site 'y') left: killed by signal 9");
-  EXPECT_EQ(t.Snapshot().phase, GroupPhase::kEnded);
+  EXPECT_EQ(t.Snapshot().phase, GroupPhase::kFailed);
   EXPECT_TRUE(t.journal().groups.at(t.group).ended);
 }
 
@@ -352,7 +352,7 @@ TEST(Generation, GroupsDoNotInfluenceEachOther) {
   const auto groups = t.state().Snapshot(t.now()).groups;
   ASSERT_EQ(groups.size(), 2);
   EXPECT_EQ(groups[0].phase, GroupPhase::kRunning);
-  EXPECT_EQ(groups[1].phase, GroupPhase::kEnded);
+  EXPECT_EQ(groups[1].phase, GroupPhase::kFailed);
 }
 
 TEST(Generation, sec_limits_Jobs) {

@@ -2,10 +2,17 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/rank_list.h"
 
 namespace pactrain::coordinator {
+
+namespace {
+
+constexpr char kAllDetached[] = "all trainers detached";
+
+}  // namespace
 
 using protocol::EndGeneration;
 using protocol::GroupWaiting;
@@ -111,6 +118,12 @@ std::string Group::EndedInOrderText() const {
   }
   if (progress_.committed_count() == 0) return text + " before the first step";
   return absl::StrCat(text, " after step ", progress_.committed_step());
+}
+
+// By its reason, which the journal has, too.
+bool Group::EndedInOrder() const {
+  return end_reason_ == kAllDetached || IsOver(generation_->lineage.id) ||
+         absl::StrContains(end_reason_, protocol::kEndedInOrder);
 }
 
 void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
@@ -242,7 +255,7 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
   } else if (!detached) {
     End(absl::StrCat(SeatText(left.rank), " left: ", left.reason), c);
   } else if (seats_.AllLeft()) {
-    End("all trainers detached", c);
+    End(kAllDetached, c);
   } else if (!detached_at_) {
     // The others may still be handed the last step's result.
     detached_at_ = c.now;

@@ -105,6 +105,7 @@ class Group {
   std::string SeatText(const Seats::Seat& seat) const;
   std::string SeatText(uint32_t rank) const;
   std::string EndedInOrderText() const;  // REQUIRES: a trainer detached.
+  bool EndedInOrder() const;             // REQUIRES: ended_.
   void SendToMembers(const protocol::CoordinatorMessage& message, Context& c);
   // Null: no member of the generation by name and process.
   const protocol::Member* FindMember(const Agent& agent) const;
@@ -197,7 +198,8 @@ class Group {
   // not.
   std::string RestlessText(const Context& c) const;
   std::string RunningReason(const Context& c) const;
-  std::vector<std::string> SilentAgents(const Context& c) const;
+  // As GroupSnapshot::lost_agents.
+  std::vector<std::string> LostAgents(const Context& c) const;
   // What is in force is known from now on, or not any more.
   void NoteMode(const Context& c);
 

@@ -266,24 +266,27 @@ std::string Group::RunningReason(const Context& c) const {
   std::string text = DecisionReason(c);
   const std::string restless = RestlessText(c);
   if (!restless.empty()) absl::StrAppend(&text, "; ", restless);
-  const std::vector<std::string> silent = SilentAgents(c);
-  if (!silent.empty()) {
-    absl::StrAppend(&text, "; no stream from ", silent.size(), " agents (",
-                    absl::StrJoin(silent, ", "), "), the generation goes on");
+  if (const std::vector<std::string> lost = LostAgents(c); !lost.empty()) {
+    absl::StrAppend(&text, "; no stream from ", lost.size(), " agents ('",
+                    absl::StrJoin(lost, "', '"), "'), the generation goes on");
+  }
+  if (!progress_.waits_for().empty()) {
+    absl::StrAppend(&text, "; the open step waits: ", progress_.waits_for());
   }
   if (end_due_) absl::StrAppend(&text, "; to be ended: ", *end_due_);
   return text;
 }
 
-std::vector<std::string> Group::SilentAgents(const Context& c) const {
-  std::vector<std::string> silent;
-  for (const protocol::Member& member : generation_->members) {
-    const Agent* agent = c.agents.Find(member.agent);
-    if (agent == nullptr || !agent->connected()) {
-      silent.push_back(absl::StrCat("'", member.agent, "'"));
-    }
+std::vector<std::string> Group::LostAgents(const Context& c) const {
+  std::vector<std::string> lost;
+  if (!generation_ || (ended_ && EndedInOrder())) return lost;
+  for (size_t m = 0; m < generation_->members.size(); ++m) {
+    const std::string& name = generation_->members[m].agent;
+    const Agent* agent = c.agents.Find(name);
+    if (agent != nullptr && agent->connected()) continue;
+    if (running() || seats_.IsDeserted(m)) lost.push_back(name);
   }
-  return silent;
+  return lost;
 }
 
 void Group::NoteMode(const Context& c) {
@@ -303,18 +306,20 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
     s.in_force = decisions_.in_force();
     s.prepared = decisions_.prepared();
     s.exchange_share = progress_.exchange_share();
-    s.missing_agents = static_cast<int>(SilentAgents(c).size());
+    s.waits_for = progress_.waits_for();
     if (const auto noise = noise_.Newest(decisions_.in_force().version)) {
       s.risk = noise->risk();
       s.risk_clip = noise->risk_clip();
     }
   } else if (generation_ && membership_.empty()) {
-    s.phase = GroupPhase::kEnded;
+    s.phase = EndedInOrder() ? GroupPhase::kEnded : GroupPhase::kFailed;
     s.reason = end_reason_;
   } else {
     s.phase = GroupPhase::kWaiting;
     s.reason = WaitingReason(c);
   }
+  s.lost_agents = LostAgents(c);
+  if (ended_) s.ended_seconds = absl::ToDoubleSeconds(c.now - ended_at_);
   s.history = decisions_.history();
   s.committed_step = progress_.committed_step();
   s.committed_count = progress_.committed_count();

@@ -267,10 +267,11 @@ TEST_F(RegroupTest, AnotherListOfSitesThanTheJobsIsNamed) {
   t_.Join("a", 0, 2, sites);
   t_.Join("b", 1, 2, sites);
   t_.Join("c", 2, 3, "a:1,b:1,c:1 fedcba9876543210");
-  EXPECT_THAT(t_.Got<GroupWaiting>("c")->reason,
-              HasSubstr("waiting for ranks 0, 1 of 3; launch 'a:1,b:1,c:1 "
-                        "fedcba9876543210' names other sites than launch '" +
-                        sites + "'"));
+  EXPECT_THAT(
+      t_.Got<GroupWaiting>("c")->reason,
+      HasSubstr("waiting for ranks 0, 1 of 3 (site a, b); launch 'a:1,b:1,c:1 "
+                "fedcba9876543210' names other sites than launch '" +
+                sites + "'"));
   t_.Clear();
   t_.Leave("c", 2, "killed by signal 9");
   t_.Join("c", 0, 2, "fedcba9876543210");  // As without PACTRAIN_SITES.

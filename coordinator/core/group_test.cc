@@ -76,7 +76,7 @@ TEST(ReadOnly, StepsThatWereUsedMeanwhileAreNotGivenOutAgain) {
   t.Connect("b", "y");
   t.state().SetReadOnly(false);
   t.Advance(absl::Seconds(1));
-  EXPECT_EQ(t.Snapshot().phase, GroupPhase::kEnded);
+  EXPECT_EQ(t.Snapshot().phase, GroupPhase::kFailed);
   for (uint32_t rank : {0, 1}) t.Join("a", rank, 4, "run-2");
   for (uint32_t rank : {2, 3}) t.Join("b", rank, 4, "run-2");
   const auto start = t.Got<StartGeneration>("a");

@@ -84,7 +84,8 @@ std::string WaitingText(size_t here, const Remains& remains) {
   }
   if (remains.unknown > 0) {
     return absl::StrCat(text, "; ", remains.unknown,
-                        " may come when their agent is back");
+                        " may come when their agent is back",
+                        remains.unseen.empty() ? "" : ": ", remains.unseen);
   }
   if (!remains.unseen.empty()) {
     return absl::StrCat(text, "; ", remains.unseen,

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/core/rank_list.h"
 #include "coordinator/core/reach.h"
 #include "protocol/limits.h"
@@ -16,12 +18,45 @@ std::string Where(const Candidate& c) {
                       "', site '", c.site, "')");
 }
 
-std::string MissingRanks(const Launch& launch) {
+// Trainers cut longer lists of sites to this (launch_of_sites() in Python).
+constexpr size_t kListedSites = 46;
+
+// Of ranks, in a launch whose name begins "a:2,b:1 ": its sites, with as many
+// ranks each. " (site a, b)", or nothing where it names none.
+std::string SitesText(const std::string& launch,
+                      const std::vector<uint32_t>& ranks) {
+  if (!NamesSites(launch)) return "";
+  std::vector<std::string> named;
+  uint64_t first = 0;
+  const absl::string_view list =
+      absl::string_view(launch).substr(0, launch.find(' '));
+  if (list.size() >= kListedSites) return "";
+  for (const absl::string_view part : absl::StrSplit(list, ',')) {
+    const std::pair<absl::string_view, absl::string_view> site =
+        absl::StrSplit(part, absl::MaxSplits(':', 1));
+    uint32_t count = 0;
+    if (!absl::SimpleAtoi(site.second, &count)) return "";
+    const uint64_t end = first + count;
+    if (std::any_of(ranks.begin(), ranks.end(),
+                    [&](uint32_t r) { return r >= first && r < end; })) {
+      named.emplace_back(site.first);
+    }
+    first = end;
+  }
+  if (named.empty()) return "";
+  return absl::StrCat(" (site ", absl::StrJoin(named, ", "), ")");
+}
+
+std::vector<uint32_t> MissingOf(const Launch& launch) {
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < launch.world_size(); ++rank) {
     if (!launch.by_rank.contains(rank)) missing.push_back(rank);
   }
-  return absl::StrCat(RankList(missing), " of ", launch.world_size());
+  return missing;
+}
+
+std::string MissingRanks(const Launch& launch) {
+  return absl::StrCat(RankList(MissingOf(launch)), " of ", launch.world_size());
 }
 
 }  // namespace
@@ -268,6 +303,7 @@ std::string Membership::WaitingReason() const {
   if (launches_.size() == 1) {
     return absl::StrCat(
         "waiting for ", MissingRanks(launches_[0]),
+        SitesText(launches_[0].name, MissingOf(launches_[0])),
         launches_[0].replaces()
             ? "; the launch replaces nothing (PACTRAIN_REPLACE) "
               "before it is complete, and waits as newcomers do"

@@ -15,6 +15,7 @@ void Progress::Add(const std::string& agent, const std::string& site,
     committed_step_ = std::max(committed_step_, report.committed_step);
     committed_count_ = std::max(committed_count_, report.committed_count);
   }
+  waits_[agent] = {report.committed_count, report.waits_for};
   failed_attempts_ = std::max(failed_attempts_, report.failed_attempts);
   if (!first_compacted_step_) {
     first_compacted_step_ = report.first_compacted_step;
@@ -36,6 +37,15 @@ void Progress::Add(const std::string& agent, const std::string& site,
                      link.received_bytes, link.goodput_bytes_per_second,
                      link.rtt_seconds});
   }
+}
+
+std::string Progress::waits_for() const {
+  for (const auto& [agent, wait] : waits_) {
+    if (wait.committed_count == committed_count_ && !wait.for_whom.empty()) {
+      return wait.for_whom;
+    }
+  }
+  return "";
 }
 
 std::optional<double> Progress::exchange_share() const {

@@ -34,6 +34,8 @@ class Progress {
   // Of the time from commit to commit, what the trainers wait for the exchange:
   // at the agent that waits least, since others may wait for its trainers, too.
   std::optional<double> exchange_share() const;
+  // As GroupSnapshot has it, by the agents that are as far as any.
+  std::string waits_for() const;
   bool any() const { return !links_.empty(); }
   std::vector<LinkSnapshot> Links() const;
   std::vector<AgentPace> Paces() const;
@@ -48,6 +50,11 @@ class Progress {
   struct Pace {
     double wait_seconds = 0, interval_seconds = 0;  // Smoothed.
   };
+  struct Wait {
+    uint64_t committed_count = 0;
+    std::string for_whom;
+  };
+  std::map<std::string, Wait> waits_;                       // By agent.
   std::map<std::string, Pace> paces_;                       // By agent.
   std::map<std::string, std::vector<LinkSnapshot>> links_;  // By agent.
 };

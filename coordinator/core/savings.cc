@@ -7,6 +7,8 @@ namespace {
 
 using protocol::Mode;
 
+constexpr double kRecentSeconds = 3600;
+
 // Since `before`; a counter that went back has begun anew.
 double Grown(uint64_t before, uint64_t now) {
   return static_cast<double>(now < before ? now : now - before);
@@ -47,8 +49,10 @@ Savings::Steps Savings::TakeSteps(const protocol::StepReport& report) {
 
 void Savings::Add(const protocol::StepReport& report,
                   std::optional<Mode> mode) {
+  Rates now;
   for (const auto& link : report.links) {
     if (link.goodput_bytes_per_second <= 0) continue;
+    now[link.peer_site] = link.goodput_bytes_per_second;
     double& best = best_rates_[link.peer_site];
     best = std::max(best, link.goodput_bytes_per_second);
   }
@@ -56,44 +60,63 @@ void Savings::Add(const protocol::StepReport& report,
   if (report.step_seconds <= 0) return;
   const Steps steps = TakeSteps(report);
   predicted_.reset();
+  if (!mode) in_full_ = false;
   if (!mode || steps.count == 0) return;
+  const double wait = report.wait_seconds;
+  const double slow_links =
+      2 * Seen(LinkSeconds(steps.sent, now), steps.overlap) / steps.count;
   if (*mode == Mode::kFull) {
-    const double wait = report.wait_seconds;
-    full_wait_ = full_wait_ ? std::min(*full_wait_, wait) : wait;
-  } else {
+    full_wait_ = in_full_ && full_wait_ ? std::min(*full_wait_, wait) : wait;
+    since_full_ = 0;
+  } else if (full_wait_) {
+    since_full_ += steps.count * report.interval_seconds;
+    const bool recent = since_full_ <= kRecentSeconds;
+    const double excused = std::max(*full_wait_, recent ? slow_links : wait);
     Steps& sum = by_mode_[*mode];
     sum.count += steps.count;
-    sum.wait += steps.wait;
+    sum.wait +=
+        steps.count * (wait <= *full_wait_
+                           ? wait
+                           : *full_wait_ + std::max(0.0, wait - excused));
     sum.overlap += steps.overlap;
     for (const auto& [site, bytes] : steps.full) sum.full[site] += bytes;
     for (const auto& [site, bytes] : steps.sent) sum.sent[site] += bytes;
   }
+  in_full_ = *mode == Mode::kFull;
   if (report.interval_seconds <= 0 || best_rates_.empty()) return;
-  const double alone = report.interval_seconds - report.wait_seconds;
-  const auto seconds = [&](const std::map<std::string, double>& bytes) {
-    return alone + Seen(LinkSeconds(bytes), steps.overlap) / steps.count;
+  const double alone = report.interval_seconds - wait;
+  const auto seen = [&](const std::map<std::string, double>& bytes) {
+    return Seen(LinkSeconds(bytes, best_rates_), steps.overlap) / steps.count;
   };
-  predicted_ = Predicted{seconds(steps.full), seconds(steps.sent)};
+  predicted_ = Predicted{alone + seen(steps.full), alone + seen(steps.sent),
+                         std::nullopt};
+  if (!full_wait_) return;
+  predicted_->full = std::min(predicted_->full, alone + *full_wait_);
+  if (since_full_ <= kRecentSeconds) {
+    predicted_->full_at_least = alone + std::max(*full_wait_, slow_links);
+  }
 }
 
-double Savings::LinkSeconds(const std::map<std::string, double>& bytes) const {
+double Savings::LinkSeconds(const std::map<std::string, double>& bytes,
+                            const Rates& rates) {
   double longest = 0;
   for (const auto& [site, count] : bytes) {
-    const auto rate = best_rates_.find(site);
-    if (rate == best_rates_.end()) continue;
+    const auto rate = rates.find(site);
+    if (rate == rates.end()) continue;
     longest = std::max(longest, count / rate->second);
   }
   return longest;
 }
 
 double Savings::Saved(const Steps& steps) const {
-  const double predicted = Seen(LinkSeconds(steps.full), steps.overlap) -
-                           Seen(LinkSeconds(steps.sent), steps.overlap);
-  if (!full_wait_) return predicted;
-  return std::min(predicted, steps.count * *full_wait_ - steps.wait);
+  const double predicted =
+      Seen(LinkSeconds(steps.full, best_rates_), steps.overlap) -
+      Seen(LinkSeconds(steps.sent, best_rates_), steps.overlap);
+  return std::min(predicted, steps.count * full_wait_.value_or(0) - steps.wait);
 }
 
-double Savings::SavedSeconds() const {
+std::optional<double> Savings::SavedSeconds() const {
+  if (by_mode_.empty()) return std::nullopt;
   double saved = 0;
   for (const auto& [mode, steps] : by_mode_) saved += Saved(steps);
   return saved;

@@ -7,12 +7,21 @@
 //               spread over its links as all that it sends.
 //   seen(b)   = max(0, L(b) - o), o: from a step's first submit to the last,
 //               which is as long as links work behind computing.
-//   saved     = the smaller of
-//                 seen(FULL's bytes) - seen(sent bytes), and, if a FULL step
-//                 was measured,
-//                 steps * (least mean wait in FULL - mean wait),
-//               by mode; below 0: it cost more than FULL.
-//   predicted = interval - wait + seen(bytes of a step).
+//   W         = the least mean wait of a step in the newest FULL steps;
+//   w         = the mean wait of a step, but of what is above W no more than
+//               counts against compression: nothing if FULL was measured more
+//               than an hour of steps ago, else what is above twice the time
+//               that links as fast as now need for the sent bytes (there and
+//               back; FULL sends no fewer).
+//   saved     = the smaller of seen(FULL's bytes) - seen(sent bytes) and
+//               steps * (W - w), by mode; below 0: it cost more than FULL.
+//               Steps before a FULL one was measured count for nothing: small
+//               frames show less than a link carries.
+//   predicted = interval - wait + seen(bytes of a step); in FULL, as soon as
+//               it was measured, no more than interval - wait + W.
+//   at least  = what FULL takes: interval - wait + the greater of W and twice
+//               the time that links need now for the sent bytes; not known if
+//               FULL was measured more than an hour of steps ago.
 //
 // Pure. Thread-compatible. Copyable.
 #ifndef PACTRAIN_COORDINATOR_CORE_SAVINGS_H_
@@ -38,12 +47,16 @@ class Savings {
   // Steps up to this report count for nothing.
   void CountFrom(const protocol::StepReport& report) { TakeSteps(report); }
 
-  double SavedSeconds() const;
+  // Nothing: of no step.
+  std::optional<double> SavedSeconds() const;
+  // A FULL step was measured.
+  bool is_known() const { return full_wait_.has_value(); }
 
   // Of a step, by the newest report; nothing: not known.
   struct Predicted {
     double full = 0;
     double sent = 0;  // In the mode of that report.
+    std::optional<double> full_at_least;
   };
   const std::optional<Predicted>& predicted() const { return predicted_; }
 
@@ -60,13 +73,17 @@ class Savings {
     std::map<std::string, uint64_t> links;
   };
   Steps TakeSteps(const protocol::StepReport& report);
-  double LinkSeconds(const std::map<std::string, double>& bytes) const;
+  using Rates = std::map<std::string, double>;  // By peer site.
+  static double LinkSeconds(const std::map<std::string, double>& bytes,
+                            const Rates& rates);
   double Saved(const Steps& steps) const;
 
   Counted counted_;
-  std::map<std::string, double> best_rates_;  // Measured ones.
-  std::map<protocol::Mode, Steps> by_mode_;   // But for FULL.
-  std::optional<double> full_wait_;           // Seconds of a step.
+  Rates best_rates_;                         // Measured ones.
+  std::map<protocol::Mode, Steps> by_mode_;  // But for FULL.
+  std::optional<double> full_wait_;          // Seconds of a step.
+  bool in_full_ = false;                     // As of the last report.
+  double since_full_ = 0;                    // Seconds of steps.
   std::optional<Predicted> predicted_;
 };
 

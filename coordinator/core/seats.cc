@@ -255,6 +255,13 @@ bool Seats::AllLeft() const {
   });
 }
 
+bool Seats::IsDeserted(size_t member) const {
+  return std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) {
+    return IsOwn(seat) && seat.member == member && MayLive(seat) &&
+           seat.state != State::kAwaited;
+  });
+}
+
 bool Seats::AnyDetached() const {
   return std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) {
     return IsOwn(seat) && seat.state == State::kDetached;

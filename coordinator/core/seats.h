@@ -118,6 +118,9 @@ class Seats {
   // well go on. Null: all are in sight.
   const Seat* FirstUnseen(const Agents& agents) const;
   bool AllLeft() const;
+  // A trainer of this generation at that member has not left, as far as anybody
+  // said.
+  bool IsDeserted(size_t member) const;
   // Of this generation somebody left by his own will.
   bool AnyDetached() const;
   // Ranks that left, and nobody has to take their place: by their own will, or

@@ -17,7 +17,8 @@
 
 namespace pactrain::coordinator {
 
-enum class GroupPhase { kWaiting, kRunning, kEnded };
+// kFailed: it ended, and not in order.
+enum class GroupPhase { kWaiting, kRunning, kEnded, kFailed };
 absl::string_view GroupPhaseName(GroupPhase phase);  // "waiting", ...
 
 // One direction of a link as one agent last measured it.
@@ -73,7 +74,15 @@ struct GroupSnapshot {
   std::optional<double> risk_clip;
   std::optional<Pin> pin;
   AccountSnapshot account;
-  int missing_agents = 0;  // Of the running generation, without a stream.
+  // Of the newest generation, without a stream to the coordinator; after a
+  // generation that did not end in order, those whose trainers did not leave,
+  // until they are back, or another generation is formed.
+  std::vector<std::string> lost_agents;
+  // An agent has waited for it longer than for a slow step: "agent y (site b):
+  // rank 1 has not submitted bucket 0"; empty: for nobody, or none runs.
+  std::string waits_for;
+  // Since its newest generation ended; nothing: it runs, or there was none.
+  std::optional<double> ended_seconds;
 };
 
 struct AgentSnapshot {

@@ -33,7 +33,7 @@ Values ValuesOf(const GroupSnapshot& group, Values more = {}) {
 }
 
 constexpr GroupPhase kPhases[] = {GroupPhase::kWaiting, GroupPhase::kRunning,
-                                  GroupPhase::kEnded};
+                                  GroupPhase::kEnded, GroupPhase::kFailed};
 
 void AddProcess(const StateSnapshot& now, bool insecure_network, Page& page) {
   page.Start("build_info", MetricType::Gauge,
@@ -125,10 +125,20 @@ constexpr GroupFamily kGroupFamilies[] = {
      "Mean time from a step's first submit to its commit, as last reported.",
      [](const GroupSnapshot& g) { return g.step_seconds; }},
     {"missing_agents", MetricType::Gauge,
-     "Agents of the running generation that have no stream now.",
+     "Agents of the newest generation that have no stream now; if it ended, "
+     "and not in order, those whose trainers did not leave.",
      [](const GroupSnapshot& g) {
-       return static_cast<double>(g.missing_agents);
+       return static_cast<double>(g.lost_agents.size());
      }},
+    {"step_stalled", MetricType::Gauge,
+     "1 while the open step has waited 10 s or longer for a trainer that lives "
+     "and does not submit; pactrain-admin job names it.",
+     [](const GroupSnapshot& g) { return g.waits_for.empty() ? 0.0 : 1.0; }},
+    {"full_step_at_least_seconds", MetricType::Gauge,
+     "What a step in FULL would take now at least, with computing and links "
+     "as they are; 0: not known, as no FULL step was measured within an hour "
+     "of steps.",
+     [](const GroupSnapshot& g) { return g.account.full_at_least_seconds; }},
     {"mask_changes_total", MetricType::Counter,
      "Mask sets that all ranks agreed on after another one, since the "
      "coordinator's start.",
@@ -151,8 +161,9 @@ constexpr GroupFamily kGroupFamilies[] = {
      "Time saved against FULL since the coordinator's start, of the agent with "
      "the most; below 0: lost. Of the slowest link, FULL's bytes over its best "
      "measured rate, less what goes on behind computing, less the same of what "
-     "was sent; no more than the steps waited less than the fastest measured "
-     "FULL steps.",
+     "was sent; no more than the steps waited less than the fastest of the "
+     "newest FULL steps. Steps before a FULL one was measured in the "
+     "generation count for nothing.",
      [](const GroupSnapshot& g) { return g.account.saved_seconds; }},
 };
 

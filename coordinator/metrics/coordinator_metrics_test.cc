@@ -36,7 +36,7 @@ StateSnapshot Running() {
   g.committed_total = 70;
   g.failed_attempts_total = 4;
   g.norm_alarms_total = 6;
-  g.missing_agents = 1;
+  g.lost_agents = {"b"};
   g.account.sent_bytes = 100;
   g.account.dense_bytes = 900;
   g.account.saved_seconds = 12;

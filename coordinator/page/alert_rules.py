@@ -18,14 +18,14 @@ PARTS = {"symptom": "Symptom", "causes": "Causes", "command": "Command", "todo":
 
 def threshold(expr: str) -> float:
     """The number that what is measured is held against: a factor, or a bound; else 1."""
-    bare = re.sub(r'\[[^]]*\]|"[^"]*"|quantile(_over_time)?[^(]*\(0\.5', "", expr)
+    bare = re.sub(r'\[[^]]*\]|"[^"]*"|quantile_over_time\(0\.5', "", expr)
     found = re.findall(r"([0-9.]+) \*", bare) or re.findall(r"(?:[<>]|==) ([0-9.]+)", bare)
     return float(found[-1]) if found else 1.0
 
 
 def window(expr: str) -> int:
     """Seconds of the range that it counts over; 0: it needs none."""
-    found = re.search(r"\[(\d+)([smhd])\]", expr) or re.search(r"increase(\d+)([smhd])", expr)
+    found = re.search(r"(?:\[|increase|offset )(\d+)([smhd])", expr)
     return int(found[1]) * SECONDS[found[2]] if found else 0
 
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/version.h"
 
 namespace pactrain::coordinator {
@@ -15,6 +16,17 @@ using Findings = std::vector<Finding>;
 
 std::string RateText(double rate) {
   return absl::StrFormat("%.3g Mbit/s", rate * 8e-6);
+}
+
+std::string NamesText(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 5;
+  const size_t shown = std::min(kShown, names.size());
+  std::string text = absl::StrJoin(
+      names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", ");
+  if (names.size() > shown) {
+    absl::StrAppend(&text, " and ", names.size() - shown, " more");
+  }
+  return text;
 }
 
 template <typename Function>
@@ -68,9 +80,10 @@ Findings NormAlarm(const Facts& facts, const AlertRule& rule) {
 
 Findings AgentLost(const Facts& facts, const AlertRule& rule) {
   return OfJobs(facts, [&](const GroupSnapshot& g) -> std::string {
-    if (g.missing_agents <= rule.threshold) return "";
-    return absl::StrCat(g.missing_agents,
-                        " of its agents have no stream to the coordinator");
+    const auto count = static_cast<double>(g.lost_agents.size());
+    if (count <= rule.threshold) return "";
+    return absl::StrCat("no stream to the coordinator from ",
+                        NamesText(g.lost_agents));
   });
 }
 
@@ -97,10 +110,29 @@ Findings SlowerThanFull(const Facts& facts, const AlertRule& rule) {
     const auto mode = std::find(kModes.begin(), kModes.end(), g.in_force->mode);
     const auto& seconds = g.account.mode_interval_seconds;
     const double now = seconds[static_cast<size_t>(mode - kModes.begin())];
-    if (seconds[0] == 0 || now <= rule.threshold * seconds[0]) return "";
-    return absl::StrFormat("a step takes %.3g s in %s and took %.3g s in FULL",
-                           now, protocol::ModeName(g.in_force->mode),
-                           seconds[0]);
+    const double full = g.account.full_at_least_seconds;
+    if (full == 0 || now <= rule.threshold * full) return "";
+    return absl::StrFormat(
+        "a step takes %.3g s in %s, and would take %.3g s in FULL", now,
+        protocol::ModeName(g.in_force->mode), full);
+  });
+}
+
+// Once its trainers attach again, or after the window, it is told of no more.
+Findings JobFailed(const Facts& facts, const AlertRule& rule) {
+  return OfJobs(facts, [&](const GroupSnapshot& g) -> std::string {
+    if (g.phase != GroupPhase::kFailed ||
+        g.ended_seconds.value_or(0) > rule.window_seconds) {
+      return "";
+    }
+    return absl::StrCat("it ended: ", g.reason);
+  });
+}
+
+Findings StepStalls(const Facts& facts, const AlertRule&) {
+  return OfJobs(facts, [](const GroupSnapshot& g) {
+    return g.waits_for.empty() ? ""
+                               : absl::StrCat("all wait for ", g.waits_for);
   });
 }
 
@@ -108,23 +140,20 @@ Findings Straggler(const Facts& facts, const AlertRule& rule) {
   Findings findings;
   for (const GroupSnapshot& group : facts.snapshot.groups) {
     if (group.phase != GroupPhase::kRunning || group.paces.size() < 2) continue;
-    std::vector<double> computes;
+    double sum = 0;
     for (const AgentPace& pace : group.paces) {
-      computes.push_back(pace.interval_seconds - pace.wait_seconds);
+      sum += pace.interval_seconds - pace.wait_seconds;
     }
-    std::sort(computes.begin(), computes.end());
-    const size_t half = computes.size() / 2;
-    const double median = computes.size() % 2 == 1
-                              ? computes[half]
-                              : (computes[half - 1] + computes[half]) / 2;
     for (const AgentPace& pace : group.paces) {
       const double compute = pace.interval_seconds - pace.wait_seconds;
-      if (compute <= rule.threshold * median) continue;
+      const double others =
+          (sum - compute) / static_cast<double>(group.paces.size() - 1);
+      if (compute <= rule.threshold * others) continue;
       findings.push_back(
           {group.group, absl::StrCat(group.group.ToString(), " ", pace.agent),
            absl::StrFormat("all wait for agent %s: its trainers compute %.3g s "
-                           "a step, the middle one %.3g s",
-                           pace.agent, compute, median)});
+                           "a step, the others %.3g s",
+                           pace.agent, compute, others)});
     }
   }
   return findings;
@@ -226,6 +255,8 @@ constexpr Answer kAnswers[] = {
     {"PactrainNormAlarm", NormAlarm},
     {"PactrainSlowerThanFull", SlowerThanFull},
     {"PactrainStraggler", Straggler},
+    {"PactrainStepStalls", StepStalls},
+    {"PactrainJobFailed", JobFailed},
     {"PactrainJobWaits", JobWaits},
     {"PactrainInsecureNetwork", InsecureNetwork},
 };

@@ -31,7 +31,7 @@ class ConditionsTest : public ::testing::Test {
   void Observe(double seconds = 6) {
     now_ += seconds;
     for (const GroupSnapshot& group : snapshot_.groups) {
-      jobs_[group.group].Observe(group, {}, now_);
+      jobs_[group.group].Observe(group, now_);
     }
     links_.Observe(snapshot_, now_);
     conditions_.Evaluate({snapshot_, jobs_, links_, certificates_, insecure_,
@@ -80,14 +80,14 @@ TEST_F(ConditionsTest, OfAJobThatIsWellNothingIsTrue) {
 }
 
 TEST_F(ConditionsTest, AnAlertIsToldOfAfterItsTime) {
-  job().missing_agents = 1;
+  job().lost_agents = {"b0"};
   Observe();
   ASSERT_THAT(Of("PactrainAgentLost"), SizeIs(1));
   EXPECT_FALSE(Of("PactrainAgentLost")[0].fires);
   Observe(AlertRules()[IndexOf("PactrainAgentLost")].for_seconds);
   EXPECT_TRUE(Of("PactrainAgentLost")[0].fires);
   EXPECT_EQ(Of("PactrainAgentLost")[0].since, 6);
-  job().missing_agents = 0;
+  job().lost_agents.clear();
   Observe();
   EXPECT_THAT(Of("PactrainAgentLost"), IsEmpty());
 }
@@ -113,6 +113,7 @@ TEST_F(ConditionsTest, EachIsTrueInItsFault) {
       {"PactrainSlowerThanFull",
        [&] {
          job().account.mode_interval_seconds = {1, 1.2, 0};
+         job().account.full_at_least_seconds = 1;
        }},
       {"PactrainStraggler",
        [&] {
@@ -122,6 +123,15 @@ TEST_F(ConditionsTest, EachIsTrueInItsFault) {
        [&] {
          job().exchange_share = 0.3;
          job().links[0].goodput_bytes_per_second = 2e6;
+       }},
+      {"PactrainStepStalls",
+       [&] {
+         job().waits_for = "agent b0 (site b): rank 1 has not submitted";
+       }},
+      {"PactrainJobFailed",
+       [&] {
+         job().phase = GroupPhase::kFailed;
+         job().ended_seconds = 1;
        }},
       {"PactrainJobWaits", [&] { job().phase = GroupPhase::kWaiting; }},
   };
@@ -146,6 +156,54 @@ TEST_F(ConditionsTest, ALinkThatIsWaitedForIsSlowBesideItsHour) {
   job().exchange_share = 0.1;
   Observe();
   EXPECT_THAT(Of("PactrainLinkSlow"), IsEmpty());
+}
+
+// A link that is slow for all modes, or FULL of long ago, gave harmful advice.
+TEST_F(ConditionsTest, SlowerThanFullIsToldByWhatFullWouldTakeNow) {
+  job().account.mode_interval_seconds = {1, 12, 0};
+  Observe();
+  EXPECT_THAT(Of("PactrainSlowerThanFull"), IsEmpty()) << "not known";
+  job().account.full_at_least_seconds = 11.5;
+  Observe();
+  EXPECT_THAT(Of("PactrainSlowerThanFull"), IsEmpty());
+}
+
+TEST_F(ConditionsTest, ALinkOutsideThePlanIsNotWaitedFor) {
+  job().exchange_share = 0.5;
+  job().links.push_back({"a0", "a", "c", 1, 1, 1e6, 0.02});
+  Observe();
+  EXPECT_TRUE(links_.links().at({"a", "b"}).awaited);
+  EXPECT_FALSE(links_.links().at({"a", "c"}).awaited);
+}
+
+TEST_F(ConditionsTest, TheLostAreNamedAlsoAfterTheEnd) {
+  job().phase = GroupPhase::kFailed;
+  job().lost_agents = {"b0"};
+  Observe();
+  ASSERT_THAT(Of("PactrainAgentLost"), SizeIs(1));
+  EXPECT_THAT(Of("PactrainAgentLost")[0].finding.text, HasSubstr("b0"));
+}
+
+TEST_F(ConditionsTest, OfAFailedJobIsToldForAnHour) {
+  job().phase = GroupPhase::kFailed;
+  job().reason = "agent b0 (site b) is lost";
+  job().ended_seconds = 3000;
+  Observe();
+  ASSERT_THAT(Of("PactrainJobFailed"), SizeIs(1));
+  EXPECT_TRUE(Of("PactrainJobFailed")[0].fires);
+  EXPECT_THAT(Of("PactrainJobFailed")[0].finding.text, HasSubstr("is lost"));
+  job().ended_seconds = 3700;
+  Observe();
+  EXPECT_THAT(Of("PactrainJobFailed"), IsEmpty());
+}
+
+TEST_F(ConditionsTest, OfTwoTheStragglerTakesOneAndAHalfTimesAsLong) {
+  job().paces = {{"a0", 0, 1}, {"b0", 0, 1.4}};
+  Observe();
+  EXPECT_THAT(Of("PactrainStraggler"), IsEmpty());
+  job().paces = {{"a0", 0, 1}, {"b0", 0, 1.6}};
+  Observe();
+  EXPECT_THAT(Of("PactrainStraggler"), SizeIs(1));
 }
 
 TEST_F(ConditionsTest, TheStragglerIsNamed) {

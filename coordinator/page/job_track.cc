@@ -54,6 +54,16 @@ std::string NamesOf(const std::set<std::string>& names) {
   return text;
 }
 
+// REQUIRES: elements > 0.
+double KeepOf(const GroupSnapshot& group) {
+  return static_cast<double>(group.kept_elements) /
+         static_cast<double>(group.elements);
+}
+
+std::set<std::string> LostOf(const GroupSnapshot& group) {
+  return {group.lost_agents.begin(), group.lost_agents.end()};
+}
+
 std::set<std::string> Without(const std::set<std::string>& all,
                               const std::set<std::string>& some) {
   std::set<std::string> rest;
@@ -69,10 +79,9 @@ std::string ModeText(protocol::Mode mode, protocol::Codec codec) {
                       protocol::CodecName(codec));
 }
 
-void JobTrack::Observe(const GroupSnapshot& group,
-                       const std::set<std::string>& lost, double now) {
+void JobTrack::Observe(const GroupSnapshot& group, double now) {
   NoteMode(group, now);
-  NoteEvents(group, lost, now);
+  NoteEvents(group, now);
   if (points_.empty() ||
       now - points_.back().at >= absl::ToDoubleSeconds(kPointEvery)) {
     AddPoint(group, now);
@@ -83,7 +92,7 @@ void JobTrack::Observe(const GroupSnapshot& group,
   account_ = group.account;
   failed_ = group.failed_attempts_total;
   norm_alarms_ = group.norm_alarms_total;
-  lost_ = lost;
+  lost_ = LostOf(group);
 }
 
 void JobTrack::NoteMode(const GroupSnapshot& group, double now) {
@@ -112,16 +121,15 @@ void JobTrack::NoteMode(const GroupSnapshot& group, double now) {
   if (!group.in_force || group.in_force->mask_digest.empty()) return;
   std::string digest = group.in_force->mask_digest.ToString();
   if (mask_sets_.empty() || mask_sets_.back().digest != digest) {
-    const double keep = group.elements == 0
-                            ? 1
-                            : static_cast<double>(group.kept_elements) /
-                                  static_cast<double>(group.elements);
+    const double keep = group.elements == 0 ? 1 : KeepOf(group);
     Push(mask_sets_, {now, std::move(digest), keep}, kMaxEntries);
+  } else if (group.elements > 0) {
+    // The decision may have been seen before what its masks keep.
+    mask_sets_.back().keep = KeepOf(group);
   }
 }
 
-void JobTrack::NoteEvents(const GroupSnapshot& group,
-                          const std::set<std::string>& lost, double now) {
+void JobTrack::NoteEvents(const GroupSnapshot& group, double now) {
   const uint64_t generation = group.generation ? group.generation->number : 0;
   if (generation != generation_ && group.generation) {
     Tell(now, "membership",
@@ -132,7 +140,7 @@ void JobTrack::NoteEvents(const GroupSnapshot& group,
   }
   if (!began_) return;
   if (phase_ == GroupPhase::kRunning && group.phase != GroupPhase::kRunning) {
-    Tell(now, "membership",
+    Tell(now, group.phase == GroupPhase::kFailed ? "fault" : "membership",
          absl::StrCat("generation ", generation_, " ended: ", group.reason));
   }
   if (group.failed_attempts_total > failed_) {
@@ -145,9 +153,10 @@ void JobTrack::NoteEvents(const GroupSnapshot& group,
   }
   for (size_t i = 0; i < kFallbacks.size(); ++i) {
     if (group.account.fallbacks[i] <= account_.fallbacks[i]) continue;
-    Tell(now, "fault",
-         absl::StrCat("fell back from ", protocol::ModeName(kFallbacks[i].from),
-                      " to ", protocol::ModeName(kFallbacks[i].to), ": ",
+    Tell(now, group.pin ? "pin" : "fault",
+         absl::StrCat(group.pin ? "went back from " : "fell back from ",
+                      protocol::ModeName(kFallbacks[i].from), " to ",
+                      protocol::ModeName(kFallbacks[i].to), ": ",
                       group.in_force ? group.in_force->reason : group.reason));
   }
   if (group.account.mask_changes > account_.mask_changes) {
@@ -157,6 +166,7 @@ void JobTrack::NoteEvents(const GroupSnapshot& group,
                           ? absl::StrCat("; most moved: ", group.masks->moved)
                           : ""));
   }
+  const std::set<std::string> lost = LostOf(group);
   if (const auto gone = Without(lost, lost_); !gone.empty()) {
     Tell(now, "fault",
          absl::StrCat("no stream any more from agent ", NamesOf(gone)));
@@ -184,8 +194,7 @@ void JobTrack::AddPoint(const GroupSnapshot& group, double now) {
   point.risk = KnownOr(group.risk);
   point.share = KnownOr(group.exchange_share);
   if (group.elements > 0) {
-    point.keep = static_cast<float>(static_cast<double>(group.kept_elements) /
-                                    static_cast<double>(group.elements));
+    point.keep = static_cast<float>(KeepOf(group));
   }
   point.mask_changes = static_cast<uint32_t>(group.account.mask_changes);
   point.fallbacks = FallbacksOf(group.account);

@@ -55,13 +55,11 @@ class JobTrack {
   };
   struct Event {
     double at = 0;
-    std::string kind;  // "fault", "membership", "masks".
+    std::string kind;  // "fault", "membership", "masks", "pin".
     std::string text;
   };
 
-  // `lost`: agents of its generation without a stream.
-  void Observe(const GroupSnapshot& group, const std::set<std::string>& lost,
-               double now);
+  void Observe(const GroupSnapshot& group, double now);
 
   const std::deque<Point>& points() const { return points_; }
   const std::deque<Period>& periods() const { return periods_; }
@@ -72,8 +70,7 @@ class JobTrack {
 
  private:
   void NoteMode(const GroupSnapshot& group, double now);
-  void NoteEvents(const GroupSnapshot& group, const std::set<std::string>& lost,
-                  double now);
+  void NoteEvents(const GroupSnapshot& group, double now);
   void AddPoint(const GroupSnapshot& group, double now);
   void Tell(double now, const char* kind, std::string text);
 

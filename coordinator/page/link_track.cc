@@ -11,7 +11,7 @@ namespace pactrain::coordinator {
 namespace {
 
 // As link:pactrain_awaited:bool of deploy/prometheus/rules.yml.
-constexpr double kAwaitedShare = 0.2;
+constexpr double kAwaitedShare = 0.25;
 
 struct Measured {
   double rate = 0, rtt = 0;
@@ -24,14 +24,17 @@ std::map<Direction, Measured> MeasuredOf(const StateSnapshot& snapshot) {
   using Key = std::tuple<std::string_view, std::string_view, std::string_view>;
   std::map<Key, Measured> by_agent;
   for (const GroupSnapshot& group : snapshot.groups) {
-    if (group.phase != GroupPhase::kRunning) continue;
+    if (group.phase != GroupPhase::kRunning || !group.generation) continue;
+    const std::set<Direction> edges = EdgesOf(*group.generation);
+    const bool awaited = group.exchange_share.value_or(0) > kAwaitedShare;
     for (const LinkSnapshot& link : group.links) {
       if (link.site == link.peer_site) continue;
       Measured& m = by_agent[{link.agent, link.site, link.peer_site}];
       m.rate = std::max(m.rate, link.goodput_bytes_per_second);
       m.rtt = std::max(m.rtt, link.rtt_seconds);
       m.sent = std::max(m.sent, link.sent_bytes);
-      m.awaited |= group.exchange_share.value_or(0) > kAwaitedShare;
+      m.awaited |=
+          awaited && edges.contains(std::minmax(link.site, link.peer_site));
     }
   }
   std::map<Direction, Measured> links;
@@ -47,6 +50,21 @@ std::map<Direction, Measured> MeasuredOf(const StateSnapshot& snapshot) {
 }
 
 }  // namespace
+
+std::set<Direction> EdgesOf(const protocol::Generation& generation) {
+  const std::vector<std::string>& sites = generation.sites;
+  std::set<Direction> edges;
+  if (generation.plan.swap && sites.size() == 2) {
+    edges.insert({sites[0], sites[1]});
+  }
+  for (const protocol::Plan::Tree& tree : generation.plan.trees) {
+    for (size_t s = 0; s < tree.parent.size() && s < sites.size(); ++s) {
+      if (tree.parent[s] == s || tree.parent[s] >= sites.size()) continue;
+      edges.insert(std::minmax(sites[s], sites[tree.parent[s]]));
+    }
+  }
+  return edges;
+}
 
 double LinkTrack::Link::best_rate() const {
   float best = 0;

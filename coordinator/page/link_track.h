@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,9 @@ namespace pactrain::coordinator {
 
 // From a site to another.
 using Direction = std::pair<std::string, std::string>;
+
+// Pairs of sites that send to each other by the plan, each once.
+std::set<Direction> EdgesOf(const protocol::Generation& generation);
 
 class LinkTrack {
  public:

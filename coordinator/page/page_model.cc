@@ -49,22 +49,6 @@ void WriteByMode(const char* name,
   json.End();
 }
 
-// Pairs of sites that send to each other, each once.
-std::set<Direction> EdgesOf(const protocol::Generation& generation) {
-  const std::vector<std::string>& sites = generation.sites;
-  std::set<Direction> edges;
-  if (generation.plan.swap && sites.size() == 2) {
-    edges.insert({sites[0], sites[1]});
-  }
-  for (const protocol::Plan::Tree& tree : generation.plan.trees) {
-    for (size_t s = 0; s < tree.parent.size() && s < sites.size(); ++s) {
-      if (tree.parent[s] == s || tree.parent[s] >= sites.size()) continue;
-      edges.insert(std::minmax(sites[s], sites[tree.parent[s]]));
-    }
-  }
-  return edges;
-}
-
 void WritePlan(const GroupSnapshot& group, JsonWriter& json) {
   json.Object();
   json.Key("job").Text(group.group.ToString(), kShownName);
@@ -116,7 +100,11 @@ void PageModel::Observe(StateSnapshot snapshot,
   for (const GroupSnapshot& group : snapshot_.groups) {
     here.insert(group.group);
     if (!jobs_.contains(group.group)) jobs_changed_ = tick_;
-    jobs_[group.group].Observe(group, Lost(group), now);
+    jobs_[group.group].Observe(group, now);
+    // Also where the coordinator has forgotten it.
+    for (const std::string& agent : group.lost_agents) {
+      connected_.emplace(agent, false);
+    }
   }
   const auto gone = [&](const auto& entry) {
     return !here.contains(entry.first);
@@ -143,16 +131,6 @@ double PageModel::TimeOf(uint64_t tick) const {
   return times_[times_.size() - 1 - (tick_ - tick)];
 }
 
-std::set<std::string> PageModel::Lost(const GroupSnapshot& group) const {
-  std::set<std::string> lost;
-  if (!group.generation || group.phase != GroupPhase::kRunning) return lost;
-  for (const protocol::Member& member : group.generation->members) {
-    const auto it = connected_.find(member.agent);
-    if (it == connected_.end() || !it->second) lost.insert(member.agent);
-  }
-  return lost;
-}
-
 std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
   const JobTrack& track = jobs_.at(group.group);
   JsonWriter json;
@@ -173,9 +151,10 @@ std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
       generation ? static_cast<double>(generation->members.size()) : 0);
   json.Key("sites").Number(
       generation ? static_cast<double>(generation->sites.size()) : 0);
-  json.Key("missing").Number(group.missing_agents);
+  json.Key("missing").Number(static_cast<double>(group.lost_agents.size()));
   json.Key("saved_bytes").Number(Saved(group));
   json.Key("saved_seconds").Number(group.account.saved_seconds);
+  json.Key("saved_known").Bool(group.account.saved_known);
   json.Key("dense_bytes").Number(group.account.dense_bytes);
   json.Key("kept_bytes").Number(group.account.kept_bytes);
   json.Key("sent_bytes").Number(group.account.sent_bytes);
@@ -325,7 +304,7 @@ void PageModel::WriteAgents(const GroupSnapshot& group,
   }
   json.End();
   json.Key("lost").Array();
-  for (const std::string& agent : Lost(group)) json.Text(agent);
+  for (const std::string& agent : group.lost_agents) json.Text(agent);
   json.End();
 }
 
@@ -410,17 +389,16 @@ std::string PageModel::Links(uint64_t since) const {
   json.Key("full").Bool(IsAllAfter(since));
   json.Key("links").Array();
   for (const auto& [direction, link] : links_.links()) {
-    if (!link.seen) continue;
     json.Object();
     json.Key("from").Text(direction.first);
     json.Key("to").Text(direction.second);
-    json.Key("rate").Number(link.points.back().rate);
+    json.Key("rate").Number(link.seen ? link.points.back().rate : 0);
     json.Key("best").Number(link.best_rate());
     json.Key("median").Number(link.median_rate());
-    json.Key("used").Number(link.points.back().used);
-    json.Key("use").Number(link.use());
+    json.Key("used").Number(link.seen ? link.points.back().used : 0);
+    json.Key("use").Number(link.seen ? link.use() : 0);
     json.Key("rtt").Number(link.rtt);
-    json.Key("awaited").Bool(link.awaited);
+    json.Key("awaited").Bool(link.seen && link.awaited);
     using Point = LinkTrack::Point;
     WriteColumn(
         "at", link.points, after, [&](const Point& p) { return Wall(p.at); },

@@ -72,7 +72,6 @@ class PageModel {
                    class JsonWriter& json) const;
   void WriteTrack(const JobTrack& track, class JsonWriter& json) const;
   void WriteAgents(const GroupSnapshot& group, class JsonWriter& json) const;
-  std::set<std::string> Lost(const GroupSnapshot& group) const;
 
   const Settings settings_;
   uint64_t tick_ = 0;

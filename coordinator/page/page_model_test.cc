@@ -162,13 +162,68 @@ TEST_F(PageModelTest, WhatHappenedIsToldInWords) {
   group.account.fallbacks[0] += 1;
   group.account.mask_changes += 1;
   group.masks = MaskProgress{1, 2, 10, 40, "fc.weight 12 elements"};
-  worse.agents[1].connected = false;
+  group.lost_agents = {"b0"};
   Observe(worse);
   const std::string shown = model_.Job("train", 0);
   EXPECT_THAT(shown, HasSubstr("2 attempts of steps failed"));
   EXPECT_THAT(shown, HasSubstr("fell back from COMPACTED to FULL"));
   EXPECT_THAT(shown, HasSubstr("most moved: fc.weight 12 elements"));
   EXPECT_THAT(shown, HasSubstr("no stream any more from agent b0"));
+}
+
+// "back, or replaced: c0" was told of an agent that stood, since its job ended.
+TEST_F(PageModelTest, WhoIsLostIsNotBackBecauseTheJobEnded) {
+  StateSnapshot worse = RunningSnapshot();
+  Observe(worse);
+  GroupSnapshot& group = worse.groups[0];
+  group.lost_agents = {"b0"};
+  Observe(worse);
+  group.phase = GroupPhase::kFailed;
+  group.reason = "agent b0 (site b) is lost";
+  group.in_force.reset();
+  worse.agents.pop_back();  // Forgotten.
+  Observe(worse);
+  std::string shown = model_.Job("train", 0);
+  EXPECT_THAT(shown, Not(HasSubstr("back, or replaced")));
+  EXPECT_THAT(shown, HasSubstr("\"lost\":[\"b0\"]"));
+  EXPECT_THAT(shown,
+              HasSubstr("\"kind\":\"fault\",\"text\":\"generation 1 ended: "
+                        "agent b0 (site b) is lost"));
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"agents\":2,\"connected\":1"));
+  group.lost_agents.clear();
+  Observe(worse);
+  EXPECT_THAT(model_.Job("train", 0), HasSubstr("back, or replaced: b0"));
+}
+
+TEST_F(PageModelTest, WhatAPinDoesIsNoFault) {
+  StateSnapshot now = RunningSnapshot();
+  Observe(now);
+  now.groups[0].pin = Pin();
+  now.groups[0].account.fallbacks[0] += 1;
+  Observe(now);
+  EXPECT_THAT(
+      model_.Job("train", 0),
+      HasSubstr("\"kind\":\"pin\",\"text\":\"went back from COMPACTED"));
+}
+
+TEST_F(PageModelTest, WhatAMaskSetKeepsIsCorrected) {
+  StateSnapshot now = RunningSnapshot();
+  now.groups[0].elements = 0;
+  Observe(now);
+  EXPECT_THAT(model_.Job("train", 0), HasSubstr("\"keep\":1}"));
+  now.groups[0].elements = 100;
+  Observe(now);
+  EXPECT_THAT(model_.Job("train", 0), HasSubstr("\"keep\":0.1}"));
+}
+
+TEST_F(PageModelTest, LinksOfAnEndedJobStayForTheirHour) {
+  StateSnapshot now = RunningSnapshot();
+  Observe(now);
+  now.groups[0].phase = GroupPhase::kEnded;
+  Observe(now);
+  EXPECT_THAT(model_.Links(0),
+              HasSubstr("\"from\":\"a\",\"to\":\"b\",\"rate\":0,"
+                        "\"best\":10000000"));
 }
 
 TEST_F(PageModelTest, TheSlowestAgentComesFirst) {
@@ -211,7 +266,7 @@ TEST_F(PageModelTest, HostileNamesStayText) {
 TEST_F(PageModelTest, AJobIsToldWhatIsWrongWithItAlone) {
   StateSnapshot lost = RunningSnapshot();
   lost.groups.push_back(RunningGroup("other"));
-  for (GroupSnapshot& group : lost.groups) group.missing_agents = 1;
+  for (GroupSnapshot& group : lost.groups) group.lost_agents = {"b0"};
   Observe(lost);
   EXPECT_THAT(model_.Overview(0), HasSubstr("\"found\":[{\"job\":\"train\""));
   EXPECT_THAT(model_.Job("other", 0),
@@ -223,7 +278,7 @@ TEST_F(PageModelTest, AJobIsToldWhatIsWrongWithItAlone) {
 TEST_F(PageModelTest, ALongNameIsCutAlikeWhereverItIsShown) {
   StateSnapshot bad = RunningSnapshot();
   bad.groups[0].group.job = std::string(64 << 10, 'x');
-  bad.groups[0].missing_agents = 1;
+  bad.groups[0].lost_agents = {"b0"};
   Observe(bad);
   const std::string cut = std::string(100, 'x') + "...\"";
   for (const char* key : {"\"id\":\"", "\"job\":\""}) {

@@ -15,6 +15,7 @@ import pactrain
 from pactrain import _library, embedded, places, warden, warden_process
 from pactrain.board import Board
 from pactrain.host_address import Network
+from pactrain.job_key import JobKey
 from pactrain.warden_process import WardenProcess
 
 LISTENS = """
@@ -24,6 +25,7 @@ echo "listening grpc=127.0.0.1:1 socket=s metrics=127.0.0.1:2"
 exec sleep 1000
 """
 FAILS = "echo no such luck >&2; exit 3"
+KEY = JobKey("5e" * 32)
 
 
 @pytest.fixture
@@ -79,9 +81,11 @@ def run_ranks(environments, timeout=60.0):
 
 
 def test_daemons_start_in_a_private_folder_and_stop_leaves_nothing(world, tmp_path):
-    process = WardenProcess([here(world)], world, "node-0", Network())
+    process = WardenProcess([here(world)], world, "node-0", Network(), KEY)
     (folder,) = Path(world["TMPDIR"]).iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
+    assert process.key_file == folder / "job.key"
+    assert process.key_file.stat().st_mode & 0o777 == 0o600
     coordinator = process.start_coordinator()
     assert coordinator["grpc"] == "127.0.0.1:1"
     node = places.Node("node-0", (0,))
@@ -98,7 +102,7 @@ def test_daemons_start_in_a_private_folder_and_stop_leaves_nothing(world, tmp_pa
 
 def test_the_site_is_the_one_that_is_set(world, tmp_path):
     world["PACTRAIN_SITE"] = "paris"
-    process = WardenProcess([here(world)], world, "node-0", Network())
+    process = WardenProcess([here(world)], world, "node-0", Network(), KEY)
     process.start_agent(places.Node("node-0", (0,)), "127.0.0.1:1")
     process.stop()
     assert "--site=paris" in (tmp_path / "pids" / "flags").read_text().split()
@@ -109,7 +113,7 @@ def test_settings_of_the_job_are_flags_of_the_daemon_that_has_them(world, tmp_pa
     world |= {"PACTRAIN_RISK": "exact", "PACTRAIN_MIN_EXCHANGE_SHARE": "0.5"}
     world |= {"PACTRAIN_STEP_DEADLINE": "5s", "PACTRAIN_CODEC": ""}
     world |= {"PACTRAIN_RENICE": "0"}
-    process = WardenProcess([here(world)], world, "node-0", Network())
+    process = WardenProcess([here(world)], world, "node-0", Network(), KEY)
     process.start_coordinator()
     assert flags.read_text().split()[-2:] == [
         "--risk=exact",
@@ -224,7 +228,10 @@ def test_an_agent_of_the_machine_that_is_not_used_is_named(
     monkeypatch.setattr(embedded, "DEFAULT_AGENT_SOCKET", str(socket))
     caplog.set_level("INFO", logger="pactrain")
     nodes = [places.Node("node-0", (0,))]
-    embedded._log_started(nodes, {"metrics": "h:1"}, [{"metrics": "h:2"}])
+    coordinator = {"metrics": "h:1", "grpc": "h:3"}
+    key = Path("/a b/job.key")
+    embedded._log_started(nodes, coordinator, [{"metrics": "h:2"}], key)
+    assert "--coordinator=h:3 --job-key-file='/a b/job.key'" in caplog.text
     assert "metrics at http://h:1/metrics, http://h:2/metrics" in caplog.text
     assert (f"set PACTRAIN_AGENT=unix:{socket}" in caplog.text) == there
 

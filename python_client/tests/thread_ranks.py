@@ -40,14 +40,16 @@ class Script:
             net = torch.nn.Sequential(small_net(seed), torch.nn.BatchNorm1d(3))
         kind = options.pop("pruned", "")
         scaled = options.pop("scaled", False)
+        self.device = options.pop("device", "cpu")
         if kind:
             pactrain.prune(net[0], 0.5, kind=kind)
         if options.pop("masked", False):  # By its seed.
             prune.l1_unstructured(net[0][2], "weight", 0.5)
+        net.to(self.device)
         self.rank = rank
         self.ddp = pactrain.DistributedDataParallel(net, bucket_cap_mb=1e-4, **options)
         self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        self.scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+        self.scaler = torch.amp.GradScaler(self.device, enabled=scaled)
         if scaled:
             self.optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.5)
         self.states = []  # After each step.
@@ -60,7 +62,7 @@ class Script:
 
     def step(self):
         generator = torch.Generator().manual_seed(100 * self.place.batch + self.rank)
-        inputs = torch.randn(4, 6, generator=generator)
+        inputs = torch.randn(4, 6, generator=generator).to(self.device)
         self.optimizer.zero_grad()
         self.scaler.scale(self.ddp(inputs).square().mean()).backward()
         assert all(p.grad is not None for p in self.ddp.parameters())

@@ -116,7 +116,7 @@ class Namespaces(Network):
 class Relays(Network):
     """All on loopback; a cut ends connections whichever way it is asked for."""
 
-    daemon_flags = ()
+    daemon_flags = ("--insecure-local",)
 
     def __init__(self, agents: int) -> None:
         self._agents = agents

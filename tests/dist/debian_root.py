@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Beside Debian's minimum; no compiler, no header, no -dev package.
 PACKAGES = "python3,python3-venv"
-CACHE = ROOT / f".cache/dist/debian-12,{PACKAGES}.tar"
+FOLDER = ROOT / ".cache/dist"
 TOOLS = ("debootstrap", "unshare", "chroot", "ip", "hostname", "apt-get")
 UNSHARE = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child")
 # Arguments: the root, a script for inside, then pairs of a folder and where it is seen.
@@ -34,7 +34,11 @@ exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
 """
 
 
-def why_none() -> str | None:
+def cache_of(packages: str) -> Path:
+    return FOLDER / f"debian-12,{packages}.tar"
+
+
+def why_none(packages: str = PACKAGES) -> str | None:
     """Why there can be no such root here; None if there can be."""
     if os.geteuid() != 0:
         return "not root"
@@ -44,7 +48,7 @@ def why_none() -> str | None:
     tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True)
     if tried.returncode != 0:
         return f"no namespaces: {tried.stderr.strip()}"
-    if not CACHE.exists() and not _mirror():
+    if not cache_of(packages).exists() and not _mirror():
         return "apt knows no mirror of Debian 12 (bookworm)"
     return None
 
@@ -52,11 +56,12 @@ def why_none() -> str | None:
 class DebianRoot:
     """`folder` becomes the root; `seen` are folders of ours: path -> read-only place inside."""
 
-    def __init__(self, folder: Path, seen: dict[Path, str]) -> None:
-        if not CACHE.exists():
-            _make_cache(folder.with_name("new"))
+    def __init__(self, folder: Path, seen: dict[Path, str], packages: str = PACKAGES) -> None:
+        cache = cache_of(packages)
+        if not cache.exists():
+            _make_cache(folder.with_name("new"), packages)
         folder.mkdir()
-        subprocess.run(["tar", "-xpf", CACHE, "-C", folder], check=True)
+        subprocess.run(["tar", "-xpf", cache, "-C", folder], check=True)
         self.folder = folder
         self._seen = [str(word) for pair in seen.items() for word in pair]
 
@@ -81,8 +86,9 @@ def _mirror() -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout.partition("\n")[0]
 
 
-def _make_cache(folder: Path) -> None:
-    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm"]
+def _make_cache(folder: Path, packages: str) -> None:
+    cache = cache_of(packages)
+    command = ["debootstrap", "--variant=minbase", f"--include={packages}", "bookworm"]
     done = subprocess.run(
         [*command, str(folder), _mirror()],
         stdin=subprocess.DEVNULL,
@@ -92,9 +98,9 @@ def _make_cache(folder: Path) -> None:
         timeout=900,
     )
     assert done.returncode == 0, done.stdout[-2000:]
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
-    new = CACHE.with_suffix(".new")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    new = cache.with_suffix(".new")
     without = [f"--exclude=./{name}" for name in ("var/cache/apt/*", "var/lib/apt/lists/*")]
     subprocess.run(["tar", "-cf", new, *without, "-C", folder, "."], check=True)
-    new.rename(CACHE)
+    new.rename(cache)
     shutil.rmtree(folder)

@@ -2,6 +2,7 @@
 
 A room is a folder; a file or Bazel package belongs to the longest room that is a prefix
 of its path. `trainer/wire` is the one header that trainer library and agent share,
+`trainer/safe_folders` what both ask of a socket's folders,
 `trainer/membership_abi` is the pure core's part of the C ABI, and `protocol/proto_*` turns
 protobuf messages into the plain structs of `protocol`.
 """
@@ -33,6 +34,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "trainer/cuda": frozenset({"kernels/cuda"}),
     "trainer/wire": frozenset(),
     "trainer/membership_abi": frozenset(),
+    "trainer/safe_folders": frozenset(),
     "trainer/core": frozenset(
         {"base/weakened", "kernels", "trainer/membership_abi", "trainer/wire"}
     ),
@@ -43,6 +45,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "trainer/core",
             "trainer/cuda",
             "trainer/membership_abi",
+            "trainer/safe_folders",
             "trainer/wire",
         }
     ),
@@ -56,7 +59,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "agent/codec": frozenset({"base", "protocol", "kernels"}),
     "agent/exchange": frozenset({"base", "base/weakened", "protocol", "kernels", "agent/codec"}),
     "agent/exchange/tcp": frozenset({"base", "base/tls", "protocol", "agent/exchange"}),
-    "agent/local": frozenset({"base", "protocol", "trainer/wire"}),
+    "agent/local": frozenset({"base", "protocol", "trainer/safe_folders", "trainer/wire"}),
     "agent/rpc": frozenset(
         {"base", "base/rpc", "base/tls", "protocol", "proto", PROTO_CONVERT, "agent/core"}
     ),
@@ -157,6 +160,7 @@ LINKS: dict[str, frozenset[str]] = {
     "trainer/cuda": frozenset(),
     "trainer/wire": frozenset(),
     "trainer/membership_abi": frozenset(),
+    "trainer/safe_folders": frozenset(),
     "trainer/core": frozenset({"xxhash"}),
     "trainer": frozenset({"xxhash"}),
     "trainer/cpp": frozenset({"xxhash"}),

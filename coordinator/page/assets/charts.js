@@ -5,12 +5,12 @@ import { clock, el, svg, table } from "/dom.js";
 
 const WIDTH = 640;
 const HEIGHT = 190;
-const LEFT = 74;
+const LEFT = 118; // Twelve letters, as large as a telephone has them.
 const BOTTOM = 24;
 const ROWS = 24; // Of a table: as many moments, evenly chosen.
 
 function y(value, top) {
-  return 8 + (HEIGHT - BOTTOM - 8) * (1 - value / top);
+  return 16 + (HEIGHT - BOTTOM - 16) * (1 - value / top);
 }
 
 function path(at, values, x, top) {

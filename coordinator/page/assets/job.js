@@ -74,7 +74,7 @@ export function jobScreen(id) {
       "Agents tell the coordinator how much all masks keep together, not layer by layer; session.summary() in the script has the layers."),
     keep, masks,
     heading("Steps"), steps, el("p", { class: "note" },
-      "Predicted is computing, and the bytes over the slowest link at its best measured rate, less what goes on behind computing. Other waits are not in it."),
+      "Predicted is computing, and the bytes over the slowest link at its best measured rate, less what goes on behind computing. Other waits are not in it. Until FULL was measured it may be several times too long for FULL: few bytes at a time show less than a link carries."),
     risk, heading("Agents"), lost, slowest, heading("Decisions and faults"), events, decisions);
   const gone = el("p", { class: "hidden" },
     "The coordinator knows no job of this name. It may have ended and been forgotten; ", el("a", { href: "#/" }, "all jobs"), ".");
@@ -93,7 +93,7 @@ export function jobScreen(id) {
     if (message.gone) return;
     const { job, now } = message;
     keepPoints(message);
-    text(why, `${job.mode || job.phase}, since ${clock(job.since)}, for ${age(job.since, now)}`
+    text(why, `${job.mode || (job.phase === "failed" ? "ended by a fault" : job.phase)}, since ${clock(job.since)}, for ${age(job.since, now)}`
       + (job.mode && job.pin ? `; pinned to ${job.pin}` : ""));
     why.className = `why ${modeClass(job.mode)}`;
     text(reason, `${job.mode ? "Why: " : ""}${job.reason}.`);
@@ -121,7 +121,7 @@ export function jobScreen(id) {
     masks.update(message.mask_sets.toReversed().map((m) => [clock(m.at), m.digest, percent(m.keep)]));
     slowest.update(message.slowest.map((a) => [a.agent, a.site, seconds(a.compute), seconds(a.wait)]));
     text(lost, message.lost.length ? `Without a stream to the coordinator: ${message.lost.join(", ")}.`
-      : "All agents of the generation are connected.");
+      : "No agent of the generation is lost.");
     events.update(message.events.toReversed().map((e) => [clock(e.at), e.kind, e.text]));
     decisions.update(message.decisions.map((d) => [String(d.version), d.mode, d.masks || "none", d.reason]));
   }

@@ -36,8 +36,11 @@ function cells() {
   return row;
 }
 
+// Without a measured FULL step there is nothing to compare with.
 export function savedTime(job) {
-  return job.saved_seconds < 0 ? `${seconds(-job.saved_seconds)} lost` : seconds(job.saved_seconds);
+  const saved = job.saved_seconds < 0 ? `${seconds(-job.saved_seconds)} lost` : seconds(job.saved_seconds);
+  if (job.saved_known) return saved;
+  return job.saved_seconds ? `${saved} until FULL is measured again` : "time not known: FULL was not measured";
 }
 
 export function savedBytes(job) {
@@ -56,7 +59,7 @@ function rank(job, findings) {
   if (findings.some((f) => f.fires && f.severity === "critical")) return 0;
   if (findings.some((f) => f.fires)) return 1;
   if (findings.length > 0) return 2;
-  return { running: 3, waiting: 4 }[job.phase] ?? 5;
+  return { failed: 2, running: 3, waiting: 4 }[job.phase] ?? 5;
 }
 
 export function jobsScreen() {
@@ -108,11 +111,14 @@ export function jobsScreen() {
     const all = [...jobs.values()];
     const sum = (key) => all.reduce((total, job) => total + job[key], 0);
     const running = all.filter((job) => job.phase === "running").length;
+    const failed = all.filter((job) => job.phase === "failed").length;
     const waiting = all.filter((job) => job.phase === "waiting").length;
-    text(figures.jobs, `${running} running${waiting ? `, ${waiting} waiting` : ""}`
+    text(figures.jobs, `${running} running${waiting ? `, ${waiting} waiting` : ""}${failed ? `, ${failed} failed` : ""}`
       + (message.hidden ? `; ${message.hidden} more are not shown` : ""));
     text(figures.agents, `${message.connected} of ${message.agents} connected`);
-    text(figures.time, seconds(sum("saved_seconds")));
+    const unknown = all.filter((job) => !job.saved_known).length;
+    text(figures.time, seconds(sum("saved_seconds"))
+      + (unknown ? `; not known of ${unknown}: FULL was not measured` : ""));
     text(figures.bytes, bytes(sum("saved_bytes")));
     text(figures.money, message.price_per_gb
       ? `${money(sum("money"))} at ${money(message.price_per_gb)} per GB`

@@ -9,19 +9,22 @@ import { warningsScreen } from "/warnings.js";
 const live = document.getElementById("live");
 const main = document.getElementById("main");
 const AGAIN_MS = 5000;
-const SILENT_MS = 30000;
+const SILENT_MS = 10000;
 
 let stream = null;
 let timer = null;
 let screen = null;
 let heard = 0;
+let asked = "";
 
 function say(what, lost = false) {
   text(live, what);
   live.classList.toggle("lost", lost);
 }
 
+// What is shown stays until there is something newer.
 function listen(query) {
+  asked = query;
   if (stream) stream.close();
   clearTimeout(timer);
   stream = new EventSource(`/events?${query}`);
@@ -38,7 +41,7 @@ function listen(query) {
     say("The coordinator does not answer, or has too many viewers. What you see is old; trying again. "
       + "Running jobs train on without it.", true);
     // A refusal ends a stream for good.
-    if (stream.readyState === EventSource.CLOSED) timer = setTimeout(route, AGAIN_MS);
+    if (stream.readyState === EventSource.CLOSED) timer = setTimeout(() => listen(asked), AGAIN_MS);
   };
 }
 
@@ -83,8 +86,9 @@ window.addEventListener("hashchange", route);
 setInterval(() => {
   if (heard && Date.now() - heard > SILENT_MS) {
     heard = Date.now();
-    say("Nothing was heard of the coordinator for 30 s; trying again.", true);
-    route();
+    say("Nothing was heard of the coordinator for 10 s. What you see is old; trying again. "
+      + "Running jobs train on without it.", true);
+    listen(asked);
   }
-}, 5000);
+}, 2000);
 route();

@@ -46,7 +46,7 @@ export function advice(rule) {
 export function findingList() {
   const list = el("ul", { class: "findings" });
   list.update = (findings, now) => {
-    const wanted = JSON.stringify(findings.map((f) => [f.name, f.text, f.fires]));
+    const wanted = JSON.stringify(findings.map((f) => [f.name, f.text, f.fires, age(f.since, now)]));
     if (wanted === list.shown) return;
     list.shown = wanted;
     list.replaceChildren(...(findings.length === 0 ? [el("li", { class: "good" }, "Nothing is wrong.")]

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 NO_RANK = 0xFFFFFFFF
 MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
@@ -253,6 +253,18 @@ def _declare(library: ctypes.CDLL) -> None:
         "pt_abi_version": (ctypes.c_uint32, []),
         "pt_version": (ctypes.c_char_p, []),
         "pt_digest_of": (Digest, [ctypes.c_void_p, ctypes.c_uint64]),
+        "pt_code_levels": (
+            ctypes.c_int,
+            [
+                ctypes.c_uint32,
+                ctypes.c_uint64,
+                ctypes.c_uint32,
+                ctypes.c_void_p,
+                ctypes.c_uint32,
+                ctypes.c_void_p,
+                ctypes.POINTER(ctypes.c_uint32),
+            ],
+        ),
         "pt_last_error": (ctypes.c_char_p, []),
         "pt_attach": (
             ctypes.c_int,

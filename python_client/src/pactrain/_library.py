@@ -170,6 +170,32 @@ def digest_of(data: Bytes) -> Digest:
     return Digest(result.hi, result.lo)
 
 
+def code_levels(
+    levels: int, key: int, first_element: int, values: npt.NDArray[np.float32]
+) -> tuple[npt.NDArray[np.float32], int]:
+    """What all ranks use of `values`, up to 65,536, in TERNARY steps, and its bytes.
+
+    Raises:
+      InvalidArgument: a number is out of range; says which.
+    """
+    library = _abi.load_library()
+    values = np.ascontiguousarray(values, np.float32)
+    decoded = np.empty_like(values)
+    sent = ctypes.c_uint32()
+    code = library.pt_code_levels(
+        levels,
+        key,
+        first_element,
+        values.ctypes.data,
+        values.size,
+        decoded.ctypes.data,
+        ctypes.byref(sent),
+    )
+    if code != _PT_OK:
+        raise _error(code, _text(library.pt_last_error()))
+    return decoded, sent.value
+
+
 class Waits:
     """What attaching waits for. Nothing is said of it before speak()."""
 

@@ -88,7 +88,8 @@ def attach(
     is exchanged then, and masks act all the same; a warning says so.
 
     Args:
-      model: a DistributedDataParallel on the CPU, also compiled or wrapped once more.
+      model: a DistributedDataParallel on the CPU or on one GPU, also compiled or
+        wrapped once more.
       masks: None takes those of prune(), set_masks() and torch.nn.utils.prune;
         {name: mask} declares them; "weights" takes weight != 0 of all parameters with
         two or more dimensions, once, now; "track" the same, looked at anew in every
@@ -149,7 +150,7 @@ def attach(
         declared = declare(wrapped_by_torch(ddp), masks, state, settle)
     config = _with_agent(ddp, config)
     session = open_session(declared, config, meeting)
-    connect(ddp, session.engine)
+    session.remove_at_close(connect(ddp, session.engine))
     if config.rank == 0:
         _log_process_group(ddp)
     return session
@@ -256,7 +257,9 @@ def _parts(
     keeper.settle_steps = declared.settle_steps
     if state is not None:
         keeper.weights.tolerate_outside = not state["masks_active"]
-    return Parts(declared.model, table, native, config, keeper, source, index)
+    return Parts(
+        declared.model, table, native, config, keeper, source, index, declared.copies
+    )
 
 
 def _config(
@@ -471,6 +474,7 @@ def _engine(parts: Parts, slot_bytes: int, differences: Differences) -> StepEngi
             slot_bytes=slot_bytes,
             explain=differences.explain,
             onset=config.onset,
+            copies=parts.copies,
         ),
     )
 

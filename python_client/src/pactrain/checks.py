@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .devices import accelerator_of, check_works
 from .engine import DTYPES
 from .errors import RefusedError
 from .parameters import check_module
@@ -59,15 +60,11 @@ def check_inner(module: nn.Module, attached: Sequence[nn.Module]) -> None:
     """The same for a bare module that is to be attached by a new wrapper."""
     if any(other.module is module for other in attached):
         raise attached_already()
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if parameter.device.type != "cpu":
-            raise RefusedError(
-                f"parameter {name} is on {parameter.device}; this release exchanges "
-                "gradients of CPU models only.\n"
-                "Move the model to the CPU, or train with plain DDP."
-            )
+    trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+    device = accelerator_of(trained)
+    if device is not None:
+        check_works(device)
+    for name, parameter in trained:
         if parameter.dtype not in DTYPES:
             raise RefusedError(
                 f"parameter {name} is {parameter.dtype}; allowed are float32 and "

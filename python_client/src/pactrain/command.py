@@ -1,6 +1,7 @@
 """The console command `pactrain`: the package's own pactrain-admin.
 
-`pactrain plot RUN` draws the course of a run; that is done here.
+`pactrain plot RUN` draws the course of a run, and `pactrain bench` predicts what a step
+takes on given links; these are done here.
 `pactrain doctor` checks this node and its cluster and says what to fix; the other
 commands are the operator's (`pactrain --help`).
 """
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import plot
+from . import calculator, plot
 
 PROGRAM = "pactrain-admin"
 
@@ -21,6 +22,8 @@ def main() -> NoReturn:
     """Becomes the program; its arguments and exit code are the command's."""
     if sys.argv[1:2] == ["plot"]:
         sys.exit(plot.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["bench"]:
+        sys.exit(calculator.main(sys.argv[2:]))
     path = Path(__file__).resolve().parent / "_native" / PROGRAM
     try:
         os.execv(path, [PROGRAM, *sys.argv[1:]])

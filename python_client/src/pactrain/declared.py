@@ -9,6 +9,7 @@ from typing import Any
 from . import enforcement
 from ._library import digest_of
 from .copies import follow
+from .devices import DeviceCopies, accelerator_of
 from .mask_choice import Masks, declare_masks, origin_of
 from .mask_source import MaskSource
 from .masks import MaskSet, make_mask_set
@@ -24,6 +25,7 @@ class DeclaredModel:
     settle_steps: int
     state: Mapping[str, Any] | None
     origin: enforcement.Origin
+    copies: DeviceCopies | None = None  # None: on the CPU.
 
 
 def declare(
@@ -36,13 +38,17 @@ def declare(
 
     Raises:
       InvalidArgument: an argument is out of range, or of another model.
+      RefusedError, PacTrainError: the model is on devices that cannot be taken, or that
+        have failed.
     """
     table = ParameterTable(model.module, model.ignored)
+    device = accelerator_of(table)
+    copies = None if device is None else DeviceCopies(device, table)
     follow(model.module)
     source, settle_steps = declare_masks(model.module, table, masks, state, settle)
     source.read()  # What is wrong with masks is said before ranks wait.
     origin = origin_of(masks, state)
-    return DeclaredModel(model, table, source, settle_steps, state, origin)
+    return DeclaredModel(model, table, source, settle_steps, state, origin, copies)
 
 
 def refitted_where_possible(

@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.utils import _to_kwargs
 
 from .attaching import free_index, launch_token, open_session, process_token
 from .checks import check_inner, unwrap
@@ -57,7 +58,7 @@ _COPY = (
 )
 # Others can be told what is wrong with these.
 _TOLD = ("PACTRAIN_ATTACH_TIMEOUT", "PACTRAIN_ON_SHRINK", "PACTRAIN_REPLACE")
-_DEFAULTS = {"device_ids": None, "output_device": None, "dim": 0, "process_group": None}
+_DEFAULTS = {"dim": 0, "process_group": None}
 
 
 class DistributedDataParallel(nn.Module):
@@ -80,15 +81,15 @@ class DistributedDataParallel(nn.Module):
     that once.
 
     Args:
-      module: a model on the CPU, float32 or bfloat16, not wrapped.
+      module: a model on the CPU or on one GPU, float32 or bfloat16, not wrapped.
       bucket_cap_mb: most MiB of gradients in a bucket.
-      masks, gse, settle, sync_masks, buffer_sync_interval, state, activate_at, pin,
-        pin_from: as attach().
+      masks, gse, settle, sync_masks, buffer_sync_interval: as attach().
+      state, activate_at, pin, pin_from: as attach().
       broadcast_buffers: False leaves every rank its own buffers after the start.
       torch_arguments: what torch's class takes besides, so that scripts need no change:
         find_unused_parameters, gradient_as_bucket_view, static_graph, check_reduction
-        and init_sync make no difference here; device_ids, output_device, dim and
-        process_group have to be their defaults.
+        and init_sync make no difference here; device_ids and output_device have to be
+        those of the model, dim and process_group their defaults.
       on_shrink: what to do when a rank is lost: "pause" waits until as many are there
         as before, "continue" goes on with those that are left, "abort" ends all with a
         typed error. With the first two ranks may also join and leave. Default:
@@ -98,9 +99,9 @@ class DistributedDataParallel(nn.Module):
       module: the model inside; keys of state_dict() have "module." before its own.
       session: the Session, with stats(), set_masks(), close() and the rest.
 
-    Raises: as attach(), and:
-      InvalidArgument: as init(); or bucket_cap_mb is out of range.
-      PacTrainError: several sites and PACTRAIN_AGENT is not set.
+    Raises:
+      InvalidArgument: as attach() and init(); or bucket_cap_mb is out of range.
+      PacTrainError: as attach(); or several sites and PACTRAIN_AGENT is not set.
     """
 
     def __init__(
@@ -135,8 +136,8 @@ class DistributedDataParallel(nn.Module):
         ):
             if wrong is not None:
                 raise wrong
-            _check_torch_arguments(torch_arguments)
             _check(module)
+            inputs_go_to = _check_torch_arguments(torch_arguments, module)
             buckets = _buckets_of(module, bucket_cap_mb)
             config = dataclasses.replace(
                 config,
@@ -158,6 +159,7 @@ class DistributedDataParallel(nn.Module):
         if not named:
             config = _with_agent(world, config, meeting)
         self.module = module
+        self._inputs_go_to = inputs_go_to
         self.require_backward_grad_sync = True
         self._buckets = buckets
         self.session = open_session(declared, config, meeting)
@@ -204,6 +206,7 @@ class DistributedDataParallel(nn.Module):
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         if not torch.is_grad_enabled() or self._is_evaluated_copy():
+            inputs, options = self._moved(inputs, options)
             return self.module(*inputs, **options)
         if self.session.closed and self.training:
             raise PacTrainError(CLOSED)
@@ -211,10 +214,18 @@ class DistributedDataParallel(nn.Module):
             with self._leaving_on_errors():
                 self._membership.before_forward()
         synchronous = self.require_backward_grad_sync
+        inputs, options = self._moved(inputs, options)
         self._buckets.begin()
         output = self.module(*inputs, **options)
         self._buckets.returned(output, synchronous)
         return output
+
+    def _moved(self, inputs: Any, options: Any) -> tuple[Any, Any]:
+        """As torch's with device_ids."""
+        if self._inputs_go_to is None:
+            return inputs, options
+        moved = _to_kwargs(inputs, options, self._inputs_go_to, False)
+        return moved[0][0], moved[1][0]
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is no rank of the job: it has no session, and masks as this has."""
@@ -297,9 +308,20 @@ def _check(module: nn.Module) -> None:
     check_inner(module, [session.ddp for session in sessions])
 
 
-def _check_torch_arguments(arguments: Mapping[str, Any]) -> None:
+def _check_torch_arguments(
+    arguments: Mapping[str, Any], module: nn.Module
+) -> torch.device | None:
+    """Where inputs go: to the device of `device_ids`, if there are any."""
+    trained = (p.device for p in module.parameters() if p.requires_grad)
+    place = next(trained, torch.device("cpu"))
+    inputs_go_to: torch.device | None = None
     for name, value in arguments.items():
         if name in _WITHOUT_EFFECT:
+            continue
+        if name in ("device_ids", "output_device"):
+            _check_device(name, value, place)
+            if name == "device_ids" and value:
+                inputs_go_to = place
             continue
         if name not in _DEFAULTS:
             raise InvalidArgument(
@@ -308,9 +330,22 @@ def _check_torch_arguments(arguments: Mapping[str, Any]) -> None:
             )
         if value != _DEFAULTS[name]:
             raise InvalidArgument(
-                f"{name} is {value!r}; allowed is {_DEFAULTS[name]!r}: models are on "
-                "the CPU, and no process group is used.\nLeave it out."
+                f"{name} is {value!r}; allowed is {_DEFAULTS[name]!r}: batches are not "
+                "divided, and no process group is used.\nLeave it out."
             )
+    return inputs_go_to
+
+
+def _check_device(name: str, value: Any, place: torch.device) -> None:
+    given = value if name == "device_ids" else [value]
+    allowed = [place.index, place, str(place)]
+    if value is None or (place.type != "cpu" and given in [[one] for one in allowed]):
+        return
+    shown = "None" if place.type == "cpu" else f"None and that of the model, {place}"
+    raise InvalidArgument(
+        f"{name} is {value!r}; allowed is {shown}.\nLeave it out, or move the model "
+        "to that device first."
+    )
 
 
 def _cap_bytes(bucket_cap_mb: float) -> int:

@@ -181,7 +181,7 @@ def _parametrized(parts: ParametrizationList, parameter: Tensor) -> Tensor:
     trains = {module: module.training for module in parts.modules()}
     try:
         parts.eval()  # Such as power iterations are steps of training.
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), storage.same_random_numbers(parameter.device):
             weight: Any = parts()
     finally:
         for module, training in trains.items():

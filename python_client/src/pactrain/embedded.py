@@ -3,20 +3,23 @@
 The first rank of each node starts an agent, rank 0 also a coordinator, from the
 package's own binaries, in a private directory and on free ports: jobs do not meet.
 They end when all processes of the job have ended (warden.py), so none goes while a
-rank may still wait for its last result. On one host they talk over loopback; on several
-by TLS, with a job key that rank 0 makes and hands on where the ranks meet.
+rank may still wait for its last result. They talk by TLS with a key of this job
+(job_key.py): on one host over loopback, where other users are, too.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
+from . import job_key
 from .board import Board, new_board
 from .config import DEFAULT_AGENT_SOCKET, AttachConfig
 from .errors import AgentUnresponsiveError, InvalidArgument, PacTrainError
@@ -92,8 +95,9 @@ def start_daemons(
     if started is not None:
         started.leave()
     if rank == 0:
+        assert started is not None
         board.remove("key")  # All that need it have it.
-        _log_started(nodes, coordinator, list(agents.values()))
+        _log_started(nodes, coordinator, list(agents.values()), started.key_file)
     return f"unix:{agents[mine]['socket']}"
 
 
@@ -109,19 +113,26 @@ def _start_node(
     unwritten = ["key", "coordinator"] if mine.first == 0 else []
     unwritten += [f"address/{mine.name}", mine.name]
 
-    def write(note: str, text: Mapping[str, str]) -> None:
+    def write(note: str, text: Mapping[str, Any]) -> None:
         unwritten.remove(note)
         board.write(note, text)
 
     try:
-        if mine.first == 0:
-            write("key", {"key": secrets.token_hex(32)})
         own = own_address(environment) if _hosts(nodes) > 1 else ""
         write(f"address/{mine.name}", {"address": own})
         network = _network(board, mine, nodes, own)
         trainers = [place for place in places if place.host == mine.host]
-        process = WardenProcess(trainers, environment, mine.name, network)
         if mine.first == 0:
+            key = job_key.own_key(environment)
+        else:
+            told = _read_started(board, "key", nodes[0])
+            key = job_key.told_key(told, mine.host, environment)
+        process = WardenProcess(trainers, environment, mine.name, network, key)
+        if mine.first == 0:
+            through_store = _hosts(nodes) > 1 and not key.given
+            if through_store:
+                logger.warning(job_key.THROUGH_STORE)
+            write("key", key.note(process.key_file, mine.host, through_store))
             coordinator = process.start_coordinator()
             write("coordinator", coordinator)
         else:
@@ -150,7 +161,6 @@ def _network(board: Board, mine: Node, nodes: Sequence[Node], own: str) -> Netwo
     """Where the daemons of this node listen; `own` is this host's address if known."""
     if _hosts(nodes) == 1:
         return Network()
-    key = _read_started(board, "key", nodes[0])["key"]
     for node in nodes:
         if own:
             break
@@ -163,10 +173,10 @@ def _network(board: Board, mine: Node, nodes: Sequence[Node], own: str) -> Netwo
             f"which the others reach {mine.host_name}: MASTER_ADDR is loopback or not "
             "set.\nSet PACTRAIN_HOST_ADDRESS to it on each host."
         )
-    return Network(own, key)
+    return Network(own)
 
 
-def _read_started(board: Board, note: str, node: Node) -> dict[str, str]:
+def _read_started(board: Board, note: str, node: Node) -> dict[str, Any]:
     started = board.read(note, f"the daemons of rank {node.first}")
     assert isinstance(started, dict)
     if "error" in started:
@@ -179,6 +189,7 @@ def _log_started(
     nodes: Sequence[Node],
     coordinator: Mapping[str, str],
     agents: Sequence[Mapping[str, str]],
+    key_file: Path,
 ) -> None:
     several = _hosts(nodes) > 1
     metrics = [
@@ -187,11 +198,14 @@ def _log_started(
     ]
     logger.info(
         "PACTRAIN_AGENT is not set: started a coordinator and %d agent%s for this job "
-        "only%s; metrics at %s",
+        "only, with a key of its own; metrics at %s. While it runs ask it%s by: "
+        "pactrain jobs --coordinator=%s --job-key-file=%s",
         len(agents),
         "" if len(agents) == 1 else "s",
-        several * ", which talk by TLS with a key that rank 0 made",
         ", ".join(metrics),
+        several * f" on {nodes[0].host_name}",
+        coordinator["grpc"],
+        shlex.quote(str(key_file)),
     )
     if os.path.exists(DEFAULT_AGENT_SOCKET):  # Also where we may not look.
         logger.warning(

@@ -4,7 +4,8 @@ The hook submits each bucket and returns a future at once. When the last bucket 
 step is submitted, somebody waits until the step is committed and the means are in the
 buckets, and completes all futures of the step together: either all or none. Under DDP,
 which itself waits for the futures, that is a thread of the engine; buckets of our own
-have backward() call finish(), which saves each step two changes of threads.
+have backward() call finish(), which saves each step two changes of threads. Where the
+model is on an accelerator (devices.py), all that comes after the hook is that thread's.
 
 Hook and waiter never work on a session at the same time: the next step's first bucket
 comes after backward() returned, that is after the futures completed.
@@ -14,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,6 +26,7 @@ from torch.futures import Future
 from . import storage
 from .buffers import BufferSync
 from .course import Change, Course
+from .devices import DeviceCopies, StagedBucket
 from .errors import PacTrainError, RefusedError, StepNotAppliedError
 from .layout import BucketLayout, LayoutCache
 from .mask_keeper import MaskKeeper
@@ -34,6 +34,7 @@ from .onset import DEFAULT_ONSET, Onset
 from .parameters import ParameterTable
 from .stats import Counters
 from .types import Decision, Digest, DType, Mode, Native, Op, Part, Progress, StepResult
+from .waiter import Caller, DeviceThread, Waiter, WaiterThread
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
 
@@ -71,6 +72,7 @@ class _Step:
     parts: list[Tensor] = field(default_factory=list)  # Kept alive.
     layouts: list[BucketLayout] = field(default_factory=list)
     futures: list[Future[Tensor]] = field(default_factory=list)
+    staged: list[StagedBucket] = field(default_factory=list)  # Of an accelerator.
     error: PacTrainError | None = None
 
 
@@ -80,7 +82,7 @@ class EngineOptions:
 
     `clear_gradients` is called with the error of each failed step, and `explain` says
     more of one that ends the session. `own_thread`: steps end by themselves, else when
-    finish() is called.
+    finish() is called. `copies`: None for a model on the CPU.
     """
 
     buffer_sync_interval: int
@@ -91,6 +93,7 @@ class EngineOptions:
     slot_bytes: int
     explain: Callable[[PacTrainError], PacTrainError]
     onset: Onset = DEFAULT_ONSET
+    copies: DeviceCopies | None = None
 
 
 class StepEngine:
@@ -123,7 +126,8 @@ class StepEngine:
         self._all_equal = True
         self._last_buffer_sync = native.next_step
         self._last_parameter_check = native.next_step
-        self._waiter: _Waiter = _WaiterThread() if options.own_thread else _Caller()
+        self._copies = options.copies
+        self._waiter = _waiter_for(options)
 
     @property
     def busy(self) -> bool:
@@ -160,7 +164,22 @@ class StepEngine:
 
     def on_bucket(self, bucket: Bucket) -> Future[Tensor]:
         """Submits one bucket; never raises: errors go into the future."""
-        future: Future[Tensor] = Future()
+        if self._copies is None:
+            return self._take(bucket, Future())
+        future, staged = self._copies.new_future(), self._copies.stage(bucket)
+        self._waiter.run(lambda: self._take(staged, future))
+        return future
+
+    @property
+    def on_device(self) -> bool:
+        return self._copies is not None
+
+    def note_stream(self) -> None:
+        """A gradient was accumulated in the stream of now."""
+        if self._copies is not None:
+            self._copies.note()
+
+    def _take(self, bucket: Bucket, future: Future[Tensor]) -> Future[Tensor]:
         step = self._step_of(bucket)
         step.futures.append(future)
         if step.error is None:
@@ -187,7 +206,9 @@ class StepEngine:
             self._waiter.finish()
         except BaseException:
             self._fatal = PacTrainError(_INTERRUPTED)
-            if self._step is not None:
+            if self._copies is not None:  # The thread ends the step all the same.
+                self._options.clear_gradients(self._fatal)
+            elif self._step is not None:
                 self._fail(self._step, self._fatal)
             raise
 
@@ -215,6 +236,9 @@ class StepEngine:
         return self._step
 
     def _submit(self, step: _Step, bucket: Bucket) -> None:
+        if isinstance(bucket, StagedBucket):
+            bucket.check()
+            step.staged.append(bucket)
         if bucket.index() == 0:
             self._begin()
         buffer = bucket.buffer()
@@ -300,6 +324,15 @@ class StepEngine:
             self._fatal = _internal(error)
             self._fail(step, self._fatal)
             return
+        try:
+            for staged in step.staged:
+                staged.bring_back()
+        except PacTrainError as error:
+            self._fatal = error
+            self._fail(step, error)
+            return
+        if step.staged:
+            step.buffers = [staged.target for staged in step.staged]
         self._after_commit(step, result)
         self._step = None
         for future, buffer in zip(step.futures, step.buffers, strict=True):
@@ -360,6 +393,8 @@ class StepEngine:
 
     def _fail(self, step: _Step, error: PacTrainError) -> None:
         error.final = self._fatal is not None
+        if self._copies is not None:
+            self._copies.settle()
         self.counters.failed_steps += 1
         self.last_error = error
         self._options.clear_gradients(error)
@@ -373,6 +408,8 @@ class StepEngine:
 
         The session ends if one has been submitted: the other ranks wait for the rest.
         """
+        if self._copies is not None:
+            self._waiter.finish()  # With what was filled before.
         if self._step is not None and self._submitted:
             self._fatal = self._fatal or error
         self._fail(self._step or _Step(), error)
@@ -391,60 +428,13 @@ class StepEngine:
         return self._waiter.stop(timeout_seconds)
 
 
+def _waiter_for(options: EngineOptions) -> Waiter:
+    if options.copies is not None:
+        return DeviceThread(options.copies.begin_thread)
+    return WaiterThread() if options.own_thread else Caller()
+
+
 def _internal(error: Exception) -> PacTrainError:
     wrapped = PacTrainError(f"Internal error: {error!r}.\nPlease report this.")
     wrapped.__cause__ = error
     return wrapped
-
-
-class _Waiter(Protocol):
-    def run(self, work: Callable[[], None]) -> None: ...
-    def finish(self) -> None: ...
-    def stop(self, timeout_seconds: float) -> bool: ...
-
-
-class _Caller:
-    """Runs what it is given when it is asked to finish."""
-
-    def __init__(self) -> None:
-        self._work: Callable[[], None] | None = None
-
-    def run(self, work: Callable[[], None]) -> None:
-        self._work = work
-
-    def finish(self) -> None:
-        work, self._work = self._work, None
-        if work is not None:
-            work()
-
-    def stop(self, timeout_seconds: float) -> bool:
-        self.finish()
-        return True
-
-
-class _WaiterThread:
-    """One thread that runs what it is given, in order; daemonic."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=_run, args=(self._queue,), name="pactrain-waiter", daemon=True
-        )
-        self._thread.start()
-
-    def run(self, work: Callable[[], None]) -> None:
-        self._queue.put(work)
-
-    def finish(self) -> None:
-        """Nothing: it need not be asked."""
-
-    def stop(self, timeout_seconds: float) -> bool:
-        self._queue.put(None)
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
-
-
-def _run(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    while (item := work.get()) is not None:
-        item()
-        del item

@@ -67,7 +67,10 @@ class FlatBucket:
         self._parameters = [entries[index][1] for index in plan.parameters]
         self._number = number
         self._is_last = is_last
-        self._buffer = torch.zeros(plan.elements, dtype=self._parameters[0].dtype)
+        first = self._parameters[0]
+        self._buffer = torch.zeros(
+            plan.elements, dtype=first.dtype, device=first.device
+        )
         self._views = _views(self._buffer, self._parameters)
         self._gradients = list(self._views)  # What is sent.
 
@@ -213,6 +216,8 @@ class GradientBuckets:
             bucket.take(position)
         except RefusedError as error:
             self._refuse(error)
+        assert self._engine is not None
+        self._engine.note_stream()
         self._missing[bucket.index()].discard(position)
 
     def _submit_complete(self) -> None:

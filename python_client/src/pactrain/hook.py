@@ -9,6 +9,7 @@ import weakref
 import torch
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from .engine import StepEngine
 
@@ -25,8 +26,12 @@ _relays: weakref.WeakKeyDictionary[DistributedDataParallel, _Relay] = (
 )
 
 
-def connect(ddp: DistributedDataParallel, engine: StepEngine) -> None:
-    """From now on the model's buckets go to `engine`, and DDP sends no buffers."""
+def connect(ddp: DistributedDataParallel, engine: StepEngine) -> list[RemovableHandle]:
+    """From now on the model's buckets go to `engine`, and DDP sends no buffers.
+
+    Until the handles are removed the engine hears in which streams gradients come: DDP
+    takes them in one stream after the other, and calls the hook in the last.
+    """
     relay = _relays.get(ddp)
     if relay is None:
         relay = _relays[ddp] = _Relay(engine)
@@ -35,6 +40,13 @@ def connect(ddp: DistributedDataParallel, engine: StepEngine) -> None:
     relay.engine = engine
     # Not broadcast_buffers: copies, and the end of join(), are as in plain DDP.
     ddp.modules_buffers = []
+    if not engine.on_device:
+        return []
+    return [
+        parameter.register_post_accumulate_grad_hook(lambda _: engine.note_stream())
+        for parameter in ddp.module.parameters()
+        if parameter.requires_grad
+    ]
 
 
 class _InPlace:

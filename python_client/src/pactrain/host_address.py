@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .errors import InvalidArgument
 
@@ -18,7 +18,6 @@ class Network:
     """What the daemons of one node are told of their job's network."""
 
     address: str = LOOPBACK
-    job_key: str = field(default="", repr=False)  # Empty: plain text, on loopback.
 
     @property
     def listen(self) -> str:

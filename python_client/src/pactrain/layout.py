@@ -100,7 +100,7 @@ def bucket_bits(
     bits[bits.size - 1 :] >>= -bucket.elements % 8
     for place, mask in masks_in(bucket, table, masks):
         first = place.start
-        for piece in torch.split(mask, _PIECE):
+        for piece in torch.split(mask.cpu(), _PIECE):
             _clear(bits, first, piece)
             first += piece.numel()
     return bits

@@ -55,7 +55,10 @@ class Registry:
         self.on_set: Callable[[Tensor], None] = lambda parameter: None
 
     def get(self, parameter: Tensor) -> Tensor | None:
+        """Where the parameter is, also after a model was moved with its masks."""
         mask: Tensor | None = self._masks.get(parameter)
+        if mask is not None and mask.device != parameter.device:
+            mask = self._masks[parameter] = mask.to(parameter.device)
         return mask
 
     def is_frozen(self, parameter: Tensor) -> bool:
@@ -74,7 +77,7 @@ class Registry:
                 f"{tuple(parameter.shape)}.\nGive a mask of the parameter's shape."
             )
         kept = mask.detach() if mask.dtype == torch.bool else mask.detach() != 0
-        kept = storage.ordered(kept, parameter)
+        kept = storage.ordered(kept.to(parameter.device), parameter)
         if kept.is_inference():  # Such a tensor does not say if it was written to.
             with torch.inference_mode(False):
                 kept = kept.clone()

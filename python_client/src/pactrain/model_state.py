@@ -93,7 +93,8 @@ class ModelState:
             torch.from_numpy(common[first:last].copy()).view(t.dtype).reshape(t.shape)
             for t, first, last in zip(mine, ends, ends[1:], strict=False)
         ]
-        values, rest = theirs[: len(frozen)], theirs[len(frozen) :]
+        pairs = zip(theirs, frozen, strict=False)
+        values, rest = [v.to(p.device) for v, p in pairs], theirs[len(frozen) :]
         if newcomer or self._syncs_buffers:
             parameters += buffers
         with torch.no_grad():
@@ -114,5 +115,6 @@ class ModelState:
 
 
 def _bytes(tensor: Tensor) -> Blob:
-    view: Blob = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    view: Blob = flat.cpu().numpy()
     return view

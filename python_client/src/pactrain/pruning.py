@@ -259,9 +259,8 @@ def _take_masks(
     follow(model)
     MaskSource(model, table).write(of_kind(masks, options.kind))
     for _, parameter in table:
-        mask = registry.get(parameter)
-        if mask is not None and registry.owner(parameter) is None:
-            _zero_outside(parameter, mask)
+        if registry.owner(parameter) is None:
+            _zero_outside(parameter)
     chosen = [(name, parameter) for name, parameter in table if name in masks]
     pruned = _Pruned(chosen, [masks[name] for name, _ in chosen], {}, asked)
     report = _report(model, pruned)
@@ -364,7 +363,7 @@ def enforce(model: nn.Module, table: ParameterTable, new: bool = False) -> None:
         if fitting is not None and fitting is not mask_of:
             registry.set(parameter, fitting)
         else:
-            _zero_outside(parameter, mask_of)
+            _zero_outside(parameter)
             registry.clear_loaded(parameter)
 
 
@@ -418,7 +417,7 @@ def _declare(model: nn.Module, pruned: _Pruned, kind: str) -> None:
     for (_, parameter), mask in zip(pruned.chosen, pruned.masks, strict=True):
         registry.set(parameter, mask, kind == "freeze")
         if registry.owner(parameter) is None:
-            _zero_outside(parameter, mask)
+            _zero_outside(parameter)
     for _, parameter in ParameterTable(model):  # Those that were not chosen.
         mask_of, fitting = registry.get(parameter), refit_loaded(parameter)
         if fitting is None:
@@ -428,8 +427,9 @@ def _declare(model: nn.Module, pruned: _Pruned, kind: str) -> None:
     storage.give_back_memory()  # Of the scores.
 
 
-def _zero_outside(parameter: nn.Parameter, mask: Tensor) -> None:
-    if not registry.is_frozen(parameter):
+def _zero_outside(parameter: nn.Parameter) -> None:
+    mask = registry.get(parameter)
+    if mask is not None and not registry.is_frozen(parameter):
         with torch.no_grad():
             parameter.masked_fill_(~mask, 0)
 

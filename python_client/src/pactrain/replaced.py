@@ -11,7 +11,7 @@ that is masked again.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -44,32 +44,36 @@ class _Watched:
         inside = storage.some_places(wanted, _SAMPLE)
         self._inside = inside.numel()  # The first ones.
         outside = storage.some_places(wanted, _SAMPLE, value=False)
-        self._places = torch.cat([inside, outside])
-        self._values = self._left = self._now()
+        self.places = torch.cat([inside, outside])
+        self._values = self._left = self.now()
 
     def go_on_from(self, before: _Watched) -> None:
         self.usual, self.due = before.usual, before.due
         if before.wanted is self.wanted:  # The same places, then.
             self._values, self._left = before._values, before._left
 
-    def _now(self) -> Tensor:
-        return torch.take(self.parameter.detach(), self._places)
+    def now(self) -> Tensor:
+        """What is there, on the CPU."""
+        taken = torch.take(self.parameter.detach(), self.places)
+        return taken if taken.device.type == "cpu" else taken.float().cpu()
 
-    def take(self) -> None:
-        self._values = self._left = self._now()
+    def take(self, now: Tensor) -> None:
+        self._values = self._left = now
 
-    def step(self) -> None:
+    def step(self, now: Tensor) -> None:
         """A step has made the values that are there."""
         before = self._values
-        self.take()
+        self.take(now)
         change = self._size_of(self._values - before)
         self.usual = max(change, _FADING * self.usual)
         self.due = False
 
-    def was_replaced(self, frozen_values: Mapping[str, Tensor], in_pass: bool) -> bool:
+    def was_replaced(
+        self, now: Tensor, frozen_values: Mapping[str, Tensor], in_pass: bool
+    ) -> bool:
         """Looks, and goes on from what is there. A frozen one may be put back as long
         as it is `in_pass`."""
-        before, now = self._values, self._now()
+        before = self._values
         if torch.equal(now, before):
             return False
         change = self._size_of(now - before)
@@ -81,7 +85,7 @@ class _Watched:
             return False
         if self._is_step(change, before):
             if self.due:
-                self.step()
+                self.step(now)
             self._values = now
             return False
         if in_pass and self.frozen:
@@ -172,13 +176,13 @@ class ReplacedWeights:
 
     def stepped(self, parameters: Iterable[Tensor] | None = None) -> None:
         """Weights are as a step has left them. None: of all parameters."""
-        for watched in self._of(parameters):
-            watched.step()
+        for watched, now in _read(self._of(parameters)):
+            watched.step(now)
 
     def taken(self) -> None:
         """Weights are as they are by other means, which needs no notice."""
-        for watched in self._watched.values():
-            watched.take()
+        for watched, now in _read(list(self._watched.values())):
+            watched.take(now)
 
     def notice(
         self,
@@ -196,8 +200,8 @@ class ReplacedWeights:
         """
         found = [
             watched
-            for watched in self._of(parameters)
-            if watched.was_replaced(frozen_values, in_pass)
+            for watched, now in _read(self._of(parameters))
+            if watched.was_replaced(now, frozen_values, in_pass)
         ]
         loaded = [watched.parameter for watched in found if not watched.frozen]
         for parameter in loaded:
@@ -219,6 +223,18 @@ class ReplacedWeights:
         return [self._watched[i] for i in ids if i in self._watched]
 
 
+def _read(several: Sequence[_Watched]) -> Iterator[tuple[_Watched, Tensor]]:
+    """Each with what is there now. An accelerator is waited for once."""
+    if not several or several[0].parameter.device.type == "cpu":
+        for watched in several:
+            yield watched, watched.now()
+        return
+    parts = [torch.take(w.parameter.detach(), w.places).float() for w in several]
+    sizes = [part.numel() for part in parts]
+    values = torch.split(torch.cat(parts).cpu(), sizes)
+    yield from zip(several, values, strict=True)
+
+
 def _enforced(masks: MaskSet | None, name: str) -> Tensor | None:
     if masks is None or name in masks.unenforced:
         return None
@@ -227,5 +243,5 @@ def _enforced(masks: MaskSet | None, name: str) -> Tensor | None:
 
 def _size(values: Tensor) -> float:
     """Root mean square."""
-    flat = values.reshape(-1).float().numpy()  # Faster than torch for so few.
+    flat = values.reshape(-1).float().cpu().numpy()  # Faster than torch for so few.
     return math.sqrt(float(np.dot(flat, flat)) / flat.size) if flat.size else 0.0

@@ -24,9 +24,9 @@ _MISFITS = (TypeError, ValueError, IndexError, RuntimeError)
 
 @dataclass(frozen=True)
 class Scores:
-    """A float32 for each weight of a layer, in pieces: a whole layer's would take as
-    much memory as it. A call gives flat pieces in the order of memory that `strides`
-    have, the same ones each time.
+    """A float32 for each weight of a layer, on the CPU and in pieces: a whole layer's
+    would take as much memory as it. A call gives flat pieces in the order of memory
+    that `strides` have, the same ones each time.
     """
 
     shape: tuple[int, ...]
@@ -46,6 +46,7 @@ class Scores:
 
     def without(self, kept: Tensor) -> Scores:
         """-inf outside a mask."""
+        kept = kept.cpu()
         ordered = self.new_mask().copy_(kept) if kept.stride() != self.strides else kept
         flat = ordered.as_strided((self.elements,), (1,))
 
@@ -63,7 +64,7 @@ class Scores:
         if isinstance(values, Scores):
             return values
         strides = torch.empty(values.shape, device="meta").stride()
-        flat = values.reshape(-1)
+        flat = values.reshape(-1).cpu()
         return Scores(
             tuple(values.shape), strides, lambda: iter(torch.split(flat, PIECE))
         )
@@ -77,7 +78,7 @@ def magnitude(parameters: Sequence[Tensor]) -> Iterator[Scores]:
 def _magnitude(parameter: Tensor) -> Scores:
     def pieces() -> Iterator[Tensor]:
         flat = storage.flatten(parameter.detach(), parameter)
-        return (piece.abs().float() for piece in torch.split(flat, PIECE))
+        return (piece.abs().float().cpu() for piece in torch.split(flat, PIECE))
 
     strides = storage.bucket_strides(parameter)
     return Scores(tuple(parameter.shape), strides, pieces)
@@ -101,7 +102,7 @@ def grasp(
     changes the squared norm of the gradient by about -2 theta_i (H g)_i; the paper
     drops where that is highest, so that training keeps its speed.
 
-    Buffers and the CPU's random state are afterwards as before.
+    Buffers and random states are afterwards as before.
 
     Args:
       loss: of (model) alone, or, with a batch, of (output, target): a scalar.
@@ -149,8 +150,9 @@ def _plain(model: nn.Module) -> nn.Module:
 @contextlib.contextmanager
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    device = next(model.parameters()).device
     try:
-        with torch.random.fork_rng(devices=[]):
+        with storage.same_random_numbers(device):
             yield
     finally:
         with torch.no_grad():

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import optimizer_hook, outsiders, storage
 from .config import AttachConfig
+from .devices import DeviceCopies
 from .engine import StepEngine
 from .errors import CLOSED, InvalidArgument, PacTrainError, StepNotAppliedError
 from .lone_gradients import Exchanged, LoneGradients
@@ -51,6 +52,7 @@ class Parts:
     keeper: MaskKeeper
     source: MaskSource
     model_index: int
+    copies: DeviceCopies | None  # None: the model is on the CPU.
 
 
 class Session:

@@ -136,7 +136,8 @@ def _encode(value: Any, name: str) -> Blob:
 def _decode(blob: Blob, name: str) -> Any:
     """Plain values and tensors only: no peer can make this process run code."""
     try:
-        return torch.load(io.BytesIO(blob.tobytes()), weights_only=True)
+        data = io.BytesIO(blob.tobytes())  # Its device may not be that of this rank.
+        return torch.load(data, map_location="cpu", weights_only=True)
     except Exception as error:  # Whatever unpickling finds.
         raise _unfit(name, error) from error
 

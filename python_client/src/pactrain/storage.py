@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +57,10 @@ def ordered(values: Tensor, parameter: Tensor) -> Tensor:
     strides = bucket_strides(parameter)
     if values.stride() == strides:
         return values
-    return torch.empty_strided(values.shape, strides, dtype=values.dtype).copy_(values)
+    made = torch.empty_strided(
+        values.shape, strides, dtype=values.dtype, device=values.device
+    )
+    return made.copy_(values)
 
 
 def flatten(values: Tensor, parameter: Tensor) -> Tensor:
@@ -65,9 +69,13 @@ def flatten(values: Tensor, parameter: Tensor) -> Tensor:
 
 
 def unflatten(flat: Tensor, parameter: Tensor) -> Tensor:
-    """The reverse of flatten(): a new tensor with the parameter's shape."""
+    """The reverse of flatten(): a new tensor with the parameter's shape, where the
+    parameter is."""
     made = torch.empty_strided(
-        parameter.shape, bucket_strides(parameter), dtype=flat.dtype
+        parameter.shape,
+        bucket_strides(parameter),
+        dtype=flat.dtype,
+        device=parameter.device,
     )
     made.as_strided((parameter.numel(),), (1,)).copy_(flat)
     return made
@@ -86,6 +94,7 @@ def some_places(which: Tensor, most: int = 64, value: bool = True) -> Tensor:
     else:
         generator = torch.Generator().manual_seed(size)
         places = torch.randint(size, (_DRAWN,), generator=generator)
+    places = places.to(which.device)
     found = places[torch.take(which, places) == value]
     if size > _DRAWN and not found.numel():
         found = _first_places(which.reshape(-1), most, value)
@@ -93,7 +102,8 @@ def some_places(which: Tensor, most: int = 64, value: bool = True) -> Tensor:
 
 
 def _first_places(flat: Tensor, most: int, value: bool) -> Tensor:
-    found, count = [torch.empty(0, dtype=torch.int64)], 0
+    found = [torch.empty(0, dtype=torch.int64, device=flat.device)]
+    count = 0
     for i, piece in enumerate(torch.split(flat, _LOOKED_AT)):
         found.append((piece == value).nonzero()[:, 0] + i * _LOOKED_AT)
         count += found[-1].numel()
@@ -116,6 +126,15 @@ def zero_outside(values: Tensor, mask: Tensor) -> None:
         plain.masked_fill_(~mask, 0)
 
 
+@contextlib.contextmanager
+def same_random_numbers(device: torch.device) -> Iterator[None]:
+    """What is drawn in here, on the CPU or this device, changes no later number."""
+    places = [] if device.type == "cpu" else [device.index]
+    kind = "cuda" if device.type == "cpu" else device.type
+    with torch.random.fork_rng(devices=places, device_type=kind):
+        yield
+
+
 def count(bools: Tensor) -> int:
     """How many are true. Tensor.sum() would make an int64 of each first."""
     return int(torch.count_nonzero(bools))
@@ -130,7 +149,7 @@ def give_back_memory() -> None:
 
 def pack(flat: Tensor) -> npt.NDArray[np.uint8]:
     """Bools as bits, least significant first; the last byte is filled with zeros."""
-    return np.packbits(flat.numpy(), bitorder="little")
+    return np.packbits(flat.cpu().numpy(), bitorder="little")
 
 
 def empty_bits(elements: int) -> npt.NDArray[np.uint8]:
@@ -145,11 +164,12 @@ def unpack(bits: npt.NDArray[np.uint8], elements: int) -> Tensor:
 
 
 def raw_bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
-    """The bytes of a tensor in storage order; a view where it is dense."""
+    """The bytes of a tensor in storage order; a view where it is dense and on the
+    CPU."""
     detached = tensor.detach()
     if is_dense(detached):
         flat = detached.as_strided((detached.numel(),), (1,))
     else:
         flat = detached.contiguous().reshape(-1)
-    view: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    view: npt.NDArray[np.uint8] = flat.view(torch.uint8).cpu().numpy()
     return view

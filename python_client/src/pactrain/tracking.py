@@ -92,7 +92,8 @@ class NativeTracker:
         REQUIRES: plain float32, as many as due()[index] says.
         """
         library = self._library
-        return int(library.pt_tracker_look(self._handle, index, values.data_ptr()))
+        here = values.cpu()
+        return int(library.pt_tracker_look(self._handle, index, here.data_ptr()))
 
     def end_step(self) -> None:
         self._library.pt_tracker_end_step(self._handle)

@@ -7,10 +7,10 @@ daemons die with this process, whatever ends it.
 SETTINGS is JSON: {"folder": the private directory, removed at the end; "trainers":
 [[pid, start ticks], ...]; "linger_seconds": how long the daemons go on after the last
 of these, for trainers of other hosts}. Each line of standard input starts one daemon,
-{"argv": [...], "environment": {...} beside this process's own, "log": file of its
-standard error}, and is answered by {"listening": {...}} or {"error": text, "status":
-exit status, if it ended}. After the end of the input it waits until every trainer has
-ended.
+{"argv": [...], "key_file": the job's key, which it gets as an open descriptor, "log":
+file of its standard error}, and is answered by {"listening": {...}} or {"error": text,
+"status": exit status, if it ended}. After the end of the input it waits until every
+trainer has ended.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def wait_for_all(pidfds: Iterable[int]) -> None:
 
 
 def start_daemon(
-    argv: Sequence[str], environment: Mapping[str, str], log: str
+    argv: Sequence[str], key_file: str, log: str
 ) -> subprocess.Popen[bytes]:
     """Starts a daemon that is killed when this process, which has one thread, ends.
 
     Raises:
-      OSError: it cannot be run, or the log not be written.
+      OSError: it cannot be run, the key not be read or the log not be written.
     """
     me = os.getpid()
 
@@ -105,10 +105,11 @@ def start_daemon(
         if os.getppid() != me:
             os._exit(1)
 
-    with open(log, "ab") as stderr:
+    with open(log, "ab") as stderr, open(key_file, "rb") as key:
+        # Neither in its environment nor on its command line, which others can read.
         return subprocess.Popen(
-            argv,
-            env={**os.environ, **environment},
+            [argv[0], f"--job-key-file=/proc/self/fd/{key.fileno()}", *argv[1:]],
+            pass_fds=[key.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -162,7 +163,7 @@ def answer(
     """Does what one line of the input asks for."""
     argv, log = request["argv"], request["log"]
     try:
-        daemons.append(start_daemon(argv, request["environment"], log))
+        daemons.append(start_daemon(argv, request["key_file"], log))
         return {"listening": wait_until_listening(daemons[-1])}
     except (OSError, subprocess.SubprocessError) as error:
         return {"error": f"{argv[0]} cannot be started: {error}"}

@@ -17,6 +17,7 @@ from typing import Any
 from . import warden
 from .errors import AgentUnresponsiveError, InvalidArgument
 from .host_address import LOOPBACK, Network
+from .job_key import VARIABLE, JobKey
 from .places import Node, Place
 
 _MAX_SOCKET_PATH = 107  # Bytes; unix(7).
@@ -26,8 +27,7 @@ _BAD_FLAG = 2  # How daemons end that refuse a flag.
 # gRPC takes its proxy from these, also for loopback.
 _PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
 # Settings of daemons that were started by hand, not of this job's.
-_JOB_KEY = "PACTRAIN_JOB_KEY"
-_SETTINGS = ("PACTRAIN_AGENT_", "PACTRAIN_COORDINATOR_", _JOB_KEY)
+_SETTINGS = ("PACTRAIN_AGENT_", "PACTRAIN_COORDINATOR_", VARIABLE)
 # A warden sees the trainers of its own host only. When these have ended, those of other
 # hosts may still wait for the last word of its agent: it comes in this time, or the
 # connection counts as lost (agent/exchange/tcp).
@@ -126,6 +126,7 @@ class WardenProcess:
         environment: Mapping[str, str],
         node: str,
         network: Network,
+        key: JobKey,
     ) -> None:
         """`places` are those of this host's trainers.
 
@@ -136,6 +137,7 @@ class WardenProcess:
         log_folder = _log_folder(environment)
         self._folder = make_folder(environment)
         try:
+            self.key_file = key.write(self._folder)
             self._logs = log_folder or self._folder
             # Logs that are kept tell jobs and nodes apart.
             kept = self._logs != self._folder
@@ -144,7 +146,7 @@ class WardenProcess:
             settings = {
                 "folder": str(self._folder),
                 "trainers": [[place.pid, place.start_ticks] for place in places],
-                "linger_seconds": _LINGER_SECONDS if network.job_key else 0,
+                "linger_seconds": _LINGER_SECONDS if network.address != LOOPBACK else 0,
             }
             with open(self._log("warden"), "ab") as log:
                 self._process = subprocess.Popen(
@@ -221,9 +223,9 @@ class WardenProcess:
         level = f"--log-level={self._log_level}"
         chosen = chosen_settings(name, self._environment)
         argv = [str(program), *flags, level, *chosen.values()]
-        # Never on a command line, which everybody on the host can read.
-        key = {_JOB_KEY: self._network.job_key} if self._network.job_key else {}
-        answer = self._ask({"argv": argv, "environment": key, "log": self._log(name)})
+        answer = self._ask(
+            {"argv": argv, "key_file": str(self.key_file), "log": self._log(name)}
+        )
         if "error" in answer:
             settings = [f"{flag} is {variable}" for variable, flag in chosen.items()]
             given = f" ({', '.join(settings)})" if settings else ""

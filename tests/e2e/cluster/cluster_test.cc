@@ -62,11 +62,12 @@ class ClusterTest : public ::testing::Test {
 
   void StartCoordinator(const std::string& listen,
                         const std::vector<std::string>& more = {}) {
-    std::vector<std::string> argv = {
-        kCoordinator, "--listen", listen, "--listen-metrics", "127.0.0.1:0",
-        "--state-dir", folder_ + "/state", "--cluster", "e2e",
-        // The sums are checked bit for bit.
-        "--risk", "exact"};
+    std::vector<std::string> argv = {kCoordinator, "--insecure-local",
+                                     "--listen", listen, "--listen-metrics",
+                                     "127.0.0.1:0", "--state-dir",
+                                     folder_ + "/state", "--cluster", "e2e",
+                                     // The sums are checked bit for bit.
+                                     "--risk", "exact"};
     argv.insert(argv.end(), more.begin(), more.end());
     coordinator_ = std::make_unique<Child>(argv);
     const auto line = coordinator_->WaitForLine("listening");
@@ -81,6 +82,7 @@ class ClusterTest : public ::testing::Test {
   // Returns the data address.
   std::string StartAgent(int site, const std::vector<std::string>& more = {}) {
     std::vector<std::string> argv = {kAgent,
+                                     "--insecure-local",
                                      "--name",
                                      absl::StrCat("agent-", site),
                                      "--site",
@@ -278,7 +280,7 @@ TEST_F(ClusterTest, UnreachableCoordinatorIsATypedErrorThatNamesIt) {
 }
 
 TEST_F(ClusterTest, SecondAgentOnASocketIsRefused) {
-  Child second({kAgent, "--name", "second", "--coordinator",
+  Child second({kAgent, "--insecure-local", "--name", "second", "--coordinator",
                 coordinator_address_, "--socket", "unix:" + SocketOf(0)});
   EXPECT_EQ(second.Wait(), 1);
   ExpectTrains("first-goes-on");

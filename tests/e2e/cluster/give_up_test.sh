@@ -11,7 +11,7 @@ gives_up() {
   local arguments=()
   while [ "$1" != -- ]; do arguments+=("$1"); shift; done
   shift
-  timeout 60 agent/pactrain-agent --name lonely --socket "unix:$dir/agent.sock" \
+  timeout 60 agent/pactrain-agent --insecure-local --name lonely --socket "unix:$dir/agent.sock" \
     "${arguments[@]}" >"$dir/agent.out" 2>"$dir/agent.err"
   local code=$?
   [ $code == 1 ] || fail "exit code $code: ${arguments[*]}"
@@ -28,7 +28,7 @@ gives_up --coordinator 127.0.0.1:1 --connect-timeout=1s -- \
   'correct that or --coordinator, then start the agent again'
 
 : >"$dir/coordinator.out"  # There for tail, whoever is first.
-coordinator/pactrain-coordinator --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 \
+coordinator/pactrain-coordinator --insecure-local --listen 127.0.0.1:0 --listen-metrics 127.0.0.1:0 \
   --state-dir "$dir/state" --links east-west >>"$dir/coordinator.out" 2>"$dir/coordinator.err" &
 pid=$!
 # The line comes or the process ends; tail ends with the process.

@@ -92,6 +92,7 @@ class Cluster:
     def _coordinator(self, address: str) -> list[str]:
         return [
             str(BIN / "pactrain-coordinator"),
+            "--insecure-local",
             f"--listen={address}",
             "--listen-metrics=127.0.0.1:0",
             f"--state-dir={self.folder / 'state'}",
@@ -104,6 +105,7 @@ class Cluster:
             f"agent-{number}",
             [
                 str(BIN / "pactrain-agent"),
+                "--insecure-local",
                 f"--name=agent-{number}",
                 f"--site=site-{site}",
                 f"--coordinator={self.address}",

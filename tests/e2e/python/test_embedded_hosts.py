@@ -77,12 +77,6 @@ def two_hosts(jobs, tmp_path):
         yield TwoHosts(bed, children, jobs, tmp_path)
 
 
-def variable(pid, name):
-    """What a process got as its variable `name`."""
-    words = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    return dict(word.split("=", 1) for word in words if "=" in word).get(name, "")
-
-
 def test_ranks_on_two_hosts_train_by_a_key_of_their_own(two_hosts, jobs, tmp_path):
     results = two_hosts.results()
     assert [r["agent"] for r in results] == ["node-0", "node-0", "node-1", "node-1"]
@@ -91,12 +85,13 @@ def test_ranks_on_two_hosts_train_by_a_key_of_their_own(two_hosts, jobs, tmp_pat
     assert two_hosts.coordinator().startswith(two_hosts.bed.hosts[0].address + ":")
 
     daemons = jobs.processes("/pactrain-agent ") + jobs.processes("/pactrain-coordinator ")
-    keys = {variable(pid, "PACTRAIN_JOB_KEY") for pid in daemons}
-    assert len(daemons) == 3
-    assert len(keys) == 1
+    files = list(jobs.folder.glob("pactrain-*/job.key"))
+    keys = {path.read_text().strip() for path in files}
+    assert (len(daemons), len(files), len(keys)) == (3, 2, 1)
     (key,) = keys
     assert len(key) == 64
     assert not jobs.processes(key)  # With it on their command line.
+    assert all(key not in Path(f"/proc/{pid}/environ").read_text() for pid in daemons)
     assert all(key not in path.read_text() for path in two_hosts.logs.iterdir())
 
     # sec: neither without a key nor with another one; with it, from the other host.

@@ -41,6 +41,13 @@ def test_a_batch_larger_than_a_ranks_images_is_named(tmp_path, script):
     assert "--batch is 751; allowed is at most 750, the images of each of 2 ranks." in text
 
 
+@pytest.mark.parametrize("device", ["nowhere", "cuda:99"])
+def test_a_device_that_torch_does_not_see_is_named(tmp_path, device):
+    status, text = run(tmp_path, EXAMPLES / "ddp.py", f"--device={device}")
+    assert status == 2
+    assert f"argument --device: {device}: torch sees " in text
+
+
 def test_the_export_of_images_has_help_and_takes_it_for_no_file(tmp_path):
     export = EXAMPLES / "cpp_trainer" / "export_images.py"
     status, text = run(tmp_path, export, "--help")

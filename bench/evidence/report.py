@@ -1,0 +1,122 @@
+"""make report: docs/results.md and its plots from bench/results/evidence; ends with JSON.
+
+python -m bench.evidence.report           from what is there
+python -m bench.evidence.report --quick   step times of the headline rows are measured again
+                                          (make bench-exchange at 100 Mbps), steps as committed
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.evidence import tables
+from bench.evidence.figures import Evidence
+from bench.evidence.methods import ROWS
+from bench.evidence.steps import FOLDER, read_targets
+from bench.evidence.times import topologies
+from bench.evidence.workloads import ROOT, WORKLOADS
+
+DOCS = ROOT / "docs"
+QUICK_ROWS = "ddp-gloo,fp16,powersgd1,compacted-0.5,levels7-0.5"
+SHOWN = ("ddp", "fp16", "paper", "powersgd4", "topk0.01ef", "diloco30", "levels7", "exact-0.5",
+         "levels7-0.5", "levels7-0.2")  # fmt: skip
+
+
+def read_pieces(folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Of the rate as it is; tuning runs are apart."""
+    pieces = {}
+    for path in sorted(folder.glob("*/*.json")):
+        piece = json.loads(path.read_text())
+        if piece["rate_factor"] == 1.0:
+            pieces[piece["workload"], piece["method"], piece["seed"]] = piece
+    return pieces
+
+
+def read_figures(name: str) -> dict[str, Any]:
+    path = ROOT / "bench" / "results" / f"{name}.json"
+    return dict(json.loads(path.read_text())["figures"]) if path.exists() else {}
+
+
+def read_evidence() -> Evidence:
+    measured = {rate: found for rate in ("100mbit", "500mbit", "1gbit")
+                if (found := read_figures(f"exchange-{rate}"))}  # fmt: skip
+    rate = float(read_figures("kernels").get("encode7_gb_per_s", 0.0))
+    return Evidence(read_pieces(FOLDER), read_targets(), topologies(), measured, rate)
+
+
+def quick(evidence: Evidence) -> int:
+    """Measures at 100 Mbps what the page's formula stands on; the exit status of that."""
+    environment = os.environ | {"RATE": "100mbit", "ROWS": QUICK_ROWS, "ROUNDS": "2"}
+    done = subprocess.run([sys.executable, "-m", "bench.exchange"], cwd=ROOT, env=environment)
+    if done.returncode == 0:
+        found = json.loads((ROOT / "out" / "bench-exchange.json").read_text())
+        evidence.measured = {**evidence.measured, "100mbit": found}
+    return done.returncode
+
+
+def plot(evidence: Evidence, workload: str, path: Path) -> None:
+    """Scores over steps, and over what those steps sent."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    for method in SHOWN:
+        seeds = evidence.seeds(workload, method)
+        if not seeds:
+            continue
+        piece = evidence.pieces[workload, method, seeds[0]]
+        steps, scores = zip(*piece["curve"], strict=True)
+        sent = [step * piece["bytes_per_element"] for step in steps]
+        width = 2.2 if ROWS[method].ours else 1.2
+        left.plot(steps, scores, label=ROWS[method].title, linewidth=width)
+        right.plot(sent, scores, linewidth=width)
+    if workload in evidence.targets:
+        for axes in (left, right):
+            axes.axhline(
+                evidence.targets[workload]["target"], color="k", linewidth=0.8, linestyle=":"
+            )
+    left.set_xlabel("steps")
+    right.set_xlabel("bytes per element on the busiest link")
+    right.set_xscale("log")
+    left.set_ylabel(f"held-out score, {evidence.targets.get(workload, {}).get('unit', '')}")
+    left.legend(frameon=False, fontsize=7)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench.evidence.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="measure headline rows' step times again"
+    )
+    options = parser.parse_args(argv)
+    evidence = read_evidence()
+    if options.quick and (status := quick(evidence)) != 0:
+        return status
+    titles = {name: getattr(make, "title", name) for name, make in WORKLOADS.items()}
+    for workload in evidence.workloads():
+        plot(evidence, workload, DOCS / "images" / f"results-{workload}.png")
+    path = DOCS / "results.md"
+    path.write_text(tables.page(evidence, titles))
+    print(f"written: {path.relative_to(ROOT)}")
+    print(tables.last_line(evidence))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+"""make report-steps: steps to the target, one JSON per workload, method and seed.
+
+What is there already is not run again, so the command may be stopped and go on. DDP comes
+first; when all its seeds are there the target is fixed in targets.json, once and for all,
+and only then other methods run. Pieces lie in bench/results/evidence.
+
+  python -m bench.evidence.steps --workloads=transformer --methods=ddp,levels7-0.5 --seeds=1,2,3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.evidence.methods import ROWS
+from bench.evidence.train import Run
+from bench.evidence.workloads import ROOT, WORKLOADS, Workload
+from bench.results import processor
+
+FOLDER = ROOT / "bench" / "results" / "evidence"
+TARGETS = FOLDER / "targets.json"
+SEEDS = (1, 2, 3, 4, 5)
+SAY_SECONDS = 30.0
+
+
+def piece_path(workload: str, method: str, seed: int, rate_factor: float = 1.0) -> Path:
+    tuned = "" if rate_factor == 1.0 else f"@{rate_factor:g}"
+    return FOLDER / workload / f"{method}{tuned}-{seed}.json"
+
+
+def read_targets() -> dict[str, Any]:
+    return json.loads(TARGETS.read_text()) if TARGETS.exists() else {}
+
+
+def fix_target(workload: Workload, seeds: Sequence[int]) -> float:
+    """From DDP alone; what was fixed once stays. ValueError: a seed of DDP is missing."""
+    targets = read_targets()
+    if workload.name not in targets:
+        finals = {}
+        for seed in seeds:
+            path = piece_path(workload.name, "ddp", seed)
+            if not path.exists():
+                raise ValueError(f"{path.relative_to(ROOT)} is missing; allowed: a target from "
+                                 f"all of DDP's seeds. Run --methods=ddp first.")  # fmt: skip
+            finals[seed] = json.loads(path.read_text())["curve"][-1][1]
+        mean = sum(finals.values()) / len(finals)
+        targets[workload.name] = {
+            "target": mean - workload.target_below,
+            "ddp_finals": finals,
+            "below": workload.target_below,
+            "unit": workload.score_unit,
+        }
+        TARGETS.parent.mkdir(parents=True, exist_ok=True)
+        TARGETS.write_text(json.dumps(targets, indent=1) + "\n")
+    return float(targets[workload.name]["target"])
+
+
+def run_piece(run: Run, path: Path) -> None:
+    started = time.monotonic()
+    said = started
+    while not run.done:
+        run.step()
+        if time.monotonic() - said > SAY_SECONDS:
+            said = time.monotonic()
+            print(
+                f"  {path.stem}: step {run._step} of {run.steps}, {said - started:.0f} s",
+                flush=True,
+            )
+    result = run.result() | {"versions": versions(), "machine": processor()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(result) + "\n")
+    partial.replace(path)
+    print(f"{path.relative_to(ROOT)}: test {result['test']:.3f}, {result['cpu_seconds']} CPU s",
+          flush=True)  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    done = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT,
+                          capture_output=True, text=True)  # fmt: skip
+    return {"torch": torch.__version__, "commit": done.stdout.strip() or "unknown"}
+
+
+def fits(workload: Workload, method: str) -> bool:
+    return ROWS[method].only in ("", workload.optimizer)
+
+
+def run_workload(
+    workload: Workload, methods: Sequence[str], seeds: Sequence[int], factor: float
+) -> None:
+    """DDP's seeds, the target, then the others seed by seed."""
+    for method in ["ddp", *(m for m in methods if m != "ddp")]:
+        if not fits(workload, method):
+            print(f"{workload.name}: {method} goes with {ROWS[method].only} only; left out")
+            continue
+        target = None if method == "ddp" else fix_target(workload, seeds)
+        for seed in seeds:
+            path = piece_path(workload.name, method, seed, factor)
+            if not path.exists():
+                run_piece(Run(workload, method, seed, target, factor), path)
+    fix_target(workload, seeds)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench.evidence.steps",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--methods", default=",".join(ROWS))
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--rate-factor", type=float, default=1.0)
+    options = parser.parse_args(argv)
+    workloads, methods = options.workloads.split(","), options.methods.split(",")
+    for name, given, allowed in (("workloads", workloads, WORKLOADS), ("methods", methods, ROWS)):
+        unknown = [one for one in given if one not in allowed]
+        if unknown:
+            print(f"report-steps: {name} has '{unknown[0]}', allowed: {', '.join(allowed)}",
+                  file=sys.stderr)  # fmt: skip
+            return 2
+    torch.set_num_threads(1)
+    try:
+        for name in workloads:
+            seeds = [int(seed) for seed in options.seeds.split(",")]
+            run_workload(WORKLOADS[name](), methods, seeds, options.rate_factor)
+    except (FileNotFoundError, ValueError) as error:
+        print(f"report-steps: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,255 @@
+"""docs/results.md from the figures: missed goals and losing cases first. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bench.evidence import figures
+from bench.evidence.figures import OURS, VISION, Evidence, Goal
+from bench.evidence.methods import ROWS
+from bench.evidence.shapes import NETWORKS, Network
+from bench.evidence.times import COSTS, RATES_MBPS, SYSTEMS, step_time
+from bench.evidence.train import MOST_TIMES
+from bench.exchange_layout import model_shapes
+from bench.figure_blocks import TITLES as MEASURED_TITLES
+from bench.figure_blocks import short
+
+NOT_RUN = "not run yet"
+UNDECIDED = "not decided yet"
+KEEPS = (0.5, 0.3, 0.2, 0.1, 0.05)
+# Rows of `make bench-exchange` and what they are called here.
+SAME = {"ddp-gloo": "ddp", "fp16": "fp16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
+        "topk0.1": "topk0.1ef", "topk0.01": "topk0.01ef", "compacted-0.5": "exact-0.5",
+        "levels7-0.5": "levels7-0.5", "levels7-0.2": "levels7-0.2"}  # fmt: skip
+MEASURED_RATES = {"100mbit": 100.0, "500mbit": 500.0, "1gbit": 1000.0}
+
+
+def title(method: str) -> str:
+    return (
+        "site-hierarchical all-reduce, fp32 (PacTrain's FULL)"
+        if method == "hier_fp32"
+        else ROWS[method].title
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def goal_table(goals: Sequence[Goal]) -> str:
+    """The missed first, then what was not run, then the met."""
+    order = {False: 0, None: 1, True: 2}
+    words = {False: "**missed**", None: UNDECIDED, True: "met"}
+    return table(["figure", "goal", "found", ""],
+                 [[g.text, g.goal, g.value, words[g.met]]
+                  for g in sorted(goals, key=lambda g: order[g.met])])  # fmt: skip
+
+
+def losing_table(evidence: Evidence) -> str:
+    """By workload, topology and peer: where, and how much sooner the peer is there."""
+    groups: dict[tuple[str, str, str], list[figures.Loss]] = {}
+    for loss in figures.losing_cases(evidence):
+        groups.setdefault((loss.workload, loss.topology, loss.peer), []).append(loss)
+    if not groups:
+        return "None among what was run."
+    rows = []
+    for (workload, topology, peer), losses in sorted(groups.items()):
+        where = []
+        for rate in RATES_MBPS:
+            networks = [NETWORKS[loss.network].title for loss in losses if loss.rate == rate]
+            if networks:
+                every = "all four" if len(networks) == len(NETWORKS) else ", ".join(networks)
+                where.append(f"{rate:g} Mbps: {every}")
+        worst = min(losses, key=lambda loss: loss.ratio)
+        rows.append([workload, topology, title(peer), "; ".join(where),
+                     f"{1 / worst.ratio:.2f} x ({title(worst.best)})"])  # fmt: skip
+    return table(
+        ["steps of", "topology", "sooner is", "where", "by up to (our best row there)"], rows
+    )
+
+
+def steps_table(evidence: Evidence, workload: str) -> str:
+    """Of every row; `below DDP` after DDP's steps, by equal seeds."""
+    rows = []
+    ddp = evidence.mean_steps(workload, "ddp")
+    for method in ROWS:
+        seeds = evidence.seeds(workload, method)
+        if not seeds:
+            rows.append([ROWS[method].title, *[NOT_RUN] * 6])
+            continue
+        pieces = [evidence.pieces[workload, method, seed] for seed in seeds]
+        steps = [evidence.steps(workload, method, seed) for seed in seeds]
+        reached = [count for count in steps if count is not None]
+        said = (
+            f"{fmean(reached):.0f}"
+            if len(reached) == len(steps)
+            else (
+                f"not reached, > {MOST_TIMES} x"
+                if not reached
+                else f"{len(reached)} of {len(steps)} seeds"
+            )
+        )
+        mean = evidence.mean_steps(workload, method)
+        more = f"{mean / ddp:.2f} x" if mean and ddp else "-"
+        gaps = evidence.gaps(workload, method)
+        upper = figures.upper95(gaps)
+        risks = [piece["risk"] for piece in pieces if piece["risk"] is not None]
+        gap = f"{fmean(gaps):.3f}" if gaps else "-"
+        if upper is not None:
+            gap += f" (95 %: <= {upper:.3f})"
+        rows.append([ROWS[method].title, f"{pieces[0]['bytes_per_element']:.3g}",
+                     f"{pieces[0]['keep']:.2f}", said, more, gap,
+                     f"{fmean(risks):.2g}" if risks else "-"])  # fmt: skip
+    head = [
+        "method",
+        "bytes per element",
+        "kept",
+        "steps to the target",
+        "of DDP's",
+        "test score below DDP",
+        "r",
+    ]
+    return table(head, rows)
+
+
+def times_table(evidence: Evidence, topology: str, rate: float) -> str:
+    rows = []
+    for method in COSTS:
+        times = [step_time(method, network, evidence.topologies[topology], rate,
+                           evidence.codec_gb_per_s) for network in NETWORKS.values()]  # fmt: skip
+        rows.append([title(method), *(f"{short(t.seconds)} ({short(t.bound)})" for t in times)])
+    return table(
+        ["seconds per step (bound of its bytes)", *(n.title for n in NETWORKS.values())], rows
+    )
+
+
+def tta_table(evidence: Evidence, workload: str) -> str:
+    """DDP's time to the target over each row's: of the four networks' shapes the mean."""
+    rows = []
+    networks = list(NETWORKS)
+    for method in COSTS:
+        if not evidence.seeds(workload, method):
+            continue
+        cells = []
+        for topology in evidence.topologies:
+            rates = RATES_MBPS if topology == "chain" else RATES_MBPS[:1]
+            for rate in rates:
+                ratio = evidence.ratio(workload, "ddp", method, networks, rate, topology)
+                cells.append("not reached" if ratio is None else f"{ratio:.2f} x")
+        rows.append([title(method), *cells])
+    heads = []
+    for topology in evidence.topologies:
+        rates = RATES_MBPS if topology == "chain" else RATES_MBPS[:1]
+        for rate in rates:
+            own = evidence.topologies[topology].rate_mbps or rate
+            heads.append(f"{topology}, {own:g} Mbps")
+    return table(["as many times as fast as DDP", *heads], rows)
+
+
+def measured_table(evidence: Evidence) -> str:
+    """What `make bench-exchange` measured beside what the formula says of its shapes."""
+    rows = []
+    for rate, asked in MEASURED_RATES.items():
+        found = evidence.measured.get(rate)
+        if not found:
+            rows.append([rate, *[NOT_RUN] * 4])
+            continue
+        network = Network("as measured", model_shapes(found["elements"]), 0.0)
+        for row in found["rows"]:
+            if row["name"] not in SAME:
+                continue
+            formula = step_time(SAME[row["name"]], network, evidence.topologies["chain"], asked,
+                                evidence.codec_gb_per_s).seconds  # fmt: skip
+            rows.append([rate, MEASURED_TITLES[row["name"]], short(row["seconds"]), short(formula),
+                         f"{row['seconds'] / formula:.2f}"])  # fmt: skip
+    return table(["rate", "row", "measured, seconds", "formula", "measured / formula"], rows)
+
+
+def systems_table() -> str:
+    def bytes_at(of: Callable[[float], float]) -> list[str]:
+        return [f"{of(keep):.3g}" for keep in KEEPS]
+
+    rows = [[s.title, s.formula, *bytes_at(s.bytes_of), s.needs, s.source] for s in SYSTEMS]
+    rows.append(["**PacTrain, 7 levels**", "2.35 k / 8", *bytes_at(lambda keep: 2.346 * keep / 8),
+                 "masks that all workers share", "here"])  # fmt: skip
+    return table(["system", "bytes per element and direction", *(f"k = {k}" for k in KEEPS),
+                  "what it needs", "source"], rows)  # fmt: skip
+
+
+def run_list(evidence: Evidence) -> str:
+    """What was run, and how long that took."""
+    rows = []
+    for workload in evidence.workloads():
+        own = {key: piece for key, piece in evidence.pieces.items() if key[0] == workload}
+        methods = {method for _, method, _ in own}
+        seeds = sorted({seed for _, _, seed in own})
+        hours = sum(piece["cpu_seconds"] for piece in own.values()) / 3600
+        target = evidence.targets.get(workload, {})
+        of = ", ".join(sorted(target.get("ddp_finals", {})))
+        rows.append([workload, f"{len(methods)} of {len(ROWS)}", ", ".join(map(str, seeds)),
+                     str(len(own)), f"{hours:.2f}", f"{target.get('target', float('nan')):.3f} "
+                     f"{target.get('unit', '')}, DDP's end less {target.get('below', 0):g}; "
+                     f"seeds {of}"])  # fmt: skip
+    rows += [
+        [workload, *[NOT_RUN] * 5] for workload in VISION if workload not in evidence.workloads()
+    ]
+    return table(["workload", "methods", "seeds", "pieces", "CPU hours", "target"], rows)
+
+
+PAGE = Path(__file__).with_suffix("").with_name("results.md.in").read_text()
+SECTION = """## {title}
+
+Steps to the target; what remains below DDP on the test set after DDP's steps; r is the share
+of the batch that a step's error costs.
+
+{steps}
+
+![Curves](images/results-{workload}.png)
+
+Time to the target (steps x seconds, by formula; other topologies at 100 Mbps):
+
+{times}
+"""
+
+
+def workload_section(evidence: Evidence, workload: str, title: str) -> str:
+    return SECTION.format(title=title, workload=workload, steps=steps_table(evidence, workload),
+                          times=tta_table(evidence, workload))  # fmt: skip
+
+
+def page(evidence: Evidence, titles: dict[str, str]) -> str:
+    chain = evidence.topologies["chain"]
+    network = NETWORKS["resnet152"]
+    bound = step_time(OURS, network, chain, 100.0, evidence.codec_gb_per_s)
+    not_reached = evidence.not_reached()
+    versions = sorted({f"torch {p['versions']['torch']}" for p in evidence.pieces.values()})
+    machines = sorted({p["machine"] for p in evidence.pieces.values()})
+    return PAGE.format(
+        runs=run_list(evidence),
+        most=MOST_TIMES,
+        not_reached=", ".join(f"{w} {m} (seed {s})" for w, m, s in not_reached) or "none",
+        ours=ROWS[OURS].title,
+        goals=goal_table(figures.goals(evidence)),
+        resnet_bound=short(bound.bound),
+        resnet_compute=short(network.compute_seconds),
+        share=f"{network.compute_seconds / bound.seconds:.2f}",
+        losing=losing_table(evidence),
+        workloads="\n".join(workload_section(evidence, w, titles[w]) for w in evidence.workloads()),
+        compute=", ".join(f"{n.title} {n.compute_seconds:g} s" for n in NETWORKS.values()),
+        codec=f"{evidence.codec_gb_per_s:.2f}",
+        times=times_table(evidence, "chain", 100.0),
+        not_run=NOT_RUN,
+        measured=measured_table(evidence),
+        systems=systems_table(),
+        versions="; ".join([*versions, *machines]),
+    )
+
+
+def last_line(evidence: Evidence) -> str:
+    found: dict[str, Any] = {"headline": figures.headline(evidence)}
+    return json.dumps(found)

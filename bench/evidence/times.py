@@ -1,0 +1,226 @@
+"""Seconds per step by formula: bytes on the busiest link, the accelerator's compute, and each
+method's own compression. Pure but for reading the topologies.
+
+A step is max(compute, forward + communication), forward being a third of the compute: the
+exchange goes on while backward does, in all rows alike. Compression is charged where it would
+run: peers' at the accelerator's memory bandwidth, by the bytes that an element's passes touch;
+PacTrain's at an agent's core, as `make bench-kernels` measured it, while the link is busy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.evidence.shapes import Network
+from bench.exchange_layout import (
+    LEVELS_BITS,
+    Layout,
+    bound_seconds,
+    powersgd_bytes,
+    ring_crossings,
+)
+
+FOLDER = Path(__file__).resolve().parent / "topologies"
+RATES_MBPS = (100.0, 500.0, 1000.0)
+FORWARD_SHARE = 1 / 3
+ACCELERATOR_BYTES = 0.7 * 696e9  # Per second: A40, of which 70 % are reached.
+PACKED_BITS = {3: 1.6, 7: 32 / 11, 15: 4.0}  # And 16 bits of scale for 256 elements.
+PACKED_ABOVE_MBPS = 400.0  # Agents pack there: less work, more bytes.
+SCALE_BITS = 16 / 256
+LEVELS3_BITS = 1.384  # `make bench-kernels`: bits3.
+
+
+@dataclass(frozen=True)
+class Topology:
+    """`core`: each site has one link to a core without agents; else `links` are a tree."""
+
+    name: str
+    title: str
+    sites: tuple[int, ...]
+    links: tuple[tuple[int, int], ...]
+    core: bool
+    slow_direction: float  # Of the rate, on the slowest link and direction.
+    rate_mbps: float  # 0: as asked.
+
+    @property
+    def world(self) -> int:
+        return sum(self.sites)
+
+    def rate(self, asked_mbps: float) -> float:
+        return (self.rate_mbps or asked_mbps) * self.slow_direction
+
+    @property
+    def ring_crossings(self) -> int:
+        """Of the busiest link and direction, by a ring of all ranks in order."""
+        return 1 if self.core else ring_crossings(Layout(self.sites, self.links, self.sites))
+
+    @property
+    def tree_crossings(self) -> float:
+        """How often one sum crosses the busiest link where sites are added up once.
+
+        On a core the root turns: its link carries the sums of all others then.
+        """
+        many = len(self.sites)
+        return 1 + (many - 2) / many if self.core and many > 2 else 1.0
+
+
+def read_topology(path: Path) -> Topology:
+    """ValueError: a field is missing or out of range; names it."""
+    raw: Mapping[str, Any] = yaml.safe_load(path.read_text())
+    unknown = set(raw) - {"title", "sites", "core", "links", "rate_mbps"}
+    if unknown:
+        raise ValueError(f"{path.name}: field '{sorted(unknown)[0]}', allowed: title, sites, core, "
+                         "links, rate_mbps")  # fmt: skip
+    sites = tuple(raw.get("sites") or ())
+    if not 2 <= len(sites) <= 32 or not all(isinstance(n, int) and n > 0 for n in sites):
+        raise ValueError(f"{path.name}: sites = {list(sites)}, allowed: 2 to 32 numbers above 0")
+    links = tuple((int(a), int(b)) for a, b in (link["between"] for link in raw.get("links", ())))
+    core = bool(raw.get("core", False))
+    if core == bool(links):
+        raise ValueError(f"{path.name}: core = {core} and {len(links)} links, allowed: one of both")
+    shares = [float(link.get("slow_direction", 1.0)) for link in raw.get("links", ())]
+    return Topology(path.stem, raw["title"], sites, links, core, min(shares, default=1.0),
+                    float(raw.get("rate_mbps", 0)))  # fmt: skip
+
+
+def topologies() -> dict[str, Topology]:
+    return {path.stem: read_topology(path) for path in sorted(FOLDER.glob("*.yaml"))}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`how`: ring, gather, tree, or server (a fixed number of bytes per element of a rank).
+
+    `bits` of an element that is sent, of which there are `keep`; `touched` bytes per element
+    that compressing and decompressing move at the accelerator.
+    """
+
+    how: str
+    bits: float = 32.0
+    keep: float = 1.0
+    touched: float = 0.0
+    powersgd: int = 0
+    period: int = 1
+    levels: int = 0
+
+    def element_bits(self, rate_mbps: float) -> float:
+        if not self.levels:
+            return self.bits
+        if rate_mbps > PACKED_ABOVE_MBPS:
+            return PACKED_BITS[self.levels] + SCALE_BITS
+        return LEVELS_BITS.get(self.levels, LEVELS3_BITS)
+
+
+# `touched`: halves are read and written twice; top-k and DGC need several passes to select
+# (radix select), and read and write what is left; PowerSGD multiplies twice and back.
+COSTS: dict[str, Cost] = {
+    "ddp": Cost("ring"),
+    "fp16": Cost("ring", 16, touched=12),
+    "hier_fp32": Cost("tree"),
+    "hier_bf16": Cost("tree", 16, touched=12),
+    "topk0.1": Cost("gather", 64, 0.1, touched=32),
+    "topk0.1ef": Cost("gather", 64, 0.1, touched=44),
+    "topk0.01": Cost("gather", 64, 0.01, touched=32),
+    "topk0.01ef": Cost("gather", 64, 0.01, touched=44),
+    "dgc": Cost("gather", 64, 0.001, touched=60),
+    "powersgd1": Cost("ring", powersgd=1, touched=36),
+    "powersgd2": Cost("ring", powersgd=2, touched=36),
+    "powersgd4": Cost("ring", powersgd=4, touched=36),
+    "terngrad": Cost("ring", 8, touched=14),
+    "paper": Cost("ring", 8, 0.5, touched=14),
+    "thc": Cost("server", 8, touched=40),
+    "local8": Cost("ring", period=8),
+    "local30": Cost("ring", period=30),
+    "diloco8": Cost("ring", period=8, touched=24 / 8),
+    "diloco30": Cost("ring", period=30, touched=24 / 30),
+    "levels7": Cost("tree", levels=7),
+    "exact-0.5": Cost("tree", keep=0.5),
+    "levels7-0.5": Cost("tree", keep=0.5, levels=7),
+    "levels3-0.5": Cost("tree", keep=0.5, levels=3),
+    "exact-0.2": Cost("tree", keep=0.2),
+    "levels7-0.2": Cost("tree", keep=0.2, levels=7),
+}
+
+
+def link_bytes(cost: Cost, network: Network, topology: Topology, rate_mbps: float) -> float:
+    """Of a step, on the busiest link and direction; without headers."""
+    world = topology.world
+    if cost.powersgd:
+        own = float(powersgd_bytes(network.shapes, cost.powersgd))
+    else:
+        own = network.elements * cost.keep * cost.element_bits(rate_mbps) / 8
+    if cost.how == "tree":
+        return topology.tree_crossings * own
+    if cost.how == "server":
+        return max(topology.sites) * own
+    crossings = topology.ring_crossings * (world - 1)
+    return crossings * (own if cost.how == "gather" else 2 * own / world) / cost.period
+
+
+@dataclass(frozen=True)
+class StepTime:
+    seconds: float
+    bound: float  # Bytes over what the link carries of payload.
+    bytes_per_element: float
+
+
+def step_time(
+    name: str, network: Network, topology: Topology, asked_mbps: float, codec_gb_per_s: float
+) -> StepTime:
+    """`codec_gb_per_s`: fp32 that one core encodes; 0: not measured here, then not charged."""
+    cost = COSTS[name]
+    rate = topology.rate(asked_mbps)
+    sent = link_bytes(cost, network, topology, rate)
+    bound = bound_seconds(sent, rate)
+    exchange = bound + cost.touched * network.elements / ACCELERATOR_BYTES
+    if cost.levels and codec_gb_per_s:
+        # A root decodes from each child and encodes once, frame by frame beside the link.
+        coded = len(topology.sites) * 4 * cost.keep * network.elements
+        exchange = max(exchange, coded / (codec_gb_per_s * 1e9))
+    seconds = max(network.compute_seconds, FORWARD_SHARE * network.compute_seconds + exchange)
+    return StepTime(seconds, bound, sent / network.elements)
+
+
+# --- Systems that cannot be run here: bytes per element and direction in the paper's chain ---
+
+
+@dataclass(frozen=True)
+class Formula:
+    title: str
+    bytes_of: Any  # Of keep.
+    formula: str
+    needs: str
+    source: str
+
+
+def _coo_bitmap(keep: float) -> float:
+    return 1.875 * (12 * keep + 1 / 8)
+
+
+SYSTEMS: Sequence[Formula] = (
+    Formula("OmniReduce", lambda keep: 3 * 4.016 * 1.0, "3 b x 4.016, b = 1 (blocks of 256)",
+            "an aggregator in the middle; whole blocks of zeros", "SIGCOMM 2021"),
+    Formula("Zen", _coo_bitmap, "1.875 (12 k + 1/8): indices up, bitmap down",
+            "sparse gradients that differ little", "arXiv 2309.13254"),
+    Formula("EmbRace", lambda keep: 7.0, "7 dense + 15 per touched row (vision: none)",
+            "embeddings", "arXiv 2110.09132"),
+    Formula("Espresso", lambda keep: 56 * 0.001, "the best of its codecs: DGC, 56 d",
+            "GPUs, a profile of the job", "EuroSys 2023"),
+    Formula("GRACE", lambda keep: 7 / 8, "the chosen codec: one bit in a byte, 7/8",
+            "a choice by hand", "ICDCS 2021"),
+    Formula("MCCS", lambda keep: 7.0, "7: it moves DDP's bytes at better times",
+            "control of the cloud's network", "SIGCOMM 2024"),
+    Formula("StellaTrain", lambda keep: 56 * 0.01, "56 d at its d of 0.01",
+            "optimizer on the CPU, stale gradients", "SIGCOMM 2024"),
+)  # fmt: skip
+
+
+def mean_log(values: Sequence[float]) -> float:
+    """The geometric mean: ratios of times are averaged so."""
+    return math.exp(sum(map(math.log, values)) / len(values))

@@ -1,0 +1,239 @@
+"""One piece of the evidence: a workload, a method and a seed, by eight virtual workers.
+
+All workers' gradients are taken in one process, one micro-batch after the other, and then
+what the method does to them is done. Seeds are paired: the same weights, samples, augmentation
+and masks for every method. BatchNorm learns from worker 0 alone, whose buffers DDP broadcasts.
+The rate is constant after a warm-up; what is scored is a moving average of the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import pactrain
+from bench.evidence.methods import ROWS, LocalSteps, Method, Row, Setup
+from bench.evidence.workloads import Workload
+from pactrain.masks import registry
+
+WORKERS = 8
+EMA = 0.98
+EVALUATIONS = 20  # Of DDP's steps.
+WARM_UP = 0.1
+MOMENTUM = 0.9
+BETAS, EPSILON = (0.9, 0.95), 1e-8
+MOST_TIMES = 2  # DDP's steps that a row may take to the target.
+
+
+def flat(model: nn.Module, gradients: bool = False) -> Tensor:
+    parts = (p.grad if gradients else p.detach() for p in model.parameters())
+    return torch.cat([part.flatten() for part in parts if part is not None])
+
+
+def load(model: nn.Module, values: Tensor) -> None:
+    with torch.no_grad():
+        at = 0
+        for parameter in model.parameters():
+            parameter.copy_(values[at : at + parameter.numel()].view(parameter.shape))
+            at += parameter.numel()
+
+
+@dataclass
+class Optimizer:
+    """SGD with Nesterov's momentum, or AdamW, on flat weights: torch's formulas."""
+
+    workload: Workload
+    momentum: float = MOMENTUM
+    _first: Tensor | None = field(default=None, repr=False)
+    _second: Tensor | None = field(default=None, repr=False)
+    _steps: int = 0
+
+    def step(self, weights: Tensor, gradient: Tensor, rate: float) -> Tensor:
+        decay = self.workload.weight_decay
+        if self.workload.clip:
+            gradient = gradient * min(1.0, self.workload.clip / (float(gradient.norm()) + 1e-6))
+        self._steps += 1
+        if self.workload.optimizer == "sgd":
+            gradient = gradient + decay * weights
+            if not self.momentum:
+                return weights - rate * gradient
+            before = gradient if self._first is None else self.momentum * self._first + gradient
+            self._first = before
+            return weights - rate * (gradient + self.momentum * before)
+        if self._first is None or self._second is None:
+            self._first, self._second = torch.zeros_like(weights), torch.zeros_like(weights)
+        self._first = BETAS[0] * self._first + (1 - BETAS[0]) * gradient
+        self._second = BETAS[1] * self._second + (1 - BETAS[1]) * gradient.square()
+        first = self._first / (1 - BETAS[0] ** self._steps)
+        second = (self._second / (1 - BETAS[1] ** self._steps)).sqrt_()
+        return weights * (1 - rate * decay) - rate * first / (second + EPSILON)
+
+
+def kept_elements(model: nn.Module, amount: float) -> Tensor | None:
+    """Prunes by magnitude; the flat places that stay. None: nothing is pruned."""
+    if amount <= 0:
+        return None
+    pactrain.prune(model, amount)
+    masks = [(p, registry.get(p)) for p in model.parameters()]
+    whole = torch.cat(
+        [
+            torch.ones(p.numel(), dtype=torch.bool) if mask is None else mask.flatten()
+            for p, mask in masks
+        ]
+    )
+    return whole.nonzero().flatten()
+
+
+def risk(update: Tensor, gradients: Tensor, kept: Tensor | None) -> float:
+    """||update - mean||^2 over the variance of the mean: the share of the batch it costs.
+
+    Of the kept elements, where there is a mask.
+    """
+    if kept is not None:
+        update, gradients = update[kept], gradients[:, kept]
+    mean = gradients.mean(0)
+    workers = len(gradients)
+    variance = float((gradients - mean).square().sum()) / (workers - 1) / workers
+    return float((update - mean).square().sum()) / variance
+
+
+class Run:
+    """A piece under way; call step() until `done`, then result()."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        name: str,
+        seed: int,
+        target: float | None,
+        rate_factor: float = 1.0,
+        steps: int = 0,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        """`target` None: it is not fixed yet, and `steps` (default: the workload's) is all."""
+        self.workload, self.name, self.seed, self.target = workload, name, seed, target
+        self.row: Row = ROWS[name]
+        self.steps = steps or workload.steps
+        self._rate_factor = rate_factor
+        self._model = workload.make_model()
+        self._model.load_state_dict(workload.pretrained(say))
+        self._kept = kept_elements(self._model, round(1 - self.row.keep, 6))
+        self._weights = flat(self._model)
+        shapes = [tuple(p.shape) for p in self._model.parameters()]
+        setup = Setup(shapes, seed, MOMENTUM, self.steps)
+        self._method = self.row.make(setup, self._kept)
+        self._batches = workload.batches(seed, WORKERS)
+        self._average = copy.deepcopy(self._model)
+        self._cpu = time.process_time()
+        self._step = 0
+        self._bytes = 0.0
+        self._start_score = workload.score(self._model, test=False)
+        self._curve: list[tuple[int, float]] = []
+        self._risks: list[float] = []
+        self._test: float | None = None
+        keeps = isinstance(self._method, Method) and self._method.keeps_momentum
+        count = WORKERS if isinstance(self._method, LocalSteps) else 1
+        self._optimizers = [Optimizer(workload, 0.0 if keeps else MOMENTUM) for _ in range(count)]
+        self._own = self._weights.repeat(count, 1) if count > 1 else None
+
+    @property
+    def done(self) -> bool:
+        if self._step < self.steps:
+            return False
+        arrived = self.target is None or crossing(self._curve, self.target) is not None
+        return arrived or self._step >= MOST_TIMES * self.steps
+
+    def step(self) -> None:
+        rate = self.workload.rate * self._rate_factor
+        rate *= min(1.0, (self._step + 1) / (WARM_UP * self.steps))
+        batches = self._batches(self._step)
+        if isinstance(self._method, LocalSteps):
+            self._local_step(self._method, batches, rate)
+        else:
+            gradients = torch.stack(
+                [self._gradient(self._weights, w, b) for w, b in enumerate(batches)]
+            )
+            if self._kept is not None:
+                mask = torch.zeros(gradients.shape[1]).index_fill_(0, self._kept, 1.0)
+                gradients *= mask
+            update, sent = self._method.exchange(gradients, self._step)
+            self._bytes += sent
+            if self._step % 10 == 0 and not self._method.keeps_momentum:
+                self._risks.append(risk(update, gradients, self._kept))
+            self._weights = self._optimizers[0].step(self._weights, update, rate)
+        load(self._model, self._weights)
+        self._step += 1
+        self._track_average()
+        if self._step % max(1, self.steps // EVALUATIONS) == 0:
+            self._curve.append((self._step, self.workload.score(self._average, test=False)))
+        if self._step == self.steps:
+            self._test = self.workload.score(self._average, test=True)
+
+    def _gradient(self, weights: Tensor, worker: int, batch: tuple[Tensor, Tensor]) -> Tensor:
+        load(self._model, weights)
+        momentum = 0.1 if worker == 0 else 0.0
+        for module in self._model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = momentum
+        self._model.zero_grad()
+        torch.autograd.backward(self.workload.loss(self._model, *batch))
+        return flat(self._model, gradients=True)
+
+    def _local_step(
+        self, method: LocalSteps, batches: list[tuple[Tensor, Tensor]], rate: float
+    ) -> None:
+        assert self._own is not None
+        for worker, batch in enumerate(batches):
+            own = self._own[worker]
+            gradient = self._gradient(own, worker, batch)
+            self._own[worker] = self._optimizers[worker].step(own, gradient, rate)
+        if (self._step + 1) % method.period == 0:
+            self._weights = method.merge(self._weights, self._own)
+            self._own[:] = self._weights
+        self._bytes += method.bytes(self._weights.numel())
+
+    def _track_average(self) -> None:
+        """Of weights and buffers; it forgets faster at first."""
+        share = min(EMA, self._step / (self._step + 9))
+        pairs = zip(
+            self._average.state_dict().values(), self._model.state_dict().values(), strict=True
+        )
+        for average, value in pairs:
+            if average.is_floating_point():
+                average.lerp_(value, 1 - share)
+
+    def result(self) -> dict[str, Any]:
+        elements = self._weights.numel()
+        return {
+            "workload": self.workload.name,
+            "method": self.name,
+            "seed": self.seed,
+            "rate_factor": self._rate_factor,
+            "steps": self.steps,
+            "steps_run": self._step,
+            "elements": elements,
+            "keep": 1.0 if self._kept is None else len(self._kept) / elements,
+            "bytes_per_element": self._bytes / self._step / elements,
+            "start": self._start_score,
+            "curve": self._curve,
+            "test": self._test,
+            "risk": sum(self._risks) / len(self._risks) if self._risks else None,
+            "log_risk": [round(math.log(r), 4) if r > 0 else None for r in self._risks],
+            "cpu_seconds": round(time.process_time() - self._cpu, 1),
+        }
+
+
+def crossing(curve: list[tuple[int, float]], target: float) -> int | None:
+    """The step of the first of two evaluations in a row that are at the target."""
+    for (step, score), (_, after) in itertools.pairwise(curve):
+        if score >= target and after >= target:
+            return step
+    return None

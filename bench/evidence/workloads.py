@@ -1,0 +1,376 @@
+"""What is trained: a narrow ResNet-9 on CIFAR-10, and a byte-level transformer on text.
+
+A workload gives pre-trained weights, the samples of each worker's micro-batch, a loss and a
+score on held-out data. Pre-training is a stage of its own, made once from a fixed seed and
+kept in out/evidence by the code's and the data's digest; it resumes after each epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench import data
+from bench.model import to_input
+
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "out" / "evidence"
+PRETRAIN_SEED = 7
+HELD_OUT = 2000  # Training images that no step sees.
+
+
+class Workload(ABC):
+    """`score` grows with quality: accuracy in points, or minus the loss in nats."""
+
+    name: str
+    title: str
+    steps: int  # Of a whole run of DDP; other rows may take twice as many.
+    score_unit: str
+    target_below: float  # The target is DDP's final score minus this.
+    optimizer: str
+    rate: float
+    weight_decay: float
+    clip: float  # Of the update's norm; 0: none.
+    batch: int  # Samples of one worker's step.
+
+    @abstractmethod
+    def make_model(self) -> nn.Module:
+        """Fresh weights, of torch's seed."""
+
+    @abstractmethod
+    def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
+        """The state that every run begins with."""
+
+    @abstractmethod
+    def batches(self, seed: int, workers: int) -> Callable[[int], list[tuple[Tensor, Tensor]]]:
+        """Of a step's number: a micro-batch for each worker, the same for every method."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def score(self, model: nn.Module, test: bool) -> float:
+        """On held-out training data, or on the test set."""
+
+
+def keep_state(path: Path, state: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+def digest_of(*parts: bytes) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(hashlib.sha256(part).digest())
+    return whole.hexdigest()[:16]
+
+
+# --- ResNet-9 on CIFAR-10 ---------------------------------------------------------------
+
+
+def _block(inner: int, outer: int, pool: bool) -> nn.Sequential:
+    layers: list[nn.Module] = [
+        nn.Conv2d(inner, outer, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outer),
+        nn.ReLU(inplace=True),
+    ]
+    return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(_block(width, width, False), _block(width, width, False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x + self.inner(x)
+        return result
+
+
+class ResNet9(nn.Module):
+    """The DAWNBench network (David Page, "How to train your ResNet"), `width` times as wide."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            _block(3, width, False), _block(width, 2 * width, True), Residual(2 * width),
+            _block(2 * width, 4 * width, True), _block(4 * width, 8 * width, True),
+            Residual(8 * width), nn.AdaptiveMaxPool2d(1), nn.Flatten(),
+        )  # fmt: skip
+        self.head = nn.Linear(8 * width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.body(x))
+        return result
+
+
+def augment(inputs: Tensor, generator: torch.Generator) -> Tensor:
+    """One crop of 2 pixels for the batch, each image flipped or not: as cheap as it gets."""
+    size = inputs.shape[-1]
+    padded = functional.pad(inputs, (2, 2, 2, 2))
+    x, y = torch.randint(0, 5, (2,), generator=generator).tolist()
+    cropped = padded[..., y : y + size, x : x + size]
+    flips = torch.rand(len(inputs), generator=generator) < 0.5
+    return torch.where(flips[:, None, None, None], cropped.flip(3), cropped)
+
+
+class Resnet9Cifar(Workload):
+    name, title = "resnet9", "ResNet-9 of 16 to 128 channels on CIFAR-10 (JPEG copy)"
+    steps, score_unit, target_below = 390, "points", 1.0
+    optimizer, rate, weight_decay, clip, batch = "sgd", 0.1, 5e-4, 0.0, 32
+    SMOOTHING = 0.1
+    # Pixels of each epoch of pre-training. Smaller than those trained on later: weights that
+    # have seen the same images at 32 pixels leave nothing to reach.
+    EPOCH_SIZES = (16,) * 8 + (24,) * 4
+    PRETRAIN_BATCH, PEAK, WARM_UP_EPOCHS = 128, 0.2, 2
+
+    def __init__(self) -> None:
+        images = data.load()
+        if images.name != "cifar10":
+            raise FileNotFoundError(
+                "PACTRAIN_DATA is not set; allowed: a folder with cifar10_train.npz and "
+                "cifar10_test.npz. Set it: evidence of vision is of CIFAR-10 only."
+            )
+        self._train, self._test = images.train, images.test
+        self._count = len(self._train.labels) - HELD_OUT
+
+    def make_model(self) -> nn.Module:
+        return ResNet9().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(model(inputs), targets, label_smoothing=self.SMOOTHING)
+
+    def _sample(
+        self, chosen: Tensor, generator: torch.Generator, size: int = 32
+    ) -> tuple[Tensor, Tensor]:
+        inputs = to_input(self._train.pixels[chosen.numpy()])
+        if size != 32:
+            inputs = functional.interpolate(inputs, size=(size, size), mode="area")
+        inputs = augment(inputs, generator).contiguous(memory_format=torch.channels_last)
+        return inputs, torch.from_numpy(self._train.labels[chosen.numpy()]).long()
+
+    def batches(self, seed: int, workers: int) -> Callable[[int], list[tuple[Tensor, Tensor]]]:
+        per_step = workers * self.batch
+        per_epoch = self._count // per_step
+
+        def of_step(step: int) -> list[tuple[Tensor, Tensor]]:
+            order = torch.Generator().manual_seed(1000 * seed + step // per_epoch)
+            first = step % per_epoch * per_step
+            chosen = torch.randperm(self._count, generator=order)[first : first + per_step]
+            generator = torch.Generator().manual_seed(1_000_000 * seed + step)
+            return [self._sample(part, generator) for part in chosen.chunk(workers)]
+
+        return of_step
+
+    def score(self, model: nn.Module, test: bool) -> float:
+        if test:
+            pixels, labels = self._test.pixels, self._test.labels
+        else:
+            pixels, labels = self._train.pixels[self._count :], self._train.labels[self._count :]
+        model.eval()
+        right = 0
+        with torch.inference_mode():
+            for start in range(0, len(labels), 500):
+                inputs = to_input(pixels[start : start + 500])
+                answer = model(inputs.contiguous(memory_format=torch.channels_last)).argmax(1)
+                right += int((answer.numpy() == labels[start : start + 500]).sum())
+        model.train()
+        return 100 * right / len(labels)
+
+    def pretrain_path(self) -> Path:
+        settings = (self.EPOCH_SIZES, self.PRETRAIN_BATCH, self.PEAK, PRETRAIN_SEED, HELD_OUT)
+        digest = digest_of(
+            repr(settings).encode(),
+            self._train.labels.tobytes(),
+            self._train.pixels[::101].tobytes(),
+            torch.__version__.encode(),
+        )
+        return OUT / f"{self.name}-{digest}.pt"
+
+    def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
+        path = self.pretrain_path()
+        state = torch.load(path, weights_only=True) if path.exists() else None
+        if state is None or state["epoch"] < len(self.EPOCH_SIZES):
+            state = self._pretrain(path, state, say)
+        weights: dict[str, Tensor] = state["model"]
+        return weights
+
+    def _pretrain(
+        self, path: Path, state: dict[str, Any] | None, say: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """Nesterov SGD; the rate grows for two epochs, then falls to 0."""
+        torch.manual_seed(PRETRAIN_SEED)
+        model = self.make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9, nesterov=True,
+                                    weight_decay=self.weight_decay)  # fmt: skip
+        if state is not None:
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+        per_epoch = self._count // self.PRETRAIN_BATCH
+        epochs = len(self.EPOCH_SIZES)
+        for epoch in range(state["epoch"] if state else 0, epochs):
+            cpu = time.process_time()
+            generator = torch.Generator().manual_seed(PRETRAIN_SEED * 1000 + epoch)
+            order = torch.randperm(self._count, generator=generator)
+            for step in range(per_epoch):
+                done = epoch + (step + 1) / per_epoch
+                up, down = (
+                    done / self.WARM_UP_EPOCHS,
+                    (epochs - done) / (epochs - self.WARM_UP_EPOCHS),
+                )
+                optimizer.param_groups[0]["lr"] = self.PEAK * min(up, down)
+                chosen = order[step * self.PRETRAIN_BATCH : (step + 1) * self.PRETRAIN_BATCH]
+                optimizer.zero_grad()
+                torch.autograd.backward(
+                    self.loss(model, *self._sample(chosen, generator, self.EPOCH_SIZES[epoch]))
+                )
+                optimizer.step()
+            state = {
+                "epoch": epoch + 1,
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "cpu_seconds": (state or {}).get("cpu_seconds", 0.0) + time.process_time() - cpu,
+            }
+            keep_state(path, state)
+            score = self.score(model, test=False)
+            say(f"{self.name}: pre-training epoch {epoch + 1} of {epochs}, held-out {score:.1f} "
+                f"points, {state['cpu_seconds']:.0f} CPU s")  # fmt: skip
+        assert state is not None
+        return state
+
+
+# --- A byte-level transformer on text -----------------------------------------------------
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(n, t, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(n, t, width))
+        result: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return result
+
+
+class Transformer(nn.Module):
+    def __init__(self, width: int = 64, layers: int = 2, heads: int = 4, context: int = 64) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(256, width)
+        self.places = nn.Embedding(context, width)
+        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 256)
+        for table in (self.bytes, self.places):
+            nn.init.normal_(table.weight, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.bytes(tokens) + self.places(torch.arange(tokens.shape[1]))
+        result: Tensor = self.head(self.norm(self.layers(x)))
+        return result
+
+
+class ByteTransformer(Workload):
+    """Pre-trained on the source of Python's standard library, then trained on Shakespeare."""
+
+    name, title = "transformer", "byte-level transformer, 2 layers of width 64, on Shakespeare"
+    steps, score_unit, target_below = 200, "nats", 0.05
+    optimizer, rate, weight_decay, clip, batch = "adamw", 2e-3, 0.1, 1.0, 4
+    CONTEXT, PRETRAIN_STEPS, PRETRAIN_BATCH, EVAL = 64, 400, 32, 128
+    LIBRARY_BYTES = 4_000_000
+
+    def __init__(self) -> None:
+        folder = os.environ.get("PACTRAIN_DATA", "")
+        path = Path(folder) / "tinyshakespeare.txt"
+        if not folder or not path.is_file():
+            raise FileNotFoundError(
+                f"PACTRAIN_DATA='{folder}' has no tinyshakespeare.txt; allowed: a folder that "
+                "has. Get it from karpathy/char-rnn."
+            )
+        text = torch.from_numpy(np.frombuffer(path.read_bytes(), np.uint8).astype(np.int64))
+        tenth = len(text) // 10
+        self._train, self._held, self._test = (
+            text[: -2 * tenth],
+            text[-2 * tenth : -tenth],
+            text[-tenth:],
+        )
+
+    def make_model(self) -> nn.Module:
+        return Transformer()
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+
+    def _sample(
+        self, text: Tensor, count: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        starts = torch.randint(0, len(text) - self.CONTEXT - 1, (count,), generator=generator)
+        rows = torch.stack([text[s : s + self.CONTEXT + 1] for s in starts.tolist()])
+        return rows[:, :-1], rows[:, 1:]
+
+    def batches(self, seed: int, workers: int) -> Callable[[int], list[tuple[Tensor, Tensor]]]:
+        def of_step(step: int) -> list[tuple[Tensor, Tensor]]:
+            generator = torch.Generator().manual_seed(1_000_000 * seed + step)
+            return [self._sample(self._train, self.batch, generator) for _ in range(workers)]
+
+        return of_step
+
+    def score(self, model: nn.Module, test: bool) -> float:
+        generator = torch.Generator().manual_seed(1)
+        text, count = (self._test, 4 * self.EVAL) if test else (self._held, self.EVAL)
+        with torch.inference_mode():
+            return -float(self.loss(model, *self._sample(text, count, generator)))
+
+    def _library(self) -> bytes:
+        files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+        return b"".join(file.read_bytes() for file in files)[: self.LIBRARY_BYTES]
+
+    def pretrained(self, say: Callable[[str], None]) -> dict[str, Tensor]:
+        source = self._library()
+        path = OUT / f"{self.name}-{digest_of(source, torch.__version__.encode())}.pt"
+        if path.exists():
+            state: dict[str, Tensor] = torch.load(path, weights_only=True)
+            return state
+        torch.manual_seed(PRETRAIN_SEED)
+        model = self.make_model()
+        text = torch.from_numpy(np.frombuffer(source, np.uint8).astype(np.int64))
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
+        )
+        generator = torch.Generator().manual_seed(PRETRAIN_SEED)
+        for _ in range(self.PRETRAIN_STEPS):
+            optimizer.zero_grad()
+            torch.autograd.backward(
+                self.loss(model, *self._sample(text, self.PRETRAIN_BATCH, generator))
+            )
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        say(f"{self.name}: pre-trained, held-out {-self.score(model, test=False):.3f} nats")
+        keep_state(path, model.state_dict())
+        return model.state_dict()
+
+
+WORKLOADS: dict[str, Callable[[], Workload]] = {
+    Resnet9Cifar.name: Resnet9Cifar,
+    ByteTransformer.name: ByteTransformer,
+}

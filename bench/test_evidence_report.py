@@ -1,0 +1,206 @@
+"""The evidence's step times, figures and page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.evidence import figures, report, steps, tables, times
+from bench.evidence.figures import Evidence, headline, upper95
+from bench.evidence.methods import ROWS
+from bench.evidence.shapes import NETWORKS
+from bench.evidence.times import COSTS, read_topology, step_time, topologies
+from bench.evidence.workloads import ByteTransformer, Workload
+
+RESNET18 = NETWORKS["resnet18"]
+TITLES = {"resnet9": "ResNet-9", "transformer": "transformer"}
+
+
+def piece(method: str, seed: int, arrives: int | None, test: float) -> dict[str, Any]:
+    """A row that is at the target from that step on."""
+    curve = [(n, 80.0 if arrives and n >= arrives else 70.0) for n in range(10, 81, 10)]
+    return {"workload": "resnet9", "method": method, "seed": seed, "curve": curve, "test": test,
+            "bytes_per_element": 1.0, "keep": 1.0, "risk": 0.1, "cpu_seconds": 36.0,
+            "rate_factor": 1.0, "versions": {"torch": "2"}, "machine": "this"}  # fmt: skip
+
+
+def evidence(*pieces: dict[str, Any]) -> Evidence:
+    found = {("resnet9", str(p["method"]), int(p["seed"])): p for p in pieces}
+    targets = {
+        "resnet9": {"target": 75.0, "ddp_finals": {"1": 76.0}, "below": 1.0, "unit": "points"}
+    }
+    return Evidence(found, targets, topologies(), {}, 2.8)
+
+
+def test_bytes_are_those_of_the_plans_table() -> None:
+    chain = topologies()["chain"]
+    per_element = {
+        name: round(step_time(name, RESNET18, chain, 100, 0).bytes_per_element, 3) for name in COSTS
+    }
+    expected = {"ddp": 7.0, "fp16": 3.5, "topk0.1": 5.6, "dgc": 0.056, "paper": 0.875,
+                "terngrad": 1.75, "thc": 3.0, "exact-0.5": 2.0, "levels7-0.5": 0.147,
+                "powersgd1": 0.029, "local30": 0.233}  # fmt: skip
+    assert {name: per_element[name] for name in expected} == expected
+    assert set(ROWS) <= set(COSTS)
+
+
+def test_a_star_and_a_slow_direction_cost_what_they_must() -> None:
+    all_of = topologies()
+    assert all_of["star"].tree_crossings == pytest.approx(1.6)
+    assert all_of["asymmetric"].rate(100) == pytest.approx(20)
+    assert all_of["cluster"].rate(100) == 10_000
+    slow = step_time("exact-0.5", RESNET18, all_of["asymmetric"], 100, 0)
+    fast = step_time("exact-0.5", RESNET18, all_of["chain"], 100, 0)
+    assert slow.bound == pytest.approx(5 * fast.bound)
+
+
+def test_a_step_is_never_shorter_than_compute_or_its_bound() -> None:
+    for topology in topologies().values():
+        for network in NETWORKS.values():
+            for name in COSTS:
+                found = step_time(name, network, topology, 1000, 2.8)
+                assert found.seconds >= max(network.compute_seconds, found.bound)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{title: x, sites: [3]}", "sites = "),
+        ("{title: x, sites: [3, 2]}", "core = False and 0 links"),
+        ("{title: x, sites: [3, 2], core: true, rate: 3}", "field 'rate'"),
+    ],
+)
+def test_a_topology_that_is_wrong_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_topology(path)
+
+
+def test_a_ratio_is_of_steps_times_seconds_with_paired_seeds() -> None:
+    found = evidence(piece("ddp", 1, 40, 76), piece("levels7-0.5", 1, 20, 75.5),
+                     piece("ddp", 2, 40, 76))  # fmt: skip
+    ratio = found.ratio("resnet9", "ddp", "levels7-0.5", ["resnet18"], 100)
+    chain = topologies()["chain"]
+    seconds = [
+        step_time(name, RESNET18, chain, 100, 2.8).seconds for name in ("ddp", "levels7-0.5")
+    ]
+    assert ratio == pytest.approx(2 * seconds[0] / seconds[1])
+    assert found.gaps("resnet9", "levels7-0.5") == [0.5]
+    assert found.vision_gap("levels7-0.5") == {"mean": 0.5, "upper95": None}
+
+
+def test_a_row_that_does_not_arrive_is_listed_and_never_averaged() -> None:
+    found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 20, 75),
+                     piece("ddp", 2, 20, 76), piece("levels7-0.5", 2, None, 70))  # fmt: skip
+    assert found.mean_steps("resnet9", "levels7-0.5") is None
+    line = headline(found)
+    assert line["against"]["ddp"] is None
+    assert line["not_reached"] == [["resnet9", "levels7-0.5", 2]]
+    text = tables.page(found, TITLES)
+    assert "1 of 2 seeds" in text
+    assert "resnet9 levels7-0.5 (seed 2)" in text
+
+
+def test_the_last_line_has_what_the_issue_asks_for() -> None:
+    line = json.loads(tables.last_line(evidence(piece("ddp", 1, 20, 76))))["headline"]
+    assert set(line) == {"against", "share_of_bound", "gap_keep0.5", "gap_keep0.2", "seeds",
+                         "not_reached"}  # fmt: skip
+    assert set(line["against"]) == {"ddp", "best_ddp", "hier_bf16", "fp16", "topk0.1", "topk0.01",
+                                    "paper", "powersgd_best", "dgc", "diloco30"}  # fmt: skip
+    assert set(line["against"].values()) == {None}
+
+
+def test_the_best_powersgd_is_the_soonest_of_those_that_arrived() -> None:
+    found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 20, 75),
+                     piece("powersgd1", 1, None, 60), piece("powersgd2", 1, 40, 75),
+                     piece("powersgd4", 1, 30, 75))  # fmt: skip
+    assert figures.best_powersgd(found) == "powersgd2"
+    expected = found.vision_ratio("powersgd2")
+    assert headline(found)["against"]["powersgd_best"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_peer_that_is_sooner_is_a_losing_case() -> None:
+    found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 60, 75),
+                     piece("powersgd1", 1, 20, 75))  # fmt: skip
+    losses = [loss for loss in figures.losing_cases(found) if loss.peer == "powersgd1"]
+    assert {loss.network for loss in losses if loss.topology == "chain"} == set(NETWORKS)
+    assert all(loss.ratio < 1 for loss in losses)
+    assert not [loss for loss in figures.losing_cases(found) if loss.peer == "fp16"]
+
+
+def test_goals_that_are_missed_come_first_and_what_was_not_run_says_so() -> None:
+    found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 80, 75))
+    found.pieces["resnet9", "levels7-0.5", 1]["curve"].append((90, 80.0))
+    lines = tables.goal_table(figures.goals(found)).splitlines()[2:]
+    states = [line.rsplit("|", 2)[1].strip() for line in lines]
+    assert states == sorted(states, key=["**missed**", tables.UNDECIDED, "met"].index)
+    assert tables.UNDECIDED in states
+
+
+def test_one_seed_decides_no_goal() -> None:
+    pieces = [piece(name, seed, 20, 76) for name in ("ddp", "levels7-0.5") for seed in (1, 2, 3)]
+    states = {}
+    for count in (1, 3):
+        found = evidence(*(p for p in pieces if p["seed"] <= count))
+        states[count] = {goal.text: goal.met for goal in figures.goals(found)}
+    text = "to the target against DDP, mean"
+    assert (states[1][text], states[3][text]) == (None, True)
+
+
+def test_an_upper_bound_needs_two_values() -> None:
+    assert upper95([0.3]) is None
+    assert upper95([0.0, 0.2]) == pytest.approx(0.1 + 6.314 * 0.1)
+
+
+class Stub(ByteTransformer):
+    name = "resnet9"
+
+    def __init__(self) -> None:
+        pass
+
+
+def test_a_target_is_fixed_from_all_of_ddps_seeds_and_then_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "FOLDER", tmp_path)
+    monkeypatch.setattr(steps, "TARGETS", tmp_path / "targets.json")
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    workload: Workload = Stub()
+    with pytest.raises(ValueError, match=r"ddp-1\.json is missing"):
+        steps.fix_target(workload, [1, 2])
+    for seed, final in ((1, -2.0), (2, -2.2)):
+        path = steps.piece_path("resnet9", "ddp", seed)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"curve": [[10, -3.0], [20, final]]}))
+    assert steps.fix_target(workload, [1, 2]) == pytest.approx(-2.15)
+    assert steps.fix_target(workload, [1]) == pytest.approx(-2.15)
+
+
+@pytest.mark.parametrize("argument", ["--methods=ddp,nothing", "--workloads=mnist"])
+def test_steps_refuse_what_they_do_not_know(
+    argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert steps.main([argument]) == 2
+    assert "allowed: " in capsys.readouterr().err
+
+
+def test_the_page_has_the_committed_pieces() -> None:
+    """`python -m bench.evidence.report` writes it. (What was measured beside may be newer.)"""
+    found = report.read_evidence()
+    page = (report.DOCS / "results.md").read_text()
+    assert tables.run_list(found) in page
+    for workload in found.workloads():
+        assert tables.steps_table(found, workload) in page
+
+
+def test_systems_that_cannot_be_run_have_their_formulas() -> None:
+    found = {
+        system.title: [round(system.bytes_of(k), 2) for k in (0.5, 0.05)]
+        for system in times.SYSTEMS
+    }
+    assert found["OmniReduce"] == [12.05, 12.05]
+    assert found["Zen"] == [11.48, 1.36]

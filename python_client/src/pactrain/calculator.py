@@ -1,0 +1,191 @@
+"""`pactrain bench`: what a step would take on given links, and what to use there.
+
+Times the codec on this machine and predicts, by bytes on the busiest link, a step of
+plain DDP and of what would take its place. A prediction of time alone: docs/results.md
+says how many steps each takes to the same accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._library import code_levels
+
+PAYLOAD_SHARE = 0.956  # Of a link's rate: the rest is headers.
+FORWARD_SHARE = 1 / 3  # Of the compute: gradients come after that.
+LEVELS7_BITS = 2.346  # Of an element in prefix codes.
+PACKED_BITS = 32 / 11 + 16 / 256  # What agents send above PACKED_ABOVE_MBPS.
+PACKED_ABOVE_MBPS = 400.0
+LOCAL_STEPS = 30
+WORTH = 1.05  # Plain DDP stays where nothing is faster by more.
+FAR_FROM_COMPUTE = 3.0  # A step of so many times the compute still waits for links.
+_BLOCK = 1 << 16
+_BLOCKS = 32
+
+
+@dataclass(frozen=True)
+class Job:
+    """`core`: each site has a link to a core without agents; else they are a chain."""
+
+    elements: int
+    sites: tuple[int, ...]
+    rate_mbps: float  # Of the slowest link and direction.
+    compute_seconds: float
+    keep: float
+    core: bool = False
+
+    @property
+    def crossings(self) -> float:
+        """How often one sum crosses the busiest link. A core's root turns."""
+        many = len(self.sites)
+        return 1 + (many - 2) / many if self.core and many > 2 else 1.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    name: str
+    link_bytes: float
+    step_seconds: float
+
+
+def candidates(job: Job, encode_per_second: float) -> list[Candidate]:
+    """Plain DDP first. `encode_per_second`: elements that one core encodes."""
+    world = sum(job.sites)
+    ring = 2 * (world - 1) / world * 4 * job.elements
+    packed = job.rate_mbps > PACKED_ABOVE_MBPS
+    bits = PACKED_BITS if packed else LEVELS7_BITS
+    exact = job.crossings * 4 * job.elements
+
+    def found(name: str, sent: float, coded: float = 0.0) -> Candidate:
+        on_link = sent * 8 / (PAYLOAD_SHARE * job.rate_mbps * 1e6)
+        exchange = max(on_link, len(job.sites) * coded / encode_per_second)
+        begun = FORWARD_SHARE * job.compute_seconds
+        return Candidate(name, sent, max(job.compute_seconds, begun + exchange))
+
+    kept = job.keep * job.elements
+    rows = [
+        found("plain DDP", ring),
+        found("DDP, fp16 hook", ring / 2),
+        found(f"local SGD, {LOCAL_STEPS} own steps", ring / LOCAL_STEPS),
+        found("PacTrain, FULL", exact),
+        found("PacTrain, 7 levels, no mask", exact * bits / 32, job.elements),
+    ]
+    if job.keep < 1:
+        rows += [
+            found(f"PacTrain, exact, keep {job.keep:g}", exact * job.keep),
+            found(
+                f"PacTrain, 7 levels, keep {job.keep:g}",
+                exact * job.keep * bits / 32,
+                kept,
+            ),
+        ]
+    return rows
+
+
+def advice(job: Job, rows: Sequence[Candidate]) -> str:
+    """One line: what to use, and why."""
+    ddp = rows[0]
+    best = min(
+        (row for row in rows if row.name.startswith("PacTrain")),
+        key=lambda row: row.step_seconds,
+    )
+    local = next(row for row in rows if row.name.startswith("local"))
+    gain = ddp.step_seconds / best.step_seconds
+    if gain < WORTH:
+        return (
+            f"use plain DDP: the links carry its gradients in time; PacTrain would be "
+            f"{gain:.2f} times as fast"
+        )
+    late = best.step_seconds > FAR_FROM_COMPUTE * job.compute_seconds
+    if late and job.compute_seconds and local.step_seconds < best.step_seconds:
+        return (
+            f"use local SGD: the best synchronous step still takes "
+            f"{best.step_seconds / job.compute_seconds:.1f} times its compute, and "
+            f"{LOCAL_STEPS} own steps send less"
+        )
+    return f"use {best.name}: {gain:.1f} times as fast a step as plain DDP"
+
+
+def encode_rate(now: Callable[[], float] = time.thread_time) -> float:
+    """Elements per second that one core of this machine encodes in 7 levels.
+
+    Raises:
+      PacTrainError: the trainer library is missing.
+    """
+    values = np.random.default_rng(0).standard_normal(_BLOCK, np.float32)
+    code_levels(7, 1, 0, values)  # The first call picks the kernels' variant.
+    start = now()
+    for key in range(_BLOCKS):
+        code_levels(7, key, 0, values)
+    return _BLOCK * _BLOCKS / (now() - start)
+
+
+def _sites(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4}){1,31}", text):
+        raise argparse.ArgumentTypeError(
+            f"'{text}', allowed: trainers of 2 to 32 sites, as 3,2,3"
+        )
+    counts = tuple(map(int, text.split(",")))
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}', allowed: at least 1 at each site")
+    return counts
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"'{text}', allowed: {least:g} to {most:g}"
+            )
+        return value
+
+    return parse
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints a line per candidate and, last, what to use; the exit code."""
+    parser = argparse.ArgumentParser(prog="pactrain bench", description=__doc__)
+    parser.add_argument("--elements", type=_number(1, 2**31 - 1), required=True)
+    parser.add_argument("--sites", type=_sites, required=True, help="as 3,2,3")
+    parser.add_argument(
+        "--rate-mbps",
+        type=_number(0.1, 1e6),
+        required=True,
+        help="of the slowest link; `pactrain doctor` shows what agents measured",
+    )
+    parser.add_argument("--compute-ms", type=_number(0, 1e7), default=0.0)
+    parser.add_argument("--keep", type=_number(0.001, 1), default=0.5)
+    parser.add_argument(
+        "--core", action="store_true", help="sites meet in a core without agents"
+    )
+    options = parser.parse_args(argv)
+    job = Job(
+        int(options.elements),
+        options.sites,
+        options.rate_mbps,
+        options.compute_ms / 1e3,
+        options.keep,
+        options.core,
+    )
+    rate = encode_rate()
+    print(f"one core here encodes {rate * 4e-9:.2f} GB/s of fp32 in 7 levels")
+    rows = candidates(job, rate)
+    print(f"{'':<32}{'MB on the link':>15}{'step, s':>10}{'of DDP':>9}")
+    for row in rows:
+        times = rows[0].step_seconds / row.step_seconds
+        print(
+            f"{row.name:<32}{row.link_bytes / 1e6:>15.3f}{row.step_seconds:>10.4f}"
+            f"{times:>7.2f} x"
+        )
+    print(advice(job, rows))
+    return 0

@@ -1,0 +1,288 @@
+"""Models on an accelerator: their buckets travel through page-locked host memory.
+
+By torch alone, so for each of its accelerators that has streams (CUDA, ROCm, XPU). In
+the hook a bucket's copy to the host is enqueued on a stream of ours, behind what the
+streams have done that accumulated its gradients; the hook waits for nothing. A thread
+of ours waits for that copy and goes on as for a model on the CPU. The mean goes back on
+our stream, in which the futures are completed: the streams of those that wait for them
+wait for the copy, and not the host.
+
+Our stream and the script's take turns: ours begins behind the gradients, and the
+script's go on behind the futures. So each may use what the other has allocated.
+
+Nothing here is called before a model on an accelerator is attached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.futures import Future
+
+from .errors import PacTrainError, RefusedError
+
+_WITHOUT_STREAMS = ("mps",)
+_ALIGN = 64  # Bytes; each bucket starts so.
+_CAPTURED = (
+    "A backward pass of an attached model is being captured into a graph, which would "
+    "repeat the copies of its gradients without an exchange.\n"
+    "Capture the forward pass alone, or nothing that belongs to a step."
+)
+
+
+class Source(Protocol):
+    """A bucket (engine.Bucket) whose tensors are on a device."""
+
+    def index(self) -> int: ...
+    def parts(self) -> Sequence[Tensor]: ...
+    def buffer(self) -> Tensor: ...
+    def parameters(self) -> Sequence[Tensor]: ...
+    def is_last(self) -> bool: ...
+
+
+def accelerator_of(named: Iterable[tuple[str, Tensor]]) -> torch.device | None:
+    """The one device of these parameters; None: the CPU.
+
+    Raises:
+      RefusedError: they are on several, on meta, or on one that has no streams.
+    """
+    places: dict[torch.device, str] = {}
+    for name, parameter in named:
+        places.setdefault(parameter.device, name)
+    if len(places) > 1:
+        found = ", ".join(f"{name} on {device}" for device, name in places.items())
+        raise RefusedError(
+            f"The model is spread over {len(places)} devices ({found}); allowed is one "
+            "for all parameters that need a gradient.\nMove the model to one device."
+        )
+    device, name = next(iter(places.items()), (torch.device("cpu"), ""))
+    if device.type == "cpu":
+        return None
+    if device.type == "meta":
+        raise RefusedError(
+            f"parameter {name} is on meta, where it has no values; allowed are the CPU "
+            "and one accelerator.\nGive the model its weights, as with "
+            "model.to_empty(device=...), and load or reset them."
+        )
+    if device.type in _WITHOUT_STREAMS or device.type != _accelerator():
+        raise RefusedError(
+            f"parameter {name} is on {device}; allowed are the CPU and one accelerator "
+            "that has streams in torch (CUDA, ROCm, XPU).\nMove the model to one of "
+            "them, or train with plain DDP."
+        )
+    return device
+
+
+def check_works(device: torch.device) -> None:
+    """Waits until the device has done what it was given before.
+
+    Raises:
+      PacTrainError: that has failed.
+    """
+    try:
+        _streams().synchronize(device)
+    except RuntimeError as error:
+        raise _failed(device, "before the model was attached", error) from error
+
+
+def _accelerator() -> str:
+    """The kind of device that this torch has; older ones know CUDA and ROCm only."""
+    if not hasattr(torch, "accelerator"):
+        return "cuda"
+    found = torch.accelerator.current_accelerator()
+    return "" if found is None else str(found.type)
+
+
+def _streams() -> Any:
+    return getattr(torch, "accelerator", torch.cuda)
+
+
+def _new_stream(device: torch.device) -> torch.Stream:
+    if hasattr(torch, "accelerator"):
+        return torch.Stream(device=device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _using(stream: torch.Stream) -> contextlib.AbstractContextManager[Any]:
+    if hasattr(torch.Stream, "__enter__"):
+        return stream
+    return torch.cuda.stream(stream)  # type: ignore[arg-type]
+
+
+class DeviceCopies:
+    """The way of one model's buckets to the host and back.
+
+    The hook's thread calls note() and stage(), and a thread of the engine the rest.
+    """
+
+    def __init__(
+        self, device: torch.device, parameters: Iterable[tuple[str, nn.Parameter]]
+    ) -> None:
+        """
+        Raises:
+          PacTrainError: there is not enough page-locked memory.
+        """
+        size = sum(_aligned(p.numel() * p.element_size()) for _, p in parameters)
+        self._device = device
+        self._side = _new_stream(device)
+        try:
+            self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:
+            raise PacTrainError(
+                f"There is no page-locked host memory for the gradients of this model: "
+                f"{size:,} bytes are wanted ({_first_line(error)}).\nFree memory of "
+                "the host, raise `ulimit -l` or the container's limit of memory, or "
+                "train fewer ranks on this node."
+            ) from error
+        self._filled = 0  # Bytes, in this step.
+        # Those that have accumulated a gradient in this step.
+        self._noted: dict[torch.Stream, None] = {}
+
+    def begin_thread(self) -> None:
+        """What the thread that calls this does from now on is in our stream."""
+        _streams().set_stream(self._side)
+
+    def new_future(self) -> Future[Tensor]:
+        """Completed in our stream; whoever waits for it waits for that."""
+        return Future(devices=[self._device])
+
+    def note(self) -> None:
+        """A gradient was accumulated in the stream of now."""
+        self._noted[_streams().current_stream(self._device)] = None
+
+    def settle(self) -> None:
+        """Waits for our stream: futures with an error have nobody wait for it."""
+        with contextlib.suppress(RuntimeError):  # The step has an error already.
+            self._side.synchronize()
+
+    def stage(self, bucket: Source) -> StagedBucket:
+        """Enqueues the copy to the host; never raises: errors come with the bucket."""
+        staged = StagedBucket(self._device, bucket)
+        when = "before gradients were copied to the host"
+        try:
+            self._follow_script()
+            when = "while gradients were copied to the host"
+            self._copy(bucket, staged)
+        except PacTrainError as error:
+            staged.error = error
+        except RuntimeError as error:
+            staged.error = _failed(self._device, when, error)
+        if bucket.is_last():
+            self._noted.clear()
+        return staged
+
+    def _follow_script(self) -> None:
+        if _is_captured(self._device):
+            raise RefusedError(_CAPTURED)
+        self.note()
+        self._follow(self._noted)
+
+    def _copy(self, bucket: Source, staged: StagedBucket) -> None:
+        host = staged.host = self._room(bucket)
+        with _using(self._side), torch.no_grad():
+            first = 0
+            for part in bucket.parts():
+                flat = part.detach().as_strided((part.numel(),), (1,))
+                host[first : first + part.numel()].copy_(flat, non_blocking=True)
+                part.record_stream(self._side)
+                first += part.numel()
+            staged.arrived = self._side.record_event()
+
+    def _follow(self, streams: Iterable[torch.Stream]) -> None:
+        for stream in streams:
+            self._side.wait_stream(stream)
+
+    def _room(self, bucket: Source) -> Tensor:
+        """Steps follow each other: each begins at the start again."""
+        buffer = bucket.buffer()
+        if bucket.index() == 0:
+            self._filled = 0
+        size = buffer.numel() * buffer.element_size()
+        first, self._filled = self._filled, self._filled + _aligned(size)
+        return self._pinned[first : first + size].view(buffer.dtype)
+
+
+class StagedBucket:
+    """A bucket that has begun its way to the host; what its step works with.
+
+    It is used by the thread that is in our stream.
+    """
+
+    def __init__(self, device: torch.device, bucket: Source) -> None:
+        self._device = device
+        self._index, self._is_last = bucket.index(), bucket.is_last()
+        self._parameters = bucket.parameters()
+        self.target = bucket.buffer()  # On the device.
+        self.host = torch.empty(0)
+        self.arrived: torch.Event | None = None
+        self.error: PacTrainError | None = None
+
+    def index(self) -> int:
+        return self._index
+
+    def is_last(self) -> bool:
+        return self._is_last
+
+    def parameters(self) -> Sequence[Tensor]:
+        return self._parameters
+
+    def buffer(self) -> Tensor:
+        return self.host
+
+    def check(self) -> None:
+        """Raises what has failed in the hook."""
+        if self.error is not None:
+            raise self.error
+
+    def parts(self) -> Sequence[Tensor]:
+        """Waits until the gradients are there.
+
+        Raises:
+          PacTrainError: the device has failed.
+        """
+        assert self.arrived is not None
+        try:
+            self.arrived.synchronize()
+        except RuntimeError as error:
+            when = "while gradients were computed or copied to the host"
+            raise _failed(self._device, when, error) from error
+        return [self.host]
+
+    def bring_back(self) -> None:
+        """Enqueues the copy of the mean.
+
+        Raises:
+          PacTrainError: the device has failed.
+        """
+        try:
+            self.target.detach().copy_(self.host, non_blocking=True)
+        except RuntimeError as error:
+            when = "after the step, which other ranks have applied"
+            raise _failed(self._device, when, error) from error
+
+
+def _is_captured(device: torch.device) -> bool:
+    stream = _streams().current_stream(device)
+    if hasattr(stream, "is_capturing"):
+        return bool(stream.is_capturing())
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _failed(device: torch.device, when: str, error: Exception) -> PacTrainError:
+    return PacTrainError(
+        f"{device} failed {when}: {_first_line(error)}\nErrors of a device are "
+        "reported late. Look for the call that it comes from, as with "
+        "CUDA_LAUNCH_BLOCKING=1, and start this rank anew."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [repr(error)])[0]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

@@ -1,0 +1,81 @@
+"""pactrain bench: what it predicts, and what it advises."""
+
+from __future__ import annotations
+
+import pytest
+
+from pactrain import calculator
+from pactrain.calculator import Candidate, Job, advice, candidates
+
+FAST_CORE = 1e9
+RESNET18 = 11_173_962
+
+
+def rows_of(job: Job, encode: float = FAST_CORE) -> dict[str, Candidate]:
+    return {row.name: row for row in candidates(job, encode)}
+
+
+def test_bytes_are_those_of_the_formulas() -> None:
+    rows = rows_of(Job(1_000_000, (3, 2, 3), 100, 0.0, 0.5))
+    assert rows["plain DDP"].link_bytes == 7e6
+    assert rows["PacTrain, FULL"].link_bytes == 4e6
+    assert rows["PacTrain, exact, keep 0.5"].link_bytes == 2e6
+    assert rows["PacTrain, 7 levels, keep 0.5"].link_bytes == pytest.approx(146_625)
+    assert rows["plain DDP"].step_seconds == pytest.approx(7e6 * 8 / 95.6e6)
+
+
+def test_a_step_is_never_shorter_than_its_compute() -> None:
+    assert {
+        row.step_seconds for row in rows_of(Job(1000, (4, 4), 1e4, 0.3, 0.5)).values()
+    } == {0.3}
+
+
+def test_on_a_core_the_links_carry_more_of_a_sum() -> None:
+    star = rows_of(Job(1_000_000, (2, 2, 2, 1, 1), 100, 0.0, 0.5, core=True))
+    assert star["PacTrain, FULL"].link_bytes == pytest.approx(1.6 * 4e6)
+
+
+def test_a_slow_core_shows_in_levels_alone() -> None:
+    job = Job(10_000_000, (3, 2, 3), 1000, 0.0, 0.5)
+    fast, slow = rows_of(job), rows_of(job, encode=1e6)
+    name = "PacTrain, 7 levels, keep 0.5"
+    assert slow[name].step_seconds == pytest.approx(15.0)
+    assert fast[name].step_seconds < 0.1
+    assert slow["PacTrain, FULL"] == fast["PacTrain, FULL"]
+
+
+@pytest.mark.parametrize(
+    ("job", "begin"),
+    [
+        (Job(100_000, (4, 4), 10_000, 0.1, 0.5), "use plain DDP"),
+        (Job(RESNET18, (3, 2, 3), 100, 0.1, 0.5), "use PacTrain, 7 levels, keep 0.5: "),
+        (Job(RESNET18, (3, 2, 3), 5, 0.02, 1.0), "use local SGD: "),
+    ],
+)
+def test_the_advice_names_what_fits_the_links(job: Job, begin: str) -> None:
+    assert advice(job, candidates(job, FAST_CORE)).startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("--sites=3", "2 to 32 sites"),
+        ("--sites=0,2", "at least 1"),
+        ("--rate-mbps=nan", "0.1 to"),
+        ("--keep=0", "0.001 to 1"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(
+    argument: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"--elements": "1000", "--sites": "2,2", "--rate-mbps": "100"}
+    name, _, value = argument.partition("=")
+    argv = [f"{key}={text}" for key, text in (given | {name: value}).items()]
+    with pytest.raises(SystemExit):
+        calculator.main(argv)
+    assert said in capsys.readouterr().err
+
+
+def test_the_codec_is_timed_with_the_clock_given() -> None:
+    times = iter([10.0, 12.0])
+    assert calculator.encode_rate(lambda: next(times)) == pytest.approx(1 << 20)

@@ -1,0 +1,117 @@
+"""A device for torch that needs no GPU, as `torch.device("queued")`: see queued_device.cc.
+
+It is compiled when it is first asked for (10 s of g++), and kept under out/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import hashlib
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NAME = "queued"
+_SOURCE = Path(__file__).with_name("queued_device.cc")
+_BUILT = Path(__file__).resolve().parents[2] / "out" / "device"
+
+
+@functools.cache
+def use() -> ctypes.CDLL:
+    """From now on this process has the device. Idempotent."""
+    torch.utils.rename_privateuse1_backend(NAME)
+    library = build()
+    torch.ops.load_library(str(library))
+    loaded = ctypes.CDLL(str(library))
+    loaded.queued_host_waits.restype = ctypes.c_uint64
+    loaded.queued_limit_pinned.argtypes = [ctypes.c_int64]
+    for call in (loaded.queued_set_capturing, loaded.queued_break):
+        call.argtypes = [ctypes.c_bool]
+    torch._register_device_module(NAME, _module())
+    return loaded
+
+
+def host_waits(device: int = 0) -> int:
+    """How often the host waited for what the default stream had not done."""
+    return int(use().queued_host_waits(device))
+
+
+@contextlib.contextmanager
+def pinned_limit(size: int) -> Iterator[None]:
+    """In here what is larger does not fit."""
+    use().queued_limit_pinned(size)
+    try:
+        yield
+    finally:
+        use().queued_limit_pinned(-1)
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """In here each stream says that it is being captured."""
+    use().queued_set_capturing(True)
+    try:
+        yield
+    finally:
+        use().queued_set_capturing(False)
+
+
+@contextlib.contextmanager
+def broken() -> Iterator[None]:
+    """In here each call fails, as after a kernel's illegal access."""
+    use().queued_break(True)
+    try:
+        yield
+    finally:
+        use().queued_break(False)
+
+
+def _module() -> Any:
+    module: Any = types.ModuleType(f"torch.{NAME}")
+    module.is_available = lambda: True
+    module.is_initialized = lambda: True
+    module.device_count = lambda: 2
+    module.current_device = torch._C._accelerator_getDeviceIndex
+    module._is_in_bad_fork = lambda: False
+    module.get_rng_state = lambda device: torch.get_rng_state()
+    module.set_rng_state = lambda state, device: torch.set_rng_state(state)
+    module.manual_seed_all = lambda seed: None
+    module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float32]
+    return module
+
+
+def build() -> Path:
+    """Compiled once for each torch and source, by whichever process comes first."""
+    key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    library = _BUILT / f"queued_device-{key}.so"
+    _BUILT.mkdir(parents=True, exist_ok=True)
+    with (_BUILT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            _compile(library)
+    return library
+
+
+def _compile(library: Path) -> None:
+    folder = Path(torch.__file__).parent
+    new = library.with_suffix(".new")
+    includes = (folder / "include", folder / "include/torch/csrc/api/include")
+    command = [
+        *("g++", "-std=c++20", "-O0", "-g0", "-fPIC", "-shared"),
+        *("-o", str(new), str(_SOURCE)),
+        *(f"-isystem{path}" for path in includes),
+        *(f"-L{folder / 'lib'}", "-ltorch_cpu", "-ltorch", "-lc10"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        raise RuntimeError(f"{_SOURCE.name} was not compiled: {' '.join(command)}")
+    new.rename(library)
