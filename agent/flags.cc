@@ -110,11 +110,21 @@ base::TlsNames TlsNamesOf(const config::Settings& settings) {
 absl::Status SetTls(const v1::AgentConfig& config,
                     const config::Settings& settings, Driver::Options& driver) {
   const base::TlsNames names = TlsNamesOf(settings);
-  const protocol::Identity own = {protocol::Role::kAgent, driver.core.agent};
+  protocol::Identity own = {protocol::Role::kAgent, driver.core.agent};
   ASSIGN_OR_RETURN(
       driver.tls,
       base::ChooseTls({config.tls_cert(), config.tls_key(), config.tls_ca()},
-                      config.job_key_file(), names, own.ToString()));
+                      config.job_key_file(), names,
+                      [&](const std::string& host) {
+                        own.job = protocol::JobOf(host);
+                        own.name = protocol::AgentNameOf(own.name, own.job);
+                        return own.ToString();
+                      }));
+  // With a key of one job it is called NAME..JOB.
+  driver.core.agent = own.name;
+  RETURN_IF_ERROR(protocol::CheckName(
+      absl::StrCat(settings.Where("name"), ", with the job of its key"),
+      own.name));
   ASSIGN_OR_RETURN(const std::vector<std::string> uris,
                    base::CheckTlsFiles(driver.tls, names));
   if (!driver.tls.given()) return absl::OkStatus();

@@ -1,8 +1,29 @@
 #include "base/log.h"
 
+#include <memory>
+#include <utility>
+
+#include "base/one_line.h"
+#include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
 namespace pactrain::base {
+namespace {
+
+class OneLineText : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    const std::string line =
+        OneLine({message.payload.data(), message.payload.size()});
+    out.append(line.data(), line.data() + line.size());
+  }
+  std::unique_ptr<spdlog::custom_flag_formatter> clone() const override {
+    return std::make_unique<OneLineText>();
+  }
+};
+
+}  // namespace
 
 bool InitLog(const std::string& component, const std::string& level) {
   const spdlog::level::level_enum parsed = spdlog::level::from_str(level);
@@ -12,7 +33,10 @@ bool InitLog(const std::string& component, const std::string& level) {
       component, std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_level(parsed);
   logger->flush_on(spdlog::level::debug);
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %n: %v");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<OneLineText>('*').set_pattern(
+      "%Y-%m-%dT%H:%M:%S.%e %L %n: %*");
+  logger->set_formatter(std::move(formatter));
   spdlog::set_default_logger(std::move(logger));
   return true;
 }

@@ -1,4 +1,5 @@
 // Process log: one event a line on stderr, with time, level and component.
+// Whatever text an event quotes, it makes one line (OneLine()).
 //
 //   InitLog("agent", "info");
 //   LOG_INFO("generation {} of job {} started", generation, job);

@@ -134,6 +134,7 @@ def start_cluster(
             f"--listen-metrics={metrics}", f"--state-dir={folder / 'state'}",
             "--cluster=bench", f"--risk={risk}",
             *([f"--links={links}"] if links else []), *security("coordinator"),
+            *([f"--policy-file={pki / 'policy.yaml'}"] if pki else []),
             *reading, *coordinator_flags]  # fmt: skip
     page_address = None
     if page:

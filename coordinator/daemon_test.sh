@@ -79,6 +79,13 @@ state=$dir/filed start fourth --config "$dir/good.yaml"
 kill -TERM "$pid"; wait "$pid" || fail "SIGTERM: exit $?"
 
 refused "cannot make the state directory" --state-dir /proc/nowhere
+# sec_state_dir: what another user has put there is not followed, whoever we are.
+mkdir "$dir/trap"; echo theirs >"$dir/theirs"; chmod 644 "$dir/theirs"
+ln -s "$dir/theirs" "$dir/trap/journal.db"
+refused "journal.db is a symbolic link; remove it" --state-dir "$dir/trap"
+[[ $(stat -c %a "$dir/theirs") == 644 ]] || fail "the mode of somebody's file was changed"
+ln -s "$dir/state" "$dir/linked"
+refused "is a symbolic link or no folder" --state-dir "$dir/linked/"
 # A limit on file sizes stands for a full disk.
 (ulimit -f 8; refused "journal.db" --state-dir "$dir/full") || exit 1
 echo PASSED

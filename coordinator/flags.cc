@@ -10,7 +10,9 @@
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
 #include "config/load.h"
+#include "coordinator/core/grants.h"
 #include "coordinator/core/planner.h"
+#include "coordinator/grants_file.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
@@ -137,14 +139,54 @@ absl::Status SetTls(const v1::CoordinatorConfig& config,
                     const config::Settings& settings, base::TlsFiles& tls) {
   const base::TlsNames names = TlsNamesOf(settings);
   const protocol::Identity own = {protocol::Role::kCoordinator, ""};
+  std::string bound;
   ASSIGN_OR_RETURN(
-      tls,
-      base::ChooseTls({config.tls_cert(), config.tls_key(), config.tls_ca()},
-                      config.job_key_file(), names, own.ToString()));
+      tls, base::ChooseTls(
+               {config.tls_cert(), config.tls_key(), config.tls_ca()},
+               config.job_key_file(), names, [&](const std::string& host) {
+                 bound = protocol::JobOf(host);
+                 return own.ToString();
+               }));
+  if (!bound.empty()) {
+    return settings.At(
+        "job-key-file",
+        absl::InvalidArgumentError(absl::StrCat(
+            "the key is of job '", bound,
+            "' alone, which makes no coordinator; give the key that it was "
+            "made of")));
+  }
   ASSIGN_OR_RETURN(const std::vector<std::string> uris,
                    base::CheckTlsFiles(tls, names));
   if (!tls.given()) return absl::OkStatus();
   return settings.At("tls-cert", protocol::CheckIdentity(uris, own));
+}
+
+// REQUIRES: flags.tls is set.
+absl::Status SetPolicy(const v1::CoordinatorConfig& config,
+                       const config::Settings& settings, Flags& flags) {
+  flags.policy_file = config.policy_file();
+  if (!flags.policy_file.empty()) {
+    if (!flags.tls.given()) {
+      return settings.At("policy-file",
+                         absl::InvalidArgumentError(
+                             "without certificates or a job's key nobody shows "
+                             "who he is; give them, or leave the policy out"));
+    }
+    return settings.At("policy-file",
+                       GrantsFile::Open(flags.policy_file).status());
+  }
+  // Who holds a job's key may do all with it.
+  if (!flags.tls.given() || flags.tls.keeper != nullptr) {
+    return absl::OkStatus();
+  }
+  return settings.At(
+      "tls-cert",
+      absl::InvalidArgumentError(absl::StrCat(
+          "certificates need a policy-file, which says whose agents may run "
+          "which jobs, and who may see and change them. This one allows what "
+          "was allowed so far; write it to a file, leave what each needs, and "
+          "give it as policy-file:\n",
+          kAllGranted)));
 }
 
 // REQUIRES: flags.tls is set.
@@ -176,6 +218,7 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
   const bool insecure = config.insecure_network();
   flags.insecure_network = insecure;
   RETURN_IF_ERROR(SetTls(config, settings, flags.tls));
+  RETURN_IF_ERROR(SetPolicy(config, settings, flags));
   ASSIGN_OR_RETURN(
       flags.listen,
       base::CheckListenAddress(settings.Where("listen"), config.listen(),

@@ -21,6 +21,7 @@ struct Flags {
   base::ReadersAccess page;
   double price_per_gb = 0;  // 0: not known.
   base::TlsFiles tls;       // Not given: plain text.
+  std::string policy_file;  // Empty: there is none.
   bool insecure_network = false;
   int connections_per_source = 0;  // Beyond loopback.
   std::string state_dir;

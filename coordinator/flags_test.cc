@@ -9,6 +9,7 @@
 #include "base/test_folder.h"
 #include "base/tls/test_certs.h"
 #include "base/version.h"
+#include "coordinator/core/grants.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "protocol/limits.h"
@@ -18,6 +19,13 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Pair;
+
+// A policy file that grants all.
+std::string AllowAll(const std::string& folder) {
+  const std::string path = folder + "/all.yaml";
+  std::ofstream(path) << kAllGranted;
+  return path;
+}
 
 // Most tests are of something else than what protects a coordinator.
 std::optional<Flags> Parse(std::vector<const char*> arguments, int* exit_code,
@@ -191,12 +199,65 @@ TEST(Flags, WithCertificatesAddressesBeyondLoopbackAreFine) {
   const std::string cert = "--tls-cert=" + files.cert;
   const std::string key = "--tls-key=" + files.key;
   const std::string own_ca = "--tls-ca=" + files.ca;
+  const std::string policy = "--policy-file=" + AllowAll(::testing::TempDir());
   int exit_code = -1;
-  const auto flags = Parse(
-      {cert.c_str(), key.c_str(), own_ca.c_str(), "--listen=0.0.0.0:7070"},
-      &exit_code);
+  const auto flags = Parse({cert.c_str(), key.c_str(), own_ca.c_str(),
+                            policy.c_str(), "--listen=0.0.0.0:7070"},
+                           &exit_code);
   ASSERT_TRUE(flags.has_value());
   EXPECT_EQ(flags->tls.cert, files.cert);
+}
+
+// With certificates nobody may do what no policy says.
+TEST(Flags, sec_CertificatesNeedAPolicy) {
+  const std::string folder = base::MakeTestFolder();
+  const base::TlsFiles files =
+      base::TestCa(folder).Issue("c", "spiffe://pactrain/coordinator");
+  const std::string cert = "--tls-cert=" + files.cert;
+  const std::string key = "--tls-key=" + files.key;
+  const std::string ca = "--tls-ca=" + files.ca;
+  int exit_code = 0;
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(
+      Parse({cert.c_str(), key.c_str(), ca.c_str()}, &exit_code).has_value());
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(exit_code, 2);
+  EXPECT_THAT(said, HasSubstr("--tls-cert: certificates need a policy-file"));
+  // What is printed after the first line is that file.
+  const std::string printed = folder + "/printed.yaml";
+  std::ofstream(printed) << said.substr(said.find('\n') + 1);
+  const std::string policy = "--policy-file=" + printed;
+  const auto flags = Parse(
+      {cert.c_str(), key.c_str(), ca.c_str(), policy.c_str()}, &exit_code);
+  ASSERT_TRUE(flags.has_value());
+  EXPECT_EQ(flags->policy_file, printed);
+}
+
+TEST(Flags, sec_APolicyThatIsNoneIsAMistake) {
+  const std::string folder = base::MakeTestFolder();
+  const std::string path = folder + "/policy.yaml";
+  const std::string policy = "--policy-file=" + path;
+  const std::string key = folder + "/job.key";
+  std::ofstream(key) << std::string(64, '1');
+  std::filesystem::permissions(key, std::filesystem::perms::owner_read);
+  const std::string job_key = "--job-key-file=" + key;
+  const std::vector<std::pair<std::string, std::string>> kCases = {
+      {"chnge: []", path + ":1: unknown key 'chnge'; did you mean change?"},
+      {"# mine\nrun: [a=b]", "--policy-file: " + path + ": run: 'a=b' is no"},
+      {"run: *x", path + ":1: not YAML"}};
+  for (const auto& [contents, what] : kCases) {
+    std::ofstream(path) << contents;
+    int exit_code = 0;
+    ::testing::internal::CaptureStderr();
+    EXPECT_FALSE(
+        Parse({job_key.c_str(), policy.c_str()}, &exit_code).has_value());
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(what));
+  }
+  int exit_code = 0;
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(Parse({policy.c_str()}, &exit_code).has_value());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("--policy-file: without certificates"));
 }
 
 // /metrics and the page are for this machine alone, but for who has TLS and a
@@ -223,9 +284,9 @@ TEST_P(Readers, sec_bind) {
   const base::TestCa ca(folder);
   const base::TlsFiles files =
       ca.Issue("coordinator", "spiffe://pactrain/coordinator");
-  const std::vector<std::string> tls = {"--tls-cert=" + files.cert,
-                                        "--tls-key=" + files.key,
-                                        "--tls-ca=" + files.ca};
+  const std::vector<std::string> tls = {
+      "--tls-cert=" + files.cert, "--tls-key=" + files.key,
+      "--tls-ca=" + files.ca, "--policy-file=" + AllowAll(folder)};
   const std::string token = folder + "/token";
   std::ofstream(token) << "0123456789abcdef\n";
   std::filesystem::permissions(token, std::filesystem::perms::owner_read);

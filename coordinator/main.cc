@@ -12,15 +12,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
 #include "base/service_manager.h"
 #include "base/tls/secrecy.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/flags.h"
+#include "coordinator/grants_file.h"
 #include "coordinator/metrics/agent_targets.h"
 #include "coordinator/metrics/coordinator_metrics.h"
 #include "coordinator/page/page_board.h"
@@ -76,7 +79,16 @@ int Run(const Flags& flags, const sigset_t& signals) {
   if (!driver.ok()) return Failed(driver.status());
   base::ConnectionCaps::Limits caps = Server::kCaps;
   caps.per_source = flags.connections_per_source;
-  auto server = Server::Start(flags.listen, flags.tls, driver->get(), caps);
+  Server::GrantsSource grants;
+  if (!flags.policy_file.empty()) {
+    auto file = GrantsFile::Open(flags.policy_file);
+    if (!file.ok()) return Failed(file.status());
+    grants = [file = std::shared_ptr<GrantsFile>(*std::move(file))] {
+      return file->Get(base::MonotonicNow());
+    };
+  }
+  auto server = Server::Start(flags.listen, flags.tls, driver->get(), caps,
+                              std::move(grants));
   if (!server.ok()) return Failed(server.status());
   const auto snapshot = [d = driver->get()] { return d->Snapshot(); };
   const auto refused = [d = driver->get()](const std::string& source,

@@ -14,7 +14,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 
 namespace pactrain::base {
@@ -64,19 +67,26 @@ absl::StatusOr<std::unique_ptr<CappedListener>> CappedListener::Open(
 
 CappedListener::CappedListener(Options options)
     : tls_(options.tls),
+      stays_(std::move(options.stays)),
+      stays_version_(std::move(options.stays_version)),
       on_refused_(std::move(options.on_refused)),
       // All may be strangers.
       places_({options.limits, options.limits.total}),
-      handshakes_({options.handshake_limit, std::move(options.check),
-                   [this](ConnectionPlaces::Place place) {
-                     MutexLock lock(&mu_);
-                     places_.Prove(place);
-                   },
-                   [this](const std::string& source, const std::string& why) {
-                     Refuse(source, Refusal::kHandshake,
-                            absl::UnauthenticatedError(
-                                absl::StrCat("TLS handshake: ", why)));
-                   }}) {}
+      handshakes_(
+          {options.handshake_limit, std::move(options.check),
+           [this](ConnectionPlaces::Place place, CertificateFacts facts) {
+             MutexLock lock(&mu_);
+             places_.Prove(place);
+             const auto it = proven_.find(place);
+             if (it == proven_.end()) return;  // It is gone by now.
+             it->second.facts =
+                 std::make_shared<const CertificateFacts>(std::move(facts));
+           },
+           [this](const std::string& source, const std::string& why) {
+             Refuse(source, Refusal::kHandshake,
+                    absl::UnauthenticatedError(
+                        absl::StrCat("TLS handshake: ", why)));
+           }}) {}
 
 absl::Status CappedListener::Listen(const HostPort& wanted) {
   ASSIGN_OR_RETURN(auto address, AddressOf(wanted));
@@ -134,10 +144,18 @@ void CappedListener::Stop() {
 
 void CappedListener::Loop() {
   bool paused = false;
+  absl::Duration looked = MonotonicNow();
+  const int look_ms = static_cast<int>(absl::ToInt64Milliseconds(kLookEvery));
   while (true) {
     epoll_event events[64];
-    const int count =
-        epoll_wait(epoll_, events, std::size(events), paused ? kPauseMs : -1);
+    const int count = epoll_wait(epoll_, events, std::size(events),
+                                 paused ? kPauseMs
+                                 : tls_ ? look_ms
+                                        : -1);
+    if (tls_ && MonotonicNow() - looked >= kLookEvery) {
+      looked = MonotonicNow();
+      LookAtOpen();
+    }
     // While paused only the end of connections is told, which makes room.
     if (paused) Listening(true);
     paused = false;
@@ -185,6 +203,7 @@ void CappedListener::Admit(int fd, const std::string& source) {
     MutexLock lock(&mu_);
     admission = places_.Admit(source, &limit);
     if (admission.ok() && !tls_) places_.Prove(admission->place);
+    if (admission.ok() && tls_) proven_[admission->place] = {};
   }
   if (!admission.ok()) {
     Refuse(source, limit, admission.status());
@@ -211,15 +230,47 @@ void CappedListener::Admit(int fd, const std::string& source) {
                      [&] { acceptor_->HandleNewConnection(&connection); });
 }
 
+void CappedListener::LookAtOpen() {
+  const uint64_t version = stays_version_();
+  const absl::Time now = absl::Now();
+  std::map<ConnectionPlaces::Place, Proven> open;
+  {
+    MutexLock lock(&mu_);
+    open = proven_;
+    for (auto& [place, proven] : proven_) {
+      if (proven.facts != nullptr) proven.version = version;
+    }
+  }
+  for (const auto& [place, proven] : open) {
+    if (proven.facts == nullptr) continue;
+    absl::Status stays;
+    if (proven.facts->until < now) {
+      stays = absl::UnauthenticatedError(
+          absl::StrCat("the certificate of ",
+                       absl::StrJoin(proven.facts->uris, " "), " has expired"));
+    } else if (proven.version != version) {
+      stays = stays_(*proven.facts);
+    }
+    if (stays.ok()) continue;
+    // Not counted: it was let in.
+    on_refused_(absl::StrJoin(proven.facts->uris, " "), stays);
+    End(place);
+  }
+}
+
 void CappedListener::MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way) {
-  const auto it =
-      std::find_if(watched_.begin(), watched_.end(), [&](const auto& watched) {
-        return watched.second.place == gave_way.place;
-      });
-  PT_CHECK(it != watched_.end());
-  *it->second.ended = true;
   Refuse(gave_way.source, gave_way.limit,
          absl::ResourceExhaustedError(gave_way.why));
+  End(gave_way.place);
+}
+
+void CappedListener::End(ConnectionPlaces::Place place) {
+  const auto it = std::find_if(
+      watched_.begin(), watched_.end(),
+      [&](const auto& watched) { return watched.second.place == place; });
+  // It is proven before it is watched, or it was forgotten just now.
+  if (it == watched_.end()) return;
+  *it->second.ended = true;
   // gRPC sees that it is over; so does the thread, which then forgets it.
   shutdown(it->first, SHUT_RDWR);
 }
@@ -227,6 +278,7 @@ void CappedListener::MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way) {
 void CappedListener::Release(ConnectionPlaces::Place place) {
   MutexLock lock(&mu_);
   places_.Release(place);
+  proven_.erase(place);
 }
 
 void CappedListener::Refuse(const std::string& source, Refusal refusal,

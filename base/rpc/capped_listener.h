@@ -9,7 +9,8 @@
 // alive).
 //
 // Who fails in the TLS handshake is refused as well (HandshakeWatch). Who has
-// finished it is no stranger any more; without TLS nobody is one.
+// finished it is no stranger any more; without TLS nobody is one. No connection
+// outlives its certificate by more than kLookEvery, or the leave to stay.
 //
 // Thread-safe. `on_refused` is called on the listener's own thread or gRPC's.
 #ifndef PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
@@ -21,6 +22,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -34,6 +36,7 @@
 #include "base/net.h"
 #include "base/rpc/credentials.h"
 #include "base/rpc/handshake_watch.h"
+#include "base/tls/certificate_facts.h"
 
 namespace pactrain::base {
 
@@ -43,12 +46,18 @@ class CappedListener {
   using OnRefused =
       std::function<void(const std::string& source, const absl::Status& why)>;
 
+  static constexpr absl::Duration kLookEvery = absl::Seconds(1);
+
   struct Options {
     ConnectionCaps::Limits limits;
     bool tls = false;
     // Of the server: what it gives a handshake, and whom it takes.
     absl::Duration handshake_limit;
     CheckPeer check;
+    // Whether an open connection may stay; asked anew when the version differs.
+    // On the listener's own thread.
+    std::function<absl::Status(const CertificateFacts& facts)> stays;
+    std::function<uint64_t()> stays_version;
     OnRefused on_refused;
   };
 
@@ -75,6 +84,12 @@ class CappedListener {
     std::shared_ptr<std::atomic<bool>> ended;
   };
 
+  // Of an open connection.
+  struct Proven {
+    std::shared_ptr<const CertificateFacts> facts;  // Null: not checked yet.
+    std::optional<uint64_t> version;  // By which it may stay; none: not asked.
+  };
+
   explicit CappedListener(Options options);
   absl::Status Listen(const HostPort& wanted);
   void Loop();
@@ -82,6 +97,9 @@ class CappedListener {
   bool AcceptOne();
   void Admit(int fd, const std::string& source);
   void MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way);
+  // Ends those that may not stay.
+  void LookAtOpen();
+  void End(ConnectionPlaces::Place place);
   void Release(ConnectionPlaces::Place place);
   void Refuse(const std::string& source, Refusal refusal,
               const absl::Status& why);
@@ -89,6 +107,8 @@ class CappedListener {
   void Listening(bool on);
 
   const bool tls_;
+  const std::function<absl::Status(const CertificateFacts&)> stays_;
+  const std::function<uint64_t()> stays_version_;
   const OnRefused on_refused_;
   HostPort address_;
   int listener_ = -1, epoll_ = -1, wake_ = -1;
@@ -98,6 +118,7 @@ class CappedListener {
 
   mutable Mutex mu_;
   ConnectionPlaces places_ ABSL_GUARDED_BY(mu_);
+  std::map<ConnectionPlaces::Place, Proven> proven_ ABSL_GUARDED_BY(mu_);
   RefusalCounts refused_ ABSL_GUARDED_BY(mu_);
   HandshakeWatch handshakes_;  // The first to go: it uses the others.
 };

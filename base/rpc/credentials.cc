@@ -76,21 +76,11 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
   return tls::TlsServerCredentials(options);
 }
 
-std::string PeerSerial(const grpc::AuthContext& context) {
+CertificateFacts PeerFacts(const grpc::AuthContext& context) {
   const auto found =
       context.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
-  return found.empty()
-             ? ""
-             : SerialOf(absl::string_view(found[0].data(), found[0].size()));
-}
-
-std::vector<std::string> PeerUris(const grpc::AuthContext& context) {
-  std::vector<std::string> uris;
-  for (const grpc::string_ref& uri :
-       context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
-    uris.emplace_back(uri.data(), uri.size());
-  }
-  return uris;
+  if (found.empty()) return {};
+  return FactsOf(absl::string_view(found[0].data(), found[0].size()));
 }
 
 }  // namespace pactrain::base

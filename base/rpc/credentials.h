@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/tls/certificate_facts.h"
 #include "base/tls/tls_files.h"
 
 namespace pactrain::base {
@@ -36,11 +37,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const TlsFiles& files, const CheckPeer& check);
 
-// The serial number of the certificate of a call's other side, in hex; empty:
-// it has none.
-std::string PeerSerial(const grpc::AuthContext& context);
-// The URIs of the certificate of a call's other side.
-std::vector<std::string> PeerUris(const grpc::AuthContext& context);
+// Of the certificate of a call's other side; it has none: all empty.
+CertificateFacts PeerFacts(const grpc::AuthContext& context);
 
 }  // namespace pactrain::base
 

@@ -87,12 +87,13 @@ void OnMessage(int write, int, int type, const void* bytes, size_t size,
   const auto& accepted = *static_cast<const HandshakeTag*>(tag);
   auto& watch = *accepted.watch;
   const X509* const certificate = SSL_get0_peer_certificate(ssl);
-  if (certificate == nullptr || SSL_get_verify_result(ssl) != X509_V_OK ||
-      !watch.options.check(UrisOf(certificate)).ok()) {
-    return;
-  }
+  if (certificate == nullptr || SSL_get_verify_result(ssl) != X509_V_OK) return;
+  CertificateFacts facts = FactsOf(certificate);
+  if (!watch.options.check(facts.uris).ok()) return;
   MutexLock lock(&watch.mutex);
-  if (!watch.stopped) watch.options.on_proven(accepted.connection.place);
+  if (!watch.stopped) {
+    watch.options.on_proven(accepted.connection.place, std::move(facts));
+  }
 }
 
 void OnNew(void* parent, void*, CRYPTO_EX_DATA* data, int index, long, void*) {

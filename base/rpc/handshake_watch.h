@@ -31,7 +31,8 @@ class HandshakeWatch {
     CheckPeer check;
     // Both on gRPC's threads or the caller's of Accept(); must not use this
     // watch.
-    std::function<void(ConnectionPlaces::Place place)> on_proven;
+    std::function<void(ConnectionPlaces::Place place, CertificateFacts facts)>
+        on_proven;
     std::function<void(const std::string& source, const std::string& why)>
         on_failed;
   };

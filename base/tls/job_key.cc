@@ -12,6 +12,7 @@
 #include <openssl/x509v3.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -20,16 +21,22 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/secret.h"
 #include "base/status_macros.h"
+#include "base/tls/certificate_facts.h"
 #include "base/tls/tls_files.h"
 
 namespace pactrain::base {
 namespace {
 
 constexpr size_t kKeyBytes = Secret::kBytes;
-constexpr size_t kMaxText = 1024;  // Of a file, with white space around.
+constexpr size_t kMaxText = 8192;  // Of a file, with white space around.
+// Of a bound key: "bound:HOST:", and in base64 its 32 bytes and two
+// certificates.
+constexpr char kBound[] = "bound:";
 constexpr char kAllowed[] =
     "is no job key; allowed are 64 hex digits, or 32 bytes in base64 "
     "(pactrain-admin new-key FILE makes one)";
@@ -107,6 +114,27 @@ bool SetTimes(X509* certificate, absl::Time from, absl::Time to) {
              nullptr;
 }
 
+using Certificate = std::shared_ptr<X509>;
+
+std::string DerOf(X509* certificate) {
+  unsigned char* bytes = nullptr;
+  const int size = i2d_X509(certificate, &bytes);
+  const std::string der(reinterpret_cast<const char*>(bytes),
+                        static_cast<size_t>(std::max(size, 0)));
+  OPENSSL_free(bytes);
+  return der;
+}
+
+// The certificate that `bytes` begins with, and takes it off. Null: none does.
+Certificate TakeDer(absl::string_view& bytes) {
+  const auto* at = reinterpret_cast<const unsigned char*>(bytes.data());
+  const auto* const begin = at;
+  Certificate read(d2i_X509(nullptr, &at, static_cast<long>(bytes.size())),
+                   X509_free);
+  if (read != nullptr) bytes.remove_prefix(static_cast<size_t>(at - begin));
+  return read;
+}
+
 std::string TextOf(BIO* bio) {
   char* data = nullptr;
   const long size = BIO_get_mem_data(bio, &data);
@@ -133,8 +161,80 @@ absl::StatusOr<std::string> JobKey::NewText() {
 }
 
 absl::StatusOr<JobKey> JobKey::FromText(absl::string_view text) {
-  Secret key, ca, id;
+  text = absl::StripAsciiWhitespace(text);
+  if (absl::StartsWith(text, kBound)) return FromBoundText(text);
+  Secret key;
   if (!Decode(text, key)) return absl::InvalidArgumentError(kAllowed);
+  return FromSecret(key);
+}
+
+absl::StatusOr<std::string> JobKey::NewBoundText(
+    const std::string& host) const {
+  if (!host_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("is a key of ", host_,
+                     " alone; make it of the key that this one was "
+                     "made of"));
+  }
+  Secret secret;
+  uint64_t serial = 0;
+  if (RAND_priv_bytes(secret.bytes.data(), kKeyBytes) != 1 ||
+      RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof serial) !=
+          1) {
+    return Failed("give random bytes");
+  }
+  ASSIGN_OR_RETURN(const JobKey made, FromSecret(secret));
+  ASSIGN_OR_RETURN(const Certificate first, SignOwn());
+  // DNS names are for Prometheus, and no business of a bound key.
+  ASSIGN_OR_RETURN(const Certificate between,
+                   Sign({NameOfJobKey(made.id_),
+                         made.ca_key_.get(),
+                         serial,
+                         kAlwaysFrom,
+                         kAlwaysTo,
+                         {{NID_basic_constraints, "critical,CA:TRUE,pathlen:0"},
+                          {NID_key_usage, "critical,keyCertSign"},
+                          {NID_name_constraints,
+                           absl::StrCat("critical,permitted;URI:", host,
+                                        ",permitted;DNS:none.invalid")}}}));
+  std::string bytes(reinterpret_cast<const char*>(secret.bytes.data()),
+                    kKeyBytes);
+  absl::StrAppend(&bytes, DerOf(first.get()), DerOf(between.get()));
+  const std::string text =
+      absl::StrCat(kBound, host, ":", absl::Base64Escape(bytes));
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  return text;
+}
+
+absl::StatusOr<JobKey> JobKey::FromBoundText(absl::string_view text) {
+  absl::ConsumePrefix(&text, kBound);
+  const size_t colon = text.find(':');
+  std::string bytes;
+  if (colon == text.npos ||
+      !absl::Base64Unescape(text.substr(colon + 1), &bytes) ||
+      bytes.size() < kKeyBytes) {
+    return absl::InvalidArgumentError(kAllowed);
+  }
+  Secret secret;
+  std::memcpy(secret.bytes.data(), bytes.data(), kKeyBytes);
+  absl::string_view rest = absl::string_view(bytes).substr(kKeyBytes);
+  const Certificate first = TakeDer(rest), between = TakeDer(rest);
+  OPENSSL_cleanse(bytes.data(), kKeyBytes);
+  ASSIGN_OR_RETURN(JobKey key, FromSecret(secret));
+  if (first == nullptr || between == nullptr || !rest.empty() ||
+      X509_check_private_key(between.get(), key.ca_key_.get()) != 1 ||
+      X509_verify(between.get(), X509_get0_pubkey(first.get())) != 1) {
+    ERR_clear_error();
+    return absl::InvalidArgumentError(kAllowed);
+  }
+  key.host_ = std::string(text.substr(0, colon));
+  key.first_ = first;
+  key.between_ = between;
+  return key;
+}
+
+absl::StatusOr<JobKey> JobKey::FromSecret(const Secret& key) {
+  Secret ca, id;
   RETURN_IF_ERROR(Derive(key, "pactrain job key: authority", ca));
   RETURN_IF_ERROR(Derive(key, "pactrain job key: id", id));
   Key ca_key(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr,
@@ -171,8 +271,7 @@ absl::StatusOr<JobKey::Certificate> JobKey::Sign(const Request& request) const {
                                       request.serial) == 1 &&
               SetTimes(made.get(), request.from, request.to) &&
               SetName(X509_get_subject_name(made.get()), request.name) &&
-              SetName(X509_get_issuer_name(made.get()),
-                      absl::StrCat("PacTrain job key ", id_)) &&
+              SetName(X509_get_issuer_name(made.get()), NameOfJobKey(id_)) &&
               X509_set_pubkey(made.get(), request.key) == 1;
   for (const auto& [nid, value] : request.extensions) {
     good = good && Extend(made.get(), nid, value);
@@ -184,17 +283,23 @@ absl::StatusOr<JobKey::Certificate> JobKey::Sign(const Request& request) const {
   return made;
 }
 
+absl::StatusOr<JobKey::Certificate> JobKey::SignOwn() const {
+  return Sign({NameOfJobKey(id_),
+               ca_key_.get(),
+               /*serial=*/1,
+               kAlwaysFrom,
+               kAlwaysTo,
+               {{NID_basic_constraints, "critical,CA:TRUE,pathlen:1"},
+                {NID_key_usage, "critical,keyCertSign"}}});
+}
+
 absl::StatusOr<std::string> JobKey::CaPem() const {
-  Request request{absl::StrCat("PacTrain job key ", id_),
-                  ca_key_.get(),
-                  /*serial=*/1,
-                  kAlwaysFrom,
-                  kAlwaysTo,
-                  {{NID_basic_constraints, "critical,CA:TRUE,pathlen:0"},
-                   {NID_key_usage, "critical,keyCertSign"}}};
-  ASSIGN_OR_RETURN(const Certificate ca, Sign(request));
+  Certificate first = first_;
+  if (first == nullptr) {
+    ASSIGN_OR_RETURN(first, SignOwn());
+  }
   const Bio bio(BIO_new(BIO_s_mem()), BIO_free);
-  if (bio == nullptr || PEM_write_bio_X509(bio.get(), ca.get()) != 1) {
+  if (bio == nullptr || PEM_write_bio_X509(bio.get(), first.get()) != 1) {
     return Failed("write a certificate");
   }
   return TextOf(bio.get());
@@ -221,6 +326,8 @@ absl::StatusOr<std::string> JobKey::Issue(const std::string& uri,
   ASSIGN_OR_RETURN(const Certificate leaf, Sign(request));
   const Bio bio(BIO_new(BIO_s_mem()), BIO_free);
   if (bio == nullptr || PEM_write_bio_X509(bio.get(), leaf.get()) != 1 ||
+      (between_ != nullptr &&
+       PEM_write_bio_X509(bio.get(), between_.get()) != 1) ||
       PEM_write_bio_PrivateKey(bio.get(), key.get(), nullptr, nullptr, 0,
                                nullptr, nullptr) != 1) {
     return Failed("write a certificate");
@@ -230,6 +337,10 @@ absl::StatusOr<std::string> JobKey::Issue(const std::string& uri,
 
 absl::Status WriteNewJobKey(const std::string& path) {
   ASSIGN_OR_RETURN(std::string text, JobKey::NewText());
+  return WriteJobKey(path, std::move(text));
+}
+
+absl::Status WriteJobKey(const std::string& path, std::string text) {
   text += '\n';
   const int fd =
       open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/ascii.h"
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/status_matchers.h"
 #include "base/test_folder.h"
+#include "base/tls/certificate_facts.h"
 #include "base/tls/job_certificates.h"
 #include "base/tls/test_certs.h"
 #include "base/tls/tls_choice.h"
@@ -189,31 +191,34 @@ TEST(JobCertificates, AreRenewedWhileTheyAreUsed) {
       0);
 }
 
+std::string UriOfAll(const std::string&) { return kUri; }
+
 class ChooseTlsTest : public ::testing::Test {
  protected:
   ~ChooseTlsTest() override { unsetenv(kJobKeyVariable); }
   void ExpectRefused(const TlsFiles& files, const std::string& job_key_file,
                      const std::string& what) {
-    EXPECT_THAT(ChooseTls(files, job_key_file, {}, kUri).status(),
+    EXPECT_THAT(ChooseTls(files, job_key_file, {}, &UriOfAll).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
   }
 };
 
 TEST_F(ChooseTlsTest, NothingIsNoTlsAndFilesAreAsTheyAre) {
-  ASSERT_OK_AND_ASSIGN(const TlsFiles none, ChooseTls({}, "", {}, kUri));
+  ASSERT_OK_AND_ASSIGN(const TlsFiles none, ChooseTls({}, "", {}, &UriOfAll));
   EXPECT_FALSE(none.given());
   ASSERT_OK_AND_ASSIGN(const TlsFiles files,
-                       ChooseTls({"c", "k", "a"}, "", {}, kUri));
+                       ChooseTls({"c", "k", "a"}, "", {}, &UriOfAll));
   EXPECT_EQ(files.cert, "c");
 }
 
 TEST_F(ChooseTlsTest, AFileOrTheVariableGivesACertificateForTheUri) {
   const std::string path = MakeTestFolder() + "/job.key";
   ASSERT_OK(WriteNewJobKey(path));
-  ASSERT_OK_AND_ASSIGN(const TlsFiles file, ChooseTls({}, path, {}, kUri));
+  ASSERT_OK_AND_ASSIGN(const TlsFiles file, ChooseTls({}, path, {}, &UriOfAll));
   EXPECT_THAT(*CheckTlsFiles(file, {}), ElementsAre(kUri));
   setenv(kJobKeyVariable, kText.c_str(), /*overwrite=*/1);
-  ASSERT_OK_AND_ASSIGN(const TlsFiles variable, ChooseTls({}, "", {}, kUri));
+  ASSERT_OK_AND_ASSIGN(const TlsFiles variable,
+                       ChooseTls({}, "", {}, &UriOfAll));
   EXPECT_THAT(*CheckTlsFiles(variable, {}), ElementsAre(kUri));
 }
 
@@ -231,8 +236,77 @@ TEST_F(ChooseTlsTest, sec_AVariableThatHoldsNoKeyIsNamedAndNotQuoted) {
   setenv(kJobKeyVariable, "secret", /*overwrite=*/1);
   ExpectRefused({}, "", "PACTRAIN_JOB_KEY: its value is no job key");
   EXPECT_THAT(
-      ChooseTls({}, "", {}, kUri).status(),
+      ChooseTls({}, "", {}, &UriOfAll).status(),
       StatusIs(absl::StatusCode::kInvalidArgument, Not(HasSubstr("secret"))));
+}
+
+// Whether somebody with the first key takes a certificate of `key` for `uri`.
+bool IsTaken(const JobKey& key, const JobKey& first, const std::string& uri) {
+  const std::string folder = MakeTestFolder();
+  const absl::Time now = absl::Now();
+  std::ofstream(folder + "/leaf.pem")
+      << *key.Issue(uri, now - absl::Hours(1), now + absl::Hours(1));
+  std::ofstream(folder + "/ca.pem") << *first.CaPem();
+  std::filesystem::permissions(folder + "/leaf.pem",
+                               std::filesystem::perms::owner_read);
+  return MakeTlsContext(
+             {folder + "/leaf.pem", folder + "/leaf.pem", folder + "/ca.pem"},
+             {})
+      .ok();
+}
+
+TEST(JobKey, sec_ABoundKeyIsOfUseForItsHostAlone) {
+  const JobKey first = KeyOf(kText);
+  ASSERT_OK_AND_ASSIGN(const std::string text,
+                       first.NewBoundText("vision.job.pactrain"));
+  EXPECT_EQ(text.find('\n'), text.npos);
+  ASSERT_OK_AND_ASSIGN(const JobKey key, JobKey::FromText(text + "\n"));
+  EXPECT_EQ(key.host(), "vision.job.pactrain");
+  EXPECT_NE(key.id(), first.id());
+  EXPECT_EQ(*key.CaPem(), *first.CaPem());
+  EXPECT_TRUE(IsTaken(key, first, "spiffe://vision.job.pactrain/agent/a"));
+  for (const char* uri :
+       {"spiffe://pactrain/agent/a", "spiffe://pactrain/coordinator",
+        "spiffe://text.job.pactrain/agent/a",
+        "spiffe://a.vision.job.pactrain/agent/a",
+        "spiffe://job.pactrain/operator"}) {
+    EXPECT_FALSE(IsTaken(key, first, uri)) << uri;
+  }
+  EXPECT_TRUE(IsTaken(first, first, "spiffe://pactrain/coordinator"));
+}
+
+TEST(JobKey, sec_ABoundKeyIsOfNoUseToOthersKeysAndMakesNoOther) {
+  const JobKey first = KeyOf(kText);
+  ASSERT_OK_AND_ASSIGN(const std::string text,
+                       first.NewBoundText("vision.job.pactrain"));
+  ASSERT_OK_AND_ASSIGN(const JobKey key, JobKey::FromText(text));
+  EXPECT_FALSE(IsTaken(key, KeyOf(std::string(64, '7')),
+                       "spiffe://vision.job.pactrain/agent/a"));
+  EXPECT_THAT(key.NewBoundText("text.job.pactrain"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("is a key of vision.job.pactrain alone")));
+  // Each is another one, so that one may be given up.
+  ASSERT_OK_AND_ASSIGN(const std::string again,
+                       first.NewBoundText("vision.job.pactrain"));
+  EXPECT_NE(JobKey::FromText(again)->id(), key.id());
+  const absl::Time now = absl::Now();
+  ASSERT_OK_AND_ASSIGN(const std::string pem,
+                       key.Issue("spiffe://vision.job.pactrain/agent/a", now,
+                                 now + absl::Hours(1)));
+  EXPECT_EQ(FactsOf(absl::string_view(pem)).issuer, key.id());
+}
+
+TEST(JobKey, ABoundKeyThatWasCutOrChangedIsNone) {
+  ASSERT_OK_AND_ASSIGN(const std::string text,
+                       KeyOf(kText).NewBoundText("vision.job.pactrain"));
+  const size_t begin = text.rfind(':') + 1;
+  for (size_t at = begin; at < text.size(); at += 40) {
+    EXPECT_FALSE(JobKey::FromText(text.substr(0, at)).ok()) << at;
+  }
+  std::string changed = text;
+  changed[begin + 4] = changed[begin + 4] == 'A' ? 'B' : 'A';
+  EXPECT_FALSE(JobKey::FromText(changed).ok());
+  EXPECT_FALSE(JobKey::FromText("bound:x").ok());
 }
 
 }  // namespace

@@ -44,8 +44,7 @@ absl::Status CheckOneIsGiven(const TlsFiles& files,
 
 absl::StatusOr<TlsFiles> ChooseTls(const TlsFiles& files,
                                    const std::string& job_key_file,
-                                   const TlsNames& names,
-                                   const std::string& uri) {
+                                   const TlsNames& names, const UriOf& uri_of) {
   const char* const set = std::getenv(kJobKeyVariable);
   const std::string variable = set == nullptr ? "" : set;
   RETURN_IF_ERROR(CheckOneIsGiven(files, job_key_file, variable, names));
@@ -54,6 +53,7 @@ absl::StatusOr<TlsFiles> ChooseTls(const TlsFiles& files,
                  ? JobKey::FromFile(names.job_key_file, job_key_file)
                  : ReadVariable(variable);
   RETURN_IF_ERROR(key.status());
+  const std::string uri = uri_of(key->host());
   ASSIGN_OR_RETURN(const std::shared_ptr<JobCertificates> certificates,
                    JobCertificates::Create(*std::move(key), uri));
   TlsFiles made = certificates->files();

@@ -3,6 +3,7 @@
 #ifndef PACTRAIN_BASE_TLS_TLS_CHOICE_H_
 #define PACTRAIN_BASE_TLS_TLS_CHOICE_H_
 
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,15 +14,17 @@ namespace pactrain::base {
 // Holds a job's key itself. Not a setting: those are printed.
 inline constexpr char kJobKeyVariable[] = "PACTRAIN_JOB_KEY";
 
-// The files to use: `files` as they are, or those made for `uri` of the key in
+// Who this program is with a key of that host alone; empty: of any.
+using UriOf = std::function<std::string(const std::string& host)>;
+
+// The files to use: `files` as they are, or those made for `uri_of` the key in
 // `job_key_file` or kJobKeyVariable. Not given(): neither is.
 // InvalidArgument: more than one of the three is given, or the key is none.
 //                  Begins with the setting.
 // Internal:        as JobCertificates::Create().
 absl::StatusOr<TlsFiles> ChooseTls(const TlsFiles& files,
                                    const std::string& job_key_file,
-                                   const TlsNames& names,
-                                   const std::string& uri);
+                                   const TlsNames& names, const UriOf& uri_of);
 
 // Whether a daemon may start with these files. Without any it speaks plain
 // text, which every user of its machine can use: only where

@@ -1,6 +1,5 @@
 #include "base/tls/tls_files.h"
 
-#include <openssl/bn.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -201,24 +200,6 @@ std::vector<std::string> UrisOf(const X509* certificate) {
   }
   GENERAL_NAMES_free(names);
   return uris;
-}
-
-std::string SerialOf(absl::string_view pem) {
-  const std::unique_ptr<BIO, decltype(&BIO_free)> bytes(
-      BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free);
-  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
-      PEM_read_bio_X509(bytes.get(), nullptr, nullptr, nullptr), X509_free);
-  if (certificate == nullptr) {
-    ERR_clear_error();
-    return "";
-  }
-  const std::unique_ptr<BIGNUM, decltype(&BN_free)> number(
-      ASN1_INTEGER_to_BN(X509_get0_serialNumber(certificate.get()), nullptr),
-      BN_free);
-  char* const hex = BN_bn2hex(number.get());
-  const std::string serial = hex;
-  OPENSSL_free(hex);
-  return serial;
 }
 
 }  // namespace pactrain::base

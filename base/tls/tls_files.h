@@ -71,10 +71,6 @@ absl::StatusOr<CertificateLives> LivesOf(const TlsFiles& files,
 // The URIs among a certificate's alternative names. Null: none.
 std::vector<std::string> UrisOf(const X509* certificate);
 
-// The serial number of the first certificate in `pem`, in hex; empty: there is
-// none.
-std::string SerialOf(absl::string_view pem);
-
 }  // namespace pactrain::base
 
 #endif  // PACTRAIN_BASE_TLS_TLS_FILES_H_

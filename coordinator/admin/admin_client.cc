@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/one_line.h"
 #include "base/rpc/channel.h"
 #include "base/rpc/credentials.h"
 #include "protocol/identity.h"
@@ -20,6 +21,36 @@ void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
 
 absl::Status CheckIsCoordinator(const std::vector<std::string>& uris) {
   return protocol::CheckIdentity(uris, {protocol::Role::kCoordinator, ""});
+}
+
+// Texts in an answer are agents' and scripts', and go to a terminal.
+void MakeOneLine(google::protobuf::Message& message) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      const int count =
+          field->is_repeated() ? reflection.FieldSize(message, field) : 1;
+      for (int i = 0; i < count; ++i) {
+        MakeOneLine(
+            *(field->is_repeated()
+                  ? reflection.MutableRepeatedMessage(&message, field, i)
+                  : reflection.MutableMessage(&message, field)));
+      }
+    } else if (field->type() == FieldDescriptor::TYPE_STRING &&
+               !field->is_repeated()) {
+      reflection.SetString(&message, field,
+                           base::OneLine(reflection.GetString(message, field)));
+    } else if (field->type() == FieldDescriptor::TYPE_STRING) {
+      for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+        reflection.SetRepeatedString(
+            &message, field, i,
+            base::OneLine(reflection.GetRepeatedString(message, field, i)));
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -37,14 +68,14 @@ absl::Status AdminClient::Explain(const grpc::Status& status,
                                   absl::Duration timeout) {
   if (status.ok()) return absl::OkStatus();
   const bool connected = channel_->GetState(false) == GRPC_CHANNEL_READY;
-  std::string what = absl::StrCat(": ", status.error_message());
+  std::string what = absl::StrCat(": ", base::OneLine(status.error_message()));
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     what =
         absl::StrCat(" did not answer within ", absl::FormatDuration(timeout),
                      "; is that its address (--listen)?");
   } else if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
              !connected) {
-    const std::string why = status.error_message();
+    const std::string why = base::OneLine(status.error_message());
     const base::ConnectTrouble trouble =
         base::TlsTroubleOf(why, options_.tls.given())
             .value_or(base::ConnectTrouble{
@@ -66,6 +97,7 @@ absl::StatusOr<v1::ListJobsResponse> AdminClient::ListJobs() {
   const auto status =
       Explain(stub_->ListJobs(&context, {}, &response), options_.call_timeout);
   if (!status.ok()) return status;
+  MakeOneLine(response);
   return response;
 }
 
@@ -76,6 +108,7 @@ absl::StatusOr<v1::ListAgentsResponse> AdminClient::ListAgents() {
   const auto status = Explain(stub_->ListAgents(&context, {}, &response),
                               options_.call_timeout);
   if (!status.ok()) return status;
+  MakeOneLine(response);
   return response;
 }
 
@@ -88,6 +121,7 @@ absl::StatusOr<v1::JobState> AdminClient::GetJob(const v1::Group& group) {
   const auto status = Explain(stub_->GetJob(&context, request, &response),
                               options_.call_timeout);
   if (!status.ok()) return status;
+  MakeOneLine(response);
   return response.job();
 }
 
@@ -102,6 +136,7 @@ absl::StatusOr<v1::JobState> AdminClient::SetPin(
   const auto status = Explain(stub_->SetPin(&context, request, &response),
                               options_.call_timeout);
   if (!status.ok()) return status;
+  MakeOneLine(response);
   return response.job();
 }
 
@@ -112,6 +147,26 @@ absl::Status AdminClient::ForgetJob(const std::string& job) {
   request.set_job(job);
   v1::ForgetJobResponse response;
   return Explain(stub_->ForgetJob(&context, request, &response),
+                 options_.call_timeout);
+}
+
+absl::Status AdminClient::Evict(const std::string& who) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::EvictRequest request;
+  request.set_who(who);
+  v1::EvictResponse response;
+  return Explain(stub_->Evict(&context, request, &response),
+                 options_.call_timeout);
+}
+
+absl::Status AdminClient::Readmit(const std::string& who) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::ReadmitRequest request;
+  request.set_who(who);
+  v1::ReadmitResponse response;
+  return Explain(stub_->Readmit(&context, request, &response),
                  options_.call_timeout);
 }
 
@@ -140,6 +195,7 @@ absl::Status AdminClient::WatchOnce(
     std::string bytes = response.job().SerializeAsString();
     if (bytes == last) continue;  // Each call begins with the state of now.
     last = std::move(bytes);
+    MakeOneLine(response);
     on_state(response.job());
   }
   const grpc::Status status = reader->Finish();

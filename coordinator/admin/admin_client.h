@@ -51,6 +51,10 @@ class AdminClient {
   // NotFound: as above. FailedPrecondition: a rank of the job is in sight.
   // Unavailable: the journal cannot be written.
   absl::Status ForgetJob(const std::string& job);
+  // InvalidArgument: it means nobody, or the caller. Unavailable: as above.
+  absl::Status Evict(const std::string& who);
+  // NotFound: nobody was evicted so. Unavailable: as above.
+  absl::Status Readmit(const std::string& who);
   // Lines of the audit log after that number, oldest first.
   absl::StatusOr<v1::ReadAuditResponse> ReadAudit(uint64_t after);
   // Hands over the group's state now and whenever it has changed. A coordinator

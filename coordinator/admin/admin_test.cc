@@ -323,12 +323,48 @@ TEST(AdminNewKey, MakesAFileThatDaemonsTake) {
   EXPECT_THAT(again.err, HasSubstr("FILE: " + path + " cannot be written"));
 }
 
+TEST(AdminNewKey, MakesOneOfOneJobOfAnother) {
+  const std::string folder = base::MakeTestFolder();
+  const std::string first = folder + "/first.key", job = folder + "/job.key";
+  ASSERT_EQ(Tool({"new-key", first.c_str()}).exit_code, 0);
+  const Outcome made = Tool(
+      {"new-key", "--job", "vision", "--from", first.c_str(), job.c_str()});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  ASSERT_OK_AND_ASSIGN(const base::JobKey key,
+                       base::JobKey::FromFile("--job-key-file", job));
+  EXPECT_EQ(key.host(), "vision.job.pactrain");
+  EXPECT_THAT(made.out, HasSubstr("key/" + key.id() + ", of job vision alone"));
+  const std::string other = folder + "/other.key";
+  const Outcome again =
+      Tool({"new-key", "--job", "text", "--from", job.c_str(), other.c_str()});
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, HasSubstr("--from: " + job + " is a key of vision"));
+}
+
+TEST_F(AdminTest, EvictsAndReadmits) {
+  Outcome outcome = Admin({"evict", "node-1"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("evicted agent/node-1: "));
+  outcome = Admin({"evict", "node-1..vision"});
+  EXPECT_THAT(outcome.out, HasSubstr("job/vision/agent/node-1..vision"));
+  EXPECT_THAT(driver_->Evicted(),
+              ::testing::ElementsAre("agent/node-1",
+                                     "job/vision/agent/node-1..vision"));
+  outcome = Admin({"evict", "every*body"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("'every*body' means nobody"));
+  outcome = Admin({"readmit", "agent/node-1"});
+  EXPECT_EQ(outcome.out, "readmitted agent/node-1\n");
+  outcome = Admin({"readmit", "node-1"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("'agent/node-1' is not evicted"));
+}
+
 TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> mistakes =
       {{{},
         "a command is needed: jobs, audit, job, watch, pin, unpin, forget, "
-        "doctor or "
-        "new-key"},
+        "evict, readmit, doctor or new-key"},
        {{"bogus", "j"},
         "'bogus' is no command; a command is needed: jobs, audit, job, watch, "
         "pin"},
@@ -351,7 +387,12 @@ TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
         "read"},
        {{"jobs", "--job-key-file=/f", "--tls-cert=reader.pem"},
         "given beside --tls-cert (or PACTRAIN_ADMIN_TLS_CERT)"},
-       {{"new-key"}, "FILE is required"}};
+       {{"new-key"}, "FILE is required"},
+       {{"new-key", "--job=j", "f"}, "--job requires --from"},
+       {{"new-key", "--from=f", "f"}, "--from requires --job"},
+       {{"new-key", "--job=a..b", "--from=f", "f"},
+        "--job: 'a..b' has two dots in a row"},
+       {{"evict"}, "WHO is required"}};
   for (const auto& [words, text] : mistakes) {
     const Outcome outcome = Tool(words);
     EXPECT_EQ(outcome.exit_code, 2) << text;

@@ -2,7 +2,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "base/one_line.h"
 #include "base/status_macros.h"
 #include "base/tls/chain_hash.h"
 #include "protocol/audit.h"
@@ -21,19 +21,6 @@ protocol::AuditLine FromProto(const v1::AuditLine& line) {
           line.hash()};
 }
 
-// Control characters, which could move the cursor of who reads it, in hex.
-std::string Visible(const std::string& text) {
-  std::string visible;
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') {
-      absl::StrAppendFormat(&visible, "\\x%02x", c);
-    } else {
-      visible.push_back(c);
-    }
-  }
-  return visible;
-}
-
 }  // namespace
 
 std::string AuditText(const v1::AuditLine& line) {
@@ -43,7 +30,7 @@ std::string AuditText(const v1::AuditLine& line) {
   if (!line.job().empty()) absl::StrAppend(&text, "  job ", line.job());
   absl::StrAppend(&text, "  ", line.what());
   if (!line.why().empty()) absl::StrAppend(&text, ": ", line.why());
-  return Visible(text) + "\n";
+  return base::OneLine(text) + "\n";
 }
 
 absl::Status AuditChecker::CheckLine(const v1::AuditLine& line) {

@@ -40,7 +40,7 @@ struct Words {
   bool insecure_network = false;
   bool json = false;
   bool coordinator_named = false;
-  std::string name, mode, codec, new_file;
+  std::string name, mode, codec, new_file, who, bound_job, from_file;
   int levels = 0;
 };
 
@@ -84,10 +84,29 @@ void AddCommands(CLI::App& app, Words& words) {
   app.add_subcommand("jobs", "All jobs in a table");
   app.add_subcommand("audit",
                      "The audit log, and whether somebody has changed it");
-  app.add_subcommand("new-key", "Makes a job's key; asks no coordinator")
+  CLI::App* new_key =
+      app.add_subcommand("new-key", "Makes a job's key; asks no coordinator");
+  new_key
       ->add_option("FILE", words.new_file,
                    "Where it goes: a new file, for its owner alone")
       ->required();
+  CLI::Option* job = new_key->add_option(
+      "--job", words.bound_job,
+      "Makes a key that shows, joins and changes nothing of another job");
+  CLI::Option* from = new_key->add_option(
+      "--from", words.from_file,
+      "Holds the key that it is made of, the coordinator's");
+  job->needs(from);
+  from->needs(job);
+  const auto add_who = [&](const char* name, const char* help) {
+    app.add_subcommand(name, help)
+        ->add_option("WHO", words.who,
+                     "agent/NAME, operator/NAME, reader/NAME, serial/HEX, "
+                     "key/HEX; NAME alone: the agent of that name")
+        ->required();
+  };
+  add_who("evict", "Somebody may do nothing any more, and what he does ends");
+  add_who("readmit", "Takes that back");
   add("job", "One job: members, decision and why, pin, measured r");
   add("watch", "Prints what changes, until Ctrl-C");
   CLI::App* pin = add("pin", "What travels, whatever the policy says");
@@ -151,10 +170,13 @@ absl::StatusOr<v1::Pin> ReadPin(const Words& words) {
 // key may do all.
 absl::StatusOr<base::TlsFiles> ReadTls(const Words& words) {
   const base::TlsNames names = AdminTlsNames();
-  const protocol::Identity own = {protocol::Role::kOperator, ""};
-  ASSIGN_OR_RETURN(
-      const base::TlsFiles tls,
-      base::ChooseTls(words.tls, words.job_key_file, names, own.ToString()));
+  protocol::Identity own = {protocol::Role::kOperator, ""};
+  ASSIGN_OR_RETURN(const base::TlsFiles tls,
+                   base::ChooseTls(words.tls, words.job_key_file, names,
+                                   [&](const std::string& host) {
+                                     own.job = protocol::JobOf(host);
+                                     return own.ToString();
+                                   }));
   RETURN_IF_ERROR(base::CheckTlsFiles(tls, names).status());
   return tls;
 }
@@ -168,7 +190,14 @@ absl::StatusOr<Command> Understand(const std::string& name,
   command.insecure_network = words.insecure_network;
   command.json = words.json;
   command.new_file = words.new_file;
-  if (name == "new-key") return command;
+  if (name == "new-key") {
+    command.bound_job = words.bound_job;
+    command.from_file = words.from_file;
+    if (!words.bound_job.empty()) {
+      RETURN_IF_ERROR(protocol::CheckBoundJob("--job", words.bound_job));
+    }
+    return command;
+  }
   if (name == "doctor") {  // Its findings say what is wrong.
     const absl::StatusOr<base::TlsFiles> tls = ReadTls(words);
     command.tls = tls.ok() ? *tls : words.tls;
@@ -186,6 +215,13 @@ absl::StatusOr<Command> Understand(const std::string& name,
           .status());
   if (IsOfAJob(name)) {
     ASSIGN_OR_RETURN(command.group, ReadGroup(words.name));
+  }
+  if (name == "evict" || name == "readmit") {
+    // An agent's name alone is what most mean.
+    const bool is_name = protocol::CheckName("WHO", words.who).ok() &&
+                         words.who != "operator" && words.who != "reader";
+    command.who =
+        is_name ? protocol::AgentCalled(words.who).Short() : words.who;
   }
   if (name == "forget" && command.group.model() != 0) {
     return absl::InvalidArgumentError(
@@ -235,7 +271,7 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
       return mistake(absl::StrCat(
           words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
           "a command is needed: jobs, audit, job, watch, pin, unpin, forget, "
-          "doctor or new-key"));
+          "evict, readmit, doctor or new-key"));
     }
     *exit_code = app.exit(error, out, err);  // --help or --version
     return std::nullopt;

@@ -13,8 +13,10 @@
 namespace pactrain::coordinator {
 
 struct Command {
-  // "jobs", "audit", "job", "watch", "pin", "unpin", "doctor" or "new-key".
+  // "jobs", "audit", "job", "watch", "pin", "unpin", "forget", "evict",
+  // "readmit", "doctor" or "new-key".
   std::string name;
+  std::string who;             // Of "evict" and "readmit".
   v1::Group group;             // Of "job", "watch", "pin" and "unpin".
   std::optional<v1::Pin> pin;  // "pin" only.
   std::string coordinator;     // "127.0.0.1:7070"
@@ -25,6 +27,8 @@ struct Command {
   bool insecure_network = false;
   bool coordinator_named = false;  // By a flag or variable.
   std::string new_file;            // "new-key" only; nothing else counts then.
+  std::string bound_job;           // The same: empty: of any.
+  std::string from_file;           // Holds the key that it is made of.
 };
 
 // What messages call this command's own settings.

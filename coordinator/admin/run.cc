@@ -5,10 +5,12 @@
 #include <functional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/tls/job_key.h"
 #include "coordinator/admin/audit.h"
 #include "coordinator/admin/job_text.h"
+#include "protocol/identity.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -58,11 +60,33 @@ absl::Status Audit(const Command& command, AdminClient& client,
   return absl::OkStatus();
 }
 
+absl::Status NewBoundKey(const Command& command, std::ostream& out) {
+  ASSIGN_OR_RETURN(const base::JobKey from,
+                   base::JobKey::FromFile("--from", command.from_file));
+  absl::StatusOr<std::string> text =
+      from.NewBoundText(protocol::HostOf(command.bound_job));
+  if (!text.ok()) {
+    return absl::Status(
+        text.status().code(),
+        absl::StrCat("--from: ", command.from_file, " ",
+                     absl::string_view(text.status().message())));
+  }
+  ASSIGN_OR_RETURN(const base::JobKey made, base::JobKey::FromText(*text));
+  RETURN_IF_ERROR(base::WriteJobKey(command.new_file, *std::move(text)));
+  out << "wrote " << command.new_file << ", key/" << made.id() << ", of job "
+      << command.bound_job
+      << " alone; give it to that job's agents as --job-key-file: they are "
+         "called NAME.."
+      << command.bound_job << "\n";
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
                  std::ostream& err) {
   if (command.name == "new-key") {
+    if (!command.bound_job.empty()) return NewBoundKey(command, out);
     RETURN_IF_ERROR(base::WriteNewJobKey(command.new_file));
     out << "wrote " << command.new_file
         << "; give it to every daemon of the job as --job-key-file\n";
@@ -80,6 +104,15 @@ absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
     out << "forgot the state of job " << job
         << ": its next launch begins anew, and who comes back with the old "
            "state is refused\n";
+  } else if (command.name == "evict") {
+    RETURN_IF_ERROR(client.Evict(command.who));
+    out << "evicted " << command.who
+        << ": it may do nothing any more, and its ranks leave; to take it "
+           "back: pactrain-admin readmit "
+        << command.who << "\n";
+  } else if (command.name == "readmit") {
+    RETURN_IF_ERROR(client.Readmit(command.who));
+    out << "readmitted " << command.who << "\n";
   } else if (command.name == "watch") {
     return Watch(command, client, out, err);
   } else {

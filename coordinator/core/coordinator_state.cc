@@ -48,6 +48,7 @@ absl::StatusOr<CoordinatorState> CoordinatorState::Create(
   for (const auto& [id, group] : recovered.groups) {
     state.groups_.emplace(id, Group(id, options, group, now));
   }
+  state.denied_ = recovered.denied;
   return state;
 }
 
@@ -292,6 +293,13 @@ Group* CoordinatorState::FindGroup(const protocol::GroupId& id) {
   return it == groups_.end() ? nullptr : &it->second;
 }
 
+absl::Status CoordinatorState::CheckWritable() const {
+  if (!stale_.empty()) return absl::FailedPreconditionError(stale_);
+  if (!read_only_) return absl::OkStatus();
+  return absl::UnavailableError(
+      "the coordinator's journal cannot be written; see its log");
+}
+
 absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
                                                  const std::optional<Pin>& pin,
                                                  absl::Duration now) {
@@ -303,11 +311,7 @@ absl::StatusOr<Effects> CoordinatorState::SetPin(const protocol::GroupId& id,
         "' is not known or has not started yet; pactrain-admin jobs lists "
         "them; a job can be pinned once it has started"));
   }
-  if (!stale_.empty()) return absl::FailedPreconditionError(stale_);
-  if (read_only_) {
-    return absl::UnavailableError(
-        "the coordinator's journal cannot be written; see its log");
-  }
+  RETURN_IF_ERROR(CheckWritable());
   Effects effects;
   Group::Context c = MakeContext(now, effects);
   group->SetPin(pin, c);
@@ -331,11 +335,7 @@ absl::StatusOr<Effects> CoordinatorState::Forget(const std::string& job,
                      "' is not known or has not started yet; pactrain-admin "
                      "jobs lists them"));
   }
-  if (!stale_.empty()) return absl::FailedPreconditionError(stale_);
-  if (read_only_) {
-    return absl::UnavailableError(
-        "the coordinator's journal cannot be written; see its log");
-  }
+  RETURN_IF_ERROR(CheckWritable());
   for (Group* group : groups) group->Forget(by, c);
   return Told(std::move(effects));
 }

@@ -29,6 +29,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -88,6 +89,24 @@ class CoordinatorState {
   //   Unavailable:        the journal cannot be written.
   absl::StatusOr<Effects> Forget(const std::string& job, const std::string& by,
                                  absl::Duration now);
+  // The agent's trainers are out of `job`, or of all jobs, for good:
+  // generations that they are of end, and the others go on as if they had left.
+  // Its stream is closed.
+  Effects Expel(const std::string& agent, const std::optional<std::string>& job,
+                const std::string& reason, absl::Duration now);
+  // Whom this rule of a deny list means may do nothing from now on: agents by
+  // name leave at once, as by Expel().
+  //   InvalidArgument:   CheckDenial() of it.
+  //   ResourceExhausted: there are kMaxDenied.
+  //   Unavailable:       the journal cannot be written.
+  absl::StatusOr<Effects> Evict(const std::string& who, const std::string& by,
+                                absl::Duration now);
+  // Takes that back. NotFound: nobody said so. Unavailable: as above.
+  absl::StatusOr<Effects> Readmit(const std::string& who);
+  static constexpr size_t kMaxDenied = 1000;
+  const std::map<std::string, IdentityDenied>& denied() const {
+    return denied_;
+  }
   StateSnapshot Snapshot(absl::Duration now) const;
 
  private:
@@ -111,6 +130,11 @@ class CoordinatorState {
   // Lets a new group in; may forget one that ended long ago.
   // ResourceExhausted: too many live jobs. Unavailable: read-only.
   absl::Status MakeRoom(const protocol::GroupId& id, Group::Context& c);
+  void ExpelFrom(const std::string& agent,
+                 const std::optional<std::string>& job,
+                 const std::string& reason, Group::Context& c);
+  // Unavailable, FailedPrecondition: nothing can be made durable.
+  absl::Status CheckWritable() const;
   // The agent of this stream has none any more.
   void Drop(StreamId stream, absl::Duration now, Effects& effects);
 
@@ -120,6 +144,7 @@ class CoordinatorState {
   std::string stale_;  // The journal is an older copy, in words.
   Agents agents_;
   std::map<protocol::GroupId, Group> groups_;
+  std::map<std::string, IdentityDenied> denied_;
 };
 
 }  // namespace pactrain::coordinator

@@ -70,6 +70,10 @@ class Group {
   void OnAgentDisconnected(const Agent& agent, absl::Duration now);
   void Tick(Context& c);
 
+  // Its trainers of the newest generation are out for good, whoever speaks for
+  // them: that ends if it runs.
+  void Expel(const std::string& agent, const std::string& reason, Context& c);
+
   // Nothing: the policy decides again. REQUIRES: ever_formed(), the journal can
   // be written, CheckPin() is OK.
   void SetPin(const std::optional<Pin>& pin, Context& c);

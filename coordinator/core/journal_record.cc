@@ -13,6 +13,7 @@ void Remember(Recovered::Group& group, const protocol::Decision& decision) {
 
 struct Applier {
   std::map<protocol::GroupId, Recovered::Group>& groups;
+  std::map<std::string, IdentityDenied>& denied;
 
   void operator()(const GenerationFormed& r) {
     Recovered::Group& group = groups[r.generation.group];
@@ -59,12 +60,14 @@ struct Applier {
   }
   void operator()(const PinSet& r) { groups[r.group].pin = r.pin; }
   void operator()(const GroupForgotten& r) { groups.erase(r.group); }
+  void operator()(const IdentityDenied& r) { denied[r.who] = r; }
+  void operator()(const IdentityReadmitted& r) { denied.erase(r.who); }
 };
 
 }  // namespace
 
 void Recovered::Apply(const JournalRecord& record) {
-  std::visit(Applier{groups}, record);
+  std::visit(Applier{groups, denied}, record);
 }
 
 }  // namespace pactrain::coordinator

@@ -113,10 +113,25 @@ struct PinSet {
   std::optional<Pin> pin;
 };
 
+// Somebody may do nothing any more: a rule as a policy's deny list has it
+// (grants.h). Given anew it takes the place of the one before.
+struct IdentityDenied {
+  std::string who;
+  std::string by;
+  std::string at;  // UTC.
+  bool operator==(const IdentityDenied&) const = default;
+};
+
+// That one counts no more.
+struct IdentityReadmitted {
+  std::string who;
+};
+
 using JournalRecord =
     std::variant<GenerationFormed, GenerationEnded, LineageEnded, DecisionMade,
                  DecisionRevoked, MaskSetStable, StepsReserved,
-                 TrainersDetached, GroupForgotten, PinSet>;
+                 TrainersDetached, GroupForgotten, PinSet, IdentityDenied,
+                 IdentityReadmitted>;
 
 // What survives a restart.
 struct Recovered {
@@ -137,6 +152,7 @@ struct Recovered {
     std::vector<LineageEnded> ended_lineages;  // Newest first, kMaxHistory.
   };
   std::map<protocol::GroupId, Group> groups;
+  std::map<std::string, IdentityDenied> denied;  // By rule.
 
   void Apply(const JournalRecord& record);
 };

@@ -90,6 +90,12 @@ struct LineWriter {
   void operator()(const GroupForgotten& r) {
     Add("job forgotten", kCoordinator, r.group, "to make room");
   }
+  void operator()(const IdentityDenied& r) {
+    lines.push_back({"evicted", caller, "", r.who, "", ""});
+  }
+  void operator()(const IdentityReadmitted& r) {
+    lines.push_back({"readmitted", caller, "", r.who, "", ""});
+  }
   // Both come with the steps.
   void operator()(const MaskSetStable&) {}
   void operator()(const StepsReserved&) {}

@@ -17,14 +17,6 @@ constexpr absl::Duration kHealInterval = absl::Seconds(5);
 // Streams that have not said Hello yet, beyond the agents.
 constexpr int kMaxStrangers = 64;
 
-// Texts of agents and trainers must not begin lines of their own in our log.
-std::string OneLine(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-  }
-  return text;
-}
-
 // The same after a restart; of another coordinator, another.
 base::Secret KeyOf(const base::Secret& cluster,
                    const protocol::Generation& generation) {
@@ -49,9 +41,9 @@ absl::Status ShuttingDown() {
 
 void Log(const Effects::Event& event) {
   if (event.warning) {
-    LOG_WARN("{}", OneLine(event.text));
+    LOG_WARN("{}", event.text);
   } else {
-    LOG_INFO("{}", OneLine(event.text));
+    LOG_INFO("{}", event.text);
   }
 }
 
@@ -264,6 +256,41 @@ absl::Status Driver::Forget(const std::string& job,
   return Operate([&](CoordinatorState& state,
                      absl::Duration now) { return state.Forget(job, by, now); },
                  caller);
+}
+
+absl::Status Driver::Evict(const std::string& who,
+                           const protocol::Caller& caller) {
+  const std::string by = caller.who.empty() ? "an operator" : caller.who;
+  return Operate([&](CoordinatorState& state,
+                     absl::Duration now) { return state.Evict(who, by, now); },
+                 caller);
+}
+
+absl::Status Driver::Readmit(const std::string& who,
+                             const protocol::Caller& caller) {
+  return Operate([&](CoordinatorState& state,
+                     absl::Duration) { return state.Readmit(who); },
+                 caller);
+}
+
+std::vector<std::string> Driver::Evicted() const {
+  base::MutexLock lock(&mu_);
+  std::vector<std::string> rules;
+  for (const auto& [rule, denied] : state_.denied()) rules.push_back(rule);
+  return rules;
+}
+
+void Driver::Expel(const std::string& agent,
+                   const std::optional<std::string>& job,
+                   const std::string& reason, const protocol::Caller& caller) {
+  {
+    base::MutexLock lock(&mu_);
+    trail_.OnRefused({"agent expelled", caller, job.value_or(""),
+                      absl::StrCat("agent ", agent), reason, ""},
+                     Now());
+    Run(state_.Expel(agent, job, reason, clock_()), caller);
+  }
+  Deliver();
 }
 
 absl::Status Driver::Operate(

@@ -23,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <variant>
@@ -83,6 +84,15 @@ class Driver {
   absl::Status SetPin(const protocol::GroupId& group,
                       const std::optional<Pin>& pin,
                       const protocol::Caller& caller = {});
+
+  // As CoordinatorState::Evict() and Readmit(); OK: it is durable.
+  absl::Status Evict(const std::string& who, const protocol::Caller& caller);
+  absl::Status Readmit(const std::string& who, const protocol::Caller& caller);
+  // The rules that Evict() has made.
+  std::vector<std::string> Evicted() const;
+  // As CoordinatorState::Expel().
+  void Expel(const std::string& agent, const std::optional<std::string>& job,
+             const std::string& reason, const protocol::Caller& caller);
 
   // Somebody was refused before the core heard of it: for the audit log.
   void OnRefused(protocol::AuditEvent event);

@@ -1,13 +1,12 @@
 #include "coordinator/rpc/access.h"
 
-#include <vector>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rpc/credentials.h"
+#include "base/status_macros.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -50,7 +49,7 @@ absl::Status CheckRight(const Peer& peer, Right right) {
 }
 
 absl::Status CheckName(const Peer& peer, const std::string& agent) {
-  if (!peer.has_value() || peer->agent == agent) return absl::OkStatus();
+  if (!peer.has_value() || peer->name == agent) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(
       "it calls itself agent ", agent, ", and its certificate is of ",
       peer->ToString(), "; give it the certificate of its own name"));
@@ -59,22 +58,119 @@ absl::Status CheckName(const Peer& peer, const std::string& agent) {
 absl::StatusOr<Peer> Access::Admit(const grpc::ServerContextBase& context,
                                    Right right, absl::string_view call) {
   if (!tls_) return Peer();
+  const base::CertificateFacts facts = base::PeerFacts(*context.auth_context());
   const absl::StatusOr<protocol::Identity> identity =
-      protocol::IdentityOf(base::PeerUris(*context.auth_context()));
-  const absl::Status checked =
+      protocol::IdentityOf(facts.uris);
+  absl::Status checked =
       identity.ok() ? CheckRight(*identity, right) : identity.status();
+  if (checked.ok()) checked = CheckStays(facts);
   if (!checked.ok()) return Refuse(context, call, checked);
   return Peer(*identity);
 }
 
 absl::Status Access::AdmitName(const grpc::ServerContextBase& context,
-                               const Peer& peer, const std::string& agent) {
-  const absl::Status checked = CheckName(peer, agent);
+                               const Peer& peer, const std::string& agent,
+                               absl::string_view site) {
+  absl::Status checked = CheckName(peer, agent);
+  if (checked.ok() && peer) checked = grants()->CheckSite(*peer, site);
   return checked.ok() ? checked : Refuse(context, "Hello", checked);
 }
 
+absl::Status Access::AdmitJob(const grpc::ServerContextBase& context,
+                              const Peer& peer, Action action,
+                              absl::string_view job, absl::string_view call) {
+  if (!peer) return absl::OkStatus();
+  const absl::Status checked = grants()->Check(*peer, "", action, job);
+  return checked.ok() ? checked : Refuse(context, call, checked, job);
+}
+
+absl::Status Access::AdmitAll(const grpc::ServerContextBase& context,
+                              const Peer& peer, Action action,
+                              absl::string_view call) {
+  if (!peer) return absl::OkStatus();
+  const absl::Status checked = grants()->CheckAll(*peer, action);
+  return checked.ok() ? checked : Refuse(context, call, checked);
+}
+
+absl::Status Access::CheckRun(const Peer& peer, absl::string_view site,
+                              absl::string_view job) const {
+  if (!peer) return absl::OkStatus();
+  return grants()->Check(*peer, site, Action::kRun, job);
+}
+
+absl::Status Access::CheckMember(const protocol::GroupId& group,
+                                 const protocol::Member& member) const {
+  const protocol::Identity identity = protocol::AgentCalled(member.agent);
+  const std::shared_ptr<const Grants> grants = this->grants();
+  RETURN_IF_ERROR(grants->CheckDenied({identity, "", "", ""}));
+  RETURN_IF_ERROR(grants->CheckSite(identity, member.site));
+  return grants->Check(identity, member.site, Action::kRun, group.job);
+}
+
+bool Access::Sees(const Peer& peer, absl::string_view job) const {
+  return !peer || grants()->Check(*peer, "", Action::kSee, job).ok();
+}
+
+absl::Status Access::CheckStays(const base::CertificateFacts& facts) const {
+  ASSIGN_OR_RETURN(const protocol::Identity identity,
+                   protocol::IdentityOf(facts.uris));
+  return CheckDenied({identity, facts.serial, facts.key, facts.issuer});
+}
+
+absl::Status Access::CheckDenied(const Credential& credential) const {
+  RETURN_IF_ERROR(grants()->CheckDenied(credential));
+  std::shared_ptr<const std::vector<std::string>> evicted;
+  {
+    base::MutexLock lock(&mu_);
+    evicted = evicted_;
+  }
+  for (const std::string& rule : *evicted) {
+    if (!MatchesDenial(rule, credential)) continue;
+    return absl::PermissionDeniedError(
+        absl::StrCat(credential.identity.ToString(),
+                     " may do nothing: an operator evicted '", rule,
+                     "'; to let it in again: pactrain-admin readmit ", rule));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Access::CheckIsAnother(const grpc::ServerContextBase& context,
+                                    const std::string& rule) const {
+  if (!tls_) return absl::OkStatus();
+  const base::CertificateFacts facts = base::PeerFacts(*context.auth_context());
+  ASSIGN_OR_RETURN(const protocol::Identity identity,
+                   protocol::IdentityOf(facts.uris));
+  if (!MatchesDenial(rule, {identity, facts.serial, facts.key, facts.issuer})) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", rule, "' means you, ", identity.ToString(),
+      ", who could not take it back; have another operator do it, or use deny "
+      "in the policy file"));
+}
+
+void Access::SetEvicted(std::vector<std::string> rules) {
+  base::MutexLock lock(&mu_);
+  evicted_ = std::make_shared<const std::vector<std::string>>(std::move(rules));
+  ++version_;
+}
+
+std::shared_ptr<const Grants> Access::grants() const {
+  base::MutexLock lock(&mu_);
+  return grants_;
+}
+
+bool Access::SetGrants(std::shared_ptr<const Grants> grants) {
+  base::MutexLock lock(&mu_);
+  if (grants == grants_) return false;
+  grants_ = std::move(grants);
+  ++version_;
+  return true;
+}
+
 absl::Status Access::Refuse(const grpc::ServerContextBase& context,
-                            absl::string_view call, const absl::Status& why) {
+                            absl::string_view call, const absl::Status& why,
+                            absl::string_view job) {
   const std::string text =
       absl::StrCat("refused ", call, " from ", HostOf(context), ": ",
                    absl::string_view(why.message()));
@@ -82,7 +178,7 @@ absl::Status Access::Refuse(const grpc::ServerContextBase& context,
     base::MutexLock lock(&mu_);
     if (told_.IsNews(text, base::MonotonicNow())) LOG_WARN("{}", text);
   }
-  on_refused_({"call refused", CallerOf(context), "",
+  on_refused_({"call refused", CallerOf(context), std::string(job),
                absl::StrCat(call, " from ", HostOf(context)),
                std::string(why.message()), ""});
   return why;
@@ -91,8 +187,8 @@ absl::Status Access::Refuse(const grpc::ServerContextBase& context,
 protocol::Caller Access::CallerOf(
     const grpc::ServerContextBase& context) const {
   if (!tls_) return {};
-  const std::vector<std::string> uris = base::PeerUris(*context.auth_context());
-  return {absl::StrJoin(uris, " "), base::PeerSerial(*context.auth_context())};
+  const base::CertificateFacts facts = base::PeerFacts(*context.auth_context());
+  return {absl::StrJoin(facts.uris, " "), facts.serial};
 }
 
 }  // namespace pactrain::coordinator

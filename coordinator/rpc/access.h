@@ -4,6 +4,9 @@
 //   reader, operator   what Admin shows
 //   operator           what Admin changes
 //
+// And with which jobs, by the grants (core/grants.h) that are in force just
+// then.
+//
 // Without TLS, so on loopback, everybody may call everything. Refusals are
 // logged, each once a minute.
 //
@@ -13,10 +16,14 @@
 
 #include <grpcpp/server_context.h>
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -24,8 +31,11 @@
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "base/repeat_filter.h"
+#include "base/tls/certificate_facts.h"
+#include "coordinator/core/grants.h"
 #include "protocol/audit.h"
 #include "protocol/identity.h"
+#include "protocol/types.h"
 
 namespace pactrain::coordinator {
 
@@ -46,23 +56,62 @@ class Access {
   Access(bool tls, OnRefused on_refused)
       : tls_(tls), on_refused_(std::move(on_refused)) {}
 
-  // Whose call this is, once it has the right to `call`.
+  // Whose call this is, once it has the right to `call` and nobody denies it.
   // Unauthenticated, PermissionDenied: refused.
   absl::StatusOr<Peer> Admit(const grpc::ServerContextBase& context,
                              Right right, absl::string_view call);
   // Whom the audit log names for this call, whether or not it is admitted.
   protocol::Caller CallerOf(const grpc::ServerContextBase& context) const;
-  // As CheckName(), and logs a refusal.
+  // As CheckName() and Grants::CheckSite(), and logs a refusal.
   absl::Status AdmitName(const grpc::ServerContextBase& context,
-                         const Peer& peer, const std::string& agent);
+                         const Peer& peer, const std::string& agent,
+                         absl::string_view site);
+  // As Grants::Check(), of a reader or operator, and logs a refusal.
+  absl::Status AdmitJob(const grpc::ServerContextBase& context,
+                        const Peer& peer, Action action, absl::string_view job,
+                        absl::string_view call);
+  // The same for what is of all jobs.
+  absl::Status AdmitAll(const grpc::ServerContextBase& context,
+                        const Peer& peer, Action action,
+                        absl::string_view call);
+  // The same of an agent, of the site that it has said; logs nothing.
+  absl::Status CheckRun(const Peer& peer, absl::string_view site,
+                        absl::string_view job) const;
+  // Whether a member of a generation may stay one, whoever speaks for it.
+  absl::Status CheckMember(const protocol::GroupId& group,
+                           const protocol::Member& member) const;
+  bool Sees(const Peer& peer, absl::string_view job) const;
+  // Whether a connection may stay: PermissionDenied where it is denied by now.
+  absl::Status CheckStays(const base::CertificateFacts& facts) const;
+
+  // `why`, logged and audited.
+  absl::Status Refuse(const grpc::ServerContextBase& context,
+                      absl::string_view call, const absl::Status& why,
+                      absl::string_view job = "");
+
+  // InvalidArgument: the rule of a deny list means the caller, who could not
+  // take it back then.
+  absl::Status CheckIsAnother(const grpc::ServerContextBase& context,
+                              const std::string& rule) const;
+  // Rules as of a deny list, by operators: in force from now on.
+  void SetEvicted(std::vector<std::string> rules);
+  // Differs once somebody may be denied who was not before.
+  uint64_t version() const { return version_; }
+  // In force from now on; not null. False: it has been already.
+  bool SetGrants(std::shared_ptr<const Grants> grants);
 
  private:
-  absl::Status Refuse(const grpc::ServerContextBase& context,
-                      absl::string_view call, const absl::Status& why);
+  std::shared_ptr<const Grants> grants() const;
+  absl::Status CheckDenied(const Credential& credential) const;
 
   const bool tls_;
   const OnRefused on_refused_;
-  base::Mutex mu_;
+  std::atomic<uint64_t> version_ = 0;
+  mutable base::Mutex mu_;
+  std::shared_ptr<const Grants> grants_ ABSL_GUARDED_BY(mu_) =
+      std::make_shared<const Grants>();
+  std::shared_ptr<const std::vector<std::string>> evicted_
+      ABSL_GUARDED_BY(mu_) = std::make_shared<const std::vector<std::string>>();
   base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
 };
 

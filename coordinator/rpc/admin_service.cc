@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/status_macros.h"
 #include "base/version.h"
 #include "coordinator/core/planner.h"
 #include "coordinator/rpc/agent_stream.h"
@@ -23,6 +25,11 @@ std::optional<GroupSnapshot> Find(const Driver& driver,
     if (group.group == id) return std::move(group);
   }
   return std::nullopt;
+}
+
+absl::StatusOr<std::string> JobOf(const absl::StatusOr<protocol::GroupId>& id) {
+  if (!id.ok()) return id.status();
+  return id->job;
 }
 
 grpc::Status NotFound(const protocol::GroupId& id) {
@@ -47,10 +54,32 @@ absl::StatusOr<Pin> ReadPin(const v1::Pin& proto) {
              static_cast<protocol::Codec>(proto.codec())};
 }
 
-void FillAgents(const StateSnapshot& s, v1::ListAgentsResponse& proto) {
+// Agents that have to do with one of these groups, or can with `job` alone.
+std::set<std::string> AgentsOf(const StateSnapshot& s, const std::string& job) {
+  std::set<std::string> names;
+  for (const GroupSnapshot& group : s.groups) {
+    if (!group.generation) continue;
+    for (const protocol::Member& member : group.generation->members) {
+      names.insert(member.agent);
+    }
+  }
+  for (const AgentSnapshot& agent : s.agents) {
+    if (protocol::AgentNameOf(agent.agent, job) == agent.agent) {
+      names.insert(agent.agent);
+    }
+  }
+  return names;
+}
+
+// Of a state that has the groups only that the caller sees. Nodes are the
+// cluster's: who is bound to one job alone (`job`) does not see the others'.
+void FillAgents(const StateSnapshot& s, const std::string& job,
+                v1::ListAgentsResponse& proto) {
   proto.set_term(s.term);
   proto.set_cluster_id(s.cluster_id);
+  const std::set<std::string> shown = AgentsOf(s, job);
   for (const AgentSnapshot& agent : s.agents) {
+    if (!shown.contains(agent.agent)) continue;
     v1::AgentState& state = *proto.add_agents();
     state.set_agent(agent.agent);
     state.set_site(agent.site);
@@ -145,13 +174,12 @@ grpc::ServerUnaryReactor* AdminService::ListJobs(
     grpc::CallbackServerContext* context, const v1::ListJobsRequest*,
     v1::ListJobsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::Status admitted =
-      access_->Admit(*context, Right::kRead, "ListJobs").status();
-  if (!admitted.ok()) {
-    reactor->Finish(ToGrpc(admitted));
+  const auto peer = access_->Admit(*context, Right::kRead, "ListJobs");
+  if (!peer.ok()) {
+    reactor->Finish(ToGrpc(peer.status()));
     return reactor;
   }
-  const StateSnapshot snapshot = driver_->Snapshot();
+  const StateSnapshot snapshot = SeenBy(*peer);
   response->set_term(snapshot.term);
   response->set_cluster_id(snapshot.cluster_id);
   for (const GroupSnapshot& group : snapshot.groups) {
@@ -165,31 +193,47 @@ grpc::ServerUnaryReactor* AdminService::ListAgents(
     grpc::CallbackServerContext* context, const v1::ListAgentsRequest*,
     v1::ListAgentsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::Status admitted =
-      access_->Admit(*context, Right::kRead, "ListAgents").status();
-  if (admitted.ok()) {
-    FillAgents(driver_->Snapshot(), *response);
+  const auto peer = access_->Admit(*context, Right::kRead, "ListAgents");
+  if (peer.ok()) {
+    FillAgents(SeenBy(*peer), *peer ? (*peer)->job : "", *response);
     const auto& rates = driver_->options().site_rates;
     response->mutable_site_rates()->insert(rates.begin(), rates.end());
     response->set_version(base::kVersion);
     response->set_unix_seconds(
         absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   }
-  reactor->Finish(ToGrpc(admitted));
+  reactor->Finish(ToGrpc(peer.status()));
   return reactor;
+}
+
+StateSnapshot AdminService::SeenBy(const Peer& peer) const {
+  StateSnapshot snapshot = driver_->Snapshot();
+  std::erase_if(snapshot.groups, [&](const GroupSnapshot& group) {
+    return !access_->Sees(peer, group.group.job);
+  });
+  return snapshot;
+}
+
+absl::StatusOr<Peer> AdminService::AdmitJob(
+    const grpc::CallbackServerContext& context, Right right,
+    const absl::StatusOr<std::string>& job, absl::string_view call) {
+  ASSIGN_OR_RETURN(Peer peer, access_->Admit(context, right, call));
+  RETURN_IF_ERROR(job.status());
+  const Action action =
+      right == Right::kOperate ? Action::kChange : Action::kSee;
+  RETURN_IF_ERROR(access_->AdmitJob(context, peer, action, *job, call));
+  return peer;
 }
 
 grpc::ServerUnaryReactor* AdminService::GetJob(
     grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
     v1::GetJobResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::Status admitted =
-      access_->Admit(*context, Right::kRead, "GetJob").status();
   const auto id = protocol::FromProto(request->group());
+  const absl::Status admitted =
+      AdmitJob(*context, Right::kRead, JobOf(id), "GetJob").status();
   if (!admitted.ok()) {
     reactor->Finish(ToGrpc(admitted));
-  } else if (!id.ok()) {
-    reactor->Finish(ToGrpc(id.status()));
   } else if (auto group = Find(*driver_, *id)) {
     *response->mutable_job() = ToProto(*group);
     reactor->Finish(grpc::Status::OK);
@@ -205,8 +249,7 @@ grpc::ServerUnaryReactor* AdminService::SetPin(
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const auto id = protocol::FromProto(request->group());
   absl::Status status =
-      access_->Admit(*context, Right::kOperate, "SetPin").status();
-  if (status.ok()) status = id.status();
+      AdmitJob(*context, Right::kOperate, JobOf(id), "SetPin").status();
   std::optional<Pin> pin;
   if (status.ok() && request->has_pin()) {
     auto read = ReadPin(request->pin());
@@ -228,9 +271,12 @@ grpc::ServerUnaryReactor* AdminService::ForgetJob(
     grpc::CallbackServerContext* context, const v1::ForgetJobRequest* request,
     v1::ForgetJobResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status named = protocol::CheckName("job", request->job());
   absl::Status status =
-      access_->Admit(*context, Right::kOperate, "ForgetJob").status();
-  if (status.ok()) status = protocol::CheckName("job", request->job());
+      AdmitJob(*context, Right::kOperate,
+               named.ok() ? absl::StatusOr<std::string>(request->job()) : named,
+               "ForgetJob")
+          .status();
   if (status.ok()) {
     status = driver_->Forget(request->job(), access_->CallerOf(*context));
   }
@@ -242,8 +288,12 @@ grpc::ServerUnaryReactor* AdminService::ReadAudit(
     grpc::CallbackServerContext* context, const v1::ReadAuditRequest* request,
     v1::ReadAuditResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  absl::Status status =
-      access_->Admit(*context, Right::kRead, "ReadAudit").status();
+  const auto peer = access_->Admit(*context, Right::kRead, "ReadAudit");
+  absl::Status status = peer.status();
+  // Its chain can be checked as a whole only.
+  if (status.ok()) {
+    status = access_->AdmitAll(*context, *peer, Action::kSee, "ReadAudit");
+  }
   if (status.ok()) {
     const auto page = driver_->ReadAudit(request->after());
     status = page.status();
@@ -253,17 +303,52 @@ grpc::ServerUnaryReactor* AdminService::ReadAudit(
   return reactor;
 }
 
+grpc::ServerUnaryReactor* AdminService::Evict(
+    grpc::CallbackServerContext* context, const v1::EvictRequest* request,
+    v1::EvictResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto peer = access_->Admit(*context, Right::kOperate, "Evict");
+  absl::Status status = peer.status();
+  if (status.ok()) {
+    status = access_->AdmitAll(*context, *peer, Action::kChange, "Evict");
+  }
+  if (status.ok()) {
+    status = access_->CheckIsAnother(*context, request->who());
+  }
+  if (status.ok()) {
+    status = driver_->Evict(request->who(), access_->CallerOf(*context));
+  }
+  if (status.ok()) access_->SetEvicted(driver_->Evicted());
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Readmit(
+    grpc::CallbackServerContext* context, const v1::ReadmitRequest* request,
+    v1::ReadmitResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto peer = access_->Admit(*context, Right::kOperate, "Readmit");
+  absl::Status status = peer.status();
+  if (status.ok()) {
+    status = access_->AdmitAll(*context, *peer, Action::kChange, "Readmit");
+  }
+  if (status.ok()) {
+    status = driver_->Readmit(request->who(), access_->CallerOf(*context));
+  }
+  if (status.ok()) access_->SetEvicted(driver_->Evicted());
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
 grpc::ServerWriteReactor<v1::WatchJobResponse>* AdminService::WatchJob(
     grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
-  const absl::Status admitted =
-      access_->Admit(*context, Right::kRead, "WatchJob").status();
   const auto id = protocol::FromProto(request->group());
-  auto watch = JobWatch::Make(this, id.ok() ? *id : protocol::GroupId{});
+  const auto peer = AdmitJob(*context, Right::kRead, JobOf(id), "WatchJob");
+  auto watch = JobWatch::Make(this, peer.ok() ? *peer : Peer(),
+                              id.ok() ? *id : protocol::GroupId{});
   std::optional<GroupSnapshot> group;
-  if (!admitted.ok()) {
-    watch->End(ToGrpc(admitted));
-  } else if (!id.ok()) {
-    watch->End(ToGrpc(id.status()));
+  if (!peer.ok()) {
+    watch->End(ToGrpc(peer.status()));
   } else if (group = Find(*driver_, *id); !group) {
     watch->End(NotFound(*id));
   } else {
@@ -296,6 +381,13 @@ void AdminService::Tick() {
   if (watches.empty()) return;
   const StateSnapshot snapshot = driver_->Snapshot();
   for (const auto& watch : watches) {
+    if (!access_->Sees(watch->peer(), watch->group().job)) {
+      watch->End({grpc::StatusCode::PERMISSION_DENIED,
+                  absl::StrCat("the coordinator's policy does not let you see "
+                               "job '",
+                               watch->group().job, "' any more")});
+      continue;
+    }
     const auto group = std::find_if(
         snapshot.groups.begin(), snapshot.groups.end(),
         [&](const GroupSnapshot& g) { return g.group == watch->group(); });

@@ -1,4 +1,5 @@
-// The admin service: what the coordinator knows, and pins.
+// The admin service: what the coordinator knows, and pins. Everybody sees and
+// changes the jobs that he is granted (Access).
 //
 // Watchers get a group's state when it has changed since they last got it, at
 // most ten times a second. Thread-safe.
@@ -9,6 +10,7 @@
 
 #include <memory>
 #include <set>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
@@ -57,6 +59,14 @@ class AdminService : public v1::Admin::CallbackService {
                                       const v1::ReadAuditRequest* request,
                                       v1::ReadAuditResponse* response) override;
 
+  grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context,
+                                  const v1::EvictRequest* request,
+                                  v1::EvictResponse* response) override;
+
+  grpc::ServerUnaryReactor* Readmit(grpc::CallbackServerContext* context,
+                                    const v1::ReadmitRequest* request,
+                                    v1::ReadmitResponse* response) override;
+
   // Shows watchers what changed; called by the driver's timer.
   void Tick();
   // Ends all watches and takes no new ones.
@@ -64,6 +74,13 @@ class AdminService : public v1::Admin::CallbackService {
 
  private:
   friend class JobWatch;
+  // The state with the groups that `peer` sees.
+  StateSnapshot SeenBy(const Peer& peer) const;
+  // Whose call this is, once it may do that with the job it names.
+  absl::StatusOr<Peer> AdmitJob(const grpc::CallbackServerContext& context,
+                                Right right,
+                                const absl::StatusOr<std::string>& job,
+                                absl::string_view call);
   void Forget(const std::shared_ptr<JobWatch>& watch);
 
   Driver* const driver_;

@@ -1,8 +1,11 @@
 #include "coordinator/rpc/agent_stream.h"
 
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/rpc/credentials.h"
 #include "base/status_macros.h"
 #include "protocol/proto_convert.h"
 
@@ -27,6 +30,7 @@ AgentStream* AgentStream::Serve(Driver* driver, Access* access,
 absl::Status AgentStream::Open() {
   ASSIGN_OR_RETURN(peer_,
                    access_->Admit(*context_, Right::kJoin, "AgentStream"));
+  if (peer_) facts_ = base::PeerFacts(*context_->auth_context());
   ASSIGN_OR_RETURN(id_, driver_->Open(self_, access_->CallerOf(*context_)));
   return absl::OkStatus();
 }
@@ -97,10 +101,39 @@ void AgentStream::OnWriteDone(bool ok) {
 absl::Status AgentStream::Handle() {
   ASSIGN_OR_RETURN(protocol::AgentMessage message, protocol::FromProto(in_));
   if (const auto* hello = std::get_if<protocol::AgentHello>(&message)) {
-    RETURN_IF_ERROR(access_->AdmitName(*context_, peer_, hello->agent));
+    RETURN_IF_ERROR(
+        access_->AdmitName(*context_, peer_, hello->agent, hello->site));
+    site_ = hello->site;
+    agent_ = hello->agent;
   }
+  // What is refused counts as a message all the same.
+  if (Refuses(message)) message = protocol::Heartbeat();
   driver_->OnMessage(id_, message);
   return absl::OkStatus();
+}
+
+bool AgentStream::Refuses(const protocol::AgentMessage& message) {
+  const auto* const group = std::visit(
+      [](const auto& words) -> const protocol::GroupId* {
+        if constexpr (requires { words.group; }) return &words.group;
+        return nullptr;
+      },
+      message);
+  if (group == nullptr) return false;
+  const auto* joined = std::get_if<protocol::TrainerJoined>(&message);
+  const absl::Status runs = access_->CheckRun(peer_, site_, group->job);
+  if (runs.ok()) return false;
+  access_
+      ->Refuse(*context_,
+               joined != nullptr ? "TrainerJoined" : "a message of a job", runs,
+               group->job)
+      .IgnoreError();
+  if (joined != nullptr) {
+    Send(protocol::JoinRefused{*group, joined->trainer.rank,
+                               joined->trainer.attach_id,
+                               std::string(runs.message())});
+  }
+  return true;
 }
 
 void AgentStream::OnReadDone(bool ok) {
@@ -133,6 +166,14 @@ void AgentStream::ReadNext() {
   Proceed();
 }
 
+void AgentStream::ExpelIfDenied() {
+  if (!peer_ || agent_.empty()) return;
+  const absl::Status stays = access_->CheckStays(facts_);
+  if (stays.ok()) return;
+  driver_->Expel(agent_, std::nullopt, std::string(stays.message()),
+                 {peer_->ToString(), facts_.serial});
+}
+
 void AgentStream::OnCancel() {
   driver_->OnClosed(id_, "the connection is gone");
   Close(absl::CancelledError("the connection is gone"));
@@ -140,6 +181,7 @@ void AgentStream::OnCancel() {
 
 void AgentStream::OnDone() {
   driver_->OnClosed(id_, "the stream ended");
+  ExpelIfDenied();
   self_.reset();
 }
 

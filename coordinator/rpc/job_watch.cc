@@ -4,9 +4,10 @@
 
 namespace pactrain::coordinator {
 
-std::shared_ptr<JobWatch> JobWatch::Make(AdminService* service,
+std::shared_ptr<JobWatch> JobWatch::Make(AdminService* service, Peer peer,
                                          const protocol::GroupId& group) {
-  std::shared_ptr<JobWatch> watch(new JobWatch(service, group));
+  std::shared_ptr<JobWatch> watch(
+      new JobWatch(service, std::move(peer), group));
   watch->self_ = watch;
   return watch;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
@@ -18,9 +19,10 @@ namespace pactrain::coordinator {
 class JobWatch : public grpc::ServerWriteReactor<v1::WatchJobResponse> {
  public:
   // Owned by itself until gRPC is done with it; `service` outlives the server.
-  static std::shared_ptr<JobWatch> Make(AdminService* service,
+  static std::shared_ptr<JobWatch> Make(AdminService* service, Peer peer,
                                         const protocol::GroupId& group);
 
+  const Peer& peer() const { return peer_; }  // Who watches.
   const protocol::GroupId& group() const { return group_; }
   // Sends the state if it differs from the one sent last and the watcher keeps
   // up; else it is offered again at the next tick.
@@ -33,11 +35,12 @@ class JobWatch : public grpc::ServerWriteReactor<v1::WatchJobResponse> {
   void OnDone() override;
 
  private:
-  JobWatch(AdminService* service, const protocol::GroupId& group)
-      : service_(service), group_(group) {}
+  JobWatch(AdminService* service, Peer peer, const protocol::GroupId& group)
+      : service_(service), peer_(std::move(peer)), group_(group) {}
   void FinishIfFree();
 
   AdminService* const service_;
+  const Peer peer_;
   const protocol::GroupId group_;
   std::shared_ptr<JobWatch> self_;  // Until OnDone().
   v1::WatchJobResponse out_;        // Belongs to the write that is open.

@@ -4,6 +4,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -47,11 +48,14 @@ absl::Status CheckIsSomebody(const std::vector<std::string>& uris) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver,
-    const base::ConnectionCaps::Limits& caps) {
+    const base::ConnectionCaps::Limits& caps, GrantsSource grants) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  std::unique_ptr<Server> server(new Server(tls.given(), driver));
+  std::unique_ptr<Server> server(
+      new Server(tls.given(), driver, std::move(grants)));
   Server* const self = server.get();
+  if (server->grants_) server->access_.SetGrants(server->grants_());
+  server->access_.SetEvicted(driver->Evicted());
   if (tls.given()) {
     base::MutexLock lock(&server->mu_);
     ASSIGN_OR_RETURN(server->tls_, base::TlsSource::Open(tls));
@@ -59,6 +63,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   auto listener = base::CappedListener::Open(
       listen, {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
                &CheckIsSomebody,
+               [self](const base::CertificateFacts& facts) {
+                 return self->access_.CheckStays(facts);
+               },
+               [self] { return self->access_.version(); },
                [self](const std::string& source, const absl::Status& why) {
                  self->OnRefused("from " + source, std::string(why.message()));
                }});
@@ -90,7 +98,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   return server;
 }
 
+void Server::ExpelMembers() {
+  for (const GroupSnapshot& group : driver_->Snapshot().groups) {
+    if (group.phase != GroupPhase::kRunning) continue;
+    for (const protocol::Member& member : group.generation->members) {
+      const absl::Status may = access_.CheckMember(group.group, member);
+      if (may.ok()) continue;
+      driver_->Expel(member.agent, group.group.job, std::string(may.message()),
+                     {"policy", ""});
+    }
+  }
+}
+
 void Server::Tick() {
+  if (grants_ && access_.SetGrants(grants_())) ExpelMembers();
   admin_.Tick();
   base::MutexLock lock(&mu_);
   if (tls_ != nullptr) tls_->Get();

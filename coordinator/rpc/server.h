@@ -12,9 +12,11 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -42,13 +44,17 @@ class Server {
       .per_source = protocol::kMaxConnectionsPerSource,
       .from_loopback = protocol::kMaxConnectionsFromLoopback};
 
+  // The grants in force; asked at each tick of the driver's timer.
+  using GrantsSource = std::function<std::shared_ptr<const Grants>()>;
+
   // Binds, starts the driver's timer and serves. `driver` must outlive the
-  // server.
+  // server. Without `grants` there is no policy file.
   //   Unavailable: the address cannot be bound.
   //   others:      as MakeTlsContext() of base/tls.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver,
-      const base::ConnectionCaps::Limits& caps = kCaps);
+      const base::ConnectionCaps::Limits& caps = kCaps,
+      GrantsSource grants = nullptr);
   ~Server();  // Stop().
 
   // As bound, with the port that was chosen for port 0.
@@ -78,8 +84,9 @@ class Server {
     Access* const access_;
   };
 
-  Server(bool tls, Driver* driver)
+  Server(bool tls, Driver* driver, GrantsSource grants)
       : driver_(driver),
+        grants_(std::move(grants)),
         access_(tls,
                 [driver](protocol::AuditEvent event) {
                   driver->OnRefused(std::move(event));
@@ -89,10 +96,14 @@ class Server {
 
   // What the driver's timer does here.
   void Tick();
+  // Members that may not be any more leave their generations, also those whose
+  // agents say nothing.
+  void ExpelMembers();
   // Logs and audits that a connection got no further than this.
   void OnRefused(const std::string& source, const std::string& why);
 
   Driver* const driver_;
+  const GrantsSource grants_;
   Access access_;
   AgentService agents_;
   AdminService admin_;

@@ -17,9 +17,22 @@ void ServerFixture::Start(const base::TlsFiles& tls,
   auto driver = Driver::Create(options_, journal_.get());
   ASSERT_OK(driver);
   driver_ = *std::move(driver);
-  auto server = Server::Start({"127.0.0.1", 0}, tls, driver_.get(), caps);
+  auto server = Server::Start({"127.0.0.1", 0}, tls, driver_.get(), caps,
+                              [this] { return grants(); });
   ASSERT_OK(server);
   server_ = *std::move(server);
+}
+
+void ServerFixture::SetGrants(const Grants::Lists& lists) {
+  const auto grants = Grants::Of(lists, "policy.yaml");
+  ASSERT_OK(grants);
+  base::MutexLock lock(&mu_);
+  grants_ = std::make_shared<const Grants>(*grants);
+}
+
+std::shared_ptr<const Grants> ServerFixture::grants() {
+  base::MutexLock lock(&mu_);
+  return grants_;
 }
 
 void ServerFixture::Stop() {

@@ -5,7 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "base/connection_caps.h"
+#include "base/mutex.h"
 #include "base/test_folder.h"
 #include "base/tls/tls_files.h"
 #include "coordinator/driver/driver.h"
@@ -26,6 +28,8 @@ class ServerFixture : public ::testing::Test {
   void Start(const base::TlsFiles& tls = {},
              const base::ConnectionCaps::Limits& caps = Server::kCaps);
   void Stop();
+  // As a policy file `policy.yaml` would; in force from the next tick on.
+  void SetGrants(const Grants::Lists& lists);
   std::string state_dir() const { return folder_ + "/state"; }
 
   // To the server, whoever it says it is; without files in plain text.
@@ -39,6 +43,13 @@ class ServerFixture : public ::testing::Test {
   std::unique_ptr<SqliteJournal> journal_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Server> server_;
+
+ private:
+  std::shared_ptr<const Grants> grants();
+
+  base::Mutex mu_;
+  std::shared_ptr<const Grants> grants_ ABSL_GUARDED_BY(mu_) =
+      std::make_shared<const Grants>();
 };
 
 }  // namespace pactrain::coordinator

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/one_line.h"
 #include "base/status_macros.h"
 #include "base/tls/chain_hash.h"
 #include "protocol/proto_check.h"
@@ -50,7 +51,7 @@ absl::Status AuditTable::Write(const protocol::AuditEvent& event) {
   for (std::string* text :
        {&line.event.kind, &line.event.caller.who, &line.event.caller.serial,
         &line.event.job, &line.event.what, &line.event.why, &line.event.at}) {
-    *text = protocol::WriteText(*text, protocol::kMaxAuditText);
+    *text = protocol::WriteText(base::OneLine(*text), protocol::kMaxAuditText);
   }
   line.hash = base::ChainHash(newest_.hash, line.Fields());
   RETURN_IF_ERROR(

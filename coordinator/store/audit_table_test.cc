@@ -95,7 +95,20 @@ TEST_F(AuditTableTest, LongAndOddTextsAreMadeFit) {
   ASSERT_OK(journal->Append({}, {event}));
   ASSERT_OK_AND_ASSIGN(const AuditPage page, journal->ReadAudit(0));
   EXPECT_EQ(page.lines.at(0).event.why,
-            "?" + std::string(protocol::kMaxAuditText - 1, 'x'));
+            "\\xff" + std::string(protocol::kMaxAuditText - 4, 'x'));
+}
+
+// Attack 13: whoever a CA gives such a certificate writes no line of his own.
+TEST_F(AuditTableTest, sec_ATextFromOutsideForgesNoLine) {
+  ASSERT_OK_AND_ASSIGN(auto journal, SqliteJournal::Open(dir_, "one"));
+  AuditEvent event;
+  event.caller.who =
+      "spiffe://a\n2  pin\xc2\x9b"
+      "2K\xe2\x80\xae";
+  ASSERT_OK(journal->Append({}, {event}));
+  ASSERT_OK_AND_ASSIGN(const AuditPage page, journal->ReadAudit(0));
+  EXPECT_EQ(page.lines.at(0).event.caller.who,
+            "spiffe://a\\x0a2  pin\\u{009b}2K\\u{202e}");
 }
 
 }  // namespace

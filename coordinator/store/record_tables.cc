@@ -104,6 +104,12 @@ CREATE TABLE writers (
   batches INTEGER NOT NULL);
 )sql";
 
+// Who may do nothing, by an operator's word.
+constexpr char kSchema7[] = R"sql(
+CREATE TABLE denied (who TEXT PRIMARY KEY, by TEXT NOT NULL, at TEXT NOT NULL)
+  WITHOUT ROWID;
+)sql";
+
 // Drops all but the newest kMaxHistory rows of a group.
 absl::Status Prune(Database& db, absl::string_view table, absl::string_view key,
                    const GroupId& g) {
@@ -319,6 +325,18 @@ struct Writer {
         .Run();
   }
 
+  absl::Status operator()(const IdentityDenied& r) {
+    return db.Prepare("INSERT OR REPLACE INTO denied VALUES (?,?,?)")
+        .Bind(r.who)
+        .Bind(r.by)
+        .Bind(r.at)
+        .Run();
+  }
+
+  absl::Status operator()(const IdentityReadmitted& r) {
+    return db.Prepare("DELETE FROM denied WHERE who=?").Bind(r.who).Run();
+  }
+
   absl::Status operator()(const GroupForgotten& r) {
     for (const char* table :
          {"groups", "generations", "decisions", "mask_sets", "detached_ranks",
@@ -463,8 +481,8 @@ absl::StatusOr<std::optional<Pin>> ReadPin(const GroupId& id, uint64_t mode,
 
 }  // namespace
 
-const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2, kSchema3,
-                                                 kSchema4, kSchema5, kSchema6};
+const char* const kMigrations[kSchemaVersion] = {
+    kSchema1, kSchema2, kSchema3, kSchema4, kSchema5, kSchema6, kSchema7};
 
 absl::Status WriteRecord(Database& database, const JournalRecord& record) {
   return std::visit(Writer{database}, record);
@@ -490,6 +508,12 @@ absl::StatusOr<Recovered> ReadRecords(Database& db) {
                         RETURN_IF_ERROR(ReadLineages(db, id, group));
                         return ReadGroup(db, id, row.Integer(2), row.Integer(5),
                                          row.Text(10), group);
+                      }));
+  RETURN_IF_ERROR(db.Prepare("SELECT who, by, at FROM denied")
+                      .Run([&](const Statement& row) {
+                        recovered.denied[row.Text(0)] = {
+                            row.Text(0), row.Text(1), row.Text(2)};
+                        return absl::OkStatus();
                       }));
   return recovered;
 }

@@ -1,9 +1,7 @@
 #include "coordinator/store/sqlite_journal.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,22 +11,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "base/directories.h"
 #include "base/status_macros.h"
 #include "coordinator/store/history_table.h"
+#include "coordinator/store/own_folder.h"
 #include "coordinator/store/record_tables.h"
 
 namespace pactrain::coordinator {
 namespace {
-
-absl::Status SystemError(const std::string& path, absl::string_view doing) {
-  const int error = errno;
-  const std::string text =
-      absl::StrCat(path, ": cannot ", doing, ": ", std::strerror(error));
-  return error == ENOSPC ? absl::ResourceExhaustedError(text)
-                         : absl::UnavailableError(text);
-}
 
 absl::StatusOr<base::Digest> NewId() {
   base::Digest id;
@@ -63,28 +52,13 @@ absl::StatusOr<base::Secret> ReadSecret(const std::string& dir,
   return secret;
 }
 
-// Takes `path` from everybody but its owner; none is fine.
-absl::Status MakePrivate(const std::string& path) {
-  struct stat file = {};
-  if (stat(path.c_str(), &file) != 0) {
-    return errno == ENOENT ? absl::OkStatus() : SystemError(path, "look at");
-  }
-  if ((file.st_mode & 077) == 0 || chmod(path.c_str(), 0600) == 0) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      path, ": its mode is ", absl::StrFormat("%04o", file.st_mode & 07777),
-      ", which lets others read the cluster's secret, and cannot be changed (",
-      std::strerror(errno), "); chmod it to 0600"));
-}
-
 // SQLite gives the files beside it the mode of the file itself.
-absl::Status MakeFilesPrivate(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return SystemError(path, "open");
+absl::Status MakeFilesPrivate(const OwnFolder& folder,
+                              const std::string& name) {
+  ASSIGN_OR_RETURN(const int fd, folder.OpenFile(name));
   close(fd);
-  for (const char* part : {"", "-wal", "-shm"}) {
-    RETURN_IF_ERROR(MakePrivate(path + part));
+  for (const char* part : {"-wal", "-shm", "-journal"}) {
+    RETURN_IF_ERROR(folder.MakePrivate(name + part));
   }
   return absl::OkStatus();
 }
@@ -103,13 +77,10 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
     const std::string& dir, const std::string& cluster,
     uint64_t max_audit_lines) {
   std::unique_ptr<SqliteJournal> journal(new SqliteJournal());
-  if (!base::MakeDirectories(dir)) {
-    return SystemError(dir, "make the state directory");
-  }
-  RETURN_IF_ERROR(journal->Lock(dir));
-  const std::string path = dir + "/journal.db";
-  RETURN_IF_ERROR(MakeFilesPrivate(path));
-  ASSIGN_OR_RETURN(journal->database_, Database::Open(path));
+  ASSIGN_OR_RETURN(const OwnFolder folder, OwnFolder::Open(dir));
+  RETURN_IF_ERROR(journal->Lock(folder, dir));
+  RETURN_IF_ERROR(MakeFilesPrivate(folder, "journal.db"));
+  ASSIGN_OR_RETURN(journal->database_, Database::Open(dir + "/journal.db"));
   RETURN_IF_ERROR(
       journal->database_->Execute("PRAGMA journal_mode=WAL; PRAGMA "
                                   "synchronous=FULL; PRAGMA busy_timeout=0"));
@@ -126,12 +97,14 @@ SqliteJournal::~SqliteJournal() {
   if (lock_ >= 0) close(lock_);
 }
 
-absl::Status SqliteJournal::Lock(const std::string& dir) {
-  const std::string path = dir + "/lock";
-  lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ < 0) return SystemError(path, "open");
+absl::Status SqliteJournal::Lock(const OwnFolder& folder,
+                                 const std::string& dir) {
+  ASSIGN_OR_RETURN(lock_, folder.OpenFile("lock"));
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return SystemError(path, "lock");
+    if (errno != EWOULDBLOCK) {
+      return absl::UnavailableError(
+          absl::StrCat(dir, "/lock: cannot lock: ", std::strerror(errno)));
+    }
     return absl::FailedPreconditionError(absl::StrCat(
         "state directory ", dir,
         " is in use by another coordinator: stop it, or name another "

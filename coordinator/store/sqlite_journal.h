@@ -21,6 +21,8 @@
 
 namespace pactrain::coordinator {
 
+class OwnFolder;
+
 class SqliteJournal : public Journal {
  public:
   // Opens the journal of cluster `cluster` in `dir`, made if missing, and
@@ -49,7 +51,7 @@ class SqliteJournal : public Journal {
 
  private:
   SqliteJournal() = default;
-  absl::Status Lock(const std::string& dir);
+  absl::Status Lock(const OwnFolder& folder, const std::string& dir);
   absl::Status Migrate();
   absl::Status BeginTerm(const std::string& dir, const std::string& cluster);
 

@@ -294,6 +294,7 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
         "DROP TABLE ended_lineages; DROP TABLE holders_away;"
         "DROP TABLE audit; DROP TABLE audit_ends; DROP TABLE writers;"
         "DROP TABLE detached_ranks; DROP TABLE detached_of_launch;"
+        "DROP TABLE denied;"
         "PRAGMA user_version = 1"));
   }
   t.Clear();

@@ -61,6 +61,9 @@ class Files:
                 (etc / f"tls/tls.{target}").write_bytes((folder / "pki" / source).read_bytes())
             (etc / "tls/ca.crt").write_bytes((folder / "pki/ca.pem").read_bytes())
             (etc / "metrics/token").write_text("0123456789abcdef0123\n")
+            (etc / "policy").mkdir()
+            policy = ROOT / "deploy/kubernetes/base/coordinator/policy.yaml"
+            (etc / "policy/policy.yaml").write_bytes(policy.read_bytes())
             # As a Secret of defaultMode 0440 is mounted, for its group.
             for file in (*etc.glob("tls/*"), *etc.glob("metrics/*")):
                 file.chmod(0o440)

@@ -94,7 +94,7 @@ absl::Status Connection::OnHandshake(const asio::error_code& error) {
     return absl::PermissionDeniedError(absl::StrCat(
         remote_, " is no agent: its certificate is of ", peer.ToString()));
   }
-  agent_ = peer.agent;
+  agent_ = peer.name;
   return owner_->CheckPeer(*this);
 }
 

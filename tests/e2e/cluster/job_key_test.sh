@@ -53,6 +53,32 @@ grep -q "refused a connection from 127.0.0.1: TLS handshake: it hung up on this 
 grep -q 'data connection from 127.0.0.1:[0-9]* refused' "$dir/b.err" ||
   fail "no refusal in the log of b"
 
+# sec_bound_key: a key of one job alone, made of the coordinator's, shows, joins and changes
+# nothing of another.
+coordinator/admin/pactrain-admin new-key --job third --from "$dir/job.key" "$dir/third.key" \
+  >"$dir/new-key.out" || fail "new-key --job"
+bound=--job-key-file=$dir/third.key
+start c agent/pactrain-agent --name c --socket "unix:$dir/c.sock" --coordinator "$grpc" "$bound"
+tests/e2e/cluster/sum_trainer "unix:$dir/c.sock" second 0 1 30 20000 >"$dir/c-second.out" &&
+  fail "a key of third joins second"
+grep -q "c..third may not run job 'second': its key is of job 'third' alone" \
+  "$dir/c-second.out" || fail "no word of the key"
+timeout 60 tests/e2e/cluster/sum_trainer "unix:$dir/c.sock" third 0 2 30 >"$dir/third-0.out" &
+timeout 60 tests/e2e/cluster/sum_trainer "unix:$dir/a.sock" third 1 2 30 >"$dir/third-1.out" ||
+  fail "third does not train with a key of its own"
+wait $! || fail "rank 0 of third"
+[[ $(admin jobs "$bound" | sed 1d | cut -d' ' -f1) == third ]] || fail "its key shows others"
+admin pin first FULL "$bound" | grep -q "of job 'third' alone" || fail "its key pins first"
+admin job second "$bound" | grep -q "of job 'third' alone" || fail "its key shows second"
+admin audit "$bound" | grep -q "of all jobs" || fail "its key shows the audit log"
+coordinator/pactrain-coordinator --listen 127.0.0.1:0 --state-dir "$dir/other" "$bound" 2>&1 |
+  grep -q "the key is of job 'third' alone, which makes no coordinator" ||
+  fail "its key makes a coordinator"
+# Not any more: its agent is out, and does not come back.
+id=$(grep -o 'key/[0-9a-f]*' "$dir/new-key.out") || fail "no id of the key"
+admin evict "$id" "$key" | grep -q "^evicted $id" || fail "evict"
+admin jobs "$bound" | grep -q "an operator evicted '$id'" || fail "an evicted key shows jobs"
+
 # Not by a file that others may read, and not beside certificates.
 chmod 644 "$dir/other.key"
 agent/pactrain-agent --name c --job-key-file "$dir/other.key" 2>&1 |

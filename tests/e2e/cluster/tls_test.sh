@@ -11,7 +11,7 @@ tools/certs "$dir/pki" --coordinator --agent a --agent b --operator --reader >/d
 # Any address of the machine, as with TLS it may be.
 start coordinator coordinator/pactrain-coordinator --listen 0.0.0.0:0 \
   --listen-metrics 127.0.0.1:0 --state-dir "$dir/state" --risk exact \
-  --log-level debug $(tls coordinator)
+  --policy-file "$dir/pki/policy.yaml" --log-level debug $(tls coordinator)
 [[ $line =~ grpc=0.0.0.0:([0-9]+) ]] || fail "no address: $line"
 grpc=localhost:${BASH_REMATCH[1]}
 for agent in a b; do

@@ -51,7 +51,8 @@ class Firewalled:
         self._start(
             head,
             "coordinator",
-            [f"--listen={self.coordinator}", f"--state-dir={folder / 'state'}", "--risk=exact"],
+            [f"--listen={self.coordinator}", f"--state-dir={folder / 'state'}", "--risk=exact",
+             *([f"--policy-file={folder / 'pki' / 'policy.yaml'}"] if tls else [])],  # fmt: skip
         )
         self.agents = {
             host.site: self._agent(host, (advertise or {}).get(host.site)) for host in self.hosts

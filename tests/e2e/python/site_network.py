@@ -174,6 +174,7 @@ class SiteNetwork(Closing):
             f"--state-dir={self.folder / 'state'}",
             "--cluster=sites",
             "--risk=exact",
+            f"--policy-file={self.pki / 'policy.yaml'}",
             *tls_flags(self.pki, "coordinator"),
         )
 

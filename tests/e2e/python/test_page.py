@@ -54,7 +54,8 @@ def pki(tmp_path: Path) -> Path:
 def guarded(tmp_path: Path, pki: Path) -> Iterator[Cluster]:
     """A coordinator whose page speaks TLS and asks for a token."""
     flags = ["--listen-page=127.0.0.1:0", f"--page-token-file={token_file(tmp_path)}"]
-    with running(sites=0, coordinator_flags=[*flags, *tls_flags(pki, "coordinator")]) as cluster:
+    flags += [f"--policy-file={pki / 'policy.yaml'}", *tls_flags(pki, "coordinator")]
+    with running(sites=0, coordinator_flags=flags) as cluster:
         yield cluster
 
 

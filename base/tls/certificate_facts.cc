@@ -1,0 +1,81 @@
+#include "base/tls/certificate_facts.h"
+
+#include <openssl/bn.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+
+#include <array>
+#include <memory>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/tls/tls_files.h"
+
+namespace pactrain::base {
+namespace {
+
+constexpr char kJobKeyName[] = "PacTrain job key ";
+
+std::string SerialOf(const X509* certificate) {
+  const std::unique_ptr<BIGNUM, decltype(&BN_free)> number(
+      ASN1_INTEGER_to_BN(X509_get0_serialNumber(certificate), nullptr),
+      BN_free);
+  char* const hex = BN_bn2hex(number.get());
+  const std::string serial = hex;
+  OPENSSL_free(hex);
+  return serial;
+}
+
+std::string KeyOf(const X509* certificate) {
+  unsigned char* bytes = nullptr;
+  const int size = i2d_X509_PUBKEY(X509_get_X509_PUBKEY(certificate), &bytes);
+  if (size <= 0) return "";
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned int length = 0;
+  EVP_Digest(bytes, static_cast<size_t>(size), digest.data(), &length,
+             EVP_sha256(), nullptr);
+  OPENSSL_free(bytes);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), length));
+}
+
+std::string JobKeyOf(const X509* certificate) {
+  char text[128] = {};
+  X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate), NID_commonName,
+                            text, sizeof text);
+  absl::string_view name = text;
+  return absl::ConsumePrefix(&name, kJobKeyName) ? std::string(name) : "";
+}
+
+absl::Time EndOf(const X509* certificate) {
+  struct tm parts;
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &parts) != 1) {
+    return absl::InfinitePast();
+  }
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
+}  // namespace
+
+std::string NameOfJobKey(absl::string_view id) {
+  return absl::StrCat(kJobKeyName, id);
+}
+
+CertificateFacts FactsOf(const X509* certificate) {
+  if (certificate == nullptr) return {};
+  return {UrisOf(certificate), SerialOf(certificate), KeyOf(certificate),
+          JobKeyOf(certificate), EndOf(certificate)};
+}
+
+CertificateFacts FactsOf(absl::string_view pem) {
+  const std::unique_ptr<BIO, decltype(&BIO_free)> bytes(
+      BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), BIO_free);
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
+      PEM_read_bio_X509(bytes.get(), nullptr, nullptr, nullptr), X509_free);
+  if (certificate == nullptr) ERR_clear_error();
+  return FactsOf(certificate.get());
+}
+
+}  // namespace pactrain::base

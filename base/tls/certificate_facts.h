@@ -1,0 +1,35 @@
+// What one certificate says of itself, for those who decide by it.
+//
+// Pure functions.
+#ifndef PACTRAIN_BASE_TLS_CERTIFICATE_FACTS_H_
+#define PACTRAIN_BASE_TLS_CERTIFICATE_FACTS_H_
+
+#include <openssl/x509.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace pactrain::base {
+
+struct CertificateFacts {
+  std::vector<std::string> uris;  // Among its alternative names.
+  std::string serial;             // In hex, upper case.
+  std::string key;     // SHA-256 of its public key (SPKI), in hex, lower case.
+  std::string issuer;  // The id of the job key that made it; empty: none did.
+  absl::Time until;    // When its life ends.
+};
+
+// What a certificate's issuer is called that is made of the job key `id`.
+std::string NameOfJobKey(absl::string_view id);
+
+// Null: all empty.
+CertificateFacts FactsOf(const X509* certificate);
+// Of the first one in `pem`; none is there: all empty.
+CertificateFacts FactsOf(absl::string_view pem);
+
+}  // namespace pactrain::base
+
+#endif  // PACTRAIN_BASE_TLS_CERTIFICATE_FACTS_H_

@@ -1,0 +1,108 @@
+// An agent is out of jobs: by the policy, or by an operator.
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "coordinator/core/coordinator_state.h"
+#include "coordinator/core/grants.h"
+
+namespace pactrain::coordinator {
+
+// The step that it had voted for last stays unknown: its word is not asked.
+void Group::Expel(const std::string& agent, const std::string& reason,
+                  Context& c) {
+  if (!generation_) return;
+  bool was_member = false;
+  for (const protocol::Member& member : generation_->members) {
+    if (member.agent != agent) continue;
+    for (const protocol::Digest& attach_id : member.attach_ids) {
+      was_member |= seats_.Leave(attach_id, Seats::State::kLeft);
+      roster_.erase(attach_id);
+    }
+  }
+  if (!was_member) return;
+  if (running()) {
+    End(absl::StrCat("agent '", agent, "' is out: ", reason), c);
+  } else {
+    TryForm(c);
+  }
+}
+
+void CoordinatorState::ExpelFrom(const std::string& name,
+                                 const std::optional<std::string>& job,
+                                 const std::string& reason, Group::Context& c) {
+  for (auto& [id, group] : groups_) {
+    if (!job || id.job == *job) group.Expel(name, reason, c);
+  }
+  // With what waits there for a generation. Where it is let in it comes back.
+  if (const Agent* agent = agents_.Find(name);
+      agent != nullptr && agent->connected()) {
+    c.effects.Warn(absl::StrCat("agent '", name, "': ", reason));
+    const StreamId stream = agent->stream;
+    Drop(stream, c.now, c.effects);
+    c.effects.closes.push_back({stream, absl::AbortedError(reason)});
+  }
+}
+
+Effects CoordinatorState::Expel(const std::string& name,
+                                const std::optional<std::string>& job,
+                                const std::string& reason, absl::Duration now) {
+  Effects effects;
+  Group::Context c = MakeContext(now, effects);
+  ExpelFrom(name, job, reason, c);
+  return Told(std::move(effects));
+}
+
+absl::StatusOr<Effects> CoordinatorState::Evict(const std::string& who,
+                                                const std::string& by,
+                                                absl::Duration now) {
+  RETURN_IF_ERROR(CheckDenial(who));
+  RETURN_IF_ERROR(CheckWritable());
+  if (denied_.size() >= kMaxDenied && !denied_.contains(who)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        kMaxDenied,
+        " are evicted already; readmit some (pactrain-admin "
+        "readmit WHO), write a pattern, such as agent/node-*, or use deny in "
+        "the policy file"));
+  }
+  Effects effects;
+  Group::Context c = MakeContext(now, effects);
+  const IdentityDenied denied{who, by, c.TimeText(now)};
+  denied_[who] = denied;
+  effects.records.push_back(denied);
+  std::set<std::string> names;
+  for (const auto& [name, agent] : agents_.all()) names.insert(name);
+  for (const auto& [id, group] : groups_) {
+    const GroupSnapshot snapshot = group.Snapshot(c);
+    if (!snapshot.generation) continue;
+    for (const protocol::Member& member : snapshot.generation->members) {
+      names.insert(member.agent);
+    }
+  }
+  const std::string reason = absl::StrCat("evicted by ", by);
+  for (const std::string& name : names) {
+    if (MatchesDenial(who, {protocol::AgentCalled(name), "", "", ""})) {
+      ExpelFrom(name, std::nullopt, reason, c);
+    }
+  }
+  return Told(std::move(effects));
+}
+
+absl::StatusOr<Effects> CoordinatorState::Readmit(const std::string& who) {
+  RETURN_IF_ERROR(CheckWritable());
+  if (denied_.erase(who) == 0) {
+    std::string others;
+    for (const auto& [rule, denied] : denied_) {
+      if (others.size() > 1000) break;
+      absl::StrAppend(&others, others.empty() ? "" : ", ", rule);
+    }
+    return absl::NotFoundError(absl::StrCat(
+        "'", who,
+        "' is not evicted; evicted are: ", others.empty() ? "nobody" : others));
+  }
+  Effects effects;
+  effects.records.push_back(IdentityReadmitted{who});
+  return Told(std::move(effects));
+}
+
+}  // namespace pactrain::coordinator
