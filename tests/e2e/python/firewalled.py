@@ -51,8 +51,12 @@ class Firewalled:
         self._start(
             head,
             "coordinator",
-            [f"--listen={self.coordinator}", f"--state-dir={folder / 'state'}", "--risk=exact",
-             *([f"--policy-file={folder / 'pki' / 'policy.yaml'}"] if tls else [])],  # fmt: skip
+            [
+                f"--listen={self.coordinator}",
+                f"--state-dir={folder / 'state'}",
+                "--risk=exact",
+                *([f"--policy-file={folder / 'pki' / 'policy.yaml'}"] if tls else []),
+            ],
         )
         self.agents = {
             host.site: self._agent(host, (advertise or {}).get(host.site)) for host in self.hosts
