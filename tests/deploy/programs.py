@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = ROOT / "out/bin"
 DAEMONS = ("pactrain-coordinator", "pactrain-agent")
@@ -62,8 +64,9 @@ class Files:
             (etc / "tls/ca.crt").write_bytes((folder / "pki/ca.pem").read_bytes())
             (etc / "metrics/token").write_text("0123456789abcdef0123\n")
             (etc / "policy").mkdir()
-            policy = ROOT / "deploy/kubernetes/base/coordinator/policy.yaml"
-            (etc / "policy/policy.yaml").write_bytes(policy.read_bytes())
+            policy = (ROOT / "deploy/kubernetes/base/coordinator/policy.yaml").read_text()
+            for name, text in yaml.safe_load(policy)["data"].items():
+                (etc / "policy" / name).write_text(text)
             # As a Secret of defaultMode 0440 is mounted, for its group.
             for file in (*etc.glob("tls/*"), *etc.glob("metrics/*")):
                 file.chmod(0o440)
