@@ -34,7 +34,7 @@ TEST_F(ExpelTest, sec_AnEvictedAgentsRanksLeaveAtOnce) {
   EXPECT_THAT(cluster_.Closed("b"),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("by ann")));
   EXPECT_OK(cluster_.Closed("a"));
-  EXPECT_EQ(cluster_.Snapshot().phase, GroupPhase::kEnded);
+  EXPECT_EQ(cluster_.Snapshot().phase, GroupPhase::kFailed);
   // Nobody waits for them, though nobody has heard of them again.
   EXPECT_EQ(cluster_.journal().denied.at("agent/b").by, "ann");
 }

@@ -254,7 +254,7 @@ TEST_F(GrantsRpcTest, sec_AMemberThatMayNotAnyMoreIsOut) {
   EXPECT_THAT(ended->reason,
               HasSubstr("spiffe://pactrain/agent/a may not run job 'vision'"));
   a_->Finish();
-  EXPECT_EQ(Vision().phase, GroupPhase::kEnded);
+  EXPECT_EQ(Vision().phase, GroupPhase::kFailed);
   EXPECT_THAT(Audit(), HasSubstr("agent expelled|policy|vision|"));
 }
 
@@ -368,7 +368,7 @@ TEST_F(GrantsRpcTest, sec_ADeniedKeyEndsItsConnection) {
   SetGrants(lists_);
   EXPECT_FALSE(a_->Finish().ok());
   ASSERT_TRUE(b_->Await<protocol::EndGeneration>());
-  EXPECT_EQ(Vision().phase, GroupPhase::kEnded);
+  EXPECT_EQ(Vision().phase, GroupPhase::kFailed);
 }
 
 }  // namespace
