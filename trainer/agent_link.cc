@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "trainer/safe_folders.h"
+#include "base/safe_folders.h"
 
 namespace pactrain::trainer {
 namespace {
@@ -51,7 +51,7 @@ Error BadAddress(const std::string& address, const std::string& why) {
 // That who serves the socket at `path` is root, this user, or the user whom its
 // folder was given to: else anybody could take the gradients and give others.
 Error CheckServer(int socket, const std::string& path) {
-  const SafeFolders folders = CheckFolders(path, /*one_more=*/true);
+  const base::SafeFolders folders = base::CheckFolders(path, /*one_more=*/true);
   ucred server = {};
   socklen_t size = sizeof(server);
   std::string why = folders.trouble;

@@ -37,7 +37,7 @@ class AgentLink {
   //   kInvalidArgument: not such an address, or longer than a socket's may be.
   //   kAgentUnresponsive: nobody there, with the path, why, and what to do.
   //   kRefused: somebody else than root, this user or the owner of its folder
-  //   may serve it (safe_folders.h).
+  //   may serve it (base/safe_folders.h).
   Error Connect(const std::string& address, std::chrono::nanoseconds timeout);
 
   // Sends, or queues what the agent has no room for yet; false: the socket is

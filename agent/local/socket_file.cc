@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/directories.h"
+#include "base/safe_folders.h"
 #include "base/status_macros.h"
-#include "trainer/safe_folders.h"
 
 namespace pactrain::agent {
 namespace {
@@ -98,7 +98,7 @@ absl::Status PrepareDirectory(const std::string& path,
   }
   // Who may rename a folder above can replace it as well.
   const std::string trouble =
-      trainer::CheckFolders(path, /*one_more=*/false).trouble;
+      base::CheckFolders(path, /*one_more=*/false).trouble;
   if (!trouble.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("socket ", path, ": ", trouble));

@@ -8,6 +8,7 @@ layout has it.
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ class Setup:
         return torch.Generator().manual_seed((self.seed * 1_000_003 + step) * 97 + worker)
 
 
-class Method:
+class Method(abc.ABC):
     """Of synchronous ones; LocalSteps below has no exchange of gradients."""
 
     keeps_momentum = False  # The optimizer then has none.
@@ -50,9 +51,9 @@ class Method:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
 
+    @abc.abstractmethod
     def exchange(self, gradients: Tensor, step: int) -> tuple[Tensor, float]:
         """What all apply in place of the mean, [elements], and the step's bytes."""
-        raise NotImplementedError
 
 
 class Ddp(Method):

@@ -2,11 +2,14 @@
 // one job alone allows.
 //
 // Rules of the file, each WHO=WHAT; in both a * stands for any text:
-//   run     agent/NAME=JOB or site/SITE=JOB: agents that may have trainers of
-//   it see     operator, reader, operator/NAME or reader/NAME=JOB change
-//   operator or operator/NAME=JOB: pins, forgets; sees it, too sites
-//   agent/NAME=SITE: agents that may be of that site deny    WHO alone: it may
-//   do nothing. Also serial/HEX and key/HEX
+//
+//   - run, agent/NAME=JOB or site/SITE=JOB: agents that may have trainers of
+//   it.
+//   - see, operator=JOB, reader=JOB, or operator/NAME=JOB, reader/NAME=JOB.
+//   - change, operator=JOB or operator/NAME=JOB: pins, forgets; sees it, too.
+//   - sites, agent/NAME=SITE: agents that may be of that site.
+//   - deny, WHO alone: it may do nothing. Also serial/HEX and key/HEX.
+//
 // What no rule grants is denied. An agent says itself which site it is of, so a
 // rule of a site needs rules in `sites`.
 //

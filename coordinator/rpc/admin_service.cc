@@ -106,6 +106,10 @@ void FillAgents(const StateSnapshot& s, const std::string& job,
   }
 }
 
+Action ActionOf(Right right) {
+  return right == Right::kOperate ? Action::kChange : Action::kSee;
+}
+
 }  // namespace
 
 v1::JobState ToProto(const GroupSnapshot& s) {
@@ -219,10 +223,16 @@ absl::StatusOr<Peer> AdminService::AdmitJob(
     const absl::StatusOr<std::string>& job, absl::string_view call) {
   ASSIGN_OR_RETURN(Peer peer, access_->Admit(context, right, call));
   RETURN_IF_ERROR(job.status());
-  const Action action =
-      right == Right::kOperate ? Action::kChange : Action::kSee;
-  RETURN_IF_ERROR(access_->AdmitJob(context, peer, action, *job, call));
+  RETURN_IF_ERROR(
+      access_->AdmitJob(context, peer, ActionOf(right), *job, call));
   return peer;
+}
+
+absl::Status AdminService::AdmitAllJobs(
+    const grpc::CallbackServerContext& context, Right right,
+    absl::string_view call) {
+  ASSIGN_OR_RETURN(const Peer peer, access_->Admit(context, right, call));
+  return access_->AdmitAll(context, peer, ActionOf(right), call);
 }
 
 grpc::ServerUnaryReactor* AdminService::GetJob(
@@ -288,12 +298,8 @@ grpc::ServerUnaryReactor* AdminService::ReadAudit(
     grpc::CallbackServerContext* context, const v1::ReadAuditRequest* request,
     v1::ReadAuditResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const auto peer = access_->Admit(*context, Right::kRead, "ReadAudit");
-  absl::Status status = peer.status();
   // Its chain can be checked as a whole only.
-  if (status.ok()) {
-    status = access_->AdmitAll(*context, *peer, Action::kSee, "ReadAudit");
-  }
+  absl::Status status = AdmitAllJobs(*context, Right::kRead, "ReadAudit");
   if (status.ok()) {
     const auto page = driver_->ReadAudit(request->after());
     status = page.status();
@@ -307,11 +313,7 @@ grpc::ServerUnaryReactor* AdminService::Evict(
     grpc::CallbackServerContext* context, const v1::EvictRequest* request,
     v1::EvictResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const auto peer = access_->Admit(*context, Right::kOperate, "Evict");
-  absl::Status status = peer.status();
-  if (status.ok()) {
-    status = access_->AdmitAll(*context, *peer, Action::kChange, "Evict");
-  }
+  absl::Status status = AdmitAllJobs(*context, Right::kOperate, "Evict");
   if (status.ok()) {
     status = access_->CheckIsAnother(*context, request->who());
   }
@@ -327,11 +329,7 @@ grpc::ServerUnaryReactor* AdminService::Readmit(
     grpc::CallbackServerContext* context, const v1::ReadmitRequest* request,
     v1::ReadmitResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const auto peer = access_->Admit(*context, Right::kOperate, "Readmit");
-  absl::Status status = peer.status();
-  if (status.ok()) {
-    status = access_->AdmitAll(*context, *peer, Action::kChange, "Readmit");
-  }
+  absl::Status status = AdmitAllJobs(*context, Right::kOperate, "Readmit");
   if (status.ok()) {
     status = driver_->Readmit(request->who(), access_->CallerOf(*context));
   }

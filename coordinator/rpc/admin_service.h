@@ -81,6 +81,9 @@ class AdminService : public v1::Admin::CallbackService {
                                 Right right,
                                 const absl::StatusOr<std::string>& job,
                                 absl::string_view call);
+  // The same of what is of all jobs.
+  absl::Status AdmitAllJobs(const grpc::CallbackServerContext& context,
+                            Right right, absl::string_view call);
   void Forget(const std::shared_ptr<JobWatch>& watch);
 
   Driver* const driver_;

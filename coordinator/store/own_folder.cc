@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -12,15 +11,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/directories.h"
+#include "base/safe_folders.h"
 #include "base/status_macros.h"
 
 namespace pactrain::coordinator {
 namespace {
-
-// What root of the machine is called in a user namespace that does not have it.
-constexpr uid_t kRootElsewhere = 65534;
 
 absl::Status SystemError(const std::string& path, absl::string_view doing) {
   const int error = errno;
@@ -38,33 +34,6 @@ absl::Status Refused(const std::string& path, absl::string_view what) {
 std::string OwnerText(const struct stat& about) {
   return absl::StrCat("belongs to user ", about.st_uid,
                       ", and this process runs as user ", geteuid());
-}
-
-// Who may write there could put another folder in the place of ours. In one
-// with the sticky bit nobody can but the owner of what lies there.
-absl::Status CheckAbove(std::string path) {
-  while (path.size() > 1) {
-    path.resize(std::max<size_t>(path.rfind('/'), 1));
-    struct stat about = {};
-    if (stat(path.c_str(), &about) != 0) return SystemError(path, "look at");
-    if (about.st_uid != 0 && about.st_uid != geteuid() &&
-        about.st_uid != kRootElsewhere) {
-      return Refused(
-          path, absl::StrCat(OwnerText(about),
-                             ", so its owner can replace the state directory "
-                             "in it; give one elsewhere"));
-    }
-    const bool own_group = about.st_gid == 0 || about.st_gid == getegid();
-    const mode_t others = own_group ? S_IWOTH : S_IWOTH | S_IWGRP;
-    if ((about.st_mode & others) != 0 && (about.st_mode & S_ISVTX) == 0) {
-      return Refused(
-          path,
-          absl::StrFormat("has mode %04o, so others can replace the state "
-                          "directory in it; chmod it, or give one elsewhere",
-                          about.st_mode & 07777));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -98,7 +67,9 @@ absl::StatusOr<OwnFolder> OwnFolder::Open(const std::string& path) {
   if (realpath(name.c_str(), real) == nullptr) {
     return SystemError(name, "resolve");
   }
-  RETURN_IF_ERROR(CheckAbove(real));
+  const std::string trouble =
+      base::CheckFolders(real, /*one_more=*/false).trouble;
+  if (!trouble.empty()) return Refused(name + ":", trouble);
   return folder;
 }
 

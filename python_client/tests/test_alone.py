@@ -311,8 +311,8 @@ def test_a_checkpoint_that_is_loaded_part_by_part_brings_its_masks():
     assert torch.equal(model[0][2].weight == 0, donor[0][2].weight == 0)
 
 
-@pytest.mark.parametrize("how", ["loaded", "copied by hand"])
-def test_unfreezing_a_layer_hides_no_weights_that_came_before(how):
+@pytest.mark.parametrize("how", ["loaded", "copied by hand", "into the frozen layer"])
+def test_unfreezing_a_layer_hides_no_weights_that_came_before(how, caplog):
     model, others = (
         torch.nn.Sequential(small_net(seed), torch.nn.Linear(3, 8), small_net(seed)[2])
         for seed in (0, 3)
@@ -324,6 +324,9 @@ def test_unfreezing_a_layer_hides_no_weights_that_came_before(how):
     if how == "loaded":
         model.load_state_dict(others)
     else:
+        if how == "into the frozen layer":
+            others = {**model.state_dict(), "0.2.weight": others["0.2.weight"]}
+            others = copy.deepcopy(others)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(others[name])

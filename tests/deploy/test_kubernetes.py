@@ -125,3 +125,14 @@ def test_scraping_asks_what_the_coordinator_serves(files: programs.Files) -> Non
     finally:
         process.terminate()
         process.wait(60)
+
+
+def test_one_policy_lets_all_do_all_wherever_one_is_shipped(files: programs.Files) -> None:
+    """The coordinator prints it where it has none."""
+    tls = [f"--tls-{name}={programs.ETC}/tls/{file}" for name, file in (
+        ("cert", "tls.crt"), ("key", "tls.key"), ("ca", "ca.crt"))]  # fmt: skip
+    said = programs.settings("pactrain-coordinator", tls, {}, files).stderr
+    printed = yaml.safe_load(said[said.index("run: [") :].split("\n\n")[0])
+    (config,) = (r for r in kubernetes.unrendered() if r["metadata"]["name"] == "pactrain-policy")
+    assert yaml.safe_load(config["data"]["policy.yaml"]) == printed
+    assert yaml.safe_load((files.folder / "pki/policy.yaml").read_text()) == printed

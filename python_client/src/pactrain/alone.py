@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -133,19 +133,27 @@ class AloneSession(NullSession):
         """Raises:
         PacTrainError: weights were loaded that are not those of the masks.
         """
-        if any(parameter.requires_grad for parameter in self._resting):
-            self._table = ParameterTable(self._module)  # Layers were unfrozen.
-            self._source = MaskSource(self._module, self._table)
-            before = self._weights
-            before.notice_copies(in_pass=True)
-            self._weights = WeightKeeper(self._module, self._table, self._gse)
-            self._weights.loaded, self._weights.copied = before.loaded, before.copied
-            self._own()
-            self._read_masks()
+        thawed = [parameter for parameter in self._resting if parameter.requires_grad]
+        if thawed:
+            self._thaw(thawed)
         if self._source.changed():
             self._read_masks()
         if self._weights.loaded:
             self._check_weights(only_loaded=True)
+
+    def _thaw(self, layers: Iterable[nn.Parameter]) -> None:
+        """These were frozen, so nobody has seen what was put there meanwhile."""
+        before = self._weights
+        before.notice_copies(in_pass=True)
+        self._table = ParameterTable(self._module)
+        self._source = MaskSource(self._module, self._table)
+        self._weights = WeightKeeper(self._module, self._table, self._gse)
+        self._weights.origin, self._weights.copied = before.origin, before.copied
+        self._own()
+        self._read_masks()
+        for parameter in layers:
+            registry.mark_loaded(parameter)
+        self._weights.loaded = True
 
     def _read_masks(self) -> None:
         self._masks = make_mask_set(self._table, self._source.read(), digest_of)

@@ -40,6 +40,10 @@ class _Copy:
         self._places = self._values = torch.empty(0)
         self._shrinks = True
 
+    @property
+    def is_there(self) -> bool:
+        return self._copied() is not None
+
     def look(self) -> bool | None:
         """After the source's mask may have changed, or before the copy's is used. True:
         the copy has that one now. None: it goes its own way."""
@@ -88,7 +92,8 @@ def follow_source(source: Tensor, copied: Tensor) -> None:
     """Both have one mask, or none yet, and nothing is frozen."""
     entry = _Copy(source, copied)
     _by_copy[copied] = entry
-    _by_source.setdefault(source, []).append(entry)
+    others = [other for other in _by_source.get(source, ()) if other.is_there]
+    _by_source[source] = [*others, entry]
 
 
 def catch_up(copies: Iterable[Tensor]) -> None:

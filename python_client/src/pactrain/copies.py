@@ -43,9 +43,11 @@ def follow(module: nn.Module) -> None:
 
 
 def _note_loaded(part: nn.Module, keys: object) -> None:
-    """Weights were loaded that are newer than their masks."""
-    for parameter, _, _ in _masks_of(part):
-        registry.mark_loaded(parameter)
+    """Weights were loaded that are newer than their masks; each part is told of."""
+    averages.catch_up(part.parameters(recurse=False))
+    for parameter in part.parameters(recurse=False):
+        if registry.get(parameter) is not None:
+            registry.mark_loaded(parameter)
 
 
 class _Carrier:

@@ -12,7 +12,7 @@ from . import storage
 from .course import Course
 from .errors import InvalidArgument
 from .mask_keeper import MaskKeeper
-from .masks import MaskSet
+from .masks import MaskSet, registry
 from .parameters import ParameterTable
 from .stats import Counters
 
@@ -254,11 +254,10 @@ def weights_outside(table: ParameterTable, masks: MaskSet) -> list[str]:
     count = nonzero_outside(table, masks)
     if not count:
         return []
-    return [
-        f"{count:,} weights outside the masks are not zero. pactrain.apply_masks("
-        "model) sets them to zero, also those that were loaded: save before what is to "
-        "be kept"
-    ]
+    what = f"{count:,} weights outside the masks are not zero"
+    if any(registry.is_loaded(parameter) for _, parameter in table):
+        return [f"{what}: weights were loaded. prune(model, ...) begins anew with them"]
+    return [f"{what}. pactrain.apply_masks(model) sets them to zero"]
 
 
 def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:

@@ -1,4 +1,4 @@
-#include "trainer/safe_folders.h"
+#include "base/safe_folders.h"
 
 #include <limits.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <fstream>
 
-namespace pactrain::trainer {
+namespace pactrain::base {
 namespace {
 
 // Where this process has a user namespace of its own, all whom that does not
@@ -95,4 +95,4 @@ SafeFolders CheckFolders(const std::string& path, bool one_more) {
   return found;
 }
 
-}  // namespace pactrain::trainer
+}  // namespace pactrain::base

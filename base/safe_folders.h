@@ -1,19 +1,20 @@
-// Who can put a socket of his own at a path: what trainers ask before they talk
-// to whom they find there, and agents before they listen.
+// Who can put something of his own at a path: what trainers ask before they
+// talk to whom they find at a socket, agents before they listen, and a
+// coordinator before it opens its state directory.
 //
 // Folders of root, of this user, and of one more user whom those gave a place
 // are trusted: "/run/pactrain" of user pactrain, as root made it. Stateless;
 // reads the file system. Of names that change meanwhile it tells nothing, but
 // only those who are trusted can change them.
-#ifndef PACTRAIN_TRAINER_SAFE_FOLDERS_H_
-#define PACTRAIN_TRAINER_SAFE_FOLDERS_H_
+#ifndef PACTRAIN_BASE_SAFE_FOLDERS_H_
+#define PACTRAIN_BASE_SAFE_FOLDERS_H_
 
 #include <sys/types.h>
 
 #include <string>
 #include <vector>
 
-namespace pactrain::trainer {
+namespace pactrain::base {
 
 struct SafeFolders {
   // Empty: nobody but `users` can replace what is at the path. Else which
@@ -30,6 +31,6 @@ struct SafeFolders {
 // `one_more`: a user other than root and this one may have been given a place.
 SafeFolders CheckFolders(const std::string& path, bool one_more);
 
-}  // namespace pactrain::trainer
+}  // namespace pactrain::base
 
-#endif  // PACTRAIN_TRAINER_SAFE_FOLDERS_H_
+#endif  // PACTRAIN_BASE_SAFE_FOLDERS_H_

@@ -1,5 +1,5 @@
 // Whose folders lie above a socket. As root folders of others are real.
-#include "trainer/safe_folders.h"
+#include "base/safe_folders.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace pactrain::trainer {
+namespace pactrain::base {
 namespace {
 
 using ::testing::Contains;
@@ -102,4 +102,4 @@ TEST_F(SafeFoldersTest, SecALinkIsNoWayAround) {
 }
 
 }  // namespace
-}  // namespace pactrain::trainer
+}  // namespace pactrain::base
