@@ -67,7 +67,7 @@ std::string Listener::address() const {
 
 void Listener::AcceptNext() {
   acceptor_.async_accept(
-      [this](const asio::error_code& error, tcp::socket socket) {
+      here_.Wrap([this](const asio::error_code& error, tcp::socket socket) {
         if (error == asio::error::operation_aborted) return;
         if (!error) {
           Admit(std::move(socket));
@@ -75,10 +75,11 @@ void Listener::AcceptNext() {
         }
         owner_->OnNotAccepted(base::Refusal::kDescriptors, "", error.message());
         accept_timer_.expires_after(kAcceptPause);
-        accept_timer_.async_wait([this](const asio::error_code& stopped) {
-          if (!stopped) AcceptNext();
-        });
-      });
+        accept_timer_.async_wait(
+            here_.Wrap([this](const asio::error_code& stopped) {
+              if (!stopped) AcceptNext();
+            }));
+      }));
 }
 
 void Listener::Admit(tcp::socket socket) {

@@ -4,7 +4,7 @@
 // byte is read (ConnectionPlaces).
 //
 // Not thread-safe: everything runs on the io_context's one thread, and the
-// listener is destroyed there after its io_context has stopped running.
+// listener is destroyed there.
 #ifndef PACTRAIN_AGENT_EXCHANGE_TCP_LISTENER_H_
 #define PACTRAIN_AGENT_EXCHANGE_TCP_LISTENER_H_
 
@@ -18,6 +18,7 @@
 #include "asio/steady_timer.hpp"
 #include "base/connection_caps.h"
 #include "base/connection_places.h"
+#include "base/while_here.h"
 
 namespace pactrain::agent {
 
@@ -65,6 +66,7 @@ class Listener {
   asio::steady_timer accept_timer_;
   base::ConnectionPlaces places_;
   ListenerOwner* const owner_;
+  base::WhileHere here_;
 };
 
 }  // namespace pactrain::agent

@@ -225,8 +225,9 @@ void Transport::Adopt(PeerState& state,
   LOG_DEBUG("connected with agent {} of site {} at {}", peer.agent, peer.site,
             connection->remote());
   // Posted before Accept() posts the first frame.
-  asio::post(io_,
-             [this, agent = peer.agent] { events_->OnPeerConnected(agent); });
+  asio::post(io_, here_.Wrap([this, agent = peer.agent] {
+    events_->OnPeerConnected(agent);
+  }));
   connection->Accept(peer.agent, &traffic_[peer.site],
                      options_.egress.ForSite(peer.site));
   connection->Join(state.flow, Connection::Part::kPair);
@@ -344,15 +345,15 @@ void Transport::OnClosed(const std::shared_ptr<Connection>& connection,
   LOG_DEBUG("lost the connection with agent {}: {}", connection->agent(),
             std::string(why.message()));
   // Posted: Close() may come from within SendControl().
-  asio::post(io_, [this, agent = connection->agent(), why] {
+  asio::post(io_, here_.Wrap([this, agent = connection->agent(), why] {
     events_->OnPeerDisconnected(agent, why);
-  });
+  }));
   RedialLater(*state);
 }
 
 void Transport::TickLater() {
   tick_timer_.expires_after(absl::ToChronoNanoseconds(options_.heartbeat));
-  tick_timer_.async_wait([this](const asio::error_code& error) {
+  tick_timer_.async_wait(here_.Wrap([this](const asio::error_code& error) {
     if (error) return;
     // New files count, and ends are warned of, also where nobody connects.
     if (tls_ != nullptr) tls_->Get();
@@ -373,7 +374,7 @@ void Transport::TickLater() {
           traffic.best_bytes_per_second, traffic.goodput_bytes_per_second);
     }
     TickLater();
-  });
+  }));
 }
 
 }  // namespace pactrain::agent

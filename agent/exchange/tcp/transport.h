@@ -34,7 +34,7 @@
 // generations here explains.
 //
 // Not thread-safe: everything runs on the io_context's one thread, and the
-// transport is destroyed there after its io_context has stopped running.
+// transport is destroyed there.
 #ifndef PACTRAIN_AGENT_EXCHANGE_TCP_TRANSPORT_H_
 #define PACTRAIN_AGENT_EXCHANGE_TCP_TRANSPORT_H_
 
@@ -60,6 +60,7 @@
 #include "base/digest.h"
 #include "base/repeat_filter.h"
 #include "base/tls/tls_source.h"
+#include "base/while_here.h"
 #include "protocol/generation_key.h"
 #include "protocol/limits.h"
 
@@ -287,6 +288,7 @@ class Transport : private ConnectionOwner, private ListenerOwner {
   asio::io_context& io_;
   Options options_;
   TransportEvents* const events_;
+  base::WhileHere here_;
   std::unique_ptr<Listener> listener_;
   asio::ip::tcp::resolver resolver_;
   asio::steady_timer tick_timer_;

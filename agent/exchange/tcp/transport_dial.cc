@@ -98,11 +98,11 @@ void Transport::RedialLater(PeerState& state) {
       absl::ToChronoNanoseconds(share * state.backoff));
   state.backoff =
       std::max(state.backoff, std::min(2 * state.backoff, kMaxBackoff));
-  state.redial_timer.async_wait(
+  state.redial_timer.async_wait(here_.Wrap(
       [this, agent = state.peer.agent](const asio::error_code& error) {
         if (error) return;
         if (PeerState* state = Find(agent)) Dial(*state);
-      });
+      }));
 }
 
 absl::Duration Transport::FirstBackoff(const std::string& agent) const {

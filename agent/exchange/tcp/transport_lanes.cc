@@ -127,11 +127,11 @@ void Transport::RefuseOnLane(Connection& connection) {
 
 void Transport::RedialLanesLater(PeerState& state) {
   state.lane_timer.expires_after(absl::ToChronoNanoseconds(kRedialPause));
-  state.lane_timer.async_wait(
+  state.lane_timer.async_wait(here_.Wrap(
       [this, agent = state.peer.agent](const asio::error_code& error) {
         if (error) return;
         if (PeerState* state = Find(agent)) DialLanes(*state);
-      });
+      }));
 }
 
 bool Transport::OnLaneClosed(PeerState& state, const Connection& connection,

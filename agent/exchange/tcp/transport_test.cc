@@ -78,6 +78,18 @@ TEST_F(TransportTest, FramesArriveIntactAndInOrderBothWays) {
   }
 }
 
+TEST_F(TransportTest, WhatIsQueuedWhenItGoesDoesNothing) {
+  Recorder events;
+  Transport::Options options;
+  options.agent = "a";
+  options.heartbeat = absl::ZeroDuration();
+  auto transport = Transport::Start(io_, options, &events);
+  ASSERT_OK(transport.status());
+  // Its timer has run out when this is called, and its handler comes after it.
+  asio::post(io_, [&] { transport->reset(); });
+  io_.poll();  // AddressSanitizer sees one that reads what is gone.
+}
+
 TEST_F(TransportTest, ControlOvertakesQueuedData) {
   auto a = MakeNode("a"), b = MakeNode("b");
   Introduce(*a, *b);
