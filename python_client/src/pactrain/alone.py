@@ -70,9 +70,11 @@ class AloneSession(NullSession):
         self._reported: dict[str, float] = {}
         self._weights = WeightKeeper(module, table, gse)
         self._weights.origin = origin
+        if state is not None:
+            self._weights.tolerate_outside = not state["masks_active"]
         self._came: set[Tensor] = set()  # Gradients since weights or masks were others.
         self._masks = make_mask_set(table, source.read(), digest_of)
-        if state is not None and not state["masks_active"]:
+        if self._weights.tolerate_outside:
             zero_outside(table, self._masks)
         self._activate()
         if origin == "state":
@@ -89,6 +91,7 @@ class AloneSession(NullSession):
         self._outsiders.watch()
         optimizer_hook.watch(self)
         optimizer_hook.watch_before(self)
+        optimizer_hook.watch_passes(self)
         alone.add(self)
 
     def _own(self) -> None:
@@ -118,6 +121,7 @@ class AloneSession(NullSession):
                 self._weights.check_enforced([parameter])
             self._before_step()
             self._came.add(parameter)
+            self._weights.state_is_there()
             self._weights.gradient_came(parameter)
             mask = self._masks.masks.get(name) if self._gse else None
             if mask is None or parameter.grad is None:
@@ -157,6 +161,7 @@ class AloneSession(NullSession):
 
     def _read_masks(self) -> None:
         self._masks = make_mask_set(self._table, self._source.read(), digest_of)
+        self._source.say_kept(rank=0)
         self._activate()
 
     def _check_weights(self, only_loaded: bool = False) -> None:
@@ -169,7 +174,13 @@ class AloneSession(NullSession):
         self._weights.checked(self._masks, rank=0)
 
     def check_step(self, optimizer: Optimizer) -> None:
+        """As MaskKeeper.check_step()."""
         self._weights.check_step(optimizer)
+        if self._weights.will_move_loaded(optimizer):
+            self._before_step()
+
+    def pass_in_step(self, optimizer: Optimizer) -> None:
+        self._weights.pass_in_step(optimizer)
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After a step of any optimizer of this process."""
@@ -177,7 +188,7 @@ class AloneSession(NullSession):
             return
         self._before_step()
         self._steps += optimizer is not None
-        self._weights.origin = "prune"  # The weights of a state's masks are there.
+        self._weights.state_is_there()
         self._weights.enforce(optimizer)
         self._came.clear()
 
@@ -244,7 +255,7 @@ class AloneSession(NullSession):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
-        self._weights.origin = "state"
+        self._weights.masks_come_from_state(bool(state["masks_active"]))
         self._weights.mark_all_loaded()
 
     def load(self, weights: Mapping[str, Any]) -> None:
@@ -267,6 +278,7 @@ class AloneSession(NullSession):
         alone.discard(self)
         optimizer_hook.unwatch(self)
         optimizer_hook.unwatch_before(self)
+        optimizer_hook.unwatch_passes(self)
         self._outsiders.close()
         for hook in self._hooks:
             hook.remove()

@@ -91,7 +91,8 @@ class Session:
         self._enforcers = (parts.keeper.weights, membership)
         for enforcer in self._enforcers:
             optimizer_hook.watch(enforcer)
-        optimizer_hook.watch_before(parts.keeper.weights)
+        optimizer_hook.watch_before(parts.keeper)
+        optimizer_hook.watch_passes(parts.keeper.weights)
         model = parts.model
         self._outsiders = Outsiders(model.module, parts.table, model.ignored)
         self._outsiders.watch()
@@ -211,7 +212,9 @@ class Session:
             counters=self.engine.counters,
             course=self.engine.course,
             reason=self.decision.reason,
-            alone=self._lone_gradients.shortfalls(self.engine.course.total.steps),
+            alone=self._lone_gradients.shortfalls(
+                self.engine.course.total.steps, self.engine.counters.failed_steps
+            ),
         )
 
     def _log_summary(self) -> None:
@@ -388,7 +391,8 @@ class Session:
         sessions.discard(self)
         for enforcer in self._enforcers:
             optimizer_hook.unwatch(enforcer)
-        optimizer_hook.unwatch_before(self._keeper.weights)
+        optimizer_hook.unwatch_before(self._keeper)
+        optimizer_hook.unwatch_passes(self._keeper.weights)
         self._outsiders.close()
         self._lone_gradients.close()
         for hook in self._hooks:

@@ -34,8 +34,8 @@ class WeightKeeper:
         self.loaded = False
         # Of these, some came by hand.
         self.copied = False
-        # Frozen ones came by hand, and ranks were not compared since.
-        self.held_anew = False
+        # Some came by hand, and ranks were not compared since.
+        self.to_compare = False
         # The masks in force are older than the weights and would lose some.
         self.suspended = False
         self._table = table
@@ -73,7 +73,6 @@ class WeightKeeper:
         """They are in force."""
         self._active = masks
         self._enforced.activate(masks)
-        self.tolerate_outside = False
 
     def follow(self, wanted: MaskSet) -> None:
         """This rank's masks are these, or others have come in force."""
@@ -90,7 +89,7 @@ class WeightKeeper:
         """Goes on as another rank does, whose weights are there."""
         self._active = active
         self._enforced.resume(agreed, values, active, optimizers)
-        self.loaded = self.copied = self.held_anew = False
+        self.loaded = self.copied = self.to_compare = False
 
     def taken(self) -> None:
         """Weights are others than they were, and not by the script."""
@@ -101,7 +100,14 @@ class WeightKeeper:
         self._forward_is_due = True
         self._enforced.step_committed()
         self._replaced.gradient_came()
-        self.origin = "prune"  # The weights of a state's masks are there by now.
+        self.state_is_there()
+
+    def state_is_there(self) -> None:
+        """The weights of a state's masks have come by now. Its masks may come in force
+        later: until then weights outside them train."""
+        self.origin = "prune"
+        if self._active is not None:
+            self.tolerate_outside = False
 
     def gradient_came(self, parameter: Tensor) -> None:
         """The same of one parameter."""
@@ -135,13 +141,25 @@ class WeightKeeper:
             self.loaded = self.copied = True
         if frozen:
             self._enforced.take_values(frozen)
-            self.held_anew = True
+        self.to_compare = self.to_compare or bool(loaded or frozen)
 
     def check_step(self, optimizer: Optimizer) -> None:
         """Before it moves weights, and they are masked: what was copied in since the
         backward pass began would be lost."""
         self._resting |= self._enforced.frozen_in(optimizer)
         self.notice_copies(parameters_of(optimizer))
+
+    def will_move_loaded(self, optimizer: Optimizer) -> bool:
+        """Weights that were not checked yet, by gradients that are older."""
+        return self.loaded and any(
+            parameter.grad is not None and registry.is_loaded(parameter)
+            for parameter in parameters_of(optimizer)
+        )
+
+    def pass_in_step(self, optimizer: Optimizer) -> None:
+        """Its weights are as it has put them, by however much."""
+        if self._gse:
+            self._replaced.stepped(parameters_of(optimizer))
 
     def _moved_by_hand(
         self, parameters: Collection[Tensor] | None = None
