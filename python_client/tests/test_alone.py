@@ -411,3 +411,27 @@ def test_with_an_optimizer_of_torch_nothing_is_hooked_when_masks_change():
     train(model, 5, optimizer)
     assert not model._forward_pre_hooks
     assert not outside(model)
+
+
+def test_weights_changed_by_hand_are_masked_also_after_a_layer_is_unfrozen():
+    model = pruned()
+    model[0].requires_grad_(False)
+    pactrain.attach(model)
+    by_hand = Noisy(model)
+    train(model, 3, by_hand)
+    seen = []
+    model[2].register_forward_pre_hook(lambda *_: seen.append(outside(model)))
+    train(model, 1, by_hand)
+    assert not any(seen)
+    model[0].requires_grad_(True)
+    train(model, 4, by_hand)
+    assert not any(seen)
+
+
+class Noisy(ByHand):
+    """Leaves something outside the masks."""
+
+    def step(self):
+        for p in self.model.parameters():
+            if p.grad is not None:
+                p.data.sub_(0.01 * p.grad + 1e-4)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -87,8 +88,7 @@ class AloneSession(NullSession):
             for part in module.modules()
         ]
         self._own()
-        self._outsiders = Outsiders(module, table, exchanged=False)
-        self._outsiders.watch()
+        self._outsiders = self._watched_loads()
         optimizer_hook.watch(self)
         optimizer_hook.watch_before(self)
         optimizer_hook.watch_passes(self)
@@ -137,27 +137,40 @@ class AloneSession(NullSession):
         """Raises:
         PacTrainError: weights were loaded that are not those of the masks.
         """
-        thawed = [parameter for parameter in self._resting if parameter.requires_grad]
-        if thawed:
-            self._thaw(thawed)
+        if any(parameter.requires_grad for parameter in self._resting):
+            self._take_parameters()
         if self._source.changed():
             self._read_masks()
         if self._weights.loaded:
             self._check_weights(only_loaded=True)
 
-    def _thaw(self, layers: Iterable[nn.Parameter]) -> None:
-        """These were frozen, so nobody has seen what was put there meanwhile."""
+    def _take_parameters(self) -> None:
+        """Those that the model has now; masks go with their places. Nobody has seen
+        what was put into those that were frozen or replaced."""
         before = self._weights
         before.notice_copies(in_pass=True)
-        self._table = ParameterTable(self._module)
+        for parameter in self._resting:
+            if parameter.requires_grad:
+                registry.mark_loaded(parameter)
+        old, self._table = self._table, ParameterTable(self._module)
+        there = {id(parameter) for _, parameter in self._table}
+        for _, parameter in old:
+            if id(parameter) not in there:
+                registry.detach(parameter)
         self._source = MaskSource(self._module, self._table)
         self._weights = WeightKeeper(self._module, self._table, self._gse)
-        self._weights.origin, self._weights.copied = before.origin, before.copied
+        self._weights.go_on_from(before)
+        self._outsiders.close()
+        self._outsiders = self._watched_loads()
         self._own()
         self._read_masks()
-        for parameter in layers:
-            registry.mark_loaded(parameter)
-        self._weights.loaded = True
+        news = any(registry.is_loaded(parameter) for _, parameter in self._table)
+        self._weights.loaded = self._weights.loaded or news
+
+    def _watched_loads(self) -> Outsiders:
+        outsiders = Outsiders(self._module, self._table)
+        outsiders.watch_loads()
+        return outsiders
 
     def _read_masks(self) -> None:
         self._masks = make_mask_set(self._table, self._source.read(), digest_of)
@@ -175,6 +188,8 @@ class AloneSession(NullSession):
 
     def check_step(self, optimizer: Optimizer) -> None:
         """As MaskKeeper.check_step()."""
+        if self._outsiders.unknown_in(optimizer):
+            self._take_parameters()
         self._weights.check_step(optimizer)
         if self._weights.will_move_loaded(optimizer):
             self._before_step()
@@ -205,7 +220,7 @@ class AloneSession(NullSession):
             "pactrain/steps": float(self._steps),
             "pactrain/keep": keep,
             "pactrain/active_keep": keep if acts else 1.0,
-            "pactrain/masks_active": float(acts),
+            "pactrain/masks_active": float(acts and self._weights.acts_on_all()),
             **self._reported,
         }
 
@@ -267,13 +282,17 @@ class AloneSession(NullSession):
 
     def close(self) -> None:
         if self in alone:
-            self._weights.notice_copies()
+            self._weights.notice_copies(takes_frozen=False)
+            if {id(p) for p in self._module.parameters() if p.requires_grad} != {
+                id(parameter) for _, parameter in self._table
+            }:
+                self._take_parameters()  # They may be others than at the last step.
             if not self._weights.loaded:
                 self._before_step()  # Masks may be newer than the last one.
             self._weights.close()
             if self._steps:
                 logger.info("%s", self.summary())
-            for line in weights_outside(self._table, self._masks) if self._gse else ():
+            for line in self._shortfalls():
                 logger.warning("not reached: %s", line)
         alone.discard(self)
         optimizer_hook.unwatch(self)
@@ -286,6 +305,13 @@ class AloneSession(NullSession):
         for _, parameter in self._table:
             registry.detach(parameter)
 
+    def _shortfalls(self) -> list[str]:
+        if not self._gse:
+            return []
+        why = self._weights.why_outside()
+        outside = weights_outside(self._table, self._masks, why)
+        return [*outside, *self._weights.shortfalls()]
+
     def weights_loaded(self) -> None:
         """They are checked before the next step, and left alone until then."""
         self._weights.loaded = True
@@ -293,3 +319,14 @@ class AloneSession(NullSession):
 
 # Strong: the script may drop what attach() returned.
 alone: set[AloneSession] = set()
+
+
+def _close_all() -> None:
+    for session in list(alone):
+        try:
+            session.close()
+        except Exception as error:  # At exit there is nobody to handle it.
+            logger.warning("not reached: %s", error)
+
+
+atexit.register(_close_all)

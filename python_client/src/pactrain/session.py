@@ -170,7 +170,9 @@ class Session:
             "pactrain/link_rate": course.rate,
             "pactrain/keep": keeper.current.keep,
             "pactrain/active_keep": 1.0 if active is None else active.keep,
-            "pactrain/masks_active": float(active is not None),
+            "pactrain/masks_active": float(
+                active is not None and keeper.weights.acts_on_all()
+            ),
             "pactrain/mask_steps_unchanged": float(keeper.steps_unchanged),
             "pactrain/mask_settle_steps": float(keeper.settle_steps),
             "pactrain/mask_last_change": float(keeper.last_change),
@@ -222,11 +224,9 @@ class Session:
         self._account = account = self._make_account()
         if self.membership.world.rank != 0:
             return
-        lines = account.alone
         if self.engine.course.total.steps:
             logger.info("%s", account.text())
-            lines = account.shortfalls()
-        for line in lines:
+        for line in account.shortfalls():
             logger.warning("not reached: %s", line)
 
     def report(self, loss: float | None = None, lr: float | None = None) -> None:
