@@ -146,6 +146,43 @@ def test_a_state_goes_on_in_one_process_and_in_several(attach):
     assert attached.session.stats()["pactrain/keep"] < 1
 
 
+@pytest.mark.parametrize("by_session", [False, True])
+def test_weights_of_a_state_from_before_its_masks_acted_may_come_later(by_session):
+    model = small_net()
+    session = pactrain.attach(model)
+    train(model, 2)
+    pactrain.prune(model, 0.5)
+    weights, state = copy.deepcopy(model.state_dict()), session.state_dict()
+    assert not state["masks_active"]
+    session.close()
+    again = small_net(5)
+    resumed = pactrain.attach(again, state=None if by_session else state)
+    again.load_state_dict(weights)
+    if by_session:
+        resumed.load_state_dict(state)
+    train(again, 1, torch.optim.SGD(again.parameters(), lr=0.0))
+    mask = registry.get(again[2].weight)
+    assert torch.equal(again[2].weight, weights["2.weight"] * mask)
+    again.load_state_dict(small_net(6).state_dict())  # Not those of the state.
+    with pytest.raises(pactrain.PacTrainError):
+        train(again, 1)
+
+
+def test_a_script_without_an_optimizer_loads_other_masks_after_its_first_step():
+    model = pruned()
+    state = pactrain.attach(model).state_dict()
+    by_hand = ByHand(model)
+    for session in list(alone):
+        session.close()
+    pactrain.attach(model, state=state)
+    train(model, 1, by_hand)
+    more = copy.deepcopy(model)
+    pactrain.prune(more, 0.75)
+    model.load_state_dict(more.state_dict())
+    train(model, 2, by_hand)
+    assert torch.equal(registry.get(model[2].weight), registry.get(more[2].weight))
+
+
 def test_weights_that_are_loaded_after_prune_are_an_error():
     model = pruned()
     pactrain.attach(model)
@@ -374,3 +411,27 @@ def test_with_an_optimizer_of_torch_nothing_is_hooked_when_masks_change():
     train(model, 5, optimizer)
     assert not model._forward_pre_hooks
     assert not outside(model)
+
+
+def test_weights_changed_by_hand_are_masked_also_after_a_layer_is_unfrozen():
+    model = pruned()
+    model[0].requires_grad_(False)
+    pactrain.attach(model)
+    by_hand = Noisy(model)
+    train(model, 3, by_hand)
+    seen = []
+    model[2].register_forward_pre_hook(lambda *_: seen.append(outside(model)))
+    train(model, 1, by_hand)
+    assert not any(seen)
+    model[0].requires_grad_(True)
+    train(model, 4, by_hand)
+    assert not any(seen)
+
+
+class Noisy(ByHand):
+    """Leaves something outside the masks."""
+
+    def step(self):
+        for p in self.model.parameters():
+            if p.grad is not None:
+                p.data.sub_(0.01 * p.grad + 1e-4)

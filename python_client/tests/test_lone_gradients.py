@@ -194,6 +194,15 @@ def test_close_says_that_nothing_was_exchanged(made, caplog):
     assert "not reached: gradients came to this model, and none was exchanged" in text
 
 
+def test_close_says_nothing_of_the_kind_after_a_step_that_was_refused(made, caplog):
+    attached = made(pruned())
+    attached.ddp.module.load_state_dict(small_net(5).state_dict())
+    with pytest.raises(pactrain.PacTrainError), attached.session.guard():
+        attached.step()
+    attached.session.close()
+    assert "no backward pass went through the wrapper" not in caplog.text
+
+
 def test_a_script_that_only_evaluates_is_told_nothing(made, caplog):
     attached = made(pruned())
     with torch.no_grad():

@@ -110,3 +110,68 @@ def test_after_close_the_script_is_free(attach):
     model[0].requires_grad_(True)
     model(torch.ones(4, 6)).sum().backward()
     sgd(model).step()
+
+
+@pytest.fixture
+def one_model():
+    model = pruned()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = pactrain.attach(model)
+    yield model, session
+    session.close()
+
+
+def train(model, optimizer, steps=3):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 6)).square().mean().backward()
+        optimizer.step()
+
+
+def test_in_one_process_masks_go_with_a_parameter_that_is_replaced(one_model):
+    model, session = one_model
+    model[2].weight = torch.nn.Parameter(model[2].weight.detach().clone())
+    zero = model[2].weight == 0
+    train(model, sgd(model))
+    assert torch.equal(model[2].weight == 0, zero)
+    assert f"{int(zero.sum()) / 155:.1%} are zero" in session.summary()
+
+
+def test_in_one_process_weights_that_replace_others_are_not_zeroed(one_model):
+    model, _ = one_model
+    new = small_net(5)[2].weight.detach().clone()
+    model[2].weight = torch.nn.Parameter(new.clone())
+    with pytest.raises(pactrain.PacTrainError, match="weights were loaded"):
+        train(model, sgd(model))
+    assert torch.equal(model[2].weight, new)
+
+
+def test_in_one_process_a_layer_that_is_put_in_trains(one_model):
+    model, session = one_model
+    model.append(torch.nn.Linear(3, 3))
+    before = model[-1].weight.detach().clone()
+    train(model, sgd(model))
+    assert not torch.equal(model[-1].weight, before)
+    assert "Of 167 weights" in session.summary()
+
+
+def test_in_one_process_a_replaced_parameter_is_counted_at_the_end(one_model, caplog):
+    model, session = one_model
+    new = torch.nn.Parameter(model[2].weight.detach().clone())
+    model[2].weight = new
+    new.data += 1.0  # By nobody who tells of it.
+    session.close()
+    assert "32 weights outside the masks are not zero" in caplog.text
+
+
+def test_in_one_process_weights_may_be_loaded_into_a_layer_that_was_unfrozen():
+    model = pruned()
+    model[0].requires_grad_(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = pactrain.attach(model)
+    model[0].requires_grad_(True)
+    model.load_state_dict(copy.deepcopy(model.state_dict()))
+    train(model, sgd(model))
+    session.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import io
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
+from pactrain import attaching
 from pactrain.types import NO_DIGEST, Codec, Mode
 
 
@@ -283,6 +285,44 @@ def test_masks_that_are_not_in_force_yet_are_resumed_and_weights_zeroed(attach):
     second = attach(again, state=state)
     assert second.session.state_dict()["masks"].keys() == {"2.weight"}
     assert int((again[2].weight != 0).sum()) == 16
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_weights_of_such_a_state_may_come_after_an_attach_that_has_masks_in_force(
+    attach, monkeypatch, by_hand
+):
+    model = small_net()
+    first = attach(model)
+    first.step()
+    pactrain.prune(model, 0.5)
+    weights = copy.deepcopy(model.state_dict())
+    state = first.session.state_dict()
+    first.session.close()
+    attach_native = attaching.NativeSession.attach
+
+    def begins_with_masks(options, on_waiting, advice):
+        native = attach_native(options, on_waiting, advice)
+        native.decision = dataclasses.replace(
+            FULL, version=1, mode=Mode.COMPACTED, mask_digest=options.mask_digest
+        )
+        native.job.decide = lambda step: native.decision
+        return native
+
+    monkeypatch.setattr(attaching.NativeSession, "attach", begins_with_masks)
+    again = small_net(5)
+    second = attach(again, state=state)
+    assert second.session.stats()["pactrain/masks_active"]
+    if by_hand:
+        for name, parameter in again.named_parameters():
+            parameter.data.copy_(weights[name])
+    else:
+        again.load_state_dict(weights)
+    second.step()
+    mask = pactrain.masks.registry.get(again[2].weight)
+    assert torch.equal(again[2].weight, weights["2.weight"] * mask)
+    again.load_state_dict(small_net(6).state_dict())  # Not those of the state.
+    with pytest.raises(pactrain.PacTrainError), second.session.guard():
+        second.step()
 
 
 def test_a_state_of_another_model_is_an_error(attach, net):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -70,9 +71,11 @@ class AloneSession(NullSession):
         self._reported: dict[str, float] = {}
         self._weights = WeightKeeper(module, table, gse)
         self._weights.origin = origin
+        if state is not None:
+            self._weights.tolerate_outside = not state["masks_active"]
         self._came: set[Tensor] = set()  # Gradients since weights or masks were others.
         self._masks = make_mask_set(table, source.read(), digest_of)
-        if state is not None and not state["masks_active"]:
+        if self._weights.tolerate_outside:
             zero_outside(table, self._masks)
         self._activate()
         if origin == "state":
@@ -85,10 +88,10 @@ class AloneSession(NullSession):
             for part in module.modules()
         ]
         self._own()
-        self._outsiders = Outsiders(module, table, exchanged=False)
-        self._outsiders.watch()
+        self._outsiders = self._watched_loads()
         optimizer_hook.watch(self)
         optimizer_hook.watch_before(self)
+        optimizer_hook.watch_passes(self)
         alone.add(self)
 
     def _own(self) -> None:
@@ -118,6 +121,7 @@ class AloneSession(NullSession):
                 self._weights.check_enforced([parameter])
             self._before_step()
             self._came.add(parameter)
+            self._weights.state_is_there()
             self._weights.gradient_came(parameter)
             mask = self._masks.masks.get(name) if self._gse else None
             if mask is None or parameter.grad is None:
@@ -133,30 +137,44 @@ class AloneSession(NullSession):
         """Raises:
         PacTrainError: weights were loaded that are not those of the masks.
         """
-        thawed = [parameter for parameter in self._resting if parameter.requires_grad]
-        if thawed:
-            self._thaw(thawed)
+        if any(parameter.requires_grad for parameter in self._resting):
+            self._take_parameters()
         if self._source.changed():
             self._read_masks()
         if self._weights.loaded:
             self._check_weights(only_loaded=True)
 
-    def _thaw(self, layers: Iterable[nn.Parameter]) -> None:
-        """These were frozen, so nobody has seen what was put there meanwhile."""
+    def _take_parameters(self) -> None:
+        """Those that the model has now; masks go with their places. Nobody has seen
+        what was put into those that were frozen or replaced."""
         before = self._weights
         before.notice_copies(in_pass=True)
-        self._table = ParameterTable(self._module)
+        for parameter in self._resting:
+            if parameter.requires_grad:
+                registry.mark_loaded(parameter)
+        old, self._table = self._table, ParameterTable(self._module)
+        there = {id(parameter) for _, parameter in self._table}
+        for _, parameter in old:
+            if id(parameter) not in there:
+                registry.detach(parameter)
         self._source = MaskSource(self._module, self._table)
         self._weights = WeightKeeper(self._module, self._table, self._gse)
-        self._weights.origin, self._weights.copied = before.origin, before.copied
+        self._weights.go_on_from(before)
+        self._outsiders.close()
+        self._outsiders = self._watched_loads()
         self._own()
         self._read_masks()
-        for parameter in layers:
-            registry.mark_loaded(parameter)
-        self._weights.loaded = True
+        news = any(registry.is_loaded(parameter) for _, parameter in self._table)
+        self._weights.loaded = self._weights.loaded or news
+
+    def _watched_loads(self) -> Outsiders:
+        outsiders = Outsiders(self._module, self._table)
+        outsiders.watch_loads()
+        return outsiders
 
     def _read_masks(self) -> None:
         self._masks = make_mask_set(self._table, self._source.read(), digest_of)
+        self._source.say_kept(rank=0)
         self._activate()
 
     def _check_weights(self, only_loaded: bool = False) -> None:
@@ -169,7 +187,15 @@ class AloneSession(NullSession):
         self._weights.checked(self._masks, rank=0)
 
     def check_step(self, optimizer: Optimizer) -> None:
+        """As MaskKeeper.check_step()."""
+        if self._outsiders.unknown_in(optimizer):
+            self._take_parameters()
         self._weights.check_step(optimizer)
+        if self._weights.will_move_loaded(optimizer):
+            self._before_step()
+
+    def pass_in_step(self, optimizer: Optimizer) -> None:
+        self._weights.pass_in_step(optimizer)
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After a step of any optimizer of this process."""
@@ -177,7 +203,7 @@ class AloneSession(NullSession):
             return
         self._before_step()
         self._steps += optimizer is not None
-        self._weights.origin = "prune"  # The weights of a state's masks are there.
+        self._weights.state_is_there()
         self._weights.enforce(optimizer)
         self._came.clear()
 
@@ -194,7 +220,7 @@ class AloneSession(NullSession):
             "pactrain/steps": float(self._steps),
             "pactrain/keep": keep,
             "pactrain/active_keep": keep if acts else 1.0,
-            "pactrain/masks_active": float(acts),
+            "pactrain/masks_active": float(acts and self._weights.acts_on_all()),
             **self._reported,
         }
 
@@ -244,7 +270,7 @@ class AloneSession(NullSession):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._source.write(unpack_state(self._table, state))
         self._source.mark_changed()
-        self._weights.origin = "state"
+        self._weights.masks_come_from_state(bool(state["masks_active"]))
         self._weights.mark_all_loaded()
 
     def load(self, weights: Mapping[str, Any]) -> None:
@@ -256,23 +282,35 @@ class AloneSession(NullSession):
 
     def close(self) -> None:
         if self in alone:
-            self._weights.notice_copies()
+            self._weights.notice_copies(takes_frozen=False)
+            if {id(p) for p in self._module.parameters() if p.requires_grad} != {
+                id(parameter) for _, parameter in self._table
+            }:
+                self._take_parameters()  # They may be others than at the last step.
             if not self._weights.loaded:
                 self._before_step()  # Masks may be newer than the last one.
             self._weights.close()
             if self._steps:
                 logger.info("%s", self.summary())
-            for line in weights_outside(self._table, self._masks) if self._gse else ():
+            for line in self._shortfalls():
                 logger.warning("not reached: %s", line)
         alone.discard(self)
         optimizer_hook.unwatch(self)
         optimizer_hook.unwatch_before(self)
+        optimizer_hook.unwatch_passes(self)
         self._outsiders.close()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         for _, parameter in self._table:
             registry.detach(parameter)
+
+    def _shortfalls(self) -> list[str]:
+        if not self._gse:
+            return []
+        why = self._weights.why_outside()
+        outside = weights_outside(self._table, self._masks, why)
+        return [*outside, *self._weights.shortfalls()]
 
     def weights_loaded(self) -> None:
         """They are checked before the next step, and left alone until then."""
@@ -281,3 +319,14 @@ class AloneSession(NullSession):
 
 # Strong: the script may drop what attach() returned.
 alone: set[AloneSession] = set()
+
+
+def _close_all() -> None:
+    for session in list(alone):
+        try:
+            session.close()
+        except Exception as error:  # At exit there is nobody to handle it.
+            logger.warning("not reached: %s", error)
+
+
+atexit.register(_close_all)

@@ -127,18 +127,25 @@ class Enforcement:
     def activate(self, masks: MaskSet) -> None:
         """From now on apply() enforces these masks."""
         self.agree(masks)
-        self._entries = {}
+        before, self._entries = self._entries, {}
+        due, self._due = self._due, set()
         for name, parameter in self._table:
             mask = masks.masks.get(name)
             if mask is None or name in masks.unenforced:
                 continue
             frozen = name in masks.frozen
-            self._entries[id(parameter)] = _Entry(
+            entry = self._entries[id(parameter)] = _Entry(
                 *(name, parameter, mask, frozen),
                 storage.some_places(mask, value=False),
             )
+            old = before.get(id(parameter))
+            if old is None:  # Where all is zero, a gradient has to tell of changes.
+                is_due = bool(self._strays(entry, entry.sample).any())
+            else:
+                is_due = old.mask is not mask or id(parameter) in due
+            if is_due:
+                self._due.add(id(parameter))
         self._cleaned = WeakSet()
-        self.step_committed()
 
     def step_committed(self, parameters: Iterable[Tensor] | None = None) -> None:
         """Gradients are there: weights will be changed. None: of all."""
@@ -148,15 +155,20 @@ class Enforcement:
             self._due |= {id(p) for p in parameters if id(p) in self._entries}
 
     @property
+    def first(self) -> Tensor | None:
+        """A parameter whose weights are held; None: there is none."""
+        return next((entry.parameter for entry in self._entries.values()), None)
+
+    @property
     def is_due(self) -> bool:
         """True if no apply() has followed the last step for some parameter."""
         return bool(self._due)
 
-    def apply(self, optimizer: Optimizer | None = None) -> None:
+    def apply(self, optimizer: Optimizer | None = None) -> bool:
         """Also zeroes the optimizer's state outside the masks, once per activation.
 
         Otherwise momentum and weight decay revive pruned weights. Without an
-        optimizer: all weights of the model.
+        optimizer: all weights of the model. False: it moves none of them.
         """
         parameters = None if optimizer is None else parameters_of(optimizer)
         entries = self.put_back(parameters)
@@ -165,6 +177,7 @@ class Enforcement:
             with torch.no_grad():
                 for entry in entries:
                     _mask_state(optimizer, entry)
+        return bool(entries)
 
     def put_back(self, parameters: Iterable[Tensor] | None) -> list[_Entry]:
         """The weights alone. None: all of the model."""
@@ -203,17 +216,36 @@ class Enforcement:
             if bool(self._strays(entry, entry.sample).any())
         ]
 
-    def finish(self) -> None:
-        """The masks in force hold for the weights that are left."""
-        if self.is_due:
-            self.apply()
+    def sampled_unseen(self) -> bool:
+        """Whether some of these few have been changed where no gradient told of it."""
+        return bool(self.sampled_outside(entry.parameter for entry in self._unseen()))
+
+    def changed_unseen(self, frozen: bool) -> list[str]:
+        """Names of parameters with such weights, of all; that are frozen, or not."""
+        return [
+            entry.name
+            for entry in self._unseen()
+            if entry.frozen == frozen and self._outside(entry)
+        ]
+
+    def _unseen(self) -> list[_Entry]:
+        return [e for e in self._entries.values() if id(e.parameter) not in self._due]
+
+    def finish(self, left_alone: Collection[str]) -> None:
+        """The masks in force hold for the weights that a step has left, except those
+        of these parameters."""
+        due, self._due = self._due, set()
+        for entry in self._entries.values():
+            if id(entry.parameter) in due and entry.name not in left_alone:
+                with torch.no_grad():
+                    self._put_back(entry)
 
     def count_outside(self) -> int:
         """All weights outside the masks that are not where they belong."""
-        return sum(
-            storage.count(self._strays(entry) & ~entry.mask)
-            for entry in self._entries.values()
-        )
+        return sum(self._outside(entry) for entry in self._entries.values())
+
+    def _outside(self, entry: _Entry) -> int:
+        return storage.count(self._strays(entry) & ~entry.mask)
 
     def _strays(self, entry: _Entry, places: Tensor | None = None) -> Tensor:
         """None: everywhere."""

@@ -136,14 +136,15 @@ class LoneGradients:
             self._said = True
             logger.warning("%s.\n%s", what, _ADVICE)
 
-    def shortfalls(self, steps: int) -> list[str]:
-        """What is to be said at the end, after so many exchanged steps."""
+    def shortfalls(self, steps: int, failed: int) -> list[str]:
+        """What is to be said at the end, after so many steps that were exchanged, and
+        that failed: those went through the wrapper, too."""
         if self.steps:
             return [
                 f"{self.steps:,} optimizer steps moved weights by gradients that were "
                 f"not exchanged. {_ADVICE}"
             ]
-        if self._came and not steps:
+        if self._came and not steps and not failed:
             return [
                 "gradients came to this model, and none was exchanged: no backward "
                 f"pass went through the wrapper. {_ADVICE}"

@@ -190,8 +190,26 @@ class MaskKeeper:
         """
         self.weights.notice_copies(in_pass=True)
         self.weights.warn_of_zeros(self._native.rank)
-        copied = self.weights.copied or self.weights.held_anew
-        self.weights.held_anew = False
+        copied, self.weights.to_compare = self.weights.to_compare, False
+        if not self._take_news() and (
+            self.weights.is_due or self._steps % _CHECK_STEPS == 0
+        ):
+            self.weights.check_enforced()
+        return copied
+
+    def check_step(self, optimizer: Optimizer) -> None:
+        """Before it moves weights: what was loaded since the backward pass began is
+        looked at now, as gradients from before would change it.
+
+        Raises:
+          PacTrainError: as check_weights().
+        """
+        self.weights.check_step(optimizer)
+        if self.weights.will_move_loaded(optimizer):
+            self._take_news()
+
+    def _take_news(self) -> bool:
+        """Masks and weights that the script has changed; True: weights were."""
         if self._source.changed():
             before = self._acting
             self._look_at_buffers()
@@ -199,12 +217,12 @@ class MaskKeeper:
             # A broadcast may have committed another decision since the last step.
             self.obey(self._native.decision)
             self._take(self._read())
+            self._source.say_kept(self._native.rank)
         if self.weights.loaded:
             self.check_weights(only_loaded=True)
             self._set_newer(self.active is None or not self._inside)
-        elif self.weights.is_due or self._steps % _CHECK_STEPS == 0:
-            self.weights.check_enforced()
-        return copied
+            return True
+        return False
 
     def sync(self, rank: int, failed: bool = False) -> None:
         """Rank 0's masks become all ranks' own. Collective, between steps.
@@ -220,6 +238,16 @@ class MaskKeeper:
         if masks.digest != self.current.digest:
             logger.info("masks changed from %s to %s", self.current, masks)
             self._replace(masks)
+        elif masks.unenforced != self.current.unenforced:
+            self._enforce_others(masks)
+
+    def _enforce_others(self, masks: MaskSet) -> None:
+        """The same masks, but others are torch's to enforce."""
+        self.current = self._known[masks.digest] = masks
+        if self.active is not None and self._is_active(masks.digest):
+            self.active = masks
+            self.weights.activate(masks)
+        self.weights.follow(masks)
 
     def start(self, origin: Origin = "prune") -> None:
         """Before the first step: all ranks have equal weights and masks.

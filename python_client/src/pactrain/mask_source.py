@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from typing import TypeAlias
 from weakref import WeakKeyDictionary, ref
 
@@ -11,7 +13,9 @@ from torch import Tensor, nn
 from . import averages
 from .errors import InvalidArgument
 from .masks import Declared, registry
-from .parameters import ParameterTable
+from .parameters import ParameterTable, some_of
+
+logger = logging.getLogger("pactrain")
 
 _Seen = list[tuple[Tensor, int]]  # Masks, and how often each was written to.
 _Had: TypeAlias = "dict[str, tuple[ref[Tensor], Tensor, bool]]"
@@ -36,6 +40,8 @@ class MaskSource:
         self._modules = list(module.modules())
         self._forced = False
         self._registered: tuple[int, list[Tensor]] = (-1, [])
+        self._by_torch: dict[str, Tensor] = {}  # Masks of torch when read last.
+        self._kept: list[str] = []
         self._seen = self._now()
 
     @property
@@ -64,6 +70,7 @@ class MaskSource:
         masks: dict[str, Tensor] = {}
         frozen: set[str] = set()
         buffers = dict(self._buffers())
+        self._keep_permanent(buffers)
         for name, parameter in self._table:
             mask = registry.get(parameter)
             if mask is not None and name in buffers:
@@ -76,8 +83,32 @@ class MaskSource:
                 if registry.is_frozen(parameter):
                     frozen.add(name)
             elif name in buffers:
-                masks[name] = buffers[name] != 0
+                masks[name] = self._by_torch[name] = buffers[name] != 0
         return Declared(masks, frozenset(frozen), frozenset(buffers))
+
+    def _keep_permanent(self, buffers: Collection[str]) -> None:
+        """torch.nn.utils.prune.remove() leaves zeros in the weights, and nothing that
+        keeps them so: from then on the masks are pactrain's."""
+        before, self._by_torch = self._by_torch, {}
+        for name, parameter in self._table:
+            mask = before.get(name)
+            if mask is None or name in buffers or registry.get(parameter) is not None:
+                continue
+            if not bool(((parameter.detach() != 0) > mask).any()):
+                registry.set(parameter, mask)
+                self._kept.append(name)
+
+    def say_kept(self, rank: int) -> None:
+        """Once after each time; rank 0 does."""
+        names, self._kept = self._kept, []
+        if names and rank == 0:
+            logger.warning(
+                "torch.nn.utils.prune was removed from %s: its masks stay, as "
+                "pactrain's, so that zeros stay zero.\nTo train them again call "
+                "session.set_masks({}), and, where there are several ranks, close the "
+                "session and attach the model anew.",
+                some_of(names),
+            )
 
     def write(self, declared: Declared) -> None:
         """Makes these the model's masks, in the registry and in torch's buffers."""

@@ -3,6 +3,7 @@ their weights after it or, where weights are changed by hand, before forward pas
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -28,6 +29,10 @@ class Checker(Protocol):
     def check_step(self, optimizer: Optimizer) -> None: ...
 
 
+class PassWatcher(Protocol):
+    def pass_in_step(self, optimizer: Optimizer) -> None: ...
+
+
 class ForwardEnforcer(Protocol):
     @property
     def module(self) -> nn.Module: ...
@@ -38,6 +43,7 @@ _enforcers: WeakSet[Enforcer] = WeakSet()
 # In the order in which they came: what is more special says so first.
 _checkers: WeakKeyDictionary[Checker, None] = WeakKeyDictionary()
 _forwards: WeakSet[ForwardEnforcer] = WeakSet()
+_pass_watchers: WeakSet[PassWatcher] = WeakSet()
 _handle: RemovableHandle | None = None
 _handle_before: RemovableHandle | None = None
 
@@ -70,6 +76,16 @@ def unwatch_before(checker: Checker) -> None:
     _checkers.pop(checker, None)
 
 
+def watch_passes(watcher: PassWatcher) -> None:
+    """Calls watcher.pass_in_step(optimizer), while it lives, before each pass that an
+    optimizer asks for in mid-step by the closure that step() was given."""
+    _pass_watchers.add(watcher)
+
+
+def unwatch_passes(watcher: PassWatcher) -> None:
+    _pass_watchers.discard(watcher)
+
+
 def watch_forwards(enforcer: ForwardEnforcer) -> RemovableHandle:
     """Calls enforcer.before_forward() before each forward pass of its module, until
     the handle is removed."""
@@ -82,9 +98,28 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         enforcer.enforce(optimizer)
 
 
-def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     for checker in list(_checkers):
         checker.check_step(optimizer)
+    if callable(kwargs.get("closure")):
+        return args, {**kwargs, "closure": _told(optimizer, kwargs["closure"])}
+    if len(args) > 1 and callable(args[1]):  # The first one is the optimizer.
+        return (args[0], _told(optimizer, args[1]), *args[2:]), kwargs
+    return None
+
+
+def _told(optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+    # Those of torch move nothing before the first pass.
+    has_moved = not type(optimizer).__module__.startswith("torch.optim.")
+
+    def tell_and_run() -> Any:
+        nonlocal has_moved
+        for watcher in list(_pass_watchers) if has_moved else ():
+            watcher.pass_in_step(optimizer)
+        has_moved = True
+        return closure()
+
+    return tell_and_run
 
 
 def _before_forward(module: nn.Module, args: Any) -> None:

@@ -40,18 +40,20 @@ class Outsiders:
         module: nn.Module,
         table: ParameterTable,
         ignored: Collection[str] = (),
-        exchanged: bool = True,
     ) -> None:
-        """Not `exchanged`: there is one rank, and only masks could miss some."""
         self._module = module
         self._table = table
         self._types = {id(p): p.dtype for _, p in table}
+        self._there = {id(p): p for p in module.parameters()}  # Of the model itself.
         self._ignored = ignored
-        self._exchanged = exchanged
 
     def watch(self) -> None:
         """Until close()."""
         optimizer_hook.watch_before(self)
+        self.watch_loads()
+
+    def watch_loads(self) -> None:
+        """These alone: there is one rank, and only masks could miss a parameter."""
         _watching.add(self)
 
     def close(self) -> None:
@@ -60,12 +62,8 @@ class Outsiders:
 
     def check_step(self, optimizer: Optimizer) -> None:
         """Raises RefusedError, before anything is moved."""
-        if not self._exchanged:
-            return
-        moved = [
-            p for p in optimizer_hook.parameters_of(optimizer) if p.grad is not None
-        ]
-        if name := self._unknown(moved):
+        moved = _moved(optimizer)
+        if name := self._unknown(moved, self._types):
             raise RefusedError(
                 f"{name} was not there, or needed no gradient, when the model was "
                 f"wrapped: each rank would train it alone.\n{_ANEW}"
@@ -82,20 +80,30 @@ class Outsiders:
     def check_load(self, part: nn.Module) -> None:
         """After a load into this part of a model. Raises RefusedError."""
         there = [p for p in part._parameters.values() if p is not None]
-        if name := self._unknown([p for p in there if p.requires_grad]):
+        if name := self._unknown([p for p in there if p.requires_grad], self._there):
             raise RefusedError(
                 f"load_state_dict(assign=True) has put another parameter in the place "
                 f"of {name} of an attached model: neither masks nor other ranks would "
                 f"reach it.\n{_ASSIGN}"
             )
 
-    def _unknown(self, parameters: Iterable[Tensor]) -> str | None:
-        """The name of one that is of this model and was not when it was attached."""
-        unknown = {id(p) for p in parameters if id(p) not in self._types}
+    def unknown_in(self, optimizer: Optimizer) -> str | None:
+        """The name of one that it moves, and that was not to be trained."""
+        return self._unknown(_moved(optimizer), self._types)
+
+    def _unknown(
+        self, parameters: Iterable[Tensor], known: Collection[int]
+    ) -> str | None:
+        """The name of one that is of this model, but by its id none of these."""
+        unknown = {id(p) for p in parameters if id(p) not in known}
         for name, parameter in self._module.named_parameters() if unknown else ():
             if id(parameter) in unknown and name not in self._ignored:
                 return name
         return None
+
+
+def _moved(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [p for p in optimizer_hook.parameters_of(optimizer) if p.grad is not None]
 
 
 _watching: WeakSet[Outsiders] = WeakSet()

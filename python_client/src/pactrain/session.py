@@ -91,7 +91,8 @@ class Session:
         self._enforcers = (parts.keeper.weights, membership)
         for enforcer in self._enforcers:
             optimizer_hook.watch(enforcer)
-        optimizer_hook.watch_before(parts.keeper.weights)
+        optimizer_hook.watch_before(parts.keeper)
+        optimizer_hook.watch_passes(parts.keeper.weights)
         model = parts.model
         self._outsiders = Outsiders(model.module, parts.table, model.ignored)
         self._outsiders.watch()
@@ -169,7 +170,9 @@ class Session:
             "pactrain/link_rate": course.rate,
             "pactrain/keep": keeper.current.keep,
             "pactrain/active_keep": 1.0 if active is None else active.keep,
-            "pactrain/masks_active": float(active is not None),
+            "pactrain/masks_active": float(
+                active is not None and keeper.weights.acts_on_all()
+            ),
             "pactrain/mask_steps_unchanged": float(keeper.steps_unchanged),
             "pactrain/mask_settle_steps": float(keeper.settle_steps),
             "pactrain/mask_last_change": float(keeper.last_change),
@@ -211,7 +214,9 @@ class Session:
             counters=self.engine.counters,
             course=self.engine.course,
             reason=self.decision.reason,
-            alone=self._lone_gradients.shortfalls(self.engine.course.total.steps),
+            alone=self._lone_gradients.shortfalls(
+                self.engine.course.total.steps, self.engine.counters.failed_steps
+            ),
         )
 
     def _log_summary(self) -> None:
@@ -219,11 +224,9 @@ class Session:
         self._account = account = self._make_account()
         if self.membership.world.rank != 0:
             return
-        lines = account.alone
         if self.engine.course.total.steps:
             logger.info("%s", account.text())
-            lines = account.shortfalls()
-        for line in lines:
+        for line in account.shortfalls():
             logger.warning("not reached: %s", line)
 
     def report(self, loss: float | None = None, lr: float | None = None) -> None:
@@ -388,7 +391,8 @@ class Session:
         sessions.discard(self)
         for enforcer in self._enforcers:
             optimizer_hook.unwatch(enforcer)
-        optimizer_hook.unwatch_before(self._keeper.weights)
+        optimizer_hook.unwatch_before(self._keeper)
+        optimizer_hook.unwatch_passes(self._keeper.weights)
         self._outsiders.close()
         self._lone_gradients.close()
         for hook in self._hooks:

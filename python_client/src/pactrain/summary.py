@@ -30,6 +30,7 @@ class MaskAccount:
     moving: bool
     words: str
     shortfalls: tuple[str, ...]
+    why_outside: str  # Weights are.
 
     @staticmethod
     def of(keeper: MaskKeeper) -> MaskAccount:
@@ -39,7 +40,12 @@ class MaskAccount:
             settled=keeper.settled,
             moving=keeper.moving,
             words=_mask_words(keeper),
-            shortfalls=(*keeper.dense_steps.shortfalls(), *keeper.apart),
+            shortfalls=(
+                *keeper.dense_steps.shortfalls(),
+                *keeper.apart,
+                *keeper.weights.shortfalls(),
+            ),
+            why_outside=keeper.weights.why_outside(),
         )
 
 
@@ -100,7 +106,7 @@ class Account:
     def _weights_outside(self) -> list[str]:
         if not self.gse or not self.masks.wanted:
             return []
-        return weights_outside(self.table, self.masks.wanted)
+        return weights_outside(self.table, self.masks.wanted, self.masks.why_outside)
 
     def _failed_steps(self) -> list[str]:
         failed = self.counters.failed_steps
@@ -249,15 +255,17 @@ def path_of(to: object) -> Path:
     return Path(to)
 
 
-def weights_outside(table: ParameterTable, masks: MaskSet) -> list[str]:
-    """What is to be said where weights that should be zero are not."""
+def weights_outside(table: ParameterTable, masks: MaskSet, why: str) -> list[str]:
+    """What is to be said where weights that should be zero are not; empty `why`: it is
+    not known."""
     count = nonzero_outside(table, masks)
     if not count:
         return []
-    what = f"{count:,} weights outside the masks are not zero"
+    what, why = f"{count:,} weights outside the masks are not zero", why and f": {why}"
     if any(registry.is_loaded(parameter) for _, parameter in table):
-        return [f"{what}: weights were loaded. prune(model, ...) begins anew with them"]
-    return [f"{what}. pactrain.apply_masks(model) sets them to zero"]
+        why = why or ": weights were loaded"
+        return [f"{what}{why}. prune(model, ...) begins anew with them"]
+    return [f"{what}{why}. pactrain.apply_masks(model) sets them to zero"]
 
 
 def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:

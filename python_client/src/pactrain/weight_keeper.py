@@ -11,12 +11,20 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from . import enforcement, optimizer_hook
+from .captured_passes import CapturedPasses
 from .enforcement import Origin, Refitted
 from .errors import PacTrainError
+from .frozen_walks import FrozenWalks
 from .masks import MaskSet, registry
 from .optimizer_hook import parameters_of
 from .parameters import ParameterTable, some_of
 from .replaced import ReplacedWeights
+
+_UNSEEN = (
+    "where no step was seen: by torch.autograd.grad, torch.func or an average, say. "
+    "Masks did not act on that; where they should, call session.apply_masks() after "
+    "each such change"
+)
 
 logger = logging.getLogger("pactrain")
 
@@ -34,14 +42,18 @@ class WeightKeeper:
         self.loaded = False
         # Of these, some came by hand.
         self.copied = False
-        # Frozen ones came by hand, and ranks were not compared since.
-        self.held_anew = False
+        # Some came by hand, and ranks were not compared since.
+        self.to_compare = False
         # The masks in force are older than the weights and would lose some.
         self.suspended = False
         self._table = table
         self._gse = gse
         self._enforced = enforcement.Enforcement(table)
         self._replaced = ReplacedWeights(table)
+        self._captured = CapturedPasses(self._pass_was_captured)
+        self._walks = FrozenWalks(table)
+        self._seen = True  # A gradient or a step since acts_on_all() looked.
+        self._acts_on_all = True
         self._active: MaskSet | None = None
         self._forward_hook: RemovableHandle | None = None
         self._forward_is_due = False
@@ -73,7 +85,27 @@ class WeightKeeper:
         """They are in force."""
         self._active = masks
         self._enforced.activate(masks)
-        self.tolerate_outside = False
+        self._watch_passes()
+
+    def _watch_passes(self) -> None:
+        first = self._enforced.first
+        if self._gse and first is not None:
+            self._captured.watch(first)
+        else:
+            self._captured.close()
+
+    def go_on_from(self, before: WeightKeeper) -> None:
+        """The same model's weights, some of which are other parameters now."""
+        before._captured.close()
+        self.origin, self.tolerate_outside = before.origin, before.tolerate_outside
+        self.loaded, self.copied = before.loaded, before.copied
+        self.to_compare, self.suspended = before.to_compare, before.suspended
+        self._strayed, self._resting = before._strayed, before._resting
+        self._walks.go_on_from(before._walks)
+        if before._forward_hook is not None:
+            before._forward_hook.remove()
+            self._mask_before_forwards()
+        self._forward_is_due = before._forward_is_due
 
     def follow(self, wanted: MaskSet) -> None:
         """This rank's masks are these, or others have come in force."""
@@ -90,7 +122,8 @@ class WeightKeeper:
         """Goes on as another rank does, whose weights are there."""
         self._active = active
         self._enforced.resume(agreed, values, active, optimizers)
-        self.loaded = self.copied = self.held_anew = False
+        self._watch_passes()
+        self.loaded = self.copied = self.to_compare = False
 
     def taken(self) -> None:
         """Weights are others than they were, and not by the script."""
@@ -98,14 +131,32 @@ class WeightKeeper:
 
     def step_committed(self) -> None:
         """Gradients are there: weights will be changed."""
-        self._forward_is_due = True
+        self._all_came()
+        self._walks.step()
+        self.state_is_there()
+
+    def _all_came(self) -> None:
+        self._forward_is_due = self._seen = True
         self._enforced.step_committed()
         self._replaced.gradient_came()
-        self.origin = "prune"  # The weights of a state's masks are there by now.
+
+    def _pass_was_captured(self) -> None:
+        """The script has the gradients, as it had those of the pass before."""
+        self.check_enforced()
+        if self._strayed:
+            self._all_came()
+
+    def state_is_there(self) -> None:
+        """The weights of a state's masks have come by now. Its masks may come in force
+        later: until then weights outside them train."""
+        self.origin = "prune"
+        if self._active is not None:
+            self.tolerate_outside = False
 
     def gradient_came(self, parameter: Tensor) -> None:
         """The same of one parameter."""
-        self._forward_is_due = True
+        self._forward_is_due = self._seen = True
+        self._walks.step([parameter])
         self._enforced.step_committed([parameter])
         self._replaced.gradient_came([parameter])
 
@@ -121,27 +172,46 @@ class WeightKeeper:
         self.tolerate_outside = not in_force
 
     def notice_copies(
-        self, parameters: Collection[Tensor] | None = None, in_pass: bool = False
-    ) -> None:
+        self,
+        parameters: Collection[Tensor] | None = None,
+        in_pass: bool = False,
+        takes_frozen: bool = True,
+    ) -> list[str]:
         """Weights that the script has copied into the model by hand count as loaded;
-        frozen ones stay where they are now, unless a backward pass goes on.
+        frozen ones stay where they are now, unless a backward pass goes on, or are
+        returned where it is not `takes_frozen`.
 
         Called before masks change and before weights are zeroed. None: all.
         """
         if not self._gse:
-            return
+            return []
         loaded, frozen = self._replaced.notice(self.values, parameters, in_pass)
         if loaded:
             self.loaded = self.copied = True
-        if frozen:
-            self._enforced.take_values(frozen)
-            self.held_anew = True
+        self.to_compare = self.to_compare or bool(loaded or frozen)
+        if not frozen or not takes_frozen:
+            return frozen
+        self._enforced.take_values(frozen)
+        self._walks.held_anew(frozen)
+        return []
 
     def check_step(self, optimizer: Optimizer) -> None:
         """Before it moves weights, and they are masked: what was copied in since the
         backward pass began would be lost."""
         self._resting |= self._enforced.frozen_in(optimizer)
         self.notice_copies(parameters_of(optimizer))
+
+    def will_move_loaded(self, optimizer: Optimizer) -> bool:
+        """Weights that were not checked yet, by gradients that are older."""
+        return self.loaded and any(
+            parameter.grad is not None and registry.is_loaded(parameter)
+            for parameter in parameters_of(optimizer)
+        )
+
+    def pass_in_step(self, optimizer: Optimizer) -> None:
+        """Its weights are as it has put them, by however much."""
+        if self._gse:
+            self._replaced.stepped(parameters_of(optimizer))
 
     def _moved_by_hand(
         self, parameters: Collection[Tensor] | None = None
@@ -212,7 +282,7 @@ class WeightKeeper:
                 "weights are masked before each forward pass",
                 strays[0],
             )
-            self._forward_hook = optimizer_hook.watch_forwards(self)
+            self._mask_before_forwards()
         if not again:
             return
         raise PacTrainError(
@@ -223,13 +293,16 @@ class WeightKeeper:
             "forward pass."
         )
 
+    def _mask_before_forwards(self) -> None:
+        self._forward_hook = optimizer_hook.watch_forwards(self)
+
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After an optimizer step: weights outside the masks go back where they were.
 
         Without an optimizer: all weights of the model.
         """
         if self._acts:
-            self._enforced.apply(optimizer)
+            self._seen = self._enforced.apply(optimizer) or self._seen
         self._replaced.stepped(None if optimizer is None else parameters_of(optimizer))
 
     def before_forward(self) -> None:
@@ -245,19 +318,47 @@ class WeightKeeper:
     def apply_masks(self, wanted: MaskSet) -> None:
         """The same where the script asks for it, also of what was copied by hand and
         fits no other masks."""
-        self.notice_copies()
+        self._walks.put_back(self.notice_copies(takes_frozen=False))
         if self.copied:
             enforcement.zero_unfit(self._table, wanted)
+            self.copied = any(registry.is_loaded(p) for _, p in self._table)
         self.enforce()
 
     def count_outside(self) -> int:
         """Weights outside the masks in force that are not where they belong."""
         return self._enforced.count_outside() if self._acts else 0
 
+    def acts_on_all(self) -> bool:
+        """False: weights outside the masks in force are changed where nobody sees it.
+        Looks at a few, and only if no gradient came and nothing stepped since."""
+        if self._seen:
+            self._acts_on_all = True
+        elif self._acts:
+            self._acts_on_all = not self._enforced.sampled_unseen()
+        self._seen = False
+        return self._acts_on_all and not self.copied
+
+    def shortfalls(self) -> list[str]:
+        """What is to be said of it at the end."""
+        lines = self._walks.shortfalls()
+        unseen = self._enforced.changed_unseen(frozen=True) if self._acts else []
+        if unseen:
+            lines.append(f"frozen weights of {some_of(unseen)} were changed {_UNSEEN}")
+        return lines
+
+    def why_outside(self) -> str:
+        """Where weights that should be zero are not; empty: nothing is known of it."""
+        if self.copied:
+            return f"they were put there by hand, or changed {_UNSEEN}"
+        if self._acts and self._enforced.changed_unseen(frozen=False):
+            return f"they were changed {_UNSEEN}"
+        return ""
+
     def close(self) -> None:
         """The masks in force hold for the weights that are left."""
+        self._captured.close()
         if self._forward_hook is not None:
             self._forward_hook.remove()
-        self.notice_copies()
+        frozen = self.notice_copies(takes_frozen=False)
         if self._acts:
-            self._enforced.finish()
+            self._enforced.finish(frozen)

@@ -1,0 +1,79 @@
+"""Frozen weights that a script changes by hand after each step: each time they count as
+a copy, which is what stays from then on, so that they walk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from .parameters import ParameterTable, some_of
+
+_SOON = 16  # Gradients, and steps or fewer.
+_OFTEN = 3
+
+logger = logging.getLogger("pactrain")
+
+
+class FrozenWalks:
+    """Not thread-safe."""
+
+    def __init__(self, table: ParameterTable) -> None:
+        self._table = table
+        # By name how many gradients have come since they were held where they are.
+        self._held: dict[str, int] = {}
+        self._walked: dict[str, int] = {}  # How often soon after the time before.
+        self._told = False
+
+    def go_on_from(self, before: FrozenWalks) -> None:
+        self._held, self._walked = before._held, before._walked
+        self._told = before._told
+
+    def step(self, parameters: Iterable[Tensor] | None = None) -> None:
+        """Gradients came. None: to all."""
+        if not self._held:
+            return
+        names = list(self._held)
+        if parameters is not None:
+            places = [self._table.index_of(parameter) for parameter in parameters]
+            names = [self._table.names[i] for i in places]
+        for name in names:
+            if name in self._held:
+                self._held[name] += 1
+                if self._held[name] > _SOON:
+                    del self._held[name]
+
+    def held_anew(self, names: Sequence[str]) -> None:
+        """They were changed by hand, and stay where they are now."""
+        for name in names:
+            if self._held.get(name):
+                self._walked[name] = self._walked.get(name, 1) + 1
+        self._held.update(dict.fromkeys(names, 0))
+        if not self._told and self.shortfalls():
+            self._told = True
+            logger.warning("%s", self.shortfalls()[0])
+
+    def put_back(self, names: Sequence[str]) -> None:
+        """They were changed by hand, and the script asks for masks."""
+        if names and not self._told:
+            self._told = True
+            logger.warning(
+                "%s: frozen weights were changed by hand, and apply_masks() puts them "
+                "back where they were. If those of a checkpoint are to stay, load it "
+                "with load_state_dict()",
+                some_of(names),
+            )
+
+    def shortfalls(self) -> list[str]:
+        """What is to be said of it at the end."""
+        walked = {n: count for n, count in self._walked.items() if count >= _OFTEN}
+        if not walked:
+            return []
+        return [
+            f"frozen weights of {some_of(list(walked))} were changed by hand "
+            f"{max(walked.values()):,} times, soon one after the other: each time they "
+            "count as copied there, and stay there, so that they are not where they "
+            "were at first. If that is not what the script means, call "
+            "session.apply_masks() after each such change: it puts them back"
+        ]
