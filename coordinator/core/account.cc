@@ -16,6 +16,18 @@ size_t IndexOf(Mode mode) {
 
 }  // namespace
 
+absl::string_view FallbackCauseName(FallbackCause cause) {
+  switch (cause) {
+    case FallbackCause::kMasks:
+      return "masks";
+    case FallbackCause::kRisk:
+      return "risk";
+    case FallbackCause::kPin:
+      return "pin";
+  }
+  return "?";
+}
+
 void Account::BeginGeneration() {
   Sum(before_);
   began_here_ = true;
@@ -48,7 +60,7 @@ void Account::Add(const std::string& agent,
 }
 
 void Account::Enter(const std::optional<protocol::Decision>& in_force,
-                    absl::Duration now) {
+                    bool pinned, absl::Duration now) {
   if (mode_) {
     before_.mode_seconds[IndexOf(*mode_)] +=
         absl::ToDoubleSeconds(now - since_);
@@ -56,14 +68,23 @@ void Account::Enter(const std::optional<protocol::Decision>& in_force,
   since_ = now;
   const std::optional<Mode> next =
       in_force ? std::optional(in_force->mode) : std::nullopt;
+  const bool masked = in_force && !in_force->mask_digest.empty();
   if (mode_ && next) {
+    // Also what comes after a pin is the pin's.
+    const bool by_pin = pinned || pinned_;
+    const bool by_masks = *mode_ == Mode::kCompacted || (masked_ && !masked);
+    const FallbackCause cause = by_pin     ? FallbackCause::kPin
+                                : by_masks ? FallbackCause::kMasks
+                                           : FallbackCause::kRisk;
     const auto fallback = std::find(kFallbacks.begin(), kFallbacks.end(),
-                                    Fallback{*mode_, *next});
+                                    Fallback{*mode_, *next, cause});
     if (fallback != kFallbacks.end()) {
       ++before_.fallbacks[static_cast<size_t>(fallback - kFallbacks.begin())];
     }
   }
   mode_ = next;
+  masked_ = masked;
+  pinned_ = pinned;
   version_ = in_force ? in_force->version : 0;
 }
 

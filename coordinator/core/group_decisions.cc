@@ -290,10 +290,14 @@ std::vector<std::string> Group::LostAgents(const Context& c) const {
 }
 
 void Group::NoteMode(const Context& c) {
-  account_.Enter(running() && !in_force_unknown_
-                     ? std::optional(decisions_.in_force())
-                     : std::nullopt,
-                 c.now);
+  if (!running() || in_force_unknown_) {
+    account_.Enter(std::nullopt, false, c.now);
+    return;
+  }
+  const Pins pins = PinsOf(generation_->onset);
+  const auto& pin = pins.by_operator ? pins.by_operator : pins.by_script;
+  const Decision& now = decisions_.in_force();
+  account_.Enter(now, pin && pin->IsMetBy(now), c.now);
 }
 
 GroupSnapshot Group::Snapshot(const Context& c) const {

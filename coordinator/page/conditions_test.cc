@@ -100,7 +100,7 @@ TEST_F(ConditionsTest, EachIsTrueInItsFault) {
       {"PactrainMaskChurn", [&] { job().account.mask_changes = 7; }},
       {"PactrainFallbacks",
        [&] {
-         job().account.fallbacks = {2, 1, 1};
+         job().account.fallbacks = {2, 9, 1, 0, 9, 1, 9};
        }},
       {"PactrainVersionSkew", [&] { snapshot_.agents[1].version = "0"; }},
       {"PactrainInsecureNetwork", [&] { insecure_ = true; }},
@@ -142,6 +142,16 @@ TEST_F(ConditionsTest, EachIsTrueInItsFault) {
     Observe();
     EXPECT_THAT(Of(name), testing::Not(IsEmpty())) << name;
   }
+}
+
+TEST_F(ConditionsTest, WhatSomebodyPinnedIsNoFallback) {
+  Observe();
+  for (size_t i = 0; i < kFallbacks.size(); ++i) {
+    if (kFallbacks[i].cause != FallbackCause::kPin) continue;
+    job().account.fallbacks[i] = 9;
+  }
+  Observe();
+  EXPECT_THAT(Of("PactrainFallbacks"), IsEmpty());
 }
 
 TEST_F(ConditionsTest, ALinkThatIsWaitedForIsSlowBesideItsHour) {

@@ -1,7 +1,6 @@
 #include "coordinator/page/job_track.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,9 +25,15 @@ float KnownOr(const std::optional<double>& value) {
   return value ? static_cast<float>(*value) : kUnknown;
 }
 
+// Those that nobody asked for.
 uint32_t FallbacksOf(const AccountSnapshot& account) {
-  return static_cast<uint32_t>(std::accumulate(
-      account.fallbacks.begin(), account.fallbacks.end(), uint64_t{0}));
+  uint64_t count = 0;
+  for (size_t i = 0; i < kFallbacks.size(); ++i) {
+    if (kFallbacks[i].cause != FallbackCause::kPin) {
+      count += account.fallbacks[i];
+    }
+  }
+  return static_cast<uint32_t>(count);
 }
 
 // Of the mode in force.
@@ -153,8 +158,9 @@ void JobTrack::NoteEvents(const GroupSnapshot& group, double now) {
   }
   for (size_t i = 0; i < kFallbacks.size(); ++i) {
     if (group.account.fallbacks[i] <= account_.fallbacks[i]) continue;
-    Tell(now, group.pin ? "pin" : "fault",
-         absl::StrCat(group.pin ? "went back from " : "fell back from ",
+    const bool pinned = kFallbacks[i].cause == FallbackCause::kPin;
+    Tell(now, pinned ? "pin" : "fault",
+         absl::StrCat(pinned ? "went back from " : "fell back from ",
                       protocol::ModeName(kFallbacks[i].from), " to ",
                       protocol::ModeName(kFallbacks[i].to), ": ",
                       group.in_force ? group.in_force->reason : group.reason));
