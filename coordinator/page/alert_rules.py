@@ -25,7 +25,7 @@ def threshold(expr: str) -> float:
 
 def window(expr: str) -> int:
     """Seconds of the range that it counts over; 0: it needs none."""
-    found = re.search(r"(?:\[|increase|offset )(\d+)([smhd])", expr)
+    found = re.search(r"(?:\[|increase|offset |mean)(\d+)([smhd])", expr)
     return int(found[1]) * SECONDS[found[2]] if found else 0
 
 

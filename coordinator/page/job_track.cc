@@ -87,6 +87,7 @@ std::string ModeText(protocol::Mode mode, protocol::Codec codec) {
 void JobTrack::Observe(const GroupSnapshot& group, double now) {
   NoteMode(group, now);
   NoteEvents(group, now);
+  NotePaces(group, now);
   if (points_.empty() ||
       now - points_.back().at >= absl::ToDoubleSeconds(kPointEvery)) {
     AddPoint(group, now);
@@ -206,6 +207,35 @@ void JobTrack::AddPoint(const GroupSnapshot& group, double now) {
   point.fallbacks = FallbacksOf(group.account);
   point.norm_alarms = static_cast<uint32_t>(group.norm_alarms_total);
   Push(points_, point, kMaxPoints);
+}
+
+void JobTrack::NotePaces(const GroupSnapshot& group, double now) {
+  constexpr double kEvery = 30;  // Seconds of a sum.
+  const double begin = now - absl::ToDoubleSeconds(kPaceWindow);
+  std::map<std::string, std::deque<Pace>> paces;
+  for (const AgentPace& pace : group.paces) {
+    std::deque<Pace>& sums = paces[pace.agent] = std::move(paces_[pace.agent]);
+    if (sums.empty() || now - sums.back().at >= kEvery) sums.push_back({now});
+    sums.back().sum += pace.interval_seconds - pace.wait_seconds;
+    ++sums.back().snapshots;
+    while (sums.front().at < begin) sums.pop_front();
+  }
+  paces_ = std::move(paces);
+}
+
+std::optional<double> JobTrack::ComputeSeconds(const std::string& agent,
+                                               double seconds,
+                                               double now) const {
+  const auto it = paces_.find(agent);
+  if (it == paces_.end()) return std::nullopt;
+  Pace all;
+  for (const Pace& pace : it->second) {
+    if (pace.at < now - seconds) continue;
+    all.sum += pace.sum;
+    all.snapshots += pace.snapshots;
+  }
+  if (all.snapshots == 0) return std::nullopt;
+  return all.sum / all.snapshots;
 }
 
 void JobTrack::Tell(double now, const char* kind, std::string text) {
