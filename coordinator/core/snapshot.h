@@ -78,9 +78,8 @@ struct GroupSnapshot {
   // generation that did not end in order, those whose trainers did not leave,
   // until they are back, or another generation is formed.
   std::vector<std::string> lost_agents;
-  // Agents have waited for it longer than for a slow step: "agent y (site b):
-  // rank 1 has not submitted bucket 0", and others so; empty: for nobody, or
-  // none runs.
+  // An agent has waited for it longer than for a slow step: "agent y (site b):
+  // rank 1 has not submitted bucket 0"; empty: for nobody, or none runs.
   std::string waits_for;
   // Since its newest generation ended; nothing: it runs, or there was none.
   std::optional<double> ended_seconds;
