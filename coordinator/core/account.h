@@ -16,6 +16,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "coordinator/core/pin.h"
 #include "coordinator/core/savings.h"
 #include "protocol/control.h"
 #include "protocol/types.h"
@@ -81,9 +82,9 @@ class Account {
   // `agent` is a member of the generation.
   void Add(const std::string& agent, const protocol::StepReport& report);
   // From `now` on, until the next call; nothing: no decision is in force.
-  // `pinned`: it is what somebody pinned.
-  void Enter(const std::optional<protocol::Decision>& in_force, bool pinned,
-             absl::Duration now);
+  // `pin`: what somebody wants now.
+  void Enter(const std::optional<protocol::Decision>& in_force,
+             const std::optional<Pin>& pin, absl::Duration now);
   // What all trainers voted for alike after `step` committed steps. Empty: no
   // masks.
   void NoteMasks(const protocol::Digest& masks, uint64_t step);
@@ -104,9 +105,10 @@ class Account {
   AccountSnapshot before_;            // Of the generations before, but for
   std::map<std::string, Sent> sent_;  // this one's, by agent.
   std::optional<protocol::Mode> mode_;
-  bool masked_ = false, pinned_ = false;  // As mode_.
-  uint64_t version_ = 0;                  // In force.
-  absl::Duration since_;  // mode_ is in force.
+  bool masked_ = false;     // As mode_.
+  std::optional<Pin> met_;  // As mode_ came into force, it met this one.
+  uint64_t version_ = 0;    // In force.
+  absl::Duration since_;    // mode_ is in force.
   struct Masks {
     protocol::Digest digest;
     uint64_t since = 0;  // So many committed steps.

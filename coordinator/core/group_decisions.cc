@@ -291,13 +291,12 @@ std::vector<std::string> Group::LostAgents(const Context& c) const {
 
 void Group::NoteMode(const Context& c) {
   if (!running() || in_force_unknown_) {
-    account_.Enter(std::nullopt, false, c.now);
+    account_.Enter(std::nullopt, std::nullopt, c.now);
     return;
   }
   const Pins pins = PinsOf(generation_->onset);
-  const auto& pin = pins.by_operator ? pins.by_operator : pins.by_script;
-  const Decision& now = decisions_.in_force();
-  account_.Enter(now, pin && pin->IsMetBy(now), c.now);
+  account_.Enter(decisions_.in_force(),
+                 pins.by_operator ? pins.by_operator : pins.by_script, c.now);
 }
 
 GroupSnapshot Group::Snapshot(const Context& c) const {

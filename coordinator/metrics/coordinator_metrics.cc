@@ -266,11 +266,11 @@ void AddAccount(const StateSnapshot& now, Page& page) {
              GroupLabels({"from", "to", "cause"}));
   for (const GroupSnapshot& group : now.groups) {
     for (size_t i = 0; i < kFallbacks.size(); ++i) {
-      page.Add(
-          ValuesOf(group, {std::string(protocol::ModeName(kFallbacks[i].from)),
-                           std::string(protocol::ModeName(kFallbacks[i].to)),
-                           std::string(FallbackCauseName(kFallbacks[i].cause))}),
-          group.account.fallbacks[i]);
+      page.Add(ValuesOf(group,
+                        {std::string(protocol::ModeName(kFallbacks[i].from)),
+                         std::string(protocol::ModeName(kFallbacks[i].to)),
+                         std::string(FallbackCauseName(kFallbacks[i].cause))}),
+               group.account.fallbacks[i]);
     }
   }
 }

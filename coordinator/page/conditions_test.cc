@@ -99,9 +99,7 @@ TEST_F(ConditionsTest, EachIsTrueInItsFault) {
       {"PactrainNormAlarm", [&] { job().norm_alarms_total = 1; }},
       {"PactrainMaskChurn", [&] { job().account.mask_changes = 7; }},
       {"PactrainFallbacks",
-       [&] {
-         job().account.fallbacks = {2, 9, 1, 0, 9, 1, 9};
-       }},
+       [&] { job().account.fallbacks = {2, 9, 1, 0, 9, 1, 9}; }},
       {"PactrainVersionSkew", [&] { snapshot_.agents[1].version = "0"; }},
       {"PactrainInsecureNetwork", [&] { insecure_ = true; }},
       {"PactrainCertificateEnds",

@@ -86,8 +86,8 @@ class JobTrack {
   std::deque<MaskSet> mask_sets_;
   std::deque<Event> events_;
   struct Pace {
-    double at = 0;            // The first of its snapshots.
-    double sum = 0;           // Of seconds, over them.
+    double at = 0;   // The first of its snapshots.
+    double sum = 0;  // Of seconds, over them.
     uint32_t snapshots = 0;
   };
   std::map<std::string, std::deque<Pace>> paces_;  // By agent; oldest first.

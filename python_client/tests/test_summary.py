@@ -66,7 +66,7 @@ def test_where_no_saving_shows_it_says_who_knows_of_the_whole_job(attach):
     course._measured_rate = 1000.0
     text = session.summary()
     assert "; no saving shows here against FULL fp32: " in text
-    assert "is pactrain_coordinator_saved_seconds, and on the coordinator's page" in text
+    assert "is pactrain_coordinator_saved_seconds, and on the" in text
     course.saving.exchange_seconds = 0.25
     text = session.summary()
     assert "about 0.8 s saved" in text
