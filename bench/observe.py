@@ -193,9 +193,8 @@ def observed(folder: Path, notices: Notices) -> Iterator[tuple[Stage, Children]]
         cluster = start_cluster(bed, daemons, folder, bed.hosts[0], risk="0.01", pki=pki,
                                 metrics_token=token, relayed=relays.before, page=True)  # fmt: skip
         alertmanager = Alertmanager(daemons, folder, notices)
-        prometheus = Prometheus(
-            daemons, folder, cluster.metrics, alertmanager, token, pki / "ca.pem"
-        )
+        prometheus = Prometheus(daemons, folder, cluster.metrics, alertmanager, token,
+                                pki / "ca.pem", f"https://{cluster.page}/#/warnings/")  # fmt: skip
         stage = Stage(bed, cluster, daemons, extras, folder, pki, token, relays, prometheus)
         start_job(bed, trainers, JOB, stage.orders, cluster).wait_for("start", 120)
         yield stage, trainers
@@ -217,7 +216,7 @@ def check(pictures: Path | None, faults: Sequence[Fault]) -> Outcome:
         assert stage.cluster.page is not None
         place = Place(stage.cluster.page, stage.token.read_text())
         wait_for_job(place, JOB)
-        outcome.page = check_page(place, JOB, pictures)
+        outcome.page = check_page(place, JOB, pictures, notices.runbooks())
     return outcome
 
 

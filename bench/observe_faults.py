@@ -11,7 +11,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -95,27 +94,6 @@ def coarse(stage: Stage) -> Iterator[None]:
     stage.pin("TERNARY", "--levels", "3")
     yield
     stage.unpin()
-
-
-@contextmanager
-def swinging(stage: Stage) -> Iterator[None]:
-    """A mode that sends less, and back, again and again."""
-    over = threading.Event()
-
-    def swing() -> None:
-        while not over.is_set():
-            stage.pin("FULL")
-            over.wait(1)
-            stage.unpin()
-            over.wait(1)
-
-    thread = threading.Thread(target=swing)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def slowed(host: str, rates: Rates) -> Callable[[Stage], AbstractContextManager[None]]:
@@ -289,7 +267,7 @@ FAULTS = (
     Fault("PactrainMaskChurn", ordered("masks"), ("PactrainFallbacks", *PACE)),
     Fault("PactrainSlowerThanFull", slower_than_full),
     Fault("PactrainRiskAboveBound", coarse, PACE),
-    Fault("PactrainFallbacks", swinging, PACE),
+    Fault("PactrainFallbacks", ordered("masks"), ("PactrainMaskChurn", *PACE)),
     Fault("PactrainLinkSlow", slowed("b0", Rates(SLOW, SLOW)), (*LINKS, *PACE)),
     Fault("PactrainLinkAsymmetric", slowed("c0", Rates(to_target=SLOW)), (*LINKS, *PACE)),
     Fault("PactrainJournalReadOnly", full_disk, PACE),

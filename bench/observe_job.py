@@ -58,15 +58,17 @@ def start_job(
 
 
 def start_waiting(
-    children: Children, name: str, agent: Agent, site: str = "a", job: str = ""
+    children: Children, name: str, agent: Agent, sites: tuple[str, str] = ("a", "b"), job: str = ""
 ) -> Child:
-    """A trainer of a job of two sites, a and b; it waits for the other one, and then for ever."""
-    env = {"PACTRAIN_JOB_ID": job or name, "PACTRAIN_SITE": site, "PACTRAIN_SITES": "a:1,b:1",
+    """A trainer of a job of two sites; it waits for the other one, and then for ever."""
+    env = {"PACTRAIN_JOB_ID": job or name, "PACTRAIN_SITE": agent.host.site,
+           "PACTRAIN_SITES": ",".join(f"{site}:1" for site in sites),
            "OMP_NUM_THREADS": "1", **agent.trainer_env}  # fmt: skip
     return children.start(name, [sys.executable, "-c", WAITING], env)
 
 
 def start_pair(children: Children, job: str, agents: tuple[Agent, Agent]) -> tuple[Child, Child]:
     """Both trainers of such a job."""
-    first = start_waiting(children, f"{job}-a", agents[0], "a", job)
-    return first, start_waiting(children, f"{job}-b", agents[1], "b", job)
+    sites = (agents[0].host.site, agents[1].host.site)
+    first = start_waiting(children, f"{job}-first", agents[0], sites, job)
+    return first, start_waiting(children, f"{job}-second", agents[1], sites, job)

@@ -58,6 +58,7 @@ class Notices(Closing):
         # Fingerprints by name. Guarded by _lock, as is:
         self._active: dict[str, set[str]] = {}
         self._begun: list[str] = []
+        self._runbooks: dict[str, str] = {}  # Addresses by name.
         notices = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -79,6 +80,7 @@ class Notices(Closing):
             for alert in alerts:
                 name = alert["labels"]["alertname"]
                 active = self._active.setdefault(name, set())
+                self._runbooks[name] = alert["annotations"]["runbook_url"]
                 if alert["status"] != "firing":
                     active.discard(alert["fingerprint"])
                     continue
@@ -95,6 +97,11 @@ class Notices(Closing):
         with self._lock:
             begun, self._begun = self._begun, []
             return begun
+
+    def runbooks(self) -> dict[str, str]:
+        """Of all alerts so far, where their runbooks are."""
+        with self._lock:
+            return dict(self._runbooks)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -129,7 +136,8 @@ def is_ready(child: Child, address: str) -> bool:
 class Prometheus:
     """With the shipped files; asks and answers over HTTP.
 
-    `token`, `ca`: of daemons that show /metrics by TLS to who has a token.
+    `token`, `ca`: of daemons that show /metrics by TLS to who has a token. `runbooks`: what
+    alerts' runbook_url begins with.
     """
 
     def __init__(
@@ -140,6 +148,7 @@ class Prometheus:
         alertmanager: Alertmanager,
         token: Path,
         ca: Path,
+        runbooks: str,
     ) -> None:
         for name in ("rules.yml", "alerts.yml"):
             (folder / name).write_text(faster((SHIPPED / name).read_text()))
@@ -148,6 +157,7 @@ class Prometheus:
         config = config.replace("127.0.0.1:9093", alertmanager.address)
         config = re.sub(r"_interval: \d+s", "_interval: 1s", config)
         settings = yaml.safe_load(config.replace(f"http://{coordinator}", f"https://{coordinator}"))
+        settings["global"]["external_labels"] = {"pactrain_runbooks": runbooks}
         by_tls = {
             "authorization": {
                 "type": "Bearer",

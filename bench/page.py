@@ -18,11 +18,12 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -247,6 +248,16 @@ def warnings_screen(visit: Visit) -> None:
     page.close()
 
 
+def runbook_screen(visit: Visit, alert: str, address: str) -> None:
+    """Who follows a fired alert's runbook_url stands before what to do."""
+    page = visit.open(address.removeprefix(f"{visit.root}/"))
+    rules = json.loads(page.evaluate("fetch('/rules.json').then((r) => r.text())"))
+    to_do = next(rule["do"] for rule in rules if rule["name"] == alert)
+    entry = page.locator("article:focus")
+    visit.check(f"the runbook of {alert} is at {address}", lambda: to_do in entry.inner_text())
+    page.close()
+
+
 def opens(screen: Callable[[], None]) -> bool:
     screen()
     return True
@@ -268,8 +279,16 @@ def wait_for_job(place: Place, job: str, seconds: float = 120) -> None:
     raise TimeoutError(f"job {job}: sent nothing that the page shows for {seconds:.0f} s")
 
 
-def check_page(place: Place, job: str, pictures: Path | None = None) -> PageOutcome:
-    """All checks of the page at `place`, where `job` runs and has switched at least once."""
+def check_page(
+    place: Place,
+    job: str,
+    pictures: Path | None = None,
+    runbooks: Mapping[str, str] = MappingProxyType({}),
+) -> PageOutcome:
+    """All checks of the page at `place`, where `job` runs and has switched at least once.
+
+    `runbooks`: of alerts that were told of, the addresses that were told.
+    """
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
     with browser_context(place) as context:
@@ -283,6 +302,9 @@ def check_page(place: Place, job: str, pictures: Path | None = None) -> PageOutc
         for name, screen in screens.items():
             # What a screen lacks is one of its checks, not the end of all.
             visit.check(f"{name} opens", partial(opens, screen))
+        for alert, address in runbooks.items():
+            follow = partial(runbook_screen, visit, alert, address)
+            visit.check(f"the runbook of {alert} opens", partial(opens, follow))
         visit.check(
             "nothing is loaded from elsewhere",
             lambda: all(url.startswith(visit.root) for url in visit.loaded),

@@ -79,7 +79,12 @@ def post(url: str, *alerts: tuple[str, str]) -> None:
     """Each a name, maybe with the number of its series ("A/2"), and a status."""
     body = {
         "alerts": [
-            {"status": status, "labels": {"alertname": name.split("/")[0]}, "fingerprint": name}
+            {
+                "status": status,
+                "labels": {"alertname": name.split("/")[0]},
+                "annotations": {"runbook_url": f"http://page/{name}"},
+                "fingerprint": name,
+            }
             for name, status in alerts
         ]
     }
@@ -94,6 +99,7 @@ def test_an_alert_begins_once_until_it_is_over() -> None:
         assert notices.take_begun() == ["A", "B"]
         post(notices.url, ("B", "firing"), ("A", "firing"))
         assert notices.take_begun() == ["B"]
+        assert notices.runbooks() == {"A": "http://page/A", "B": "http://page/B"}
 
 
 def test_a_relay_is_slow_one_way() -> None:

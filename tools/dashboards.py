@@ -103,7 +103,7 @@ TRAINING = Dashboard(
               ((of_job("mask_unchanged_steps"), "{{model}}"),)),
         Panel("Mask changes and fallbacks", "short", "Masks that move keep the job in FULL.",
               ((of_job("mask_changes_total"), "mask changes"),
-               (of_job("fallbacks_total"), "{{from}} to {{to}}"))),
+               (of_job("fallbacks_total"), "{{from}} to {{to}}, {{cause}}"))),
         Panel("Step, by mode", "s", "From commit to commit, as last measured in each mode.",
               ((of_job("step_interval_seconds") + " > 0", "{{mode}}"),)),
         Panel("Step: predicted and measured", "s",

@@ -16,6 +16,18 @@ size_t IndexOf(Mode mode) {
 
 }  // namespace
 
+absl::string_view FallbackCauseName(FallbackCause cause) {
+  switch (cause) {
+    case FallbackCause::kMasks:
+      return "masks";
+    case FallbackCause::kRisk:
+      return "risk";
+    case FallbackCause::kPin:
+      return "pin";
+  }
+  return "?";
+}
+
 void Account::BeginGeneration() {
   Sum(before_);
   began_here_ = true;
@@ -48,22 +60,33 @@ void Account::Add(const std::string& agent,
 }
 
 void Account::Enter(const std::optional<protocol::Decision>& in_force,
-                    absl::Duration now) {
+                    const std::optional<Pin>& pin, absl::Duration now) {
   if (mode_) {
     before_.mode_seconds[IndexOf(*mode_)] +=
         absl::ToDoubleSeconds(now - since_);
   }
   since_ = now;
+  if (in_force && mode_ && in_force->version == version_) return;
   const std::optional<Mode> next =
       in_force ? std::optional(in_force->mode) : std::nullopt;
+  const bool pinned = pin && in_force && pin->IsMetBy(*in_force);
+  const bool masked = in_force && !in_force->mask_digest.empty();
   if (mode_ && next) {
+    // Also what comes after a pin that was taken back is the pin's.
+    const bool by_pin = pinned || (met_ && met_ != pin);
+    const bool by_masks = *mode_ == Mode::kCompacted || (masked_ && !masked);
+    const FallbackCause cause = by_pin     ? FallbackCause::kPin
+                                : by_masks ? FallbackCause::kMasks
+                                           : FallbackCause::kRisk;
     const auto fallback = std::find(kFallbacks.begin(), kFallbacks.end(),
-                                    Fallback{*mode_, *next});
+                                    Fallback{*mode_, *next, cause});
     if (fallback != kFallbacks.end()) {
       ++before_.fallbacks[static_cast<size_t>(fallback - kFallbacks.begin())];
     }
   }
   mode_ = next;
+  masked_ = masked;
+  met_ = pinned ? pin : std::nullopt;
   version_ = in_force ? in_force->version : 0;
 }
 

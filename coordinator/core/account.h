@@ -14,7 +14,9 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "coordinator/core/pin.h"
 #include "coordinator/core/savings.h"
 #include "protocol/control.h"
 #include "protocol/types.h"
@@ -25,15 +27,27 @@ inline constexpr std::array<protocol::Mode, 3> kModes = {
     protocol::Mode::kFull, protocol::Mode::kCompacted,
     protocol::Mode::kTernary};
 
-// From a mode to one that sends more.
+// Why more is sent than before: the masks left out what is wanted now; levels
+// cost too much, or their cost is not known; somebody pinned it, or let it go.
+enum class FallbackCause { kMasks, kRisk, kPin };
+absl::string_view FallbackCauseName(FallbackCause cause);  // "masks", ...
+
+// From a mode to one that sends more. Those of a pin were asked for.
 struct Fallback {
   protocol::Mode from, to;
+  FallbackCause cause;
   bool operator==(const Fallback&) const = default;
 };
-inline constexpr std::array<Fallback, 3> kFallbacks = {
-    {{protocol::Mode::kCompacted, protocol::Mode::kFull},
-     {protocol::Mode::kTernary, protocol::Mode::kFull},
-     {protocol::Mode::kTernary, protocol::Mode::kCompacted}}};
+inline constexpr std::array<Fallback, 7> kFallbacks = {
+    {{protocol::Mode::kCompacted, protocol::Mode::kFull, FallbackCause::kMasks},
+     {protocol::Mode::kCompacted, protocol::Mode::kFull, FallbackCause::kPin},
+     {protocol::Mode::kTernary, protocol::Mode::kFull, FallbackCause::kMasks},
+     {protocol::Mode::kTernary, protocol::Mode::kFull, FallbackCause::kRisk},
+     {protocol::Mode::kTernary, protocol::Mode::kFull, FallbackCause::kPin},
+     {protocol::Mode::kTernary, protocol::Mode::kCompacted,
+      FallbackCause::kRisk},
+     {protocol::Mode::kTernary, protocol::Mode::kCompacted,
+      FallbackCause::kPin}}};
 
 // All of it since the coordinator saw the group first.
 struct AccountSnapshot {
@@ -68,8 +82,9 @@ class Account {
   // `agent` is a member of the generation.
   void Add(const std::string& agent, const protocol::StepReport& report);
   // From `now` on, until the next call; nothing: no decision is in force.
+  // `pin`: what somebody wants now.
   void Enter(const std::optional<protocol::Decision>& in_force,
-             absl::Duration now);
+             const std::optional<Pin>& pin, absl::Duration now);
   // What all trainers voted for alike after `step` committed steps. Empty: no
   // masks.
   void NoteMasks(const protocol::Digest& masks, uint64_t step);
@@ -90,8 +105,10 @@ class Account {
   AccountSnapshot before_;            // Of the generations before, but for
   std::map<std::string, Sent> sent_;  // this one's, by agent.
   std::optional<protocol::Mode> mode_;
-  uint64_t version_ = 0;  // In force.
-  absl::Duration since_;  // mode_ is in force.
+  bool masked_ = false;     // As mode_.
+  std::optional<Pin> met_;  // As mode_ came into force, it met this one.
+  uint64_t version_ = 0;    // In force.
+  absl::Duration since_;    // mode_ is in force.
   struct Masks {
     protocol::Digest digest;
     uint64_t since = 0;  // So many committed steps.

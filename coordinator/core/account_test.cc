@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace pactrain::coordinator {
@@ -29,6 +30,21 @@ Decision In(Mode mode, uint64_t version) {
 
 constexpr absl::Duration kStart = absl::Seconds(100);
 
+// Those that are not 0, by what they are of.
+using Counts = std::map<std::string, uint64_t>;
+Counts Fallbacks(const Account& account) {
+  Counts counts;
+  const auto fallbacks = account.At(kStart, 0).fallbacks;
+  for (size_t i = 0; i < kFallbacks.size(); ++i) {
+    if (fallbacks[i] == 0) continue;
+    const Fallback& fallback = kFallbacks[i];
+    counts[absl::StrCat(protocol::ModeName(fallback.from), " ",
+                        protocol::ModeName(fallback.to), " ",
+                        FallbackCauseName(fallback.cause))] = fallbacks[i];
+  }
+  return counts;
+}
+
 TEST(Account, BytesAreOfAllAgentsAndGenerations) {
   Account account;
   account.BeginGeneration();
@@ -46,7 +62,7 @@ TEST(Account, BytesAreOfAllAgentsAndGenerations) {
 // Else a scrape after a restart had all of the generation in one second.
 TEST(Account, WhatWasSentBeforeTheCoordinatorStartedIsNotCounted) {
   Account account;
-  account.Enter(In(Mode::kFull, 1), kStart);
+  account.Enter(In(Mode::kFull, 1), std::nullopt, kStart);
   protocol::StepReport report = Report(1000, 4000);
   report.decision_version = 1;
   report.committed_count = 900;
@@ -56,7 +72,7 @@ TEST(Account, WhatWasSentBeforeTheCoordinatorStartedIsNotCounted) {
   report.committed_count += 1;
   report.step_seconds = report.wait_seconds = report.interval_seconds = 9;
   account.Add("a", report);
-  account.Enter(In(Mode::kCompacted, 2), kStart);
+  account.Enter(In(Mode::kCompacted, 2), std::nullopt, kStart);
   report.decision_version = 2;
   account.Add("a", report);
   EXPECT_EQ(account.At(kStart, 0).sent_bytes, 0);
@@ -81,12 +97,12 @@ class AccountOfLinks : public ::testing::Test {
  protected:
   AccountOfLinks() {
     MeasureFull(100);
-    account.Enter(In(Mode::kCompacted, 2), kStart);
+    account.Enter(In(Mode::kCompacted, 2), std::nullopt, kStart);
     Add("a", 0, 0, 0, {});
     Add("b", 0, 0, 0, {});
   }
   void MeasureFull(double wait_seconds) {
-    account.Enter(In(Mode::kFull, 1), kStart);
+    account.Enter(In(Mode::kFull, 1), std::nullopt, kStart);
     wait = wait_seconds;
     for (const char* agent : {"a", "b"}) {
       Add(agent, 0, 0, 0, {}, 1);
@@ -96,7 +112,7 @@ class AccountOfLinks : public ::testing::Test {
   }
   // In COMPACTED again, of which nothing was measured yet.
   void Compact(uint64_t version) {
-    account.Enter(In(Mode::kCompacted, version), kStart);
+    account.Enter(In(Mode::kCompacted, version), std::nullopt, kStart);
     for (const char* agent : {"a", "b"}) Add(agent, 0, 0, 0, {}, version);
   }
   void Add(const std::string& agent, uint64_t steps, uint64_t sent,
@@ -211,11 +227,11 @@ TEST_F(AccountOfLinks, WhatCostsMoreThanFullIsNotHidden) {
 
 // A rate that was measured too low, as over loopback, claims any number.
 TEST_F(AccountOfLinks, NoMoreIsSavedThanFullWasSeenToTake) {
-  account.Enter(In(Mode::kFull, 1), kStart);
+  account.Enter(In(Mode::kFull, 1), std::nullopt, kStart);
   Add("a", 1, 0, 0, {}, 1);
   Add("a", 4, 4000, 4000, {{"x", 4000, 0, 1, 0}}, 1);
   EXPECT_EQ(saved(), 0) << "FULL saves nothing";
-  account.Enter(In(Mode::kCompacted, 3), kStart);
+  account.Enter(In(Mode::kCompacted, 3), std::nullopt, kStart);
   Add("a", 1, 100, 1000, {{"x", 4100, 0, 1, 0}}, 3);
   EXPECT_EQ(saved(), 0) << "of which mode, is not known";
   Add("a", 3, 300, 3000, {{"x", 4400, 0, 1, 0}}, 3);
@@ -232,26 +248,64 @@ TEST_F(AccountOfLinks, AStepIsPredictedFromItsBytes) {
 
 TEST(Account, TimeIsOfTheModeInForce) {
   Account account;
-  account.Enter(In(Mode::kFull, 1), kStart);
-  account.Enter(In(Mode::kTernary, 2), kStart + absl::Seconds(2));
+  account.Enter(In(Mode::kFull, 1), std::nullopt, kStart);
+  account.Enter(In(Mode::kTernary, 2), std::nullopt, kStart + absl::Seconds(2));
   AccountSnapshot now = account.At(kStart + absl::Seconds(5), 0);
   EXPECT_EQ(now.mode_seconds, (std::array<double, 3>{2, 0, 3}));
-  account.Enter(std::nullopt, kStart + absl::Seconds(6));
+  account.Enter(std::nullopt, std::nullopt, kStart + absl::Seconds(6));
   now = account.At(kStart + absl::Seconds(9), 0);
   EXPECT_EQ(now.mode_seconds, (std::array<double, 3>{2, 0, 4}));
 }
 
 TEST(Account, AFallbackSendsMoreInOneGeneration) {
   Account account;
-  account.Enter(In(Mode::kFull, 1), kStart);
-  account.Enter(In(Mode::kTernary, 2), kStart);
-  account.Enter(In(Mode::kCompacted, 3), kStart);
-  account.Enter(In(Mode::kFull, 4), kStart);
-  account.Enter(In(Mode::kCompacted, 5), kStart);
-  account.Enter(std::nullopt, kStart);
-  account.Enter(In(Mode::kFull, 1), kStart);
-  EXPECT_EQ(account.At(kStart, 0).fallbacks,
-            (std::array<uint64_t, 3>{1, 0, 1}));
+  account.Enter(In(Mode::kFull, 1), std::nullopt, kStart);
+  account.Enter(In(Mode::kTernary, 2), std::nullopt, kStart);
+  account.Enter(In(Mode::kCompacted, 3), std::nullopt, kStart);
+  account.Enter(In(Mode::kFull, 4), std::nullopt, kStart);
+  account.Enter(In(Mode::kCompacted, 5), std::nullopt, kStart);
+  account.Enter(std::nullopt, std::nullopt, kStart);
+  account.Enter(In(Mode::kFull, 1), std::nullopt, kStart);
+  EXPECT_EQ(Fallbacks(account), (Counts{{"COMPACTED FULL masks", 1},
+                                        {"TERNARY COMPACTED risk", 1}}));
+}
+
+TEST(Account, AFallbackIsOfMasksRiskOrAPin) {
+  Account account;
+  const auto masked = [](Mode mode, uint64_t version) {
+    protocol::Decision decision = In(mode, version);
+    decision.mask_digest = {1, 1};
+    return decision;
+  };
+  account.Enter(masked(Mode::kTernary, 1), std::nullopt, kStart);
+  account.Enter(In(Mode::kFull, 2), std::nullopt, kStart);
+  account.Enter(In(Mode::kTernary, 3), std::nullopt, kStart);
+  account.Enter(In(Mode::kFull, 4), std::nullopt, kStart);
+  EXPECT_EQ(Fallbacks(account),
+            (Counts{{"TERNARY FULL masks", 1}, {"TERNARY FULL risk", 1}}));
+}
+
+TEST(Account, WhatAPinBringsAndItsEndIsThePins) {
+  Account account;
+  const Pin full = {Mode::kFull};
+  const Pin ternary = {Mode::kTernary};
+  account.Enter(In(Mode::kCompacted, 1), std::nullopt, kStart);
+  account.Enter(In(Mode::kFull, 2), full, kStart);
+  account.Enter(In(Mode::kTernary, 3), ternary, kStart);
+  account.Enter(In(Mode::kTernary, 3), std::nullopt, kStart);  // Taken back.
+  account.Enter(In(Mode::kCompacted, 4), std::nullopt, kStart);
+  account.Enter(In(Mode::kFull, 5), std::nullopt, kStart);
+  EXPECT_EQ(Fallbacks(account), (Counts{{"COMPACTED FULL masks", 1},
+                                        {"COMPACTED FULL pin", 1},
+                                        {"TERNARY COMPACTED pin", 1}}));
+}
+
+TEST(Account, WhatAPinCouldNotKeepIsNotThePins) {
+  Account account;
+  const Pin compacted = {Mode::kCompacted};
+  account.Enter(In(Mode::kCompacted, 1), compacted, kStart);
+  account.Enter(In(Mode::kFull, 2), compacted, kStart);
+  EXPECT_EQ(Fallbacks(account), (Counts{{"COMPACTED FULL masks", 1}}));
 }
 
 TEST(Account, AMeanOverASwitchIsOfNoMode) {
@@ -262,11 +316,11 @@ TEST(Account, AMeanOverASwitchIsOfNoMode) {
     report.interval_seconds = seconds;
     account.Add("a", report);
   };
-  account.Enter(In(Mode::kFull, 1), kStart);
+  account.Enter(In(Mode::kFull, 1), std::nullopt, kStart);
   add(1, 9);  // Maybe with what came before.
   add(1, 2);
   add(2, 5);
-  account.Enter(In(Mode::kCompacted, 2), kStart);
+  account.Enter(In(Mode::kCompacted, 2), std::nullopt, kStart);
   add(2, 1);
   add(2, 2);
   EXPECT_EQ(account.At(kStart, 0).mode_interval_seconds,

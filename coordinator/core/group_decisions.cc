@@ -290,10 +290,13 @@ std::vector<std::string> Group::LostAgents(const Context& c) const {
 }
 
 void Group::NoteMode(const Context& c) {
-  account_.Enter(running() && !in_force_unknown_
-                     ? std::optional(decisions_.in_force())
-                     : std::nullopt,
-                 c.now);
+  if (!running() || in_force_unknown_) {
+    account_.Enter(std::nullopt, std::nullopt, c.now);
+    return;
+  }
+  const Pins pins = PinsOf(generation_->onset);
+  account_.Enter(decisions_.in_force(),
+                 pins.by_operator ? pins.by_operator : pins.by_script, c.now);
 }
 
 GroupSnapshot Group::Snapshot(const Context& c) const {

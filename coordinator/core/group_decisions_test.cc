@@ -426,6 +426,11 @@ TEST_F(DecisionTest, APinHoldsUntilItIsTakenBack) {
   EXPECT_EQ(prepare->decision.mode, Mode::kFull);
   EXPECT_EQ(prepare->decision.codec, protocol::Codec::kBf16);
   ReportAll(4, 12);
+  const auto fallbacks = t_.Snapshot().account.fallbacks;
+  for (size_t i = 0; i < kFallbacks.size(); ++i) {
+    const Fallback pinned = {Mode::kTernary, Mode::kFull, FallbackCause::kPin};
+    EXPECT_EQ(fallbacks[i], kFallbacks[i] == pinned ? 1 : 0);
+  }
   t_.Clear();
   t_.Pin(std::nullopt);
   EXPECT_EQ(t_.Got<Prepare>("a")->decision.mode, Mode::kCompacted);

@@ -91,6 +91,12 @@ TEST(Waits, WhoHasNotSubmittedIsNamedUntilTheStepIsCommitted) {
   EXPECT_EQ(t.Snapshot().waits_for, report.waits_for);
   EXPECT_THAT(t.Snapshot().reason,
               HasSubstr("the open step waits: " + report.waits_for));
+  // Where one trainer stands, others may hang by it, and only theirs be named.
+  report.waits_for = "agent a (site x): rank 0 has not submitted bucket 0";
+  t.Say("b", report);
+  EXPECT_EQ(t.Snapshot().waits_for,
+            "agent a (site x): rank 0 has not submitted bucket 0, and agent b "
+            "(site y): rank 2 has not submitted bucket 0");
   t.Report("b", 1, 8);
   EXPECT_EQ(t.Snapshot().waits_for, "") << "what a said is of a step before";
 }

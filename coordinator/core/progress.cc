@@ -1,6 +1,9 @@
 #include "coordinator/core/progress.h"
 
 #include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -40,12 +43,24 @@ void Progress::Add(const std::string& agent, const std::string& site,
 }
 
 std::string Progress::waits_for() const {
+  constexpr size_t kShown = 3;
+  // Agents whose own trainers are there all name the first of the others.
+  std::set<std::string> all;
   for (const auto& [agent, wait] : waits_) {
     if (wait.committed_count == committed_count_ && !wait.for_whom.empty()) {
-      return wait.for_whom;
+      all.insert(wait.for_whom);
     }
   }
-  return "";
+  std::string text;
+  size_t shown = 0;
+  for (const std::string& whom : all) {
+    if (shown++ == kShown) {
+      absl::StrAppend(&text, ", and ", all.size() - kShown, " more");
+      break;
+    }
+    absl::StrAppend(&text, text.empty() ? "" : ", and ", whom);
+  }
+  return text;
 }
 
 std::optional<double> Progress::exchange_share() const {

@@ -260,14 +260,17 @@ void AddAccount(const StateSnapshot& now, Page& page) {
   }
   page.Start("fallbacks_total", MetricType::Counter,
              "Switches to a mode that sends more within a generation, since "
-             "the coordinator's start.",
-             GroupLabels({"from", "to"}));
+             "the coordinator's start. masks: they leave out what is wanted "
+             "now, or there are none; risk: r is above its bound, or not "
+             "known; pin: somebody pinned it, or let it go.",
+             GroupLabels({"from", "to", "cause"}));
   for (const GroupSnapshot& group : now.groups) {
     for (size_t i = 0; i < kFallbacks.size(); ++i) {
-      page.Add(
-          ValuesOf(group, {std::string(protocol::ModeName(kFallbacks[i].from)),
-                           std::string(protocol::ModeName(kFallbacks[i].to))}),
-          group.account.fallbacks[i]);
+      page.Add(ValuesOf(group,
+                        {std::string(protocol::ModeName(kFallbacks[i].from)),
+                         std::string(protocol::ModeName(kFallbacks[i].to)),
+                         std::string(FallbackCauseName(kFallbacks[i].cause))}),
+               group.account.fallbacks[i]);
     }
   }
 }

@@ -41,7 +41,7 @@ StateSnapshot Running() {
   g.account.dense_bytes = 900;
   g.account.saved_seconds = 12;
   g.account.mode_seconds[2] = 7;
-  g.account.fallbacks[1] = 3;
+  g.account.fallbacks[2] = 3;
   g.account.mask_changes = 5;
   g.account.mask_unchanged_steps = 44;
   g.account.mode_predicted_seconds = {3, 1, 0};
@@ -120,7 +120,7 @@ TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
         "mode_seconds_total{training_job=\"job\",model=\"1\",mode=\"TERNARY\"} "
         "7\n",
         "fallbacks_total{training_job=\"job\",model=\"1\",from=\"TERNARY\",to="
-        "\"FULL\"} 3\n",
+        "\"FULL\",cause=\"masks\"} 3\n",
         "mask_changes_total{training_job=\"job\",model=\"1\"} 5\n",
         "mask_unchanged_steps{training_job=\"job\",model=\"1\"} 44\n",
         "mask_votes{training_job=\"job\",model=\"1\",vote=\"for\"} 3\n",

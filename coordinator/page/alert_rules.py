@@ -25,7 +25,7 @@ def threshold(expr: str) -> float:
 
 def window(expr: str) -> int:
     """Seconds of the range that it counts over; 0: it needs none."""
-    found = re.search(r"(?:\[|increase|offset )(\d+)([smhd])", expr)
+    found = re.search(r"(?:\[|increase|offset |mean)(\d+)([smhd])", expr)
     return int(found[1]) * SECONDS[found[2]] if found else 0
 
 
@@ -55,7 +55,9 @@ def runbook(text: str, name: str) -> dict[str, str]:
         line = re.search(rf"^- \*\*{title}\*\*:? *(.*)$", entry[1], flags=re.M)
         if line is None:
             raise ValueError(f"alert {name}: its runbook has no line '{title}'")
-        said[key] = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line[1]).replace("`", "")
+        # The page has no documents to lead to: it names them.
+        text = re.sub(r"\[([^]]*)\]\(([^)#]+)[^)]*\)", r'"\1" (docs/\2)', line[1])
+        said[key] = text.replace("`", "")
     return said
 
 

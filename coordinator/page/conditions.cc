@@ -139,21 +139,29 @@ Findings StepStalls(const Facts& facts, const AlertRule&) {
 Findings Straggler(const Facts& facts, const AlertRule& rule) {
   Findings findings;
   for (const GroupSnapshot& group : facts.snapshot.groups) {
-    if (group.phase != GroupPhase::kRunning || group.paces.size() < 2) continue;
+    const auto track = facts.jobs.find(group.group);
+    if (group.phase != GroupPhase::kRunning || track == facts.jobs.end()) {
+      continue;
+    }
+    std::vector<std::pair<std::string, double>> means;  // Of seconds, by agent.
     double sum = 0;
     for (const AgentPace& pace : group.paces) {
-      sum += pace.interval_seconds - pace.wait_seconds;
+      const auto mean = track->second.ComputeSeconds(
+          pace.agent, rule.window_seconds, facts.now);
+      if (!mean) continue;
+      means.emplace_back(pace.agent, *mean);
+      sum += *mean;
     }
-    for (const AgentPace& pace : group.paces) {
-      const double compute = pace.interval_seconds - pace.wait_seconds;
+    if (means.size() < 2) continue;
+    for (const auto& [agent, mean] : means) {
       const double others =
-          (sum - compute) / static_cast<double>(group.paces.size() - 1);
-      if (compute <= rule.threshold * others) continue;
+          (sum - mean) / static_cast<double>(means.size() - 1);
+      if (mean <= rule.threshold * others) continue;
       findings.push_back(
-          {group.group, absl::StrCat(group.group.ToString(), " ", pace.agent),
+          {group.group, absl::StrCat(group.group.ToString(), " ", agent),
            absl::StrFormat("all wait for agent %s: its trainers compute %.3g s "
-                           "a step, the others %.3g s",
-                           pace.agent, compute, others)});
+                           "a step, the others %.3g s (means of %d minutes)",
+                           agent, mean, others, rule.window_seconds / 60)});
     }
   }
   return findings;

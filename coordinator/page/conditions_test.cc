@@ -99,9 +99,7 @@ TEST_F(ConditionsTest, EachIsTrueInItsFault) {
       {"PactrainNormAlarm", [&] { job().norm_alarms_total = 1; }},
       {"PactrainMaskChurn", [&] { job().account.mask_changes = 7; }},
       {"PactrainFallbacks",
-       [&] {
-         job().account.fallbacks = {2, 1, 1};
-       }},
+       [&] { job().account.fallbacks = {2, 9, 1, 0, 9, 1, 9}; }},
       {"PactrainVersionSkew", [&] { snapshot_.agents[1].version = "0"; }},
       {"PactrainInsecureNetwork", [&] { insecure_ = true; }},
       {"PactrainCertificateEnds",
@@ -142,6 +140,16 @@ TEST_F(ConditionsTest, EachIsTrueInItsFault) {
     Observe();
     EXPECT_THAT(Of(name), testing::Not(IsEmpty())) << name;
   }
+}
+
+TEST_F(ConditionsTest, WhatSomebodyPinnedIsNoFallback) {
+  Observe();
+  for (size_t i = 0; i < kFallbacks.size(); ++i) {
+    if (kFallbacks[i].cause != FallbackCause::kPin) continue;
+    job().account.fallbacks[i] = 9;
+  }
+  Observe();
+  EXPECT_THAT(Of("PactrainFallbacks"), IsEmpty());
 }
 
 TEST_F(ConditionsTest, ALinkThatIsWaitedForIsSlowBesideItsHour) {
@@ -198,12 +206,26 @@ TEST_F(ConditionsTest, OfAFailedJobIsToldForAnHour) {
 }
 
 TEST_F(ConditionsTest, OfTwoTheStragglerTakesOneAndAHalfTimesAsLong) {
-  job().paces = {{"a0", 0, 1}, {"b0", 0, 1.4}};
+  for (const double seconds : {1.4, 1.6}) {
+    job().paces = {{"a0", 0, 1}, {"b0", 0, seconds}};
+    Observe(700);  // Nothing is left of the pace before.
+    EXPECT_THAT(Of("PactrainStraggler"), SizeIs(seconds > 1.5 ? 1 : 0));
+  }
+}
+
+// As Prometheus has it: one slow report among many is none.
+TEST_F(ConditionsTest, AStragglerIsSlowInTheMeanOfTenMinutes) {
+  ASSERT_EQ(AlertRules()[IndexOf("PactrainStraggler")].window_seconds, 600);
+  job().paces = {{"a0", 0, 1}, {"b0", 0, 1}};
+  for (int i = 0; i < 20; ++i) Observe();
+  job().paces = {{"a0", 0, 1}, {"b0", 0, 9}};
   Observe();
   EXPECT_THAT(Of("PactrainStraggler"), IsEmpty());
-  job().paces = {{"a0", 0, 1}, {"b0", 0, 1.6}};
-  Observe();
+  for (int i = 0; i < 20; ++i) Observe();
   EXPECT_THAT(Of("PactrainStraggler"), SizeIs(1));
+  job().paces = {{"a0", 0, 1}, {"b0", 0, 1}};
+  for (int i = 0; i < 120; ++i) Observe();
+  EXPECT_THAT(Of("PactrainStraggler"), IsEmpty());
 }
 
 TEST_F(ConditionsTest, TheStragglerIsNamed) {

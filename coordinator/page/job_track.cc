@@ -1,7 +1,6 @@
 #include "coordinator/page/job_track.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,9 +25,15 @@ float KnownOr(const std::optional<double>& value) {
   return value ? static_cast<float>(*value) : kUnknown;
 }
 
+// Those that nobody asked for.
 uint32_t FallbacksOf(const AccountSnapshot& account) {
-  return static_cast<uint32_t>(std::accumulate(
-      account.fallbacks.begin(), account.fallbacks.end(), uint64_t{0}));
+  uint64_t count = 0;
+  for (size_t i = 0; i < kFallbacks.size(); ++i) {
+    if (kFallbacks[i].cause != FallbackCause::kPin) {
+      count += account.fallbacks[i];
+    }
+  }
+  return static_cast<uint32_t>(count);
 }
 
 // Of the mode in force.
@@ -82,6 +87,7 @@ std::string ModeText(protocol::Mode mode, protocol::Codec codec) {
 void JobTrack::Observe(const GroupSnapshot& group, double now) {
   NoteMode(group, now);
   NoteEvents(group, now);
+  NotePaces(group, now);
   if (points_.empty() ||
       now - points_.back().at >= absl::ToDoubleSeconds(kPointEvery)) {
     AddPoint(group, now);
@@ -153,8 +159,9 @@ void JobTrack::NoteEvents(const GroupSnapshot& group, double now) {
   }
   for (size_t i = 0; i < kFallbacks.size(); ++i) {
     if (group.account.fallbacks[i] <= account_.fallbacks[i]) continue;
-    Tell(now, group.pin ? "pin" : "fault",
-         absl::StrCat(group.pin ? "went back from " : "fell back from ",
+    const bool pinned = kFallbacks[i].cause == FallbackCause::kPin;
+    Tell(now, pinned ? "pin" : "fault",
+         absl::StrCat(pinned ? "went back from " : "fell back from ",
                       protocol::ModeName(kFallbacks[i].from), " to ",
                       protocol::ModeName(kFallbacks[i].to), ": ",
                       group.in_force ? group.in_force->reason : group.reason));
@@ -200,6 +207,35 @@ void JobTrack::AddPoint(const GroupSnapshot& group, double now) {
   point.fallbacks = FallbacksOf(group.account);
   point.norm_alarms = static_cast<uint32_t>(group.norm_alarms_total);
   Push(points_, point, kMaxPoints);
+}
+
+void JobTrack::NotePaces(const GroupSnapshot& group, double now) {
+  constexpr double kEvery = 30;  // Seconds of a sum.
+  const double begin = now - absl::ToDoubleSeconds(kPaceWindow);
+  std::map<std::string, std::deque<Pace>> paces;
+  for (const AgentPace& pace : group.paces) {
+    std::deque<Pace>& sums = paces[pace.agent] = std::move(paces_[pace.agent]);
+    if (sums.empty() || now - sums.back().at >= kEvery) sums.push_back({now});
+    sums.back().sum += pace.interval_seconds - pace.wait_seconds;
+    ++sums.back().snapshots;
+    while (sums.front().at < begin) sums.pop_front();
+  }
+  paces_ = std::move(paces);
+}
+
+std::optional<double> JobTrack::ComputeSeconds(const std::string& agent,
+                                               double seconds,
+                                               double now) const {
+  const auto it = paces_.find(agent);
+  if (it == paces_.end()) return std::nullopt;
+  Pace all;
+  for (const Pace& pace : it->second) {
+    if (pace.at < now - seconds) continue;
+    all.sum += pace.sum;
+    all.snapshots += pace.snapshots;
+  }
+  if (all.snapshots == 0) return std::nullopt;
+  return all.sum / all.snapshots;
 }
 
 void JobTrack::Tell(double now, const char* kind, std::string text) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -21,6 +22,7 @@ namespace pactrain::coordinator {
 
 inline constexpr absl::Duration kHistory = absl::Hours(1);
 inline constexpr absl::Duration kPointEvery = absl::Seconds(6);
+inline constexpr absl::Duration kPaceWindow = absl::Minutes(10);
 inline constexpr size_t kMaxPoints = 600;     // kHistory / kPointEvery.
 inline constexpr size_t kMaxEntries = 60;     // Of each list but points.
 inline constexpr size_t kMaxEntryText = 400;  // Bytes.
@@ -65,6 +67,10 @@ class JobTrack {
   const std::deque<Period>& periods() const { return periods_; }
   const std::deque<MaskSet>& mask_sets() const { return mask_sets_; }
   const std::deque<Event>& events() const { return events_; }
+  // What an agent's trainers needed of a step by themselves, over the last
+  // `seconds`, at most kPaceWindow; nothing: it has not reported a step.
+  std::optional<double> ComputeSeconds(const std::string& agent, double seconds,
+                                       double now) const;
   // How much a counter has grown within the last `seconds`.
   uint32_t Grown(uint32_t Point::*counter, double seconds, double now) const;
 
@@ -72,12 +78,19 @@ class JobTrack {
   void NoteMode(const GroupSnapshot& group, double now);
   void NoteEvents(const GroupSnapshot& group, double now);
   void AddPoint(const GroupSnapshot& group, double now);
+  void NotePaces(const GroupSnapshot& group, double now);
   void Tell(double now, const char* kind, std::string text);
 
   std::deque<Point> points_;
   std::deque<Period> periods_;
   std::deque<MaskSet> mask_sets_;
   std::deque<Event> events_;
+  struct Pace {
+    double at = 0;   // The first of its snapshots.
+    double sum = 0;  // Of seconds, over them.
+    uint32_t snapshots = 0;
+  };
+  std::map<std::string, std::deque<Pace>> paces_;  // By agent; oldest first.
 
   bool began_ = false;
   // As last observed.

@@ -198,8 +198,7 @@ TEST_F(PageModelTest, WhoIsLostIsNotBackBecauseTheJobEnded) {
 TEST_F(PageModelTest, WhatAPinDoesIsNoFault) {
   StateSnapshot now = RunningSnapshot();
   Observe(now);
-  now.groups[0].pin = Pin();
-  now.groups[0].account.fallbacks[0] += 1;
+  now.groups[0].account.fallbacks[1] += 1;
   Observe(now);
   EXPECT_THAT(
       model_.Job("train", 0),

@@ -68,7 +68,8 @@ export function jobScreen(id) {
     [{ title: "At" }, { title: "Kind" }, { title: "What" }], [], "nothing in the last hour");
   const heading = (name) => el("h2", {}, name);
   const found = el("div", {}, why, reason, next, strip, heading("What is wrong"), wrong,
-    heading("What it saves"), figures, carried,
+    heading("What it saves"), figures, el("p", { class: "note" },
+      "Since this coordinator saw the job first: one that was started again counts anew."), carried,
     heading("Modes"), timeline, perMode,
     heading("Masks"), votes, counts, el("p", { class: "note" },
       "Agents tell the coordinator how much all masks keep together, not layer by layer; session.summary() in the script has the layers."),

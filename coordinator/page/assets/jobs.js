@@ -117,8 +117,9 @@ export function jobsScreen() {
       + (message.hidden ? `; ${message.hidden} more are not shown` : ""));
     text(figures.agents, `${message.connected} of ${message.agents} connected`);
     const unknown = all.filter((job) => !job.saved_known).length;
-    text(figures.time, seconds(sum("saved_seconds"))
-      + (unknown ? `; not known of ${unknown}: FULL was not measured` : ""));
+    const saved = sum("saved_seconds");
+    text(figures.time, unknown && unknown === all.length && !saved ? "not known: FULL was not measured"
+      : seconds(saved) + (unknown ? `; not known of ${unknown}: FULL was not measured` : ""));
     text(figures.bytes, bytes(sum("saved_bytes")));
     text(figures.money, message.price_per_gb
       ? `${money(sum("money"))} at ${money(message.price_per_gb)} per GB`

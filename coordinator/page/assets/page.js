@@ -61,7 +61,7 @@ function route() {
     screen = linksScreen();
     query = "view=links";
   } else if (name === "warnings") {
-    screen = warningsScreen();
+    screen = warningsScreen(rest);
   } else {
     screen = jobsScreen();
   }

@@ -60,7 +60,8 @@ export function findingList() {
   return list;
 }
 
-export function warningsScreen() {
+// `wanted`: the alert whose entry is shown first, in small letters; alerts' runbook_url ends with it.
+export function warningsScreen(wanted = "") {
   const box = el("div", { class: "rules" });
   const cards = new Map();
   const screen = { title: "Warnings", element: el("section", {}, el("h1", {}, "Warnings"),
@@ -71,7 +72,7 @@ export function warningsScreen() {
     for (const rule of rules) {
       const state = el("span", { class: "state" });
       const found = el("ul", { class: "findings" });
-      const card = el("article", {}, el("h2", {}, title(rule.name), " ", state), el("p", {}, rule.symptom), found,
+      const card = el("article", { tabindex: "-1" }, el("h2", {}, title(rule.name), " ", state), el("p", {}, rule.symptom), found,
         advice(rule), el("details", {}, el("summary", {}, `Condition of ${title(rule.name)}`),
           el("code", {}, rule.expr), el("p", {}, `${rule.severity}, ${lasting(rule)}`)));
       card.show = (condition, now) => {
@@ -88,6 +89,7 @@ export function warningsScreen() {
         found.replaceChildren(...wanted.map((line) => el("li", {}, line)));
       };
       cards.set(rule.name, card);
+      if (rule.name.toLowerCase() === wanted.toLowerCase()) screen.wanted = card;
     }
   }
   screen.show = async (message) => {
@@ -100,6 +102,12 @@ export function warningsScreen() {
       card.show(condition, message.now);
       if (box.children[i] !== card) box.insertBefore(card, box.children[i] ?? null);
     });
+    if (screen.wanted) {
+      screen.wanted.classList.add("wanted");
+      screen.wanted.focus();
+      screen.wanted.scrollIntoView();
+      screen.wanted = null; // Once: then readers go where they want.
+    }
   };
   return screen;
 }

@@ -195,12 +195,19 @@ class Account:
                 "; seconds saved against FULL fp32 are not known: the agent has not "
                 "measured a link's rate yet"
             )
-        change = f"about {saved:,.1f} s saved" if saved > 0 else "nothing saved"
+        change = f"about {saved:,.1f} s saved" if saved > 0 else "no saving shows here"
+        # Behind computing, or waiting for others: no trainer can tell by itself.
+        elsewhere = (
+            ""
+            if saved > 0
+            else "; what the whole job saved or lost, against FULL as it was measured, "
+            "is pactrain_coordinator_saved_seconds, and on the coordinator's page"
+        )
         return (
             f"; {change} against FULL fp32: {_size(saving.dense_bytes)} at "
             f"{_size(self.course.rate)}/s, the best rate measured on this node's "
             f"links, less the {saving.exchange_seconds:,.1f} s that the "
-            f"{saving.steps:,} steps took which sent less"
+            f"{saving.steps:,} steps took which sent less{elsewhere}"
         )
 
     def _weights(self) -> str:
