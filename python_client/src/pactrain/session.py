@@ -184,9 +184,9 @@ class Session:
                 self._model.process_group_bytes(counters.steps)
             ),
         }
-        if self._copies is not None:
-            values["pactrain/device_fallbacks"] = float(self._copies.fallbacks)
+        fallbacks = 0 if self._copies is None else self._copies.fallbacks
         values["pactrain/device_path"] = float(self.device_path.number)
+        values["pactrain/device_fallbacks"] = float(fallbacks)
         if not self._closed and not self._native.closed:
             values["pactrain/generation"] = float(self._native.generation)
         return values
