@@ -33,7 +33,7 @@ COMPILED_IN = ("libasio-dev", "libcli11-dev", "libxxhash-dev")
 # In the tarball, at the same places, so that the links in the texts hold.
 TEXTS = ("LICENSE", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs", "deploy", "examples")
 HEADERS = (
-    *("trainer/pactrain.h", "trainer/membership_abi.h"),
+    *("trainer/pactrain.h", "trainer/device_abi.h", "trainer/membership_abi.h"),
     *("trainer/cpp/*.h", "trainer/cpp/libtorch/*.h"),
 )
 NOT_SHIPPED = shutil.ignore_patterns("BUILD", "__pycache__")

@@ -39,6 +39,7 @@ PYTEST_FOLDERS = {
     "python_client/tests": min(CORES, 8),
     # In a process of its own: torch's autograd counts devices once, at its first backward pass.
     "python_client/tests/test_devices.py": 0,
+    "python_client/tests/test_device_packing.py": 0,
     "tests/mutants": 0,
     "tests/chaos": 0,
     "tests/deploy": 0,

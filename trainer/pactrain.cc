@@ -11,21 +11,15 @@
 #include <new>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/version.h"
 #include "kernels/levels.h"
+#include "trainer/abi.h"
 #include "trainer/core/mask_tracker.h"
 #include "trainer/core/membership.h"
 #include "trainer/core/settings.h"
-#include "trainer/cuda/device_kernels.h"
-#include "trainer/session.h"
 #include "xxhash.h"
-
-struct pt_session {
-  std::unique_ptr<pactrain::trainer::Session> impl;
-};
 
 struct pt_membership {
   pactrain::trainer::Membership impl;
@@ -42,30 +36,7 @@ namespace {
 thread_local std::string last_error;
 thread_local bool last_may_rejoin = false;
 
-wire::Digest128 ToWire(const pt_digest& digest) {
-  return {digest.hi, digest.lo};
-}
-
-pt_digest FromWire(const wire::Digest128& digest) {
-  return {digest.hi, digest.lo};
-}
-
 std::string OrEmpty(const char* text) { return text == nullptr ? "" : text; }
-
-Error Invalid(const std::string& text) {
-  return {.code = wire::Code::kInvalidArgument, .text = text};
-}
-
-// Nothing may be thrown into C.
-template <typename Call>
-Error Guarded(Call call) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    return {.code = wire::Code::kInternal,
-            .text = "out of memory.\nGive this process more memory."};
-  }
-}
 
 // Whether the program has done what it was to do only its status says: at
 // Python's own exit handlers sys.exit(1) looks like an end in peace.
@@ -73,14 +44,6 @@ void CloseAtExit(int status, void* session) {
   if (status != 0) return;  // The socket goes with the process.
   pt_detach(static_cast<pt_session*>(session));
   pt_close(static_cast<pt_session*>(session));
-}
-
-template <typename Call>
-int Run(pt_session* session, Call call) {
-  if (session == nullptr) return PT_INVALID_ARGUMENT;
-  const Error error = Guarded(call);
-  if (!error.ok()) session->impl->SetErrorText(error.text);
-  return static_cast<int>(error.code);
 }
 
 void FillDecision(const wire::Decision& from, pt_decision* to) {
@@ -242,6 +205,9 @@ std::chrono::milliseconds Milliseconds(uint64_t now_ms) {
 }
 
 }  // namespace
+
+void SetLastError(const std::string& text) { last_error = text; }
+
 }  // namespace pactrain::trainer
 
 namespace trainer = pactrain::trainer;
@@ -295,19 +261,6 @@ int pt_code_levels(uint32_t levels, uint64_t key, uint32_t first_element,
 const char* pt_last_error(void) { return trainer::last_error.c_str(); }
 
 int pt_last_may_rejoin(void) { return trainer::last_may_rejoin ? 1 : 0; }
-
-int pt_cuda_status(char* text, uint64_t bytes) {
-  const auto status = trainer::cuda::Describe();
-  const auto* error = std::get_if<trainer::cuda::CudaError>(&status);
-  const std::string& words =
-      error == nullptr ? std::get<std::string>(status) : error->text;
-  if (text != nullptr && bytes > 0) {
-    const size_t copied = std::min<size_t>(words.size(), bytes - 1);
-    std::memcpy(text, words.data(), copied);
-    text[copied] = 0;
-  }
-  return error == nullptr ? 0 : static_cast<int>(error->reason);
-}
 
 int pt_attach(const pt_attach_options* options, pt_session** out,
               void (*on_waiting)(const char* text, void* arg), void* arg) {
@@ -446,11 +399,6 @@ int pt_submit(pt_session* session, uint32_t bucket, const pt_part* parts,
               uint32_t part_count, void* out, int dtype, int op,
               pt_digest bucket_layout, int last, const pt_digest* parameters) {
   return trainer::Run(session, [&] {
-    // Values out of range are told from each other by Session, not cut to a
-    // byte.
-    const auto byte = [](int value) {
-      return static_cast<uint8_t>(std::clamp(value, 0, 255));
-    };
     trainer::Parts memory;
     if (Error error = trainer::ToParts(bucket, parts, part_count, out, &memory);
         !error.ok()) {
@@ -459,8 +407,8 @@ int pt_submit(pt_session* session, uint32_t bucket, const pt_part* parts,
     trainer::Bucket converted;
     converted.index = bucket;
     converted.elements = memory.elements();
-    converted.op = static_cast<trainer::Op>(byte(op));
-    converted.dtype = static_cast<trainer::Dtype>(byte(dtype));
+    converted.op = static_cast<trainer::Op>(trainer::ToByte(op));
+    converted.dtype = static_cast<trainer::Dtype>(trainer::ToByte(dtype));
     converted.layout = trainer::ToWire(bucket_layout);
     converted.last = last != 0;
     if (parameters != nullptr) {

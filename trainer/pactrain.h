@@ -21,13 +21,14 @@
 
 #include <stdint.h>
 
+#include "trainer/device_abi.h"
 #include "trainer/membership_abi.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 9
+#define PT_ABI_VERSION 10
 
 enum pt_code {
   PT_OK = 0,
@@ -58,8 +59,6 @@ enum pt_op { PT_SUM = 1, PT_XOR = 2 };
  * as before, or go on with those that are left. */
 enum pt_on_shrink { PT_ABORT = 0, PT_PAUSE = 1, PT_CONTINUE = 2 };
 #define PT_NO_RANK 0xFFFFFFFFu
-
-typedef struct pt_session pt_session;
 
 /* A piece of a bucket's elements. */
 typedef struct {
@@ -146,15 +145,10 @@ int pt_code_levels(uint32_t levels, uint64_t key, uint32_t first_element,
                    const float* in, uint32_t elements, float* decoded,
                    uint32_t* bytes);
 const char* pt_last_error(void); /* of this thread's last failed
-                                    pt_attach or pt_code_levels */
+                                    pt_attach, pt_code_levels
+                                    or pt_cuda_* */
 /* 1: its cause was a change of membership or a lost agent: try again. */
 int pt_last_may_rejoin(void);
-
-/* Whether this library's kernels can run on the GPUs of this machine: 0, or why
- * not (trainer/cuda/driver.h has the numbers). `text` gets one line, cut to
- * `bytes`, which GPUs or why. Opens NVIDIA's driver, which no other call does,
- * and makes no context. Thread-safe. */
-int pt_cuda_status(char* text, uint64_t bytes);
 
 /* Connects to the agent and waits until all ranks of the job are there.
  * PT_INVALID_ARGUMENT, PT_AGENT_UNRESPONSIVE (no agent at the address, or it

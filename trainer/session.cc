@@ -152,17 +152,39 @@ Event Session::Resubmit() {
 }
 
 Event Session::Fill(const Placement& placement) {
-  const Parts& parts = memory_[placement.bucket.index].parts;
+  Memory& memory = memory_[placement.bucket.index];
+  if (memory.packed.has_value() && placement.mask == nullptr) {
+    const Event event = Unpack(placement);
+    if (event != Event::kNone) return event;
+  }
   kernels::TileRange piece = {0, 0};
   uint64_t outside = 0;
+  if (memory.packed.has_value()) outside = memory.packed->outside;
   do {
     piece = PieceFrom(placement, piece.end);
-    outside += WriteTiles(placement, piece, parts, slot_.data());
+    if (memory.packed.has_value()) {
+      WritePacked(placement, piece, memory.out, slot_.data());
+    } else {
+      outside += WriteTiles(placement, piece, memory.parts, slot_.data());
+    }
     const Event event = Send(state_.Submit(
         Now(), placement, placement.FilledBefore(piece.end), outside));
     if (event != Event::kNone) return event;
   } while (piece.end < placement.tiles());
   return Event::kNone;
+}
+
+Event Session::Unpack(const Placement& placement) {
+  Memory& memory = memory_[placement.bucket.index];
+  const bool filled = memory.packed->fill();
+  memory.packed.reset();
+  memory.in_place = true;
+  if (filled) return Event::kNone;
+  return state_.OnError(
+      wire::Code::kInternal,
+      "bucket " + std::to_string(placement.bucket.index) +
+          " has to be sent whole, and the trainer could not copy it from its "
+          "device.\nSee the error of the device; start this rank anew.");
 }
 
 void Session::ReadResults() {
@@ -180,13 +202,47 @@ void Session::ReadResults() {
     memory.read_tiles = index < results.buckets
                             ? placement.tiles()
                             : placement.FilledTiles(first, results.elements);
-    ReadTiles(placement, {first, memory.read_tiles}, result_.data(),
-              attached_.world_size, memory.out);
+    const kernels::TileRange tiles = {first, memory.read_tiles};
+    if (memory.packed.has_value()) {
+      ReadPacked(placement, tiles, result_.data(), memory.out);
+    } else {
+      ReadTiles(placement, tiles, result_.data(), attached_.world_size,
+                memory.out);
+    }
   }
 }
 
 Error Session::Submit(const Bucket& bucket, Parts parts, void* out) {
+  const bool in_place = parts.Overlaps(out, bucket.dtype);
   MutexLock lock(&mu_);
+  return Take(bucket,
+              {.parts = std::move(parts), .out = out, .in_place = in_place});
+}
+
+Placement Session::Plan(const Bucket& bucket) {
+  MutexLock lock(&mu_);
+  return state_.Plan(bucket);
+}
+
+Error Session::SubmitPacked(const Bucket& bucket, Packed packed, void* memory) {
+  MutexLock lock(&mu_);
+  const Placement plan = state_.Plan(bucket);
+  const bool follows = Same(packed.mask, state_.decision().mask_digest) &&
+                       packed.kept == plan.elements;
+  // The agent may have made the step dense since.
+  if (plan.mask != nullptr && !follows) {
+    return Invalid("bucket " + std::to_string(bucket.index) + " is packed to " +
+                   std::to_string(packed.kept) + " elements, its plan has " +
+                   std::to_string(plan.elements) +
+                   ", or another mask set.\nAsk for its plan and pack it by "
+                   "that before it is submitted.");
+  }
+  return Take(bucket, {.parts = Parts({{memory, bucket.elements}}),
+                       .out = memory,
+                       .packed = std::move(packed)});
+}
+
+Error Session::Take(const Bucket& bucket, Memory memory) {
   if (getpid() != owner_) {
     return Invalid(
         "the session belongs to another process.\nAttach in the process that "
@@ -199,9 +255,7 @@ Error Session::Submit(const Bucket& bucket, Parts parts, void* out) {
     return error;
   }
   if (bucket.index == 0) memory_.clear();
-  const bool in_place = parts.Overlaps(out, bucket.dtype);
-  memory_.push_back(
-      {.parts = std::move(parts), .out = out, .in_place = in_place});
+  memory_.push_back(std::move(memory));
   const Event event = Fill(placement);
   // A wait in progress has a deadline from now on, or packets to send.
   link_.Wake();

@@ -40,6 +40,23 @@ class Session {
   // overlaps `parts` nothing is written before the commit.
   Error Submit(const Bucket& bucket, Parts parts, void* out)
       PACTRAIN_EXCLUDES(mu_);
+  // How a bucket is to be packed if it is submitted next: without a mask not
+  // at all.
+  Placement Plan(const Bucket& bucket) PACTRAIN_EXCLUDES(mu_);
+  // A bucket that somebody else has packed.
+  struct Packed {
+    wire::Digest128 mask = {};
+    uint64_t kept = 0;     // By that mask.
+    uint64_t outside = 0;  // Elements outside it that are not zero.
+    // Puts all elements into the memory, in the bucket's dtype; false: cannot.
+    // Called by whoever holds mu_.
+    std::function<bool()> fill;
+  };
+  // `memory` has room for all elements in fp32 and holds the kept ones so, one
+  // after the other. At the commit it holds their sums, or the mean of all
+  // elements in the bucket's dtype if the step was dense.
+  Error SubmitPacked(const Bucket& bucket, Packed packed, void* memory)
+      PACTRAIN_EXCLUDES(mu_);
   Error Wait(StepReport* report) PACTRAIN_EXCLUDES(mu_);
   Error SetMasks(MaskSet masks) PACTRAIN_EXCLUDES(mu_);
   Error Vote(const TrainerState::VoteOptions& options) PACTRAIN_EXCLUDES(mu_);
@@ -68,6 +85,8 @@ class Session {
     void* out = nullptr;
     bool in_place = false;  // They overlap.
     size_t read_tiles = 0;  // Of the result.
+    // Where the kept elements alone are, and no others yet.
+    std::optional<Packed> packed = std::nullopt;
   };
 
   explicit Session(TrainerOptions options);
@@ -80,6 +99,9 @@ class Session {
   Event Handle(AgentLink::Packet packet) PACTRAIN_REQUIRES(mu_);
   Event MapRegions(std::vector<Fd> fds) PACTRAIN_REQUIRES(mu_);
   Event Resubmit() PACTRAIN_REQUIRES(mu_);
+  Error Take(const Bucket& bucket, Memory memory) PACTRAIN_REQUIRES(mu_);
+  // Has all elements of the bucket, which is to be sent whole.
+  Event Unpack(const Placement& placement) PACTRAIN_REQUIRES(mu_);
   // Writes a bucket into the slot and tells the agent, piece by piece.
   Event Fill(const Placement& placement) PACTRAIN_REQUIRES(mu_);
   // Writes to the caller's memory what has come of the results.

@@ -43,6 +43,7 @@ class Doctor {
       Peers();
     }
     GpuKernels();
+    Add(CheckGpuNode(facts_.gpu));
     return std::move(findings_);
   }
 
@@ -344,7 +345,7 @@ void Doctor::Peers() {
      absl::StrCat(dialled, " of ", others, " can be dialled from here"));
 }
 
-// Information alone: CUDA models are refused, so that nobody waits for a GPU.
+// Information alone: models on a GPU train without them.
 void Doctor::GpuKernels() {
   const absl::StatusOr<Kernels>& kernels = facts_.kernels;
   if (absl::IsNotFound(kernels.status())) {
@@ -356,10 +357,10 @@ void Doctor::GpuKernels() {
                 "install the same release of library and programs, or correct "
                 "PACTRAIN_TRAINER_LIBRARY");
   }
-  Ok("kernels",
-     absl::StrCat(kernels->can_run ? "for GPUs: can run here on "
-                                   : "for GPUs: cannot run here: ",
-                  kernels->words, "; not used yet, training is on CPUs"));
+  Ok("kernels", absl::StrCat(kernels->can_run ? "for GPUs: can run here on "
+                                              : "for GPUs: cannot run here: ",
+                             kernels->words,
+                             "; used where PACTRAIN_DEVICE_PATH is device"));
 }
 
 }  // namespace

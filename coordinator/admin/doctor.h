@@ -15,6 +15,7 @@
 #include "base/certificate_life.h"
 #include "coordinator/admin/command.h"
 #include "coordinator/admin/finding.h"
+#include "coordinator/admin/gpu_node.h"
 #include "coordinator/admin/kernels_probe.h"
 #include "coordinator/admin/variables.h"
 #include "pactrain/v1/admin.pb.h"
@@ -51,6 +52,7 @@ struct Facts {
   absl::Duration clock_ahead;                   // Of the coordinator's clock.
   std::map<std::string, absl::Status> dialled;  // By address.
   absl::StatusOr<Kernels> kernels;              // Of the trainer library.
+  GpuNode gpu;
 };
 
 Facts Gather(const Command& command, const Variables& variables);

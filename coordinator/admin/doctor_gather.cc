@@ -1,6 +1,8 @@
 // What `pactrain doctor` asks, and whom.
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -89,6 +91,15 @@ std::vector<Key> KeysOf(const Command& command, const Variables& variables) {
   return keys;
 }
 
+// The program of the wheel lies in PACKAGES/pactrain/_native.
+std::string PackagesFolder() {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto native = program.parent_path();
+  if (native.filename() != "_native") return "";
+  return native.parent_path().parent_path().string();
+}
+
 void AskCoordinator(const Command& command, Facts& facts) {
   const absl::Status address =
       base::CheckDialAddress(
@@ -126,6 +137,7 @@ Facts Gather(const Command& command, const Variables& variables) {
   const auto library =
       FindTrainerLibrary(ValueOf(variables, "PACTRAIN_TRAINER_LIBRARY"));
   facts.kernels = library.ok() ? AskKernels(*library) : library.status();
+  facts.gpu = LookAtGpuNode("", PackagesFolder(), environ);
   facts.socket = SocketOf(variables);
   facts.socket_named = !ValueOf(variables, "PACTRAIN_AGENT").empty();
   facts.agent = AskAgent(facts.socket);

@@ -98,7 +98,7 @@ TEST(Doctor, WhereAllIsWellItSaysSoShortly) {
       "itself\n"
       "peers        ok       1 of 1 can be dialled from here\n"
       "kernels      ok       for GPUs: cannot run here: no NVIDIA driver (x); "
-      "not used yet, training is on CPUs\n"
+      "used where PACTRAIN_DEVICE_PATH is device\n"
       "0 problems, 0 warnings\n");
 }
 
@@ -275,8 +275,7 @@ TEST(Doctor, KernelsForGpus) {
   Facts facts = Healthy();
   facts.kernels = Kernels{true, "GPU 0, X (9.0); driver of CUDA 13.0"};
   ExpectFound(facts, Level::kOk, "kernels",
-              "can run here on GPU 0, X (9.0); driver of CUDA 13.0; not used",
-              "");
+              "can run here on GPU 0, X (9.0); driver of CUDA 13.0; used", "");
   facts.kernels = absl::NotFoundError("no libpactrain_trainer.so lies here");
   ExpectFound(facts, Level::kOk, "kernels",
               "not asked, since no libpactrain_trainer.so lies here", "");

@@ -88,6 +88,13 @@ absl::Status OnShrink(const std::string& name, const std::string& value) {
   return Allowed(name, value, "are pause, continue and abort");
 }
 
+absl::Status DevicePath(const std::string& name, const std::string& value) {
+  for (const char* path : {"auto", "torch", "device", "nccl"}) {
+    if (value == path) return absl::OkStatus();
+  }
+  return Allowed(name, value, "are auto, torch, device and nccl");
+}
+
 // Never says the value.
 absl::Status JobKeyText(const std::string& name, const std::string& value) {
   if (base::JobKey::FromText(value).ok()) return absl::OkStatus();
@@ -113,6 +120,7 @@ constexpr Variable kVariables[] = {
     {"PACTRAIN_COORDINATOR", Address},
     {"PACTRAIN_COORDINATOR_CONFIG", AnyText},
     {"PACTRAIN_DAEMON_DIR", AnyText},
+    {"PACTRAIN_DEVICE_PATH", DevicePath},
     {"PACTRAIN_EMBEDDED", Switch},
     {"PACTRAIN_HOST_ADDRESS", AnyText},
     {"PACTRAIN_JOB_ID", Name},

@@ -27,6 +27,7 @@ TEST(CheckVariables, WhatIsKnownAndWellFormedIsCounted) {
                       {"PACTRAIN_AGENT_LISTEN", "127.0.0.1:7072-7079"},
                       {"PACTRAIN_ATTACH_TIMEOUT", "30"},
                       {"PACTRAIN_COORDINATOR", "head.example:7070"},
+                      {"PACTRAIN_DEVICE_PATH", "device"},
                       {"PACTRAIN_EMBEDDED", "0"},
                       {"PACTRAIN_EPOCH_STEPS", "50"},
                       {"PACTRAIN_JOB_ID", "digits"},
@@ -35,7 +36,7 @@ TEST(CheckVariables, WhatIsKnownAndWellFormedIsCounted) {
                       {"PATH", "/bin"}});
   ASSERT_EQ(findings.size(), 1);
   EXPECT_EQ(findings[0].level, Level::kOk);
-  EXPECT_EQ(findings[0].what, "8 set, all known and well-formed");
+  EXPECT_EQ(findings[0].what, "9 set, all known and well-formed");
 }
 
 TEST(CheckVariables, ATypoIsNamedWithWhatWasMeant) {
@@ -75,6 +76,8 @@ TEST(CheckVariables, AMalformedValueIsSaidWithWhatIsAllowed) {
         Case{"PACTRAIN_ATTACH_TIMEOUT", "soon", "allowed are 1 to 86400"},
         Case{"PACTRAIN_COORDINATOR", "head", "allowed is host:port"},
         Case{"PACTRAIN_EMBEDDED", "no", "allowed are 0 and 1"},
+        Case{"PACTRAIN_DEVICE_PATH", "cuda",
+             "allowed are auto, torch, device and nccl"},
         Case{"PACTRAIN_JOB_ID", "My Job", "PACTRAIN_JOB_ID"},
         Case{"PACTRAIN_SITES", "a,b", "allowed is name:trainers"},
         Case{"PACTRAIN_SITES", "a:0", "allowed is name:trainers"},

@@ -29,8 +29,9 @@ LAUNCHER = (
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Device tests run where they are named: with no backward pass before them."""
-    named = any("test_devices.py" in word for word in config.invocation_params.args)
-    return True if collection_path.name == "test_devices.py" and not named else None
+    named = any("test_device" in word for word in config.invocation_params.args)
+    is_one = collection_path.name.startswith("test_device")
+    return True if is_one and not named else None
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,8 @@ from pactrain.types import (
     Lineage,
     Mode,
     Op,
+    PackedBucket,
+    Plan,
     StepResult,
 )
 
@@ -129,8 +131,11 @@ class FakeNative:
         self.enter(job, rank)
         self.fail_next: PacTrainError | None = None
         self.votes: list[dict[str, object]] = []
+        self._elements: dict[int, int] = {}  # Of masks, by bucket.
         self.mask_sets: list[tuple[Digest, Digest, list[np.ndarray]]] = []
         self.submits: list[tuple[Op, Digest, Digest | None]] = []
+        self.packed: list[PackedBucket] = []
+        self.dense_steps: set[int] = set()
 
     def enter(self, job: FakeJob, rank: int) -> None:
         self.job = job
@@ -166,6 +171,7 @@ class FakeNative:
     def set_masks(self, mask, first_bucket, bucket_layouts, elements, bitmaps):
         assert first_bucket >= len(self._buckets), "the bucket is submitted already"
         self.mask_sets.append((mask, first_bucket, [b.copy() for b in bitmaps]))
+        self._elements |= {first_bucket + i: n for i, n in enumerate(elements)}
 
     def vote(self, layout, mask, unchanged, settle, inside, kept, elements, moved=""):
         self.votes.append(
@@ -199,7 +205,58 @@ class FakeNative:
         self._outs.append(out)
         self.submits.append((op, layout, parameters))
 
+    def plan_bucket(self, bucket, elements, layout):
+        bits = self._bits(bucket)
+        if bits is None or bits.size != elements:
+            return Plan(False, False, elements, 0, NO_DIGEST)
+        kept = int(bits.sum())
+        mask = self.decision.mask_digest
+        return Plan(True, not self.options.gse, kept, elements, mask)
+
+    def mask_image(self, bucket, elements, layout, plan):
+        """A byte for each element, unlike the kernels'."""
+        return self._bits(bucket)
+
+    def _bits(self, bucket):
+        """Of the masks in force, if they were given and this step is not dense."""
+        for mask, index, (bits,) in reversed(self.mask_sets):
+            if (mask, index) == (self.decision.mask_digest, bucket):
+                elements = self._elements[bucket]
+                return np.unpackbits(bits, count=elements, bitorder="little")
+        return None
+
+    def submit_packed(self, bucket, layout, last, parameters):
+        assert bucket.index == len(self._buckets)
+        bits = self._bits(bucket.index).astype(bool)
+        values = np.zeros(bucket.elements, dtype=np.float32)
+        values[bits] = self._at(bucket.memory, bucket.plan.kept, np.float32)
+        self.packed.append(bucket)
+        self._buckets.append((values, DType.FLOAT32, Op.SUM))
+        self._outs.append(bucket)
+        self.submits.append((Op.SUM, layout, parameters))
+
+    @staticmethod
+    def _at(address, elements, dtype):
+        size = elements * np.dtype(dtype).itemsize
+        buffer = (ctypes.c_uint8 * size).from_address(address)
+        return np.frombuffer(buffer, dtype=dtype)
+
+    def _fill_all(self):
+        """What is packed is sent again whole, as the library has it."""
+        for index, out in enumerate(self._outs):
+            if isinstance(out, PackedBucket):
+                out.fill()
+                kind = np.float32 if out.dtype == DType.FLOAT32 else np.uint16
+                values = self._at(out.memory, out.elements, kind).copy()
+                if out.dtype == DType.BFLOAT16:
+                    values = (values.astype(np.uint32) << 16).view(np.float32)
+                self._buckets[index] = (values, out.dtype, Op.SUM)
+                self._outs[index] = out.memory
+
     def wait(self) -> StepResult:
+        outside = sum(b.outside for b in self._outs if isinstance(b, PackedBucket))
+        if dense := outside > 0 or self.next_step in self.dense_steps:
+            self._fill_all()
         buckets, self._buckets = self._buckets, []
         outs, self._outs = self._outs, []
         step, self.next_step = self.next_step, self.next_step + 1
@@ -221,6 +278,11 @@ class FakeNative:
         if step == job.ends_at and self.rank not in job.late_commits:
             raise self._end()
         for out, values in zip(outs, results, strict=True):
+            if isinstance(out, PackedBucket):
+                bits = self._bits(out.index).astype(bool)
+                sums = values[bits] * np.float32(self.world_size)
+                self._at(out.memory, out.plan.kept, np.float32)[:] = sums
+                continue
             ctypes.memmove(out, values.ctypes.data, values.nbytes)
         self.resume_step = self.next_step
         elements = sum(values.size for values, _, _ in buckets)
@@ -228,7 +290,7 @@ class FakeNative:
         return StepResult(
             step=step,
             attempts=1,
-            dense=False,
+            dense=dense,
             mode=Mode.FULL,
             codec=Codec.FP32,
             sent_bytes=8,

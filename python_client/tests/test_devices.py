@@ -146,9 +146,9 @@ def completed_in_another_stream(monkeypatch):
         torch.accelerator.set_stream(torch.Stream(device="queued"))
         bring_back = devices.StagedBucket.bring_back
 
-        def in_ours(staged):
+        def in_ours(staged, *how):
             with copies._side:
-                bring_back(staged)
+                bring_back(staged, *how)
 
         monkeypatch.setattr(devices.StagedBucket, "bring_back", in_ours)
 

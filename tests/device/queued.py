@@ -21,7 +21,10 @@ import torch
 
 NAME = "queued"
 _SOURCE = Path(__file__).with_name("queued_device.cc")
-_BUILT = Path(__file__).resolve().parents[2] / "out" / "device"
+_ROOT = Path(__file__).resolve().parents[2]
+_BUILT = _ROOT / "out" / "device"
+_DRIVER = ("trainer/cuda/fake_driver.cc", "kernels/cuda/on_cpu.cc")
+_DRIVER_READS = ("trainer/cuda/fake_driver.h", "kernels/cuda/on_cpu.h", "kernels/cuda/kernels.cu")
 
 
 @functools.cache
@@ -88,30 +91,51 @@ def _module() -> Any:
     return module
 
 
+@functools.cache
+def use_driver() -> ctypes.CDLL:
+    """From now on the kernels of the trainer library run in the streams of the device, by a
+    stand-in for NVIDIA's driver."""
+    # Whoever opens libcuda.so.1 after this gets this one, by the name that it has.
+    driver = ctypes.CDLL(str(build_driver()))
+    enqueue = ctypes.cast(use().queued_enqueue, ctypes.c_void_p)
+    driver.pactrain_fake_enqueue_by(enqueue)
+    return driver
+
+
 def build() -> Path:
     """Compiled once for each torch and source, by whichever process comes first."""
-    key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
-    library = _BUILT / f"queued_device-{key}.so"
+    folder = Path(torch.__file__).parent
+    includes = (folder / "include", folder / "include/torch/csrc/api/include")
+    libraries = (f"-L{folder / 'lib'}", "-ltorch_cpu", "-ltorch", "-lc10")
+    flags = [*(f"-isystem{path}" for path in includes), *libraries]
+    return _built("queued_device", [_SOURCE], [], [str(_SOURCE), *flags])
+
+
+def build_driver() -> Path:
+    """The same, of the stand-in for libcuda.so.1."""
+    sources = [_ROOT / name for name in _DRIVER]
+    reads = [_ROOT / name for name in _DRIVER_READS]
+    flags = [f"-I{_ROOT}", "-Wl,-soname,libcuda.so.1"]
+    return _built("fake_cuda", sources, reads, [*map(str, sources), *flags])
+
+
+def _built(name: str, sources: list[Path], reads: list[Path], arguments: list[str]) -> Path:
+    text = b"".join(path.read_bytes() for path in (*sources, *reads))
+    key = hashlib.sha256(text + torch.__version__.encode()).hexdigest()[:16]
+    library = _BUILT / f"{name}-{key}.so"
     _BUILT.mkdir(parents=True, exist_ok=True)
     with (_BUILT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not library.exists():
-            _compile(library)
+            _compile(library, arguments)
     return library
 
 
-def _compile(library: Path) -> None:
-    folder = Path(torch.__file__).parent
+def _compile(library: Path, arguments: list[str]) -> None:
     new = library.with_suffix(".new")
-    includes = (folder / "include", folder / "include/torch/csrc/api/include")
-    command = [
-        *("g++", "-std=c++20", "-O0", "-g0", "-fPIC", "-shared"),
-        *("-o", str(new), str(_SOURCE)),
-        *(f"-isystem{path}" for path in includes),
-        *(f"-L{folder / 'lib'}", "-ltorch_cpu", "-ltorch", "-lc10"),
-    ]
+    command = ["g++", "-std=c++20", "-O0", "-g0", "-fPIC", "-shared", "-o", str(new), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         sys.stderr.write(done.stderr)
-        raise RuntimeError(f"{_SOURCE.name} was not compiled: {' '.join(command)}")
+        raise RuntimeError(f"{library.name} was not compiled: {' '.join(command)}")
     new.rename(library)

@@ -556,4 +556,12 @@ std::uint64_t queued_host_waits(int device) {
 void queued_limit_pinned(std::int64_t bytes) { pinned_limit = bytes; }
 void queued_set_capturing(bool on) { capturing = on; }
 void queued_break(bool on) { broken = on; }
+// For work that is not torch's: `run(call)` in this stream of the device of
+// now.
+void queued_enqueue(void* stream, void (*run)(void*), void* call) {
+  const Lock lock(mutex);
+  const auto id =
+      static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(stream));
+  Enqueue(QueueOf(current_device, id), [run, call] { run(call); });
+}
 }

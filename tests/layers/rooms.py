@@ -42,6 +42,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "base/safe_folders",
             "base/version",
             "kernels",
+            "kernels/cuda",
             "trainer/core",
             "trainer/cuda",
             "trainer/membership_abi",

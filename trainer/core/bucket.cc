@@ -123,6 +123,16 @@ void Gather(const Parts& parts, size_t part, uint64_t first, uint64_t count,
   }
 }
 
+// Both begin with the bucket's first kept element.
+void CopyKept(const Placement& placement, TileRange tiles, const void* from,
+              void* to) {
+  const uint64_t first = 4 * placement.FilledBefore(tiles.first);
+  const uint64_t bytes = 4 * placement.FilledBefore(tiles.end) - first;
+  if (bytes == 0) return;
+  std::memcpy(static_cast<uint8_t*>(to) + first,
+              static_cast<const uint8_t*>(from) + first, bytes);
+}
+
 }  // namespace
 
 size_t Placement::tiles() const {
@@ -210,6 +220,16 @@ uint64_t WriteTiles(const Placement& placement, TileRange tiles,
 uint64_t WriteBucket(const Placement& placement, const Parts& parts,
                      uint8_t* slot) {
   return WriteTiles(placement, {0, placement.tiles()}, parts, slot);
+}
+
+void WritePacked(const Placement& placement, TileRange tiles,
+                 const void* packed, uint8_t* slot) {
+  CopyKept(placement, tiles, packed, slot + placement.offset);
+}
+
+void ReadPacked(const Placement& placement, TileRange tiles,
+                const uint8_t* result, void* packed) {
+  CopyKept(placement, tiles, result + placement.offset, packed);
 }
 
 void ReadTiles(const Placement& placement, TileRange tiles,

@@ -100,11 +100,19 @@ uint64_t WriteTiles(const Placement& placement, kernels::TileRange tiles,
 uint64_t WriteBucket(const Placement& placement, const Parts& parts,
                      uint8_t* slot);
 
+// The same of a bucket whose kept elements lie at `packed`, one after the other
+// in fp32. REQUIRES: placement.mask.
+void WritePacked(const Placement& placement, kernels::TileRange tiles,
+                 const void* packed, uint8_t* slot);
+
 // Writes the mean (kSum: sum / world_size, kXor: the bits) of these tiles from
 // `result + offset` to their place in `out`, which holds bucket.elements in its
 // dtype; zeros outside the mask.
 void ReadTiles(const Placement& placement, kernels::TileRange tiles,
                const uint8_t* result, uint32_t world_size, void* out);
+// The sums themselves, of what is kept alone. REQUIRES: placement.mask.
+void ReadPacked(const Placement& placement, kernels::TileRange tiles,
+                const uint8_t* result, void* packed);
 // All of them.
 void ReadBucket(const Placement& placement, const uint8_t* result,
                 uint32_t world_size, void* out);

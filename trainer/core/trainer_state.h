@@ -133,6 +133,9 @@ class TrainerState {
   // the open step are still to come is final, because that step can never be
   // complete.
   Error Place(Time now, const Bucket& bucket, Placement* placement);
+  // What Place() would find if it was called now, but for the offset; of a
+  // bucket that it would refuse anything.
+  Placement Plan(const Bucket& bucket) const;
   // The message for a bucket of which the first `filled` elements lie in the
   // slot; `outside` is what was returned when they were written. To be called
   // in order, for each Placement once with all its elements and before that,
@@ -215,7 +218,7 @@ class TrainerState {
   Error CheckBucket(const Bucket& bucket) const;
   void OpenStep(Time now);
   void FailStep(Error error);
-  Placement PlaceAt(const Bucket& bucket, uint64_t offset) const;
+  Placement PlaceAt(const Bucket& bucket, uint64_t offset, bool dense) const;
   void FillReport(Time now, const wire::Committed& message,
                   StepReport* report) const;
   Codec CodecOf(const Placement& placement) const;

@@ -34,8 +34,12 @@ Error TrainerState::Place(Time now, const Bucket& bucket,
   }
   if (bucket.index == 0) OpenStep(now);
   if (outcome_.has_value()) return outcome_->error;
-  *placement = PlaceAt(bucket, end_);
+  *placement = PlaceAt(bucket, end_, dense_);
   return {};
+}
+
+Placement TrainerState::Plan(const Bucket& bucket) const {
+  return PlaceAt(bucket, 0, open_ ? dense_ : early_resubmit_attempt_ != 0);
 }
 
 Error TrainerState::CheckOrder(const Bucket& bucket) const {
@@ -113,12 +117,13 @@ void TrainerState::OpenStep(Time now) {
   }
 }
 
-Placement TrainerState::PlaceAt(const Bucket& bucket, uint64_t offset) const {
+Placement TrainerState::PlaceAt(const Bucket& bucket, uint64_t offset,
+                                bool dense) const {
   Placement placement;
   placement.bucket = bucket;
   placement.offset = offset;
   placement.elements = bucket.elements;
-  if (dense_ || bucket.op != Op::kSum) return placement;
+  if (dense || bucket.op != Op::kSum) return placement;
   const auto mode = static_cast<Mode>(decision_.mode);
   if (Same(decision_.mask_digest, {})) {
     placement.mode = mode;
@@ -201,7 +206,7 @@ std::vector<Placement> TrainerState::TakeResubmits() {
   end_ = 0;
   for (Placement& placement : placements_) {
     if (!PT_WEAKENED(ResubmitKeepsPlaces)) {
-      placement = PlaceAt(placement.bucket, end_);
+      placement = PlaceAt(placement.bucket, end_, dense_);
     }
     end_ += Align(placement.bytes());
   }

@@ -1,7 +1,10 @@
 #include "trainer/cuda/fake_driver.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -13,6 +16,7 @@ namespace pactrain::trainer::cuda {
 namespace {
 
 FakeDriver fake;
+FakeEnqueue* enqueue = nullptr;
 
 // 0, or what this call is to fail with.
 int Called(const char* name) {
@@ -20,24 +24,32 @@ int Called(const char* name) {
   return fake.failing == name ? fake.error : 0;
 }
 
-// Calls a kernel with what its parameters point to, as cuLaunchKernel does.
+using Call = std::function<void()>;
+
+// A kernel with what its parameters point to now, as cuLaunchKernel takes them.
 template <typename... Arguments, size_t... kIndex>
-void Apply(void (*kernel)(Arguments...), void** parameters,
-           std::index_sequence<kIndex...>) {
-  kernel(*static_cast<Arguments*>(parameters[kIndex])...);
+Call Bind(void (*kernel)(Arguments...), void** parameters,
+          std::index_sequence<kIndex...>) {
+  return [kernel, values = std::tuple<Arguments...>(*static_cast<Arguments*>(
+                      parameters[kIndex])...)] { std::apply(kernel, values); };
 }
 template <typename... Arguments>
-void Apply(void (*kernel)(Arguments...), void** parameters) {
-  Apply(kernel, parameters, std::index_sequence_for<Arguments...>());
+Call Bind(void (*kernel)(Arguments...), void** parameters) {
+  return Bind(kernel, parameters, std::index_sequence_for<Arguments...>());
+}
+
+void RunAndFree(void* call) {
+  const std::unique_ptr<Call> taken(static_cast<Call*>(call));
+  (*taken)();
 }
 
 struct Kernel {
   const char* name;
-  void (*apply)(void** parameters);
+  Call (*bind)(void** parameters);
 };
-#define PACTRAIN_KERNEL(name)                                  \
-  {                                                            \
-#name, [](void** parameters) { Apply(&name, parameters); } \
+#define PACTRAIN_KERNEL(name)                                        \
+  {                                                                  \
+#name, [](void** parameters) { return Bind(&name, parameters); } \
   }
 const Kernel kKernels[] = {PACTRAIN_KERNEL(pactrain_compact_fp32),
                            PACTRAIN_KERNEL(pactrain_compact_bf16),
@@ -48,14 +60,25 @@ const Kernel kKernels[] = {PACTRAIN_KERNEL(pactrain_compact_fp32),
 }  // namespace
 }  // namespace pactrain::trainer::cuda
 
+using pactrain::trainer::cuda::Call;
 using pactrain::trainer::cuda::Called;
+using pactrain::trainer::cuda::enqueue;
 using pactrain::trainer::cuda::fake;
+using pactrain::trainer::cuda::FakeEnqueue;
 using pactrain::trainer::cuda::Kernel;
 using pactrain::trainer::cuda::kKernels;
+using pactrain::trainer::cuda::RunAndFree;
 
 extern "C" {
 
 pactrain::trainer::cuda::FakeDriver* pactrain_fake_driver() { return &fake; }
+
+int pactrain_fake_launches() {
+  return static_cast<int>(
+      std::count(fake.calls.begin(), fake.calls.end(), "cuLaunchKernel"));
+}
+
+void pactrain_fake_enqueue_by(FakeEnqueue* function) { enqueue = function; }
 
 int cuInit(unsigned) { return Called("cuInit"); }
 
@@ -141,8 +164,15 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y,
   }
   fake.stream = stream;
   const auto& kernel = *static_cast<const Kernel*>(function);
-  pactrain::on_cpu::RunGrid({grid_x, block_x},
-                            [&] { kernel.apply(parameters); });
+  const pactrain::on_cpu::Grid grid = {grid_x, block_x};
+  Call run = [grid, call = kernel.bind(parameters)] {
+    pactrain::on_cpu::RunGrid(grid, call);
+  };
+  if (enqueue == nullptr) {
+    run();
+  } else {
+    enqueue(stream, &RunAndFree, new Call(std::move(run)));
+  }
   return 0;
 }
 

@@ -1,8 +1,8 @@
 // What tests tell the stand-in for libcuda.so.1, and what it has seen.
 //
 // Its device memory is the process's, its modules have our kernels whatever
-// they are loaded from, and a launch runs at once, on the CPU. One thread at a
-// time.
+// they are loaded from, and a launch runs on the CPU: at once, or when a stream
+// of somebody else's comes to it. One thread at a time.
 #ifndef PACTRAIN_TRAINER_CUDA_FAKE_DRIVER_H_
 #define PACTRAIN_TRAINER_CUDA_FAKE_DRIVER_H_
 
@@ -24,6 +24,9 @@ struct FakeDriver {
   const void* image = nullptr;     // Of the last one.
   void* stream = nullptr;          // Of the last launch.
 };
+
+// Has `run(call)` called when the stream comes to it.
+using FakeEnqueue = void(void* stream, void (*run)(void* call), void* call);
 
 // The library's function of this type and name gives the one that it has.
 using FakeDriverOf = FakeDriver*();

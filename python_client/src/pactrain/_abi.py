@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 NO_RANK = 0xFFFFFFFF
 MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
@@ -86,6 +86,17 @@ class Step(ctypes.Structure):
         ("submitted_elements", ctypes.c_uint64),
         ("wait_seconds", ctypes.c_double),
         ("next", Decision),
+    )
+
+
+# trainer/device_abi.h
+class Plan(ctypes.Structure):
+    _fields_ = (
+        ("packed", ctypes.c_int32),
+        ("count_outside", ctypes.c_int32),
+        ("kept", ctypes.c_uint64),
+        ("image_bytes", ctypes.c_uint64),
+        ("mask_digest", Digest),
     )
 
 
@@ -187,6 +198,7 @@ class Tracked(ctypes.Structure):
     )
 
 
+Fill = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 OnWaiting = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
 DigestPointer = ctypes.POINTER(Digest)
 Uint64Pointer = ctypes.POINTER(ctypes.c_uint64)
@@ -332,6 +344,67 @@ def _declare(library: ctypes.CDLL) -> None:
                 Digest,
                 ctypes.c_int,
                 DigestPointer,
+            ],
+        ),
+        "pt_plan_bucket": (
+            ctypes.c_int,
+            [session, ctypes.c_uint32, ctypes.c_uint64, Digest, ctypes.POINTER(Plan)],
+        ),
+        "pt_mask_image": (
+            ctypes.c_int,
+            [
+                session,
+                ctypes.c_uint32,
+                ctypes.c_uint64,
+                Digest,
+                ctypes.POINTER(Plan),
+                ctypes.c_void_p,
+            ],
+        ),
+        "pt_submit_packed": (
+            ctypes.c_int,
+            [
+                session,
+                ctypes.c_uint32,
+                ctypes.c_uint64,
+                ctypes.POINTER(Plan),
+                ctypes.c_uint64,
+                ctypes.c_void_p,
+                ctypes.c_int,
+                Digest,
+                ctypes.c_int,
+                DigestPointer,
+                Fill,
+                ctypes.c_void_p,
+            ],
+        ),
+        "pt_cuda_open": (ctypes.c_int, [ctypes.POINTER(ctypes.c_void_p)]),
+        "pt_cuda_totals_bytes": (ctypes.c_uint64, [ctypes.c_uint64]),
+        "pt_cuda_compact": (
+            ctypes.c_int,
+            [
+                ctypes.c_void_p,
+                ctypes.c_uint64,
+                ctypes.c_uint64,
+                ctypes.c_int,
+                ctypes.c_uint64,
+                ctypes.c_int,
+                ctypes.c_uint64,
+                ctypes.c_uint64,
+                ctypes.c_void_p,
+            ],
+        ),
+        "pt_cuda_expand_divide": (
+            ctypes.c_int,
+            [
+                ctypes.c_void_p,
+                ctypes.c_uint64,
+                ctypes.c_uint64,
+                ctypes.c_int,
+                ctypes.c_uint64,
+                ctypes.c_uint32,
+                ctypes.c_uint64,
+                ctypes.c_void_p,
             ],
         ),
         "pt_wait": (ctypes.c_int, [session, ctypes.POINTER(Step)]),

@@ -28,7 +28,9 @@ from .types import (
     Lineage,
     Mode,
     Op,
+    PackedBucket,
     Part,
+    Plan,
     StepResult,
 )
 
@@ -47,6 +49,16 @@ _ERRORS: dict[int, type[errors.PacTrainError]] = {
 
 def _to_c(digest: Digest) -> _abi.Digest:
     return _abi.Digest(digest.hi, digest.lo)
+
+
+def _plan_to_c(plan: Plan) -> _abi.Plan:
+    return _abi.Plan(
+        packed=int(plan.packed),
+        count_outside=int(plan.count_outside),
+        kept=plan.kept,
+        image_bytes=plan.image_bytes,
+        mask_digest=_to_c(plan.mask_digest),
+    )
 
 
 def _text(value: bytes | None) -> str:
@@ -275,6 +287,9 @@ class NativeSession:
         self._pid = os.getpid()
         self._library = _abi.load_library()
         self._handle: ctypes.c_void_p | None = None
+        # Of the open step's packed buckets: kept alive, and what one has raised.
+        self._fills: list[object] = []
+        self._fill_error: errors.PacTrainError | None = None
         self._enter(options)
 
     @staticmethod
@@ -329,6 +344,8 @@ class NativeSession:
 
     def _check(self, code: int) -> None:
         if code != _PT_OK:
+            if self._fill_error is not None:
+                raise self._fill_error
             text = _text(self._library.pt_error_text(self._handle))
             raise _error(code, text, self._advice)
 
@@ -486,9 +503,88 @@ class NativeSession:
             )
         )
 
+    def plan_bucket(self, bucket: int, elements: int, layout: Digest) -> Plan:
+        """What of the bucket is to be submitted next; see pt_plan_bucket()."""
+        out = _abi.Plan()
+        self._check(
+            self._library.pt_plan_bucket(
+                self._open(), bucket, elements, _to_c(layout), ctypes.byref(out)
+            )
+        )
+        return Plan(
+            packed=bool(out.packed),
+            count_outside=bool(out.count_outside),
+            kept=out.kept,
+            image_bytes=out.image_bytes,
+            mask_digest=Digest(out.mask_digest.hi, out.mask_digest.lo),
+        )
+
+    def mask_image(
+        self, bucket: int, elements: int, layout: Digest, plan: Plan
+    ) -> npt.NDArray[np.uint8]:
+        """The mask of a bucket as kernels read it."""
+        image = np.empty(plan.image_bytes, dtype=np.uint8)
+        self._check(
+            self._library.pt_mask_image(
+                self._open(),
+                bucket,
+                elements,
+                _to_c(layout),
+                ctypes.byref(_plan_to_c(plan)),
+                image.ctypes.data,
+            )
+        )
+        return image
+
+    def submit_packed(
+        self,
+        bucket: PackedBucket,
+        layout: Digest,
+        last: bool,
+        parameters: Digest | None,
+    ) -> None:
+        """See pt_submit_packed(); its memory stays valid until wait() returns."""
+        digest = None if parameters is None else ctypes.byref(_to_c(parameters))
+        fill = _abi.Fill(lambda index, _: self._fill(bucket))
+        self._fills.append(fill)
+        self._check(
+            self._library.pt_submit_packed(
+                self._open(),
+                bucket.index,
+                bucket.elements,
+                ctypes.byref(_plan_to_c(bucket.plan)),
+                bucket.outside,
+                bucket.memory,
+                bucket.dtype,
+                _to_c(layout),
+                int(last),
+                digest,
+                fill,
+                None,
+            )
+        )
+
+    def _fill(self, bucket: PackedBucket) -> int:
+        """0, or 1 after an error; nothing may be raised into C."""
+        try:
+            bucket.fill()
+        except errors.PacTrainError as error:
+            self._fill_error = error
+            return 1
+        except Exception as error:
+            self._fill_error = errors.PacTrainError(
+                f"Internal error: {error!r}.\nPlease report this."
+            )
+            return 1
+        return 0
+
     def wait(self) -> StepResult:
         out = _abi.Step()
-        self._check(self._library.pt_wait(self._open(), ctypes.byref(out)))
+        try:
+            self._check(self._library.pt_wait(self._open(), ctypes.byref(out)))
+        finally:
+            self._fills.clear()
+            self._fill_error = None
         self._resume_step = out.step + 1
         return StepResult(
             step=out.step,

@@ -491,6 +491,8 @@ def _membership(parts: Parts, engine: StepEngine) -> Membership:
 
 def _log_start(session: Session, parts: Parts) -> None:
     config, keeper = parts.config, parts.keeper
+    if parts.copies is not None:
+        logger.info("gradients go to the agent by %s", session.device_path)
     logger.info(
         "job %s: %d ranks, generation %d, masks %s; this is site %s, agent %s; it "
         "begins with %s",

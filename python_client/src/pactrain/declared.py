@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from . import enforcement
 from ._library import digest_of
 from .copies import follow
+from .device_path import choose
 from .devices import DeviceCopies, accelerator_of
 from .mask_choice import Masks, declare_masks, origin_of
 from .mask_source import MaskSource
@@ -39,11 +41,12 @@ def declare(
     Raises:
       InvalidArgument: an argument is out of range, or of another model.
       RefusedError, PacTrainError: the model is on devices that cannot be taken, or that
-        have failed.
+        have failed; or PACTRAIN_DEVICE_PATH asks for a path that cannot be had.
     """
     table = ParameterTable(model.module, model.ignored)
     device = accelerator_of(table)
-    copies = None if device is None else DeviceCopies(device, table)
+    path = choose(device, os.environ)
+    copies = None if device is None else DeviceCopies(device, table, path)
     follow(model.module)
     source, settle_steps = declare_masks(model.module, table, masks, state, settle)
     source.read()  # What is wrong with masks is said before ranks wait.

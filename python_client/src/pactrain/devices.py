@@ -7,6 +7,10 @@ of ours waits for that copy and goes on as for a model on the CPU. The mean goes
 our stream, in which the futures are completed: the streams of those that wait for them
 wait for the copy, and not the host.
 
+Where the trainer library's kernels are used (device_path.py), that copy is enqueued by
+the thread, of what the masks in force keep: the kernels pack it before, and unpack the
+mean (packing.py).
+
 Our stream and the script's take turns: ours begins behind the gradients, and the
 script's go on behind the futures. So each may use what the other has allocated.
 
@@ -16,14 +20,17 @@ Nothing here is called before a model on an accelerator is attached.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.futures import Future
 
+from .device_path import DevicePath
 from .errors import PacTrainError, RefusedError
+from .packing import Packer, Packing
+from .types import Digest, DType, Native, PackedBucket
 
 _WITHOUT_STREAMS = ("mps",)
 _ALIGN = 64  # Bytes; each bucket starts so.
@@ -120,15 +127,20 @@ class DeviceCopies:
     """
 
     def __init__(
-        self, device: torch.device, parameters: Iterable[tuple[str, nn.Parameter]]
+        self,
+        device: torch.device,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        path: DevicePath,
     ) -> None:
         """
         Raises:
           PacTrainError: there is not enough page-locked memory.
         """
-        size = sum(_aligned(p.numel() * p.element_size()) for _, p in parameters)
+        self._packs = path.kernels is not None
+        size = sum(_aligned(p.numel() * self._width(p)) for _, p in parameters)
         self._device = device
         self._side = _new_stream(device)
+        self._packer = Packer(path, device, self._side)
         try:
             self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:
@@ -141,6 +153,20 @@ class DeviceCopies:
         self._filled = 0  # Bytes, in this step.
         # Those that have accumulated a gradient in this step.
         self._noted: dict[torch.Stream, None] = {}
+
+    @property
+    def path(self) -> DevicePath:
+        """As it is now."""
+        return self._packer.path
+
+    @property
+    def fallbacks(self) -> int:
+        """Buckets that were to be packed on the device and were not."""
+        return self._packer.fallbacks
+
+    def _width(self, values: Tensor) -> int:
+        """Bytes of page-locked memory for an element: what is packed is in fp32."""
+        return 4 if self._packs else values.element_size()
 
     def begin_thread(self) -> None:
         """What the thread that calls this does from now on is in our stream."""
@@ -161,12 +187,13 @@ class DeviceCopies:
 
     def stage(self, bucket: Source) -> StagedBucket:
         """Enqueues the copy to the host; never raises: errors come with the bucket."""
-        staged = StagedBucket(self._device, bucket)
+        packer = self._packer if self._packs else None
+        staged = StagedBucket(self._device, bucket, packer)
         when = "before gradients were copied to the host"
         try:
             self._follow_script()
             when = "while gradients were copied to the host"
-            self._copy(bucket, staged)
+            self._take(bucket, staged)
         except PacTrainError as error:
             staged.error = error
         except RuntimeError as error:
@@ -181,16 +208,17 @@ class DeviceCopies:
         self.note()
         self._follow(self._noted)
 
-    def _copy(self, bucket: Source, staged: StagedBucket) -> None:
-        host = staged.host = self._room(bucket)
+    def _take(self, bucket: Source, staged: StagedBucket) -> None:
+        room = self._room(bucket)
+        staged.room = room
+        staged.host = room[: staged.target.nbytes].view(staged.target.dtype)
         with _using(self._side), torch.no_grad():
-            first = 0
             for part in bucket.parts():
-                flat = part.detach().as_strided((part.numel(),), (1,))
-                host[first : first + part.numel()].copy_(flat, non_blocking=True)
                 part.record_stream(self._side)
-                first += part.numel()
-            staged.arrived = self._side.record_event()
+                flat = part.detach().as_strided((part.numel(),), (1,))
+                staged.gradients.append(flat)
+            if not self._packs:
+                staged.copy()
 
     def _follow(self, streams: Iterable[torch.Stream]) -> None:
         for stream in streams:
@@ -201,9 +229,9 @@ class DeviceCopies:
         buffer = bucket.buffer()
         if bucket.index() == 0:
             self._filled = 0
-        size = buffer.numel() * buffer.element_size()
+        size = buffer.numel() * self._width(buffer)
         first, self._filled = self._filled, self._filled + _aligned(size)
-        return self._pinned[first : first + size].view(buffer.dtype)
+        return self._pinned[first : first + size]
 
 
 class StagedBucket:
@@ -212,13 +240,18 @@ class StagedBucket:
     It is used by the thread that is in our stream.
     """
 
-    def __init__(self, device: torch.device, bucket: Source) -> None:
+    def __init__(
+        self, device: torch.device, bucket: Source, packer: Packer | None
+    ) -> None:
         self._device = device
+        self._packer = packer
+        self._packing: Packing | None = None
         self._index, self._is_last = bucket.index(), bucket.is_last()
         self._parameters = bucket.parameters()
         self.target = bucket.buffer()  # On the device.
-        self.host = torch.empty(0)
-        self.arrived: torch.Event | None = None
+        self.gradients: list[Tensor] = []  # Flat; there and unchanged in the step.
+        self.room = self.host = torch.empty(0)
+        self._arrived: torch.Event | None = None
         self.error: PacTrainError | None = None
 
     def index(self) -> int:
@@ -238,30 +271,98 @@ class StagedBucket:
         if self.error is not None:
             raise self.error
 
+    def copy(self) -> None:
+        """Enqueues the copy of all gradients, in the stream of now."""
+        first = 0
+        for flat in self.gradients:
+            piece = self.host[first : first + flat.numel()]
+            piece.copy_(flat, non_blocking=True)
+            first += flat.numel()
+        self._note_arrival()
+
+    def _note_arrival(self) -> None:
+        self._arrived = _streams().current_stream(self._device).record_event()
+
     def parts(self) -> Sequence[Tensor]:
         """Waits until the gradients are there.
 
         Raises:
           PacTrainError: the device has failed.
         """
-        assert self.arrived is not None
-        try:
-            self.arrived.synchronize()
-        except RuntimeError as error:
-            when = "while gradients were computed or copied to the host"
-            raise _failed(self._device, when, error) from error
+        with self._failures("while gradients were computed or copied to the host"):
+            if self._arrived is None:
+                with torch.no_grad():
+                    self.copy()
+            assert self._arrived is not None
+            self._arrived.synchronize()
         return [self.host]
 
-    def bring_back(self) -> None:
-        """Enqueues the copy of the mean.
+    def pack(self, native: Native, layout: Digest, dtype: DType) -> PackedBucket | None:
+        """Packs what the masks in force keep on the device; waits until it is here.
+
+        None: all gradients are to be sent, from parts().
 
         Raises:
           PacTrainError: the device has failed.
         """
+        if self._packer is None:
+            return None
+        with torch.no_grad():
+            packing = self._packer.pack(
+                native, self._index, layout, self._in_one_piece, self.room
+            )
+        if packing is None:
+            return None
+        self._packing = packing
+        with self._failures("while gradients were computed or packed"):
+            self._note_arrival()
+            assert self._arrived is not None
+            self._arrived.synchronize()
+            outside = 0
+            if packing.plan.count_outside:
+                outside = int(packing.totals.cpu()[1::2].sum())
+            self._arrived = None
+        return PackedBucket(
+            self._index,
+            self.target.numel(),
+            packing.plan,
+            outside,
+            self.room.data_ptr(),
+            dtype,
+            self._fill,
+        )
+
+    def _in_one_piece(self) -> Tensor:
+        pieces = self.gradients
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _fill(self) -> None:
+        """All gradients, for a step that became dense."""
+        self.parts()
+
+    def bring_back(self, dense: bool, world_size: int) -> None:
+        """Enqueues the copy of the mean. `dense`: as the step was.
+
+        Raises:
+          PacTrainError: the device has failed.
+        """
+        with (
+            self._failures("after the step, which other ranks have applied"),
+            torch.no_grad(),
+        ):
+            target = self.target.detach()
+            if self._packing is None or dense:
+                target.copy_(self.host, non_blocking=True)
+            else:
+                assert self._packer is not None
+                self._packer.unpack(self._packing, self.room, world_size, target)
+
+    @contextlib.contextmanager
+    def _failures(self, when: str) -> Iterator[None]:
+        """What the device says in here is said to have come `when`."""
         try:
-            self.target.detach().copy_(self.host, non_blocking=True)
+            yield
         except RuntimeError as error:
-            when = "after the step, which other ranks have applied"
             raise _failed(self._device, when, error) from error
 
 

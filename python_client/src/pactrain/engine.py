@@ -250,11 +250,23 @@ class StepEngine:
                 "allowed are dense float32 and bfloat16.\n"
                 "Convert the model to one of them."
             )
-        parts = bucket.parts()
         step.buffers.append(buffer)
-        step.parts.extend(parts)
         step.layouts.append(layout)
         self._keeper.before_submit(bucket.index(), layout)
+        packed = None
+        if isinstance(bucket, StagedBucket):
+            packed = bucket.pack(self._native, layout.digest, dtype)
+        if packed is not None:
+            self._native.submit_packed(
+                packed,
+                layout.digest,
+                bucket.is_last(),
+                self._parameter_digest() if bucket.is_last() else None,
+            )
+            self._submitted += 1
+            return
+        parts = bucket.parts()
+        step.parts.extend(parts)
         self._native.submit(
             bucket.index(),
             [Part(part.data_ptr(), part.numel()) for part in parts],
@@ -326,7 +338,7 @@ class StepEngine:
             return
         try:
             for staged in step.staged:
-                staged.bring_back()
+                staged.bring_back(result.dense, self._native.world_size)
         except PacTrainError as error:
             self._fatal = error
             self._fail(step, error)

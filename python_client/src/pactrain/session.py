@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import optimizer_hook, outsiders, storage
 from .config import AttachConfig
+from .device_path import ON_CPU, DevicePath
 from .devices import DeviceCopies
 from .engine import StepEngine
 from .errors import CLOSED, InvalidArgument, PacTrainError, StepNotAppliedError
@@ -71,6 +72,7 @@ class Session:
         self._config = parts.config
         self._keeper = parts.keeper
         self._source = parts.source
+        self._copies = parts.copies
         self.model_index = parts.model_index
         self.engine = engine
         self.membership = membership
@@ -124,6 +126,11 @@ class Session:
         """With the codec, as in "COMPACTED fp32" or "TERNARY 7 levels"."""
         decision = self.decision
         return f"{decision.mode.name} {decision.codec.words}"
+
+    @property
+    def device_path(self) -> DevicePath:
+        """Which way this rank's gradients go to the agent, and why."""
+        return ON_CPU if self._copies is None else self._copies.path
 
     @property
     def site(self) -> str:
@@ -180,6 +187,9 @@ class Session:
                 self._model.process_group_bytes(counters.steps)
             ),
         }
+        fallbacks = 0 if self._copies is None else self._copies.fallbacks
+        values["pactrain/device_path"] = float(self.device_path.number)
+        values["pactrain/device_fallbacks"] = float(fallbacks)
         if not self._closed and not self._native.closed:
             values["pactrain/generation"] = float(self._native.generation)
         return values
@@ -214,6 +224,7 @@ class Session:
             counters=self.engine.counters,
             course=self.engine.course,
             reason=self.decision.reason,
+            device_path=str(self.device_path),
             alone=self._lone_gradients.shortfalls(
                 self.engine.course.total.steps, self.engine.counters.failed_steps
             ),

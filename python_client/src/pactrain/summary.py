@@ -80,6 +80,7 @@ class Account:
     course: Course
     reason: str  # Of the decision in force.
     alone: Sequence[str]  # What is to be said of gradients that were not exchanged.
+    device_path: str  # Which way they go to the agent, and why.
 
     def shortfalls(self) -> list[str]:
         """What was asked for and did not come about."""
@@ -121,6 +122,7 @@ class Account:
             ("first saving", self._first_saving()),
             ("bytes", self._bytes()),
             ("time", self._time()),
+            ("gradients by", self.device_path),
             ("masks", self.masks.words),
             ("weights", self._weights()),
             *(("NOT REACHED", line) for line in self.shortfalls()),

@@ -199,6 +199,34 @@ class Part(NamedTuple):
     elements: int
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What of a bucket travels: see pt_plan in trainer/device_abi.h."""
+
+    packed: bool
+    count_outside: bool
+    kept: int
+    image_bytes: int
+    mask_digest: Digest
+
+
+@dataclass(frozen=True)
+class PackedBucket:
+    """A bucket that was packed as `plan` says, in fp32.
+
+    Its `memory` is an address with room for `elements` in fp32. `fill` puts all of them
+    there in `dtype`; it is called by a thread that submits or waits.
+    """
+
+    index: int
+    elements: int
+    plan: Plan
+    outside: int  # Elements outside the mask that are not zero.
+    memory: int
+    dtype: DType
+    fill: Callable[[], None]
+
+
 class Native(Protocol):
     """What the session needs of the trainer library; see trainer/pactrain.h."""
 
@@ -259,6 +287,17 @@ class Native(Protocol):
         out: int,
         dtype: DType,
         op: Op,
+        layout: Digest,
+        last: bool,
+        parameters: Digest | None,
+    ) -> None: ...
+    def plan_bucket(self, bucket: int, elements: int, layout: Digest) -> Plan: ...
+    def mask_image(
+        self, bucket: int, elements: int, layout: Digest, plan: Plan
+    ) -> npt.NDArray[np.uint8]: ...
+    def submit_packed(
+        self,
+        bucket: PackedBucket,
         layout: Digest,
         last: bool,
         parameters: Digest | None,

@@ -14,7 +14,8 @@ KNOWN = frozenset(
     _PREFIX + name
     for name in (
         *("ADMIN_JOB_KEY_FILE", "ADMIN_TLS_CA", "ADMIN_TLS_CERT", "ADMIN_TLS_KEY"),
-        *("AGENT", "ATTACH_TIMEOUT", "CODEC", "COORDINATOR", "DAEMON_DIR", "EMBEDDED"),
+        *("AGENT", "ATTACH_TIMEOUT", "CODEC", "COORDINATOR", "DAEMON_DIR"),
+        *("DEVICE_PATH", "EMBEDDED"),
         *("EPOCH_STEPS", "HOST_ADDRESS", "JOB_ID", "JOB_KEY", "LAUNCH", "LISTEN_PAGE"),
         "LOG_DIR",
         *("MIN_EXCHANGE_SHARE", "ON_SHRINK", "RENICE", "REPLACE", "RISK"),

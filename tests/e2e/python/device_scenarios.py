@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
+from pactrain import _abi, device_path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "device"))
 import queued
@@ -94,3 +96,22 @@ def train(
     }
     session.close()
     return result
+
+
+def kernels_here() -> str:
+    """What the trainer library says of its kernels on this machine."""
+    text = ctypes.create_string_buffer(2048)
+    _abi.load_library().pt_cuda_status(text, ctypes.c_uint64(len(text)))
+    return text.value.decode()
+
+
+def train_packed(talk: Talk, place: str, kind: str) -> dict[str, Any]:
+    """The same with the trainer library's kernels, by the stand-in for NVIDIA's driver."""
+    driver = queued.use_driver()
+    device_path.WITH_KERNELS.add(queued.NAME)
+    os.environ[device_path.VARIABLE] = "device"
+    try:
+        result = train(talk, place, own=True, kind=kind)
+    finally:
+        del os.environ[device_path.VARIABLE]
+    return result | {"launches": driver.pactrain_fake_launches()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import device_scenarios
 import pytest
+from device_scenarios import STEPS
 from test_training import values
 
 
@@ -37,3 +38,17 @@ def test_a_checkpoint_goes_on_elsewhere(cluster, launch, tmp_path, places):
     options = {"own": True, "kind": "zero", "folder": str(tmp_path)}
     whole = run(cluster, launch, first, **options)
     assert run(cluster, launch, second, resumes=True, **options) == whole
+
+
+@pytest.mark.parametrize("kind", ["zero", "freeze"])
+def test_buckets_that_are_packed_there_give_the_bits_of_the_cpu(cluster, launch, kind):
+    """By the kernels' source and the library's way to the driver."""
+    if "without nvcc" in device_scenarios.kernels_here():
+        pytest.skip("the trainer library was built without nvcc")
+    device_scenarios.queued.build_driver()
+    on_cpu = run(cluster, launch, "cpu", own=True, kind=kind)
+    ranks = launch(cluster, device_scenarios.train_packed, place="queued", kind=kind).finish()
+    packed = values(ranks)
+    launches = packed[0].pop("launches")
+    assert packed[1].pop("launches") == launches > STEPS
+    assert packed[0] == packed[1] == on_cpu

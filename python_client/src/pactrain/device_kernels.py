@@ -1,0 +1,137 @@
+"""The trainer library's kernels for NVIDIA GPUs (trainer/device_abi.h)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+
+import torch
+from torch import Tensor
+
+from . import _abi
+from .errors import RefusedError
+from .types import DType
+
+_DTYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16}
+
+
+class DeviceKernels:
+    """For one device, which is current in the thread that calls.
+
+    All is enqueued on `stream`, a torch.Stream; tensors are 1-D, contiguous and of that
+    device. `image` is NativeSession.mask_image(), copied there; `packed` holds the kept
+    elements in fp32.
+    """
+
+    def __init__(self) -> None:
+        """
+        Raises:
+          RefusedError: they cannot be had here; the text is one line.
+        """
+        self._library = _abi.load_library()
+        self._handle = ctypes.c_void_p()
+        code = self._library.pt_cuda_open(ctypes.byref(self._handle))
+        if code:
+            raise RefusedError(_last_error(self._library))
+
+    def totals_of(self, elements: int) -> int:
+        """How many 64-bit words the totals of a bucket have."""
+        return int(self._library.pt_cuda_totals_bytes(elements)) // 8
+
+    def pack(
+        self,
+        image: Tensor,
+        gradients: Tensor,
+        packed: Tensor,
+        totals: Tensor,
+        *,
+        count_outside: bool,
+        stream: torch.Stream,
+    ) -> None:
+        """Fills `packed`, and of `totals` (int64) every second word: how many elements
+        outside the mask are not zero.
+
+        Raises:
+          RuntimeError: the driver refuses the launch.
+        """
+        self._check(
+            self._library.pt_cuda_compact(
+                self._handle,
+                image.data_ptr(),
+                gradients.numel(),
+                _DTYPES[gradients.dtype],
+                gradients.data_ptr(),
+                int(count_outside),
+                packed.data_ptr(),
+                totals.data_ptr(),
+                _handle_of(stream),
+            )
+        )
+
+    def unpack(
+        self,
+        image: Tensor,
+        packed: Tensor,
+        world_size: int,
+        out: Tensor,
+        *,
+        stream: torch.Stream,
+    ) -> None:
+        """Fills `out` with sums divided by world_size, and zeros outside the mask.
+
+        Raises:
+          RuntimeError: the driver refuses the launch.
+        """
+        self._check(
+            self._library.pt_cuda_expand_divide(
+                self._handle,
+                image.data_ptr(),
+                out.numel(),
+                _DTYPES[out.dtype],
+                packed.data_ptr(),
+                world_size,
+                out.data_ptr(),
+                _handle_of(stream),
+            )
+        )
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise RuntimeError(_last_error(self._library))
+
+
+@functools.cache
+def kernels_of(device: torch.device) -> DeviceKernels:
+    """Loaded once; they stay with the process.
+
+    Raises:
+      RefusedError: they cannot be had here.
+    """
+    with _current(device):
+        torch.zeros(1, device=device)  # Or the thread may have no context yet.
+        return DeviceKernels()
+
+
+def _current(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    if device.type == "cuda":
+        return torch.cuda.device(device)
+    return contextlib.nullcontext()
+
+
+def _handle_of(stream: torch.Stream) -> int:
+    """The driver's."""
+    if stream.device.type != "cuda":
+        return int(stream.stream_id)
+    return int(
+        torch.cuda.Stream(  # type: ignore[no-untyped-call]
+            stream_id=stream.stream_id,
+            device_index=stream.device_index,
+            device_type=stream.device_type,
+        ).cuda_stream
+    )
+
+
+def _last_error(library: ctypes.CDLL) -> str:
+    text: bytes = library.pt_last_error()
+    return text.decode("utf-8", "replace")

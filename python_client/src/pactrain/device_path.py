@@ -1,0 +1,86 @@
+"""Which way a model's gradients go to the agent, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from .device_kernels import DeviceKernels, kernels_of
+from .errors import InvalidArgument, RefusedError
+
+VARIABLE = "PACTRAIN_DEVICE_PATH"
+_CHOICES = ("auto", "torch", "device", "nccl")
+WITH_KERNELS = {"cuda"}  # Kinds of devices.
+_NAMES = ("cpu", "torch", "device")
+_UNPROVEN = (
+    f"the kernels have run on no GPU yet, and {VARIABLE}=device takes them all the same"
+)
+
+
+@dataclass(frozen=True)
+class DevicePath:
+    """`kernels`: None where buckets are packed by the CPU."""
+
+    name: str  # "cpu", "torch" or "device".
+    reason: str
+    kernels: DeviceKernels | None = None
+
+    @property
+    def number(self) -> int:
+        """For stats()."""
+        return _NAMES.index(self.name)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})"
+
+
+ON_CPU = DevicePath("cpu", "the model is on the CPU")
+
+
+def choose(device: torch.device | None, environment: Mapping[str, str]) -> DevicePath:
+    """The path for a model there; None: on the CPU.
+
+    Raises:
+      InvalidArgument: PACTRAIN_DEVICE_PATH is none of its words.
+      RefusedError: it asks for what cannot be had; says why.
+    """
+    wanted = environment.get(VARIABLE) or "auto"
+    if wanted not in _CHOICES:
+        raise InvalidArgument(
+            f"{VARIABLE} is {wanted!r}; allowed are {', '.join(map(repr, _CHOICES))}.\n"
+            "Set it to one of them, or unset it."
+        )
+    if wanted == "nccl":
+        raise _cannot(wanted, "this version does not exchange by NCCL")
+    if device is None:
+        if wanted == "device":
+            raise _cannot(wanted, ON_CPU.reason)
+        return ON_CPU
+    if wanted == "torch":
+        return DevicePath("torch", f"{VARIABLE} asks for it")
+    kernels, why = _find_kernels(device)
+    if kernels is None:
+        if wanted == "device":
+            raise _cannot(wanted, why)
+        return DevicePath("torch", why)
+    if wanted == "auto":
+        return DevicePath("torch", _UNPROVEN)
+    return DevicePath("device", f"{VARIABLE} asks for it", kernels)
+
+
+def _find_kernels(device: torch.device) -> tuple[DeviceKernels | None, str]:
+    if device.type not in WITH_KERNELS or torch.version.hip is not None:
+        return None, f"there are kernels for NVIDIA's GPUs alone, and this is {device}"
+    try:
+        return kernels_of(device), ""
+    except RefusedError as error:
+        return None, str(error)
+
+
+def _cannot(wanted: str, why: str) -> RefusedError:
+    return RefusedError(
+        f"{VARIABLE} is {wanted!r}, which cannot be had here: {why}.\n"
+        "Set it to auto or torch, or unset it: training is the same."
+    )

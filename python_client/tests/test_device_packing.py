@@ -1,0 +1,226 @@
+"""Buckets that are packed on their device; torch stands in for the kernels."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fake_native import activate
+from small_nets import small_net
+from torch import nn
+
+import pactrain
+from pactrain import device_path
+from pactrain.errors import RefusedError
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "device"))
+import queued
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device():
+    queued.use()
+
+
+class TorchKernels:
+    """What DeviceKernels does, in the stream of now."""
+
+    def __init__(self):
+        self.packs = 0
+        self.fails = False
+
+    def totals_of(self, elements):
+        return 4
+
+    def pack(self, image, gradients, packed, totals, *, count_outside, stream):
+        assert torch.accelerator.current_stream() == stream
+        if self.fails:
+            raise RuntimeError("cuLaunchKernel: CUDA_ERROR_X (1)\nmore")
+        self.packs += 1
+        keep = image.bool()
+        packed.copy_(gradients.float()[keep])
+        totals.zero_()
+        outside = (gradients[~keep] != 0).sum()
+        totals[1::2] = torch.stack([outside, outside * 0])
+
+    def unpack(self, image, packed, world_size, out, *, stream):
+        assert torch.accelerator.current_stream() == stream
+        mean = torch.zeros(out.numel(), device=out.device)
+        mean[image.bool()] = packed / world_size
+        out.copy_(mean)
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    made = TorchKernels()
+    monkeypatch.setattr(device_path, "WITH_KERNELS", {"queued"})
+    monkeypatch.setattr(device_path, "kernels_of", lambda device: made)
+    return made
+
+
+@pytest.fixture
+def packing(monkeypatch, kernels):
+    monkeypatch.setenv(device_path.VARIABLE, "device")
+    return kernels
+
+
+def train(wrap, place, model=None, before=lambda step, attached: None, **options):
+    """The parameters after some steps, with masks that come in force after the second;
+    and what was attached."""
+    model = small_net() if model is None else model
+    pactrain.prune(model, 0.5)
+    attached = wrap(model.to(place), **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    dtype = next(model.parameters()).dtype
+    for step in range(STEPS):
+        before(step, attached)
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(4, 6, generator=generator)
+        attached.step(inputs.to(place, dtype), optimizer)
+        if step == 1:
+            activate(attached)
+    parameters = [p.detach().cpu() for p in model.parameters()]
+    attached.session.close()
+    return parameters, attached
+
+
+def on_cpu(monkeypatch, wrap, **options):
+    monkeypatch.setenv(device_path.VARIABLE, "auto")
+    parameters, _ = train(wrap, "cpu", **options)
+    monkeypatch.setenv(device_path.VARIABLE, "device")
+    return parameters
+
+
+def equal(ours, theirs):
+    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 1e-4}, {"gse": False}])
+def test_what_is_packed_there_trains_as_on_the_cpu(wrap, monkeypatch, packing, options):
+    expected = on_cpu(monkeypatch, wrap, **options)
+    there, attached = train(wrap, "queued", **options)
+    assert equal(there, expected)
+    assert packing.packs == len(attached.native.packed) >= 3
+    stats = attached.session.stats()
+    assert stats["pactrain/device_path"] == 2
+    assert stats["pactrain/device_fallbacks"] == 0
+
+
+def test_bfloat16_has_room_for_what_is_kept_in_fp32(wrap, monkeypatch, packing):
+    expected = on_cpu(monkeypatch, wrap, model=small_net().bfloat16())
+    there, attached = train(wrap, "queued", model=small_net().bfloat16())
+    assert equal(there, expected)
+    assert attached.native.packed
+
+
+def test_elements_outside_the_mask_are_counted(wrap, packing):
+    _, attached = train(wrap, "queued", gse=False)
+    first, *_, last = attached.native.packed
+    # Weights outside the masks get gradients, which are not dropped here.
+    assert first.outside > 0
+    assert last.plan.kept + last.outside <= last.elements
+
+
+def test_a_dense_step_has_all_gradients_from_the_device(wrap, monkeypatch, packing):
+    def dense(step, attached):
+        attached.native.dense_steps = (
+            {attached.native.next_step} if step == 3 else set()
+        )
+
+    expected = on_cpu(monkeypatch, wrap, before=dense)
+    there, _ = train(wrap, "queued", before=dense)
+    assert equal(there, expected)
+
+
+def test_a_device_that_fails_when_a_step_becomes_dense_is_named(wrap, packing):
+    def dense(step, attached):
+        native = attached.native
+        native.dense_steps = {native.next_step} if step == 3 else set()
+        fill_all = native._fill_all
+
+        def broken():
+            with queued.broken():
+                fill_all()
+
+        native._fill_all = broken if step == 3 else fill_all
+
+    with pytest.raises(pactrain.PacTrainError, match="queued:0 failed while gradients"):
+        train(wrap, "queued", before=dense)
+
+
+def test_what_cannot_be_packed_goes_by_torch(wrap, monkeypatch, packing, caplog):
+    def fail(step, attached):
+        packing.fails = step == 4
+
+    expected = on_cpu(monkeypatch, wrap)
+    with caplog.at_level(logging.WARNING, "pactrain"):
+        there, attached = train(wrap, "queued", before=fail)
+    assert equal(there, expected)
+    assert len(attached.native.packed) == 1
+    (line,) = (r.getMessage() for r in caplog.records if "by torch" in r.getMessage())
+    assert line.endswith(
+        "bucket 0 was not packed there: cuLaunchKernel: CUDA_ERROR_X (1)"
+    )
+    stats = attached.session.stats()
+    assert stats["pactrain/device_path"] == 1
+    assert stats["pactrain/device_fallbacks"] == 1
+    assert "torch (bucket 0 was not packed there" in attached.session.summary()
+
+
+def test_a_step_that_fails_after_packing_leaves_the_session_usable(wrap, packing):
+    def fail(step, attached):
+        if step == 3:
+            attached.native.fail_next = pactrain.StepNotAppliedError("no.\nAgain.")
+            loss = attached.ddp(torch.ones(4, 6, device="queued")).square().mean()
+            with pytest.raises(pactrain.StepNotAppliedError):
+                loss.backward()
+
+    _, attached = train(wrap, "queued", before=fail)
+    assert attached.session.stats()["pactrain/steps"] == STEPS
+
+
+@pytest.mark.parametrize("wanted", ["", "auto"])
+def test_auto_goes_by_torch_until_the_kernels_have_run(
+    wrap, kernels, monkeypatch, wanted
+):
+    monkeypatch.setenv(device_path.VARIABLE, wanted)
+    _, attached = train(wrap, "queued")
+    assert not attached.native.packed
+    text = attached.session.summary()
+    assert "torch (the kernels have run on no GPU yet" in text
+
+
+def test_torch_can_be_asked_for(wrap, kernels, monkeypatch):
+    monkeypatch.setenv(device_path.VARIABLE, "torch")
+    _, attached = train(wrap, "queued")
+    assert not attached.native.packed
+    assert "torch (PACTRAIN_DEVICE_PATH asks for it)" in attached.session.summary()
+
+
+def test_what_cannot_be_had_is_refused_in_words(wrap, monkeypatch):
+    model = small_net().to("queued")
+    for wanted, error, words in (
+        ("cuda", pactrain.InvalidArgument, "is 'cuda'; allowed are 'auto', 'torch'"),
+        ("nccl", RefusedError, "this version does not exchange by NCCL"),
+        ("device", RefusedError, "for NVIDIA's GPUs alone, and this is queued:0"),
+    ):
+        monkeypatch.setenv(device_path.VARIABLE, wanted)
+        with pytest.raises(error, match=words):
+            wrap(model)
+    with pytest.raises(RefusedError, match="the model is on the CPU"):
+        wrap(small_net())
+
+
+def test_without_a_driver_the_reason_is_the_librarys(wrap, monkeypatch):
+    monkeypatch.setattr(device_path, "WITH_KERNELS", {"queued"})
+    monkeypatch.setenv(device_path.VARIABLE, "device")
+    with pytest.raises(RefusedError, match="cannot be had here: no NVIDIA driver"):
+        wrap(small_net().to("queued"))
+    monkeypatch.setenv(device_path.VARIABLE, "auto")
+    attached = wrap(nn.Sequential(nn.Linear(4, 4)).to("queued"))
+    assert "torch (no NVIDIA driver" in attached.session.summary()

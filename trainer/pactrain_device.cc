@@ -1,0 +1,212 @@
+// The C ABI for models on a GPU (trainer/device_abi.h).
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "kernels/cuda/mask_image.h"
+#include "kernels/cuda/shapes.h"
+#include "trainer/abi.h"
+#include "trainer/cuda/device_kernels.h"
+
+struct pt_cuda {
+  std::unique_ptr<pactrain::trainer::cuda::DeviceKernels> impl;
+};
+
+namespace pactrain::trainer {
+namespace {
+
+Bucket ToBucket(uint32_t bucket, uint64_t elements, pt_digest layout) {
+  Bucket converted;
+  converted.index = bucket;
+  converted.elements = elements;
+  converted.layout = ToWire(layout);
+  return converted;
+}
+
+pt_plan ToPlan(const Placement& placement, const wire::Decision& decision) {
+  pt_plan plan = {};
+  plan.kept = placement.elements;
+  // Kernels count elements in 32 bits.
+  if (placement.mask == nullptr ||
+      placement.bucket.elements > pactrain::cuda::kMaxElements) {
+    plan.kept = placement.bucket.elements;
+    return plan;
+  }
+  plan.packed = 1;
+  plan.count_outside = placement.count_outside ? 1 : 0;
+  plan.image_bytes = pactrain::cuda::MaskImageBytes(
+      static_cast<uint32_t>(placement.bucket.elements));
+  plan.mask_digest = FromWire(decision.mask_digest);
+  return plan;
+}
+
+bool IsSame(const pt_plan& a, const pt_plan& b) {
+  return a.packed == b.packed && a.kept == b.kept &&
+         a.mask_digest.hi == b.mask_digest.hi &&
+         a.mask_digest.lo == b.mask_digest.lo;
+}
+
+// PT_OK, or what is wrong with a launch, which pt_last_error() says.
+int Launched(const std::optional<cuda::CudaError>& error) {
+  if (!error.has_value()) return PT_OK;
+  SetLastError(error->text);
+  return error->reason == cuda::Reason::kInvalidArgument ? PT_INVALID_ARGUMENT
+                                                         : PT_INTERNAL;
+}
+
+// A bucket as kernels take it; PT_INVALID_ARGUMENT.
+int ToKernels(uint64_t image, uint64_t elements, int dtype,
+              cuda::DeviceMask* mask, cuda::ElementType* type) {
+  if (elements > pactrain::cuda::kMaxElements) {
+    SetLastError("elements is " + std::to_string(elements) + ", allowed are " +
+                 std::to_string(pactrain::cuda::kMaxElements) +
+                 ".\nMake smaller buckets.");
+    return PT_INVALID_ARGUMENT;
+  }
+  if (dtype != PT_FLOAT32 && dtype != PT_BFLOAT16) {
+    SetLastError("dtype is " + std::to_string(dtype) +
+                 ", allowed 1 (float32) and 2 (bfloat16).\nConvert it first.");
+    return PT_INVALID_ARGUMENT;
+  }
+  *mask = {.image = image, .elements = static_cast<uint32_t>(elements)};
+  *type = dtype == PT_FLOAT32 ? cuda::ElementType::kFloat32
+                              : cuda::ElementType::kBfloat16;
+  return PT_OK;
+}
+
+}  // namespace
+}  // namespace pactrain::trainer
+
+namespace trainer = pactrain::trainer;
+namespace cuda = pactrain::trainer::cuda;
+
+int pt_plan_bucket(pt_session* session, uint32_t bucket, uint64_t elements,
+                   pt_digest bucket_layout, pt_plan* out) {
+  return trainer::Run(session, [&]() -> trainer::Error {
+    if (out == nullptr) return trainer::Invalid("out is null.\nPass a plan.");
+    *out = trainer::ToPlan(
+        session->impl->Plan(trainer::ToBucket(bucket, elements, bucket_layout)),
+        session->impl->decision());
+    return {};
+  });
+}
+
+int pt_mask_image(pt_session* session, uint32_t bucket, uint64_t elements,
+                  pt_digest bucket_layout, const pt_plan* plan, void* image) {
+  return trainer::Run(session, [&]() -> trainer::Error {
+    if (plan == nullptr || image == nullptr) {
+      return trainer::Invalid("plan or image is null.\nPass both.");
+    }
+    const trainer::Placement placement =
+        session->impl->Plan(trainer::ToBucket(bucket, elements, bucket_layout));
+    const pt_plan now = trainer::ToPlan(placement, session->impl->decision());
+    if (now.packed == 0 || !trainer::IsSame(now, *plan)) {
+      return trainer::Invalid(
+          "bucket " + std::to_string(bucket) +
+          " has another plan now.\nAsk for its plan again.");
+    }
+    const std::vector<uint32_t> words =
+        pactrain::cuda::MaskImage(*placement.mask);
+    std::memcpy(image, words.data(), now.image_bytes);
+    return {};
+  });
+}
+
+int pt_submit_packed(pt_session* session, uint32_t bucket, uint64_t elements,
+                     const pt_plan* plan, uint64_t outside, void* memory,
+                     int dtype, pt_digest bucket_layout, int last,
+                     const pt_digest* parameters, pt_fill fill, void* arg) {
+  return trainer::Run(session, [&]() -> trainer::Error {
+    if (plan == nullptr || fill == nullptr ||
+        (memory == nullptr && elements > 0)) {
+      return trainer::Invalid("bucket " + std::to_string(bucket) +
+                              ": plan, memory or fill is null.\nPass all "
+                              "three.");
+    }
+    trainer::Bucket converted =
+        trainer::ToBucket(bucket, elements, bucket_layout);
+    converted.dtype = static_cast<trainer::Dtype>(trainer::ToByte(dtype));
+    converted.last = last != 0;
+    if (parameters != nullptr) {
+      converted.parameters = trainer::ToWire(*parameters);
+    }
+    return session->impl->SubmitPacked(
+        converted,
+        {.mask = trainer::ToWire(plan->mask_digest),
+         .kept = plan->kept,
+         .outside = outside,
+         .fill = [=] { return fill(bucket, arg) == 0; }},
+        memory);
+  });
+}
+
+int pt_cuda_status(char* text, uint64_t bytes) {
+  const auto status = cuda::Describe();
+  const auto* error = std::get_if<cuda::CudaError>(&status);
+  const std::string& words =
+      error == nullptr ? std::get<std::string>(status) : error->text;
+  if (text != nullptr && bytes > 0) {
+    const size_t copied = std::min<size_t>(words.size(), bytes - 1);
+    std::memcpy(text, words.data(), copied);
+    text[copied] = 0;
+  }
+  return error == nullptr ? 0 : static_cast<int>(error->reason);
+}
+
+int pt_cuda_open(pt_cuda** out) {
+  const auto refuse = [](const cuda::CudaError& error) {
+    trainer::SetLastError(error.text);
+    return PT_REFUSED;
+  };
+  if (out == nullptr) return PT_INVALID_ARGUMENT;
+  *out = nullptr;
+  auto driver = cuda::Driver::Load();
+  if (auto* error = std::get_if<cuda::CudaError>(&driver)) {
+    return refuse(*error);
+  }
+  auto kernels = cuda::DeviceKernels::Load(
+      std::get<std::shared_ptr<const cuda::Driver>>(std::move(driver)));
+  if (auto* error = std::get_if<cuda::CudaError>(&kernels)) {
+    return refuse(*error);
+  }
+  *out = new pt_cuda{
+      std::get<std::unique_ptr<cuda::DeviceKernels>>(std::move(kernels))};
+  return PT_OK;
+}
+
+void pt_cuda_close(pt_cuda* cuda) { delete cuda; }
+
+uint64_t pt_cuda_totals_bytes(uint64_t elements) {
+  const uint64_t blocks = (elements + pactrain::cuda::kBlockElements - 1) /
+                          pactrain::cuda::kBlockElements;
+  return blocks * sizeof(pactrain::cuda::BlockTotals);
+}
+
+int pt_cuda_compact(const pt_cuda* kernels, uint64_t image, uint64_t elements,
+                    int dtype, uint64_t in, int count_outside, uint64_t packed,
+                    uint64_t totals, void* stream) {
+  cuda::DeviceMask mask;
+  cuda::ElementType type;
+  if (const int code = trainer::ToKernels(image, elements, dtype, &mask, &type);
+      code != PT_OK) {
+    return code;
+  }
+  return trainer::Launched(kernels->impl->Compact(
+      mask, type, in, count_outside != 0, packed, totals, stream));
+}
+
+int pt_cuda_expand_divide(const pt_cuda* kernels, uint64_t image,
+                          uint64_t elements, int dtype, uint64_t packed,
+                          uint32_t world_size, uint64_t out, void* stream) {
+  cuda::DeviceMask mask;
+  cuda::ElementType type;
+  if (const int code = trainer::ToKernels(image, elements, dtype, &mask, &type);
+      code != PT_OK) {
+    return code;
+  }
+  return trainer::Launched(
+      kernels->impl->ExpandDivide(mask, type, packed, world_size, out, stream));
+}
