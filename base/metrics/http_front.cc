@@ -1,21 +1,25 @@
-#include "base/metrics/tls_front.h"
+#include "base/metrics/http_front.h"
 
 #include <openssl/ssl.h>
 
 #include <array>
+#include <functional>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "asio/connect.hpp"
-#include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
 #include "asio/post.hpp"
 #include "asio/ssl.hpp"
 #include "asio/steady_timer.hpp"
 #include "asio/write.hpp"
+#include "base/connection_places.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_source.h"
@@ -56,32 +60,47 @@ asio::ssl::context ContextOf(const TlsContext& context) {
 // One connection. Lives as long as it has something under way.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(tcp::socket client, const TlsContext& context, Sources* sources,
-          const TlsFront::Limits& limits, std::shared_ptr<void> place)
-      : limits_(limits),
-        place_(std::move(place)),
-        sources_(sources),
-        context_(ContextOf(context)),
-        client_(std::move(client), context_),
+  struct Owner {
+    // Its head is whole; it is gone. By its place.
+    std::function<void(ConnectionPlaces::Place)> on_asks, on_gone;
+    Sources* sources;
+    HttpFront::Limits limits;
+  };
+  // Null: plain text.
+  Session(tcp::socket client, const TlsContext* context, const Owner* owner,
+          std::string source, ConnectionPlaces::Place place)
+      : limits_(owner->limits),
+        owner_(owner),
+        place_(place),
+        client_(std::move(client)),
         server_(client_.get_executor()),
-        timer_(client_.get_executor()) {
+        timer_(client_.get_executor()),
+        source_(std::move(source)) {
+    if (context == nullptr) return;
+    context_.emplace(ContextOf(*context));
+    tls_.emplace(client_, *context_);
     // Clients show no certificate; ours do so everywhere else.
-    SSL_set_verify(client_.native_handle(), SSL_VERIFY_NONE, nullptr);
-    Error none;
-    source_ =
-        client_.lowest_layer().remote_endpoint(none).address().to_string();
+    SSL_set_verify(tls_->native_handle(), SSL_VERIFY_NONE, nullptr);
   }
   ~Session() {
-    if (port_ != 0) sources_->Remove(port_);
+    if (port_ != 0) owner_->sources->Remove(port_);
+    owner_->on_gone(place_);
   }
 
   void Start(const tcp::endpoint& target) {
-    CloseAfter(limits_.handshake);
-    client_.async_handshake(
-        asio::ssl::stream_base::server,
-        [self = shared_from_this(), target](const Error& error) {
-          if (!error) self->Connect(target);
-        });
+    target_ = target;
+    CloseAfter(limits_.request);
+    if (!tls_) return ReadHead();
+    tls_->async_handshake(asio::ssl::stream_base::server,
+                          [self = shared_from_this()](const Error& error) {
+                            if (!error) self->ReadHead();
+                          });
+  }
+  void Close() {
+    Error none;
+    timer_.cancel();
+    client_.close(none);
+    server_.close(none);
   }
 
  private:
@@ -95,11 +114,30 @@ class Session : public std::enable_shared_from_this<Session> {
       if (self && !error) self->Close();
     });
   }
-  void Close() {
-    Error none;
-    timer_.cancel();
-    client_.lowest_layer().close(none);
-    server_.close(none);
+  template <typename Then>
+  void ReadClient(asio::mutable_buffer into, Then then) {
+    if (tls_) return tls_->async_read_some(into, std::move(then));
+    client_.async_read_some(into, std::move(then));
+  }
+  template <typename Then>
+  void WriteClient(asio::const_buffer bytes, Then then) {
+    if (tls_) return asio::async_write(*tls_, bytes, std::move(then));
+    asio::async_write(client_, bytes, std::move(then));
+  }
+
+  void ReadHead() {
+    if (head_ == up_.size()) return Close();  // Longer than any of ours.
+    ReadClient(asio::buffer(up_) + head_,
+               [self = shared_from_this()](const Error& error, size_t got) {
+                 if (error) return self->Close();
+                 self->head_ += got;
+                 const absl::string_view head(self->up_.data(), self->head_);
+                 if (!absl::StrContains(head, "\r\n\r\n"))
+                   return self->ReadHead();
+                 self->owner_->on_asks(self->place_);
+                 self->CloseAfter(self->limits_.silence);
+                 self->Connect(self->target_);
+               });
   }
 
   void Connect(const tcp::endpoint& target) {
@@ -109,39 +147,38 @@ class Session : public std::enable_shared_from_this<Session> {
     if (!error) server_.bind({target.address(), 0}, error);
     if (!error) port_ = server_.local_endpoint(error).port();
     if (error) return Close();
-    sources_->Set(port_, source_);
+    owner_->sources->Set(port_, source_);
     server_.async_connect(target,
                           [self = shared_from_this()](const Error& error) {
                             if (error) return self->Close();
-                            self->Up();
+                            self->Forward(self->head_);
                             self->Down();
                           });
   }
 
   void Up() {
-    client_.async_read_some(
-        asio::buffer(up_),
-        [self = shared_from_this()](const Error& error, size_t bytes) {
-          if (error) return self->Close();
-          self->CloseAfter(self->limits_.silence);
-          asio::async_write(self->server_, asio::buffer(self->up_, bytes),
-                            [self](const Error& error, size_t) {
-                              if (error) return self->Close();
-                              self->Up();
-                            });
-        });
+    ReadClient(asio::buffer(up_),
+               [self = shared_from_this()](const Error& error, size_t bytes) {
+                 if (error) return self->Close();
+                 self->CloseAfter(self->limits_.silence);
+                 self->Forward(bytes);
+               });
+  }
+  void Forward(size_t bytes) {
+    asio::async_write(server_, asio::buffer(up_, bytes),
+                      [self = shared_from_this()](const Error& error, size_t) {
+                        if (error) return self->Close();
+                        self->Up();
+                      });
   }
 
   void Down() {
     server_.async_read_some(
         asio::buffer(down_),
         [self = shared_from_this()](const Error& error, size_t bytes) {
-          if (error) {  // All of the answer is on its way.
-            return self->client_.async_shutdown(
-                [self](const Error&) { self->Close(); });
-          }
+          if (error) return self->End();
           self->CloseAfter(self->limits_.silence);
-          asio::async_write(self->client_, asio::buffer(self->down_, bytes),
+          self->WriteClient(asio::buffer(self->down_, bytes),
                             [self](const Error& error, size_t) {
                               if (error) return self->Close();
                               self->Down();
@@ -149,27 +186,50 @@ class Session : public std::enable_shared_from_this<Session> {
         });
   }
 
-  const TlsFront::Limits limits_;
-  const std::shared_ptr<void> place_;
-  Sources* const sources_;
-  asio::ssl::context context_;
-  asio::ssl::stream<tcp::socket> client_;
+  // All of the answer is on its way.
+  void End() {
+    if (tls_) {
+      return tls_->async_shutdown(
+          [self = shared_from_this()](const Error&) { self->Close(); });
+    }
+    Error none;
+    client_.shutdown(tcp::socket::shutdown_send, none);
+    Close();
+  }
+
+  const HttpFront::Limits limits_;
+  const Owner* const owner_;
+  const ConnectionPlaces::Place place_;
+  tcp::socket client_;
+  std::optional<asio::ssl::context> context_;
+  std::optional<asio::ssl::stream<tcp::socket&>> tls_;
   tcp::socket server_;
+  tcp::endpoint target_;
   asio::steady_timer timer_;
-  std::string source_;
+  const std::string source_;
   uint16_t port_ = 0;
+  size_t head_ = 0;  // Bytes of it in up_.
   Buffer up_, down_;
 };
 
 }  // namespace
 
-class TlsFront::Impl {
+class HttpFront::Impl {
  public:
+  // `tls` null: plain text.
   Impl(std::unique_ptr<TlsSource> tls, const HostPort& target,
        const Limits& limits)
       : tls_(std::move(tls)),
         target_(asio::ip::make_address(target.host), target.port),
         limits_(limits),
+        places_({{limits.connections, limits.connections, limits.connections},
+                 limits.connections}),
+        owner_{[this](auto place) { places_.Prove(place); },
+               [this](auto place) {
+                 places_.Release(place);
+                 sessions_.erase(place);
+               },
+               &sources_, limits},
         acceptor_(io_) {}
   ~Impl() {
     io_.stop();
@@ -198,13 +258,26 @@ class TlsFront::Impl {
     acceptor_.async_accept([this](const Error& error, tcp::socket client) {
       if (!acceptor_.is_open()) return;
       if (error) return AcceptLater();  // Without descriptors, perhaps.
-      if (places_.use_count() <= limits_.connections) {
-        std::make_shared<Session>(std::move(client), tls_->Get(), &sources_,
-                                  limits_, places_)
-            ->Start(target_);
-      }
+      Admit(std::move(client));
       Accept();
     });
+  }
+  void Admit(tcp::socket client) {
+    Error error;
+    const tcp::endpoint from = client.remote_endpoint(error);
+    if (error) return;  // It has hung up.
+    Refusal limit = {};
+    const auto admission = places_.Admit(base::SourceOf(from.data()), &limit);
+    if (!admission.ok()) return;
+    if (admission->gave_way) {
+      const auto session = sessions_[admission->gave_way->place].lock();
+      if (session != nullptr) session->Close();
+    }
+    const auto session = std::make_shared<Session>(
+        std::move(client), tls_ == nullptr ? nullptr : &tls_->Get(), &owner_,
+        from.address().to_string(), admission->place);
+    sessions_[admission->place] = session;
+    session->Start(target_);
   }
   void AcceptLater() {
     pause_.expires_after(std::chrono::milliseconds(100));
@@ -217,28 +290,33 @@ class TlsFront::Impl {
   const tcp::endpoint target_;
   const Limits limits_;
   Sources sources_;
-  // One owner more for each connection.
-  std::shared_ptr<void> places_ = std::make_shared<int>();
+  // Of the thread, as what follows; sessions outlive neither.
+  ConnectionPlaces places_;
+  std::map<ConnectionPlaces::Place, std::weak_ptr<Session>> sessions_;
+  const Session::Owner owner_;
   asio::io_context io_{1};  // Ends the sessions, which use what is above.
   tcp::acceptor acceptor_;
   asio::steady_timer pause_{io_};
   std::thread thread_;
 };
 
-TlsFront::TlsFront() = default;
-TlsFront::~TlsFront() = default;
+HttpFront::HttpFront() = default;
+HttpFront::~HttpFront() = default;
 
-absl::StatusOr<std::unique_ptr<TlsFront>> TlsFront::Start(
+absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Start(
     const HostPort& listen, const TlsFiles& files, const HostPort& target,
     const Limits& limits) {
-  ASSIGN_OR_RETURN(std::unique_ptr<TlsSource> tls, TlsSource::Open(files));
-  std::unique_ptr<TlsFront> front(new TlsFront());
+  std::unique_ptr<TlsSource> tls;
+  if (files.given()) {
+    ASSIGN_OR_RETURN(tls, TlsSource::Open(files));
+  }
+  std::unique_ptr<HttpFront> front(new HttpFront());
   front->impl_ = std::make_unique<Impl>(std::move(tls), target, limits);
   ASSIGN_OR_RETURN(front->address_, front->impl_->Open(listen));
   return front;
 }
 
-std::string TlsFront::SourceOf(uint16_t port) const {
+std::string HttpFront::SourceOf(uint16_t port) const {
   return impl_->SourceOf(port);
 }
 

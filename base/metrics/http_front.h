@@ -1,14 +1,17 @@
-// TLS in front of an HTTP server of this process, whose library has none that
-// works: what comes in goes on to it over loopback, decrypted.
+// Stands before an HTTP server of this process, whose library has a thread for
+// each connection and no TLS that works: a request goes on to it over loopback
+// once its head is whole, decrypted. So who sends it slowly costs a place here
+// and no thread there.
 //
-// TLS 1.3 with this program's certificate, of which new files are taken.
-// Clients need none: what they may see the server behind asks them. Connections
-// are bounded in number, handshakes and silence in time; who comes on top is
-// closed.
+// TLS 1.3 with this program's certificate, of which new files are taken, or
+// plain text. Clients need none: what they may see the server behind asks them.
+// Connections are bounded in number; handshake, head, and silence in time. Who
+// has not sent a whole head is a stranger, who gives way to a newcomer
+// (ConnectionPlaces).
 //
 // Thread-safe; works on a thread of its own.
-#ifndef PACTRAIN_BASE_METRICS_TLS_FRONT_H_
-#define PACTRAIN_BASE_METRICS_TLS_FRONT_H_
+#ifndef PACTRAIN_BASE_METRICS_HTTP_FRONT_H_
+#define PACTRAIN_BASE_METRICS_HTTP_FRONT_H_
 
 #include <cstdint>
 #include <memory>
@@ -21,21 +24,21 @@
 
 namespace pactrain::base {
 
-class TlsFront {
+class HttpFront {
  public:
   struct Limits {
     int connections = 64;
-    absl::Duration handshake = absl::Seconds(5);
+    absl::Duration request = absl::Seconds(5);  // Its head, TLS included.
     absl::Duration silence = absl::Seconds(30);
   };
-  // Passes connections to `listen` on to `target`.
+  // Passes connections to `listen` on to `target`; without `files` in plain
+  // text.
   //   Unavailable: it cannot be listened on; the message is the system's.
   //   others:      as MakeTlsContext() of base/tls.
-  static absl::StatusOr<std::unique_ptr<TlsFront>> Start(const HostPort& listen,
-                                                         const TlsFiles& files,
-                                                         const HostPort& target,
-                                                         const Limits& limits);
-  ~TlsFront();
+  static absl::StatusOr<std::unique_ptr<HttpFront>> Start(
+      const HostPort& listen, const TlsFiles& files, const HostPort& target,
+      const Limits& limits);
+  ~HttpFront();
 
   // With the port that was chosen for port 0.
   const HostPort& address() const { return address_; }
@@ -45,7 +48,7 @@ class TlsFront {
 
  private:
   class Impl;
-  TlsFront();
+  HttpFront();
 
   HostPort address_;
   std::unique_ptr<Impl> impl_;
@@ -53,4 +56,4 @@ class TlsFront {
 
 }  // namespace pactrain::base
 
-#endif  // PACTRAIN_BASE_METRICS_TLS_FRONT_H_
+#endif  // PACTRAIN_BASE_METRICS_HTTP_FRONT_H_

@@ -169,6 +169,7 @@ void CappedListener::OnProven(ConnectionPlaces::Place place,
     const auto it = proven_.find(place);
     if (it == proven_.end()) return;  // It is gone by now.
     it->second.facts = std::make_shared<const CertificateFacts>(facts);
+    it->second.who = WhoIs(facts);
   }
   Take(connections_, facts).IgnoreError();
 }
@@ -188,9 +189,9 @@ absl::Status CappedListener::Take(IdentityBudgets& budgets,
     taken = budgets.Take(who, MonotonicNow(), &news);
     if (taken.ok()) return taken;
     for (const auto& [place, proven] : proven_) {
-      if (proven.facts == nullptr || WhoIs(*proven.facts) != who) continue;
+      if (proven.facts == nullptr || proven.who != who) continue;
       source = proven.source;
-      End(place);
+      End(place, /*at_once=*/true);
     }
     if (news) refused_.Add(Refusal::kBudget);
     if (!news) return taken;
@@ -326,14 +327,18 @@ void CappedListener::MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way) {
   End(gave_way.place);
 }
 
-void CappedListener::End(ConnectionPlaces::Place place) {
+void CappedListener::End(ConnectionPlaces::Place place, bool at_once) {
   const auto it = std::find_if(
       watched_.begin(), watched_.end(),
       [&](const auto& watched) { return watched.second.place == place; });
   // It is proven before it is watched, or it was forgotten just now.
   if (it == watched_.end()) return;
   *it->second.ended = true;
-  Abort(it->first);
+  if (at_once) {
+    Abort(it->first);
+  } else {
+    shutdown(it->first, SHUT_RDWR);
+  }
 }
 
 void CappedListener::Release(ConnectionPlaces::Place place) {

@@ -100,6 +100,7 @@ class CappedListener {
   struct Proven {
     std::string source;
     std::shared_ptr<const CertificateFacts> facts;  // Null: not checked yet.
+    std::string who;                                // Whose budget it uses up.
     std::optional<uint64_t> version;  // By which it may stay; none: not asked.
   };
 
@@ -113,7 +114,10 @@ class CappedListener {
   // Ends those that may not stay.
   void LookAtOpen();
   // gRPC sees that it is over; so does the thread, which then forgets it.
-  void End(ConnectionPlaces::Place place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What was said to the other side before still gets there, unless `at_once`:
+  // then what it said last is not heard either.
+  void End(ConnectionPlaces::Place place, bool at_once = false)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnProven(ConnectionPlaces::Place place, CertificateFacts facts);
   // Takes a turn; once there is none, ends all connections of that identity.
   absl::Status Take(IdentityBudgets& budgets, const CertificateFacts& facts);
