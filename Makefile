@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs measure figures report report-check report-quick report-steps sim mutants chaos nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs measure figures report report-check report-quick report-steps sim mutants chaos attack nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -127,7 +127,10 @@ chaos: build  ## Real processes killed, stopped, replaced and cut off for DURATI
 	  PYTHONPATH=. $(PYTHON) tests/chaos/run.py --cpp-rank="$$(run_bazel info bazel-bin)/tests/chaos/rank" \
 	    --duration=$(DURATION) --seed=$(SEED) --stages=$(STAGES)
 
-nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, bench-bytes, bench-tls, observe-check, deploy-check, the demo's goals.
+attack: build  ## What was tried on PacTrain, beside a job that trains (SHORT=1: half a minute, four of them); ends with a line of JSON.
+	@tools/attack $(if $(SHORT),--short)
+
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, attack, bench-bytes, bench-tls, observe-check, deploy-check, the demo's goals.
 	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.

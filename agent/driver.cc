@@ -50,6 +50,7 @@ Driver::Driver(asio::io_context& io, const Options& options,
       crew_(std::move(crew)),
       state_(std::move(state)),
       metrics_(options.metrics),
+      reserver_(io),
       book_(io, options.socket_path + ".trainers", options.core.agent,
             [this](const BookedTrainer& gone) {
               Handle(FormerTrainerLeft{gone.group, gone.rank, gone.attach_id,
@@ -166,6 +167,9 @@ void Driver::StopFor(const std::string& text) {
   for (const TrainerId trainer : trainers) {
     Fail(trainer, wire::Code::kAgentUnresponsive, text);
   }
+  for (const TrainerId trainer : std::exchange(waiting_, {})) {
+    Fail(trainer, wire::Code::kAgentUnresponsive, text);
+  }
   for (const TrainerId trainer : trainers) {
     Leave(trainer, "lost its agent, which was stopped");
   }
@@ -227,7 +231,7 @@ void Driver::Run(CloseTrainer& effect) {
   trainers_.erase(effect.trainer);
   book_.Left(effect.trainer, "was let go by its agent");
   local_->Close(effect.trainer);
-  memory_.Release(effect.trainer);
+  Release(effect.trainer);
 }
 
 void Driver::Run(SendCoordinator& effect) {
@@ -295,24 +299,39 @@ void Driver::OnPeerControl(const std::string& agent,
 }
 
 void Driver::OnHello(uint64_t trainer, const wire::Hello& hello) {
-  TrainerHello event{trainer, hello, {}};
   const auto grant = state_->CheckHello(hello);
-  if (grant.ok()) {
-    const auto buffers = memory_.Make(trainer, grant->region, grant->bytes);
-    if (!buffers.ok()) {
-      return Fail(
-          trainer, wire::Code::kRefused,
-          absl::StrCat(absl::string_view(buffers.status().message()),
-                       ".\nFree memory on this node, raise the limit, or train "
-                       "a smaller model."));
-    }
-    LOG_INFO("memory that FULL steps of all trainers here need: {} bytes",
-             memory_.full_reserve());
-    event.memory = {buffers->slot->bytes(), buffers->result->bytes()};
-    trainers_.insert(trainer);
-    Book(trainer, hello);
+  if (!grant.ok()) return Handle(TrainerHello{trainer, hello, {}});
+  const auto buffers = memory_.Make(trainer, grant->region, grant->bytes);
+  waiting_.insert(trainer);
+  if (!buffers.ok()) return OnReserved(trainer, hello, buffers.status());
+  reserver_.Reserve(*buffers,
+                    [this, trainer, hello](const absl::Status& reserved) {
+                      OnReserved(trainer, hello, reserved);
+                    });
+}
+
+void Driver::OnReserved(TrainerId trainer, const wire::Hello& hello,
+                        const absl::Status& reserved) {
+  if (waiting_.erase(trainer) == 0) return;  // It went.
+  if (!reserved.ok()) {
+    Release(trainer);
+    return Fail(trainer, wire::Code::kRefused,
+                absl::StrCat(absl::string_view(reserved.message()),
+                             ".\nFree memory on this node, raise the limit, or "
+                             "train a smaller model."));
   }
-  Handle(event);
+  LOG_INFO("memory that FULL steps of all trainers here need: {} bytes",
+           memory_.full_reserve());
+  const TrainerBuffers buffers = memory_.Find(trainer);
+  trainers_.insert(trainer);
+  Book(trainer, hello);
+  // What it was granted is asked anew: others may have come meanwhile.
+  Handle(TrainerHello{
+      trainer, hello, {buffers.slot->bytes(), buffers.result->bytes()}});
+}
+
+void Driver::Release(TrainerId trainer) {
+  reserver_.Free(memory_.Release(trainer));
 }
 
 // Before the coordinator can hear of it.
@@ -332,6 +351,7 @@ void Driver::OnMessage(uint64_t trainer, const Message& message) {
 }
 
 void Driver::OnTrainerGone(uint64_t trainer, const std::string& reason) {
+  if (waiting_.erase(trainer) != 0) Release(trainer);
   // Not known, or closed by the core in the meantime.
   if (trainers_.erase(trainer) == 0) return;
   Leave(trainer, reason);
@@ -340,7 +360,7 @@ void Driver::OnTrainerGone(uint64_t trainer, const std::string& reason) {
 void Driver::Leave(TrainerId trainer, const std::string& reason) {
   book_.Left(trainer, reason);
   Handle(TrainerGone{trainer, reason});
-  memory_.Release(trainer);
+  Release(trainer);
 }
 
 wire::About Driver::OnAsk() {

@@ -17,6 +17,7 @@
 #include "agent/core/agent_state.h"
 #include "agent/exchange/tcp/transport.h"
 #include "agent/local/local_server.h"
+#include "agent/local/memory_reserver.h"
 #include "agent/local/memory_table.h"
 #include "agent/local/trainer_book.h"
 #include "agent/metrics/agent_metrics.h"
@@ -96,6 +97,10 @@ class Driver : private TransportEvents,
   void Run(LogLine& effect);
   void AddLinks(protocol::StepReport& report) const;
   double SlowestLink() const;  // As in Tick.
+  // Once its memory has its pages, or will not have them.
+  void OnReserved(TrainerId trainer, const wire::Hello& hello,
+                  const absl::Status& reserved);
+  void Release(TrainerId trainer);
   void Book(TrainerId trainer, const wire::Hello& hello);
   void Leave(TrainerId trainer, const std::string& reason);
   // Ends a trainer that the core does not know or is about to be told of.
@@ -125,7 +130,9 @@ class Driver : private TransportEvents,
   const std::unique_ptr<base::Crew> crew_;  // state_ uses it.
   const std::unique_ptr<AgentState> state_;
   const std::shared_ptr<AgentMetrics> metrics_;
-  MemoryTable memory_;            // Outlives the core's use of it.
+  MemoryTable memory_;  // Outlives the core's use of it.
+  MemoryReserver reserver_;
+  std::set<TrainerId> waiting_;   // For their memory; the core knows nothing.
   std::set<TrainerId> trainers_;  // That the core knows.
   TrainerBook book_;              // Of those.
   asio::steady_timer tick_timer_;

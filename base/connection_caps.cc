@@ -39,6 +39,8 @@ absl::string_view RefusalName(Refusal refusal) {
       return "handshake";
     case Refusal::kKey:
       return "key";
+    case Refusal::kBudget:
+      return "budget";
   }
   return "unknown";
 }

@@ -28,11 +28,13 @@ enum class Refusal {
   kDescriptors,  // The process has no file descriptor left.
   kUnproven,     // Too many are open whose other side is not known yet.
   kHandshake,    // No proper handshake, or not in time.
-  kKey,  // It speaks of a generation whose key it has not shown to hold.
+  kKey,     // It speaks of a generation whose key it has not shown to hold.
+  kBudget,  // Its identity asks for more than one may.
 };
 inline constexpr Refusal kRefusals[] = {
     Refusal::kTotal,    Refusal::kSource,    Refusal::kDescriptors,
-    Refusal::kUnproven, Refusal::kHandshake, Refusal::kKey};
+    Refusal::kUnproven, Refusal::kHandshake, Refusal::kKey,
+    Refusal::kBudget};
 absl::string_view RefusalName(Refusal refusal);  // "total", ...
 
 // How often each came.

@@ -1,6 +1,6 @@
 #include "agent/local/memory_table.h"
 
-#include "base/check.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace pactrain::agent {
@@ -21,10 +21,24 @@ absl::StatusOr<TrainerBuffers> MemoryTable::Make(uint64_t trainer,
         SharedMemory::Create("pactrain-result", bytes, TrainerMay::kOnlyRead));
     result = buffers.result;
   }
-  PT_CHECK(buffers.result->bytes().size() == bytes);
+  if (buffers.result->bytes().size() != bytes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a slot of ", bytes,
+                     " bytes, and trainers of the same launch here have "
+                     "slots of ",
+                     buffers.result->bytes().size(), " bytes"));
+  }
   ASSIGN_OR_RETURN(buffers.slot, SharedMemory::Create("pactrain-slot", bytes,
                                                       TrainerMay::kWrite));
   entries_[trainer] = {region, buffers};
+  return buffers;
+}
+
+TrainerBuffers MemoryTable::Release(uint64_t trainer) {
+  const auto it = entries_.find(trainer);
+  if (it == entries_.end()) return {};
+  TrainerBuffers buffers = std::move(it->second.buffers);
+  entries_.erase(it);
   return buffers;
 }
 
@@ -50,10 +64,10 @@ std::vector<MemoryRegion> MemoryTable::Regions(const std::string& region,
 uint64_t MemoryTable::SharedBytes() const {
   uint64_t bytes = 0;
   for (const auto& [trainer, entry] : entries_) {
-    bytes += entry.buffers.slot->bytes().size();
+    bytes += entry.buffers.slot->reserved();
   }
   for (const auto& [region, memory] : results_) {
-    if (const auto result = memory.lock()) bytes += result->bytes().size();
+    if (const auto result = memory.lock()) bytes += result->reserved();
   }
   return bytes;
 }

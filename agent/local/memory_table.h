@@ -36,7 +36,8 @@ class MemoryTable {
       : read_(std::move(read)) {}
 
   // Makes a slot of `bytes` and takes or makes the region's result, of the same
-  // size. REQUIRES: a region is always asked for with equal `bytes`.
+  // size. Their pages are to be reserved before anybody uses them.
+  //   FailedPrecondition: the region is there and of another size.
   //   ResourceExhausted, Internal: as CheckReserve() and
   //   SharedMemory::Create(); nothing is made.
   absl::StatusOr<TrainerBuffers> Make(uint64_t trainer,
@@ -44,7 +45,9 @@ class MemoryTable {
                                       uint64_t bytes);
   // Null pointers if it has none.
   TrainerBuffers Find(uint64_t trainer) const;
-  void Release(uint64_t trainer) { entries_.erase(trainer); }
+  // What it had, for who gives it back to the system away from the event loop:
+  // of much memory that takes long, too.
+  TrainerBuffers Release(uint64_t trainer);
 
   // What FULL steps of all trainers here need.
   uint64_t full_reserve() const { return FullReserve(Regions("", 0)); }
@@ -59,7 +62,7 @@ class MemoryTable {
   // Those in use, with one trainer more in `region` if that is not empty.
   std::vector<MemoryRegion> Regions(const std::string& region,
                                     uint64_t bytes) const;
-  uint64_t SharedBytes() const;
+  uint64_t SharedBytes() const;  // That have their pages.
 
   const Read read_;
   std::map<uint64_t, Entry> entries_;  // By trainer.

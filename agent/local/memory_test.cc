@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -6,7 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "agent/local/memory_limits.h"
 #include "agent/local/memory_reserve.h"
+#include "agent/local/memory_reserver.h"
 #include "agent/local/memory_table.h"
+#include "asio/executor_work_guard.hpp"
+#include "asio/io_context.hpp"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -67,7 +72,9 @@ TEST(MemoryTable, TrainersOfARegionShareItsResultWhileOneLives) {
 
 TEST(MemoryTable, ATrainerIsRefusedWhoseFullStepsWouldNotFit) {
   MemoryTable table([] { return Now(64 * 5 + 63); });
-  ASSERT_OK(table.Make(1, "r", 64));
+  ASSERT_OK_AND_ASSIGN(const TrainerBuffers one, table.Make(1, "r", 64));
+  ASSERT_OK(one.slot->Reserve(64));
+  ASSERT_OK(one.result->Reserve(64));
   EXPECT_EQ(table.full_reserve(), 64u * 4);
   // It needs as much again and the rest of the first one's: one byte too much.
   EXPECT_THAT(table.Make(2, "s", 64), base::StatusIs(kExhausted, testing::_));
@@ -80,6 +87,85 @@ TEST(MemoryTable, MoreThanTheMachineHasIsAnErrorNotACrash) {
   MemoryTable table;
   EXPECT_THAT(table.Make(1, "r", 1ull << 50),
               base::StatusIs(kExhausted, HasSubstr("available")));
+}
+
+// What is promised and has no pages yet is not taken for there.
+TEST(MemoryTable, WhatIsNotReservedYetIsStillNeeded) {
+  MemoryTable table([] { return Now(64 * 5 + 63); });
+  ASSERT_OK(table.Make(1, "r", 64));
+  ASSERT_OK(table.Make(2, "r", 64));
+  EXPECT_THAT(table.Make(3, "r", 64), base::StatusIs(kExhausted, testing::_));
+}
+
+TEST(MemoryTable, SlotsOfALaunchHaveOneSize) {
+  MemoryTable table;
+  ASSERT_OK(table.Make(1, "r", 64));
+  EXPECT_THAT(table.Make(2, "r", 128),
+              base::StatusIs(absl::StatusCode::kFailedPrecondition,
+                             HasSubstr("slots of 64 bytes")));
+  EXPECT_EQ(table.Find(2).slot, nullptr);
+}
+
+uint64_t Pages(const SharedMemory& memory) {
+  struct stat status = {};
+  EXPECT_EQ(fstat(memory.fd(), &status), 0);
+  return static_cast<uint64_t>(status.st_blocks) * 512;
+}
+
+// Making it must not keep the event loop, however large it is.
+TEST(SharedMemoryTest, sec_large_slot_TakesItsPagesAPieceAtATime) {
+  constexpr uint64_t kMany = 64 << 20, kPiece = 1 << 20;
+  ASSERT_OK_AND_ASSIGN(
+      const auto memory,
+      SharedMemory::Create("slot", kMany, SharedMemory::TrainerMay::kOnlyRead));
+  EXPECT_EQ(Pages(*memory), 0u);
+  ASSERT_OK(memory->Reserve(kPiece));
+  EXPECT_EQ(Pages(*memory), kPiece);
+  EXPECT_EQ(memory->reserved(), kPiece);
+  EXPECT_FALSE(memory->whole());
+  ASSERT_OK(memory->Reserve(kMany));
+  EXPECT_EQ(Pages(*memory), kMany);
+  EXPECT_TRUE(memory->whole());
+  EXPECT_OK(memory->Reserve(kPiece));
+}
+
+TEST(MemoryReserverTest, SaysFromAHandlerThatAllPagesAreThere) {
+  asio::io_context io;
+  MemoryReserver reserver(io);
+  MemoryTable table;
+  const uint64_t bytes = 2 * MemoryReserver::kPiece + 4096;
+  ASSERT_OK_AND_ASSIGN(const TrainerBuffers one, table.Make(1, "r", bytes));
+  ASSERT_OK_AND_ASSIGN(const TrainerBuffers two, table.Make(2, "r", bytes));
+  int done = 0;
+  for (const TrainerBuffers& buffers : {one, two}) {
+    reserver.Reserve(buffers, [&, buffers](const absl::Status& status) {
+      EXPECT_OK(status);
+      EXPECT_TRUE(buffers.slot->whole());
+      EXPECT_TRUE(buffers.result->whole());
+      ++done;
+    });
+  }
+  EXPECT_EQ(done, 0);  // Nothing is called but by the loop.
+  const auto work = asio::make_work_guard(io);
+  while (done < 2) io.run_one();
+  EXPECT_EQ(Pages(*two.slot), bytes);
+}
+
+TEST(MemoryReserverTest, GivesUpWhatNobodyHoldsAnyMoreAndEndsInTheMidst) {
+  asio::io_context io;
+  MemoryTable table;
+  {
+    MemoryReserver reserver(io);
+    const auto never = [](const absl::Status&) { ADD_FAILURE(); };
+    ASSERT_OK(table.Make(1, "r", 64).status());
+    reserver.Reserve(TrainerBuffers(), never);
+    ASSERT_OK_AND_ASSIGN(const TrainerBuffers two,
+                         table.Make(2, "s", 64 * MemoryReserver::kPiece));
+    reserver.Reserve(two, never);
+    reserver.Free(table.Release(1));
+  }
+  io.run();
+  EXPECT_EQ(table.Find(1).slot, nullptr);
 }
 
 // A system's files below a folder of the test's own.

@@ -4,6 +4,7 @@
 #include <linux/memfd.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -32,7 +33,6 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(
   if (!fd.valid()) return Failed("memfd_create", bytes);
   const auto size = static_cast<off_t>(bytes);
   if (ftruncate(fd.get(), size) != 0) return Failed("ftruncate", bytes);
-  if (fallocate(fd.get(), 0, 0, size) != 0) return Failed("fallocate", bytes);
   void* mapped =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (mapped == MAP_FAILED) return Failed("mmap", bytes);
@@ -46,6 +46,18 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(
     return Failed("F_ADD_SEALS", bytes);
   }
   return memory;
+}
+
+absl::Status SharedMemory::Reserve(uint64_t at_most) {
+  const uint64_t from = reserved_;
+  const uint64_t count = std::min<uint64_t>(at_most, bytes_.size() - from);
+  if (count == 0) return absl::OkStatus();
+  if (fallocate(fd(), 0, static_cast<off_t>(from), static_cast<off_t>(count)) !=
+      0) {
+    return Failed("fallocate", bytes_.size());
+  }
+  reserved_ = from + count;
+  return absl::OkStatus();
 }
 
 SharedMemory::~SharedMemory() { munmap(bytes_.data(), bytes_.size()); }

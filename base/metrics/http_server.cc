@@ -31,8 +31,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     const Options& options) {
   HostPort listen = options.listen;
   if (listen.host == "localhost") listen.host = "127.0.0.1";
-  const bool tls = options.access.speaks_tls();
-  const HostPort behind = tls ? HostPort{"127.0.0.1", 0} : listen;
+  const HostPort behind = {"127.0.0.1", 0};
   const absl::Status cannot = absl::UnavailableError(absl::StrCat(
       options.setting, ": cannot listen on ", listen.ToString(),
       ": the port is taken or the address is not this machine's; give another "
@@ -49,9 +48,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   const std::vector<int> ports = server->server_->getListeningPorts();
   if (ports.empty()) return cannot;
   server->address_ = {behind.host, static_cast<uint16_t>(ports.front())};
-  if (!tls) return server;
-  auto front = TlsFront::Start(listen, options.access.tls, server->address_,
-                               options.front);
+  const TlsFiles tls =
+      options.access.speaks_tls() ? options.access.tls : TlsFiles();
+  auto front = HttpFront::Start(listen, tls, server->address_, options.front);
   if (absl::IsUnavailable(front.status())) return cannot;
   RETURN_IF_ERROR(front.status());
   server->front_ = *std::move(front);
@@ -67,7 +66,6 @@ void HttpServer::Add(const std::string& path,
 
 std::string HttpServer::SourceOf(const mg_connection* connection) const {
   const mg_request_info* info = mg_get_request_info(connection);
-  if (front_ == nullptr) return info->remote_addr;
   return front_->SourceOf(static_cast<uint16_t>(info->remote_port));
 }
 

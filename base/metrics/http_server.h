@@ -1,4 +1,4 @@
-// An HTTP server on an address, with TLS in front of it if there are
+// An HTTP server on an address, behind a front that has TLS if there are
 // certificates: what /metrics and the page have in common. Who asks is found
 // behind the front as well.
 // Thread-compatible; answers on threads of its own.
@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/metrics/tls_front.h"
+#include "base/metrics/http_front.h"
 #include "base/net.h"
 #include "base/tls/tls_files.h"
 
@@ -46,10 +46,10 @@ class HttpServer {
     HostPort listen;
     ReadersAccess access = {};
     int threads = 4;  // Answers at once; others wait for one.
-    TlsFront::Limits front = {};
+    HttpFront::Limits front = {};
   };
-  // A request that is not whole after five seconds is given up, and so is an
-  // answer that nobody reads.
+  // A request whose head is not whole after five seconds is given up, and so is
+  // an answer that nobody reads.
   //   Unavailable: `listen` cannot be listened on.
   //   others:      as MakeTlsContext() of base/tls.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
@@ -68,7 +68,7 @@ class HttpServer {
   HttpServer();
 
   HostPort address_;
-  std::unique_ptr<TlsFront> front_;  // Outlives who asks it for sources.
+  std::unique_ptr<HttpFront> front_;  // Outlives who asks it for sources.
   // Outlive the server, which calls them.
   std::vector<std::unique_ptr<CivetHandler>> handlers_;
   std::unique_ptr<CivetServer> server_;

@@ -167,11 +167,11 @@ TEST_F(MetricsServerTest, sec_metrics_tls_ItIsSpokenWithACertificateAndAToken) {
 TEST_F(MetricsServerTest, sec_metrics_tls_WhoIsSlowTakesNobodysPlace) {
   TestCa ca(folder_);
   tls_ = ca.Issue("coordinator", "spiffe://pactrain/coordinator");
-  ASSERT_OK_AND_ASSIGN(auto front,
-                       TlsFront::Start({"127.0.0.1", 0}, tls_, {"127.0.0.1", 1},
-                                       {.connections = 2,
-                                        .handshake = absl::Milliseconds(50),
-                                        .silence = absl::Seconds(1)}));
+  ASSERT_OK_AND_ASSIGN(
+      auto front, HttpFront::Start({"127.0.0.1", 0}, tls_, {"127.0.0.1", 1},
+                                   {.connections = 2,
+                                    .request = absl::Milliseconds(50),
+                                    .silence = absl::Seconds(1)}));
   for (int i = 0; i < 5; ++i) {  // Says nothing, or is one too many.
     tcp::socket socket(io_);
     socket.connect(EndpointOf(front->address()));
@@ -181,6 +181,32 @@ TEST_F(MetricsServerTest, sec_metrics_tls_WhoIsSlowTakesNobodysPlace) {
     EXPECT_TRUE(end);
     EXPECT_EQ(nothing, "");
   }
+}
+
+// Far more than there are threads or places, none of them with a whole request:
+// each newcomer gets in, and nobody waits until they are given up.
+TEST_F(MetricsServerTest, sec_slow_requests_KeepNobodyOut) {
+  Start();
+  std::vector<tcp::socket> slow;
+  for (int i = 0; i < 300; ++i) {
+    slow.emplace_back(io_).connect(EndpointOf(server_->address()));
+    asio::write(slow.back(), asio::buffer(std::string("GET /metrics HTTP/1")));
+    if (i % 100 == 0) {
+      EXPECT_THAT(Get(absl::StrCat("Bearer ", kToken)), HasSubstr("secret 42"));
+    }
+  }
+  EXPECT_THAT(Get(absl::StrCat("Bearer ", kToken)), HasSubstr("secret 42"));
+}
+
+TEST_F(MetricsServerTest, sec_AHeadWithoutAnEndIsClosed) {
+  Start();
+  tcp::socket socket(io_);
+  socket.connect(EndpointOf(server_->address()));
+  asio::error_code over;
+  asio::write(socket, asio::buffer(std::string(1 << 20, 'x')), over);
+  char byte;
+  if (!over) asio::read(socket, asio::buffer(&byte, 1), over);
+  EXPECT_TRUE(over);
 }
 
 TEST_F(MetricsServerTest, ATokenIsOneLongWordOfItsOwnersAlone) {

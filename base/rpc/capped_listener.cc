@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -55,6 +56,22 @@ void SetOption(int fd, int level, int name, int value) {
   PT_CHECK(setsockopt(fd, level, name, &value, sizeof value) == 0);
 }
 
+// Also takes from whoever reads it what it has not read yet: a shutdown alone
+// would leave that.
+void Abort(int fd) {
+  sockaddr none = {};
+  none.sa_family = AF_UNSPEC;
+  connect(fd, &none, sizeof none);
+  shutdown(fd, SHUT_RDWR);
+}
+
+// A name counts once for each job key: whoever holds another one can make
+// certificates of all names, and uses up nobody's turns but those.
+std::string WhoIs(const CertificateFacts& facts) {
+  return absl::StrCat(absl::StrJoin(facts.uris, " "),
+                      facts.issuer.empty() ? "" : " of job key ", facts.issuer);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CappedListener>> CappedListener::Open(
@@ -70,17 +87,14 @@ CappedListener::CappedListener(Options options)
       stays_(std::move(options.stays)),
       stays_version_(std::move(options.stays_version)),
       on_refused_(std::move(options.on_refused)),
+      connections_(std::move(options.connections)),
+      calls_(std::move(options.calls)),
       // All may be strangers.
       places_({options.limits, options.limits.total}),
       handshakes_(
           {options.handshake_limit, std::move(options.check),
            [this](ConnectionPlaces::Place place, CertificateFacts facts) {
-             MutexLock lock(&mu_);
-             places_.Prove(place);
-             const auto it = proven_.find(place);
-             if (it == proven_.end()) return;  // It is gone by now.
-             it->second.facts =
-                 std::make_shared<const CertificateFacts>(std::move(facts));
+             OnProven(place, std::move(facts));
            },
            [this](const std::string& source, const std::string& why) {
              Refuse(source, Refusal::kHandshake,
@@ -139,7 +153,51 @@ void CappedListener::Stop() {
   thread_.join();
   // Who still waits in the queue is hung up on.
   close(std::exchange(listener_, -1));
-  while (!watched_.empty()) Forget(watched_.begin()->first);
+  std::vector<int> open;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [watched, of] : watched_) open.push_back(watched);
+  }
+  for (int watched : open) Forget(watched);
+}
+
+void CappedListener::OnProven(ConnectionPlaces::Place place,
+                              CertificateFacts facts) {
+  {
+    MutexLock lock(&mu_);
+    places_.Prove(place);
+    const auto it = proven_.find(place);
+    if (it == proven_.end()) return;  // It is gone by now.
+    it->second.facts = std::make_shared<const CertificateFacts>(facts);
+    it->second.who = WhoIs(facts);
+  }
+  Take(connections_, facts).IgnoreError();
+}
+
+absl::Status CappedListener::TakeCall(const CertificateFacts& facts) {
+  return Take(calls_, facts);
+}
+
+absl::Status CappedListener::Take(IdentityBudgets& budgets,
+                                  const CertificateFacts& facts) {
+  const std::string who = WhoIs(facts);
+  absl::Status taken;
+  std::string source = "an address that is gone";
+  {
+    MutexLock lock(&mu_);
+    bool news = false;
+    taken = budgets.Take(who, MonotonicNow(), &news);
+    if (taken.ok()) return taken;
+    for (const auto& [place, proven] : proven_) {
+      if (proven.facts == nullptr || proven.who != who) continue;
+      source = proven.source;
+      End(place, /*at_once=*/true);
+    }
+    if (news) refused_.Add(Refusal::kBudget);
+    if (!news) return taken;
+  }
+  on_refused_(absl::StrCat(source, ", ", who), taken);
+  return taken;
 }
 
 void CappedListener::Loop() {
@@ -203,7 +261,7 @@ void CappedListener::Admit(int fd, const std::string& source) {
     MutexLock lock(&mu_);
     admission = places_.Admit(source, &limit);
     if (admission.ok() && !tls_) places_.Prove(admission->place);
-    if (admission.ok() && tls_) proven_[admission->place] = {};
+    if (admission.ok() && tls_) proven_[admission->place].source = source;
   }
   if (!admission.ok()) {
     Refuse(source, limit, admission.status());
@@ -222,7 +280,10 @@ void CappedListener::Admit(int fd, const std::string& source) {
     return Refuse(source, Refusal::kDescriptors, why);
   }
   const auto ended = std::make_shared<std::atomic<bool>>(false);
-  watched_[watched] = {admission->place, ended};
+  {
+    MutexLock lock(&mu_);
+    watched_[watched] = {admission->place, ended};
+  }
   Acceptor::NewConnectionParameters connection;
   connection.listener_fd = listener_;
   connection.fd = fd;
@@ -254,6 +315,7 @@ void CappedListener::LookAtOpen() {
     if (stays.ok()) continue;
     // Not counted: it was let in.
     on_refused_(absl::StrJoin(proven.facts->uris, " "), stays);
+    MutexLock lock(&mu_);
     End(place);
   }
 }
@@ -261,18 +323,22 @@ void CappedListener::LookAtOpen() {
 void CappedListener::MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way) {
   Refuse(gave_way.source, gave_way.limit,
          absl::ResourceExhaustedError(gave_way.why));
+  MutexLock lock(&mu_);
   End(gave_way.place);
 }
 
-void CappedListener::End(ConnectionPlaces::Place place) {
+void CappedListener::End(ConnectionPlaces::Place place, bool at_once) {
   const auto it = std::find_if(
       watched_.begin(), watched_.end(),
       [&](const auto& watched) { return watched.second.place == place; });
   // It is proven before it is watched, or it was forgotten just now.
   if (it == watched_.end()) return;
   *it->second.ended = true;
-  // gRPC sees that it is over; so does the thread, which then forgets it.
-  shutdown(it->first, SHUT_RDWR);
+  if (at_once) {
+    Abort(it->first);
+  } else {
+    shutdown(it->first, SHUT_RDWR);
+  }
 }
 
 void CappedListener::Release(ConnectionPlaces::Place place) {
@@ -291,12 +357,17 @@ void CappedListener::Refuse(const std::string& source, Refusal refusal,
 }
 
 void CappedListener::Forget(int watched) {
-  const auto it = watched_.find(watched);
-  // Closing alone would not do while gRPC still has its own.
-  epoll_ctl(epoll_, EPOLL_CTL_DEL, watched, nullptr);
-  close(watched);
-  Release(it->second.place);
-  watched_.erase(it);
+  ConnectionPlaces::Place place = 0;
+  {
+    MutexLock lock(&mu_);
+    const auto it = watched_.find(watched);
+    place = it->second.place;
+    watched_.erase(it);
+    // Closing alone would not do while gRPC still has its own.
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, watched, nullptr);
+    close(watched);
+  }
+  Release(place);
 }
 
 RefusalCounts CappedListener::refused() const {

@@ -12,6 +12,11 @@
 // finished it is no stranger any more; without TLS nobody is one. No connection
 // outlives its certificate by more than kLookEvery, or the leave to stay.
 //
+// Each identity has a budget of connections and one of calls. gRPC 1.51 bounds
+// calls that are open at once, and not those that are opened and taken back
+// (CVE-2023-44487), so who exceeds either loses all connections and what lies
+// unread in them, and gets none for a while.
+//
 // Thread-safe. `on_refused` is called on the listener's own thread or gRPC's.
 #ifndef PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
 #define PACTRAIN_BASE_RPC_CAPPED_LISTENER_H_
@@ -32,6 +37,7 @@
 #include "absl/time/time.h"
 #include "base/connection_caps.h"
 #include "base/connection_places.h"
+#include "base/identity_budgets.h"
 #include "base/mutex.h"
 #include "base/net.h"
 #include "base/rpc/credentials.h"
@@ -58,6 +64,8 @@ class CappedListener {
     // On the listener's own thread.
     std::function<absl::Status(const CertificateFacts& facts)> stays;
     std::function<uint64_t()> stays_version;
+    // Of one identity; with TLS only.
+    IdentityBudgets::Limits connections, calls;
     OnRefused on_refused;
   };
 
@@ -74,6 +82,10 @@ class CappedListener {
   // Takes no more connections. To be called before the server is shut down.
   void Stop();
 
+  // Counts a call of whom this certificate is. ResourceExhausted: it is one too
+  // many, and its connections are over.
+  absl::Status TakeCall(const CertificateFacts& facts);
+
   RefusalCounts refused() const;
   int open() const;
 
@@ -86,7 +98,9 @@ class CappedListener {
 
   // Of an open connection.
   struct Proven {
+    std::string source;
     std::shared_ptr<const CertificateFacts> facts;  // Null: not checked yet.
+    std::string who;                                // Whose budget it uses up.
     std::optional<uint64_t> version;  // By which it may stay; none: not asked.
   };
 
@@ -99,7 +113,14 @@ class CappedListener {
   void MakeGiveWay(const ConnectionPlaces::GaveWay& gave_way);
   // Ends those that may not stay.
   void LookAtOpen();
-  void End(ConnectionPlaces::Place place);
+  // gRPC sees that it is over; so does the thread, which then forgets it.
+  // What was said to the other side before still gets there, unless `at_once`:
+  // then what it said last is not heard either.
+  void End(ConnectionPlaces::Place place, bool at_once = false)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnProven(ConnectionPlaces::Place place, CertificateFacts facts);
+  // Takes a turn; once there is none, ends all connections of that identity.
+  absl::Status Take(IdentityBudgets& budgets, const CertificateFacts& facts);
   void Release(ConnectionPlaces::Place place);
   void Refuse(const std::string& source, Refusal refusal,
               const absl::Status& why);
@@ -114,9 +135,11 @@ class CappedListener {
   int listener_ = -1, epoll_ = -1, wake_ = -1;
   std::unique_ptr<Acceptor> acceptor_;
   std::thread thread_;
-  std::map<int, Watched> watched_;  // Of the thread: by their duplicates.
 
   mutable Mutex mu_;
+  std::map<int, Watched> watched_ ABSL_GUARDED_BY(mu_);  // By duplicates.
+  IdentityBudgets connections_ ABSL_GUARDED_BY(mu_);
+  IdentityBudgets calls_ ABSL_GUARDED_BY(mu_);
   ConnectionPlaces places_ ABSL_GUARDED_BY(mu_);
   std::map<ConnectionPlaces::Place, Proven> proven_ ABSL_GUARDED_BY(mu_);
   RefusalCounts refused_ ABSL_GUARDED_BY(mu_);

@@ -2,12 +2,16 @@
 
 #include <grpc/grpc_security_constants.h>
 #include <grpc/support/log.h>
+#include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <cstdlib>
+#include <map>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace pactrain::base {
 namespace {
@@ -38,6 +42,48 @@ class PeerVerifier : public tls::ExternalCertificateVerifier {
   const CheckPeer check_;
 };
 
+// What certificates say, read once and not at each call.
+class FactsCache {
+ public:
+  static constexpr size_t kMax = 2048;
+
+  std::shared_ptr<const CertificateFacts> Get(const grpc::string_ref& pem) {
+    const std::string text(pem.data(), pem.size());
+    MutexLock lock(&mu_);
+    const auto it = facts_.find(text);
+    if (it != facts_.end()) return it->second;
+    if (facts_.size() >= kMax) facts_.clear();
+    return facts_[text] =
+               std::make_shared<const CertificateFacts>(FactsOf(text));
+  }
+
+ private:
+  Mutex mu_;
+  std::map<std::string, std::shared_ptr<const CertificateFacts>> facts_
+      ABSL_GUARDED_BY(mu_);
+};
+
+// gRPC asks for what a call's metadata show; that there is a call is enough.
+class CallCheck : public grpc::AuthMetadataProcessor {
+ public:
+  explicit CallCheck(CheckCall check) : check_(std::move(check)) {}
+  // Else each call would wait for a thread.
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata&, grpc::AuthContext* context,
+                       OutputMetadata*, OutputMetadata*) override {
+    const auto found =
+        context->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+    const grpc::string_ref pem = found.empty() ? "" : found[0];
+    const absl::Status checked = check_(*facts_.Get(pem));
+    return grpc::Status(static_cast<grpc::StatusCode>(checked.code()),
+                        std::string(checked.message()));
+  }
+
+ private:
+  const CheckCall check_;
+  FactsCache facts_;
+};
+
 void Configure(const TlsFiles& files, const CheckPeer& check,
                tls::TlsCredentialsOptions& options) {
   // gRPC 1.51 has no setting for the least version. With no cipher of TLS 1.2
@@ -65,7 +111,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
 }
 
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
-    const TlsFiles& files, const CheckPeer& check) {
+    const TlsFiles& files, const CheckPeer& check,
+    const CheckCall& check_call) {
   if (!files.given()) return grpc::InsecureServerCredentials();
   // It has a line for each stranger, without an end.
   gpr_set_log_function([](gpr_log_func_args*) {});
@@ -73,7 +120,12 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
   Configure(files, check, options);
   options.set_cert_request_type(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  return tls::TlsServerCredentials(options);
+  auto credentials = tls::TlsServerCredentials(options);
+  if (check_call) {
+    credentials->SetAuthMetadataProcessor(
+        std::make_shared<CallCheck>(check_call));
+  }
+  return credentials;
 }
 
 CertificateFacts PeerFacts(const grpc::AuthContext& context) {

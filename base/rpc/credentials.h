@@ -32,10 +32,16 @@ using CheckPeer =
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
     const TlsFiles& files, const CheckPeer& check);
 
+// Whether to take one more call of whom this certificate is. On gRPC's threads,
+// before the call has cost more than its headers: it must not wait.
+using CheckCall = std::function<absl::Status(const CertificateFacts& facts)>;
+
 // Nobody without a certificate of the CA gets as far as HTTP/2. Who is refused
 // in the handshake says HandshakeWatch; gRPC's own log is silent from here on.
+// Without certificates nobody asks `check_call`; null: all calls are taken.
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
-    const TlsFiles& files, const CheckPeer& check);
+    const TlsFiles& files, const CheckPeer& check,
+    const CheckCall& check_call = nullptr);
 
 // Of the certificate of a call's other side; it has none: all empty.
 CertificateFacts PeerFacts(const grpc::AuthContext& context);

@@ -8,16 +8,8 @@
 #include "base/status_macros.h"
 #include "base/weakened.h"
 #include "coordinator/core/planner.h"
-#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
-namespace {
-
-constexpr size_t kMaxGroups =
-    static_cast<size_t>(protocol::kMaxJobs) * protocol::kMaxModels;
-
-}  // namespace
-
 absl::string_view GroupPhaseName(GroupPhase phase) {
   switch (phase) {
     case GroupPhase::kWaiting:
@@ -202,7 +194,7 @@ void CoordinatorState::OnJoined(const Agent& agent,
                                 Group::Context& c) {
   auto it = groups_.find(joined.group);
   if (it == groups_.end()) {
-    absl::Status room = MakeRoom(joined.group, c);
+    absl::Status room = MakeRoom(joined.group, agent.name, c);
     if (!room.ok()) {
       c.effects.Warn(std::string(room.message()));
       c.effects.sends.push_back(
@@ -212,40 +204,10 @@ void CoordinatorState::OnJoined(const Agent& agent,
                                  std::string(room.message())}});
       return;
     }
-    it = groups_.emplace(joined.group, Group(joined.group, options_)).first;
+    it = groups_.emplace(joined.group, Group(joined.group, options_, c.now))
+             .first;
   }
   it->second.OnJoined(agent, joined, c);
-}
-
-absl::Status CoordinatorState::MakeRoom(const protocol::GroupId& id,
-                                        Group::Context& c) {
-  std::set<std::string> live_jobs;
-  auto oldest = groups_.end();
-  for (auto it = groups_.begin(); it != groups_.end(); ++it) {
-    if (!it->second.idle(c)) {
-      live_jobs.insert(it->first.job);
-    } else if (oldest == groups_.end() ||
-               it->second.ended_at() < oldest->second.ended_at()) {
-      oldest = it;
-    }
-  }
-  if (!live_jobs.contains(id.job) &&
-      live_jobs.size() >= static_cast<size_t>(protocol::kMaxJobs)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "job '", id.job, "' would be one more than the ", protocol::kMaxJobs,
-        " jobs that this coordinator serves at once"));
-  }
-  if (groups_.size() < kMaxGroups || oldest == groups_.end())
-    return absl::OkStatus();
-  if (c.read_only && oldest->second.ever_formed()) {
-    return absl::UnavailableError(
-        "the coordinator's journal cannot be written; see its log");
-  }
-  if (oldest->second.ever_formed()) {
-    c.effects.records.push_back(GroupForgotten{oldest->first});
-  }
-  groups_.erase(oldest);
-  return absl::OkStatus();
 }
 
 void CoordinatorState::Drop(StreamId stream, absl::Duration now,
@@ -279,6 +241,20 @@ Effects CoordinatorState::Tick(absl::Duration now) {
   }
   agents_.ForgetGone(options_.gone_after, now);
   Group::Context c = MakeContext(now, effects);
+  std::set<std::string> expired;
+  for (const auto& [id, group] : groups_) {
+    if (!group.ever_formed() && now - group.since() >= kMaxWait) {
+      expired.insert(id.job);
+    }
+  }
+  for (const std::string& job : expired) {
+    TurnAway(job,
+             absl::StrCat("it was not formed within ",
+                          absl::FormatDuration(kMaxWait),
+                          "; start all of its "
+                          "ranks, and attach again"),
+             c);
+  }
   for (auto it = groups_.begin(); it != groups_.end();) {
     it->second.Tick(c);
     // Trainers that waited and left leave nothing behind.

@@ -104,6 +104,12 @@ class CoordinatorState {
   // Takes that back. NotFound: nobody said so. Unavailable: as above.
   absl::StatusOr<Effects> Readmit(const std::string& who);
   static constexpr size_t kMaxDenied = 1000;
+  // Live jobs that are one agent's alone, so that no single one fills up a
+  // coordinator.
+  static constexpr int kMaxJobsOfAgent = protocol::kMaxJobs / 2;
+  // For which trainers of a job may wait that was never formed: the longest
+  // that PACTRAIN_ATTACH_TIMEOUT lets them.
+  static constexpr absl::Duration kMaxWait = absl::Hours(24);
   const std::map<std::string, IdentityDenied>& denied() const {
     return denied_;
   }
@@ -127,9 +133,18 @@ class CoordinatorState {
                 Group::Context& c);
   // Null: no such group.
   Group* FindGroup(const protocol::GroupId& id);
-  // Lets a new group in; may forget one that ended long ago.
+  // Lets a new group in of a trainer at `agent`; may forget one that ended long
+  // ago, or turn a job away (MakeRoomForJob()).
   // ResourceExhausted: too many live jobs. Unavailable: read-only.
-  absl::Status MakeRoom(const protocol::GroupId& id, Group::Context& c);
+  absl::Status MakeRoom(const protocol::GroupId& id, const std::string& agent,
+                        Group::Context& c);
+  // The same for one more live job. Where all places are taken the agent gives
+  // one up that alone holds most of those that have never been formed.
+  absl::Status MakeRoomForJob(const std::string& job, const std::string& agent,
+                              Group::Context& c);
+  // Of a job none of whose models was ever formed: nobody gets in.
+  void TurnAway(const std::string& job, const std::string& reason,
+                Group::Context& c);
   void ExpelFrom(const std::string& agent,
                  const std::optional<std::string>& job,
                  const std::string& reason, Group::Context& c);

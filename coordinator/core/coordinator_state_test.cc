@@ -358,20 +358,89 @@ TEST(Generation, GroupsDoNotInfluenceEachOther) {
 TEST(Generation, sec_limits_Jobs) {
   TestCluster t;
   t.Connect("a", "x");
+  t.Connect("b", "x");
   for (int i = 0; i < protocol::kMaxJobs; ++i) {
     t.group = {"job-" + std::to_string(i), 0};
-    t.Join("a", 0, 1);
+    t.Join(i % 2 == 0 ? "a" : "b", 0, 1);
   }
   EXPECT_FALSE(t.Got<JoinRefused>("a").has_value());
+  EXPECT_FALSE(t.Got<JoinRefused>("b").has_value());
+  t.Connect("c", "x");
   t.group = {"one-more", 0};
-  t.Join("a", 0, 1);
-  ASSERT_TRUE(t.Got<JoinRefused>("a").has_value());
-  EXPECT_THAT(t.Got<JoinRefused>("a")->reason, HasSubstr("100 jobs"));
+  t.Join("c", 0, 1);
+  ASSERT_TRUE(t.Got<JoinRefused>("c").has_value());
+  EXPECT_THAT(t.Got<JoinRefused>("c")->reason, HasSubstr("100 jobs"));
   // Another model of a job that lives is let in.
   t.Clear();
   t.group = {"job-0", 1};
   t.Join("a", 0, 1);
   EXPECT_FALSE(t.Got<JoinRefused>("a").has_value());
+}
+
+TEST(Generation, sec_limits_JobsOfOneAgentAlone) {
+  TestCluster t;
+  t.Connect("evil", "x");
+  const auto join = [&](const std::string& agent, const std::string& job) {
+    t.Clear();
+    t.group = {job, 0};
+    t.Join(agent, 0, 1);  // It runs at once.
+    return t.Got<JoinRefused>(agent);
+  };
+  for (int i = 0; i < CoordinatorState::kMaxJobsOfAgent; ++i) {
+    EXPECT_FALSE(join("evil", "job-" + std::to_string(i)).has_value());
+  }
+  const auto refused = join("evil", "one-more");
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_THAT(refused->reason, HasSubstr("50 jobs that one agent may hold"));
+  t.Connect("honest", "x");
+  EXPECT_FALSE(join("honest", "one-more").has_value());
+}
+
+// Agents that fill all places with jobs that wait for a rank that never comes.
+TEST(Generation, sec_waiting_jobs_LeaveRoomForOthers) {
+  TestCluster t;
+  t.Connect("honest", "x");
+  t.group = {"honest-first", 0};
+  t.Join("honest", 0, 2);
+  for (const char* evil : {"evil-1", "evil-2", "evil-3"}) {
+    t.Connect(evil, "x");
+    for (int i = 0; i < protocol::kMaxJobs; ++i) {
+      t.group = {std::string(evil) + "-" + std::to_string(i), 0};
+      t.Join(evil, 0, 2);
+    }
+  }
+  EXPECT_FALSE(t.Got<JoinRefused>("honest").has_value());
+  t.Clear();
+  t.group = {"honest-second", 0};
+  t.Join("honest", 0, 2);
+  EXPECT_FALSE(t.Got<JoinRefused>("honest").has_value());
+  EXPECT_EQ(t.state().Snapshot(t.now()).groups.size(),
+            static_cast<size_t>(protocol::kMaxJobs));
+  // The one of the greediest that came last is told who takes its place.
+  int told = 0;
+  for (const char* evil : {"evil-1", "evil-2", "evil-3"}) {
+    if (const auto refused = t.Got<JoinRefused>(evil)) {
+      EXPECT_THAT(refused->reason, HasSubstr("one of agent 'honest'"));
+      ++told;
+    }
+  }
+  EXPECT_EQ(told, 1);
+}
+
+TEST(Generation, sec_waiting_jobs_Expire) {
+  TestCluster t;
+  t.Connect("a", "x");
+  t.group = {"never", 0};
+  t.Join("a", 0, 2);
+  const absl::Duration almost =
+      t.now() + CoordinatorState::kMaxWait - absl::Seconds(30);
+  while (t.now() < almost) t.Pass(20, {"a"});
+  EXPECT_FALSE(t.Got<JoinRefused>("a").has_value());
+  t.Pass(60, {"a"});
+  ASSERT_TRUE(t.Got<JoinRefused>("a").has_value());
+  EXPECT_THAT(t.Got<JoinRefused>("a")->reason,
+              HasSubstr("not formed within 24h"));
+  EXPECT_TRUE(t.state().Snapshot(t.now()).groups.empty());
 }
 
 TEST(Generation, sec_limits_GroupsThatEndedLongAgoAreForgotten) {

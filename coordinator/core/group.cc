@@ -20,12 +20,14 @@ using protocol::JoinRefused;
 using protocol::Member;
 using protocol::TrainerJoined;
 
-Group::Group(const protocol::GroupId& id, const Options& options)
-    : id_(id), membership_(options.refusal_time) {}
+Group::Group(const protocol::GroupId& id, const Options& options,
+             absl::Duration now)
+    : id_(id), since_(now), membership_(options.refusal_time) {}
 
 Group::Group(const protocol::GroupId& id, const Options& options,
              const Recovered::Group& recovered, absl::Duration now)
     : id_(id),
+      since_(now),
       membership_(options.refusal_time),
       generation_(recovered.generation),
       ended_(recovered.ended),

@@ -49,7 +49,8 @@ class Group {
     std::string TimeText(absl::Duration at) const;  // UTC, to the second.
   };
 
-  Group(const protocol::GroupId& id, const Options& options);
+  Group(const protocol::GroupId& id, const Options& options,
+        absl::Duration now = absl::ZeroDuration());
   Group(const protocol::GroupId& id, const Options& options,
         const Recovered::Group& recovered, absl::Duration now);
 
@@ -88,6 +89,12 @@ class Group {
   // Nobody waits, and no trainer of a generation can still be there.
   bool idle(const Context& c) const;
   bool ever_formed() const { return generation_.has_value(); }
+  // When this process first heard of it.
+  absl::Duration since() const { return since_; }
+  // Of those that wait, and of the generation while it runs.
+  std::set<std::string> AgentNames() const;
+  // None of those that wait gets in.
+  void TurnAway(const std::string& reason, Context& c);
   absl::Duration ended_at() const { return ended_at_; }
   GroupSnapshot Snapshot(const Context& c) const;
 
@@ -204,6 +211,7 @@ class Group {
   void NoteMode(const Context& c);
 
   protocol::GroupId id_;
+  absl::Duration since_;
   Membership membership_;
   std::map<std::string, std::string> waiting_told_;  // Agent -> reason.
 

@@ -160,16 +160,53 @@ TEST_F(AttackTest, sec_grpc_cve_2023_4785_NoDescriptorsLeft) {
   ExpectServes();
 }
 
-// Calls that are taken back at once, thousands of them.
+// Calls that are taken back at once, thousands of them: few are served, and
+// whose they are loses all connections, is named and gets no other.
 TEST_F(AttackTest, sec_rapid_reset) {
-  std::string bytes = http2::Preface();
-  for (uint32_t stream = 1; stream < 10'000; stream += 2) {
-    bytes += http2::Frame(http2::kHeaders, http2::kEndHeaders, stream,
-                          http2::Call("/pactrain.v1.Admin/ListJobs")) +
-             http2::Frame(http2::kReset, 0, stream, std::string(4, '\x08'));
+  const base::TlsFiles evil = ca_.Issue("evil", "spiffe://pactrain/agent/evil");
+  for (const char* method :
+       {"/pactrain.v1.Admin/ListJobs", "/pactrain.v1.Coordinator/AgentStream",
+        "/there.is.no/SuchMethod"}) {
+    std::string bytes = http2::Preface();
+    for (uint32_t stream = 1; stream < 30'000; stream += 2) {
+      bytes += http2::Frame(http2::kHeaders, http2::kEndHeaders, stream,
+                            http2::Call(method)) +
+               http2::Frame(http2::kReset, 0, stream, std::string(4, '\x08'));
+    }
+    ExpectRefusedBeforeHttp2(bytes.substr(0, 4000));
+    Stop();
+    StartWith(Server::kCaps);
+    RawClient beside = Dial(3);
+    ASSERT_TRUE(beside.ShakeHands(evil));
+    ASSERT_NE(beside.Receive(), "");
+    RawClient client = Dial();
+    ASSERT_TRUE(client.ShakeHands(evil));
+    client.Send(bytes);
+    client.ReceiveAll();
+    beside.ReceiveAll();
+    ExpectServes();
+    uint64_t served = 0;
+    for (const auto& [call, count] : server_->calls()) served += count.started;
+    EXPECT_LE(served, Server::kCallsAtOnce + 100u) << method;
+    EXPECT_EQ(Refused(Refusal::kBudget), 1u);
+    RawClient again = Dial();
+    if (again.ShakeHands(evil)) again.Send(bytes.substr(0, 4000));
+    again.ReceiveAll();
   }
-  ExpectRefusedBeforeHttp2(bytes.substr(0, 4000));
-  ExpectSurvives(bytes);
+  // Once by each of the three servers.
+  EXPECT_EQ(log_.Count("127.0.0.2, spiffe://pactrain/agent/evil: more than "),
+            3)
+      << log_.text();
+}
+
+// A connection for each call is no way around it.
+TEST_F(AttackTest, sec_limits_ConnectionsOfAnIdentity) {
+  const base::TlsFiles evil = ca_.Issue("evil", "spiffe://pactrain/agent/evil");
+  EXPECT_TRUE(Eventually([&] {
+    for (int i = 0; i < 32; ++i) Dial().ShakeHands(evil);
+    return Refused(Refusal::kBudget) > 0;
+  }));
+  ExpectServes();
 }
 
 TEST_F(AttackTest, sec_PortScannerIsNoHarm) {

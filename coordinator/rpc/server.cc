@@ -19,6 +19,8 @@
 namespace pactrain::coordinator {
 namespace {
 
+constexpr int kReadBytes = 8 << 10;
+
 void SetLimits(grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(protocol::kMaxControlMessage));
@@ -34,6 +36,9 @@ void SetLimits(grpc::ServerBuilder& builder) {
                              protocol::kMaxConcurrentStreams);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              static_cast<int>(protocol::kMaxMetadata));
+  // What one read may hold in calls is known of before the next.
+  builder.AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kReadBytes);
+  builder.AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytes);
   // Nobody may be silent or slow for longer before the first HTTP/2 frame.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              1000 * protocol::kHandshakeSeconds);
@@ -61,12 +66,22 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     ASSIGN_OR_RETURN(server->tls_, base::TlsSource::Open(tls));
   }
   auto listener = base::CappedListener::Open(
-      listen, {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
+      listen, {caps,
+               tls.given(),
+               absl::Seconds(protocol::kHandshakeSeconds),
                &CheckIsSomebody,
                [self](const base::CertificateFacts& facts) {
                  return self->access_.CheckStays(facts);
                },
                [self] { return self->access_.version(); },
+               {.of = "connections",
+                .at_once = kConnectionsAtOnce,
+                .per_second = kConnectionsPerSecond,
+                .shut_out = kShutOut},
+               {.of = "calls",
+                .at_once = kCallsAtOnce,
+                .per_second = kCallsPerSecond,
+                .shut_out = kShutOut},
                [self](const std::string& source, const absl::Status& why) {
                  self->OnRefused("from " + source, std::string(why.message()));
                }});
@@ -82,7 +97,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   SetLimits(builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      base::MakeServerCredentials(tls, &CheckIsSomebody));
+      base::MakeServerCredentials(tls, &CheckIsSomebody,
+                                  [self](const base::CertificateFacts& facts) {
+                                    return self->listener_->TakeCall(facts);
+                                  }));
   base::CountCalls(
       {v1::Coordinator::service_full_name(), v1::Admin::service_full_name()},
       &server->calls_, builder);

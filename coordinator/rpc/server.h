@@ -44,6 +44,14 @@ class Server {
       .per_source = protocol::kMaxConnectionsPerSource,
       .from_loopback = protocol::kMaxConnectionsFromLoopback};
 
+  // Of one identity: connections and calls that it may open at once, and in
+  // each second after them. Who wants more is shut out for a while.
+  static constexpr int kConnectionsAtOnce = 128;
+  static constexpr int kConnectionsPerSecond = 32;
+  static constexpr int kCallsAtOnce = 256;
+  static constexpr int kCallsPerSecond = 100;
+  static constexpr absl::Duration kShutOut = absl::Seconds(10);
+
   // The grants in force; asked at each tick of the driver's timer.
   using GrantsSource = std::function<std::shared_ptr<const Grants>()>;
 

@@ -1,0 +1,242 @@
+"""Attacks on real daemons: python tests/attack/run.py BIN [--short].
+
+BIN: Bazel's bin folder, built. Each attack of table.txt that is a test is run as it is there
+(--short: not; CI has them in its tests). The live ones are run on a coordinator, two agents and
+a job that trains, beside which the attacker has a quarter of a core where there are cgroups;
+all in a network namespace of its own where that may be had. The last line is one JSON object;
+the exit status is 0 if no attack succeeded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quota import quarter_core
+from table import CC, LIVE, ROOT, Attack, attacks
+from victims import Victims
+
+from bench.processes import Children, interrupt_on_signals
+
+IN_NAMESPACE = "PACTRAIN_ATTACK_NAMESPACE"
+# Another build of the daemons can be attacked with PACTRAIN_TEST_BIN.
+DAEMONS = Path(os.environ.get("PACTRAIN_TEST_BIN", ROOT / "out/bin"))
+MOST_RATIO = 1.2
+MOST_GAP_S = 1.0
+MOST_GROWTH_MIB = 256
+TEST_TIMEOUT_S = 600
+READY_S = 120.0
+TURN_S, SHORT_TURNS, WHOLE_TURNS, TRIES = 0.7, 2, 6, 3
+
+
+@dataclass
+class Outcome:
+    """Of one attack. `why`: how it succeeded; empty: it did not."""
+
+    why: str
+    ratio: float = 1.0
+    growth_mib: float = 0.0
+
+
+def own_namespace() -> None:
+    """Starts this again with nothing but a loopback of its own, if that may be."""
+    if IN_NAMESPACE in os.environ or os.geteuid() != 0:
+        return
+    os.environ[IN_NAMESPACE] = "1"
+    again = [sys.executable, *sys.argv]
+    script = 'ip link set lo up && exec "$@"'
+    tried = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True)
+    if tried.returncode == 0:
+        os.execvp("unshare", ["unshare", "-n", "sh", "-c", script, "sh", *again])
+
+
+def of_test(attack: Attack, bin_folder: Path) -> Outcome:
+    """It succeeded if its test fails, or is not there any more."""
+    with tempfile.TemporaryDirectory() as scratch:
+        if attack.kind == CC:
+            target, names = attack.what.split(" ", 1)
+            program = bin_folder / target
+            folder = Path(f"{program}.runfiles") / "pactrain"
+            argv = [str(program), f"--gtest_filter={names}"]
+        else:
+            folder = ROOT
+            argv = [sys.executable, "-m", "pytest", "-q", "-x", *attack.what.split()]
+        done = subprocess.run(
+            argv,
+            cwd=folder,
+            env={**os.environ, "TEST_TMPDIR": scratch},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TEST_TIMEOUT_S,
+            check=False,
+        )
+    ran = (
+        "[  PASSED  ] 0 tests" not in done.stdout if attack.kind == CC else " passed" in done.stdout
+    )
+    if done.returncode == 0 and ran:
+        return Outcome("")
+    return Outcome(f"exit status {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+
+
+def scrapes(victims: Victims) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{victims.metrics}/metrics", timeout=3) as answer:
+            return b"pactrain_coordinator_term" in answer.read()
+    except OSError:
+        return False
+
+
+def new_job(victims: Victims) -> bool:
+    with victims.job(f"late-{time.monotonic_ns()}") as job:
+        return job.wait_for_steps(2)
+
+
+# What has to work beside an attack, beyond the job that trains.
+BESIDE: dict[str, Callable[[Victims], bool]] = {
+    "waiting-jobs": new_job,
+    "slow-requests": scrapes,
+}
+
+
+@dataclass
+class Answers:
+    """What an operator was told meanwhile."""
+
+    all_given: bool = True
+    slowest_s: float = 0.0
+
+    def ask_for(self, victims: Victims, seconds: float) -> None:
+        """At least once, then every fifth of a second."""
+        end = time.monotonic() + seconds
+        while True:
+            answered, took = victims.asks("jobs")
+            self.all_given = self.all_given and answered
+            self.slowest_s = max(self.slowest_s, took)
+            if time.monotonic() >= end:
+                return
+            time.sleep(0.2)
+
+
+def live(attack: Attack, victims: Victims, children: Children, turns: int) -> Outcome:
+    """The job's steps beside it and without it, in turns, and whether all others are served."""
+    where = {
+        "large-slot": f"unix:{victims.sockets[0]}",
+        "slow-requests": victims.metrics,
+    }.get(attack.what, victims.grpc.replace("localhost", "127.0.0.1"))
+    with victims.job(f"job-{attack.what}") as job, quarter_core() as processes:
+        if not job.wait_for_steps(20):
+            return Outcome("the job did not start")
+        argv = [sys.executable, str(Path(__file__).with_name("attacker.py")), attack.what]
+        evil = children.start(
+            f"evil-{attack.what}", [*argv, where, str(victims.pki), "agent-evil"], {}
+        )
+        evil.wait_for("ready", READY_S)
+        if processes is not None:
+            processes.write_text(str(evil.process.pid))
+        resident = victims.resident_mib()
+        beside, without = Answers(), Answers()
+        spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        for turn in range(2 * turns):
+            attacks_now = turn % 2 == 1
+            evil.process.send_signal(signal.SIGCONT if attacks_now else signal.SIGSTOP)
+            begin = time.monotonic()
+            (beside if attacks_now else without).ask_for(victims, TURN_S)
+            spans[attacks_now].append((begin, time.monotonic()))
+        others = attack.what not in BESIDE or BESIDE[attack.what](victims)
+        evil.process.kill()
+        evil.process.wait()
+        before, during = job.step_seconds(spans[False]), job.step_seconds(spans[True])
+        ratio, growth = during / before, victims.resident_mib() - resident
+        gap = job.longest_gap(spans[True][0][0], spans[True][-1][1])
+        whys = {
+            f"an operator was not answered ({beside.slowest_s:.1f} s)": not beside.all_given,
+            "others were not served": not others,
+            "the job ended": not job.wait_for_steps(5, 10),
+            f"a step took {ratio:.2f} x its median without it": ratio > MOST_RATIO,
+            f"there was no step for {gap:.1f} s": gap > MOST_GAP_S,
+            f"the coordinator grew by {growth:.0f} MiB": growth > MOST_GROWTH_MIB,
+        }
+    print(
+        f"   step {before * 1e3:.1f} ms x {ratio:.2f}, none for {gap:.2f} s, "
+        f"slowest answer {beside.slowest_s:.2f} s "
+        f"(without it {without.slowest_s:.2f} s), + {growth:.0f} MiB, "
+        f"{'a quarter of a core' if processes else 'no limit'}",
+        flush=True,
+    )
+    return Outcome("; ".join(why for why, holds in whys.items() if holds), ratio, growth)
+
+
+@dataclass
+class Field:
+    """Where attacks take place; the victims start with the first live one."""
+
+    bin_folder: Path
+    scratch: Path
+    children: Children
+    turns: int  # Of a live one.
+    victims: Victims | None = None
+
+    def run(self, attack: Attack) -> Outcome:
+        if attack.kind != LIVE:
+            return of_test(attack, self.bin_folder)
+        if self.victims is None:
+            trainer = self.bin_folder / "tests/e2e/cluster/sum_trainer"
+            self.victims = Victims(self.children, DAEMONS, trainer, self.scratch)
+        # Two cores and a busy machine: what is real comes again.
+        tries: list[Outcome] = []
+        while len(tries) < TRIES and all(outcome.why for outcome in tries):
+            tries.append(live(attack, self.victims, self.children, self.turns))
+        return Outcome(
+            tries[-1].why,
+            min(outcome.ratio for outcome in tries),
+            max(outcome.growth_mib for outcome in tries),
+        )
+
+
+def main() -> int:
+    own_namespace()
+    interrupt_on_signals()
+    words = [word for word in sys.argv[1:] if word != "--short"]
+    short = len(words) < len(sys.argv) - 1
+    bin_folder = Path(words[0]).resolve()
+    outcomes: dict[str, Outcome] = {}
+    chosen = [a for a in attacks() if not short or (a.kind == LIVE and a.short)]
+    with (
+        tempfile.TemporaryDirectory(prefix="pactrain-attack-", dir="/tmp") as scratch,
+        Children(Path(scratch)) as children,
+    ):
+        field = Field(bin_folder, Path(scratch), children, SHORT_TURNS if short else WHOLE_TURNS)
+        for attack in chosen:
+            print(f"== {attack.name}", flush=True)
+            outcomes[attack.name] = outcome = field.run(attack)
+            if outcome.why:
+                print(f"   SUCCEEDED: {outcome.why}", flush=True)
+    succeeded = [name for name, outcome in outcomes.items() if outcome.why]
+    print(
+        json.dumps(
+            {
+                "attacks": len(outcomes),
+                "succeeded": succeeded,
+                "slowest_victim_ratio": round(max(o.ratio for o in outcomes.values()), 3),
+                "coordinator_rss_growth_mib": round(
+                    max(o.growth_mib for o in outcomes.values()), 1
+                ),
+                "in_namespace": IN_NAMESPACE in os.environ,
+            }
+        )
+    )
+    return 1 if succeeded else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
