@@ -84,6 +84,7 @@ deploy-check: dist  ## What deploy/ has: systemd units, the Debian package under
 	@tools/setup test
 	@tools/setup nightly
 	@tools/setup docs
+	@tools/setup ray
 	@$(PYTHON) tests/deploy/check.py
 
 docs: build  ## The documentation site, in out/docs; ends with a line of JSON (warnings, dead links).

@@ -137,6 +137,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const Program& program,
                                   program.variable_prefix, "_CONFIG"));
   app.add_flag("--print-config", line.print,
                "Print all settings and where they come from, and exit");
+  const CLI::Option* task =
+      program.task_file == nullptr
+          ? nullptr
+          : app.add_option(program.task, *program.task_file, program.task_help);
   const Flags flags(app, defaults);
   ASSIGN_OR_RETURN(std::vector<std::string> words, WordsOf(app, argc, argv));
   try {
@@ -153,6 +157,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const Program& program,
   }
   if (file->count() > 0 && line.file.empty()) {
     return absl::InvalidArgumentError("--config: '' is not a file; see --help");
+  }
+  if (task != nullptr && task->count() > 0 && program.task_file->empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(program.task, ": '' is not a file; see --help"));
   }
   flags.Get(line);
   return line;

@@ -16,6 +16,11 @@ struct Program {
   std::string name;             // "pactrain-agent"
   std::string summary;          // A sentence for --help.
   std::string variable_prefix;  // "PACTRAIN_AGENT"
+  // A further flag, no setting, that takes a file: what to do in the place of
+  // starting. Nowhere to put it: there is none.
+  std::string task = {};  // "--restore"
+  std::string task_help = {};
+  std::string* task_file = nullptr;
 };
 
 struct CommandLine {

@@ -260,7 +260,10 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
       {"pactrain-coordinator",
        "forms the groups that train together and decides what travels between "
        "them.",
-       "PACTRAIN_COORDINATOR"},
+       "PACTRAIN_COORDINATOR", "--restore",
+       "Make a state directory of this backup (pactrain-admin backup), and "
+       "exit",
+       &flags.restore},
       argc, argv, config,
       [&](const config::Settings& settings) {
         return Understand(config, settings, flags);

@@ -27,6 +27,7 @@ struct Flags {
   std::string state_dir;
   std::string cluster;
   std::string log_level;
+  std::string restore;  // A backup to make a state directory of; or empty.
   Options core;
 };
 

@@ -29,6 +29,7 @@
 #include "coordinator/page/page_board.h"
 #include "coordinator/page/page_server.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/store/backup.h"
 #include "coordinator/store/sqlite_journal.h"
 #include "protocol/limits.h"
 
@@ -70,6 +71,17 @@ int WaitForSignal(const sigset_t& signals, const Driver& driver) {
     driver.Snapshot();  // Its mutex is free, and its state in one piece.
     base::TellServiceManager("WATCHDOG=1");
   }
+}
+
+int Restore(const Flags& flags) {
+  const absl::Status restored =
+      RestoreBackup(flags.restore, flags.state_dir, flags.cluster);
+  if (!restored.ok()) return Failed(restored);
+  std::printf(
+      "restored %s into %s; start the coordinator on it, and make sure "
+      "that no other runs on what it was made of\n",
+      flags.restore.c_str(), flags.state_dir.c_str());
+  return 0;
 }
 
 int Run(const Flags& flags, const sigset_t& signals) {
@@ -179,6 +191,7 @@ int main(int argc, char** argv) {
   if (!not_hidden.empty()) LOG_WARN("{}", not_hidden);
   // A file size limit is an error of write(), not our end.
   std::signal(SIGXFSZ, SIG_IGN);
+  if (!flags->restore.empty()) return pactrain::coordinator::Restore(*flags);
   pactrain::coordinator::AllowManyDescriptors();
   // Blocked before any thread starts, so that only sigwait() takes them.
   sigset_t signals;

@@ -186,6 +186,6 @@ def test_an_unknown_argument_is_named(machine: Machine) -> None:
     done = machine.setup("everything")
     assert done.returncode == 1
     assert (
-        "unknown argument 'everything'; allowed: build, test, dist, verify, nightly, cuda, docs"
-        in done.stderr
+        "unknown argument 'everything'; "
+        "allowed: build, test, dist, verify, nightly, cuda, docs, ray" in done.stderr
     )

@@ -170,6 +170,35 @@ absl::Status AdminClient::Readmit(const std::string& who) {
                  options_.call_timeout);
 }
 
+absl::StatusOr<v1::DrainResponse> AdminClient::Drain(const std::string& agent,
+                                                     bool force) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::DrainRequest request;
+  request.set_agent(agent);
+  request.set_force(force);
+  v1::DrainResponse response;
+  const auto status = Explain(stub_->Drain(&context, request, &response),
+                              options_.call_timeout);
+  if (!status.ok()) return status;
+  MakeOneLine(response);
+  return response;
+}
+
+absl::StatusOr<v1::BackupResponse> AdminClient::Backup(
+    const std::string& name) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.backup_timeout);
+  v1::BackupRequest request;
+  request.set_name(name);
+  v1::BackupResponse response;
+  const auto status = Explain(stub_->Backup(&context, request, &response),
+                              options_.backup_timeout);
+  if (!status.ok()) return status;
+  MakeOneLine(response);
+  return response;
+}
+
 absl::StatusOr<v1::ReadAuditResponse> AdminClient::ReadAudit(uint64_t after) {
   grpc::ClientContext context;
   SetDeadline(context, options_.call_timeout);

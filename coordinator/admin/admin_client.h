@@ -26,6 +26,7 @@ class AdminClient {
     std::string address;  // "127.0.0.1:7070"
     base::TlsFiles tls;   // Not given: plain text.
     absl::Duration call_timeout = absl::Seconds(10);
+    absl::Duration backup_timeout = absl::Minutes(5);
     // A watch is made of calls of this length.
     absl::Duration watch_timeout = absl::Seconds(60);
     // Pauses before a watch that was lost is tried again: the first, twice as
@@ -55,6 +56,12 @@ class AdminClient {
   absl::Status Evict(const std::string& who);
   // NotFound: nobody was evicted so. Unavailable: as above.
   absl::Status Readmit(const std::string& who);
+  // NotFound: it is not connected. FailedPrecondition: that would end a job,
+  // and `force` is not said. Unavailable: as above.
+  absl::StatusOr<v1::DrainResponse> Drain(const std::string& agent, bool force);
+  // The answer comes when it is written. AlreadyExists, ResourceExhausted: no
+  // more of them, or of that name. Unavailable: as above.
+  absl::StatusOr<v1::BackupResponse> Backup(const std::string& name);
   // Lines of the audit log after that number, oldest first.
   absl::StatusOr<v1::ReadAuditResponse> ReadAudit(uint64_t after);
   // Hands over the group's state now and whenever it has changed. A coordinator

@@ -360,14 +360,84 @@ TEST_F(AdminTest, EvictsAndReadmits) {
   EXPECT_THAT(outcome.err, HasSubstr("'agent/node-1' is not evicted"));
 }
 
+TEST_F(AdminTest, AgentsLinksAndPlansAreTables) {
+  EXPECT_EQ(Admin({"agents"}).out, "no agents are known\n");
+  EXPECT_EQ(Admin({"plan"}).out, "no job has had a generation\n");
+  Form();
+  EXPECT_EQ(Admin({"agents"}).out,
+            "AGENT  SITE   ADDRESS         VERSION  STATE\n"
+            "node0  site0  127.0.0.1:9000  t        connected\n"
+            "node1  site1  127.0.0.1:9001  t        connected\n");
+  EXPECT_THAT(Admin({"links"}).out, HasSubstr("no link was measured"));
+  protocol::StepReport report;
+  report.group = {"myjob", 0};
+  report.generation = 1;
+  report.decision_version = 1;
+  report.links = {{"site1", 1, 1, 1.25e6, 0.0205}};
+  driver_->OnMessage(streams_[0], report);
+  EXPECT_EQ(Admin({"links"}).out,
+            "FROM   TO     AGENT  RATE       ROUND TRIP\n"
+            "site0  site1  node0  10 Mbit/s  20.5 ms\n");
+  EXPECT_THAT(Admin({"plan"}).out, HasSubstr("myjob  running  "));
+  EXPECT_THAT(Admin({"plan", "--json"}).out, HasSubstr("\"plan\":\""));
+  EXPECT_THAT(Admin({"agents", "--json"}).out, HasSubstr("\"drained\":\"\""));
+}
+
+TEST_F(AdminTest, MasksAndDecisionsOfAJobAreShown) {
+  Form();
+  EXPECT_EQ(Admin({"masks", "myjob"}).out,
+            "job    myjob\nmasks  nobody has voted for any\n");
+  Vote({5, 5}, 30);
+  EXPECT_THAT(Admin({"masks", "myjob"}).out,
+              HasSubstr("keep       30.0 %\nmasks      settled"));
+  const std::string shown = Admin({"decisions", "myjob"}).out;
+  EXPECT_THAT(shown, HasSubstr("2        COMPACTED fp32  prepared\n"));
+  EXPECT_THAT(shown, HasSubstr("1        FULL fp32       in force\n"));
+  EXPECT_THAT(Admin({"decisions", "myjob", "--why"}).out,
+              ::testing::AllOf(HasSubstr("in force  generation 1"),
+                               HasSubstr("\nnow: ")));
+}
+
+TEST_F(AdminTest, ANodeIsDrained) {
+  Form();
+  Outcome outcome = Admin({"drain", "node1"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("would end myjob"));
+  outcome = Admin({"drain", "node1", "--force"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              HasSubstr("drained node1: its ranks leave myjob; it takes"));
+  EXPECT_THAT(Admin({"agents"}).out, HasSubstr("'node1' was drained by"));
+  EXPECT_THAT(Admin({"audit"}).out, HasSubstr("agent drained"));
+}
+
+TEST_F(AdminTest, ABackupIsWrittenAtTheCoordinator) {
+  Form();
+  Outcome outcome = Admin({"backup", "first"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("/backups/first at the coordinator"));
+  outcome = Admin({"backup", "first"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("/backups/first is there already"));
+  EXPECT_THAT(Admin({"audit"}).out, HasSubstr("backups/first"));
+}
+
+TEST_F(AdminTest, BashCompletesCommandsAndTheirFlags) {
+  const Outcome outcome = Tool({"completion", "bash"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("drain) words=\"--help"));
+  EXPECT_THAT(outcome.out, HasSubstr("--force\"; break"));
+  EXPECT_THAT(outcome.out, HasSubstr("local word words=\"jobs agents "));
+}
+
 TEST_F(AdminTest, MistakesNameTheWordAndWhatIsAllowed) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> mistakes =
-      {{{},
-        "a command is needed: jobs, audit, job, watch, pin, unpin, forget, "
-        "evict, readmit, doctor or new-key"},
+      {{{}, "a command is needed: jobs, agents, links, plan, audit, new-key, "},
        {{"bogus", "j"},
-        "'bogus' is no command; a command is needed: jobs, audit, job, watch, "
-        "pin"},
+        "'bogus' is no command; a command is needed: jobs, agents"},
+       {{"drain", "No Name"}, "AGENT: \"No Name\" is not a name"},
+       {{"backup", "../b"}, "FILE: \"../b\" is not a name"},
+       {{"completion", "fish"}, "fish not in {bash}"},
        {{"job"}, "NAME is required"},
        {{"job", "My Job"}, "NAME: \"My Job\" is not a name"},
        {{"job", "j/16"}, "NAME: 'j/16' is neither a job nor JOB/MODEL"},

@@ -8,11 +8,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/net.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
 #include "base/version.h"
+#include "coordinator/admin/completion.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
 #include "protocol/types.h"
@@ -41,12 +43,15 @@ struct Words {
   bool json = false;
   bool coordinator_named = false;
   std::string name, mode, codec, new_file, who, bound_job, from_file;
+  std::string file, shell;
   int levels = 0;
+  bool why = false, force = false;
 };
 
 bool IsOfAJob(absl::string_view command) {
   return command == "job" || command == "watch" || command == "pin" ||
-         command == "unpin" || command == "forget";
+         command == "unpin" || command == "forget" || command == "masks" ||
+         command == "decisions";
 }
 
 void AddOptions(CLI::App& app, Words& words) {
@@ -82,6 +87,9 @@ void AddCommands(CLI::App& app, Words& words) {
     return command;
   };
   app.add_subcommand("jobs", "All jobs in a table");
+  app.add_subcommand("agents", "All agents in a table");
+  app.add_subcommand("links", "What agents measured between sites");
+  app.add_subcommand("plan", "Which way sums travel between sites");
   app.add_subcommand("audit",
                      "The audit log, and whether somebody has changed it");
   CLI::App* new_key =
@@ -119,12 +127,39 @@ void AddCommands(CLI::App& app, Words& words) {
                   "Of FULL and COMPACTED: fp32 (the default) or bf16")
       ->check(CLI::IsMember(&kCodecs));
   add("unpin", "Leaves what travels to the policy again");
+  add("masks", "What one job's masks keep, and how far they have settled");
+  add("decisions", "One job's newest decisions")
+      ->add_flag("--why", words.why, "With their reasons");
+  CLI::App* drain = app.add_subcommand(
+      "drain",
+      "An agent's ranks leave their jobs, whose others go on; it takes no new "
+      "ones until it is started again");
+  drain->add_option("AGENT", words.who, "Its name")->required();
+  drain->add_flag("--force", words.force, "Also where that ends jobs");
+  app.add_subcommand("backup",
+                     "Writes the coordinator's state into a file beside it")
+      ->add_option("FILE", words.file,
+                   "Its name in the folder backups of the state directory")
+      ->required();
+  app.add_subcommand("completion", "Prints what a shell needs to complete this")
+      ->add_option("SHELL", words.shell, "bash")
+      ->required()
+      ->check(CLI::IsMember({"bash"}));
   add("forget",
       "Gives up the job's state where the ranks that may hold it are gone for "
       "good: the next launch begins anew");
   app.add_subcommand(
       "doctor",
       "Checks this node, its agent and the cluster, and says what to fix");
+}
+
+std::string CommandsOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command :
+       app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return absl::StrJoin(names, ", ");
 }
 
 absl::StatusOr<v1::Group> ReadGroup(const std::string& text) {
@@ -213,6 +248,16 @@ absl::StatusOr<Command> Understand(const std::string& name,
                                                  : base::Protection::kTlsNotYet,
                              words.insecure_network)
           .status());
+  command.why = words.why;
+  command.force = words.force;
+  command.file = words.file;
+  if (name == "drain") {
+    RETURN_IF_ERROR(protocol::CheckName("AGENT", words.who));
+    command.who = words.who;
+  }
+  if (name == "backup") {
+    RETURN_IF_ERROR(protocol::CheckName("FILE", words.file));
+  }
   if (IsOfAJob(name)) {
     ASSIGN_OR_RETURN(command.group, ReadGroup(words.name));
   }
@@ -270,10 +315,14 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
       const std::vector<std::string> words = app.remaining();
       return mistake(absl::StrCat(
           words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
-          "a command is needed: jobs, audit, job, watch, pin, unpin, forget, "
-          "evict, readmit, doctor or new-key"));
+          "a command is needed: ", CommandsOf(app)));
     }
     *exit_code = app.exit(error, out, err);  // --help or --version
+    return std::nullopt;
+  }
+  if (app.got_subcommand("completion")) {
+    out << BashCompletion(app);
+    *exit_code = 0;
     return std::nullopt;
   }
   words.coordinator_named = app.count("--coordinator") > 0;

@@ -13,11 +13,12 @@
 namespace pactrain::coordinator {
 
 struct Command {
-  // "jobs", "audit", "job", "watch", "pin", "unpin", "forget", "evict",
-  // "readmit", "doctor" or "new-key".
-  std::string name;
-  std::string who;             // Of "evict" and "readmit".
-  v1::Group group;             // Of "job", "watch", "pin" and "unpin".
+  std::string name;    // As it was written: "jobs".
+  std::string who;     // Of "evict" and "readmit"; the agent of "drain".
+  v1::Group group;     // Of those that are of one job.
+  bool why = false;    // "decisions" only.
+  bool force = false;  // "drain" only.
+  std::string file;    // "backup" only.
   std::optional<v1::Pin> pin;  // "pin" only.
   std::string coordinator;     // "127.0.0.1:7070"
   base::TlsFiles tls;          // Not given: plain text.

@@ -7,32 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/admin/table.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
 namespace {
-
-using Row = std::vector<std::string>;
-
-// Columns two blanks apart; the last one is not padded.
-std::string Table(const std::vector<Row>& rows) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], row[i].size());
-    }
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    for (size_t i = 0; i + 1 < row.size(); ++i) {
-      absl::StrAppendFormat(&text, "%-*s  ", static_cast<int>(widths[i]),
-                            row[i]);
-    }
-    absl::StrAppend(&text, row.back(), "\n");
-  }
-  return text;
-}
 
 std::string Name(const v1::Group& group) {
   return protocol::GroupId{group.job(), static_cast<uint16_t>(group.model())}
@@ -101,6 +80,19 @@ std::string LastChangeOf(const v1::MaskProgress& masks) {
                       masks.moved().empty() ? "" : ": ", masks.moved());
 }
 
+void AddMasks(const v1::JobState& job, std::vector<Row>& rows) {
+  if (job.keep() > 0) {
+    rows.push_back({"keep", absl::StrFormat("%.1f %%", 100 * job.keep())});
+  }
+  if (!job.has_masks()) return;
+  rows.push_back({"masks", MasksOf(job)});
+  rows.push_back({"moved", LastChangeOf(job.masks())});
+  rows.push_back({"compacted", job.has_first_compacted_step()
+                                   ? absl::StrCat("first at step ",
+                                                  job.first_compacted_step())
+                                   : "not yet"});
+}
+
 std::string RiskOf(const v1::JobState& job) {
   if (!job.has_risk()) return "not measured";
   return absl::StrFormat("%.3f of the batch, %.3f of it by clipping",
@@ -146,17 +138,7 @@ std::string JobDetails(const v1::JobState& job) {
          absl::StrCat(StepOf(job), ", ", job.committed_count(), " committed, ",
                       job.failed_attempts(), " failed attempts")});
   }
-  if (job.keep() > 0) {
-    rows.push_back({"keep", absl::StrFormat("%.1f %%", 100 * job.keep())});
-  }
-  if (job.has_masks()) {
-    rows.push_back({"masks", MasksOf(job)});
-    rows.push_back({"moved", LastChangeOf(job.masks())});
-    rows.push_back({"compacted", job.has_first_compacted_step()
-                                     ? absl::StrCat("first at step ",
-                                                    job.first_compacted_step())
-                                     : "not yet"});
-  }
+  AddMasks(job, rows);
   if (job.step_seconds() > 0) {
     rows.push_back(
         {"step takes", absl::StrFormat("%.3f s", job.step_seconds())});
@@ -170,6 +152,46 @@ std::string JobDetails(const v1::JobState& job) {
   if (job.has_generation()) {
     absl::StrAppend(&text, "\n", MembersTable(job.generation()));
   }
+  return text;
+}
+
+std::string PlanTable(const v1::ListJobsResponse& jobs) {
+  std::vector<Row> rows = {{"JOB", "STATE", "PLAN"}};
+  for (const v1::JobState& job : jobs.jobs()) {
+    if (!job.has_generation()) continue;
+    rows.push_back({Name(job.group()), job.state(), job.plan()});
+  }
+  return rows.size() == 1 ? "no job has had a generation\n" : Table(rows);
+}
+
+std::string MasksText(const v1::JobState& job) {
+  std::vector<Row> rows = {{"job", Name(job.group())}};
+  AddMasks(job, rows);
+  if (rows.size() == 1) {
+    rows.push_back({"masks", job.state() == "running"
+                                 ? "nobody has voted for any"
+                                 : "not known: the job is " + job.state()});
+  }
+  return Table(rows);
+}
+
+std::string DecisionsText(const v1::JobState& job, bool why) {
+  std::vector<Row> rows = {{"VERSION", "WHAT", "STATE"}};
+  if (why) rows[0].push_back("WHY");
+  for (const v1::Decision& decision : job.history()) {
+    const uint64_t version = decision.version();
+    rows.push_back({absl::StrCat(version), ModeAndCodec(decision),
+                    job.has_decision() && version == job.decision().version()
+                        ? "in force"
+                    : job.has_prepared() && version == job.prepared().version()
+                        ? "prepared"
+                        : "-"});
+    if (why) rows.back().push_back(decision.reason());
+  }
+  std::string text = rows.size() == 1 ? absl::StrCat("job ", Name(job.group()),
+                                                     " has had no decision\n")
+                                      : Table(rows);
+  if (why) absl::StrAppend(&text, "\nnow: ", job.reason(), "\n");
   return text;
 }
 

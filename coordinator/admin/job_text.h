@@ -14,6 +14,13 @@ namespace pactrain::coordinator {
 std::string JobsTable(const v1::ListJobsResponse& jobs);
 // One job in full.
 std::string JobDetails(const v1::JobState& job);
+// Which way each job's sums travel.
+std::string PlanTable(const v1::ListJobsResponse& jobs);
+// What one job's masks keep, and how far they have settled.
+std::string MasksText(const v1::JobState& job);
+// Its newest decisions; with `why` their reasons, and why what travels now
+// does.
+std::string DecisionsText(const v1::JobState& job, bool why);
 // One job in one line.
 std::string JobLine(const v1::JobState& job);
 // What was asked and what came of it, in two or three lines.

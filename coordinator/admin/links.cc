@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/admin/table.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -24,11 +25,6 @@ struct Measured {
   double rate = 0;  // Bytes per second; 0: not measured.
   double rtt = 0;   // Seconds; 0: not measured.
 };
-
-std::string RateText(double rate) {
-  const double mbit = rate * 8e-6;
-  return absl::StrFormat("%.*f Mbit/s", mbit < 10 ? 1 : 0, mbit);
-}
 
 class Links {
  public:

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/tls/job_key.h"
 #include "coordinator/admin/audit.h"
+#include "coordinator/admin/cluster_text.h"
 #include "coordinator/admin/job_text.h"
 #include "protocol/identity.h"
 
@@ -96,6 +97,31 @@ absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
   } else if (command.name == "job") {
     ASSIGN_OR_RETURN(const v1::JobState job, client.GetJob(command.group));
     out << (command.json ? ToJson(job) : JobDetails(job));
+  } else if (command.name == "agents" || command.name == "links") {
+    ASSIGN_OR_RETURN(const v1::ListAgentsResponse agents, client.ListAgents());
+    out << (command.json              ? ToJson(agents)
+            : command.name == "links" ? LinksTable(agents)
+                                      : AgentsTable(agents));
+  } else if (command.name == "plan") {
+    ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, client.ListJobs());
+    out << (command.json ? ToJson(jobs) : PlanTable(jobs));
+  } else if (command.name == "masks" || command.name == "decisions") {
+    ASSIGN_OR_RETURN(const v1::JobState job, client.GetJob(command.group));
+    out << (command.json              ? ToJson(job)
+            : command.name == "masks" ? MasksText(job)
+                                      : DecisionsText(job, command.why));
+  } else if (command.name == "drain") {
+    ASSIGN_OR_RETURN(const v1::DrainResponse done,
+                     client.Drain(command.who, command.force));
+    out << (command.json ? ToJson(done) : DrainedText(command.who, done));
+  } else if (command.name == "backup") {
+    ASSIGN_OR_RETURN(const v1::BackupResponse done,
+                     client.Backup(command.file));
+    out << (command.json
+                ? ToJson(done)
+                : absl::StrCat("wrote ", done.path(),
+                               " at the coordinator; bring it elsewhere, and "
+                               "keep it secret\n"));
   } else if (command.name == "audit") {
     return Audit(command, client, out);
   } else if (command.name == "forget") {

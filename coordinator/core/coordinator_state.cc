@@ -46,8 +46,8 @@ absl::StatusOr<CoordinatorState> CoordinatorState::Create(
 
 Group::Context CoordinatorState::MakeContext(absl::Duration now,
                                              Effects& effects) const {
-  return {options_, agents_, identity_.term, read_only(),
-          now,      effects, identity_.epoch};
+  return {options_, agents_, identity_.term,  read_only(),
+          now,      effects, identity_.epoch, identity_.first_generation};
 }
 
 Effects CoordinatorState::OnMessage(StreamId stream,
@@ -114,6 +114,10 @@ absl::Status CoordinatorState::CheckHistory(const protocol::AgentHello& hello,
       absl::StrCat("agent '", hello.agent,
                    "' was told by a coordinator of this cluster what is not in "
                    "this one's state directory");
+  if (place == History::Place::kGone) {
+    effects.Warn(absl::StrCat(told, ": the backup that was restored is older"));
+    return absl::OkStatus();
+  }
   if (place == History::Place::kOther) {
     return absl::FailedPreconditionError(absl::StrCat(
         told,
@@ -125,9 +129,10 @@ absl::Status CoordinatorState::CheckHistory(const protocol::AgentHello& hello,
       "THE STATE DIRECTORY IS AN OLDER COPY: ", told,
       " (was a backup restored?). Nothing is formed or decided any more, and "
       "what trains trains on. Stop this coordinator and start it on the newest "
-      "state directory. If that is lost, start it on an empty one and then all "
-      "agents again: ranks that live go on from their newest state. If this is "
-      "the newest, start it and that agent again");
+      "state directory. If that is lost, make one of the newest backup with "
+      "`pactrain-coordinator --restore FILE`, and start on that: ranks that "
+      "live go on from their newest state. If this is the newest, start it and "
+      "that agent again");
   for (const auto& [name, agent] : agents_.all()) {
     if (agent.connected()) {
       effects.closes.push_back(
@@ -192,6 +197,13 @@ void CoordinatorState::OnHello(StreamId stream,
 void CoordinatorState::OnJoined(const Agent& agent,
                                 const protocol::TrainerJoined& joined,
                                 Group::Context& c) {
+  if (const std::string why = WhyDrained(agent);
+      !why.empty() && joined.generation == 0) {
+    c.effects.sends.push_back(
+        {agent.stream, protocol::JoinRefused{joined.group, joined.trainer.rank,
+                                             joined.trainer.attach_id, why}});
+    return;
+  }
   auto it = groups_.find(joined.group);
   if (it == groups_.end()) {
     absl::Status room = MakeRoom(joined.group, agent.name, c);
@@ -325,7 +337,7 @@ StateSnapshot CoordinatorState::Snapshot(absl::Duration now) const {
   for (const auto& [name, agent] : agents_.all()) {
     snapshot.agents.push_back({name, agent.site, agent.connected(),
                                agent.data_address, agent.version,
-                               agent.metrics_address});
+                               agent.metrics_address, WhyDrained(agent)});
   }
   Effects unused;
   const Group::Context c = MakeContext(now, unused);

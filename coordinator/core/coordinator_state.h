@@ -31,6 +31,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -52,6 +53,9 @@ class CoordinatorState {
     std::string cluster_id;  // 32 hex digits, made once per state directory.
     uint64_t term = 0;       // Of this run, durable; >= 1.
     History history = {};    // Of the journal.
+    // No generation that is formed has a lower number: a backup was restored,
+    // and those were given out perhaps.
+    uint64_t first_generation = 1;
     absl::Time epoch = absl::UnixEpoch();  // When `now` was 0.
   };
   // Takes up where `recovered` ends. `now` is monotonic time since any start.
@@ -103,6 +107,19 @@ class CoordinatorState {
                                 absl::Duration now);
   // Takes that back. NotFound: nobody said so. Unavailable: as above.
   absl::StatusOr<Effects> Readmit(const std::string& who);
+  // The agent's trainers are out of their jobs, and it takes no new ones until
+  // it, or this coordinator, is started again. The others go on as if those had
+  // left in order. Returns whose jobs.
+  //   NotFound:           no such agent is there.
+  //   FailedPrecondition: it would end a job, and `force` is not said.
+  //   ResourceExhausted:  there are kMaxDenied.
+  //   Unavailable:        the journal cannot be written.
+  struct Drained {
+    std::vector<std::string> jobs;
+    Effects effects;
+  };
+  absl::StatusOr<Drained> Drain(const std::string& agent, const std::string& by,
+                                bool force, absl::Duration now);
   static constexpr size_t kMaxDenied = 1000;
   // Live jobs that are one agent's alone, so that no single one fills up a
   // coordinator.
@@ -148,6 +165,8 @@ class CoordinatorState {
   void ExpelFrom(const std::string& agent,
                  const std::optional<std::string>& job,
                  const std::string& reason, Group::Context& c);
+  // Why it takes no trainers; empty: it does.
+  std::string WhyDrained(const Agent& agent) const;
   // Unavailable, FailedPrecondition: nothing can be made durable.
   absl::Status CheckWritable() const;
   // The agent of this stream has none any more.
@@ -160,6 +179,11 @@ class CoordinatorState {
   Agents agents_;
   std::map<protocol::GroupId, Group> groups_;
   std::map<std::string, IdentityDenied> denied_;
+  struct DrainedAgent {
+    protocol::Digest incarnation;
+    std::string by;
+  };
+  std::map<std::string, DrainedAgent> drained_;  // By name.
 };
 
 }  // namespace pactrain::coordinator

@@ -30,6 +30,12 @@ const Decision& Decisions::Prepare(Decision decision) {
   return *prepared_;
 }
 
+bool Decisions::Knows(uint64_t version) const {
+  return version <= in_force_.version ||
+         std::any_of(history_.begin(), history_.end(),
+                     [&](const Decision& d) { return d.version == version; });
+}
+
 bool Decisions::SetInForce(uint64_t version) {
   if (version <= in_force_.version) return false;
   auto it =

@@ -33,6 +33,8 @@ class Decisions {
   void Revoke() { prepared_.reset(); }
   // Agents report `version` in force. True: that is news.
   bool SetInForce(uint64_t version);
+  // Not of a decision that was made after a backup, which was then restored.
+  bool Knows(uint64_t version) const;
 
   const protocol::Decision& in_force() const { return in_force_; }
   const std::optional<protocol::Decision>& prepared() const {

@@ -28,6 +28,38 @@ void Group::Expel(const std::string& agent, const std::string& reason,
   }
 }
 
+Group::Share Group::ShareOf(const std::string& agent) const {
+  Share share;
+  if (!running()) return share;
+  for (const protocol::Member& member : generation_->members) {
+    if (member.agent == agent) share.trainers = member.ranks.size();
+  }
+  share.ends = share.trainers > 0 &&
+               (!elastic() || share.trainers == generation_->world_size);
+  return share;
+}
+
+void Group::Drain(const Agent& agent, const std::string& reason, Context& c) {
+  std::vector<Membership::Refusal> refusals;
+  for (const Candidate& candidate : membership_.DropAgent(agent.name)) {
+    refusals.push_back({candidate, reason});
+    seats_.Return(candidate.trainer.attach_id, c.now, Seats::State::kKeptOut);
+  }
+  Refuse(refusals, c);
+  if (ShareOf(agent.name).trainers == 0) return;
+  for (const protocol::Member& member : generation_->members) {
+    if (member.agent != agent.name) continue;
+    for (const protocol::Digest& attach_id : member.attach_ids) {
+      seats_.Leave(attach_id, Seats::State::kKeptOut);
+      const auto it = roster_.find(attach_id);
+      if (it == roster_.end()) continue;
+      NoteDetached(it->second.trainer);
+      roster_.erase(it);
+    }
+  }
+  End(reason, c);
+}
+
 void CoordinatorState::ExpelFrom(const std::string& name,
                                  const std::optional<std::string>& job,
                                  const std::string& reason, Group::Context& c) {
@@ -86,6 +118,57 @@ absl::StatusOr<Effects> CoordinatorState::Evict(const std::string& who,
     }
   }
   return Told(std::move(effects));
+}
+
+std::string CoordinatorState::WhyDrained(const Agent& agent) const {
+  const auto it = drained_.find(agent.name);
+  if (it == drained_.end() || it->second.incarnation != agent.incarnation) {
+    return "";
+  }
+  return absl::StrCat("agent '", agent.name, "' was drained by ", it->second.by,
+                      ", and takes no trainers until it is started again");
+}
+
+absl::StatusOr<CoordinatorState::Drained> CoordinatorState::Drain(
+    const std::string& name, const std::string& by, bool force,
+    absl::Duration now) {
+  const Agent* const agent = agents_.Find(name);
+  if (agent == nullptr || !agent->connected()) {
+    return absl::NotFoundError(
+        absl::StrCat("agent '", name,
+                     "' is not connected; pactrain-admin agents lists them"));
+  }
+  RETURN_IF_ERROR(CheckWritable());
+  Drained drained;
+  std::string ends;
+  for (const auto& [id, group] : groups_) {
+    const Group::Share share = group.ShareOf(name);
+    if (share.trainers == 0) continue;
+    drained.jobs.push_back(id.ToString());
+    if (share.ends) {
+      absl::StrAppend(&ends, ends.empty() ? "" : ", ", id.ToString());
+    }
+  }
+  if (!ends.empty() && !force) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "draining agent '", name, "' would end ", ends,
+        ", whose other ranks cannot go on without its: wait for that, or say "
+        "--force"));
+  }
+  std::erase_if(drained_, [&](const auto& entry) {
+    const Agent* other = agents_.Find(entry.first);
+    return other == nullptr || other->incarnation != entry.second.incarnation;
+  });
+  if (drained_.size() >= kMaxDenied && !drained_.contains(name)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        kMaxDenied, " agents are drained already: start some again"));
+  }
+  drained_[name] = {agent->incarnation, by};
+  Group::Context c = MakeContext(now, drained.effects);
+  const std::string why = WhyDrained(*agent);
+  for (auto& [id, group] : groups_) group.Drain(*agent, why, c);
+  drained.effects = Told(std::move(drained.effects));
+  return drained;
 }
 
 absl::StatusOr<Effects> CoordinatorState::Readmit(const std::string& who) {

@@ -152,6 +152,7 @@ void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
                    Context& c) {
   const Candidate candidate{trainer, agent.name, agent.site,
                             agent.data_address};
+  TakeUpUnknown(candidate, c);
   if (const auto over = WhyOver(candidate)) {
     return RefuseOver(candidate, *over, c);
   }

@@ -45,6 +45,7 @@ class Group {
     absl::Duration now;
     Effects& effects;
     absl::Time epoch;  // When `now` was 0.
+    uint64_t first_generation = 1;
 
     std::string TimeText(absl::Duration at) const;  // UTC, to the second.
   };
@@ -74,6 +75,17 @@ class Group {
   // Its trainers of the newest generation are out for good, whoever speaks for
   // them: that ends if it runs.
   void Expel(const std::string& agent, const std::string& reason, Context& c);
+
+  // Trainers of the agent, by rank, that it would take from the running
+  // generation; `ends`: the others could not go on without them.
+  struct Share {
+    size_t trainers = 0;
+    bool ends = false;
+  };
+  Share ShareOf(const std::string& agent) const;
+  // As Expel(), but the others do not wait for anybody in their place; who
+  // waits there for a generation is refused.
+  void Drain(const Agent& agent, const std::string& reason, Context& c);
 
   // Nothing: the policy decides again. REQUIRES: ever_formed(), the journal can
   // be written, CheckPin() is OK.
@@ -128,6 +140,9 @@ class Group {
   std::optional<std::string> WhyOver(const Candidate& candidate) const;
   void RefuseOver(const Candidate& candidate, const std::string& reason,
                   Context& c);
+  // After a backup was restored: who comes with a state of a lineage that it
+  // does not name got it after the backup, when that one's was over.
+  void TakeUpUnknown(const Candidate& candidate, Context& c);
   // Those that wait with a state of another lineage than the new one.
   void RefuseOthers(Context& c);
   // Of ranks that may hold the job's state, the first for whom a launch that

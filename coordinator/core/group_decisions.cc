@@ -190,6 +190,13 @@ void Group::Decide(Context& c) {
   const uint64_t step = progress_.committed_count();
   NoteMasks(votes_.Evaluate(step), c);
   std::optional<Decision> wanted = Wanted(c);
+  if (!decisions_.Knows(progress_.version_in_force())) {
+    if (decisions_.prepared()) return;
+    return Prepare(FullDecision(c.options,
+                                "a backup was restored that does not hold the "
+                                "decision in force"),
+                   c);
+  }
   if (!wanted) return;
   if (refused_ && SameContent(*wanted, refused_->decision) &&
       step < refused_->step + c.options.epoch_steps) {

@@ -90,7 +90,8 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
   Generation generation;
   generation.group = id_;
   generation.term = c.term;
-  generation.number = generation_ ? generation_->number + 1 : 1;
+  generation.number =
+      std::max(generation_ ? generation_->number + 1 : 1, c.first_generation);
   const protocol::Trainer& first =
       lineup.trainers[lineup.donor.value_or(0)].trainer;
   generation.world_size = static_cast<uint32_t>(lineup.trainers.size());

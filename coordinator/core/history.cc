@@ -32,10 +32,27 @@ uint64_t History::BatchesOf(const protocol::Digest& writer) const {
   return 0;
 }
 
+bool History::IsBeforeRestoring(const HistoryMark& mark) const {
+  if (restored_.empty()) return false;
+  bool after = false;
+  for (const Writer& writer : writers_) {
+    after |= writer.id == restored_;
+    if (after && (writer.id == mark.writer || writer.id == mark.before)) {
+      return false;
+    }
+  }
+  return after;
+}
+
 History::Place History::Find(const HistoryMark& mark) const {
   if (mark.empty()) return Place::kHeld;
-  if (const uint64_t batches = BatchesOf(mark.writer); batches > 0) {
-    return mark.batches <= batches ? Place::kHeld : Place::kLost;
+  if (const uint64_t batches = BatchesOf(mark.writer);
+      batches > 0 && mark.batches <= batches) {
+    return Place::kHeld;
+  } else if (IsBeforeRestoring(mark)) {
+    return Place::kGone;
+  } else if (batches > 0) {
+    return Place::kLost;
   }
   const HistoryMark own = this->mark();
   const uint64_t before = BatchesOf(mark.before);

@@ -4,7 +4,8 @@
 // is a place in the history, named by its writer and its number there. Agents
 // remember the newest place that they were told (log before tell: it was
 // durable then), so a journal that does not hold it is an older copy, or
-// another one.
+// another one. Who restores a backup on purpose becomes a writer by that: what
+// others wrote after the backup is gone, and known to be.
 //
 // Pure. Thread-compatible. Copyable.
 #ifndef PACTRAIN_COORDINATOR_CORE_HISTORY_H_
@@ -29,8 +30,11 @@ class History {
  public:
   History() = default;
   // `writers`: in order, each with at least one batch. `self`: this opening.
-  History(std::vector<Writer> writers, const protocol::Digest& self)
-      : writers_(std::move(writers)), self_(self) {}
+  // `restored`: the writer that stands for the newest restoring of a backup;
+  // empty: there was none.
+  History(std::vector<Writer> writers, const protocol::Digest& self,
+          const protocol::Digest& restored = {})
+      : writers_(std::move(writers)), self_(self), restored_(restored) {}
 
   // This opening wrote a batch.
   void Wrote();
@@ -43,14 +47,18 @@ class History {
     kHeld,   // The journal holds it.
     kLost,   // It comes after all of the journal, which is an older copy.
     kOther,  // It is of another copy of the journal, which went its own way.
+    kGone,   // It was lost when a backup was restored, on purpose.
   };
   Place Find(const protocol::HistoryMark& mark) const;
 
  private:
   uint64_t BatchesOf(const protocol::Digest& writer) const;  // 0: unknown.
+  // Nothing of the place was written by the restored journal.
+  bool IsBeforeRestoring(const protocol::HistoryMark& mark) const;
 
   std::vector<Writer> writers_;
   protocol::Digest self_;
+  protocol::Digest restored_;
 };
 
 }  // namespace pactrain::coordinator

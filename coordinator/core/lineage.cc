@@ -46,6 +46,23 @@ std::optional<std::string> Group::WhyOver(const Candidate& candidate) const {
                       generation_->number);
 }
 
+void Group::TakeUpUnknown(const Candidate& candidate, Context& c) {
+  const protocol::Digest& lineage = candidate.trainer.lineage.id;
+  if (!HasState(candidate) || !elastic() || c.read_only ||
+      generation_->number >= c.first_generation ||
+      lineage == generation_->lineage.id || IsOver(lineage)) {
+    return;
+  }
+  if (!IsOver(generation_->lineage.id)) {
+    EndLineage(absl::StrCat("rank ", candidate.trainer.rank, " holds ",
+                            Text(candidate.trainer.lineage),
+                            ", which began after the backup that was restored"),
+               c);
+  }
+  generation_->lineage = {lineage, 0};
+  if (running()) End("a backup from before the job's lineage was restored", c);
+}
+
 void Group::RefuseOver(const Candidate& candidate, const std::string& reason,
                        Context& c) {
   const Agent* agent = c.agents.Find(candidate.agent);

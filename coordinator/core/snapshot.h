@@ -92,6 +92,7 @@ struct AgentSnapshot {
   std::string data_address;
   std::string version;          // Of its software.
   std::string metrics_address;  // Empty: none that others reach.
+  std::string drained = {};     // Why it takes no trainers; empty: it does.
 };
 
 struct StateSnapshot {

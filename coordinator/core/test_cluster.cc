@@ -1,5 +1,7 @@
 #include "coordinator/core/test_cluster.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace pactrain::coordinator {
@@ -18,9 +20,9 @@ TestCluster::TestCluster(const Options& options) : options_(options) {
 }
 
 void TestCluster::Start() {
-  history_ = History(history_.writers(), Id(next_id_++));
-  auto state = CoordinatorState::Create(options_, {kCluster, term_, history_},
-                                        journal_, now_);
+  history_ = History(history_.writers(), Id(next_id_++), restored_);
+  auto state = CoordinatorState::Create(
+      options_, {kCluster, term_, history_, first_generation_}, journal_, now_);
   PT_CHECK(state.ok());
   state_ = *std::move(state);
 }
@@ -51,6 +53,22 @@ TestCluster::Copy TestCluster::Restore(const Copy& copy) {
   term_ = copy.term;
   RestartCoordinator();
   return there;
+}
+
+void TestCluster::RestoreOnPurpose() {
+  constexpr uint64_t kBeyond = 1000;
+  restored_ = Id(next_id_++);
+  std::vector<Writer> writers = copy_.history.writers();
+  writers.push_back({restored_, 1});
+  copy_.history = History(writers, restored_);
+  copy_.term += kBeyond;
+  for (auto& [id, group] : copy_.journal.groups) {
+    group.prepared.reset();
+    group.last_version += kBeyond;
+    first_generation_ =
+        std::max(first_generation_, group.generation.number + kBeyond);
+  }
+  Restore();
 }
 
 void TestCluster::Advance(absl::Duration by) {

@@ -34,6 +34,9 @@ class TestCluster {
   // In place of the one that is there, which is returned; and restarts.
   Copy Restore() { return Restore(copy_); }
   Copy Restore(const Copy& copy);
+  // The backup as `pactrain-coordinator --restore` makes a state directory of
+  // it.
+  void RestoreOnPurpose();
   void Advance(absl::Duration by);  // And ticks.
   // Seconds in which the named agents send heartbeats.
   void Pass(int seconds, const std::vector<std::string>& alive);
@@ -109,6 +112,8 @@ class TestCluster {
   uint64_t term_ = 1;
   History history_;
   Copy copy_;
+  protocol::Digest restored_;
+  uint64_t first_generation_ = 1;
   uint64_t next_id_ = 1;
   absl::Duration now_ = absl::Seconds(1000);
   struct AgentProcess {

@@ -88,6 +88,13 @@ class Driver {
   // As CoordinatorState::Evict() and Readmit(); OK: it is durable.
   absl::Status Evict(const std::string& who, const protocol::Caller& caller);
   absl::Status Readmit(const std::string& who, const protocol::Caller& caller);
+  // As CoordinatorState::Drain(); the jobs.
+  absl::StatusOr<std::vector<std::string>> Drain(
+      const std::string& agent, bool force, const protocol::Caller& caller);
+  // As Journal::Backup(), with a line in the audit log that is in the backup,
+  // too.
+  absl::StatusOr<std::string> Backup(const std::string& name,
+                                     const protocol::Caller& caller);
   // The rules that Evict() has made.
   std::vector<std::string> Evicted() const;
   // As CoordinatorState::Expel().

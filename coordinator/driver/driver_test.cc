@@ -45,6 +45,9 @@ class FakeJournal : public Journal {
   absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t) override {
     return protocol::AuditPage();
   }
+  absl::StatusOr<std::string> Backup(const std::string& name) override {
+    return "backups/" + name;
+  }
 
   void NextTerm() { ++identity_.term; }
   // Of an older copy.

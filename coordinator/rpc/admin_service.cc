@@ -86,6 +86,7 @@ void FillAgents(const StateSnapshot& s, const std::string& job,
     state.set_data_address(agent.data_address);
     state.set_version(agent.version);
     state.set_connected(agent.connected);
+    state.set_drained(agent.drained);
   }
   for (const GroupSnapshot& group : s.groups) {
     if (group.phase != GroupPhase::kRunning) continue;

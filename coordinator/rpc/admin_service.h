@@ -67,6 +67,14 @@ class AdminService : public v1::Admin::CallbackService {
                                     const v1::ReadmitRequest* request,
                                     v1::ReadmitResponse* response) override;
 
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override;
+
+  grpc::ServerUnaryReactor* Backup(grpc::CallbackServerContext* context,
+                                   const v1::BackupRequest* request,
+                                   v1::BackupResponse* response) override;
+
   // Shows watchers what changed; called by the driver's timer.
   void Tick();
   // Ends all watches and takes no new ones.

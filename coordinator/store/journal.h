@@ -4,10 +4,11 @@
 // whole or not at all; one process at a time holds a journal; every opening has
 // a higher term than all before, durable before it is handed out.
 //
-// Thread-compatible (the driver calls it under its mutex).
+// Thread-compatible (the driver calls it under its mutex), but for Backup().
 #ifndef PACTRAIN_COORDINATOR_STORE_JOURNAL_H_
 #define PACTRAIN_COORDINATOR_STORE_JOURNAL_H_
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,6 +43,11 @@ class Journal {
   // Lines with numbers above `after`, at most kMaxAuditPage; those that are
   // kept no more are left out. Unavailable, DataLoss: they cannot be read.
   virtual absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t after) = 0;
+
+  // Copies all of it into a new file of that name, and returns its path. Blocks
+  // for seconds; thread-safe, and others may call the rest meanwhile.
+  //   Unavailable: another one is under way. Others: as WriteBackup().
+  virtual absl::StatusOr<std::string> Backup(const std::string& name) = 0;
 };
 
 }  // namespace pactrain::coordinator

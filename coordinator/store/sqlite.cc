@@ -105,6 +105,15 @@ absl::Status Database::Transaction(const std::function<absl::Status()>& body) {
   return status;
 }
 
+absl::Status Database::CopyTo(Database& other) {
+  sqlite3_backup* const backup =
+      sqlite3_backup_init(other.handle_, "main", handle_, "main");
+  if (backup == nullptr) return other.Error("copy to");
+  sqlite3_backup_step(backup, -1);  // finish() has its error.
+  if (sqlite3_backup_finish(backup) != SQLITE_OK) return other.Error("copy to");
+  return absl::OkStatus();
+}
+
 absl::Status Database::Error(absl::string_view doing) const {
   const int code = handle_ == nullptr ? SQLITE_NOMEM : sqlite3_errcode(handle_);
   const std::string text = absl::StrCat(

@@ -66,6 +66,10 @@ class Database {
   // `body` within a transaction: all of it, durably, or nothing.
   absl::Status Transaction(const std::function<absl::Status()>& body);
 
+  // All of it, as it is at one moment, in the place of all of `other`; whoever
+  // writes it meanwhile is not disturbed.
+  absl::Status CopyTo(Database& other);
+
   // The last error. ResourceExhausted: disk full. DataLoss: not a database or
   // damaged. Unavailable: anything else. Names the file.
   absl::Status Error(absl::string_view doing) const;

@@ -1,10 +1,8 @@
 #include "coordinator/store/sqlite_journal.h"
 
-#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <map>
 
@@ -12,9 +10,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "coordinator/store/backup.h"
 #include "coordinator/store/history_table.h"
+#include "coordinator/store/journal_file.h"
 #include "coordinator/store/own_folder.h"
 #include "coordinator/store/record_tables.h"
+#include "protocol/proto_check.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -77,14 +78,15 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
     const std::string& dir, const std::string& cluster,
     uint64_t max_audit_lines) {
   std::unique_ptr<SqliteJournal> journal(new SqliteJournal());
+  journal->dir_ = dir;
   ASSIGN_OR_RETURN(const OwnFolder folder, OwnFolder::Open(dir));
-  RETURN_IF_ERROR(journal->Lock(folder, dir));
+  ASSIGN_OR_RETURN(journal->lock_, LockStateDir(folder, dir));
   RETURN_IF_ERROR(MakeFilesPrivate(folder, "journal.db"));
   ASSIGN_OR_RETURN(journal->database_, Database::Open(dir + "/journal.db"));
   RETURN_IF_ERROR(
       journal->database_->Execute("PRAGMA journal_mode=WAL; PRAGMA "
                                   "synchronous=FULL; PRAGMA busy_timeout=0"));
-  RETURN_IF_ERROR(journal->Migrate());
+  RETURN_IF_ERROR(Migrate(*journal->database_));
   RETURN_IF_ERROR(journal->BeginTerm(dir, cluster));
   ASSIGN_OR_RETURN(journal->recovered_, ReadRecords(*journal->database_));
   ASSIGN_OR_RETURN(journal->audit_,
@@ -95,45 +97,6 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
 SqliteJournal::~SqliteJournal() {
   database_.reset();
   if (lock_ >= 0) close(lock_);
-}
-
-absl::Status SqliteJournal::Lock(const OwnFolder& folder,
-                                 const std::string& dir) {
-  ASSIGN_OR_RETURN(lock_, folder.OpenFile("lock"));
-  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) {
-      return absl::UnavailableError(
-          absl::StrCat(dir, "/lock: cannot lock: ", std::strerror(errno)));
-    }
-    return absl::FailedPreconditionError(absl::StrCat(
-        "state directory ", dir,
-        " is in use by another coordinator: stop it, or name another "
-        "--state-dir"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status SqliteJournal::Migrate() {
-  uint64_t version = 0;
-  RETURN_IF_ERROR(
-      database_->Prepare("PRAGMA user_version").Run([&](const Statement& row) {
-        version = row.Integer(0);
-        return absl::OkStatus();
-      }));
-  if (version > kSchemaVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the journal has schema version ", version,
-                     ", this coordinator knows up to ", kSchemaVersion,
-                     ": it was written by a newer one; use that"));
-  }
-  if (version == kSchemaVersion) return absl::OkStatus();
-  return database_->Transaction([&]() -> absl::Status {
-    for (; version < kSchemaVersion; ++version) {
-      RETURN_IF_ERROR(database_->Execute(kMigrations[version]));
-    }
-    return database_->Execute(
-        absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
-  });
 }
 
 absl::Status SqliteJournal::BeginTerm(const std::string& dir,
@@ -166,7 +129,19 @@ absl::Status SqliteJournal::BeginTerm(const std::string& dir,
   ASSIGN_OR_RETURN(cluster_secret_, ReadSecret(dir, secret));
   ASSIGN_OR_RETURN(std::vector<Writer> writers, ReadHistory(*database_));
   ASSIGN_OR_RETURN(const base::Digest self, NewId());
-  identity_.history = History(std::move(writers), self);
+  base::Digest restored;
+  if (const auto it = meta.find("restored_writer"); it != meta.end()) {
+    if (!absl::SimpleAtoi(meta["first_generation"],
+                          &identity_.first_generation)) {
+      return absl::DataLossError(absl::StrCat("state directory ", dir,
+                                              ": first_generation '",
+                                              meta["first_generation"], "'"));
+    }
+    ASSIGN_OR_RETURN(restored, protocol::ReadDigest(
+                                   "restored_writer",
+                                   absl::HexStringToBytes(it->second), true));
+  }
+  identity_.history = History(std::move(writers), self, restored);
   ++identity_.term;
   identity_.cluster_id = meta["cluster_id"];
   meta["term"] = absl::StrCat(identity_.term);
@@ -207,6 +182,16 @@ absl::Status SqliteJournal::Append(
 
 absl::StatusOr<protocol::AuditPage> SqliteJournal::ReadAudit(uint64_t after) {
   return audit_->Read(after);
+}
+
+absl::StatusOr<std::string> SqliteJournal::Backup(const std::string& name) {
+  if (backing_up_.exchange(true)) {
+    return absl::UnavailableError(
+        "another backup is being written; ask again once it is done");
+  }
+  auto path = WriteBackup(dir_, name);
+  backing_up_ = false;
+  return path;
 }
 
 }  // namespace pactrain::coordinator

@@ -8,6 +8,7 @@
 #ifndef PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
 #define PACTRAIN_COORDINATOR_STORE_SQLITE_JOURNAL_H_
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,8 +21,6 @@
 #include "coordinator/store/sqlite.h"
 
 namespace pactrain::coordinator {
-
-class OwnFolder;
 
 class SqliteJournal : public Journal {
  public:
@@ -48,14 +47,15 @@ class SqliteJournal : public Journal {
   absl::Status Append(const std::vector<JournalRecord>& records,
                       const std::vector<protocol::AuditEvent>& audit) override;
   absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t after) override;
+  absl::StatusOr<std::string> Backup(const std::string& name) override;
 
  private:
   SqliteJournal() = default;
-  absl::Status Lock(const OwnFolder& folder, const std::string& dir);
-  absl::Status Migrate();
   absl::Status BeginTerm(const std::string& dir, const std::string& cluster);
 
+  std::string dir_;
   int lock_ = -1;
+  std::atomic<bool> backing_up_ = false;
   std::unique_ptr<Database> database_;
   CoordinatorState::Identity identity_;
   base::Secret cluster_secret_;

@@ -7,7 +7,8 @@
     manifests             Kubernetes resources that its own schemas take
     manifests_invalid     those that they do not take, or that name what no program has
     docs_warnings         of the documentation site, and links of it that lead nowhere
-    guide_steps_failed, upgrade_steps_lost: null while there is no such check
+    guide_steps_failed    docs/three-machines.md, typed on three machines; null: not tried
+    upgrade_steps_lost    1: a job lost a step when its daemons became newer one by one
     not_run_here          what was not tried, in words
 
 Exit code 1: something is wrong; what could not run is none, and is named.
@@ -16,6 +17,7 @@ Exit code 1: something is wrong; what could not run is none, and is named.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,7 @@ import kubernetes
 import programs
 import render
 import units
+import upgrades
 
 sys.path.insert(0, str(programs.ROOT / "tests/dist"))
 
@@ -125,6 +128,51 @@ def check_manifests(result: Result, folder: Path) -> None:
     result.skip("manifests in a cluster: there is none")
 
 
+def check_guide(result: Result) -> None:
+    if not list(images.DIST.glob("*.whl")):
+        return result.skip("guide of three machines: out/dist has no wheel; run make dist")
+    before = len(result.wrong)
+    passed = check_pytest(
+        result, "tests/dist/test_three_machines.py", "the guide of three machines, word by word"
+    )
+    if passed or len(result.wrong) > before:
+        result.guide_steps_failed = 1 - passed
+
+
+def check_upgrade(result: Result) -> None:
+    folder, why = upgrades.previous()
+    if why:
+        return result.skip(f"upgrade one by one under a job: {why}")
+    before = len(result.wrong)
+    os.environ["PACTRAIN_TEST_PREVIOUS"] = folder
+    passed = check_pytest(
+        result, "tests/e2e/python/upgrade_check.py", "upgrade one by one under a job"
+    )
+    if passed or len(result.wrong) > before:
+        result.upgrade_steps_lost = 1 - passed
+
+
+def check_ray(result: Result) -> None:
+    """Two workers of Ray Train on this machine, which start daemons of their own."""
+    packages = programs.ROOT / ".cache/ray"
+    if not (packages / "ray").is_dir():
+        return result.skip("Ray Train: Ray is not in .cache/ray (tools/setup ray)")
+    folders = [packages, programs.ROOT / "python_client/src"]
+    done = subprocess.run(
+        [sys.executable, str(programs.ROOT / "examples/ray_train.py"), "--epochs=2"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+    )
+    last = [line for line in done.stdout.splitlines() if "epoch 2: test accuracy" in line]
+    print(f"Ray Train, two workers: {last[-1] if last else 'no second epoch'}", flush=True)
+    if done.returncode != 0 or not last or "COMPACTED" not in last[-1]:
+        print(done.stdout[-4000:])
+        result.fail(f"examples/ray_train.py: exit code {done.returncode}, {last}")
+
+
 def check_docs(result: Result) -> None:
     if not (programs.ROOT / ".cache/docs/sphinx").is_dir():
         return result.skip("documentation site: Sphinx is not in .cache/docs (tools/setup docs)")
@@ -148,14 +196,12 @@ def main() -> int:
     else:
         result.skip("Debian package: out/dist has none; run make dist")
     check_images(result)
+    check_guide(result)
+    check_upgrade(result)
+    check_ray(result)
     check_docs(result)
     result.skip("images on a named base: there is no registry")
     result.skip("Slurm with GPU nodes: no GPU; requeue is in tests/e2e/python/test_slurm.py")
-    for what in (
-        *("Ray Train: there is no script yet", "the guide of three machines: not written yet"),
-        "upgrade one by one under a job: no check yet",
-    ):
-        result.skip(what)
     print(json.dumps(asdict(result)))
     return 1 if result.wrong else 0
 

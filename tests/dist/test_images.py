@@ -9,9 +9,7 @@ from pathlib import Path
 import images
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    images.why_none() is not None, reason=str(images.why_none())
-)
+pytestmark = pytest.mark.skipif(images.why_none() is not None, reason=str(images.why_none()))
 LOOPBACK = ["--insecure-local", "--listen=127.0.0.1:0", "--listen-metrics=127.0.0.1:0"]
 WORDS = {
     "pactrain-coordinator": [*LOOPBACK, "--state-dir=/run/pactrain/state"],

@@ -27,6 +27,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 import twin  # noqa: E402
 from daemons import Cluster  # noqa: E402
+from elastic import join, undisturbed  # noqa: E402, F401
 from embedded_job import EmbeddedJobs  # noqa: E402
 from launcher import Launch, Scenario  # noqa: E402
 

@@ -1,0 +1,52 @@
+#include "coordinator/admin/cluster_text.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/admin/table.h"
+
+namespace pactrain::coordinator {
+
+std::string AgentsTable(const v1::ListAgentsResponse& agents) {
+  if (agents.agents().empty()) return "no agents are known\n";
+  std::vector<Row> rows = {{"AGENT", "SITE", "ADDRESS", "VERSION", "STATE"}};
+  for (const v1::AgentState& agent : agents.agents()) {
+    rows.push_back({agent.agent(), agent.site(), agent.data_address(),
+                    agent.version(),
+                    !agent.connected()        ? "away"
+                    : agent.drained().empty() ? "connected"
+                                              : agent.drained()});
+  }
+  return Table(rows);
+}
+
+std::string LinksTable(const v1::ListAgentsResponse& agents) {
+  if (agents.links().empty()) {
+    return "no job runs over two sites, so no link was measured\n";
+  }
+  std::vector<Row> rows = {{"FROM", "TO", "AGENT", "RATE", "ROUND TRIP"}};
+  for (const v1::LinkState& link : agents.links()) {
+    rows.push_back({link.site(), link.peer_site(), link.agent(),
+                    link.goodput_bytes_per_second() > 0
+                        ? RateText(link.goodput_bytes_per_second())
+                        : "not measured",
+                    link.rtt_seconds() > 0
+                        ? absl::StrFormat("%.1f ms", 1000 * link.rtt_seconds())
+                        : "not measured"});
+  }
+  return Table(rows);
+}
+
+std::string DrainedText(const std::string& agent,
+                        const v1::DrainResponse& done) {
+  return absl::StrCat(
+      "drained ", agent, ": ",
+      done.jobs().empty()
+          ? "no rank was there"
+          : absl::StrCat("its ranks leave ", absl::StrJoin(done.jobs(), ", ")),
+      "; it takes trainers again once it is started again\n");
+}
+
+}  // namespace pactrain::coordinator

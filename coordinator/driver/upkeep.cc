@@ -1,0 +1,47 @@
+// What an operator wants of agents and of the journal as a whole.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/driver/driver.h"
+
+namespace pactrain::coordinator {
+
+absl::StatusOr<std::vector<std::string>> Driver::Drain(
+    const std::string& agent, bool force, const protocol::Caller& caller) {
+  const std::string by = caller.who.empty() ? "an operator" : caller.who;
+  std::vector<std::string> jobs;
+  const absl::Status status = Operate(
+      [&](CoordinatorState& state,
+          absl::Duration now) -> absl::StatusOr<Effects> {
+        auto drained = state.Drain(agent, by, force, now);
+        if (!drained.ok()) return drained.status();
+        jobs = std::move(drained->jobs);
+        return std::move(drained->effects);
+      },
+      caller);
+  if (!status.ok()) return status;
+  OnRefused({"agent drained", caller, "", absl::StrCat("agent ", agent),
+             force ? "by an operator, --force" : "by an operator", ""});
+  return jobs;
+}
+
+absl::StatusOr<std::string> Driver::Backup(const std::string& name,
+                                           const protocol::Caller& caller) {
+  absl::Status written;
+  {
+    base::MutexLock lock(&mu_);
+    trail_.OnRefused({"backup", caller, "", absl::StrCat("backups/", name),
+                      "by an operator", ""},
+                     Now());
+    written = read_only_ ? absl::UnavailableError(
+                               "the coordinator's journal cannot be written; "
+                               "see its log")
+                         : Append({}, {});
+    if (!written.ok() && !read_only_) Fail(written);
+  }
+  Deliver();
+  if (!written.ok()) return written;
+  return journal_->Backup(name);
+}
+
+}  // namespace pactrain::coordinator

@@ -1,0 +1,97 @@
+"""Ranks that come and go, each a launch of its own, for tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import membership_scenarios
+import pytest
+from daemons import Cluster, Daemon
+from launcher import Launch
+
+BATCHES = 30
+STOP = 10
+
+Join = Callable[..., Launch]
+
+
+@pytest.fixture
+def join() -> Iterator[Join]:
+    """join(cluster, job, site, rank, sites=..., **arguments) -> Launch of one rank."""
+    launches: list[Launch] = []
+
+    def start(
+        cluster: Cluster,
+        job: str,
+        site: int,
+        seed: int,
+        sites: str = "site-0:1,site-1:1",
+        on_shrink: str = "pause",
+        **arguments: Any,
+    ) -> Launch:
+        environment = {
+            "PACTRAIN_AGENT": f"unix:{cluster.socket(site)}",
+            "PACTRAIN_JOB_ID": job,
+            "PACTRAIN_ATTACH_TIMEOUT": "30",
+            "PACTRAIN_SITE": f"site-{site}",
+            "PACTRAIN_SITES": sites,
+            "PACTRAIN_ON_SHRINK": on_shrink,
+        }
+        scenario = membership_scenarios.trained
+        words = {"seed": seed, "until": BATCHES, "stops": (STOP,), **arguments}
+        launches.append(Launch(scenario, [environment], None, words))
+        return launches[-1]
+
+    yield start
+    for launched in launches:
+        launched.__exit__()
+
+
+def values(*launches: Launch) -> list[dict[str, Any]]:
+    ranks = [launch.finish()[0] for launch in launches]
+    assert not any(rank.error for rank in ranks), ranks
+    return [rank.value for rank in ranks]
+
+
+def equal(results: list[dict[str, Any]]) -> bool:
+    return all(
+        result[key] == results[0][key]
+        for result in results
+        for key in ("digest", "optimizer", "lr")
+    )
+
+
+def stopped(*launches: Launch) -> None:
+    for launch in launches:
+        launch.wait_said(STOP)
+
+
+def on(*launches: Launch) -> None:
+    for launch in launches:
+        launch.tell("on")
+
+
+def logged(daemon: Daemon, words: str) -> None:
+    end = time.monotonic() + 60
+    while words not in daemon.child.log.read_text():
+        assert time.monotonic() < end, f"{daemon.name} does not say '{words}'"
+        time.sleep(0.05)
+
+
+def pair(join: Join, cluster: Cluster, job: str, **options: Any) -> list[Launch]:
+    return [join(cluster, job, site, site, **options) for site in (0, 1)]
+
+
+@pytest.fixture
+def undisturbed(own_cluster: Cluster, join: Join) -> Callable[..., str]:
+    """The digest of two ranks that nothing happens to."""
+
+    def run(**options: Any) -> str:
+        results = values(*pair(join, own_cluster, own_cluster.new_job(), stops=(), **options))
+        assert equal(results)
+        digest: str = results[0]["digest"]
+        return digest
+
+    return run
