@@ -15,7 +15,8 @@ void Progress::Add(const std::string& agent, const std::string& site,
     committed_step_ = std::max(committed_step_, report.committed_step);
     committed_count_ = std::max(committed_count_, report.committed_count);
   }
-  waits_[agent] = {report.committed_count, report.waits_for};
+  words_[agent] = {report.committed_step, report.committed_count,
+                   report.waits_for};
   failed_attempts_ = std::max(failed_attempts_, report.failed_attempts);
   if (!first_compacted_step_) {
     first_compacted_step_ = report.first_compacted_step;
@@ -40,12 +41,17 @@ void Progress::Add(const std::string& agent, const std::string& site,
 }
 
 std::string Progress::waits_for() const {
-  for (const auto& [agent, wait] : waits_) {
-    if (wait.committed_count == committed_count_ && !wait.for_whom.empty()) {
-      return wait.for_whom;
+  for (const auto& [agent, word] : words_) {
+    if (word.committed_count == committed_count_ && !word.waits_for.empty()) {
+      return word.waits_for;
     }
   }
   return "";
+}
+
+const Progress::Word* Progress::Of(const std::string& agent) const {
+  const auto it = words_.find(agent);
+  return it == words_.end() ? nullptr : &it->second;
 }
 
 std::optional<double> Progress::exchange_share() const {
