@@ -473,6 +473,8 @@ void GroupState::EndNow() {
 }
 
 void GroupState::End(bool outcome_known) {
+  // Whatever was voted for here: nobody has committed it.
+  if (outcome_known && !PT_WEAKENED(FailedVoteReported)) own_vote_.reset();
   Report();
   ended_ = true;
   ++counters_.ended_generations;

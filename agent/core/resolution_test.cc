@@ -125,6 +125,68 @@ TEST_F(ResolutionTest, ResultsThatDifferAreTriedAgainExactly) {
   }
 }
 
-// As after the coordinator's state was put back.
+// A vote of an attempt that failed comes late, and its result is the same.
+TEST_F(ResolutionTest, AVoteOfAnEarlierAttemptDoesNotCount) {
+  Begin();
+  for (int n = 0; n < 2; ++n) Submit(n, OneBucket(10, 50));
+  std::vector<CommitVote> votes;  // Of y.
+  const auto deliver = [&] {      // But for those.
+    while (!queue_.empty()) {
+      auto [node, event] = queue_.front();
+      queue_.pop_front();
+      const auto* control = std::get_if<PeerControl>(&event);
+      const CommitVote* vote =
+          control == nullptr || node == &y_
+              ? nullptr
+              : std::get_if<CommitVote>(&control->control.body);
+      // The first data are lost with the connection.
+      const bool lost = node == &x_ && votes.empty() &&
+                        std::holds_alternative<PeerData>(event);
+      if (vote != nullptr) votes.push_back(*vote);
+      if (vote == nullptr && !lost) Give(*node, event);
+    }
+  };
+  deliver();
+  ASSERT_EQ(votes.size(), 1u);
+  Give(x_, PeerDisconnected{"y", false, "it broke"});
+  Give(y_, PeerDisconnected{"x", false, "it broke"});
+  Give(x_, PeerConnected{"y"});
+  Give(y_, PeerConnected{"x"});
+  deliver();
+  ASSERT_EQ(votes.back().attempt, 2);
+  ASSERT_EQ(votes.back().result, votes.front().result);
+  Give(x_, PeerControl{"y", {generation_.group, votes.front()}});
+  EXPECT_EQ(x_.Last<wire::Committed>(), nullptr);
+  Give(x_, PeerControl{"y", {generation_.group, votes.back()}});
+  ASSERT_NE(x_.Last<wire::Committed>(), nullptr);
+  EXPECT_EQ(x_.Last<wire::Committed>()->attempt, 2);
+}
+
+// By the other's refusal nobody has committed it.
+TEST_F(ResolutionTest, AVoteThatCameToNothingIsNoCommit) {
+  Begin();
+  for (int n = 0; n < 2; ++n) Submit(n, OneBucket(10, 50));
+  std::vector<std::pair<Node*, Event>> to_x;
+  while (!queue_.empty()) {
+    auto [node, event] = queue_.front();
+    queue_.pop_front();
+    if (node == &y_) Give(*node, event);
+  }
+  Give(x_, TrainerGone{1, "was killed by signal 9"});
+  Deliver();
+  ASSERT_NE(y_.Last<wire::Failed>(), nullptr);
+  EXPECT_EQ(y_.Last<wire::Failed>()->code, wire::Code::kStepNotApplied);
+  for (const bool again : {false, true}) {
+    if (again) Give(y_, CoordinatorConnected{});
+    const protocol::StepReport* report = nullptr;
+    for (const auto& message : y_.to_coordinator) {
+      const auto* said = std::get_if<protocol::StepReport>(&message);
+      if (said != nullptr) report = said;
+    }
+    ASSERT_NE(report, nullptr);
+    EXPECT_EQ(report->committed_count, 0u);
+  }
+}
+
 }  // namespace
 }  // namespace pactrain::agent

@@ -156,6 +156,10 @@ void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
   if (const auto over = WhyOver(candidate)) {
     return RefuseOver(candidate, *over, c);
   }
+  if (IsLater(trainer.lineage.id)) {
+    c.effects.Warn(
+        absl::StrCat("job ", id_.ToString(), ": ", LaterText(candidate)));
+  }
   if (ended_ && !elastic()) seats_.Replace(agent.name, trainer.rank);
   Refuse(membership_.Join(candidate, c.now), c);
   const bool is_member = running() && seats_.FindTrainer(trainer.attach_id);

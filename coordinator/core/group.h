@@ -153,6 +153,20 @@ class Group {
   // Those who left in order took the newest state along, and those who are here
   // have an older one.
   bool NewestLeft(const Context& c) const;
+  // The last step of the newest generation that one who left in order may have
+  // committed; nothing: none.
+  std::optional<uint64_t> CommittedBy(const Seats::Seat& left,
+                                      const Context& c) const;
+  // A state that the journal does not know and that began after all that it
+  // knows: the journal is an older copy, and nothing that it says of this job
+  // is known to be so.
+  bool IsLater(const protocol::Digest& lineage) const;
+  // The first that waits with one; null: nobody.
+  const Candidate* FirstLater() const;
+  std::string LaterText(const Candidate& later) const;
+  // For the next generation: greater than all that are known, be it by the
+  // lineages that ranks name.
+  uint64_t NextNumber() const;
   // The first of the newest generation who may still come; null: nobody.
   const Seats::Seat* FirstMember(const Context& c) const;
   // Where the journal knows no lineage the state that has come farthest wins.

@@ -28,7 +28,8 @@ bool AnyHasState(const Launch& launch) {
                      [](const auto& entry) { return HasState(entry.second); });
 }
 
-// Attach ids are random, so there is no other one with this id.
+// Attach ids are random, so there is no other one with this id. It tells the
+// generation that it begins with: a coordinator that lost it sees what it lost.
 protocol::Digest NewLineage(const Generation& generation,
                             const Lineup& lineup) {
   base::DigestBuilder digest;
@@ -37,13 +38,14 @@ protocol::Digest NewLineage(const Generation& generation,
   for (const Candidate& candidate : lineup.trainers) {
     digest.Add(candidate.trainer.attach_id);
   }
-  return digest.Build();
+  return {digest.Build().hi, generation.number};
 }
 
 }  // namespace
 
 void Group::TryForm(Context& c) {
   if (c.read_only) return;
+  if (FirstLater() != nullptr && membership_.Replacing() == nullptr) return;
   bool lives = elastic() && !IsOver(generation_->lineage.id);
   if (lives && membership_.Replacing() == nullptr && NewestLeft(c)) {
     if (FirstMember(c) != nullptr) return;  // Who may have it, too.
@@ -90,8 +92,7 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
   Generation generation;
   generation.group = id_;
   generation.term = c.term;
-  generation.number =
-      std::max(generation_ ? generation_->number + 1 : 1, c.first_generation);
+  generation.number = std::max(NextNumber(), c.first_generation);
   const protocol::Trainer& first =
       lineup.trainers[lineup.donor.value_or(0)].trainer;
   generation.world_size = static_cast<uint32_t>(lineup.trainers.size());
@@ -259,6 +260,7 @@ uint64_t Group::SafeNextStep() const {
 }
 
 std::string Group::WaitingReason(const Context& c) const {
+  if (const Candidate* later = FirstLater()) return LaterText(*later);
   if (elastic() && !c.read_only) {
     const std::string reason = RegroupReason(c);
     if (!reason.empty()) return absl::StrCat(reason, OtherSites());

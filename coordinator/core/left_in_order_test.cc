@@ -77,6 +77,53 @@ TEST_F(LeftInOrderTest, WhoLeftInOrderLeavesTheOthersTheirState) {
   EXPECT_TRUE(Newest().donor);
 }
 
+// Rank 0 ended between two steps, so the one that rank 2 had voted for, and was
+// reported as if it were committed, came to nothing.
+TEST_F(LeftInOrderTest, WhatOthersOnlyVotedForIsNotWithThoseWhoLeft) {
+  for (const bool restarted : {false, true}) {
+    t_ = TestCluster();
+    Start(OnShrink::kContinue);
+    const uint64_t after = Newest().base_step + 7;
+    const auto end_at_b = [&] {
+      t_.Report("b", 1, 8);
+      for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "rank 0 left", true);
+      for (uint32_t rank : {2, 3}) Return("b", rank, after);
+    };
+    if (restarted) {
+      t_.RestartCoordinator();
+      t_.Connect("b", "y", /*same_process=*/true);
+      end_at_b();
+      t_.Connect("a", "x", /*same_process=*/true);
+    }
+    t_.Report("a", 1, 7);
+    t_.Leave("a", 0, "detached");
+    t_.Leave("a", 1, "rank 0 left", true);
+    if (!restarted) end_at_b();
+    Return("a", 1, after);
+    EXPECT_FALSE(t_.Got<JoinRefused>("b"));
+    EXPECT_EQ(Newest().number, 2u);
+    EXPECT_TRUE(Newest().donor);
+  }
+}
+
+// It never had the state, and those who had are dead.
+TEST_F(LeftInOrderTest, WhoLeftBeforeItHadTheStateTookNothing) {
+  Start(OnShrink::kContinue);
+  t_.Leave("b", 3, "rank 3 is late", true, {}, /*straggled=*/true);
+  t_.Connect("c", "z");
+  t_.Join("c", 0, 1, "run-2");
+  EndAt("b", {2}, 9);
+  EndAt("a", {0, 1}, 9);
+  ASSERT_EQ(Newest().needs_state.size(), 1u);
+  t_.Leave("c", 0, "detached");
+  for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "killed by signal 9");
+  t_.Leave("b", 2, "killed by signal 9");
+  Return("b", 3, 7);
+  EXPECT_FALSE(t_.Got<JoinRefused>("b"));
+  EXPECT_EQ(Newest().number, 3u);
+  EXPECT_EQ(Newest().lineage.committed, 7u);
+}
+
 // It may have the newest state, so it decides.
 TEST_F(LeftInOrderTest, WhoIsOutOfSightIsWaitedForBeforeAnOlderStateGoesOn) {
   GoOnWithoutRankThree();

@@ -16,6 +16,18 @@ using protocol::Lineage;
 
 namespace {
 
+// A job has never formed so many generations: this is of another coordinator,
+// whose lineages name none.
+constexpr uint64_t kMaxBegun = uint64_t{1} << 48;
+
+// The number of the generation that the lineage began with.
+uint64_t BegunWith(const protocol::Digest& lineage) { return lineage.lo; }
+
+// False where one of them is of another coordinator.
+bool Predates(const protocol::Digest& one, const protocol::Digest& other) {
+  return BegunWith(one) < BegunWith(other) && BegunWith(other) < kMaxBegun;
+}
+
 std::string Text(const Lineage& lineage) {
   return absl::StrCat("a state of lineage ", lineage.id.Short(), " after ",
                       lineage.committed, " steps");
@@ -39,7 +51,9 @@ std::optional<std::string> Group::WhyOver(const Candidate& candidate) const {
     if (end.lineage != lineage.id) continue;
     return absl::StrCat(holds, ", which is over: ", end.how, " at ", end.at);
   }
-  if (lineage.id == generation_->lineage.id) return std::nullopt;
+  if (lineage.id == generation_->lineage.id || IsLater(lineage.id)) {
+    return std::nullopt;
+  }
   return absl::StrCat(holds, ", of which this job knows nothing: its own is ",
                       Text(generation_->lineage), ", of launch '",
                       generation_->launch, "' since generation ",
@@ -50,7 +64,8 @@ void Group::TakeUpUnknown(const Candidate& candidate, Context& c) {
   const protocol::Digest& lineage = candidate.trainer.lineage.id;
   if (!HasState(candidate) || !elastic() || c.read_only ||
       generation_->number >= c.first_generation ||
-      lineage == generation_->lineage.id || IsOver(lineage)) {
+      lineage == generation_->lineage.id || IsOver(lineage) ||
+      Predates(lineage, generation_->lineage.id)) {
     return;
   }
   if (!IsOver(generation_->lineage.id)) {
@@ -61,6 +76,46 @@ void Group::TakeUpUnknown(const Candidate& candidate, Context& c) {
   }
   generation_->lineage = {lineage, 0};
   if (running()) End("a backup from before the job's lineage was restored", c);
+}
+
+bool Group::IsLater(const protocol::Digest& lineage) const {
+  return generation_ && BegunWith(lineage) > generation_->number &&
+         BegunWith(lineage) < kMaxBegun && lineage != generation_->lineage.id &&
+         !IsOver(lineage) && !PT_WEAKENED(LaterStateRefused);
+}
+
+const Candidate* Group::FirstLater() const {
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (IsLater(candidate.trainer.lineage.id)) return &candidate;
+    }
+  }
+  return nullptr;
+}
+
+std::string Group::LaterText(const Candidate& later) const {
+  const Lineage& lineage = later.trainer.lineage;
+  return absl::StrCat(
+      "THE STATE DIRECTORY IS AN OLDER COPY: rank ", later.trainer.rank,
+      " (agent '", later.agent, "', site '", later.site, "') holds ",
+      Text(lineage), ", which began with generation ", BegunWith(lineage.id),
+      ", and the newest that the coordinator's state directory has is ",
+      generation_->number,
+      " (was a backup restored?). Nothing is formed in this job. Start the "
+      "coordinator on the newest state directory; if that is lost, with "
+      "--restore on the newest backup. If this is the right one, end that "
+      "rank, or start all ranks again with PACTRAIN_REPLACE=1");
+}
+
+uint64_t Group::NextNumber() const {
+  uint64_t newest = generation_ ? generation_->number : 0;
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      const uint64_t begun = BegunWith(candidate.trainer.lineage.id);
+      if (begun < kMaxBegun) newest = std::max(newest, begun);
+    }
+  }
+  return newest + 1;
 }
 
 void Group::RefuseOver(const Candidate& candidate, const std::string& reason,
@@ -126,18 +181,42 @@ void Group::EndLineage(std::string how, Context& c) {
 }
 
 bool Group::NewestLeft(const Context& c) const {
-  if (running() || !seats_.AnyDetached() || PT_WEAKENED(NewestMayHaveLeft)) {
-    return false;
-  }
-  const bool trained = progress_.committed_count() > 0;
+  if (running() || PT_WEAKENED(NewestMayHaveLeft)) return false;
   const auto newest =
       NewestReturned(membership_.launches(), generation_->lineage.id);
-  if (!newest) {  // Nobody has returned, and who still may lacks a step.
-    return trained && FirstMember(c) == nullptr &&
-           seats_.FirstHolder(c.options.presume_dead_after, c.now) != nullptr;
+  // Nobody has returned, and who still may is of an earlier generation.
+  const bool all_lack_a_step =
+      !newest && FirstMember(c) == nullptr &&
+      seats_.FirstHolder(c.options.presume_dead_after, c.now) != nullptr;
+  if (!newest && !all_lack_a_step) return false;
+  const std::vector<const Seats::Seat*> left = seats_.LeftInOrder();
+  const auto& needed = generation_->needs_state;
+  return std::any_of(left.begin(), left.end(), [&](const Seats::Seat* seat) {
+    const auto step = CommittedBy(*seat, c);
+    if (step && (!newest || newest->second <= *step)) return true;
+    const bool had_state =
+        std::find(needed.begin(), needed.end(), seat->rank) == needed.end();
+    return newest && had_state &&
+           newest->first < generation_->lineage.committed;
+  });
+}
+
+// Its agent has said how far it came before it said that it left. Others'
+// words count what they voted for, too, which may have come to nothing.
+std::optional<uint64_t> Group::CommittedBy(const Seats::Seat& left,
+                                           const Context& c) const {
+  const protocol::Member& member = seats_.MemberOf(left);
+  const Agent* const agent = c.agents.Find(member.agent);
+  const Progress::Word* const word = progress_.Of(member.agent);
+  if (word != nullptr && agent != nullptr &&
+      agent->incarnation == member.incarnation &&
+      !PT_WEAKENED(LeaversHaveWhatOthersVotedFor)) {
+    return word->committed_count > 0 ? std::optional(word->committed_step)
+                                     : std::nullopt;
   }
-  return newest->first < generation_->lineage.committed ||
-         (trained && newest->second <= progress_.committed_step());
+  return progress_.committed_count() > 0
+             ? std::optional(progress_.committed_step())
+             : std::nullopt;
 }
 
 const Seats::Seat* Group::FirstMember(const Context& c) const {

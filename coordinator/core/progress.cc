@@ -18,7 +18,8 @@ void Progress::Add(const std::string& agent, const std::string& site,
     committed_step_ = std::max(committed_step_, report.committed_step);
     committed_count_ = std::max(committed_count_, report.committed_count);
   }
-  waits_[agent] = {report.committed_count, report.waits_for};
+  words_[agent] = {report.committed_step, report.committed_count,
+                   report.waits_for};
   failed_attempts_ = std::max(failed_attempts_, report.failed_attempts);
   if (!first_compacted_step_) {
     first_compacted_step_ = report.first_compacted_step;
@@ -46,9 +47,9 @@ std::string Progress::waits_for() const {
   constexpr size_t kShown = 3;
   // Agents whose own trainers are there all name the first of the others.
   std::set<std::string> all;
-  for (const auto& [agent, wait] : waits_) {
-    if (wait.committed_count == committed_count_ && !wait.for_whom.empty()) {
-      all.insert(wait.for_whom);
+  for (const auto& [agent, word] : words_) {
+    if (word.committed_count == committed_count_ && !word.waits_for.empty()) {
+      all.insert(word.waits_for);
     }
   }
   std::string text;
@@ -61,6 +62,11 @@ std::string Progress::waits_for() const {
     absl::StrAppend(&text, text.empty() ? "" : ", and ", whom);
   }
   return text;
+}
+
+const Progress::Word* Progress::Of(const std::string& agent) const {
+  const auto it = words_.find(agent);
+  return it == words_.end() ? nullptr : &it->second;
 }
 
 std::optional<double> Progress::exchange_share() const {

@@ -22,6 +22,14 @@ class Progress {
   void Add(const std::string& agent, const std::string& site,
            const protocol::StepReport& report);
 
+  // What an agent said last of how far it has come.
+  struct Word {
+    uint64_t committed_step = 0;
+    uint64_t committed_count = 0;
+    std::string waits_for;
+  };
+  const Word* Of(const std::string& agent) const;  // Null: nothing yet.
+
   // A commit is a commit of all: the agent that is farthest ahead counts.
   uint64_t committed_step() const { return committed_step_; }
   uint64_t committed_count() const { return committed_count_; }
@@ -50,11 +58,7 @@ class Progress {
   struct Pace {
     double wait_seconds = 0, interval_seconds = 0;  // Smoothed.
   };
-  struct Wait {
-    uint64_t committed_count = 0;
-    std::string for_whom;
-  };
-  std::map<std::string, Wait> waits_;                       // By agent.
+  std::map<std::string, Word> words_;                       // By agent.
   std::map<std::string, Pace> paces_;                       // By agent.
   std::map<std::string, std::vector<LinkSnapshot>> links_;  // By agent.
 };

@@ -262,10 +262,12 @@ bool Seats::IsDeserted(size_t member) const {
   });
 }
 
-bool Seats::AnyDetached() const {
-  return std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) {
-    return IsOwn(seat) && seat.state == State::kDetached;
-  });
+std::vector<const Seats::Seat*> Seats::LeftInOrder() const {
+  std::vector<const Seat*> left;
+  for (const Seat& seat : seats_) {
+    if (IsOwn(seat) && seat.state == State::kDetached) left.push_back(&seat);
+  }
+  return left;
 }
 
 bool Seats::IsHeard(const Seat& seat, const Agents& agents) const {

@@ -121,8 +121,8 @@ class Seats {
   // A trainer of this generation at that member has not left, as far as anybody
   // said.
   bool IsDeserted(size_t member) const;
-  // Of this generation somebody left by his own will.
-  bool AnyDetached() const;
+  // Those of this generation that left by their own will.
+  std::vector<const Seat*> LeftInOrder() const;
   // Ranks that left, and nobody has to take their place: by their own will, or
   // kept out.
   std::set<uint32_t> Detached() const;

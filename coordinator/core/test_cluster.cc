@@ -159,7 +159,9 @@ void TestCluster::Say(const std::string& agent,
 
 protocol::Digest TestCluster::LineageOf(uint64_t generation) const {
   const auto it = lineages_.find({group, generation});
-  return it == lineages_.end() ? Id(generation + 1'000'000) : it->second;
+  return it == lineages_.end()
+             ? protocol::Digest{generation + 1'000'000, generation}
+             : it->second;
 }
 
 void TestCluster::Act(Effects effects) {

@@ -31,9 +31,17 @@ TEST(Simulator, PinnedSeedsStayMended) {
       "in order";
   constexpr const char* kUnseen =
       "the same, while a member was out of sight that may have had the newest";
+  constexpr const char* kVoted =
+      "the lineage was over by a step that was voted for and never committed";
+  constexpr const char* kLater =
+      "an older state directory was not noticed, since all agents that knew "
+      "more were started again: it refused a living state";
+  constexpr const char* kStale =
+      "a property that took a stale rank for one that may go on";
   constexpr Pinned kPinned[] = {
-      {30, kLeft},  {57, kLeft},  {158, kLeft}, {229, kLeft},
-      {416, kLeft}, {457, kLeft}, {546, kLeft}, {4880, kUnseen},
+      {30, kLeft},    {57, kLeft},     {158, kLeft},   {229, kLeft},
+      {416, kLeft},   {457, kLeft},    {546, kLeft},   {4880, kUnseen},
+      {3999, kVoted}, {12670, kLater}, {5131, kStale},
   };
   for (const Pinned& pinned : kPinned) {
     RunOptions options;

@@ -14,21 +14,25 @@ SimTrainer* Simulation::FindTrainer(const protocol::Digest& attach_id) {
   return nullptr;
 }
 
-// Who has come farther in its lineage than `holder` left in order, and took
-// that state along: nobody goes on from an older one.
+// All who have come farthest in its lineage left in order and took that state
+// along: nobody goes on from an older one (docs/protocol.md, 3). Who is between
+// those and `holder` changes nothing: it lacks steps as well, so the lineage is
+// over for it, too, whether it lives or is stopped.
 bool Simulation::WasLeftBehind(const SimTrainer& holder) const {
-  bool any = false;
-  const auto leads = [&](const SimTrainer& other) {
-    const bool farther = other.state().lineage == holder.state().lineage &&
-                         other.state().applied > holder.state().applied;
-    any = any || farther;
-    return !farther || other.LeftInOrder();
+  int farthest = holder.state().applied;
+  bool left = false;  // All of them.
+  const auto look = [&](const SimTrainer& other) {
+    const RankState& state = other.state();
+    if (state.lineage != holder.state().lineage || state.applied < farthest) {
+      return;
+    }
+    left = (left || state.applied > farthest) && other.LeftInOrder();
+    farthest = state.applied;
   };
-  return std::all_of(seats_.begin(), seats_.end(),
-                     [&](const Seat& seat) { return leads(*seat.trainer); }) &&
-         std::all_of(old_trainers_.begin(), old_trainers_.end(),
-                     [&](const auto& old) { return leads(*old); }) &&
-         any;
+  look(holder);
+  for (const Seat& seat : seats_) look(*seat.trainer);
+  for (const auto& old : old_trainers_) look(*old);
+  return left;
 }
 
 // The operator, who reads what newcomers are told and looks at the machines:
