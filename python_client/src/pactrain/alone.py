@@ -116,7 +116,7 @@ class AloneSession(NullSession):
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def on_gradient(parameter: Tensor) -> None:
             self._weights.notice_copies([parameter], in_pass=True)
-            self._weights.warn_of_zeros(rank=0)
+            self._weights.warn(rank=0)
             if parameter in self._came:  # And no optimizer has stepped.
                 self._weights.check_enforced([parameter])
             self._before_step()

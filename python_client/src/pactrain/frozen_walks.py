@@ -24,11 +24,12 @@ class FrozenWalks:
         # By name how many gradients have come since they were held where they are.
         self._held: dict[str, int] = {}
         self._walked: dict[str, int] = {}  # How often soon after the time before.
+        self._back: Sequence[str] = ()  # Put back by apply_masks(), not told yet.
         self._told = False
 
     def go_on_from(self, before: FrozenWalks) -> None:
         self._held, self._walked = before._held, before._walked
-        self._told = before._told
+        self._back, self._told = before._back, before._told
 
     def step(self, parameters: Iterable[Tensor] | None = None) -> None:
         """Gradients came. None: to all."""
@@ -50,20 +51,24 @@ class FrozenWalks:
             if self._held.get(name):
                 self._walked[name] = self._walked.get(name, 1) + 1
         self._held.update(dict.fromkeys(names, 0))
-        if not self._told and self.shortfalls():
-            self._told = True
-            logger.warning("%s", self.shortfalls()[0])
 
     def put_back(self, names: Sequence[str]) -> None:
         """They were changed by hand, and the script asks for masks."""
-        if names and not self._told:
-            self._told = True
-            logger.warning(
-                "%s: frozen weights were changed by hand, and apply_masks() puts them "
-                "back where they were. If those of a checkpoint are to stay, load it "
-                "with load_state_dict()",
-                some_of(names),
+        self._back = self._back or names
+
+    def warn(self, rank: int) -> None:
+        """Once, of one or the other; rank 0 does."""
+        lines = self.shortfalls()
+        if self._back:
+            lines.append(
+                f"{some_of(self._back)}: frozen weights were changed by hand, and "
+                "apply_masks() has put them back where they were. If those of a "
+                "checkpoint are to stay, load it with load_state_dict()"
             )
+        if lines and not self._told:
+            self._told = True
+            if rank == 0:
+                logger.warning("%s", lines[0])
 
     def shortfalls(self) -> list[str]:
         """What is to be said of it at the end."""

@@ -21,6 +21,7 @@ from .bucket_bits import BucketBits
 from .buffers import mask_buffers
 from .dense_steps import DenseSteps
 from .enforcement import Origin
+from .known_masks import KnownMasks
 from .layout import BucketLayout, StepLayout, masks_in
 from .mask_source import MaskSource
 from .mask_transfer import Transfer
@@ -29,7 +30,6 @@ from .parameters import ParameterTable, plain_name
 from .types import NO_DIGEST, Decision, Digest, Native
 from .weight_keeper import WeightKeeper
 
-_KNOWN_SETS = 4  # As many as the trainer library holds.
 _CHECK_STEPS = 8  # Between two looks at some of the weights outside the masks.
 UNAGREED_STEPS = 50  # One epoch: agreement takes a few steps if all ranks vote alike.
 
@@ -55,7 +55,7 @@ class MaskKeeper:
         self.active: MaskSet | None = None
         self.weights = WeightKeeper(source.module, table, gse)
         self.dense_steps = DenseSteps(source.module, table)
-        self._known = {self.current.digest: self.current}
+        self._known = KnownMasks([self.current])
         self._layout_digest = table.digest(native.digest_of)  # Of the masks' bits.
         self._steps_unchanged = 0
         self._version = -1  # Of the decision that was looked at last.
@@ -189,7 +189,7 @@ class MaskKeeper:
             have at zero, and not even masking them before forward passes helps.
         """
         self.weights.notice_copies(in_pass=True)
-        self.weights.warn_of_zeros(self._native.rank)
+        self.weights.warn(self._native.rank)
         copied, self.weights.to_compare = self.weights.to_compare, False
         if not self._take_news() and (
             self.weights.is_due or self._steps % _CHECK_STEPS == 0
@@ -243,7 +243,8 @@ class MaskKeeper:
 
     def _enforce_others(self, masks: MaskSet) -> None:
         """The same masks, but others are torch's to enforce."""
-        self.current = self._known[masks.digest] = masks
+        self.current = masks
+        self._known.replace(masks)
         if self.active is not None and self._is_active(masks.digest):
             self.active = masks
             self.weights.activate(masks)
@@ -318,8 +319,9 @@ class MaskKeeper:
         self._look_at_buffers()
         self.current = self._read()
         self.active = taken.active
-        known = (s for s in (self.active, self.current) if s is not None)
-        self._known = {masks.digest: masks for masks in known}
+        self._known = KnownMasks(
+            masks for masks in (self.active, self.current) if masks is not None
+        )
         self._inside = self.active is None or self.current.is_inside(self.active)
         self.settle_steps = taken.settle_steps
         names = [name for name in self._table.names if name in taken.frozen]
@@ -332,11 +334,7 @@ class MaskKeeper:
 
     def _replace(self, masks: MaskSet) -> None:
         self.current = masks
-        self._known.pop(masks.digest, None)
-        self._known[masks.digest] = masks
-        while len(self._known) > _KNOWN_SETS:
-            oldest = next(d for d in self._known if not self._is_active(d))
-            del self._known[oldest]
+        self._known.add(masks, self.active)
         self._steps_unchanged = 0
         self._inside = self.active is None or masks.is_inside(self.active)
         self._set_newer(self._newer)
@@ -402,7 +400,7 @@ class MaskKeeper:
 
     def before_submit(self, index: int, layout: BucketLayout) -> None:
         """Gives the library a bucket's bits of the masks in force."""
-        masks = self._known.get(self._in_force)
+        masks = self._known.find(self._in_force)
         if self._in_force and masks is not None:
             self._bits.give(index, layout, masks)
 
@@ -426,25 +424,16 @@ class MaskKeeper:
         self._in_force = decision.mask_digest
         if not decision.mask_digest:
             return  # What was agreed on stays in force until something else is.
-        masks = self._known.get(decision.mask_digest)
+        masks = self._known.find(decision.mask_digest)
         if masks is None or self._is_active(masks.digest):
             return
         self.active = masks
-        self._forget_before(masks)
+        self._known.forget_before(masks, self.current)
         self.weights.activate(masks)
         self._inside = self.current.is_inside(masks)
         self._set_newer(self._newer and not self._inside)
         self.weights.follow(self.current)
         logger.info("masks %s are in force", masks)
-
-    def _forget_before(self, masks: MaskSet) -> None:
-        """A later decision names none of the sets voted for before this one: whoever
-        wants one back votes for it anew."""
-        for digest in list(self._known):
-            if digest == masks.digest:
-                break
-            if digest != self.current.digest:
-                del self._known[digest]
 
     def mask_gradients(self, layout: StepLayout, buffers: Sequence[Tensor]) -> None:
         """Zeroes what a FULL step brought outside the masks in force."""

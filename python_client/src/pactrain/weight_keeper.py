@@ -223,9 +223,11 @@ class WeightKeeper:
             parameters = [parameter for _, parameter in self._table]
         return [p for p in parameters if id(p) not in self._resting]
 
-    def warn_of_zeros(self, rank: int) -> None:
-        """Of what came by hand. They may be pruned, or the script's own for a while (it
-        rounds its weights, say), so they do not become the masks by themselves."""
+    def warn(self, rank: int) -> None:
+        """Of what came by hand. Its zeros may be pruned, or the script's own for a
+        while (it rounds its weights, say), so they do not become the masks by
+        themselves."""
+        self._walks.warn(rank)
         names = self._replaced.names_with_zeros()
         if names and rank == 0:
             logger.warning(
