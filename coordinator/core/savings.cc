@@ -8,6 +8,7 @@ namespace {
 using protocol::Mode;
 
 constexpr double kRecentSeconds = 3600;
+constexpr double kAloneWeight = 0.1;  // Of the newest report.
 
 // Since `before`; a counter that went back has begun anew.
 double Grown(uint64_t before, uint64_t now) {
@@ -84,7 +85,9 @@ void Savings::Add(const protocol::StepReport& report,
   }
   in_full_ = *mode == Mode::kFull;
   if (report.interval_seconds <= 0 || best_rates_.empty()) return;
-  const double alone = report.interval_seconds - wait;
+  const double alone_now = report.interval_seconds - wait;
+  alone_ = alone_ ? *alone_ + kAloneWeight * (alone_now - *alone_) : alone_now;
+  const double alone = *alone_;
   const auto seen = [&](const std::map<std::string, double>& bytes) {
     return Seen(LinkSeconds(bytes, best_rates_), steps.overlap) / steps.count;
   };

@@ -17,9 +17,11 @@
 //               steps * (W - w), by mode; below 0: it cost more than FULL.
 //               Steps before a FULL one was measured count for nothing: small
 //               frames show less than a link carries.
-//   predicted = interval - wait + seen(bytes of a step); in FULL, as soon as
-//               it was measured, no more than interval - wait + W.
-//   at least  = what FULL takes: interval - wait + the greater of W and twice
+//   alone     = interval - wait, as a moving mean: of all agents' newest ones
+//               the greatest would always be one that was slow by chance.
+//   predicted = alone + seen(bytes of a step); in FULL, as soon as it was
+//               measured, no more than alone + W.
+//   at least  = what FULL takes: alone + the greater of W and twice
 //               the time that links need now for the sent bytes; not known if
 //               FULL was measured more than an hour of steps ago.
 //
@@ -84,6 +86,7 @@ class Savings {
   std::optional<double> full_wait_;          // Seconds of a step.
   bool in_full_ = false;                     // As of the last report.
   double since_full_ = 0;                    // Seconds of steps.
+  std::optional<double> alone_;
   std::optional<Predicted> predicted_;
 };
 
