@@ -1,10 +1,17 @@
 #include "agent/local/memory_reserver.h"
 
+#include <sys/resource.h>
+
 #include <utility>
 
 #include "asio/post.hpp"
 
 namespace pactrain::agent {
+namespace {
+
+constexpr int kNice = 10;
+
+}  // namespace
 
 struct MemoryReserver::Request {
   std::weak_ptr<SharedMemory> slot, result;
@@ -12,7 +19,11 @@ struct MemoryReserver::Request {
   Done done;
 };
 
-MemoryReserver::MemoryReserver(asio::io_context& io) : io_(io) {}
+MemoryReserver::MemoryReserver(asio::io_context& io) : io_(io) {
+  // Who trains is not to wait for who attaches. A thread has a nice value of
+  // its own; where it cannot be set the thread works all the same.
+  asio::post(thread_, [] { setpriority(PRIO_PROCESS, 0, kNice); });
+}
 
 MemoryReserver::~MemoryReserver() {
   thread_.stop();

@@ -2,7 +2,7 @@
 // that a large slot does not silence the agent.
 //
 // Takes them a piece at a time, of all that are asked for in turn: who asks for
-// much keeps nobody waiting who asks for little.
+// much keeps nobody waiting who asks for little. The thread is a nice one.
 //
 // Not thread-safe: to be used on the io_context's one thread, on which it calls
 // back.

@@ -159,6 +159,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void Up() {
     ReadClient(asio::buffer(up_),
                [self = shared_from_this()](const Error& error, size_t bytes) {
+                 // Who has said all may still want the answer.
+                 if (error == asio::error::eof && !self->tls_) return;
                  if (error) return self->Close();
                  self->CloseAfter(self->limits_.silence);
                  self->Forward(bytes);

@@ -198,6 +198,20 @@ TEST_F(MetricsServerTest, sec_slow_requests_KeepNobodyOut) {
   EXPECT_THAT(Get(absl::StrCat("Bearer ", kToken)), HasSubstr("secret 42"));
 }
 
+TEST_F(MetricsServerTest, WhoEndsItsSideAfterTheRequestIsAnswered) {
+  Start();
+  tcp::socket socket(io_);
+  socket.connect(EndpointOf(server_->address()));
+  asio::write(socket, asio::buffer(absl::StrCat(
+                          "GET /metrics HTTP/1.0\r\nAuthorization: Bearer ",
+                          kToken, "\r\n\r\n")));
+  socket.shutdown(tcp::socket::shutdown_send);
+  std::string answer;
+  asio::error_code end;
+  asio::read(socket, asio::dynamic_buffer(answer), end);
+  EXPECT_THAT(answer, HasSubstr("secret 42"));
+}
+
 TEST_F(MetricsServerTest, sec_AHeadWithoutAnEndIsClosed) {
   Start();
   tcp::socket socket(io_);

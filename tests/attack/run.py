@@ -128,7 +128,11 @@ class Answers:
 
 
 def live(attack: Attack, victims: Victims, children: Children, turns: int) -> Outcome:
-    """The job's steps beside it and without it, in turns, and whether all others are served."""
+    """The job's steps beside it and without it, in turns, and whether all others are served.
+
+    Without it somebody computes in its place, with as much of a core: what is compared is what
+    the daemons do for the attacker, and not what he takes of the machine himself.
+    """
     where = {
         "large-slot": f"unix:{victims.sockets[0]}",
         "slow-requests": victims.metrics,
@@ -141,20 +145,24 @@ def live(attack: Attack, victims: Victims, children: Children, turns: int) -> Ou
             f"evil-{attack.what}", [*argv, where, str(victims.pki), "agent-evil"], {}
         )
         evil.wait_for("ready", READY_S)
-        if processes is not None:
-            processes.write_text(str(evil.process.pid))
+        idle = children.start(f"idle-{attack.what}", [sys.executable, "-c", "while True: pass"], {})
+        for child in (evil, idle):
+            if processes is not None:
+                processes.write_text(str(child.process.pid))
         resident = victims.resident_mib()
         beside, without = Answers(), Answers()
         spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for turn in range(2 * turns):
             attacks_now = turn % 2 == 1
-            evil.process.send_signal(signal.SIGCONT if attacks_now else signal.SIGSTOP)
+            for child, works in ((evil, attacks_now), (idle, not attacks_now)):
+                child.process.send_signal(signal.SIGCONT if works else signal.SIGSTOP)
             begin = time.monotonic()
             (beside if attacks_now else without).ask_for(victims, TURN_S)
             spans[attacks_now].append((begin, time.monotonic()))
         others = attack.what not in BESIDE or BESIDE[attack.what](victims)
-        evil.process.kill()
-        evil.process.wait()
+        for child in (evil, idle):
+            child.process.kill()
+            child.process.wait()
         before, during = job.step_seconds(spans[False]), job.step_seconds(spans[True])
         ratio, growth = during / before, victims.resident_mib() - resident
         gap = job.longest_gap(spans[True][0][0], spans[True][-1][1])
