@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs measure figures report report-check report-quick report-steps sim mutants chaos attack nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-quick report-steps sim mutants chaos attack nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -79,6 +79,9 @@ observe-check: build  ## Rules, alerts and dashboards on a real Prometheus, with
 bench-observe: build  ## What a Prometheus and 200 viewers of the page cost a job.
 	@tools/setup nightly
 	@$(PYTHON) -m bench.observe_cost
+
+gpu-check: dist  ## Packs the wheel and one script into out/gpu-check, and says the command that tries them on a machine with a GPU; ends with a line of JSON.
+	@$(PYTHON) tools/pack_gpu_check.py
 
 deploy-check: dist  ## What deploy/ has: systemd units, the Debian package under a real systemd, images, Kubernetes manifests; ends with a line of JSON.
 	@tools/setup test

@@ -10,10 +10,9 @@ import pytest
 import torch
 from fake_native import activate
 from small_nets import small_net
-from torch import nn
 
 import pactrain
-from pactrain import device_path
+from pactrain import device_path, devices
 from pactrain.errors import RefusedError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "device"))
@@ -184,6 +183,24 @@ def test_a_step_that_fails_after_packing_leaves_the_session_usable(wrap, packing
     assert attached.session.stats()["pactrain/steps"] == STEPS
 
 
+@pytest.mark.parametrize(
+    ("part", "left_out"),
+    [
+        (devices.DeviceCopies, "_follow"),  # The event before the kernel.
+        (devices.StagedBucket, "_wait"),  # Of the host, before it submits.
+    ],
+)
+def test_a_wait_that_was_left_out_shows(wrap, monkeypatch, packing, part, left_out):
+    def leave_out(step, attached):
+        if step == STEPS - 1:  # It is packed.
+            monkeypatch.setattr(part, left_out, lambda self, *_: None)
+
+    options = {"bucket_cap_mb": 1e-4}
+    expected = on_cpu(monkeypatch, wrap, **options)
+    there, _ = train(wrap, "queued", before=leave_out, **options)
+    assert not equal(there, expected)
+
+
 @pytest.mark.parametrize("wanted", ["", "auto"])
 def test_auto_goes_by_torch_until_the_kernels_have_run(
     wrap, kernels, monkeypatch, wanted
@@ -221,6 +238,17 @@ def test_without_a_driver_the_reason_is_the_librarys(wrap, monkeypatch):
     monkeypatch.setenv(device_path.VARIABLE, "device")
     with pytest.raises(RefusedError, match="cannot be had here: no NVIDIA driver"):
         wrap(small_net().to("queued"))
-    monkeypatch.setenv(device_path.VARIABLE, "auto")
-    attached = wrap(nn.Sequential(nn.Linear(4, 4)).to("queued"))
-    assert "torch (no NVIDIA driver" in attached.session.summary()
+
+
+def test_auto_calls_nothing_of_the_driver(wrap, monkeypatch):
+    monkeypatch.delenv(device_path.VARIABLE, raising=False)
+    attached = wrap(small_net().to("queued"))
+    assert "torch (there are kernels for NVIDIA's" in attached.session.summary()
+    attached.session.close()
+
+    def refuse(device):
+        raise AssertionError
+
+    monkeypatch.setattr(device_path, "WITH_KERNELS", {"queued"})
+    monkeypatch.setattr(device_path, "kernels_of", refuse)
+    assert wrap(small_net().to("queued")).session.device_path.name == "torch"

@@ -251,6 +251,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device device, int) const override {
     return StreamOf(WithIndex(device), ++last_stream);
   }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return reinterpret_cast<void*>(static_cast<std::intptr_t>(stream.id()));
+  }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const auto before = getStream(stream.device());
     current_streams[stream.device_index()] = stream.id();

@@ -120,9 +120,10 @@ def _current(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def _handle_of(stream: torch.Stream) -> int:
-    """The driver's."""
-    if stream.device.type != "cuda":
-        return int(stream.stream_id)
+    """The driver's; torch has had several names for it."""
+    for name in ("cuda_stream", "native_handle"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
     return int(
         torch.cuda.Stream(  # type: ignore[no-untyped-call]
             stream_id=stream.stream_id,

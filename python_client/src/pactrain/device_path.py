@@ -60,23 +60,16 @@ def choose(device: torch.device | None, environment: Mapping[str, str]) -> Devic
         return ON_CPU
     if wanted == "torch":
         return DevicePath("torch", f"{VARIABLE} asks for it")
-    kernels, why = _find_kernels(device)
-    if kernels is None:
-        if wanted == "device":
-            raise _cannot(wanted, why)
-        return DevicePath("torch", why)
-    if wanted == "auto":
-        return DevicePath("torch", _UNPROVEN)
-    return DevicePath("device", f"{VARIABLE} asks for it", kernels)
-
-
-def _find_kernels(device: torch.device) -> tuple[DeviceKernels | None, str]:
-    if device.type not in WITH_KERNELS or torch.version.hip is not None:
-        return None, f"there are kernels for NVIDIA's GPUs alone, and this is {device}"
+    foreign = device.type not in WITH_KERNELS or torch.version.hip is not None
+    why = f"there are kernels for NVIDIA's GPUs alone, and this is {device}"
+    if wanted == "auto":  # Nothing of the driver is called.
+        return DevicePath("torch", why if foreign else _UNPROVEN)
+    if foreign:
+        raise _cannot(wanted, why)
     try:
-        return kernels_of(device), ""
+        return DevicePath("device", f"{VARIABLE} asks for it", kernels_of(device))
     except RefusedError as error:
-        return None, str(error)
+        raise _cannot(wanted, str(error)) from error
 
 
 def _cannot(wanted: str, why: str) -> RefusedError:

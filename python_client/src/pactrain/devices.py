@@ -283,6 +283,10 @@ class StagedBucket:
     def _note_arrival(self) -> None:
         self._arrived = _streams().current_stream(self._device).record_event()
 
+    def _wait(self) -> None:
+        assert self._arrived is not None
+        self._arrived.synchronize()
+
     def parts(self) -> Sequence[Tensor]:
         """Waits until the gradients are there.
 
@@ -293,8 +297,7 @@ class StagedBucket:
             if self._arrived is None:
                 with torch.no_grad():
                     self.copy()
-            assert self._arrived is not None
-            self._arrived.synchronize()
+            self._wait()
         return [self.host]
 
     def pack(self, native: Native, layout: Digest, dtype: DType) -> PackedBucket | None:
@@ -316,8 +319,7 @@ class StagedBucket:
         self._packing = packing
         with self._failures("while gradients were computed or packed"):
             self._note_arrival()
-            assert self._arrived is not None
-            self._arrived.synchronize()
+            self._wait()
             outside = 0
             if packing.plan.count_outside:
                 outside = int(packing.totals.cpu()[1::2].sum())
