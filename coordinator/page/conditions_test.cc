@@ -223,6 +223,15 @@ TEST_F(ConditionsTest, AStragglerIsSlowInTheMeanOfTenMinutes) {
   EXPECT_THAT(Of("PactrainStraggler"), IsEmpty());
   for (int i = 0; i < 20; ++i) Observe();
   EXPECT_THAT(Of("PactrainStraggler"), SizeIs(1));
+  job().phase = GroupPhase::kFailed;
+  Observe();
+  job().phase = GroupPhase::kRunning;
+  job().paces = {{"a0", 0, 1}, {"b0", 0, 1}};
+  Observe();
+  EXPECT_THAT(Of("PactrainStraggler"), IsEmpty()) << "of its new generation";
+  job().paces = {{"a0", 0, 1}, {"b0", 0, 9}};
+  for (int i = 0; i < 5; ++i) Observe();
+  EXPECT_THAT(Of("PactrainStraggler"), SizeIs(1));
   job().paces = {{"a0", 0, 1}, {"b0", 0, 1}};
   for (int i = 0; i < 120; ++i) Observe();
   EXPECT_THAT(Of("PactrainStraggler"), IsEmpty());

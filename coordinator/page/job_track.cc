@@ -213,6 +213,11 @@ void JobTrack::NotePaces(const GroupSnapshot& group, double now) {
   constexpr double kEvery = 30;  // Seconds of a sum.
   const double begin = now - absl::ToDoubleSeconds(kPaceWindow);
   std::map<std::string, std::deque<Pace>> paces;
+  // A generation that has ended has no pace, and the next one its own.
+  if (group.phase != GroupPhase::kRunning) {
+    paces_.clear();
+    return;
+  }
   for (const AgentPace& pace : group.paces) {
     std::deque<Pace>& sums = paces[pace.agent] = std::move(paces_[pace.agent]);
     if (sums.empty() || now - sums.back().at >= kEvery) sums.push_back({now});
