@@ -79,6 +79,15 @@ state=$dir/filed start fourth --config "$dir/good.yaml"
 kill -TERM "$pid"; wait "$pid" || fail "SIGTERM: exit $?"
 
 refused "cannot make the state directory" --state-dir /proc/nowhere
+refused "--restore: '' is not a file" --restore=
+refused "$dir/nowhere: cannot be read" --state-dir "$dir/restored" --restore "$dir/nowhere"
+refused "journal.db is there already" --state-dir "$dir/state" --restore "$dir/state/journal.db"
+"$daemon" --state-dir "$dir/restored" --restore "$dir/state/journal.db" >"$dir/restored.out" ||
+  fail "--restore: exit $?"
+grep -q "start the coordinator on it" "$dir/restored.out" || fail "--restore does not say what to do"
+state=$dir/restored start fifth
+scrape | grep -q '^pactrain_coordinator_term 1000000004' || fail "the term is not beyond"
+kill -TERM "$pid"; wait "$pid" || fail "SIGTERM: exit $?"
 # sec_state_dir: what another user has put there is not followed, whoever we are.
 mkdir "$dir/trap"; echo theirs >"$dir/theirs"; chmod 644 "$dir/theirs"
 ln -s "$dir/theirs" "$dir/trap/journal.db"

@@ -8,7 +8,10 @@ again, as a person does.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -56,10 +59,11 @@ def shows(said: str, wanted: list[str]) -> bool:
 class Machine:
     """A shell in a namespace, with a home folder of its own, that a person types into."""
 
-    def __init__(self, command: list[str], home: Path, environment: dict[str, str]) -> None:
+    def __init__(self, namespace: str, home: Path, environment: dict[str, str]) -> None:
         home.mkdir()
+        self._namespace = namespace
         self._shell = subprocess.Popen(
-            [*command, "bash", "--norc", "--noprofile", "-m"],
+            ["ip", "netns", "exec", namespace, "bash", "--norc", "--noprofile", "-m"],
             cwd=home,
             env=environment | {"HOME": str(home)},
             stdin=subprocess.PIPE,
@@ -77,11 +81,15 @@ class Machine:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """Ends what it has started, too."""
-        assert self._shell.stdin is not None
-        self._shell.stdin.write("kill -KILL $(jobs -p) 2>/dev/null; exit\n")
-        self._shell.stdin.close()
+        """Switches it off."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._shell.wait(timeout=60)
+
+    def processes(self) -> list[int]:
+        command = ["ip", "netns", "pids", self._namespace]
+        return [int(pid) for pid in subprocess.check_output(command, text=True).split()]
 
     def type(self, command: str) -> tuple[int, str]:
         """Its exit code, and what it printed."""
