@@ -58,6 +58,8 @@ class FrozenWalks:
 
     def warn(self, rank: int) -> None:
         """Once, of one or the other; rank 0 does."""
+        if self._told or not (self._walked or self._back):
+            return  # Asked for each gradient, in one process.
         lines = self.shortfalls()
         if self._back:
             lines.append(
@@ -65,7 +67,7 @@ class FrozenWalks:
                 "apply_masks() has put them back where they were. If those of a "
                 "checkpoint are to stay, load it with load_state_dict()"
             )
-        if lines and not self._told:
+        if lines:
             self._told = True
             if rank == 0:
                 logger.warning("%s", lines[0])

@@ -156,6 +156,7 @@ class ReplacedWeights:
         self._table = table
         self._watched: dict[int, _Watched] = {}  # By id of the parameter.
         self._told: set[str] = set()
+        self._may_have_zeros = False  # Since names were asked for.
 
     def follow(self, wanted: MaskSet, active: MaskSet | None) -> None:
         """From now on these masks count."""
@@ -205,11 +206,11 @@ class ReplacedWeights:
           parameters: None: all.
           in_pass: a backward pass goes on, for which scripts round weights, say.
         """
-        found = [
-            watched
-            for watched, now in _read(self._of(parameters))
-            if watched.was_replaced(now, frozen_values, in_pass)
-        ]
+        found = []
+        for watched, now in _read(self._of(parameters)):
+            if watched.was_replaced(now, frozen_values, in_pass):
+                found.append(watched)
+            self._may_have_zeros = self._may_have_zeros or watched.has_zeros
         loaded = [watched.parameter for watched in found if not watched.frozen]
         for parameter in loaded:
             registry.mark_loaded(parameter)
@@ -218,6 +219,9 @@ class ReplacedWeights:
     def names_with_zeros(self) -> list[str]:
         """Those that were replaced by weights with zeros inside their masks, as if they
         had been pruned more; each once."""
+        if not self._may_have_zeros:
+            return []
+        self._may_have_zeros = False
         found = [w.name for w in self._watched.values() if w.has_zeros]
         found = [name for name in found if name not in self._told]
         self._told.update(found)
