@@ -24,9 +24,9 @@ class IdentityBudgets {
   static constexpr size_t kMaxIdentities = 4096;
 
   struct Limits {
-    std::string of;      // What is counted, for messages: "calls".
-    int at_once = 0;     // >= 1.
-    int per_second = 0;  // >= 1.
+    std::string of;         // What is counted, for messages: "calls".
+    int at_once = 0;        // >= 1.
+    double per_second = 0;  // > 0.
     absl::Duration shut_out = absl::ZeroDuration();
   };
 

@@ -44,6 +44,14 @@ void SetLimits(grpc::ServerBuilder& builder) {
                              1000 * protocol::kHandshakeSeconds);
 }
 
+base::IdentityBudgets::Limits LimitsOf(const char* what,
+                                       const Server::Budget& budget) {
+  return {.of = what,
+          .at_once = budget.at_once,
+          .per_second = budget.per_second,
+          .shut_out = Server::kShutOut};
+}
+
 // What somebody may do is asked at each call.
 absl::Status CheckIsSomebody(const std::vector<std::string>& uris) {
   return protocol::IdentityOf(uris).status();
@@ -53,7 +61,8 @@ absl::Status CheckIsSomebody(const std::vector<std::string>& uris) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver,
-    const base::ConnectionCaps::Limits& caps, GrantsSource grants) {
+    const base::ConnectionCaps::Limits& caps, GrantsSource grants,
+    const Budgets& budgets) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<Server> server(
@@ -66,22 +75,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     ASSIGN_OR_RETURN(server->tls_, base::TlsSource::Open(tls));
   }
   auto listener = base::CappedListener::Open(
-      listen, {caps,
-               tls.given(),
-               absl::Seconds(protocol::kHandshakeSeconds),
+      listen, {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
                &CheckIsSomebody,
                [self](const base::CertificateFacts& facts) {
                  return self->access_.CheckStays(facts);
                },
                [self] { return self->access_.version(); },
-               {.of = "connections",
-                .at_once = kConnectionsAtOnce,
-                .per_second = kConnectionsPerSecond,
-                .shut_out = kShutOut},
-               {.of = "calls",
-                .at_once = kCallsAtOnce,
-                .per_second = kCallsPerSecond,
-                .shut_out = kShutOut},
+               LimitsOf("connections", budgets.connections),
+               LimitsOf("calls", budgets.calls),
                [self](const std::string& source, const absl::Status& why) {
                  self->OnRefused("from " + source, std::string(why.message()));
                }});

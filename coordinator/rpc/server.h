@@ -44,12 +44,17 @@ class Server {
       .per_source = protocol::kMaxConnectionsPerSource,
       .from_loopback = protocol::kMaxConnectionsFromLoopback};
 
-  // Of one identity: connections and calls that it may open at once, and in
-  // each second after them. Who wants more is shut out for a while.
-  static constexpr int kConnectionsAtOnce = 128;
-  static constexpr int kConnectionsPerSecond = 32;
-  static constexpr int kCallsAtOnce = 256;
-  static constexpr int kCallsPerSecond = 100;
+  // How many an identity may open at once, and in each second after them. Who
+  // wants more is shut out for a while.
+  struct Budget {
+    int at_once;
+    double per_second;
+  };
+  struct Budgets {
+    Budget connections, calls;
+  };
+  static constexpr Budgets kBudgets = {.connections = {128, 32},
+                                       .calls = {256, 100}};
   static constexpr absl::Duration kShutOut = absl::Seconds(10);
 
   // The grants in force; asked at each tick of the driver's timer.
@@ -62,7 +67,7 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver,
       const base::ConnectionCaps::Limits& caps = kCaps,
-      GrantsSource grants = nullptr);
+      GrantsSource grants = nullptr, const Budgets& budgets = kBudgets);
   ~Server();  // Stop().
 
   // As bound, with the port that was chosen for port 0.

@@ -40,6 +40,7 @@ class ServerFixture : public ::testing::Test {
 
   const std::string folder_;
   Options options_;  // Of the core.
+  Server::Budgets budgets_ = Server::kBudgets;
   std::unique_ptr<SqliteJournal> journal_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Server> server_;
