@@ -153,7 +153,7 @@ void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
   if (const auto over = WhyOver(candidate)) {
     return RefuseOver(candidate, *over, c);
   }
-  if (IsLater(trainer.lineage.id)) {
+  if (IsLater(candidate)) {
     c.effects.Warn(
         absl::StrCat("job ", id_.ToString(), ": ", LaterText(candidate)));
   }

@@ -16,12 +16,20 @@ using protocol::Lineage;
 
 namespace {
 
-// A job has never formed so many generations: this is of another coordinator,
-// whose lineages name none.
-constexpr uint64_t kMaxBegun = uint64_t{1} << 48;
+// No job forms so many generations.
+constexpr uint64_t kMaxNumber = uint64_t{1} << 48;
 
-// The number of the generation that the lineage began with.
-uint64_t BegunWith(const protocol::Digest& lineage) { return lineage.lo; }
+// The generation that the lineage of its state began with; 0: the id tells
+// none.
+uint64_t BegunWith(const protocol::Trainer& trainer) {
+  return trainer.lineage.id.lo < kMaxNumber ? trainer.lineage.id.lo : 0;
+}
+// The newest that it names.
+uint64_t NewestOf(const protocol::Trainer& trainer) {
+  return trainer.last_generation < kMaxNumber
+             ? std::max(BegunWith(trainer), trainer.last_generation)
+             : BegunWith(trainer);
+}
 
 std::string Text(const Lineage& lineage) {
   return absl::StrCat("a state of lineage ", lineage.id.Short(), " after ",
@@ -46,7 +54,7 @@ std::optional<std::string> Group::WhyOver(const Candidate& candidate) const {
     if (end.lineage != lineage.id) continue;
     return absl::StrCat(holds, ", which is over: ", end.how, " at ", end.at);
   }
-  if (lineage.id == generation_->lineage.id || IsLater(lineage.id)) {
+  if (lineage.id == generation_->lineage.id || IsLater(candidate)) {
     return std::nullopt;
   }
   return absl::StrCat(holds, ", of which this job knows nothing: its own is ",
@@ -55,27 +63,32 @@ std::optional<std::string> Group::WhyOver(const Candidate& candidate) const {
                       generation_->number);
 }
 
-bool Group::IsLater(const protocol::Digest& lineage) const {
-  return generation_ && BegunWith(lineage) > generation_->number &&
-         BegunWith(lineage) < kMaxBegun && lineage != generation_->lineage.id &&
-         !IsOver(lineage) && !PT_WEAKENED(LaterStateRefused);
+// Another lineage that began with a generation that the journal knows is of
+// another copy, which went its own way.
+bool Group::IsLater(const Candidate& candidate) const {
+  const protocol::Trainer& trainer = candidate.trainer;
+  if (!generation_ || !HasState(candidate) || IsOver(trainer.lineage.id) ||
+      PT_WEAKENED(LaterStateNotNoticed)) {
+    return false;
+  }
+  const bool known = trainer.lineage.id == generation_->lineage.id;
+  return (known ? NewestOf(trainer) : BegunWith(trainer)) > generation_->number;
 }
 
 const Candidate* Group::FirstLater() const {
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (IsLater(candidate.trainer.lineage.id)) return &candidate;
+      if (IsLater(candidate)) return &candidate;
     }
   }
   return nullptr;
 }
 
 std::string Group::LaterText(const Candidate& later) const {
-  const Lineage& lineage = later.trainer.lineage;
   return absl::StrCat(
       "THE STATE DIRECTORY IS AN OLDER COPY: rank ", later.trainer.rank,
       " (agent '", later.agent, "', site '", later.site, "') holds ",
-      Text(lineage), ", which began with generation ", BegunWith(lineage.id),
+      Text(later.trainer.lineage), ", of generation ", NewestOf(later.trainer),
       ", and the newest that the coordinator's state directory has is ",
       generation_->number,
       " (was a backup restored?). Nothing is formed in this job. Start the "
@@ -88,8 +101,7 @@ uint64_t Group::NextNumber() const {
   uint64_t newest = generation_ ? generation_->number : 0;
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      const uint64_t begun = BegunWith(candidate.trainer.lineage.id);
-      if (begun < kMaxBegun) newest = std::max(newest, begun);
+      newest = std::max(newest, NewestOf(candidate.trainer));
     }
   }
   return newest + 1;
