@@ -42,6 +42,7 @@ struct Writer {
     *t.mutable_lineage() = ToProto(m.trainer.lineage);
     t.set_replace(m.trainer.replace);
     t.set_last_attach_id(WriteDigest(m.trainer.last_attach_id));
+    t.set_last_generation(m.trainer.last_generation);
     if (const Declared& d = m.trainer.declared; d.elements != 0) {
       v1::Declared& out_declared = *t.mutable_declared();
       out_declared.set_layout_digest(WriteDigest(d.layout_digest));
@@ -205,6 +206,7 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
   ASSIGN_OR_RETURN(m.trainer.lineage,
                    ReadLineage("trainer.lineage", t.lineage(), false));
   m.trainer.replace = t.replace();
+  m.trainer.last_generation = t.last_generation();
   ASSIGN_OR_RETURN(
       m.trainer.last_attach_id,
       ReadDigest("trainer.last_attach_id", t.last_attach_id(), false));

@@ -59,6 +59,7 @@ inline std::vector<AgentMessage> AgentMessages() {
   trainer.declared = {{4, 4}, {5, 5}, 30, 100};
   trainer.onset = {4, 20, Mode::kTernary, Codec::kLevels7};
   trainer.replace = true;
+  trainer.last_generation = 9;
   StepReport report{kGroup,
                     4,
                     80,

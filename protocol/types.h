@@ -114,6 +114,8 @@ struct Trainer {
   // Its launch, if complete and without a state, is to begin a new lineage
   // although the last one may live.
   bool replace = false;
+  // The newest generation that it was in, if it attaches again; 0: none.
+  uint64_t last_generation = 0;
   bool operator==(const Trainer&) const = default;
 };
 

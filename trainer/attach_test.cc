@@ -196,6 +196,8 @@ TEST(AttachTest, WhoAttachesAgainIsKnownToBeTheSame) {
     a.Hangup();
     const wire::Hello again = a.Accept();
     EXPECT_EQ(again.last_attach_id.lo, first.attach_id.lo);
+    EXPECT_EQ(first.last_generation, 0u);
+    EXPECT_EQ(again.last_generation, FakeAgent::AttachedFor(first).generation);
     EXPECT_EQ(again.attach_id.hi, first.attach_id.hi);
     EXPECT_NE(again.attach_id.lo, first.attach_id.lo);
     EXPECT_EQ(again.lineage.hi, FakeAgent::kLineage.hi);

@@ -131,6 +131,7 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   uint64_t process = 0;
   if (from.previous != nullptr) {
     to->last_attach_id = from.previous->impl->attach_id();
+    to->last_generation = from.previous->impl->attached().generation;
     process = to->last_attach_id.hi;
   }
   if (from.on_shrink < PT_ABORT || from.on_shrink > PT_CONTINUE) {

@@ -31,7 +31,7 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 8;
+inline constexpr uint32_t kVersion = 9;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
@@ -108,6 +108,7 @@ struct Hello {
   Digest128 lineage;
   uint64_t committed;  // Gradient steps of that state, or of its checkpoint.
   Digest128 last_attach_id;  // If it attaches again; zero: it does not.
+  uint64_t last_generation;  // The newest that it was in; 0: none.
   // What it would vote before its first step; declared_elements 0: it says so
   // later.
   Digest128 mask_digest;

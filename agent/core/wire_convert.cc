@@ -84,6 +84,7 @@ absl::StatusOr<HelloFields> ParseHello(const wire::Hello& hello) {
   trainer.lineage = {FromWire(hello.lineage), hello.committed};
   trainer.replace = hello.replace != 0;
   trainer.last_attach_id = FromWire(hello.last_attach_id);
+  trainer.last_generation = hello.last_generation;
   RETURN_IF_ERROR(CheckRange("declared_elements", hello.declared_elements, 0,
                              protocol::kMaxElements));
   RETURN_IF_ERROR(CheckRange("kept_elements", hello.kept_elements, 0,

@@ -153,10 +153,10 @@ void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
   const Candidate candidate{trainer, agent.name, agent.site,
                             agent.data_address};
   TakeUpUnknown(candidate, c);
-  if (const auto over = WhyOver(candidate)) {
+  if (const auto over = WhyOver(candidate, c)) {
     return RefuseOver(candidate, *over, c);
   }
-  if (IsLater(trainer.lineage.id)) {
+  if (IsLater(candidate, c)) {
     c.effects.Warn(
         absl::StrCat("job ", id_.ToString(), ": ", LaterText(candidate)));
   }

@@ -137,7 +137,8 @@ class Group {
   bool IsOver(const protocol::Digest& lineage) const;
   // Why a state of another lineage, or of one that is over, is of no use here;
   // nothing: it is of the job's.
-  std::optional<std::string> WhyOver(const Candidate& candidate) const;
+  std::optional<std::string> WhyOver(const Candidate& candidate,
+                                     const Context& c) const;
   void RefuseOver(const Candidate& candidate, const std::string& reason,
                   Context& c);
   // After a backup was restored: who comes with a state of a lineage that it
@@ -157,15 +158,14 @@ class Group {
   // committed; nothing: none.
   std::optional<uint64_t> CommittedBy(const Seats::Seat& left,
                                       const Context& c) const;
-  // A state that the journal does not know and that began after all that it
-  // knows: the journal is an older copy, and nothing that it says of this job
-  // is known to be so.
-  bool IsLater(const protocol::Digest& lineage) const;
-  // The first that waits with one; null: nobody.
-  const Candidate* FirstLater() const;
+  // It holds a state of a generation after all that the journal knows: that is
+  // an older copy, and nothing that it says of this job is known to be so.
+  bool IsLater(const Candidate& candidate, const Context& c) const;
+  // The first such one that waits; null: nobody.
+  const Candidate* FirstLater(const Context& c) const;
   std::string LaterText(const Candidate& later) const;
-  // For the next generation: greater than all that are known, be it by the
-  // lineages that ranks name.
+  // For the next generation: greater than all that are known, be it by what
+  // ranks name.
   uint64_t NextNumber() const;
   // The first of the newest generation who may still come; null: nobody.
   const Seats::Seat* FirstMember(const Context& c) const;

@@ -45,7 +45,7 @@ protocol::Digest NewLineage(const Generation& generation,
 
 void Group::TryForm(Context& c) {
   if (c.read_only) return;
-  if (FirstLater() != nullptr && membership_.Replacing() == nullptr) return;
+  if (FirstLater(c) != nullptr && membership_.Replacing() == nullptr) return;
   bool lives = elastic() && !IsOver(generation_->lineage.id);
   if (lives && membership_.Replacing() == nullptr && NewestLeft(c)) {
     if (FirstMember(c) != nullptr) return;  // Who may have it, too.
@@ -260,7 +260,7 @@ uint64_t Group::SafeNextStep() const {
 }
 
 std::string Group::WaitingReason(const Context& c) const {
-  if (const Candidate* later = FirstLater()) return LaterText(*later);
+  if (const Candidate* later = FirstLater(c)) return LaterText(*later);
   if (elastic() && !c.read_only) {
     const std::string reason = RegroupReason(c);
     if (!reason.empty()) return absl::StrCat(reason, OtherSites());

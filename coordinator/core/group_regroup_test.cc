@@ -296,7 +296,9 @@ TEST_F(RegroupTest, AStateThatNobodyElseHasIsNotGoneBackTo) {
   Start(OnShrink::kContinue);
   for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "killed by signal 9");
   for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "killed by signal 9");
-  t_.lineage = {t_.LineageOf(7), 3};  // Of another history.
+  // Of another history, whose generation 1 it began with; a later one is not
+  // refused (later_state_test.cc).
+  t_.lineage = {{99, 1}, 3};
   t_.resume_step = 3;
   t_.Join("a", 0, 1, "run-2");
   EXPECT_EQ(Newest().number, 1u);

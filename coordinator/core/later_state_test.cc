@@ -62,7 +62,7 @@ TEST_F(LaterStateTest, NothingBeginsBesideAStateThatTheJournalLost) {
     EXPECT_THAT(t_.Got<GroupWaiting>(agent)->reason,
                 AllOf(HasSubstr("THE STATE DIRECTORY IS AN OLDER COPY: rank 0 "
                                 "(agent 'a', site 'x') holds a state"),
-                      HasSubstr("began with generation 3, and the newest that "
+                      HasSubstr("steps, of generation 3, and the newest that "
                                 "the coordinator's state directory has is 1")));
   }
   // As it says: on the newest one it goes on.
@@ -125,6 +125,23 @@ TEST_F(LaterStateTest, AnEmptyDirectoryGoesOnFromIt) {
   t_.Join("a", 3, 4);
   EXPECT_EQ(Newest().number, 4u);
   EXPECT_EQ(Newest().lineage.id, later_);
+}
+
+// It went on in the lineage that the copy has, in generations that it lacks:
+// others may have come farther in them.
+TEST_F(LaterStateTest, NorDoesOneGoOnThatWasInALaterGeneration) {
+  for (const uint64_t last : {1, 2}) {
+    t_ = TestCluster();
+    Start(OnShrink::kContinue);
+    t_.Leave("b", 3, "killed by signal 9");
+    EndAt("b", {2}, 7);
+    for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "rank 3 left", true);
+    t_.last_generation = last;
+    for (uint32_t rank : {0, 1}) Return("a", rank, 7);
+    t_.last_generation = 0;
+    t_.Pass(60, {"a", "b"});
+    EXPECT_EQ(Newest().number, last == 1 ? 2u : 1u);
+  }
 }
 
 // Of no coordinator that counts generations.

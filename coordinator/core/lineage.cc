@@ -16,16 +16,25 @@ using protocol::Lineage;
 
 namespace {
 
-// A job has never formed so many generations: this is of another coordinator,
-// whose lineages name none.
-constexpr uint64_t kMaxBegun = uint64_t{1} << 48;
+// No job forms so many generations.
+constexpr uint64_t kMaxNumber = uint64_t{1} << 48;
 
-// The number of the generation that the lineage began with.
-uint64_t BegunWith(const protocol::Digest& lineage) { return lineage.lo; }
+// The generation that the lineage of its state began with; 0: the id tells
+// none.
+uint64_t BegunWith(const protocol::Trainer& trainer) {
+  return trainer.lineage.id.lo < kMaxNumber ? trainer.lineage.id.lo : 0;
+}
+// The newest that it names.
+uint64_t NewestOf(const protocol::Trainer& trainer) {
+  return trainer.last_generation < kMaxNumber
+             ? std::max(BegunWith(trainer), trainer.last_generation)
+             : BegunWith(trainer);
+}
 
-// False where one of them is of another coordinator.
-bool Predates(const protocol::Digest& one, const protocol::Digest& other) {
-  return BegunWith(one) < BegunWith(other) && BegunWith(other) < kMaxBegun;
+// False where one of them tells none.
+bool Predates(const protocol::Trainer& trainer, const Lineage& other) {
+  const uint64_t begun = BegunWith(trainer);
+  return begun > 0 && begun < other.id.lo && other.id.lo < kMaxNumber;
 }
 
 std::string Text(const Lineage& lineage) {
@@ -40,7 +49,8 @@ bool Group::IsOver(const protocol::Digest& lineage) const {
                      [&](const auto& end) { return end.lineage == lineage; });
 }
 
-std::optional<std::string> Group::WhyOver(const Candidate& candidate) const {
+std::optional<std::string> Group::WhyOver(const Candidate& candidate,
+                                          const Context& c) const {
   if (!HasState(candidate) || !generation_ || PT_WEAKENED(OverMayReturn)) {
     return std::nullopt;
   }
@@ -51,7 +61,7 @@ std::optional<std::string> Group::WhyOver(const Candidate& candidate) const {
     if (end.lineage != lineage.id) continue;
     return absl::StrCat(holds, ", which is over: ", end.how, " at ", end.at);
   }
-  if (lineage.id == generation_->lineage.id || IsLater(lineage.id)) {
+  if (lineage.id == generation_->lineage.id || IsLater(candidate, c)) {
     return std::nullopt;
   }
   return absl::StrCat(holds, ", of which this job knows nothing: its own is ",
@@ -65,7 +75,7 @@ void Group::TakeUpUnknown(const Candidate& candidate, Context& c) {
   if (!HasState(candidate) || !elastic() || c.read_only ||
       generation_->number >= c.first_generation ||
       lineage == generation_->lineage.id || IsOver(lineage) ||
-      Predates(lineage, generation_->lineage.id)) {
+      Predates(candidate.trainer, generation_->lineage)) {
     return;
   }
   if (!IsOver(generation_->lineage.id)) {
@@ -78,27 +88,34 @@ void Group::TakeUpUnknown(const Candidate& candidate, Context& c) {
   if (running()) End("a backup from before the job's lineage was restored", c);
 }
 
-bool Group::IsLater(const protocol::Digest& lineage) const {
-  return generation_ && BegunWith(lineage) > generation_->number &&
-         BegunWith(lineage) < kMaxBegun && lineage != generation_->lineage.id &&
-         !IsOver(lineage) && !PT_WEAKENED(LaterStateRefused);
+// After a restore on purpose what is later is taken up. Another lineage that
+// began with a generation that the journal knows is of another copy, which went
+// its own way.
+bool Group::IsLater(const Candidate& candidate, const Context& c) const {
+  const protocol::Trainer& trainer = candidate.trainer;
+  if (!generation_ || !HasState(candidate) || IsOver(trainer.lineage.id) ||
+      generation_->number < c.first_generation ||
+      PT_WEAKENED(LaterStateNotNoticed)) {
+    return false;
+  }
+  const bool known = trainer.lineage.id == generation_->lineage.id;
+  return (known ? NewestOf(trainer) : BegunWith(trainer)) > generation_->number;
 }
 
-const Candidate* Group::FirstLater() const {
+const Candidate* Group::FirstLater(const Context& c) const {
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (IsLater(candidate.trainer.lineage.id)) return &candidate;
+      if (IsLater(candidate, c)) return &candidate;
     }
   }
   return nullptr;
 }
 
 std::string Group::LaterText(const Candidate& later) const {
-  const Lineage& lineage = later.trainer.lineage;
   return absl::StrCat(
       "THE STATE DIRECTORY IS AN OLDER COPY: rank ", later.trainer.rank,
       " (agent '", later.agent, "', site '", later.site, "') holds ",
-      Text(lineage), ", which began with generation ", BegunWith(lineage.id),
+      Text(later.trainer.lineage), ", of generation ", NewestOf(later.trainer),
       ", and the newest that the coordinator's state directory has is ",
       generation_->number,
       " (was a backup restored?). Nothing is formed in this job. Start the "
@@ -111,8 +128,7 @@ uint64_t Group::NextNumber() const {
   uint64_t newest = generation_ ? generation_->number : 0;
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      const uint64_t begun = BegunWith(candidate.trainer.lineage.id);
-      if (begun < kMaxBegun) newest = std::max(newest, begun);
+      newest = std::max(newest, NewestOf(candidate.trainer));
     }
   }
   return newest + 1;
@@ -132,7 +148,7 @@ void Group::RefuseOthers(Context& c) {
   std::vector<Candidate> others;
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (const auto over = WhyOver(candidate)) {
+      if (const auto over = WhyOver(candidate, c)) {
         RefuseOver(candidate, *over, c);
         others.push_back(candidate);
       }

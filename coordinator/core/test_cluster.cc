@@ -91,6 +91,7 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
   trainer.declared = declared;
   trainer.onset = onset;
   trainer.replace = replace;
+  trainer.last_generation = last_generation;
   if (!lineage.id.empty() || again) {
     trainer.last_attach_id = last_attach_ids_[{launch, rank}];
     if (!trainer.last_attach_id.empty()) {

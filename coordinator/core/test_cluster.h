@@ -99,6 +99,7 @@ class TestCluster {
   protocol::Lineage lineage;
   bool again = false;  // A newcomer that was attached before.
   bool replace = false;
+  uint64_t last_generation = 0;
 
  private:
   void Start();

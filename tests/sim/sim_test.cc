@@ -39,9 +39,9 @@ TEST(Simulator, PinnedSeedsStayMended) {
   constexpr const char* kStale =
       "a property that took a stale rank for one that may go on";
   constexpr Pinned kPinned[] = {
-      {30, kLeft},    {57, kLeft},     {158, kLeft},   {229, kLeft},
-      {416, kLeft},   {457, kLeft},    {546, kLeft},   {4880, kUnseen},
-      {3999, kVoted}, {12670, kLater}, {5131, kStale},
+      {30, kLeft},    {57, kLeft},     {158, kLeft},    {229, kLeft},
+      {416, kLeft},   {457, kLeft},    {546, kLeft},    {4880, kUnseen},
+      {3999, kVoted}, {12670, kLater}, {16455, kLater}, {5131, kStale},
   };
   for (const Pinned& pinned : kPinned) {
     RunOptions options;

@@ -45,6 +45,7 @@ void SimTrainer::MakeState(const Claim& claim, absl::Duration patience) {
                 static_cast<uint64_t>(connection_)};
   o.attach_id = attach_id_;
   o.last_attach_id = seat_id_;
+  o.last_generation = generation_;
   o.model_digest = {1, 1};
   o.model_summary = "simulated";
   o.elements = workload_->elements();

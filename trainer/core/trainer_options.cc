@@ -89,6 +89,7 @@ wire::Hello TrainerState::MakeHello() const {
   hello.committed = options_.committed;
   hello.replace = options_.replace ? 1 : 0;
   hello.last_attach_id = options_.last_attach_id;
+  hello.last_generation = options_.last_generation;
   hello.on_shrink = options_.on_shrink;
   hello.mask_digest = options_.mask_digest;
   hello.layout_digest = options_.layout_digest;

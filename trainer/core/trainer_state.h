@@ -58,6 +58,7 @@ struct TrainerOptions {
   bool replace = false;    // protocol::Trainer::replace
   // Of the session that this one takes the place of; zero: of none.
   wire::Digest128 last_attach_id = {};
+  uint64_t last_generation = 0;
   uint8_t on_shrink = 0;  // protocol::OnShrink
   // What it would vote before its first step; declared_elements 0: later.
   wire::Digest128 mask_digest = {};
