@@ -13,7 +13,7 @@ from bench.evidence import experiment_tables, experiments, report
 from bench.evidence.experiment_tables import Pieces, Point
 from bench.evidence.experiments import VARIANTS, Noise
 from bench.evidence.figures import Evidence
-from bench.evidence.methods import Row, Setup
+from bench.evidence.methods import LAYOUT, Row, Setup
 from bench.evidence.train import Run, risk
 from bench.evidence.workloads import ByteTransformer
 from bench.exchange_layout import all_reduce_bytes
@@ -45,7 +45,8 @@ class Regression(ByteTransformer):
         return of_step
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        return (model(inputs) - targets).square().mean()
+        error: Tensor = (model(inputs) - targets).square().mean()
+        return error
 
     def score(self, model: nn.Module, test: bool) -> float:
         return -float(self.loss(model, *self.batches(99, 1)(0)[0]).detach())
@@ -66,7 +67,7 @@ def test_noise_has_the_risk_that_was_asked_for_and_only_where_the_mask_keeps() -
         update, sent = Noise(Setup([(20_000,)], 1), 4.0, places).exchange(gradients, 0)
         assert risk(update, gradients, places) == pytest.approx(4.0, rel=0.05)
         count = 20_000 if places is None else len(kept)
-        assert sent == all_reduce_bytes(experiments.LAYOUT, 4 * count)
+        assert sent == all_reduce_bytes(LAYOUT, 4 * count)
     assert not update[1::2].any()
 
 
@@ -100,7 +101,7 @@ def test_a_late_mask_is_taken_from_weights_that_trained_and_seeds_begin_anew() -
         run.step()
     assert run._kept is not None
     assert run._step == 2 * Regression.steps
-    middle = run._model[2].weight  # type: ignore[index]
+    middle = run._model[2].weight
     assert int((middle == 0).sum()) == middle.numel() // 2
 
 
