@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-quick report-steps sim mutants chaos attack nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-experiments report-quick report-steps sim mutants chaos attack nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -109,7 +109,10 @@ report-steps: build  ## Steps to accuracy of each method by virtual workers, wha
 	@$(PYTHON) -m bench.evidence.steps $(if $(METHODS),--methods=$(METHODS)) \
 	  $(if $(filter command line environment,$(origin SEEDS)),--seeds=$(SEEDS)) $(if $(WORKLOADS),--workloads=$(WORKLOADS))
 
-report: report-steps  ## The evidence: what is missing of the steps (hours; may be stopped), then docs/results.md; ends with a line of JSON.
+report-experiments: build  ## What amount, criterion, start and noise do, on the transformer; what is missing of it (needs PACTRAIN_DATA).
+	@$(PYTHON) -m bench.evidence.experiments
+
+report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped), then docs/results.md; ends with a line of JSON.
 	@$(PYTHON) -m bench.evidence.report
 
 report-quick: build  ## Step times of the headline rows measured again, with the committed steps; ends with a line of JSON.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -331,6 +331,12 @@ class Row:
     keep: float = 1.0  # 1 - prune()'s amount.
     only: str = ""  # The one optimizer that it goes with.
     ours: bool = False
+    # Of experiments: prune()'s other arguments, the share of the steps after which it is
+    # called, whether it begins with fresh weights, and as many times the workload's steps.
+    prune: Mapping[str, str] = field(default_factory=dict)
+    mask_at: float = 0.0
+    random_start: bool = False
+    steps: int = 1
 
 
 def _ours(what: Codec, keep: float, title: str) -> Row:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.evidence import tables
+from bench.evidence.experiment_tables import Pieces, front, points
+from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
 from bench.evidence.methods import ROWS
 from bench.evidence.steps import FOLDER, read_targets
@@ -36,6 +38,11 @@ def read_pieces(folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
         if piece["rate_factor"] == 1.0:
             pieces[piece["workload"], piece["method"], piece["seed"]] = piece
     return pieces
+
+
+def read_experiments() -> dict[tuple[str, int], dict[str, Any]]:
+    found = (json.loads(path.read_text()) for path in sorted(PIECES.glob("transformer/*.json")))
+    return {(piece["method"], piece["seed"]): piece for piece in found}
 
 
 def read_figures(name: str) -> dict[str, Any]:
@@ -95,6 +102,33 @@ def plot(evidence: Evidence, workload: str, path: Path) -> None:
     pyplot.close(figure)
 
 
+def plot_amounts(pieces: Pieces, path: Path) -> None:
+    """Nats lost over bytes: each amount, exact and in levels, and the front of both."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    found = points(pieces)
+    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    for codec, title in (("exact", "exact"), ("levels7", "7 levels")):
+        own = [point for point in found if point.codec == codec]
+        axes.plot([p.bytes_per_element for p in own], [p.gap for p in own], "o-", label=title)
+        for point in own:
+            axes.annotate(f"{1 - point.keep:g}", (point.bytes_per_element, point.gap),
+                          textcoords="offset points", xytext=(5, 5), fontsize=8)  # fmt: skip
+    best = sorted(front(found), key=lambda point: point.bytes_per_element)
+    axes.plot([p.bytes_per_element for p in best], [p.gap for p in best], "k:", label="front")
+    axes.set_xscale("log")
+    axes.set_xlabel("bytes per element on the busiest link (beside each point: amount pruned)")
+    axes.set_ylabel("nats above DDP")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="bench.evidence.report",
@@ -111,8 +145,10 @@ def main(argv: list[str]) -> int:
     titles = {name: getattr(make, "title", name) for name, make in WORKLOADS.items()}
     for workload in evidence.workloads():
         plot(evidence, workload, DOCS / "images" / f"results-{workload}.png")
+    experiments = read_experiments()
+    plot_amounts(Pieces(evidence, experiments), DOCS / "images" / "results-amounts.png")
     path = DOCS / "results.md"
-    path.write_text(tables.page(evidence, titles))
+    path.write_text(tables.page(evidence, titles, experiments))
     print(f"written: {path.relative_to(ROOT)}")
     print(tables.last_line(evidence))
     return 0

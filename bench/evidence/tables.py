@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.evidence import figures
+from bench.evidence import experiment_tables, figures
+from bench.evidence.experiment_tables import Experiments, Pieces, table
 from bench.evidence.figures import OURS, VISION, Evidence, Goal
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS, Network
@@ -34,11 +35,6 @@ def title(method: str) -> str:
         if method == "hier_fp32"
         else ROWS[method].title
     )
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def goal_table(goals: Sequence[Goal]) -> str:
@@ -222,7 +218,8 @@ def workload_section(evidence: Evidence, workload: str, title: str) -> str:
                           times=tta_table(evidence, workload))  # fmt: skip
 
 
-def page(evidence: Evidence, titles: dict[str, str]) -> str:
+def page(evidence: Evidence, titles: dict[str, str], experiments: Experiments) -> str:
+    pieces = Pieces(evidence, experiments)
     chain = evidence.topologies["chain"]
     network = NETWORKS["resnet152"]
     bound = step_time(OURS, network, chain, 100.0, evidence.codec_gb_per_s)
@@ -240,6 +237,12 @@ def page(evidence: Evidence, titles: dict[str, str]) -> str:
         share=f"{network.compute_seconds / bound.seconds:.2f}",
         losing=losing_table(evidence),
         workloads="\n".join(workload_section(evidence, w, titles[w]) for w in evidence.workloads()),
+        amounts=experiment_tables.amounts_table(pieces),
+        criteria=experiment_tables.criteria_table(pieces),
+        fresh=experiment_tables.fresh_table(pieces),
+        noise=experiment_tables.noise_table(pieces),
+        risks=experiment_tables.risk_table(pieces),
+        risk_words=experiment_tables.risk_words(pieces),
         compute=", ".join(f"{n.title} {n.compute_seconds:g} s" for n in NETWORKS.values()),
         codec=f"{evidence.codec_gb_per_s:.2f}",
         times=times_table(evidence, "chain", 100.0),

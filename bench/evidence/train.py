@@ -77,11 +77,15 @@ class Optimizer:
         return weights * (1 - rate * decay) - rate * first / (second + EPSILON)
 
 
-def kept_elements(model: nn.Module, amount: float) -> Tensor | None:
-    """Prunes by magnitude; the flat places that stay. None: nothing is pruned."""
+def kept_or_all(kept: Tensor | None, elements: int) -> Tensor:
+    return torch.arange(elements) if kept is None else kept
+
+
+def kept_elements(model: nn.Module, amount: float, **how: Any) -> Tensor | None:
+    """Prunes, by magnitude unless told otherwise; the flat places that stay. None: nothing is."""
     if amount <= 0:
         return None
-    pactrain.prune(model, amount)
+    pactrain.prune(model, amount, **how)
     masks = [(p, registry.get(p)) for p in model.parameters()]
     whole = torch.cat(
         [
@@ -117,20 +121,26 @@ class Run:
         rate_factor: float = 1.0,
         steps: int = 0,
         say: Callable[[str], None] = print,
+        row: Row | None = None,
     ) -> None:
         """`target` None: it is not fixed yet, and `steps` (default: the workload's) is all."""
         self.workload, self.name, self.seed, self.target = workload, name, seed, target
-        self.row: Row = ROWS[name]
+        self.row = row or ROWS[name]
         self.steps = steps or workload.steps
         self._rate_factor = rate_factor
+        torch.manual_seed(seed)
         self._model = workload.make_model()
-        self._model.load_state_dict(workload.pretrained(say))
-        self._kept = kept_elements(self._model, round(1 - self.row.keep, 6))
+        if not self.row.random_start:
+            self._model.load_state_dict(workload.pretrained(say))
+        self._batches = workload.batches(seed, WORKERS)
+        self._kept: Tensor | None = None
         self._weights = flat(self._model)
         shapes = [tuple(p.shape) for p in self._model.parameters()]
-        setup = Setup(shapes, seed, MOMENTUM, self.steps)
-        self._method = self.row.make(setup, self._kept)
-        self._batches = workload.batches(seed, WORKERS)
+        self._setup = Setup(shapes, seed, MOMENTUM, self.steps)
+        self._mask_at = round(self.row.mask_at * self.steps)
+        self._method = self.row.make(self._setup, None)
+        if self._mask_at == 0:
+            self._mask()
         self._average = copy.deepcopy(self._model)
         self._cpu = time.process_time()
         self._step = 0
@@ -151,7 +161,19 @@ class Run:
         arrived = self.target is None or crossing(self._curve, self.target) is not None
         return arrived or self._step >= MOST_TIMES * self.steps
 
+    def _mask(self) -> None:
+        """Prunes, and the method begins anew with what is kept. What is not stays as it is."""
+        how: dict[str, Any] = dict(self.row.prune)
+        if how.get("method") == "grasp":
+            how |= {"loss": lambda m: self.workload.loss(m, *self._batches(0)[0])}
+        self._kept = kept_elements(self._model, round(1 - self.row.keep, 6), **how)
+        self._weights = flat(self._model)
+        self._resting = self._weights.clone()
+        self._method = self.row.make(self._setup, self._kept)
+
     def step(self) -> None:
+        if self._step == self._mask_at > 0:
+            self._mask()
         rate = self.workload.rate * self._rate_factor
         rate *= min(1.0, (self._step + 1) / (WARM_UP * self.steps))
         batches = self._batches(self._step)
@@ -168,7 +190,12 @@ class Run:
             self._bytes += sent
             if self._step % 10 == 0 and not self._method.keeps_momentum:
                 self._risks.append(risk(update, gradients, self._kept))
-            self._weights = self._optimizers[0].step(self._weights, update, rate)
+            stepped = self._optimizers[0].step(self._weights, update, rate)
+            if self._kept is None:
+                self._weights = stepped
+            else:  # Decay and momentum of before the mask move nothing that is not kept.
+                kept = stepped[self._kept]
+                self._weights = self._resting.index_copy(0, self._kept, kept)
         load(self._model, self._weights)
         self._step += 1
         self._track_average()

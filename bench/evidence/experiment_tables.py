@@ -1,0 +1,198 @@
+"""What the experiments say, as tables: amounts, criteria, start, noise, and r. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from bench.evidence.experiments import KEEPS, RISKS, VARIANTS
+from bench.evidence.figures import Evidence, Piece, upper95
+from bench.evidence.methods import ROWS
+
+WORKLOAD = "transformer"
+NOT_RUN = "not run yet"
+# Methods whose error of one step is the whole of it (nothing is fed back): of mean 0, and not.
+UNBIASED = ("levels7", "levels3-0.5", "levels7-0.5", "levels7-0.2", "terngrad", "paper")
+BIASED = ("topk0.1", "topk0.01")
+MASK_ALONE = {1.0: "ddp", 0.5: "exact-0.5", 0.3: "exact-0.3", 0.2: "exact-0.2", 0.1: "exact-0.1"}
+Experiments = Mapping[tuple[str, int], Piece]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Those of the experiments and, under the same names, those of the rows."""
+
+    evidence: Evidence
+    experiments: Experiments
+
+    def of(self, name: str) -> dict[int, Piece]:
+        if name in VARIANTS:
+            return {seed: piece for (own, seed), piece in self.experiments.items() if own == name}
+        return {
+            seed: piece
+            for (workload, own, seed), piece in self.evidence.pieces.items()
+            if (workload, own) == (WORKLOAD, name)
+        }
+
+    def gaps(self, name: str, against: str = "ddp") -> list[float]:
+        """Test score of `against` minus that of `name`, of equal seeds: nats that it loses."""
+        own, other = self.of(name), self.of(against)
+        return [other[seed]["test"] - own[seed]["test"] for seed in sorted(own) if seed in other]
+
+
+def _said(gaps: Sequence[float]) -> list[str]:
+    """Mean, bound and seeds."""
+    if not gaps:
+        return [NOT_RUN, "-", "0"]
+    upper = upper95(gaps)
+    return [f"{fmean(gaps):+.3f}", "-" if upper is None else f"{upper:+.3f}", str(len(gaps))]
+
+
+def _name(codec: str, keep: float) -> str:
+    if keep == 1:
+        return "ddp" if codec == "exact" else codec
+    return f"{codec}-{keep:g}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """Of an amount and a codec: bytes per element, and nats lost."""
+
+    keep: float
+    codec: str
+    bytes_per_element: float
+    gap: float
+
+
+def points(pieces: Pieces) -> list[Point]:
+    found = []
+    for codec in ("exact", "levels7"):
+        for keep in KEEPS:
+            name = _name(codec, keep)
+            gaps = pieces.gaps(name)
+            if gaps:
+                some = next(iter(pieces.of(name).values()))
+                found.append(Point(keep, codec, some["bytes_per_element"], fmean(gaps)))
+    return found
+
+
+def front(found: Sequence[Point]) -> list[Point]:
+    """Those of which none other has both fewer bytes and no greater loss."""
+    return [
+        point
+        for point in found
+        if not any(
+            (o.bytes_per_element, o.gap) != (point.bytes_per_element, point.gap)
+            and o.bytes_per_element <= point.bytes_per_element
+            and o.gap <= point.gap
+            for o in found
+        )
+    ]
+
+
+def amounts_table(pieces: Pieces) -> str:
+    best = {(point.keep, point.codec) for point in front(points(pieces))}
+    rows = []
+    for keep in KEEPS:
+        for codec, title in (("exact", "exact"), ("levels7", "7 levels")):
+            own = pieces.of(_name(codec, keep))
+            some = next(iter(own.values()), None)
+            rows.append([f"{1 - keep:g}", title, f"{some['keep']:.2f}" if some else "-",
+                         f"{some['bytes_per_element']:.3g}" if some else "-",
+                         *_said(pieces.gaps(_name(codec, keep))),
+                         "yes" if (keep, codec) in best else ""])  # fmt: skip
+    return table(["amount", "codec", "kept of all", "bytes per element", "nats above DDP",
+                  "95 % bound", "seeds", "on the front"], rows)  # fmt: skip
+
+
+def criteria_table(pieces: Pieces) -> str:
+    names = ["levels7-0.2", *(name for name, v in VARIANTS.items() if v.group == "criteria")]
+    rows = []
+    for name in names:
+        some = next(iter(pieces.of(name).values()), None)
+        title = "magnitude, by layer" if name in ROWS else VARIANTS[name].row.title
+        rows.append([title, f"{some['keep']:.2f}" if some else "-", *_said(pieces.gaps(name))])
+    return table(["criterion, amount 0.8, 7 levels", "kept of all", "nats above DDP",
+                  "95 % bound", "seeds"], rows)  # fmt: skip
+
+
+def fresh_table(pieces: Pieces) -> str:
+    rows = []
+    for name, variant in VARIANTS.items():
+        if variant.group == "fresh":
+            gaps = pieces.gaps(name, "fresh-ddp")
+            own = [-piece["test"] for piece in pieces.of(name).values()]
+            rows.append([variant.row.title, f"{fmean(own):.3f}" if own else NOT_RUN,
+                         *(["-"] * 3 if name == "fresh-ddp" else _said(gaps))])  # fmt: skip
+    return table(["from random weights", "nats", "above DDP", "95 % bound", "seeds"], rows)
+
+
+def noise_table(pieces: Pieces) -> str:
+    """What the noise alone costs: above the same mask without it."""
+    rows = []
+    for risk in RISKS:
+        cells = [f"{risk:g}"]
+        for keep in (1.0, 0.5, 0.2):
+            gaps = pieces.gaps(f"noise{risk:g}-{keep:g}", MASK_ALONE[keep])
+            mean, upper, seeds = _said(gaps)
+            bound = "one seed" if len(gaps) == 1 else f"<= {upper}, {seeds} seeds"
+            cells.append(f"{mean} ({bound})" if gaps else mean)
+        rows.append(cells)
+    return table(["r of the noise", "nats it costs, no mask", "keep 0.5", "keep 0.2"], rows)
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """From 0; equal values share the mean of theirs."""
+    ordered = sorted(values)
+    return [ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values]
+
+
+def rank_correlation(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Spearman's. None: under three pairs, or one side is constant."""
+    if len(xs) < 3:
+        return None
+    a, b = ranks(xs), ranks(ys)
+    mean = (len(xs) - 1) / 2
+    over = sum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
+    under = (sum((x - mean) ** 2 for x in a) * sum((y - mean) ** 2 for y in b)) ** 0.5
+    return over / under if under else None
+
+
+def unbiased() -> list[str]:
+    return [*UNBIASED, *(name for name in VARIANTS if name.startswith(("levels7", "noise")))]
+
+
+def risk_pairs(pieces: Pieces, names: Sequence[str]) -> list[tuple[str, float, float]]:
+    """(row, mean r, nats above the same mask without noise)."""
+    found = []
+    for name in names:
+        row = ROWS[name] if name in ROWS else VARIANTS[name].row
+        gaps = pieces.gaps(name, MASK_ALONE[row.keep])
+        risks = [piece["risk"] for piece in pieces.of(name).values() if piece["risk"] is not None]
+        if gaps and risks:
+            found.append((row.title, fmean(risks), fmean(gaps)))
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def risk_table(pieces: Pieces) -> str:
+    pairs = risk_pairs(pieces, [*unbiased(), *BIASED])
+    return table(["row", "mean r", "nats above the same mask, exact"],
+                 [[t, f"{r:.2f}", f"{gap:+.3f}"] for t, r, gap in pairs])  # fmt: skip
+
+
+def risk_words(pieces: Pieces) -> str:
+    pairs = risk_pairs(pieces, unbiased())
+    rho = rank_correlation([r for _, r, _ in pairs], [gap for _, _, gap in pairs])
+    if rho is None:
+        return NOT_RUN
+    return (
+        f"Over {len(pairs)} rows with noise of mean 0 Spearman's rank correlation of r and loss "
+        f"is {rho:.2f}.\nTopK leaves out the same elements step after step: its error is no "
+        "noise, and r says too little of it."
+    )
