@@ -369,17 +369,20 @@ Tensor CopyFrom(const Tensor& from, const Tensor& to, bool non_blocking) {
     to.copy_(Snapshot(from).view_as(from));
     return to;
   }
-  const Lock lock(mutex);
-  auto& queue = CurrentQueue(down ? from.device() : to.device());
-  // Read late where CUDA may read late.
-  const bool late = down || (up && non_blocking && IsPinned(from.data_ptr())) ||
-                    (!up && from.sizes() == to.sizes());
-  const Tensor source = late ? OnCpu(from) : Snapshot(from);
-  Enqueue(queue, [source, target = OnCpu(to)] {
-    const at::AutoDispatchBelowADInplaceOrView inside;
-    target.copy_(source);
-  });
-  return to;
+  {
+    const Lock lock(mutex);
+    auto& queue = CurrentQueue(down ? from.device() : to.device());
+    // Read late where CUDA may read late.
+    const bool late = down ||
+                      (up && non_blocking && IsPinned(from.data_ptr())) ||
+                      (!up && from.sizes() == to.sizes());
+    const Tensor source = late ? OnCpu(from) : Snapshot(from);
+    Enqueue(queue, [source, target = OnCpu(to)] {
+      const at::AutoDispatchBelowADInplaceOrView inside;
+      target.copy_(source);
+    });
+  }
+  return to;  // Another handle of Python's object: that takes Python's lock.
 }
 
 Tensor Resized(const Tensor& tensor, at::IntArrayRef size);
