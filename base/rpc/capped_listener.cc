@@ -171,14 +171,14 @@ void CappedListener::OnProven(ConnectionPlaces::Place place,
     it->second.facts = std::make_shared<const CertificateFacts>(facts);
     it->second.who = WhoIs(facts);
   }
-  Take(connections_, facts).IgnoreError();
+  Take(&CappedListener::connections_, facts).IgnoreError();
 }
 
 absl::Status CappedListener::TakeCall(const CertificateFacts& facts) {
-  return Take(calls_, facts);
+  return Take(&CappedListener::calls_, facts);
 }
 
-absl::Status CappedListener::Take(IdentityBudgets& budgets,
+absl::Status CappedListener::Take(IdentityBudgets CappedListener::*budgets,
                                   const CertificateFacts& facts) {
   const std::string who = WhoIs(facts);
   absl::Status taken;
@@ -186,7 +186,7 @@ absl::Status CappedListener::Take(IdentityBudgets& budgets,
   {
     MutexLock lock(&mu_);
     bool news = false;
-    taken = budgets.Take(who, MonotonicNow(), &news);
+    taken = (this->*budgets).Take(who, MonotonicNow(), &news);
     if (taken.ok()) return taken;
     for (const auto& [place, proven] : proven_) {
       if (proven.facts == nullptr || proven.who != who) continue;

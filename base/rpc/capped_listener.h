@@ -120,7 +120,8 @@ class CappedListener {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnProven(ConnectionPlaces::Place place, CertificateFacts facts);
   // Takes a turn; once there is none, ends all connections of that identity.
-  absl::Status Take(IdentityBudgets& budgets, const CertificateFacts& facts);
+  absl::Status Take(IdentityBudgets CappedListener::*budgets,
+                    const CertificateFacts& facts);
   void Release(ConnectionPlaces::Place place);
   void Refuse(const std::string& source, Refusal refusal,
               const absl::Status& why);

@@ -398,7 +398,7 @@ void AdminService::Tick() {
   }
 }
 
-void AdminService::Drain() {
+void AdminService::EndWatches() {
   std::set<std::shared_ptr<JobWatch>> watches;
   {
     base::MutexLock lock(&mu_);

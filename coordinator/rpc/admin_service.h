@@ -78,7 +78,7 @@ class AdminService : public v1::Admin::CallbackService {
   // Shows watchers what changed; called by the driver's timer.
   void Tick();
   // Ends all watches and takes no new ones.
-  void Drain();
+  void EndWatches();
 
  private:
   friend class JobWatch;

@@ -160,7 +160,7 @@ void Server::Stop() {
   listener_->Stop();
   driver_->Stop();
   driver_->Drain();
-  admin_.Drain();
+  admin_.EndWatches();
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
   server_->Wait();
   server_.reset();
