@@ -134,7 +134,7 @@ chaos: build  ## Real processes killed, stopped, replaced and cut off for DURATI
 	  PYTHONPATH=. $(PYTHON) tests/chaos/run.py --cpp-rank="$$(run_bazel info bazel-bin)/tests/chaos/rank" \
 	    --duration=$(DURATION) --seed=$(SEED) --stages=$(STAGES)
 
-attack: build  ## What was tried on PacTrain, beside a job that trains (SHORT=1: half a minute, four of them); ends with a line of JSON.
+attack: build  ## What was tried on PacTrain, beside a job that trains (SHORT=1: half a minute, the live ones; whom they slow is said then, not judged); ends with a line of JSON.
 	@tools/attack $(if $(SHORT),--short)
 
 nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, attack, bench-bytes, bench-tls, observe-check, deploy-check, the demo's goals.
