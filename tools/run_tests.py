@@ -46,6 +46,9 @@ PYTEST_FOLDERS = {
     "tests/e2e": min(2 * CORES, 8),
     "bench": 0,
 }
+# A bound, not a measure, as .bazelrc has one for each C++ target: what waits for ever is shown
+# with the stacks of its threads, and fails.
+HUNG_SECONDS = 1200
 IN_CI = os.environ.get("CI") == "true"
 ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
 NO_AVX512 = "this processor has no AVX-512; the kernels' variants for it did not run"
@@ -146,6 +149,8 @@ def run_pytest(path: str, nightly: bool) -> Count:
         xml = Path(scratch) / "pytest.xml"
         workers = PYTEST_FOLDERS.get(path, 0)
         options = ["-q", "--durations=5", f"--junitxml={xml}", f"--numprocesses={workers}"]
+        options += ["-o", f"faulthandler_timeout={HUNG_SECONDS}"]
+        options += ["-o", "faulthandler_exit_on_timeout=true"]
         options.append("--dist=worksteal")  # Neighbours stay together, and with their cluster.
         if not nightly:
             options += ["-m", "not nightly"]

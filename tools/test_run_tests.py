@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import run_tests
 from run_tests import Count, Skip, count_junit, judge_skips, main, read_allowed, read_build_events
 
 XML = """<testsuites><testsuite name="s">
@@ -71,6 +72,19 @@ def test_the_last_line_counts_all_three(
     assert main([str(tmp_path)], ci) == status
     last = capfd.readouterr().out.splitlines()[-1]
     assert last == f"1 passed, {status} failed, {1 - status} skipped"
+
+
+def test_a_case_that_waits_for_ever_is_a_failure_that_shows_where(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_tests, "HUNG_SECONDS", 1)
+    script = "import threading\ndef test_a(): threading.Event().wait()\n"
+    (tmp_path / "test_x.py").write_text(script)
+    assert main([str(tmp_path)], ci=True) == 1
+    output = capfd.readouterr()
+    assert output.out.splitlines()[-1] == "0 passed, 1 failed, 0 skipped"
+    assert "test_x.py" in output.err + output.out
+    assert "in test_a" in output.err + output.out
 
 
 def test_a_target_that_crashed_without_xml_is_one_failure(tmp_path: Path) -> None:

@@ -111,6 +111,29 @@ TEST_F(RestoredTest, ALineageThatBeganSinceIsTheJobs) {
   EXPECT_EQ(Newest().lineage.id, t_.LineageOf(2));
 }
 
+TEST_F(RestoredTest, OfLineagesThatBeganSinceTheLastIsTheJobs) {
+  Start(OnShrink::kPause);
+  t_.BackUp();
+  t_.replace = true;
+  t_.Connect("c", "z");
+  t_.Join("c", 0, 1, "run-2");
+  t_.Join("c", 0, 1, "run-3");
+  t_.replace = false;
+  ASSERT_EQ(Newest().number, 3u);
+  t_.RestoreOnPurpose();
+  ConnectAll();
+  t_.Connect("c", "z", /*same_process=*/true);
+  Return("c", 0, 5, 3, 1, "run-3");
+  EXPECT_FALSE(t_.Got<JoinRefused>("c"));
+  Return("a", 0, 9000, 2, 1, "run-2");
+  ASSERT_TRUE(t_.Got<JoinRefused>("a"));
+  EXPECT_THAT(t_.Got<JoinRefused>("a")->reason,
+              HasSubstr("of which this job knows nothing"));
+  for (uint32_t rank : {0, 1, 2}) Return("c", rank, 4, 3, 3, "run-4");
+  t_.Pass(12, {"a", "b", "c"});
+  EXPECT_EQ(Newest().lineage.id, t_.LineageOf(3));
+}
+
 TEST_F(RestoredTest, ADecisionThatWasMadeSinceIsReplaced) {
   Start(OnShrink::kAbort);
   t_.BackUp();
