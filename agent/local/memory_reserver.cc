@@ -15,7 +15,6 @@ constexpr int kNice = 10;
 
 struct MemoryReserver::Request {
   std::weak_ptr<SharedMemory> slot, result;
-  std::weak_ptr<bool> there;
   Done done;
 };
 
@@ -32,7 +31,7 @@ MemoryReserver::~MemoryReserver() {
 
 void MemoryReserver::Reserve(const TrainerBuffers& buffers, Done done) {
   const auto request = std::make_shared<Request>(
-      Request{buffers.slot, buffers.result, there_, std::move(done)});
+      Request{buffers.slot, buffers.result, here_.Wrap(std::move(done))});
   asio::post(thread_, [this, request] { Next(request); });
 }
 
@@ -45,9 +44,7 @@ void MemoryReserver::Next(const std::shared_ptr<Request>& request) {
     asio::post(thread_, [this, request] { Next(request); });
     return;
   }
-  asio::post(io_, [request, taken] {
-    if (request->there.lock() != nullptr) request->done(taken);
-  });
+  asio::post(io_, [request, taken] { request->done(taken); });
 }
 
 void MemoryReserver::Free(TrainerBuffers buffers) {

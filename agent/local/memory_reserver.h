@@ -16,6 +16,7 @@
 #include "agent/local/memory_table.h"
 #include "asio/io_context.hpp"
 #include "asio/thread_pool.hpp"
+#include "base/while_here.h"
 
 namespace pactrain::agent {
 
@@ -39,7 +40,7 @@ class MemoryReserver {
   void Next(const std::shared_ptr<Request>& request);
 
   asio::io_context& io_;
-  const std::shared_ptr<bool> there_ = std::make_shared<bool>(true);
+  const base::WhileHere here_;
   asio::thread_pool thread_{1};
 };
 
