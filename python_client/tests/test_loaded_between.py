@@ -7,26 +7,17 @@ import copy
 
 import pytest
 import torch
-from conftest import LAUNCHER
 from small_nets import outside, pruned, small_net
+from test_alone import one_process
 from test_copied_weights import by_data, net_of
 from test_loaded_masks import LAYER, dense, kept, trained
 
 import pactrain
-from pactrain.alone import alone
 from pactrain.masks import registry
 
+__all__ = ["one_process"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*nothing to exchange")
 worlds = pytest.mark.parametrize("one", [False, True], ids=["ranks", "one process"])
-
-
-@pytest.fixture(autouse=True)
-def one_process(monkeypatch):
-    for name in LAUNCHER:
-        monkeypatch.delenv(name, raising=False)
-    yield
-    for session in list(alone):
-        session.close()
 
 
 def by_load(model, state):

@@ -67,6 +67,39 @@ def test_the_way_out_that_is_told_is_one(caplog):
     assert not session.stats()["pactrain/masks_active"]
 
 
+def test_the_way_out_works_before_the_next_step_too(caplog):
+    model = small_net()
+    session, train = begun(None, model)
+    torch_prune.remove(model[2], "weight")
+    session.set_masks({})
+    train(10)
+    assert int((model[2].weight == 0).sum()) < 32
+    assert SAID not in caplog.text
+
+
+def test_they_stay_where_parameters_are_taken_anew_before_the_next_step(caplog):
+    model = small_net()
+    model[4].weight.requires_grad_(False)
+    _, train = begun(None, model)
+    torch_prune.remove(model[2], "weight")
+    zero = model[2].weight == 0
+    model[4].weight.requires_grad_(True)
+    train(10)
+    assert torch.equal(model[2].weight == 0, zero)
+    assert int(zero.sum()) == 32
+    assert caplog.text.count(SAID) == 1
+
+
+def test_it_is_said_where_masks_are_synchronised_before_the_next_step(attach, caplog):
+    model = small_net()
+    session, train = begun(attach, model)
+    torch_prune.remove(model[2], "weight")
+    session.sync_masks()
+    train(2)
+    assert caplog.text.count(SAID) == 1
+    assert int((model[2].weight == 0).sum()) == 32
+
+
 def test_weights_that_came_since_are_no_zeros_of_torchs(caplog):
     model = small_net()
     _, train = begun(None, model)

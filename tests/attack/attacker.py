@@ -2,7 +2,7 @@
 
 KIND: one of ATTACKS, by somebody with a good certificate, or as a trainer of the node.
 WHERE: HOST:PORT, or the agent's socket, unix:PATH. PKI: a folder with ca.pem, NAME.pem and
-NAME.key (tools/certs). Prints "ready", runs until it is killed, and prints "round N" after
+NAME.key (tools/certs). Prints "ready", runs until it is killed, and prints "round" after
 each turn.
 """
 

@@ -160,6 +160,7 @@ def live(attack: Attack, victims: Victims, children: Children, turns: int) -> Ou
             (beside if attacks_now else without).ask_for(victims, TURN_S)
             spans[attacks_now].append((begin, time.monotonic()))
         others = attack.what not in BESIDE or BESIDE[attack.what](victims)
+        attacked = evil.process.poll() is None
         for child in (evil, idle):
             child.process.kill()
             child.process.wait()
@@ -170,6 +171,7 @@ def live(attack: Attack, victims: Victims, children: Children, turns: int) -> Ou
         whys = {
             f"an operator was not answered ({beside.slowest_s:.1f} s)": not beside.all_given,
             "others were not served": not others,
+            "the attacker ended by itself": not attacked,
             "the job ended": not job.wait_for_steps(5, 10),
             # Two short turns on a machine with other work: said here, judged at night.
             f"a step took {ratio:.2f} x its median without it": judged and ratio > MOST_RATIO,
@@ -198,7 +200,10 @@ class Field:
 
     def run(self, attack: Attack) -> Outcome:
         if attack.kind != LIVE:
-            return of_test(attack, self.bin_folder)
+            try:
+                return of_test(attack, self.bin_folder)
+            except subprocess.TimeoutExpired:
+                return Outcome(f"its test did not end within {TEST_TIMEOUT_S} s")
         if self.victims is None:
             trainer = self.bin_folder / "tests/e2e/cluster/sum_trainer"
             self.victims = Victims(self.children, DAEMONS, trainer, self.scratch)

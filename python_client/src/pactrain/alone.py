@@ -157,7 +157,8 @@ class AloneSession(NullSession):
         for _, parameter in old:
             if id(parameter) not in there:
                 registry.detach(parameter)
-        self._source = MaskSource(self._module, self._table)
+        source, self._source = self._source, MaskSource(self._module, self._table)
+        self._source.go_on_from(source)
         self._weights = WeightKeeper(self._module, self._table, self._gse)
         self._weights.go_on_from(before)
         self._outsiders.close()

@@ -161,7 +161,7 @@ class DeviceCopies:
 
     @property
     def fallbacks(self) -> int:
-        """Buckets that were to be packed on the device and were not."""
+        """1 once a bucket could not be packed on the device: all go by torch since."""
         return self._packer.fallbacks
 
     def _width(self, values: Tensor) -> int:

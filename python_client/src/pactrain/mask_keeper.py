@@ -179,6 +179,7 @@ class MaskKeeper:
         self._source.write(declared)
         self._look_at_buffers()
         self._take(self._read())
+        self._source.say_kept(self._native.rank)  # sync() has read them, too.
 
     def begin_step(self) -> bool:
         """Looks whether masks were changed since the last step, and weights are where

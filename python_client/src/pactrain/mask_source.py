@@ -94,6 +94,8 @@ class MaskSource:
             mask = before.get(name)
             if mask is None or name in buffers or registry.get(parameter) is not None:
                 continue
+            if parameter.shape != mask.shape:
+                continue
             if not bool(((parameter.detach() != 0) > mask).any()):
                 registry.set(parameter, mask)
                 self._kept.append(name)
@@ -113,6 +115,8 @@ class MaskSource:
     def write(self, declared: Declared) -> None:
         """Makes these the model's masks, in the registry and in torch's buffers."""
         buffers = dict(self._buffers())
+        # What was declared since its remove() is no longer torch's to keep.
+        self._by_torch = {n: m for n, m in self._by_torch.items() if n in buffers}
         with torch.no_grad():
             for name, parameter in self._table:
                 mask = declared.masks.get(name)
@@ -125,6 +129,10 @@ class MaskSource:
                 else:
                     registry.set(parameter, mask, name in declared.frozen)
         self._seen = self._now()
+
+    def go_on_from(self, before: MaskSource) -> None:
+        """Of the same model, before some of its parameters became others."""
+        self._by_torch = before._by_torch
 
     def _follow_parameters(self) -> None:
         """Masks go with their place in the model, and those of averages with it."""

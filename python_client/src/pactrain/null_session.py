@@ -47,6 +47,7 @@ class NullSession:
     """What an adapter has before its model is attached: does nothing."""
 
     decision = None
+    device_path = None
     last_error = None
     mode = "off"
     masks_settled = True

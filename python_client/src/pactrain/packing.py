@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .device_path import DevicePath
+from .errors import PacTrainError
 from .types import Digest, Native, Plan
 
 logger = logging.getLogger("pactrain")
@@ -33,7 +34,7 @@ class Packer:
 
     def __init__(self, path: DevicePath, device: torch.device, stream: torch.Stream):
         self.path = path
-        self.fallbacks = 0  # Buckets that were to be packed here and were not.
+        self.fallbacks = 0  # 1 once one could not be packed here.
         self._device = device
         self._stream = stream
         self._kernels = path.kernels
@@ -53,9 +54,11 @@ class Packer:
         None: the bucket travels as a whole, or cannot be packed here.
         """
         elements = host.numel() // 4
-        plan = native.plan_bucket(bucket, elements, layout)
         kernels = self._kernels
-        if not plan.packed or kernels is None or self.path.kernels is None:
+        if kernels is None or self.path.kernels is None:
+            return None
+        plan = native.plan_bucket(bucket, elements, layout)
+        if not plan.packed:
             return None
         try:
             image = self._image(native, bucket, elements, layout, plan)
@@ -70,6 +73,8 @@ class Packer:
                 stream=self._stream,
             )
             kept_of(host, plan).copy_(packed, non_blocking=True)
+        except PacTrainError:
+            raise  # The library's own, which no other way would mend.
         except RuntimeError as error:
             self._give_up(bucket, error)
             return None
