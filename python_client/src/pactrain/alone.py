@@ -157,8 +157,7 @@ class AloneSession(NullSession):
         for _, parameter in old:
             if id(parameter) not in there:
                 registry.detach(parameter)
-        source, self._source = self._source, MaskSource(self._module, self._table)
-        self._source.go_on_from(source)
+        self._source = MaskSource(self._module, self._table)
         self._weights = WeightKeeper(self._module, self._table, self._gse)
         self._weights.go_on_from(before)
         self._outsiders.close()

@@ -130,10 +130,6 @@ class MaskSource:
                     registry.set(parameter, mask, name in declared.frozen)
         self._seen = self._now()
 
-    def go_on_from(self, before: MaskSource) -> None:
-        """Of the same model, before some of its parameters became others."""
-        self._by_torch = before._by_torch
-
     def _follow_parameters(self) -> None:
         """Masks go with their place in the model, and those of averages with it."""
         averages.catch_up(parameter for _, parameter in self._table)
