@@ -6,11 +6,9 @@ A fault is a context: it lasts as long as it is entered, and all is well again a
 from __future__ import annotations
 
 import os
-import re
 import resource
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from pathlib import Path
 from bench.cluster import BIN, READY_SECONDS, ROOT, Cluster, pin
 from bench.observe_job import Relays, give, start_pair, start_waiting
 from bench.observe_servers import Prometheus, wait_until
+from bench.other_release import of_release
 from bench.processes import Child, Children
 from bench.slow_relay import Rates
 from bench.testbed import LoopbackTestbed, TestbedError, run
@@ -144,16 +143,7 @@ def another_agent(stage: Stage, program: Path, *flags: str) -> Iterator[None]:
 
 @contextmanager
 def other_version(stage: Stage) -> Iterator[None]:
-    """The agent of another version: the same program, but for its number."""
-    own = BIN / "pactrain-agent"
-    text = subprocess.run([str(own), "--version"], capture_output=True, text=True, check=True)
-    found = re.search(r"\d+\.\d+\.\d+", text.stdout)
-    assert found is not None, text.stdout
-    number = found[0].encode()
-    other = bytes([number[0] + 1]) + number[1:]
-    program = stage.folder / "pactrain-agent-of-another-version"
-    shutil.copy(own, program)
-    program.write_bytes(own.read_bytes().replace(number + b"\0", other + b"\0"))
+    program = of_release(BIN / "pactrain-agent", stage.folder, minors_later=1)
     with another_agent(stage, program):
         yield
 

@@ -185,6 +185,16 @@ absl::StatusOr<v1::DrainResponse> AdminClient::Drain(const std::string& agent,
   return response;
 }
 
+absl::Status AdminClient::Undrain(const std::string& agent) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.call_timeout);
+  v1::UndrainRequest request;
+  request.set_agent(agent);
+  v1::UndrainResponse response;
+  return Explain(stub_->Undrain(&context, request, &response),
+                 options_.call_timeout);
+}
+
 absl::StatusOr<v1::BackupResponse> AdminClient::Backup(
     const std::string& name) {
   grpc::ClientContext context;

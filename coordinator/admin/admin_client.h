@@ -59,6 +59,7 @@ class AdminClient {
   // NotFound: it is not connected. FailedPrecondition: that would end a job,
   // and `force` is not said. Unavailable: as above.
   absl::StatusOr<v1::DrainResponse> Drain(const std::string& agent, bool force);
+  absl::Status Undrain(const std::string& agent);
   // The answer comes when it is written. AlreadyExists, ResourceExhausted: no
   // more of them, or of that name. Unavailable: as above.
   absl::StatusOr<v1::BackupResponse> Backup(const std::string& name);

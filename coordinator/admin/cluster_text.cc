@@ -46,7 +46,7 @@ std::string DrainedText(const std::string& agent,
       done.jobs().empty()
           ? "no rank was there"
           : absl::StrCat("its ranks leave ", absl::StrJoin(done.jobs(), ", ")),
-      "; it takes trainers again once it is started again\n");
+      "; it takes trainers again once it is started again, or undrained\n");
 }
 
 }  // namespace pactrain::coordinator

@@ -133,9 +133,13 @@ void AddCommands(CLI::App& app, Words& words) {
   CLI::App* drain = app.add_subcommand(
       "drain",
       "An agent's ranks leave their jobs, whose others go on; it takes no new "
-      "ones until it is started again");
-  drain->add_option("AGENT", words.who, "Its name")->required();
+      "ones until it is started again, or undrained");
+  const auto add_agent = [&](CLI::App* command) {
+    command->add_option("AGENT", words.who, "Its name")->required();
+  };
+  add_agent(drain);
   drain->add_flag("--force", words.force, "Also where that ends jobs");
+  add_agent(app.add_subcommand("undrain", "Takes that back"));
   app.add_subcommand("backup",
                      "Writes the coordinator's state into a file beside it")
       ->add_option("FILE", words.file,
@@ -151,15 +155,6 @@ void AddCommands(CLI::App& app, Words& words) {
   app.add_subcommand(
       "doctor",
       "Checks this node, its agent and the cluster, and says what to fix");
-}
-
-std::string CommandsOf(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command :
-       app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
-  }
-  return absl::StrJoin(names, ", ");
 }
 
 absl::StatusOr<v1::Group> ReadGroup(const std::string& text) {
@@ -251,7 +246,7 @@ absl::StatusOr<Command> Understand(const std::string& name,
   command.why = words.why;
   command.force = words.force;
   command.file = words.file;
-  if (name == "drain") {
+  if (name == "drain" || name == "undrain") {
     RETURN_IF_ERROR(protocol::CheckName("AGENT", words.who));
     command.who = words.who;
   }
@@ -315,7 +310,7 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
       const std::vector<std::string> words = app.remaining();
       return mistake(absl::StrCat(
           words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
-          "a command is needed: ", CommandsOf(app)));
+          "a command is needed: ", absl::StrJoin(CommandsOf(app), ", ")));
     }
     *exit_code = app.exit(error, out, err);  // --help or --version
     return std::nullopt;

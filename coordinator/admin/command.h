@@ -14,7 +14,7 @@ namespace pactrain::coordinator {
 
 struct Command {
   std::string name;    // As it was written: "jobs".
-  std::string who;     // Of "evict" and "readmit"; the agent of "drain".
+  std::string who;     // Of "evict" and "readmit"; the agent of "[un]drain".
   v1::Group group;     // Of those that are of one job.
   bool why = false;    // "decisions" only.
   bool force = false;  // "drain" only.

@@ -1,7 +1,5 @@
 #include "coordinator/admin/completion.h"
 
-#include <vector>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -20,16 +18,25 @@ std::vector<std::string> FlagsOf(const CLI::App& app) {
 
 }  // namespace
 
+std::vector<std::string> CommandsOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command :
+       app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
 std::string BashCompletion(const CLI::App& app) {
-  const auto none = [](const CLI::App*) { return true; };
-  std::vector<std::string> commands;
+  const std::vector<std::string> commands = CommandsOf(app);
   std::string cases;
   const std::vector<std::string> common = FlagsOf(app);
-  for (const CLI::App* command : app.get_subcommands(none)) {
-    commands.push_back(command->get_name());
+  for (const std::string& name : commands) {
     std::vector<std::string> words = common;
-    for (const std::string& flag : FlagsOf(*command)) words.push_back(flag);
-    absl::StrAppend(&cases, "      ", command->get_name(), ") words=\"",
+    for (const std::string& flag : FlagsOf(*app.get_subcommand(name))) {
+      words.push_back(flag);
+    }
+    absl::StrAppend(&cases, "      ", name, ") words=\"",
                     absl::StrJoin(words, " "), "\"; break ;;\n");
   }
   return absl::StrCat(

@@ -3,10 +3,14 @@
 #define PACTRAIN_COORDINATOR_ADMIN_COMPLETION_H_
 
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 
 namespace pactrain::coordinator {
+
+// Their names.
+std::vector<std::string> CommandsOf(const CLI::App& app);
 
 // A script for bash: commands, their options and fixed values, else files.
 std::string BashCompletion(const CLI::App& app);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/releases.h"
 #include "coordinator/admin/admin_client.h"
 #include "coordinator/admin/links.h"
 #include "protocol/reach.h"
@@ -59,6 +60,10 @@ class Doctor {
                const std::string& to_do) {
     findings_.push_back({check, Level::kProblem, what, to_do});
   }
+
+  // Two parts of the cluster are of different versions.
+  void Differ(const std::string& check, const std::string& one,
+              const std::string& other, const std::string& what);
 
   void Add(const Findings& findings) {
     findings_.insert(findings_.end(), findings.begin(), findings.end());
@@ -177,11 +182,20 @@ void Doctor::Coordinator() {
         facts_.tls ? "TLS" : "plain text", answer.version(), answer.term(),
         absl::ToDoubleMilliseconds(facts_.round_trip));
     if (answer.version() == facts_.version) return Ok("coordinator", what);
-    return Problem("coordinator",
-                   absl::StrCat(what, "; the library has ", facts_.version),
-                   "install the same release everywhere");
+    return Differ("coordinator", answer.version(), facts_.version,
+                  absl::StrCat(what, "; the library has ", facts_.version));
   }
   NoAnswer(facts_.answer.status());
+}
+
+void Doctor::Differ(const std::string& check, const std::string& one,
+                    const std::string& other, const std::string& what) {
+  if (base::CompareReleases(one, other) == base::Releases::kNeighbours) {
+    return Warn(check, what,
+                "finish the upgrade; neighbouring releases work together "
+                "meanwhile");
+  }
+  Problem(check, what, "install the same release everywhere");
 }
 
 void Doctor::NoAnswer(const absl::Status& why) {
@@ -239,10 +253,9 @@ void Doctor::Agents() {
     ++connected;
     sites.insert(agent.site());
     if (agent.version() != version) {
-      Problem("agents",
-              absl::StrCat(who, " has version ", agent.version(),
-                           ", the coordinator ", version),
-              "install the same release everywhere");
+      Differ("agents", agent.version(), version,
+             absl::StrCat(who, " has version ", agent.version(),
+                          ", the coordinator ", version));
     }
   }
   if (facts_.agent.ok()) {

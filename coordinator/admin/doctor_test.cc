@@ -224,6 +224,10 @@ TEST(Doctor, Agents) {
   ExpectFound(facts, Level::kProblem, "agents",
               "n2 of site b has version 0.9, the coordinator 1.0",
               "same release everywhere");
+  facts.answer->mutable_agents(1)->set_version("1.1");
+  ExpectFound(facts, Level::kWarning, "agents",
+              "n2 of site b has version 1.1, the coordinator 1.0",
+              "finish the upgrade; neighbouring releases work together");
   facts = Healthy();
   facts.answer->clear_agents();
   ExpectFound(facts, Level::kProblem, "agents",

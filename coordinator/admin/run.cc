@@ -114,6 +114,10 @@ absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
     ASSIGN_OR_RETURN(const v1::DrainResponse done,
                      client.Drain(command.who, command.force));
     out << (command.json ? ToJson(done) : DrainedText(command.who, done));
+  } else if (command.name == "undrain") {
+    RETURN_IF_ERROR(client.Undrain(command.who));
+    out << "undrained " << command.who
+        << ": it takes trainers again; start its launch again\n";
   } else if (command.name == "backup") {
     ASSIGN_OR_RETURN(const v1::BackupResponse done,
                      client.Backup(command.file));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/releases.h"
 #include "base/status_macros.h"
 #include "base/weakened.h"
 #include "coordinator/core/planner.h"
@@ -41,6 +42,7 @@ absl::StatusOr<CoordinatorState> CoordinatorState::Create(
     state.groups_.emplace(id, Group(id, options, group, now));
   }
   state.denied_ = recovered.denied;
+  state.drained_ = recovered.drained;
   return state;
 }
 
@@ -91,6 +93,13 @@ absl::Status CoordinatorState::CheckHello(
         ", this coordinator is of cluster ", identity_.cluster_id,
         ": point the agent at its own coordinator, or restart it to join this "
         "one"));
+  }
+  if (base::CompareReleases(hello.version, identity_.version) ==
+      base::Releases::kFarApart) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("agent '", hello.agent, "' is of release ", hello.version,
+                     ", this coordinator of release ", identity_.version, ": ",
+                     base::FarApartText(hello.version, identity_.version)));
   }
   if (!options_.links.empty() && !IsLinked(hello.site, options_.links)) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -163,9 +172,25 @@ Effects CoordinatorState::Told(Effects effects) {
   return effects;
 }
 
+void CoordinatorState::NoteRelease(const protocol::AgentHello& hello,
+                                   Effects& effects) const {
+  const base::Releases releases =
+      base::CompareReleases(hello.version, identity_.version);
+  if (identity_.version.empty() || releases == base::Releases::kSame) return;
+  effects.Warn(absl::StrCat(
+      "agent '", hello.agent, "' is of release ", hello.version,
+      ", this coordinator of release ", identity_.version,
+      releases == base::Releases::kNeighbours
+          ? ": neighbours work together; finish the upgrade"
+          : ": they cannot be compared; install the same release everywhere"));
+}
+
 void CoordinatorState::OnHello(StreamId stream,
                                const protocol::AgentHello& hello,
                                absl::Duration now, Effects& effects) {
+  const Agent* const before = agents_.Find(hello.agent);
+  const bool is_news =
+      before == nullptr || before->incarnation != hello.incarnation;
   absl::Status status = CheckHello(hello);
   if (status.ok()) status = CheckHistory(hello, now, effects);
   if (status.ok()) {
@@ -189,8 +214,10 @@ void CoordinatorState::OnHello(StreamId stream,
                                  identity_.history.mark()}});
   effects.Log(absl::StrCat("agent '", hello.agent, "' of site '", hello.site,
                            "' at ", hello.data_address, " connected"));
+  if (is_news) NoteRelease(hello, effects);
   Group::Context c = MakeContext(now, effects);
   const Agent& agent = *agents_.Find(hello.agent);
+  EndDrainOfEarlier(agent, effects);
   for (auto& [id, group] : groups_) group.OnAgentConnected(agent, c);
 }
 

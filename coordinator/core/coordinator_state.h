@@ -57,6 +57,9 @@ class CoordinatorState {
     // and those were given out perhaps.
     uint64_t first_generation = 1;
     absl::Time epoch = absl::UnixEpoch();  // When `now` was 0.
+    // Of this software: agents of a release that is far from it are refused.
+    // Empty: not compared.
+    std::string version = {};
   };
   // Takes up where `recovered` ends. `now` is monotonic time since any start.
   // InvalidArgument: an option is out of range, or the links are not one tree.
@@ -108,8 +111,8 @@ class CoordinatorState {
   // Takes that back. NotFound: nobody said so. Unavailable: as above.
   absl::StatusOr<Effects> Readmit(const std::string& who);
   // The agent's trainers are out of their jobs, and it takes no new ones until
-  // it, or this coordinator, is started again. The others go on as if those had
-  // left in order. Returns whose jobs.
+  // it is started again or undrained. The others go on as if those had left in
+  // order. Returns whose jobs.
   //   NotFound:           no such agent is there.
   //   FailedPrecondition: it would end a job, and `force` is not said.
   //   ResourceExhausted:  there are kMaxDenied.
@@ -120,6 +123,8 @@ class CoordinatorState {
   };
   absl::StatusOr<Drained> Drain(const std::string& agent, const std::string& by,
                                 bool force, absl::Duration now);
+  // Takes that back. NotFound: it is not drained. Unavailable: as above.
+  absl::StatusOr<Effects> Undrain(const std::string& agent);
   static constexpr size_t kMaxDenied = 1000;
   // Live jobs that are one agent's alone, so that no single one fills up a
   // coordinator.
@@ -138,6 +143,8 @@ class CoordinatorState {
 
   Group::Context MakeContext(absl::Duration now, Effects& effects) const;
   absl::Status CheckHello(const protocol::AgentHello& hello) const;
+  // For the log: one that is let in is not of this coordinator's release.
+  void NoteRelease(const protocol::AgentHello& hello, Effects& effects) const;
   // Whether the journal holds what the agent was told.
   absl::Status CheckHistory(const protocol::AgentHello& hello,
                             absl::Duration now, Effects& effects);
@@ -165,6 +172,8 @@ class CoordinatorState {
   void ExpelFrom(const std::string& agent,
                  const std::optional<std::string>& job,
                  const std::string& reason, Group::Context& c);
+  // Another process of this name was drained: that counts no more.
+  void EndDrainOfEarlier(const Agent& agent, Effects& effects);
   // Why it takes no trainers; empty: it does.
   std::string WhyDrained(const Agent& agent) const;
   // Unavailable, FailedPrecondition: nothing can be made durable.
@@ -179,11 +188,7 @@ class CoordinatorState {
   Agents agents_;
   std::map<protocol::GroupId, Group> groups_;
   std::map<std::string, IdentityDenied> denied_;
-  struct DrainedAgent {
-    protocol::Digest incarnation;
-    std::string by;
-  };
-  std::map<std::string, DrainedAgent> drained_;  // By name.
+  std::map<std::string, AgentDrained> drained_;  // By name.
 };
 
 }  // namespace pactrain::coordinator

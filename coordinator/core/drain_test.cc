@@ -56,6 +56,36 @@ TEST_F(DrainTest, TheOthersGoOnWithoutWaitingForAnybody) {
   }
 }
 
+TEST_F(DrainTest, ItOutlivesTheCoordinator) {
+  Start(OnShrink::kContinue);
+  EXPECT_THAT(*Drain("b"), ElementsAre("job"));
+  t_.RestartCoordinator();
+  t_.Connect("b", "y", /*same_process=*/true);
+  t_.Join("b", 0, 1, "run-2");
+  EXPECT_THAT(t_.Got<JoinRefused>("b")->reason,
+              HasSubstr("'b' was drained by ann"));
+  // Another process ends it, also for coordinators to come.
+  t_.Disconnect("b");
+  t_.Connect("b", "y");
+  EXPECT_THAT(t_.journal().drained, IsEmpty());
+  t_.Join("b", 0, 1, "run-3");
+  EXPECT_FALSE(t_.Got<JoinRefused>("b"));
+}
+
+TEST_F(DrainTest, ItIsTakenBack) {
+  Start(OnShrink::kContinue);
+  EXPECT_THAT(*Drain("b"), ElementsAre("job"));
+  EXPECT_THAT(t_.state().Undrain("a").status(),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("'a' is not drained; drained are: b")));
+  ASSERT_OK_AND_ASSIGN(Effects effects, t_.state().Undrain("b"));
+  t_.Act(std::move(effects));
+  EXPECT_THAT(t_.journal().drained, IsEmpty());
+  EXPECT_EQ(t_.state().Snapshot(t_.now()).agents[1].drained, "");
+  ComeAgain();
+  EXPECT_FALSE(t_.Got<JoinRefused>("b"));
+}
+
 TEST_F(DrainTest, WhatItWouldEndIsNamed) {
   Start(OnShrink::kAbort);
   EXPECT_THAT(Drain("b").status(),

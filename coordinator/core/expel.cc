@@ -1,5 +1,8 @@
 // An agent is out of jobs: by the policy, or by an operator.
+#include <map>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -7,6 +10,20 @@
 #include "coordinator/core/grants.h"
 
 namespace pactrain::coordinator {
+namespace {
+
+// For an error: the keys of a map, as many as it holds.
+template <typename Value>
+std::string NamesOf(const std::map<std::string, Value>& map) {
+  std::string names;
+  for (const auto& [name, value] : map) {
+    if (names.size() > 1000) break;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+  }
+  return names.empty() ? "nobody" : names;
+}
+
+}  // namespace
 
 // The step that it had voted for last stays unknown: its word is not asked.
 void Group::Expel(const std::string& agent, const std::string& reason,
@@ -126,7 +143,19 @@ std::string CoordinatorState::WhyDrained(const Agent& agent) const {
     return "";
   }
   return absl::StrCat("agent '", agent.name, "' was drained by ", it->second.by,
-                      ", and takes no trainers until it is started again");
+                      ", and takes no trainers until it is started again, or "
+                      "undrained (pactrain-admin undrain ",
+                      agent.name, ")");
+}
+
+void CoordinatorState::EndDrainOfEarlier(const Agent& agent, Effects& effects) {
+  const auto it = drained_.find(agent.name);
+  if (read_only() || it == drained_.end() ||
+      it->second.incarnation == agent.incarnation) {
+    return;
+  }
+  drained_.erase(it);
+  effects.records.push_back(AgentUndrained{agent.name, "it was started again"});
 }
 
 absl::StatusOr<CoordinatorState::Drained> CoordinatorState::Drain(
@@ -155,15 +184,16 @@ absl::StatusOr<CoordinatorState::Drained> CoordinatorState::Drain(
         ", whose other ranks cannot go on without its: wait for that, or say "
         "--force"));
   }
-  std::erase_if(drained_, [&](const auto& entry) {
-    const Agent* other = agents_.Find(entry.first);
-    return other == nullptr || other->incarnation != entry.second.incarnation;
-  });
   if (drained_.size() >= kMaxDenied && !drained_.contains(name)) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        kMaxDenied, " agents are drained already: start some again"));
+        kMaxDenied,
+        " agents are drained already: start some again, or undrain some that "
+        "are gone (pactrain-admin undrain ",
+        drained_.begin()->first, ")"));
   }
-  drained_[name] = {agent->incarnation, by};
+  const AgentDrained done{name, agent->incarnation, by, force};
+  drained_[name] = done;
+  drained.effects.records.push_back(done);
   Group::Context c = MakeContext(now, drained.effects);
   const std::string why = WhyDrained(*agent);
   for (auto& [id, group] : groups_) group.Drain(*agent, why, c);
@@ -171,17 +201,22 @@ absl::StatusOr<CoordinatorState::Drained> CoordinatorState::Drain(
   return drained;
 }
 
+absl::StatusOr<Effects> CoordinatorState::Undrain(const std::string& name) {
+  RETURN_IF_ERROR(CheckWritable());
+  if (drained_.erase(name) == 0) {
+    return absl::NotFoundError(absl::StrCat(
+        "agent '", name, "' is not drained; drained are: ", NamesOf(drained_)));
+  }
+  Effects effects;
+  effects.records.push_back(AgentUndrained{name, "by an operator"});
+  return Told(std::move(effects));
+}
+
 absl::StatusOr<Effects> CoordinatorState::Readmit(const std::string& who) {
   RETURN_IF_ERROR(CheckWritable());
   if (denied_.erase(who) == 0) {
-    std::string others;
-    for (const auto& [rule, denied] : denied_) {
-      if (others.size() > 1000) break;
-      absl::StrAppend(&others, others.empty() ? "" : ", ", rule);
-    }
     return absl::NotFoundError(absl::StrCat(
-        "'", who,
-        "' is not evicted; evicted are: ", others.empty() ? "nobody" : others));
+        "'", who, "' is not evicted; evicted are: ", NamesOf(denied_)));
   }
   Effects effects;
   effects.records.push_back(IdentityReadmitted{who});

@@ -14,6 +14,7 @@ void Remember(Recovered::Group& group, const protocol::Decision& decision) {
 struct Applier {
   std::map<protocol::GroupId, Recovered::Group>& groups;
   std::map<std::string, IdentityDenied>& denied;
+  std::map<std::string, AgentDrained>& drained;
 
   void operator()(const GenerationFormed& r) {
     Recovered::Group& group = groups[r.generation.group];
@@ -62,12 +63,14 @@ struct Applier {
   void operator()(const GroupForgotten& r) { groups.erase(r.group); }
   void operator()(const IdentityDenied& r) { denied[r.who] = r; }
   void operator()(const IdentityReadmitted& r) { denied.erase(r.who); }
+  void operator()(const AgentDrained& r) { drained[r.agent] = r; }
+  void operator()(const AgentUndrained& r) { drained.erase(r.agent); }
 };
 
 }  // namespace
 
 void Recovered::Apply(const JournalRecord& record) {
-  std::visit(Applier{groups, denied}, record);
+  std::visit(Applier{groups, denied, drained}, record);
 }
 
 }  // namespace pactrain::coordinator

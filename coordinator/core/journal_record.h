@@ -127,11 +127,26 @@ struct IdentityReadmitted {
   std::string who;
 };
 
+// This process of an agent takes no trainers.
+struct AgentDrained {
+  std::string agent;
+  protocol::Digest incarnation;
+  std::string by;
+  bool force = false;  // Also where that ended jobs.
+  bool operator==(const AgentDrained&) const = default;
+};
+
+// It does again, or another process has its name.
+struct AgentUndrained {
+  std::string agent;
+  std::string how;  // "by an operator".
+};
+
 using JournalRecord =
     std::variant<GenerationFormed, GenerationEnded, LineageEnded, DecisionMade,
                  DecisionRevoked, MaskSetStable, StepsReserved,
                  TrainersDetached, GroupForgotten, PinSet, IdentityDenied,
-                 IdentityReadmitted>;
+                 IdentityReadmitted, AgentDrained, AgentUndrained>;
 
 // What survives a restart.
 struct Recovered {
@@ -153,6 +168,7 @@ struct Recovered {
   };
   std::map<protocol::GroupId, Group> groups;
   std::map<std::string, IdentityDenied> denied;  // By rule.
+  std::map<std::string, AgentDrained> drained;   // By agent.
 
   void Apply(const JournalRecord& record);
 };

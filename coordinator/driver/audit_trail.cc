@@ -96,6 +96,15 @@ struct LineWriter {
   void operator()(const IdentityReadmitted& r) {
     lines.push_back({"readmitted", caller, "", r.who, "", ""});
   }
+  void operator()(const AgentDrained& r) {
+    lines.push_back(
+        {"agent drained", caller, "", absl::StrCat("agent ", r.agent),
+         r.force ? "by an operator, --force" : "by an operator", ""});
+  }
+  void operator()(const AgentUndrained& r) {
+    lines.push_back({"agent undrained", caller, "",
+                     absl::StrCat("agent ", r.agent), r.how, ""});
+  }
   // Both come with the steps.
   void operator()(const MaskSetStable&) {}
   void operator()(const StepsReserved&) {}

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/tls/mac.h"
+#include "base/version.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
@@ -35,6 +36,14 @@ base::Secret ProofOf(const base::Secret& cluster,
                 absl::StrCat(mark.batches_before), absl::StrCat(mark.total)});
 }
 
+CoordinatorState::Identity IdentityOf(const Journal& journal,
+                                      absl::Duration now) {
+  CoordinatorState::Identity identity = journal.identity();
+  identity.epoch = absl::Now() - now;
+  identity.version = base::kVersion;
+  return identity;
+}
+
 absl::Status ShuttingDown() {
   return absl::UnavailableError("the coordinator is shutting down");
 }
@@ -53,11 +62,9 @@ absl::StatusOr<std::unique_ptr<Driver>> Driver::Create(const Options& options,
                                                        Journal* journal,
                                                        Clock clock) {
   const absl::Duration now = clock();
-  CoordinatorState::Identity identity = journal->identity();
-  identity.epoch = absl::Now() - now;
-  ASSIGN_OR_RETURN(
-      CoordinatorState state,
-      CoordinatorState::Create(options, identity, journal->recovered(), now));
+  ASSIGN_OR_RETURN(CoordinatorState state,
+                   CoordinatorState::Create(options, IdentityOf(*journal, now),
+                                            journal->recovered(), now));
   return std::unique_ptr<Driver>(
       new Driver(options, journal, std::move(clock), std::move(state)));
 }
@@ -370,9 +377,8 @@ void Driver::Fail(const absl::Status& status) {
   next_heal_ = now + kHealInterval;
   // The core is ahead of the journal: back to what is durable, as after a
   // restart. The same options and identity were accepted before.
-  CoordinatorState::Identity identity = journal_->identity();
-  identity.epoch = absl::Now() - now;
-  state_ = *CoordinatorState::Create(options_, identity, durable_, now);
+  state_ = *CoordinatorState::Create(options_, IdentityOf(*journal_, now),
+                                     durable_, now);
   state_.SetReadOnly(true);
   ShutAll(
       absl::UnavailableError("the coordinator's journal cannot be written, it "

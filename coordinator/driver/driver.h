@@ -91,6 +91,8 @@ class Driver {
   // As CoordinatorState::Drain(); the jobs.
   absl::StatusOr<std::vector<std::string>> Drain(
       const std::string& agent, bool force, const protocol::Caller& caller);
+  absl::Status Undrain(const std::string& agent,
+                       const protocol::Caller& caller);
   // As Journal::Backup(), with a line in the audit log that is in the backup,
   // too.
   absl::StatusOr<std::string> Backup(const std::string& name,

@@ -20,9 +20,14 @@ absl::StatusOr<std::vector<std::string>> Driver::Drain(
       },
       caller);
   if (!status.ok()) return status;
-  OnRefused({"agent drained", caller, "", absl::StrCat("agent ", agent),
-             force ? "by an operator, --force" : "by an operator", ""});
   return jobs;
+}
+
+absl::Status Driver::Undrain(const std::string& agent,
+                             const protocol::Caller& caller) {
+  return Operate([&](CoordinatorState& state,
+                     absl::Duration) { return state.Undrain(agent); },
+                 caller);
 }
 
 absl::StatusOr<std::string> Driver::Backup(const std::string& name,

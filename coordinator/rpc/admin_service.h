@@ -71,6 +71,10 @@ class AdminService : public v1::Admin::CallbackService {
                                   const v1::DrainRequest* request,
                                   v1::DrainResponse* response) override;
 
+  grpc::ServerUnaryReactor* Undrain(grpc::CallbackServerContext* context,
+                                    const v1::UndrainRequest* request,
+                                    v1::UndrainResponse* response) override;
+
   grpc::ServerUnaryReactor* Backup(grpc::CallbackServerContext* context,
                                    const v1::BackupRequest* request,
                                    v1::BackupResponse* response) override;

@@ -22,6 +22,18 @@ grpc::ServerUnaryReactor* AdminService::Drain(
   return reactor;
 }
 
+grpc::ServerUnaryReactor* AdminService::Undrain(
+    grpc::CallbackServerContext* context, const v1::UndrainRequest* request,
+    v1::UndrainResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::Status status = AdmitAllJobs(*context, Right::kOperate, "Undrain");
+  if (status.ok()) {
+    status = driver_->Undrain(request->agent(), access_->CallerOf(*context));
+  }
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* AdminService::Backup(
     grpc::CallbackServerContext* context, const v1::BackupRequest* request,
     v1::BackupResponse* response) {

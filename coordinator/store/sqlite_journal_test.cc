@@ -22,6 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
 
 bool operator==(const Recovered::Group& a, const Recovered::Group& b) {
   return a.generation == b.generation && a.ended == b.ended &&
@@ -278,6 +279,23 @@ TEST_F(SqliteJournalTest, RecoversWhatTheRecordsFoldTo) {
   check("forgotten");
 }
 
+TEST_F(SqliteJournalTest, WhoIsDrainedIsRecovered) {
+  const AgentDrained first{"a", {1, 2}, "ann", false};
+  const AgentDrained second{"b", {3, 4}, "bob", true};
+  {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    ASSERT_OK(journal->Append({first, second}, {}));
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(auto journal, Open());
+    EXPECT_THAT(journal->recovered().drained,
+                ElementsAre(Pair("a", first), Pair("b", second)));
+    ASSERT_OK(journal->Append({AgentUndrained{"a", "by an operator"}}, {}));
+  }
+  ASSERT_OK_AND_ASSIGN(auto journal, Open());
+  EXPECT_THAT(journal->recovered().drained, ElementsAre(Pair("b", second)));
+}
+
 TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
   TestCluster t;
   t.FormFour();
@@ -294,7 +312,7 @@ TEST_F(SqliteJournalTest, AJournalOfTheFirstSchemaIsBroughtUpToDate) {
         "DROP TABLE ended_lineages; DROP TABLE holders_away;"
         "DROP TABLE audit; DROP TABLE audit_ends; DROP TABLE writers;"
         "DROP TABLE detached_ranks; DROP TABLE detached_of_launch;"
-        "DROP TABLE denied;"
+        "DROP TABLE denied; DROP TABLE drained;"
         "PRAGMA user_version = 1"));
   }
   t.Clear();

@@ -137,6 +137,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "base",
             "base/metrics",
             "base/tls",
+            "base/version",
             "config",
             "protocol",
             "proto",
