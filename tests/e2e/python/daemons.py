@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from bench.processes import Child
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -17,6 +19,16 @@ BIN = Path(os.environ.get("PACTRAIN_TEST_BIN", ROOT / "out" / "bin"))
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
 MEMORY_FILE = "/memfd:pactrain"
+
+
+def why_no_mounts() -> str:
+    """Why no file systems can be mounted for one process alone; empty: they can."""
+    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stderr.strip() if done.returncode != 0 else ""
+
+
+no_mounts = pytest.mark.skipif(why_no_mounts() != "", reason=f"no mounts: {why_no_mounts()}")
 
 
 class Daemon:
@@ -42,10 +54,15 @@ class Daemon:
         self.child.process.wait()
 
     def restart(self) -> None:
-        """On the address that it had."""
+        """With the flags of now; on the address that it had, where they name it."""
         if self.child.process.poll() is None:
             self.kill()
         self.child = self._start()
+
+    def restart_by(self, *words: str) -> None:
+        """By a program that becomes it."""
+        self.argv = [*words, *self.argv]
+        self.restart()
 
     def memory_files(self) -> set[str]:
         """The memory files that it shares with trainers: those that it has mapped or open."""
@@ -80,8 +97,15 @@ class Cluster:
         agent_flags: Sequence[str] = (),
         coordinator_flags: Sequence[str] = (),
         risk: str = "exact",  # How soon a policy goes TERNARY depends on the machine.
+        keyed: bool = False,  # With TLS, by a job key.
     ) -> None:
         self.folder = folder
+        self.protection = "--insecure-local"
+        if keyed:
+            key = folder / "job.key"
+            argv = [str(BIN / "pactrain-admin"), "new-key", str(key)]
+            subprocess.run(argv, check=True, capture_output=True)
+            self.protection = f"--job-key-file={key}"
         self._coordinator_flags = [*coordinator_flags, f"--risk={risk}"]
         self._jobs = 0
         self.coordinator = Daemon("coordinator", self._coordinator("127.0.0.1:0"), folder)
@@ -92,7 +116,7 @@ class Cluster:
     def _coordinator(self, address: str) -> list[str]:
         return [
             str(BIN / "pactrain-coordinator"),
-            "--insecure-local",
+            self.protection,
             f"--listen={address}",
             "--listen-metrics=127.0.0.1:0",
             f"--state-dir={self.folder / 'state'}",
@@ -105,7 +129,7 @@ class Cluster:
             f"agent-{number}",
             [
                 str(BIN / "pactrain-agent"),
-                "--insecure-local",
+                self.protection,
                 f"--name=agent-{number}",
                 f"--site=site-{site}",
                 f"--coordinator={self.address}",
@@ -122,7 +146,8 @@ class Cluster:
 
     def admin(self, *words: str) -> list[str]:
         """The command line of pactrain-admin."""
-        return [str(BIN / "pactrain-admin"), f"--coordinator={self.address}", *words]
+        key = [word for word in [self.protection] if word.startswith("--job-key-file")]
+        return [str(BIN / "pactrain-admin"), f"--coordinator={self.address}", *key, *words]
 
     def new_job(self) -> str:
         self._jobs += 1

@@ -1,4 +1,4 @@
-"""What operators do while jobs train: backups, restoring one, draining a node."""
+"""What operators do while jobs train: backups, restoring one, draining a node, releases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from daemons import Cluster
+from daemons import BIN, Cluster
 from elastic import (
     BATCHES,
     STOP,
@@ -18,6 +18,8 @@ from elastic import (
     stopped,
     values,
 )
+
+from bench.other_release import of_release
 
 
 def backed_up(cluster: Cluster, name: str) -> str:
@@ -103,3 +105,47 @@ def test_the_others_go_on_when_a_node_is_drained(own_cluster, join, on_shrink):
     logged(own_cluster.agents[1], "connected with coordinator")
     shown = subprocess.run(own_cluster.admin("agents"), check=True, capture_output=True, text=True)
     assert "drained" not in shown.stdout
+
+
+def test_a_drain_outlives_the_coordinator_until_it_is_taken_back(own_cluster, join):
+    job = own_cluster.new_job()
+    ranks = pair(join, own_cluster, job, on_shrink="continue")
+    stopped(*ranks)
+    subprocess.run(own_cluster.admin("drain", "agent-1"), check=True)
+    own_cluster.coordinator.restart()
+    for agent in own_cluster.agents:
+        logged(own_cluster.coordinator, f"agent '{agent.name}' of site")
+    on(*ranks)
+    values(ranks[0])
+    (leaves,) = ranks[1].finish()
+    assert leaves.error == "RefusedError", leaves
+    agents = own_cluster.admin("agents")
+    shown = subprocess.run(agents, check=True, capture_output=True, text=True).stdout
+    assert "agent 'agent-1' was drained by" in shown
+    # Who comes there now is refused, until the drain is taken back.
+    (refused,) = pair(join, own_cluster, own_cluster.new_job())[1].finish()
+    assert "pactrain-admin undrain agent-1" in refused.text
+    subprocess.run(own_cluster.admin("undrain", "agent-1"), check=True)
+    assert "drained" not in subprocess.run(agents, capture_output=True, text=True).stdout
+    assert equal(values(*pair(join, own_cluster, own_cluster.new_job(), stops=())))
+
+
+def test_an_agent_of_a_release_that_is_no_neighbour_is_refused(own_cluster):
+    agent = own_cluster.agents[1]
+    agent.kill()
+    program = of_release(BIN / "pactrain-agent", own_cluster.folder, minors_later=2)
+    done = subprocess.run([str(program), *agent.argv[1:]], capture_output=True, text=True)
+    assert done.returncode == 1
+    number = program.name.rsplit("-", 1)[1]
+    for said in (done.stderr, own_cluster.coordinator.child.log.read_text()):
+        assert f"'agent-1' is of release {number}, this coordinator of release " in said
+        assert f"bring both to {number}, where a job is to train on" in said
+
+
+def test_a_neighbouring_release_is_told_of_and_trains(own_cluster, join):
+    agent = own_cluster.agents[1]
+    program = of_release(BIN / "pactrain-agent", own_cluster.folder, minors_later=1)
+    agent.argv = [str(program), *agent.argv[1:]]
+    agent.restart()
+    logged(own_cluster.coordinator, "neighbours work together; finish the upgrade")
+    assert equal(values(*pair(join, own_cluster, own_cluster.new_job(), stops=())))

@@ -1,0 +1,96 @@
+"""Wall clocks of daemons that step while they train."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import SHORT, running
+from daemons import Cluster, Daemon
+from elastic import STOP, equal, logged, on, pair, stopped, values
+from test_doctor import doctor
+
+DAYS = 24 * 3600
+
+
+class SteppedClocks:
+    """The wall clocks of daemons; each is its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._library = folder / "stepped_clock.so"
+        source = Path(__file__).with_name("stepped_clock.c")
+        command = ["gcc", "-O1", "-shared", "-fPIC", "-o", str(self._library), str(source)]
+        subprocess.run(command, check=True)
+
+    def give(self, daemon: Daemon) -> None:
+        file = self._folder / daemon.name
+        file.write_bytes(struct.pack("=q", 0))
+        daemon.restart_by("env", f"LD_PRELOAD={self._library}", f"STEPPED_CLOCK={file}")
+
+    def step(self, daemon: Daemon, seconds: int) -> None:
+        """From now on it is so far ahead of this machine's."""
+        with (self._folder / daemon.name).open("r+b") as file:
+            file.write(struct.pack("=q", seconds))
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Cluster]:
+    """With certificates of a job key, since those are valid by the clock."""
+    with running(sites=2, agent_flags=SHORT, keyed=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def clocks(own_cluster, tmp_path) -> SteppedClocks:
+    clocks = SteppedClocks(tmp_path)
+    for daemon in (own_cluster.coordinator, *own_cluster.agents):
+        clocks.give(daemon)
+    for daemon in own_cluster.agents:
+        logged(own_cluster.coordinator, f"agent '{daemon.name}' of site")
+    return clocks
+
+
+@pytest.mark.parametrize("days", [30, -30])
+@pytest.mark.parametrize("whose", ["coordinator", "agent"])
+def test_training_does_not_notice_a_clock_that_steps(
+    own_cluster, clocks, join, undisturbed, whose, days
+):
+    """Further than certificates hold."""
+    wanted = undisturbed()
+    agent = own_cluster.agents[1]
+    daemon = own_cluster.coordinator if whose == "coordinator" else agent
+    ranks = pair(join, own_cluster, own_cluster.new_job(), stops=(STOP, 2 * STOP))
+    stopped(*ranks)
+    clocks.step(daemon, days * DAYS)
+    if whose == "coordinator" and days > 0:
+        # No connection to it outlives its certificate.
+        logged(agent, "cannot be reached")
+    on(*ranks)
+    for rank in ranks:
+        rank.wait_said(2 * STOP)
+    clocks.step(daemon, 0)
+    on(*ranks)
+    results = values(*ranks)
+    assert equal(results)
+    assert results[0]["digest"] == wanted
+    assert results[0]["world"].generation == 1
+    # All are connected again, and new jobs start.
+    assert equal(values(*pair(join, own_cluster, own_cluster.new_job(), stops=())))
+    audit = subprocess.run(own_cluster.admin("audit"), capture_output=True, text=True)
+    assert audit.returncode == 0, audit.stderr
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_the_doctor_names_a_clock_that_is_off(own_cluster, clocks, hours):
+    key = own_cluster.protection.removeprefix("--job-key-file=")
+    clocks.step(own_cluster.coordinator, hours * 3600)
+    done = doctor(own_cluster, PACTRAIN_ADMIN_JOB_KEY_FILE=key)
+    assert done.returncode == 1, done.stdout
+    where = "ahead of" if hours > 0 else "behind"
+    assert re.search(rf"clock +problem +the coordinator's is 3[56]\d\d\.\d\d s {where}", done.stdout)
+    assert "set both by NTP" in done.stdout
