@@ -92,5 +92,7 @@ def test_the_doctor_names_a_clock_that_is_off(own_cluster, clocks, hours):
     done = doctor(own_cluster, PACTRAIN_ADMIN_JOB_KEY_FILE=key)
     assert done.returncode == 1, done.stdout
     where = "ahead of" if hours > 0 else "behind"
-    assert re.search(rf"clock +problem +the coordinator's is 3[56]\d\d\.\d\d s {where}", done.stdout)
+    assert re.search(
+        rf"clock +problem +the coordinator's is 3[56]\d\d\.\d\d s {where}", done.stdout
+    )
     assert "set both by NTP" in done.stdout
