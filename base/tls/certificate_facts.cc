@@ -18,16 +18,6 @@ namespace {
 
 constexpr char kJobKeyName[] = "PacTrain job key ";
 
-std::string SerialOf(const X509* certificate) {
-  const std::unique_ptr<BIGNUM, decltype(&BN_free)> number(
-      ASN1_INTEGER_to_BN(X509_get0_serialNumber(certificate), nullptr),
-      BN_free);
-  char* const hex = BN_bn2hex(number.get());
-  const std::string serial = hex;
-  OPENSSL_free(hex);
-  return serial;
-}
-
 std::string KeyOf(const X509* certificate) {
   unsigned char* bytes = nullptr;
   const int size = i2d_X509_PUBKEY(X509_get_X509_PUBKEY(certificate), &bytes);
@@ -49,24 +39,41 @@ std::string JobKeyOf(const X509* certificate) {
   return absl::ConsumePrefix(&name, kJobKeyName) ? std::string(name) : "";
 }
 
-absl::Time EndOf(const X509* certificate) {
-  struct tm parts;
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &parts) != 1) {
-    return absl::InfinitePast();
-  }
-  return absl::FromTM(parts, absl::UTCTimeZone());
-}
-
 }  // namespace
 
 std::string NameOfJobKey(absl::string_view id) {
   return absl::StrCat(kJobKeyName, id);
 }
 
+std::string NameHashOf(const X509_NAME* name) {
+  // Of its canonical form, which OpenSSL gives nobody itself.
+  return absl::StrCat(
+      absl::Hex(X509_NAME_hash_ex(name, nullptr, nullptr, nullptr)));
+}
+
+std::string SerialText(const ASN1_INTEGER* serial) {
+  const std::unique_ptr<BIGNUM, decltype(&BN_free)> number(
+      ASN1_INTEGER_to_BN(serial, nullptr), BN_free);
+  char* const hex = BN_bn2hex(number.get());
+  const std::string text = hex;
+  OPENSSL_free(hex);
+  return text;
+}
+
+absl::Time TimeOf(const ASN1_TIME* time) {
+  struct tm parts;
+  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
 CertificateFacts FactsOf(const X509* certificate) {
   if (certificate == nullptr) return {};
-  return {UrisOf(certificate), SerialOf(certificate), KeyOf(certificate),
-          JobKeyOf(certificate), EndOf(certificate)};
+  return {UrisOf(certificate),
+          SerialText(X509_get0_serialNumber(certificate)),
+          KeyOf(certificate),
+          JobKeyOf(certificate),
+          NameHashOf(X509_get_issuer_name(certificate)),
+          TimeOf(X509_get0_notAfter(certificate))};
 }
 
 CertificateFacts FactsOf(absl::string_view pem) {

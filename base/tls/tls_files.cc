@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/tls/certificate_facts.h"
 
 namespace pactrain::base {
 namespace {
@@ -75,12 +76,6 @@ absl::Status LoadCa(SSL_CTX* context, const TlsFiles& files,
   }
   return Refuse(names.ca, files.ca,
                 absl::StrCat("holds no PEM certificate (", LastReason(), ")"));
-}
-
-absl::Time TimeOf(const ASN1_TIME* time) {
-  struct tm parts;
-  ASN1_TIME_to_tm(time, &parts);
-  return absl::FromTM(parts, absl::UTCTimeZone());
 }
 
 CertificateLife LifeOf(const X509* certificate) {

@@ -45,7 +45,8 @@ struct Words {
   std::string name, mode, codec, new_file, who, bound_job, from_file;
   std::string file, shell;
   int levels = 0;
-  bool why = false, force = false;
+  bool why = false, force = false, verify = false;
+  std::vector<std::string> witness_files;
 };
 
 bool IsOfAJob(absl::string_view command) {
@@ -90,8 +91,14 @@ void AddCommands(CLI::App& app, Words& words) {
   app.add_subcommand("agents", "All agents in a table");
   app.add_subcommand("links", "What agents measured between sites");
   app.add_subcommand("plan", "Which way sums travel between sites");
-  app.add_subcommand("audit",
-                     "The audit log, and whether somebody has changed it");
+  CLI::App* audit = app.add_subcommand(
+      "audit", "The audit log, and whether somebody has changed it");
+  audit->add_flag(
+      "--verify", words.verify,
+      "Not the lines, but whether agents have seen others, or more");
+  audit->add_option("--witness", words.witness_files,
+                    "The same of a file that an agent keeps beside its socket "
+                    "(SOCKET.audit), brought here; may be given several times");
   CLI::App* new_key =
       app.add_subcommand("new-key", "Makes a job's key; asks no coordinator");
   new_key
@@ -251,6 +258,8 @@ absl::StatusOr<Command> Understand(const std::string& name,
   command.why = words.why;
   command.force = words.force;
   command.file = words.file;
+  command.verify = words.verify || !words.witness_files.empty();
+  command.witness_files = words.witness_files;
   if (name == "drain") {
     RETURN_IF_ERROR(protocol::CheckName("AGENT", words.who));
     command.who = words.who;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/tls/tls_files.h"
@@ -13,17 +14,19 @@
 namespace pactrain::coordinator {
 
 struct Command {
-  std::string name;    // As it was written: "jobs".
-  std::string who;     // Of "evict" and "readmit"; the agent of "drain".
-  v1::Group group;     // Of those that are of one job.
-  bool why = false;    // "decisions" only.
-  bool force = false;  // "drain" only.
-  std::string file;    // "backup" only.
-  std::optional<v1::Pin> pin;  // "pin" only.
-  std::string coordinator;     // "127.0.0.1:7070"
-  base::TlsFiles tls;          // Not given: plain text.
-  std::string job_key_file;    // "doctor" only: as given.
-  absl::Status tls_mistake;    // "doctor" only: why `tls` cannot be used.
+  std::string name;     // As it was written: "jobs".
+  std::string who;      // Of "evict" and "readmit"; the agent of "drain".
+  v1::Group group;      // Of those that are of one job.
+  bool why = false;     // "decisions" only.
+  bool force = false;   // "drain" only.
+  std::string file;     // "backup" only.
+  bool verify = false;  // "audit" only.
+  std::vector<std::string> witness_files;  // The same.
+  std::optional<v1::Pin> pin;              // "pin" only.
+  std::string coordinator;                 // "127.0.0.1:7070"
+  base::TlsFiles tls;                      // Not given: plain text.
+  std::string job_key_file;                // "doctor" only: as given.
+  absl::Status tls_mistake;  // "doctor" only: why `tls` cannot be used.
   bool json = false;
   bool insecure_network = false;
   bool coordinator_named = false;  // By a flag or variable.

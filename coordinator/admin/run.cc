@@ -4,13 +4,16 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/tls/job_key.h"
+#include "config/small_file.h"
 #include "coordinator/admin/audit.h"
 #include "coordinator/admin/cluster_text.h"
 #include "coordinator/admin/job_text.h"
+#include "coordinator/admin/witness_check.h"
 #include "protocol/identity.h"
 
 namespace pactrain::coordinator {
@@ -46,18 +49,53 @@ absl::Status Watch(const Command& command, AdminClient& client,
       });
 }
 
+// What agents keep beside their sockets, brought here.
+absl::Status ReadWitnessFiles(const std::vector<std::string>& files,
+                              WitnessCheck& check) {
+  for (const std::string& file : files) {
+    const absl::StatusOr<std::string> text = config::ReadSmallFile(file);
+    RETURN_IF_ERROR(text.status());
+    const absl::StatusOr<protocol::KeptHeads> kept = protocol::ReadHeads(*text);
+    if (!kept.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--witness: ", file, " is no file of an agent: ",
+                       absl::string_view(kept.status().message())));
+    }
+    for (const protocol::AuditHead& head : kept->heads) {
+      check.Add(kept->agent, head);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Audit(const Command& command, AdminClient& client,
                    std::ostream& out) {
   AuditChecker checker;
+  WitnessCheck witnesses;
+  RETURN_IF_ERROR(ReadWitnessFiles(command.witness_files, witnesses));
+  bool ask = command.verify;
   while (!checker.done()) {
     ASSIGN_OR_RETURN(const v1::ReadAuditResponse page,
-                     client.ReadAudit(checker.last()));
+                     client.ReadAudit(checker.last(), ask));
+    ask = false;
+    for (const v1::AuditWitness& witness : page.witnesses()) {
+      for (const v1::AuditHead& head : witness.heads()) {
+        witnesses.Add(witness.agent(),
+                      {head.term(), head.number(), head.hash()});
+      }
+    }
     for (const v1::AuditLine& line : page.lines()) {
-      out << (command.json ? ToJson(line) : AuditText(line));
+      if (command.json) out << ToJson(line);
+      if (!command.verify && !command.json) out << AuditText(line);
+      witnesses.See(line);
     }
     RETURN_IF_ERROR(checker.Check(page));
   }
-  if (!command.json) out << checker.Summary();
+  std::string seen;
+  if (command.verify) {
+    ASSIGN_OR_RETURN(seen, witnesses.Result());
+  }
+  if (!command.json) out << checker.Summary() << seen;
   return absl::OkStatus();
 }
 

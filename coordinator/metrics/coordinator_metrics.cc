@@ -75,6 +75,7 @@ void AddConnections(const Connections& now, Page& page) {
   page.Start("connections_refused_total", MetricType::Counter,
              "Connections that were refused, by reason.", {"reason"});
   for (const base::Refusal refusal : base::kRefusals) {
+    if (refusal == base::Refusal::kKey) continue;  // The agents'.
     page.Add({std::string(base::RefusalName(refusal))},
              static_cast<double>(now.refused.of(refusal)));
   }

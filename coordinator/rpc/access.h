@@ -32,6 +32,7 @@
 #include "base/mutex.h"
 #include "base/repeat_filter.h"
 #include "base/tls/certificate_facts.h"
+#include "base/tls/revoked.h"
 #include "coordinator/core/grants.h"
 #include "protocol/audit.h"
 #include "protocol/identity.h"
@@ -99,6 +100,7 @@ class Access {
   uint64_t version() const { return version_; }
   // In force from now on; not null. False: it has been already.
   bool SetGrants(std::shared_ptr<const Grants> grants);
+  void SetRevoked(std::shared_ptr<const base::RevokedCertificates> revoked);
 
  private:
   std::shared_ptr<const Grants> grants() const;
@@ -112,6 +114,8 @@ class Access {
       std::make_shared<const Grants>();
   std::shared_ptr<const std::vector<std::string>> evicted_
       ABSL_GUARDED_BY(mu_) = std::make_shared<const std::vector<std::string>>();
+  std::shared_ptr<const base::RevokedCertificates> revoked_ ABSL_GUARDED_BY(
+      mu_) = std::make_shared<const base::RevokedCertificates>();
   base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
 };
 
