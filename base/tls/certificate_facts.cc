@@ -18,6 +18,16 @@ namespace {
 
 constexpr char kJobKeyName[] = "PacTrain job key ";
 
+std::string JobKeyOf(const X509* certificate) {
+  char text[128] = {};
+  X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate), NID_commonName,
+                            text, sizeof text);
+  absl::string_view name = text;
+  return absl::ConsumePrefix(&name, kJobKeyName) ? std::string(name) : "";
+}
+
+}  // namespace
+
 std::string KeyOf(const X509* certificate) {
   unsigned char* bytes = nullptr;
   const int size = i2d_X509_PUBKEY(X509_get_X509_PUBKEY(certificate), &bytes);
@@ -30,16 +40,6 @@ std::string KeyOf(const X509* certificate) {
   return absl::BytesToHexString(
       absl::string_view(reinterpret_cast<const char*>(digest.data()), length));
 }
-
-std::string JobKeyOf(const X509* certificate) {
-  char text[128] = {};
-  X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate), NID_commonName,
-                            text, sizeof text);
-  absl::string_view name = text;
-  return absl::ConsumePrefix(&name, kJobKeyName) ? std::string(name) : "";
-}
-
-}  // namespace
 
 std::string NameOfJobKey(absl::string_view id) {
   return absl::StrCat(kJobKeyName, id);
@@ -73,7 +73,8 @@ CertificateFacts FactsOf(const X509* certificate) {
           KeyOf(certificate),
           JobKeyOf(certificate),
           NameHashOf(X509_get_issuer_name(certificate)),
-          TimeOf(X509_get0_notAfter(certificate))};
+          TimeOf(X509_get0_notAfter(certificate)),
+          ""};
 }
 
 CertificateFacts FactsOf(absl::string_view pem) {

@@ -21,7 +21,12 @@ struct CertificateFacts {
   std::string issuer;  // The id of the job key that made it; empty: none did.
   std::string ca;      // NameHashOf() of who signed it.
   absl::Time until;    // When its life ends.
+  // The key, as above, of the CA at the end of its chain; empty: it was seen
+  // without its connection.
+  std::string anchor = {};
 };
+// As `key` above.
+std::string KeyOf(const X509* certificate);
 
 // What a certificate's issuer is called that is made of the job key `id`.
 std::string NameOfJobKey(absl::string_view id);

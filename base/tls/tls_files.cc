@@ -174,6 +174,17 @@ CertificateLives LivesOf(const TlsContext& context) {
   return lives;
 }
 
+std::set<std::string> AnchorsOf(const TlsContext& context) {
+  std::set<std::string> anchors;
+  STACK_OF(X509_OBJECT)* const held =
+      X509_STORE_get0_objects(SSL_CTX_get_cert_store(context.get()));
+  for (int i = 0; i < sk_X509_OBJECT_num(held); ++i) {
+    const X509* const ca = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(held, i));
+    if (ca != nullptr) anchors.insert(KeyOf(ca));
+  }
+  return anchors;
+}
+
 absl::StatusOr<CertificateLives> LivesOf(const TlsFiles& files,
                                          const TlsNames& names) {
   RETURN_IF_ERROR(CheckTlsFiles(files, names).status());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/tls/tls_files.h"
 #include "pactrain/v1/admin.pb.h"
 
@@ -33,6 +34,9 @@ struct Command {
   std::string new_file;            // "new-key" only; nothing else counts then.
   std::string bound_job;           // The same: empty: of any.
   std::string from_file;           // Holds the key that it is made of.
+  // "rotate-key" only: when the new key is shown, and until when the old one is
+  // taken.
+  absl::Time at, until;
 };
 
 // What messages call this command's own settings.

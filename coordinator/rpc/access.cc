@@ -119,6 +119,14 @@ bool Access::Sees(const Peer& peer, absl::string_view job) const {
 absl::Status Access::CheckStays(const base::CertificateFacts& facts) const {
   ASSIGN_OR_RETURN(const protocol::Identity identity,
                    protocol::IdentityOf(facts.uris));
+  if (!facts.anchor.empty()) {
+    base::MutexLock lock(&mu_);
+    if (!anchors_.contains(facts.anchor)) {
+      return absl::UnauthenticatedError(
+          absl::StrCat("the CA or job key of the certificate of ",
+                       identity.ToString(), " is taken no more"));
+    }
+  }
   return CheckDenied(CredentialOf(identity, facts));
 }
 
@@ -187,6 +195,13 @@ void Access::SetRevoked(
   base::MutexLock lock(&mu_);
   if (revoked == revoked_) return;
   revoked_ = std::move(revoked);
+  ++version_;
+}
+
+void Access::SetAnchors(const std::set<std::string>& anchors) {
+  base::MutexLock lock(&mu_);
+  if (anchors == anchors_) return;
+  anchors_ = anchors;
   ++version_;
 }
 

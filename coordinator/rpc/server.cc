@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   if (tls.given()) {
     base::MutexLock lock(&server->mu_);
     ASSIGN_OR_RETURN(server->tls_, base::TlsSource::Open(tls));
+    server->access_.SetAnchors(server->tls_->anchors());
   }
   auto listener = base::CappedListener::Open(
       listen, {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
@@ -137,7 +138,9 @@ void Server::Tick() {
   if (sources_.revoked) access_.SetRevoked(sources_.revoked());
   admin_.Tick();
   base::MutexLock lock(&mu_);
-  if (tls_ != nullptr) tls_->Get();
+  if (tls_ == nullptr) return;
+  tls_->Get();
+  access_.SetAnchors(tls_->anchors());
 }
 
 std::optional<base::CertificateLives> Server::certificates() const {
