@@ -28,7 +28,9 @@ class JobKeys {
   static constexpr size_t kMaxKeys = 4;
 
   // Of one that is not to be changed.
-  JobKeys(JobKey key) : keys_({{std::move(key)}}) {}  // NOLINT: as it is one.
+  JobKeys(JobKey key) {  // NOLINT: it is one.
+    keys_.push_back({std::move(key)});
+  }
 
   // InvalidArgument: a line is no such one, there are more than kMaxKeys, or
   // they are not of the same host. The message never quotes a key.

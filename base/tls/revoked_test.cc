@@ -88,7 +88,7 @@ TEST_F(RevokedTest, WhatIsNoWholeListIsRefused) {
   const std::string list = ca_.Revoke({a_});
   ExpectRefused(list.substr(0, list.size() / 2), "malformed");
   ExpectRefused(list + list.substr(0, list.size() / 2), "malformed");
-  ExpectRefused(ca_.Revoke({a_}, 3600, {NID_delta_crl, "critical,1"}),
+  ExpectRefused(ca_.Revoke({a_}, 3600, {NID_delta_crl, "critical,DER:020101"}),
                 "critical extension 'X509v3 Delta CRL Indicator'");
 }
 

@@ -111,6 +111,18 @@ Action ActionOf(Right right) {
   return right == Right::kOperate ? Action::kChange : Action::kSee;
 }
 
+v1::AuditWitness ToProto(const Witness& witness) {
+  v1::AuditWitness proto;
+  proto.set_agent(witness.agent);
+  proto.set_connected(witness.connected);
+  for (const protocol::AuditHead& head : witness.heads) {
+    v1::AuditHead& out = *proto.add_heads();
+    out = protocol::ToProto(head);
+    out.clear_proof();
+  }
+  return proto;
+}
+
 }  // namespace
 
 v1::JobState ToProto(const GroupSnapshot& s) {
@@ -152,18 +164,6 @@ v1::JobState ToProto(const GroupSnapshot& s) {
   if (s.pin) {
     proto.mutable_pin()->set_mode(static_cast<v1::Mode>(s.pin->mode));
     proto.mutable_pin()->set_codec(static_cast<v1::Codec>(s.pin->codec));
-  }
-  return proto;
-}
-
-v1::AuditWitness ToProto(const Witness& witness) {
-  v1::AuditWitness proto;
-  proto.set_agent(witness.agent);
-  proto.set_connected(witness.connected);
-  for (const protocol::AuditHead& head : witness.heads) {
-    v1::AuditHead& out = *proto.add_heads();
-    out = protocol::ToProto(head);
-    out.clear_proof();
   }
   return proto;
 }

@@ -60,10 +60,9 @@ class Server {
   // What is in force; asked at each tick of the driver's timer.
   struct Sources {
     // Null: there is no policy file.
-    std::function<std::shared_ptr<const Grants>()> grants = nullptr;
+    std::function<std::shared_ptr<const Grants>()> grants;
     // Null: CAs take nothing back.
-    std::function<std::shared_ptr<const base::RevokedCertificates>()> revoked =
-        nullptr;
+    std::function<std::shared_ptr<const base::RevokedCertificates>()> revoked;
   };
 
   // Binds, starts the driver's timer and serves. `driver` must outlive the
