@@ -1,12 +1,15 @@
 #include "agent/driver.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "agent/core/wire_convert.h"
+#include "agent/local/own_file.h"
 #include "agent/local/packet.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,6 +26,21 @@ constexpr absl::Duration kMaxTick = absl::Milliseconds(100);
 constexpr absl::Duration kStopLinger = absl::Milliseconds(500);
 // Elements that a thread sums before it looks for more: tens of microseconds.
 constexpr size_t kSumGrain = 16 * 1024;
+constexpr size_t kMaxAuditFile = 64 << 10;  // Bytes.
+
+// What a former process of this agent kept of the coordinator's audit log.
+void ReadAuditFile(const std::string& path,
+                   CoordinatorClient::Options& options) {
+  const std::string text = ReadOwnFile(path, kMaxAuditFile);
+  if (text.empty()) return;
+  absl::StatusOr<protocol::KeptHeads> kept = protocol::ReadHeads(text);
+  if (!kept.ok()) {
+    LOG_WARN("{} is not used: {}", path, std::string(kept.status().message()));
+  } else if (kept->agent == options.hello.agent) {
+    options.hello.audit = std::move(kept->heads);
+    options.audit_cluster = std::move(kept->cluster);
+  }
+}
 
 }  // namespace
 
@@ -91,6 +109,7 @@ absl::Status Driver::Open() {
   coordinator.hello.data_address = advertised_address();
   coordinator.hello.version = base::kVersion;
   coordinator.hello.metrics_address = MetricsAddress();
+  ReadAuditFile(AuditFile(), coordinator);
   coordinator_ = std::make_unique<CoordinatorClient>(
       io_, coordinator, static_cast<CoordinatorEvents*>(this));
   metrics_->Publish(Snapshot());
@@ -390,6 +409,16 @@ void Driver::OnCoordinatorMessage(const protocol::CoordinatorMessage& message) {
 
 void Driver::OnCoordinatorDisconnected(const std::string& reason) {
   Handle(CoordinatorDisconnected{reason});
+}
+
+void Driver::OnAuditHeads(const protocol::KeptHeads& kept) {
+  if (ReplaceFile(AuditFile(), protocol::WriteHeads(kept))) return;
+  const int error = errno;
+  if (std::exchange(warned_of_audit_, true)) return;
+  LOG_WARN(
+      "{} cannot be written ({}): what this agent knows of the coordinator's "
+      "audit log goes with its process",
+      AuditFile(), std::strerror(error));
 }
 
 void Driver::OnCoordinatorGivenUp(const std::string& reason) {

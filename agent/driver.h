@@ -124,6 +124,9 @@ class Driver : private TransportEvents,
       const protocol::CoordinatorMessage& message) override;
   void OnCoordinatorDisconnected(const std::string& reason) override;
   void OnCoordinatorGivenUp(const std::string& reason) override;
+  void OnAuditHeads(const protocol::KeptHeads& kept) override;
+
+  std::string AuditFile() const { return options_.socket_path + ".audit"; }
 
   asio::io_context& io_;
   const Options options_;
@@ -135,6 +138,7 @@ class Driver : private TransportEvents,
   std::set<TrainerId> waiting_;   // For their memory; the core knows nothing.
   std::set<TrainerId> trainers_;  // That the core knows.
   TrainerBook book_;              // Of those.
+  bool warned_of_audit_ = false;  // That its file cannot be written.
   asio::steady_timer tick_timer_;
   asio::steady_timer stop_timer_;
   absl::Status error_;

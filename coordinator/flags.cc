@@ -12,6 +12,7 @@
 #include "config/load.h"
 #include "coordinator/core/grants.h"
 #include "coordinator/core/planner.h"
+#include "coordinator/crl_file.h"
 #include "coordinator/grants_file.h"
 #include "pactrain/v1/config.pb.h"
 #include "protocol/identity.h"
@@ -190,6 +191,21 @@ absl::Status SetPolicy(const v1::CoordinatorConfig& config,
 }
 
 // REQUIRES: flags.tls is set.
+absl::Status SetCrl(const v1::CoordinatorConfig& config,
+                    const config::Settings& settings, Flags& flags) {
+  flags.crl_file = config.crl_file();
+  if (flags.crl_file.empty()) return absl::OkStatus();
+  if (!flags.tls.given() || flags.tls.keeper != nullptr) {
+    return settings.At(
+        "crl-file", absl::InvalidArgumentError(
+                        "only a CA takes certificates back, and none is given; "
+                        "with a job's key use pactrain-admin evict"));
+  }
+  return settings.At("crl-file",
+                     CrlFile::Open(flags.crl_file, flags.tls.ca).status());
+}
+
+// REQUIRES: flags.tls is set.
 absl::Status SetPage(const v1::CoordinatorConfig& config,
                      const config::Settings& settings, Flags& flags) {
   flags.price_per_gb = config.price_per_gb();
@@ -219,6 +235,7 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
   flags.insecure_network = insecure;
   RETURN_IF_ERROR(SetTls(config, settings, flags.tls));
   RETURN_IF_ERROR(SetPolicy(config, settings, flags));
+  RETURN_IF_ERROR(SetCrl(config, settings, flags));
   ASSIGN_OR_RETURN(
       flags.listen,
       base::CheckListenAddress(settings.Where("listen"), config.listen(),

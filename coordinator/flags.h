@@ -22,6 +22,7 @@ struct Flags {
   double price_per_gb = 0;  // 0: not known.
   base::TlsFiles tls;       // Not given: plain text.
   std::string policy_file;  // Empty: there is none.
+  std::string crl_file;     // The same.
   bool insecure_network = false;
   int connections_per_source = 0;  // Beyond loopback.
   std::string state_dir;

@@ -378,5 +378,27 @@ TEST(Flags, TheOperationsPageTellsTheDefaults) {
   EXPECT_GT(defaults, 5);
 }
 
+TEST(Flags, AListOfRevokedCertificatesGoesWithACa) {
+  const std::string folder = base::MakeTestFolder();
+  const base::TestCa ca(folder);
+  const base::TlsFiles files =
+      ca.Issue("coordinator", "spiffe://pactrain/coordinator");
+  std::ofstream(folder + "/crl.pem") << ca.Revoke({});
+  const std::string crl = "--crl-file=" + folder + "/crl.pem";
+  int exit_code = -1;
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(Parse({crl.c_str()}, &exit_code).has_value());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("--crl-file: only a CA takes certificates back"));
+  const std::string cert = "--tls-cert=" + files.cert,
+                    key = "--tls-key=" + files.key, in = "--tls-ca=" + files.ca,
+                    policy = "--policy-file=" + AllowAll(folder);
+  const auto flags = Parse(
+      {crl.c_str(), cert.c_str(), key.c_str(), in.c_str(), policy.c_str()},
+      &exit_code);
+  ASSERT_TRUE(flags.has_value());
+  EXPECT_EQ(flags->crl_file, folder + "/crl.pem");
+}
+
 }  // namespace
 }  // namespace pactrain::coordinator

@@ -20,7 +20,7 @@ class GrantsFileTest : public ::testing::Test {
   std::shared_ptr<const Grants> Look(GrantsFile& file, int looks) {
     std::shared_ptr<const Grants> grants;
     for (int i = 0; i < looks; ++i) {
-      now_ += GrantsFile::kLookEvery;
+      now_ += WatchedFile::kLookEvery;
       grants = file.Get(now_);
     }
     return grants;
@@ -43,7 +43,7 @@ TEST_F(GrantsFileTest, IsReadAnewWithinFiveSeconds) {
   EXPECT_EQ(Look(*file, 3), before);  // Nothing to look at again.
   Write("run: [agent/a=text]");
   const auto after = Look(*file, 3);
-  EXPECT_LE(3 * GrantsFile::kLookEvery, absl::Seconds(5));
+  EXPECT_LE(3 * WatchedFile::kLookEvery, absl::Seconds(5));
   EXPECT_FALSE(Runs(*after, "vision"));
   EXPECT_TRUE(Runs(*after, "text"));
 }

@@ -15,12 +15,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics/metrics_server.h"
 #include "base/service_manager.h"
 #include "base/tls/secrecy.h"
+#include "coordinator/crl_file.h"
 #include "coordinator/driver/driver.h"
 #include "coordinator/flags.h"
 #include "coordinator/grants_file.h"
@@ -91,16 +93,23 @@ int Run(const Flags& flags, const sigset_t& signals) {
   if (!driver.ok()) return Failed(driver.status());
   base::ConnectionCaps::Limits caps = Server::kCaps;
   caps.per_source = flags.connections_per_source;
-  Server::GrantsSource grants;
+  Server::Sources sources;
   if (!flags.policy_file.empty()) {
     auto file = GrantsFile::Open(flags.policy_file);
     if (!file.ok()) return Failed(file.status());
-    grants = [file = std::shared_ptr<GrantsFile>(*std::move(file))] {
+    sources.grants = [file = std::shared_ptr<GrantsFile>(*std::move(file))] {
       return file->Get(base::MonotonicNow());
     };
   }
+  if (!flags.crl_file.empty()) {
+    auto file = CrlFile::Open(flags.crl_file, flags.tls.ca);
+    if (!file.ok()) return Failed(file.status());
+    sources.revoked = [file = std::shared_ptr<CrlFile>(*std::move(file))] {
+      return file->Get(base::MonotonicNow(), absl::Now());
+    };
+  }
   auto server = Server::Start(flags.listen, flags.tls, driver->get(), caps,
-                              std::move(grants));
+                              std::move(sources));
   if (!server.ok()) return Failed(server.status());
   const auto snapshot = [d = driver->get()] { return d->Snapshot(); };
   const auto refused = [d = driver->get()](const std::string& source,

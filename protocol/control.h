@@ -15,6 +15,7 @@
 
 #include "absl/time/time.h"
 #include "base/secret.h"
+#include "protocol/audit_heads.h"
 #include "protocol/types.h"
 
 namespace pactrain::protocol {
@@ -31,6 +32,9 @@ struct HistoryMark {
   // Made of the journal's secret by the coordinator's shell: nobody else can
   // make up a history.
   base::Secret proof = {};
+  // Where the audit log ends, as far as it is durable; filled in by the shell,
+  // too. Of what an agent says: empty.
+  AuditHead audit = {};
 
   bool empty() const { return writer.empty(); }
   bool operator==(const HistoryMark&) const = default;
@@ -52,10 +56,13 @@ struct AgentHello {
   // empty: there is none for them.
   std::string metrics_address = {};
   HistoryMark history = {};  // The newest that it was told in this cluster.
+  std::vector<AuditHead> audit = {};  // All that it keeps, the oldest first.
 };
 
 // Every heartbeat interval.
-struct Heartbeat {};
+struct Heartbeat {
+  AuditHead audit = {};  // That it has kept since the last one; empty: none.
+};
 
 struct TrainerJoined {
   GroupId group;

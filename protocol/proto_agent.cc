@@ -23,8 +23,12 @@ struct Writer {
     p.set_cluster_id(m.cluster_id);
     p.set_metrics_address(m.metrics_address);
     if (!m.history.empty()) *p.mutable_history() = ToProto(m.history);
+    for (const AuditHead& head : m.audit) *p.add_audit() = ToProto(head);
   }
-  void operator()(const Heartbeat&) { out.mutable_heartbeat(); }
+  void operator()(const Heartbeat& m) {
+    v1::Heartbeat& p = *out.mutable_heartbeat();
+    if (!m.audit.empty()) *p.mutable_audit() = ToProto(m.audit);
+  }
   void operator()(const TrainerJoined& m) {
     v1::TrainerJoined& p = *out.mutable_trainer_joined();
     *p.mutable_group() = ToProto(m.group);
@@ -157,6 +161,19 @@ absl::StatusOr<AgentMessage> Read(const v1::Hello& p) {
   m.metrics_address = p.metrics_address();
   if (p.has_history()) {
     ASSIGN_OR_RETURN(m.history, FromProto(p.history()));
+  }
+  RETURN_IF_ERROR(
+      CheckRange("hello.audit's heads", p.audit_size(), 0, kMaxAuditHeads));
+  for (const v1::AuditHead& head : p.audit()) {
+    ASSIGN_OR_RETURN(m.audit.emplace_back(), FromProto(head));
+  }
+  return m;
+}
+
+absl::StatusOr<AgentMessage> Read(const v1::Heartbeat& p) {
+  Heartbeat m;
+  if (p.has_audit()) {
+    ASSIGN_OR_RETURN(m.audit, FromProto(p.audit()));
   }
   return m;
 }
@@ -358,7 +375,7 @@ absl::StatusOr<AgentMessage> FromProto(const v1::AgentMessage& proto) {
     case v1::AgentMessage::kHello:
       return Read(proto.hello());
     case v1::AgentMessage::kHeartbeat:
-      return Heartbeat{};
+      return Read(proto.heartbeat());
     case v1::AgentMessage::kTrainerJoined:
       return Read(proto.trainer_joined());
     case v1::AgentMessage::kTrainerLeft:

@@ -57,6 +57,20 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
        [](P& p) {
          p.mutable_hello()->set_metrics_address(std::string(300, 'h') + ":1");
        }},
+      {"audit.number", 0,
+       [](P& p) { p.mutable_hello()->mutable_audit(0)->clear_number(); }},
+      {"audit.hash", 0,
+       [](P& p) { p.mutable_hello()->mutable_audit(1)->set_hash("short"); }},
+      {"hello.audit", 0,
+       [](P& p) {
+         while (p.hello().audit_size() <= static_cast<int>(kMaxAuditHeads)) {
+           *p.mutable_hello()->add_audit() = p.hello().audit(0);
+         }
+       }},
+      {"audit.proof", 7,
+       [](P& p) {
+         p.mutable_heartbeat()->mutable_audit()->set_proof("short");
+       }},
       {"hello.version", 0,
        [](P& p) { p.mutable_hello()->set_version(std::string(64, 'v')); }},
       {"hello.cluster_id", 0,

@@ -31,6 +31,8 @@ absl::StatusOr<Lineage> ReadLineage(absl::string_view field,
                                     const v1::Lineage& proto, bool required);
 v1::HistoryMark ToProto(const HistoryMark& mark);
 absl::StatusOr<HistoryMark> FromProto(const v1::HistoryMark& proto);
+v1::AuditHead ToProto(const AuditHead& head);
+absl::StatusOr<AuditHead> FromProto(const v1::AuditHead& proto);
 v1::Onset ToProto(const Onset& onset);
 absl::StatusOr<Onset> FromProto(const v1::Onset& proto);
 v1::Decision ToProto(const Decision& decision);

@@ -98,6 +98,28 @@ absl::StatusOr<OnShrink> ReadOnShrink(absl::string_view field,
   return static_cast<OnShrink>(value);
 }
 
+v1::AuditHead ToProto(const AuditHead& head) {
+  v1::AuditHead proto;
+  proto.set_term(head.term);
+  proto.set_number(head.number);
+  proto.set_hash(head.hash);
+  proto.set_proof(head.proof.bytes.data(), head.proof.bytes.size());
+  return proto;
+}
+
+absl::StatusOr<AuditHead> FromProto(const v1::AuditHead& proto) {
+  AuditHead head;
+  RETURN_IF_ERROR(CheckRange("audit.term", proto.term(), 1, ~uint64_t{0}));
+  head.term = proto.term();
+  RETURN_IF_ERROR(CheckRange("audit.number", proto.number(), 1, ~uint64_t{0}));
+  head.number = proto.number();
+  RETURN_IF_ERROR(CheckRange("audit.hash's bytes", proto.hash().size(),
+                             kAuditHashBytes, kAuditHashBytes));
+  head.hash = proto.hash();
+  ASSIGN_OR_RETURN(head.proof, ReadSecret("audit.proof", proto.proof()));
+  return head;
+}
+
 v1::HistoryMark ToProto(const HistoryMark& mark) {
   v1::HistoryMark proto;
   proto.set_writer(WriteDigest(mark.writer));
@@ -106,6 +128,7 @@ v1::HistoryMark ToProto(const HistoryMark& mark) {
   proto.set_batches_before(mark.batches_before);
   proto.set_total(mark.total);
   proto.set_proof(mark.proof.bytes.data(), mark.proof.bytes.size());
+  if (!mark.audit.empty()) *proto.mutable_audit() = ToProto(mark.audit);
   return proto;
 }
 
@@ -125,6 +148,9 @@ absl::StatusOr<HistoryMark> FromProto(const v1::HistoryMark& proto) {
   RETURN_IF_ERROR(CheckRange("history.total", proto.total(), 1, ~uint64_t{0}));
   mark.total = proto.total();
   ASSIGN_OR_RETURN(mark.proof, ReadSecret("history.proof", proto.proof()));
+  if (proto.has_audit()) {
+    ASSIGN_OR_RETURN(mark.audit, FromProto(proto.audit()));
+  }
   return mark;
 }
 

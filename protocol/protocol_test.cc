@@ -375,5 +375,51 @@ TEST(Context, EveryFieldIsInTheDigest) {
   }
 }
 
+AuditHead HeadOf(uint64_t term, uint64_t number) {
+  AuditHead head = {term, number, std::string(kAuditHashBytes, 'h')};
+  head.proof.bytes.fill(7);
+  return head;
+}
+
+TEST(AuditHeads, TheNewestOfEachTermIsKept) {
+  std::vector<AuditHead> heads;
+  for (const AuditHead& head :
+       {AuditHead(), HeadOf(1, 5), HeadOf(1, 9), HeadOf(1, 7), HeadOf(2, 3)}) {
+    KeepHead(head, heads);
+  }
+  EXPECT_EQ(heads, (std::vector<AuditHead>{HeadOf(1, 9), HeadOf(2, 3)}));
+}
+
+TEST(AuditHeads, OfTooManyTheOldestGoesThatShowsNoCut) {
+  std::vector<AuditHead> heads = {HeadOf(1, 1000)};
+  for (uint64_t term = 2; heads.size() < kMaxAuditHeads; ++term) {
+    KeepHead(HeadOf(term, term), heads);
+  }
+  KeepHead(HeadOf(99, 99), heads);
+  EXPECT_EQ(heads.size(), kMaxAuditHeads);
+  EXPECT_EQ(heads[0], HeadOf(1, 1000));
+  EXPECT_EQ(heads[1], HeadOf(3, 3));
+  EXPECT_EQ(heads.back(), HeadOf(99, 99));
+}
+
+TEST(AuditHeads, AFileHoldsThemAndNothingElse) {
+  const KeptHeads kept = {
+      "a", std::string(32, 'c'), {HeadOf(1, 5), HeadOf(2, 7)}};
+  const std::string text = WriteHeads(kept);
+  ASSERT_OK_AND_ASSIGN(const KeptHeads back, ReadHeads(text));
+  EXPECT_EQ(back.agent, "a");
+  EXPECT_EQ(back.cluster, kept.cluster);
+  EXPECT_EQ(back.heads, kept.heads);
+  std::string many = text;
+  for (size_t i = 0; i < kMaxAuditHeads; ++i) {
+    many += text.substr(text.find("2 7 "));
+  }
+  for (const std::string& bad :
+       {std::string(), text.substr(1), text.substr(0, text.size() - 1),
+        text + "3 0 x y\n", many}) {
+    EXPECT_THAT(ReadHeads(bad).status(), StatusIs(kInvalid, HasSubstr("")));
+  }
+}
+
 }  // namespace
 }  // namespace pactrain::protocol

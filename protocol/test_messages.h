@@ -44,6 +44,10 @@ inline base::Secret MakeKey() {
 
 inline HistoryMark MakeMark() { return {{3, 3}, 4, {2, 2}, 5, 11, MakeKey()}; }
 
+inline AuditHead MakeHead(uint64_t term = 3, uint64_t number = 57) {
+  return {term, number, std::string(kAuditHashBytes, 'h'), MakeKey()};
+}
+
 inline std::vector<AgentMessage> AgentMessages() {
   Trainer trainer{1,
                   4,
@@ -83,14 +87,16 @@ inline std::vector<AgentMessage> AgentMessages() {
                  "0.1.0",
                  kCluster,
                  "10.0.0.1:8",
-                 MakeMark()},
+                 MakeMark(),
+                 {MakeHead(2, 41), MakeHead()}},
       Heartbeat{},
       TrainerJoined{kGroup, trainer, 4},
       TrainerLeft{
           kGroup, 1, {7, 8}, "killed by signal 9", true, true, {"c"}, true},
       MaskVote{kGroup, 4, 1, {5, 5}, {4, 4}, 3, 2, false, 30, 100, "fc 12", 78},
       PrepareAnswer{kGroup, 4, 5, false, "no buffers"},
-      report};
+      report,
+      Heartbeat{MakeHead()}};
 }
 
 inline std::vector<CoordinatorMessage> CoordinatorMessages() {
@@ -102,7 +108,7 @@ inline std::vector<CoordinatorMessage> CoordinatorMessages() {
           Revoke{kGroup, 4, 5},
           EndGeneration{kGroup, 4, "rank 1 left"},
           MakeMark(),
-          HistoryMark{{3, 3}, 1, {}, 0, 1, MakeKey()},
+          HistoryMark{{3, 3}, 1, {}, 0, 1, MakeKey(), MakeHead()},
           Welcome{kCluster, 1, absl::Milliseconds(10)}};
 }
 

@@ -1,11 +1,6 @@
 #include "agent/local/trainer_book.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -14,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/local/fd.h"
+#include "agent/local/own_file.h"
 #include "agent/local/processes.h"
 #include "base/hex.h"
 #include "base/log.h"
@@ -46,45 +42,6 @@ std::optional<BookedTrainer> ReadLine(absl::string_view line) {
   trainer.attach_id = *attach_id;
   trainer.left = std::string(fields[6]);
   return trainer;
-}
-
-// Empty: there is none, or it is not ours alone.
-std::string ReadFile(const std::string& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  struct stat info = {};
-  if (!file.valid() || fstat(file.get(), &info) != 0 ||
-      !S_ISREG(info.st_mode) || info.st_uid != geteuid() ||
-      (info.st_mode & 022) != 0) {
-    return "";
-  }
-  std::string text;
-  std::array<char, 16384> part;
-  while (text.size() <= kMaxBytes) {
-    const ssize_t bytes = read(file.get(), part.data(), part.size());
-    if (bytes <= 0) return bytes == 0 ? text : "";
-    text.append(part.data(), static_cast<size_t>(bytes));
-  }
-  return "";
-}
-
-// All of it or what was there before. False: errno says why not.
-bool ReplaceFile(const std::string& path, absl::string_view text) {
-  const std::string other = path + ".new";
-  unlink(other.c_str());
-  Fd file(open(other.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file.valid()) return false;
-  while (!text.empty()) {
-    const ssize_t bytes = write(file.get(), text.data(), text.size());
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) {
-      const int error = errno;
-      unlink(other.c_str());
-      errno = error;
-      return false;
-    }
-    text.remove_prefix(static_cast<size_t>(bytes));
-  }
-  return rename(other.c_str(), path.c_str()) == 0;
 }
 
 }  // namespace
@@ -129,7 +86,7 @@ TrainerBook::TrainerBook(asio::io_context& io, std::string path,
       gone_(std::move(gone)) {}
 
 void TrainerBook::Open() {
-  const auto former = ReadBook(ReadFile(path_), agent_, place_);
+  const auto former = ReadBook(ReadOwnFile(path_, kMaxBytes), agent_, place_);
   if (!former) return;
   for (const BookedTrainer& trainer : *former) {
     entries_.push_back(std::make_shared<Entry>(Entry{trainer, nullptr}));

@@ -91,6 +91,7 @@ void AddRefused(const MetricsSnapshot& now, Page& page) {
   page.Start("connections_refused_total", MetricType::Counter,
              "Data connections that were refused, by reason.", {"reason"});
   for (const base::Refusal refusal : base::kRefusals) {
+    if (refusal == base::Refusal::kBudget) continue;  // The coordinator's.
     page.Add({std::string(base::RefusalName(refusal))},
              now.refused.of(refusal));
   }

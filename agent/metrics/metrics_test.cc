@@ -149,6 +149,14 @@ TEST_F(MetricsTest, sec_limits_SeriesOfAJob) {
   EXPECT_LE(series, size_t{protocol::kMaxSeriesPerJob});
 }
 
+// Agents have no budgets of identities.
+TEST_F(MetricsTest, NoReasonIsThereForWhichNobodyIsRefused) {
+  EXPECT_THAT(
+      Get(server_->address(), "/metrics"),
+      ::testing::AllOf(HasSubstr("connections_refused_total{reason=\"key\"}"),
+                       ::testing::Not(HasSubstr("reason=\"budget\""))));
+}
+
 TEST_F(MetricsTest, OtherPathsAreNotThere) {
   EXPECT_THAT(Get(server_->address(), "/metrics/x"),
               HasSubstr("404 Not Found"));

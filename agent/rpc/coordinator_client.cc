@@ -103,6 +103,7 @@ void CoordinatorClient::Connect() {
     mailbox->changed.NotifyAll();
   };
   stream_ = AgentStream::Start(stub_.get(), std::move(callbacks));
+  unsaid_ = {};
   stream_->Send(options_.hello);
   welcome_timer_.expires_after(
       absl::ToChronoNanoseconds(options_.welcome_timeout));
@@ -128,8 +129,7 @@ void CoordinatorClient::OnMessage(uint64_t stream,
     return Abandon(absl::FailedPreconditionError(
         "its first message is not the answer to our hello"));
   } else if (const auto* mark = std::get_if<protocol::HistoryMark>(&message)) {
-    options_.hello.history = *mark;
-    return;
+    return OnMark(*mark);
   }
   events_->OnCoordinatorMessage(message);
 }
@@ -153,9 +153,42 @@ absl::Status CoordinatorClient::CheckWelcome(
   return absl::OkStatus();
 }
 
+void CoordinatorClient::OnMark(protocol::HistoryMark mark) {
+  Keep(mark.audit);
+  mark.audit = {};
+  options_.hello.history = std::move(mark);
+}
+
+void CoordinatorClient::Keep(const protocol::AuditHead& head) {
+  std::vector<protocol::AuditHead>& kept = options_.hello.audit;
+  const std::vector<protocol::AuditHead> before = kept;
+  protocol::KeepHead(head, kept);
+  if (kept == before) return;
+  for (const protocol::AuditHead& other : before) {
+    if (other.term >= head.term || other.number <= head.number) continue;
+    LOG_WARN(
+        "the coordinator's audit log ends at line {}, and this agent was told "
+        "of line {} in term {}: it was cut, or a backup was restored; see "
+        "pactrain-admin audit --verify",
+        head.number, other.number, other.term);
+    break;
+  }
+  unsaid_ = head;
+  events_->OnAuditHeads(
+      {options_.hello.agent, options_.hello.cluster_id, kept});
+}
+
 void CoordinatorClient::OnWelcome(const protocol::Welcome& welcome) {
+  if (options_.hello.cluster_id.empty() && !options_.hello.audit.empty() &&
+      options_.audit_cluster != welcome.cluster_id) {
+    LOG_WARN(
+        "this agent kept where the audit log of cluster {} ended; the "
+        "coordinator is of cluster {} now: that is forgotten",
+        options_.audit_cluster, welcome.cluster_id);
+    options_.hello.audit.clear();
+  }
   options_.hello.cluster_id = welcome.cluster_id;
-  options_.hello.history = welcome.history;
+  OnMark(welcome.history);
   heartbeat_interval_ = welcome.heartbeat_interval;
   if (connected_) return;
   connected_ = true;
@@ -173,7 +206,7 @@ void CoordinatorClient::HeartbeatLater() {
       absl::ToChronoNanoseconds(heartbeat_interval_));
   heartbeat_timer_.async_wait([this](const asio::error_code& error) {
     if (error || !connected_) return;
-    Send(protocol::Heartbeat{});
+    Send(protocol::Heartbeat{std::exchange(unsaid_, {})});
     HeartbeatLater();
   });
 }

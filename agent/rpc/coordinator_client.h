@@ -6,7 +6,8 @@
 // cluster of the first Welcome is the agent's for life. It remembers the newest
 // place in the coordinator's history that it was told, and says it with each
 // hello: a coordinator that does not hold it is on an older copy of its state
-// directory, and refuses.
+// directory, and refuses. In the same way it keeps where the coordinator's
+// audit log ended, so that nobody can cut that unseen.
 //
 // Not thread-safe: used on the io_context's one thread; destroyed there after
 // the io_context has stopped running. gRPC's threads only post into it.
@@ -42,6 +43,8 @@ class CoordinatorEvents {
   // There never was a connection, and trying on is of no use: it refused this
   // agent, or connect_timeout is over. Called once; nothing follows.
   virtual void OnCoordinatorGivenUp(const std::string& reason) = 0;
+  // All that is kept of the audit log by now.
+  virtual void OnAuditHeads(const protocol::KeptHeads&) {}
 };
 
 class CoordinatorClient {
@@ -49,8 +52,10 @@ class CoordinatorClient {
   struct Options {
     std::string address;  // "host:port"
     base::TlsFiles tls;   // Not given: plain text.
-    // Sent first on every stream; cluster and history are filled in.
+    // Sent first on every stream; cluster and history are filled in. `audit`:
+    // what a former process of the agent kept.
     protocol::AgentHello hello;
+    std::string audit_cluster;  // Whose that is.
     absl::Duration welcome_timeout = absl::Seconds(5);
     // For the first connection; may be infinite.
     absl::Duration connect_timeout = absl::Seconds(60);
@@ -81,6 +86,8 @@ class CoordinatorClient {
   // Why this coordinator is not ours.
   absl::Status CheckWelcome(const protocol::Welcome& welcome) const;
   void OnWelcome(const protocol::Welcome& welcome);
+  void OnMark(protocol::HistoryMark mark);
+  void Keep(const protocol::AuditHead& head);
   // Gives up the stream for a reason of ours.
   void Abandon(const absl::Status& why);
   void Lost(const absl::Status& why);
@@ -97,6 +104,7 @@ class CoordinatorClient {
   std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<AgentStream> stream_;  // Null between two tries.
   uint64_t stream_number_ = 0;
+  protocol::AuditHead unsaid_;  // Kept since the last heartbeat.
   bool connected_ = false;
   absl::Duration heartbeat_interval_;
   absl::Duration backoff_;

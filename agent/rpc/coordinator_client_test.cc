@@ -139,6 +139,7 @@ class CoordinatorClientTest : public ::testing::Test,
   void OnCoordinatorGivenUp(const std::string& reason) override {
     given_up_ = reason;
   }
+  void OnAuditHeads(const protocol::KeptHeads& kept) override { kept_ = kept; }
 
   base::TlsFiles tls_;
   asio::io_context io_;
@@ -146,6 +147,7 @@ class CoordinatorClientTest : public ::testing::Test,
   std::vector<protocol::CoordinatorMessage> messages_;
   std::vector<std::string> reasons_;
   std::string given_up_;
+  protocol::KeptHeads kept_;
   std::unique_ptr<CoordinatorClient> client_;
 };
 
@@ -188,6 +190,40 @@ TEST_F(CoordinatorClientTest, ReconnectsWithThePinnedClusterAndItsHistory) {
   const auto hello = std::get<protocol::AgentHello>(next.received()[0]);
   EXPECT_EQ(hello.cluster_id, std::string(32, 'a'));
   EXPECT_EQ(hello.history, MarkOf(3));
+}
+
+TEST_F(CoordinatorClientTest, KeepsWhereTheAuditLogEndedAndSaysSo) {
+  const auto head_of = [](uint64_t term, uint64_t number) {
+    return protocol::AuditHead{
+        term, number, std::string(protocol::kAuditHashBytes, 'h'), SomeProof()};
+  };
+  auto coordinator =
+      std::make_unique<FakeCoordinator>(WelcomeOf(std::string(32, 'a'), 3));
+  const int port = coordinator->port();
+  coordinator->more = MarkOf(3);
+  coordinator->more.audit = head_of(3, 57);
+  Connect(port);
+  const auto said = [&] {
+    for (const auto& message : coordinator->received()) {
+      const auto* beat = std::get_if<protocol::Heartbeat>(&message);
+      if (beat != nullptr && beat->audit == head_of(3, 57)) return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(RunUntil(said));
+  EXPECT_EQ(kept_.agent, "a");
+  EXPECT_EQ(kept_.cluster, std::string(32, 'a'));
+  coordinator.reset();
+  ASSERT_TRUE(RunUntil([&] { return !reasons_.empty(); }));
+  // A log that was cut meanwhile does not make it forget.
+  protocol::Welcome welcome = WelcomeOf(std::string(32, 'a'), 4);
+  welcome.history.audit = head_of(4, 41);
+  FakeCoordinator next(welcome, port);
+  ASSERT_TRUE(RunUntil([&] { return connected_ == 2; }));
+  const auto hello = std::get<protocol::AgentHello>(next.received()[0]);
+  EXPECT_EQ(hello.audit, std::vector<protocol::AuditHead>{head_of(3, 57)});
+  EXPECT_EQ(kept_.heads,
+            (std::vector<protocol::AuditHead>{head_of(3, 57), head_of(4, 41)}));
 }
 
 TEST_F(CoordinatorClientTest, RemembersTheNewestHistoryThatItWasTold) {

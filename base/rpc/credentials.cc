@@ -63,6 +63,16 @@ class FactsCache {
       ABSL_GUARDED_BY(mu_);
 };
 
+// Of the certificate of a call's other side, which each call is asked for
+// several times. Never taken down: gRPC's threads outlive main().
+std::shared_ptr<const CertificateFacts> FactsOfPeer(
+    const grpc::AuthContext& context) {
+  static FactsCache& cache = *new FactsCache();
+  const auto found =
+      context.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  return cache.Get(found.empty() ? "" : found[0]);
+}
+
 // gRPC asks for what a call's metadata show; that there is a call is enough.
 class CallCheck : public grpc::AuthMetadataProcessor {
  public:
@@ -71,17 +81,13 @@ class CallCheck : public grpc::AuthMetadataProcessor {
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata&, grpc::AuthContext* context,
                        OutputMetadata*, OutputMetadata*) override {
-    const auto found =
-        context->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
-    const grpc::string_ref pem = found.empty() ? "" : found[0];
-    const absl::Status checked = check_(*facts_.Get(pem));
+    const absl::Status checked = check_(*FactsOfPeer(*context));
     return grpc::Status(static_cast<grpc::StatusCode>(checked.code()),
                         std::string(checked.message()));
   }
 
  private:
   const CheckCall check_;
-  FactsCache facts_;
 };
 
 void Configure(const TlsFiles& files, const CheckPeer& check,
@@ -129,10 +135,7 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
 }
 
 CertificateFacts PeerFacts(const grpc::AuthContext& context) {
-  const auto found =
-      context.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
-  if (found.empty()) return {};
-  return FactsOf(absl::string_view(found[0].data(), found[0].size()));
+  return *FactsOfPeer(context);
 }
 
 }  // namespace pactrain::base

@@ -90,6 +90,10 @@ void OnMessage(int write, int, int type, const void* bytes, size_t size,
   if (certificate == nullptr || SSL_get_verify_result(ssl) != X509_V_OK) return;
   CertificateFacts facts = FactsOf(certificate);
   if (!watch.options.check(facts.uris).ok()) return;
+  const STACK_OF(X509)* const chain = SSL_get0_verified_chain(ssl);
+  if (const int links = sk_X509_num(chain); links > 0) {
+    facts.anchor = KeyOf(sk_X509_value(chain, links - 1));
+  }
   MutexLock lock(&watch.mutex);
   if (!watch.stopped) {
     watch.options.on_proven(accepted.connection.place, std::move(facts));

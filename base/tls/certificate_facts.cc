@@ -18,15 +18,15 @@ namespace {
 
 constexpr char kJobKeyName[] = "PacTrain job key ";
 
-std::string SerialOf(const X509* certificate) {
-  const std::unique_ptr<BIGNUM, decltype(&BN_free)> number(
-      ASN1_INTEGER_to_BN(X509_get0_serialNumber(certificate), nullptr),
-      BN_free);
-  char* const hex = BN_bn2hex(number.get());
-  const std::string serial = hex;
-  OPENSSL_free(hex);
-  return serial;
+std::string JobKeyOf(const X509* certificate) {
+  char text[128] = {};
+  X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate), NID_commonName,
+                            text, sizeof text);
+  absl::string_view name = text;
+  return absl::ConsumePrefix(&name, kJobKeyName) ? std::string(name) : "";
 }
+
+}  // namespace
 
 std::string KeyOf(const X509* certificate) {
   unsigned char* bytes = nullptr;
@@ -41,32 +41,40 @@ std::string KeyOf(const X509* certificate) {
       absl::string_view(reinterpret_cast<const char*>(digest.data()), length));
 }
 
-std::string JobKeyOf(const X509* certificate) {
-  char text[128] = {};
-  X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate), NID_commonName,
-                            text, sizeof text);
-  absl::string_view name = text;
-  return absl::ConsumePrefix(&name, kJobKeyName) ? std::string(name) : "";
-}
-
-absl::Time EndOf(const X509* certificate) {
-  struct tm parts;
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &parts) != 1) {
-    return absl::InfinitePast();
-  }
-  return absl::FromTM(parts, absl::UTCTimeZone());
-}
-
-}  // namespace
-
 std::string NameOfJobKey(absl::string_view id) {
   return absl::StrCat(kJobKeyName, id);
 }
 
+std::string NameHashOf(const X509_NAME* name) {
+  // Of its canonical form, which OpenSSL gives nobody itself.
+  return absl::StrCat(
+      absl::Hex(X509_NAME_hash_ex(name, nullptr, nullptr, nullptr)));
+}
+
+std::string SerialText(const ASN1_INTEGER* serial) {
+  const std::unique_ptr<BIGNUM, decltype(&BN_free)> number(
+      ASN1_INTEGER_to_BN(serial, nullptr), BN_free);
+  char* const hex = BN_bn2hex(number.get());
+  const std::string text = hex;
+  OPENSSL_free(hex);
+  return text;
+}
+
+absl::Time TimeOf(const ASN1_TIME* time) {
+  struct tm parts;
+  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
 CertificateFacts FactsOf(const X509* certificate) {
   if (certificate == nullptr) return {};
-  return {UrisOf(certificate), SerialOf(certificate), KeyOf(certificate),
-          JobKeyOf(certificate), EndOf(certificate)};
+  return {UrisOf(certificate),
+          SerialText(X509_get0_serialNumber(certificate)),
+          KeyOf(certificate),
+          JobKeyOf(certificate),
+          NameHashOf(X509_get_issuer_name(certificate)),
+          TimeOf(X509_get0_notAfter(certificate)),
+          ""};
 }
 
 CertificateFacts FactsOf(absl::string_view pem) {

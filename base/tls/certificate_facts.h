@@ -19,11 +19,24 @@ struct CertificateFacts {
   std::string serial;             // In hex, upper case.
   std::string key;     // SHA-256 of its public key (SPKI), in hex, lower case.
   std::string issuer;  // The id of the job key that made it; empty: none did.
+  std::string ca;      // NameHashOf() of who signed it.
   absl::Time until;    // When its life ends.
+  // The key, as above, of the CA at the end of its chain; empty: it was seen
+  // without its connection.
+  std::string anchor = {};
 };
+// As `key` above.
+std::string KeyOf(const X509* certificate);
 
 // What a certificate's issuer is called that is made of the job key `id`.
 std::string NameOfJobKey(absl::string_view id);
+
+// Equal for names that are the same to those who check certificates.
+std::string NameHashOf(const X509_NAME* name);
+// In hex, upper case.
+std::string SerialText(const ASN1_INTEGER* serial);
+// Malformed: the infinite past.
+absl::Time TimeOf(const ASN1_TIME* time);
 
 // Null: all empty.
 CertificateFacts FactsOf(const X509* certificate);

@@ -1,6 +1,7 @@
 #include "base/tls/job_certificates.h"
 
 #include <fcntl.h>
+#include <openssl/crypto.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -13,9 +14,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/tls/chain_hash.h"
 
 namespace pactrain::base {
 namespace {
@@ -53,12 +56,10 @@ std::string JobCertificates::MemoryFile::name() const {
 }
 
 absl::StatusOr<std::shared_ptr<JobCertificates>> JobCertificates::Create(
-    JobKey key, std::string uri, absl::Duration renew_every) {
+    JobKeys keys, std::string uri, Options options) {
   std::shared_ptr<JobCertificates> made(
-      new JobCertificates(std::move(key), std::move(uri), renew_every));
-  ASSIGN_OR_RETURN(const std::string ca, made->key_.CaPem());
-  RETURN_IF_ERROR(made->ca_.Write(ca));
-  RETURN_IF_ERROR(made->Renew());
+      new JobCertificates(std::move(keys), std::move(uri), std::move(options)));
+  RETURN_IF_ERROR(made->Renew(absl::Now()));
   // One file for both, so that none is ever read beside the other's old one.
   made->files_.cert = made->files_.key = made->leaf_.name();
   made->files_.ca = made->ca_.name();
@@ -75,13 +76,60 @@ JobCertificates::~JobCertificates() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::Status JobCertificates::Renew() {
-  const absl::Time now = absl::Now();
+absl::Status JobCertificates::Renew(absl::Time now) {
+  const std::vector<std::string> taken = keys_.Taken(now);
+  if (taken != taken_keys_) {
+    // Before anything is shown that only others take.
+    ASSIGN_OR_RETURN(const std::string ca, keys_.CaPem(now));
+    RETURN_IF_ERROR(ca_.Write(ca));
+    const bool first = taken_keys_.empty();
+    taken_keys_ = taken;
+    if (!first || taken.size() > 1) {
+      LOG_INFO("certificates of key/{} are taken",
+               absl::StrJoin(taken, " and key/"));
+    }
+  }
+  const JobKey& key = keys_.Shown(now);
+  // Also after a clock went back.
+  if (key.id() == shown_ &&
+      absl::AbsDuration(now - renewed_) < options_.renew_every) {
+    return absl::OkStatus();
+  }
   ASSIGN_OR_RETURN(const std::string leaf,
-                   key_.Issue(uri_, now - kBackdate, now + kLifetime));
+                   key.Issue(uri_, now - kBackdate, now + kLifetime));
   RETURN_IF_ERROR(leaf_.Write(leaf));
+  if (!shown_.empty() && shown_ != key.id()) {
+    LOG_INFO("the own certificate is of key/{} now", key.id());
+  }
+  shown_ = key.id();
   renewed_ = now;
   return absl::OkStatus();
+}
+
+void JobCertificates::ReadAgain() {
+  if (options_.file.empty()) return;
+  absl::StatusOr<std::string> text =
+      ReadJobKeyFile("job-key-file", options_.file);
+  // What cannot be read is one state of the file, too. No key is kept.
+  std::string found =
+      ChainHash("", {text.ok() ? *text : std::string(text.status().message())});
+  std::swap(found, found_);
+  if (found_ != found || found_ == taken_) return;
+  const bool news = !taken_.empty();
+  taken_ = found_;
+  absl::StatusOr<JobKeys> keys =
+      text.ok() ? JobKeys::FromText(*text) : text.status();
+  if (text.ok()) OPENSSL_cleanse(text->data(), text->size());
+  if (keys.ok() && keys->host() != keys_.host()) {
+    keys = absl::InvalidArgumentError("is of another job");
+  }
+  if (keys.ok()) {
+    keys_ = *std::move(keys);
+    if (news) LOG_INFO("job key file {} read anew", options_.file);
+  } else {
+    LOG_WARN("job key file {}: {}; the keys that were read before stay",
+             options_.file, std::string(keys.status().message()));
+  }
 }
 
 void JobCertificates::Start() {
@@ -94,18 +142,21 @@ void JobCertificates::Start() {
 }
 
 void JobCertificates::RenewUntilStopped() {
+  const absl::Duration look =
+      options_.file.empty()
+          ? std::min(kLookEvery, options_.renew_every)
+          : std::min(options_.look_every, options_.renew_every);
   MutexLock lock(&mutex_);
   while (!stop_) {
-    stopped_.WaitFor(&mutex_, std::min(kLookEvery, renew_every_));
-    // Also after a clock went back.
-    if (stop_ || absl::AbsDuration(absl::Now() - renewed_) < renew_every_) {
-      continue;
-    }
-    const absl::Status renewed = Renew();
-    if (!renewed.ok()) {
+    stopped_.WaitFor(&mutex_, look);
+    if (stop_) return;
+    ReadAgain();
+    const absl::Status renewed = Renew(absl::Now());
+    if (!renewed.ok() && !warned_) {
       LOG_WARN("the certificate of the job key stays the old one: {}",
                std::string(renewed.message()));
     }
+    warned_ = !renewed.ok();
   }
 }
 

@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -27,13 +26,11 @@
 #include "base/secret.h"
 #include "base/status_macros.h"
 #include "base/tls/certificate_facts.h"
-#include "base/tls/tls_files.h"
 
 namespace pactrain::base {
 namespace {
 
 constexpr size_t kKeyBytes = Secret::kBytes;
-constexpr size_t kMaxText = 8192;  // Of a file, with white space around.
 // Of a bound key: "bound:HOST:", and in base64 its 32 bytes and two
 // certificates.
 constexpr char kBound[] = "bound:";
@@ -244,23 +241,6 @@ absl::StatusOr<JobKey> JobKey::FromSecret(const Secret& key) {
   return JobKey(std::move(ca_key),
                 absl::BytesToHexString(absl::string_view(
                     reinterpret_cast<const char*>(id.bytes.data()), 8)));
-}
-
-absl::StatusOr<JobKey> JobKey::FromFile(const std::string& name,
-                                        const std::string& path) {
-  RETURN_IF_ERROR(CheckSecretFile(name, path));
-  std::string text(kMaxText, '\0');
-  std::ifstream file(path, std::ios::binary);
-  const bool open = file.is_open();
-  file.read(text.data(), kMaxText);
-  text.resize(static_cast<size_t>(file.gcount()));
-  auto key = FromText(text);
-  OPENSSL_cleanse(text.data(), text.size());
-  if (key.ok()) return key;
-  return absl::Status(
-      key.status().code(),
-      absl::StrCat(name, ": ", path, " ",
-                   open ? key.status().message() : "cannot be opened"));
 }
 
 absl::StatusOr<JobKey::Certificate> JobKey::Sign(const Request& request) const {

@@ -41,12 +41,6 @@ class JobKey {
   // InvalidArgument: neither. The message never quotes the text.
   static absl::StatusOr<JobKey> FromText(absl::string_view text);
 
-  // Of the file `path`, which only its owner and group may use.
-  // InvalidArgument: begins with `name`, what messages call the setting; the
-  // file cannot be read, others may use it, or as FromText().
-  static absl::StatusOr<JobKey> FromFile(const std::string& name,
-                                         const std::string& path);
-
   // Equal for equal keys; tells nothing else of them, so it may be logged.
   const std::string& id() const { return id_; }
 

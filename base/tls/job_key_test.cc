@@ -17,6 +17,7 @@
 #include "base/test_folder.h"
 #include "base/tls/certificate_facts.h"
 #include "base/tls/job_certificates.h"
+#include "base/tls/job_keys.h"
 #include "base/tls/test_certs.h"
 #include "base/tls/tls_choice.h"
 #include "base/tls/tls_source.h"
@@ -127,7 +128,7 @@ TEST(JobKey, ANewFileHasANewKeyForItsOwnerAlone) {
   struct stat found;
   ASSERT_EQ(stat(path.c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 0777, 0600u);
-  EXPECT_OK(JobKey::FromFile("--job-key-file", path));
+  EXPECT_OK(JobKeys::FromFile("--job-key-file", path));
   EXPECT_THAT(WriteNewJobKey(path), StatusIs(absl::StatusCode::kInvalidArgument,
                                              HasSubstr("File exists")));
 }
@@ -137,7 +138,7 @@ TEST(JobKey, sec_AFileThatOthersMayReadIsRefused) {
   ASSERT_OK(WriteNewJobKey(path));
   chmod(path.c_str(), 0644);
   EXPECT_THAT(
-      JobKey::FromFile("--job-key-file", path).status(),
+      JobKeys::FromFile("--job-key-file", path).status(),
       StatusIs(absl::StatusCode::kInvalidArgument,
                HasSubstr("--job-key-file: " + path +
                          " may be used by "
@@ -146,13 +147,13 @@ TEST(JobKey, sec_AFileThatOthersMayReadIsRefused) {
 
 TEST(JobKey, AFileWithoutAKeyIsNamed) {
   const std::string folder = MakeTestFolder();
-  EXPECT_THAT(JobKey::FromFile("--job-key-file", folder + "/none").status(),
+  EXPECT_THAT(JobKeys::FromFile("--job-key-file", folder + "/none").status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("/none cannot be read: No such file")));
   const std::string path = folder + "/text";
   std::ofstream(path) << "secret";
   chmod(path.c_str(), 0600);
-  EXPECT_THAT(JobKey::FromFile("--job-key-file", path).status(),
+  EXPECT_THAT(JobKeys::FromFile("--job-key-file", path).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("--job-key-file: " + path +
                                        " is no job key; allowed are"),
@@ -176,7 +177,8 @@ TEST(JobCertificates, HoldForClocksADayApart) {
 TEST(JobCertificates, AreRenewedWhileTheyAreUsed) {
   ASSERT_OK_AND_ASSIGN(
       const auto made,
-      JobCertificates::Create(KeyOf(kText), kUri, absl::Milliseconds(20)));
+      JobCertificates::Create(KeyOf(kText), kUri,
+                              {.renew_every = absl::Milliseconds(20)}));
   ASSERT_OK_AND_ASSIGN(const auto source, TlsSource::Open(made->files()));
   std::vector<TlsContext> seen = {source->Get()};
   const absl::Duration end = MonotonicNow() + absl::Minutes(2);
@@ -189,6 +191,124 @@ TEST(JobCertificates, AreRenewedWhileTheyAreUsed) {
           X509_get0_serialNumber(SSL_CTX_get0_certificate(seen[0].get())),
           X509_get0_serialNumber(SSL_CTX_get0_certificate(seen[3].get()))),
       0);
+}
+
+constexpr char kNine[] = "2026-01-31T09:00:00Z",
+               kTen[] = "2026-01-31T10:00:00Z";
+
+absl::Time At(const char* text) {
+  absl::Time time;
+  EXPECT_TRUE(absl::ParseTime(absl::RFC3339_full, text, &time, nullptr));
+  return time;
+}
+
+std::string IdOf(const std::string& text) { return KeyOf(text).id(); }
+
+TEST(JobKeys, TheNewOneIsTakenAtOnceAndShownFromItsTimeOn) {
+  const std::string fresh(64, '6');
+  ASSERT_OK_AND_ASSIGN(const JobKeys keys,
+                       JobKeys::FromText(kText + " until " + kTen + "\n" +
+                                         fresh + " from " + kNine + "\n"));
+  const absl::Time before = At(kNine) - absl::Seconds(1);
+  EXPECT_EQ(keys.Shown(before).id(), IdOf(kText));
+  EXPECT_THAT(keys.Taken(before), ElementsAre(IdOf(kText), IdOf(fresh)));
+  EXPECT_EQ(keys.Shown(At(kNine)).id(), IdOf(fresh));
+  EXPECT_THAT(keys.Taken(At(kNine)), ElementsAre(IdOf(kText), IdOf(fresh)));
+  EXPECT_THAT(keys.Taken(At(kTen)), ElementsAre(IdOf(fresh)));
+}
+
+TEST(JobKeys, WhatIsNoKeyWithItsTimesIsRefusedWithoutAWordOfIt) {
+  for (const std::string& text :
+       {std::string(), kText + " from", kText + " at " + kNine,
+        kText + " from tomorrow", kText + "\nsecret",
+        kText + "\n" + kText + "\n" + kText + "\n" + kText + "\n" + kText}) {
+    EXPECT_THAT(
+        JobKeys::FromText(text).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(Not(HasSubstr("secret")), Not(HasSubstr(kText)))))
+        << text;
+  }
+  ASSERT_OK_AND_ASSIGN(const std::string bound,
+                       KeyOf(kText).NewBoundText("vision.job.pactrain"));
+  EXPECT_THAT(JobKeys::FromText(kText + "\n" + bound).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("not of the same job")));
+}
+
+TEST(JobKeys, AChangeKeepsTheOldOneForAWhile) {
+  const absl::Time now = At(kNine) - absl::Hours(1);
+  ASSERT_OK_AND_ASSIGN(const ChangedKey changed,
+                       ChangeKey(kText + "\n", now, At(kNine), At(kTen)));
+  EXPECT_EQ(changed.old_id, IdOf(kText));
+  ASSERT_OK_AND_ASSIGN(const JobKeys keys, JobKeys::FromText(changed.text));
+  EXPECT_EQ(keys.Shown(now).id(), changed.old_id);
+  EXPECT_EQ(keys.Shown(At(kNine)).id(), changed.new_id);
+  EXPECT_THAT(keys.Taken(At(kTen)), ElementsAre(changed.new_id));
+  // One after the other.
+  EXPECT_THAT(ChangeKey(changed.text, At(kNine), At(kTen), At(kTen)).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("is being changed already")));
+  ASSERT_OK_AND_ASSIGN(
+      const ChangedKey again,
+      ChangeKey(changed.text, At(kTen), At(kTen), At(kTen) + absl::Hours(1)));
+  EXPECT_EQ(again.old_id, changed.new_id);
+  EXPECT_THAT(again.text, Not(HasSubstr(kText)));
+}
+
+TEST(JobKeys, ThoseOfOneJobAreMadeOfBothWithTheirTimes) {
+  ASSERT_OK_AND_ASSIGN(const ChangedKey changed,
+                       ChangeKey(kText, At(kNine), At(kNine), At(kTen)));
+  ASSERT_OK_AND_ASSIGN(const JobKeys keys, JobKeys::FromText(changed.text));
+  ASSERT_OK_AND_ASSIGN(const std::string text,
+                       keys.NewBoundText("vision.job.pactrain"));
+  ASSERT_OK_AND_ASSIGN(const JobKeys bound, JobKeys::FromText(text));
+  EXPECT_EQ(bound.host(), "vision.job.pactrain");
+  ASSERT_OK_AND_ASSIGN(const std::string both, keys.CaPem(At(kNine)));
+  EXPECT_EQ(*bound.CaPem(At(kNine)), both);
+  ASSERT_OK_AND_ASSIGN(const std::string one, keys.CaPem(At(kTen)));
+  EXPECT_EQ(*bound.CaPem(At(kTen)), one);
+  EXPECT_THAT(ChangeKey(text, At(kNine), At(kNine), At(kTen)).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("is a key of vision.job.pactrain alone")));
+}
+
+TEST(JobCertificates, FollowTheFileOfTheirKey) {
+  const std::string path = MakeTestFolder() + "/job.key";
+  ASSERT_OK(WriteJobKey(path, kText));
+  ASSERT_OK_AND_ASSIGN(const JobKeys keys, JobKeys::FromFile("key", path));
+  ASSERT_OK_AND_ASSIGN(
+      const auto made,
+      JobCertificates::Create(
+          keys, kUri, {.file = path, .look_every = absl::Milliseconds(5)}));
+  const auto await = [&](size_t cas, const std::string& shown) {
+    const absl::Duration end = MonotonicNow() + absl::Minutes(2);
+    std::string found;
+    size_t count = 0;
+    while (MonotonicNow() < end && (count != cas || found != shown)) {
+      std::stringstream leaf, ca;
+      leaf << std::ifstream(made->files().cert).rdbuf();
+      ca << std::ifstream(made->files().ca).rdbuf();
+      found = FactsOf(absl::string_view(leaf.str())).issuer;
+      count = 0;
+      for (size_t at = 0;
+           (at = ca.str().find("BEGIN", at)) != std::string::npos; ++at) {
+        ++count;
+      }
+    }
+    EXPECT_EQ(count, cas);
+    EXPECT_EQ(found, shown);
+  };
+  await(1, IdOf(kText));
+  const absl::Time now = absl::Now(), later = now + absl::Hours(1);
+  ASSERT_OK_AND_ASSIGN(const ChangedKey soon,
+                       ChangeKey(kText, now, later, later));
+  ASSERT_OK(ReplaceJobKeyFile(path, soon.text));
+  await(2, IdOf(kText));
+  ASSERT_OK(ReplaceJobKeyFile(path, "half of a"));
+  await(2, IdOf(kText));
+  ASSERT_OK_AND_ASSIGN(const ChangedKey done, ChangeKey(kText, now, now, now));
+  ASSERT_OK(ReplaceJobKeyFile(path, done.text));
+  await(1, done.new_id);
 }
 
 std::string UriOfAll(const std::string&) { return kUri; }

@@ -107,6 +107,47 @@ TlsFiles TestCa::Issue(const std::string& name, const Leaf& leaf) const {
   return files;
 }
 
+std::string TestCa::Revoke(const std::vector<TlsFiles>& certificates,
+                           int valid_to_s,
+                           std::pair<int, std::string> extension) const {
+  const std::unique_ptr<X509_CRL, decltype(&X509_CRL_free)> list(X509_CRL_new(),
+                                                                 X509_CRL_free);
+  X509_CRL_set_version(list.get(), X509_CRL_VERSION_2);
+  X509_CRL_set_issuer_name(list.get(),
+                           X509_get_subject_name(certificate_.get()));
+  const std::unique_ptr<ASN1_TIME, decltype(&ASN1_TIME_free)> time(
+      ASN1_TIME_new(), ASN1_TIME_free);
+  X509_gmtime_adj(time.get(), -3600);
+  X509_CRL_set1_lastUpdate(list.get(), time.get());
+  for (const TlsFiles& files : certificates) {
+    FILE* const file = std::fopen(files.cert.c_str(), "r");
+    PT_CHECK(file != nullptr);
+    const Certificate leaf(PEM_read_X509(file, nullptr, nullptr, nullptr),
+                           X509_free);
+    std::fclose(file);
+    X509_REVOKED* const entry = X509_REVOKED_new();
+    X509_REVOKED_set_serialNumber(entry, X509_get_serialNumber(leaf.get()));
+    X509_REVOKED_set_revocationDate(entry, time.get());
+    PT_CHECK(X509_CRL_add0_revoked(list.get(), entry) == 1);
+  }
+  X509_gmtime_adj(time.get(), valid_to_s);
+  X509_CRL_set1_nextUpdate(list.get(), time.get());
+  if (extension.first != 0) {
+    X509_EXTENSION* const made = X509V3_EXT_conf_nid(
+        nullptr, nullptr, extension.first, extension.second.c_str());
+    PT_CHECK(made != nullptr);
+    PT_CHECK(X509_CRL_add_ext(list.get(), made, -1) == 1);
+    X509_EXTENSION_free(made);
+  }
+  PT_CHECK(X509_CRL_sign(list.get(), key_.get(), EVP_sha256()) > 0);
+  const std::unique_ptr<BIO, decltype(&BIO_free)> bytes(BIO_new(BIO_s_mem()),
+                                                        BIO_free);
+  PT_CHECK(PEM_write_bio_X509_CRL(bytes.get(), list.get()) == 1);
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(bytes.get(), &data);
+  return std::string(data, static_cast<size_t>(size));
+}
+
 TlsFiles IssueByJobKey(char digit, const std::string& uri) {
   auto key = JobKey::FromText(std::string(64, digit));
   PT_CHECK(key.ok());

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/tls/tls_files.h"
@@ -32,6 +33,12 @@ class TestCa {
   TlsFiles Issue(const std::string& name, const std::string& uri) const {
     return Issue(name, Leaf{.uris = {uri}});
   }
+  // The list, in PEM, of these certificates that it takes back; each the
+  // `cert` of what Issue() gave. Out of date so many seconds from now.
+  // `extension`: a critical one, by its OpenSSL number, and value.
+  std::string Revoke(const std::vector<TlsFiles>& certificates,
+                     int valid_to_s = 3600,
+                     std::pair<int, std::string> extension = {}) const;
 
  private:
   using Key = std::shared_ptr<EVP_PKEY>;

@@ -5,16 +5,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/tls/job_certificates.h"
-#include "base/tls/job_key.h"
 
 namespace pactrain::base {
 namespace {
 
-absl::StatusOr<JobKey> ReadVariable(const std::string& text) {
-  auto key = JobKey::FromText(text);
+absl::StatusOr<JobKeys> ReadVariable(const std::string& text) {
+  auto key = JobKeys::FromText(text);
   if (key.ok()) return key;
   return absl::Status(key.status().code(),
                       absl::StrCat(kJobKeyVariable, ": its value ",
@@ -49,13 +49,20 @@ absl::StatusOr<TlsFiles> ChooseTls(const TlsFiles& files,
   const std::string variable = set == nullptr ? "" : set;
   RETURN_IF_ERROR(CheckOneIsGiven(files, job_key_file, variable, names));
   if (job_key_file.empty() && variable.empty()) return files;
-  auto key = variable.empty()
-                 ? JobKey::FromFile(names.job_key_file, job_key_file)
-                 : ReadVariable(variable);
-  RETURN_IF_ERROR(key.status());
-  const std::string uri = uri_of(key->host());
-  ASSIGN_OR_RETURN(const std::shared_ptr<JobCertificates> certificates,
-                   JobCertificates::Create(*std::move(key), uri));
+  auto keys = variable.empty()
+                  ? JobKeys::FromFile(names.job_key_file, job_key_file)
+                  : ReadVariable(variable);
+  RETURN_IF_ERROR(keys.status());
+  const std::string uri = uri_of(keys->host());
+  JobCertificates::Options options;
+  // Of an open descriptor nothing new comes: the key of daemons that end with
+  // their job is never changed.
+  if (!absl::StartsWith(job_key_file, "/proc/self/fd/")) {
+    options.file = job_key_file;
+  }
+  ASSIGN_OR_RETURN(
+      const std::shared_ptr<JobCertificates> certificates,
+      JobCertificates::Create(*std::move(keys), uri, std::move(options)));
   TlsFiles made = certificates->files();
   made.keeper = certificates;
   return made;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/tls/certificate_facts.h"
 
 namespace pactrain::base {
 namespace {
@@ -75,12 +76,6 @@ absl::Status LoadCa(SSL_CTX* context, const TlsFiles& files,
   }
   return Refuse(names.ca, files.ca,
                 absl::StrCat("holds no PEM certificate (", LastReason(), ")"));
-}
-
-absl::Time TimeOf(const ASN1_TIME* time) {
-  struct tm parts;
-  ASN1_TIME_to_tm(time, &parts);
-  return absl::FromTM(parts, absl::UTCTimeZone());
 }
 
 CertificateLife LifeOf(const X509* certificate) {
@@ -177,6 +172,17 @@ CertificateLives LivesOf(const TlsContext& context) {
   sk_X509_pop_free(chain, X509_free);
   ERR_clear_error();
   return lives;
+}
+
+std::set<std::string> AnchorsOf(const TlsContext& context) {
+  std::set<std::string> anchors;
+  STACK_OF(X509_OBJECT)* const held =
+      X509_STORE_get0_objects(SSL_CTX_get_cert_store(context.get()));
+  for (int i = 0; i < sk_X509_OBJECT_num(held); ++i) {
+    const X509* const ca = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(held, i));
+    if (ca != nullptr) anchors.insert(KeyOf(ca));
+  }
+  return anchors;
 }
 
 absl::StatusOr<CertificateLives> LivesOf(const TlsFiles& files,

@@ -12,6 +12,7 @@
 #include <openssl/ssl.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,8 @@ absl::StatusOr<std::vector<std::string>> CheckTlsFiles(const TlsFiles& files,
 
 // Of a context of MakeTlsContext().
 CertificateLives LivesOf(const TlsContext& context);
+// The keys of its CAs, as CertificateFacts::anchor.
+std::set<std::string> AnchorsOf(const TlsContext& context);
 
 // How long these files hold. REQUIRES: not all are empty.
 // Errors: as CheckTlsFiles().

@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<TlsSource>> TlsSource::Open(
 absl::Status TlsSource::Load() {
   ASSIGN_OR_RETURN(context_, MakeTlsContext(files_, {}));
   lives_ = LivesOf(context_);
+  anchors_ = AnchorsOf(context_);
   next_warning_ = absl::InfinitePast();
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #define PACTRAIN_BASE_TLS_TLS_SOURCE_H_
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -28,6 +29,8 @@ class TlsSource {
   const TlsContext& Get(absl::Time now = absl::Now());
   // Of what Get() gave last.
   const CertificateLives& lives() const { return lives_; }
+  // The same: the CAs that are taken, as AnchorsOf().
+  const std::set<std::string>& anchors() const { return anchors_; }
 
  private:
   explicit TlsSource(const TlsFiles& files) : files_(files) {}
@@ -41,6 +44,7 @@ class TlsSource {
   std::string stamp_;  // Of the files when they were last looked at.
   TlsContext context_;
   CertificateLives lives_;
+  std::set<std::string> anchors_;
   absl::Time next_warning_ = absl::InfinitePast();
 };
 

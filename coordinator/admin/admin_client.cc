@@ -209,11 +209,13 @@ absl::StatusOr<v1::BackupResponse> AdminClient::Backup(
   return response;
 }
 
-absl::StatusOr<v1::ReadAuditResponse> AdminClient::ReadAudit(uint64_t after) {
+absl::StatusOr<v1::ReadAuditResponse> AdminClient::ReadAudit(uint64_t after,
+                                                             bool witnesses) {
   grpc::ClientContext context;
   SetDeadline(context, options_.call_timeout);
   v1::ReadAuditRequest request;
   request.set_after(after);
+  request.set_witnesses(witnesses);
   v1::ReadAuditResponse response;
   const auto status = Explain(stub_->ReadAudit(&context, request, &response),
                               options_.call_timeout);

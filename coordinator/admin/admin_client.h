@@ -63,8 +63,10 @@ class AdminClient {
   // The answer comes when it is written. AlreadyExists, ResourceExhausted: no
   // more of them, or of that name. Unavailable: as above.
   absl::StatusOr<v1::BackupResponse> Backup(const std::string& name);
-  // Lines of the audit log after that number, oldest first.
-  absl::StatusOr<v1::ReadAuditResponse> ReadAudit(uint64_t after);
+  // Lines of the audit log after that number, oldest first; and what agents
+  // keep of it.
+  absl::StatusOr<v1::ReadAuditResponse> ReadAudit(uint64_t after,
+                                                  bool witnesses = false);
   // Hands over the group's state now and whenever it has changed. A coordinator
   // that has answered once and then is gone is waited for: `on_lost` hears why,
   // once, and `on_state` the state once it is back. Returns with an error only.

@@ -3,8 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "base/test_folder.h"
-#include "base/tls/job_key.h"
+#include "base/tls/job_keys.h"
 #include "coordinator/admin/test_admin.h"
 
 namespace pactrain::coordinator {
@@ -18,7 +19,7 @@ TEST(AdminNewKey, MakesAFileThatDaemonsTake) {
   std::filesystem::remove(path);
   const Outcome made = Tool({"new-key", path.c_str()});
   EXPECT_EQ(made.exit_code, 0) << made.err;
-  EXPECT_OK(base::JobKey::FromFile("--job-key-file", path));
+  EXPECT_OK(base::JobKeys::FromFile("--job-key-file", path));
   const Outcome again = Tool({"new-key", path.c_str()});
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_THAT(again.err, HasSubstr("FILE: " + path + " cannot be written"));
@@ -31,15 +32,40 @@ TEST(AdminNewKey, MakesOneOfOneJobOfAnother) {
   const Outcome made = Tool(
       {"new-key", "--job", "vision", "--from", first.c_str(), job.c_str()});
   EXPECT_EQ(made.exit_code, 0) << made.err;
-  ASSERT_OK_AND_ASSIGN(const base::JobKey key,
-                       base::JobKey::FromFile("--job-key-file", job));
-  EXPECT_EQ(key.host(), "vision.job.pactrain");
-  EXPECT_THAT(made.out, HasSubstr("key/" + key.id() + ", of job vision alone"));
+  ASSERT_OK_AND_ASSIGN(const base::JobKeys keys,
+                       base::JobKeys::FromFile("--job-key-file", job));
+  EXPECT_EQ(keys.host(), "vision.job.pactrain");
+  EXPECT_THAT(made.out, HasSubstr("key/" + keys.Shown(absl::Now()).id() +
+                                  ", of job vision alone"));
   const std::string other = folder + "/other.key";
   const Outcome again =
       Tool({"new-key", "--job", "text", "--from", job.c_str(), other.c_str()});
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_THAT(again.err, HasSubstr("--from: " + job + " is a key of vision"));
+}
+
+TEST(AdminRotateKey, SaysWhatHappensWhenAndWhatToDo) {
+  const std::string path = base::MakeTestFolder() + "/job.key";
+  ASSERT_EQ(Tool({"new-key", path.c_str()}).exit_code, 0);
+  for (const char* bad : {"yesterday", "-5m", "2020-01-31T12:00:00Z"}) {
+    const std::string at = std::string("--at=") + bad;
+    const Outcome refused = Tool({"rotate-key", path.c_str(), at.c_str()});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("--at: '" + std::string(bad)));
+  }
+  const Outcome made =
+      Tool({"rotate-key", path.c_str(), "--at", "30m", "--overlap", "2h"});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("bring it to every machine of the job"));
+  ASSERT_OK_AND_ASSIGN(const base::JobKeys keys,
+                       base::JobKeys::FromFile("--job-key-file", path));
+  const absl::Time now = absl::Now();
+  EXPECT_EQ(keys.Taken(now).size(), 2u);
+  EXPECT_NE(keys.Shown(now).id(), keys.Shown(now + absl::Minutes(31)).id());
+  EXPECT_EQ(keys.Taken(now + absl::Minutes(151)).size(), 1u);
+  const Outcome again = Tool({"rotate-key", path.c_str()});
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, HasSubstr(path + " is being changed already"));
 }
 
 TEST_F(AdminTest, BashCompletesCommandsAndTheirFlags) {

@@ -1,7 +1,11 @@
 // The audit log from the event to what pactrain-admin says of it.
 #include "coordinator/admin/audit.h"
 
+#include <filesystem>
+#include <fstream>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -40,8 +44,8 @@ class AuditTest : public ServerFixture {
                                   absl::StrCat("spiffe://pactrain/", role))});
   }
   // What `pactrain-admin audit` writes; how it ends in `status`.
-  std::string Audit(absl::Status* status, const std::string& role = "reader") {
-    Command command;
+  std::string Audit(absl::Status* status, const std::string& role = "reader",
+                    Command command = {}) {
     command.name = "audit";
     AdminClient client = Client(role);
     std::ostringstream out, err;
@@ -53,6 +57,47 @@ class AuditTest : public ServerFixture {
     ASSERT_OK_AND_ASSIGN(auto database,
                          Database::Open(state_dir() + "/journal.db"));
     ASSERT_OK(database->Execute(sql));
+  }
+  // The same of what agents keep; also of those of these files.
+  std::string Verify(absl::Status* status,
+                     const std::vector<std::string>& files = {}) {
+    Command command;
+    command.verify = true;
+    command.witness_files = files;
+    return Audit(status, "reader", command);
+  }
+  // Lines after that one are no more; the log says that this is its end.
+  void CutAfter(int line) {
+    Execute(absl::StrCat("DELETE FROM audit WHERE number>", line,
+                         "; UPDATE audit_ends SET number=", line,
+                         ", hash=(SELECT hash FROM audit WHERE number=", line,
+                         ") WHERE name='newest'"));
+  }
+  // Agent "a" comes back with what it kept.
+  void ComeBack() {
+    const auto context = MakeContext();
+    const auto stub = v1::Coordinator::NewStub(
+        ChannelOf(ca_.Issue("a", "spiffe://pactrain/agent/a")));
+    const auto stream = stub->AgentStream(context.get());
+    stream->Write(protocol::ToProto(protocol::AgentMessage(protocol::AgentHello{
+        "a", {1, 1}, "x", "127.0.0.1:9", "t", "", "", {}, kept_})));
+    v1::CoordinatorMessage message;
+    while (stream->Read(&message) && !message.has_welcome()) {
+    }
+    Keep(message);
+    stream->WritesDone();
+    while (stream->Read(&message)) {
+    }
+    stream->Finish();
+  }
+  // Where the message says that the log ends.
+  void Keep(const v1::CoordinatorMessage& message) {
+    const v1::HistoryMark& mark =
+        message.has_welcome() ? message.welcome().history() : message.history();
+    if (!mark.has_audit()) return;
+    ASSERT_OK_AND_ASSIGN(const protocol::AuditHead head,
+                         protocol::FromProto(mark.audit()));
+    protocol::KeepHead(head, kept_);
   }
   // A job of one rank at agent "a" that is pinned, and ends.
   void Train(uint64_t run = 1) {
@@ -68,6 +113,7 @@ class AuditTest : public ServerFixture {
     const auto await = [&](v1::CoordinatorMessage::KindCase kind) {
       v1::CoordinatorMessage message;
       while (stream->Read(&message)) {
+        Keep(message);
         if (message.kind_case() == kind) return true;
       }
       return false;
@@ -92,13 +138,13 @@ class AuditTest : public ServerFixture {
         {"myjob", 0}, 0, attach, "killed by signal 9", false, false});
     stream->WritesDone();
     v1::CoordinatorMessage rest;
-    while (stream->Read(&rest)) {
-    }
+    while (stream->Read(&rest)) Keep(rest);
     stream->Finish();
   }
 
   base::LogCapture log_;
   const base::TestCa ca_{folder_};
+  std::vector<protocol::AuditHead> kept_;  // By agent "a".
 };
 
 TEST_F(AuditTest, sec_audit_complete) {
@@ -162,14 +208,14 @@ TEST_F(AuditTest, sec_audit_chain) {
   Train();
   Stop();
   const std::pair<const char*, const char*> changes[] = {
-      {"UPDATE audit SET who='spiffe://pactrain/agent/b' WHERE number=3",
+      {"UPDATE audit SET who='spiffe://pactrain/agent/b' WHERE number=4",
+       "line 4 is not what was written"},
+      {"UPDATE audit SET who='spiffe://pactrain/agent/a' WHERE number=4; "
+       "UPDATE audit SET what=what||why, why='' WHERE number=3",
        "line 3 is not what was written"},
-      {"UPDATE audit SET who='spiffe://pactrain/agent/a' WHERE number=3; "
-       "UPDATE audit SET what=what||why, why='' WHERE number=2",
-       "line 2 is not what was written"},
       {"DELETE FROM audit WHERE number=2", "line 2 is missing, 3 comes next"},
       {"DELETE FROM audit WHERE number=1", "line 1 is missing, 3 comes next"},
-      {"DELETE FROM audit", "line 1 is missing, and all to "}};
+      {"DELETE FROM audit", "line 1 is missing, "}};
   for (const auto& [sql, words] : changes) {
     Execute(sql);
     StartAnew();
@@ -180,6 +226,73 @@ TEST_F(AuditTest, sec_audit_chain) {
     EXPECT_THAT(text, Not(HasSubstr("chain whole")));
     Stop();
   }
+}
+
+TEST_F(AuditTest, sec_audit_TheFirstLineThatWasCutIsNamedByAWitness) {
+  Train();
+  absl::Status status;
+  ComeBack();
+  EXPECT_THAT(Verify(&status),
+              ContainsRegex("as agents were told: a .to line"));
+  EXPECT_OK(status);
+  ASSERT_EQ(kept_.size(), 1u);
+  const uint64_t last = kept_[0].number;
+  ASSERT_GT(last, 5u);
+  Stop();
+  CutAfter(4);
+  StartAnew();
+  // Nobody who has seen more is there.
+  EXPECT_THAT(Audit(&status), HasSubstr("chain whole"));
+  EXPECT_OK(status);
+  ComeBack();
+  const std::string missing =
+      absl::StrCat("line 5 is missing, and all to ", last,
+                   ": agent a was told of line ", last, " in term 1");
+  Verify(&status);
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(missing)));
+  EXPECT_TRUE(log_.WaitFor(absl::StrCat(
+      "THE AUDIT LOG WAS CHANGED: lines 5 to ", last, " are missing")));
+  EXPECT_THAT(Audit(&status),
+              ContainsRegex("audit log changed  spiffe://pactrain/agent/a "));
+  // Also once it is longer than it was, in a later term.
+  Train(2);
+  Stop();
+  StartAnew();
+  ComeBack();
+  Verify(&status);
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(missing)));
+  // And with what the agent has on its own disk alone.
+  Stop();
+  StartAnew();
+  const std::string file = folder_ + "/agent.sock.audit";
+  std::ofstream(file) << protocol::WriteHeads({"a", "", kept_});
+  Verify(&status, {file});
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(missing)));
+}
+
+TEST_F(AuditTest, sec_audit_AChainThatWasMadeAnewIsNotTheOneThatWasSeen) {
+  Train();
+  ComeBack();
+  Stop();
+  std::string state = state_dir();
+  std::filesystem::rename(state + "/journal.db", state + "/was.db");
+  StartAnew();
+  Train();
+  Stop();
+  // The same secret and cluster, another log of the same length.
+  Execute("ATTACH '" + state +
+          "/was.db' AS was; "
+          "UPDATE meta SET value=(SELECT value FROM was.meta m WHERE "
+          "m.key=meta.key) WHERE key IN ('cluster_id', 'cluster_secret')");
+  StartAnew();
+  ComeBack();
+  absl::Status status;
+  Verify(&status);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss,
+                               HasSubstr("the audit log was changed: line ")));
 }
 
 }  // namespace

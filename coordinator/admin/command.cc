@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/net.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
@@ -45,7 +46,9 @@ struct Words {
   std::string name, mode, codec, new_file, who, bound_job, from_file;
   std::string file, shell;
   int levels = 0;
-  bool why = false, force = false;
+  bool why = false, force = false, verify = false;
+  std::vector<std::string> witness_files;
+  std::string at = "30m", overlap = "1h";
 };
 
 bool IsOfAJob(absl::string_view command) {
@@ -90,8 +93,14 @@ void AddCommands(CLI::App& app, Words& words) {
   app.add_subcommand("agents", "All agents in a table");
   app.add_subcommand("links", "What agents measured between sites");
   app.add_subcommand("plan", "Which way sums travel between sites");
-  app.add_subcommand("audit",
-                     "The audit log, and whether somebody has changed it");
+  CLI::App* audit = app.add_subcommand(
+      "audit", "The audit log, and whether somebody has changed it");
+  audit->add_flag(
+      "--verify", words.verify,
+      "Not the lines, but whether agents have seen others, or more");
+  audit->add_option("--witness", words.witness_files,
+                    "The same of a file that an agent keeps beside its socket "
+                    "(SOCKET.audit), brought here; may be given several times");
   CLI::App* new_key =
       app.add_subcommand("new-key", "Makes a job's key; asks no coordinator");
   new_key
@@ -106,6 +115,21 @@ void AddCommands(CLI::App& app, Words& words) {
       "Holds the key that it is made of, the coordinator's");
   job->needs(from);
   from->needs(job);
+  CLI::App* rotate = app.add_subcommand(
+      "rotate-key",
+      "Changes a job's key for a new one while the job runs; asks no "
+      "coordinator");
+  rotate->add_option("FILE", words.new_file, "The key's file")->required();
+  rotate
+      ->add_option(
+          "--at", words.at,
+          "When the new key is shown, as 2026-01-31T12:00:00Z or, from "
+          "now, 30m: by then the file is on all machines")
+      ->capture_default_str();
+  rotate
+      ->add_option("--overlap", words.overlap,
+                   "How long the old one is taken after that")
+      ->capture_default_str();
   const auto add_who = [&](const char* name, const char* help) {
     app.add_subcommand(name, help)
         ->add_option("WHO", words.who,
@@ -211,6 +235,31 @@ absl::StatusOr<base::TlsFiles> ReadTls(const Words& words) {
   return tls;
 }
 
+absl::Status ReadTimes(const Words& words, Command& command) {
+  const absl::Time now = absl::Now();
+  absl::Duration wait, overlap;
+  if (absl::ParseDuration(words.at, &wait)) {
+    command.at = now + wait;
+  } else if (!absl::ParseTime(absl::RFC3339_full, words.at, &command.at,
+                              nullptr)) {
+    command.at = absl::InfinitePast();
+  }
+  const absl::Time latest = now + absl::Hours(24 * 366);
+  if (command.at < now || command.at > latest) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--at: '", words.at,
+                     "' is no time from now to a year from now; give one as "
+                     "2026-01-31T12:00:00Z, or 30m"));
+  }
+  if (!absl::ParseDuration(words.overlap, &overlap) ||
+      overlap < absl::ZeroDuration() || command.at + overlap > latest) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--overlap: '", words.overlap, "' is no time from 0s to a year"));
+  }
+  command.until = command.at + overlap;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Command> Understand(const std::string& name,
                                    const Words& words) {
   Command command;
@@ -226,6 +275,10 @@ absl::StatusOr<Command> Understand(const std::string& name,
     if (!words.bound_job.empty()) {
       RETURN_IF_ERROR(protocol::CheckBoundJob("--job", words.bound_job));
     }
+    return command;
+  }
+  if (name == "rotate-key") {
+    RETURN_IF_ERROR(ReadTimes(words, command));
     return command;
   }
   if (name == "doctor") {  // Its findings say what is wrong.
@@ -246,6 +299,8 @@ absl::StatusOr<Command> Understand(const std::string& name,
   command.why = words.why;
   command.force = words.force;
   command.file = words.file;
+  command.verify = words.verify || !words.witness_files.empty();
+  command.witness_files = words.witness_files;
   if (name == "drain" || name == "undrain") {
     RETURN_IF_ERROR(protocol::CheckName("AGENT", words.who));
     command.who = words.who;

@@ -9,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "base/net.h"
 #include "base/status_macros.h"
-#include "base/tls/job_key.h"
+#include "base/tls/job_keys.h"
 #include "base/tls/tls_choice.h"
 #include "base/version.h"
 #include "coordinator/admin/admin_client.h"
@@ -63,7 +63,7 @@ std::vector<Certificate> CertificatesOf(const Command& command,
 
 absl::StatusOr<int> ModeOf(const std::string& setting,
                            const std::string& file) {
-  RETURN_IF_ERROR(base::JobKey::FromFile(setting, file).status());
+  RETURN_IF_ERROR(base::JobKeys::FromFile(setting, file).status());
   struct stat found = {};
   if (stat(file.c_str(), &found) != 0) {
     return absl::InvalidArgumentError(

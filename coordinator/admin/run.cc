@@ -4,13 +4,18 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "base/tls/job_key.h"
+#include "base/tls/job_keys.h"
+#include "config/small_file.h"
 #include "coordinator/admin/audit.h"
 #include "coordinator/admin/cluster_text.h"
 #include "coordinator/admin/job_text.h"
+#include "coordinator/admin/witness_check.h"
 #include "protocol/identity.h"
 
 namespace pactrain::coordinator {
@@ -46,24 +51,59 @@ absl::Status Watch(const Command& command, AdminClient& client,
       });
 }
 
+// What agents keep beside their sockets, brought here.
+absl::Status ReadWitnessFiles(const std::vector<std::string>& files,
+                              WitnessCheck& check) {
+  for (const std::string& file : files) {
+    const absl::StatusOr<std::string> text = config::ReadSmallFile(file);
+    RETURN_IF_ERROR(text.status());
+    const absl::StatusOr<protocol::KeptHeads> kept = protocol::ReadHeads(*text);
+    if (!kept.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--witness: ", file, " is no file of an agent: ",
+                       absl::string_view(kept.status().message())));
+    }
+    for (const protocol::AuditHead& head : kept->heads) {
+      check.Add(kept->agent, head);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Audit(const Command& command, AdminClient& client,
                    std::ostream& out) {
   AuditChecker checker;
+  WitnessCheck witnesses;
+  RETURN_IF_ERROR(ReadWitnessFiles(command.witness_files, witnesses));
+  bool ask = command.verify;
   while (!checker.done()) {
     ASSIGN_OR_RETURN(const v1::ReadAuditResponse page,
-                     client.ReadAudit(checker.last()));
+                     client.ReadAudit(checker.last(), ask));
+    ask = false;
+    for (const v1::AuditWitness& witness : page.witnesses()) {
+      for (const v1::AuditHead& head : witness.heads()) {
+        witnesses.Add(witness.agent(),
+                      {head.term(), head.number(), head.hash()});
+      }
+    }
     for (const v1::AuditLine& line : page.lines()) {
-      out << (command.json ? ToJson(line) : AuditText(line));
+      if (command.json) out << ToJson(line);
+      if (!command.verify && !command.json) out << AuditText(line);
+      witnesses.See(line);
     }
     RETURN_IF_ERROR(checker.Check(page));
   }
-  if (!command.json) out << checker.Summary();
+  std::string seen;
+  if (command.verify) {
+    ASSIGN_OR_RETURN(seen, witnesses.Result());
+  }
+  if (!command.json) out << checker.Summary() << seen;
   return absl::OkStatus();
 }
 
 absl::Status NewBoundKey(const Command& command, std::ostream& out) {
-  ASSIGN_OR_RETURN(const base::JobKey from,
-                   base::JobKey::FromFile("--from", command.from_file));
+  ASSIGN_OR_RETURN(const base::JobKeys from,
+                   base::JobKeys::FromFile("--from", command.from_file));
   absl::StatusOr<std::string> text =
       from.NewBoundText(protocol::HostOf(command.bound_job));
   if (!text.ok()) {
@@ -72,13 +112,39 @@ absl::Status NewBoundKey(const Command& command, std::ostream& out) {
         absl::StrCat("--from: ", command.from_file, " ",
                      absl::string_view(text.status().message())));
   }
-  ASSIGN_OR_RETURN(const base::JobKey made, base::JobKey::FromText(*text));
+  ASSIGN_OR_RETURN(const base::JobKeys made, base::JobKeys::FromText(*text));
   RETURN_IF_ERROR(base::WriteJobKey(command.new_file, *std::move(text)));
-  out << "wrote " << command.new_file << ", key/" << made.id() << ", of job "
+  out << "wrote " << command.new_file << ", key/"
+      << absl::StrJoin(made.Taken(absl::Now()), " and key/") << ", of job "
       << command.bound_job
       << " alone; give it to that job's agents as --job-key-file: they are "
          "called NAME.."
       << command.bound_job << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status RotateKey(const Command& command, std::ostream& out) {
+  const std::string& path = command.new_file;
+  ASSIGN_OR_RETURN(const std::string text, base::ReadJobKeyFile("FILE", path));
+  const absl::Time now = absl::Now();
+  const absl::StatusOr<base::ChangedKey> changed =
+      base::ChangeKey(text, now, command.at, command.until);
+  if (!changed.ok()) {
+    return absl::Status(
+        changed.status().code(),
+        absl::StrCat("FILE: ", path, " ",
+                     absl::string_view(changed.status().message())));
+  }
+  RETURN_IF_ERROR(base::ReplaceJobKeyFile(path, changed->text));
+  const auto utc = [](absl::Time time) {
+    return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
+  };
+  out << "changed " << path << ": key/" << changed->new_id
+      << " is taken at once and shown from " << utc(command.at) << ", key/"
+      << changed->old_id << " is taken until " << utc(command.until)
+      << "; bring it to every machine of the job before " << utc(command.at)
+      << ", and make keys of one job alone of it anew. Daemons read it again "
+         "by themselves\n";
   return absl::OkStatus();
 }
 
@@ -91,6 +157,8 @@ absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
     RETURN_IF_ERROR(base::WriteNewJobKey(command.new_file));
     out << "wrote " << command.new_file
         << "; give it to every daemon of the job as --job-key-file\n";
+  } else if (command.name == "rotate-key") {
+    return RotateKey(command, out);
   } else if (command.name == "jobs") {
     ASSIGN_OR_RETURN(const v1::ListJobsResponse jobs, client.ListJobs());
     out << (command.json ? ToJson(jobs) : JobsTable(jobs));

@@ -12,16 +12,18 @@
 //     to be gone, unless it is replaced or forgotten on purpose. That is
 //     durable before the new one begins, and who comes back is refused.
 //   - A running generation ends only when one of its trainers leaves, when one
-//     of its agents comes back as another process, or when newcomers join it; a
-//     broken stream ends nothing, and as long as one of its members is out of
-//     sight no newcomer does.
+//     of its members says that it cannot go on, when one of its agents comes
+//     back as another process, is expelled or drained, or when newcomers join
+//     it; a broken stream ends nothing, and as long as one of its members is
+//     out of sight no newcomer does.
 //   - Soft state (streams, joins, votes, reports) is rebuilt from what agents
 //     repeat after Hello; what `records` name survives a restart.
 //   - Before an agent is told of a record it is told its place in the journal's
 //     history. A place that the journal does not hold shows an older copy of
 //     it: from then on nothing is formed or decided, and all agents are refused
 //     in words.
-//   - Groups do not influence each other.
+//   - Groups do not influence each other, but for places: a new one may take
+//     that of one that ended long ago, or of a job that was never formed.
 //
 // Pure: no I/O, clock, threads or logging. Thread-compatible. Copyable.
 #ifndef PACTRAIN_COORDINATOR_CORE_COORDINATOR_STATE_H_

@@ -30,9 +30,10 @@ namespace pactrain::coordinator {
 // A certificate, as far as it matters who shows it.
 struct Credential {
   protocol::Identity identity;
-  std::string serial;  // In hex, as are the next two.
-  std::string key;     // SHA-256 of its public key.
-  std::string issuer;  // The id of the job key that made it; empty: none did.
+  std::string serial;   // In hex, as are the next two.
+  std::string key;      // SHA-256 of its public key.
+  std::string issuer;   // The id of the job key that made it; empty: none did.
+  std::string ca = {};  // Whose serial that is: a hash of its CA's name.
 };
 
 enum class Action { kRun, kSee, kChange };

@@ -102,6 +102,8 @@ struct StateSnapshot {
   double risk_bound = 0;
   std::vector<AgentSnapshot> agents;
   std::vector<GroupSnapshot> groups;
+  // Agents that keep what the audit log does not have; filled in by the driver.
+  size_t audit_contradicted = 0;
 };
 
 }  // namespace pactrain::coordinator

@@ -176,9 +176,10 @@ void AuditTrail::OnHello(StreamId stream, const Caller& caller,
   for (const Effects::Close& close : effects.closes) {
     if (close.stream != stream) continue;
     agents_.erase(stream);
-    return OnRefused({"agent refused", caller, "", what,
-                      std::string(close.status.message()), ""},
-                     now);
+    OnRefused({"agent refused", caller, "", what,
+               std::string(close.status.message()), ""},
+              now);
+    return;
   }
   // Once for each stream: the second Hello of one closes it.
   agents_[stream] = {hello.agent, caller};
@@ -203,11 +204,18 @@ void AuditTrail::OnLeft(StreamId stream, const protocol::TrainerLeft& left,
       now);
 }
 
-void AuditTrail::OnRefused(AuditEvent event, const Time& now) {
+void AuditTrail::OnAction(AuditEvent event, const Time& now) {
+  event.at = TimeText(now.wall);
+  waiting_.push_back(std::move(event));
+}
+
+bool AuditTrail::OnRefused(AuditEvent event, const Time& now) {
   const std::string text =
       absl::StrCat(event.kind, "|", event.caller.who, "|", event.caller.serial,
                    "|", event.job, "|", event.what, "|", event.why);
-  if (refusals_.IsNews(text, now.monotonic)) Add(std::move(event), now);
+  if (!refusals_.IsNews(text, now.monotonic)) return false;
+  Add(std::move(event), now);
+  return true;
 }
 
 void AuditTrail::Add(AuditEvent event, const Time& now) {

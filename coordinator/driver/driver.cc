@@ -75,7 +75,17 @@ Driver::Driver(const Options& options, Journal* journal, Clock clock,
       journal_(journal),
       clock_(std::move(clock)),
       state_(std::move(state)),
-      durable_(journal->recovered()) {}
+      durable_(journal->recovered()),
+      witnesses_(journal, static_cast<size_t>(options.max_agents)) {
+  // So that the log itself says with which line each term began.
+  trail_.OnAction({"coordinator started",
+                   {"coordinator", ""},
+                   "",
+                   absl::StrCat("term ", journal->identity().term),
+                   "",
+                   ""},
+                  Now());
+}
 
 Driver::~Driver() { Stop(); }
 
@@ -119,7 +129,7 @@ absl::StatusOr<StreamId> Driver::Open(std::shared_ptr<Stream> stream,
   }
   const absl::Duration now = clock_();
   const StreamId id = next_stream_++;
-  streams_[id] = {std::move(stream), caller, now, false, now, 0, {}};
+  streams_[id] = {std::move(stream), caller, "", now, false, now, 0, {}};
   return id;
 }
 
@@ -180,6 +190,7 @@ void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
       } else {
         effects = state_.OnMessage(stream, message, now);
       }
+      HearWitness(it->second, message);
       trail_.OnMessage(stream, caller, message, effects, durable_, Now());
       Run(std::move(effects), caller);
     }
@@ -204,31 +215,12 @@ void Driver::Tick() {
     ShutMute(now);
     if (read_only_ && now >= next_heal_) TryHeal(now);
     Run(state_.Tick(now));
-    if (!read_only_) WriteAudit();
+    if (!read_only_) {
+      WriteAudit();
+      TellHead(now);
+    }
   }
   Deliver();
-}
-
-void Driver::WriteAudit() {
-  if (trail_.Waiting(Now()).empty()) return;
-  const absl::Status written = Append({}, {});
-  if (!written.ok()) Fail(written);
-}
-
-void Driver::OnRefused(protocol::AuditEvent event) {
-  base::MutexLock lock(&mu_);
-  trail_.OnRefused(std::move(event), Now());
-}
-
-absl::StatusOr<protocol::AuditPage> Driver::ReadAudit(uint64_t after) {
-  absl::StatusOr<protocol::AuditPage> page;
-  {
-    base::MutexLock lock(&mu_);
-    if (!read_only_) WriteAudit();
-    page = journal_->ReadAudit(after);
-  }
-  Deliver();
-  return page;
 }
 
 void Driver::Drain() {
@@ -243,7 +235,9 @@ void Driver::Drain() {
 
 StateSnapshot Driver::Snapshot() const {
   base::MutexLock lock(&mu_);
-  return state_.Snapshot(clock_());
+  StateSnapshot snapshot = state_.Snapshot(clock_());
+  snapshot.audit_contradicted = witnesses_.contradicting();
+  return snapshot;
 }
 
 absl::Status Driver::SetPin(const protocol::GroupId& group,
@@ -303,13 +297,18 @@ void Driver::Expel(const std::string& agent,
 absl::Status Driver::Operate(
     const std::function<absl::StatusOr<Effects>(CoordinatorState& state,
                                                 absl::Duration now)>& change,
-    const protocol::Caller& caller) {
+    const protocol::Caller& caller, std::optional<protocol::AuditEvent> line) {
   absl::Status status;
   {
     base::MutexLock lock(&mu_);
     auto effects = change(state_, clock_());
     if (effects.ok()) {
-      Run(*std::move(effects), caller);
+      if (line) {
+        trail_.OnAction(*std::move(line), Now());
+        WriteAudit();
+      }
+      // Not what the core knows no more: it began anew.
+      if (!read_only_) Run(*std::move(effects), caller);
       if (read_only_) {
         status = absl::UnavailableError(
             "the coordinator's journal cannot be written; see its log");
@@ -364,7 +363,9 @@ void Driver::Run(Effects effects, const protocol::Caller& caller) {
 }
 
 void Driver::Prove(protocol::HistoryMark& mark) const {
+  if (mark.empty()) return;
   mark.proof = ProofOf(journal_->cluster_secret(), mark);
+  mark.audit = witnesses_.Head();
 }
 
 void Driver::Fail(const absl::Status& status) {

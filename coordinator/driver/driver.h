@@ -37,6 +37,7 @@
 #include "base/mutex.h"
 #include "coordinator/core/coordinator_state.h"
 #include "coordinator/driver/audit_trail.h"
+#include "coordinator/driver/witnesses.h"
 #include "coordinator/store/journal.h"
 
 namespace pactrain::coordinator {
@@ -88,7 +89,8 @@ class Driver {
   // As CoordinatorState::Evict() and Readmit(); OK: it is durable.
   absl::Status Evict(const std::string& who, const protocol::Caller& caller);
   absl::Status Readmit(const std::string& who, const protocol::Caller& caller);
-  // As CoordinatorState::Drain(); the jobs.
+  // As CoordinatorState::Drain(); the jobs. Its line in the audit log is
+  // durable by then.
   absl::StatusOr<std::vector<std::string>> Drain(
       const std::string& agent, bool force, const protocol::Caller& caller);
   absl::Status Undrain(const std::string& agent,
@@ -107,11 +109,14 @@ class Driver {
   void OnRefused(protocol::AuditEvent event);
   // As Journal::ReadAudit(), with all that has happened before the call.
   absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t after);
+  // Agents that keep something of it, by name.
+  std::vector<Witness> AuditWitnesses() const;
 
  private:
   struct OpenStream {
     std::shared_ptr<Stream> stream;
     protocol::Caller caller;
+    std::string agent;  // As its hello says; empty: it has said none.
     absl::Duration opened_at;
     bool said_hello = false;
     // Since `window`, for the limits per second.
@@ -129,11 +134,13 @@ class Driver {
   Driver(const Options& options, Journal* journal, Clock clock,
          CoordinatorState state);
 
-  // What an operator wants; OK: it is durable.
+  // What an operator wants; OK: it is durable, with `line`, for what has no
+  // record that makes one.
   absl::Status Operate(
       const std::function<absl::StatusOr<Effects>(CoordinatorState& state,
                                                   absl::Duration now)>& change,
-      const protocol::Caller& caller);
+      const protocol::Caller& caller,
+      std::optional<protocol::AuditEvent> line = std::nullopt);
   void Run(Effects effects, const protocol::Caller& caller = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // With the lines of the audit log that wait.
@@ -141,6 +148,11 @@ class Driver {
                       const protocol::Caller& caller)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WriteAudit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What the message says of the audit log.
+  void HearWitness(OpenStream& stream, const protocol::AgentMessage& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells agents where the log ends, which decisions alone would not.
+  void TellHead(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   AuditTrail::Time Now() const { return {clock_(), absl::Now()}; }
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TryHeal(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -151,7 +163,9 @@ class Driver {
   // FailedPrecondition: it names a history that is none of this journal's
   // secret.
   absl::Status CheckProof(const protocol::AgentMessage& message) const;
-  void Prove(protocol::HistoryMark& mark) const;
+  // Adds what the shell knows; nothing to an empty one.
+  void Prove(protocol::HistoryMark& mark) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts a message; whether that is one too many for the stream to go on, or
   // of its reports.
   bool TooMany(OpenStream& stream, absl::Duration now) const;
@@ -175,6 +189,9 @@ class Driver {
   CoordinatorState state_ ABSL_GUARDED_BY(mu_);
   Recovered durable_ ABSL_GUARDED_BY(mu_);  // What a restart would find.
   AuditTrail trail_ ABSL_GUARDED_BY(mu_);
+  Witnesses witnesses_ ABSL_GUARDED_BY(mu_);
+  uint64_t told_head_ ABSL_GUARDED_BY(mu_) = 0;  // The line.
+  absl::Duration next_head_ ABSL_GUARDED_BY(mu_);
   bool read_only_ ABSL_GUARDED_BY(mu_) = false;
   absl::Duration next_heal_ ABSL_GUARDED_BY(mu_);
   StreamId next_stream_ ABSL_GUARDED_BY(mu_) = 1;

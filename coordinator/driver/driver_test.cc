@@ -16,7 +16,9 @@ using protocol::EndGeneration;
 using protocol::GroupWaiting;
 using protocol::StartGeneration;
 using protocol::Welcome;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
 
 base::Secret SecretOf(uint8_t byte) {
@@ -45,11 +47,24 @@ class FakeJournal : public Journal {
   absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t) override {
     return protocol::AuditPage();
   }
+  AuditFacts audit() const override {
+    AuditFacts facts;
+    facts.newest = lines.size();
+    facts.hash = HashOf(facts.newest);
+    facts.at_start = at_start;
+    return facts;
+  }
+  absl::StatusOr<std::string> AuditHash(uint64_t number) override {
+    return number == 0 || number > lines.size() ? "" : HashOf(number);
+  }
   absl::StatusOr<std::string> Backup(const std::string& name) override {
     return "backups/" + name;
   }
 
-  void NextTerm() { ++identity_.term; }
+  void NextTerm() {
+    ++identity_.term;
+    at_start = lines.size();
+  }
   // Of an older copy.
   void ForgetHistory() { identity_.history = History({}, {9, 9}); }
 
@@ -58,11 +73,22 @@ class FakeJournal : public Journal {
   int appends = 0;
   Recovered kept;
   std::vector<std::string> lines;  // Kinds of the audit log's.
+  size_t at_start = 0;             // That were there.
 
  private:
+  // Of another line, and of the same after another one, another.
+  std::string HashOf(size_t number) const {
+    std::string all;
+    for (size_t i = 0; i < number; ++i) all += lines[i] + ",";
+    return std::to_string(std::hash<std::string>()(all));
+  }
   CoordinatorState::Identity identity_{"00112233445566778899aabbccddeeff", 1,
                                        History({}, {8, 8})};
 };
+
+int64_t Count(const std::vector<std::string>& lines, const std::string& kind) {
+  return std::count(lines.begin(), lines.end(), kind);
+}
 
 class FakeStream : public Driver::Stream {
  public:
@@ -110,13 +136,24 @@ class DriverTest : public ::testing::Test {
   }
   // A stream of agent "a"; its trainer is rank 0 of 1.
   StreamId Connect(const protocol::HistoryMark& history = {},
-                   const std::string& cluster = "") {
+                   const std::string& cluster = "",
+                   const std::vector<protocol::AuditHead>& audit = {}) {
     stream_ = std::make_shared<FakeStream>(&journal_);
     const StreamId id = *driver_->Open(stream_);
     driver_->OnMessage(
-        id, protocol::AgentHello{
-                "a", {1, 1}, "x", "127.0.0.1:9", "t", cluster, "", history});
+        id,
+        protocol::AgentHello{
+            "a", {1, 1}, "x", "127.0.0.1:9", "t", cluster, "", history, audit});
     return id;
+  }
+  // Where the audit log ends, as the agent was told last.
+  protocol::AuditHead Head() const {
+    protocol::AuditHead head;
+    for (const auto& message : stream_->received) {
+      const auto* mark = std::get_if<protocol::HistoryMark>(&message);
+      if (mark != nullptr) head = mark->audit;
+    }
+    return head;
   }
   void Join(StreamId id, const std::string& job = "job") {
     driver_->OnMessage(id, protocol::TrainerJoined{{job, 0}, trainer_, 0});
@@ -177,7 +214,8 @@ TEST_F(DriverTest, AuditLinesAreDurableWithTheirRecordOrAtTheNextTick) {
   EXPECT_TRUE(journal_.lines.empty());
   Join(id);
   EXPECT_THAT(journal_.lines,
-              ElementsAre("agent connected", "generation formed", "join"));
+              ElementsAre("coordinator started", "agent connected",
+                          "generation formed", "join"));
   EXPECT_EQ(journal_.appends, 1);
   driver_->OnRefused({"call refused", {}, "", "x", "y", ""});
   EXPECT_EQ(journal_.appends, 1);
@@ -185,6 +223,78 @@ TEST_F(DriverTest, AuditLinesAreDurableWithTheirRecordOrAtTheNextTick) {
   EXPECT_EQ(journal_.lines.back(), "call refused");
   driver_->Tick();
   EXPECT_EQ(journal_.appends, 2);
+}
+
+TEST_F(DriverTest,
+       sec_audit_EachActionOfAnOperatorLeavesItsLineBeforeTheAnswer) {
+  Connect();
+  for (int i = 1; i <= 2; ++i) {
+    ASSERT_OK(driver_->Drain("a", false, {}));
+    EXPECT_EQ(journal_.lines.back(), "agent drained");
+    EXPECT_EQ(Count(journal_.lines, "agent drained"), i);
+    ASSERT_OK(driver_->Backup("first", {}));
+    EXPECT_EQ(journal_.lines.back(), "backup");
+    EXPECT_EQ(Count(journal_.lines, "backup"), i);
+  }
+}
+
+TEST_F(DriverTest, sec_audit_WithoutItsLineNothingIsDone) {
+  Connect();
+  journal_.full = true;
+  EXPECT_THAT(driver_->Drain("a", false, {}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("journal")));
+  journal_.full = false;
+  now_ += absl::Seconds(5);
+  driver_->Tick();
+  Connect();
+  EXPECT_EQ(driver_->Snapshot().agents[0].drained, "");
+}
+
+TEST_F(DriverTest, sec_audit_ALogThatWasCutIsSaidByAnAgentThatWasToldMore) {
+  Join(Connect());
+  driver_->Tick();
+  const protocol::AuditHead head = Head();
+  EXPECT_EQ(head.number, 4u);
+  driver_->OnRefused({"call refused", {}, "", "x", "y", ""});
+  driver_->Tick();
+  EXPECT_EQ(Head().number, 4u);
+  now_ += absl::Seconds(5);
+  driver_->Tick();  // Also where nothing is decided.
+  EXPECT_EQ(Head().number, 5u);
+  protocol::AuditHead forged = Head();
+  ++forged.number;
+  const std::vector<protocol::AuditHead> kept = {Head(), forged};
+  journal_.lines.resize(3);
+  journal_.NextTerm();
+  Restart();
+  Connect({}, "", {head});
+  EXPECT_EQ(driver_->Snapshot().audit_contradicted, 1u);
+  driver_->Tick();
+  EXPECT_EQ(journal_.lines[3], "coordinator started");
+  EXPECT_EQ(Count(journal_.lines, "audit log changed"), 1);
+  EXPECT_THAT(driver_->AuditWitnesses(),
+              ElementsAre(AllOf(Field(&Witness::agent, "a"),
+                                Field(&Witness::connected, true))));
+  // After that its end is another one.
+  journal_.NextTerm();
+  Restart();
+  Connect({}, "", kept);
+  EXPECT_EQ(driver_->Snapshot().audit_contradicted, 1u);
+  // What nobody was told shows nothing.
+  Restart();
+  Connect({}, "", {forged});
+  EXPECT_EQ(driver_->Snapshot().audit_contradicted, 0u);
+}
+
+TEST_F(DriverTest, AnAgentSaysWhatItKeepsByNow) {
+  const StreamId id = Connect();
+  Join(id);
+  driver_->Tick();
+  EXPECT_TRUE(driver_->AuditWitnesses().empty());
+  driver_->OnMessage(id, protocol::Heartbeat{Head()});
+  ASSERT_EQ(driver_->AuditWitnesses().size(), 1u);
+  EXPECT_EQ(driver_->AuditWitnesses()[0].heads.back(), Head());
+  EXPECT_EQ(driver_->Snapshot().audit_contradicted, 0u);
 }
 
 TEST_F(DriverTest, AnOlderCopyIsStoppedByAHistoryThatIsProvenOnly) {

@@ -18,7 +18,10 @@ absl::StatusOr<std::vector<std::string>> Driver::Drain(
         jobs = std::move(drained->jobs);
         return std::move(drained->effects);
       },
-      caller);
+      caller,
+      protocol::AuditEvent{
+          "agent drained", caller, "", absl::StrCat("agent ", agent),
+          force ? "by an operator, --force" : "by an operator", ""});
   if (!status.ok()) return status;
   return jobs;
 }
@@ -35,14 +38,15 @@ absl::StatusOr<std::string> Driver::Backup(const std::string& name,
   absl::Status written;
   {
     base::MutexLock lock(&mu_);
-    trail_.OnRefused({"backup", caller, "", absl::StrCat("backups/", name),
-                      "by an operator", ""},
-                     Now());
-    written = read_only_ ? absl::UnavailableError(
-                               "the coordinator's journal cannot be written; "
-                               "see its log")
-                         : Append({}, {});
-    if (!written.ok() && !read_only_) Fail(written);
+    if (read_only_) {
+      return absl::UnavailableError(
+          "the coordinator's journal cannot be written; see its log");
+    }
+    trail_.OnAction({"backup", caller, "", absl::StrCat("backups/", name),
+                     "by an operator", ""},
+                    Now());
+    written = Append({}, {});
+    if (!written.ok()) Fail(written);
   }
   Deliver();
   if (!written.ok()) return written;

@@ -45,6 +45,9 @@ void AddProcess(const StateSnapshot& now, bool insecure_network, Page& page) {
   page.Start("read_only", MetricType::Gauge,
              "1 while the journal cannot be written, or is an older copy.");
   page.Add({}, now.read_only ? 1 : 0);
+  page.Start("audit_contradicted", MetricType::Gauge,
+             "Agents that were told of lines which the audit log does not have.");
+  page.Add({}, static_cast<double>(now.audit_contradicted));
   page.Start("insecure_network", MetricType::Gauge,
              "1 if --insecure-network allows plain text beyond loopback.");
   page.Add({}, insecure_network ? 1 : 0);
@@ -75,6 +78,7 @@ void AddConnections(const Connections& now, Page& page) {
   page.Start("connections_refused_total", MetricType::Counter,
              "Connections that were refused, by reason.", {"reason"});
   for (const base::Refusal refusal : base::kRefusals) {
+    if (refusal == base::Refusal::kKey) continue;  // The agents'.
     page.Add({std::string(base::RefusalName(refusal))},
              static_cast<double>(now.refused.of(refusal)));
   }

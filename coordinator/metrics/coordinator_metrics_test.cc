@@ -88,6 +88,7 @@ TEST(CoordinatorMetrics, StartsWithZeros) {
        {"pactrain_coordinator_agents{state=\"connected\"} 0\n",
         "pactrain_coordinator_jobs{state=\"running\"} 0\n",
         "pactrain_coordinator_read_only 0\n",
+        "pactrain_coordinator_audit_contradicted 0\n",
         "pactrain_coordinator_connections 7\n",
         "connections_refused_total{reason=\"source\"} 1\n",
         "connections_refused_total{reason=\"handshake\"} 0\n"}) {

@@ -22,6 +22,11 @@ std::string HostOf(const grpc::ServerContextBase& context) {
   return peer.substr(0, peer.rfind(':'));
 }
 
+Credential CredentialOf(const protocol::Identity& identity,
+                        const base::CertificateFacts& facts) {
+  return {identity, facts.serial, facts.key, facts.issuer, facts.ca};
+}
+
 }  // namespace
 
 absl::Status CheckRight(const Peer& peer, Right right) {
@@ -114,15 +119,32 @@ bool Access::Sees(const Peer& peer, absl::string_view job) const {
 absl::Status Access::CheckStays(const base::CertificateFacts& facts) const {
   ASSIGN_OR_RETURN(const protocol::Identity identity,
                    protocol::IdentityOf(facts.uris));
-  return CheckDenied({identity, facts.serial, facts.key, facts.issuer});
+  if (!facts.anchor.empty()) {
+    base::MutexLock lock(&mu_);
+    if (!anchors_.contains(facts.anchor)) {
+      return absl::UnauthenticatedError(
+          absl::StrCat("the CA or job key of the certificate of ",
+                       identity.ToString(), " is taken no more"));
+    }
+  }
+  return CheckDenied(CredentialOf(identity, facts));
 }
 
 absl::Status Access::CheckDenied(const Credential& credential) const {
   RETURN_IF_ERROR(grants()->CheckDenied(credential));
   std::shared_ptr<const std::vector<std::string>> evicted;
+  std::shared_ptr<const base::RevokedCertificates> revoked;
   {
     base::MutexLock lock(&mu_);
     evicted = evicted_;
+    revoked = revoked_;
+  }
+  if (revoked->Contains(credential.ca, credential.serial)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(credential.identity.ToString(),
+                     " may do nothing: its CA took "
+                     "certificate serial/",
+                     credential.serial, " back (crl-file); give it a new one"));
   }
   for (const std::string& rule : *evicted) {
     if (!MatchesDenial(rule, credential)) continue;
@@ -140,7 +162,7 @@ absl::Status Access::CheckIsAnother(const grpc::ServerContextBase& context,
   const base::CertificateFacts facts = base::PeerFacts(*context.auth_context());
   ASSIGN_OR_RETURN(const protocol::Identity identity,
                    protocol::IdentityOf(facts.uris));
-  if (!MatchesDenial(rule, {identity, facts.serial, facts.key, facts.issuer})) {
+  if (!MatchesDenial(rule, CredentialOf(identity, facts))) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -166,6 +188,21 @@ bool Access::SetGrants(std::shared_ptr<const Grants> grants) {
   grants_ = std::move(grants);
   ++version_;
   return true;
+}
+
+void Access::SetRevoked(
+    std::shared_ptr<const base::RevokedCertificates> revoked) {
+  base::MutexLock lock(&mu_);
+  if (revoked == revoked_) return;
+  revoked_ = std::move(revoked);
+  ++version_;
+}
+
+void Access::SetAnchors(const std::set<std::string>& anchors) {
+  base::MutexLock lock(&mu_);
+  if (anchors == anchors_) return;
+  anchors_ = anchors;
+  ++version_;
 }
 
 absl::Status Access::Refuse(const grpc::ServerContextBase& context,

@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "base/mutex.h"
 #include "base/repeat_filter.h"
 #include "base/tls/certificate_facts.h"
+#include "base/tls/revoked.h"
 #include "coordinator/core/grants.h"
 #include "protocol/audit.h"
 #include "protocol/identity.h"
@@ -81,7 +83,8 @@ class Access {
   absl::Status CheckMember(const protocol::GroupId& group,
                            const protocol::Member& member) const;
   bool Sees(const Peer& peer, absl::string_view job) const;
-  // Whether a connection may stay: PermissionDenied where it is denied by now.
+  // Whether a connection may stay. PermissionDenied: it is denied by now.
+  // Unauthenticated: the CA, or job's key, of its certificate is taken no more.
   absl::Status CheckStays(const base::CertificateFacts& facts) const;
 
   // `why`, logged and audited.
@@ -99,6 +102,10 @@ class Access {
   uint64_t version() const { return version_; }
   // In force from now on; not null. False: it has been already.
   bool SetGrants(std::shared_ptr<const Grants> grants);
+  void SetRevoked(std::shared_ptr<const base::RevokedCertificates> revoked);
+  // The CAs that are taken, as base::AnchorsOf(): connections of others may not
+  // stay.
+  void SetAnchors(const std::set<std::string>& anchors);
 
  private:
   std::shared_ptr<const Grants> grants() const;
@@ -112,6 +119,9 @@ class Access {
       std::make_shared<const Grants>();
   std::shared_ptr<const std::vector<std::string>> evicted_
       ABSL_GUARDED_BY(mu_) = std::make_shared<const std::vector<std::string>>();
+  std::shared_ptr<const base::RevokedCertificates> revoked_ ABSL_GUARDED_BY(
+      mu_) = std::make_shared<const base::RevokedCertificates>();
+  std::set<std::string> anchors_ ABSL_GUARDED_BY(mu_);
   base::RepeatFilter told_ ABSL_GUARDED_BY(mu_);
 };
 

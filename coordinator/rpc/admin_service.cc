@@ -111,6 +111,18 @@ Action ActionOf(Right right) {
   return right == Right::kOperate ? Action::kChange : Action::kSee;
 }
 
+v1::AuditWitness ToProto(const Witness& witness) {
+  v1::AuditWitness proto;
+  proto.set_agent(witness.agent);
+  proto.set_connected(witness.connected);
+  for (const protocol::AuditHead& head : witness.heads) {
+    v1::AuditHead& out = *proto.add_heads();
+    out = protocol::ToProto(head);
+    out.clear_proof();
+  }
+  return proto;
+}
+
 }  // namespace
 
 v1::JobState ToProto(const GroupSnapshot& s) {
@@ -302,9 +314,15 @@ grpc::ServerUnaryReactor* AdminService::ReadAudit(
   // Its chain can be checked as a whole only.
   absl::Status status = AdmitAllJobs(*context, Right::kRead, "ReadAudit");
   if (status.ok()) {
+    // Before the lines, which are newer then.
+    std::vector<Witness> witnesses;
+    if (request->witnesses()) witnesses = driver_->AuditWitnesses();
     const auto page = driver_->ReadAudit(request->after());
     status = page.status();
     if (page.ok()) *response = ToProto(*page);
+    for (const Witness& witness : witnesses) {
+      *response->add_witnesses() = ToProto(witness);
+    }
   }
   reactor->Finish(ToGrpc(status));
   return reactor;

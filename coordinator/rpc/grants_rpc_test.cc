@@ -371,5 +371,43 @@ TEST_F(GrantsRpcTest, sec_ADeniedKeyEndsItsConnection) {
   EXPECT_EQ(Vision().phase, GroupPhase::kFailed);
 }
 
+// By the list of its CA: the same.
+TEST_F(GrantsRpcTest, sec_ACertificateThatItsCaTookBackEndsItsConnection) {
+  Stop();
+  base::Mutex mutex;
+  auto revoked = std::make_shared<const base::RevokedCertificates>();
+  revoked_ = [&] {
+    base::MutexLock lock(&mutex);
+    return revoked;
+  };
+  Start(ca_.Issue("coordinator", "spiffe://pactrain/coordinator"));
+  SetGrants(lists_);
+  const base::TlsFiles files = ca_.Issue("n", "spiffe://pactrain/agent/a");
+  a_ = std::make_unique<TestAgent>(ChannelOf(files), "a", MakeContext());
+  b_ = Agent("b");
+  a_->Say(Joined("vision", 0, 2));
+  b_->Say(Joined("vision", 1, 2));
+  ASSERT_TRUE(b_->Await<protocol::StartGeneration>());
+  std::stringstream ca;
+  ca << std::ifstream(files.ca).rdbuf();
+  const auto list =
+      base::RevokedCertificates::Of(ca_.Revoke({files}), ca.str());
+  ASSERT_OK(list);
+  {
+    base::MutexLock lock(&mutex);
+    revoked = std::make_shared<const base::RevokedCertificates>(*list);
+  }
+  EXPECT_FALSE(a_->Finish().ok());
+  ASSERT_TRUE(b_->Await<protocol::EndGeneration>());
+  const grpc::Status again =
+      TestAgent(ChannelOf(files), "a", MakeContext()).Finish();
+  EXPECT_EQ(again.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(again.error_message(),
+              HasSubstr("its CA took certificate serial"));
+  // Another one of the same name may.
+  EXPECT_TRUE(Agent("a")->Await<protocol::Welcome>());
+  Stop();  // Before what it asks goes.
+}
+
 }  // namespace
 }  // namespace pactrain::coordinator

@@ -61,18 +61,22 @@ absl::Status CheckIsSomebody(const std::vector<std::string>& uris) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver,
-    const base::ConnectionCaps::Limits& caps, GrantsSource grants,
+    const base::ConnectionCaps::Limits& caps, Sources sources,
     const Budgets& budgets) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<Server> server(
-      new Server(tls.given(), driver, std::move(grants)));
+      new Server(tls.given(), driver, std::move(sources)));
   Server* const self = server.get();
-  if (server->grants_) server->access_.SetGrants(server->grants_());
+  if (self->sources_.grants) self->access_.SetGrants(self->sources_.grants());
+  if (self->sources_.revoked) {
+    self->access_.SetRevoked(self->sources_.revoked());
+  }
   server->access_.SetEvicted(driver->Evicted());
   if (tls.given()) {
     base::MutexLock lock(&server->mu_);
     ASSIGN_OR_RETURN(server->tls_, base::TlsSource::Open(tls));
+    server->access_.SetAnchors(server->tls_->anchors());
   }
   auto listener = base::CappedListener::Open(
       listen, {caps, tls.given(), absl::Seconds(protocol::kHandshakeSeconds),
@@ -130,10 +134,13 @@ void Server::ExpelMembers() {
 }
 
 void Server::Tick() {
-  if (grants_ && access_.SetGrants(grants_())) ExpelMembers();
+  if (sources_.grants && access_.SetGrants(sources_.grants())) ExpelMembers();
+  if (sources_.revoked) access_.SetRevoked(sources_.revoked());
   admin_.Tick();
   base::MutexLock lock(&mu_);
-  if (tls_ != nullptr) tls_->Get();
+  if (tls_ == nullptr) return;
+  tls_->Get();
+  access_.SetAnchors(tls_->anchors());
 }
 
 std::optional<base::CertificateLives> Server::certificates() const {

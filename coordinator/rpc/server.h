@@ -57,17 +57,22 @@ class Server {
                                        .calls = {256, 100}};
   static constexpr absl::Duration kShutOut = absl::Seconds(10);
 
-  // The grants in force; asked at each tick of the driver's timer.
-  using GrantsSource = std::function<std::shared_ptr<const Grants>()>;
+  // What is in force; asked at each tick of the driver's timer.
+  struct Sources {
+    // Null: there is no policy file.
+    std::function<std::shared_ptr<const Grants>()> grants;
+    // Null: CAs take nothing back.
+    std::function<std::shared_ptr<const base::RevokedCertificates>()> revoked;
+  };
 
   // Binds, starts the driver's timer and serves. `driver` must outlive the
-  // server. Without `grants` there is no policy file.
+  // server.
   //   Unavailable: the address cannot be bound.
   //   others:      as MakeTlsContext() of base/tls.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const base::HostPort& listen, const base::TlsFiles& tls, Driver* driver,
-      const base::ConnectionCaps::Limits& caps = kCaps,
-      GrantsSource grants = nullptr, const Budgets& budgets = kBudgets);
+      const base::ConnectionCaps::Limits& caps = kCaps, Sources sources = {},
+      const Budgets& budgets = kBudgets);
   ~Server();  // Stop().
 
   // As bound, with the port that was chosen for port 0.
@@ -97,9 +102,9 @@ class Server {
     Access* const access_;
   };
 
-  Server(bool tls, Driver* driver, GrantsSource grants)
+  Server(bool tls, Driver* driver, Sources sources)
       : driver_(driver),
-        grants_(std::move(grants)),
+        sources_(std::move(sources)),
         access_(tls,
                 [driver](protocol::AuditEvent event) {
                   driver->OnRefused(std::move(event));
@@ -116,7 +121,7 @@ class Server {
   void OnRefused(const std::string& source, const std::string& why);
 
   Driver* const driver_;
-  const GrantsSource grants_;
+  const Sources sources_;
   Access access_;
   AgentService agents_;
   AdminService admin_;

@@ -17,9 +17,9 @@ void ServerFixture::Start(const base::TlsFiles& tls,
   auto driver = Driver::Create(options_, journal_.get());
   ASSERT_OK(driver);
   driver_ = *std::move(driver);
-  auto server = Server::Start(
-      {"127.0.0.1", 0}, tls, driver_.get(), caps, [this] { return grants(); },
-      budgets_);
+  auto server =
+      Server::Start({"127.0.0.1", 0}, tls, driver_.get(), caps,
+                    {[this] { return grants(); }, revoked_}, budgets_);
   ASSERT_OK(server);
   server_ = *std::move(server);
 }

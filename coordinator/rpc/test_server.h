@@ -2,6 +2,7 @@
 #ifndef PACTRAIN_COORDINATOR_RPC_TEST_SERVER_H_
 #define PACTRAIN_COORDINATOR_RPC_TEST_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -41,6 +42,8 @@ class ServerFixture : public ::testing::Test {
   const std::string folder_;
   Options options_;  // Of the core.
   Server::Budgets budgets_ = Server::kBudgets;
+  // As a CRL file would; null: there is none.
+  std::function<std::shared_ptr<const base::RevokedCertificates>()> revoked_;
   std::unique_ptr<SqliteJournal> journal_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Server> server_;

@@ -38,6 +38,11 @@ class AuditTable {
   absl::Status Write(const protocol::AuditEvent& event);
   // As Journal::ReadAudit().
   absl::StatusOr<protocol::AuditPage> Read(uint64_t after) const;
+  // Of the newest line; 0: there is none.
+  uint64_t number() const { return newest_.number; }
+  const std::string& hash() const { return newest_.hash; }
+  // Empty: it is kept no more, or there is none.
+  absl::StatusOr<std::string> HashOf(uint64_t number) const;
 
  private:
   struct End {
@@ -48,7 +53,6 @@ class AuditTable {
       : database_(&database), max_lines_(max_lines) {}
   absl::StatusOr<End> ReadEnd(absl::string_view name) const;
   absl::Status WriteEnd(absl::string_view name, const End& end);
-  absl::StatusOr<std::string> HashOf(uint64_t number) const;
   absl::Status CutOldest();
 
   Database* database_;

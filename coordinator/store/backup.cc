@@ -1,7 +1,6 @@
 #include "coordinator/store/backup.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -92,16 +90,6 @@ absl::Status CopyFile(const std::string& from, int to,
   }
 }
 
-absl::StatusOr<std::map<std::string, std::string>> ReadMeta(Database& db) {
-  std::map<std::string, std::string> meta;
-  RETURN_IF_ERROR(
-      db.Prepare("SELECT key, value FROM meta").Run([&](const Statement& row) {
-        meta[row.Text(0)] = row.Text(1);
-        return absl::OkStatus();
-      }));
-  return meta;
-}
-
 absl::Status CheckWhole(Database& db, const std::string& file) {
   const auto damaged = [&](absl::string_view why) {
     return absl::DataLossError(
@@ -126,7 +114,7 @@ absl::Status GoBeyond(Database& db, const std::string& file,
                       const std::string& cluster) {
   RETURN_IF_ERROR(CheckWhole(db, file));
   RETURN_IF_ERROR(Migrate(db));
-  ASSIGN_OR_RETURN(auto meta, ReadMeta(db));
+  ASSIGN_OR_RETURN(Meta meta, ReadMeta(db));
   if (meta["cluster"] != cluster) {
     return absl::FailedPreconditionError(
         absl::StrCat(file, " is a backup of cluster '", meta["cluster"],
@@ -144,21 +132,15 @@ absl::Status GoBeyond(Database& db, const std::string& file,
                         newest = row.Integer(0);
                         return absl::OkStatus();
                       }));
-  base::Digest id;
-  if (getrandom(&id, sizeof id, 0) != sizeof id) {
-    return absl::UnavailableError("no random bytes for an id");
-  }
+  ASSIGN_OR_RETURN(const base::Digest id, NewId());
   meta["term"] = absl::StrCat(term + kBeyond);
   meta["first_generation"] = absl::StrCat(std::max(first, newest) + kBeyond);
   meta["restored_writer"] = absl::BytesToHexString(protocol::WriteDigest(id));
   ASSIGN_OR_RETURN(AuditTable audit, AuditTable::Open(db, kMaxAuditLines));
+  meta[kRestoredLine] = absl::StrCat(audit.number() + 1);
+  meta[kRestoredTerm] = meta["term"];
   return db.Transaction([&]() -> absl::Status {
-    for (const auto& [key, value] : meta) {
-      RETURN_IF_ERROR(db.Prepare("INSERT OR REPLACE INTO meta VALUES (?, ?)")
-                          .Bind(key)
-                          .Bind(value)
-                          .Run());
-    }
+    RETURN_IF_ERROR(WriteMeta(db, meta));
     // What was prepared may have been taken back since.
     RETURN_IF_ERROR(
         db.Execute(absl::StrCat("UPDATE groups SET prepared_version = 0, "

@@ -20,6 +20,15 @@
 
 namespace pactrain::coordinator {
 
+// What a journal knows of its audit log. Lines are numbers; 0: none.
+struct AuditFacts {
+  uint64_t newest = 0;
+  std::string hash = {};  // Of that line.
+  uint64_t at_start = 0;  // The newest when the journal was opened.
+  uint64_t restored = 0;  // That says that a backup was restored, the newest.
+  uint64_t restored_term = 0;  // No coordinator before that had a higher one.
+};
+
 class Journal {
  public:
   virtual ~Journal() = default;
@@ -43,6 +52,12 @@ class Journal {
   // Lines with numbers above `after`, at most kMaxAuditPage; those that are
   // kept no more are left out. Unavailable, DataLoss: they cannot be read.
   virtual absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t after) = 0;
+
+  // As of what was appended.
+  virtual AuditFacts audit() const = 0;
+  // Of that line; empty: it is kept no more, or there is none.
+  // Unavailable, DataLoss: it cannot be read.
+  virtual absl::StatusOr<std::string> AuditHash(uint64_t number) = 0;
 
   // Copies all of it into a new file of that name, and returns its path. Blocks
   // for seconds; thread-safe, and others may call the rest meanwhile.

@@ -1,6 +1,7 @@
 #include "coordinator/store/journal_file.h"
 
 #include <sys/file.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -54,6 +55,35 @@ absl::Status Migrate(Database& database) {
     return database.Execute(
         absl::StrCat("PRAGMA user_version = ", kSchemaVersion));
   });
+}
+
+absl::StatusOr<Meta> ReadMeta(Database& database) {
+  Meta meta;
+  RETURN_IF_ERROR(database.Prepare("SELECT key, value FROM meta")
+                      .Run([&](const Statement& row) {
+                        meta[row.Text(0)] = row.Text(1);
+                        return absl::OkStatus();
+                      }));
+  return meta;
+}
+
+absl::Status WriteMeta(Database& database, const Meta& meta) {
+  for (const auto& [key, value] : meta) {
+    RETURN_IF_ERROR(
+        database.Prepare("INSERT OR REPLACE INTO meta VALUES (?, ?)")
+            .Bind(key)
+            .Bind(value)
+            .Run());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<base::Digest> NewId() {
+  base::Digest id;
+  if (getrandom(&id, sizeof id, 0) != sizeof id) {
+    return absl::UnavailableError("no random bytes for an id");
+  }
+  return id;
 }
 
 }  // namespace pactrain::coordinator

@@ -3,10 +3,12 @@
 #ifndef PACTRAIN_COORDINATOR_STORE_JOURNAL_FILE_H_
 #define PACTRAIN_COORDINATOR_STORE_JOURNAL_FILE_H_
 
+#include <map>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/digest.h"
 #include "coordinator/store/own_folder.h"
 #include "coordinator/store/sqlite.h"
 
@@ -22,6 +24,20 @@ absl::StatusOr<int> LockStateDir(const OwnFolder& folder,
 absl::Status Migrate(Database& database);
 
 absl::StatusOr<uint64_t> SchemaVersionOf(Database& database);
+
+// What is known of the journal as a whole, by name: its cluster, term, ...
+using Meta = std::map<std::string, std::string>;
+// Where a backup was restored: the audit log's line that says so, and the
+// highest term that there can have been before.
+inline constexpr char kRestoredLine[] = "restored_line";
+inline constexpr char kRestoredTerm[] = "restored_term";
+absl::StatusOr<Meta> ReadMeta(Database& database);
+// Names that are not in `meta` stay. The caller holds a transaction.
+absl::Status WriteMeta(Database& database, const Meta& meta);
+
+// Random: of a cluster, or of somebody who writes. Unavailable: the system has
+// no random bytes.
+absl::StatusOr<base::Digest> NewId();
 
 }  // namespace pactrain::coordinator
 

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
-#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +41,14 @@ std::string OwnerText(const struct stat& about) {
 absl::StatusOr<OwnFolder> OwnFolder::Open(const std::string& path) {
   std::string name = path;  // Else the link itself would be followed.
   while (name.size() > 1 && name.back() == '/') name.pop_back();
+  // As it is written: who owns a link in it chooses where that leads. Before
+  // anything is made there.
+  std::error_code unresolved;
+  const std::string whole = std::filesystem::absolute(name, unresolved);
+  if (unresolved) return SystemError(name, "find the state directory");
+  const std::string trouble =
+      base::CheckFolders(whole, /*one_more=*/false).trouble;
+  if (!trouble.empty()) return Refused(name + ":", trouble);
   if (!base::MakeDirectories(name)) {
     return SystemError(name, "make the state directory");
   }
@@ -63,13 +71,6 @@ absl::StatusOr<OwnFolder> OwnFolder::Open(const std::string& path) {
       fchmod(fd, about.st_mode & 07777 & ~(S_IWGRP | S_IWOTH)) != 0) {
     return SystemError(name, "take write access from others");
   }
-  char real[PATH_MAX];
-  if (realpath(name.c_str(), real) == nullptr) {
-    return SystemError(name, "resolve");
-  }
-  const std::string trouble =
-      base::CheckFolders(real, /*one_more=*/false).trouble;
-  if (!trouble.empty()) return Refused(name + ":", trouble);
   return folder;
 }
 

@@ -1,7 +1,9 @@
 // Attack 8: another user of the machine prepares what a coordinator opens.
 #include "coordinator/store/own_folder.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -82,6 +84,37 @@ TEST_F(OwnFolderTest, sec_ALinkInThePlaceOfTheFolderIsNotFollowed) {
                 StatusIs(kRefused, HasSubstr("is a symbolic link")));
   }
   EXPECT_TRUE(std::filesystem::is_empty(top_ + "/elsewhere"));
+}
+
+// As user and group 4711: makes a symbolic link in the folder.
+void LinkAsAnother(const std::string& target, const std::string& folder,
+                   const char* name) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool made = setgid(4711) == 0 && setuid(4711) == 0 &&
+                      symlinkat(target.c_str(), fd, name) == 0;
+    _exit(made ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  close(fd);
+}
+
+TEST_F(OwnFolderTest, sec_AnotherUsersLinkInTheNameIsNotFollowed) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  // As a shared folder of a group is: each may remove what is his alone.
+  const std::string shared = top_ + "/shared", theirs = top_ + "/theirs";
+  std::filesystem::create_directory(theirs);
+  std::filesystem::create_directory(shared);
+  ASSERT_EQ(chown(shared.c_str(), 0, 4711), 0);
+  ASSERT_EQ(chmod(shared.c_str(), 01770), 0);
+  LinkAsAnother(theirs, shared, "link");
+  EXPECT_THAT(Start(shared + "/link/state"),
+              StatusIs(kRefused, HasSubstr("/shared/link is of user 4711")));
+  EXPECT_TRUE(std::filesystem::is_empty(theirs));
 }
 
 TEST_F(OwnFolderTest, sec_WhatOthersMayWriteIsTakenFromThem) {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <map>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -19,14 +18,6 @@
 
 namespace pactrain::coordinator {
 namespace {
-
-absl::StatusOr<base::Digest> NewId() {
-  base::Digest id;
-  if (getrandom(&id, sizeof id, 0) != sizeof id) {
-    return absl::UnavailableError("no random bytes for an id");
-  }
-  return id;
-}
 
 // As text: 64 hex digits.
 absl::StatusOr<std::string> NewSecret() {
@@ -64,14 +55,6 @@ absl::Status MakeFilesPrivate(const OwnFolder& folder,
   return absl::OkStatus();
 }
 
-absl::Status SetMeta(Database& db, absl::string_view key,
-                     absl::string_view value) {
-  return db.Prepare("INSERT OR REPLACE INTO meta VALUES (?, ?)")
-      .Bind(key)
-      .Bind(value)
-      .Run();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
@@ -91,6 +74,7 @@ absl::StatusOr<std::unique_ptr<SqliteJournal>> SqliteJournal::Open(
   ASSIGN_OR_RETURN(journal->recovered_, ReadRecords(*journal->database_));
   ASSIGN_OR_RETURN(journal->audit_,
                    AuditTable::Open(*journal->database_, max_audit_lines));
+  journal->audit_facts_.at_start = journal->audit_->number();
   return journal;
 }
 
@@ -101,12 +85,7 @@ SqliteJournal::~SqliteJournal() {
 
 absl::Status SqliteJournal::BeginTerm(const std::string& dir,
                                       const std::string& cluster) {
-  std::map<std::string, std::string> meta;
-  RETURN_IF_ERROR(database_->Prepare("SELECT key, value FROM meta")
-                      .Run([&](const Statement& row) {
-                        meta[row.Text(0)] = row.Text(1);
-                        return absl::OkStatus();
-                      }));
+  ASSIGN_OR_RETURN(Meta meta, ReadMeta(*database_));
   if (meta.empty()) {
     ASSIGN_OR_RETURN(const base::Digest id, NewId());
     meta = {{"cluster_id", id.ToString()}, {"cluster", cluster}, {"term", "0"}};
@@ -141,16 +120,21 @@ absl::Status SqliteJournal::BeginTerm(const std::string& dir,
                                    "restored_writer",
                                    absl::HexStringToBytes(it->second), true));
   }
+  // Missing where an older version restored it.
+  for (const auto& [key, value] :
+       {std::pair(kRestoredLine, &audit_facts_.restored),
+        std::pair(kRestoredTerm, &audit_facts_.restored_term)}) {
+    if (const auto it = meta.find(key);
+        it != meta.end() && !absl::SimpleAtoi(it->second, value)) {
+      return absl::DataLossError(absl::StrCat("state directory ", dir, ": ",
+                                              key, " '", it->second, "'"));
+    }
+  }
   identity_.history = History(std::move(writers), self, restored);
   ++identity_.term;
   identity_.cluster_id = meta["cluster_id"];
   meta["term"] = absl::StrCat(identity_.term);
-  return database_->Transaction([&]() -> absl::Status {
-    for (const auto& [key, value] : meta) {
-      RETURN_IF_ERROR(SetMeta(*database_, key, value));
-    }
-    return absl::OkStatus();
-  });
+  return database_->Transaction([&] { return WriteMeta(*database_, meta); });
 }
 
 absl::Status SqliteJournal::Append(
@@ -171,7 +155,7 @@ absl::Status SqliteJournal::Append(
     }
     // An empty transaction would not touch the disk.
     if (records.empty() && audit.empty()) {
-      return SetMeta(*database_, "term", absl::StrCat(identity_.term));
+      return WriteMeta(*database_, {{"term", absl::StrCat(identity_.term)}});
     }
     return absl::OkStatus();
   }));
@@ -182,6 +166,13 @@ absl::Status SqliteJournal::Append(
 
 absl::StatusOr<protocol::AuditPage> SqliteJournal::ReadAudit(uint64_t after) {
   return audit_->Read(after);
+}
+
+AuditFacts SqliteJournal::audit() const {
+  AuditFacts facts = audit_facts_;
+  facts.newest = audit_->number();
+  facts.hash = audit_->hash();
+  return facts;
 }
 
 absl::StatusOr<std::string> SqliteJournal::Backup(const std::string& name) {

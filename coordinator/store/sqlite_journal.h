@@ -47,6 +47,10 @@ class SqliteJournal : public Journal {
   absl::Status Append(const std::vector<JournalRecord>& records,
                       const std::vector<protocol::AuditEvent>& audit) override;
   absl::StatusOr<protocol::AuditPage> ReadAudit(uint64_t after) override;
+  AuditFacts audit() const override;
+  absl::StatusOr<std::string> AuditHash(uint64_t number) override {
+    return audit_->HashOf(number);
+  }
   absl::StatusOr<std::string> Backup(const std::string& name) override;
 
  private:
@@ -61,6 +65,7 @@ class SqliteJournal : public Journal {
   base::Secret cluster_secret_;
   Recovered recovered_;
   std::optional<AuditTable> audit_;
+  AuditFacts audit_facts_;  // But for the newest line.
 };
 
 }  // namespace pactrain::coordinator

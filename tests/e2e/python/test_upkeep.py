@@ -64,6 +64,9 @@ def test_a_backup_takes_the_place_of_a_lost_state_directory(own_cluster, join, u
     assert results[0]["world"].generation == 1
     shown = subprocess.run(own_cluster.admin("audit"), check=True, capture_output=True, text=True)
     assert "state restored" in shown.stdout and "backups/nightly" in shown.stdout
+    # What agents were told of since is no longer there, on purpose.
+    seen = own_cluster.admin("audit", "--verify")
+    assert "went when a backup was restored" in subprocess.check_output(seen, text=True)
 
 
 def test_ranks_that_regrouped_since_go_on_from_their_newest_state(own_cluster, join, undisturbed):

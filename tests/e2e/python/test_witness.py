@@ -1,0 +1,57 @@
+"""Who writes to the coordinator's state directory, and agents that have seen more."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import scenarios
+from daemons import Cluster
+from elastic import logged
+
+CUT = """
+DELETE FROM audit WHERE number > 4;
+UPDATE audit_ends SET number = 4, hash = (SELECT hash FROM audit WHERE number = 4)
+  WHERE name = 'newest';
+"""
+
+
+def audit(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    command = cluster.admin("audit", *words)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def kept(cluster: Cluster, agent: int) -> Path:
+    """What the agent keeps beside its socket, once there is something."""
+    file = Path(f"{cluster.socket(agent)}.audit")
+    end = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return file
+
+
+def test_sec_attack_9_agents_name_the_first_line_of_the_audit_log_that_was_cut(own_cluster, launch):
+    job = launch(own_cluster, scenarios.interrupted)
+    job.wait_said("training")
+    files = [kept(own_cluster, agent) for agent in (0, 1)]
+    seen = audit(own_cluster, "--verify")
+    assert seen.returncode == 0 and "agent-0 (to line" in seen.stdout, seen
+    own_cluster.coordinator.kill()
+    database = sqlite3.connect(own_cluster.folder / "state" / "journal.db")
+    database.executescript(CUT)
+    database.close()
+    own_cluster.coordinator.restart()
+    logged(own_cluster.coordinator, "THE AUDIT LOG WAS CHANGED: lines 5 to ")
+    assert "chain whole" in audit(own_cluster).stdout  # By itself it shows nothing.
+    for words in (["--verify"], [f"--witness={files[1]}"]):
+        found = audit(own_cluster, *words)
+        assert found.returncode == 1
+        assert "line 5 is missing, and all to " in found.stderr, found
+    job.tell(5)
+    ended = job.finish()
+    assert [rank.value["steps"] for rank in ended] == [10, 10]
+    # It is in the log that goes on, too.
+    assert "audit log changed" in audit(own_cluster).stdout
