@@ -71,18 +71,18 @@ class AdminTest : public ServerFixture {
                        absl::StrCat("127.0.0.1:900", rank), "t", ""});
       driver_->OnMessage(
           *stream,
-          protocol::TrainerJoined{
+          local_[rank].With(protocol::TrainerJoined{
               {"myjob", 0},
               {rank, 2, {1, rank + 1}, "run-1", {2, 2}, "a network", 10, 0},
-              0});
+              0}));
     }
   }
   void Vote(const protocol::Digest& masks, uint64_t kept) {
     for (uint32_t rank : {0u, 1u}) {
       driver_->OnMessage(
           streams_[rank],
-          protocol::MaskVote{
-              {"myjob", 0}, 1, rank, {3, 3}, masks, 1, 1, true, kept, 100});
+          local_[rank].With(protocol::MaskVote{
+              {"myjob", 0}, 1, rank, {3, 3}, masks, 1, 1, true, kept, 100}));
     }
   }
   Outcome Admin(std::vector<const char*> words) {
@@ -95,6 +95,7 @@ class AdminTest : public ServerFixture {
 
   std::string coordinator_;
   StreamId streams_[2] = {};
+  protocol::TrainersOfAgent local_[2];
 };
 
 TEST_F(AdminTest, JobsAreATable) {
@@ -128,12 +129,12 @@ TEST_F(AdminTest, MasksThatMoveAreShownWithTheirRankAndWhatMoved) {
   EXPECT_THAT(Admin({"job", "myjob"}).out, Not(HasSubstr("masks ")));
   protocol::MaskVote vote{{"myjob", 0}, 1,  0,    {3, 3}, {5, 5},
                           10,           10, true, 3,      9};
-  driver_->OnMessage(streams_[0], vote);
+  driver_->OnMessage(streams_[0], local_[0].With(vote));
   vote.rank = 1;
   vote.steps_unchanged = 7;
   vote.changed_step = 30;
   vote.moved = "fc.weight 12 elements moved";
-  driver_->OnMessage(streams_[1], vote);
+  driver_->OnMessage(streams_[1], local_[1].With(vote));
   EXPECT_THAT(
       Admin({"job", "myjob"}).out,
       HasSubstr("masks       unchanged for 7 of 10 steps at rank 1, the least "
@@ -141,7 +142,7 @@ TEST_F(AdminTest, MasksThatMoveAreShownWithTheirRankAndWhatMoved) {
                 "moved       last before step 30: fc.weight 12 elements moved\n"
                 "compacted   not yet\n"));
   vote.steps_unchanged = 10;
-  driver_->OnMessage(streams_[1], vote);
+  driver_->OnMessage(streams_[1], local_[1].With(vote));
   protocol::StepReport report;
   report.group = {"myjob", 0};
   report.generation = 1;
@@ -263,9 +264,9 @@ TEST_F(AdminTest, LinksToSitesThatLeftAndOfJobsThatEndedAreNotListed) {
   ASSERT_EQ(running.links_size(), 1);
   EXPECT_EQ(running.links(0).peer_site(), "site1");
   for (uint32_t rank : {0u, 1u}) {
-    driver_->OnMessage(
-        streams_[rank],
-        protocol::TrainerLeft{{"myjob", 0}, rank, {1, rank + 1}, "detached"});
+    driver_->OnMessage(streams_[rank],
+                       local_[rank].With(protocol::TrainerLeft{
+                           {"myjob", 0}, rank, {1, rank + 1}, "detached"}));
   }
   ASSERT_OK_AND_ASSIGN(const v1::ListAgentsResponse ended, client.ListAgents());
   EXPECT_EQ(ended.links_size(), 0);
