@@ -256,6 +256,10 @@ void Driver::Run(CloseTrainer& effect) {
 void Driver::Run(SendCoordinator& effect) {
   if (auto* report = std::get_if<protocol::StepReport>(&effect.message)) {
     AddLinks(*report);
+  } else if (auto* local =
+                 std::get_if<protocol::LocalTrainers>(&effect.message);
+             local != nullptr && local->report) {
+    AddLinks(*local->report);
   }
   coordinator_->Send(effect.message);
 }

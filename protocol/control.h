@@ -3,7 +3,8 @@
 // converts.
 //
 // Every message is idempotent: it can be lost with a stream and said again on
-// the next one.
+// the next one. What an agent has of trainers it says as state, whole:
+// LocalTrainers.
 #ifndef PACTRAIN_PROTOCOL_CONTROL_H_
 #define PACTRAIN_PROTOCOL_CONTROL_H_
 
@@ -42,8 +43,8 @@ struct HistoryMark {
 
 // ---- Agent to coordinator -------------------------------------------------
 
-// First message of a stream. After it the agent repeats TrainerJoined and the
-// latest MaskVote of all its trainers.
+// First message of a stream. After it the agent says LocalTrainers of each
+// group that it has.
 struct AgentHello {
   std::string agent;
   Digest incarnation;
@@ -64,18 +65,22 @@ struct Heartbeat {
   AuditHead audit = {};  // That it has kept since the last one; empty: none.
 };
 
+// One that is here. What it says of its state is a claim.
 struct TrainerJoined {
   GroupId group;
   Trainer trainer;
   // Generation the trainer already belongs to; 0: none. Lets a restarted
   // coordinator take up where the last one stopped.
   uint64_t generation = 0;
+
+  bool operator==(const TrainerJoined&) const = default;
 };
 
 // In the reason of a generation's end: a rank left of its own will while others
 // train on. Starting again from a checkpoint would only repeat that.
 inline constexpr char kEndedInOrder[] = " ended in order";
 
+// One that is not here any more.
 struct TrainerLeft {
   GroupId group;
   uint32_t rank = 0;
@@ -91,6 +96,10 @@ struct TrainerLeft {
   // With may_return: it was too slow for the generation, so nobody has to wait
   // for it. It may hold the newest state all the same.
   bool straggled = false;
+  // Not of this process of the agent. Not on the wire: incarnations tell it.
+  bool former = false;
+
+  bool operator==(const TrainerLeft&) const = default;
 };
 
 // A trainer's word on its mask set (architecture: Masks).
@@ -110,6 +119,8 @@ struct MaskVote {
   std::string moved = {};
   // That change came before this step; none: no other vote came before.
   std::optional<uint64_t> changed_step = {};
+
+  bool operator==(const MaskVote&) const = default;
 };
 
 // Answer to Prepare: agreed to name it in commit votes, or refused with a
@@ -143,6 +154,7 @@ struct StepReport {
     uint64_t received_bytes = 0;
     double goodput_bytes_per_second = 0;  // While busy; 0: not measured yet.
     double rtt_seconds = 0;               // 0: not measured yet.
+    bool operator==(const Link&) const = default;
   };
   std::vector<Link> links;
   // This agent's part of the noise of one committed step, as sums of squares
@@ -170,11 +182,33 @@ struct StepReport {
   // Whom the open step has waited for longer than for a slow one, in words:
   // printable ASCII, at most kMaxMoved; empty: for nobody.
   std::string waits_for = {};
+
+  bool operator==(const StepReport&) const = default;
 };
 
-using AgentMessage =
-    std::variant<AgentHello, Heartbeat, TrainerJoined, TrainerLeft, MaskVote,
-                 PrepareAnswer, StepReport>;
+// All that an agent has of a group's trainers. State and no event: said whole
+// whenever something of it has changed, and on every stream. So a newer one
+// takes the place of an older one, in whatever order or number they come
+// (local_trainers.h changes it).
+struct LocalTrainers {
+  GroupId group;
+  // Of the agent's process, all groups together; grows with every change. 0: of
+  // or for a release before, which says one change at a time: one element.
+  uint64_t revision = 0;
+  // At most kMaxLocalTrainers that are here or may return, and as many others.
+  // Who is in none of the two lists is gone.
+  std::vector<TrainerJoined> here;
+  std::vector<TrainerLeft> left;  // The newest last.
+  std::vector<MaskVote> votes;    // The newest of each that is here.
+  // How far the generation came that has lost a trainer here: what those who
+  // left have.
+  std::optional<StepReport> report = {};
+
+  bool operator==(const LocalTrainers&) const = default;
+};
+
+using AgentMessage = std::variant<AgentHello, Heartbeat, LocalTrainers,
+                                  PrepareAnswer, StepReport>;
 
 // ---- Coordinator to agent -------------------------------------------------
 
@@ -184,6 +218,9 @@ struct Welcome {
   uint64_t term = 0;
   absl::Duration heartbeat_interval = absl::Seconds(1);
   HistoryMark history = {};  // The newest.
+  // It takes LocalTrainers. One of the release before does not, and takes
+  // ChangesOf() them.
+  bool takes_local_trainers = true;
 };
 
 struct StartGeneration {

@@ -12,9 +12,14 @@ inline constexpr int kMaxRanks = 1024;           // Trainers of a job.
 inline constexpr int kMaxAgents = 64;            // Agents of a job (vote mesh).
 inline constexpr int kMaxSites = 32;             // Sites of a job.
 inline constexpr int kMaxTrainersPerAgent = 64;  // Of one job on one node.
-inline constexpr int kMaxModels = 16;            // Attached models of a job.
-inline constexpr int kMaxJobs = 100;             // Jobs of a coordinator.
-inline constexpr int kMaxBuckets = 4096;         // Buckets of a layout.
+// Of one group and agent, in whatever generations and launches; and as many
+// that are gone are remembered.
+inline constexpr size_t kMaxLocalTrainers = 256;
+inline constexpr size_t kMaxReasonOfLeft =
+    512;                                  // Bytes of TrainerLeft::reason.
+inline constexpr int kMaxModels = 16;     // Attached models of a job.
+inline constexpr int kMaxJobs = 100;      // Jobs of a coordinator.
+inline constexpr int kMaxBuckets = 4096;  // Buckets of a layout.
 inline constexpr uint64_t kMaxElements = (1ull << 31) - 1;  // Of one model.
 inline constexpr int kMaxAttempts = 4;                      // Of one step.
 inline constexpr uint64_t kMaxOnset = 1'000'000'000;        // A step's number.

@@ -13,6 +13,38 @@ namespace {
 struct Writer {
   v1::AgentMessage& out;
 
+  void operator()(const LocalTrainers& m) {
+    if (m.revision == 0) {  // One element.
+      for (const TrainerJoined& joined : m.here) return (*this)(joined);
+      for (const TrainerLeft& left : m.left) return (*this)(left);
+      for (const MaskVote& vote : m.votes) return (*this)(vote);
+    }
+    v1::LocalTrainers p;
+    *p.mutable_group() = ToProto(m.group);
+    p.set_revision(m.revision);
+    for (const TrainerJoined& joined : m.here) {
+      (*this)(joined);
+      out.mutable_trainer_joined()->clear_group();
+      p.add_here()->Swap(out.mutable_trainer_joined());
+    }
+    for (const TrainerLeft& left : m.left) {
+      (*this)(left);
+      out.mutable_trainer_left()->clear_group();
+      p.add_left()->Swap(out.mutable_trainer_left());
+    }
+    for (const MaskVote& vote : m.votes) {
+      (*this)(vote);
+      out.mutable_mask_vote()->clear_group();
+      p.add_votes()->Swap(out.mutable_mask_vote());
+    }
+    if (m.report) {
+      (*this)(*m.report);
+      out.mutable_step_report()->clear_group();
+      p.mutable_report()->Swap(out.mutable_step_report());
+    }
+    out.mutable_local_trainers()->Swap(&p);
+  }
+
   void operator()(const AgentHello& m) {
     v1::Hello& p = *out.mutable_hello();
     p.set_agent(m.agent);
@@ -194,9 +226,10 @@ absl::StatusOr<Declared> ReadDeclared(const v1::Declared& p) {
   return d;
 }
 
-absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
+absl::StatusOr<TrainerJoined> Read(const v1::TrainerJoined& p,
+                                   const v1::Group& group) {
   TrainerJoined m;
-  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  ASSIGN_OR_RETURN(m.group, FromProto(group));
   m.generation = p.generation();
   const v1::Trainer& t = p.trainer();
   RETURN_IF_ERROR(
@@ -234,9 +267,10 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerJoined& p) {
   return m;
 }
 
-absl::StatusOr<AgentMessage> Read(const v1::TrainerLeft& p) {
+absl::StatusOr<TrainerLeft> Read(const v1::TrainerLeft& p,
+                                 const v1::Group& group) {
   TrainerLeft m;
-  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  ASSIGN_OR_RETURN(m.group, FromProto(group));
   RETURN_IF_ERROR(CheckRange("trainer_left.rank", p.rank(), 0, kMaxRanks - 1));
   RETURN_IF_ERROR(
       CheckLength("trainer_left.reason", p.reason(), kMaxTextLength));
@@ -258,9 +292,9 @@ absl::StatusOr<AgentMessage> Read(const v1::TrainerLeft& p) {
   return m;
 }
 
-absl::StatusOr<AgentMessage> Read(const v1::MaskVote& p) {
+absl::StatusOr<MaskVote> Read(const v1::MaskVote& p, const v1::Group& group) {
   MaskVote m;
-  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  ASSIGN_OR_RETURN(m.group, FromProto(group));
   RETURN_IF_ERROR(CheckRange("mask_vote.rank", p.rank(), 0, kMaxRanks - 1));
   RETURN_IF_ERROR(
       CheckRange("mask_vote.settle_steps", p.settle_steps(), 1, ~uint32_t{0}));
@@ -322,9 +356,10 @@ absl::StatusOr<StepReport::Noise> Read(const v1::StepReport::Noise& p) {
                            p.clip(),    p.total()};
 }
 
-absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {
+absl::StatusOr<StepReport> Read(const v1::StepReport& p,
+                                const v1::Group& group) {
   StepReport m;
-  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  ASSIGN_OR_RETURN(m.group, FromProto(group));
   RETURN_IF_ERROR(CheckMeasure("step_report.step_seconds", p.step_seconds()));
   RETURN_IF_ERROR(CheckMeasure("step_report.wait_seconds", p.wait_seconds()));
   RETURN_IF_ERROR(
@@ -362,6 +397,33 @@ absl::StatusOr<AgentMessage> Read(const v1::StepReport& p) {
   return m;
 }
 
+absl::StatusOr<AgentMessage> Read(const v1::LocalTrainers& p) {
+  LocalTrainers m;
+  ASSIGN_OR_RETURN(m.group, FromProto(p.group()));
+  RETURN_IF_ERROR(
+      CheckRange("local_trainers.revision", p.revision(), 1, ~uint64_t{0}));
+  RETURN_IF_ERROR(CheckRange("local_trainers.here (their number)",
+                             p.here_size(), 0, kMaxLocalTrainers));
+  RETURN_IF_ERROR(CheckRange("local_trainers.left (their number)",
+                             p.left_size(), 0, 2 * kMaxLocalTrainers));
+  RETURN_IF_ERROR(CheckRange("local_trainers.votes (their number)",
+                             p.votes_size(), 0, kMaxLocalTrainers));
+  m.revision = p.revision();
+  for (const v1::TrainerJoined& in : p.here()) {
+    ASSIGN_OR_RETURN(m.here.emplace_back(), Read(in, p.group()));
+  }
+  for (const v1::TrainerLeft& in : p.left()) {
+    ASSIGN_OR_RETURN(m.left.emplace_back(), Read(in, p.group()));
+  }
+  for (const v1::MaskVote& in : p.votes()) {
+    ASSIGN_OR_RETURN(m.votes.emplace_back(), Read(in, p.group()));
+  }
+  if (p.has_report()) {
+    ASSIGN_OR_RETURN(m.report, Read(p.report(), p.group()));
+  }
+  return m;
+}
+
 }  // namespace
 
 v1::AgentMessage ToProto(const AgentMessage& message) {
@@ -376,16 +438,27 @@ absl::StatusOr<AgentMessage> FromProto(const v1::AgentMessage& proto) {
       return Read(proto.hello());
     case v1::AgentMessage::kHeartbeat:
       return Read(proto.heartbeat());
-    case v1::AgentMessage::kTrainerJoined:
-      return Read(proto.trainer_joined());
-    case v1::AgentMessage::kTrainerLeft:
-      return Read(proto.trainer_left());
-    case v1::AgentMessage::kMaskVote:
-      return Read(proto.mask_vote());
+    case v1::AgentMessage::kLocalTrainers:
+      return Read(proto.local_trainers());
+    case v1::AgentMessage::kTrainerJoined: {
+      const v1::TrainerJoined& p = proto.trainer_joined();
+      ASSIGN_OR_RETURN(TrainerJoined joined, Read(p, p.group()));
+      return LocalTrainers{joined.group, 0, {joined}, {}, {}};
+    }
+    case v1::AgentMessage::kTrainerLeft: {
+      const v1::TrainerLeft& p = proto.trainer_left();
+      ASSIGN_OR_RETURN(TrainerLeft left, Read(p, p.group()));
+      return LocalTrainers{left.group, 0, {}, {left}, {}};
+    }
+    case v1::AgentMessage::kMaskVote: {
+      const v1::MaskVote& p = proto.mask_vote();
+      ASSIGN_OR_RETURN(MaskVote vote, Read(p, p.group()));
+      return LocalTrainers{vote.group, 0, {}, {}, {vote}};
+    }
     case v1::AgentMessage::kPrepareAnswer:
       return Read(proto.prepare_answer());
     case v1::AgentMessage::kStepReport:
-      return Read(proto.step_report());
+      return Read(proto.step_report(), proto.step_report().group());
     case v1::AgentMessage::KIND_NOT_SET:
       break;
   }

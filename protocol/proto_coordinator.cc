@@ -21,6 +21,7 @@ struct Writer {
     p.set_heartbeat_interval_ms(
         static_cast<uint32_t>(absl::ToInt64Milliseconds(m.heartbeat_interval)));
     if (!m.history.empty()) *p.mutable_history() = ToProto(m.history);
+    p.set_takes_local_trainers(m.takes_local_trainers);
   }
   void operator()(const HistoryMark& m) { *out.mutable_history() = ToProto(m); }
   void operator()(const StartGeneration& m) {
@@ -72,6 +73,7 @@ absl::StatusOr<CoordinatorMessage> Read(const v1::Welcome& p) {
                              kMaxHeartbeatMs));
   Welcome m = {p.cluster_id(), p.term(),
                absl::Milliseconds(p.heartbeat_interval_ms())};
+  m.takes_local_trainers = p.takes_local_trainers();
   if (p.has_history()) {
     ASSIGN_OR_RETURN(m.history, FromProto(p.history()));
   }

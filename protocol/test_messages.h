@@ -2,11 +2,13 @@
 #ifndef PACTRAIN_PROTOCOL_TEST_MESSAGES_H_
 #define PACTRAIN_PROTOCOL_TEST_MESSAGES_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "base/secret.h"
 #include "protocol/control.h"
+#include "protocol/local_trainers.h"
 #include "protocol/types.h"
 
 namespace pactrain::protocol {
@@ -90,14 +92,37 @@ inline std::vector<AgentMessage> AgentMessages() {
                  MakeMark(),
                  {MakeHead(2, 41), MakeHead()}},
       Heartbeat{},
-      TrainerJoined{kGroup, trainer, 4},
-      TrainerLeft{
-          kGroup, 1, {7, 8}, "killed by signal 9", true, true, {"c"}, true},
-      MaskVote{kGroup, 4, 1, {5, 5}, {4, 4}, 3, 2, false, 30, 100, "fc 12", 78},
+      LocalTrainers{
+          kGroup,
+          7,
+          {{kGroup, trainer, 4}},
+          {{kGroup, 1, {7, 8}, "killed by signal 9", true, true, {"c"}, true}},
+          {{kGroup, 4, 1, {5, 5}, {4, 4}, 3, 2, false, 30, 100, "fc 12", 78}},
+          report},
       PrepareAnswer{kGroup, 4, 5, false, "no buffers"},
       report,
       Heartbeat{MakeHead()}};
 }
+
+// What an agent has of trainers, as it says it.
+class TrainersOfAgent {
+ public:
+  // Of TrainerJoined, TrainerLeft or MaskVote: all of the group, with that.
+  template <typename T>
+  LocalTrainers With(const T& what) {
+    LocalTrainers& local = by_group_[what.group];
+    Add(what, local);
+    local.group = what.group;
+    local.revision = ++revision_;
+    return local;
+  }
+  const std::map<GroupId, LocalTrainers>& by_group() const { return by_group_; }
+  void Clear() { by_group_.clear(); }
+
+ private:
+  std::map<GroupId, LocalTrainers> by_group_;
+  uint64_t revision_ = 0;
+};
 
 inline std::vector<CoordinatorMessage> CoordinatorMessages() {
   return {Welcome{kCluster, 3, absl::Milliseconds(250), MakeMark()},

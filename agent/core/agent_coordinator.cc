@@ -30,31 +30,8 @@ GroupState* AgentState::Impl::Running(const protocol::GroupId& group,
 void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
   outbox_.coordinator_connected = true;
   outbox_.Log("connected to the coordinator");
-  for (const auto& [id, report] : last_reports_) {
-    outbox_.ToCoordinator(report);
-  }
   for (const auto& [id, group] : groups_) group->Report();
-  for (const auto& [id, all] : detached_) {
-    for (const protocol::TrainerLeft& left : all) outbox_.ToCoordinator(left);
-  }
-  for (const protocol::TrainerLeft& left : former_) {
-    outbox_.ToCoordinator(left);
-  }
-  for (const auto& [id, trainer] : lingering_) {
-    outbox_.ToCoordinator(protocol::TrainerLeft{trainer.group,
-                                                trainer.rank,
-                                                trainer.attach_id,
-                                                trainer.reason,
-                                                /*generation_ended=*/true,
-                                                /*may_return=*/true,
-                                                {},
-                                                trainer.straggled});
-  }
-  for (const auto& [id, record] : trainers_.all()) {
-    outbox_.ToCoordinator(protocol::TrainerJoined{record.group, record.trainer,
-                                                  record.generation});
-    if (record.vote) outbox_.ToCoordinator(*record.vote);
-  }
+  for (const auto& [group, local] : local_) outbox_.ToCoordinator(local);
 }
 
 void AgentState::Impl::On(const CoordinatorDisconnected& event,
@@ -88,10 +65,11 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
         trainers_.Find(generation.group, member.attach_ids[i]);
     if (record == nullptr) {
       complete = false;
-      outbox_.ToCoordinator(protocol::TrainerLeft{
-          generation.group, member.ranks[i], member.attach_ids[i],
-          "left before the generation began", /*generation_ended=*/false,
-          /*may_return=*/false});
+      if (FindLeft(generation.group, member.attach_ids[i]) == nullptr) {
+        Note(protocol::TrainerLeft{generation.group, member.ranks[i],
+                                   member.attach_ids[i],
+                                   "left before the generation began"});
+      }
       continue;
     }
     trainers.push_back({record->id, member.ranks[i], record->memory, {}});
@@ -117,6 +95,21 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
     outbox_.effects.emplace_back(CloseTrainer{trainer.id});
   }
   return {};
+}
+
+// It was formed without those who were gone before. Of a former process they
+// are named on: nobody else can say it of them.
+void AgentState::Impl::ForgetBefore(const Generation& generation,
+                                    const protocol::Member& me) {
+  protocol::LocalTrainers& local = local_[generation.group];
+  local.report.reset();
+  local.votes.clear();
+  std::erase_if(local.left, [&](const protocol::TrainerLeft& left) {
+    return !left.may_return && !left.former &&
+           std::count(me.attach_ids.begin(), me.attach_ids.end(),
+                      left.attach_id) == 0;
+  });
+  changed_.insert(generation.group);
 }
 
 // The coordinator has lost what this agent was told, and noticed nothing.
@@ -168,7 +161,6 @@ void AgentState::Impl::On(const protocol::StartGeneration& message,
     return RefuseOld(generation, *it, now);
   }
   newest = {generation.number, digest};
-  detached_.erase(generation.group);
   auto old = groups_.find(generation.group);
   if (old != groups_.end()) {
     old->second->BeginEnd(
@@ -178,12 +170,15 @@ void AgentState::Impl::On(const protocol::StartGeneration& message,
     SweepEnded(now);
   }
   const int me = static_cast<int>(it - generation.members.begin());
+  ForgetBefore(generation, *it);
   std::vector<GroupState::LocalTrainer> trainers = TrainersOf(generation, me);
   if (trainers.empty()) return;
   for (const auto& trainer : trainers) {
     TrainerRecord& record = *trainers_.Find(trainer.id);
     record.generation = generation.number;
     record.rank = trainer.rank;
+    Note(protocol::TrainerJoined{record.group, record.trainer,
+                                 record.generation});
   }
   outbox_.Log(absl::StrCat(generation.group.ToString(), ": generation ",
                            generation.number, " with ", generation.world_size,

@@ -5,13 +5,16 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/core/agent_state.h"
 #include "agent/core/group_state.h"
 #include "agent/core/outbox.h"
 #include "agent/core/trainers.h"
+#include "protocol/local_trainers.h"
 
 namespace pactrain::agent {
 
@@ -32,22 +35,20 @@ class AgentState::Impl {
   };
 
   // agent_state.cc: trainers and time.
+  absl::StatusOr<TrainerRecord> Check(const wire::Hello& hello) const;
   void On(const TrainerHello& event, absl::Duration now);
   void On(const TrainerMessage& event, absl::Duration now);
   void On(const TrainerGone& event, absl::Duration now);
   void On(const FormerTrainerLeft& event, absl::Duration now);
   void On(const Tick& event, absl::Duration now);
-  void OnVote(TrainerRecord& record, const wire::Vote& vote, GroupState& group);
+  void OnVote(const TrainerRecord& record, const wire::Vote& vote,
+              GroupState& group);
   // Ends the trainer's generation, if it has one, and forgets it. `may_return`:
   // it lives.
   void DropTrainer(TrainerId id, const std::string& reason, absl::Duration now,
                    bool may_return = false);
   void DropReplaced(const TrainerRecord& record, absl::Duration now);
   void FailTrainer(TrainerId id, wire::Code code, const std::string& text);
-  void TellLeft(const TrainerRecord& record, const std::string& reason,
-                bool may_return);
-  // By its own will: the coordinator has to know also if the stream is down.
-  void KeepDetached(const protocol::TrainerLeft& left);
   GroupState* RunningGroupOf(const TrainerRecord& record);
   // False: it is no trainer whose generation is over.
   bool ForgetLingering(TrainerId id, const std::string& reason);
@@ -82,43 +83,47 @@ class AgentState::Impl {
   // Its trainers here, by rank; empty if one of them is not there.
   std::vector<GroupState::LocalTrainer> TrainersOf(
       const protocol::Generation& generation, int me);
+  void ForgetBefore(const protocol::Generation& generation,
+                    const protocol::Member& me);
   GroupState* Running(const protocol::GroupId& group, uint64_t generation);
   // Its trainers here are told, and gone.
   void RefuseOld(const protocol::Generation& generation,
                  const protocol::Member& me, absl::Duration now);
 
-  // A trainer that has been told that its generation is over, and may attach
-  // again on another connection: as long as this one is open it lives. There
-  // are as many at the most as the shell has connections.
-  struct Lingering {
-    protocol::GroupId group;
-    uint32_t rank = 0;
-    protocol::Digest attach_id;
-    std::string reason;  // Why the generation ended.
-    bool straggled = false;
-  };
-  // Says so, and forgets the trainer but for that.
+  // Its generation is over, and it has been told so. It may attach again on
+  // another connection: as long as this one is open it lives.
   void Linger(const TrainerRecord& record, const std::string& reason,
               bool straggled, const std::vector<std::string>& unreached);
+
+  // What the coordinator is told of trainers, changed; at the end of the event
+  // it is told.
+  void Note(const protocol::TrainerJoined& joined);
+  void Note(const protocol::TrainerLeft& left);
+  void Note(const protocol::StepReport& report);
+  const protocol::TrainerLeft* FindLeft(
+      const protocol::GroupId& group, const protocol::Digest& attach_id) const;
+  void TellChanged();
+  void ForgetGroups();  // Those of which nobody is here, if there are too many.
 
   const Options options_;
   Outbox outbox_;
   Trainers trainers_;
   std::map<protocol::GroupId, std::unique_ptr<GroupState>> groups_;
   std::deque<Ended> ended_;
-  std::map<TrainerId, Lingering> lingering_;
+  // Who lingers: as many at the most as the shell has connections.
+  std::map<TrainerId, std::pair<protocol::GroupId, protocol::Digest>>
+      lingering_;
   // Generation seen per group.
   struct Newest {
     uint64_t number = 0;
     protocol::Digest digest;
   };
   std::map<protocol::GroupId, Newest> newest_;
-  // Of each group's generation that ended last: said again on every stream.
-  std::map<protocol::GroupId, protocol::StepReport> last_reports_;
-  // Of each group's newest generation here, those who detached: as above.
-  std::map<protocol::GroupId, std::vector<protocol::TrainerLeft>> detached_;
-  // Of former processes of this agent: as above.
-  std::deque<protocol::TrainerLeft> former_;
+  // All that the coordinator is told of trainers: said whole when it changes,
+  // and on every stream.
+  std::map<protocol::GroupId, protocol::LocalTrainers> local_;
+  std::set<protocol::GroupId> changed_;
+  uint64_t revision_ = 0;
   std::map<protocol::GroupId, GroupStatus> history_;  // Of ended generations.
   // Of each peer, as the newest StartGeneration named it.
   std::map<std::string, protocol::Digest> incarnations_;

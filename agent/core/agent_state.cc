@@ -13,7 +13,7 @@ namespace pactrain::agent {
 namespace {
 
 constexpr size_t kMaxEnded = 64;     // Generations that still answer.
-constexpr size_t kMaxHistory = 256;  // Groups whose counters are kept.
+constexpr size_t kMaxHistory = 256;  // Groups that are over, and remembered.
 
 // What TrainerLeft says of one that ended its session itself.
 constexpr char kDetached[] = "detached";
@@ -25,13 +25,15 @@ wire::Code CodeOf(const absl::Status& status) {
 
 // Adds to a vote what the one before it tells of its last change; `step` is
 // open.
-void NoteChange(const std::optional<protocol::MaskVote>& before, uint64_t step,
+void NoteChange(const std::vector<protocol::MaskVote>& before, uint64_t step,
                 protocol::MaskVote& vote) {
-  if (!before) return;
-  const bool same = before->mask_digest == vote.mask_digest &&
-                    before->steps_unchanged <= vote.steps_unchanged;
-  vote.changed_step = same ? before->changed_step : std::optional(step);
-  if (same && vote.moved.empty()) vote.moved = before->moved;
+  for (const protocol::MaskVote& last : before) {
+    if (last.generation != vote.generation || last.rank != vote.rank) continue;
+    const bool same = last.mask_digest == vote.mask_digest &&
+                      last.steps_unchanged <= vote.steps_unchanged;
+    vote.changed_step = same ? last.changed_step : std::optional(step);
+    if (same && vote.moved.empty()) vote.moved = last.moved;
+  }
 }
 
 }  // namespace
@@ -55,20 +57,82 @@ Effects AgentState::Handle(const Event& event, absl::Duration now) {
 }
 std::vector<GroupStatus> AgentState::Status() const { return impl_->Status(); }
 
-absl::StatusOr<AgentState::HelloGrant> AgentState::Impl::CheckHello(
+absl::StatusOr<TrainerRecord> AgentState::Impl::Check(
     const wire::Hello& hello) const {
   ASSIGN_OR_RETURN(TrainerRecord record, trainers_.Check(hello));
+  const auto local = local_.find(record.group);
+  if (local != local_.end() && !protocol::HasRoom(local->second)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "agent ", options_.agent, " has ", protocol::kMaxLocalTrainers,
+        " trainers of job ", record.group.ToString(), ", its limit"));
+  }
+  return record;
+}
+
+absl::StatusOr<AgentState::HelloGrant> AgentState::Impl::CheckHello(
+    const wire::Hello& hello) const {
+  ASSIGN_OR_RETURN(TrainerRecord record, Check(hello));
   return HelloGrant{record.bytes, record.region};
 }
 
 Effects AgentState::Impl::Handle(const Event& event, absl::Duration now) {
   std::visit([&](const auto& e) { On(e, now); }, event);
   SweepEnded(now);
+  TellChanged();
   return std::exchange(outbox_.effects, {});
 }
 
+void AgentState::Impl::Note(const protocol::TrainerJoined& joined) {
+  if (protocol::Add(joined, local_[joined.group])) {
+    changed_.insert(joined.group);
+  }
+}
+
+void AgentState::Impl::Note(const protocol::TrainerLeft& left) {
+  if (protocol::Add(left, local_[left.group])) changed_.insert(left.group);
+}
+
+void AgentState::Impl::Note(const protocol::StepReport& report) {
+  protocol::LocalTrainers& local = local_[report.group];
+  if (local.report == report) return;
+  local.report = report;
+  changed_.insert(report.group);
+}
+
+const protocol::TrainerLeft* AgentState::Impl::FindLeft(
+    const protocol::GroupId& group, const protocol::Digest& attach_id) const {
+  const auto local = local_.find(group);
+  return local == local_.end() ? nullptr
+                               : protocol::FindLeft(local->second, attach_id);
+}
+
+void AgentState::Impl::TellChanged() {
+  for (const protocol::GroupId& group : std::exchange(changed_, {})) {
+    protocol::LocalTrainers& local = local_[group];
+    local.group = group;
+    local.revision = ++revision_;
+    outbox_.ToCoordinator(local);
+  }
+  if (local_.size() > kMaxHistory) ForgetGroups();
+}
+
+void AgentState::Impl::ForgetGroups() {
+  size_t over = 0;
+  const auto is_over = [](const protocol::LocalTrainers& local) {
+    return local.here.empty() &&
+           std::none_of(local.left.begin(), local.left.end(),
+                        [](const auto& left) { return left.may_return; });
+  };
+  for (const auto& [group, local] : local_) over += is_over(local);
+  for (auto it = local_.begin(); it != local_.end() && over > kMaxHistory;) {
+    const bool goes = is_over(it->second);
+    over -= goes;
+    it = goes ? local_.erase(it) : ++it;
+  }
+}
+
 void AgentState::Impl::On(const TrainerHello& event, absl::Duration now) {
-  auto record = trainers_.Check(event.hello);
+  auto record = Check(event.hello);
   if (record.ok()) DropReplaced(*record, now);
   absl::Status status = record.status();
   if (status.ok() && (event.memory.slot.size() != record->bytes ||
@@ -88,17 +152,10 @@ void AgentState::Impl::On(const TrainerHello& event, absl::Duration now) {
   }
   record->id = event.trainer;
   record->memory = event.memory;
-  // It attaches again, so what a former process of ours wrote is no longer so.
-  std::erase_if(former_, [&](const protocol::TrainerLeft& left) {
-    return left.group == record->group &&
-           left.attach_id.hi == record->trainer.attach_id.hi;
-  });
   outbox_.Log(absl::StrCat("rank ", record->trainer.rank, " of ",
                            record->group.ToString(), " attached"));
-  if (outbox_.coordinator_connected) {
-    outbox_.ToCoordinator(
-        protocol::TrainerJoined{record->group, record->trainer, 0});
-  } else {
+  Note(protocol::TrainerJoined{record->group, record->trainer, 0});
+  if (!outbox_.coordinator_connected) {
     outbox_.ToTrainer(event.trainer,
                       MakeWaiting(absl::StrCat("waiting for the coordinator: ",
                                                coordinator_reason_)));
@@ -145,8 +202,8 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
   outbox_.effects.emplace_back(CloseTrainer{event.trainer});
 }
 
-void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote,
-                              GroupState& group) {
+void AgentState::Impl::OnVote(const TrainerRecord& record,
+                              const wire::Vote& vote, GroupState& group) {
   protocol::MaskVote out;
   out.group = record.group;
   out.generation = record.generation;
@@ -159,9 +216,10 @@ void AgentState::Impl::OnVote(TrainerRecord& record, const wire::Vote& vote,
   out.elements = vote.elements;
   out.kept_elements = std::min(vote.kept_elements, vote.elements);
   out.moved = GetText(vote.moved);
-  NoteChange(record.vote, group.open_step(), out);
-  record.vote = out;
-  outbox_.ToCoordinator(out);
+  protocol::LocalTrainers& local = local_[record.group];
+  NoteChange(local.votes, group.open_step(), out);
+  if (protocol::Add(out, local)) changed_.insert(record.group);
+  TellChanged();  // Before it refuses a decision because of it.
   group.OnMasks(record.id, {out.rank, out.layout_digest, out.mask_digest,
                             out.steps_unchanged >= out.settle_steps &&
                                 out.kept_elements < out.elements,
@@ -175,15 +233,11 @@ bool AgentState::Impl::ForgetLingering(TrainerId id,
                                        const std::string& reason) {
   const auto it = lingering_.find(id);
   if (it == lingering_.end()) return false;
-  const Lingering& trainer = it->second;
-  const protocol::TrainerLeft left{trainer.group,
-                                   trainer.rank,
-                                   trainer.attach_id,
-                                   reason,
-                                   /*generation_ended=*/false,
-                                   /*may_return=*/false};
-  if (reason == kDetached) KeepDetached(left);
-  outbox_.ToCoordinator(left);
+  const auto& [group, attach_id] = it->second;
+  // Else it has attached again.
+  if (const auto* left = FindLeft(group, attach_id)) {
+    Note(protocol::TrainerLeft{group, left->rank, attach_id, reason});
+  }
   lingering_.erase(it);
   return true;
 }
@@ -191,12 +245,11 @@ bool AgentState::Impl::ForgetLingering(TrainerId id,
 void AgentState::Impl::Linger(const TrainerRecord& record,
                               const std::string& reason, bool straggled,
                               const std::vector<std::string>& unreached) {
-  outbox_.ToCoordinator(protocol::TrainerLeft{
+  Note(protocol::TrainerLeft{
       record.group, record.rank, record.trainer.attach_id, reason,
       /*generation_ended=*/true, /*may_return=*/true, unreached, straggled});
   const TrainerId id = record.id;
-  lingering_[id] = {record.group, record.rank, record.trainer.attach_id, reason,
-                    straggled};
+  lingering_[id] = {record.group, record.trainer.attach_id};
   trainers_.Remove(id);
 }
 
@@ -210,32 +263,10 @@ void AgentState::Impl::On(const FormerTrainerLeft& event, absl::Duration) {
                            ", which this agent had before it was started "
                            "again, is gone: ",
                            event.reason));
-  former_.push_back({event.group, event.rank, event.attach_id, event.reason,
-                     /*generation_ended=*/false, /*may_return=*/false});
-  if (former_.size() > kMaxHistory) former_.pop_front();
-  outbox_.ToCoordinator(former_.back());
-}
-
-void AgentState::Impl::TellLeft(const TrainerRecord& record,
-                                const std::string& reason, bool may_return) {
-  const protocol::TrainerLeft left{record.group,
-                                   record.rank,
-                                   record.trainer.attach_id,
-                                   reason,
-                                   /*generation_ended=*/false,
-                                   may_return};
-  if (reason == kDetached && record.generation != 0) KeepDetached(left);
-  outbox_.ToCoordinator(left);
-}
-
-void AgentState::Impl::KeepDetached(const protocol::TrainerLeft& left) {
-  detached_[left.group].push_back(left);
-  if (detached_.size() <= kMaxHistory) return;
-  for (const auto& [group, all] : detached_) {
-    if (group == left.group || groups_.count(group) > 0) continue;
-    detached_.erase(group);
-    return;
-  }
+  protocol::TrainerLeft left{event.group, event.rank, event.attach_id,
+                             event.reason};
+  left.former = true;
+  Note(left);
 }
 
 void AgentState::Impl::FailTrainer(TrainerId id, wire::Code code,
@@ -261,8 +292,13 @@ void AgentState::Impl::DropTrainer(TrainerId id, const std::string& reason,
   outbox_.Log(absl::StrCat("rank ", record->rank, " of ",
                            record->group.ToString(), " is gone: ", reason));
   GroupState* group = RunningGroupOf(*record);
-  if (group != nullptr) group->Report();
-  TellLeft(*record, reason, may_return);
+  if (group != nullptr) {
+    group->Report();
+    Note(group->MakeReport());
+  }
+  Note(protocol::TrainerLeft{record->group, record->rank,
+                             record->trainer.attach_id, reason,
+                             /*generation_ended=*/false, may_return});
   const uint32_t rank = record->rank;
   if (group != nullptr) {
     const bool detached = reason == kDetached;
@@ -289,24 +325,22 @@ void AgentState::Impl::SweepEnded(absl::Duration now) {
       continue;
     }
     const GroupState& group = *it->second;
-    last_reports_[it->first] = group.MakeReport();
+    Note(group.MakeReport());
+    std::vector<std::string> unreached = group.unreached();
     for (const GroupState::LocalTrainer& trainer : group.trainers()) {
       TrainerRecord* record = trainers_.Find(trainer.id);
       if (record == nullptr) continue;
+      const auto said_once = std::exchange(unreached, {});
       if (group.may_rejoin()) {
-        Linger(*record, group.end_reason(), trainer.straggler,
-               group.unreached());
+        Linger(*record, group.end_reason(), trainer.straggler, said_once);
         continue;
       }
-      outbox_.ToCoordinator(protocol::TrainerLeft{
-          record->group, record->rank, record->trainer.attach_id,
-          group.end_reason(), /*generation_ended=*/true, /*may_return=*/false,
-          group.unreached()});
+      Note(protocol::TrainerLeft{record->group, record->rank,
+                                 record->trainer.attach_id, group.end_reason(),
+                                 /*generation_ended=*/true,
+                                 /*may_return=*/false, said_once});
       outbox_.effects.emplace_back(CloseTrainer{trainer.id});
       trainers_.Remove(trainer.id);
-    }
-    if (last_reports_.size() > kMaxHistory) {
-      last_reports_.erase(last_reports_.begin());
     }
     if (history_.size() < kMaxHistory || history_.count(it->first) > 0) {
       GroupStatus& status = history_[it->first];

@@ -246,7 +246,7 @@ TEST_F(Pair, AVoteTellsWhenItsMasksChangedLastAndWhatMoved) {
     vote.elements = 100;
     SetText(moved, vote.moved);
     Give(x_, TrainerMessage{1, vote});
-    return std::get<protocol::MaskVote>(x_.to_coordinator.back());
+    return x_.Local().votes.at(0);
   };
   EXPECT_FALSE(vote(5, 1, "").changed_step.has_value());
   EXPECT_FALSE(vote(5, 2, "").changed_step.has_value());

@@ -100,8 +100,7 @@ class GroupState {
 
   // As the event.
   void Tick(double slowest_link, absl::Duration now);
-  // Tells the coordinator how far the group has come. Also to be called before
-  // it is told that a trainer left: the next generation begins after that step.
+  // Tells the coordinator how far the group has come.
   void Report();
 
   // Ended: all trainers have been told; it only answers other members still,

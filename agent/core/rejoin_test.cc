@@ -41,13 +41,7 @@ TEST_F(RejoinTest, ElseTheyMayNot) {
 }
 
 std::vector<protocol::TrainerLeft> LeftOf(const Node& node) {
-  std::vector<protocol::TrainerLeft> all;
-  for (const protocol::AgentMessage& message : node.to_coordinator) {
-    if (const auto* left = std::get_if<protocol::TrainerLeft>(&message)) {
-      all.push_back(*left);
-    }
-  }
-  return all;
+  return node.Local().left;
 }
 
 TEST_F(RejoinTest, TheCoordinatorHearsWhetherOneThatMayRejoinLives) {
@@ -55,14 +49,16 @@ TEST_F(RejoinTest, TheCoordinatorHearsWhetherOneThatMayRejoinLives) {
   EXPECT_FALSE(x_.closed);
   ASSERT_EQ(LeftOf(x_).size(), 1u);
   EXPECT_TRUE(LeftOf(x_)[0].may_return);
+  const protocol::LocalTrainers before = x_.Local();
+  x_.to_coordinator.clear();
   Give(x_, CoordinatorConnected{});  // Another one.
-  ASSERT_EQ(LeftOf(x_).size(), 2u);
-  EXPECT_TRUE(LeftOf(x_)[1].may_return);
+  EXPECT_EQ(x_.Local(), before);
   Give(x_, TrainerGone{1, "was killed by signal 9"});
-  ASSERT_EQ(LeftOf(x_).size(), 3u);
-  EXPECT_FALSE(LeftOf(x_)[2].may_return);
-  EXPECT_EQ(LeftOf(x_)[2].reason, "was killed by signal 9");
-  EXPECT_EQ(LeftOf(x_)[2].attach_id, LeftOf(x_)[0].attach_id);
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_FALSE(LeftOf(x_)[0].may_return);
+  EXPECT_EQ(LeftOf(x_)[0].reason, "was killed by signal 9");
+  EXPECT_EQ(LeftOf(x_)[0].attach_id, before.left[0].attach_id);
+  EXPECT_GT(x_.Local().revision, before.revision);
 }
 
 // Its agent was frozen, and sees the new connection first.
@@ -82,10 +78,8 @@ TEST_F(RejoinTest, OneThatAttachesAgainReplacesItself) {
   EXPECT_TRUE(x_.closed);
   ASSERT_EQ(LeftOf(x_).size(), 1u);
   EXPECT_TRUE(LeftOf(x_)[0].may_return);
-  const auto* joined =
-      std::get_if<protocol::TrainerJoined>(&x_.to_coordinator.back());
-  ASSERT_NE(joined, nullptr);
-  EXPECT_EQ(joined->trainer.attach_id, (Digest{9, 9}));
+  ASSERT_EQ(x_.Local().here.size(), 1u);
+  EXPECT_EQ(x_.Local().here[0].trainer.attach_id, (Digest{9, 9}));
   Deliver();
   ASSERT_NE(y_.Last<wire::Failed>(), nullptr);
   EXPECT_EQ(y_.Last<wire::Failed>()->may_rejoin, 1);
@@ -123,9 +117,9 @@ TEST_F(RejoinTest, WhoDetachedIsSaidAgainOnEveryStream) {
     EXPECT_EQ(LeftOf(x_)[0].reason, "detached");
     EXPECT_FALSE(LeftOf(x_)[0].may_return);
     EXPECT_EQ(LeftOf(x_)[0].attach_id, generation_.members[0].attach_ids[0]);
-    // How far it had come is said before.
-    EXPECT_TRUE(
-        std::holds_alternative<protocol::StepReport>(x_.to_coordinator[0]));
+    // And how far it had come.
+    ASSERT_TRUE(x_.Local().report);
+    EXPECT_EQ(x_.Local().report->generation, generation_.number);
   }
 }
 
@@ -133,11 +127,47 @@ TEST_F(RejoinTest, WhoDetachedIsForgottenWithTheNextGeneration) {
   FailedAfterLoss(protocol::OnShrink::kPause);
   Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
   ++generation_.number;
+  generation_.members[0].attach_ids = {{9, 9}};
   Give(x_, protocol::CoordinatorMessage(
                protocol::StartGeneration{generation_, KeyOf(3)}));
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_EQ(LeftOf(x_)[0].attach_id, (Digest{9, 9}));
+  EXPECT_FALSE(x_.Local().report);
+}
+
+// All that the coordinator is told of trainers is in one message, and grows no
+// revision when it is only said again.
+TEST_F(RejoinTest, AllTrainersAreSaidWholeOnEveryStream) {
+  Begin();
+  auto vote = MakeMessage<wire::Vote>(wire::Kind::kVote);
+  vote.mask_digest = {5, 1};
+  vote.elements = 100;
+  Give(x_, TrainerMessage{1, vote});
+  const protocol::LocalTrainers local = x_.Local();
+  ASSERT_EQ(local.here.size(), 1u);
+  EXPECT_EQ(local.here[0].generation, generation_.number);
+  ASSERT_EQ(local.votes.size(), 1u);
+  EXPECT_EQ(local.votes[0].mask_digest, (Digest{5, 1}));
   x_.to_coordinator.clear();
+  Give(x_, CoordinatorDisconnected{"the connection broke"});
+  Give(x_, TrainerMessage{1, vote});  // Nothing new.
   Give(x_, CoordinatorConnected{});
-  EXPECT_TRUE(LeftOf(x_).empty());
+  EXPECT_EQ(x_.Local(), local);
+}
+
+TEST_F(RejoinTest, AVoteOfOneThatLeftIsNotSaidAnyMore) {
+  generation_.on_shrink = protocol::OnShrink::kPause;
+  Begin();
+  auto vote = MakeMessage<wire::Vote>(wire::Kind::kVote);
+  vote.elements = 100;
+  Give(x_, TrainerMessage{1, vote});
+  Give(x_, CoordinatorDisconnected{"the connection broke"});
+  Give(x_, TrainerGone{1, "was killed by signal 9"});
+  Give(x_, CoordinatorConnected{});
+  EXPECT_TRUE(x_.Local().here.empty());
+  EXPECT_TRUE(x_.Local().votes.empty());
+  ASSERT_EQ(LeftOf(x_).size(), 1u);
+  EXPECT_EQ(LeftOf(x_)[0].reason, "was killed by signal 9");
 }
 
 TEST_F(RejoinTest, WhomItNeverReachedTheCoordinatorHears) {
@@ -224,7 +254,7 @@ TEST_F(RejoinTest, AnotherGenerationOfAnOldNumberIsRefusedInWords) {
                 testing::HasSubstr("knows another generation 3 of it: its "
                                    "state directory seems to be an older"));
     EXPECT_TRUE(x_.closed);
-    EXPECT_EQ(LeftOf(x_).size(), 1u);
+    EXPECT_EQ(LeftOf(x_).back().attach_id, (Digest{id, 1}));
   }
 }
 

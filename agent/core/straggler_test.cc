@@ -111,17 +111,11 @@ TEST_F(StragglerTest, WhereRanksComeAndGoItIsLostInTheEnd) {
     EXPECT_EQ(Failed(*node)->may_rejoin, 1);
     EXPECT_THAT(Failed(*node)->text, HasSubstr("rank 1 has not submitted"));
     // It lives, and nobody has to wait for it.
-    const auto* left =
-        std::get_if<protocol::TrainerLeft>(&node->to_coordinator.back());
-    ASSERT_NE(left, nullptr);
-    EXPECT_TRUE(left->may_return);
-    EXPECT_EQ(left->straggled, node == &y_);
+    const std::vector<protocol::TrainerLeft> left = node->Local().left;
+    ASSERT_EQ(left.size(), 1u);
+    EXPECT_TRUE(left[0].may_return);
+    EXPECT_EQ(left[0].straggled, node == &y_);
   }
-  Give(y_, CoordinatorConnected{});  // Another one.
-  const auto* again =
-      std::get_if<protocol::TrainerLeft>(&y_.to_coordinator.back());
-  ASSERT_NE(again, nullptr);
-  EXPECT_TRUE(again->straggled);
 }
 
 TEST_F(StragglerTest, IsNotWaitedForWhereItsAgentFallsSilent) {

@@ -88,6 +88,14 @@ struct Node {
     }
     return nullptr;
   }
+  // What the coordinator was told of trainers last.
+  protocol::LocalTrainers Local() const {
+    for (auto it = to_coordinator.rbegin(); it != to_coordinator.rend(); ++it) {
+      const auto* local = std::get_if<protocol::LocalTrainers>(&*it);
+      if (local != nullptr) return *local;
+    }
+    return {};
+  }
 };
 
 class Pair : public testing::Test {

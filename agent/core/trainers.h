@@ -1,5 +1,4 @@
-// The trainers attached to an agent: admission, memory limits, newest mask
-// votes.
+// The trainers attached to an agent: admission, memory limits.
 //
 // Pure. Thread-compatible.
 #ifndef PACTRAIN_AGENT_CORE_TRAINERS_H_
@@ -7,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -29,7 +27,6 @@ struct TrainerRecord {
   uint64_t generation = 0;  // 0: waits for one.
   // In its generation; before that, what it asked for.
   uint32_t rank = 0;
-  std::optional<protocol::MaskVote> vote;
 };
 
 class Trainers {

@@ -12,6 +12,7 @@
 #include "base/rpc/credentials.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
+#include "protocol/local_trainers.h"
 
 namespace pactrain::agent {
 namespace {
@@ -115,7 +116,14 @@ void CoordinatorClient::Connect() {
 }
 
 void CoordinatorClient::Send(const protocol::AgentMessage& message) {
-  if (stream_ != nullptr) stream_->Send(message);
+  if (stream_ == nullptr) return;
+  const auto* local = std::get_if<protocol::LocalTrainers>(&message);
+  if (local == nullptr || takes_local_trainers_) return stream_->Send(message);
+  protocol::LocalTrainers& said = said_[local->group];
+  for (const auto& change : protocol::ChangesOf(said, *local)) {
+    stream_->Send(change);
+  }
+  said = *local;
 }
 
 void CoordinatorClient::OnMessage(uint64_t stream,
@@ -190,6 +198,8 @@ void CoordinatorClient::OnWelcome(const protocol::Welcome& welcome) {
   options_.hello.cluster_id = welcome.cluster_id;
   OnMark(welcome.history);
   heartbeat_interval_ = welcome.heartbeat_interval;
+  takes_local_trainers_ = welcome.takes_local_trainers;
+  said_.clear();
   if (connected_) return;
   connected_ = true;
   backoff_ = options_.first_backoff;

@@ -15,6 +15,7 @@
 #define PACTRAIN_AGENT_RPC_COORDINATOR_CLIENT_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -103,6 +104,9 @@ class CoordinatorClient {
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   std::shared_ptr<Mailbox> mailbox_;
   std::shared_ptr<AgentStream> stream_;  // Null between two tries.
+  // Where it is of the release before: what was said on the stream.
+  bool takes_local_trainers_ = true;
+  std::map<protocol::GroupId, protocol::LocalTrainers> said_;
   uint64_t stream_number_ = 0;
   protocol::AuditHead unsaid_;  // Kept since the last heartbeat.
   bool connected_ = false;

@@ -157,20 +157,46 @@ TEST_F(CoordinatorClientTest, SaysHelloFirstThenMessagesAndHeartbeats) {
   ASSERT_TRUE(RunUntil([&] { return messages_.size() == 1; }));
   EXPECT_EQ(connected_, 1);
   EXPECT_EQ(client_->cluster_id(), std::string(32, 'a'));
-  protocol::TrainerLeft left;
-  left.group.job = "job";
-  left.attach_id = {3, 4};
-  client_->Send(left);
+  client_->Send(protocol::LocalTrainers{{"job", 0}, 1, {}, {}, {}});
   ASSERT_TRUE(RunUntil([&] { return coordinator.received().size() >= 4; }));
   const auto received = coordinator.received();
   EXPECT_EQ(std::get<protocol::AgentHello>(received[0]).agent, "a");
-  int heartbeats = 0, lefts = 0;
+  int heartbeats = 0, locals = 0;
   for (const auto& message : received) {
     heartbeats += std::holds_alternative<protocol::Heartbeat>(message);
-    lefts += std::holds_alternative<protocol::TrainerLeft>(message);
+    locals += std::holds_alternative<protocol::LocalTrainers>(message);
   }
   EXPECT_GE(heartbeats, 1);
-  EXPECT_EQ(lefts, 1);
+  EXPECT_EQ(locals, 1);
+}
+
+TEST_F(CoordinatorClientTest,
+       ACoordinatorOfTheReleaseBeforeIsToldWhatHasChanged) {
+  protocol::Welcome welcome = WelcomeOf(std::string(32, 'a'), 3);
+  welcome.takes_local_trainers = false;
+  FakeCoordinator coordinator(welcome);
+  Connect(coordinator.port());
+  ASSERT_TRUE(RunUntil([&] { return connected_ == 1; }));
+  auto local = std::get<protocol::LocalTrainers>(protocol::AgentMessages()[2]);
+  local.report.reset();
+  const protocol::LocalTrainers all = local;
+  local.left.clear();
+  client_->Send(local);
+  client_->Send(all);
+  std::vector<protocol::LocalTrainers> said;
+  ASSERT_TRUE(RunUntil([&] {
+    said.clear();
+    for (const auto& message : coordinator.received()) {
+      const auto* one = std::get_if<protocol::LocalTrainers>(&message);
+      if (one != nullptr) said.push_back(*one);
+    }
+    return said.size() >= 3;
+  }));
+  const protocol::GroupId& group = all.group;
+  EXPECT_EQ(said, (std::vector<protocol::LocalTrainers>{
+                      {group, 0, all.here, {}, {}},
+                      {group, 0, {}, {}, all.votes},
+                      {group, 0, {}, all.left, {}}}));
 }
 
 TEST_F(CoordinatorClientTest, ReconnectsWithThePinnedClusterAndItsHistory) {

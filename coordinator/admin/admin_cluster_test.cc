@@ -60,9 +60,9 @@ TEST_F(AdminTest, LinksToSitesThatLeftAndOfJobsThatEndedAreNotListed) {
   ASSERT_EQ(running.links_size(), 1);
   EXPECT_EQ(running.links(0).peer_site(), "site1");
   for (uint32_t rank : {0u, 1u}) {
-    driver_->OnMessage(
-        streams_[rank],
-        protocol::TrainerLeft{{"myjob", 0}, rank, {1, rank + 1}, "detached"});
+    driver_->OnMessage(streams_[rank],
+                       local_[rank].With(protocol::TrainerLeft{
+                           {"myjob", 0}, rank, {1, rank + 1}, "detached"}));
   }
   ASSERT_OK_AND_ASSIGN(const v1::ListAgentsResponse ended, client.ListAgents());
   EXPECT_EQ(ended.links_size(), 0);

@@ -42,12 +42,12 @@ TEST_F(AdminTest, MasksThatMoveAreShownWithTheirRankAndWhatMoved) {
   EXPECT_THAT(Admin({"job", "myjob"}).out, Not(HasSubstr("masks ")));
   protocol::MaskVote vote{{"myjob", 0}, 1,  0,    {3, 3}, {5, 5},
                           10,           10, true, 3,      9};
-  driver_->OnMessage(streams_[0], vote);
+  driver_->OnMessage(streams_[0], local_[0].With(vote));
   vote.rank = 1;
   vote.steps_unchanged = 7;
   vote.changed_step = 30;
   vote.moved = "fc.weight 12 elements moved";
-  driver_->OnMessage(streams_[1], vote);
+  driver_->OnMessage(streams_[1], local_[1].With(vote));
   EXPECT_THAT(
       Admin({"job", "myjob"}).out,
       HasSubstr("masks       unchanged for 7 of 10 steps at rank 1, the least "
@@ -55,7 +55,7 @@ TEST_F(AdminTest, MasksThatMoveAreShownWithTheirRankAndWhatMoved) {
                 "moved       last before step 30: fc.weight 12 elements moved\n"
                 "compacted   not yet\n"));
   vote.steps_unchanged = 10;
-  driver_->OnMessage(streams_[1], vote);
+  driver_->OnMessage(streams_[1], local_[1].With(vote));
   protocol::StepReport report;
   report.group = {"myjob", 0};
   report.generation = 1;

@@ -121,10 +121,11 @@ class AuditTest : public ServerFixture {
     say(protocol::AgentHello{"a", {1, 1}, "x", "127.0.0.1:9", "t", ""});
     const protocol::Trainer trainer{
         0, 1, attach, absl::StrCat("run-", run), {2, 2}, "a net", 10, 0};
-    say(protocol::TrainerJoined{{"myjob", 0}, trainer, 0});
+    protocol::TrainersOfAgent local;
+    say(local.With(protocol::TrainerJoined{{"myjob", 0}, trainer, 0}));
     ASSERT_TRUE(await(v1::CoordinatorMessage::kStartGeneration));
-    say(protocol::MaskVote{
-        {"myjob", 0}, run, 0, {3, 3}, {4, 4}, 1, 1, true, 30, 100});
+    say(local.With(protocol::MaskVote{
+        {"myjob", 0}, run, 0, {3, 3}, {4, 4}, 1, 1, true, 30, 100}));
     ASSERT_TRUE(await(v1::CoordinatorMessage::kPrepare));
     AdminClient client = Client("operator");
     v1::Group group;
@@ -134,8 +135,8 @@ class AuditTest : public ServerFixture {
     pin.set_codec(v1::CODEC_BF16);
     ASSERT_OK(client.SetPin(group, pin));
     ASSERT_OK(client.SetPin(group, std::nullopt));
-    say(protocol::TrainerLeft{
-        {"myjob", 0}, 0, attach, "killed by signal 9", false, false});
+    say(local.With(protocol::TrainerLeft{
+        {"myjob", 0}, 0, attach, "killed by signal 9", false, false}));
     stream->WritesDone();
     v1::CoordinatorMessage rest;
     while (stream->Read(&rest)) Keep(rest);

@@ -14,6 +14,7 @@
 #include "coordinator/admin/run.h"
 #include "coordinator/rpc/test_server.h"
 #include "gtest/gtest.h"
+#include "protocol/test_messages.h"
 
 namespace pactrain::coordinator {
 
@@ -68,18 +69,18 @@ class AdminTest : public ServerFixture {
                        absl::StrCat("127.0.0.1:900", rank), "t", ""});
       driver_->OnMessage(
           *stream,
-          protocol::TrainerJoined{
+          local_[rank].With(protocol::TrainerJoined{
               {"myjob", 0},
               {rank, 2, {1, rank + 1}, "run-1", {2, 2}, "a network", 10, 0},
-              0});
+              0}));
     }
   }
   void Vote(const protocol::Digest& masks, uint64_t kept) {
     for (uint32_t rank : {0u, 1u}) {
       driver_->OnMessage(
           streams_[rank],
-          protocol::MaskVote{
-              {"myjob", 0}, 1, rank, {3, 3}, masks, 1, 1, true, kept, 100});
+          local_[rank].With(protocol::MaskVote{
+              {"myjob", 0}, 1, rank, {3, 3}, masks, 1, 1, true, kept, 100}));
     }
   }
   Outcome Admin(std::vector<const char*> words) {
@@ -92,6 +93,7 @@ class AdminTest : public ServerFixture {
 
   std::string coordinator_;
   StreamId streams_[2] = {};
+  protocol::TrainersOfAgent local_[2];
 };
 
 }  // namespace pactrain::coordinator

@@ -68,12 +68,8 @@ Effects CoordinatorState::OnMessage(StreamId stream,
     return effects;
   }
   Group::Context c = MakeContext(now, effects);
-  if (const auto* joined = std::get_if<protocol::TrainerJoined>(&message)) {
-    OnJoined(*agent, *joined, c);
-  } else if (const auto* left = std::get_if<protocol::TrainerLeft>(&message)) {
-    if (Group* group = FindGroup(left->group)) group->OnLeft(*agent, *left, c);
-  } else if (const auto* vote = std::get_if<protocol::MaskVote>(&message)) {
-    if (Group* group = FindGroup(vote->group)) group->OnVote(*agent, *vote, c);
+  if (const auto* local = std::get_if<protocol::LocalTrainers>(&message)) {
+    OnLocalTrainers(*agent, *local, c);
   } else if (const auto* answer =
                  std::get_if<protocol::PrepareAnswer>(&message)) {
     if (Group* group = FindGroup(answer->group))
@@ -221,32 +217,30 @@ void CoordinatorState::OnHello(StreamId stream,
   for (auto& [id, group] : groups_) group.OnAgentConnected(agent, c);
 }
 
-void CoordinatorState::OnJoined(const Agent& agent,
-                                const protocol::TrainerJoined& joined,
-                                Group::Context& c) {
-  if (const std::string why = WhyDrained(agent);
-      !why.empty() && joined.generation == 0) {
-    c.effects.sends.push_back(
-        {agent.stream, protocol::JoinRefused{joined.group, joined.trainer.rank,
-                                             joined.trainer.attach_id, why}});
-    return;
-  }
-  auto it = groups_.find(joined.group);
-  if (it == groups_.end()) {
-    absl::Status room = MakeRoom(joined.group, agent.name, c);
-    if (!room.ok()) {
-      c.effects.Warn(std::string(room.message()));
-      c.effects.sends.push_back(
-          {agent.stream,
-           protocol::JoinRefused{joined.group, joined.trainer.rank,
-                                 joined.trainer.attach_id,
-                                 std::string(room.message())}});
-      return;
+void CoordinatorState::OnLocalTrainers(const Agent& agent,
+                                       const protocol::LocalTrainers& local,
+                                       Group::Context& c) {
+  std::string why = WhyDrained(agent);
+  Group* group = FindGroup(local.group);
+  if (group == nullptr && why.empty() && !local.here.empty()) {
+    const absl::Status room = MakeRoom(local.group, agent.name, c);
+    if (room.ok()) {
+      group = &groups_.emplace(local.group, Group(local.group, options_, c.now))
+                   .first->second;
+    } else {
+      why = std::string(room.message());
+      c.effects.Warn(why);
     }
-    it = groups_.emplace(joined.group, Group(joined.group, options_, c.now))
-             .first;
   }
-  it->second.OnJoined(agent, joined, c);
+  for (const protocol::TrainerJoined& joined : local.here) {
+    if (why.empty() || (group != nullptr && joined.generation != 0)) continue;
+    c.effects.sends.push_back(
+        {agent.stream, protocol::JoinRefused{local.group, joined.trainer.rank,
+                                             joined.trainer.attach_id, why}});
+  }
+  if (group != nullptr) {
+    group->OnLocalTrainers(agent, local, /*takes_new=*/why.empty(), c);
+  }
 }
 
 void CoordinatorState::Drop(StreamId stream, absl::Duration now,

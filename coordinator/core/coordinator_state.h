@@ -17,7 +17,10 @@
 //     it; a broken stream ends nothing, and as long as one of its members is
 //     out of sight no newcomer does.
 //   - Soft state (streams, joins, votes, reports) is rebuilt from what agents
-//     repeat after Hello; what `records` name survives a restart.
+//     say after Hello; what `records` name survives a restart.
+//   - What an agent has of trainers comes as state (LocalTrainers). What it
+//     changes follows from what is recorded here of their seats; an older one,
+//     or the same again, changes nothing.
 //   - Before an agent is told of a record it is told its place in the journal's
 //     history. A place that the journal does not hold shows an older copy of
 //     it: from then on nothing is formed or decided, and all agents are refused
@@ -155,8 +158,8 @@ class CoordinatorState {
   bool read_only() const { return read_only_ || !stale_.empty(); }
   void OnHello(StreamId stream, const protocol::AgentHello& hello,
                absl::Duration now, Effects& effects);
-  void OnJoined(const Agent& agent, const protocol::TrainerJoined& joined,
-                Group::Context& c);
+  void OnLocalTrainers(const Agent& agent, const protocol::LocalTrainers& local,
+                       Group::Context& c);
   // Null: no such group.
   Group* FindGroup(const protocol::GroupId& id);
   // Lets a new group in of a trainer at `agent`; may forget one that ended long

@@ -4,7 +4,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/weakened.h"
 #include "coordinator/core/rank_list.h"
+#include "protocol/local_trainers.h"
 
 namespace pactrain::coordinator {
 
@@ -128,9 +130,64 @@ bool Group::EndedInOrder() const {
          absl::StrContains(end_reason_, protocol::kEndedInOrder);
 }
 
+void Group::OnLocalTrainers(const Agent& agent,
+                            const protocol::LocalTrainers& local,
+                            bool takes_new, Context& c) {
+  if (local.revision != 0) {
+    uint64_t& newest = revisions_[agent.name];
+    if (local.revision <= newest && !PT_WEAKENED(OlderWordsOfAgentsCount)) {
+      return;  // Said again, or overtaken.
+    }
+    newest = local.revision;
+  }
+  // How far those came who left.
+  if (local.report) OnReport(agent, *local.report, c);
+  for (const protocol::TrainerLeft& left : local.left) OnLeft(agent, left, c);
+  if (local.revision != 0 && !PT_WEAKENED(UnnamedTrainersStay)) {
+    OnUnnamed(agent, local, c);
+  }
+  for (const TrainerJoined& joined : local.here) {
+    if (takes_new || joined.generation != 0) OnJoined(agent, joined, c);
+  }
+  for (const protocol::MaskVote& vote : local.votes) OnVote(agent, vote, c);
+}
+
+void Group::OnUnnamed(const Agent& agent, const protocol::LocalTrainers& local,
+                      Context& c) {
+  std::vector<std::pair<uint32_t, protocol::Digest>> there =
+      seats_.LivingAt(agent);
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (candidate.agent != agent.name) continue;
+      there.emplace_back(rank, candidate.trainer.attach_id);
+    }
+  }
+  for (const auto& [rank, attach_id] : there) {
+    if (FindHere(local, attach_id) != nullptr ||
+        FindLeft(local, attach_id) != nullptr) {
+      continue;
+    }
+    const bool again = std::any_of(
+        local.here.begin(), local.here.end(), [&](const TrainerJoined& other) {
+          return protocol::IsSameTrainer(other.trainer.attach_id, attach_id);
+        });
+    if (again && !running()) continue;
+    OnLeft(agent,
+           {id_, rank, attach_id,
+            again ? "attached again" : "is not named by its agent any more",
+            /*generation_ended=*/false, /*may_return=*/again},
+           c);
+  }
+}
+
 void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
                      Context& c) {
   const protocol::Trainer& trainer = joined.trainer;
+  if (const Candidate* waiting = membership_.Find(trainer.attach_id);
+      waiting != nullptr && waiting->agent == agent.name &&
+      waiting->trainer == trainer && joined.generation == 0) {
+    return;
+  }
   if (!SpeaksFor(agent, trainer.attach_id, c)) return;
   if (generation_ && seats_.Find(trainer.attach_id) != nullptr) {
     Rejoin(agent, joined, c);
@@ -233,6 +290,10 @@ void Group::OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
                                                      : Seats::State::kAlive)
                    : detached      ? Seats::State::kDetached
                                    : Seats::State::kLeft;
+  if (!seats_.Changes(left.attach_id, how) &&
+      membership_.Find(left.attach_id) == nullptr) {
+    return;  // It is known, or nobody of ours.
+  }
   if (!left.may_return && seats_.LeaveFormer(agent, left.attach_id, how)) {
     if (const auto it = roster_.find(left.attach_id); it != roster_.end()) {
       if (detached) NoteDetached(it->second.trainer);
@@ -278,6 +339,7 @@ void Group::DropWaiting(const Agent& agent, absl::Duration now) {
 void Group::OnAgentConnected(const Agent& agent, Context& c) {
   DropWaiting(agent, c.now);
   waiting_told_.erase(agent.name);
+  revisions_.erase(agent.name);
   const std::vector<uint32_t> lost = seats_.OnAgentConnected(agent, c.now);
   if (!running()) return;
   if (!lost.empty()) {

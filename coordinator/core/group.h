@@ -55,13 +55,12 @@ class Group {
   Group(const protocol::GroupId& id, const Options& options,
         const Recovered::Group& recovered, absl::Duration now);
 
-  // The agent's word about its trainers. Messages that no longer fit (an older
-  // generation, a trainer that left) are answered with what the agent missed.
-  void OnJoined(const Agent& agent, const protocol::TrainerJoined& joined,
-                Context& c);
-  void OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
-              Context& c);
-  void OnVote(const Agent& agent, const protocol::MaskVote& vote, Context& c);
+  // The agent's word about its trainers: what of it is not so here yet becomes
+  // so. What no longer fits (an older generation, a trainer that left) is
+  // answered with what the agent missed. Not `takes_new`: who waits there was
+  // refused.
+  void OnLocalTrainers(const Agent& agent, const protocol::LocalTrainers& local,
+                       bool takes_new, Context& c);
   void OnAnswer(const Agent& agent, const protocol::PrepareAnswer& answer,
                 Context& c);
   void OnReport(const Agent& agent, const protocol::StepReport& report,
@@ -118,6 +117,14 @@ class Group {
   }
 
   // group.cc: membership.
+  void OnJoined(const Agent& agent, const protocol::TrainerJoined& joined,
+                Context& c);
+  void OnLeft(const Agent& agent, const protocol::TrainerLeft& left,
+              Context& c);
+  // Who was there, and is not named any more.
+  void OnUnnamed(const Agent& agent, const protocol::LocalTrainers& local,
+                 Context& c);
+  void OnVote(const Agent& agent, const protocol::MaskVote& vote, Context& c);
   void DropWaiting(const Agent& agent, absl::Duration now);
   void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);
   void Refuse(const std::vector<Membership::Refusal>& refusals, Context& c);
@@ -243,6 +250,8 @@ class Group {
   absl::Duration since_;
   Membership membership_;
   std::map<std::string, std::string> waiting_told_;  // Agent -> reason.
+  // Of what agents said last on their streams, by agent.
+  std::map<std::string, uint64_t> revisions_;
 
   std::optional<protocol::Generation> generation_;  // The newest.
   bool ended_ = false;

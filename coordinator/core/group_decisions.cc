@@ -12,7 +12,10 @@ using protocol::Decision;
 
 void Group::OnVote(const Agent& agent, const protocol::MaskVote& vote,
                    Context& c) {
-  if (!running() || vote.generation != generation_->number) return;
+  if (!running() || vote.generation != generation_->number ||
+      votes_.Has(vote)) {
+    return;
+  }
   const protocol::Member* member = FindMember(agent);
   if (member == nullptr ||
       std::count(member->ranks.begin(), member->ranks.end(), vote.rank) == 0) {

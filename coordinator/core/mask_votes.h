@@ -69,6 +69,11 @@ class MaskVotes {
   // InvalidArgument: `vote.rank` is not below the world size.
   absl::StatusOr<bool> Add(const protocol::MaskVote& vote, uint64_t step);
 
+  // Exactly that is its trainer's last vote.
+  bool Has(const protocol::MaskVote& vote) const {
+    return vote.rank < votes_.size() && votes_[vote.rank] == vote;
+  }
+
   // What the votes say after `step` committed steps.
   MaskAgreement Evaluate(uint64_t step) const;
 

@@ -131,6 +131,26 @@ bool Seats::Leave(const protocol::Digest& attach_id, State how) {
   return true;
 }
 
+bool Seats::Changes(const protocol::Digest& attach_id, State how) const {
+  return std::any_of(seats_.begin(), seats_.end(), [&](const Seat& seat) {
+    return TrainerOf(seat.attach_id) == TrainerOf(attach_id) && MayLive(seat) &&
+           seat.state != how;
+  });
+}
+
+std::vector<std::pair<uint32_t, protocol::Digest>> Seats::LivingAt(
+    const Agent& agent) const {
+  std::vector<std::pair<uint32_t, protocol::Digest>> living;
+  for (const Seat& seat : seats_) {
+    if (MemberOf(seat).agent == agent.name &&
+        MemberOf(seat).incarnation == agent.incarnation && MayLive(seat) &&
+        seat.state != State::kUnknown) {
+      living.emplace_back(seat.rank, seat.attach_id);
+    }
+  }
+  return living;
+}
+
 bool Seats::Return(const protocol::Digest& attach_id, absl::Duration now,
                    State how) {
   bool found = false;

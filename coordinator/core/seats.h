@@ -22,6 +22,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -84,6 +85,13 @@ class Seats {
   // `how`: one of the ways to leave. False: it is not of this generation, or
   // left already for good, or has returned.
   bool Leave(const protocol::Digest& attach_id, State how);
+  // A trainer of this attach, or of another one of it, may live, and is not
+  // known to have gone that way.
+  bool Changes(const protocol::Digest& attach_id, State how) const;
+  // Ranks and attaches of those who are there or alive at this process of the
+  // agent, as far as it has said, or are to be named by it.
+  std::vector<std::pair<uint32_t, protocol::Digest>> LivingAt(
+      const Agent& agent) const;
   // The trainer of this attach has attached again; another `how`: and is gone
   // from there, or kept out.
   // False: it has no seat.

@@ -13,6 +13,16 @@ protocol::Digest Id(uint64_t n) {
   return n == 0 ? protocol::Digest{} : protocol::Digest{n, n};
 }
 
+bool IsIn(const protocol::Generation& generation,
+          const protocol::Digest& attach_id) {
+  for (const protocol::Member& member : generation.members) {
+    for (const protocol::Digest& id : member.attach_ids) {
+      if (id == attach_id) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 TestCluster::TestCluster(const Options& options) : options_(options) {
@@ -30,8 +40,8 @@ void TestCluster::Start() {
 void TestCluster::Connect(const std::string& agent, const std::string& site,
                           bool same_process) {
   AgentProcess& process = agents_[agent];
-  if (!same_process) process = {site, Id(next_id_++), 0, {}, {}};
-  process.stream = next_id_++;
+  if (!same_process) process = {site, Id(next_id_++), 0, {}, {}, {}};
+  process.stream = next_stream_++;
   Say(agent, protocol::AgentHello{agent, process.incarnation, site,
                                   "127.0.0.1:9", "t", "", "", process.history});
 }
@@ -181,6 +191,13 @@ void TestCluster::Act(Effects effects) {
       inbox_[name].push_back(send.message);
       if (const auto* m = std::get_if<protocol::Welcome>(&send.message)) {
         process.history = m->history;
+      } else if (const auto* start =
+                     std::get_if<protocol::StartGeneration>(&send.message)) {
+        for (const auto& [rank, trainer] : process.trainers) {
+          if (!IsIn(start->generation, trainer.attach_id)) continue;
+          process.local.With(protocol::TrainerJoined{
+              start->generation.group, trainer, start->generation.number});
+        }
       } else if (const auto* mark =
                      std::get_if<protocol::HistoryMark>(&send.message)) {
         process.history = *mark;

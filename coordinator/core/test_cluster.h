@@ -6,10 +6,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "coordinator/core/coordinator_state.h"
+#include "protocol/test_messages.h"
 
 namespace pactrain::coordinator {
 
@@ -55,6 +57,20 @@ class TestCluster {
   void Answer(const std::string& agent, uint64_t version, bool accepted);
   void Report(const std::string& agent, uint64_t version, uint64_t count);
   void Say(const std::string& agent, const protocol::AgentMessage& message);
+  // As a part of all that it has of trainers.
+  template <typename T>
+  requires(!std::is_convertible_v<T, protocol::AgentMessage>) void Say(
+      const std::string& agent, const T& what) {
+    Say(agent, protocol::AgentMessage(agents_.at(agent).local.With(what)));
+  }
+  // All that the agent has of the group's trainers.
+  const protocol::LocalTrainers& LocalOf(const std::string& agent) const {
+    return agents_.at(agent).local.by_group().at(group);
+  }
+  // It says nothing of them any more.
+  void ForgetTrainers(const std::string& agent) {
+    agents_.at(agent).local.Clear();
+  }
   const protocol::Trainer& TrainerOf(const std::string& agent,
                                      uint32_t rank) const {
     return agents_.at(agent).trainers.at(rank);
@@ -116,6 +132,7 @@ class TestCluster {
   protocol::Digest restored_;
   uint64_t first_generation_ = 1;
   uint64_t next_id_ = 1;
+  StreamId next_stream_ = 1;
   absl::Duration now_ = absl::Seconds(1000);
   struct AgentProcess {
     std::string site;
@@ -123,6 +140,7 @@ class TestCluster {
     StreamId stream = 0;
     std::map<uint32_t, protocol::Trainer> trainers;
     protocol::HistoryMark history;  // The newest that it was told.
+    protocol::TrainersOfAgent local;
   };
   std::map<std::string, AgentProcess> agents_;
   // By launch and rank.

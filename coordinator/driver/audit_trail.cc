@@ -149,8 +149,11 @@ void AuditTrail::OnMessage(StreamId stream, const Caller& caller,
                            const Time& now) {
   if (const auto* hello = std::get_if<protocol::AgentHello>(&message)) {
     OnHello(stream, caller, *hello, effects, now);
-  } else if (const auto* left = std::get_if<protocol::TrainerLeft>(&message)) {
-    OnLeft(stream, *left, known, now);
+  } else if (const auto* local =
+                 std::get_if<protocol::LocalTrainers>(&message)) {
+    for (const protocol::TrainerLeft& left : local->left) {
+      OnLeft(stream, left, known, now);
+    }
   }
   for (const Effects::Alarm& alarm : effects.alarms) {
     Add({"gradient alarm", caller, alarm.group.ToString(), alarm.what, "", ""},

@@ -26,14 +26,17 @@ class AuditTrailTest : public ::testing::Test {
     return known;
   }
   void Left(uint32_t rank, const protocol::Digest& attach) {
-    trail_.OnMessage(1, kAgent,
-                     protocol::TrainerLeft{
-                         {"job", 0}, rank, attach, "detached", false, false},
-                     {}, Running(), Now());
+    const protocol::GroupId job{"job", 0};
+    trail_.OnMessage(
+        1, kAgent,
+        protocol::LocalTrainers{
+            job, ++revision_, {}, {{job, rank, attach, "detached"}}, {}},
+        {}, Running(), Now());
   }
   size_t Lines() const { return trail_.Waiting(Now()).size(); }
 
   absl::Duration now_ = absl::Seconds(1);
+  uint64_t revision_ = 0;
   AuditTrail trail_;
 };
 

@@ -7,6 +7,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "protocol/limits.h"
+#include "protocol/test_messages.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -155,14 +156,19 @@ class DriverTest : public ::testing::Test {
     }
     return head;
   }
+  template <typename T>
+  void Say(StreamId id, const T& what) {
+    driver_->OnMessage(id, local_.With(what));
+  }
   void Join(StreamId id, const std::string& job = "job") {
-    driver_->OnMessage(id, protocol::TrainerJoined{{job, 0}, trainer_, 0});
+    Say(id, protocol::TrainerJoined{{job, 0}, trainer_, 0});
   }
 
   absl::Duration now_ = absl::Seconds(1000);
   FakeJournal journal_;
   std::unique_ptr<Driver> driver_;
   std::shared_ptr<FakeStream> stream_;
+  protocol::TrainersOfAgent local_;
   protocol::Trainer trainer_{0, 1, {2, 2}, "run-1", {3, 3}, "a network", 10, 0};
 };
 
@@ -193,8 +199,7 @@ TEST_F(DriverTest, EachGenerationAndEachClusterHasAKeyOfItsOwn) {
   Join(id, "other");
   const base::Secret other_job = stream_->Key();
   EXPECT_FALSE(other_job == first);
-  driver_->OnMessage(
-      id, protocol::TrainerLeft{{"job", 0}, 0, trainer_.attach_id, "detached"});
+  Say(id, protocol::TrainerLeft{{"job", 0}, 0, trainer_.attach_id, "detached"});
   trainer_.attach_id = {4, 4};
   trainer_.launch = "run-2";
   Join(id);
@@ -396,7 +401,7 @@ TEST_F(DriverTest, ARunningGenerationGoesOnWhileReadOnly) {
   journal_.full = true;
   Join(id, "other");
   const StreamId again = Connect();
-  driver_->OnMessage(again, protocol::TrainerJoined{{"job", 0}, trainer_, 1});
+  Say(again, protocol::TrainerJoined{{"job", 0}, trainer_, 1});
   driver_->Tick();
   const StateSnapshot snapshot = driver_->Snapshot();
   ASSERT_EQ(snapshot.groups.size(), 1);

@@ -120,17 +120,18 @@ bool AgentStream::Refuses(const protocol::AgentMessage& message) {
       },
       message);
   if (group == nullptr) return false;
-  const auto* joined = std::get_if<protocol::TrainerJoined>(&message);
+  const auto* local = std::get_if<protocol::LocalTrainers>(&message);
   const absl::Status runs = access_->CheckRun(peer_, site_, group->job);
   if (runs.ok()) return false;
   access_
       ->Refuse(*context_,
-               joined != nullptr ? "TrainerJoined" : "a message of a job", runs,
+               local != nullptr ? "LocalTrainers" : "a message of a job", runs,
                group->job)
       .IgnoreError();
-  if (joined != nullptr) {
-    Send(protocol::JoinRefused{*group, joined->trainer.rank,
-                               joined->trainer.attach_id,
+  if (local == nullptr) return true;
+  for (const protocol::TrainerJoined& joined : local->here) {
+    Send(protocol::JoinRefused{*group, joined.trainer.rank,
+                               joined.trainer.attach_id,
                                std::string(runs.message())});
   }
   return true;

@@ -9,6 +9,7 @@
 #include "base/tls/test_certs.h"
 #include "coordinator/rpc/test_server.h"
 #include "protocol/proto_convert.h"
+#include "protocol/test_messages.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -34,6 +35,10 @@ class TestAgent {
   void Say(const protocol::AgentMessage& message) {
     stream_->Write(protocol::ToProto(message));
   }
+  template <typename T>
+  void SayOfTrainers(const T& what) {
+    Say(local_.With(what));
+  }
   // The next message of this kind; nothing: the stream ended.
   template <typename Message>
   std::optional<Message> Await() {
@@ -58,6 +63,7 @@ class TestAgent {
   const std::unique_ptr<
       grpc::ClientReaderWriter<v1::AgentMessage, v1::CoordinatorMessage>>
       stream_;
+  protocol::TrainersOfAgent local_;
 };
 
 protocol::TrainerJoined Joined(const std::string& job, uint32_t rank,
@@ -92,8 +98,8 @@ class GrantsRpcTest : public ServerFixture {
   void Form() {
     a_ = Agent("a");
     b_ = Agent("b");
-    a_->Say(Joined("vision", 0, 2));
-    b_->Say(Joined("vision", 1, 2));
+    a_->SayOfTrainers(Joined("vision", 0, 2));
+    b_->SayOfTrainers(Joined("vision", 1, 2));
     ASSERT_TRUE(a_->Await<protocol::StartGeneration>());
     ASSERT_TRUE(b_->Await<protocol::StartGeneration>());
   }
@@ -137,7 +143,7 @@ class GrantsRpcTest : public ServerFixture {
 TEST_F(GrantsRpcTest, sec_AnotherTeamsAgentIsNotLetIntoAJob) {
   Form();
   const auto x = Agent("x");
-  x->Say(Joined("vision", 2, 3));
+  x->SayOfTrainers(Joined("vision", 2, 3));
   const auto refused = x->Await<protocol::JoinRefused>();
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->reason,
@@ -149,7 +155,7 @@ TEST_F(GrantsRpcTest, sec_AnotherTeamsAgentIsNotLetIntoAJob) {
   EXPECT_THAT(Audit(),
               HasSubstr("call refused|spiffe://pactrain/agent/x|vision|"
                         "spiffe://pactrain/agent/x may not run"));
-  EXPECT_TRUE(log_.Has("refused TrainerJoined from 127.0.0.1"));
+  EXPECT_TRUE(log_.Has("refused LocalTrainers from 127.0.0.1"));
 }
 
 // Attack 1: it says that it was of the job's generation.
@@ -159,17 +165,17 @@ TEST_F(GrantsRpcTest, sec_AClaimOfAnotherTeamsGenerationIsRefused) {
   auto claim = Joined("vision", 0, 2);
   claim.trainer.last_attach_id = Vision().generation->members[0].attach_ids[0];
   claim.trainer.lineage = Vision().generation->lineage;
-  x->Say(claim);
+  x->SayOfTrainers(claim);
   ASSERT_TRUE(x->Await<protocol::JoinRefused>());
-  x->Say(Joined("vision", 0, 2, 1));
+  x->SayOfTrainers(Joined("vision", 0, 2, 1));
   ASSERT_TRUE(x->Await<protocol::JoinRefused>());
   protocol::TrainerLeft left;
   left.group = {"vision", 0};
   left.attach_id = Joined("vision", 0, 2).trainer.attach_id;
   left.reason = "killed";
-  x->Say(left);
+  x->SayOfTrainers(left);
   // What it may do comes after all of that.
-  x->Say(Joined("text", 0, 1));
+  x->SayOfTrainers(Joined("text", 0, 1));
   ASSERT_TRUE(x->Await<protocol::StartGeneration>());
   EXPECT_EQ(Vision().phase, GroupPhase::kRunning);
   EXPECT_EQ(Vision().generation->number, 1u);
@@ -178,7 +184,7 @@ TEST_F(GrantsRpcTest, sec_AClaimOfAnotherTeamsGenerationIsRefused) {
 TEST_F(GrantsRpcTest, sec_EachSeesAndChangesWhatHeIsGranted) {
   Form();
   const auto x = Agent("x");
-  x->Say(Joined("text", 0, 1));
+  x->SayOfTrainers(Joined("text", 0, 1));
   ASSERT_TRUE(x->Await<protocol::StartGeneration>());
   EXPECT_THAT(JobsSeenBy("reader/ann"), ElementsAre("vision"));
   EXPECT_THAT(JobsSeenBy("operator/xen"), ElementsAre("text"));
@@ -361,8 +367,8 @@ TEST_F(GrantsRpcTest, sec_ADeniedKeyEndsItsConnection) {
   pem << std::ifstream(files.cert).rdbuf();
   a_ = std::make_unique<TestAgent>(ChannelOf(files), "a", MakeContext());
   b_ = Agent("b");
-  a_->Say(Joined("vision", 0, 2));
-  b_->Say(Joined("vision", 1, 2));
+  a_->SayOfTrainers(Joined("vision", 0, 2));
+  b_->SayOfTrainers(Joined("vision", 1, 2));
   ASSERT_TRUE(b_->Await<protocol::StartGeneration>());
   lists_.deny = {"key/" + base::FactsOf(absl::string_view(pem.str())).key};
   SetGrants(lists_);

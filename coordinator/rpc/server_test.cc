@@ -8,6 +8,7 @@
 #include "coordinator/rpc/test_server.h"
 #include "gtest/gtest.h"
 #include "protocol/proto_convert.h"
+#include "protocol/test_messages.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -34,6 +35,10 @@ class AgentClient {
   void Say(const AgentMessage& message) {
     stream_->Write(protocol::ToProto(message));
   }
+  template <typename T>
+  void SayOfTrainers(const T& what) {
+    Say(local_.With(what));
+  }
   void SayRaw(const v1::AgentMessage& message) { stream_->Write(message); }
   // Reads on until a message of this kind. Nothing: the stream ended first.
   template <typename T>
@@ -54,6 +59,7 @@ class AgentClient {
   std::unique_ptr<
       grpc::ClientReaderWriter<v1::AgentMessage, v1::CoordinatorMessage>>
       stream_;
+  protocol::TrainersOfAgent local_;
 };
 
 class ServerTest : public ServerFixture {
@@ -69,13 +75,13 @@ class ServerTest : public ServerFixture {
                                    "t", ""});
   }
   void Join(AgentClient& agent, uint32_t rank, uint64_t generation = 0) {
-    agent.Say(protocol::TrainerJoined{
+    agent.SayOfTrainers(protocol::TrainerJoined{
         kGroup,
         {rank, 2, {1, rank + 1}, "run-1", {2, 2}, "a network", 10, 0},
         generation});
   }
   void Vote(AgentClient& agent, uint32_t rank) {
-    agent.Say(protocol::MaskVote{
+    agent.SayOfTrainers(protocol::MaskVote{
         kGroup, 1, rank, {3, 3}, {4, 4}, 1, 1, true, 30, 100});
   }
 
@@ -227,7 +233,7 @@ TEST_F(ServerTest, AJobTellsHowFarItsMasksHaveSettledAndWhatMoved) {
   protocol::MaskVote vote{kGroup, 1, 1, {3, 3}, {4, 4}, 7, 10, true, 30, 100};
   vote.moved = "fc.weight 12 elements moved";
   vote.changed_step = 30;
-  b.Say(vote);
+  b.SayOfTrainers(vote);
   protocol::StepReport report;
   report.group = kGroup;
   report.generation = 1;
