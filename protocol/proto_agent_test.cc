@@ -24,6 +24,17 @@ TEST(ProtoAgent, AnAgentMayHaveNoAddressToDial) {
   EXPECT_EQ(std::get<AgentHello>(read).data_address, "none");
 }
 
+TEST(ProtoAgent, ACauseThatANewerAgentKnowsIsLeftOut) {
+  v1::AgentMessage message = ToProto(AgentMessages().back());
+  v1::FailedAttempts& newer =
+      *message.mutable_step_report()->add_failed_by_cause();
+  newer.set_cause(kCauses);
+  newer.set_count(9);
+  ASSERT_OK_AND_ASSIGN(const AgentMessage read, FromProto(message));
+  EXPECT_EQ(std::get<StepReport>(read).failed_by_cause,
+            std::get<StepReport>(AgentMessages().back()).failed_by_cause);
+}
+
 // One field of one good message made bad; the error names it.
 struct BadAgent {
   const char* field;
@@ -144,6 +155,43 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
        [](P& p) { p.mutable_mask_vote()->set_moved("fc.weight\x1b[2J"); }},
       {"mask_vote.changed_step", 4,
        [](P& p) { p.mutable_mask_vote()->set_changed_step(~0ull); }},
+      {"keep_by_parameter.mask_digest", 6,
+       [](P& p) {
+         p.mutable_step_report()
+             ->mutable_keep_by_parameter()
+             ->clear_mask_digest();
+       }},
+      {"keep_by_parameter.parameters (their number)", 6,
+       [](P& p) {
+         auto& keep = *p.mutable_step_report()->mutable_keep_by_parameter();
+         for (size_t i = 0; i < kMaxKeepParameters; ++i) keep.add_parameters();
+       }},
+      {"keep_by_parameter.parameters.name", 6,
+       [](P& p) {
+         p.mutable_step_report()
+             ->mutable_keep_by_parameter()
+             ->mutable_parameters(0)
+             ->set_name("fc\n");
+       }},
+      {"keep_by_parameter of fc.weight keeps 12 of 11", 6,
+       [](P& p) {
+         p.mutable_step_report()
+             ->mutable_keep_by_parameter()
+             ->mutable_parameters(0)
+             ->set_elements(11);
+       }},
+      {"keep_by_parameter.others keeps 18 of 17", 6,
+       [](P& p) {
+         p.mutable_step_report()
+             ->mutable_keep_by_parameter()
+             ->set_others_elements(17);
+       }},
+      {"step_report.failed_by_cause", 6,
+       [](P& p) {
+         for (int i = 0; i < kMaxCauses; ++i) {
+           p.mutable_step_report()->add_failed_by_cause();
+         }
+       }},
       {"step_report.waits_for", 6,
        [](P& p) {
          p.mutable_step_report()->set_waits_for(std::string(201, 'w'));

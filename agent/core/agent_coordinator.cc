@@ -33,7 +33,7 @@ void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
   for (const auto& [id, report] : last_reports_) {
     outbox_.ToCoordinator(report);
   }
-  for (const auto& [id, group] : groups_) group->Report();
+  for (const auto& [id, group] : groups_) group->ReportAll();
   for (const auto& [id, all] : detached_) {
     for (const protocol::TrainerLeft& left : all) outbox_.ToCoordinator(left);
   }
