@@ -78,7 +78,7 @@ def what_is_kept(visit: Visit, pictures: Path) -> None:
     page = visit.open(f"#/job/{JOB}")
     keeps = page.locator("table", has_text="What each parameter keeps")
     visit.check("each parameter", lambda: "0.weight" in keeps.inner_text())
-    visit.check("who told it", lambda: page.get_by_text("as rank 0 at agent a0 told").count() == 1)
+    visit.check("who told it", lambda: page.get_by_text("told by rank 0 at agent a0").count() == 1)
     keep(page, keeps, pictures, "keep", page.locator("table", has_text="Votes of ranks"))
     page.close()
 

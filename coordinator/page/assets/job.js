@@ -35,7 +35,7 @@ function keepRows({ parameters, others: [others, othersKept, othersElements] }) 
 }
 
 function keepText({ told, teller, masks }, votes) {
-  if (told) return `Of mask set ${masks}, as ${teller} told. Parameters are in the model's order; of more than 100 the largest have a row.`;
+  if (told) return `Of mask set ${masks}, told by ${teller}. Parameters are in the model's order; of more than 100 the largest have a row.`;
   if (votes === null) return "";
   return `What each parameter keeps was not told by ${teller || "rank 0"}: its masks have not settled, or its library or agent is older than this coordinator.`;
 }
@@ -85,6 +85,7 @@ export function jobScreen(id) {
   const keepOf = table("What each parameter keeps",
     [{ title: "Parameter" }, { title: "Share" }, { title: "Keeps", number: true },
       { title: "Kept", number: true }, { title: "Of", number: true }], []);
+  keepOf.classList.add("keeps");
   let told = {}; // What each parameter keeps: it comes only when it changes.
   const slowest = table("Slowest agents", [{ title: "Agent" }, { title: "Site" },
     { title: "Computes", number: true }, { title: "Waits", number: true }], [], "no agent has reported a step");
