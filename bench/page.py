@@ -212,6 +212,9 @@ def job_screen(visit: Visit, job: str) -> None:
         "a step is foretold",
         lambda: any(not text.endswith("not known") for text in by_mode.all_inner_texts()),
     )
+    keeps = page.locator("table", has_text="What each parameter keeps").locator("tbody tr")
+    visit.check("each parameter says what it keeps", lambda: "%" in keeps.first.inner_text())
+    visit.check("as a bar, too", lambda: keeps.first.locator("svg.bar").count() == 1)
     agents = page.locator("table", has_text="Slowest agents").locator("tbody tr")
     visit.check("agents are named", lambda: agents.first.inner_text() != "")
     visit.check(

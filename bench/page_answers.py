@@ -74,6 +74,15 @@ def votes_and_steps(visit: Visit, pictures: Path) -> None:
     page.close()
 
 
+def what_is_kept(visit: Visit, pictures: Path) -> None:
+    page = visit.open(f"#/job/{JOB}")
+    keeps = page.locator("table", has_text="What each parameter keeps")
+    visit.check("each parameter", lambda: "0.weight" in keeps.inner_text())
+    visit.check("who told it", lambda: page.get_by_text("told by rank 0 at agent a0").count() == 1)
+    keep(page, keeps, pictures, "keep", page.locator("table", has_text="Votes of ranks"))
+    page.close()
+
+
 def slow_link(visit: Visit, pictures: Path) -> None:
     page = visit.open("#/links")
     found = page.locator(".findings li", has_text="Link slow").first
@@ -120,6 +129,7 @@ def answer(pictures: Path) -> list[str]:
             mode_and_why(visit, pictures)
             savings(visit, pictures)
             votes_and_steps(visit, pictures)
+            what_is_kept(visit, pictures)
             relays["b0"].limit(Rates(SLOW, SLOW))
             slow_link(visit, pictures)
             relays["b0"].limit(Rates())

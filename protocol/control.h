@@ -17,6 +17,8 @@
 #include "absl/time/time.h"
 #include "base/secret.h"
 #include "protocol/audit_heads.h"
+#include "protocol/frame.h"
+#include "protocol/keep_by_parameter.h"
 #include "protocol/types.h"
 
 namespace pactrain::protocol {
@@ -182,6 +184,9 @@ struct StepReport {
   // Whom the open step has waited for longer than for a slow one, in words:
   // printable ASCII, at most kMaxMoved; empty: for nobody.
   std::string waits_for = {};
+  AttemptsByCause failed_by_cause = {};  // Of failed_attempts.
+  // Once for each mask set that settled at rank 0, where that is here.
+  std::optional<KeepByParameter> keep_by_parameter = {};
 
   bool operator==(const StepReport&) const = default;
 };

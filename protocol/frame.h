@@ -97,6 +97,8 @@ enum class Cause : uint8_t {
   kStraggler = 10,  // Final: a rank did not submit in time and counts as lost.
 };
 absl::string_view CauseName(Cause cause);
+inline constexpr size_t kCauses = static_cast<size_t>(Cause::kStraggler) + 1;
+using AttemptsByCause = std::array<uint64_t, kCauses>;  // That failed.
 
 // What a member of a generation says at the end of an attempt.
 struct CommitVote {

@@ -32,6 +32,7 @@ inline constexpr size_t kMaxNameLength = 63;    // Job, site and agent names.
 inline constexpr size_t kMaxTextLength = 4096;  // Reasons and error texts.
 // Bytes of MaskVote::moved and StepReport::waits_for.
 inline constexpr size_t kMaxMoved = 200;
+inline constexpr size_t kMaxKeepParameters = 100;  // That have a name.
 
 // Of one listener: a coordinator's for agents and operators; an agent's for
 // other agents. Many programs of one machine share its loopback address.
@@ -58,6 +59,7 @@ inline constexpr int kMaxReportsPerSecond = 20;
 inline constexpr int kMaxSeriesPerJob = 200;  // Of a metrics endpoint.
 
 inline constexpr size_t kMaxNoiseSamples = 16;  // Of one report.
+inline constexpr int kMaxCauses = 64;           // Of failed attempts.
 
 inline constexpr uint32_t kChunkElements = 65536;  // One owner per chunk.
 // Sent, checked and folded at once: 16 KiB in fp32, and of the n-level codecs,

@@ -142,6 +142,15 @@ struct Writer {
     if (m.first_compacted_step) {
       p.set_first_compacted_step(*m.first_compacted_step);
     }
+    for (size_t cause = 0; cause < kCauses; ++cause) {
+      if (m.failed_by_cause[cause] == 0) continue;
+      v1::FailedAttempts& f = *p.add_failed_by_cause();
+      f.set_cause(static_cast<uint32_t>(cause));
+      f.set_count(m.failed_by_cause[cause]);
+    }
+    if (m.keep_by_parameter) {
+      *p.mutable_keep_by_parameter() = ToProto(*m.keep_by_parameter);
+    }
     for (const StepReport::Noise& noise : m.noise) {
       v1::StepReport::Noise& n = *p.add_noise();
       n.set_step(noise.step);
@@ -386,6 +395,15 @@ absl::StatusOr<StepReport> Read(const v1::StepReport& p,
   m.interval_seconds = p.interval_seconds();
   if (p.has_first_compacted_step()) {
     m.first_compacted_step = p.first_compacted_step();
+  }
+  RETURN_IF_ERROR(CheckRange("step_report.failed_by_cause (their number)",
+                             p.failed_by_cause_size(), 0, kMaxCauses));
+  for (const v1::FailedAttempts& in : p.failed_by_cause()) {
+    // One that a newer agent knows is in failed_attempts all the same.
+    if (in.cause() < kCauses) m.failed_by_cause[in.cause()] = in.count();
+  }
+  if (p.has_keep_by_parameter()) {
+    ASSIGN_OR_RETURN(m.keep_by_parameter, FromProto(p.keep_by_parameter()));
   }
   for (const v1::StepReport::Noise& in : p.noise()) {
     ASSIGN_OR_RETURN(m.noise.emplace_back(), Read(in));

@@ -35,6 +35,17 @@ v1::MaskVote* Vote(v1::AgentMessage& p) {
   return p.mutable_local_trainers()->mutable_votes(0);
 }
 
+TEST(ProtoAgent, ACauseThatANewerAgentKnowsIsLeftOut) {
+  v1::AgentMessage message = ToProto(AgentMessages()[4]);
+  v1::FailedAttempts& newer =
+      *message.mutable_step_report()->add_failed_by_cause();
+  newer.set_cause(kCauses);
+  newer.set_count(9);
+  ASSERT_OK_AND_ASSIGN(const AgentMessage read, FromProto(message));
+  EXPECT_EQ(std::get<StepReport>(read).failed_by_cause,
+            std::get<StepReport>(AgentMessages()[4]).failed_by_cause);
+}
+
 // One field of one good message made bad; the error names it.
 struct BadAgent {
   const char* field;
@@ -146,6 +157,43 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
        [](P& p) { Vote(p)->set_moved("fc.weight\x1b[2J"); }},
       {"mask_vote.changed_step", 2,
        [](P& p) { Vote(p)->set_changed_step(~0ull); }},
+      {"keep_by_parameter.mask_digest", 4,
+       [](P& p) {
+         p.mutable_step_report()
+             ->mutable_keep_by_parameter()
+             ->clear_mask_digest();
+       }},
+      {"keep_by_parameter.parameters (their number)", 4,
+       [](P& p) {
+         auto& keep = *p.mutable_step_report()->mutable_keep_by_parameter();
+         for (size_t i = 0; i < kMaxKeepParameters; ++i) keep.add_parameters();
+       }},
+      {"keep_by_parameter.parameters.name", 4,
+       [](P& p) {
+         p.mutable_step_report()
+             ->mutable_keep_by_parameter()
+             ->mutable_parameters(0)
+             ->set_name("fc\n");
+       }},
+      {"keep_by_parameter of fc.weight keeps 12 of 11", 4,
+       [](P& p) {
+         p.mutable_step_report()
+             ->mutable_keep_by_parameter()
+             ->mutable_parameters(0)
+             ->set_elements(11);
+       }},
+      {"keep_by_parameter.others keeps 18 of 17", 4,
+       [](P& p) {
+         p.mutable_step_report()
+             ->mutable_keep_by_parameter()
+             ->set_others_elements(17);
+       }},
+      {"step_report.failed_by_cause", 4,
+       [](P& p) {
+         for (int i = 0; i < kMaxCauses; ++i) {
+           p.mutable_step_report()->add_failed_by_cause();
+         }
+       }},
       {"step_report.waits_for", 4,
        [](P& p) {
          p.mutable_step_report()->set_waits_for(std::string(201, 'w'));

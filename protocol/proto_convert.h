@@ -37,6 +37,8 @@ v1::Onset ToProto(const Onset& onset);
 absl::StatusOr<Onset> FromProto(const v1::Onset& proto);
 v1::Decision ToProto(const Decision& decision);
 absl::StatusOr<Decision> FromProto(const v1::Decision& proto);
+v1::KeepByParameter ToProto(const KeepByParameter& keep);
+absl::StatusOr<KeepByParameter> FromProto(const v1::KeepByParameter& proto);
 v1::Generation ToProto(const Generation& generation);
 absl::StatusOr<Generation> FromProto(const v1::Generation& proto);
 

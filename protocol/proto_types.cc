@@ -237,6 +237,37 @@ absl::StatusOr<Lineage> ReadLineage(absl::string_view field,
   return lineage;
 }
 
+v1::KeepByParameter ToProto(const KeepByParameter& keep) {
+  v1::KeepByParameter proto;
+  proto.set_mask_digest(WriteDigest(keep.mask_digest));
+  for (const KeepByParameter::Parameter& parameter : keep.parameters) {
+    v1::KeepByParameter::Parameter& out = *proto.add_parameters();
+    out.set_name(WriteText(parameter.name, kMaxNameLength));
+    out.set_kept(parameter.kept);
+    out.set_elements(parameter.elements);
+  }
+  proto.set_others(keep.others);
+  proto.set_others_kept(keep.others_kept);
+  proto.set_others_elements(keep.others_elements);
+  return proto;
+}
+
+absl::StatusOr<KeepByParameter> FromProto(const v1::KeepByParameter& proto) {
+  KeepByParameter keep;
+  RETURN_IF_ERROR(CheckRange("keep_by_parameter.parameters (their number)",
+                             proto.parameters_size(), 0, kMaxKeepParameters));
+  ASSIGN_OR_RETURN(keep.mask_digest, ReadDigest("keep_by_parameter.mask_digest",
+                                                proto.mask_digest(), true));
+  for (const v1::KeepByParameter::Parameter& in : proto.parameters()) {
+    keep.parameters.push_back({in.name(), in.kept(), in.elements()});
+  }
+  keep.others = proto.others();
+  keep.others_kept = proto.others_kept();
+  keep.others_elements = proto.others_elements();
+  RETURN_IF_ERROR(CheckKeep("keep_by_parameter", keep));
+  return keep;
+}
+
 v1::Generation ToProto(const Generation& generation) {
   v1::Generation proto;
   *proto.mutable_group() = ToProto(generation.group);

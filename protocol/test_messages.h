@@ -81,6 +81,8 @@ inline std::vector<AgentMessage> AgentMessages() {
                     1000,
                     3000,
                     9000};
+  report.failed_by_cause[static_cast<size_t>(Cause::kStall)] = 1;
+  report.keep_by_parameter = {{5, 5}, {{"fc.weight", 12, 40}}, 2, 18, 60};
   return {
       AgentHello{"a",
                  {1, 2},

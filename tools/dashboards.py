@@ -123,9 +123,9 @@ TRAINING = Dashboard(
                ("pactrain_coordinator_risk_bound", "bound"))),
         Panel("Waiting for the exchange", "percentunit", "Share of a step.",
               ((of_job("exchange_share"), "{{model}}"),)),
-        Panel("Failed attempts by cause", "short", "Steps that were tried again, by agents.",
-              (("sum by (cause) (increase(pactrain_agent_attempts_failed_total"
-                f"{JOB}[$__rate_interval]))", "{{cause}}"),)),
+        Panel("Failed attempts by cause", "short", "Of steps; most are made again.",
+              ((f"sum by (cause) (increase({of_job('attempts_failed_total')}"
+                "[$__rate_interval]))", "{{cause}}"),)),
     ),
     by_job=True,
 )  # fmt: skip

@@ -372,6 +372,25 @@ int pt_set_masks(pt_session* session, pt_digest mask_digest,
   });
 }
 
+int pt_keep(pt_session* session, pt_digest mask_digest, uint32_t count,
+            const char* const* names, const uint64_t* kept,
+            const uint64_t* elements) {
+  return trainer::Run(session, [&] {
+    if (count > 0 &&
+        (names == nullptr || kept == nullptr || elements == nullptr)) {
+      return trainer::Invalid(
+          "names, kept or elements is null.
+Pass one of each for every "
+          "parameter.");
+    }
+    std::vector<trainer::ParameterKeep> parameters;
+    for (uint32_t i = 0; i < count; ++i) {
+      parameters.push_back({trainer::OrEmpty(names[i]), kept[i], elements[i]});
+    }
+    return session->impl->TellKeep(trainer::ToWire(mask_digest), parameters);
+  });
+}
+
 int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
             uint32_t steps_unchanged, uint32_t settle_steps,
             int inside_decision, uint64_t kept_elements, uint64_t elements,

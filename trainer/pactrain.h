@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 10
+#define PT_ABI_VERSION 11
 
 enum pt_code {
   PT_OK = 0,
@@ -219,6 +219,14 @@ int pt_vote(pt_session* session, pt_digest layout_digest, pt_digest mask_digest,
             uint32_t steps_unchanged, uint32_t settle_steps,
             int inside_decision, uint64_t kept_elements, uint64_t elements,
             const char* moved);
+
+/* Tells the coordinator, for people, what this mask set keeps of each of
+ * `count` parameters: kept[i] of elements[i] of names[i], which may hold any
+ * bytes. The largest 100 keep their names. To be said once for each mask set
+ * that settled, and by rank 0 alone. */
+int pt_keep(pt_session* session, pt_digest mask_digest, uint32_t count,
+            const char* const* names, const uint64_t* kept,
+            const uint64_t* elements);
 
 /* While `reason` is not NULL every step is made dense, with this text as the
  * reason. */

@@ -278,6 +278,30 @@ TEST_F(PactrainTest, VoteAndRequiredDenseReachTheAgent) {
   EXPECT_EQ(pt_wait(session_, &step_), PT_STEP_NOT_APPLIED);
 }
 
+TEST_F(PactrainTest, WhatEachParameterKeepsReachesTheAgent) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    const wire::Keep keep = a.Receive<wire::Keep>();
+    EXPECT_EQ(keep.header.kind, wire::Kind::kKeep);
+    ASSERT_EQ(keep.count, 1u);
+    EXPECT_STREQ(keep.parameters[0].name, "fc.weight");
+    EXPECT_EQ(keep.parameters[0].kept, 12u);
+    EXPECT_EQ(a.Receive<wire::Detach>().header.kind, wire::Kind::kDetach);
+  });
+  Attach(agent);
+  const char* const name = "fc.weight";
+  const uint64_t kept = 12, elements = 40, fewer = 11;
+  EXPECT_EQ(pt_keep(session_, kMask, 1, &name, &kept, &elements), PT_OK);
+  EXPECT_EQ(pt_keep(session_, kMask, 1, nullptr, &kept, &elements),
+            PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("names"));
+  EXPECT_EQ(pt_keep(session_, kMask, 1, &name, &kept, &fewer),
+            PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("fc.weight keeps 12 of 11"));
+  pt_close(session_);
+  session_ = nullptr;
+}
+
 TEST_F(PactrainTest, MisuseIsRefusedInWords) {
   FakeAgent agent([](FakeAgent& a) {
     a.Attach();

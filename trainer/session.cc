@@ -314,6 +314,17 @@ Error Session::Vote(const TrainerState::VoteOptions& options) {
   return Send(message) == Event::kOver ? state_.error() : Error{};
 }
 
+Error Session::TellKeep(const wire::Digest128& mask_digest,
+                        const std::vector<ParameterKeep>& parameters) {
+  MutexLock lock(&mu_);
+  if (state_.over()) return state_.error();
+  wire::Keep message;
+  if (Error error = MakeKeep(mask_digest, parameters, &message); !error.ok()) {
+    return error;
+  }
+  return Send(message) == Event::kOver ? state_.error() : Error{};
+}
+
 void Session::RequireDense(const std::string& reason) {
   MutexLock lock(&mu_);
   state_.RequireDense(reason);

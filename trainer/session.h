@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "trainer/agent_link.h"
+#include "trainer/core/keep.h"
 #include "trainer/core/trainer_state.h"
 #include "trainer/mutex.h"
 #include "trainer/region.h"
@@ -60,6 +61,9 @@ class Session {
   Error Wait(StepReport* report) PACTRAIN_EXCLUDES(mu_);
   Error SetMasks(MaskSet masks) PACTRAIN_EXCLUDES(mu_);
   Error Vote(const TrainerState::VoteOptions& options) PACTRAIN_EXCLUDES(mu_);
+  Error TellKeep(const wire::Digest128& mask_digest,
+                 const std::vector<ParameterKeep>& parameters)
+      PACTRAIN_EXCLUDES(mu_);
   void RequireDense(const std::string& reason) PACTRAIN_EXCLUDES(mu_);
 
   uint64_t next_step() PACTRAIN_EXCLUDES(mu_);

@@ -16,6 +16,7 @@
 //                             <-    Written*            (results so far)
 //                             <-    Committed           or Failed
 //   Vote                      ->    (after a layout or mask change)
+//   Keep                      ->    (once for each mask set, by one rank)
 //   Detach                    ->
 //
 // Instead of a Hello somebody may ask about the agent, who answers and hangs
@@ -31,14 +32,15 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 9;
+inline constexpr uint32_t kVersion = 10;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
 inline constexpr size_t kTextBytes = 2048;
 inline constexpr size_t kAddressBytes = 256;
 inline constexpr size_t kMovedBytes = 201;  // PT_MOVED_BYTES and the NUL.
-inline constexpr size_t kSlotAlign = 64;    // Bytes; each bucket starts so.
+inline constexpr size_t kKeepParameters = 100;
+inline constexpr size_t kSlotAlign = 64;  // Bytes; each bucket starts so.
 
 enum class Kind : uint32_t {
   // trainer -> agent
@@ -47,6 +49,7 @@ enum class Kind : uint32_t {
   kVote = 3,
   kDetach = 4,
   kAsk = 5,
+  kKeep = 6,
   // agent -> trainer
   kWaiting = 32,
   kAttached = 33,
@@ -197,6 +200,21 @@ struct Vote {
   uint8_t inside_decision;
   char moved[kMovedBytes];  // Printable; which parameters moved most.
   uint8_t pad[6];
+};
+
+// What a mask set keeps of each parameter, for people.
+struct Keep {
+  Header header;
+  Digest128 mask_digest;
+  uint64_t others_kept;  // Of the parameters that are not named, together.
+  uint64_t others_elements;
+  uint32_t others;
+  uint32_t count;  // Of those that are.
+  struct Parameter {
+    uint64_t kept;
+    uint64_t elements;
+    char name[kNameBytes];  // Printable.
+  } parameters[kKeepParameters];
 };
 
 struct Detach {

@@ -30,7 +30,7 @@ GroupState* AgentState::Impl::Running(const protocol::GroupId& group,
 void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
   outbox_.coordinator_connected = true;
   outbox_.Log("connected to the coordinator");
-  for (const auto& [id, group] : groups_) group->Report();
+  for (const auto& [id, group] : groups_) group->ReportAll();
   for (const auto& [group, local] : local_) outbox_.ToCoordinator(local);
 }
 

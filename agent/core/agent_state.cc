@@ -190,7 +190,12 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
                             : absl::OkStatus();
   if (const auto* submit = std::get_if<wire::Submit>(&event.message)) {
     if (status.ok()) status = group->OnSubmit(event.trainer, *submit, now);
-  } else if (status.ok()) {
+  } else if (!status.ok()) {
+    // Nothing of it counts.
+  } else if (const auto* keep =
+                 std::get_if<protocol::KeepByParameter>(&event.message)) {
+    group->OnKeep(*keep);
+  } else {
     OnVote(*record, std::get<wire::Vote>(event.message), *group);
   }
   if (status.ok()) return;

@@ -261,6 +261,28 @@ TEST_F(Pair, AVoteTellsWhenItsMasksChangedLastAndWhatMoved) {
   EXPECT_EQ(back.moved, "");
 }
 
+TEST_F(Pair, WhatEachParameterKeepsIsReportedOnceOnEachStream) {
+  Begin();
+  const protocol::KeepByParameter keep = {
+      {5, 5}, {{"fc.weight", 12, 40}}, 0, 0, 0};
+  Give(x_, TrainerMessage{1, keep});
+  const auto times_told = [&] {
+    int times = 0;
+    for (const protocol::AgentMessage& message : x_.to_coordinator) {
+      const auto* report = std::get_if<protocol::StepReport>(&message);
+      if (report == nullptr || !report->keep_by_parameter) continue;
+      EXPECT_EQ(*report->keep_by_parameter, keep);
+      ++times;
+    }
+    return times;
+  };
+  for (int i = 0; i < 3; ++i) Pass(absl::Seconds(1));
+  EXPECT_EQ(times_told(), 1);
+  Give(x_, CoordinatorConnected{});
+  for (int i = 0; i < 3; ++i) Pass(absl::Seconds(1));
+  EXPECT_EQ(times_told(), 2);
+}
+
 TEST_F(Pair, TheFirstCompactedStepIsReported) {
   generation_.decision.mode = protocol::Mode::kCompacted;
   generation_.decision.mask_digest = {4, 4};

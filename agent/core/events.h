@@ -36,7 +36,9 @@ struct TrainerHello {
 // Any later message. The shell has checked kind and size, nothing else.
 struct TrainerMessage {
   TrainerId trainer = 0;
-  std::variant<wire::Submit, wire::Vote, wire::Detach> message;
+  std::variant<wire::Submit, wire::Vote, protocol::KeepByParameter,
+               wire::Detach>
+      message;
 };
 
 // The process is dead or closed its socket. Not to be told after CloseTrainer.

@@ -262,7 +262,7 @@ void GroupState::FillStatus(GroupStatus& status) const {
   status.decision = switch_.in_force();
   status.candidate = switch_.candidate();
   status.committed_count += counters_.committed_count;
-  for (size_t cause = 0; cause < kCauses; ++cause) {
+  for (size_t cause = 0; cause < protocol::kCauses; ++cause) {
     status.failed_attempts[cause] += counters_.failed_attempts[cause];
   }
   status.refused_steps += counters_.refused_steps;

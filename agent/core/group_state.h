@@ -81,6 +81,11 @@ class GroupState {
   void DropTrainer(TrainerId trainer, bool clean, const std::string& reason,
                    absl::Duration now);
   void OnMasks(TrainerId trainer, const MaskState& masks);
+  // Told with the next report; of several before it the newest.
+  void OnKeep(const protocol::KeepByParameter& keep) {
+    keep_ = keep;
+    keep_told_ = false;
+  }
   uint64_t open_step() const { return step_; }  // Or the next one.
 
   void OnPeerConnected(int member);
@@ -102,6 +107,8 @@ class GroupState {
   void Tick(double slowest_link, absl::Duration now);
   // Tells the coordinator how far the group has come.
   void Report();
+  // The same, and again what is said but once: it is another stream.
+  void ReportAll();
 
   // Ended: all trainers have been told; it only answers other members still,
   // and touches no memory of trainers.
@@ -297,6 +304,8 @@ class GroupState {
   std::optional<uint64_t> first_compacted_step_;
   uint64_t gradient_steps_ = 0;  // Committed in this generation.
   uint64_t failed_attempts_ = 0;
+  std::optional<protocol::KeepByParameter> keep_;
+  bool keep_told_ = false;
 };
 
 }  // namespace pactrain::agent

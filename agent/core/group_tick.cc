@@ -1,5 +1,6 @@
 // What time brings: repeats, stalls, deadlines, reports.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -159,7 +160,13 @@ void GroupState::Report() {
   if (ended_) return;
   protocol::StepReport report = MakeReport();
   telemetry_.Fill(report);
+  if (!std::exchange(keep_told_, true)) report.keep_by_parameter = keep_;
   outbox_->ToCoordinator(std::move(report));
+}
+
+void GroupState::ReportAll() {
+  keep_told_ = false;
+  Report();
 }
 
 protocol::StepReport GroupState::MakeReport() const {
@@ -172,6 +179,7 @@ protocol::StepReport GroupState::MakeReport() const {
   report.committed_count = counters_.committed_count + (open_vote ? 1 : 0);
   report.decision_version = switch_.in_force().version;
   report.failed_attempts = failed_attempts_;
+  report.failed_by_cause = counters_.failed_attempts;
   report.first_compacted_step = first_compacted_step_;
   report.waits_for = late_;
   report.sent_bytes = counters_.sent_bytes;

@@ -12,9 +12,6 @@
 
 namespace pactrain::agent {
 
-inline constexpr size_t kCauses =
-    static_cast<size_t>(protocol::Cause::kStraggler) + 1;
-
 // A step of gradients from commit to commit, as one agent sees it.
 enum class Phase {
   kCompute,  // To the last local submit: the node's trainers work.
@@ -35,7 +32,7 @@ struct GroupStatus {
   int trainers = 0;         // Attached here.
   uint64_t next_step = 0;
   uint64_t committed_count = 0;
-  std::array<uint64_t, kCauses> failed_attempts = {};  // By cause.
+  protocol::AttemptsByCause failed_attempts = {};
   uint64_t refused_steps = 0;      // Not applied, and the generation lived on.
   uint64_t ended_generations = 0;  // By an error.
   uint64_t dense_steps = 0;        // Committed as DENSE.

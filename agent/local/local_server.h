@@ -32,7 +32,8 @@ namespace pactrain::agent {
 // closed it before.
 class LocalEvents {
  public:
-  using Message = std::variant<wire::Submit, wire::Vote, wire::Detach>;
+  using Message = std::variant<wire::Submit, wire::Vote,
+                               protocol::KeepByParameter, wire::Detach>;
   virtual ~LocalEvents() = default;
   virtual void OnHello(uint64_t trainer, const wire::Hello& hello) = 0;
   virtual void OnMessage(uint64_t trainer, const Message& message) = 0;

@@ -63,11 +63,20 @@ absl::Status Check(const wire::Vote& vote) {
   return CheckRange("Vote.inside_decision", vote.inside_decision, 0, 1);
 }
 
+absl::Status Check(const wire::Keep& keep) {
+  RETURN_IF_ERROR(
+      CheckRange("Keep.count", keep.count, 0, wire::kKeepParameters));
+  for (size_t i = 0; i < keep.count; ++i) {
+    RETURN_IF_ERROR(CheckText("Keep.name", keep.parameters[i].name));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const wire::Detach&) { return absl::OkStatus(); }
 absl::Status Check(const wire::Ask&) { return absl::OkStatus(); }
 
 template <typename Message>
-absl::StatusOr<TrainerPacket> Read(absl::Span<const uint8_t> packet) {
+absl::StatusOr<Message> Read(absl::Span<const uint8_t> packet) {
   Message message;
   if (packet.size() != sizeof(message)) {
     return absl::InvalidArgumentError(
@@ -77,6 +86,22 @@ absl::StatusOr<TrainerPacket> Read(absl::Span<const uint8_t> packet) {
   std::memcpy(&message, packet.data(), sizeof(message));
   RETURN_IF_ERROR(Check(message));
   return message;
+}
+
+absl::StatusOr<TrainerPacket> ReadKeep(absl::Span<const uint8_t> packet) {
+  ASSIGN_OR_RETURN(const wire::Keep message, Read<wire::Keep>(packet));
+  protocol::KeepByParameter keep;
+  keep.mask_digest = {message.mask_digest.hi, message.mask_digest.lo};
+  for (size_t i = 0; i < message.count; ++i) {
+    const wire::Keep::Parameter& parameter = message.parameters[i];
+    keep.parameters.push_back(
+        {parameter.name, parameter.kept, parameter.elements});
+  }
+  keep.others = message.others;
+  keep.others_kept = message.others_kept;
+  keep.others_elements = message.others_elements;
+  RETURN_IF_ERROR(protocol::CheckKeep("Keep", keep));
+  return keep;
 }
 
 }  // namespace
@@ -102,6 +127,8 @@ absl::StatusOr<TrainerPacket> ParseTrainerPacket(
       return Read<wire::Submit>(packet);
     case wire::Kind::kVote:
       return Read<wire::Vote>(packet);
+    case wire::Kind::kKeep:
+      return ReadKeep(packet);
     case wire::Kind::kDetach:
       return Read<wire::Detach>(packet);
     case wire::Kind::kAsk:

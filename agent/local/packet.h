@@ -10,12 +10,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "protocol/keep_by_parameter.h"
 #include "trainer/wire.h"
 
 namespace pactrain::agent {
 
-using TrainerPacket = std::variant<wire::Hello, wire::Submit, wire::Vote,
-                                   wire::Detach, wire::Ask>;
+// A wire::Keep comes as what it says, since it is large.
+using TrainerPacket =
+    std::variant<wire::Hello, wire::Submit, wire::Vote,
+                 protocol::KeepByParameter, wire::Detach, wire::Ask>;
 
 // Checks what can be checked without knowing the trainer: kind, size, that
 // every text ends in its array, flags and enums. The core checks the rest.

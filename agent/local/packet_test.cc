@@ -101,6 +101,44 @@ TEST(ParseTrainerPacket, RefusesTextsThatDoNotEnd) {
   ExpectRefused(vote, "Vote.moved");
 }
 
+wire::Keep GoodKeep() {
+  wire::Keep keep = {};
+  keep.header = {wire::Kind::kKeep, sizeof(keep)};
+  keep.mask_digest = {5, 6};
+  keep.count = 1;
+  keep.parameters[0] = {12, 40, "fc.weight"};
+  keep.others = 2;
+  keep.others_kept = 3;
+  keep.others_elements = 4;
+  return keep;
+}
+
+TEST(ParseTrainerPacket, WhatAParameterKeepsComesAsWords) {
+  ASSERT_OK_AND_ASSIGN(TrainerPacket packet, Parse(GoodKeep()));
+  EXPECT_EQ(
+      std::get<protocol::KeepByParameter>(packet),
+      (protocol::KeepByParameter{{5, 6}, {{"fc.weight", 12, 40}}, 2, 3, 4}));
+}
+
+TEST(ParseTrainerPacket, sec_RefusesABadKeep) {
+  wire::Keep keep = GoodKeep();
+  keep.count = wire::kKeepParameters + 1;
+  EXPECT_THAT(Parse(keep), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("Keep.count is 101")));
+  keep = GoodKeep();
+  std::memset(keep.parameters[0].name, 'x', sizeof(keep.parameters[0].name));
+  EXPECT_THAT(Parse(keep), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("Keep.name has no NUL")));
+  keep = GoodKeep();
+  keep.parameters[0].name[0] = '\n';
+  EXPECT_THAT(Parse(keep), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("not all printable")));
+  keep = GoodKeep();
+  keep.parameters[0].kept = 41;
+  EXPECT_THAT(Parse(keep), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("keeps 41 of 40")));
+}
+
 TEST(ParseTrainerPacket, RefusesWordsThatCannotBePrinted) {
   wire::Vote vote = GoodVote();
   vote.moved[0] = '\x1b';

@@ -140,7 +140,7 @@ void AddGroups(const MetricsSnapshot& now, Page& page) {
   page.Start("attempts_failed_total", MetricType::Counter,
              "Failed attempts of steps by cause.", GroupLabels({"cause"}));
   for (const GroupStatus& group : now.groups) {
-    for (size_t cause = 1; cause < kCauses; ++cause) {
+    for (size_t cause = 1; cause < protocol::kCauses; ++cause) {
       const absl::string_view name =
           protocol::CauseName(static_cast<protocol::Cause>(cause));
       page.Add(ValuesOf(group, {std::string(name)}),

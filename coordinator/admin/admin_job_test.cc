@@ -162,7 +162,24 @@ TEST_F(AdminTest, MasksAndDecisionsOfAJobAreShown) {
             "job    myjob\nmasks  nobody has voted for any\n");
   Vote({5, 5}, 30);
   EXPECT_THAT(Admin({"masks", "myjob"}).out,
-              HasSubstr("keep       30.0 %\nmasks      settled"));
+              HasSubstr("keep        30.0 %\nmasks       settled"));
+  EXPECT_THAT(Admin({"masks", "myjob"}).out,
+              HasSubstr("each keeps  not told by rank 0 at agent node0: "));
+  protocol::StepReport report;
+  report.group = {"myjob", 0};
+  report.generation = 1;
+  report.committed_step = report.committed_count = 1;
+  report.sent_bytes = 1'000'000;
+  report.sent_dense_bytes = 3'000'000;
+  report.keep_by_parameter = {{5, 5}, {{"fc.weight", 12, 40}}, 2, 18, 60};
+  driver_->OnMessage(streams_[0], report);
+  EXPECT_THAT(Admin({"masks", "myjob"}).out,
+              HasSubstr("\nPARAMETER   KEPT  OF  KEEP\n"
+                        "fc.weight   12    40  30.0 %\n"
+                        "(2 others)  18    60  30.0 %\n"));
+  EXPECT_THAT(Admin({"job", "myjob"}).out,
+              HasSubstr("time not known (no FULL step was measured), and 2.0 "
+                        "of 3.0 MB between sites, since "));
   const std::string shown = Admin({"decisions", "myjob"}).out;
   EXPECT_THAT(shown, HasSubstr("2        COMPACTED fp32  prepared\n"));
   EXPECT_THAT(shown, HasSubstr("1        FULL fp32       in force\n"));

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "coordinator/admin/table.h"
 #include "protocol/types.h"
 
@@ -93,6 +95,52 @@ void AddMasks(const v1::JobState& job, std::vector<Row>& rows) {
                                    : "not yet"});
 }
 
+// Who should have told what each parameter keeps, and has not.
+std::string NotTold(const v1::JobState& job) {
+  for (const v1::Member& member : job.generation().members()) {
+    if (std::count(member.ranks().begin(), member.ranks().end(), 0u) == 0) {
+      continue;
+    }
+    return absl::StrCat("not told by rank 0 at agent ", member.agent(),
+                        ": its masks have not settled, or its library or "
+                        "agent is older");
+  }
+  return "not told";
+}
+
+std::string KeepTable(const v1::KeepByParameter& keep) {
+  std::vector<Row> rows = {{"PARAMETER", "KEPT", "OF", "KEEP"}};
+  const auto add = [&](std::string name, uint64_t kept, uint64_t elements) {
+    const double share = elements == 0 ? 1
+                                       : static_cast<double>(kept) /
+                                             static_cast<double>(elements);
+    rows.push_back({std::move(name), absl::StrCat(kept), absl::StrCat(elements),
+                    absl::StrFormat("%.1f %%", 100 * share)});
+  };
+  for (const auto& p : keep.parameters()) add(p.name(), p.kept(), p.elements());
+  if (keep.others() > 0) {
+    add(absl::StrCat("(", keep.others(), " others)"), keep.others_kept(),
+        keep.others_elements());
+  }
+  return Table(rows);
+}
+
+std::string SavedOf(const v1::JobAccount& account) {
+  const std::string time =
+      account.has_saved_seconds()
+          ? absl::StrFormat("%.1f s", account.saved_seconds())
+          : "time not known (no FULL step was measured)";
+  return absl::StrFormat(
+      "%s, and %.1f of %.1f MB between sites, since %s; a coordinator that is "
+      "started again counts anew",
+      time, (account.dense_bytes() - account.sent_bytes()) * 1e-6,
+      account.dense_bytes() * 1e-6,
+      absl::FormatTime(
+          "%Y-%m-%d%ET%H:%M:%SZ",
+          absl::UnixEpoch() + absl::Seconds(account.since_unix_seconds()),
+          absl::UTCTimeZone()));
+}
+
 std::string RiskOf(const v1::JobState& job) {
   if (!job.has_risk()) return "not measured";
   return absl::StrFormat("%.3f of the batch, %.3f of it by clipping",
@@ -147,6 +195,9 @@ std::string JobDetails(const v1::JobState& job) {
     rows.push_back({"waiting", absl::StrFormat("%.1f %% of a step",
                                                100 * job.exchange_share())});
   }
+  if (job.has_account() && job.account().dense_bytes() > 0) {
+    rows.push_back({"saved", SavedOf(job.account())});
+  }
   if (job.state() == "running") rows.push_back({"risk r", RiskOf(job)});
   std::string text = Table(rows);
   if (job.has_generation()) {
@@ -171,8 +222,14 @@ std::string MasksText(const v1::JobState& job) {
     rows.push_back({"masks", job.state() == "running"
                                  ? "nobody has voted for any"
                                  : "not known: the job is " + job.state()});
+  } else if (!job.has_keep_by_parameter()) {
+    rows.push_back({"each keeps", NotTold(job)});
   }
-  return Table(rows);
+  std::string text = Table(rows);
+  if (job.has_keep_by_parameter()) {
+    absl::StrAppend(&text, "\n", KeepTable(job.keep_by_parameter()));
+  }
+  return text;
 }
 
 std::string DecisionsText(const v1::JobState& job, bool why) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -283,10 +284,12 @@ class Group {
   TrainersDetached recorded_;
   Progress progress_;
   Account account_;
+  protocol::AttemptsByCause FailedByCause(uint64_t total) const;
   // Of the generations before, less what was before the coordinator's start: to
   // be added to those of this one, modulo 2^64.
   uint64_t committed_before_ = 0;
   uint64_t failed_before_ = 0;
+  protocol::AttemptsByCause failed_by_cause_before_ = {};
   uint64_t reserved_step_ = 0;
   Noise noise_;
   // Measured over predicted, as last seen.
@@ -302,6 +305,7 @@ class Group {
   MaskVotes votes_{0};
   MaskState mask_state_ = MaskState::kMissing;
   MaskAgreement last_equal_;  // The newest equal votes.
+  std::shared_ptr<const protocol::KeepByParameter> keep_;  // As told last.
   bool restless_told_ = false;
   protocol::Digest logged_mask_, logged_layout_;
   Decisions decisions_;

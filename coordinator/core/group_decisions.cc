@@ -51,12 +51,19 @@ void Group::OnReport(const Agent& agent, const protocol::StepReport& report,
   if (member == nullptr) return;
   progress_.Add(agent.name, agent.site, report);
   account_.Add(agent.name, report);
+  if (report.keep_by_parameter) {
+    keep_ = std::make_shared<const protocol::KeepByParameter>(
+        *report.keep_by_parameter);
+  }
   NoteNoise(report, agent.name);
   WatchNorms(report, *member, c);
   if (in_force_unknown_) {
     // Steps before this coordinator's start; together with theirs below 0.
     committed_before_ -= progress_.committed_count();
     failed_before_ -= progress_.failed_attempts();
+    for (size_t cause = 0; cause < protocol::kCauses; ++cause) {
+      failed_by_cause_before_[cause] -= progress_.failed_by_cause()[cause];
+    }
     in_force_unknown_ = false;
   }
   ReserveSteps(c);
@@ -340,6 +347,7 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   if (!in_force_unknown_) {
     s.committed_total = committed_before_ + s.committed_count;
     s.failed_attempts_total = failed_before_ + s.failed_attempts;
+    s.failed_by_cause_total = FailedByCause(s.failed_attempts_total);
   }
   s.norm_alarms_total = norm_alarms_;
   s.step_seconds = progress_.step_seconds();
@@ -351,8 +359,24 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.paces = progress_.Paces();
   s.pin = pin_;
   s.account = account_.At(c.now, progress_.committed_count());
+  s.counted_since = c.epoch + since_;
   s.votes = votes_.Count();
+  if (keep_ && keep_->mask_digest == last_equal_.mask_digest) {
+    s.keep_by_parameter = keep_;
+  }
   return s;
+}
+
+protocol::AttemptsByCause Group::FailedByCause(uint64_t total) const {
+  protocol::AttemptsByCause by_cause = {};
+  uint64_t told = 0;
+  for (size_t cause = 1; cause < protocol::kCauses; ++cause) {
+    by_cause[cause] =
+        failed_by_cause_before_[cause] + progress_.failed_by_cause()[cause];
+    told += by_cause[cause];
+  }
+  by_cause[0] = total - std::min(told, total);
+  return by_cause;
 }
 
 }  // namespace pactrain::coordinator

@@ -486,5 +486,68 @@ TEST_F(DecisionTest, APinThatMakesNoSenseIsRefused) {
               base::StatusIs(absl::StatusCode::kNotFound, HasSubstr("other")));
 }
 
+TEST_F(DecisionTest, WhatEachParameterKeepsIsOfTheMasksThatAllWant) {
+  const auto tell = [&](uint64_t mask) {
+    protocol::StepReport report;
+    report.group = t_.group;
+    report.generation = 1;
+    report.keep_by_parameter = {
+        {mask, mask}, {{"fc.weight", 30, 100}}, 0, 0, 0};
+    t_.Say("a", report);
+  };
+  EXPECT_EQ(t_.Snapshot().keep_by_parameter, nullptr);
+  tell(11);
+  VoteAll(11);
+  ASSERT_NE(t_.Snapshot().keep_by_parameter, nullptr);
+  EXPECT_EQ(t_.Snapshot().keep_by_parameter->parameters[0].name, "fc.weight");
+  VoteAll(12);  // Of these nobody has told it yet.
+  EXPECT_EQ(t_.Snapshot().keep_by_parameter, nullptr);
+  tell(12);
+  EXPECT_NE(t_.Snapshot().keep_by_parameter, nullptr);
+}
+
+TEST_F(DecisionTest, FailedAttemptsAreCountedByCauseOverGenerations) {
+  constexpr auto kStall = static_cast<size_t>(protocol::Cause::kStall);
+  const auto fail = [&](const std::string& agent, uint64_t all,
+                        uint64_t stalls) {
+    protocol::StepReport report;
+    report.group = t_.group;
+    report.generation = t_.Snapshot().generation->number;
+    report.failed_attempts = all;
+    report.failed_by_cause[kStall] = stalls;
+    t_.Say(agent, report);
+  };
+  fail("a", 3, 3);
+  fail("b", 4, 0);  // An older one, which tells no causes.
+  EXPECT_EQ(t_.Snapshot().failed_by_cause_total[kStall], 3);
+  EXPECT_EQ(t_.Snapshot().failed_by_cause_total[0], 1);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    t_.Leave(rank < 2 ? "a" : "b", rank, "detached");
+  }
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    t_.Join(rank < 2 ? "a" : "b", rank, 4, "run-2");
+  }
+  fail("a", 2, 2);
+  EXPECT_EQ(t_.Snapshot().failed_by_cause_total[kStall], 5);
+  EXPECT_EQ(t_.Snapshot().failed_attempts_total, 6);
+  // One that is started again counts from what it hears first.
+  t_.RestartCoordinator();
+  for (const char* agent : {"a", "b"}) {
+    t_.Connect(agent, *agent == 'a' ? "x" : "y", /*same_process=*/true);
+  }
+  fail("a", 2, 2);
+  EXPECT_EQ(t_.Snapshot().failed_by_cause_total[kStall], 0);
+  fail("a", 3, 3);
+  EXPECT_EQ(t_.Snapshot().failed_by_cause_total[kStall], 1);
+}
+
+TEST_F(DecisionTest, WhatIsCountedSaysSinceWhenAlsoAfterARestart) {
+  const absl::Time before = t_.Snapshot().counted_since;
+  t_.Advance(absl::Seconds(60));
+  EXPECT_EQ(t_.Snapshot().counted_since, before);
+  t_.RestartCoordinator();
+  EXPECT_EQ(t_.Snapshot().counted_since, before + absl::Seconds(60));
+}
+
 }  // namespace
 }  // namespace pactrain::coordinator

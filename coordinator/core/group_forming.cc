@@ -171,6 +171,9 @@ void Group::Form(const Lineup& lineup, Context& c) {
   unreached_ = {};
   committed_before_ += progress_.committed_count();
   failed_before_ += progress_.failed_attempts();
+  for (size_t cause = 0; cause < protocol::kCauses; ++cause) {
+    failed_by_cause_before_[cause] += progress_.failed_by_cause()[cause];
+  }
   progress_ = {};
   account_.BeginGeneration();
   noise_ = Noise(generation);

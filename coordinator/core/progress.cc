@@ -21,6 +21,10 @@ void Progress::Add(const std::string& agent, const std::string& site,
   words_[agent] = {report.committed_step, report.committed_count,
                    report.waits_for};
   failed_attempts_ = std::max(failed_attempts_, report.failed_attempts);
+  for (size_t cause = 0; cause < protocol::kCauses; ++cause) {
+    failed_by_cause_[cause] =
+        std::max(failed_by_cause_[cause], report.failed_by_cause[cause]);
+  }
   if (!first_compacted_step_) {
     first_compacted_step_ = report.first_compacted_step;
   }

@@ -34,6 +34,10 @@ class Progress {
   uint64_t committed_step() const { return committed_step_; }
   uint64_t committed_count() const { return committed_count_; }
   uint64_t failed_attempts() const { return failed_attempts_; }
+  // Of these, whose cause was told.
+  const protocol::AttemptsByCause& failed_by_cause() const {
+    return failed_by_cause_;
+  }
   std::optional<uint64_t> first_compacted_step() const {
     return first_compacted_step_;
   }
@@ -52,6 +56,7 @@ class Progress {
   uint64_t committed_step_ = 0;
   uint64_t committed_count_ = 0;
   uint64_t failed_attempts_ = 0;
+  protocol::AttemptsByCause failed_by_cause_ = {};
   uint64_t version_in_force_ = 0;
   std::optional<uint64_t> first_compacted_step_;
   double step_seconds_ = 0;

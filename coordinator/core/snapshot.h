@@ -5,14 +5,18 @@
 #define PACTRAIN_COORDINATOR_CORE_SNAPSHOT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "coordinator/core/account.h"
 #include "coordinator/core/mask_votes.h"
 #include "coordinator/core/pin.h"
+#include "protocol/frame.h"
+#include "protocol/keep_by_parameter.h"
 #include "protocol/types.h"
 
 namespace pactrain::coordinator {
@@ -54,6 +58,7 @@ struct GroupSnapshot {
   // Of all generations since this coordinator started.
   uint64_t committed_total = 0;
   uint64_t failed_attempts_total = 0;
+  protocol::AttemptsByCause failed_by_cause_total = {};  // The first: not told.
   uint64_t norm_alarms_total = 0;
   double step_seconds = 0;
   uint64_t kept_elements = 0;  // Of the newest equal mask votes; 0 of 0: none.
@@ -63,6 +68,8 @@ struct GroupSnapshot {
   std::optional<MaskProgress> masks;
   std::optional<uint64_t> first_compacted_step;
   VoteCount votes;
+  // As rank 0 told last; null: it has not, or the masks are others by now.
+  std::shared_ptr<const protocol::KeepByParameter> keep_by_parameter;
   std::vector<LinkSnapshot> links;
   std::vector<AgentPace> paces;  // By agent, of those that have reported.
   // Of the time of a step, what trainers wait for the exchange; not measured,
@@ -74,6 +81,8 @@ struct GroupSnapshot {
   std::optional<double> risk_clip;
   std::optional<Pin> pin;
   AccountSnapshot account;
+  // This and all totals count from then on: this coordinator first heard of it.
+  absl::Time counted_since;
   // Of the newest generation, without a stream to the coordinator; after a
   // generation that did not end in order, those whose trainers did not leave,
   // until they are back, or another generation is formed.

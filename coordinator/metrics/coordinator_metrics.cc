@@ -114,10 +114,11 @@ constexpr GroupFamily kGroupFamilies[] = {
      [](const GroupSnapshot& g) {
        return static_cast<double>(g.committed_total);
      }},
-    {"attempts_failed_total", MetricType::Counter,
-     "Failed attempts of steps since the coordinator's start.",
+    {"counted_since_seconds", MetricType::Gauge,
+     "When the coordinator first heard of it after its start, as Unix time: "
+     "what counts since the coordinator's start counts from then on.",
      [](const GroupSnapshot& g) {
-       return static_cast<double>(g.failed_attempts_total);
+       return absl::ToDoubleSeconds(g.counted_since - absl::UnixEpoch());
      }},
     {"norm_alarms_total", MetricType::Counter,
      "Measured norms of gradients far above their median, since the "
@@ -279,6 +280,22 @@ void AddAccount(const StateSnapshot& now, Page& page) {
   }
 }
 
+void AddFailed(const StateSnapshot& now, Page& page) {
+  page.Start("attempts_failed_total", MetricType::Counter,
+             "Failed attempts of steps by cause, since the coordinator's "
+             "start. not told: by an older agent.",
+             GroupLabels({"cause"}));
+  for (const GroupSnapshot& group : now.groups) {
+    for (size_t i = 0; i < protocol::kCauses; ++i) {
+      const auto cause = static_cast<protocol::Cause>(i);
+      const bool told = cause != protocol::Cause::kNone;
+      page.Add(ValuesOf(group, {std::string(told ? protocol::CauseName(cause)
+                                                 : "not told")}),
+               group.failed_by_cause_total[i]);
+    }
+  }
+}
+
 void AddGroups(const StateSnapshot& now, Page& page) {
   for (const GroupFamily& family : kGroupFamilies) {
     page.Start(family.name, family.type, family.help, GroupLabels());
@@ -301,6 +318,7 @@ void AddGroups(const StateSnapshot& now, Page& page) {
   AddStates(now, page);
   AddVotes(now, page);
   AddAccount(now, page);
+  AddFailed(now, page);
 }
 
 // All agents of a site together.

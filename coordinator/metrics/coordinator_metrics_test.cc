@@ -35,6 +35,9 @@ StateSnapshot Running() {
       "r"};
   g.committed_total = 70;
   g.failed_attempts_total = 4;
+  g.failed_by_cause_total[0] = 1;
+  g.failed_by_cause_total[static_cast<size_t>(protocol::Cause::kStall)] = 3;
+  g.counted_since = absl::FromUnixSeconds(1700000000);
   g.norm_alarms_total = 6;
   g.lost_agents = {"b"};
   g.account.sent_bytes = 100;
@@ -134,7 +137,14 @@ TEST(CoordinatorMetrics, ShowsWhatTheSnapshotHolds) {
         "steps_committed_total{training_job=\"job\",model=\"1\"} 70\n",
         "coordinator_risk{training_job=\"job\",model=\"1\"} 0.15",
         "coordinator_risk_clip{training_job=\"job\",model=\"1\"} 0.02",
-        "attempts_failed_total{training_job=\"job\",model=\"1\"} 4\n",
+        "attempts_failed_total{training_job=\"job\",model=\"1\",cause="
+        "\"not told\"} 1\n",
+        "attempts_failed_total{training_job=\"job\",model=\"1\",cause="
+        "\"stall\"} 3\n",
+        "attempts_failed_total{training_job=\"job\",model=\"1\",cause="
+        "\"checksum\"} 0\n",
+        "counted_since_seconds{training_job=\"job\",model=\"1\"} "
+        "1700000000\n",
         "norm_alarms_total{training_job=\"job\",model=\"1\"} 6\n",
         "goodput_bytes_per_second{training_job=\"job\",model=\"1\",site=\"x\","
         "peer_site="

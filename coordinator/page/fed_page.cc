@@ -4,7 +4,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "coordinator/page/page_board.h"
 #include "coordinator/page/page_server.h"
@@ -35,6 +37,12 @@ StateSnapshot SnapshotAt(int turn) {
       link.goodput_bytes_per_second *= swing;
     }
   }
+  static const auto hostile = [&] {  // Told once.
+    protocol::KeepByParameter keep = *s.groups[0].keep_by_parameter;
+    keep.parameters[0].name = "<img src=/x onerror=alert('parameter')>";
+    return std::make_shared<const protocol::KeepByParameter>(std::move(keep));
+  }();
+  s.groups[0].keep_by_parameter = hostile;
   s.groups[0].group.job = "<img src=/x onerror=\"alert('job')\">\n</script>";
   s.groups[1].group.job = std::string(64 << 10, 'x');
   s.groups[2].links[0].site = "\"><svg onload=alert('site')>";

@@ -99,6 +99,8 @@ void JobTrack::Observe(const GroupSnapshot& group, double now) {
   failed_ = group.failed_attempts_total;
   norm_alarms_ = group.norm_alarms_total;
   lost_ = LostOf(group);
+  if (keep_ != group.keep_by_parameter) keep_at_ = now;
+  keep_ = group.keep_by_parameter;
 }
 
 void JobTrack::NoteMode(const GroupSnapshot& group, double now) {

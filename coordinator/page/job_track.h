@@ -71,6 +71,8 @@ class JobTrack {
   // `seconds`, at most kPaceWindow; nothing: it has not reported a step.
   std::optional<double> ComputeSeconds(const std::string& agent, double seconds,
                                        double now) const;
+  // When what each parameter keeps was told last.
+  double keep_at() const { return keep_at_; }
   // How much a counter has grown within the last `seconds`.
   uint32_t Grown(uint32_t Point::*counter, double seconds, double now) const;
 
@@ -99,6 +101,8 @@ class JobTrack {
   AccountSnapshot account_;
   uint64_t failed_ = 0, norm_alarms_ = 0;
   std::set<std::string> lost_;
+  std::shared_ptr<const protocol::KeepByParameter> keep_;
+  double keep_at_ = 0;
   double dense_bytes_ = 0, wire_bytes_ = 0;  // At the newest point.
 };
 

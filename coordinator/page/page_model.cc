@@ -7,6 +7,7 @@
 
 #include "base/version.h"
 #include "coordinator/core/planner.h"
+#include "coordinator/page/job_parts.h"
 #include "coordinator/page/json.h"
 
 namespace pactrain::coordinator {
@@ -152,6 +153,8 @@ std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
   json.Key("sites").Number(
       generation ? static_cast<double>(generation->sites.size()) : 0);
   json.Key("missing").Number(static_cast<double>(group.lost_agents.size()));
+  json.Key("counted").Number(
+      absl::ToDoubleSeconds(group.counted_since - absl::UnixEpoch()));
   json.Key("saved_bytes").Number(Saved(group));
   json.Key("saved_seconds").Number(group.account.saved_seconds);
   json.Key("saved_known").Bool(group.account.saved_known);
@@ -351,7 +354,8 @@ std::string PageModel::Job(absl::string_view id, uint64_t since) const {
   WriteByMode("step_seconds", group->account.mode_interval_seconds, json);
   WriteByMode("predicted_seconds", group->account.mode_predicted_seconds, json);
   json.Key("risk_clip").Number(group->risk_clip);
-  json.Key("failed").Number(static_cast<double>(group->failed_attempts_total));
+  WriteFailed(*group, json);
+  WriteKeep(*group, jobs_.at(group->group), TimeOf(since), json);
   json.Key("prepared");
   if (group->prepared) {
     WriteDecision(*group->prepared, json);

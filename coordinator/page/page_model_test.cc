@@ -145,6 +145,46 @@ TEST_F(PageModelTest, WhatIsNotPredictedIsUnknown) {
   EXPECT_THAT(model_.Job("train", 0), HasSubstr("\"predicted\":[null]"));
 }
 
+std::shared_ptr<const protocol::KeepByParameter> Keep(std::string name) {
+  return std::make_shared<const protocol::KeepByParameter>(
+      protocol::KeepByParameter{{1, 1}, {{std::move(name), 12, 40}}, 2, 3, 60});
+}
+
+TEST_F(PageModelTest, WhatEachParameterKeepsIsSaidOnceToEachViewer) {
+  StateSnapshot running = RunningSnapshot();
+  running.groups[0].keep_by_parameter = Keep("fc.weight");
+  Observe(running);
+  const uint64_t seen = model_.tick();
+  Observe(running);
+  const std::string rows =
+      "\"parameters\":[[\"fc.weight\",12,40]],\"others\":[2,3,60]";
+  EXPECT_THAT(model_.Job("train", 0), HasSubstr(rows));
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"told\":true,\"teller\":\"rank 0 at agent a0\""));
+  EXPECT_THAT(model_.Job("train", seen), Not(HasSubstr("\"parameters\"")));
+  EXPECT_THAT(model_.Job("train", seen), HasSubstr("\"told\":true"));
+  running.groups[0].keep_by_parameter = Keep("fc.weight");  // Told anew.
+  Observe(running);
+  EXPECT_THAT(model_.Job("train", seen), HasSubstr(rows));
+}
+
+TEST_F(PageModelTest, WhoHasNotToldWhatParametersKeepIsNamed) {
+  Observe(RunningSnapshot());
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"told\":false,\"teller\":\"rank 0 at agent a0\"}"));
+}
+
+TEST_F(PageModelTest, FailedAttemptsHaveTheirCauses) {
+  StateSnapshot running = RunningSnapshot();
+  running.groups[0].failed_attempts_total = 4;
+  running.groups[0].failed_by_cause_total[0] = 1;
+  running.groups[0].failed_by_cause_total[2] = 3;
+  Observe(running);
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"failed\":4,\"failed_of\":[[\"not told\",1],["
+                        "\"stall\",3]]"));
+}
+
 TEST_F(PageModelTest, VotesAreCounted) {
   StateSnapshot running = RunningSnapshot();
   running.groups[0].votes = {4, 3, 2, 1};
@@ -251,6 +291,7 @@ TEST_F(PageModelTest, HostileNamesStayText) {
   bad.agents[0].agent = "</script><script>";
   bad.agents[0].connected = false;
   bad.groups[0].links[0].site = "\"><b>";
+  bad.groups[0].keep_by_parameter = Keep("<img src=x onerror=\"alert(1)\">");
   Observe(bad);
   const std::string id = bad.groups[0].group.ToString();
   for (const std::string& shown :

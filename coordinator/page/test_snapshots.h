@@ -2,10 +2,13 @@
 #ifndef PACTRAIN_COORDINATOR_PAGE_TEST_SNAPSHOTS_H_
 #define PACTRAIN_COORDINATOR_PAGE_TEST_SNAPSHOTS_H_
 
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/snapshot.h"
+#include "protocol/limits.h"
 
 namespace pactrain::coordinator {
 
@@ -52,6 +55,20 @@ inline StateSnapshot RunningSnapshot() {
   return s;
 }
 
+// As many parameters as may have a name.
+inline std::shared_ptr<const protocol::KeepByParameter> LargeKeep() {
+  protocol::KeepByParameter keep;
+  keep.mask_digest = {1, 1};
+  for (uint64_t i = 0; i < protocol::kMaxKeepParameters; ++i) {
+    keep.parameters.push_back(
+        {absl::StrCat("layers.", i, ".attention.projection.weight"),
+         1000 * (i + 1), 200'000});
+  }
+  keep.others = 40;
+  keep.others_kept = keep.others_elements = 12'345;
+  return std::make_shared<const protocol::KeepByParameter>(std::move(keep));
+}
+
 // `turn` grows: each brings other decisions, masks and faults, with reasons as
 // long as they may be.
 inline StateSnapshot LargeSnapshot(int jobs, int agents, int turn) {
@@ -71,6 +88,7 @@ inline StateSnapshot LargeSnapshot(int jobs, int agents, int turn) {
     g.failed_attempts_total = static_cast<uint64_t>(turn);
     g.account.fallbacks[0] = static_cast<uint64_t>(turn);
     g.account.mask_changes = static_cast<uint64_t>(turn);
+    g.keep_by_parameter = LargeKeep();
     g.links.clear();
     g.paces.clear();
     for (int i = 0; i < 10; ++i) {

@@ -157,6 +157,15 @@ v1::JobState ToProto(const GroupSnapshot& s) {
   if (s.first_compacted_step) {
     proto.set_first_compacted_step(*s.first_compacted_step);
   }
+  v1::JobAccount& account = *proto.mutable_account();
+  account.set_since_unix_seconds(
+      absl::ToDoubleSeconds(s.counted_since - absl::UnixEpoch()));
+  account.set_dense_bytes(s.account.dense_bytes);
+  account.set_kept_bytes(s.account.kept_bytes);
+  account.set_sent_bytes(s.account.sent_bytes);
+  if (s.account.saved_known) {
+    account.set_saved_seconds(s.account.saved_seconds);
+  }
   proto.set_step_seconds(s.step_seconds);
   if (s.exchange_share) proto.set_exchange_share(*s.exchange_share);
   if (s.risk) proto.set_risk(*s.risk);
@@ -259,6 +268,10 @@ grpc::ServerUnaryReactor* AdminService::GetJob(
     reactor->Finish(ToGrpc(admitted));
   } else if (auto group = Find(*driver_, *id)) {
     *response->mutable_job() = ToProto(*group);
+    if (group->keep_by_parameter) {
+      *response->mutable_job()->mutable_keep_by_parameter() =
+          protocol::ToProto(*group->keep_by_parameter);
+    }
     reactor->Finish(grpc::Status::OK);
   } else {
     reactor->Finish(NotFound(*id));

@@ -131,6 +131,7 @@ class FakeNative:
         self.enter(job, rank)
         self.fail_next: PacTrainError | None = None
         self.votes: list[dict[str, object]] = []
+        self.kept: list[tuple[Digest, list[tuple[str, int, int]]]] = []
         self._elements: dict[int, int] = {}  # Of masks, by bucket.
         self.mask_sets: list[tuple[Digest, Digest, list[np.ndarray]]] = []
         self.submits: list[tuple[Op, Digest, Digest | None]] = []
@@ -186,6 +187,9 @@ class FakeNative:
                 "moved": moved,
             }
         )
+
+    def keep(self, mask, parameters):
+        self.kept.append((mask, list(parameters)))
 
     def submit(self, bucket, parts, out, dtype, op, layout, last, parameters):
         assert bucket == len(self._buckets)

@@ -78,6 +78,21 @@ def test_steps_are_counted_by_what_travelled(course, clock):
     assert course.first_saving.seconds == 22
 
 
+def test_time_is_counted_by_the_mode_that_a_step_was_in(course, clock):
+    step(course, clock)
+    for _ in range(3):
+        step(course, clock, sent=500, submitted=50)
+    assert course.mode_seconds == {"FULL": 11, "COMPACTED": 33, "TERNARY": 0}
+    assert sum(course.mode_seconds.values()) == course.total.seconds
+
+
+def test_bytes_saved_are_fulls_less_what_was_sent(course, clock):
+    step(course, clock, sent=1100)  # Headers cost FULL steps something.
+    assert course.total.saved_bytes == -100
+    step(course, clock, sent=300, submitted=30)
+    assert course.total.saved_bytes == 600
+
+
 def test_seconds_saved_are_those_of_full_steps_at_the_measured_rate(course, clock):
     step(course, clock, seconds=10.0, link_rate=400.0)
     assert course.saved_seconds is None  # Nothing was saved from.

@@ -34,6 +34,40 @@ def test_masks_are_declared_and_voted_for_before_the_first_step(attach):
     assert len(attached.native.votes) == 1
 
 
+def test_rank_0_tells_once_what_each_parameter_keeps_of_a_mask_set(attach):
+    model = pruned()
+    attached = attach(model)
+    for _ in range(3):
+        attached.step()
+    ((digest, told),) = attached.native.kept
+    assert digest == attached.native.votes[-1]["mask"]
+    names = [name for name, _ in model.named_parameters()]
+    assert [name for name, _, _ in told] == names
+    assert ("2.weight", 32, 64) in told
+    assert ("0.weight", model[0].weight.numel(), model[0].weight.numel()) in told
+    assert sum(kept for _, kept, _ in told) == attached.native.votes[-1]["kept"]
+    pactrain.prune(model, 0.75)
+    for _ in range(3):
+        attached.step()
+    assert len(attached.native.kept) == 2
+    assert ("2.weight", 16, 64) in attached.native.kept[-1][1]
+
+
+def test_other_ranks_tell_nothing_of_parameters(attach):
+    attached = attach(pruned())
+    attached.native.rank = 1
+    pactrain.prune(attached.ddp.module, 0.75)
+    for _ in range(3):
+        attached.step()
+    assert len(attached.native.kept) == 1  # As rank 0.
+
+
+def test_of_a_model_without_masks_no_parameter_is_told(attach, net):
+    attached = attach(net)
+    attached.step()
+    assert attached.native.kept == []
+
+
 def test_the_library_gets_the_bits_of_each_bucket_that_comes(attach):
     attached = attach(pruned(), {"bucket_cap_mb": 1e-4})
     assert not attached.native.mask_sets

@@ -58,7 +58,7 @@ def test_the_first_saving_is_there_for_people_and_for_loggers(attach):
     assert "step 2 of this session, 3.5 s after it began" in session.summary()
 
 
-def test_where_no_saving_shows_it_says_who_knows_of_the_whole_job(attach):
+def test_what_is_saved_says_whose_view_it_is_and_who_knows_of_the_whole_job(attach):
     session = attach(pruned()).session
     course = session.engine.course
     course.saving = Point(steps=2, exchange_seconds=9.0, dense_bytes=1000)
@@ -66,11 +66,12 @@ def test_where_no_saving_shows_it_says_who_knows_of_the_whole_job(attach):
     course._measured_rate = 1000.0
     text = session.summary()
     assert "; no saving shows here against FULL fp32: " in text
+    assert "This is one rank's view; what the whole job saved" in text
     assert "is pactrain_coordinator_saved_seconds, and on the" in text
     course.saving.exchange_seconds = 0.25
     text = session.summary()
     assert "about 0.8 s saved" in text
-    assert "pactrain_coordinator_saved_seconds" not in text
+    assert "This is one rank's view" in text
 
 
 def test_close_logs_one_block_and_summary_lasts(attach, caplog):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import queue
+
 import pytest
 
 from pactrain._library import Waits, _attach
+from pactrain.broadcast import said_if_long
 
 
 def test_a_healthy_wait_says_nothing():
@@ -29,6 +32,15 @@ def test_a_long_wait_for_nothing_says_nothing():
     said = []
     Waits(said.append).speak()
     assert said == []
+
+
+def test_what_takes_long_is_said_once_and_nothing_of_what_does_not():
+    said = queue.SimpleQueue()
+    with said_if_long(lambda: said.put("long"), patience_seconds=0):
+        assert said.get(timeout=30) == "long"
+    with said_if_long(lambda: said.put("short")):
+        pass
+    assert said.empty()
 
 
 def test_options_that_c_does_not_take_are_an_error_and_no_wait_for_ever():

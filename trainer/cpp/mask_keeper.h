@@ -10,6 +10,7 @@
 #ifndef PACTRAIN_TRAINER_CPP_MASK_KEEPER_H_
 #define PACTRAIN_TRAINER_CPP_MASK_KEEPER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "trainer/cpp/agreement.h"
 #include "trainer/cpp/layout.h"
@@ -73,6 +75,7 @@ class MaskKeeper {
   void Start() {
     steps_unchanged_ = 0;
     version_ = ~uint64_t{0};
+    told_ = {};
     Register();
   }
 
@@ -187,6 +190,27 @@ class MaskKeeper {
         VoteFor(*table_, current(), steps_unchanged_, settle_steps_, inside_);
     vote.moved = moved_;
     session_->Vote(vote);
+    TellKeep();
+  }
+
+  // For people at the coordinator: of a mask set that settled, once in a
+  // generation, by rank 0.
+  void TellKeep() {
+    const MaskSet& masks = current();
+    if (session_->rank() != 0 || masks.empty() ||
+        steps_unchanged_ < settle_steps_ || masks.digest() == told_) {
+      return;
+    }
+    told_ = masks.digest();
+    std::vector<Session::ParameterKeep> parameters;
+    for (size_t i = 0; i < table_->size(); ++i) {
+      const Parameter& parameter = (*table_)[i];
+      const auto dropped = static_cast<uint64_t>(
+          std::count(masks[i].begin(), masks[i].end(), uint8_t{0}));
+      parameters.push_back({parameter.name, parameter.elements() - dropped,
+                            parameter.elements()});
+    }
+    session_->TellKeep(told_, parameters);
   }
 
   Session* session_;
@@ -200,6 +224,7 @@ class MaskKeeper {
   uint32_t steps_unchanged_ = 0;
   uint64_t version_ = ~uint64_t{0};  // Of the decision looked at last.
   bool inside_ = true;
+  Digest told_ = {};  // Whose keep was told in this generation.
 };
 
 }  // namespace pactrain

@@ -175,6 +175,26 @@ class Session {
                   vote.kept_elements, vote.elements, vote.moved.c_str()));
   }
 
+  // What a mask set keeps of each parameter, for people.
+  struct ParameterKeep {
+    std::string name;
+    uint64_t kept = 0;
+    uint64_t elements = 0;
+  };
+  void TellKeep(const Digest& mask_digest,
+                const std::vector<ParameterKeep>& parameters) {
+    std::vector<const char*> names;
+    std::vector<uint64_t> kept, elements;
+    for (const ParameterKeep& parameter : parameters) {
+      names.push_back(parameter.name.c_str());
+      kept.push_back(parameter.kept);
+      elements.push_back(parameter.elements);
+    }
+    Check(pt_keep(session_.get(), mask_digest.ToC(),
+                  static_cast<uint32_t>(names.size()), names.data(),
+                  kept.data(), elements.data()));
+  }
+
   // While `reason` is not null every step is made dense.
   void RequireDense(const char* reason) {
     pt_require_dense(session_.get(), reason);

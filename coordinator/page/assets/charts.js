@@ -86,6 +86,14 @@ export function lineChart(title, series, show, empty) {
   return figure;
 }
 
+// A share as a bar, beside the figure that says it.
+export function bar(share) {
+  const picture = svg("svg", { viewBox: "0 0 100 10", class: "bar", "aria-hidden": "true", preserveAspectRatio: "none" });
+  picture.append(svg("rect", { class: "whole", width: 100, height: 10 }),
+    svg("rect", { class: "part", width: Math.max(1, 100 * share), height: 10 }));
+  return picture;
+}
+
 export function modeClass(mode) {
   return mode === "" ? "none" : mode.split(" ")[0].toLowerCase();
 }

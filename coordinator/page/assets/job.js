@@ -1,6 +1,6 @@
 // One job: why it sends what it sends, what that saves, and who holds it up.
 
-import { lineChart, modeClass, modeStrip } from "/charts.js";
+import { bar, lineChart, modeClass, modeStrip } from "/charts.js";
 import { age, bytes, clock, el, percent, plain, ratio, seconds, table, text } from "/dom.js";
 import { savedBytes, savedTime } from "/jobs.js";
 import { findingList, findingsOf, loadRules } from "/warnings.js";
@@ -19,6 +19,27 @@ function votesText({ masks, job }) {
   return settled + moved + (job.keep === null ? "" : ` They keep ${percent(job.keep)} of the elements.`);
 }
 
+function failedText({ failed, failed_of: causes }) {
+  const each = causes.map(([cause, count]) => `${plain(count, 12)} ${cause}`).join(", ");
+  return plain(failed, 12) + (each ? `: ${each}` : "");
+}
+
+function keepRows({ parameters, others: [others, othersKept, othersElements] }) {
+  const row = (name, kept, elements) => {
+    const share = elements ? kept / elements : 1;
+    return [name, bar(share), percent(share), plain(kept, 12), plain(elements, 12)];
+  };
+  const rows = parameters.map((parameter) => row(...parameter));
+  if (others) rows.push(row(`${others} others together`, othersKept, othersElements));
+  return rows;
+}
+
+function keepText({ told, teller, masks }, votes) {
+  if (told) return `Of mask set ${masks}, told by ${teller}. Parameters are in the model's order; of more than 100 the largest have a row.`;
+  if (votes === null) return "";
+  return `What each parameter keeps was not told by ${teller || "rank 0"}: its masks have not settled, or its library or agent is older than this coordinator.`;
+}
+
 function figuresOf(message) {
   const job = message.job;
   const risk = job.risk === null ? "not measured"
@@ -30,7 +51,7 @@ function figuresOf(message) {
     ["Waits for the exchange", job.share === null ? "not measured" : `${percent(job.share)} of a step`],
     ["Risk r", risk], ["Step", job.steps ? plain(job.step, 12) : "none yet"],
     ["Who", `${job.ranks} ranks, ${job.agents} agents, ${job.sites} sites`],
-    ["Failed attempts", plain(message.failed, 12)],
+    ["Failed attempts", failedText(message)],
   ];
 }
 
@@ -59,6 +80,13 @@ export function jobScreen(id) {
   const keep = lineChart("Kept of all elements", ["kept"], percent, "No rank has voted for masks.");
   const masks = table("Mask sets in force, newest first",
     [{ title: "Since" }, { title: "Mask set" }, { title: "Keeps", number: true }], [], "none in the last hour");
+  const counted = el("p", { class: "note" });
+  const keepNote = el("p", { class: "note" });
+  const keepOf = table("What each parameter keeps",
+    [{ title: "Parameter" }, { title: "Share" }, { title: "Keeps", number: true },
+      { title: "Kept", number: true }, { title: "Of", number: true }], []);
+  keepOf.classList.add("keeps");
+  let told = {}; // What each parameter keeps: it comes only when it changes.
   const slowest = table("Slowest agents", [{ title: "Agent" }, { title: "Site" },
     { title: "Computes", number: true }, { title: "Waits", number: true }], [], "no agent has reported a step");
   const lost = el("p", {});
@@ -68,12 +96,9 @@ export function jobScreen(id) {
     [{ title: "At" }, { title: "Kind" }, { title: "What" }], [], "nothing in the last hour");
   const heading = (name) => el("h2", {}, name);
   const found = el("div", {}, why, reason, next, strip, heading("What is wrong"), wrong,
-    heading("What it saves"), figures, el("p", { class: "note" },
-      "Since this coordinator saw the job first: one that was started again counts anew."), carried,
+    heading("What it saves"), figures, counted, carried,
     heading("Modes"), timeline, perMode,
-    heading("Masks"), votes, counts, el("p", { class: "note" },
-      "Agents tell the coordinator how much all masks keep together, not layer by layer; session.summary() in the script has the layers."),
-    keep, masks,
+    heading("Masks"), votes, counts, keep, masks, keepNote, keepOf,
     heading("Steps"), steps, el("p", { class: "note" },
       "Predicted is computing, and the bytes over the slowest link at its best measured rate, less what goes on behind computing. Other waits are not in it. Until FULL was measured it may be several times too long for FULL: few bytes at a time show less than a link carries."),
     risk, heading("Agents"), lost, slowest, heading("Decisions and faults"), events, decisions);
@@ -104,6 +129,8 @@ export function jobScreen(id) {
     if (figures.children.length !== pairs.length) {
       figures.replaceChildren(...pairs.map(([name]) => el("div", {}, el("dt", {}, name), el("dd"))));
     }
+    text(counted, `Counted since ${clock(job.counted)}, when this coordinator first saw the job. `
+      + "A coordinator that is started again counts anew: what was saved before is not in it.");
     pairs.forEach(([, value], i) => text(figures.children[i].lastChild, value));
     strip.update(message.timeline, now);
     timeline.update(message.timeline.toReversed().map((p) =>
@@ -119,6 +146,10 @@ export function jobScreen(id) {
     const bound = points.risk.some((r) => r !== null) ? points.at.map(() => message.risk_bound) : [];
     risk.update(points.at, { r: points.risk, bound });
     keep.update(points.at, { kept: points.keep });
+    told = message.keep_of.told ? { ...told, ...message.keep_of } : message.keep_of;
+    text(keepNote, keepText(told, message.masks));
+    keepOf.classList.toggle("hidden", !told.parameters);
+    keepOf.update(told.parameters ? keepRows(told) : []);
     masks.update(message.mask_sets.toReversed().map((m) => [clock(m.at), m.digest, percent(m.keep)]));
     slowest.update(message.slowest.map((a) => [a.agent, a.site, seconds(a.compute), seconds(a.wait)]));
     text(lost, message.lost.length ? `Without a stream to the coordinator: ${message.lost.join(", ")}.`

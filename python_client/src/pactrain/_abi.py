@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 NO_RANK = 0xFFFFFFFF
 MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
@@ -329,6 +329,17 @@ def _declare(library: ctypes.CDLL) -> None:
                 ctypes.c_uint64,
                 ctypes.c_uint64,
                 ctypes.c_char_p,
+            ],
+        ),
+        "pt_keep": (
+            ctypes.c_int,
+            [
+                session,
+                Digest,
+                ctypes.c_uint32,
+                ctypes.POINTER(ctypes.c_char_p),
+                Uint64Pointer,
+                Uint64Pointer,
             ],
         ),
         "pt_submit": (

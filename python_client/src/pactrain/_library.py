@@ -472,6 +472,23 @@ class NativeSession:
             )
         )
 
+    def keep(
+        self, mask_digest: Digest, parameters: Sequence[tuple[str, int, int]]
+    ) -> None:
+        """(name, kept, elements) of each, for people; see pt_keep()."""
+        count = len(parameters)
+        names = (name.encode("utf-8", "replace") for name, _, _ in parameters)
+        self._check(
+            self._library.pt_keep(
+                self._open(),
+                _to_c(mask_digest),
+                count,
+                (ctypes.c_char_p * count)(*names),
+                (ctypes.c_uint64 * count)(*(kept for _, kept, _ in parameters)),
+                (ctypes.c_uint64 * count)(*(total for _, _, total in parameters)),
+            )
+        )
+
     def submit(
         self,
         bucket: int,

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import _abi, agreement, storage
 from ._library import NativeSession, digest_of
 from .alone import AloneSession
-from .broadcast import broadcast
+from .broadcast import broadcast, said_if_long
 from .buffers import BufferSync, mask_buffers
 from .checks import attached_already, check_model, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
@@ -444,7 +444,16 @@ def _send_first_state(parts: Parts, slot_bytes: int) -> None:
     else:
         return  # Declared ones are rank 0's by now.
     native = parts.native
-    broadcast(native, native.rank, "pactrain first state", tensors, slot_bytes)
+    megabytes = sum(t.numel() * t.element_size() for _, t in tensors) / 1e6
+    say = functools.partial(
+        _log_waiting,
+        native.rank == 0,
+        f"all ranks take rank 0's first state, {megabytes:,.1f} MB: that takes as long "
+        "as the slowest link and the last rank. Who is waited for says pactrain-admin "
+        f"job {parts.config.job}, and the coordinator's page",
+    )
+    with said_if_long(say):
+        broadcast(native, native.rank, "pactrain first state", tensors, slot_bytes)
 
 
 def _differences(parts: Parts, meeting: Meeting | None) -> Differences:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,7 +12,22 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from . import storage, words
+from ._library import PATIENCE_SECONDS
 from .types import Native
+
+
+@contextlib.contextmanager
+def said_if_long(
+    say: Callable[[], object], patience_seconds: float = PATIENCE_SECONDS
+) -> Iterator[None]:
+    """Calls `say` once, in a thread, if what is done inside takes long."""
+    timer = threading.Timer(patience_seconds, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def broadcast(

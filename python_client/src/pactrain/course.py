@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .types import Codec, Decision, StepResult
+from .types import Codec, Decision, Mode, StepResult
 
 MAX_POINTS = 512
 MAX_CHANGES = 128
@@ -29,6 +29,11 @@ class Point:
     dense_bytes: int = 0  # What FULL had sent, in fp32.
     elements: int = 0
     submitted_elements: int = 0
+
+    @property
+    def saved_bytes(self) -> int:
+        """As pactrain_coordinator_saved_bytes, which is of all agents."""
+        return self.dense_bytes - self.sent_bytes
 
     def add(self, other: Point) -> None:
         for name, value in asdict(other).items():
@@ -60,6 +65,7 @@ class Course:
         self.total = Point()
         self.last = Point()  # The last step alone.
         self.travelled: Counter[str] = Counter()  # Steps by "MODE codec".
+        self.mode_seconds: dict[str, float] = {mode.name: 0.0 for mode in Mode}
         self.first_saving: Point | None = None  # Up to the first step that sent less.
         self.saving = Point()  # Steps that sent less than all in fp32 or bf16.
         self._measured_rate = 0.0  # By the agent; bytes per second.
@@ -89,6 +95,7 @@ class Course:
             elements=result.elements,
             submitted_elements=result.submitted_elements,
         )
+        self.mode_seconds[result.mode.name] += now - self._start - self.total.seconds
         self.last = step
         self.total.add(step)
         self._keep(step)

@@ -67,6 +67,7 @@ class MaskKeeper:
         self._newer = False  # Weights are newer than any masks but those wanted.
         self._steps = 0
         self._changed_after = 0  # Steps of this session.
+        self._told = (0, NO_DIGEST)  # Whose keep was told: generation, mask set.
         # What is to be said of ranks that did not end alike.
         self.apart: list[str] = []
 
@@ -416,6 +417,18 @@ class MaskKeeper:
             self.current.elements,
             self._moved,
         )
+        self._tell_keep()
+
+    def _tell_keep(self) -> None:
+        """What each parameter keeps, for people at the coordinator: of a mask set that
+        settled, once in a generation, by rank 0."""
+        native, masks = self._native, self.current
+        told = (native.generation, masks.digest)
+        settled = self._steps_unchanged >= self.settle_steps
+        if native.rank or not masks or not settled or told == self._told:
+            return
+        self._told = told
+        native.keep(masks.digest, masks.by_parameter(self._table))
 
     def obey(self, decision: Decision) -> None:
         """Activates the decision's masks if it is a new one."""

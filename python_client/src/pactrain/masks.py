@@ -11,7 +11,7 @@ the values they had.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -149,6 +149,7 @@ class MaskSet(Declared):
     digest: Digest = NO_DIGEST
     kept: int = 0  # Elements, of the whole model.
     elements: int = 0
+    kept_of: Mapping[str, int] = field(default_factory=dict)  # By name, as masks.
 
     def __bool__(self) -> bool:
         return bool(self.masks)
@@ -156,6 +157,13 @@ class MaskSet(Declared):
     @property
     def keep(self) -> float:
         return self.kept / self.elements
+
+    def by_parameter(self, table: ParameterTable) -> list[tuple[str, int, int]]:
+        """(name, kept, elements) of each."""
+        return [
+            (name, self.kept_of.get(name, parameter.numel()), parameter.numel())
+            for name, parameter in table
+        ]
 
     def is_inside(self, other: MaskSet) -> bool:
         """True if every element kept here is kept there, too."""
@@ -181,6 +189,7 @@ def make_mask_set(
     A set without masks has the digest NO_DIGEST.
     """
     used: dict[str, Tensor] = {}
+    kept_of: dict[str, int] = {}
     parts = [table.digest(digest_of).to_bytes()]
     kept = 0
     for name, parameter in table:
@@ -190,6 +199,7 @@ def make_mask_set(
         if mask is None or count == parameter.numel():
             continue
         used[name] = mask
+        kept_of[name] = count
         bits = storage.pack(storage.flatten(mask, parameter))
         kind = b"\0freeze" if name in declared.frozen else b""
         parts.append(name.encode() + b"\0" + digest_of(bits).to_bytes() + kind)
@@ -200,6 +210,7 @@ def make_mask_set(
         digest=digest_of(b"".join(parts)) if used else NO_DIGEST,
         kept=kept,
         elements=table.elements,
+        kept_of=kept_of,
     )
 
 

@@ -174,6 +174,12 @@ class Session:
             "pactrain/first_saving_step": 0.0 if saving is None else saving.steps,
             "pactrain/first_saving_seconds": 0.0 if saving is None else saving.seconds,
             "pactrain/saved_seconds": course.saved_seconds or 0.0,
+            "pactrain/dense_bytes": float(course.total.dense_bytes),
+            "pactrain/saved_bytes": float(course.total.saved_bytes),
+            **{
+                f"pactrain/mode_seconds_{name.lower()}": seconds
+                for name, seconds in course.mode_seconds.items()
+            },
             "pactrain/link_rate": course.rate,
             "pactrain/keep": keeper.current.keep,
             "pactrain/active_keep": 1.0 if active is None else active.keep,

@@ -145,7 +145,14 @@ class Account:
         ]
         dense = self.counters.dense_steps
         extra = f"; {dense:,} of these sent all elements (dense)" if dense else ""
-        return (", ".join(shares) or "nothing") + extra
+        seconds = ", ".join(
+            f"{mode} {seconds:,.1f} s"
+            for mode, seconds in self.course.mode_seconds.items()
+            if seconds
+        )
+        return "; ".join(
+            part for part in ((", ".join(shares) or "nothing") + extra, seconds) if part
+        )
 
     def _changes(self) -> list[tuple[str, str]]:
         changes = self.course.changes
@@ -177,8 +184,9 @@ class Account:
         return (
             f"{_size(total.sent_bytes)} sent and {_size(total.received_bytes)} "
             "received by this node's agent; FULL fp32 would have sent "
-            f"{_size(total.dense_bytes)}, a ring of {ranks} ranks (plain DDP) "
-            f"{_size(ring)} over each link"
+            f"{_size(total.dense_bytes)}, so {_size(total.saved_bytes)} are saved here "
+            "(the coordinator's page adds all agents up); a ring of "
+            f"{ranks} ranks (plain DDP) {_size(ring)} over each link"
         )
 
     def _time(self) -> str:
@@ -200,10 +208,9 @@ class Account:
         change = f"about {saved:,.1f} s saved" if saved > 0 else "no saving shows here"
         # Behind computing, or waiting for others: no trainer can tell by itself.
         elsewhere = (
-            ""
-            if saved > 0
-            else "; what the whole job saved or lost, against FULL as it was measured, "
-            "is pactrain_coordinator_saved_seconds, and on the coordinator's page"
+            ". This is one rank's view; what the whole job saved or lost, against FULL "
+            "as it was measured, is pactrain_coordinator_saved_seconds, and on the "
+            "coordinator's page"
         )
         return (
             f"; {change} against FULL fp32: {_size(saving.dense_bytes)} at "
@@ -288,6 +295,8 @@ def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:
 
 
 def _size(count: float) -> str:
+    if count < 0:
+        return f"-{_size(-count)}"
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:,.1f} {unit}" if unit != "B" else f"{count:,.0f} B"

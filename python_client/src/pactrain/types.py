@@ -280,6 +280,9 @@ class Native(Protocol):
         elements: int,
         moved: str = "",
     ) -> None: ...
+    def keep(
+        self, mask_digest: Digest, parameters: Sequence[tuple[str, int, int]]
+    ) -> None: ...
     def submit(
         self,
         bucket: int,

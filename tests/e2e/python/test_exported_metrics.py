@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,98 @@ def test_a_script_and_the_daemons_tell_the_same(cluster: Cluster, launch: Start)
         sent += own
     eventually(lambda: of_coordinator("bytes_total", stage="wire") == sent)
     assert of_coordinator("saved_bytes") == of_coordinator("bytes_total", stage="dense") - sent
+
+
+@pytest.fixture
+def with_page() -> Iterator[Cluster]:
+    with running(sites=2, coordinator_flags=["--listen-page=127.0.0.1:0"]) as cluster:
+        yield cluster
+
+
+def on_page(cluster: Cluster, job: str) -> dict[str, Any]:
+    """What a new viewer of the job's page gets first; {}: the page does not know it."""
+    address = f"http://{cluster.coordinator.listening['page']}/events?view=job&job={job}"
+    with urllib.request.urlopen(address, timeout=30) as stream:
+        for line in stream:
+            if line.startswith(b"data: "):
+                told: dict[str, Any] = json.loads(line[6:])
+                return {} if told.get("gone") else told
+    raise AssertionError("the page hung up")
+
+
+# What a script does not see: rank 0's masks as they go to the others, and what it hears of a
+# switch, or of the end, half a second later.
+BYTES_TOLERANCE, SECONDS_TOLERANCE = 0.1, 3.0
+
+
+def test_a_finished_job_has_the_same_figures_in_its_script_in_metrics_and_on_the_page(
+    with_page: Cluster, launch: Start
+) -> None:
+    job = with_page.new_job()
+    ranks = launch(with_page, scenarios.seeded_differently, job=job).finish()
+    stats = [rank.value["stats"] for rank in ranks]  # One of each agent.
+
+    def of_script(name: str) -> float:
+        return sum(told[f"pactrain/{name}"] for told in stats)
+
+    def of_metrics(name: str, **labels: str) -> float:
+        return value(page(with_page.coordinator), f"pactrain_coordinator_{name}",
+                     training_job=job, model="0", **labels)  # fmt: skip
+
+    def is_over() -> bool:
+        told = on_page(with_page, job)
+        return told["job"]["phase"] == "ended" and told["job"]["sent_bytes"] >= of_script(
+            "sent_bytes"
+        )
+
+    eventually(is_over)
+    told = on_page(with_page, job)
+    shown = told["job"]
+    for stage, of_page, in_script in (
+        ("dense", shown["dense_bytes"], of_script("dense_bytes")),
+        ("wire", shown["sent_bytes"], of_script("sent_bytes")),
+    ):
+        assert of_page == of_metrics("bytes_total", stage=stage)
+        assert in_script == pytest.approx(of_page, rel=BYTES_TOLERANCE)
+    assert shown["saved_bytes"] == of_metrics("saved_bytes")
+    assert of_script("saved_bytes") == pytest.approx(shown["saved_bytes"], rel=BYTES_TOLERANCE)
+    assert shown["dense_bytes"] / shown["sent_bytes"] == pytest.approx(
+        of_script("dense_bytes") / of_script("sent_bytes"), rel=BYTES_TOLERANCE
+    )
+    assert shown["saved_seconds"] == of_metrics("saved_seconds")
+    assert shown["keep"] == pytest.approx(stats[0]["pactrain/keep"])
+    assert shown["counted"] == pytest.approx(of_metrics("counted_since_seconds"), abs=1)
+    for mode, seconds in zip(("FULL", "COMPACTED", "TERNARY"), told["mode_seconds"], strict=True):
+        assert seconds == pytest.approx(of_metrics("mode_seconds_total", mode=mode))
+        in_script = stats[0][f"pactrain/mode_seconds_{mode.lower()}"]
+        assert in_script == pytest.approx(seconds, abs=SECONDS_TOLERANCE)
+    parameters = {name: (kept, of) for name, kept, of in told["keep_of"]["parameters"]}
+    assert parameters["2.weight"][0] < parameters["2.weight"][1]
+    kept, of = (sum(counts) for counts in zip(*parameters.values(), strict=True))
+    assert kept / of == pytest.approx(shown["keep"])
+
+
+def test_a_coordinator_that_is_started_again_says_since_when_it_counts(
+    with_page: Cluster, launch: Start
+) -> None:
+    job = with_page.new_job()
+    trained = launch(with_page, scenarios.interrupted, job=job)
+    trained.wait_said("training")
+    eventually(lambda: on_page(with_page, job) != {})
+    before = on_page(with_page, job)
+    with_page.coordinator.restart()  # After kill -9.
+    eventually(lambda: on_page(with_page, job).get("job", {}).get("counted", 0) > 0)
+    trained.tell(15)
+    trained.finish()
+    after = on_page(with_page, job)
+    assert after["job"]["counted"] > before["job"]["counted"]
+    admin = subprocess.run(
+        [*with_page.admin("job", job), "--json"], capture_output=True, text=True, timeout=30
+    )
+    account = json.loads(admin.stdout)["account"]
+    assert account["sinceUnixSeconds"] == pytest.approx(after["job"]["counted"], abs=1)
+    # Told again to the new coordinator.
+    assert after["keep_of"]["told"] == before["keep_of"]["told"]
 
 
 @pytest.fixture
