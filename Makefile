@@ -63,7 +63,7 @@ bench-accuracy: build  ## Accuracy of two sites over 50 Mbps with TLS beside one
 bench-bytes: build  ## Bytes on the narrow links, counted at the interface.
 	@$(PYTHON) -m bench.bytes
 
-bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=100mbit ELEMENTS=n SITES=3,2,3 LINKS=0-1,1-2 NODES=8 ROWS=a,b ROUNDS=5 STEPS=0 RTT=20ms LOSS=0.2% CONGESTION=cubic).
+bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=100mbit ELEMENTS=n SITES=3,2,3 LINKS=0-1,1-2 NODES=8 TOPOLOGY=star ROWS=a,b ROUNDS=5 STEPS=0 RTT=20ms LOSS=0.2% CONGESTION=cubic).
 	@$(PYTHON) -m bench.exchange
 
 bench-tls: build  ## What TLS adds to a step at 1 Gbps.

@@ -12,8 +12,9 @@ from bench.evidence import figures, report, steps, tables, times
 from bench.evidence.figures import Evidence, headline, upper95
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
-from bench.evidence.times import COSTS, read_topology, step_time, topologies
+from bench.evidence.times import COSTS, step_time
 from bench.evidence.workloads import ByteTransformer, Workload
+from bench.topologies import read_topology, topologies
 
 RESNET18 = NETWORKS["resnet18"]
 TITLES = {"resnet9": "ResNet-9", "transformer": "transformer"}
@@ -49,7 +50,7 @@ def test_bytes_are_those_of_the_plans_table() -> None:
 
 def test_a_star_and_a_slow_direction_cost_what_they_must() -> None:
     all_of = topologies()
-    assert all_of["star"].tree_crossings == pytest.approx(1.6)
+    assert all_of["star"].layout.tree_crossings == pytest.approx(1.6)
     assert all_of["asymmetric"].rate(100) == pytest.approx(20)
     assert all_of["cluster"].rate(100) == 10_000
     slow = step_time("exact-0.5", RESNET18, all_of["asymmetric"], 100, 0)
@@ -68,6 +69,8 @@ def test_a_step_is_never_shorter_than_compute_or_its_bound() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("{title: x, sites: [3, 2, 1], links: [{between: [0, 1]}]}", "one tree"),
+        ("{title: x, sites: [3, 2], links: [{between: [0, 1], slow_direction: 2}]}", "slow_dir"),
         ("{title: x, sites: [3]}", "sites = "),
         ("{title: x, sites: [3, 2]}", "core = False and 0 links"),
         ("{title: x, sites: [3, 2], core: true, rate: 3}", "field 'rate'"),

@@ -21,8 +21,8 @@ from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
 from bench.evidence.methods import ROWS
 from bench.evidence.steps import FOLDER, read_targets
-from bench.evidence.times import topologies
 from bench.evidence.workloads import ROOT, WORKLOADS
+from bench.topologies import topologies
 
 DOCS = ROOT / "docs"
 QUICK_ROWS = "ddp-gloo,fp16,powersgd1,compacted-0.5,levels7-0.5"

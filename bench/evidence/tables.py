@@ -142,7 +142,7 @@ def tta_table(evidence: Evidence, workload: str) -> str:
     for topology in evidence.topologies:
         rates = RATES_MBPS if topology == "chain" else RATES_MBPS[:1]
         for rate in rates:
-            own = evidence.topologies[topology].rate_mbps or rate
+            own = evidence.topologies[topology].layout.own_mbps or rate
             heads.append(f"{topology}, {own:g} Mbps")
     return table(["as many times as fast as DDP", *heads], rows)
 
