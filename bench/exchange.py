@@ -13,6 +13,7 @@ root for network namespaces.
   ROUNDS=5 STEPS=0        each row's median is over rounds; steps of one, 0: a second of them
   RTT=20ms                all rounds again with that round trip between the farthest sites
   LOSS=0.2%               and with so much of what each link carries lost by chance
+  MEMORY=0                without the run that reads the agents' memory
   CONGESTION=cubic        TCP's congestion control, of all rows; with LOSS ours go over to bbr
                           where connections have carried 12 MiB
 """
@@ -90,6 +91,7 @@ class Options:
     congestion: str
     rtt_ms: float
     loss_share: float
+    memory: bool = True
 
 
 @dataclass
@@ -146,7 +148,7 @@ def parse_options(env: Mapping[str, str]) -> Options:
         raise ValueError("LOSS is that of links with a delay: allowed: with RTT, e.g. RTT=20ms")
     return Options(rate, layout.own_mbps or parse_rate(rate), number("ELEMENTS", 5_586_981, 1000, 1_000_000_000),
                    layout, rows, number("ROUNDS", 5, 1, 1000), number("STEPS", 0, 0, 1000),
-                   congestion, rtt_ms, loss_share)  # fmt: skip
+                   congestion, rtt_ms, loss_share, bool(number("MEMORY", 1, 0, 1)))  # fmt: skip
 
 
 def start_relay(options: Options, bed: NamespaceTestbed, children: Children, fifo: Path) -> None:
@@ -315,7 +317,7 @@ def measure_all(options: Options, runs: Sequence[tuple[str, ...]]) -> Measured:
         if len(runs) > 1:
             print(f"run {number + 1} of {len(runs)}, for memory: {', '.join(rows)}", flush=True)
         measure(replace(options, rows=rows), measured, memory=False)
-    if MEMORY_ROW in options.rows:
+    if options.memory and MEMORY_ROW in options.rows:
         measure(replace(options, rows=(MEMORY_ROW,), rtt_ms=0, loss_share=0), measured, memory=True)
     return measured
 

@@ -103,7 +103,7 @@ def test_a_row_that_does_not_arrive_is_listed_and_never_averaged() -> None:
     line = headline(found)
     assert line["against"]["ddp"] is None
     assert line["not_reached"] == [["resnet9", "levels7-0.5", 2]]
-    text = tables.page(found, TITLES, {})
+    text = tables.page(found, TITLES, {}, tables.AtScale())
     assert "1 of 2 seeds" in text
     assert "resnet9 levels7-0.5 (seed 2)" in text
 

@@ -194,11 +194,11 @@ def test_a_star_carries_what_the_planner_says() -> None:
     sites = 5
     elements = 4 * sites * CHUNK  # Each root has as many chunks.
     found = simulate(pipes(star(sites)), [Bucket(elements)])
-    once = on_the_wire(4 * elements, elements // 4096)
+    once = elements // 4096 * FRAME
     assert found.link_bytes == pytest.approx([star(sites).tree_crossings * once] * 2 * sites)
-    # Links wait at the beginning and at the end only: for a chunk to come, and to go on.
+    # Links wait for the first frames and after the last ones only.
     bound, chunk = found.link_bytes[0] / capacity(100), 16 * FRAME / capacity(100)
-    assert bound <= found.seconds <= bound + 2 * sites * chunk
+    assert bound <= found.seconds <= bound + chunk
 
 
 def test_more_rate_or_fewer_elements_never_take_longer() -> None:

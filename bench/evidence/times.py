@@ -137,6 +137,7 @@ class Formula:
     formula: str
     needs: str
     source: str
+    by_blocks: bool = False  # Sends the share of blocks that hold a kept element.
 
 
 def _coo_bitmap(keep: float) -> float:
@@ -144,8 +145,8 @@ def _coo_bitmap(keep: float) -> float:
 
 
 SYSTEMS: Sequence[Formula] = (
-    Formula("OmniReduce", lambda keep: 3 * 4.016 * 1.0, "3 b x 4.016, b = 1 (blocks of 256)",
-            "an aggregator in the middle; whole blocks of zeros", "SIGCOMM 2021"),
+    Formula("OmniReduce", lambda keep: 3 * 4.016, "3 b x 4.016, b: share of blocks of 256 in use",
+            "an aggregator in the middle; whole blocks of zeros", "SIGCOMM 2021", by_blocks=True),
     Formula("Zen", _coo_bitmap, "1.875 (12 k + 1/8): indices up, bitmap down",
             "sparse gradients that differ little", "arXiv 2309.13254"),
     Formula("EmbRace", lambda keep: 7.0, "7 dense + 15 per touched row (vision: none)",
