@@ -146,9 +146,10 @@ def parse_options(env: Mapping[str, str]) -> Options:
     rtt_ms, loss_share = parse_rtt(env.get("RTT") or ""), parse_loss(env.get("LOSS") or "")
     if loss_share and not rtt_ms:
         raise ValueError("LOSS is that of links with a delay: allowed: with RTT, e.g. RTT=20ms")
-    return Options(rate, layout.own_mbps or parse_rate(rate), number("ELEMENTS", 5_586_981, 1000, 1_000_000_000),
-                   layout, rows, number("ROUNDS", 5, 1, 1000), number("STEPS", 0, 0, 1000),
-                   congestion, rtt_ms, loss_share, bool(number("MEMORY", 1, 0, 1)))  # fmt: skip
+    elements = number("ELEMENTS", 5_586_981, 1000, 1_000_000_000)
+    return Options(rate, layout.own_mbps or parse_rate(rate), elements, layout, rows,
+                   number("ROUNDS", 5, 1, 1000), number("STEPS", 0, 0, 1000), congestion,
+                   rtt_ms, loss_share, bool(number("MEMORY", 1, 0, 1)))  # fmt: skip
 
 
 def start_relay(options: Options, bed: NamespaceTestbed, children: Children, fifo: Path) -> None:

@@ -77,7 +77,8 @@ class Layout:
         ]
 
     def testbed_sites(self) -> dict[str, int]:
-        return dict(zip(self.site_names, (*self.hosts, 0) if self.core else self.hosts, strict=True))
+        hosts = (*self.hosts, 0) if self.core else self.hosts
+        return dict(zip(self.site_names, hosts, strict=True))
 
     def testbed_links(self, rate_mbps: float) -> list[Link]:
         names = self.site_names

@@ -62,8 +62,9 @@ def make_row(
     return {
         "name": name,
         "seconds": median(rounds.seconds),
-        "bound_seconds": bound_seconds(link_bytes(name, layout, elements),
-                                       layout.slowest(rate_mbps)),
+        "bound_seconds": bound_seconds(
+            link_bytes(name, layout, elements), layout.slowest(rate_mbps)
+        ),
         "link_bytes_per_element": [sent / elements for sent in per_link],
         "link_share": median(map(busiest_share, rounds.link_bytes, shares)),
         "link_shares": [median(values) for values in zip(*shares, strict=True)],

@@ -279,7 +279,8 @@ def test_without_them_no_row_has_a_round_trip_or_an_error() -> None:
     measured = Measured({"full": one_round(2.0)}, raw=[1e7])
     result = make_result(parse_options({"ROWS": "full"}), measured)
     assert set(result) == {"rate", "elements", "sites", "links", "nodes", "burst_kb", "rows",
-                           "congestion_control", "raw_stream_share", "processors", "link_mbps"}  # fmt: skip
+                           "congestion_control", "raw_stream_share", "processors",
+                           "link_mbps"}  # fmt: skip
     assert set(result["rows"][0]) == {"name", "seconds", "bound_seconds", "link_share", "rounds",
                                       "link_shares", "link_bytes_per_element", "spread",
                                       "cpu_seconds", "machine_cpu_seconds",

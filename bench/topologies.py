@@ -1,5 +1,7 @@
 """The topologies of the evidence: small YAML files that the step-time bench and formulas share.
 
+Fields of a file:
+
     title: two sites (4 + 4), ...
     sites: [4, 4]           trainers of each
     links: [{between: [0, 1], slow_direction: 0.2}]   from the second site to the first: the whole

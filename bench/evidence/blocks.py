@@ -31,7 +31,7 @@ def filled_share(masks: Sequence[Tensor], block: int = BLOCK) -> float:
     """Blocks with at least one kept element, over all; a mask's last one may be short."""
     filled = blocks = 0
     for mask in masks:
-        pieces = mask.flatten().split(block)
+        pieces = torch.split(mask.flatten(), block)
         blocks += len(pieces)
         filled += sum(bool(piece.any()) for piece in pieces)
     return filled / blocks

@@ -56,11 +56,14 @@ class _Connection:
     since: float = 0.0
     rate: float = 0.0
     done_at: float = math.inf
+    owed: float = 0.0  # Bytes of what counted as done a little early.
     arrived: Callable[[], None] | None = None  # None: it is idle.
 
-    def take(self, now: float) -> None:
-        _, _, self.left, self.arrived = heapq.heappop(self.queue)
-        self.since = now
+    def take(self, now: float) -> float:
+        """The size of what is under way now."""
+        _, _, size, self.arrived = heapq.heappop(self.queue)
+        self.left, self.owed, self.since = size + self.owed, 0.0, now
+        return size
 
     def set_rate(self, rate: float, now: float) -> None:
         self.left = max(0.0, self.left - self.rate * (now - self.since))
@@ -73,13 +76,17 @@ class _Connection:
 class Flows:
     """Connections with their queues, and a clock that runs from event to event."""
 
-    def __init__(self, capacity: Sequence[float]) -> None:
-        """ValueError: a pipe carries nothing, or without limit."""
+    def __init__(self, capacity: Sequence[float], tolerance: float = 0.0) -> None:
+        """`tolerance`: what ends within so many seconds ends at once, for speed; what is left of
+        it goes with the connection's next transfer, so that no pipe carries more than it can.
+
+        ValueError: a pipe carries nothing, or without limit.
+        """
         if not all(0 < rate < math.inf for rate in capacity):
             raise ValueError(f"capacity = {list(capacity)}, allowed: more than 0 bytes a second")
         self.now = 0.0
         self.sent = [0.0] * len(capacity)  # Bytes, by pipe.
-        self._capacity = capacity
+        self._capacity, self._tolerance = capacity, tolerance
         self._connections: dict[Ends, _Connection] = {}
         self._active: dict[Ends, _Connection] = {}
         self._known: dict[frozenset[Ends], dict[Ends, float]] = {}
@@ -120,9 +127,9 @@ class Flows:
         return self._count
 
     def _next(self, connection: _Connection) -> None:
-        connection.take(self.now)
+        size = connection.take(self.now)
         for pipe in connection.route:
-            self.sent[pipe] += connection.left
+            self.sent[pipe] += size
         if connection.ends in self._active:
             self._expect(connection)
         else:
@@ -137,9 +144,10 @@ class Flows:
     def _advance(self, until: float) -> None:
         self.now = until
         done: list[_Connection] = []
-        while self._due and self._due[0][0] <= until * (1 + SAME):
+        while self._due and self._due[0][0] <= until * (1 + SAME) + self._tolerance:
             at, _, connection = heapq.heappop(self._due)
             if at == connection.done_at:
+                connection.owed = max(0.0, at - until) * connection.rate
                 connection.done_at = math.inf
                 done.append(connection)
         calls = []

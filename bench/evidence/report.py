@@ -21,8 +21,8 @@ from bench.evidence.blocks import read_blocks
 from bench.evidence.experiment_tables import Pieces, front, points
 from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
-from bench.evidence.methods import ROWS
 from bench.evidence.many import read_many
+from bench.evidence.methods import ROWS
 from bench.evidence.scale_tables import title
 from bench.evidence.steps import FOLDER, read_targets
 from bench.evidence.workloads import ROOT, WORKLOADS
@@ -120,9 +120,9 @@ def plot_amounts(pieces: Pieces, path: Path) -> None:
 
     found = points(pieces)
     figure, axes = pyplot.subplots(figsize=(7, 4.2))
-    for codec, title in (("exact", "exact"), ("levels7", "7 levels")):
+    for codec, words in (("exact", "exact"), ("levels7", "7 levels")):
         own = [point for point in found if point.codec == codec]
-        axes.plot([p.bytes_per_element for p in own], [p.gap for p in own], "o-", label=title)
+        axes.plot([p.bytes_per_element for p in own], [p.gap for p in own], "o-", label=words)
         for point in own:
             axes.annotate(f"{1 - point.keep:g}", (point.bytes_per_element, point.gap),
                           textcoords="offset points", xytext=(5, 5), fontsize=8)  # fmt: skip

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from bench.evidence import simulator
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.simulator import Bucket, Coding, Pipes
 from bench.evidence.times import COSTS, FORWARD_SHARE, Cost, link_bytes, step_time
-from bench.exchange_layout import Layout
+from bench.exchange_layout import Layout, bound_seconds
 from bench.exchange_rows import OURS
 from bench.results import processor
 from bench.topologies import Topology, star_links
@@ -129,11 +129,9 @@ def links_hold(row: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
     return bool(row["cpu_seconds"] <= MOST_BUSY * figures["processors"] * row["seconds"])
 
 
-def coding_of(cost: Cost, rate_mbps: float, speeds: Speeds, merged: int = 1) -> Coding:
+def coding_of(cost: Cost, rate_mbps: float, speeds: Speeds) -> Coding:
     bits = cost.element_bits(rate_mbps)
-    if not cost.levels:
-        return Coding(bits, merged=merged)
-    return Coding(bits, speeds.encode, speeds.decode, merged)
+    return Coding(bits, speeds.encode, speeds.decode) if cost.levels else Coding(bits)
 
 
 # --- At scale ----------------------------------------------------------------------------
@@ -145,8 +143,9 @@ SHAPES = ("chain", "star")
 ROWS = ("ddp", "hier_fp32", "hier_bf16", "exact-0.5", "levels7-0.5")
 NETWORK = "resnet18"
 BUCKET_BYTES = 25 * 2**20  # Of gradients, torch's and ours.
-# So many frames travel as one in the simulation, where many sites take turns as roots.
-MERGED = {True: 4, False: 1}
+# Where many sites take turns as roots, for speed: so many exact frames travel as one, and what
+# ends within so much of the step ends at once.
+MANY_SITES, MERGED, TOGETHER = 8, 4, 1 / 2000
 
 
 def world(shape: str, sites: int, workers: int) -> Topology:
@@ -179,8 +178,12 @@ def simulated_seconds(row: str, network: Network, topology: Topology, speeds: Sp
             pipes, layout.ranks_per_host, 4.0 * network.elements
         )
     else:
-        merged = MERGED[layout.core and len(layout.sites) > 8]
-        coding = coding_of(cost, RATE_MBPS, speeds, merged)
+        coding = coding_of(cost, RATE_MBPS, speeds)
+        if layout.core and len(layout.sites) > MANY_SITES:
+            bound = bound_seconds(link_bytes(cost, network, topology, RATE_MBPS), RATE_MBPS)
+            coding = replace(
+                coding, merged=1 if cost.levels else MERGED, tolerance=TOGETHER * bound
+            )
         last = simulator.simulate(pipes, buckets, coding).seconds
     return max(last, network.compute_seconds)
 

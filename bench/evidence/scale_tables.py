@@ -10,7 +10,7 @@ from bench.evidence.experiment_tables import NOT_RUN, table
 from bench.evidence.methods import ROWS
 from bench.evidence.scale import Speeds
 from bench.evidence.shapes import NETWORKS
-from bench.evidence.times import link_bytes
+from bench.evidence.times import COSTS, link_bytes
 from bench.figure_blocks import TITLES as MEASURED_TITLES
 from bench.figure_blocks import short
 
@@ -28,13 +28,16 @@ def _words(figures: Mapping[str, Any]) -> str:
     layout = scale.layout_of(figures)
     sites = "+".join(map(str, layout.sites))
     rates = sorted({rate for both in layout.link_rates(1.0) for rate in both})
-    joined = "on a core" if layout.core else f"joined {', '.join(f'{a}-{b}' for a, b in layout.links)}"
+    joined = (
+        "on a core" if layout.core else f"joined {', '.join(f'{a}-{b}' for a, b in layout.links)}"
+    )
     return f"{sites}, {joined}, {' and '.join(f'{rate:g}' for rate in rates)} Mbps"
 
 
 def testbed_table(testbed: Testbed, speeds: Speeds) -> str:
     """Rows where links hold the step first: for those the simulator is meant."""
-    held, others = [], []
+    held: list[list[str]] = []
+    others: list[list[str]] = []
     for found in testbed.values():
         figures = found["figures"]
         for row in figures["rows"]:
@@ -62,8 +65,10 @@ def testbed_words(testbed: Testbed, speeds: Speeds) -> str:
     if not ratios:
         return f"Measured steps: {NOT_RUN}."
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return (f"Where links hold the step, {len(ratios)} rows, it says {min(ratios):.2f} to "
-            f"{max(ratios):.2f} of what was measured: {abs(worst - 1):.0%} off at most, the goal is 10 %.")  # fmt: skip
+    return (
+        f"Where links hold the step, {len(ratios)} rows, it says {min(ratios):.2f} to "
+        f"{max(ratios):.2f} of what was measured: {abs(worst - 1):.0%} off at most; goal: 10 %."
+    )
 
 
 def scale_table(rows: Sequence[Mapping[str, Any]], shape: str) -> str:
@@ -83,24 +88,25 @@ def scale_table(rows: Sequence[Mapping[str, Any]], shape: str) -> str:
 
 
 def growing_table() -> str:
-    network = NETWORKS[scale.NETWORK]
+    network, rate = NETWORKS[scale.NETWORK], scale.RATE_MBPS
     worlds = [scale.world("chain", sites, workers) for sites, workers in scale.WORLDS]
-    rows = [
-        [title(row), *(f"{link_bytes(scale.COSTS[row], network, world, scale.RATE_MBPS) / network.elements:.3g}"
-                       for world in worlds)]
-        for row in GROWING
-    ]  # fmt: skip
+    rows = []
+    for row in GROWING:
+        sent = [link_bytes(COSTS[row], network, world, rate) for world in worlds]
+        rows.append([title(row), *(f"{own / network.elements:.3g}" for own in sent)])
     heads = [f"{world.layout.world} in {len(world.layout.sites)}" for world in worlds]
     return table(["bytes per element by formula, chain", *heads], rows)
 
 
 def many_table(found: Sequence[Mapping[str, Any]]) -> str:
+    steps = found[0]["steps"] if found else 100
     rows = [
         [str(one["workers"]), str(one["sites"]), one["mode"], f"{one['kept']:.2f}",
          f"{one['start']:.3f}", f"{one['loss']:.3f}", f"{one['exact_loss']:.3f}",
          short(one["seconds"])]
         for one in found
     ]  # fmt: skip
-    return table(["workers", "sites and agents", "mode", "kept", "nats at the start",
-                  f"after {found[0]['steps'] if found else 100} steps", "exact mean, one process",
-                  "seconds per step on two cores"], rows or [["16, 32", *[NOT_RUN] * 7]])  # fmt: skip
+    heads = ["workers", "sites and agents", "mode", "kept", "nats at the start",
+             f"after {steps} steps", "exact mean, one process",
+             "seconds per step on two cores"]  # fmt: skip
+    return table(heads, rows or [["16, 32", *[NOT_RUN] * 7]])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from bench.evidence import plan
 from bench.evidence.flows import Age, Ends, Flows, Route, fair_rates
@@ -59,6 +60,7 @@ class Coding:
     encode: float = 0.0
     decode: float = 0.0
     merged: int = 1
+    tolerance: float = 0.0  # Seconds: flows.Flows.
 
     @property
     def frame(self) -> int:
@@ -126,7 +128,7 @@ class _Step:
 
     def __init__(self, pipes: Pipes, coding: Coding) -> None:
         self.pipes, self.coding = pipes, coding
-        self.flows = Flows(pipes.capacities)
+        self.flows = Flows(pipes.capacities, coding.tolerance)
         self.trees = [] if plan.swaps(pipes.layout) else plan.trees(pipes.layout)
         self.busy_until = [0.0] * len(pipes.site_of)  # Of each agent's core.
         self.waiting = 0  # Results that agents have not got.
@@ -196,8 +198,9 @@ class _Piece:
         for site, owner in enumerate(self.owners):
             for member in self.step.pipes.members(site):
                 if member != owner:
-                    self.step.send(member, owner, self.age, self.exact_bytes,
-                                   lambda site=site: self._got(site))  # fmt: skip
+                    self.step.send(
+                        member, owner, self.age, self.exact_bytes, partial(self._got, site)
+                    )
             if self.missing[site] == 0:
                 self._fold(site)
 
@@ -219,8 +222,9 @@ class _Piece:
             self._down(site)
         else:
             above = self.parents[site]
-            self.step.send(self.owners[site], self.owners[above], self.age, self.coded_bytes,
-                           lambda: self._decode(self.owners[above], lambda: self._got(above)))  # fmt: skip
+            owner = self.owners[above]
+            got = partial(self._decode, owner, partial(self._got, above))
+            self.step.send(self.owners[site], owner, self.age, self.coded_bytes, got)
 
     def _swapped(self, site: int) -> None:
         """Both sites' sums are decoded; members get their exact sum."""
@@ -236,16 +240,16 @@ class _Piece:
         """The total is here: on to the sites below and to this site's members, unchanged."""
         for child in self.children[site]:
             self.step.send(self.owners[site], self.owners[child], self.age, self.coded_bytes,
-                           lambda child=child: self._down(child))  # fmt: skip
+                           partial(self._down, child))  # fmt: skip
         self._fan_out(site, self.coded_bytes, decoded=False)
         self._decode(self.owners[site], self.step.has_result)
 
     def _fan_out(self, site: int, size: float, decoded: bool) -> None:
+        there = self.step.has_result
         for member in self.step.pipes.members(site):
             if member != self.owners[site]:
-                there = self.step.has_result
-                self.step.send(self.owners[site], member, self.age, size, there if decoded else
-                               lambda member=member: self._decode(member, there))  # fmt: skip
+                got = there if decoded else partial(self._decode, member, there)
+                self.step.send(self.owners[site], member, self.age, size, got)
 
     def _decode(self, agent: int, do: Callable[[], None]) -> None:
         self.step.work(agent, self.plain, self.step.coding.decode, do)

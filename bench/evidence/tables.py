@@ -246,7 +246,7 @@ class AtScale:
     """What was measured, simulated and counted beside the steps to accuracy."""
 
     testbed: scale_tables.Testbed = field(default_factory=dict)
-    speeds: Speeds = Speeds()
+    speeds: Speeds = field(default_factory=Speeds)
     simulated: Sequence[Mapping[str, Any]] = ()
     many: Sequence[Mapping[str, Any]] = ()
     blocks: Blocks = field(default_factory=dict)
