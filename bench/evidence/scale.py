@@ -54,7 +54,7 @@ TESTS: dict[str, dict[str, str]] = {
 TESTS["asymmetric-exact"] |= {"RATE": "25mbit"}
 TESTS["asymmetric-levels"] |= {"RATE": "5mbit"}
 CHAIN_RATES = {"100mbit": 100.0, "500mbit": 500.0, "1gbit": 1000.0}
-COUNTS = {"ROUNDS": "2", "STEPS": "1", "ELEMENTS": "1000000", "MEMORY": "0"}
+COUNTS = {"ROUNDS": "3", "STEPS": "1", "ELEMENTS": "1000000", "MEMORY": "0"}
 # Of a step's time on all processors, by trainers and agents. Where they need more of it, the
 # testbed's processors are the limit, no longer the links.
 MOST_BUSY = 0.3

@@ -256,6 +256,7 @@ def page(
     evidence: Evidence, titles: dict[str, str], experiments: Experiments, at_scale: AtScale
 ) -> str:
     pieces = Pieces(evidence, experiments)
+    compared = scale_tables.compare(at_scale.testbed, at_scale.speeds)
     chain = evidence.topologies["chain"]
     network = NETWORKS["resnet152"]
     bound = step_time(OURS, network, chain, 100.0, evidence.codec_gb_per_s)
@@ -267,7 +268,7 @@ def page(
         most=MOST_TIMES,
         not_reached=", ".join(f"{w} {m} (seed {s})" for w, m, s in not_reached) or "none",
         ours=ROWS[OURS].title,
-        goals=goal_table(figures.goals(evidence)),
+        goals=goal_table([*figures.goals(evidence), scale_tables.simulator_goal(compared)]),
         resnet_bound=short(bound.bound),
         resnet_compute=short(network.compute_seconds),
         share=f"{network.compute_seconds / bound.seconds:.2f}",
@@ -286,8 +287,8 @@ def page(
         measured=measured_table(evidence),
         systems=systems_table(at_scale.blocks),
         blocks=blocks_words(at_scale.blocks),
-        testbed=scale_tables.testbed_table(at_scale.testbed, at_scale.speeds),
-        testbed_words=scale_tables.testbed_words(at_scale.testbed, at_scale.speeds),
+        testbed=scale_tables.testbed_table(compared),
+        losing_at_scale=scale_tables.losing_words(at_scale.simulated),
         scale_chain=scale_tables.scale_table(at_scale.simulated, "chain"),
         scale_star=scale_tables.scale_table(at_scale.simulated, "star"),
         growing=scale_tables.growing_table(),
