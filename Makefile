@@ -12,7 +12,7 @@ BAZEL_FLAGS ?=
 PYTHON := .venv/bin/python
 export BAZEL_FLAGS
 
-.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-experiments report-quick report-steps sim mutants chaos attack nightly clean
+.PHONY: help setup build build-cuda check dist test scripts-check verify demo bench-accuracy bench-bytes bench-exchange bench-kernels bench-memory bench-observe bench-tls observe-check deploy-check docs gpu-check measure figures report report-check report-experiments report-many report-quick report-scale report-steps sim mutants chaos attack nightly clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | \
@@ -63,7 +63,7 @@ bench-accuracy: build  ## Accuracy of two sites over 50 Mbps with TLS beside one
 bench-bytes: build  ## Bytes on the narrow links, counted at the interface.
 	@$(PYTHON) -m bench.bytes
 
-bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=100mbit ELEMENTS=n SITES=3,2,3 LINKS=0-1,1-2 NODES=8 ROWS=a,b ROUNDS=5 STEPS=0 RTT=20ms LOSS=0.2% CONGESTION=cubic).
+bench-exchange: build  ## Seconds per step over slow links beside torch's (RATE=100mbit ELEMENTS=n SITES=3,2,3 LINKS=0-1,1-2 NODES=8 TOPOLOGY=star ROWS=a,b ROUNDS=5 STEPS=0 RTT=20ms LOSS=0.2% CONGESTION=cubic).
 	@$(PYTHON) -m bench.exchange
 
 bench-tls: build  ## What TLS adds to a step at 1 Gbps.
@@ -111,6 +111,14 @@ report-steps: build  ## Steps to accuracy of each method by virtual workers, wha
 
 report-experiments: build  ## What amount, criterion, start and noise do, on the transformer; what is missing of it (needs PACTRAIN_DATA).
 	@$(PYTHON) -m bench.evidence.experiments
+	@$(PYTHON) -m bench.evidence.blocks
+
+report-scale: build  ## Step times on four emulated topologies, what is missing of them, and the simulator held to them, up to 1,024 workers in 32 sites.
+	@$(PYTHON) -m bench.evidence.scale --measure
+	@$(PYTHON) -m bench.evidence.scale
+
+report-many: build  ## 16 and 32 real workers train a small transformer once (needs PACTRAIN_DATA, 8 GiB).
+	@$(PYTHON) -m bench.evidence.many
 
 report: report-steps report-experiments  ## The evidence: what is missing of the steps (hours; may be stopped), then docs/results.md; ends with a line of JSON.
 	@$(PYTHON) -m bench.evidence.report

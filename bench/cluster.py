@@ -125,7 +125,9 @@ def start_cluster(
                 f"--tls-ca={pki / 'ca.pem'}"]  # fmt: skip
 
     reading = [f"--metrics-token-file={metrics_token}"] if metrics_token else []
-    links = ",".join(f"{link.a}-{link.b}" for link in bed.links)
+    # The planner hears of no core without agents.
+    with_agents = {host.site for host in bed.hosts}
+    links = ",".join(f"{k.a}-{k.b}" for k in bed.links if {k.a, k.b} <= with_agents)
     address = coordinator_host.address
     coordinator = f"{address}:{port_on(bed, address, first_port)}"
     # Loopback: without a token /metrics has no TLS.

@@ -7,11 +7,13 @@ root for network namespaces.
 
   RATE=100mbit ELEMENTS=5586981 SITES=3,2,3 LINKS=0-1,1-2   trainers per site; site pairs,
                           default: each site with the next one
+  TOPOLOGY=star           instead of both: a file of bench/evidence/topologies, without .yaml
   NODES=8                 one node per trainer; default: one per site
   ROWS=full,levels7-0.5   default: all
   ROUNDS=5 STEPS=0        each row's median is over rounds; steps of one, 0: a second of them
   RTT=20ms                all rounds again with that round trip between the farthest sites
   LOSS=0.2%               and with so much of what each link carries lost by chance
+  MEMORY=0                without the run that reads the agents' memory
   CONGESTION=cubic        TCP's congestion control, of all rows; with LOSS ours go over to bbr
                           where connections have carried 12 MiB
 """
@@ -67,6 +69,7 @@ from bench.testbed import (
     congestion_controls,
     why_no_namespaces,
 )
+from bench.topologies import topologies
 
 JOB = "exchange"
 MEMORY_ROW = "compacted-0.5"
@@ -88,6 +91,7 @@ class Options:
     congestion: str
     rtt_ms: float
     loss_share: float
+    memory: bool = True
 
 
 @dataclass
@@ -104,6 +108,21 @@ class Measured:
     with_bbr: list[int] = field(default_factory=list)  # Connections, by run and agent.
 
 
+def choose_layout(env: Mapping[str, str]) -> Layout:
+    """ValueError: sites and links make no sense, or there is no such topology."""
+    name = env.get("TOPOLOGY") or ""
+    if not name:
+        return parse_layout(env.get("SITES") or "3,2,3", env.get("LINKS") or "",
+                            env.get("NODES") or "")  # fmt: skip
+    known = topologies()
+    if name not in known:
+        raise ValueError(f"TOPOLOGY = '{name[:20]}', allowed: {', '.join(known)}")
+    for other in ("SITES", "LINKS", "NODES"):
+        if env.get(other):
+            raise ValueError(f"{other} = '{env[other][:20]}', allowed with TOPOLOGY: none")
+    return known[name].layout
+
+
 def parse_options(env: Mapping[str, str]) -> Options:
     """ValueError: a variable is out of range; says what is allowed."""
 
@@ -114,8 +133,7 @@ def parse_options(env: Mapping[str, str]) -> Options:
         return int(text)
 
     rate = env.get("RATE") or "100mbit"
-    layout = parse_layout(env.get("SITES") or "3,2,3", env.get("LINKS") or "",
-                          env.get("NODES") or "")  # fmt: skip
+    layout = choose_layout(env)
     rows = tuple((env.get("ROWS") or ",".join(ROWS)).split(","))
     for row in rows:
         if row not in ROWS:
@@ -128,15 +146,23 @@ def parse_options(env: Mapping[str, str]) -> Options:
     rtt_ms, loss_share = parse_rtt(env.get("RTT") or ""), parse_loss(env.get("LOSS") or "")
     if loss_share and not rtt_ms:
         raise ValueError("LOSS is that of links with a delay: allowed: with RTT, e.g. RTT=20ms")
-    return Options(rate, parse_rate(rate), number("ELEMENTS", 5_586_981, 1000, 1_000_000_000),
-                   layout, rows, number("ROUNDS", 5, 1, 1000), number("STEPS", 0, 0, 1000),
-                   congestion, rtt_ms, loss_share)  # fmt: skip
+    elements = number("ELEMENTS", 5_586_981, 1000, 1_000_000_000)
+    return Options(rate, layout.own_mbps or parse_rate(rate), elements, layout, rows,
+                   number("ROUNDS", 5, 1, 1000), number("STEPS", 0, 0, 1000), congestion,
+                   rtt_ms, loss_share, bool(number("MEMORY", 1, 0, 1)))  # fmt: skip
 
 
 def start_relay(options: Options, bed: NamespaceTestbed, children: Children, fifo: Path) -> None:
     os.mkfifo(fifo)
     if options.rtt_ms > 0:
         children.start("relay", bed.relay_command(fifo), {}).wait_for("carrying", READY_SECONDS)
+
+
+def far_site(layout: Layout) -> int:
+    """Another one than site 0, across the first link."""
+    near, far = layout.links[0] if 0 in layout.links[0] else (0, layout.links[0][1])
+    other = far if near == 0 else near
+    return other if other < len(layout.sites) else 1  # Across the core.
 
 
 def start_all(
@@ -154,14 +180,13 @@ def start_all(
         ["ip", "netns", "exec", bed.core, sys.executable, "-m", "bench.link_sampler", *devices],
         {},
     )
-    near, far = layout.links[0] if 0 in layout.links[0] else (0, layout.links[0][1])
-    other = far if near == 0 else near
+    other = far_site(layout)
     target = sum(layout.sites[:other])
     address = bed.hosts[sum(layout.hosts[:other])].address
     argv = ["-m", "bench.exchange_train", f"--elements={options.elements}",
             f"--rows={','.join(options.rows)}", f"--rounds={options.rounds}",
-            f"--steps={options.steps}", f"--rate-mbps={options.rate_mbps}", f"--core={bed.core}",
-            f"--links={len(layout.links)}", f"--raw-target={target}={address}",
+            f"--steps={options.steps}", f"--core={bed.core}", f"--raw-target={target}={address}",
+            *(f"--link={there}:{back}" for there, back in layout.link_rates(options.rate_mbps)),
             *(f"--agent-pid={agent.pid}" for agent in cluster.agents), *more]  # fmt: skip
     first = start_trainers(bed, children, JOB, argv, layout.ranks_per_host, cluster)
     return sampler, first
@@ -173,7 +198,8 @@ def measure(options: Options, measured: Measured, memory: bool) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="pactrain-exchange-") as name,
         NamespaceTestbed(layout.testbed_sites(), layout.testbed_links(SETUP_MBPS),
-                         options.congestion, options.rate_mbps, options.rtt_ms > 0) as bed,
+                         options.congestion, layout.slowest(options.rate_mbps),
+                         options.rtt_ms > 0) as bed,
         Children(Path(name)) as children,
     ):  # fmt: skip
         folder = Path(name)
@@ -206,7 +232,7 @@ def measure(options: Options, measured: Measured, memory: bool) -> None:
 
 def silent_seconds(options: Options) -> float:
     """What a round of the slowest row may take: it says nothing before its end."""
-    rtt, rate_mbps = options.rtt_ms / 1e3, options.rate_mbps
+    rtt, rate_mbps = options.rtt_ms / 1e3, options.layout.slowest(options.rate_mbps)
     if options.loss_share:  # What is left of it to one connection (Mathis et al., 1997).
         segments = math.sqrt(1.5 / options.loss_share)
         rate_mbps = min(rate_mbps, segments * SEGMENT_BYTES * 8e-6 / rtt)
@@ -264,7 +290,7 @@ class Reader:
     def _add(self, event: Mapping[str, Any]) -> None:
         rounds = self._measured.delayed if self._rtt_ms else self._measured.rounds
         row = rounds.setdefault(event["name"], Rounds())
-        row.add(event, self._samples, self._options.rate_mbps)
+        row.add(event, self._samples, direction_rates(self._options))
         rtt = f", RTT {self._rtt_ms:g} ms" if self._options.rtt_ms else ""
         print(f"round {event['round']}{rtt}: {event['name']:<15}{event['seconds']:>9.4f} s",
               flush=True)  # fmt: skip
@@ -292,7 +318,7 @@ def measure_all(options: Options, runs: Sequence[tuple[str, ...]]) -> Measured:
         if len(runs) > 1:
             print(f"run {number + 1} of {len(runs)}, for memory: {', '.join(rows)}", flush=True)
         measure(replace(options, rows=rows), measured, memory=False)
-    if MEMORY_ROW in options.rows:
+    if options.memory and MEMORY_ROW in options.rows:
         measure(replace(options, rows=(MEMORY_ROW,), rtt_ms=0, loss_share=0), measured, memory=True)
     return measured
 
@@ -351,15 +377,21 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
     return 0
 
 
+def direction_rates(options: Options) -> list[float]:
+    """Of each link there and back, in Mbps."""
+    return [rate for both in options.layout.link_rates(options.rate_mbps) for rate in both]
+
+
 def make_result(options: Options, measured: Measured) -> dict[str, Any]:
     """What is printed as JSON."""
     layout = options.layout
-    capacity = PAYLOAD_SHARE * options.rate_mbps * 1e6 / 8
+    capacity = PAYLOAD_SHARE * direction_rates(options)[0] * 1e6 / 8
     result: dict[str, Any] = {
         "rate": options.rate,
         "elements": options.elements,
         "sites": layout.sites,
         "links": layout.links,
+        "link_mbps": layout.link_rates(options.rate_mbps),
         "nodes": sum(layout.hosts),
         "processors": os.cpu_count() or 1,  # Of the machine, as its work.
         "burst_kb": burst_kb(options.rate_mbps),
@@ -392,6 +424,7 @@ def make_result(options: Options, measured: Measured) -> dict[str, Any]:
 
 def env_text(layout: Layout) -> str:
     joined = ", ".join(f"{a}-{b}" for a, b in layout.links)
+    joined = "to a core" if layout.core else joined
     return f"{'+'.join(map(str, layout.sites))} on {sum(layout.hosts)} nodes, joined {joined}"
 
 

@@ -22,19 +22,50 @@ LEVELS_BITS = {7: 2.346, 15: 3.400}
 
 @dataclass(frozen=True)
 class Layout:
-    """Trainers per site, pairs of sites that are joined, and hosts per site."""
+    """Trainers per site, pairs of sites that are joined, and hosts per site.
+
+    `core`: each site hangs on a place without hosts, whose number is after those of all sites.
+    `shares`: of the rate, of each link from its first site to its second, and back; (): all of it.
+    """
 
     sites: tuple[int, ...]
     links: tuple[tuple[int, int], ...]
     hosts: tuple[int, ...]
+    core: bool = False
+    shares: tuple[tuple[float, float], ...] = ()
+    own_mbps: float = 0.0  # The rate of all links, whatever is asked for; 0: what is asked for.
 
     @property
     def world(self) -> int:
         return sum(self.sites)
 
     @property
+    def places(self) -> int:
+        """Sites, and the core."""
+        return len(self.sites) + self.core
+
+    @property
     def site_names(self) -> tuple[str, ...]:
-        return tuple(string.ascii_lowercase[: len(self.sites)])
+        names = string.ascii_lowercase[: len(self.sites)]
+        return (*names, "core") if self.core else tuple(names)
+
+    def link_rates(self, asked_mbps: float) -> list[tuple[float, float]]:
+        """Of each link, from its first site to its second, and back."""
+        rate = self.own_mbps or asked_mbps
+        shares = self.shares or ((1.0, 1.0),) * len(self.links)
+        return [(there * rate, back * rate) for there, back in shares]
+
+    def slowest(self, asked_mbps: float) -> float:
+        return min(min(rates) for rates in self.link_rates(asked_mbps))
+
+    @property
+    def tree_crossings(self) -> float:
+        """How often one sum crosses the busiest link where sites are added up once.
+
+        On a core the root turns: its link carries the sums of all others then.
+        """
+        many = len(self.sites)
+        return 1 + (many - 2) / many if self.core and many > 2 else 1.0
 
     @property
     def ranks_per_host(self) -> list[int]:
@@ -46,7 +77,8 @@ class Layout:
         ]
 
     def testbed_sites(self) -> dict[str, int]:
-        return dict(zip(self.site_names, self.hosts, strict=True))
+        hosts = (*self.hosts, 0) if self.core else self.hosts
+        return dict(zip(self.site_names, hosts, strict=True))
 
     def testbed_links(self, rate_mbps: float) -> list[Link]:
         names = self.site_names
@@ -124,7 +156,7 @@ def diameter(layout: Layout) -> int:
     most = 0
     for start in range(len(layout.sites)):
         reached, hops = {start}, 0
-        while len(reached) < len(layout.sites):
+        while len(reached) < layout.places:
             reached |= {x for a, b in layout.links if a in reached or b in reached for x in (a, b)}
             hops += 1
         most = max(most, hops)

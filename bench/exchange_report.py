@@ -32,16 +32,21 @@ class Rounds:
     link_bytes: list[list[float]] = field(default_factory=list)  # Payload of a step.
     busy_seconds: list[list[float]] = field(default_factory=list)
 
-    def add(self, event: Mapping[str, Any], samples: Sequence[Sample], rate_mbps: float) -> None:
+    def add(
+        self, event: Mapping[str, Any], samples: Sequence[Sample], rates_mbps: Sequence[float]
+    ) -> None:
+        """`rates_mbps`: of each link there and back."""
         sent = event["link_bytes"]
         self.seconds.append(event["seconds"])
         self.cpu_seconds.append(event["cpu_seconds"])
         self.machine_cpu_seconds.append(event["machine_cpu_seconds"])
         self.stolen_seconds.append(event["stolen_seconds"])
         self.link_bytes.append(sent)
-        least = TRAFFIC_SHARE * rate_mbps * 1e6 / 8
         self.busy_seconds.append(
-            [busy_seconds(samples, device, event["times"], least) for device in range(len(sent))]
+            [
+                busy_seconds(samples, device, event["times"], TRAFFIC_SHARE * rate * 1e6 / 8)
+                for device, rate in enumerate(rates_mbps)
+            ]
         )
 
 
@@ -49,14 +54,17 @@ def make_row(
     name: str, rounds: Rounds, layout: Layout, elements: int, rate_mbps: float
 ) -> dict[str, Any]:
     per_link = [median(values) for values in zip(*rounds.link_bytes, strict=True)]
+    rates = [rate for both in layout.link_rates(rate_mbps) for rate in both]
     shares = [
-        [link_share(*direction, rate_mbps) for direction in zip(sent, busy, strict=True)]
+        [link_share(*direction) for direction in zip(sent, busy, rates, strict=True)]
         for sent, busy in zip(rounds.link_bytes, rounds.busy_seconds, strict=True)
     ]
     return {
         "name": name,
         "seconds": median(rounds.seconds),
-        "bound_seconds": bound_seconds(link_bytes(name, layout, elements), rate_mbps),
+        "bound_seconds": bound_seconds(
+            link_bytes(name, layout, elements), layout.slowest(rate_mbps)
+        ),
         "link_bytes_per_element": [sent / elements for sent in per_link],
         "link_share": median(map(busiest_share, rounds.link_bytes, shares)),
         "link_shares": [median(values) for values in zip(*shares, strict=True)],

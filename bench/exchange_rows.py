@@ -38,7 +38,7 @@ class Ours:
     levels: int = 0
 
     def link_bytes(self, elements: int) -> float:
-        """Per link and direction: an exact sum needs every kept element once."""
+        """Of one sum: an exact one needs every kept element once."""
         bits = LEVELS_BITS[self.levels] if self.levels else 32
         return elements * self.keep * bits / 8
 
@@ -144,5 +144,5 @@ NMSE_GOALS = {7: 0.15, 15: 0.03}
 def link_bytes(name: str, layout: Layout, elements: int) -> float:
     """Codec bytes of a row on the busiest link and direction."""
     if name in OURS:
-        return OURS[name].link_bytes(elements)
+        return layout.tree_crossings * OURS[name].link_bytes(elements)
     return PEERS[name].link_bytes(layout, elements)

@@ -304,7 +304,7 @@ def measure_rounds(
     target, address = options.raw_target.split("=")
     for number in range(options.rounds + 1):
         if with_raw:
-            raw = meter.raw(int(target), address, options.rate_mbps)
+            raw = meter.raw(int(target), address, options.link[0][0])
             report(rank, event="raw", round=number, bytes_per_second=raw)
         for name, take_step in takers.items():
             measured = meter.measure(take_step, steps[name] or 1)
@@ -315,15 +315,20 @@ def measure_rounds(
             report(rank, event="round", round=number, name=name, **(measured or {}))
 
 
+def rate_pair(text: str) -> tuple[float, float]:
+    there, back = map(float, text.split(":"))
+    return there, back
+
+
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.exchange_train")
     parser.add_argument("--elements", type=int, required=True)
     parser.add_argument("--rows", required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True, help="0: as many as take a second")
-    parser.add_argument("--rate-mbps", type=float, required=True)
     parser.add_argument("--core", required=True, help="the namespace of the shaped links")
-    parser.add_argument("--links", type=int, required=True)
+    parser.add_argument("--link", type=rate_pair, action="append", required=True,
+                        help="THERE:BACK, Mbps of a link's directions")  # fmt: skip
     parser.add_argument("--agent-pid", type=int, action="append", default=[])
     parser.add_argument("--raw-target", required=True, help="RANK=ADDRESS across a link")
     parser.add_argument("--delay-ms", type=float, default=0, help="of each link, rounds again")
@@ -351,10 +356,10 @@ def main(argv: list[str]) -> int:
     takers |= warm_peers(shapes, [name for name in names if name in PEERS], source)
     takers = {name: takers[name] for name in names}
     if rank == 0:
-        for link in range(options.links):
-            shape(options.core, link, options.rate_mbps)
+        for number, rates in enumerate(options.link):
+            shape(options.core, number, *rates)
     dist.barrier()
-    meter = Meter(source, options.core, options.links, options.agent_pid)
+    meter = Meter(source, options.core, len(options.link), options.agent_pid)
     if options.memory:
         used = meter.memory(takers[names[0]])
         report(rank, event="memory", agents=[[m.private_bytes, m.shared_bytes] for m in used])

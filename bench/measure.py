@@ -37,8 +37,8 @@ from bench.results import (
 )
 
 # Whatever else changes what a benchmark does or how fast: figures are of its recorded command.
-SETTINGS = ("CHECK", "CONGESTION", "ELEMENTS", "KEEP", "LINKS", "LOSS", "NODES", "RATE", "ROUNDS",
-            "ROWS", "RTT", "SITES", "STEPS")  # fmt: skip
+SETTINGS = ("CHECK", "CONGESTION", "ELEMENTS", "KEEP", "LINKS", "LOSS", "MEMORY", "NODES", "RATE",
+            "ROUNDS", "ROWS", "RTT", "SITES", "STEPS", "TOPOLOGY")  # fmt: skip
 PREFIXES = ("PACTRAIN_", "OMP_", "MKL_", "TORCH_", "GLOO_")
 NO_SETTINGS = ("PACTRAIN_DATA", "PACTRAIN_BUILD_CACHE")
 

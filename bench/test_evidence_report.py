@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from bench.evidence import figures, report, steps, tables, times
+from bench.evidence import (
+    blocks,
+    figures,
+    many,
+    report,
+    scale,
+    scale_tables,
+    steps,
+    tables,
+    times,
+)
+from bench.evidence.blocks import filled_share
 from bench.evidence.figures import Evidence, headline, upper95
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
-from bench.evidence.times import COSTS, read_topology, step_time, topologies
+from bench.evidence.times import COSTS, step_time
 from bench.evidence.workloads import ByteTransformer, Workload
+from bench.topologies import read_topology, topologies
 
 RESNET18 = NETWORKS["resnet18"]
 TITLES = {"resnet9": "ResNet-9", "transformer": "transformer"}
@@ -49,7 +63,7 @@ def test_bytes_are_those_of_the_plans_table() -> None:
 
 def test_a_star_and_a_slow_direction_cost_what_they_must() -> None:
     all_of = topologies()
-    assert all_of["star"].tree_crossings == pytest.approx(1.6)
+    assert all_of["star"].layout.tree_crossings == pytest.approx(1.6)
     assert all_of["asymmetric"].rate(100) == pytest.approx(20)
     assert all_of["cluster"].rate(100) == 10_000
     slow = step_time("exact-0.5", RESNET18, all_of["asymmetric"], 100, 0)
@@ -68,6 +82,8 @@ def test_a_step_is_never_shorter_than_compute_or_its_bound() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("{title: x, sites: [3, 2, 1], links: [{between: [0, 1]}]}", "one tree"),
+        ("{title: x, sites: [3, 2], links: [{between: [0, 1], slow_direction: 2}]}", "slow_dir"),
         ("{title: x, sites: [3]}", "sites = "),
         ("{title: x, sites: [3, 2]}", "core = False and 0 links"),
         ("{title: x, sites: [3, 2], core: true, rate: 3}", "field 'rate'"),
@@ -100,7 +116,7 @@ def test_a_row_that_does_not_arrive_is_listed_and_never_averaged() -> None:
     line = headline(found)
     assert line["against"]["ddp"] is None
     assert line["not_reached"] == [["resnet9", "levels7-0.5", 2]]
-    text = tables.page(found, TITLES, {})
+    text = tables.page(found, TITLES, {}, tables.AtScale())
     assert "1 of 2 seeds" in text
     assert "resnet9 levels7-0.5 (seed 2)" in text
 
@@ -204,3 +220,66 @@ def test_systems_that_cannot_be_run_have_their_formulas() -> None:
     }
     assert found["OmniReduce"] == [12.05, 12.05]
     assert found["Zen"] == [11.48, 1.36]
+
+
+def test_blocks_are_counted_with_their_short_ends() -> None:
+    mask = torch.zeros(256 * 3 + 10, dtype=torch.bool)
+    mask[[0, 5, 300]] = True  # Two of four.
+    assert filled_share([mask]) == 0.5
+    assert filled_share([mask, torch.ones(16, 16, dtype=torch.bool)]) == pytest.approx(3 / 5)
+
+
+def test_omnireduce_is_charged_for_the_blocks_that_were_counted() -> None:
+    text = tables.systems_table({"resnet9": {"0.5": 1.0, "0.3": 1.0, "0.2": 0.5, "0.1": 0.5,
+                                             "0.05": 0.25}})  # fmt: skip
+    cells = next(line for line in text.splitlines() if "OmniReduce" in line).split("|")
+    assert [cell.strip() for cell in cells[3:8]] == ["12", "12", "6.02", "6.02", "3.01"]
+    assert "not run yet" in tables.blocks_words({})
+
+
+@pytest.mark.parametrize(
+    ("main", "argument"),
+    [(blocks.main, "--workloads=x"), (many.main, "--worlds=3"), (scale.main, "--only=ring")],
+)
+def test_what_is_not_known_is_refused(
+    main: Callable[[list[str]], int], argument: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([argument]) == 2
+    assert "allowed: " in capsys.readouterr().err
+
+
+def measured_chain(seconds: float, cpu: float) -> dict[str, Any]:
+    row = {"name": "full", "seconds": seconds, "cpu_seconds": cpu, "rounds": [seconds, 9.0]}
+    return {"figures": {"rate": "100mbit", "elements": 5_586_981, "sites": [3, 2, 3],
+                        "links": [[0, 1], [1, 2]], "processors": 2, "rows": [row]}}  # fmt: skip
+
+
+def test_rows_that_processors_hold_up_decide_nothing_of_the_simulator() -> None:
+    testbed = {"busy": measured_chain(3.0, 2.0), "links": measured_chain(1.916, 0.55)}
+    compared = scale_tables.compare(testbed, scale.Speeds())
+    lines = scale_tables.testbed_table(compared).splitlines()[2:]
+    assert [line.rsplit("|", 2)[1].strip() for line in lines] == ["links", "processors"]
+    goal = scale_tables.simulator_goal(compared)
+    assert (goal.value, goal.met) == ("0.98 to 0.98 of the measured, 1 rows", True)
+    slow = scale_tables.compare({"links": measured_chain(2.2, 0.55)}, scale.Speeds())
+    assert scale_tables.simulator_goal(slow).met is False
+    assert scale_tables.simulator_goal([]).met is None
+
+
+def test_where_a_ring_is_sooner_at_scale_is_said() -> None:
+    rows = [{"shape": "star", "sites": 32, "workers": 1024, "row": row, "simulated": seconds}
+            for row, seconds in (("ddp", 7.5), ("hier_fp32", 8.25),
+                                 ("levels7-0.5", 0.3))]  # fmt: skip
+    words = scale_tables.losing_words(rows)
+    assert "takes 1.10 x in a star of 32 sites" in words
+    assert "7 levels" not in words
+    assert "no row of ours" in scale_tables.losing_words([])
+
+
+def test_what_was_not_simulated_says_so() -> None:
+    row = {"shape": "star", "sites": 3, "workers": 12, "row": "ddp", "formula": 6.86,
+           "simulated": 6.87}  # fmt: skip
+    text = scale_tables.scale_table([row], "star")
+    assert "6.86 / 6.87" in text
+    assert text.count("not run yet") == len(scale.ROWS) - 1
+    assert "not run yet" in scale_tables.many_table([])

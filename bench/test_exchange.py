@@ -11,7 +11,14 @@ import pytest
 from bench.agent_memory import MIB, Memory, batches, bound_bytes
 from bench.agent_memory import parse as parse_memory
 from bench.cluster import ROOT
-from bench.exchange import Measured, make_result, parse_options, silent_seconds
+from bench.exchange import (
+    Measured,
+    direction_rates,
+    far_site,
+    make_result,
+    parse_options,
+    silent_seconds,
+)
 from bench.exchange_layout import (
     all_gather_bytes,
     all_reduce_bytes,
@@ -66,6 +73,25 @@ def test_other_rates_are_refused(text: str) -> None:
 def test_what_is_out_of_range_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"{name} .*allowed"):
         parse_options({name: value})
+
+
+def test_a_topology_brings_its_links_and_rates() -> None:
+    star = parse_options({"TOPOLOGY": "star", "ROWS": "full"})
+    assert star.layout.testbed_sites() == {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "core": 0}
+    assert [(k.a, k.b) for k in star.layout.testbed_links(9)][1:2] == [("b", "core")]
+    assert far_site(star.layout) == 1
+    slow = parse_options({"TOPOLOGY": "asymmetric", "ROWS": "full"})
+    assert direction_rates(slow) == pytest.approx([20, 100])
+    assert parse_options({"TOPOLOGY": "cluster"}).rate_mbps == 10_000
+    for wrong in ({"TOPOLOGY": "ring"}, {"TOPOLOGY": "star", "SITES": "3,3"}):
+        with pytest.raises(ValueError, match=r"(TOPOLOGY|SITES) = .*allowed"):
+            parse_options(wrong)
+
+
+def test_on_a_core_each_sum_crosses_a_link_more_than_once() -> None:
+    star = parse_options({"TOPOLOGY": "star"}).layout
+    assert link_bytes("full", star, 1000) == pytest.approx(1.6 * 4000)
+    assert ring_crossings(star) == 1
 
 
 def test_a_slow_row_may_be_silent_for_its_round() -> None:
@@ -203,17 +229,17 @@ def test_a_row_has_medians_of_its_rounds() -> None:
     for seconds in (2.0, 9.0, 1.9):
         event = {"seconds": seconds, "cpu_seconds": 1.0, "machine_cpu_seconds": 1.5,
                  "stolen_seconds": seconds / 10, "times": [0.0, seconds],
-                 "link_bytes": [4.0e6, 8.0e6, 8.0e6]}  # fmt: skip
-        samples = [Sample(0.0, 0.1, (0, 10**6, 10**6)),
-                   Sample(0.9, 1.0, (0, 0, 10**6)),
-                   Sample(seconds - 0.1, seconds, (0, 10**6, 0))]  # fmt: skip
-        rounds.add(event, samples, 100)
+                 "link_bytes": [4.0e6, 8.0e6, 8.0e6, 0.0]}  # fmt: skip
+        samples = [Sample(0.0, 0.1, (0, 10**6, 10**6, 0)),
+                   Sample(0.9, 1.0, (0, 0, 10**6, 0)),
+                   Sample(seconds - 0.1, seconds, (0, 10**6, 0, 0))]  # fmt: skip
+        rounds.add(event, samples, [100] * 4)
     row = make_row("full", rounds, CHAIN, 2_000_000, 100)
     assert (row["seconds"], row["stolen_seconds"]) == (2.0, 0.2)
     assert row["spread"] == {"median": 2.0, "min": 1.9, "max": 9.0, "n": 3}
-    assert row["link_bytes_per_element"] == [2.0, 4.0, 4.0]
+    assert row["link_bytes_per_element"] == [2.0, 4.0, 4.0, 0.0]
     assert row["bound_seconds"] == pytest.approx(0.669, abs=1e-3)
-    assert row["link_shares"] == pytest.approx([0.0, 0.35, 0.74], abs=0.01)
+    assert row["link_shares"] == pytest.approx([0.0, 0.35, 0.74, 0.0], abs=0.01)
     # Of the two that carry most.
     assert row["link_share"] == pytest.approx((0.35 + 0.74) / 2, abs=0.01)
 
@@ -233,7 +259,7 @@ def test_options_come_from_variables_and_have_defaults() -> None:
 
 
 def one_round(seconds: float) -> Rounds:
-    return Rounds([seconds], [1.0], [1.5], [0.1], [[4.0e6, 8.0e6]], [[seconds] * 2])
+    return Rounds([seconds], [1.0], [1.5], [0.1], [[4.0e6, 8.0e6] * 2], [[seconds] * 4])
 
 
 def test_a_round_trip_may_add_so_much_and_a_share_of_the_step() -> None:
@@ -253,7 +279,8 @@ def test_without_them_no_row_has_a_round_trip_or_an_error() -> None:
     measured = Measured({"full": one_round(2.0)}, raw=[1e7])
     result = make_result(parse_options({"ROWS": "full"}), measured)
     assert set(result) == {"rate", "elements", "sites", "links", "nodes", "burst_kb", "rows",
-                           "congestion_control", "raw_stream_share", "processors"}  # fmt: skip
+                           "congestion_control", "raw_stream_share", "processors",
+                           "link_mbps"}  # fmt: skip
     assert set(result["rows"][0]) == {"name", "seconds", "bound_seconds", "link_share", "rounds",
                                       "link_shares", "link_bytes_per_element", "spread",
                                       "cpu_seconds", "machine_cpu_seconds",

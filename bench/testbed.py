@@ -233,13 +233,13 @@ class NamespaceTestbed(LoopbackTestbed):
                 subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-def shape(core: str, link: int, rate_mbps: float) -> None:
-    """Gives a link its rate in both directions, or another one; what waits there is lost.
+def shape(core: str, link: int, rate_mbps: float, back_mbps: float | None = None) -> None:
+    """Gives a link its rate from a to b and back (default: the same); what waits there is lost.
 
     For tbf would never send what waits if that is larger than the new burst.
     """
-    limits = f"rate {rate_mbps}mbit burst {burst_kb(rate_mbps)}kb {LATENCY}"
-    for end in "ab":
+    for end, rate in (("a", rate_mbps), ("b", back_mbps or rate_mbps)):
+        limits = f"rate {rate}mbit burst {burst_kb(rate)}kb {LATENCY}"
         for discipline in ("pfifo", f"tbf {limits}"):
             run(*f"tc -n {core} qdisc replace dev t{link}{end} root {discipline}".split())
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
-from bench.evidence.times import RATES_MBPS, Topology, mean_log, step_time
+from bench.evidence.times import RATES_MBPS, mean_log, step_time
 from bench.evidence.train import crossing
+from bench.topologies import Topology
 
 Piece = Mapping[str, Any]
 VISION = ("resnet9",)

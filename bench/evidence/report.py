@@ -12,17 +12,21 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.evidence import tables
+from bench.evidence import scale, tables
+from bench.evidence.blocks import read_blocks
 from bench.evidence.experiment_tables import Pieces, front, points
 from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
+from bench.evidence.many import read_many
 from bench.evidence.methods import ROWS
+from bench.evidence.scale_tables import title
 from bench.evidence.steps import FOLDER, read_targets
-from bench.evidence.times import topologies
 from bench.evidence.workloads import ROOT, WORKLOADS
+from bench.topologies import topologies
 
 DOCS = ROOT / "docs"
 QUICK_ROWS = "ddp-gloo,fp16,powersgd1,compacted-0.5,levels7-0.5"
@@ -55,6 +59,11 @@ def read_evidence() -> Evidence:
                 if (found := read_figures(f"exchange-{rate}"))}  # fmt: skip
     rate = float(read_figures("kernels").get("encode7_gb_per_s", 0.0))
     return Evidence(read_pieces(FOLDER), read_targets(), topologies(), measured, rate)
+
+
+def read_at_scale() -> tables.AtScale:
+    return tables.AtScale(scale.read_testbed(), scale.read_speeds(), scale.read_scale(),
+                          read_many(), read_blocks())  # fmt: skip
 
 
 def quick(evidence: Evidence) -> int:
@@ -111,9 +120,9 @@ def plot_amounts(pieces: Pieces, path: Path) -> None:
 
     found = points(pieces)
     figure, axes = pyplot.subplots(figsize=(7, 4.2))
-    for codec, title in (("exact", "exact"), ("levels7", "7 levels")):
+    for codec, words in (("exact", "exact"), ("levels7", "7 levels")):
         own = [point for point in found if point.codec == codec]
-        axes.plot([p.bytes_per_element for p in own], [p.gap for p in own], "o-", label=title)
+        axes.plot([p.bytes_per_element for p in own], [p.gap for p in own], "o-", label=words)
         for point in own:
             axes.annotate(f"{1 - point.keep:g}", (point.bytes_per_element, point.gap),
                           textcoords="offset points", xytext=(5, 5), fontsize=8)  # fmt: skip
@@ -124,6 +133,36 @@ def plot_amounts(pieces: Pieces, path: Path) -> None:
     axes.set_ylabel("nats above DDP")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def plot_scale(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Seconds per step over workers: lines by formula, dots simulated."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    for axes, shape in zip(panels, scale.SHAPES, strict=True):
+        for number, name in enumerate(scale.ROWS):
+            own = [row for row in rows if (row["shape"], row["row"]) == (shape, name)]
+            workers = [row["workers"] for row in own]
+            axes.plot(workers, [row["formula"] for row in own], color=f"C{number}",
+                      label=title(name))  # fmt: skip
+            axes.plot(workers, [row["simulated"] for row in own], "o", color=f"C{number}")
+        axes.set_title(f"{shape} of sites, {scale.RATE_MBPS:g} Mbps: lines formula, dots simulated",
+                       fontsize=9)  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlabel("workers")
+        ticks = sorted({row["workers"] for row in rows})
+        axes.set_xticks(ticks, [str(tick) for tick in ticks], fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("seconds per step, ResNet18")
+    panels[0].legend(frameon=False, fontsize=7, loc=(0.05, 0.25))
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
@@ -148,7 +187,10 @@ def main(argv: list[str]) -> int:
     experiments = read_experiments()
     plot_amounts(Pieces(evidence, experiments), DOCS / "images" / "results-amounts.png")
     path = DOCS / "results.md"
-    path.write_text(tables.page(evidence, titles, experiments))
+    at_scale = read_at_scale()
+    if at_scale.simulated:
+        plot_scale(at_scale.simulated, DOCS / "images" / "results-scale.png")
+    path.write_text(tables.page(evidence, titles, experiments, at_scale))
     print(f"written: {path.relative_to(ROOT)}")
     print(tables.last_line(evidence))
     return 0

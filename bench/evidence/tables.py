@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.evidence import experiment_tables, figures
+from bench.evidence import experiment_tables, figures, scale_tables
 from bench.evidence.experiment_tables import Experiments, Pieces, table
 from bench.evidence.figures import OURS, VISION, Evidence, Goal
 from bench.evidence.methods import ROWS
+from bench.evidence.scale import Speeds
 from bench.evidence.shapes import NETWORKS, Network
-from bench.evidence.times import COSTS, RATES_MBPS, SYSTEMS, step_time
+from bench.evidence.times import COSTS, RATES_MBPS, SYSTEMS, Formula, step_time
 from bench.evidence.train import MOST_TIMES
 from bench.exchange_layout import model_shapes
 from bench.figure_blocks import TITLES as MEASURED_TITLES
@@ -21,6 +23,7 @@ from bench.figure_blocks import short
 
 NOT_RUN = "not run yet"
 UNDECIDED = "not decided yet"
+Blocks = Mapping[str, Mapping[str, float]]  # By workload and keep.
 KEEPS = (0.5, 0.3, 0.2, 0.1, 0.05)
 # Rows of `make bench-exchange` and what they are called here.
 SAME = {"ddp-gloo": "ddp", "fp16": "fp16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
@@ -142,7 +145,7 @@ def tta_table(evidence: Evidence, workload: str) -> str:
     for topology in evidence.topologies:
         rates = RATES_MBPS if topology == "chain" else RATES_MBPS[:1]
         for rate in rates:
-            own = evidence.topologies[topology].rate_mbps or rate
+            own = evidence.topologies[topology].layout.own_mbps or rate
             heads.append(f"{topology}, {own:g} Mbps")
     return table(["as many times as fast as DDP", *heads], rows)
 
@@ -166,11 +169,31 @@ def measured_table(evidence: Evidence) -> str:
     return table(["rate", "row", "measured, seconds", "formula", "measured / formula"], rows)
 
 
-def systems_table() -> str:
+def blocks_of(blocks: Blocks, keep: float) -> float:
+    """Of the workloads' masks those with fewest blocks in use; not counted: all are."""
+    return min((shares[f"{keep:g}"] for shares in blocks.values()), default=1.0)
+
+
+def blocks_words(blocks: Blocks) -> str:
+    if not blocks:
+        return f"Blocks in use of our masks: {NOT_RUN}; here all are."
+    said = [
+        f"{workload} " + ", ".join(f"{share:.3f} at {keep}" for keep, share in shares.items())
+        for workload, shares in sorted(blocks.items())
+    ]
+    return f"Share of 256-blocks in use, counted on our magnitude masks by keep: {'; '.join(said)}."
+
+
+def systems_table(blocks: Blocks) -> str:
     def bytes_at(of: Callable[[float], float]) -> list[str]:
         return [f"{of(keep):.3g}" for keep in KEEPS]
 
-    rows = [[s.title, s.formula, *bytes_at(s.bytes_of), s.needs, s.source] for s in SYSTEMS]
+    def own(system: Formula) -> Callable[[float], float]:
+        if not system.by_blocks:
+            return system.bytes_of  # type: ignore[no-any-return]
+        return lambda keep: float(system.bytes_of(keep)) * blocks_of(blocks, keep)
+
+    rows = [[s.title, s.formula, *bytes_at(own(s)), s.needs, s.source] for s in SYSTEMS]
     rows.append(["**PacTrain, 7 levels**", "2.35 k / 8", *bytes_at(lambda keep: 2.346 * keep / 8),
                  "masks that all workers share", "here"])  # fmt: skip
     return table(["system", "bytes per element and direction", *(f"k = {k}" for k in KEEPS),
@@ -218,8 +241,22 @@ def workload_section(evidence: Evidence, workload: str, title: str) -> str:
                           times=tta_table(evidence, workload))  # fmt: skip
 
 
-def page(evidence: Evidence, titles: dict[str, str], experiments: Experiments) -> str:
+@dataclass(frozen=True)
+class AtScale:
+    """What was measured, simulated and counted beside the steps to accuracy."""
+
+    testbed: scale_tables.Testbed = field(default_factory=dict)
+    speeds: Speeds = field(default_factory=Speeds)
+    simulated: Sequence[Mapping[str, Any]] = ()
+    many: Sequence[Mapping[str, Any]] = ()
+    blocks: Blocks = field(default_factory=dict)
+
+
+def page(
+    evidence: Evidence, titles: dict[str, str], experiments: Experiments, at_scale: AtScale
+) -> str:
     pieces = Pieces(evidence, experiments)
+    compared = scale_tables.compare(at_scale.testbed, at_scale.speeds)
     chain = evidence.topologies["chain"]
     network = NETWORKS["resnet152"]
     bound = step_time(OURS, network, chain, 100.0, evidence.codec_gb_per_s)
@@ -231,7 +268,7 @@ def page(evidence: Evidence, titles: dict[str, str], experiments: Experiments) -
         most=MOST_TIMES,
         not_reached=", ".join(f"{w} {m} (seed {s})" for w, m, s in not_reached) or "none",
         ours=ROWS[OURS].title,
-        goals=goal_table(figures.goals(evidence)),
+        goals=goal_table([*figures.goals(evidence), scale_tables.simulator_goal(compared)]),
         resnet_bound=short(bound.bound),
         resnet_compute=short(network.compute_seconds),
         share=f"{network.compute_seconds / bound.seconds:.2f}",
@@ -248,7 +285,14 @@ def page(evidence: Evidence, titles: dict[str, str], experiments: Experiments) -
         times=times_table(evidence, "chain", 100.0),
         not_run=NOT_RUN,
         measured=measured_table(evidence),
-        systems=systems_table(),
+        systems=systems_table(at_scale.blocks),
+        blocks=blocks_words(at_scale.blocks),
+        testbed=scale_tables.testbed_table(compared),
+        losing_at_scale=scale_tables.losing_words(at_scale.simulated),
+        scale_chain=scale_tables.scale_table(at_scale.simulated, "chain"),
+        scale_star=scale_tables.scale_table(at_scale.simulated, "star"),
+        growing=scale_tables.growing_table(),
+        many=scale_tables.many_table(at_scale.many),
         versions="; ".join([*versions, *machines]),
     )
 

@@ -1,5 +1,5 @@
 """Seconds per step by formula: bytes on the busiest link, the accelerator's compute, and each
-method's own compression. Pure but for reading the topologies.
+method's own compression. Pure.
 
 A step is max(compute, forward + communication), forward being a third of the compute: the
 exchange goes on while backward does, in all rows alike. Compression is charged where it would
@@ -10,23 +10,19 @@ PacTrain's at an agent's core, as `make bench-kernels` measured it, while the li
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from bench.evidence.plan import coded_sums
 from bench.evidence.shapes import Network
 from bench.exchange_layout import (
     LEVELS_BITS,
-    Layout,
     bound_seconds,
     powersgd_bytes,
-    ring_crossings,
 )
+from bench.topologies import Topology
 
-FOLDER = Path(__file__).resolve().parent / "topologies"
 RATES_MBPS = (100.0, 500.0, 1000.0)
 FORWARD_SHARE = 1 / 3
 ACCELERATOR_BYTES = 0.7 * 696e9  # Per second: A40, of which 70 % are reached.
@@ -34,63 +30,6 @@ PACKED_BITS = {3: 1.6, 7: 32 / 11, 15: 4.0}  # And 16 bits of scale for 256 elem
 PACKED_ABOVE_MBPS = 400.0  # Agents pack there: less work, more bytes.
 SCALE_BITS = 16 / 256
 LEVELS3_BITS = 1.384  # `make bench-kernels`: bits3.
-
-
-@dataclass(frozen=True)
-class Topology:
-    """`core`: each site has one link to a core without agents; else `links` are a tree."""
-
-    name: str
-    title: str
-    sites: tuple[int, ...]
-    links: tuple[tuple[int, int], ...]
-    core: bool
-    slow_direction: float  # Of the rate, on the slowest link and direction.
-    rate_mbps: float  # 0: as asked.
-
-    @property
-    def world(self) -> int:
-        return sum(self.sites)
-
-    def rate(self, asked_mbps: float) -> float:
-        return (self.rate_mbps or asked_mbps) * self.slow_direction
-
-    @property
-    def ring_crossings(self) -> int:
-        """Of the busiest link and direction, by a ring of all ranks in order."""
-        return 1 if self.core else ring_crossings(Layout(self.sites, self.links, self.sites))
-
-    @property
-    def tree_crossings(self) -> float:
-        """How often one sum crosses the busiest link where sites are added up once.
-
-        On a core the root turns: its link carries the sums of all others then.
-        """
-        many = len(self.sites)
-        return 1 + (many - 2) / many if self.core and many > 2 else 1.0
-
-
-def read_topology(path: Path) -> Topology:
-    """ValueError: a field is missing or out of range; names it."""
-    raw: Mapping[str, Any] = yaml.safe_load(path.read_text())
-    unknown = set(raw) - {"title", "sites", "core", "links", "rate_mbps"}
-    if unknown:
-        raise ValueError(f"{path.name}: field '{sorted(unknown)[0]}', allowed: title, sites, core, "
-                         "links, rate_mbps")  # fmt: skip
-    sites = tuple(raw.get("sites") or ())
-    if not 2 <= len(sites) <= 32 or not all(isinstance(n, int) and n > 0 for n in sites):
-        raise ValueError(f"{path.name}: sites = {list(sites)}, allowed: 2 to 32 numbers above 0")
-    links = tuple((int(a), int(b)) for a, b in (link["between"] for link in raw.get("links", ())))
-    core = bool(raw.get("core", False))
-    if core == bool(links):
-        raise ValueError(f"{path.name}: core = {core} and {len(links)} links, allowed: one of both")
-    shares = [float(link.get("slow_direction", 1.0)) for link in raw.get("links", ())]
-    return Topology(path.stem, raw["title"], sites, links, core, min(shares, default=1.0),
-                    float(raw.get("rate_mbps", 0)))  # fmt: skip
-
-
-def topologies() -> dict[str, Topology]:
-    return {path.stem: read_topology(path) for path in sorted(FOLDER.glob("*.yaml"))}
 
 
 @dataclass(frozen=True)
@@ -150,17 +89,17 @@ COSTS: dict[str, Cost] = {
 
 def link_bytes(cost: Cost, network: Network, topology: Topology, rate_mbps: float) -> float:
     """Of a step, on the busiest link and direction; without headers."""
-    world = topology.world
+    layout = topology.layout
     if cost.powersgd:
         own = float(powersgd_bytes(network.shapes, cost.powersgd))
     else:
         own = network.elements * cost.keep * cost.element_bits(rate_mbps) / 8
     if cost.how == "tree":
-        return topology.tree_crossings * own
+        return layout.tree_crossings * own
     if cost.how == "server":
-        return max(topology.sites) * own
-    crossings = topology.ring_crossings * (world - 1)
-    return crossings * (own if cost.how == "gather" else 2 * own / world) / cost.period
+        return max(layout.sites) * own
+    crossings = topology.ring_crossings * (layout.world - 1)
+    return crossings * (own if cost.how == "gather" else 2 * own / layout.world) / cost.period
 
 
 @dataclass(frozen=True)
@@ -180,8 +119,9 @@ def step_time(
     bound = bound_seconds(sent, rate)
     exchange = bound + cost.touched * network.elements / ACCELERATOR_BYTES
     if cost.levels and codec_gb_per_s:
-        # A root decodes from each child and encodes once, frame by frame beside the link.
-        coded = len(topology.sites) * 4 * cost.keep * network.elements
+        # Frame by frame beside the link, shared out over a site's agents.
+        layout = topology.layout
+        coded = coded_sums(layout) * 4 * cost.keep * network.elements / min(layout.hosts)
         exchange = max(exchange, coded / (codec_gb_per_s * 1e9))
     seconds = max(network.compute_seconds, FORWARD_SHARE * network.compute_seconds + exchange)
     return StepTime(seconds, bound, sent / network.elements)
@@ -197,6 +137,7 @@ class Formula:
     formula: str
     needs: str
     source: str
+    by_blocks: bool = False  # Sends the share of blocks that hold a kept element.
 
 
 def _coo_bitmap(keep: float) -> float:
@@ -204,8 +145,8 @@ def _coo_bitmap(keep: float) -> float:
 
 
 SYSTEMS: Sequence[Formula] = (
-    Formula("OmniReduce", lambda keep: 3 * 4.016 * 1.0, "3 b x 4.016, b = 1 (blocks of 256)",
-            "an aggregator in the middle; whole blocks of zeros", "SIGCOMM 2021"),
+    Formula("OmniReduce", lambda keep: 3 * 4.016, "3 b x 4.016, b: share of blocks of 256 in use",
+            "an aggregator in the middle; whole blocks of zeros", "SIGCOMM 2021", by_blocks=True),
     Formula("Zen", _coo_bitmap, "1.875 (12 k + 1/8): indices up, bitmap down",
             "sparse gradients that differ little", "arXiv 2309.13254"),
     Formula("EmbRace", lambda keep: 7.0, "7 dense + 15 per touched row (vision: none)",
