@@ -66,6 +66,7 @@ TEST_F(DrainTest, ItOutlivesTheCoordinator) {
               HasSubstr("'b' was drained by ann"));
   // Another process ends it, also for coordinators to come.
   t_.Disconnect("b");
+  t_.Clear();
   t_.Connect("b", "y");
   EXPECT_THAT(t_.journal().drained, IsEmpty());
   t_.Join("b", 0, 1, "run-3");
