@@ -256,15 +256,19 @@ TEST_F(DriverTest, sec_audit_WithoutItsLineNothingIsDone) {
 }
 
 TEST_F(DriverTest, sec_audit_ALogThatWasCutIsSaidByAnAgentThatWasToldMore) {
-  Join(Connect());
+  const StreamId id = Connect();
+  Join(id);
   driver_->Tick();
   const protocol::AuditHead head = Head();
   EXPECT_EQ(head.number, 4u);
   driver_->OnRefused({"call refused", {}, "", "x", "y", ""});
   driver_->Tick();
   EXPECT_EQ(Head().number, 4u);
-  now_ += absl::Seconds(5);
-  driver_->Tick();  // Also where nothing is decided.
+  for (int i = 0; i < 5; ++i) {  // Also where nothing is decided.
+    now_ += absl::Seconds(1);
+    driver_->OnMessage(id, protocol::Heartbeat{});
+    driver_->Tick();
+  }
   EXPECT_EQ(Head().number, 5u);
   protocol::AuditHead forged = Head();
   ++forged.number;
@@ -343,7 +347,8 @@ TEST_F(DriverTest, AuditLinesOutliveAJournalThatCannotBeWritten) {
   now_ += absl::Seconds(10);
   driver_->Tick();
   EXPECT_FALSE(driver_->Snapshot().read_only);
-  EXPECT_THAT(journal_.lines, ElementsAre("agent connected"));
+  EXPECT_THAT(journal_.lines,
+              ElementsAre("coordinator started", "agent connected"));
 }
 
 TEST_F(DriverTest, sec_limits_ReportsBeyondTheLimitAreDropped) {
