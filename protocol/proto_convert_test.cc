@@ -93,7 +93,7 @@ TEST(ProtoConvert, SpoiltBytesNeverCrash) {
     const auto coordinator = CoordinatorMessages();
     v1::AgentMessage a;
     if (a.ParseFromString(
-            spoil(ToProto(agent[round % 7]).SerializeAsString()))) {
+            spoil(ToProto(agent[round % agent.size()]).SerializeAsString()))) {
       ++parsed;
       accepted += FromProto(a).ok();
     }

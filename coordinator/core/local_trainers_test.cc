@@ -127,7 +127,11 @@ TEST_F(LocalTrainersTest, HowFarThoseCameWhoLeftIsSaidWithIt) {
   for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "detached");
   for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "rank 0 left", true);
   LocalTrainers local = t_.LocalOf("a");
-  local.report = protocol::StepReport{t_.group, 1, after - 1, 7, 1};
+  local.report.emplace();
+  local.report->group = t_.group;
+  local.report->generation = 1;
+  local.report->committed_step = after - 1;
+  local.report->committed_count = 7;
   t_.Connect("a", "x", /*same_process=*/true);
   Say("a", local);
   // They have the newest state, and took it along.
@@ -220,7 +224,7 @@ class Twins {
     EXPECT_EQ(a.generation, b.generation);
     EXPECT_EQ(a.phase, b.phase);
     EXPECT_EQ(a.reason, b.reason);
-    EXPECT_EQ(a.in_force.version, b.in_force.version);
+    EXPECT_EQ(a.in_force, b.in_force);
     EXPECT_EQ(a.votes.in_favour, b.votes.in_favour);
     EXPECT_EQ(a.votes.against, b.votes.against);
     EXPECT_EQ(a.votes.missing, b.votes.missing);

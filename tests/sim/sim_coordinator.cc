@@ -125,6 +125,12 @@ uint64_t SimCoordinator::Connect(StreamClient* client) {
 void SimCoordinator::Send(uint64_t stream, protocol::AgentMessage message) {
   auto it = streams_.find(stream);
   if (it == streams_.end()) return;
+  // A newer one makes it old: it is heard once more, late.
+  if (std::holds_alternative<protocol::LocalTrainers>(message) &&
+      world_->random.Chance(100)) {
+    world_->After(100 * Delay(),
+                  [this, stream, message] { Hear(stream, message); });
+  }
   world_->At(
       it->second.to_coordinator.Arrival(world_->now(), Delay()),
       [this, stream, message = std::move(message)] { Hear(stream, message); });

@@ -97,11 +97,23 @@ void Simulation::OnFormed(const protocol::Generation& generation) {
   }
 }
 
-// The last one that holds the newest state may not be turned away.
+// The last one that holds the newest state may not be turned away, unless
+// somebody who left in order has a newer one.
 void Simulation::OnRefused(const protocol::JoinRefused& refusal) {
   const SimTrainer* refused = FindTrainer(refusal.attach_id);
   if (!elastic() || refused == nullptr || !refused->HoldsState() ||
       IsStranded(refused->launch()) || WasLeftBehind(*refused)) {
+    return;
+  }
+  const auto took_newer = [&](const SimTrainer& other) {
+    return other.LeftInOrder() &&
+           other.state().lineage == refused->state().lineage &&
+           other.state().applied > refused->state().applied;
+  };
+  if (std::any_of(seats_.begin(), seats_.end(),
+                  [&](const Seat& s) { return took_newer(*s.trainer); }) ||
+      std::any_of(old_trainers_.begin(), old_trainers_.end(),
+                  [&](const auto& old) { return took_newer(*old); })) {
     return;
   }
   for (const Seat& seat : seats_) {
