@@ -379,8 +379,7 @@ int pt_keep(pt_session* session, pt_digest mask_digest, uint32_t count,
     if (count > 0 &&
         (names == nullptr || kept == nullptr || elements == nullptr)) {
       return trainer::Invalid(
-          "names, kept or elements is null.
-Pass one of each for every "
+          "names, kept or elements is null.\nPass one of each for every "
           "parameter.");
     }
     std::vector<trainer::ParameterKeep> parameters;

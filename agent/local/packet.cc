@@ -88,6 +88,10 @@ absl::StatusOr<Message> Read(absl::Span<const uint8_t> packet) {
   return message;
 }
 
+static_assert(wire::kKeepParameters == protocol::kMaxKeepParameters);
+static_assert(wire::kNameBytes == protocol::kMaxNameLength + 1);
+static_assert(sizeof(wire::Keep) <= wire::kMaxMessage);
+
 absl::StatusOr<TrainerPacket> ReadKeep(absl::Span<const uint8_t> packet) {
   ASSIGN_OR_RETURN(const wire::Keep message, Read<wire::Keep>(packet));
   protocol::KeepByParameter keep;
