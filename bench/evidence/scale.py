@@ -43,7 +43,8 @@ MEASURED_ROWS = ("full", "compacted-0.5", "levels7-0.5")
 # on which all sites and trainers are, fills them, whatever else it does.
 FOUR = {"SITES": "2,2,2,2", "LINKS": "1-0,1-2,1-3"}
 EXACT = {"RATE": "5mbit", "ROWS": "full,compacted-0.5"}
-IN_LEVELS = {"RATE": "1mbit", "ROWS": "levels7-0.5"}
+# More elements, so that links are busy for as long, and a TLS record on one is as short.
+IN_LEVELS = {"RATE": "5mbit", "ROWS": "levels7-0.5", "ELEMENTS": "5586981"}
 TESTS: dict[str, dict[str, str]] = {
     f"{name}-{kind}": places | rows
     for name, places in (("chain", {"TOPOLOGY": "chain"}), ("star", {"TOPOLOGY": "star"}),
@@ -52,7 +53,7 @@ TESTS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 # One direction of it has a fifth of the rate.
 TESTS["asymmetric-exact"] |= {"RATE": "25mbit"}
-TESTS["asymmetric-levels"] |= {"RATE": "5mbit"}
+TESTS["asymmetric-levels"] |= {"RATE": "25mbit"}
 CHAIN_RATES = {"100mbit": 100.0, "500mbit": 500.0, "1gbit": 1000.0}
 COUNTS = {"ROUNDS": "3", "STEPS": "1", "ELEMENTS": "1000000", "MEMORY": "0"}
 # Of a step's time on all processors, by trainers and agents. Where they need more of it, the
