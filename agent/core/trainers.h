@@ -30,6 +30,8 @@ struct TrainerRecord {
   // In its generation; before that, what it asked for.
   uint32_t rank = 0;
   std::optional<protocol::MaskVote> vote;
+  uint32_t nccl_version = 0;  // As wire::Hello has them.
+  std::string device;
 };
 
 class Trainers {

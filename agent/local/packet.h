@@ -14,8 +14,10 @@
 
 namespace pactrain::agent {
 
-using TrainerPacket = std::variant<wire::Hello, wire::Submit, wire::Vote,
-                                   wire::Detach, wire::Ask>;
+using TrainerPacket =
+    std::variant<wire::Hello, wire::Submit, wire::Vote, wire::Detach, wire::Ask,
+                 wire::CollectiveId, wire::Opened, wire::Staged,
+                 wire::BucketWord, wire::CollectiveFailed>;
 
 // Checks what can be checked without knowing the trainer: kind, size, that
 // every text ends in its array, flags and enums. The core checks the rest.
