@@ -90,10 +90,11 @@ typedef struct {
 
 /* pt_submit() of a bucket that was packed as `plan` says. `memory` has room for
  * `elements` in fp32 and holds the kept ones so, one after the other, or what
- * the path says. It belongs to the library until pt_wait() returns. After PT_OK it holds the sums of the kept elements in fp32, not
- * divided; and where pt_step says `dense` the mean of all elements in the
- * bucket's dtype. For such a step `fill` is called, from pt_wait() or from
- * here. PT_INVALID_ARGUMENT: also that the plan is another one now. */
+ * the path says. It belongs to the library until pt_wait() returns. After PT_OK
+ * it holds the sums of the kept elements in fp32, not divided; and where
+ * pt_step says `dense` the mean of all elements in the bucket's dtype. For such
+ * a step `fill` is called, from pt_wait() or from here. PT_INVALID_ARGUMENT:
+ * also that the plan is another one now. */
 int pt_submit_packed(pt_session* session, uint32_t bucket, uint64_t elements,
                      const pt_plan* plan, const pt_packed* packed, void* memory,
                      int dtype, pt_digest bucket_layout, int last,

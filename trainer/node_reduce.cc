@@ -130,10 +130,9 @@ void NodeReduce::OnTick(Time now) {
   const int state = comm_->QueryStream(job_->buffers.stream);
   if (state == 0) return Finish(NodePath::kHost);
   if (state == cuda::kErrorNotReady && waited < kStreamPatience) return;
-  const std::string what =
-      state == cuda::kErrorNotReady
-          ? "its kernel is still there after 4 s"
-          : setup_->driver->Words("cuStreamQuery", state);
+  const std::string what = state == cuda::kErrorNotReady
+                               ? "its kernel is still there after 4 s"
+                               : setup_->driver->Words("cuStreamQuery", state);
   Finish(NodePath::kHost, what);
 }
 
@@ -162,8 +161,7 @@ std::vector<NodeReduce::Reply> NodeReduce::TakeReplies(Time now) {
       reduced.bucket = job_->bucket;
       replies.emplace_back(reduced);
     } else if (outcome->what == Done::kFailed) {
-      auto failed =
-          Make<wire::CollectiveFailed>(wire::Kind::kCollectiveFailed);
+      auto failed = Make<wire::CollectiveFailed>(wire::Kind::kCollectiveFailed);
       failed.epoch = epoch_;
       SetText(failed.text, outcome->text);
       replies.emplace_back(failed);

@@ -69,10 +69,10 @@ class NodeReduce {
   struct Report {
     bool asked = false;
     bool open = false;
-    std::string reason;        // Why it is not.
-    uint64_t taken = 0;        // Buckets.
-    uint64_t by_host = 0;      // Staged ones that went by the host.
-    double nccl_seconds = 0;   // In NCCL, of those taken.
+    std::string reason;         // Why it is not.
+    uint64_t taken = 0;         // Buckets.
+    uint64_t by_host = 0;       // Staged ones that went by the host.
+    double nccl_seconds = 0;    // In NCCL, of those taken.
     double staged_seconds = 0;  // From Staged to Go.
   };
   Report report() const;

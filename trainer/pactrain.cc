@@ -286,9 +286,9 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
     } else if (options->nccl != 0) {
       auto found = trainer::nccl::FindSetup();
       if (const auto* why = std::get_if<std::string>(&found)) {
-        return {.code = pactrain::wire::Code::kRefused,
-                .text = "NCCL cannot be had: " + *why +
-                        ".\nAttach without it."};
+        return {
+            .code = pactrain::wire::Code::kRefused,
+            .text = "NCCL cannot be had: " + *why + ".\nAttach without it."};
       }
       auto& setup = std::get<trainer::nccl::Found>(found);
       converted.nccl_version =

@@ -48,7 +48,8 @@ Error Session::Attach(TrainerOptions options, std::optional<nccl::Setup> nccl,
                       const std::function<void(const std::string&)>& on_waiting,
                       std::unique_ptr<Session>* session) {
   if (Error error = CheckOptions(options); !error.ok()) return error;
-  std::unique_ptr<Session> made(new Session(std::move(options), std::move(nccl)));
+  std::unique_ptr<Session> made(
+      new Session(std::move(options), std::move(nccl)));
   if (Error error = made->Connect(on_waiting); !error.ok()) return error;
   *session = std::move(made);
   return {};
@@ -105,8 +106,8 @@ Event Session::Pump() {
   if (state_.over()) return Event::kOver;
   if (!link_.Flush()) return LastWords();
   for (const NodeReduce::Reply& reply : node_.TakeReplies(Now())) {
-    const Event event = std::visit([&](const auto& m) { return Send(m); },
-                                   reply);
+    const Event event =
+        std::visit([&](const auto& m) { return Send(m); }, reply);
     if (event != Event::kNone) return event;
   }
   AgentLink::Packet packet;
@@ -269,12 +270,12 @@ Error Session::SubmitPacked(const Bucket& bucket, Packed packed, void* memory) {
 bool Session::Stage(const Bucket& bucket, const wire::Digest128& mask,
                     uint64_t kept, const nccl::Buffers& buffers) {
   const Placement plan = state_.Plan(bucket);
-  if (!node_.open() || state_.step_done() || plan.mask == nullptr || plan.elements != kept ||
-      !Same(mask, state_.decision().mask_digest)) {
+  if (!node_.open() || state_.step_done() || plan.mask == nullptr ||
+      plan.elements != kept || !Same(mask, state_.decision().mask_digest)) {
     return false;
   }
-  wire::Staged staged = node_.Stage(Now(), state_.next_step(),
-                                    state_.attempt(), bucket.index, buffers);
+  wire::Staged staged = node_.Stage(Now(), state_.next_step(), state_.attempt(),
+                                    bucket.index, buffers);
   staged.elements = kept;
   staged.decision_version = state_.decision().version;
   staged.bucket_layout = bucket.layout;

@@ -31,8 +31,7 @@ class Session {
   // Blocks until all ranks are there. Errors as pt_attach(). `on_waiting` is
   // called from this thread.
   // `nccl`: what this trainer would take part in node reduces with.
-  static Error Attach(TrainerOptions options,
-                      std::optional<nccl::Setup> nccl,
+  static Error Attach(TrainerOptions options, std::optional<nccl::Setup> nccl,
                       const std::function<void(const std::string&)>& on_waiting,
                       std::unique_ptr<Session>* session);
   // Tells the agent, unless this is a forked child of the one that attached.

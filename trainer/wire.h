@@ -219,7 +219,7 @@ struct Submit {
   uint8_t reduced;    // 1: Taken; the leader's slot has the node's sum, and the
                       // others' have nothing of it.
   uint8_t pad;
-  double squares;  // If reduced: of the elements of this rank, summed.
+  double squares;        // If reduced: of the elements of this rank, summed.
   Digest128 parameters;  // With `last`: digest of the parameters, or zero.
   char violation_text[256];
 };

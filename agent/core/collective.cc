@@ -223,13 +223,13 @@ Collective::Says Collective::OnStaged(size_t member,
 }
 
 Collective::Says Collective::Go(absl::Duration now) {
-  const double bytes = 4.0 * static_cast<double>(
-                                 exchange_->staged[0]->elements);
+  const double bytes =
+      4.0 * static_cast<double>(exchange_->staged[0]->elements);
   const absl::Duration least =
       exchanged_ ? limits_.exchange : limits_.first_exchange;
   exchange_->go = now;
-  exchange_->bound = std::max(
-      least, absl::Seconds(kSlack * bytes / limits_.bytes_per_second));
+  exchange_->bound =
+      std::max(least, absl::Seconds(kSlack * bytes / limits_.bytes_per_second));
   counters_.staged_to_go += now - exchange_->since;
   return ToAll(Word(wire::Kind::kGo, epoch_, exchange_->key));
 }
@@ -269,9 +269,8 @@ Collective::Says Collective::OnReduced(size_t member,
 Collective::Says Collective::OnFailed(size_t member,
                                       const wire::CollectiveFailed& message) {
   if (message.epoch != epoch_ || !open()) return {};
-  return Fail(
-      phase_ == Phase::kOpening ? Fallback::kOpening : Fallback::kError,
-      absl::StrCat(Name(member), ": ", GetText(message.text)));
+  return Fail(phase_ == Phase::kOpening ? Fallback::kOpening : Fallback::kError,
+              absl::StrCat(Name(member), ": ", GetText(message.text)));
 }
 
 Collective::Says Collective::OnHostSubmit(size_t member, uint64_t step,
@@ -280,10 +279,11 @@ Collective::Says Collective::OnHostSubmit(size_t member, uint64_t step,
   hosted_[member] = key;
   if (!exchange_ || exchange_->key != key) return {};
   if (exchange_->go) {
-    return Fail(Fallback::kError,
-                absl::StrFormat("%s sent bucket %d of step %d by the host while "
-                                "it was reduced",
-                                Name(member), bucket, step));
+    return Fail(
+        Fallback::kError,
+        absl::StrFormat("%s sent bucket %d of step %d by the host while "
+                        "it was reduced",
+                        Name(member), bucket, step));
   }
   return SendByHost();
 }
@@ -305,9 +305,9 @@ Collective::Says Collective::OnLost(size_t member) {
 Collective::Says Collective::Tick(absl::Duration now) {
   if (phase_ == Phase::kOpening && now - begun_ >= limits_.open) {
     const auto missing =
-        has_id_ ? std::find(opened_.begin(), opened_.end(), false) -
-                      opened_.begin()
-                : 0;
+        has_id_
+            ? std::find(opened_.begin(), opened_.end(), false) - opened_.begin()
+            : 0;
     return Fail(Fallback::kOpening,
                 absl::StrFormat("%s has not opened it in %s",
                                 Name(static_cast<size_t>(missing)),

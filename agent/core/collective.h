@@ -69,8 +69,8 @@ class Collective {
     // An exchange that takes 20 times as long as at this rate has failed.
     double bytes_per_second = 1e9;
   };
-  using Message = std::variant<wire::MakeId, wire::Open, wire::BucketWord,
-                               wire::Close>;
+  using Message =
+      std::variant<wire::MakeId, wire::Open, wire::BucketWord, wire::Close>;
   struct Say {
     size_t member = 0;
     Message message;

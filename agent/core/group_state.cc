@@ -200,6 +200,7 @@ void GroupState::Tell(const Collective::Says& says) {
 
 Collective::Says GroupState::OnStaged(size_t index, const wire::Staged& staged,
                                       absl::Duration now) {
+  if (EndForDetached(now)) return {};
   // Sent before the trainer knew that the step is refused or made dense.
   if (staged.step < step_ ||
       (staged.step == step_ && staged.attempt < local_.attempt())) {
@@ -219,7 +220,7 @@ Collective::Says GroupState::OnStaged(size_t index, const wire::Staged& staged,
 void GroupState::OnCollective(TrainerId trainer,
                               const CollectiveMessage& message,
                               absl::Duration now) {
-  if (ended_ || EndForDetached(now)) return;
+  if (ended_) return;
   const auto index = static_cast<size_t>(TrainerIndex(trainer));
   if (const auto* id = std::get_if<wire::CollectiveId>(&message)) {
     Tell(collective_.OnId(index, *id));
@@ -230,8 +231,8 @@ void GroupState::OnCollective(TrainerId trainer,
   } else if (const auto* reduced = std::get_if<wire::BucketWord>(&message)) {
     Tell(collective_.OnReduced(index, *reduced, now));
   } else {
-    Tell(collective_.OnFailed(index,
-                              std::get<wire::CollectiveFailed>(message)));
+    Tell(
+        collective_.OnFailed(index, std::get<wire::CollectiveFailed>(message)));
   }
 }
 

@@ -43,10 +43,10 @@ class TorchKernels:
             raise RuntimeError("cuLaunchKernel: CUDA_ERROR_X (1)\nmore")
         self.packs += 1
         keep = image.bool()
-        packed.copy_(gradients.float()[keep])
         totals.zero_()
         outside = (gradients[~keep] != 0).sum()
         totals[1::2] = torch.stack([outside, outside * 0])
+        packed.copy_(gradients.float()[keep])  # Last, so it is there late.
 
     def unpack(self, image, packed, world_size, out, *, stream):
         assert torch.accelerator.current_stream() == stream
@@ -253,7 +253,7 @@ def test_while_nccl_is_not_open_buckets_go_by_the_host(wrap, monkeypatch, nccl, 
 
 def test_without_an_nccl_it_is_refused(wrap, monkeypatch, packing):
     monkeypatch.setenv(device_path.VARIABLE, "nccl")
-    with pytest.raises(RefusedError, match="here: libnccl.so.2 is not loaded"):
+    with pytest.raises(RefusedError, match=r"here: libnccl\.so\.2 is not loaded"):
         wrap(small_net().to("queued"))
 
 

@@ -122,9 +122,9 @@ class World {
   }
 
   absl::Duration Delay() {
-    return random_.Between(absl::Microseconds(10),
-                           random_.Chance(50) ? absl::Seconds(3)
-                                              : absl::Milliseconds(2));
+    return random_.Between(absl::Microseconds(10), random_.Chance(50)
+                                                       ? absl::Seconds(3)
+                                                       : absl::Milliseconds(2));
   }
   void At(absl::Duration when, std::function<void()> run) {
     events_.push({when, number_++, std::move(run)});
@@ -253,7 +253,10 @@ class World {
   }
   void Hear(size_t m, const wire::BucketWord& word) {
     Trainer& trainer = trainers_[m];
-    if (!trainer.waits) return Wrong("an answer that nobody waits for");
+    if (!trainer.waits) {  // A Close has answered before.
+      if (!trainer.closed) Wrong("an answer that nobody waits for");
+      return;
+    }
     // Of a step that became dense since nothing is reduced.
     if (word.header.kind == wire::Kind::kTaken) {
       return Submit(m, word.attempt == trainer.attempt);
@@ -272,8 +275,9 @@ class World {
     const bool late = number == trainer.habits.late_at;
     Later(late ? absl::Seconds(16) : Delay(), [this, m, reduced] {
       if (trainers_[m].gone || trainers_[m].closed) return;
-      Say(m,
-          [this, m, reduced] { return collective_->OnReduced(m, reduced, now_); });
+      Say(m, [this, m, reduced] {
+        return collective_->OnReduced(m, reduced, now_);
+      });
     });
   }
   void SayFailed(size_t m, wire::CollectiveEpoch epoch) {
@@ -300,8 +304,8 @@ class World {
     const bool taken = collective_->IsTaken(step, attempt, bucket);
     if (taken != reduced) {
       Wrong(absl::StrCat("rank ", m, " has bucket ", bucket, " of step ", step,
-                         reduced ? " reduced" : " by the host",
-                         ", and it is ", taken ? "" : "not ", "taken"));
+                         reduced ? " reduced" : " by the host", ", and it is ",
+                         taken ? "" : "not ", "taken"));
     }
     const auto [it, fresh] = submitted_.try_emplace(place, reduced);
     if (it->second != reduced) Wrong("a bucket is mixed");
@@ -366,7 +370,8 @@ class World {
     }
   }
   void Wrong(const std::string& what) {
-    if (wrong_.empty()) wrong_ = absl::StrCat(what, " at ", absl::FormatDuration(now_));
+    if (wrong_.empty())
+      wrong_ = absl::StrCat(what, " at ", absl::FormatDuration(now_));
   }
 
   sim::Random random_;
@@ -408,7 +413,8 @@ TEST(CollectiveSimTest, ABucketIsReducedByAllOrByNoneAndNobodyWaitsForEver) {
   // It is tried: most worlds reduce something, and each failure comes about.
   EXPECT_GT(reduced, Seeds() / 2);
   for (size_t f = 1; f < kFallbacks; ++f) {
-    EXPECT_GT(fallbacks[f], Seeds() / 50) << FallbackName(static_cast<Fallback>(f));
+    EXPECT_GT(fallbacks[f], Seeds() / 50)
+        << FallbackName(static_cast<Fallback>(f));
   }
 }
 

@@ -102,13 +102,13 @@ struct StepReport {
 
 enum class Event {
   kNone,
-  kWaiting,   // waiting_text() is new.
-  kAttached,  // attached() is set; its two file descriptors came along.
-  kResubmit,  // TakeResubmits() now.
-  kWritten,   // results() is more.
+  kWaiting,     // waiting_text() is new.
+  kAttached,    // attached() is set; its two file descriptors came along.
+  kResubmit,    // TakeResubmits() now.
+  kWritten,     // results() is more.
   kCollective,  // TakeCollective() now.
-  kStepDone,  // TakeStep() now (committed, or failed and the session lives).
-  kOver,      // error() is final; the open step, if any, ended with it.
+  kStepDone,    // TakeStep() now (committed, or failed and the session lives).
+  kOver,        // error() is final; the open step, if any, ended with it.
 };
 
 class TrainerState {

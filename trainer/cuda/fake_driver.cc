@@ -131,8 +131,8 @@ int cuCtxGetDevice(int* device) {
 int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
   std::memset(uuid, 0, 16);
   const char* given = std::getenv("PACTRAIN_FAKE_GPU");
-  const int number = given == nullptr ? static_cast<int>(getpid())
-                                      : std::atoi(given);
+  const int number =
+      given == nullptr ? static_cast<int>(getpid()) : std::atoi(given);
   std::memcpy(uuid, &number, sizeof(number));
   uuid[15] = static_cast<unsigned char>(device);
   return Called("cuDeviceGetUuid_v2");

@@ -64,8 +64,8 @@ class Communicator {
   enum class Done { kId, kOpened, kReduced, kFailed, kStopped };
   struct Outcome {
     Done what = Done::kFailed;
-    UniqueId id = {};                   // kId
-    std::string text = {};              // kFailed; one line.
+    UniqueId id = {};                    // kId
+    std::string text = {};               // kFailed; one line.
     std::chrono::nanoseconds took = {};  // kReduced
   };
   std::optional<Outcome> Take();

@@ -108,7 +108,7 @@ class CommunicatorTest : public ::testing::Test {
   void Wake() { changed_.notify_all(); }
 
   FakeNccl* fake_;
-  Setup setup_;
+  nccl::Setup setup_;
   std::vector<std::vector<float>> in_ = {{1, 2, 3}, {10, 20, 30}};
   std::vector<std::vector<float>> out_ = {{0, 0, 0}, {0, 0, 0}};
   std::mutex mu_;

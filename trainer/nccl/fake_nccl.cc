@@ -238,17 +238,17 @@ int ncclAllReduce(const void* in, void* out, size_t count, int type,
 int ncclCommRevoke(Comm handle, int flags) {
   Communicator& comm = *Of(handle);
   if (flags != 0) return kInvalidArgument;
-  if (Settings()->fault == "revoke" && Settings()->rank == comm.rank) Hang();
   comm.error = kSuccess;
   comm.progresses = false;
   comm.revoked = true;
+  if (Settings()->fault == "revoke" && Settings()->rank == comm.rank) Hang();
   return kInProgress;
 }
 
 int ncclCommAbort(Comm handle) {
   Communicator& comm = *Of(handle);
-  if (Settings()->fault == "revoke" && Settings()->rank == comm.rank) Hang();
   comm.revoked = true;
+  if (Settings()->fault == "revoke" && Settings()->rank == comm.rank) Hang();
   while (comm.jobs > 0) Nap();
   shm_unlink(comm.name.c_str());
   return kSuccess;

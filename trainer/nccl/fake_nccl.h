@@ -17,8 +17,8 @@ struct FakeNccl {
   //   progress  it is in progress for ever
   //   call      the call does not return
   //   kernel    what it launched does not end before it is revoked
-  //   revoke    the same, and to revoke or abort it does not return
-  //   deaf      the same, and it does not end either
+  //   revoke    the same, and the call that revokes or aborts does not return
+  //   deaf      what it launched never ends
   //   open      the communicator does not open: an error
   //   open_progress  the same: it is in progress for ever
   std::string fault;

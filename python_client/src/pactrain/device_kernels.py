@@ -114,7 +114,7 @@ def kernels_of(device: torch.device) -> DeviceKernels:
 
 
 def nccl_here() -> tuple[bool, str]:
-    """Whether this process has an NCCL that is used; its version and file, or why not."""
+    """Whether this process has an NCCL that is used; its version, or why not."""
     text = ctypes.create_string_buffer(512)
     code = _abi.load_library().pt_nccl_status(text, len(text))
     return code == 0, text.value.decode("utf-8", "replace")
