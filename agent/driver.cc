@@ -370,7 +370,11 @@ void Driver::OnMessage(uint64_t trainer, const Message& message) {
   if (std::holds_alternative<wire::Detach>(message)) {
     book_.Left(trainer, "detached");
   }
-  Handle(TrainerMessage{trainer, message});
+  std::visit(
+      [&](const auto& m) {
+        Handle(TrainerMessage{trainer, m});
+      },
+      message);
 }
 
 void Driver::OnTrainerGone(uint64_t trainer, const std::string& reason) {

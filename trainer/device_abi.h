@@ -4,7 +4,7 @@
  * A bucket's way: pt_plan_bucket() says what of it travels; pt_cuda_compact()
  * packs that; a copy brings it to host memory; pt_submit_packed() takes it from
  * there and leaves the sums there; a copy and pt_cuda_expand_divide() bring the
- * mean back.
+ * mean back. Before the copy pt_reduce() may sum it with the node's other GPUs.
  */
 #ifndef PACTRAIN_TRAINER_DEVICE_ABI_H_
 #define PACTRAIN_TRAINER_DEVICE_ABI_H_
@@ -46,15 +46,57 @@ int pt_mask_image(pt_session* session, uint32_t bucket, uint64_t elements,
  * the session ends. It must call nothing of the session. */
 typedef int (*pt_fill)(uint32_t bucket, void* arg);
 
+/* How a bucket that was packed goes to the agent. */
+enum pt_path {
+  PT_PATH_HOST = 0,    /* each rank submits its own values */
+  PT_PATH_LEADER = 1,  /* reduced: this rank submits the node's sum, */
+  PT_PATH_FOLLOWER = 2 /* and this one none: `memory` may hold anything */
+};
+
+/* The node reduce: NCCL sums the kept elements of a bucket, `plan->kept` in
+ * fp32 at the device's address `in`, which must be complete, over all trainers
+ * of the model on this node, into `out`, on `stream` (a CUstream that nothing
+ * else is enqueued on). Where they do not, and where NCCL fails, *path is
+ * PT_PATH_HOST, `in` is as it was, and what is at `out` means nothing: neither
+ * may be freed or used again once pt_node_report() says that it is not open any
+ * more. Blocks until it is known, for a bounded time. To be called before
+ * pt_submit_packed() of the bucket, by the thread that calls that.
+ * PT_INTERNAL: the GPU does not come back from NCCL; the session is over. */
+int pt_reduce(pt_session* session, uint32_t bucket, uint64_t elements,
+              const pt_plan* plan, int dtype, pt_digest bucket_layout,
+              uint64_t in, uint64_t out, void* stream, int32_t* path);
+
+typedef struct {
+  int32_t asked;         /* pt_attach_options.nccl */
+  int32_t open;          /* buckets are summed by NCCL, once all are ready */
+  uint64_t taken;        /* buckets that were */
+  uint64_t by_host;      /* that were staged and were not */
+  double nccl_seconds;   /* in NCCL */
+  double staged_seconds; /* from being staged to the agent's go */
+  char reason[512];      /* if not open: why; one line */
+} pt_node;
+int pt_node_report(pt_session* session, pt_node* out);
+
+/* Whether this process has an NCCL that is used: 0, or not. `text` gets one
+ * line, cut to `bytes`: its version and file, or why not. Thread-safe. */
+int pt_nccl_status(char* text, uint64_t bytes);
+
+/* What was found when a bucket was packed, and done with it. */
+typedef struct {
+  uint64_t outside; /* elements outside the mask that are not zero */
+  double squares;   /* of the kept elements, summed; unless PT_PATH_HOST */
+  int32_t path;     /* as pt_reduce() said, or PT_PATH_HOST */
+} pt_packed;
+
 /* pt_submit() of a bucket that was packed as `plan` says. `memory` has room for
- * `elements` in fp32 and holds the kept ones so, one after the other; `outside`
- * of the others are not zero. It belongs to the library until pt_wait()
- * returns. After PT_OK it holds the sums of the kept elements in fp32, not
- * divided; and where pt_step says `dense` the mean of all elements in the
- * bucket's dtype. For such a step `fill` is called, from pt_wait() or from
- * here. PT_INVALID_ARGUMENT: also that the plan is another one now. */
+ * `elements` in fp32 and holds the kept ones so, one after the other, or what
+ * the path says. It belongs to the library until pt_wait() returns. After PT_OK
+ * it holds the sums of the kept elements in fp32, not divided; and where
+ * pt_step says `dense` the mean of all elements in the bucket's dtype. For such
+ * a step `fill` is called, from pt_wait() or from here. PT_INVALID_ARGUMENT:
+ * also that the plan is another one now. */
 int pt_submit_packed(pt_session* session, uint32_t bucket, uint64_t elements,
-                     const pt_plan* plan, uint64_t outside, void* memory,
+                     const pt_plan* plan, const pt_packed* packed, void* memory,
                      int dtype, pt_digest bucket_layout, int last,
                      const pt_digest* parameters, pt_fill fill, void* arg);
 

@@ -30,7 +30,8 @@ class PackedTest : public TestSession {
   // What lies in `memory_` by `plan`.
   int SubmitPacked(uint32_t bucket, const pt_plan& plan, uint64_t outside,
                    bool last) {
-    return pt_submit_packed(session_, bucket, kElements, &plan, outside,
+    const pt_packed packed = {.outside = outside, .squares = 0, .path = 0};
+    return pt_submit_packed(session_, bucket, kElements, &plan, &packed,
                             memory_[bucket].data(), PT_FLOAT32, kBucketLayout,
                             last ? 1 : 0, nullptr, &PackedTest::Fill, this);
   }
@@ -220,8 +221,8 @@ TEST_F(PackedTest, WhatIsNullIsRefused) {
   Attach(agent);
   const pt_plan plan = Plan();
   EXPECT_EQ(
-      pt_submit_packed(session_, 0, kElements, &plan, 0, nullptr, PT_FLOAT32,
-                       kBucketLayout, 1, nullptr, nullptr, nullptr),
+      pt_submit_packed(session_, 0, kElements, &plan, nullptr, nullptr,
+                       PT_FLOAT32, kBucketLayout, 1, nullptr, nullptr, nullptr),
       PT_INVALID_ARGUMENT);
   EXPECT_THAT(pt_error_text(session_), HasSubstr("memory or fill is null"));
 }

@@ -9,8 +9,10 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/version.h"
@@ -19,6 +21,7 @@
 #include "trainer/core/mask_tracker.h"
 #include "trainer/core/membership.h"
 #include "trainer/core/settings.h"
+#include "trainer/nccl/setup.h"
 #include "xxhash.h"
 
 struct pt_membership {
@@ -273,9 +276,29 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
     trainer::TrainerOptions converted;
     Error invalid = trainer::ToOptions(*options, &converted);
     if (!invalid.ok()) return invalid;
+    std::optional<trainer::nccl::Setup> nccl;
+    if (options->nccl != 0 && options->previous != nullptr) {
+      // Whichever thread this is.
+      const trainer::Session& before = *options->previous->impl;
+      converted.nccl_version = before.options().nccl_version;
+      converted.device = before.options().device;
+      nccl = before.nccl();
+    } else if (options->nccl != 0) {
+      auto found = trainer::nccl::FindSetup();
+      if (const auto* why = std::get_if<std::string>(&found)) {
+        return {
+            .code = pactrain::wire::Code::kRefused,
+            .text = "NCCL cannot be had: " + *why + ".\nAttach without it."};
+      }
+      auto& setup = std::get<trainer::nccl::Found>(found);
+      converted.nccl_version =
+          static_cast<uint32_t>(setup.setup.library->version());
+      converted.device = setup.device;
+      nccl = std::move(setup.setup);
+    }
     auto session = std::make_unique<pt_session>();
     Error failed = trainer::Session::Attach(
-        std::move(converted),
+        std::move(converted), std::move(nccl),
         [&](const std::string& text) {
           if (on_waiting != nullptr) on_waiting(text.c_str(), arg);
         },

@@ -103,6 +103,10 @@ typedef struct {
   uint32_t activate_every;
   int32_t pin_mode, pin_codec;
   uint64_t pin_from;
+  /* 1: it takes part in node reduces (device_abi.h), with the GPU of the
+   * context that is current in the calling thread. PT_REFUSED where NCCL cannot
+   * be had. */
+  int32_t nccl;
 } pt_attach_options;
 
 typedef struct {

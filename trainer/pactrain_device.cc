@@ -10,6 +10,7 @@
 #include "kernels/cuda/shapes.h"
 #include "trainer/abi.h"
 #include "trainer/cuda/device_kernels.h"
+#include "trainer/nccl/library.h"
 
 struct pt_cuda {
   std::unique_ptr<pactrain::trainer::cuda::DeviceKernels> impl;
@@ -77,6 +78,14 @@ int ToKernels(uint64_t image, uint64_t elements, int dtype,
   return PT_OK;
 }
 
+// Cut to what fits, with a NUL.
+void CopyText(const std::string& words, char* text, uint64_t bytes) {
+  if (text == nullptr || bytes == 0) return;
+  const size_t copied = std::min<size_t>(words.size(), bytes - 1);
+  std::memcpy(text, words.data(), copied);
+  text[copied] = 0;
+}
+
 }  // namespace
 }  // namespace pactrain::trainer
 
@@ -115,16 +124,77 @@ int pt_mask_image(pt_session* session, uint32_t bucket, uint64_t elements,
   });
 }
 
+int pt_reduce(pt_session* session, uint32_t bucket, uint64_t elements,
+              const pt_plan* plan, int dtype, pt_digest bucket_layout,
+              uint64_t in, uint64_t out, void* stream, int32_t* path) {
+  return trainer::Run(session, [&]() -> trainer::Error {
+    if (plan == nullptr || path == nullptr) {
+      return trainer::Invalid("plan or path is null.\nPass both.");
+    }
+    trainer::Bucket converted =
+        trainer::ToBucket(bucket, elements, bucket_layout);
+    converted.dtype = static_cast<trainer::Dtype>(trainer::ToByte(dtype));
+    trainer::NodePath found = trainer::NodePath::kHost;
+    trainer::Error error = session->impl->Reduce(
+        converted, trainer::ToWire(plan->mask_digest), plan->kept,
+        {.in = reinterpret_cast<const void*>(in),
+         .out = reinterpret_cast<void*>(out),
+         .elements = plan->kept,
+         .stream = stream},
+        &found);
+    *path = static_cast<int32_t>(found);
+    return error;
+  });
+}
+
+int pt_node_report(pt_session* session, pt_node* out) {
+  return trainer::Run(session, [&]() -> trainer::Error {
+    if (out == nullptr) return trainer::Invalid("out is null.\nPass it.");
+    const trainer::NodeReduce::Report report = session->impl->node_report();
+    *out = {};
+    out->asked = report.asked ? 1 : 0;
+    out->open = report.open ? 1 : 0;
+    out->taken = report.taken;
+    out->by_host = report.by_host;
+    out->nccl_seconds = report.nccl_seconds;
+    out->staged_seconds = report.staged_seconds;
+    trainer::CopyText(report.reason, out->reason, sizeof(out->reason));
+    return {};
+  });
+}
+
+int pt_nccl_status(char* text, uint64_t bytes) {
+  const auto found = trainer::nccl::Library::Find();
+  const auto* why = std::get_if<std::string>(&found);
+  std::string words;
+  if (why != nullptr) {
+    words = *why;
+  } else {
+    const auto& library =
+        std::get<std::shared_ptr<const trainer::nccl::Library>>(found);
+    words = "NCCL " + trainer::nccl::VersionText(library->version()) + ", " +
+            library->file();
+  }
+  trainer::CopyText(words, text, bytes);
+  return why == nullptr ? 0 : PT_REFUSED;
+}
+
 int pt_submit_packed(pt_session* session, uint32_t bucket, uint64_t elements,
-                     const pt_plan* plan, uint64_t outside, void* memory,
+                     const pt_plan* plan, const pt_packed* packed, void* memory,
                      int dtype, pt_digest bucket_layout, int last,
                      const pt_digest* parameters, pt_fill fill, void* arg) {
   return trainer::Run(session, [&]() -> trainer::Error {
-    if (plan == nullptr || fill == nullptr ||
+    if (plan == nullptr || packed == nullptr || fill == nullptr ||
         (memory == nullptr && elements > 0)) {
       return trainer::Invalid("bucket " + std::to_string(bucket) +
-                              ": plan, memory or fill is null.\nPass all "
-                              "three.");
+                              ": plan, packed, memory or fill is null.\nPass "
+                              "all four.");
+    }
+    if (packed->path < PT_PATH_HOST || packed->path > PT_PATH_FOLLOWER) {
+      return trainer::Invalid("bucket " + std::to_string(bucket) +
+                              ": path is " + std::to_string(packed->path) +
+                              ", allowed 0 to 2.\nPass what pt_reduce() "
+                              "said, or 0.");
     }
     trainer::Bucket converted =
         trainer::ToBucket(bucket, elements, bucket_layout);
@@ -137,7 +207,9 @@ int pt_submit_packed(pt_session* session, uint32_t bucket, uint64_t elements,
         converted,
         {.mask = trainer::ToWire(plan->mask_digest),
          .kept = plan->kept,
-         .outside = outside,
+         .outside = packed->outside,
+         .squares = packed->squares,
+         .path = static_cast<trainer::NodePath>(packed->path),
          .fill = [=] { return fill(bucket, arg) == 0; }},
         memory);
   });
@@ -148,11 +220,7 @@ int pt_cuda_status(char* text, uint64_t bytes) {
   const auto* error = std::get_if<cuda::CudaError>(&status);
   const std::string& words =
       error == nullptr ? std::get<std::string>(status) : error->text;
-  if (text != nullptr && bytes > 0) {
-    const size_t copied = std::min<size_t>(words.size(), bytes - 1);
-    std::memcpy(text, words.data(), copied);
-    text[copied] = 0;
-  }
+  trainer::CopyText(words, text, bytes);
   return error == nullptr ? 0 : static_cast<int>(error->reason);
 }
 

@@ -17,8 +17,12 @@ Error Invalid(const std::string& text) {
 
 }  // namespace
 
-Session::Session(TrainerOptions options)
-    : options_(options), owner_(getpid()), state_(std::move(options), Now()) {}
+Session::Session(TrainerOptions options, std::optional<nccl::Setup> nccl)
+    : options_(options),
+      nccl_(nccl),
+      owner_(getpid()),
+      state_(std::move(options), Now()),
+      node_(std::move(nccl), [this] { link_.Wake(); }) {}
 
 Session::~Session() {
   // A fork shares the socket, and maybe a mutex that nobody will unlock.
@@ -40,11 +44,12 @@ void Session::Detach() {
 
 void Session::SendDetach() { link_.Send(state_.MakeDetach()); }
 
-Error Session::Attach(TrainerOptions options,
+Error Session::Attach(TrainerOptions options, std::optional<nccl::Setup> nccl,
                       const std::function<void(const std::string&)>& on_waiting,
                       std::unique_ptr<Session>* session) {
   if (Error error = CheckOptions(options); !error.ok()) return error;
-  std::unique_ptr<Session> made(new Session(std::move(options)));
+  std::unique_ptr<Session> made(
+      new Session(std::move(options), std::move(nccl)));
   if (Error error = made->Connect(on_waiting); !error.ok()) return error;
   *session = std::move(made);
   return {};
@@ -100,6 +105,11 @@ Event Session::Closed() {
 Event Session::Pump() {
   if (state_.over()) return Event::kOver;
   if (!link_.Flush()) return LastWords();
+  for (const NodeReduce::Reply& reply : node_.TakeReplies(Now())) {
+    const Event event =
+        std::visit([&](const auto& m) { return Send(m); }, reply);
+    if (event != Event::kNone) return event;
+  }
   AgentLink::Packet packet;
   for (;;) {
     const AgentLink::Received received = link_.Receive(&packet);
@@ -117,6 +127,10 @@ Event Session::Handle(AgentLink::Packet packet) {
       state_.OnMessage(Now(), packet.bytes.data(), packet.bytes.size());
   if (event == Event::kAttached) return MapRegions(std::move(packet.fds));
   if (event == Event::kResubmit) return Resubmit();
+  if (event == Event::kCollective) {
+    node_.On(Now(), state_.TakeCollective());
+    return Event::kNone;
+  }
   return event;
 }
 
@@ -159,16 +173,27 @@ Event Session::Fill(const Placement& placement) {
   }
   kernels::TileRange piece = {0, 0};
   uint64_t outside = 0;
-  if (memory.packed.has_value()) outside = memory.packed->outside;
+  NodePath path = NodePath::kHost;
+  if (memory.packed.has_value()) {
+    outside = memory.packed->outside;
+    path = memory.packed->path;
+  }
   do {
-    piece = PieceFrom(placement, piece.end);
-    if (memory.packed.has_value()) {
-      WritePacked(placement, piece, memory.out, slot_.data());
-    } else {
+    piece = path == NodePath::kFollower
+                ? kernels::TileRange{0, placement.tiles()}
+                : PieceFrom(placement, piece.end);
+    if (!memory.packed.has_value()) {
       outside += WriteTiles(placement, piece, memory.parts, slot_.data());
+    } else if (path != NodePath::kFollower) {
+      WritePacked(placement, piece, memory.out, slot_.data());
     }
-    const Event event = Send(state_.Submit(
-        Now(), placement, placement.FilledBefore(piece.end), outside));
+    wire::Submit submit = state_.Submit(
+        Now(), placement, placement.FilledBefore(piece.end), outside);
+    if (path != NodePath::kHost) {
+      submit.reduced = 1;
+      submit.squares = memory.packed->squares;
+    }
+    const Event event = Send(submit);
     if (event != Event::kNone) return event;
   } while (piece.end < placement.tiles());
   return Event::kNone;
@@ -240,6 +265,66 @@ Error Session::SubmitPacked(const Bucket& bucket, Packed packed, void* memory) {
   return Take(bucket, {.parts = Parts({{memory, bucket.elements}}),
                        .out = memory,
                        .packed = std::move(packed)});
+}
+
+bool Session::Stage(const Bucket& bucket, const wire::Digest128& mask,
+                    uint64_t kept, const nccl::Buffers& buffers) {
+  const Placement plan = state_.Plan(bucket);
+  if (!node_.open() || state_.step_done() || plan.mask == nullptr ||
+      plan.elements != kept || !Same(mask, state_.decision().mask_digest)) {
+    return false;
+  }
+  wire::Staged staged = node_.Stage(Now(), state_.next_step(), state_.attempt(),
+                                    bucket.index, buffers);
+  staged.elements = kept;
+  staged.decision_version = state_.decision().version;
+  staged.bucket_layout = bucket.layout;
+  staged.mask_digest = mask;
+  staged.dtype = static_cast<uint32_t>(bucket.dtype);
+  state_.SetStaged(Now(), true);
+  Send(staged);
+  return true;
+}
+
+Error Session::Reduce(const Bucket& bucket, const wire::Digest128& mask,
+                      uint64_t kept, const nccl::Buffers& buffers,
+                      NodePath* path) {
+  *path = NodePath::kHost;
+  if (getpid() != owner_) return {};  // Its submit says so.
+  bool begun = false;
+  for (;;) {
+    std::optional<Time> timeout;
+    bool for_room = false;
+    {
+      MutexLock lock(&mu_);
+      // What has come meanwhile may open it, close it, or make the step dense.
+      const Event event = Pump();
+      if (state_.over()) return state_.error();
+      if (event == Event::kWritten) ReadResults();
+      if (event != Event::kNone) continue;
+      if (!begun && !Stage(bucket, mask, kept, buffers)) return {};
+      begun = true;
+      if (auto answer = node_.TakeAnswer()) {
+        state_.SetStaged(Now(), false);
+        *path = answer->path;
+        if (answer->lost.empty()) return {};
+        state_.OnError(wire::Code::kInternal,
+                       "bucket " + std::to_string(bucket.index) +
+                           ": the GPU does not come back from NCCL: " +
+                           answer->lost + ".\nStart this rank anew.");
+        return state_.error();
+      }
+      if (state_.deadline().has_value()) timeout = *state_.deadline() - Now();
+      if (node_.look_again().has_value()) timeout = node_.look_again();
+      for_room = link_.has_queued();
+    }
+    link_.Poll(for_room, timeout);
+  }
+}
+
+NodeReduce::Report Session::node_report() {
+  MutexLock lock(&mu_);
+  return node_.report();
 }
 
 Error Session::Take(const Bucket& bucket, Memory memory) {

@@ -22,6 +22,7 @@
 #include "trainer/core/keep.h"
 #include "trainer/core/trainer_state.h"
 #include "trainer/mutex.h"
+#include "trainer/node_reduce.h"
 #include "trainer/region.h"
 
 namespace pactrain::trainer {
@@ -30,7 +31,8 @@ class Session {
  public:
   // Blocks until all ranks are there. Errors as pt_attach(). `on_waiting` is
   // called from this thread.
-  static Error Attach(TrainerOptions options,
+  // `nccl`: what this trainer would take part in node reduces with.
+  static Error Attach(TrainerOptions options, std::optional<nccl::Setup> nccl,
                       const std::function<void(const std::string&)>& on_waiting,
                       std::unique_ptr<Session>* session);
   // Tells the agent, unless this is a forked child of the one that attached.
@@ -49,6 +51,9 @@ class Session {
     wire::Digest128 mask = {};
     uint64_t kept = 0;     // By that mask.
     uint64_t outside = 0;  // Elements outside it that are not zero.
+    double squares = 0;    // Of the kept ones, summed; if not kHost.
+    // As Reduce() said of this bucket.
+    NodePath path = NodePath::kHost;
     // Puts all elements into the memory, in the bucket's dtype; false: cannot.
     // Called by whoever holds mu_.
     std::function<bool()> fill;
@@ -58,6 +63,14 @@ class Session {
   // elements in the bucket's dtype if the step was dense.
   Error SubmitPacked(const Bucket& bucket, Packed packed, void* memory)
       PACTRAIN_EXCLUDES(mu_);
+  // Sums a bucket that is packed on the GPU with the node's other trainers, if
+  // they do so now. Blocks until it is known which way it goes; `in` stays as
+  // it is, and after kHost nothing of `out` may be used, now or later.
+  //   kInternal: the GPU does not come back from NCCL; final.
+  Error Reduce(const Bucket& bucket, const wire::Digest128& mask, uint64_t kept,
+               const nccl::Buffers& buffers, NodePath* path)
+      PACTRAIN_EXCLUDES(mu_);
+  NodeReduce::Report node_report() PACTRAIN_EXCLUDES(mu_);
   Error Wait(StepReport* report) PACTRAIN_EXCLUDES(mu_);
   Error SetMasks(MaskSet masks) PACTRAIN_EXCLUDES(mu_);
   Error Vote(const TrainerState::VoteOptions& options) PACTRAIN_EXCLUDES(mu_);
@@ -74,6 +87,8 @@ class Session {
   void Detach() PACTRAIN_EXCLUDES(mu_);
   // The destructor tells the agent nothing.
   void Abandon() PACTRAIN_EXCLUDES(mu_);
+  const TrainerOptions& options() const { return options_; }
+  const std::optional<nccl::Setup>& nccl() const { return nccl_; }
   const wire::Digest128& attach_id() const { return options_.attach_id; }
   // What the agent said when it attached this trainer.
   const wire::Attached& attached() const { return attached_; }
@@ -93,7 +108,7 @@ class Session {
     std::optional<Packed> packed = std::nullopt;
   };
 
-  explicit Session(TrainerOptions options);
+  Session(TrainerOptions options, std::optional<nccl::Setup> nccl);
 
   Error Connect(const std::function<void(const std::string&)>& on_waiting)
       PACTRAIN_EXCLUDES(mu_);
@@ -108,6 +123,9 @@ class Session {
   Event Unpack(const Placement& placement) PACTRAIN_REQUIRES(mu_);
   // Writes a bucket into the slot and tells the agent, piece by piece.
   Event Fill(const Placement& placement) PACTRAIN_REQUIRES(mu_);
+  // Tells the agent that the bucket is staged; false: it goes by the host.
+  bool Stage(const Bucket& bucket, const wire::Digest128& mask, uint64_t kept,
+             const nccl::Buffers& buffers) PACTRAIN_REQUIRES(mu_);
   // Writes to the caller's memory what has come of the results.
   void ReadResults() PACTRAIN_REQUIRES(mu_);
   // After FULL steps compacted ones touch a part of the shared memory only.
@@ -121,6 +139,7 @@ class Session {
   Event Closed() PACTRAIN_REQUIRES(mu_);
 
   const TrainerOptions options_;
+  const std::optional<nccl::Setup> nccl_;
   const pid_t owner_;  // The process that attached.
   AgentLink link_;     // Poll() and Wake() without mu_, the rest with it.
   wire::Attached attached_ = {};  // Constant once Attach() has returned.
@@ -136,6 +155,7 @@ class Session {
   uint32_t read_attempt_ PACTRAIN_GUARDED_BY(mu_) =
       0;  // Of Memory::read_tiles.
   std::string error_text_ PACTRAIN_GUARDED_BY(mu_);
+  NodeReduce node_ PACTRAIN_GUARDED_BY(mu_);  // Wakes link_.
 };
 
 }  // namespace pactrain::trainer

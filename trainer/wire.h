@@ -19,6 +19,23 @@
 //   Keep                      ->    (once for each mask set, by one rank)
 //   Detach                    ->
 //
+// Trainers of one model with a GPU each may sum a bucket among themselves, by
+// NCCL, before it is submitted (a node reduce). The agent says with whom and
+// when; it hears of each bucket that all hold it before any begins:
+//
+//                             <-    MakeId               (to the leader)
+//   CollectiveId              ->
+//                             <-    Open                 (to all)
+//   Opened                    ->
+//   Staged*                   ->             (the bucket is packed)
+//                             <-    Go, or ByHost        (all have staged it)
+//   Reduced, CollectiveFailed ->
+//                             <-    Taken, or Close      (all have reduced it)
+//
+// After Taken all submit the bucket as reduced: the leader its sum, the others
+// no data. After ByHost each submits its own values; after Close, too, and no
+// bucket is staged any more.
+//
 // Instead of a Hello somebody may ask about the agent, who answers and hangs
 // up:
 //
@@ -40,7 +57,9 @@ inline constexpr size_t kTextBytes = 2048;
 inline constexpr size_t kAddressBytes = 256;
 inline constexpr size_t kMovedBytes = 201;  // PT_MOVED_BYTES and the NUL.
 inline constexpr size_t kKeepParameters = 100;
-inline constexpr size_t kSlotAlign = 64;  // Bytes; each bucket starts so.
+inline constexpr size_t kSlotAlign = 64;    // Bytes; each bucket starts so.
+inline constexpr size_t kCollectiveIdBytes = 128;  // ncclUniqueId
+inline constexpr size_t kCollectiveTextBytes = 512;
 
 enum class Kind : uint32_t {
   // trainer -> agent
@@ -50,6 +69,11 @@ enum class Kind : uint32_t {
   kDetach = 4,
   kAsk = 5,
   kKeep = 6,
+  kCollectiveId = 7,
+  kOpened = 8,
+  kStaged = 9,
+  kReduced = 10,
+  kCollectiveFailed = 11,
   // agent -> trainer
   kWaiting = 32,
   kAttached = 33,
@@ -58,6 +82,12 @@ enum class Kind : uint32_t {
   kFailed = 36,
   kAbout = 37,
   kWritten = 38,
+  kMakeId = 39,
+  kOpen = 40,
+  kGo = 41,
+  kTaken = 42,
+  kByHost = 43,
+  kClose = 44,
 };
 
 // Why a step or an attach failed. The same numbers as pt_code in pactrain.h.
@@ -125,6 +155,11 @@ struct Hello {
   uint8_t pin_codec;
   uint8_t on_shrink;  // protocol::OnShrink
   uint8_t replace;    // 1: protocol::Trainer::replace
+  // Of the NCCL that it would take part in node reduces with: 22907 is 2.29.7.
+  // 0: it takes part in none.
+  uint32_t nccl_version;
+  uint32_t pad;
+  char device[kNameBytes];  // With it, the GPU's UUID: "GPU-..." or "MIG-...".
   char job[kNameBytes];
   char launch[kNameBytes];
   char site[kNameBytes];  // Empty: the agent's. Else it must be the agent's.
@@ -184,7 +219,10 @@ struct Submit {
   uint8_t last;       // The step has no more buckets.
   uint8_t violation;  // Of a whole bucket: it cannot be sent losslessly as the
                       // decision says, make this step dense.
-  uint8_t pad[2];
+  uint8_t reduced;    // 1: Taken; the leader's slot has the node's sum, and the
+                      // others' have nothing of it.
+  uint8_t pad;
+  double squares;        // If reduced: of the elements of this rank, summed.
   Digest128 parameters;  // With `last`: digest of the parameters, or zero.
   char violation_text[256];
 };
@@ -283,6 +321,72 @@ struct Failed {
   uint8_t may_rejoin;  // With `final`: attaching again is the way to go on.
   uint8_t pad[2];
   char text[kTextBytes];  // Its last line says what to do.
+};
+
+// Of one communicator; the agent numbers them, from 1, in each generation. What
+// names another than the one that is open is ignored.
+using CollectiveEpoch = uint64_t;
+
+struct MakeId {
+  Header header;
+  CollectiveEpoch epoch;
+};
+
+struct CollectiveId {
+  Header header;
+  CollectiveEpoch epoch;
+  uint8_t id[kCollectiveIdBytes];
+};
+
+struct Open {
+  Header header;
+  CollectiveEpoch epoch;
+  uint32_t rank;   // In the communicator; the leader is 0.
+  uint32_t ranks;  // >= 2
+  uint8_t id[kCollectiveIdBytes];
+};
+
+struct Opened {
+  Header header;
+  CollectiveEpoch epoch;
+};
+
+// This rank holds the bucket packed, on its GPU, as Submit would describe it.
+struct Staged {
+  Header header;
+  CollectiveEpoch epoch;
+  uint64_t step;
+  uint32_t attempt;
+  uint32_t bucket;
+  uint64_t elements;  // Kept; in fp32.
+  uint64_t decision_version;
+  Digest128 bucket_layout;
+  Digest128 mask_digest;
+  uint32_t dtype;  // As Submit::dtype.
+  uint32_t pad;
+};
+
+// Reduced, Go, Taken, ByHost: the kind says which. A ByHost may name epoch 0.
+struct BucketWord {
+  Header header;
+  CollectiveEpoch epoch;
+  uint64_t step;
+  uint32_t attempt;
+  uint32_t bucket;
+};
+
+struct CollectiveFailed {
+  Header header;
+  CollectiveEpoch epoch;
+  char text[kCollectiveTextBytes];  // One line.
+};
+
+// The communicator is over, or there is none: what is not taken goes by the
+// host.
+struct Close {
+  Header header;
+  CollectiveEpoch epoch;
+  char text[kCollectiveTextBytes];  // Why; one line.
 };
 
 }  // namespace pactrain::wire

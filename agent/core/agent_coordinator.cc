@@ -76,6 +76,8 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
     const protocol::Declared& declared = record->trainer.declared;
     trainers.back().masks = {member.ranks[i], declared.layout_digest,
                              declared.mask_digest};
+    trainers.back().nccl = {member.ranks[i], record->nccl_version,
+                            record->device};
   }
   if (complete) return trainers;
   for (const auto& trainer : trainers) {

@@ -190,6 +190,10 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
                             : absl::OkStatus();
   if (const auto* submit = std::get_if<wire::Submit>(&event.message)) {
     if (status.ok()) status = group->OnSubmit(event.trainer, *submit, now);
+  } else if (const auto* m = std::get_if<CollectiveMessage>(&event.message)) {
+    // What an ended generation's NCCL says is of no interest.
+    if (group != nullptr) group->OnCollective(event.trainer, *m, now);
+    return;
   } else if (!status.ok()) {
     // Nothing of it counts.
   } else if (const auto* keep =

@@ -55,7 +55,8 @@ struct ClosePeer {
 struct SendTrainer {
   TrainerId trainer = 0;
   std::variant<wire::Waiting, wire::Attached, wire::Resubmit, wire::Written,
-               wire::Committed, wire::Failed>
+               wire::Committed, wire::Failed, wire::MakeId, wire::Open,
+               wire::BucketWord, wire::Close>
       message;
 };
 // After what was sent has been read (bounded by the shell); the core has

@@ -33,11 +33,16 @@ struct TrainerHello {
   TrainerMemory memory;
 };
 
+// Of a node reduce; the BucketWord is a Reduced.
+using CollectiveMessage =
+    std::variant<wire::CollectiveId, wire::Opened, wire::Staged,
+                 wire::BucketWord, wire::CollectiveFailed>;
+
 // Any later message. The shell has checked kind and size, nothing else.
 struct TrainerMessage {
   TrainerId trainer = 0;
   std::variant<wire::Submit, wire::Vote, protocol::KeepByParameter,
-               wire::Detach>
+               wire::Detach, CollectiveMessage>
       message;
 };
 

@@ -377,6 +377,7 @@ void GroupState::MakeDense(const std::string& reason) {
   for (const LocalTrainer& trainer : trainers_) {
     if (!trainer.gone && trainer.opened_step == step_) TellDense(trainer);
   }
+  Tell(collective_.OnAttempt());
 }
 
 void GroupState::TellDense(const LocalTrainer& trainer) {
@@ -416,6 +417,7 @@ void GroupState::RefuseStep(const Resolution& resolution, absl::Duration now) {
 }
 
 void GroupState::NextStep(absl::Duration now) {
+  Tell(collective_.OnAttempt());
   ++step_;
   attempt_ = 1;
   dense_ = false;

@@ -31,6 +31,19 @@ std::vector<LocalStep::Member> SlotsOf(
   return members;
 }
 
+std::vector<Collective::Member> NcclOf(
+    const std::vector<GroupState::LocalTrainer>& trainers) {
+  std::vector<Collective::Member> members;
+  for (const auto& trainer : trainers) members.push_back(trainer.nccl);
+  return members;
+}
+
+Collective::Limits LimitsOf(const Options& options) {
+  Collective::Limits limits;
+  limits.stage = options.straggler_timeout;
+  return limits;
+}
+
 }  // namespace
 
 GroupState::GroupState(const Options* options, protocol::StartGeneration start,
@@ -50,6 +63,7 @@ GroupState::GroupState(const Options* options, protocol::StartGeneration start,
       step_(generation_.base_step),
       local_(SlotsOf(trainers_), digest_, generation_.group.model,
              options_->share_out),
+      collective_(NcclOf(trainers_), LimitsOf(*options_)),
       exchange_(NewExchange()),
       ballot_(names_),
       last_progress_(now),
@@ -62,6 +76,7 @@ GroupState::GroupState(const Options* options, protocol::StartGeneration start,
 
 void GroupState::Start(absl::Duration now) {
   for (const LocalTrainer& trainer : trainers_) Attach(trainer);
+  Tell(collective_.Begin(now));
   for (size_t m = 0; m < peers_.size(); ++m) {
     const int member = static_cast<int>(m);
     if (member != me() &&
@@ -114,6 +129,7 @@ void GroupState::DropTrainer(TrainerId trainer, bool clean,
   const int index = TrainerIndex(trainer);
   if (ended_ || index < 0) return;
   trainers_[index].gone = true;
+  Tell(collective_.OnLost(static_cast<size_t>(index)));
   if (!PT_WEAKENED(ResultsOfTheDeadRead)) KeepResults();
   if (!clean || open_since_) {
     BeginEnd(protocol::Cause::kMemberLost, reason, now);
@@ -161,6 +177,65 @@ void GroupState::TellTrainers(const decltype(SendTrainer::message)& message) {
   }
 }
 
+void GroupState::Tell(const Collective::Says& says) {
+  for (const Collective::Say& say : says) {
+    const LocalTrainer& trainer = trainers_[say.member];
+    if (trainer.gone) continue;
+    std::visit(
+        [&](const auto& message) { outbox_->ToTrainer(trainer.id, message); },
+        say.message);
+  }
+  const Collective::Phase phase = collective_.phase();
+  if (std::exchange(told_phase_, phase) == phase) return;
+  const std::string group = generation_.group.ToString();
+  if (phase == Collective::Phase::kReady) {
+    outbox_->Log(absl::StrFormat("%s: %d trainers sum buckets by NCCL", group,
+                                 trainers_.size()));
+  } else if (phase == Collective::Phase::kOff) {
+    outbox_->Warn(absl::StrFormat(
+        "%s: gradients of this node go by the host, not by NCCL: %s", group,
+        collective_.reason()));
+  }
+}
+
+Collective::Says GroupState::OnStaged(size_t index, const wire::Staged& staged,
+                                      absl::Duration now) {
+  if (EndForDetached(now)) return {};
+  // Sent before the trainer knew that the step is refused or made dense.
+  if (staged.step < step_ ||
+      (staged.step == step_ && staged.attempt < local_.attempt())) {
+    auto word = MakeMessage<wire::BucketWord>(wire::Kind::kByHost);
+    word.step = staged.step;
+    word.attempt = staged.attempt;
+    word.bucket = staged.bucket;
+    return {{index, word}};
+  }
+  // As a submit: the others are waited for from now on.
+  trainers_[index].opened_step = staged.step;
+  Touch(now);
+  last_progress_ = now;
+  return collective_.OnStaged(index, staged, now);
+}
+
+void GroupState::OnCollective(TrainerId trainer,
+                              const CollectiveMessage& message,
+                              absl::Duration now) {
+  if (ended_) return;
+  const auto index = static_cast<size_t>(TrainerIndex(trainer));
+  if (const auto* id = std::get_if<wire::CollectiveId>(&message)) {
+    Tell(collective_.OnId(index, *id));
+  } else if (const auto* opened = std::get_if<wire::Opened>(&message)) {
+    Tell(collective_.OnOpened(index, *opened));
+  } else if (const auto* staged = std::get_if<wire::Staged>(&message)) {
+    Tell(OnStaged(index, *staged, now));
+  } else if (const auto* reduced = std::get_if<wire::BucketWord>(&message)) {
+    Tell(collective_.OnReduced(index, *reduced, now));
+  } else {
+    Tell(
+        collective_.OnFailed(index, std::get<wire::CollectiveFailed>(message)));
+  }
+}
+
 void GroupState::TellWritten() {
   const StepExchange::Written& written = exchange_.written();
   if (written.total < told_elements_ + options_->told_elements) return;
@@ -200,6 +275,18 @@ absl::Status GroupState::OnSubmit(TrainerId trainer, const wire::Submit& submit,
     return absl::InvalidArgumentError(absl::StrFormat(
         "Submit names step %d attempt %d; open is step %d attempt %d",
         submit.step, submit.attempt, step_, local_.attempt()));
+  }
+  const auto index = static_cast<size_t>(TrainerIndex(trainer));
+  const bool taken =
+      collective_.IsTaken(submit.step, submit.attempt, submit.bucket);
+  if (taken != (submit.reduced != 0)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "Submit of rank %d, step %d, bucket %d: reduced is %d, want %d",
+        sender.rank, submit.step, submit.bucket, submit.reduced, taken));
+  }
+  if (!taken) {
+    Tell(collective_.OnHostSubmit(index, submit.step, submit.attempt,
+                                  submit.bucket));
   }
   const absl::Duration begin = options_->stopwatch();
   auto problem = local_.Add(TrainerIndex(trainer), submit);
@@ -275,6 +362,9 @@ void GroupState::FillStatus(GroupStatus& status) const {
   for (size_t phase = 0; phase < kPhases; ++phase) {
     status.phases[phase] += telemetry_.phases()[phase];
   }
+  status.nccl_ready =
+      !ended_ && collective_.phase() == Collective::Phase::kReady;
+  status.nccl += collective_.counters();
 }
 
 }  // namespace pactrain::agent

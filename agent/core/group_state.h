@@ -28,6 +28,7 @@
 
 #include "absl/time/time.h"
 #include "agent/core/ballot.h"
+#include "agent/core/collective.h"
 #include "agent/core/decision_switch.h"
 #include "agent/core/events.h"
 #include "agent/core/local_step.h"
@@ -62,6 +63,7 @@ class GroupState {
     uint64_t opened_step = ~uint64_t{0};  // Of its newest Submit.
     bool gone = false;       // Nothing is told to it, its slot is not read.
     bool straggler = false;  // The generation ended since it did not submit.
+    Collective::Member nccl = {};
   };
   // `trainers`: those of member `me`, by rank. `options` and `outbox` outlive
   // this.
@@ -75,6 +77,9 @@ class GroupState {
   // InvalidArgument: the trainer breaks the protocol and is to be dropped.
   absl::Status OnSubmit(TrainerId trainer, const wire::Submit& submit,
                         absl::Duration now);
+  // Of a node reduce.
+  void OnCollective(TrainerId trainer, const CollectiveMessage& message,
+                    absl::Duration now);
   // The trainer can no longer take part. `clean`: it detached. Between steps
   // that hurts nobody until a step is opened: the others may be about to
   // detach, too.
@@ -161,6 +166,9 @@ class GroupState {
   // only now can the trainer be told.
   void AnswerLate(LocalTrainer& trainer, uint64_t step);
   void TellTrainers(const decltype(SendTrainer::message)& message);
+  void Tell(const Collective::Says& says);  // And the log of its end.
+  Collective::Says OnStaged(size_t index, const wire::Staged& staged,
+                            absl::Duration now);
   // How far results are written, if that is worth a message.
   void TellWritten();
   void Attach(const LocalTrainer& trainer);
@@ -263,6 +271,8 @@ class GroupState {
   bool dense_ = false;  // Of this step from some attempt on.
   bool exact_ = false;  // fp32, because results differed.
   LocalStep local_;
+  Collective collective_;
+  Collective::Phase told_phase_ = Collective::Phase::kNone;
   double slowest_link_ = 0;  // Of the last Tick().
   StepExchange exchange_;
   uint64_t told_elements_ = 0;  // Of exchange_.written().

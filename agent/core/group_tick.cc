@@ -38,6 +38,7 @@ void GroupState::Tick(double slowest_link, absl::Duration now) {
       RepeatOwnWord(static_cast<int>(m));
     }
   }
+  Tell(collective_.Tick(now));
   CheckPeers(now);
   if (awaits_since_) MaybeVote(now);
   CheckProgress(now);

@@ -205,10 +205,13 @@ absl::StatusOr<std::optional<Problem>> LocalStep::Add(
     bucket.last = submit.last != 0;
     bucket.first_rank = rank;
     bucket.filled.resize(members_.size());
+    bucket.reduced = submit.reduced != 0;
+    bucket.squares.resize(members_.size());
     buckets_.push_back(std::move(bucket));
   }
   Bucket& bucket = buckets_[submit.bucket];
   bucket.filled[index] = submit.filled;
+  bucket.squares[index] = submit.squares;
   problem = Compare(bucket, rank, submit);
   if (!problem && whole && submit.violation != 0 &&
       !PT_WEAKENED(OutsideMaskIgnored)) {
@@ -246,6 +249,7 @@ void LocalStep::Sum(Bucket& bucket) {
   const uint64_t elements = *filled - first;
   std::vector<const float*> terms;
   for (const Member& member : members_) {
+    if (bucket.reduced && !terms.empty()) break;
     terms.push_back(
         reinterpret_cast<const float*>(member.slot.data() + bucket.offset) +
         first);
@@ -257,6 +261,11 @@ void LocalStep::Sum(Bucket& bucket) {
     Combine(bucket.context.op, parts, count, sum + begin);
   });
   if (!measure_ || bucket.context.op != Op::kSum) return;
+  if (bucket.reduced) {
+    if (bucket.summed != bucket.context.elements) return;
+    for (const double squares : bucket.squares) squares_ += squares;
+    return;
+  }
   // In one order: the figure, too, is the same whoever sums.
   for (const float* term : terms) {
     squares_ += SumOfSquares(term, elements);

@@ -4,6 +4,8 @@
 // Rules:
 //   - What all local trainers have filled of a bucket, alike, is summed, in
 //     rank order, in fp32, into memory of its own: what a retry sends again.
+//   - Of a bucket that they have reduced themselves the first one's slot counts
+//     alone, as if it were the only one: a NaN is the one that others have.
 //   - What one trainer says that another contradicts fails the attempt with a
 //     text that names both.
 //
@@ -53,7 +55,9 @@ class LocalStep {
     uint32_t first_rank = 0;  // Who submitted it first.
     // By trainer, elements; none: it has submitted nothing of the bucket.
     std::vector<std::optional<uint64_t>> filled;
-    bool broken = false;           // A problem was found: no more sums.
+    bool reduced = false;         // The first member's slot has the sum of all.
+    std::vector<double> squares;  // If so: by trainer, as submitted.
+    bool broken = false;          // A problem was found: no more sums.
     std::shared_ptr<float[]> sum;  // Once all have begun to submit it.
     uint64_t summed = 0;           // Elements of it that are final.
   };

@@ -105,6 +105,30 @@ TEST_F(LocalStepTest, ASumKeepsItsMemoryUnlessItIsStillOnItsWay) {
   EXPECT_EQ(step_.buckets()[0].sum[0], 0);
 }
 
+TEST_F(LocalStepTest, OfAReducedBucketTheFirstSlotIsTheSum) {
+  step_.Reset({}, 1, false, true);
+  wire::Submit submit = BucketOf(0, 1, 1);
+  submit.reduced = 1;
+  submit.squares = 2;
+  Submit(1, submit);
+  submit.squares = 3;
+  submit.filled = 1;
+  const uint32_t other_nan = 0xffc00001;
+  std::memcpy(slots_[0] + 4, &other_nan, 4);
+  Submit(0, submit);
+  EXPECT_EQ(step_.buckets()[0].summed, 1u);
+  EXPECT_EQ(step_.squares(), 0);
+  submit.filled = kElements;
+  Submit(0, submit);
+  const float* const sum = step_.buckets()[0].sum.get();
+  EXPECT_EQ(sum[0], 1);
+  uint32_t nan = 0;
+  std::memcpy(&nan, sum + 1, 4);
+  EXPECT_EQ(nan, 0x7fc00000u);
+  EXPECT_EQ(sum[2], 3);
+  EXPECT_EQ(step_.squares(), 5);
+}
+
 TEST_F(LocalStepTest, SquaresOfPiecesCountOnceAllTrainersHaveFilledThem) {
   step_.Reset({}, 1, false, true);
   wire::Submit piece = BucketOf(0, 1, 1);

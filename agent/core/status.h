@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "agent/core/collective.h"
 #include "base/histogram.h"
 #include "protocol/frame.h"
 #include "protocol/types.h"
@@ -44,6 +45,8 @@ struct GroupStatus {
   uint64_t sent_kept_bytes = 0;
   uint64_t sent_dense_bytes = 0;
   PhaseTimes phases = {};
+  bool nccl_ready = false;  // Trainers here sum buckets by NCCL.
+  CollectiveCounters nccl;
   protocol::Decision decision;  // In force for next_step.
   uint64_t candidate = 0;       // Version of the prepared decision; 0: none.
 };

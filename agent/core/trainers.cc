@@ -26,6 +26,8 @@ absl::StatusOr<TrainerRecord> Trainers::Check(const wire::Hello& hello) const {
                  wire::kSlotAlign;
   record.launch = absl::StrCat(record.group.job, "/", record.group.model, "/",
                                record.trainer.launch);
+  record.nccl_version = hello.nccl_version;
+  record.device = GetText(hello.device);
   record.region = RegionOf(record);
   RETURN_IF_ERROR(CheckLaunch(record));
   RETURN_IF_ERROR(CheckMemory(record));

@@ -27,6 +27,8 @@ struct TrainerRecord {
   uint64_t generation = 0;  // 0: waits for one.
   // In its generation; before that, what it asked for.
   uint32_t rank = 0;
+  uint32_t nccl_version = 0;  // As wire::Hello has them.
+  std::string device;
 };
 
 class Trainers {

@@ -32,8 +32,11 @@ namespace pactrain::agent {
 // closed it before.
 class LocalEvents {
  public:
-  using Message = std::variant<wire::Submit, wire::Vote,
-                               protocol::KeepByParameter, wire::Detach>;
+  // TrainerPacket without those that come first.
+  using Message =
+      std::variant<wire::Submit, wire::Vote, protocol::KeepByParameter,
+                   wire::Detach, wire::CollectiveId, wire::Opened, wire::Staged,
+                   wire::BucketWord, wire::CollectiveFailed>;
   virtual ~LocalEvents() = default;
   virtual void OnHello(uint64_t trainer, const wire::Hello& hello) = 0;
   virtual void OnMessage(uint64_t trainer, const Message& message) = 0;

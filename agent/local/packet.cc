@@ -32,6 +32,7 @@ absl::Status Check(const wire::Hello& hello) {
   RETURN_IF_ERROR(CheckText("Hello.job", hello.job));
   RETURN_IF_ERROR(CheckText("Hello.launch", hello.launch));
   RETURN_IF_ERROR(CheckText("Hello.site", hello.site));
+  RETURN_IF_ERROR(CheckText("Hello.device", hello.device));
   return CheckText("Hello.model_summary", hello.model_summary);
 }
 
@@ -54,6 +55,7 @@ absl::Status Check(const wire::Submit& submit) {
   RETURN_IF_ERROR(CheckRange("Submit.dense", submit.dense, 0, 1));
   RETURN_IF_ERROR(CheckRange("Submit.last", submit.last, 0, 1));
   RETURN_IF_ERROR(CheckRange("Submit.violation", submit.violation, 0, 1));
+  RETURN_IF_ERROR(CheckRange("Submit.reduced", submit.reduced, 0, 1));
   return CheckText("Submit.violation_text", submit.violation_text);
 }
 
@@ -74,6 +76,25 @@ absl::Status Check(const wire::Keep& keep) {
 
 absl::Status Check(const wire::Detach&) { return absl::OkStatus(); }
 absl::Status Check(const wire::Ask&) { return absl::OkStatus(); }
+absl::Status Check(const wire::CollectiveId&) { return absl::OkStatus(); }
+absl::Status Check(const wire::Opened&) { return absl::OkStatus(); }
+
+absl::Status Check(const wire::Staged& staged) {
+  RETURN_IF_ERROR(
+      CheckRange("Staged.bucket", staged.bucket, 0, protocol::kMaxBuckets - 1));
+  RETURN_IF_ERROR(CheckRange("Staged.elements", staged.elements, 0,
+                             protocol::kMaxElements));
+  return CheckRange("Staged.dtype", staged.dtype, 1, 2);
+}
+
+absl::Status Check(const wire::BucketWord& word) {
+  return CheckRange("Reduced.bucket", word.bucket, 0,
+                    protocol::kMaxBuckets - 1);
+}
+
+absl::Status Check(const wire::CollectiveFailed& failed) {
+  return CheckText("CollectiveFailed.text", failed.text);
+}
 
 template <typename Message>
 absl::StatusOr<Message> Read(absl::Span<const uint8_t> packet) {
@@ -137,6 +158,16 @@ absl::StatusOr<TrainerPacket> ParseTrainerPacket(
       return Read<wire::Detach>(packet);
     case wire::Kind::kAsk:
       return Read<wire::Ask>(packet);
+    case wire::Kind::kCollectiveId:
+      return Read<wire::CollectiveId>(packet);
+    case wire::Kind::kOpened:
+      return Read<wire::Opened>(packet);
+    case wire::Kind::kStaged:
+      return Read<wire::Staged>(packet);
+    case wire::Kind::kReduced:
+      return Read<wire::BucketWord>(packet);
+    case wire::Kind::kCollectiveFailed:
+      return Read<wire::CollectiveFailed>(packet);
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("a packet has kind ", static_cast<uint32_t>(header.kind),

@@ -168,6 +168,44 @@ void AddGroups(const MetricsSnapshot& now, Page& page) {
   }
 }
 
+// The node reduce: sums by NCCL among the trainers of this node.
+void AddNccl(const MetricsSnapshot& now, Page& page) {
+  const auto add = [&](const char* name, MetricType type, const char* help,
+                       auto value) {
+    page.Start(name, type, help, GroupLabels());
+    for (const GroupStatus& group : now.groups) {
+      page.Add(ValuesOf(group), value(group));
+    }
+  };
+  add("nccl_ready", MetricType::Gauge,
+      "1 while this node's trainers sum buckets by NCCL; else gradients go by "
+      "the host.",
+      [](const GroupStatus& g) { return g.nccl_ready ? 1.0 : 0.0; });
+  add("nccl_buckets_total", MetricType::Counter, "Buckets summed by NCCL.",
+      [](const GroupStatus& g) { return g.nccl.taken_buckets; });
+  add("nccl_staged_seconds_total", MetricType::Counter,
+      "From the first trainer that holds a bucket to the last one.",
+      [](const GroupStatus& g) {
+        return absl::ToDoubleSeconds(g.nccl.staged_to_go);
+      });
+  add("nccl_seconds_total", MetricType::Counter,
+      "From there until all trainers have a bucket's sum.",
+      [](const GroupStatus& g) {
+        return absl::ToDoubleSeconds(g.nccl.go_to_taken);
+      });
+  page.Start("nccl_fallbacks_total", MetricType::Counter,
+             "Gradients that went by the host although NCCL was asked for. "
+             "bucket: one bucket; any other reason: the generation from there "
+             "on.",
+             GroupLabels({"reason"}));
+  for (const GroupStatus& group : now.groups) {
+    for (size_t f = 0; f < kFallbacks; ++f) {
+      page.Add(ValuesOf(group, {FallbackName(static_cast<Fallback>(f))}),
+               group.nccl.fallbacks[f]);
+    }
+  }
+}
+
 Page PageOf(const MetricsSnapshot& now) {
   Page page("pactrain_agent_");
   AddProcess(now, page);
@@ -176,6 +214,7 @@ Page PageOf(const MetricsSnapshot& now) {
   AddRefused(now, page);
   base::AddCertificates(now.certificates, absl::Now(), page);
   AddGroups(now, page);
+  AddNccl(now, page);
   return page;
 }
 

@@ -23,6 +23,8 @@ from pactrain.types import (
     DType,
     Lineage,
     Mode,
+    NodePath,
+    NodeReport,
     Op,
     PackedBucket,
     Plan,
@@ -136,6 +138,8 @@ class FakeNative:
         self.mask_sets: list[tuple[Digest, Digest, list[np.ndarray]]] = []
         self.submits: list[tuple[Op, Digest, Digest | None]] = []
         self.packed: list[PackedBucket] = []
+        self.nccl_open = False
+        self.reduced = 0  # Buckets.
         self.dense_steps: set[int] = set()
 
     def enter(self, job: FakeJob, rank: int) -> None:
@@ -228,6 +232,20 @@ class FakeNative:
                 elements = self._elements[bucket]
                 return np.unpackbits(bits, count=elements, bitorder="little")
         return None
+
+    def reduce(self, bucket, elements, plan, dtype, layout, source, target, stream):
+        if not self.nccl_open:
+            return NodePath.HOST
+        self._at(target, plan.kept, np.float32)[:] = self._at(
+            source, plan.kept, np.float32
+        )
+        self.reduced += 1
+        return NodePath.LEADER
+
+    @property
+    def node_report(self):
+        reason = "" if self.nccl_open else "it is closed"
+        return NodeReport(self.nccl_open, self.reduced, 0, 0.0, 0.0, reason)
 
     def submit_packed(self, bucket, layout, last, parameters):
         assert bucket.index == len(self._buckets)

@@ -14,6 +14,7 @@ from small_nets import small_net
 import pactrain
 from pactrain import device_path, devices
 from pactrain.errors import RefusedError
+from pactrain.types import NodePath
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "device"))
 import queued
@@ -42,10 +43,10 @@ class TorchKernels:
             raise RuntimeError("cuLaunchKernel: CUDA_ERROR_X (1)\nmore")
         self.packs += 1
         keep = image.bool()
-        packed.copy_(gradients.float()[keep])
         totals.zero_()
         outside = (gradients[~keep] != 0).sum()
         totals[1::2] = torch.stack([outside, outside * 0])
+        packed.copy_(gradients.float()[keep])  # Last, so it is there late.
 
     def unpack(self, image, packed, world_size, out, *, stream):
         assert torch.accelerator.current_stream() == stream
@@ -201,6 +202,61 @@ def test_a_wait_that_was_left_out_shows(wrap, monkeypatch, packing, part, left_o
     assert not equal(there, expected)
 
 
+@pytest.fixture
+def nccl(monkeypatch, packing):
+    monkeypatch.setenv(device_path.VARIABLE, "nccl")
+    monkeypatch.setattr(device_path, "nccl_here", lambda: (True, "NCCL 2.29.7, x.so"))
+
+
+def opened(step, attached):
+    attached.native.nccl_open = True
+
+
+def test_what_nccl_sums_trains_as_on_the_cpu(wrap, monkeypatch, nccl):
+    expected = on_cpu(monkeypatch, wrap)
+    monkeypatch.setenv(device_path.VARIABLE, "nccl")
+    there, attached = train(wrap, "queued", before=opened)
+    assert equal(there, expected)
+    assert {bucket.path for bucket in attached.native.packed} == {NodePath.LEADER}
+    stats = attached.session.stats()
+    assert stats["pactrain/device_path"] == 3
+    assert stats["pactrain/nccl_buckets"] == len(attached.native.packed)
+    assert "nccl (PACTRAIN_DEVICE_PATH asks for it; NCCL 2.29.7" in (
+        attached.session.summary()
+    )
+
+
+def test_a_bucket_is_whole_before_nccl_reads_it(wrap, monkeypatch, nccl):
+    def leave_out(step, attached):
+        opened(step, attached)
+        if step == STEPS - 1:
+            monkeypatch.setattr(devices.StagedBucket, "_wait", lambda self: None)
+
+    expected = on_cpu(monkeypatch, wrap)
+    monkeypatch.setenv(device_path.VARIABLE, "nccl")
+    there, _ = train(wrap, "queued", before=leave_out)
+    assert not equal(there, expected)
+
+
+def test_while_nccl_is_not_open_buckets_go_by_the_host(wrap, monkeypatch, nccl, caplog):
+    expected = on_cpu(monkeypatch, wrap)
+    monkeypatch.setenv(device_path.VARIABLE, "nccl")
+    with caplog.at_level(logging.INFO, "pactrain"):
+        there, attached = train(wrap, "queued")
+    assert equal(there, expected)
+    assert {bucket.path for bucket in attached.native.packed} == {NodePath.HOST}
+    assert attached.session.stats()["pactrain/device_path"] == 2
+    lines = [r.getMessage() for r in caplog.records if "summed by NCCL" in r.msg]
+    assert lines == ["gradients are not summed by NCCL: it is closed"]
+    assert "device (not by NCCL: it is closed)" in attached.session.summary()
+
+
+def test_without_an_nccl_it_is_refused(wrap, monkeypatch, packing):
+    monkeypatch.setenv(device_path.VARIABLE, "nccl")
+    with pytest.raises(RefusedError, match=r"here: libnccl\.so\.2 is not loaded"):
+        wrap(small_net().to("queued"))
+
+
 @pytest.mark.parametrize("wanted", ["", "auto"])
 def test_auto_goes_by_torch_until_the_kernels_have_run(
     wrap, kernels, monkeypatch, wanted
@@ -223,7 +279,7 @@ def test_what_cannot_be_had_is_refused_in_words(wrap, monkeypatch):
     model = small_net().to("queued")
     for wanted, error, words in (
         ("cuda", pactrain.InvalidArgument, "is 'cuda'; allowed are 'auto', 'torch'"),
-        ("nccl", RefusedError, "this version does not exchange by NCCL"),
+        ("nccl", RefusedError, "for NVIDIA's GPUs alone, and this is queued:0"),
         ("device", RefusedError, "for NVIDIA's GPUs alone, and this is queued:0"),
     ):
         monkeypatch.setenv(device_path.VARIABLE, wanted)

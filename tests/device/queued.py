@@ -24,6 +24,8 @@ _SOURCE = Path(__file__).with_name("queued_device.cc")
 _ROOT = Path(__file__).resolve().parents[2]
 _BUILT = _ROOT / "out" / "device"
 _DRIVER = ("trainer/cuda/fake_driver.cc", "kernels/cuda/on_cpu.cc")
+_NCCL = ("trainer/nccl/fake_nccl.cc",)
+_NCCL_READS = ("trainer/nccl/fake_nccl.h", "trainer/nccl/api.h")
 _DRIVER_READS = ("trainer/cuda/fake_driver.h", "kernels/cuda/on_cpu.h", "kernels/cuda/kernels.cu")
 
 
@@ -102,6 +104,17 @@ def use_driver() -> ctypes.CDLL:
     return driver
 
 
+@functools.cache
+def use_nccl() -> ctypes.CDLL:
+    """From now on this process has an NCCL, as if torch had loaded it: a stand-in, which sums
+    among processes of this machine. What goes wrong in it PACTRAIN_FAKE_NCCL says
+    (trainer/nccl/fake_nccl.h)."""
+    nccl = ctypes.CDLL(str(build_nccl()))
+    query = ctypes.cast(nccl.pactrain_fake_nccl_query, ctypes.c_void_p)
+    use_driver().pactrain_fake_query_by(query)
+    return nccl
+
+
 def build() -> Path:
     """Compiled once for each torch and source, by whichever process comes first."""
     folder = Path(torch.__file__).parent
@@ -117,6 +130,14 @@ def build_driver() -> Path:
     reads = [_ROOT / name for name in _DRIVER_READS]
     flags = [f"-I{_ROOT}", "-Wl,-soname,libcuda.so.1"]
     return _built("fake_cuda", sources, reads, [*map(str, sources), *flags])
+
+
+def build_nccl() -> Path:
+    """The same, of the stand-in for libnccl.so.2."""
+    sources = [_ROOT / name for name in _NCCL]
+    reads = [_ROOT / name for name in _NCCL_READS]
+    flags = [f"-I{_ROOT}", "-Wl,-soname,libnccl.so.2", "-lrt", "-pthread"]
+    return _built("fake_nccl", sources, reads, [*map(str, sources), *flags])
 
 
 def _built(name: str, sources: list[Path], reads: list[Path], arguments: list[str]) -> Path:

@@ -32,6 +32,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     # Also read by nvcc; the driver is opened by name, never linked.
     "kernels/cuda": frozenset({"kernels"}),
     "trainer/cuda": frozenset({"kernels/cuda"}),
+    # The NCCL of torch, found by name.
+    "trainer/nccl": frozenset({"trainer/cuda"}),
     "trainer/wire": frozenset(),
     "trainer/membership_abi": frozenset(),
     "trainer/core": frozenset(
@@ -46,6 +48,7 @@ ALLOWED: dict[str, frozenset[str]] = {
             "trainer/core",
             "trainer/cuda",
             "trainer/membership_abi",
+            "trainer/nccl",
             "trainer/wire",
         }
     ),
@@ -168,6 +171,7 @@ LINKS: dict[str, frozenset[str]] = {
     "kernels": frozenset(),
     "kernels/cuda": frozenset(),
     "trainer/cuda": frozenset(),
+    "trainer/nccl": frozenset(),
     "trainer/wire": frozenset(),
     "trainer/membership_abi": frozenset(),
     "trainer/core": frozenset({"xxhash"}),

@@ -151,6 +151,7 @@ void SimTrainer::Handle(Event event) {
   switch (event) {
     case Event::kNone:
     case Event::kWaiting:
+    case Event::kCollective:  // These have no GPU.
       break;
     case Event::kWritten:
       OnWritten();

@@ -64,6 +64,22 @@ std::string Check(const wire::Failed& message) {
   return HasNul(message.text) ? "" : "Failed.text has no NUL";
 }
 
+std::string Check(const wire::MakeId&) { return ""; }
+
+std::string Check(const wire::Open& message) {
+  if (message.ranks < 2 || message.rank >= message.ranks) {
+    return "Open names rank " + std::to_string(message.rank) + " of " +
+           std::to_string(message.ranks);
+  }
+  return "";
+}
+
+std::string Check(const wire::BucketWord&) { return ""; }
+
+std::string Check(const wire::Close& message) {
+  return HasNul(message.text) ? "" : "Close.text has no NUL";
+}
+
 template <typename Message>
 std::string Read(const void* data, size_t bytes, AgentPacket* packet) {
   if (bytes != sizeof(Message)) {
@@ -103,6 +119,16 @@ std::string ParsePacket(const void* data, size_t bytes, AgentPacket* packet) {
       return Read<wire::Committed>(data, bytes, packet);
     case wire::Kind::kFailed:
       return Read<wire::Failed>(data, bytes, packet);
+    case wire::Kind::kMakeId:
+      return Read<wire::MakeId>(data, bytes, packet);
+    case wire::Kind::kOpen:
+      return Read<wire::Open>(data, bytes, packet);
+    case wire::Kind::kGo:
+    case wire::Kind::kTaken:
+    case wire::Kind::kByHost:
+      return Read<wire::BucketWord>(data, bytes, packet);
+    case wire::Kind::kClose:
+      return Read<wire::Close>(data, bytes, packet);
     default:
       return "a packet is of kind " +
              std::to_string(static_cast<uint32_t>(header.kind)) +

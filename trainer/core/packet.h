@@ -14,7 +14,8 @@ namespace pactrain::trainer {
 
 using AgentPacket =
     std::variant<std::monostate, wire::Waiting, wire::Attached, wire::Resubmit,
-                 wire::Written, wire::Committed, wire::Failed>;
+                 wire::Written, wire::Committed, wire::Failed, wire::MakeId,
+                 wire::Open, wire::BucketWord, wire::Close>;
 
 // Returns what is wrong with the packet, empty if nothing: size not that of its
 // kind, unknown kind, text without NUL, enum or number out of range.

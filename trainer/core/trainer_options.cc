@@ -99,6 +99,8 @@ wire::Hello TrainerState::MakeHello() const {
   hello.pin_from = options_.pin_from;
   hello.pin_mode = options_.pin_mode;
   hello.pin_codec = options_.pin_codec;
+  hello.nccl_version = options_.nccl_version;
+  SetText(hello.device, options_.device);
   SetText(hello.job, options_.job);
   SetText(hello.launch, options_.launch);
   SetText(hello.site, options_.site);

@@ -45,6 +45,11 @@ Event TrainerState::OnMessage(Time now, const void* packet, size_t bytes) {
   if (const auto* m = std::get_if<wire::Written>(&parsed)) {
     return OnWritten(now, *m);
   }
+  if (!std::holds_alternative<wire::Committed>(parsed)) {
+    last_progress_ = now;
+    collective_ = std::move(parsed);
+    return Event::kCollective;
+  }
   return OnCommitted(now, std::get<wire::Committed>(parsed));
 }
 
@@ -214,7 +219,8 @@ Time TrainerState::StepBound() const {
 std::optional<Time> TrainerState::deadline() const {
   if (over()) return std::nullopt;
   if (!attached_.has_value()) return started_ + options_.attach_timeout;
-  if (!open_ || outcome_.has_value() || !complete_) return std::nullopt;
+  const bool waits = open_ && !outcome_.has_value() && complete_;
+  if (!waits && !staged_) return std::nullopt;
   return last_progress_ + StepBound();
 }
 
@@ -223,7 +229,7 @@ Event TrainerState::OnTick(Time now) {
   if (!end.has_value() || now < *end) return Event::kNone;
   if (attached_.has_value()) {
     return End({.code = wire::Code::kAgentUnresponsive,
-                .text = "step " + std::to_string(step_) +
+                .text = "step " + std::to_string(next_step_) +
                         ": no word from the agent at " + options_.agent +
                         " for " + Seconds(StepBound()) +
                         " (the step deadline and 2 s).\n" + AfterAgentLoss(),

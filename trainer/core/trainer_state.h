@@ -26,11 +26,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/core/bucket.h"
 #include "trainer/core/error.h"
 #include "trainer/core/mask_sets.h"
+#include "trainer/core/packet.h"
 #include "trainer/wire.h"
 
 namespace pactrain::trainer {
@@ -70,6 +72,9 @@ struct TrainerOptions {
   uint64_t pin_from = 0;
   uint8_t pin_mode = 0;
   uint8_t pin_codec = 0;
+  // As wire::Hello has them; 0: takes part in no node reduce.
+  uint32_t nccl_version = 0;
+  std::string device;
   Time attach_timeout = std::chrono::seconds(300);
   bool gse = true;  // False: an element outside the mask makes a step dense.
 };
@@ -97,12 +102,13 @@ struct StepReport {
 
 enum class Event {
   kNone,
-  kWaiting,   // waiting_text() is new.
-  kAttached,  // attached() is set; its two file descriptors came along.
-  kResubmit,  // TakeResubmits() now.
-  kWritten,   // results() is more.
-  kStepDone,  // TakeStep() now (committed, or failed and the session lives).
-  kOver,      // error() is final; the open step, if any, ended with it.
+  kWaiting,     // waiting_text() is new.
+  kAttached,    // attached() is set; its two file descriptors came along.
+  kResubmit,    // TakeResubmits() now.
+  kWritten,     // results() is more.
+  kCollective,  // TakeCollective() now.
+  kStepDone,    // TakeStep() now (committed, or failed and the session lives).
+  kOver,        // error() is final; the open step, if any, ended with it.
 };
 
 class TrainerState {
@@ -143,6 +149,14 @@ class TrainerState {
   // as long as no message is handled, with fewer.
   wire::Submit Submit(Time now, const Placement& placement, uint64_t filled,
                       uint64_t outside);
+  // What came with kCollective.
+  AgentPacket TakeCollective() { return std::move(collective_); }
+  // A bucket is staged: the agent owes an answer, as after the last submit.
+  void SetStaged(Time now, bool staged) {
+    staged_ = staged;
+    last_progress_ = now;
+  }
+  uint32_t attempt() const { return open_ ? attempt_ : 1; }
   // All buckets submitted so far at their new places, for the next attempt.
   std::vector<Placement> TakeResubmits();
 
@@ -240,6 +254,8 @@ class TrainerState {
   uint64_t next_step_ = 0;  // The open step, or the one to open next.
   Error error_;             // Final.
   std::string waiting_text_;
+  AgentPacket collective_;
+  bool staged_ = false;
 
   // The open step.
   bool open_ = false;

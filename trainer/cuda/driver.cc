@@ -22,7 +22,11 @@ const char* FindAll(void* library, DriverCalls* calls) {
   PACTRAIN_FIND(cuDeviceGet, "cuDeviceGet");
   PACTRAIN_FIND(cuDeviceGetName, "cuDeviceGetName");
   PACTRAIN_FIND(cuDeviceGetAttribute, "cuDeviceGetAttribute");
+  PACTRAIN_FIND(cuDeviceGetUuid_v2, "cuDeviceGetUuid_v2");
   PACTRAIN_FIND(cuCtxGetDevice, "cuCtxGetDevice");
+  PACTRAIN_FIND(cuCtxGetCurrent, "cuCtxGetCurrent");
+  PACTRAIN_FIND(cuCtxSetCurrent, "cuCtxSetCurrent");
+  PACTRAIN_FIND(cuStreamQuery, "cuStreamQuery");
   PACTRAIN_FIND(cuGetErrorName, "cuGetErrorName");
   PACTRAIN_FIND(cuModuleLoadData, "cuModuleLoadData");
   PACTRAIN_FIND(cuModuleUnload, "cuModuleUnload");

@@ -32,6 +32,7 @@ struct CudaError {
 // Of cuda.h.
 inline constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 inline constexpr int kErrorNoDevice = 100, kErrorNoBinary = 209;
+inline constexpr int kErrorNotReady = 600;
 
 // The driver's functions by their names, as cuda.h has them.
 struct DriverCalls {
@@ -41,7 +42,11 @@ struct DriverCalls {
   int (*cuDeviceGet)(int* device, int ordinal);
   int (*cuDeviceGetName)(char* name, int bytes, int device);
   int (*cuDeviceGetAttribute)(int* value, int attribute, int device);
+  int (*cuDeviceGetUuid_v2)(unsigned char* uuid, int device);  // 16 bytes.
   int (*cuCtxGetDevice)(int* device);
+  int (*cuCtxGetCurrent)(void** context);
+  int (*cuCtxSetCurrent)(void* context);
+  int (*cuStreamQuery)(void* stream);
   int (*cuGetErrorName)(int error, const char** name);
   int (*cuModuleLoadData)(void** module, const void* image);
   int (*cuModuleUnload)(void* module);

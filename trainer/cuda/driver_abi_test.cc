@@ -53,7 +53,11 @@ TEST(DriverAbiTest, FunctionsAreThoseOfCudaH) {
   PACTRAIN_EXPECT_SAME(cuDeviceGet);
   PACTRAIN_EXPECT_SAME(cuDeviceGetName);
   PACTRAIN_EXPECT_SAME(cuDeviceGetAttribute);
+  PACTRAIN_EXPECT_SAME(cuDeviceGetUuid_v2);
   PACTRAIN_EXPECT_SAME(cuCtxGetDevice);
+  PACTRAIN_EXPECT_SAME(cuCtxGetCurrent);
+  PACTRAIN_EXPECT_SAME(cuCtxSetCurrent);
+  PACTRAIN_EXPECT_SAME(cuStreamQuery);
   PACTRAIN_EXPECT_SAME(cuGetErrorName);
   PACTRAIN_EXPECT_SAME(cuModuleLoadData);
   PACTRAIN_EXPECT_SAME(cuModuleUnload);
@@ -70,6 +74,7 @@ TEST(DriverAbiTest, NumbersAreThoseOfCudaH) {
   EXPECT_EQ(kCapabilityMinor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   EXPECT_EQ(kErrorNoDevice, CUDA_ERROR_NO_DEVICE);
   EXPECT_EQ(kErrorNoBinary, CUDA_ERROR_NO_BINARY_FOR_GPU);
+  EXPECT_EQ(kErrorNotReady, CUDA_ERROR_NOT_READY);
 }
 
 #else

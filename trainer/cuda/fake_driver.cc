@@ -1,10 +1,14 @@
 #include "trainer/cuda/fake_driver.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -17,9 +21,12 @@ namespace {
 
 FakeDriver fake;
 FakeEnqueue* enqueue = nullptr;
+FakeQuery* query = nullptr;
+std::mutex mutex;  // Another thread may query a stream.
 
 // 0, or what this call is to fail with.
 int Called(const char* name) {
+  const std::lock_guard<std::mutex> lock(mutex);
   fake.calls.emplace_back(name);
   return fake.failing == name ? fake.error : 0;
 }
@@ -65,8 +72,10 @@ using pactrain::trainer::cuda::Called;
 using pactrain::trainer::cuda::enqueue;
 using pactrain::trainer::cuda::fake;
 using pactrain::trainer::cuda::FakeEnqueue;
+using pactrain::trainer::cuda::FakeQuery;
 using pactrain::trainer::cuda::Kernel;
 using pactrain::trainer::cuda::kKernels;
+using pactrain::trainer::cuda::query;
 using pactrain::trainer::cuda::RunAndFree;
 
 extern "C" {
@@ -79,6 +88,8 @@ int pactrain_fake_launches() {
 }
 
 void pactrain_fake_enqueue_by(FakeEnqueue* function) { enqueue = function; }
+
+void pactrain_fake_query_by(FakeQuery* function) { query = function; }
 
 int cuInit(unsigned) { return Called("cuInit"); }
 
@@ -116,10 +127,37 @@ int cuCtxGetDevice(int* device) {
   return error == 0 && !fake.has_context ? 201 : error;
 }
 
+// Each process has another GPU, unless it is told which.
+int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
+  std::memset(uuid, 0, 16);
+  const char* given = std::getenv("PACTRAIN_FAKE_GPU");
+  const int number =
+      given == nullptr ? static_cast<int>(getpid()) : std::atoi(given);
+  std::memcpy(uuid, &number, sizeof(number));
+  uuid[15] = static_cast<unsigned char>(device);
+  return Called("cuDeviceGetUuid_v2");
+}
+
+int cuCtxGetCurrent(void** context) {
+  *context = fake.has_context ? &fake : nullptr;
+  return Called("cuCtxGetCurrent");
+}
+
+int cuCtxSetCurrent(void* context) {
+  return context == &fake ? Called("cuCtxSetCurrent") : 201;
+}
+
+int cuStreamQuery(void* stream) {
+  const int error = Called("cuStreamQuery");
+  if (error != 0 || query == nullptr) return error;
+  return query(stream);
+}
+
 int cuGetErrorName(int error, const char** name) {
   *name = error == 201   ? "CUDA_ERROR_INVALID_CONTEXT"
           : error == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
           : error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+          : error == 719 ? "CUDA_ERROR_LAUNCH_FAILED"
                          : nullptr;
   return *name == nullptr ? 1 : 0;
 }

@@ -27,6 +27,8 @@ struct FakeDriver {
 
 // Has `run(call)` called when the stream comes to it.
 using FakeEnqueue = void(void* stream, void (*run)(void* call), void* call);
+// What cuStreamQuery() says of a stream that somebody else works on.
+using FakeQuery = int(void* stream);
 
 // The library's function of this type and name gives the one that it has.
 using FakeDriverOf = FakeDriver*();

@@ -56,6 +56,7 @@ class AttachOptions(ctypes.Structure):
         ("pin_mode", ctypes.c_int32),
         ("pin_codec", ctypes.c_int32),
         ("pin_from", ctypes.c_uint64),
+        ("nccl", ctypes.c_int32),
     )
 
 
@@ -97,6 +98,26 @@ class Plan(ctypes.Structure):
         ("kept", ctypes.c_uint64),
         ("image_bytes", ctypes.c_uint64),
         ("mask_digest", Digest),
+    )
+
+
+class Node(ctypes.Structure):
+    _fields_ = (
+        ("asked", ctypes.c_int32),
+        ("open", ctypes.c_int32),
+        ("taken", ctypes.c_uint64),
+        ("by_host", ctypes.c_uint64),
+        ("nccl_seconds", ctypes.c_double),
+        ("staged_seconds", ctypes.c_double),
+        ("reason", ctypes.c_char * 512),
+    )
+
+
+class Packed(ctypes.Structure):
+    _fields_ = (
+        ("outside", ctypes.c_uint64),
+        ("squares", ctypes.c_double),
+        ("path", ctypes.c_int32),
     )
 
 
@@ -372,6 +393,23 @@ def _declare(library: ctypes.CDLL) -> None:
                 ctypes.c_void_p,
             ],
         ),
+        "pt_reduce": (
+            ctypes.c_int,
+            [
+                session,
+                ctypes.c_uint32,
+                ctypes.c_uint64,
+                ctypes.POINTER(Plan),
+                ctypes.c_int,
+                Digest,
+                ctypes.c_uint64,
+                ctypes.c_uint64,
+                ctypes.c_void_p,
+                ctypes.POINTER(ctypes.c_int32),
+            ],
+        ),
+        "pt_node_report": (ctypes.c_int, [session, ctypes.POINTER(Node)]),
+        "pt_nccl_status": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_uint64]),
         "pt_submit_packed": (
             ctypes.c_int,
             [
@@ -379,7 +417,7 @@ def _declare(library: ctypes.CDLL) -> None:
                 ctypes.c_uint32,
                 ctypes.c_uint64,
                 ctypes.POINTER(Plan),
-                ctypes.c_uint64,
+                ctypes.POINTER(Packed),
                 ctypes.c_void_p,
                 ctypes.c_int,
                 Digest,

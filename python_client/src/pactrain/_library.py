@@ -27,6 +27,8 @@ from .types import (
     DType,
     Lineage,
     Mode,
+    NodePath,
+    NodeReport,
     Op,
     PackedBucket,
     Part,
@@ -98,6 +100,7 @@ def _to_options(options: AttachOptions) -> _abi.AttachOptions:
         pin_mode=options.pin_mode,
         pin_codec=options.pin_codec,
         pin_from=options.pin_from,
+        nccl=int(options.nccl),
     )
 
 
@@ -553,6 +556,48 @@ class NativeSession:
         )
         return image
 
+    def reduce(
+        self,
+        bucket: int,
+        elements: int,
+        plan: Plan,
+        dtype: DType,
+        layout: Digest,
+        source: int,
+        target: int,
+        stream: int,
+    ) -> NodePath:
+        """See pt_reduce()."""
+        path = ctypes.c_int32()
+        self._check(
+            self._library.pt_reduce(
+                self._open(),
+                bucket,
+                elements,
+                ctypes.byref(_plan_to_c(plan)),
+                dtype,
+                _to_c(layout),
+                source,
+                target,
+                stream,
+                ctypes.byref(path),
+            )
+        )
+        return NodePath(path.value)
+
+    @property
+    def node_report(self) -> NodeReport:
+        out = _abi.Node()
+        self._check(self._library.pt_node_report(self._open(), ctypes.byref(out)))
+        return NodeReport(
+            open=bool(out.open),
+            taken=out.taken,
+            by_host=out.by_host,
+            nccl_seconds=out.nccl_seconds,
+            staged_seconds=out.staged_seconds,
+            reason=_text(out.reason),
+        )
+
     def submit_packed(
         self,
         bucket: PackedBucket,
@@ -570,7 +615,9 @@ class NativeSession:
                 bucket.index,
                 bucket.elements,
                 ctypes.byref(_plan_to_c(bucket.plan)),
-                bucket.outside,
+                ctypes.byref(
+                    _abi.Packed(bucket.outside, bucket.squares, int(bucket.path))
+                ),
                 bucket.memory,
                 bucket.dtype,
                 _to_c(layout),

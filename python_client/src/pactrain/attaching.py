@@ -219,11 +219,15 @@ def open_session(
             kept_elements=wanted.kept,
             declared_elements=wanted.elements,
         )
-    native = NativeSession.attach(
-        options,
-        functools.partial(_log_waiting, config.rank == 0),
-        advice_on_a_dead_agent(os.environ) if config.embedded else "",
-    )
+    copies = declared.copies
+    if copies is not None:
+        options = replace(options, nccl=copies.reduces)
+    with contextlib.nullcontext() if copies is None else copies.on_device():
+        native = NativeSession.attach(
+            options,
+            functools.partial(_log_waiting, config.rank == 0),
+            advice_on_a_dead_agent(os.environ) if config.embedded else "",
+        )
     _begun.add((config.job, index))
     try:
         with contextlib.nullcontext() if meeting is None else meeting.begin(native):

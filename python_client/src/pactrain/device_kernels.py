@@ -65,7 +65,7 @@ class DeviceKernels:
                 int(count_outside),
                 packed.data_ptr(),
                 totals.data_ptr(),
-                _handle_of(stream),
+                handle_of(stream),
             )
         )
 
@@ -92,7 +92,7 @@ class DeviceKernels:
                 packed.data_ptr(),
                 world_size,
                 out.data_ptr(),
-                _handle_of(stream),
+                handle_of(stream),
             )
         )
 
@@ -108,18 +108,26 @@ def kernels_of(device: torch.device) -> DeviceKernels:
     Raises:
       RefusedError: they cannot be had here.
     """
-    with _current(device):
+    with current(device):
         torch.zeros(1, device=device)  # Or the thread may have no context yet.
         return DeviceKernels()
 
 
-def _current(device: torch.device) -> contextlib.AbstractContextManager[object]:
+def nccl_here() -> tuple[bool, str]:
+    """Whether this process has an NCCL that is used; its version, or why not."""
+    text = ctypes.create_string_buffer(512)
+    code = _abi.load_library().pt_nccl_status(text, len(text))
+    return code == 0, text.value.decode("utf-8", "replace")
+
+
+def current(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """In here calls of the driver are about this device."""
     if device.type == "cuda":
         return torch.cuda.device(device)
     return contextlib.nullcontext()
 
 
-def _handle_of(stream: torch.Stream) -> int:
+def handle_of(stream: torch.Stream) -> int:
     """The driver's; torch has had several names for it."""
     for name in ("cuda_stream", "native_handle"):
         if hasattr(stream, name):

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from .device_kernels import DeviceKernels, kernels_of
+from .device_kernels import DeviceKernels, kernels_of, nccl_here
 from .errors import InvalidArgument, RefusedError
 
 VARIABLE = "PACTRAIN_DEVICE_PATH"
 _CHOICES = ("auto", "torch", "device", "nccl")
 WITH_KERNELS = {"cuda"}  # Kinds of devices.
-_NAMES = ("cpu", "torch", "device")
+_NAMES = ("cpu", "torch", "device", "nccl")
+_BY_KERNELS = ("device", "nccl")
 _UNPROVEN = (
     f"the kernels have run on no GPU yet, and {VARIABLE}=device takes them all the same"
 )
@@ -23,7 +24,7 @@ _UNPROVEN = (
 class DevicePath:
     """`kernels`: None where buckets are packed by the CPU."""
 
-    name: str  # "cpu", "torch" or "device".
+    name: str  # "cpu", "torch", "device" or "nccl".
     reason: str
     kernels: DeviceKernels | None = None
 
@@ -52,10 +53,8 @@ def choose(device: torch.device | None, environment: Mapping[str, str]) -> Devic
             f"{VARIABLE} is {wanted!r}; allowed are {', '.join(map(repr, _CHOICES))}.\n"
             "Set it to one of them, or unset it."
         )
-    if wanted == "nccl":
-        raise _cannot(wanted, "this version does not exchange by NCCL")
     if device is None:
-        if wanted == "device":
+        if wanted in _BY_KERNELS:
             raise _cannot(wanted, ON_CPU.reason)
         return ON_CPU
     if wanted == "torch":
@@ -67,9 +66,16 @@ def choose(device: torch.device | None, environment: Mapping[str, str]) -> Devic
     if foreign:
         raise _cannot(wanted, why)
     try:
-        return DevicePath("device", f"{VARIABLE} asks for it", kernels_of(device))
+        kernels = kernels_of(device)
     except RefusedError as error:
         raise _cannot(wanted, str(error)) from error
+    reason = f"{VARIABLE} asks for it"
+    if wanted == "nccl":
+        usable, words = nccl_here()
+        if not usable:
+            raise _cannot(wanted, words)
+        reason += f"; {words}"
+    return DevicePath(wanted, reason, kernels)
 
 
 def _cannot(wanted: str, why: str) -> RefusedError:

@@ -27,10 +27,11 @@ import torch
 from torch import Tensor, nn
 from torch.futures import Future
 
+from .device_kernels import current
 from .device_path import DevicePath
 from .errors import PacTrainError, RefusedError
 from .packing import Packer, Packing
-from .types import Digest, DType, Native, PackedBucket
+from .types import Digest, DType, Native, NodePath, NodeReport, PackedBucket
 
 _WITHOUT_STREAMS = ("mps",)
 _ALIGN = 64  # Bytes; each bucket starts so.
@@ -140,7 +141,8 @@ class DeviceCopies:
         size = sum(_aligned(p.numel() * self._width(p)) for _, p in parameters)
         self._device = device
         self._side = _new_stream(device)
-        self._packer = Packer(path, device, self._side)
+        nccl_stream = _new_stream(device) if path.name == "nccl" else None
+        self._packer = Packer(path, device, self._side, nccl_stream)
         try:
             self._pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:
@@ -163,6 +165,20 @@ class DeviceCopies:
     def fallbacks(self) -> int:
         """1 once a bucket could not be packed on the device: all go by torch since."""
         return self._packer.fallbacks
+
+    @property
+    def node(self) -> NodeReport | None:
+        """Of sums by NCCL, as of the last bucket; None: none was to be summed."""
+        return self._packer.node
+
+    @property
+    def reduces(self) -> bool:
+        """This rank takes part in sums by NCCL."""
+        return self._packer.reduces
+
+    def on_device(self) -> contextlib.AbstractContextManager[object]:
+        """In here calls of the driver are about this device."""
+        return current(self._device)
 
     def _width(self, values: Tensor) -> int:
         """Bytes of page-locked memory for an element: what is packed is in fp32."""
@@ -320,9 +336,16 @@ class StagedBucket:
         with self._failures("while gradients were computed or packed"):
             self._note_arrival()
             self._wait()
-            outside = 0
-            if packing.plan.count_outside:
-                outside = int(packing.totals.cpu()[1::2].sum())
+            outside = packing.outside() if packing.plan.count_outside else 0
+            path, squares = NodePath.HOST, 0.0
+            if self._packer.reduces:
+                path = self._packer.reduce(
+                    native, self._index, layout, dtype, packing, self.room
+                )
+                self._note_arrival()
+                self._wait()
+            if path != NodePath.HOST:
+                squares = packing.squares()
             self._arrived = None
         return PackedBucket(
             self._index,
@@ -332,6 +355,8 @@ class StagedBucket:
             self.room.data_ptr(),
             dtype,
             self._fill,
+            squares,
+            path,
         )
 
     def _in_one_piece(self) -> Tensor:

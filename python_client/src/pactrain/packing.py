@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .device_kernels import handle_of
 from .device_path import DevicePath
 from .errors import PacTrainError
-from .types import Digest, Native, Plan
+from .types import Digest, DType, Native, NodePath, NodeReport, Plan
 
 logger = logging.getLogger("pactrain")
 
@@ -21,8 +22,17 @@ class Packing:
     """A bucket that is packed, on its way to the host."""
 
     plan: Plan
+    elements: int  # Of the whole bucket.
     image: Tensor
     totals: Tensor
+
+    def outside(self) -> int:
+        """Elements outside the mask that are not zero. Waits for the packing."""
+        return int(self.totals.cpu()[1::2].sum())
+
+    def squares(self) -> float:
+        """Of what is kept, summed. Waits for the packing."""
+        return float(self.totals.cpu()[::2].contiguous().view(torch.float64).sum())
 
 
 class Packer:
@@ -32,8 +42,20 @@ class Packer:
     from then on. Not thread-safe.
     """
 
-    def __init__(self, path: DevicePath, device: torch.device, stream: torch.Stream):
-        self.path = path
+    def __init__(
+        self,
+        path: DevicePath,
+        device: torch.device,
+        stream: torch.Stream,
+        nccl_stream: torch.Stream | None,
+    ):
+        """`nccl_stream`: for nothing but NCCL, if the path is that."""
+        self.node: NodeReport | None = None  # As of the last bucket.
+        self._path = path
+        self._nccl_stream = nccl_stream
+        self._packed: Tensor | None = None  # Of the last bucket.
+        # What a kernel of NCCL that was given up may still read and write.
+        self._left: list[Tensor] = []
         self.fallbacks = 0  # 1 once one could not be packed here.
         self._device = device
         self._stream = stream
@@ -55,7 +77,7 @@ class Packer:
         """
         elements = host.numel() // 4
         kernels = self._kernels
-        if kernels is None or self.path.kernels is None:
+        if kernels is None or self._path.kernels is None:
             return None
         plan = native.plan_bucket(bucket, elements, layout)
         if not plan.packed:
@@ -72,13 +94,89 @@ class Packer:
                 count_outside=plan.count_outside,
                 stream=self._stream,
             )
-            kept_of(host, plan).copy_(packed, non_blocking=True)
+            if self.reduces:
+                self._packed = packed
+            else:
+                kept_of(host, plan).copy_(packed, non_blocking=True)
         except PacTrainError:
             raise  # The library's own, which no other way would mend.
         except RuntimeError as error:
             self._give_up(bucket, error)
             return None
-        return Packing(plan, image, totals)
+        return Packing(plan, elements, image, totals)
+
+    @property
+    def path(self) -> DevicePath:
+        """As it is now."""
+        if self._path.name != "nccl" or (self.node is not None and self.node.open):
+            return self._path
+        why = "no bucket is packed yet" if self.node is None else self.node.reason
+        return DevicePath("device", f"not by NCCL: {why}", self._kernels)
+
+    @property
+    def reduces(self) -> bool:
+        """What pack() has packed is still to be handed to reduce()."""
+        return self._path.name == "nccl"
+
+    def reduce(
+        self,
+        native: Native,
+        bucket: int,
+        layout: Digest,
+        dtype: DType,
+        packing: Packing,
+        host: Tensor,
+    ) -> NodePath:
+        """Sums the bucket with the node's other GPUs, if that can be; enqueues the copy
+        of what this rank is to submit into `host`.
+
+        REQUIRES: pack() of the bucket has been waited for.
+        """
+        assert self._packed is not None
+        packed, self._packed = self._packed, None
+        summed, path = packed, NodePath.HOST
+        try:
+            summed = torch.empty_like(packed)
+        except RuntimeError as error:  # Nothing was staged: the others go by the host.
+            logger.warning("bucket %d is not summed by NCCL: %s", bucket, error)
+        else:
+            path = self._reduce(native, bucket, layout, dtype, packing, packed, summed)
+        if path != NodePath.FOLLOWER:
+            source = packed if path == NodePath.HOST else summed
+            kept_of(host, packing.plan).copy_(source, non_blocking=True)
+        return path
+
+    def _reduce(
+        self,
+        native: Native,
+        bucket: int,
+        layout: Digest,
+        dtype: DType,
+        packing: Packing,
+        packed: Tensor,
+        summed: Tensor,
+    ) -> NodePath:
+        assert self._nccl_stream is not None
+        path = native.reduce(
+            bucket,
+            packing.elements,
+            packing.plan,
+            dtype,
+            layout,
+            packed.data_ptr(),
+            summed.data_ptr(),
+            handle_of(self._nccl_stream),
+        )
+        before, self.node = self.node, native.node_report
+        if self.node.open:
+            if before is None or not before.open:
+                logger.info("gradients are summed by NCCL on this node")
+            return path
+        if self.node.by_host != (0 if before is None else before.by_host):
+            self._left += [packed, summed]
+        if before is None or before.reason != self.node.reason:
+            logger.warning("gradients are not summed by NCCL: %s", self.node.reason)
+        return path
 
     def unpack(self, packing: Packing, host: Tensor, world: int, out: Tensor) -> None:
         """Enqueues the copy of the sums in `host`, and the mean into `out`.
@@ -109,7 +207,7 @@ class Packer:
 
     def _give_up(self, bucket: int, error: Exception) -> None:
         reason = f"bucket {bucket} was not packed there: {str(error).splitlines()[0]}"
-        self.path = DevicePath("torch", reason)
+        self._path = DevicePath("torch", reason)
         self.fallbacks += 1
         self._images.clear()
         logger.warning("gradients go by torch from now on: %s", reason)

@@ -181,6 +181,7 @@ class AttachOptions:
     pin_mode: int = 0
     pin_codec: int = 0
     pin_from: int = 0
+    nccl: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,26 @@ class Plan:
     mask_digest: Digest
 
 
+class NodePath(enum.IntEnum):
+    """How a packed bucket goes to the agent: pt_path in trainer/device_abi.h."""
+
+    HOST = 0
+    LEADER = 1
+    FOLLOWER = 2
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What the node reduce has come to: pt_node in trainer/device_abi.h."""
+
+    open: bool
+    taken: int  # Buckets.
+    by_host: int
+    nccl_seconds: float
+    staged_seconds: float
+    reason: str  # Why it is not open.
+
+
 @dataclass(frozen=True)
 class PackedBucket:
     """A bucket that was packed as `plan` says, in fp32.
@@ -225,6 +246,8 @@ class PackedBucket:
     memory: int
     dtype: DType
     fill: Callable[[], None]
+    squares: float = 0.0  # Of what is kept, summed; 0 where it goes by the host.
+    path: NodePath = NodePath.HOST
 
 
 class Native(Protocol):
@@ -298,6 +321,19 @@ class Native(Protocol):
     def mask_image(
         self, bucket: int, elements: int, layout: Digest, plan: Plan
     ) -> npt.NDArray[np.uint8]: ...
+    def reduce(
+        self,
+        bucket: int,
+        elements: int,
+        plan: Plan,
+        dtype: DType,
+        layout: Digest,
+        source: int,
+        target: int,
+        stream: int,
+    ) -> NodePath: ...
+    @property
+    def node_report(self) -> NodeReport: ...
     def submit_packed(
         self,
         bucket: PackedBucket,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,13 @@ def wrapped(model: nn.Module, own: bool, **options: Any) -> tuple[nn.Module, Any
 
 
 def train(
-    talk: Talk, place: str, own: bool, kind: str, folder: str = "", resumes: bool = False
+    talk: Talk,
+    place: str,
+    own: bool,
+    kind: str,
+    folder: str = "",
+    resumes: bool = False,
+    at_end: Callable[[Any], None] = lambda session: None,
 ) -> dict[str, Any]:
     """Accumulation, GradScaler, clipping, weight decay, pruning in the middle; saves a
     checkpoint in `folder`, or goes on from it."""
@@ -94,6 +102,7 @@ def train(
         "outside": pactrain.sparsity(model).outside,
         "active_keep": session.stats()["pactrain/active_keep"],
     }
+    at_end(session)
     session.close()
     return result
 
@@ -108,10 +117,37 @@ def kernels_here() -> str:
 def train_packed(talk: Talk, place: str, kind: str) -> dict[str, Any]:
     """The same with the trainer library's kernels, by the stand-in for NVIDIA's driver."""
     driver = queued.use_driver()
-    device_path.WITH_KERNELS.add(queued.NAME)
-    os.environ[device_path.VARIABLE] = "device"
-    try:
+    with path("device"):
         result = train(talk, place, own=True, kind=kind)
+    return result | {"launches": driver.pactrain_fake_launches()}
+
+
+@contextlib.contextmanager
+def path(name: str) -> Iterator[None]:
+    device_path.WITH_KERNELS.add(queued.NAME)
+    os.environ[device_path.VARIABLE] = name
+    try:
+        yield
     finally:
         del os.environ[device_path.VARIABLE]
-    return result | {"launches": driver.pactrain_fake_launches()}
+
+
+def train_by_nccl(
+    talk: Talk, kind: str, versions: tuple[int, ...] = (), without: tuple[int, ...] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same, summed by the stand-in for NCCL where ranks share a node, but by ranks
+    `without`; and what became of that. `versions`: of NCCL, by rank."""
+    if versions:
+        os.environ["PACTRAIN_FAKE_NCCL_VERSION"] = str(versions[talk.rank])
+    queued.use_nccl()
+    node: dict[str, Any] = {}
+
+    def look(session: Any) -> None:
+        stats = session.stats()
+        names = ("nccl_buckets", "nccl_fallbacks", "device_path")
+        node.update({name: stats.get(f"pactrain/{name}") for name in names})
+        node["path"] = str(session.device_path)
+
+    with path("device" if talk.rank in without else "nccl"):
+        result = train(talk, queued.NAME, own=True, kind=kind, at_end=look)
+    return result, node

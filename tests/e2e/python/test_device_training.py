@@ -52,3 +52,126 @@ def test_buckets_that_are_packed_there_give_the_bits_of_the_cpu(cluster, launch,
     launches = packed[0].pop("launches")
     assert packed[1].pop("launches") == launches > STEPS
     assert packed[0] == packed[1] == on_cpu
+
+
+@pytest.fixture
+def by_nccl(cluster, launch):
+    """Ranks 0 and 1 share a node and have a GPU each, rank 2 is on another node:
+    by_nccl(fault, **arguments) -> what ranks have, equal, and what each says of NCCL."""
+    if "without nvcc" in device_scenarios.kernels_here():
+        pytest.skip("the trainer library was built without nvcc")
+    device_scenarios.queued.build_driver()
+    device_scenarios.queued.build_nccl()
+
+    def run(fault="", environment=None, **arguments):
+        ranks = launch(
+            cluster,
+            device_scenarios.train_by_nccl,
+            world=3,
+            environment={"PACTRAIN_FAKE_NCCL": fault, **(environment or {})}
+            if fault
+            else environment,
+            **arguments,
+        )
+        results = values(ranks.finish())
+        assert results[0][0] == results[1][0] == results[2][0]
+        return results[0][0], [node for _, node in results]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def on_cpu(cluster):
+    """The same job on the CPU, once for each kind."""
+    found = {}
+
+    def look(launch, kind):
+        if kind not in found:
+            ranks = launch(
+                cluster, device_scenarios.train, world=3, place="cpu", own=True, kind=kind
+            )
+            found[kind] = values(ranks.finish())[0]
+        return found[kind]
+
+    return look
+
+
+@pytest.mark.parametrize("kind", ["zero", "freeze"])
+def test_sums_by_nccl_of_two_gpus_have_the_bits_of_the_cpu(by_nccl, launch, on_cpu, kind):
+    result, nodes = by_nccl(kind=kind)
+    assert result == on_cpu(launch, kind)
+    for node in nodes[:2]:
+        assert node["nccl_buckets"] > 2
+        assert node["device_path"] == 3
+        assert "nccl (PACTRAIN_DEVICE_PATH asks for it; NCCL 2.29.7" in node["path"]
+    assert nodes[2]["nccl_buckets"] == 0
+    assert "rank 2 is the only one of its model on this node" in nodes[2]["path"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("error:1:0", "rank 0: ncclAllReduce: unhandled cuda error (1)"),
+        ("late:1:1", "rank 1: ncclAllReduce: remote process exited (6)"),
+        ("progress:1:1", "rank 0 had not reduced bucket"),
+        ("call:1:0", "rank 0 had not reduced bucket"),
+        ("kernel:1:1", "rank 0 had not reduced bucket"),
+        ("revoke:1:1", "rank 0 had not reduced bucket"),
+    ],
+)
+def test_a_failed_nccl_costs_no_step(by_nccl, launch, on_cpu, fault, words):
+    """The bucket in which it fails, and all that follow, go by the host."""
+    result, nodes = by_nccl(fault, kind="zero")
+    assert result == on_cpu(launch, "zero")
+    for node in nodes[:2]:
+        assert node["nccl_buckets"] == 1
+        assert node["nccl_fallbacks"] >= 1
+        assert node["device_path"] == 2
+        assert words in node["path"]
+
+
+def test_a_communicator_that_does_not_open_costs_no_step(by_nccl, launch, on_cpu):
+    result, nodes = by_nccl("open:0:1", kind="zero")
+    assert result == on_cpu(launch, "zero")
+    for node in nodes[:2]:
+        assert node["nccl_buckets"] == 0
+        assert "ncclCommInitRankConfig: unhandled cuda error (1)" in node["path"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"versions": (22907, 22602, 22907)}, "rank 0 has NCCL 2.29.7, rank 1 of the"),
+        ({"environment": {"PACTRAIN_FAKE_GPU": "7"}}, "ranks 0 and 1 are on one GPU (GPU-"),
+        ({"without": (1,)}, "rank 0 asks for NCCL, rank 1 of the same node does not"),
+    ],
+)
+def test_gpus_that_do_not_go_together_go_by_the_host(by_nccl, launch, on_cpu, arguments, words):
+    result, nodes = by_nccl(kind="zero", **arguments)
+    assert result == on_cpu(launch, "zero")
+    assert words in nodes[0]["path"]
+    assert not nodes[0]["nccl_buckets"]
+
+
+def test_a_gpu_that_does_not_come_back_from_nccl_ends_its_rank(cluster, launch, by_nccl):
+    ranks = launch(
+        cluster,
+        device_scenarios.train_by_nccl,
+        world=3,
+        environment={"PACTRAIN_FAKE_NCCL": "deaf:1:1"},
+        kind="zero",
+    ).finish()
+    assert "the GPU does not come back from NCCL: its kernel is still there" in ranks[1].text
+    assert all(rank.error for rank in ranks)
+
+
+def test_a_version_that_hangs_is_refused_at_attach(cluster, launch, by_nccl):
+    ranks = launch(
+        cluster,
+        device_scenarios.train_by_nccl,
+        environment={"PACTRAIN_FAKE_NCCL_VERSION": "22805"},
+        kind="zero",
+    ).finish()
+    for rank in ranks:
+        assert rank.error == "RefusedError"
+        assert "cannot be had here: NCCL 2.28.5 is one of 2.28.3 to 2.28.8" in rank.text
