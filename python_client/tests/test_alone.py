@@ -435,3 +435,22 @@ class Noisy(ByHand):
         for p in self.model.parameters():
             if p.grad is not None:
                 p.data.sub_(0.01 * p.grad + 1e-4)
+
+
+@pytest.mark.parametrize("by_session", [False, True])
+def test_what_was_pruned_since_a_state_was_saved_stays_pruned(by_session):
+    model = pruned()
+    session = pactrain.attach(model)
+    train(model)
+    state = session.state_dict()
+    if by_session:
+        pactrain.prune(model, 0.8)
+        session.load_state_dict(state)
+    else:
+        session.close()
+        pactrain.prune(model, 0.8)
+        pactrain.attach(model, state=state)
+    mask = registry.get(model[2].weight)
+    train(model)
+    assert float((model[2].weight == 0).float().mean()) >= 0.79
+    assert torch.equal(registry.get(model[2].weight) | mask, mask)

@@ -335,3 +335,59 @@ def test_zeros_that_no_mask_keeps_are_told_at_attach_and_after_a_load(
     other.load_state_dict(trained())
     attach(other)
     assert caplog.text.count(text) == 2
+
+
+def saved_at(amount):
+    """A model, and the state of its session at that time."""
+    model = pruned(amount) if amount else small_net()
+    session = pactrain.attach(nn.parallel.DistributedDataParallel(model))
+    state = session.state_dict()
+    session.close()
+    return model, state
+
+
+@pytest.mark.parametrize("amount", [0, 0.5])
+def test_what_was_pruned_before_a_state_was_given_stays_pruned(attach, caplog, amount):
+    model, state = saved_at(amount)
+    pactrain.prune(model, 0.8)
+    mask = kept(model).clone()
+    attached = attach(model, state=state)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(8):
+        attached.step(optimizer=optimizer)
+    assert torch.equal(kept(model), mask)
+    assert not outside(model)
+    assert "pruned since the session's state was saved" in caplog.text
+
+
+def test_what_was_pruned_before_a_session_took_a_state_stays_pruned(attach):
+    model, state = saved_at(0.5)
+    attached = attach(model)
+    pactrain.prune(model, 0.8)
+    mask = kept(model).clone()
+    attached.session.load_state_dict(state)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(8):
+        attached.step(optimizer=optimizer)
+    assert torch.equal(kept(model), mask)
+
+
+def test_weights_that_come_after_their_state_undo_what_was_pruned_since(attach):
+    model, state = saved_at(0.5)
+    weights, mask = copy.deepcopy(model.state_dict()), kept(model).clone()
+    pactrain.prune(model, 0.8)
+    attached = attach(model, state=state)
+    model.load_state_dict(weights)
+    attached.step()
+    assert torch.equal(kept(model), mask)
+    assert is_lossless(model, weights)
+
+
+def test_frozen_weights_that_were_pruned_since_their_state_are_told_of(attach, caplog):
+    model = small_net()
+    pactrain.prune(model, 0.5, kind="freeze")
+    state = attach(model).session.state_dict()
+    again = copy.deepcopy(model)
+    pactrain.prune(again, 0.8, kind="freeze")
+    attach(again, state=state)
+    assert "2.weight: the masks of the session's state are taken" in caplog.text

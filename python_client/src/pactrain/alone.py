@@ -268,7 +268,7 @@ class AloneSession(NullSession):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._source.write(unpack_state(self._table, state))
+        self._source.write_state(unpack_state(self._table, state))
         self._source.mark_changed()
         self._weights.masks_come_from_state(bool(state["masks_active"]))
         self._weights.mark_all_loaded()

@@ -7,7 +7,7 @@ values they had when the masks were agreed on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakSet
@@ -283,6 +283,7 @@ class Refitted:
     masks: Declared
     elsewhere: list[str]
     more: list[str]
+    since: Sequence[str] = ()  # A session's state, which has other masks.
 
     def log(self, masks: MaskSet, rank: int) -> None:
         """`masks` is the set that they make."""
@@ -294,6 +295,13 @@ class Refitted:
                     "masks now, %s (%s)",
                     *(how, masks, some_of(names)),
                 )
+        if self.since:
+            logger.log(
+                logging.WARNING if rank == 0 else logging.INFO,
+                "weights were pruned since the session's state was saved: their masks "
+                "stay, %s (%s)",
+                *(masks, some_of(self.since)),
+            )
 
 
 def zero_unfit(table: ParameterTable, masks: MaskSet) -> None:
@@ -350,9 +358,11 @@ def _refitted(
     elsewhere: list[str] = []
     more: list[str] = []
     unfit: list[tuple[str, int]] = []
+    since = _pruned_since(table, masks)
+    others.update(since)
     for name, parameter, mask in _zeroed(table, masks):
         loaded = registry.is_loaded(parameter)
-        if only_loaded and not loaded:
+        if name in since or (only_loaded and not loaded):
             continue
         fitting = refit(parameter, mask, loaded and takes_more)
         if fitting is None:
@@ -364,7 +374,22 @@ def _refitted(
     if not others:
         return None, unfit
     masks_now = Declared({**masks.masks, **others}, masks.frozen, masks.unenforced)
-    return Refitted(masks_now, elsewhere, more), unfit
+    return Refitted(masks_now, elsewhere, more, list(since)), unfit
+
+
+def _pruned_since(table: ParameterTable, masks: MaskSet) -> dict[str, Tensor]:
+    """Masks of weights that were pruned more, after their session's state was saved and
+    before it was given, and that have stayed so."""
+    found: dict[str, Tensor] = {}
+    for name, parameter in table:
+        had, mask = registry.before_state(parameter), masks.masks.get(name)
+        if had is None or name in masks.unenforced | masks.frozen:
+            continue
+        both = had if mask is None else had & mask
+        fits = not bool(((parameter.detach() != 0) > both).any())
+        if fits and (mask is None or not torch.equal(both, mask)):
+            found[name] = both
+    return found
 
 
 def _unfit_error(unfit: list[tuple[str, int]], origin: Origin) -> PacTrainError:

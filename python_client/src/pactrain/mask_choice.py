@@ -56,7 +56,7 @@ def declare_masks(
         return tracked, steps
     source = MaskSource(module, table)
     if state is not None:
-        source.write(unpack_state(table, state))
+        source.write_state(unpack_state(table, state))
     elif isinstance(masks, Mapping):
         source.write(Declared(named_masks(table, masks)))
     elif masks == "weights":

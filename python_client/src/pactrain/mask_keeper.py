@@ -83,12 +83,19 @@ class MaskKeeper:
 
     @property
     def unsettled(self) -> str:
-        """Why masks cannot be in force yet, whatever the others do; empty: they can.
+        """Why no decision can be in force for the next step, whatever the others do;
+        empty: one can. While votes have not settled none is made, on masks or a pin.
 
         It is counted in steps alone, so equal runs have it alike.
         """
-        if self.steps_unchanged >= self.settle_steps and not self.moving:
+        if self.steps_unchanged > self.settle_steps and not self.moving:
             return ""
+        if self.steps_unchanged == self.settle_steps and not self.moving:
+            return (
+                f"masks changed before step {self._steps:,}, which is too late: ranks "
+                f"agree on them during the step after the {self.settle_steps:,} of "
+                "settle. It does so with the next step that is due, by itself"
+            )
         return (
             f"masks were the same for {self.steps_unchanged:,} steps, and settle asks "
             f"for {self.settle_steps:,}. It does so later; to have it in time, give a "

@@ -130,6 +130,27 @@ class MaskSource:
                     registry.set(parameter, mask, name in declared.frozen)
         self._seen = self._now()
 
+    def write_state(self, declared: Declared) -> None:
+        """The same of a session's state. What was pruned since is not lost: when weights
+        are checked next, those that have had no others since keep their masks, too."""
+        had = [
+            (name, parameter, mask)
+            for name, parameter in self._table
+            if (mask := registry.get(parameter)) is not None
+            and not registry.is_loaded(parameter)
+        ]
+        frozen = [n for n, p, mask in had if registry.is_frozen(p) and not _is(declared, n, mask)]
+        self.write(declared)
+        for name, parameter, mask in had:
+            if name not in frozen and name not in declared.frozen:
+                registry.note_before_state(parameter, mask)
+        if frozen:  # Their weights do not tell whether they were loaded since.
+            logger.warning(
+                "%s: the masks of the session's state are taken, not those that were "
+                "there, of frozen weights; to freeze more call prune() after this",
+                some_of(frozen),
+            )
+
     def _follow_parameters(self) -> None:
         """Masks go with their place in the model, and those of averages with it."""
         averages.catch_up(parameter for _, parameter in self._table)
@@ -178,6 +199,11 @@ def _masks_of(module: nn.Module) -> _Had:
         if parameter is not None and mask is not None:
             had[name] = (ref(parameter), mask, registry.is_frozen(parameter))
     return had
+
+
+def _is(declared: Declared, name: str, mask: Tensor) -> bool:
+    other = declared.masks.get(name)
+    return other is not None and torch.equal(other.to(mask.device), mask)
 
 
 def _same(now: _Seen, before: _Seen) -> bool:

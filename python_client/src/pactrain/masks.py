@@ -51,6 +51,7 @@ class Registry:
         self._frozen: Any = WeakIdKeyDictionary()
         self._owners: Any = WeakIdKeyDictionary()
         self._loaded: Any = WeakIdKeyDictionary()
+        self._before_state: Any = WeakIdKeyDictionary()
         self.changes = 0  # Of which parameter has which mask: set() and remove().
         self.on_set: Callable[[Tensor], None] = lambda parameter: None
 
@@ -81,6 +82,9 @@ class Registry:
         if kept.is_inference():  # Such a tensor does not say if it was written to.
             with torch.inference_mode(False):
                 kept = kept.clone()
+        before = self._masks.get(parameter)
+        if before is None or not torch.equal(before, kept):
+            self._before_state.pop(parameter, None)
         self._masks[parameter] = kept
         self._loaded.pop(parameter, None)
         self.changes += 1
@@ -91,7 +95,8 @@ class Registry:
         self.on_set(parameter)
 
     def remove(self, parameter: Tensor) -> None:
-        self._masks.pop(parameter, None)
+        if self._masks.pop(parameter, None) is not None:
+            self._before_state.pop(parameter, None)
         self._loaded.pop(parameter, None)
         self.changes += 1
         self._frozen.pop(parameter, None)
@@ -106,6 +111,16 @@ class Registry:
     def clear_loaded(self, parameter: Tensor) -> None:
         """Its mask fits its values."""
         self._loaded.pop(parameter, None)
+        self._before_state.pop(parameter, None)
+
+    def note_before_state(self, parameter: Tensor, mask: Tensor) -> None:
+        """A session's state has taken the place of this mask, which its values had."""
+        self._before_state[parameter] = mask
+
+    def before_state(self, parameter: Tensor) -> Tensor | None:
+        """What was noted so; None once another mask came, or its mask fits its values."""
+        mask: Tensor | None = self._before_state.get(parameter)
+        return None if mask is None else mask.to(parameter.device)
 
     def attach(self, parameter: Tensor, owner: Owner) -> None:
         self._owners[parameter] = owner

@@ -366,7 +366,7 @@ class Session:
           InvalidArgument: not made by state_dict(), or of another model.
         """
         self._check_open()
-        self._source.write(unpack_state(self._table, state))
+        self._source.write_state(unpack_state(self._table, state))
         self._source.mark_changed()
         in_force = bool(state["masks_active"])
         self._keeper.weights.masks_come_from_state(in_force)
