@@ -99,8 +99,8 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
   return {};
 }
 
-// It was formed without those who were gone before. Of a former process they
-// are named on: nobody else can say it of them.
+// It was formed without those who were gone before. Those of a former process
+// are still named: that they are dead is known here alone.
 void AgentState::Impl::ForgetBefore(const Generation& generation,
                                     const protocol::Member& me) {
   protocol::LocalTrainers& local = local_[generation.group];

@@ -255,14 +255,15 @@ TEST(Generation, ABrokenStreamEndsNothing) {
   EXPECT_FALSE(t.Got<EndGeneration>("a").has_value());
 }
 
-TEST(Generation, ATrainerNotNamedAgainOnANewStreamIsGone) {
+TEST(Generation, TrainersOfAGroupThatIsNotNamedOnANewStreamAreGone) {
   TestCluster t;
   t.FormFour();
   t.Connect("b", "y", /*same_process=*/true);
-  t.Rejoin("b", 2, 1);
-  t.Pass(4, {"a", "b"});
+  t.Pass(3, {"a", "b"});
+  EXPECT_FALSE(t.Got<EndGeneration>("a"));
+  t.Pass(1, {"a", "b"});
   EXPECT_THAT(t.Got<EndGeneration>("a")->reason,
-              HasSubstr("rank 3 (agent 'b', site 'y') was not named again"));
+              HasSubstr("rank 2 (agent 'b', site 'y') was not named again"));
 }
 
 TEST(Generation, ASilentAgentLosesItsStream) {

@@ -171,7 +171,8 @@ void Group::OnUnnamed(const Agent& agent, const protocol::LocalTrainers& local,
         local.here.begin(), local.here.end(), [&](const TrainerJoined& other) {
           return protocol::IsSameTrainer(other.trainer.attach_id, attach_id);
         });
-    if (again && !running()) continue;
+    // Its seat is free as soon as it waits.
+    if (again && !running() && membership_.Find(attach_id) == nullptr) continue;
     OnLeft(agent,
            {id_, rank, attach_id,
             again ? "attached again" : "is not named by its agent any more",

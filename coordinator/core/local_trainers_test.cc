@@ -99,6 +99,18 @@ TEST_F(LocalTrainersTest, WhoWaitedAndIsNotNamedWaitsNoLonger) {
   EXPECT_THAT(t_.Snapshot().reason, HasSubstr("waiting for rank 0 of 2"));
 }
 
+// Its agent saw the new connection before the end of the old one.
+TEST_F(LocalTrainersTest, WhoAttachesAgainAsItWaitsWaitsOnce) {
+  t_.again = true;
+  t_.Connect("a", "x");
+  t_.Join("a", 0, 2);
+  t_.ForgetTrainers("a");
+  t_.Join("a", 0, 2);
+  EXPECT_FALSE(t_.Got<JoinRefused>("a"));
+  t_.Join("a", 1, 2);
+  EXPECT_TRUE(t_.Got<StartGeneration>("a"));
+}
+
 TEST_F(LocalTrainersTest, AStreamThatBreaksInTheMiddleOfAVoteLosesNone) {
   Start(OnShrink::kPause);
   t_.Vote("a", 0, 5);

@@ -68,6 +68,7 @@ TEST_F(RestoredTest, WhatWasFormedSinceGoesOnInAGenerationBeyondIt) {
   t_.BackUp();
   LoseRankThree();
   ASSERT_EQ(Newest().number, 2u);
+  for (const char* agent : {"a", "b"}) t_.ForgetTrainers(agent);  // They ended.
   t_.RestoreOnPurpose();
   ConnectAll();
   for (uint32_t rank : {0, 1}) t_.Rejoin("a", rank, 2);
@@ -120,6 +121,7 @@ TEST_F(RestoredTest, OfLineagesThatBeganSinceTheLastIsTheJobs) {
   t_.Join("c", 0, 1, "run-3");
   t_.replace = false;
   ASSERT_EQ(Newest().number, 3u);
+  for (const char* agent : {"a", "b"}) t_.ForgetTrainers(agent);  // They ended.
   t_.RestoreOnPurpose();
   ConnectAll();
   t_.Connect("c", "z", /*same_process=*/true);
