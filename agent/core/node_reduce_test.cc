@@ -29,6 +29,7 @@ class NodeReduceTest : public testing::Test {
     generation.lineage = {{5, 5}, 0};
     generation.launch = "run-1";
     generation.sites = {"a"};
+    generation.plan.trees = {{{0}}};
     generation.decision.version = 1;
     protocol::Member member;
     member.agent = "x";

@@ -370,10 +370,11 @@ void Doctor::GpuKernels() {
                 "install the same release of library and programs, or correct "
                 "PACTRAIN_TRAINER_LIBRARY");
   }
-  Ok("kernels", absl::StrCat(kernels->can_run ? "for GPUs: can run here on "
-                                              : "for GPUs: cannot run here: ",
-                             kernels->words,
-                             "; used where PACTRAIN_DEVICE_PATH is device"));
+  Ok("kernels",
+     absl::StrCat(kernels->can_run ? "for GPUs: can run here on "
+                                   : "for GPUs: cannot run here: ",
+                  kernels->words,
+                  "; used where PACTRAIN_DEVICE_PATH is device or nccl"));
 }
 
 }  // namespace

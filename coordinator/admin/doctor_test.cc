@@ -98,7 +98,7 @@ TEST(Doctor, WhereAllIsWellItSaysSoShortly) {
       "itself\n"
       "peers        ok       1 of 1 can be dialled from here\n"
       "kernels      ok       for GPUs: cannot run here: no NVIDIA driver (x); "
-      "used where PACTRAIN_DEVICE_PATH is device\n"
+      "used where PACTRAIN_DEVICE_PATH is device or nccl\n"
       "0 problems, 0 warnings\n");
 }
 

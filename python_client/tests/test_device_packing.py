@@ -251,6 +251,18 @@ def test_while_nccl_is_not_open_buckets_go_by_the_host(wrap, monkeypatch, nccl, 
     assert "device (not by NCCL: it is closed)" in attached.session.summary()
 
 
+def test_an_error_of_the_library_keeps_its_type(wrap, nccl):
+    def refuse(*_):
+        raise pactrain.StepNotAppliedError("rank 1 left.\nAgain.")
+
+    def leave(step, attached):
+        if step == 3:
+            attached.native.reduce = refuse
+
+    with pytest.raises(pactrain.StepNotAppliedError, match="rank 1 left"):
+        train(wrap, "queued", before=leave)
+
+
 def test_without_an_nccl_it_is_refused(wrap, monkeypatch, packing):
     monkeypatch.setenv(device_path.VARIABLE, "nccl")
     with pytest.raises(RefusedError, match=r"here: libnccl\.so\.2 is not loaded"):

@@ -107,7 +107,7 @@ def use_driver() -> ctypes.CDLL:
 @functools.cache
 def use_nccl() -> ctypes.CDLL:
     """From now on this process has an NCCL, as if torch had loaded it: a stand-in, which sums
-    among processes of this machine. What goes wrong in it PACTRAIN_FAKE_NCCL says
+    among processes of this machine. What goes wrong in it FAKE_NCCL says
     (trainer/nccl/fake_nccl.h)."""
     nccl = ctypes.CDLL(str(build_nccl()))
     query = ctypes.cast(nccl.pactrain_fake_nccl_query, ctypes.c_void_p)

@@ -395,7 +395,7 @@ class World {
 };
 
 uint64_t Seeds() {
-  const char* seeds = std::getenv("PACTRAIN_COLLECTIVE_SEEDS");
+  const char* seeds = std::getenv("COLLECTIVE_SEEDS");
   return seeds == nullptr ? 2000 : std::strtoull(seeds, nullptr, 10);
 }
 

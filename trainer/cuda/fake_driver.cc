@@ -130,7 +130,7 @@ int cuCtxGetDevice(int* device) {
 // Each process has another GPU, unless it is told which.
 int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
   std::memset(uuid, 0, 16);
-  const char* given = std::getenv("PACTRAIN_FAKE_GPU");
+  const char* given = std::getenv("FAKE_GPU");
   const int number =
       given == nullptr ? static_cast<int>(getpid()) : std::atoi(given);
   std::memcpy(uuid, &number, sizeof(number));

@@ -29,10 +29,10 @@ constexpr int kNotReady = 600;  // The driver's.
 FakeNccl* Settings() {
   static FakeNccl* const settings = [] {
     auto* made = new FakeNccl();
-    if (const char* version = std::getenv("PACTRAIN_FAKE_NCCL_VERSION")) {
+    if (const char* version = std::getenv("FAKE_NCCL_VERSION")) {
       made->version = std::atoi(version);
     }
-    const char* text = std::getenv("PACTRAIN_FAKE_NCCL");
+    const char* text = std::getenv("FAKE_NCCL");
     if (text == nullptr) return made;
     const std::string words = text;
     const size_t first = words.find(':'), second = words.rfind(':');

@@ -11,7 +11,7 @@ namespace pactrain::trainer::nccl {
 
 struct FakeNccl {
   int version = 22907;
-  // What goes wrong, and where; from PACTRAIN_FAKE_NCCL="fault:call:rank".
+  // What goes wrong, and where; from FAKE_NCCL="fault:call:rank".
   //   error     the call says so
   //   late      the call is fine, the error comes afterwards
   //   progress  it is in progress for ever

@@ -389,6 +389,8 @@ class StagedBucket:
         """What the device says in here is said to have come `when`."""
         try:
             yield
+        except PacTrainError:
+            raise  # The library's own.
         except RuntimeError as error:
             raise _failed(self._device, when, error) from error
 

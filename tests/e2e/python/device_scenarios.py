@@ -138,7 +138,7 @@ def train_by_nccl(
     """The same, summed by the stand-in for NCCL where ranks share a node, but by ranks
     `without`; and what became of that. `versions`: of NCCL, by rank."""
     if versions:
-        os.environ["PACTRAIN_FAKE_NCCL_VERSION"] = str(versions[talk.rank])
+        os.environ["FAKE_NCCL_VERSION"] = str(versions[talk.rank])
     queued.use_nccl()
     node: dict[str, Any] = {}
 
