@@ -180,7 +180,8 @@ Pins Group::PinsOf(const protocol::Onset& onset) const {
   Pins pins{.by_operator = pin_, .script_from = onset.pin_from};
   if (onset.pin_from == 0) return pins;
   pins.by_script = {onset.pin_mode, onset.pin_codec};
-  // The step after those that were committed does not hear of the vote any more.
+  // The step after those that were committed does not hear of the vote any
+  // more.
   const uint64_t next = votes_.AfterSteps() + 2;
   const uint64_t every = std::max<uint64_t>(1, onset.activate_every);
   pins.script_with_masks = (next + every - 1) / every * every >= onset.pin_from;

@@ -118,8 +118,8 @@ TEST_F(DeclaredTest, AScriptsPinIsPreparedOnceItsElementsAreInForce) {
 // Masks that are voted for after `steps` steps, while others are in force.
 Mode ModeOfMasksAfter(TestCluster& t, uint64_t steps) {
   for (uint32_t rank = 0; rank < 4; ++rank) {
-    protocol::MaskVote vote{t.group, 1,    rank, {5, 5}, {22, 22},
-                            1,       1,    true, 20,     100};
+    protocol::MaskVote vote{t.group, 1, rank, {5, 5}, {22, 22},
+                            1,       1, true, 20,     100};
     vote.after_steps = steps;
     t.Say(rank < 2 ? "a" : "b", vote);
   }

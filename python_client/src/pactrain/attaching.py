@@ -91,10 +91,10 @@ def attach(
       model: a DistributedDataParallel on the CPU or on one GPU, also compiled or
         wrapped once more.
       masks: None takes those of prune(), set_masks() and torch.nn.utils.prune;
-        {name: mask} declares them, in place of those, for weights that have such zeros; "weights" takes weight != 0 of all parameters with
-        two or more dimensions, once, now; "track" the same, looked at anew in every
-        step: for networks that another library or the script prunes, once or again and
-        again.
+        {name: mask} declares them, in place of those, for weights that are zero
+        outside; "weights" takes weight != 0 of all parameters with two or more
+        dimensions, once, now; "track" the same, looked at anew in every step:
+        for networks that another library or the script prunes, once or again and again.
       gse: drop gradients outside the masks and keep weights there at zero (gradient
         sparsity enforcement). False: a gradient there makes its step dense. Default:
         True, but False for "track". With "track" weights are left alone; True is for

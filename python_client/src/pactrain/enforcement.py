@@ -48,8 +48,8 @@ _UNFIT: dict[Origin, tuple[str, str]] = {
     "masks": (
         "the masks that attach() was given are not those of these weights",
         "Give attach() no masks, after prune(model, amount) or, where a checkpoint has "
-        "zeros, prune(model, masks_from=state_dict). Or set these weights to zero first: "
-        "pactrain.apply_masks(model, masks).",
+        "zeros, prune(model, masks_from=state_dict). Or set these weights to zero "
+        "first: pactrain.apply_masks(model, masks).",
     ),
 }
 

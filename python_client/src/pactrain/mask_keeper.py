@@ -95,12 +95,13 @@ class MaskKeeper:
         if self.steps_unchanged == self.settle_steps and not self.moving:
             return (
                 f"masks were the same for {count}, as settle asks for, and all ranks "
-                "agree in the step after that. It does so with the next step that is due"
+                "agree in the step after that. It does so with the next step that is "
+                "due"
             )
         return (
             f"masks were the same for {count}, and settle asks for "
-            f"{self.settle_steps:,}. It does so later; to have it in time, give a later "
-            "step or a smaller settle="
+            f"{self.settle_steps:,}. It does so later; to have it in time, give a "
+            "later step or a smaller settle="
         )
 
     @property

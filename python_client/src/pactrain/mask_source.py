@@ -134,8 +134,8 @@ class MaskSource:
         self._seen = self._now()
 
     def write_state(self, declared: Declared) -> None:
-        """The same of a session's state. What was pruned since is not lost: when weights
-        are checked next, those that have had no others since keep their masks, too."""
+        """The same of a session's state. What was pruned since is not lost: weights
+        that are still there when they are checked next keep their masks."""
         had = [
             (name, parameter, mask)
             for name, parameter in self._table
@@ -225,15 +225,16 @@ def carry_over(before: ParameterTable, after: ParameterTable) -> list[str]:
         if found is not None and registry.get(found[1]) is not None:
             continue
         frozen = registry.is_frozen(parameter)
-        if (
-            found is None
-            or found[0] in rewritten
-            or found[1].shape != mask.shape
-            or (not frozen and bool(((found[1].detach() != 0) > mask).any()))
-        ):
-            unfit.append(old)
-        else:
+        fits = (
+            found is not None
+            and found[0] not in rewritten
+            and found[1].shape == mask.shape
+            and (frozen or not bool(((found[1].detach() != 0) > mask).any()))
+        )
+        if found is not None and fits:
             registry.set(found[1], mask, frozen)
+        else:
+            unfit.append(old)
     return unfit
 
 
