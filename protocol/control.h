@@ -121,6 +121,9 @@ struct MaskVote {
   std::string moved = {};
   // That change came before this step; none: no other vote came before.
   std::optional<uint64_t> changed_step = {};
+  // Steps of gradients of its generation that were committed before it; 0 also
+  // from agents that do not say.
+  uint64_t after_steps = 0;
 
   bool operator==(const MaskVote&) const = default;
 };

@@ -115,6 +115,7 @@ struct Writer {
     p.set_elements(m.elements);
     p.set_moved(WriteText(m.moved, kMaxMoved));
     if (m.changed_step) p.set_changed_step(*m.changed_step);
+    p.set_after_steps(m.after_steps);
   }
   void operator()(const PrepareAnswer& m) {
     v1::PrepareAnswer& p = *out.mutable_prepare_answer();
@@ -313,6 +314,7 @@ absl::StatusOr<MaskVote> Read(const v1::MaskVote& p, const v1::Group& group) {
                              p.elements()));
   RETURN_IF_ERROR(CheckMoved("mask_vote.moved", p.moved()));
   RETURN_IF_ERROR(CheckStep("mask_vote.changed_step", p.changed_step()));
+  RETURN_IF_ERROR(CheckStep("mask_vote.after_steps", p.after_steps()));
   m.generation = p.generation();
   m.rank = p.rank();
   ASSIGN_OR_RETURN(m.mask_digest,
@@ -327,6 +329,7 @@ absl::StatusOr<MaskVote> Read(const v1::MaskVote& p, const v1::Group& group) {
   m.elements = p.elements();
   m.moved = p.moved();
   if (p.has_changed_step()) m.changed_step = p.changed_step();
+  m.after_steps = p.after_steps();
   return m;
 }
 

@@ -157,6 +157,8 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
        [](P& p) { Vote(p)->set_moved("fc.weight\x1b[2J"); }},
       {"mask_vote.changed_step", 2,
        [](P& p) { Vote(p)->set_changed_step(~0ull); }},
+      {"mask_vote.after_steps", 2,
+       [](P& p) { Vote(p)->set_after_steps(~0ull); }},
       {"keep_by_parameter.mask_digest", 4,
        [](P& p) {
          p.mutable_step_report()

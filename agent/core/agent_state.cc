@@ -225,6 +225,7 @@ void AgentState::Impl::OnVote(const TrainerRecord& record,
   out.elements = vote.elements;
   out.kept_elements = std::min(vote.kept_elements, vote.elements);
   out.moved = GetText(vote.moved);
+  out.after_steps = group.gradient_steps();
   protocol::LocalTrainers& local = local_[record.group];
   NoteChange(local.votes, group.open_step(), out);
   if (protocol::Add(out, local)) changed_.insert(record.group);

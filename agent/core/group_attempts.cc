@@ -230,8 +230,10 @@ bool GroupState::CandidateIsDue() const {
 }
 
 bool GroupState::AwaitsDecision(absl::Duration now) {
-  if (awaited_in_vain_ || IsBroadcast() || CandidateIsDue() ||
-      !IsAwaited(generation_.onset, switch_.in_force(), Masks(),
+  std::optional<protocol::Decision> due;
+  if (CandidateIsDue()) due = switch_.candidate_decision();
+  if (awaited_in_vain_ || IsBroadcast() ||
+      !IsAwaited(generation_.onset, switch_.in_force(), due, Masks(),
                  NextGradientStep())) {
     return false;
   }

@@ -92,6 +92,8 @@ class GroupState {
     keep_told_ = false;
   }
   uint64_t open_step() const { return step_; }  // Or the next one.
+  // Committed in this generation.
+  uint64_t gradient_steps() const { return gradient_steps_; }
 
   void OnPeerConnected(int member);
   void OnPeerDisconnected(int member, bool damaged, const std::string& reason,

@@ -10,6 +10,7 @@
 #define PACTRAIN_AGENT_CORE_ONSET_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "agent/core/decision_switch.h"
@@ -25,9 +26,11 @@ bool IsDue(const protocol::Onset& onset, const protocol::Decision& in_force,
            const protocol::Decision& candidate, uint64_t next);
 
 // The local trainers' votes, or the pin, ask for a decision that would be due
-// now. Where masks may come in force with any step nothing but a pin is waited
-// for.
+// now, and `candidate`, if it is, is not that. Where masks may come in force
+// with any step nothing but a pin is waited for; and nothing before votes have
+// settled, when no decision is made.
 bool IsAwaited(const protocol::Onset& onset, const protocol::Decision& in_force,
+               const std::optional<protocol::Decision>& candidate,
                const std::vector<MaskState>& masks, uint64_t next);
 
 }  // namespace pactrain::agent

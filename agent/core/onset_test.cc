@@ -66,23 +66,54 @@ TEST(Onset, APinIsDueWithItsStepElseWithMultiplesAfterIt) {
 }
 
 TEST(Onset, SettledVotesForOtherMasksAreWorthWaitingForWhereTheyWouldBeDue) {
-  EXPECT_TRUE(IsAwaited(kEveryFourth, {}, kWanted, 4));
-  EXPECT_FALSE(IsAwaited(kEveryFourth, {}, kWanted, 5));
-  EXPECT_FALSE(IsAwaited(kEveryFourth, Compacted(2), kWanted, 4));
-  EXPECT_FALSE(IsAwaited({}, {}, kWanted, 4));
+  EXPECT_TRUE(IsAwaited(kEveryFourth, {}, {}, kWanted, 4));
+  EXPECT_FALSE(IsAwaited(kEveryFourth, {}, {}, kWanted, 5));
+  EXPECT_FALSE(IsAwaited(kEveryFourth, {}, Compacted(2), kWanted, 4));
+  EXPECT_FALSE(IsAwaited(kEveryFourth, Compacted(2), {}, kWanted, 4));
+  EXPECT_FALSE(IsAwaited({}, {}, {}, kWanted, 4));
   std::vector<MaskState> votes = kWanted;
   votes[1].counts = false;
-  EXPECT_FALSE(IsAwaited(kEveryFourth, {}, votes, 4));
+  EXPECT_FALSE(IsAwaited(kEveryFourth, {}, {}, votes, 4));
   votes[1] = {1, kLayout, {9, 9}, true};
-  EXPECT_FALSE(IsAwaited(kEveryFourth, {}, votes, 4));
+  EXPECT_FALSE(IsAwaited(kEveryFourth, {}, {}, votes, 4));
 }
 
 TEST(Onset, APinIsWorthWaitingForUntilItIsMet) {
-  EXPECT_FALSE(IsAwaited(kPinned, Compacted(2), kWanted, 5));
-  EXPECT_TRUE(IsAwaited(kPinned, Compacted(2), kWanted, 6));
-  EXPECT_FALSE(IsAwaited(kPinned, Compacted(2), kWanted, 7));
-  EXPECT_TRUE(IsAwaited(kPinned, Compacted(2), kWanted, 8));
-  EXPECT_FALSE(IsAwaited(kPinned, Ternary(3), kWanted, 6));
+  const auto awaited = [](Decision in_force, uint64_t next) {
+    return IsAwaited(kPinned, in_force, {}, kWanted, next);
+  };
+  EXPECT_FALSE(awaited(Compacted(2), 5));
+  EXPECT_TRUE(awaited(Compacted(2), 6));
+  EXPECT_FALSE(awaited(Compacted(2), 7));
+  EXPECT_TRUE(awaited(Compacted(2), 8));
+  EXPECT_FALSE(awaited(Ternary(3), 6));
+}
+
+TEST(Onset, APinIsNotWaitedForWhileMasksChange) {
+  std::vector<MaskState> young = kWanted;
+  for (MaskState& vote : young) vote.counts = false;
+  EXPECT_FALSE(IsAwaited(kPinned, Compacted(2), {}, young, 6));
+  EXPECT_FALSE(IsAwaited(kPinned, Compacted(2), {}, {MaskState{}}, 6));
+}
+
+TEST(Onset, APinWithMasksThatAreOlderThanTheVotesIsNotWhatIsWaitedFor) {
+  Decision all = Ternary(3);
+  all.mask_digest = {};
+  EXPECT_TRUE(IsAwaited(kPinned, {}, all, kWanted, 6));
+  EXPECT_FALSE(IsAwaited(kPinned, {}, Ternary(4), kWanted, 6));
+}
+
+TEST(Onset, WithoutMasksAPinIsWaitedForUnlessItIsOfThem) {
+  const std::vector<MaskState> none = {{0, kLayout, {}}, {1, kLayout, {}}};
+  EXPECT_TRUE(IsAwaited(kPinned, {}, {}, none, 6));
+  const Onset compacted = {4, 6, Mode::kCompacted, Codec::kFp32};
+  EXPECT_FALSE(IsAwaited(compacted, {}, {}, none, 6));
+}
+
+TEST(Onset, MasksAreNotWaitedForWhereFullIsPinned) {
+  const Onset full = {4, 6, Mode::kFull, Codec::kFp32};
+  EXPECT_TRUE(IsAwaited(full, {}, {}, kWanted, 4));
+  EXPECT_FALSE(IsAwaited(full, {}, {}, kWanted, 8));
 }
 
 // Two agents whose decisions on masks come in force with every second step.

@@ -178,7 +178,13 @@ std::optional<Decision> Group::Wanted(const Context& c) const {
 
 Pins Group::PinsOf(const protocol::Onset& onset) const {
   Pins pins{.by_operator = pin_, .script_from = onset.pin_from};
-  if (onset.pin_from != 0) pins.by_script = {onset.pin_mode, onset.pin_codec};
+  if (onset.pin_from == 0) return pins;
+  pins.by_script = {onset.pin_mode, onset.pin_codec};
+  // The step after those that were committed does not hear of the vote any
+  // more.
+  const uint64_t next = votes_.AfterSteps() + 2;
+  const uint64_t every = std::max<uint64_t>(1, onset.activate_every);
+  pins.script_with_masks = (next + every - 1) / every * every >= onset.pin_from;
   return pins;
 }
 

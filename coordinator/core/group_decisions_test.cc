@@ -115,6 +115,32 @@ TEST_F(DeclaredTest, AScriptsPinIsPreparedOnceItsElementsAreInForce) {
   EXPECT_EQ(prepare->decision.mask_digest, (protocol::Digest{11, 11}));
 }
 
+// Masks that are voted for after `steps` steps, while others are in force.
+Mode ModeOfMasksAfter(TestCluster& t, uint64_t steps) {
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    protocol::MaskVote vote{t.group, 1, rank, {5, 5}, {22, 22},
+                            1,       1, true, 20,     100};
+    vote.after_steps = steps;
+    t.Say(rank < 2 ? "a" : "b", vote);
+  }
+  const auto prepare = t.Got<Prepare>("a");
+  return prepare ? prepare->decision.mode : Mode::kFull;
+}
+
+TEST_F(DeclaredTest, MasksThatComeInForceNoEarlierThanAPinComeWithIt) {
+  t_.onset = {4, 12, Mode::kTernary, protocol::Codec::kLevels7};
+  FirstOf(11);
+  t_.Clear();
+  EXPECT_EQ(ModeOfMasksAfter(t_, 7), Mode::kTernary);  // For step 12.
+}
+
+TEST_F(DeclaredTest, MasksThatComeInForceBeforeAPinAreExactUntilThen) {
+  t_.onset = {4, 12, Mode::kTernary, protocol::Codec::kLevels7};
+  FirstOf(11);
+  t_.Clear();
+  EXPECT_EQ(ModeOfMasksAfter(t_, 6), Mode::kCompacted);  // For step 8.
+}
+
 TEST_F(DeclaredTest, AScriptsPinFromTheFirstStepIsWhatItBeginsWith) {
   t_.onset = {4, 1, Mode::kTernary, protocol::Codec::kLevels7};
   EXPECT_EQ(FirstOf(11).codec, protocol::Codec::kLevels7);

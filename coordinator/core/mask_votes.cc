@@ -119,6 +119,14 @@ MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
   return result;
 }
 
+uint64_t MaskVotes::AfterSteps() const {
+  uint64_t steps = 0;
+  for (const auto& vote : votes_) {
+    if (vote) steps = std::max(steps, vote->after_steps);
+  }
+  return steps;
+}
+
 VoteCount MaskVotes::Count() const {
   using Wanted = std::pair<protocol::Digest, protocol::Digest>;
   std::map<Wanted, VoteCount> by_wanted;

@@ -86,6 +86,9 @@ class MaskVotes {
   // those whose masks have not settled; empty: of none.
   std::string UnsettledText() const;
 
+  // Of the newest vote: steps of gradients that were committed before it.
+  uint64_t AfterSteps() const;
+
   // A trainer whose newest mask set is neither the one with these digests nor
   // inside it. Nothing: there is none.
   std::optional<uint32_t> OutsideOf(

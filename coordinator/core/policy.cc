@@ -253,13 +253,15 @@ Decision Pinned(const Options& options, Decision elements, const Pin& pin,
                  absl::StrCat("pinned to ", pin.ToString(), why));
 }
 
-// A script's pin is prepared when the elements that it is of are in force: only
-// one decision can be prepared, and before its step all is to be exact.
+// A script's pin is prepared with masks that come in force no earlier, else
+// when the elements that it is of are in force: only one decision can be
+// prepared, and before its step all is to be exact.
 Decision PinnedByScript(const Options& options, Decision elements,
                         const Pins& pins, const Telemetry& telemetry) {
   const Pin& pin = *pins.by_script;
   const auto& now = telemetry.in_force;
   const bool next = now ? pin.IsMetBy(*now) || pin.mode == Mode::kFull ||
+                              pins.script_with_masks ||
                               now->mask_digest == elements.mask_digest
                         : pins.script_from <= 1;
   const std::string by =

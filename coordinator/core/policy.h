@@ -59,6 +59,8 @@ struct Pins {
   std::optional<Pin> by_operator = {};
   std::optional<Pin> by_script = {};
   uint64_t script_from = 0;
+  // The masks that are voted for now come in force no earlier than that.
+  bool script_with_masks = false;
 };
 
 // The decision to aim at after `step` committed steps when `current` is aimed

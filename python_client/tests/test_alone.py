@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ import torch.distributed as dist
 from conftest import LAUNCHER
 from small_nets import outside, pruned, small_net
 from test_enforced_weights import ByHand
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils import prune as torch_prune
 
 import pactrain
@@ -445,6 +448,7 @@ def test_what_was_pruned_since_a_state_was_saved_stays_pruned(by_session):
     state = session.state_dict()
     if by_session:
         pactrain.prune(model, 0.8)
+        train(model, 1)
         session.load_state_dict(state)
     else:
         session.close()
@@ -454,3 +458,155 @@ def test_what_was_pruned_since_a_state_was_saved_stays_pruned(by_session):
     train(model)
     assert float((model[2].weight == 0).float().mean()) >= 0.79
     assert torch.equal(registry.get(model[2].weight) | mask, mask)
+
+
+def test_masks_follow_names_where_a_parametrization_goes(caplog):
+    model = small_net()
+    parametrizations.weight_norm(model[2])
+    pactrain.prune(model, 0.5)
+    session = pactrain.attach(model)
+    train(model)
+    zeros = model[2].weight == 0
+    parametrize.remove_parametrizations(model[2], "weight")
+    train(model)
+    session.close()
+    assert int(zeros.sum()) == 32
+    assert not model[2].weight[zeros].any()
+    assert not caplog.records
+
+
+def test_masks_follow_names_where_a_parametrization_comes():
+    model = pruned()
+    pactrain.attach(model)
+    train(model)
+    zeros = model[2].weight == 0
+    parametrizations.weight_norm(model[2])
+    train(model)
+    assert not model[2].weight[zeros].any()
+
+
+def test_masks_follow_names_where_a_module_is_replaced(caplog):
+    model = pruned()
+    session = pactrain.attach(model)
+    train(model)
+    zeros = model[2].weight == 0
+    new = nn.Linear(8, 8)
+    new.load_state_dict(model[2].state_dict())
+    model[2] = new
+    train(model, 3, torch.optim.SGD(model.parameters(), lr=0.1))
+    session.close()
+    assert not model[2].weight[zeros].any()
+    assert "gone" not in caplog.text
+
+
+def test_masks_that_do_not_fit_a_new_module_are_told_of(caplog):
+    model = pruned()
+    pactrain.attach(model)
+    train(model)
+    model[2] = nn.Linear(8, 8)
+    train(model)
+    assert "2.weight: other parameters are in their place" in caplog.text
+    assert model[2].weight.all()
+
+
+def test_a_checkpoint_of_weights_that_are_moved_with_noise_is_masked():
+    model = pruned()
+    session = pactrain.attach(model)
+    mask = registry.get(model[2].weight)
+    for step in range(4):
+        train(model, 1, ByHand(model))
+        generator = torch.Generator().manual_seed(step)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.sub_(0.001 * noise)
+    saved = copy.deepcopy((model[2].state_dict(), session.state_dict()))
+    assert not saved[0]["weight"][~mask].any()
+    assert saved[1]["masks_active"]
+
+
+def test_two_models_that_share_parameters_are_refused():
+    encoder = nn.Linear(6, 8)
+    first, second = (nn.Sequential(encoder, nn.Linear(8, 3)) for _ in "ab")
+    pactrain.attach(first)
+    with pytest.raises(pactrain.RefusedError, match=r"0\.weight, 0\.bias: these"):
+        pactrain.attach(second)
+
+
+def test_masks_that_are_given_do_not_yield_to_those_of_prune():
+    model = pruned(0.75)
+    mask = torch.rand(8, 8, generator=torch.Generator().manual_seed(0)) > 0.3
+    with pytest.raises(
+        pactrain.PacTrainError, match=r"masks that attach\(\) was given"
+    ):
+        pactrain.attach(model, masks={"2.weight": mask})
+    model = small_net()
+    pactrain.apply_masks(model, {"2.weight": mask})
+    pactrain.prune(model, 0.75)
+    session = pactrain.attach(model, masks={"2.weight": mask})
+    train(model, 2)
+    session.close()
+    assert torch.equal(registry.get(model[2].weight), mask)
+
+
+def test_report_goes_on_in_one_process():
+    model = pruned()
+    session = pactrain.attach(model)
+    got = []
+    pactrain.report(session, lambda values, step: got.append((step, values)), every=2)
+    train(model)
+    session.close()
+    assert [step for step, _ in got] == [2, 4, 5]
+    assert got[-1][1]["pactrain/steps"] == 5
+    with pytest.raises(pactrain.InvalidArgument, match="closed"):
+        pactrain.report(session, print)
+
+
+def test_training_that_goes_on_after_close_is_told_of_once(caplog):
+    model = pruned()
+    session = pactrain.attach(model)
+    optimizer = train(model)
+    session.close()
+    train(model, 2, optimizer)
+    assert caplog.text.count("training goes on after close()") == 1
+    for call in (
+        lambda: session.set_masks({}),
+        lambda: session.load_state_dict(session.state_dict()),
+        lambda: session.load(model.state_dict()),
+    ):
+        with pytest.raises(pactrain.PacTrainError, match="closed"):
+            call()
+
+
+def test_a_model_that_is_attached_again_is_not_told_of(caplog):
+    model = pruned()
+    session = pactrain.attach(model)
+    optimizer = train(model)
+    session.close()
+    pactrain.attach(model)
+    train(model, 2, optimizer)
+    assert "goes on after close" not in caplog.text
+
+
+def test_a_forked_child_does_not_end_the_session():
+    model = pruned()
+    session = pactrain.attach(model)
+    child = os.fork()
+    if child == 0:
+        session.close()
+        os._exit(0 if session in alone else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_complex_weights_have_masks_without_a_warning(recwarn):
+    model = small_net()
+    model.mix = nn.Parameter(torch.ones(8, 8, dtype=torch.complex64))
+    with torch.no_grad():
+        model.mix[:4] = 0
+    pactrain.attach(model, masks={"mix": model.mix.detach() != 0})
+    for _ in range(3):
+        model.mix.grad = None
+        (model.mix * 2j).real.square().sum().backward()
+        with torch.no_grad():
+            model.mix -= 0.01 * model.mix.grad
+    assert not [w for w in recwarn if "complex" in str(w.message)]

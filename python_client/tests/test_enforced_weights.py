@@ -256,3 +256,30 @@ def test_state_of_the_optimizer_that_is_no_number_is_zero_outside(attach):
     run(attached, optimizer, 2)
     state = optimizer.state[model[2].weight]["momentum_buffer"]
     assert bool((state[~mask] == 0).all())
+
+
+def test_a_state_that_the_optimizer_loads_later_is_masked_as_well(attach):
+    model = pruned()
+    dense = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(4, 6)).square().mean().backward()
+    dense.step()  # Nobody has masked this momentum.
+    old = copy.deepcopy(dense.state_dict())
+    pactrain.apply_masks(model)
+    attached = attach(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    attached.step(optimizer=optimizer)
+    activate(attached)
+    attached.step(optimizer=optimizer)
+    mask = registry.get(model[2].weight)
+    optimizer.load_state_dict(old)
+    assert optimizer.state[model[2].weight]["momentum_buffer"][~mask].any()
+    attached.step(optimizer=optimizer)
+    assert not optimizer.state[model[2].weight]["momentum_buffer"][~mask].any()
+
+
+def test_a_checkpoint_of_weights_that_are_moved_by_hand_is_masked(attach):
+    _, model, _ = in_force(attach, ByHand)
+    assert outside(model) > 0
+    mask = registry.get(model[2].weight)
+    assert not model[2].state_dict()["weight"][~mask].any()
+    assert outside(model) == 0

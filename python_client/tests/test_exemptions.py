@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_nets import small_net
 from torch import nn
+from torch.nn.utils import parametrizations
 
 import pactrain
 from pactrain import roles
@@ -211,3 +212,36 @@ def test_old_spectral_norm_is_no_pruning_by_torch():
 def test_roles_are_told_by_the_name_of_a_class(name, role):
     owner = type(name, (nn.Module,), {})()
     assert roles.role_of(roles.Place(owner, (), "inner", "weight")) == role
+
+
+MAPS = ["matrix_exp", "cayley", "householder"]
+
+
+@pytest.mark.parametrize("orthogonal_map", MAPS)
+@pytest.mark.parametrize("trivialized", [False, True])
+def test_what_a_parametrization_mixes_is_not_pruned(
+    caplog, orthogonal_map, trivialized
+):
+    net = small_net()
+    parametrizations.orthogonal(
+        net[2], orthogonal_map=orthogonal_map, use_trivialization=trivialized
+    )
+    name = "2.parametrizations.weight.original"
+    report = pactrain.prune(net, 0.5, exempt=())
+    assert report.exempt[name] == "a parametrization that does not keep zeros"
+    assert name not in dict.fromkeys(layer for layer, _, _ in report.layers)
+    counted = {layer: kept for layer, _, kept in pactrain.sparsity(net).layers}
+    assert counted[name] == int((net[2].weight != 0).sum())
+    caplog.clear()
+    session = pactrain.attach(net, masks="weights")
+    assert name not in session.state_dict()["masks"]
+    session.close()
+    assert "many weights are zero" not in caplog.text
+
+
+@pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm"])
+def test_what_a_parametrization_leaves_zero_is_pruned(norm):
+    net = small_net()
+    getattr(parametrizations, norm)(net[2])
+    pactrain.prune(net, 0.5)
+    assert float((net[2].weight == 0).float().mean()) == 0.5

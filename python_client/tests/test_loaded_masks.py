@@ -353,22 +353,33 @@ def test_what_was_pruned_before_a_state_was_given_stays_pruned(attach, caplog, a
     mask = kept(model).clone()
     attached = attach(model, state=state)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    for _ in range(8):
-        attached.step(optimizer=optimizer)
+    run(attached, optimizer, 3)
+    activate(attached)
+    run(attached, optimizer, 5)
     assert torch.equal(kept(model), mask)
-    assert not outside(model)
+    assert not model[2].weight[~mask].any()
     assert "pruned since the session's state was saved" in caplog.text
+
+
+def test_masks_that_have_not_acted_before_a_state_comes_are_told_of(attach, caplog):
+    model, state = saved_at(0.5)
+    attached = attach(model)
+    pactrain.prune(model, 0.8)
+    attached.session.load_state_dict(state)
+    assert "2.weight: the masks of the session's state are taken" in caplog.text
 
 
 def test_what_was_pruned_before_a_session_took_a_state_stays_pruned(attach):
     model, state = saved_at(0.5)
-    attached = attach(model)
     pactrain.prune(model, 0.8)
+    attached = attach(model)
     mask = kept(model).clone()
+    attached.step()
     attached.session.load_state_dict(state)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    for _ in range(8):
-        attached.step(optimizer=optimizer)
+    run(attached, optimizer, 3)
+    activate(attached)
+    run(attached, optimizer, 5)
     assert torch.equal(kept(model), mask)
 
 

@@ -14,6 +14,7 @@ import torch
 from fake_native import submitted
 from small_nets import pruned, small_net
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize
 
 import pactrain
 from pactrain.lone_gradients import MANY_PASSES
@@ -210,3 +211,17 @@ def test_a_script_that_only_evaluates_is_told_nothing(made, caplog):
         attached.ddp.module(X)
     attached.session.close()
     assert not warnings_of(caplog)
+
+
+def test_a_parameter_that_is_gone_is_named_as_the_cause(made):
+    attached = made(small_net())
+    module = attached.ddp.module
+    optimizer = sgd(module)
+    parametrize.register_parametrization(module[2], "weight", nn.Identity())
+    parametrizations.weight_norm(module[4])
+    optimizer.zero_grad()
+    attached.ddp(X).square().mean().backward()
+    with pytest.raises(pactrain.RefusedError, match="no parameter of the model") as e:
+        optimizer.step()
+    assert "4.weight is" in str(e.value)
+    assert "before the model is wrapped" in str(e.value)

@@ -130,12 +130,23 @@ def test_masks_that_have_not_settled_by_then_are_told_of_as_such(
     assert "took too long" not in caplog.text
 
 
-def test_a_pin_that_needs_no_masks_is_late_for_other_reasons(attach, caplog):
+def test_why_a_pin_is_late_is_said(attach, caplog):
     net = small_net()
     net[2].weight.data[0] = 0
     options = {"masks": "weights", "settle": 9, "pin_from": 2}
     attach(net, pin="TERNARY 7", **options).step()
-    assert "the coordinator took too long" in caplog.text
+    assert "settle asks for 9" in caplog.text  # No decision is made before.
     caplog.clear()
     attach(small_net(), pin="COMPACTED", **options).step()
-    assert "settle asks for 9" in caplog.text
+    assert "no mask leaves elements out" in caplog.text
+    caplog.clear()
+    attach(small_net(), pin="TERNARY 7", pin_from=2).step()
+    assert "the coordinator took too long" in caplog.text
+
+
+def test_a_pin_that_falls_on_a_change_of_masks_is_late_for_that(attach, caplog):
+    attached = attach(pruned(), pin="TERNARY 7", pin_from=3)
+    attached.step()
+    pactrain.prune(attached.ddp.module, 0.8)
+    attached.step()
+    assert "masks were the same for 1 step, as settle asks for" in caplog.text

@@ -118,3 +118,11 @@ def test_a_named_library_that_is_not_there_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("PACTRAIN_TRAINER_LIBRARY", str(tmp_path / "no.so"))
     with pytest.raises(pactrain.InvalidArgument, match="PACTRAIN_TRAINER_LIBRARY"):
         _abi.find_library()
+
+
+def test_two_models_that_share_parameters_are_refused_at_the_second(attach):
+    encoder = nn.Linear(6, 8)
+    first, second = (nn.Sequential(encoder, nn.Linear(8, 3)) for _ in "ab")
+    attach(first)
+    with pytest.raises(pactrain.RefusedError, match=r"0\.weight, 0\.bias: these"):
+        attach(second)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
 
 from . import optimizer_hook, storage
 from ._library import digest_of
-from .checks import attached_already
 from .copies import follow
-from .enforcement import Origin, zero_outside
-from .mask_source import MaskSource
+from .enforcement import Origin, log_unmasked, zero_outside
+from .errors import CLOSED, PacTrainError
+from .mask_source import MaskSource, carry_over
 from .masks import Declared, make_mask_set, named_masks, of_kind, registry
 from .null_session import NullSession, as_number, no_copy, tracked_error
 from .outsiders import Outsiders
-from .parameters import ParameterTable
-from .session import STATE_VERSION, after_load, unpack_state
+from .parameters import ParameterTable, some_of
+from .session import STATE_VERSION, state_hooks, unpack_state
 from .summary import weights_outside
 from .weight_keeper import WeightKeeper
 from .zeros import load_pruned
@@ -55,17 +56,17 @@ class AloneSession(NullSession):
         """Where masks come from a state weights may be loaded until the first step.
 
         Raises:
-          RefusedError: the model is attached already.
           PacTrainError: a weight outside the masks is neither zero nor frozen, and they
             do not fit another mask.
         """
-        if any(registry.owner(parameter) is not None for _, parameter in table):
-            raise attached_already()
         self._module = module
         self._table = table
         self._source = source
         self._gse = gse
         self._tracks = tracks
+        self._pid = os.getpid()
+        self._at_close: list[Callable[[], None]] = []
+        self.reporters: list[Callable[[], None]] = []  # Called after each step.
         self._steps = 0
         self._first_step = 0 if state is None else int(state["step"])
         self._reported: dict[str, float] = {}
@@ -83,10 +84,7 @@ class AloneSession(NullSession):
         else:
             self._check_weights()
         follow(module)
-        self._hooks: list[RemovableHandle] = [
-            part.register_load_state_dict_post_hook(after_load)  # type: ignore[no-untyped-call]
-            for part in module.modules()
-        ]
+        self._hooks = state_hooks(module.modules())
         self._own()
         self._outsiders = self._watched_loads()
         optimizer_hook.watch(self)
@@ -158,12 +156,20 @@ class AloneSession(NullSession):
             if id(parameter) not in there:
                 registry.detach(parameter)
         self._source = MaskSource(self._module, self._table)
+        self._source.read()
+        if unfit := carry_over(old, self._table):
+            logger.warning(
+                "%s: other parameters are in their place, which the masks do not fit: "
+                "these masks are gone",
+                some_of(unfit),
+            )
         self._weights = WeightKeeper(self._module, self._table, self._gse)
         self._weights.go_on_from(before)
         self._outsiders.close()
         self._outsiders = self._watched_loads()
         self._own()
         self._read_masks()
+        log_unmasked(self._table, self._masks, rank=0)
         news = any(registry.is_loaded(parameter) for _, parameter in self._table)
         self._weights.loaded = self._weights.loaded or news
 
@@ -206,6 +212,9 @@ class AloneSession(NullSession):
         self._weights.state_is_there()
         self._weights.enforce(optimizer)
         self._came.clear()
+        if optimizer is not None:
+            for report in self.reporters:
+                report()
 
     def _moves(self, optimizer: Optimizer) -> bool:
         parameters = {id(parameter) for _, parameter in self._table}
@@ -230,7 +239,8 @@ class AloneSession(NullSession):
                 self._reported[f"pactrain/{name}"] = as_number(name, value)
 
     def _words(self) -> str:
-        zeros = sum(storage.count(p.detach() == 0) for _, p in self._table)
+        seen = self._table.rewritten()
+        zeros = sum(storage.count(seen.get(n, p.detach()) == 0) for n, p in self._table)
         elements = self._table.elements
         return (
             f"PacTrain: {self._steps:,} optimizer steps in one process: nothing was "
@@ -245,6 +255,7 @@ class AloneSession(NullSession):
         self._weights.notice_copies()  # Masks that come now are newer.
 
     def set_masks(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
+        self._check_open()
         self.check_declares("set_masks()")
         self._source.write(of_kind(named_masks(self._table, masks), kind))
         self._source.mark_changed()
@@ -256,6 +267,7 @@ class AloneSession(NullSession):
 
     def state_dict(self) -> dict[str, Any]:
         """As a Session's: it may be continued by several ranks."""
+        self.before_save()
         wanted: Declared = self._masks
         if self._source.pending:
             wanted = make_mask_set(self._table, self._source.read(), digest_of)
@@ -267,7 +279,12 @@ class AloneSession(NullSession):
             "masks_active": wanted is self._masks,
         }
 
+    def before_save(self) -> None:
+        if self in alone:
+            self._weights.before_save()
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._check_open()
         self._source.write_state(unpack_state(self._table, state))
         self._source.mark_changed()
         self._weights.masks_come_from_state(bool(state["masks_active"]))
@@ -275,12 +292,32 @@ class AloneSession(NullSession):
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """As a Session's."""
+        self._check_open()
         masks = load_pruned(self._module, self._table, weights)
         if not self._tracks:
             self.set_masks(masks)
         self._weights.mark_all_loaded()
 
+    def _check_open(self) -> None:
+        if self not in alone:
+            raise PacTrainError(CLOSED)
+
+    @property
+    def closed(self) -> bool:
+        return self not in alone
+
+    @property
+    def steps(self) -> int:
+        """Of optimizers, since attach()."""
+        return self._steps
+
+    def at_close(self, call: Callable[[], None]) -> None:
+        """As a Session's."""
+        self._at_close.append(call)
+
     def close(self) -> None:
+        if os.getpid() != self._pid:
+            return  # A forked child's.
         if self in alone:
             self._weights.notice_copies(takes_frozen=False)
             if {id(p) for p in self._module.parameters() if p.requires_grad} != {
@@ -290,10 +327,14 @@ class AloneSession(NullSession):
             if not self._weights.loaded:
                 self._before_step()  # Masks may be newer than the last one.
             self._weights.close()
+            for call in self._at_close:
+                call()
             if self._steps:
                 logger.info("%s", self.summary())
             for line in self._shortfalls():
                 logger.warning("not reached: %s", line)
+            if self._gse and self._masks:
+                _Farewell(self._table).watch()
         alone.discard(self)
         optimizer_hook.unwatch(self)
         optimizer_hook.unwatch_before(self)
@@ -312,10 +353,44 @@ class AloneSession(NullSession):
         outside = weights_outside(self._table, self._masks, why)
         return [*outside, *self._weights.shortfalls()]
 
+    def owns(self, module: nn.Module) -> bool:
+        return module is self._module
+
     def weights_loaded(self) -> None:
         """They are checked before the next step, and left alone until then."""
         self._weights.loaded = True
 
+
+class _Farewell:
+    """Says once that training goes on where masks act no more."""
+
+    def __init__(self, table: ParameterTable) -> None:
+        self._parameters: Any = WeakIdKeyDictionary()
+        for _, parameter in table:
+            self._parameters[parameter] = True
+
+    def watch(self) -> None:
+        _farewells.add(self)
+        optimizer_hook.watch_before(self)
+
+    def check_step(self, optimizer: Optimizer) -> None:
+        moved = [
+            p
+            for p in optimizer_hook.parameters_of(optimizer)
+            if p.grad is not None and p in self._parameters
+        ]
+        if not moved:
+            return
+        optimizer_hook.unwatch_before(self)
+        _farewells.discard(self)
+        if any(registry.owner(parameter) is None for parameter in moved):
+            logger.warning(
+                "training goes on after close(): masks act no more, and zeros come "
+                "back. Call close() after the last step, or attach the model anew"
+            )
+
+
+_farewells: set[_Farewell] = set()
 
 # Strong: the script may drop what attach() returned.
 alone: set[AloneSession] = set()

@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _abi, agreement, storage
 from ._library import NativeSession, digest_of
-from .alone import AloneSession
+from .alone import AloneSession, alone
 from .broadcast import broadcast, said_if_long
 from .buffers import BufferSync, mask_buffers
-from .checks import attached_already, check_model, unwrap
+from .checks import attached_already, check_model, check_shared, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .declared import DeclaredModel, declare, refitted_where_possible
 from .differences import Differences
@@ -91,10 +91,10 @@ def attach(
       model: a DistributedDataParallel on the CPU or on one GPU, also compiled or
         wrapped once more.
       masks: None takes those of prune(), set_masks() and torch.nn.utils.prune;
-        {name: mask} declares them; "weights" takes weight != 0 of all parameters with
-        two or more dimensions, once, now; "track" the same, looked at anew in every
-        step: for networks that another library or the script prunes, once or again and
-        again.
+        {name: mask} declares them, in place of those, for weights that are zero
+        outside; "weights" takes weight != 0 of all parameters with two or more
+        dimensions, once, now; "track" the same, looked at anew in every step:
+        for networks that another library or the script prunes, once or again and again.
       gse: drop gradients outside the masks and keep weights there at zero (gradient
         sparsity enforcement). False: a gradient there makes its step dense. Default:
         True, but False for "track". With "track" weights are left alone; True is for
@@ -129,13 +129,13 @@ def attach(
     ddp = unwrap(model)
     if ddp is None:
         onset = onset_from(activate_at, pin, pin_from)
-        alone = _alone(model, masks, state, gse, settle)
+        single = _alone(model, masks, state, gse, settle)
         if onset != Onset():
             logger.warning(
                 "activate_at, pin and pin_from have no effect in one process without a "
                 "wrapper: masks act from the first step on, and nothing is sent"
             )
-        return alone
+        return single
     meeting = Meeting.of(ddp)
     with meeting.prepare():
         check_model(ddp, [session.ddp for session in sessions])
@@ -166,7 +166,7 @@ def _alone(
     warn_of_unknown(os.environ)
     name = type(model).__name__
     ranks = dist.get_world_size() if dist.is_initialized() else init().world_size
-    if any(session.owns(model) for session in sessions):
+    if any(session.owns(model) for session in (*sessions, *alone)):
         raise attached_already()
     if ranks > 1:
         raise RefusedError(
@@ -175,6 +175,7 @@ def _alone(
             "Wrap it first, and attach that: ddp = DistributedDataParallel(model); "
             "pactrain.attach(ddp)."
         )
+    check_shared(model)
     table = ParameterTable(model)
     source, _ = declare_masks(model, table, masks, state, settle)
     origin = origin_of(masks, state)
@@ -210,7 +211,9 @@ def open_session(
     # Before any rank hears of the masks: a generation may begin with them.
     wanted = make_mask_set(table, source.read(), digest_of)
     if state is None and config.sync_masks:  # Else the ranks' own are compared.
-        wanted = refitted_where_possible(table, source, wanted, config.rank)
+        wanted = refitted_where_possible(
+            table, source, wanted, declared.origin, config.rank
+        )
     if config.onset.from_the_start and settle_steps == 1 and not source.tracks:
         options = replace(
             options,

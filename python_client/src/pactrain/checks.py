@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from .devices import accelerator_of, check_works
 from .engine import DTYPES
 from .errors import RefusedError
-from .parameters import check_module
+from .masks import registry
+from .parameters import check_module, some_of
 
 _WRAPPERS = ("_orig_mod", "_forward_module", "module", "model")
 _MAX_WRAPPERS = 8
@@ -56,10 +57,24 @@ def attached_already() -> RefusedError:
     )
 
 
+def check_shared(module: nn.Module) -> None:
+    """Raises RefusedError if another model that is attached has some parameters, too:
+    each of the two would exchange their gradients, and mask them."""
+    named = module.named_parameters()
+    shared = [name for name, p in named if registry.owner(p) is not None]
+    if shared:
+        raise RefusedError(
+            f"{some_of(shared)}: these parameters belong to another model that is "
+            "attached already.\nMake one module of both models, wrap that once and "
+            "attach it; or close the other session first."
+        )
+
+
 def check_inner(module: nn.Module, attached: Sequence[nn.Module]) -> None:
     """The same for a bare module that is to be attached by a new wrapper."""
     if any(other.module is module for other in attached):
         raise attached_already()
+    check_shared(module)
     trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
     device = accelerator_of(trained)
     if device is not None:

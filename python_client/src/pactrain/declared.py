@@ -55,13 +55,17 @@ def declare(
 
 
 def refitted_where_possible(
-    table: ParameterTable, source: MaskSource, masks: MaskSet, rank: int
+    table: ParameterTable,
+    source: MaskSource,
+    masks: MaskSet,
+    origin: enforcement.Origin,
+    rank: int,
 ) -> MaskSet:
     """If the weights were pruned elsewhere and loaded since, their zeros are the masks.
 
     What fits no mask is refused later, when all ranks are there.
     """
-    found = enforcement.refitted_where_possible(table, masks)
+    found = enforcement.refitted_where_possible(table, masks, origin)
     if found is None:
         return masks
     source.write(found.masks)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -48,7 +48,8 @@ _UNFIT: dict[Origin, tuple[str, str]] = {
     "masks": (
         "the masks that attach() was given are not those of these weights",
         "Give attach() no masks, after prune(model, amount) or, where a checkpoint has "
-        "zeros, prune(model, masks_from=state_dict).",
+        "zeros, prune(model, masks_from=state_dict). Or set these weights to zero "
+        "first: pactrain.apply_masks(model, masks).",
     ),
 }
 
@@ -79,7 +80,8 @@ class Enforcement:
         self._agreed: MaskSet | None = None
         self._values: dict[str, Tensor] = {}
         self._entries: dict[int, _Entry] = {}  # By id of the parameter.
-        self._cleaned: WeakSet[Optimizer] = WeakSet()
+        # And whose state that was: load_state_dict() makes another.
+        self._cleaned: WeakKeyDictionary[Optimizer, object] = WeakKeyDictionary()
         self._due: set[int] = set()  # Entries not masked since the last step.
 
     def agree(self, masks: MaskSet) -> None:
@@ -122,7 +124,7 @@ class Enforcement:
             self.activate(active)
         self._agreed = agreed
         self._values = dict(values)
-        self._cleaned = WeakSet(optimizers)
+        self._cleaned = WeakKeyDictionary({o: o.state for o in optimizers})
 
     def activate(self, masks: MaskSet) -> None:
         """From now on apply() enforces these masks."""
@@ -145,7 +147,7 @@ class Enforcement:
                 is_due = old.mask is not mask or id(parameter) in due
             if is_due:
                 self._due.add(id(parameter))
-        self._cleaned = WeakSet()
+        self._cleaned = WeakKeyDictionary()
 
     def step_committed(self, parameters: Iterable[Tensor] | None = None) -> None:
         """Gradients are there: weights will be changed. None: of all."""
@@ -165,15 +167,18 @@ class Enforcement:
         return bool(self._due)
 
     def apply(self, optimizer: Optimizer | None = None) -> bool:
-        """Also zeroes the optimizer's state outside the masks, once per activation.
+        """Also zeroes the optimizer's state outside the masks, once per activation and
+        per state that it has loaded.
 
         Otherwise momentum and weight decay revive pruned weights. Without an
         optimizer: all weights of the model. False: it moves none of them.
         """
         parameters = None if optimizer is None else parameters_of(optimizer)
         entries = self.put_back(parameters)
-        if optimizer is not None and optimizer not in self._cleaned:
-            self._cleaned.add(optimizer)
+        if optimizer is not None and (
+            self._cleaned.get(optimizer) is not optimizer.state
+        ):
+            self._cleaned[optimizer] = optimizer.state
             with torch.no_grad():
                 for entry in entries:
                     _mask_state(optimizer, entry)
@@ -325,7 +330,7 @@ def refitted(
       PacTrainError: a weight outside its mask is neither zero nor frozen, and there are
         not as many zeros elsewhere.
     """
-    found, unfit = _refitted(table, masks, only_loaded, origin != "state")
+    found, unfit = _refitted(table, masks, only_loaded, origin)
     if unfit:
         raise _unfit_error(unfit, origin)
     for _, parameter in table:
@@ -333,9 +338,11 @@ def refitted(
     return found
 
 
-def refitted_where_possible(table: ParameterTable, masks: MaskSet) -> Refitted | None:
+def refitted_where_possible(
+    table: ParameterTable, masks: MaskSet, origin: Origin
+) -> Refitted | None:
     """As refitted(), but what fits no mask is left for later."""
-    return _refitted(table, masks, only_loaded=False, takes_more=True)[0]
+    return _refitted(table, masks, only_loaded=False, origin=origin)[0]
 
 
 def log_unmasked(table: ParameterTable, masks: MaskSet, rank: int) -> None:
@@ -350,10 +357,12 @@ def log_unmasked(table: ParameterTable, masks: MaskSet, rank: int) -> None:
 
 
 def _refitted(
-    table: ParameterTable, masks: MaskSet, only_loaded: bool, takes_more: bool
+    table: ParameterTable, masks: MaskSet, only_loaded: bool, origin: Origin
 ) -> tuple[Refitted | None, list[tuple[str, int]]]:
     """None: all fit. And what fits no mask: names and how many weights are not zero
-    outside. `takes_more`: zeros inside a mask may have been pruned, too."""
+    outside. Zeros inside a mask may have been pruned, too, but not where it is part of
+    a state, or was given: that, no other masks take the place of."""
+    given = origin == "masks" and not only_loaded
     others: dict[str, Tensor] = {}
     elsewhere: list[str] = []
     more: list[str] = []
@@ -364,8 +373,8 @@ def _refitted(
         loaded = registry.is_loaded(parameter)
         if name in since or (only_loaded and not loaded):
             continue
-        fitting = refit(parameter, mask, loaded and takes_more)
-        if fitting is None:
+        fitting = refit(parameter, mask, loaded and origin != "state" and not given)
+        if fitting is None or (given and fitting is not mask):
             unfit.append((name, storage.count((parameter.detach() != 0) & ~mask)))
             registry.mark_loaded(parameter)  # prune() has to begin anew.
         elif fitting is not mask:

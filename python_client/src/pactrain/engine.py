@@ -44,6 +44,7 @@ _LATE = (
     "the coordinator took too long, or ranks want different masks. It does so later, "
     "so this run may not be equal to another one"
 )
+_NO_MASKS = "no mask leaves elements out. It does so once one does"
 _INTERRUPTED = (
     "An interrupt came while this rank waited for the end of a step: the others may "
     "have applied it.\nStart this rank anew."
@@ -381,14 +382,15 @@ class StepEngine:
         step = self._committed + 1
         onset = self._options.onset
         missed = onset.missed(step, decision, self._keeper.settled)
-        needs_masks = step != onset.pin_from or onset.pin_mode == Mode.COMPACTED
+        compacts = step == onset.pin_from and onset.pin_mode == Mode.COMPACTED
+        why = "" if self._keeper.current or not compacts else _NO_MASKS
         if missed:
             logger.warning(
                 "%s did not come in force with step %d, as was asked for: %s. In force "
                 "is %s",
                 missed,
                 step,
-                (needs_masks and self._keeper.unsettled) or _LATE,
+                why or self._keeper.unsettled or _LATE,
                 decision,
             )
 

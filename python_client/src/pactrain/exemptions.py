@@ -21,6 +21,7 @@ Entries: TypeAlias = "list[tuple[str, nn.Parameter]]"
 FIRST_AND_LAST = "first and last layer"
 TIED = "too many weights of equal score"
 COMPLEX = "complex numbers"
+REWRITTEN = "a parametrization that does not keep zeros"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ def choose(model: nn.Module, table: ParameterTable, selection: Selection) -> Cho
     included = _named(model, "include", selection.include)
     excluded = _named(model, "exclude", selection.exclude)
     exempt = {n: COMPLEX for n, p in table if p.is_complex() and p.dim() >= 2}
+    exempt |= dict.fromkeys(table.rewritten(), REWRITTEN)
     for name, parameter in candidates:
+        if name in exempt:
+            continue
         reason = _role(parameter, places)
         if reason is None and is_exempt(name, parameter):
             reason = why

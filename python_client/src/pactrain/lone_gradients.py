@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from . import optimizer_hook
 from .errors import RefusedError
 from .forward_flags import inside_backward
+from .outsiders import ANEW
 from .parameters import ParameterTable
 
 MANY_PASSES = 200  # In a row: gradients are seldom added up over so many.
@@ -105,12 +106,20 @@ class LoneGradients:
             f"The gradient of {name} was not exchanged: no step of this model has "
             "followed the backward pass that brought it"
         )
+        advice = _ADVICE
+        if gone := self._table.gone():
+            what = (
+                f"{gone} is no parameter of the model any more: a module was replaced, "
+                "or a parametrization came or went, after the model was wrapped. So no "
+                f"gradient of it comes, and that of {name} was not exchanged"
+            )
+            advice = ANEW
         if self._world_size() > 1:
             raise RefusedError(
-                f"{what}, so that each rank would train alone.\n{_ADVICE}"
+                f"{what}, so that each rank would train alone.\n{advice}"
             )
         self.steps += 1
-        self._say(what)
+        self._say(what, advice)
 
     def enforce(self, optimizer: Optimizer | None = None) -> None:
         """After it: a closure has run backward passes."""
@@ -131,10 +140,10 @@ class LoneGradients:
         came = self._came.get(id(parameter))
         return came is not None and (came == now or inside_backward())
 
-    def _say(self, what: str) -> None:
+    def _say(self, what: str, advice: str = _ADVICE) -> None:
         if not self._said:
             self._said = True
-            logger.warning("%s.\n%s", what, _ADVICE)
+            logger.warning("%s.\n%s", what, advice)
 
     def shortfalls(self, steps: int, failed: int) -> list[str]:
         """What is to be said at the end, after so many steps that were exchanged, and

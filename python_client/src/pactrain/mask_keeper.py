@@ -88,23 +88,30 @@ class MaskKeeper:
 
         It is counted in steps alone, so equal runs have it alike.
         """
-        if self.steps_unchanged > self.settle_steps and not self.moving:
+        count = f"{self.steps_unchanged:,} step" + "s" * (self.steps_unchanged != 1)
+        agreed = self.steps_unchanged > self.settle_steps or not self.current
+        if agreed and not self.moving:
             return ""
         if self.steps_unchanged == self.settle_steps and not self.moving:
             return (
-                f"masks changed before step {self._steps:,}, which is too late: ranks "
-                f"agree on them during the step after the {self.settle_steps:,} of "
-                "settle. It does so with the next step that is due, by itself"
+                f"masks were the same for {count}, as settle asks for, and all ranks "
+                "agree in the step after that. It does so with the next step that is "
+                "due"
             )
         return (
-            f"masks were the same for {self.steps_unchanged:,} steps, and settle asks "
-            f"for {self.settle_steps:,}. It does so later; to have it in time, give a "
+            f"masks were the same for {count}, and settle asks for "
+            f"{self.settle_steps:,}. It does so later; to have it in time, give a "
             "later step or a smaller settle="
         )
 
     @property
     def steps_unchanged(self) -> int:
         return self._steps_unchanged
+
+    @property
+    def steps(self) -> int:
+        """Committed ones of this session."""
+        return self._steps
 
     @property
     def last_change(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection
 from typing import TypeAlias
 from weakref import WeakKeyDictionary, ref
@@ -16,6 +17,8 @@ from .masks import Declared, registry
 from .parameters import ParameterTable, some_of
 
 logger = logging.getLogger("pactrain")
+
+_PARAMETRIZED = re.compile(r"parametrizations\.(\w+)\.original1?$")
 
 _Seen = list[tuple[Tensor, int]]  # Masks, and how often each was written to.
 _Had: TypeAlias = "dict[str, tuple[ref[Tensor], Tensor, bool]]"
@@ -131,24 +134,30 @@ class MaskSource:
         self._seen = self._now()
 
     def write_state(self, declared: Declared) -> None:
-        """The same of a session's state. What was pruned since is not lost: when weights
-        are checked next, those that have had no others since keep their masks, too."""
+        """The same of a session's state. What was pruned since is not lost: weights
+        that are still there when they are checked next keep their masks."""
         had = [
             (name, parameter, mask)
             for name, parameter in self._table
             if (mask := registry.get(parameter)) is not None
             and not registry.is_loaded(parameter)
         ]
-        frozen = [n for n, p, mask in had if registry.is_frozen(p) and not _is(declared, n, mask)]
+        # Frozen weights, and those that no step has masked yet, do not tell.
+        untold = [
+            name
+            for name, parameter, mask in had
+            if (self.pending or registry.is_frozen(parameter))
+            and not _is(declared, name, mask)
+        ]
         self.write(declared)
         for name, parameter, mask in had:
-            if name not in frozen and name not in declared.frozen:
+            if name not in untold and name not in declared.frozen:
                 registry.note_before_state(parameter, mask)
-        if frozen:  # Their weights do not tell whether they were loaded since.
+        if untold:
             logger.warning(
                 "%s: the masks of the session's state are taken, not those that were "
-                "there, of frozen weights; to freeze more call prune() after this",
-                some_of(frozen),
+                "there; to prune more call prune() after this",
+                some_of(untold),
             )
 
     def _follow_parameters(self) -> None:
@@ -199,6 +208,39 @@ def _masks_of(module: nn.Module) -> _Had:
         if parameter is not None and mask is not None:
             had[name] = (ref(parameter), mask, registry.is_frozen(parameter))
     return had
+
+
+def carry_over(before: ParameterTable, after: ParameterTable) -> list[str]:
+    """Masks follow names where the script has put other parameters in their places: a
+    module was replaced, or a parametrization came or went. Names of those that do not
+    fit what is there now."""
+    names = {_place(name): name for name in after.names}
+    unfit = []
+    rewritten = after.rewritten()
+    there = {id(parameter) for _, parameter in after}
+    for old, parameter in before:
+        mask, found = registry.get(parameter), after.find(names.get(_place(old), ""))
+        if mask is None or id(parameter) in there:
+            continue
+        if found is not None and registry.get(found[1]) is not None:
+            continue
+        frozen = registry.is_frozen(parameter)
+        fits = (
+            found is not None
+            and found[0] not in rewritten
+            and found[1].shape == mask.shape
+            and (frozen or not bool(((found[1].detach() != 0) > mask).any()))
+        )
+        if found is not None and fits:
+            registry.set(found[1], mask, frozen)
+        else:
+            unfit.append(old)
+    return unfit
+
+
+def _place(name: str) -> str:
+    """The same with a parametrization and without; of a norm's parts the directions."""
+    return _PARAMETRIZED.sub(r"\1", name)
 
 
 def _is(declared: Declared, name: str, mask: Tensor) -> bool:

@@ -33,6 +33,7 @@ class Owner(Protocol):
     def masks_settled(self) -> bool: ...
     def sync_masks(self, *, failed: bool = False) -> None: ...
     def weights_loaded(self) -> None: ...
+    def before_save(self) -> None: ...
     def check_declares(self, call: str) -> None: ...
 
 
@@ -118,7 +119,7 @@ class Registry:
         self._before_state[parameter] = mask
 
     def before_state(self, parameter: Tensor) -> Tensor | None:
-        """What was noted so; None once another mask came, or its mask fits its values."""
+        """What was noted so; None once another mask came, or its mask fits."""
         mask: Tensor | None = self._before_state.get(parameter)
         return None if mask is None else mask.to(parameter.device)
 

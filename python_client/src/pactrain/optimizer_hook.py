@@ -4,9 +4,10 @@ their weights after it or, where weights are changed by hand, before forward pas
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
@@ -14,6 +15,16 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils.hooks import RemovableHandle
+
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+
+
+def _untraced(hook: _Hook) -> _Hook:
+    """Where a script compiles its optimizer's step, dynamo would compile the hook anew
+    for each step, until its limit. As torch does for its optimizers' own calls; where
+    no optimizer was made dynamo is not imported."""
+    disable: Callable[[_Hook], _Hook] | None = getattr(torch, "_disable_dynamo", None)
+    return hook if disable is None else disable(hook)
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
@@ -93,11 +104,13 @@ def watch_forwards(enforcer: ForwardEnforcer) -> RemovableHandle:
     return enforcer.module.register_forward_pre_hook(_before_forward)
 
 
+@_untraced
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for enforcer in list(_enforcers):
         enforcer.enforce(optimizer)
 
 
+@_untraced
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
     for checker in list(_checkers):
         checker.check_step(optimizer)

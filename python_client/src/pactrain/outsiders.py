@@ -18,7 +18,7 @@ from . import optimizer_hook
 from .errors import RefusedError
 from .parameters import ParameterTable
 
-_ANEW = (
+ANEW = (
     "Do that before the model is wrapped; or close the session, then wrap and attach "
     "the model anew."
 )
@@ -66,7 +66,7 @@ class Outsiders:
         if name := self._unknown(moved, self._types):
             raise RefusedError(
                 f"{name} was not there, or needed no gradient, when the model was "
-                f"wrapped: each rank would train it alone.\n{_ANEW}"
+                f"wrapped: each rank would train it alone.\n{ANEW}"
             )
         for parameter in moved:
             before = self._types.get(id(parameter), parameter.dtype)
@@ -74,7 +74,7 @@ class Outsiders:
                 name = self._table.names[self._table.index_of(parameter)]
                 raise RefusedError(
                     f"{name} is {parameter.dtype}, but was {before} when the model was "
-                    f"attached: each rank would train it alone.\n{_ANEW}"
+                    f"attached: each rank would train it alone.\n{ANEW}"
                 )
 
     def check_load(self, part: nn.Module) -> None:

@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from . import storage
 from .errors import InvalidArgument
+from .rewritten import rewritten
 from .types import Digest, Digester
 
 _COMPILED = "_orig_mod."
@@ -71,6 +72,7 @@ class ParameterTable:
             no values yet.
         """
         check_module(module)
+        self._module = module
         none_trains = or_all and not any(p.requires_grad for p in module.parameters())
         self._items = [
             (name.replace(_COMPILED, ""), parameter)
@@ -106,6 +108,19 @@ class ParameterTable:
     @property
     def names(self) -> list[str]:
         return [name for name, _ in self._items]
+
+    def rewritten(self) -> dict[str, Tensor]:
+        """What the forward pass sees in the place of those whose zeros are none of it.
+
+        Such have no masks.
+        """
+        found = rewritten(self._module)
+        return {name: found[id(p)] for name, p in self._items if id(p) in found}
+
+    def gone(self) -> str:
+        """The name of one that the model has no more; empty: there is none."""
+        there = {id(parameter) for parameter in self._module.parameters()}
+        return next((name for name, p in self._items if id(p) not in there), "")
 
     def index_of(self, parameter: object) -> int:
         """Its place in the order. KeyError: not one of this model."""

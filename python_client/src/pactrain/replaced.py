@@ -254,5 +254,7 @@ def _enforced(masks: MaskSet | None, name: str) -> Tensor | None:
 
 def _size(values: Tensor) -> float:
     """Root mean square."""
+    if values.is_complex():
+        values = torch.view_as_real(values)
     flat = values.reshape(-1).float().cpu().numpy()  # Faster than torch for so few.
     return math.sqrt(float(np.dot(flat, flat)) / flat.size) if flat.size else 0.0

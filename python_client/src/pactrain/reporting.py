@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from .alone import AloneSession
 from .errors import InvalidArgument
 from .null_session import NullSession
 from .session import Session
@@ -19,7 +20,8 @@ logger = logging.getLogger("pactrain")
 def report(session: Session | NullSession, to: str | Sink, every: int = 10) -> None:
     """Hands session.stats() on after every so many steps, and after the last one.
 
-    It is done on the thread that trains, before the next step and at close().
+    It is done on the thread that trains, before the next step and at close(); in one
+    process without a wrapper, after a step of an optimizer.
 
     Args:
       to: "tensorboard" (a SummaryWriter of its own), "wandb" (the run that is active)
@@ -41,9 +43,10 @@ def report(session: Session | NullSession, to: str | Sink, every: int = 10) -> N
             f"to is {to!r}; allowed are {', '.join(map(repr, _TOOLS))} and a function "
             "of (values, step).\nGive one of them."
         )
-    if isinstance(session, NullSession):
-        return  # Nothing is exchanged.
-    if not isinstance(session, Session):
+    if isinstance(session, NullSession) and not isinstance(session, AloneSession):
+        logger.warning("report() has nothing to report: no model is attached yet")
+        return
+    if not isinstance(session, (Session, AloneSession)):
         raise InvalidArgument(
             f"session is of type {type(session).__name__}; allowed is what attach() "
             "returned.\nGive that session; of pactrain.DistributedDataParallel it is "
@@ -56,24 +59,27 @@ def report(session: Session | NullSession, to: str | Sink, every: int = 10) -> N
         )
     if callable(to):
         _Reporter(session, to, every)
-    elif session.membership.world.rank == 0:
+    elif isinstance(session, AloneSession) or session.membership.world.rank == 0:
         _Reporter(session, _tool(to), every)
 
 
 class _Reporter:
-    def __init__(self, session: Session, sink: Sink, every: int) -> None:
+    def __init__(self, session: Session | AloneSession, sink: Sink, every: int) -> None:
         self._session = session
         self._sink = sink
         self._every = every
         self._reported = 0
-        session.engine.reporters.append(self.before_step)
+        alone = isinstance(session, AloneSession)
+        reporters = session.reporters if alone else session.engine.reporters
+        reporters.append(self.before_step)
         session.at_close(lambda: self._report(1))
 
     def before_step(self) -> None:
         self._report(self._every)
 
     def _report(self, every: int) -> None:
-        steps = self._session.engine.counters.steps
+        alone = isinstance(self._session, AloneSession)
+        steps = self._session.steps if alone else self._session.engine.counters.steps
         if steps - self._reported < every:
             return
         self._reported = steps

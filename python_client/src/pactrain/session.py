@@ -82,12 +82,7 @@ class Session:
         self._next_step = 0  # Once closed.
         self._pid = os.getpid()
         self._last_decision = parts.native.decision  # Once closed.
-        self._hooks: list[RemovableHandle] = [
-            module.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]
-                after_load
-            )
-            for module in {parts.model.outer, *parts.model.module.modules()}
-        ]
+        self._hooks = state_hooks({parts.model.outer, *parts.model.module.modules()})
         for _, parameter in parts.table:
             registry.attach(parameter, self)
         self._enforcers = (parts.keeper.weights, membership)
@@ -480,6 +475,11 @@ class Session:
         self._keeper.weights_loaded()
         self.engine.check_parameters_next = True
 
+    def before_save(self) -> None:
+        """Of weights: masked, also where the script steps by hand."""
+        if not self._closed and not self.engine.busy:
+            self._keeper.weights.before_save()
+
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise no_copy()
 
@@ -490,6 +490,24 @@ class Session:
 
 # Strong: DDP keeps the hook, so a session lives until it is closed.
 sessions: set[Session] = set()
+
+
+def state_hooks(modules: Iterable[nn.Module]) -> list[RemovableHandle]:
+    """By which sessions hear of state_dict() and load_state_dict()."""
+    handles: list[RemovableHandle] = []
+    for module in modules:
+        handles += (
+            module.register_load_state_dict_post_hook(after_load),  # type: ignore[no-untyped-call]
+            module.register_state_dict_pre_hook(_before_save),  # type: ignore[no-untyped-call]
+        )
+    return handles
+
+
+def _before_save(module: nn.Module, prefix: str, keep_vars: bool) -> None:
+    # A plain function, too.
+    owners = (registry.owner(p) for p in module._parameters.values() if p is not None)
+    for owner in {owner for owner in owners if owner is not None}:
+        owner.before_save()
 
 
 def after_load(module: nn.Module, keys: object) -> None:

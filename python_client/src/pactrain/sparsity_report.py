@@ -69,6 +69,7 @@ def sparsity(model: nn.Module) -> SparsityReport:
     """Of all parameters with two or more dimensions that need a gradient; of all of
     them, where none does.
 
+    Where a parametrization does not keep a parameter's zeros, what it makes is counted.
     Weights are counted: those that are zero, whatever masks say, and of frozen ones
     those outside their mask. On an attached model masks act when all ranks have agreed
     (`session.masks_settled`).
@@ -80,7 +81,13 @@ def sparsity(model: nn.Module) -> SparsityReport:
     declared = MaskSource(model, table).read()
     layers = []
     outside = 0
+    rewritten = table.rewritten()
     for name, parameter in table:
+        if name in rewritten:
+            seen = rewritten[name]
+            unseen = parameter.numel() - seen.numel()
+            layers.append((name, parameter.numel(), storage.count(seen != 0) + unseen))
+            continue
         if parameter.dim() < 2 and name not in declared.masks:
             continue
         if parameter.numel() == 0:

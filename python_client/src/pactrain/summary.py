@@ -51,6 +51,10 @@ class MaskAccount:
 
 def _mask_words(keeper: MaskKeeper) -> str:
     unchanged, needed = keeper.steps_unchanged, keeper.settle_steps
+    if not keeper.tracks and not keeper.wanted_now():
+        return "none"
+    # Declared ones count once before the first step.
+    unchanged = min(unchanged, keeper.steps)
     kind = "tracked in the weights" if keeper.tracks else "declared"
     seen = "last change seen in" if keeper.tracks else "last changed after"
     last = f"{seen} step {keeper.last_change:,}" if keeper.last_change else ""
@@ -223,8 +227,9 @@ class Account:
         elements = self.table.elements
         wanted = self.masks.wanted
         zeros = masked = 0
+        rewritten = self.table.rewritten()
         for name, parameter in self.table:
-            plain = parameter.detach()
+            plain = rewritten.get(name, parameter.detach())
             zeros += storage.count(plain == 0)
             if name in wanted.unenforced:
                 masked += storage.count((plain != 0) & ~wanted.masks[name])

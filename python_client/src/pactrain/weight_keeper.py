@@ -311,11 +311,19 @@ class WeightKeeper:
         """Where weights are changed by hand."""
         if self._forward_is_due:
             self._forward_is_due = False
-            by_hand = self._moved_by_hand()
-            self.notice_copies(by_hand)
-            if self._acts:
-                self._enforced.put_back(by_hand)
-            self._replaced.stepped(by_hand)
+            self._mask_by_hand()
+
+    def before_save(self) -> None:
+        """What is saved is masked, also where weights are changed by hand."""
+        if self._enforced.is_due:
+            self._mask_by_hand()
+
+    def _mask_by_hand(self) -> None:
+        by_hand = self._moved_by_hand()
+        self.notice_copies(by_hand)
+        if self._acts:
+            self._enforced.put_back(by_hand)
+        self._replaced.stepped(by_hand)
 
     def apply_masks(self, wanted: MaskSet) -> None:
         """The same where the script asks for it, also of what was copied by hand and

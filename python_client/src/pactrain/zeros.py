@@ -28,7 +28,12 @@ logger = logging.getLogger("pactrain")
 def masks_from_weights(table: ParameterTable) -> dict[str, Tensor]:
     """weight != 0 of all parameters that are no vectors (PacTrain, GSE); those that
     have no zeros, or nothing else, are left out."""
-    return _masks((name, p.detach() != 0) for name, p in table if not is_vector(p))
+    rewritten = table.rewritten()
+    return _masks(
+        (name, p.detach() != 0)
+        for name, p in table
+        if not is_vector(p) and name not in rewritten
+    )
 
 
 def masks_from_state(
@@ -77,11 +82,12 @@ def _kept_in(
     values = {plain_name(str(name)): value for name, value in state.items()}
     kept: dict[str, Tensor] = {}
     found = False
+    rewritten = table.rewritten()
     for name, parameter in table:
         plain = plain_name(name)
         value = values.get(f"{plain}_mask", values.get(plain))
         found = found or isinstance(value, Tensor)
-        if not isinstance(value, Tensor) or is_vector(parameter):
+        if not isinstance(value, Tensor) or is_vector(parameter) or name in rewritten:
             continue
         if value.shape != parameter.shape:
             raise InvalidArgument(
@@ -122,8 +128,9 @@ def _masks(kept: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 def unmasked(table: ParameterTable, masks: Mapping[str, Tensor]) -> list[str]:
     """What looks pruned, but has no mask: training would bring its zeros back."""
     names = []
+    rewritten = table.rewritten()
     for name, parameter in table:
-        if name in masks or is_vector(parameter):
+        if name in masks or is_vector(parameter) or name in rewritten:
             continue
         zeros = storage.count(parameter.detach() == 0)
         if _NOTABLE * parameter.numel() <= zeros < parameter.numel():

@@ -22,12 +22,14 @@ def recorded(
     amount: float,
     steps: int = 16,
     change_at: int = 0,
+    change_every: int = 0,
     seed_by_rank: bool = False,
     **onset: Any,
 ) -> dict[str, Any]:
     """Modes and parameters after each step, which take as long as they like.
 
-    `change_at`: prunes more before that step, counted from 1.
+    `change_at`: prunes more before that step, counted from 1; `change_every`: before each
+    multiple of that.
     """
     model = mlp(seed=talk.rank if seed_by_rank else 0)
     if amount:
@@ -45,6 +47,8 @@ def recorded(
     for step in range(1, steps + 1):
         if step == change_at:
             pactrain.prune(model, (1 + amount) / 2)
+        if change_every and step % change_every == 0:
+            pactrain.prune(model, 1 - (1 - amount) * 0.8 ** (step // change_every))
         optimizer.zero_grad()
         # Nothing can be learnt of it, so that gradients are noise that n levels add little to.
         mse_loss(ddp(batch(talk, step)), batch(talk, -step, (8, 4))).backward()

@@ -28,6 +28,7 @@ def runs(cluster, launch, count, **arguments):
         {"amount": 0.7, "seed_by_rank": True},
         {"amount": 0.7, "activate_at": 5},
         {"amount": 0.7, "pin": "TERNARY 7", "pin_from": 9},
+        {"amount": 0.3, "pin": "TERNARY 7", "pin_from": 12, "change_every": 5},
         {"amount": 0.0, "pin": "TERNARY 5"},
     ],
     ids=lambda arguments: "-".join(map(str, arguments.values())),
@@ -63,6 +64,15 @@ def test_a_script_says_with_which_step_masks_and_pin_hold(cluster, launch, own):
     (run,) = runs(cluster, launch, 1, own=own, amount=0.7, **onset)
     assert (run["compacted"], run["ternary"]) == (5, 9)
     assert run["modes"] == ["FULL 1"] * 4 + ["COMPACTED 1"] * 4 + ["TERNARY 5"] * 8
+
+
+@pytest.mark.parametrize(("every", "step"), [(5, 12), (11, 16)])
+def test_a_pin_comes_with_masks_that_change_at_its_step(cluster, launch, every, step):
+    """A change before step 11 is too late for step 12, and takes the pin along to step 16."""
+    pin = {"pin": "TERNARY 7", "pin_from": 12}
+    (run,) = runs(cluster, launch, 1, own=False, amount=0.3, change_every=every, steps=24, **pin)
+    assert run["modes"] == ["COMPACTED 1"] * (step - 1) + ["TERNARY 5"] * (25 - step)
+    assert run["failed"] == 0
 
 
 def test_other_masks_hold_with_a_multiple_of_four(cluster, launch):

@@ -52,6 +52,18 @@ def compile_inductor_inside(place: Place) -> Any:
     return _compiled(place, "inductor", inside=True)
 
 
+def compiled_step(place: Place) -> Any:
+    """The optimizer's step is compiled."""
+    model = net()
+    ddp = place.wrap(model)
+    place.attach(ddp)
+    optimizer = sgd(model)
+    optimizer.step = torch.compile(optimizer.step, backend="eager")
+    for step in range(STEPS):
+        train_step(ddp, optimizer, place.batch(step))
+    return model
+
+
 def autocast(place: Place) -> Any:
     model = net()
     ddp = place.wrap(model)

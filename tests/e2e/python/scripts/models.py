@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils import prune as torch_prune
 from torch.utils.checkpoint import checkpoint
 
@@ -274,3 +275,48 @@ def half_later(place: Place) -> Any:
     for step in range(STEPS):
         train_step(ddp, optimizer, place.batch(step).bfloat16())
     return model
+
+
+def weight_norm(place: Place) -> Any:
+    """Its directions are pruned, and so is the weight."""
+    model = net()
+    parametrizations.weight_norm(model[2])
+    return _train(place, model)
+
+
+def orthogonal(place: Place) -> Any:
+    """Zeros of its parameter are none of the weight: the layer is not pruned."""
+    model = net()
+    parametrizations.orthogonal(model[2], orthogonal_map="householder", use_trivialization=False)
+    _train(place, model)
+    return model, model[2].weight, [n for n, p in model.named_parameters() if not p.all()]
+
+
+def unparametrized_later(place: Place) -> Any:
+    """A parametrization goes after DDP was made, which waits for its parameters."""
+    model = net()
+    parametrizations.weight_norm(model[2])
+    ddp = place.wrap(model)
+    place.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        if step == 4:
+            parametrize.remove_parametrizations(model[2], "weight")
+        train_step(ddp, optimizer, place.batch(step))
+    return model
+
+
+def shared_encoder(place: Place) -> Any:
+    """Two models with one encoder, each wrapped."""
+    encoder, heads = net(), [net(seed=seed)[6] for seed in (1, 2)]
+    encoder[6] = nn.Linear(32, 32)
+    wrapped = [place.wrap(nn.Sequential(encoder, head)) for head in heads]
+    for ddp in wrapped:
+        place.attach(ddp)
+    optimizer = sgd(nn.ModuleList([encoder, *heads]))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for ddp in wrapped:
+            ddp(place.batch(step)).square().mean().backward()
+        optimizer.step()
+    return encoder, heads

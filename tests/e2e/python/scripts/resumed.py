@@ -100,6 +100,22 @@ def session_state(place: Place) -> Any:
     return model
 
 
+def state_after_prune(place: Place) -> Any:
+    """More is pruned after the load, before the session's state is given."""
+    saved = _saved(place)
+    model = net(seed=1 if saved else 0)
+    ddp = place.wrap(model)
+    if saved:
+        ddp.load_state_dict(saved["model"])
+        pactrain.prune(model, 0.8)
+    session = place.attach(ddp, state=saved["session"] if saved else None)
+    optimizer = sgd(model)
+    for step in range(2 * STEPS if saved else 0):
+        train_step(ddp, optimizer, place.batch(step))
+    _train_and_save(place, ddp, optimizer, saved, session)
+    return model
+
+
 def assign_before_wrap(place: Place) -> Any:
     """load_state_dict(assign=True) puts other parameters in the model."""
     model = net(seed=1)

@@ -70,6 +70,10 @@ _LONE = (
     "The gradient of 0.weight was not exchanged ... each rank would train alone. Call the "
     "wrapped model, as in ddp(x), not the model inside"
 )
+_SHARED = (
+    "these parameters belong to another model that is attached already. Make one module of "
+    "both models, wrap that once and attach it; or close the other session first."
+)
 _ONLY_DENSE = ("dense",)
 _OWN = ("own",)
 _BOTH_OWN = ("own", "own pruned")
@@ -83,6 +87,7 @@ ATTACHED = (
         loops.compile_inductor_inside,
         nightly=True,
     ),
+    Script("`torch.compile(optimizer.step)`", loops.compiled_step),
     Script("`torch.autocast` to bfloat16", loops.autocast),
     Script("`GradScaler`, with a gradient that overflows on one rank", loops.scaler),
     Script("DataLoader workers, forked anew in each epoch", loops.workers_fork, _ONLY_DENSE),
@@ -119,6 +124,12 @@ ATTACHED = (
     Script("`ZeroRedundancyOptimizer`", loops.zero_redundancy),
     Script("`find_unused_parameters`", models.unused),
     Script("two attached models (a GAN)", loops.two_models),
+    Script(
+        "two models that share an encoder",
+        models.shared_encoder,
+        _ONLY_DENSE,
+        refused=_SHARED,
+    ),
     Script("gradient hooks of the user's", loops.hooks),
     Script("`p.grad = None` in mid-step (DINO)", loops.dropped_gradients),
     Script("EMA: `AveragedModel`, and by hand", loops.ema),
@@ -143,6 +154,20 @@ ATTACHED = (
         + _ALONE,
     ),
     Script("the same, wrapped and attached anew", models.thawed_anew),
+    Script("`weight_norm`", models.weight_norm),
+    Script(
+        "`orthogonal`",
+        models.orthogonal,
+        note="`prune` leaves such a layer alone: its parametrization does not keep zeros",
+    ),
+    Script(
+        "a parametrization that goes after `attach`",
+        models.unparametrized_later,
+        _ONLY_DENSE,
+        refused="is no parameter of the model any more: a module was replaced, or a "
+        "parametrization came or went, after the model was wrapped. ... Do that before the "
+        "model is wrapped; or close the session, then wrap and attach the model anew.",
+    ),
     Script("bfloat16 parameters", models.bfloat16),
     Script("float32 and bfloat16 parameters in one model", models.mixed_types),
     Script(
@@ -181,6 +206,14 @@ ATTACHED = (
         same="close",
     ),
     Script("resume with the session's state", resumed.session_state, worlds=(2, 2)),
+    Script(
+        "the same, and pruned more before the state is given",
+        resumed.state_after_prune,
+        ("pruned",),
+        worlds=(2, 2),
+        same="zeros",
+        told="weights were pruned since the session's state was saved: their masks stay",
+    ),
     Script("`load_state_dict(assign=True)` before wrapping", resumed.assign_before_wrap),
     Script(
         "the same after `attach`",
@@ -266,6 +299,7 @@ OWN = (
         note="its gradient is zeros, not None: weight decay moves it",
     ),
     Script("two models (a GAN)", loops.two_models, _OWN),
+    Script("two models that share an encoder", models.shared_encoder, _OWN, refused=_SHARED),
     Script("gradient hooks of the user's", loops.hooks, _OWN),
     Script("`p.grad = None` in mid-step (DINO)", loops.dropped_gradients, _OWN),
     Script("EMA: `AveragedModel`, and by hand", loops.ema, _BOTH_OWN),
