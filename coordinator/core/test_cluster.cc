@@ -198,6 +198,10 @@ void TestCluster::Act(Effects effects) {
           process.local.With(protocol::TrainerJoined{
               start->generation.group, trainer, start->generation.number});
         }
+      } else if (const auto* refused =
+                     std::get_if<protocol::JoinRefused>(&send.message)) {
+        process.local.With(protocol::TrainerLeft{
+            refused->group, refused->rank, refused->attach_id, "was refused"});
       } else if (const auto* mark =
                      std::get_if<protocol::HistoryMark>(&send.message)) {
         process.history = *mark;
