@@ -8,6 +8,8 @@
 namespace pactrain::agent {
 namespace {
 
+using base::StatusIs;
+
 using ::testing::HasSubstr;
 
 wire::Hello GoodHello() {

@@ -130,7 +130,9 @@ export function jobScreen(id) {
       figures.replaceChildren(...pairs.map(([name]) => el("div", {}, el("dt", {}, name), el("dd"))));
     }
     text(counted, `Counted since ${clock(job.counted)}, when this coordinator first saw the job. `
-      + "A coordinator that is started again counts anew: what was saved before is not in it.");
+      + "A coordinator that is started again counts anew: what was saved before is not in it."
+      + (job.saved_known || job.phase !== "running" ? ""
+        : ` Time is compared with steps in FULL, and none was measured in this generation: pactrain-admin pin ${job.id} FULL for a minute, then pactrain-admin unpin ${job.id}, measures some.`));
     pairs.forEach(([, value], i) => text(figures.children[i].lastChild, value));
     strip.update(message.timeline, now);
     timeline.update(message.timeline.toReversed().map((p) =>
