@@ -40,6 +40,7 @@ def _words(figures: Mapping[str, Any]) -> str:
 @dataclass(frozen=True)
 class Compared:
     words: str  # Of sites and links.
+    elements: int
     row: str
     measured: float  # Of its rounds the shortest: what else a machine does only adds.
     simulated: float
@@ -53,7 +54,8 @@ class Compared:
 def compare(testbed: Testbed, speeds: Speeds) -> list[Compared]:
     """Rows where links hold the step first: for those the simulator is meant."""
     found = [
-        Compared(_words(one["figures"]), row["name"], min(row["rounds"]),
+        Compared(_words(one["figures"]), one["figures"]["elements"], row["name"],
+                 min(row["rounds"]),
                  scale.predict(one["figures"], row["name"], speeds),
                  scale.links_hold(row, one["figures"]))
         for one in testbed.values()
@@ -65,13 +67,14 @@ def compare(testbed: Testbed, speeds: Speeds) -> list[Compared]:
 
 def testbed_table(compared: Sequence[Compared]) -> str:
     rows = [
-        [one.words, MEASURED_TITLES[one.row], short(one.measured), short(one.simulated),
-         f"{one.ratio:.2f}", "links" if one.links_hold else "processors"]
+        [one.words, f"{one.elements / 1e6:.2g} M", MEASURED_TITLES[one.row],
+         short(one.measured), short(one.simulated), f"{one.ratio:.2f}",
+         "links" if one.links_hold else "processors"]
         for one in compared
     ]  # fmt: skip
-    return table(["sites and links", "row", "measured, seconds", "simulated, seconds",
+    return table(["sites and links", "elements", "row", "measured, seconds", "simulated, seconds",
                   "simulated / measured", "what held the step up"],
-                 rows or [[NOT_RUN, *["-"] * 5]])  # fmt: skip
+                 rows or [[NOT_RUN, *["-"] * 6]])  # fmt: skip
 
 
 def simulator_goal(compared: Sequence[Compared]) -> Goal:
