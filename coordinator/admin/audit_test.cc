@@ -16,6 +16,7 @@
 #include "coordinator/rpc/test_server.h"
 #include "coordinator/store/sqlite.h"
 #include "protocol/proto_convert.h"
+#include "protocol/test_messages.h"
 
 namespace pactrain::coordinator {
 namespace {

@@ -391,8 +391,8 @@ TEST_F(GrantsRpcTest, sec_ACertificateThatItsCaTookBackEndsItsConnection) {
   const base::TlsFiles files = ca_.Issue("n", "spiffe://pactrain/agent/a");
   a_ = std::make_unique<TestAgent>(ChannelOf(files), "a", MakeContext());
   b_ = Agent("b");
-  a_->Say(Joined("vision", 0, 2));
-  b_->Say(Joined("vision", 1, 2));
+  a_->SayOfTrainers(Joined("vision", 0, 2));
+  b_->SayOfTrainers(Joined("vision", 1, 2));
   ASSERT_TRUE(b_->Await<protocol::StartGeneration>());
   std::stringstream ca;
   ca << std::ifstream(files.ca).rdbuf();

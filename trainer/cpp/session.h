@@ -277,6 +277,7 @@ class Session {
         .pin_mode = static_cast<int32_t>(options.onset.pin_mode),
         .pin_codec = static_cast<int32_t>(options.onset.pin_codec),
         .pin_from = options.onset.pin_from,
+        .nccl = 0,  // Models on GPUs are not taken.
     };
   }
 
