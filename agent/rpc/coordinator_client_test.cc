@@ -15,6 +15,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "protocol/proto_convert.h"
+#include "protocol/test_messages.h"
 
 namespace pactrain::agent {
 namespace {
