@@ -21,8 +21,8 @@
 namespace pactrain::trainer::nccl {
 namespace {
 
-constexpr int kMaxRanks = 8;
-constexpr size_t kMaxElements = size_t{1} << 21;  // In one call.
+constexpr int kRanks = 8;
+constexpr size_t kCallElements = size_t{1} << 21;  // In one call.
 constexpr int kUnhandledCudaError = 1, kInvalidArgument = 4, kRemoteError = 6;
 constexpr int kNotReady = 600;  // The driver's.
 
@@ -47,9 +47,9 @@ FakeNccl* Settings() {
 // What all ranks map: zeros at first.
 struct Shared {
   std::atomic<int> joined;
-  std::atomic<uint64_t> posted[kMaxRanks];  // Calls whose input lies here.
-  std::atomic<uint64_t> done[kMaxRanks];    // Calls of which nothing is read.
-  float input[kMaxRanks][kMaxElements];
+  std::atomic<uint64_t> posted[kRanks];  // Calls whose input lies here.
+  std::atomic<uint64_t> done[kRanks];    // Calls of which nothing is read.
+  float input[kRanks][kCallElements];
 };
 
 struct Communicator {
@@ -160,7 +160,7 @@ const char* ncclGetLastError(Comm) { return "the stand-in was told to fail"; }
 
 int ncclCommInitRankConfig(Comm* out, int ranks, UniqueId id, int rank,
                            Config* config) {
-  if (ranks < 1 || ranks > kMaxRanks || rank < 0 || rank >= ranks ||
+  if (ranks < 1 || ranks > kRanks || rank < 0 || rank >= ranks ||
       config->size != sizeof(Config) || config->magic != 0xcafebeef ||
       config->blocking != 0) {
     return kInvalidArgument;
@@ -206,7 +206,7 @@ int ncclCommGetAsyncError(Comm handle, int* state) {
 int ncclAllReduce(const void* in, void* out, size_t count, int type,
                   int operation, Comm handle, void* stream) {
   const std::shared_ptr<Communicator> comm = Of(handle);
-  if (type != kFloat32 || operation != kSum || count > kMaxElements ||
+  if (type != kFloat32 || operation != kSum || count > kCallElements ||
       !comm->opened || comm->revoked) {
     return kInvalidArgument;
   }
