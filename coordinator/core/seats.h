@@ -6,9 +6,9 @@
 // process of it, which knows that this one is dead), when what the agent has of
 // the group's trainers does not name it any more, when the agent comes back as
 // another process, or when it opened a new stream and said nothing of the group
-// in time. A broken stream alone frees no seat. Where only the generation ended, or the agent
-// died, the trainer may live and attach again. That is so until its agent says
-// otherwise: time alone makes nobody gone (FirstHolder()).
+// in time. A broken stream alone frees no seat. Where only the generation
+// ended, or the agent died, the trainer may live and attach again. That is so
+// until its agent says otherwise: time alone makes nobody gone (FirstHolder()).
 //
 // A trainer's attach ids have their upper half in common, so it is known again
 // whichever of its attaches a seat is of.
