@@ -68,7 +68,6 @@ TEST_F(RestoredTest, WhatWasFormedSinceGoesOnInAGenerationBeyondIt) {
   t_.BackUp();
   LoseRankThree();
   ASSERT_EQ(Newest().number, 2u);
-  for (const char* agent : {"a", "b"}) t_.ForgetTrainers(agent);  // They ended.
   t_.RestoreOnPurpose();
   ConnectAll();
   for (uint32_t rank : {0, 1}) t_.Rejoin("a", rank, 2);
@@ -93,6 +92,7 @@ TEST_F(RestoredTest, ALineageThatBeganSinceIsTheJobs) {
   t_.Join("c", 0, 1, "run-2");
   t_.replace = false;
   ASSERT_EQ(Newest().number, 2u);
+  for (const char* agent : {"a", "b"}) t_.ForgetTrainers(agent);  // They ended.
   t_.RestoreOnPurpose();
   ConnectAll();
   t_.Connect("c", "z", /*same_process=*/true);

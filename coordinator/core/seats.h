@@ -3,13 +3,12 @@
 // without.
 //
 // Every trainer has a seat. A seat is left when its agent says so (or a later
-// process of it, which knows that this one is dead), when the agent comes back
-// as another process, or when the agent opened a new stream
-// and did not name the trainer again in time, be it as one that is still to
-// attach again: what was said while the stream was down is lost. A broken
-// stream alone frees no seat. Where only the generation ended, or the agent
-// died, the trainer may live and attach again. That is so until its agent says
-// otherwise: time alone makes nobody gone (FirstHolder()).
+// process of it, which knows that this one is dead), when what the agent has of
+// the group's trainers does not name it any more, when the agent comes back as
+// another process, or when it opened a new stream and said nothing of the group
+// in time. A broken stream alone frees no seat. Where only the generation
+// ended, or the agent died, the trainer may live and attach again. That is so
+// until its agent says otherwise: time alone makes nobody gone (FirstHolder()).
 //
 // A trainer's attach ids have their upper half in common, so it is known again
 // whichever of its attaches a seat is of.
