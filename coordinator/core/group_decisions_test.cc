@@ -121,7 +121,7 @@ Mode ModeOfMasksAfter(TestCluster& t, uint64_t steps) {
     protocol::MaskVote vote{t.group, 1, rank, {5, 5}, {22, 22},
                             1,       1, true, 20,     100};
     vote.after_steps = steps;
-    t.Say(rank < 2 ? "a" : "b", vote);
+    t.Say(rank < 3 ? "a" : "b", vote);
   }
   const auto prepare = t.Got<Prepare>("a");
   return prepare ? prepare->decision.mode : Mode::kFull;

@@ -213,8 +213,10 @@ def test_a_script_that_only_evaluates_is_told_nothing(made, caplog):
     assert not warnings_of(caplog)
 
 
-def test_a_parameter_that_is_gone_is_named_as_the_cause(made):
-    attached = made(small_net())
+def test_a_parameter_that_is_gone_is_named_as_the_cause(attach):
+    attached = attach(small_net())
+    membership = attached.session.membership
+    membership.world = dataclasses.replace(membership.world, world_size=2)
     module = attached.ddp.module
     optimizer = sgd(module)
     parametrize.register_parametrization(module[2], "weight", nn.Identity())

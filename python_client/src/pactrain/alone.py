@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from . import optimizer_hook, storage
 from ._library import digest_of
 from .copies import follow
-from .enforcement import Origin, log_unmasked, zero_outside
+from .enforcement import Origin, log_unmasked
 from .errors import CLOSED, PacTrainError
 from .mask_source import MaskSource, carry_over
 from .masks import Declared, make_mask_set, named_masks, of_kind, registry
@@ -76,8 +76,7 @@ class AloneSession(NullSession):
             self._weights.tolerate_outside = not state["masks_active"]
         self._came: set[Tensor] = set()  # Gradients since weights or masks were others.
         self._masks = make_mask_set(table, source.read(), digest_of)
-        if self._weights.tolerate_outside:
-            zero_outside(table, self._masks)
+        self._weights.tolerate(self._masks)
         self._activate()
         if origin == "state":
             self._weights.mark_all_loaded()

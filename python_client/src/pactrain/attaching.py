@@ -166,7 +166,7 @@ def _alone(
     warn_of_unknown(os.environ)
     name = type(model).__name__
     ranks = dist.get_world_size() if dist.is_initialized() else init().world_size
-    if any(session.owns(model) for session in (*sessions, *alone)):
+    if any(s.owns(model) for s in sessions) or any(s.owns(model) for s in alone):
         raise attached_already()
     if ranks > 1:
         raise RefusedError(

@@ -278,7 +278,8 @@ class MaskKeeper:
         self.weights.origin = origin
         self._look_at_buffers()
         self.weights.agree(self.current)
-        if origin == "state" and not self.weights.tolerate_outside:
+        if origin == "state":
+            self.weights.tolerate(self.current)
             self.weights.mark_all_loaded()
         else:
             self.check_weights()

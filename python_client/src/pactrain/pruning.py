@@ -133,8 +133,9 @@ def prune(
     """Prunes weights in place and remembers which; says in one line what came of it.
 
     Only parameters that need a gradient, with two or more dimensions above 1; not
-    norms, and not embeddings of positions. Nor those whose weights cannot be told apart
-    by their scores, as before training (all ones, all zeros).
+    norms, not embeddings of positions, and not what a parametrization mixes. Nor those
+    whose weights cannot be told apart by their scores, as before training (all ones,
+    all zeros).
 
     Weights pruned before stay pruned and count towards `amount`, unless other weights
     were loaded since: then it begins anew, or with the zeros of what was loaded. If the

@@ -69,17 +69,22 @@ class _Reporter:
         self._sink = sink
         self._every = every
         self._reported = 0
-        alone = isinstance(session, AloneSession)
-        reporters = session.reporters if alone else session.engine.reporters
-        reporters.append(self.before_step)
+        if isinstance(session, AloneSession):
+            session.reporters.append(self.before_step)
+        else:
+            session.engine.reporters.append(self.before_step)
         session.at_close(lambda: self._report(1))
 
     def before_step(self) -> None:
         self._report(self._every)
 
     def _report(self, every: int) -> None:
-        alone = isinstance(self._session, AloneSession)
-        steps = self._session.steps if alone else self._session.engine.counters.steps
+        session = self._session
+        steps = (
+            session.steps
+            if isinstance(session, AloneSession)
+            else session.engine.counters.steps
+        )
         if steps - self._reported < every:
             return
         self._reported = steps

@@ -237,6 +237,11 @@ class WeightKeeper:
                 some_of(names),
             )
 
+    def tolerate(self, masks: MaskSet) -> None:
+        """What is outside of masks that were not in force yet goes to zero."""
+        if self.tolerate_outside:
+            enforcement.zero_outside(self._table, masks)
+
     def refitted(self, masks: MaskSet, only_loaded: bool = False) -> Refitted | None:
         """The masks that weights have which were pruned elsewhere, or more; None: they
         fit these. `only_loaded`: of what was loaded since the last look.
@@ -245,8 +250,7 @@ class WeightKeeper:
           PacTrainError: a weight outside the masks is neither zero nor frozen, and they
             fit no others.
         """
-        if self.tolerate_outside:
-            enforcement.zero_outside(self._table, masks)
+        self.tolerate(masks)
         origin: Origin = "copied" if self.copied else self.origin
         return enforcement.refitted(self._table, masks, origin, only_loaded)
 

@@ -289,7 +289,7 @@ def orthogonal(place: Place) -> Any:
     model = net()
     parametrizations.orthogonal(model[2], orthogonal_map="householder", use_trivialization=False)
     _train(place, model)
-    return model, model[2].weight, [n for n, p in model.named_parameters() if not p.all()]
+    return model, model[2].weight, [bool(p.all()) for p in model.parameters()]
 
 
 def unparametrized_later(place: Place) -> Any:
