@@ -89,7 +89,7 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
            *p.mutable_hello()->add_audit() = p.hello().audit(0);
          }
        }},
-      {"audit.proof", 7,
+      {"audit.proof", 5,
        [](P& p) {
          p.mutable_heartbeat()->mutable_audit()->set_proof("short");
        }},

@@ -18,10 +18,7 @@ absl::StatusOr<std::vector<std::string>> Driver::Drain(
         jobs = std::move(drained->jobs);
         return std::move(drained->effects);
       },
-      caller,
-      protocol::AuditEvent{
-          "agent drained", caller, "", absl::StrCat("agent ", agent),
-          force ? "by an operator, --force" : "by an operator", ""});
+      caller);
   if (!status.ok()) return status;
   return jobs;
 }

@@ -84,6 +84,8 @@ class GrantsRpcTest : public ServerFixture {
  protected:
   // Two teams: agents a and b run vision, agent x runs text.
   void SetUp() override {
+    // They ask until the next tick, as fast as they can.
+    budgets_.calls = {1'000'000, 1e6};
     SetGrants(lists_);
     Start(ca_.Issue("coordinator", "spiffe://pactrain/coordinator"));
   }
