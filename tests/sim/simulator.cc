@@ -16,6 +16,8 @@ namespace {
 // stopped, two one after the other, an old launch's deadlines, the
 // coordinator's patience with lost agents, and a launch of its own.
 constexpr absl::Duration kPatience = absl::Seconds(240);
+// A run has about a hundredth of them.
+constexpr uint64_t kMostEvents = 2'000'000;
 
 }  // namespace
 
@@ -102,8 +104,12 @@ RunResult Simulation::Run() {
     world_.After(faults_end_ + absl::Seconds(10),
                  [this] { LookForLostState(); });
   }
-  while (world_.failure().empty() && !finished_ &&
-         world_.now() < faults_end_ + kPatience && world_.RunNext()) {
+  for (uint64_t events = 0;
+       world_.failure().empty() && !finished_ &&
+       world_.now() < faults_end_ + kPatience && world_.RunNext();
+       ++events) {
+    if (events == kMostEvents)
+      world_.Fail("messages answer each other forever");
   }
   if (world_.failure().empty() && !finished_) {
     std::string text = "the job has not finished";
