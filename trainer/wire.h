@@ -57,7 +57,7 @@ inline constexpr size_t kTextBytes = 2048;
 inline constexpr size_t kAddressBytes = 256;
 inline constexpr size_t kMovedBytes = 201;  // PT_MOVED_BYTES and the NUL.
 inline constexpr size_t kKeepParameters = 100;
-inline constexpr size_t kSlotAlign = 64;    // Bytes; each bucket starts so.
+inline constexpr size_t kSlotAlign = 64;  // Bytes; each bucket starts so.
 inline constexpr size_t kCollectiveIdBytes = 128;  // ncclUniqueId
 inline constexpr size_t kCollectiveTextBytes = 512;
 

@@ -45,8 +45,9 @@ void AddProcess(const StateSnapshot& now, bool insecure_network, Page& page) {
   page.Start("read_only", MetricType::Gauge,
              "1 while the journal cannot be written, or is an older copy.");
   page.Add({}, now.read_only ? 1 : 0);
-  page.Start("audit_contradicted", MetricType::Gauge,
-             "Agents that were told of lines which the audit log does not have.");
+  page.Start(
+      "audit_contradicted", MetricType::Gauge,
+      "Agents that were told of lines which the audit log does not have.");
   page.Add({}, static_cast<double>(now.audit_contradicted));
   page.Start("insecure_network", MetricType::Gauge,
              "1 if --insecure-network allows plain text beyond loopback.");
