@@ -355,6 +355,25 @@ TEST(ProtoAgent, sec_limits_TrainersOfOneGroupAndAgent) {
   });
 }
 
+TEST(ProtoAgent, sec_limits_ParametersThatHaveANameAndCausesOfOneReport) {
+  ExpectLimit(
+      4, "keep_by_parameter.parameters", [](v1::AgentMessage& p, bool above) {
+        auto& keep = *p.mutable_step_report()->mutable_keep_by_parameter();
+        while (keep.parameters_size() <
+               static_cast<int>(kMaxKeepParameters) + above) {
+          const auto first = keep.parameters(0);
+          *keep.add_parameters() = first;
+        }
+      });
+  ExpectLimit(4, "step_report.failed_by_cause",
+              [](v1::AgentMessage& p, bool above) {
+                v1::StepReport& report = *p.mutable_step_report();
+                while (report.failed_by_cause_size() < kMaxCauses + above) {
+                  report.add_failed_by_cause();
+                }
+              });
+}
+
 // All texts are as long as they may be.
 TEST(ProtoAgent, sec_limits_TheLargestLocalTrainersFitIntoOneMessage) {
   LocalTrainers most = std::get<LocalTrainers>(AgentMessages()[2]);
@@ -382,6 +401,7 @@ TEST(ProtoAgent, sec_limits_TheLargestLocalTrainersFitIntoOneMessage) {
   }
   EXPECT_FALSE(HasRoom(most));
   EXPECT_EQ(most.left.size(), kMaxLocalTrainers);
+  EXPECT_EQ(most.left[0].reason.size(), kMaxReasonOfLeft);
   const v1::AgentMessage proto = ToProto(AgentMessage(most));
   EXPECT_LT(proto.ByteSizeLong(), kMaxControlMessage - 100'000);
   ASSERT_OK_AND_ASSIGN(const AgentMessage back, FromProto(proto));
