@@ -192,11 +192,12 @@ class Session:
         values["pactrain/device_path"] = float(self.device_path.number)
         values["pactrain/device_fallbacks"] = float(fallbacks)
         node = None if self._copies is None else self._copies.node
-        if node is not None:
-            values["pactrain/nccl_buckets"] = float(node.taken)
-            values["pactrain/nccl_fallbacks"] = float(node.by_host)
-            values["pactrain/nccl_seconds"] = node.nccl_seconds
-            values["pactrain/nccl_staged_seconds"] = node.staged_seconds
+        values["pactrain/nccl_buckets"] = 0.0 if node is None else float(node.taken)
+        values["pactrain/nccl_fallbacks"] = 0.0 if node is None else float(node.by_host)
+        values["pactrain/nccl_seconds"] = 0.0 if node is None else node.nccl_seconds
+        values["pactrain/nccl_staged_seconds"] = (
+            0.0 if node is None else node.staged_seconds
+        )
         if not self._closed and not self._native.closed:
             values["pactrain/generation"] = float(self._native.generation)
         return values
