@@ -33,12 +33,23 @@ def kept(cluster: Cluster, agent: int) -> Path:
     return file
 
 
+def told_by_both(cluster: Cluster) -> None:
+    """Waits until the coordinator has heard what both agents keep."""
+    end = time.monotonic() + 60
+    while True:
+        seen = audit(cluster, "--verify")
+        assert seen.returncode == 0, seen
+        if all(f"agent-{agent} (to line" in seen.stdout for agent in (0, 1)):
+            return
+        assert time.monotonic() < end, seen
+        time.sleep(0.2)
+
+
 def test_sec_attack_9_agents_name_the_first_line_of_the_audit_log_that_was_cut(own_cluster, launch):
     job = launch(own_cluster, scenarios.interrupted)
     job.wait_said("training")
     files = [kept(own_cluster, agent) for agent in (0, 1)]
-    seen = audit(own_cluster, "--verify")
-    assert seen.returncode == 0 and "agent-0 (to line" in seen.stdout, seen
+    told_by_both(own_cluster)
     own_cluster.coordinator.kill()
     database = sqlite3.connect(own_cluster.folder / "state" / "journal.db")
     database.executescript(CUT)
