@@ -106,8 +106,8 @@ Event Session::Pump() {
   if (state_.over()) return Event::kOver;
   if (!link_.Flush()) return LastWords();
   for (const NodeReduce::Reply& reply : node_.TakeReplies(Now())) {
-    const Event event =
-        std::visit([&](const auto& m) { return Send(m); }, reply);
+    const Event event = std::visit(
+        [&](const auto& m) PACTRAIN_REQUIRES(mu_) { return Send(m); }, reply);
     if (event != Event::kNone) return event;
   }
   AgentLink::Packet packet;

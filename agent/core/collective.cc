@@ -199,7 +199,7 @@ Collective::Says Collective::OnStaged(size_t member,
     return {{member, Word(wire::Kind::kByHost, epoch_, key)}};
   }
   if (!exchange_) {
-    exchange_.emplace();
+    exchange_ = Exchange{};
     exchange_->key = key;
     exchange_->since = now;
     exchange_->staged.resize(members_.size());

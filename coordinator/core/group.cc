@@ -168,8 +168,9 @@ void Group::OnUnnamed(const Agent& agent, const protocol::LocalTrainers& local,
       continue;
     }
     const bool again = std::any_of(
-        local.here.begin(), local.here.end(), [&](const TrainerJoined& other) {
-          return protocol::IsSameTrainer(other.trainer.attach_id, attach_id);
+        local.here.begin(), local.here.end(),
+        [&id = attach_id](const TrainerJoined& other) {
+          return protocol::IsSameTrainer(other.trainer.attach_id, id);
         });
     // Its seat is free as soon as it waits.
     if (again && !running() && membership_.Find(attach_id) == nullptr) continue;
