@@ -67,7 +67,6 @@ int pt_reduce(pt_session* session, uint32_t bucket, uint64_t elements,
               uint64_t in, uint64_t out, void* stream, int32_t* path);
 
 typedef struct {
-  int32_t asked;         /* pt_attach_options.nccl */
   int32_t open;          /* buckets are summed by NCCL, once all are ready */
   uint64_t taken;        /* buckets that were */
   uint64_t by_host;      /* that were staged and were not */

@@ -14,7 +14,6 @@ using Done = nccl::Communicator::Done;
 // free, or the GPU is lost.
 constexpr NodeReduce::Time kStopPatience = std::chrono::seconds(2);
 constexpr NodeReduce::Time kStreamPatience = std::chrono::seconds(4);
-constexpr NodeReduce::Time kLook = std::chrono::milliseconds(5);
 
 template <typename Message>
 Message Make(wire::Kind kind) {
@@ -97,6 +96,7 @@ void NodeReduce::On(Time now, const wire::BucketWord& message) {
 void NodeReduce::On(Time now, const wire::Close& message) {
   if (epoch_ != 0 && message.epoch != epoch_) return;
   epoch_ = 0;
+  opened_ = false;
   reason_ = message.text;
   if (comm_ != nullptr) comm_->Stop();
   if (!job_.has_value()) return;
@@ -116,11 +116,6 @@ void NodeReduce::Finish(NodePath path, std::string lost) {
 
 std::optional<NodeReduce::Answer> NodeReduce::TakeAnswer() {
   return std::exchange(answer_, std::nullopt);
-}
-
-std::optional<NodeReduce::Time> NodeReduce::look_again() const {
-  if (!stopping_since_.has_value()) return std::nullopt;
-  return kLook;
 }
 
 void NodeReduce::OnTick(Time now) {
@@ -173,7 +168,6 @@ std::vector<NodeReduce::Reply> NodeReduce::TakeReplies(Time now) {
 
 NodeReduce::Report NodeReduce::report() const {
   Report report = counted_;
-  report.asked = setup_.has_value();
   report.open = open();
   if (!report.open) report.reason = reason_;
   return report;

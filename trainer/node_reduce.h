@@ -56,8 +56,8 @@ class NodeReduce {
   };
   std::optional<Answer> TakeAnswer();
   bool staged() const { return job_.has_value(); }
-  // After how long OnTick() is to be called again; none: need not be.
-  std::optional<Time> look_again() const;
+  // How often OnTick() is to be called while it is staged.
+  static constexpr Time kLook = std::chrono::milliseconds(5);
   void OnTick(Time now);
 
   // What is to be sent to the agent.
@@ -67,12 +67,11 @@ class NodeReduce {
 
   // For people and metrics.
   struct Report {
-    bool asked = false;
     bool open = false;
     std::string reason;         // Why it is not.
     uint64_t taken = 0;         // Buckets.
     uint64_t by_host = 0;       // Staged ones that went by the host.
-    double nccl_seconds = 0;    // In NCCL, of those taken.
+    double nccl_seconds = 0;    // In NCCL, of those reduced here.
     double staged_seconds = 0;  // From Staged to Go.
   };
   Report report() const;

@@ -152,7 +152,6 @@ int pt_node_report(pt_session* session, pt_node* out) {
     if (out == nullptr) return trainer::Invalid("out is null.\nPass it.");
     const trainer::NodeReduce::Report report = session->impl->node_report();
     *out = {};
-    out->asked = report.asked ? 1 : 0;
     out->open = report.open ? 1 : 0;
     out->taken = report.taken;
     out->by_host = report.by_host;

@@ -293,7 +293,6 @@ Error Session::Reduce(const Bucket& bucket, const wire::Digest128& mask,
   if (getpid() != owner_) return {};  // Its submit says so.
   bool begun = false;
   for (;;) {
-    std::optional<Time> timeout;
     bool for_room = false;
     {
       MutexLock lock(&mu_);
@@ -314,11 +313,10 @@ Error Session::Reduce(const Bucket& bucket, const wire::Digest128& mask,
                            answer->lost + ".\nStart this rank anew.");
         return state_.error();
       }
-      if (state_.deadline().has_value()) timeout = *state_.deadline() - Now();
-      if (node_.look_again().has_value()) timeout = node_.look_again();
       for_room = link_.has_queued();
     }
-    link_.Poll(for_room, timeout);
+    // A pt_wait() of another thread may take what comes: nobody wakes this one.
+    link_.Poll(for_room, NodeReduce::kLook);
   }
 }
 

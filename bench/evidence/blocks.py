@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import pactrain
+from bench.evidence import chosen
 from bench.evidence.workloads import ROOT, WORKLOADS
 from pactrain.masks import registry
 
@@ -67,19 +68,14 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
-    names = parser.parse_args(argv).workloads.split(",")
-    unknown = [name for name in names if name not in WORKLOADS]
-    if unknown:
-        print(f"report-blocks: workloads has '{unknown[0][:20]}', allowed: {', '.join(WORKLOADS)}",
-              file=sys.stderr)  # fmt: skip
-        return 2
+    options = parser.parse_args(argv)
     torch.set_num_threads(1)
     found: dict[str, Any] = read_blocks()
     try:
-        for name in names:
+        for name in chosen("workloads", options.workloads, WORKLOADS):
             found[name] = measure(name)
             print(f"{name}: {found[name]}", flush=True)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:
         print(f"report-blocks: {error}", file=sys.stderr)
         return 2
     RESULT.write_text(json.dumps(found, indent=1) + "\n")

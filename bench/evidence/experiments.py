@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bench.evidence import chosen
 from bench.evidence.methods import LAYOUT, ROWS, Agents, Ddp, Method, Row, Setup
 from bench.evidence.steps import FOLDER, run_piece
 from bench.evidence.train import WARM_UP, Run, kept_or_all
@@ -126,14 +127,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--names", default=",".join(VARIANTS))
     options = parser.parse_args(argv)
-    names = options.names.split(",")
-    unknown = [name for name in names if name not in VARIANTS]
-    if unknown:
-        print(f"report-experiments: names has '{unknown[0]}', allowed: {', '.join(VARIANTS)}",
-              file=sys.stderr)  # fmt: skip
-        return 2
     torch.set_num_threads(1)
     try:
+        names = chosen("names", options.names, VARIANTS)
         workload = ByteTransformer()
         for seed in (int(seed) for seed in options.seeds.split(",")):
             for name in names:

@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bench.evidence import simulator
+from bench.evidence import chosen, simulator
 from bench.evidence.shapes import NETWORKS, Network
 from bench.evidence.simulator import Bucket, Coding, Pipes
 from bench.evidence.times import COSTS, FORWARD_SHARE, Cost, link_bytes, step_time
@@ -223,11 +223,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--only", default=",".join(TESTS))
     options = parser.parse_args(argv)
-    names = options.only.split(",")
-    unknown = [name for name in names if name not in TESTS]
-    if unknown:
-        print(f"report-scale: only has '{unknown[0]}', allowed: {', '.join(TESTS)}",
-              file=sys.stderr)  # fmt: skip
+    try:
+        names = chosen("only", options.only, TESTS)
+    except ValueError as error:
+        print(f"report-scale: {error}", file=sys.stderr)
         return 2
     if options.measure:
         for name in names:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from bench.evidence import chosen
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
 from bench.evidence.workloads import ROOT, WORKLOADS, Workload
@@ -120,15 +121,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--rate-factor", type=float, default=1.0)
     options = parser.parse_args(argv)
-    workloads, methods = options.workloads.split(","), options.methods.split(",")
-    for name, given, allowed in (("workloads", workloads, WORKLOADS), ("methods", methods, ROWS)):
-        unknown = [one for one in given if one not in allowed]
-        if unknown:
-            print(f"report-steps: {name} has '{unknown[0]}', allowed: {', '.join(allowed)}",
-                  file=sys.stderr)  # fmt: skip
-            return 2
     torch.set_num_threads(1)
     try:
+        workloads = chosen("workloads", options.workloads, WORKLOADS)
+        methods = chosen("methods", options.methods, ROWS)
         for name in workloads:
             seeds = [int(seed) for seed in options.seeds.split(",")]
             run_workload(WORKLOADS[name](), methods, seeds, options.rate_factor)

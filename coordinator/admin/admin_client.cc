@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "base/one_line.h"
 #include "base/rpc/channel.h"
 #include "base/rpc/credentials.h"
+#include "base/status_macros.h"
 #include "protocol/identity.h"
 
 namespace pactrain::coordinator {
@@ -90,137 +92,95 @@ absl::Status AdminClient::Explain(const grpc::Status& status,
                       absl::StrCat("coordinator ", options_.address, what));
 }
 
-absl::StatusOr<v1::ListJobsResponse> AdminClient::ListJobs() {
+template <typename Request, typename Response>
+absl::StatusOr<Response> AdminClient::Call(
+    grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                            const Request&, Response*),
+    const Request& request) {
+  const absl::Duration timeout = std::is_same_v<Request, v1::BackupRequest>
+                                     ? options_.backup_timeout
+                                     : options_.call_timeout;
   grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
-  v1::ListJobsResponse response;
-  const auto status =
-      Explain(stub_->ListJobs(&context, {}, &response), options_.call_timeout);
-  if (!status.ok()) return status;
-  MakeOneLine(response);
+  SetDeadline(context, timeout);
+  Response response;
+  RETURN_IF_ERROR(
+      Explain((stub_.get()->*method)(&context, request, &response), timeout));
+  // The log's chain is of the bytes of its lines.
+  if (!std::is_same_v<Response, v1::ReadAuditResponse>) MakeOneLine(response);
   return response;
+}
+
+absl::StatusOr<v1::ListJobsResponse> AdminClient::ListJobs() {
+  return Call(&v1::Admin::Stub::ListJobs, v1::ListJobsRequest());
 }
 
 absl::StatusOr<v1::ListAgentsResponse> AdminClient::ListAgents() {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
-  v1::ListAgentsResponse response;
-  const auto status = Explain(stub_->ListAgents(&context, {}, &response),
-                              options_.call_timeout);
-  if (!status.ok()) return status;
-  MakeOneLine(response);
-  return response;
+  return Call(&v1::Admin::Stub::ListAgents, v1::ListAgentsRequest());
 }
 
 absl::StatusOr<v1::JobState> AdminClient::GetJob(const v1::Group& group) {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
   v1::GetJobRequest request;
   *request.mutable_group() = group;
-  v1::GetJobResponse response;
-  const auto status = Explain(stub_->GetJob(&context, request, &response),
-                              options_.call_timeout);
-  if (!status.ok()) return status;
-  MakeOneLine(response);
+  ASSIGN_OR_RETURN(const v1::GetJobResponse response,
+                   Call(&v1::Admin::Stub::GetJob, request));
   return response.job();
 }
 
 absl::StatusOr<v1::JobState> AdminClient::SetPin(
     const v1::Group& group, const std::optional<v1::Pin>& pin) {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
   v1::SetPinRequest request;
   *request.mutable_group() = group;
   if (pin) *request.mutable_pin() = *pin;
-  v1::SetPinResponse response;
-  const auto status = Explain(stub_->SetPin(&context, request, &response),
-                              options_.call_timeout);
-  if (!status.ok()) return status;
-  MakeOneLine(response);
+  ASSIGN_OR_RETURN(const v1::SetPinResponse response,
+                   Call(&v1::Admin::Stub::SetPin, request));
   return response.job();
 }
 
 absl::Status AdminClient::ForgetJob(const std::string& job) {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
   v1::ForgetJobRequest request;
   request.set_job(job);
-  v1::ForgetJobResponse response;
-  return Explain(stub_->ForgetJob(&context, request, &response),
-                 options_.call_timeout);
+  return Call(&v1::Admin::Stub::ForgetJob, request).status();
 }
 
 absl::Status AdminClient::Evict(const std::string& who) {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
   v1::EvictRequest request;
   request.set_who(who);
-  v1::EvictResponse response;
-  return Explain(stub_->Evict(&context, request, &response),
-                 options_.call_timeout);
+  return Call(&v1::Admin::Stub::Evict, request).status();
 }
 
 absl::Status AdminClient::Readmit(const std::string& who) {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
   v1::ReadmitRequest request;
   request.set_who(who);
-  v1::ReadmitResponse response;
-  return Explain(stub_->Readmit(&context, request, &response),
-                 options_.call_timeout);
+  return Call(&v1::Admin::Stub::Readmit, request).status();
 }
 
 absl::StatusOr<v1::DrainResponse> AdminClient::Drain(const std::string& agent,
                                                      bool force) {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
   v1::DrainRequest request;
   request.set_agent(agent);
   request.set_force(force);
-  v1::DrainResponse response;
-  const auto status = Explain(stub_->Drain(&context, request, &response),
-                              options_.call_timeout);
-  if (!status.ok()) return status;
-  MakeOneLine(response);
-  return response;
+  return Call(&v1::Admin::Stub::Drain, request);
 }
 
 absl::Status AdminClient::Undrain(const std::string& agent) {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
   v1::UndrainRequest request;
   request.set_agent(agent);
-  v1::UndrainResponse response;
-  return Explain(stub_->Undrain(&context, request, &response),
-                 options_.call_timeout);
+  return Call(&v1::Admin::Stub::Undrain, request).status();
 }
 
 absl::StatusOr<v1::BackupResponse> AdminClient::Backup(
     const std::string& name) {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.backup_timeout);
   v1::BackupRequest request;
   request.set_name(name);
-  v1::BackupResponse response;
-  const auto status = Explain(stub_->Backup(&context, request, &response),
-                              options_.backup_timeout);
-  if (!status.ok()) return status;
-  MakeOneLine(response);
-  return response;
+  return Call(&v1::Admin::Stub::Backup, request);
 }
 
 absl::StatusOr<v1::ReadAuditResponse> AdminClient::ReadAudit(uint64_t after,
                                                              bool witnesses) {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.call_timeout);
   v1::ReadAuditRequest request;
   request.set_after(after);
   request.set_witnesses(witnesses);
-  v1::ReadAuditResponse response;
-  const auto status = Explain(stub_->ReadAudit(&context, request, &response),
-                              options_.call_timeout);
-  if (!status.ok()) return status;
-  return response;
+  return Call(&v1::Admin::Stub::ReadAudit, request);
 }
 
 absl::Status AdminClient::WatchOnce(

@@ -59,6 +59,7 @@ class AdminClient {
   // NotFound: it is not connected. FailedPrecondition: that would end a job,
   // and `force` is not said. Unavailable: as above.
   absl::StatusOr<v1::DrainResponse> Drain(const std::string& agent, bool force);
+  // NotFound: it is not drained. Unavailable: as above.
   absl::Status Undrain(const std::string& agent);
   // The answer comes when it is written. AlreadyExists, ResourceExhausted: no
   // more of them, or of that name. Unavailable: as above.
@@ -80,6 +81,12 @@ class AdminClient {
   absl::Status WatchOnce(
       const v1::WatchJobRequest& request, std::string& last,
       const std::function<void(const v1::JobState&)>& on_state);
+  // Texts in the answer are on one line each, but for those of the audit log.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(
+      grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                              const Request&, Response*),
+      const Request& request);
   absl::Status Explain(const grpc::Status& status, absl::Duration timeout);
 
   const Options options_;

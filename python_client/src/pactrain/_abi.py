@@ -103,7 +103,6 @@ class Plan(ctypes.Structure):
 
 class Node(ctypes.Structure):
     _fields_ = (
-        ("asked", ctypes.c_int32),
         ("open", ctypes.c_int32),
         ("taken", ctypes.c_uint64),
         ("by_host", ctypes.c_uint64),

@@ -317,33 +317,38 @@ class AloneSession(NullSession):
     def close(self) -> None:
         if os.getpid() != self._pid:
             return  # A forked child's.
-        if self in alone:
-            self._weights.notice_copies(takes_frozen=False)
-            if {id(p) for p in self._module.parameters() if p.requires_grad} != {
-                id(parameter) for _, parameter in self._table
-            }:
-                self._take_parameters()  # They may be others than at the last step.
-            if not self._weights.loaded:
-                self._before_step()  # Masks may be newer than the last one.
-            self._weights.close()
-            for call in self._at_close:
-                call()
-            if self._steps:
-                logger.info("%s", self.summary())
-            for line in self._shortfalls():
-                logger.warning("not reached: %s", line)
-            if self._gse and self._masks:
-                _Farewell(self._table).watch()
-        alone.discard(self)
-        optimizer_hook.unwatch(self)
-        optimizer_hook.unwatch_before(self)
-        optimizer_hook.unwatch_passes(self)
-        self._outsiders.close()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        for _, parameter in self._table:
-            registry.detach(parameter)
+        try:
+            if self in alone:
+                self._finish()
+        finally:
+            alone.discard(self)
+            optimizer_hook.unwatch(self)
+            optimizer_hook.unwatch_before(self)
+            optimizer_hook.unwatch_passes(self)
+            self._outsiders.close()
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
+            for _, parameter in self._table:
+                registry.detach(parameter)
+
+    def _finish(self) -> None:
+        self._weights.notice_copies(takes_frozen=False)
+        if {id(p) for p in self._module.parameters() if p.requires_grad} != {
+            id(parameter) for _, parameter in self._table
+        }:
+            self._take_parameters()  # They may be others than at the last step.
+        if not self._weights.loaded:
+            self._before_step()  # Masks may be newer than the last one.
+        self._weights.close()
+        for call in self._at_close:
+            call()
+        if self._steps:
+            logger.info("%s", self.summary())
+        for line in self._shortfalls():
+            logger.warning("not reached: %s", line)
+        if self._gse and self._masks:
+            _Farewell(self._table).watch()
 
     def _shortfalls(self) -> list[str]:
         if not self._gse:

@@ -172,6 +172,11 @@ class DeviceCopies:
         return self._packer.node
 
     @property
+    def unstaged(self) -> int:
+        """Buckets that NCCL could not sum, since there was no memory for the sum."""
+        return self._packer.unstaged
+
+    @property
     def reduces(self) -> bool:
         """This rank takes part in sums by NCCL."""
         return self._packer.reduces

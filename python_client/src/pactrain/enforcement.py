@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from . import storage
 from .errors import PacTrainError
-from .masks import Declared, MaskSet, registry
+from .masks import Declared, MaskSet, is_zero_outside, registry
 from .optimizer_hook import parameters_of
 from .parameters import ParameterTable, some_of
 from .zeros import refit, unmasked
@@ -395,8 +395,8 @@ def _pruned_since(table: ParameterTable, masks: MaskSet) -> dict[str, Tensor]:
         if had is None or name in masks.unenforced | masks.frozen:
             continue
         both = had if mask is None else had & mask
-        fits = not bool(((parameter.detach() != 0) > both).any())
-        if fits and (mask is None or not torch.equal(both, mask)):
+        newer = mask is None or not torch.equal(both, mask)
+        if newer and is_zero_outside(parameter, both):
             found[name] = both
     return found
 

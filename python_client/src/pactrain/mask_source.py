@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from . import averages
 from .errors import InvalidArgument
-from .masks import Declared, registry
+from .masks import Declared, is_zero_outside, registry
 from .parameters import ParameterTable, some_of
 
 logger = logging.getLogger("pactrain")
@@ -99,7 +99,7 @@ class MaskSource:
                 continue
             if parameter.shape != mask.shape:
                 continue
-            if not bool(((parameter.detach() != 0) > mask).any()):
+            if is_zero_outside(parameter, mask):
                 registry.set(parameter, mask)
                 self._kept.append(name)
 
@@ -229,7 +229,7 @@ def carry_over(before: ParameterTable, after: ParameterTable) -> list[str]:
             found is not None
             and found[0] not in rewritten
             and found[1].shape == mask.shape
-            and (frozen or not bool(((found[1].detach() != 0) > mask).any()))
+            and (frozen or is_zero_outside(found[1], mask))
         )
         if found is not None and fits:
             registry.set(found[1], mask, frozen)

@@ -277,6 +277,11 @@ def named_masks(
     return masks
 
 
+def is_zero_outside(parameter: Tensor, mask: Tensor) -> bool:
+    """The mask would take no weight away. Both are of one shape, on any devices."""
+    return not bool(((parameter.detach() != 0) > mask.to(parameter.device)).any())
+
+
 def check_kind(kind: str) -> None:
     """Raises InvalidArgument if it is not a kind of masks."""
     if kind not in KINDS:

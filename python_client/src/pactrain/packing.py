@@ -57,6 +57,7 @@ class Packer:
         # What a kernel of NCCL that was given up may still read and write.
         self._left: list[Tensor] = []
         self.fallbacks = 0  # 1 once one could not be packed here.
+        self.unstaged = 0  # Buckets that there was no memory for to sum.
         self._device = device
         self._stream = stream
         self._kernels = path.kernels
@@ -138,7 +139,9 @@ class Packer:
         try:
             summed = torch.empty_like(packed)
         except RuntimeError as error:  # Nothing was staged: the others go by the host.
-            logger.warning("bucket %d is not summed by NCCL: %s", bucket, error)
+            if self.unstaged == 0:
+                logger.warning("bucket %d is not summed by NCCL: %s", bucket, error)
+            self.unstaged += 1
         else:
             path = self._reduce(native, bucket, layout, dtype, packing, packed, summed)
         if path != NodePath.FOLLOWER:
@@ -157,16 +160,20 @@ class Packer:
         summed: Tensor,
     ) -> NodePath:
         assert self._nccl_stream is not None
-        path = native.reduce(
-            bucket,
-            packing.elements,
-            packing.plan,
-            dtype,
-            layout,
-            packed.data_ptr(),
-            summed.data_ptr(),
-            handle_of(self._nccl_stream),
-        )
+        try:
+            path = native.reduce(
+                bucket,
+                packing.elements,
+                packing.plan,
+                dtype,
+                layout,
+                packed.data_ptr(),
+                summed.data_ptr(),
+                handle_of(self._nccl_stream),
+            )
+        except PacTrainError:
+            self._left += [packed, summed]  # NCCL may still be at them.
+            raise
         before, self.node = self.node, native.node_report
         if self.node.open:
             if before is None or not before.open:

@@ -30,7 +30,7 @@ from .outsiders import Outsiders
 from .parameters import ParameterTable
 from .script_end import child_failed, is_child, watch_this_process
 from .summary import Account, MaskAccount
-from .types import Decision, Native
+from .types import NO_NODE, Decision, Native
 from .wrapped import WrappedModel
 from .zeros import load_pruned
 
@@ -191,13 +191,12 @@ class Session:
         fallbacks = 0 if self._copies is None else self._copies.fallbacks
         values["pactrain/device_path"] = float(self.device_path.number)
         values["pactrain/device_fallbacks"] = float(fallbacks)
-        node = None if self._copies is None else self._copies.node
-        values["pactrain/nccl_buckets"] = 0.0 if node is None else float(node.taken)
-        values["pactrain/nccl_fallbacks"] = 0.0 if node is None else float(node.by_host)
-        values["pactrain/nccl_seconds"] = 0.0 if node is None else node.nccl_seconds
-        values["pactrain/nccl_staged_seconds"] = (
-            0.0 if node is None else node.staged_seconds
-        )
+        node = NO_NODE if self._copies is None else self._copies.node or NO_NODE
+        unstaged = 0 if self._copies is None else self._copies.unstaged
+        values["pactrain/nccl_buckets"] = float(node.taken)
+        values["pactrain/nccl_fallbacks"] = float(node.by_host + unstaged)
+        values["pactrain/nccl_seconds"] = node.nccl_seconds
+        values["pactrain/nccl_staged_seconds"] = node.staged_seconds
         if not self._closed and not self._native.closed:
             values["pactrain/generation"] = float(self._native.generation)
         return values

@@ -210,17 +210,13 @@ class Account:
                 "measured a link's rate yet"
             )
         change = f"about {saved:,.1f} s saved" if saved > 0 else "no saving shows here"
-        # Behind computing, or waiting for others: no trainer can tell by itself.
-        elsewhere = (
-            ". This is one rank's view; what the whole job saved or lost, against FULL "
-            "as it was measured, is pactrain_coordinator_saved_seconds, and on the "
-            "coordinator's page"
-        )
         return (
             f"; {change} against FULL fp32: {_size(saving.dense_bytes)} at "
             f"{_size(self.course.rate)}/s, the best rate measured on this node's "
             f"links, less the {saving.exchange_seconds:,.1f} s that the "
-            f"{saving.steps:,} steps took which sent less{elsewhere}"
+            f"{saving.steps:,} steps took which sent less. This is one rank's view; "
+            "what the whole job saved or lost, against FULL as it was measured, is "
+            "pactrain_coordinator_saved_seconds, and on the coordinator's page"
         )
 
     def _weights(self) -> str:

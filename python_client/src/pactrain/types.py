@@ -231,6 +231,9 @@ class NodeReport:
     reason: str  # Why it is not open.
 
 
+NO_NODE = NodeReport(False, 0, 0, 0.0, 0.0, "")
+
+
 @dataclass(frozen=True)
 class PackedBucket:
     """A bucket that was packed as `plan` says, in fp32.

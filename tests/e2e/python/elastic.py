@@ -73,11 +73,16 @@ def on(*launches: Launch) -> None:
         launch.tell("on")
 
 
-def logged(daemon: Daemon, words: str) -> None:
+def eventually(happened: Callable[[], bool], what: str = "it did not come to that") -> None:
     end = time.monotonic() + 60
-    while words not in daemon.child.log.read_text():
-        assert time.monotonic() < end, f"{daemon.name} does not say '{words}'"
+    while not happened():
+        assert time.monotonic() < end, what
         time.sleep(0.05)
+
+
+def logged(daemon: Daemon, words: str) -> None:
+    log = daemon.child.log
+    eventually(lambda: words in log.read_text(), f"{daemon.name} does not say '{words}'")
 
 
 def pair(join: Join, cluster: Cluster, job: str, **options: Any) -> list[Launch]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ import pytest
 import scenarios
 from conftest import Start, running
 from daemons import Cluster
+from elastic import eventually
 
 TOKEN = "0123456789abcdef"
-WAIT_SECONDS = 30.0
 
 
 def page(daemon: Any, token: str = "") -> str:
@@ -41,14 +40,6 @@ def value(text: str, metric: str, **labels: str) -> float:
     ]
     assert len(found) == 1, (metric, labels, found)
     return found[0]
-
-
-def eventually(check: Callable[[], bool]) -> None:
-    """Reports come within seconds, also the last one."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def next_step_is(agent: Any, of_job: dict[str, str], step: float) -> bool:

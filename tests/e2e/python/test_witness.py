@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
-import time
 from pathlib import Path
 
 import scenarios
 from daemons import Cluster
-from elastic import logged
+from elastic import eventually, logged
 
 CUT = """
 DELETE FROM audit WHERE number > 4;
@@ -26,30 +25,22 @@ def audit(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
 def kept(cluster: Cluster, agent: int) -> Path:
     """What the agent keeps beside its socket, once there is something."""
     file = Path(f"{cluster.socket(agent)}.audit")
-    end = time.monotonic() + 60
-    while not file.exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    eventually(file.exists, f"agent {agent} keeps nothing")
     return file
 
 
-def told_by_both(cluster: Cluster) -> None:
-    """Waits until the coordinator has heard what both agents keep."""
-    end = time.monotonic() + 60
-    while True:
-        seen = audit(cluster, "--verify")
-        assert seen.returncode == 0, seen
-        if all(f"agent-{agent} (to line" in seen.stdout for agent in (0, 1)):
-            return
-        assert time.monotonic() < end, seen
-        time.sleep(0.2)
+def is_told_by_both(cluster: Cluster) -> bool:
+    """The coordinator has heard what both agents keep."""
+    seen = audit(cluster, "--verify")
+    assert seen.returncode == 0, seen
+    return all(f"agent-{agent} (to line" in seen.stdout for agent in (0, 1))
 
 
 def test_sec_attack_9_agents_name_the_first_line_of_the_audit_log_that_was_cut(own_cluster, launch):
     job = launch(own_cluster, scenarios.interrupted)
     job.wait_said("training")
     files = [kept(own_cluster, agent) for agent in (0, 1)]
-    told_by_both(own_cluster)
+    eventually(lambda: is_told_by_both(own_cluster), "no agent says what it keeps")
     own_cluster.coordinator.kill()
     database = sqlite3.connect(own_cluster.folder / "state" / "journal.db")
     database.executescript(CUT)
