@@ -26,9 +26,9 @@ std::optional<std::pair<uint32_t, uint32_t>> Read(absl::string_view version) {
 }  // namespace
 
 Releases CompareReleases(absl::string_view one, absl::string_view other) {
+  if (one == other && !one.empty()) return Releases::kSame;
   const auto a = Read(one), b = Read(other);
   if (!a || !b) return Releases::kUnknown;
-  if (one == other) return Releases::kSame;
   const uint32_t apart =
       a->second > b->second ? a->second - b->second : b->second - a->second;
   return a->first == b->first && apart <= 1 ? Releases::kNeighbours

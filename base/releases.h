@@ -19,7 +19,7 @@ enum class Releases {
   kSame,
   kNeighbours,
   kFarApart,
-  kUnknown,  // One of them is no release's: "my-build".
+  kUnknown,  // They differ, and one is no release's: "my-build".
 };
 
 Releases CompareReleases(absl::string_view one, absl::string_view other);

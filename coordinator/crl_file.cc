@@ -1,9 +1,11 @@
 #include "coordinator/crl_file.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "config/small_file.h"
+#include "base/utc_text.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -14,20 +16,18 @@ constexpr absl::Duration kWarnEvery = absl::Hours(24);
 
 absl::StatusOr<std::unique_ptr<CrlFile>> CrlFile::Open(const std::string& path,
                                                        const std::string& ca) {
-  ASSIGN_OR_RETURN(WatchedFile watched, WatchedFile::Open(path));
-  std::unique_ptr<CrlFile> file(new CrlFile(std::move(watched), ca));
-  ASSIGN_OR_RETURN(base::RevokedCertificates revoked,
-                   file->Parse(file->file_.contents()));
+  ASSIGN_OR_RETURN(WatchedFile lists, WatchedFile::Open(path));
+  ASSIGN_OR_RETURN(WatchedFile cas, WatchedFile::Open(ca));
+  std::unique_ptr<CrlFile> file(new CrlFile(std::move(lists), std::move(cas)));
+  ASSIGN_OR_RETURN(base::RevokedCertificates revoked, file->Parse());
   file->revoked_ =
       std::make_shared<const base::RevokedCertificates>(std::move(revoked));
   return file;
 }
 
-absl::StatusOr<base::RevokedCertificates> CrlFile::Parse(
-    const std::string& contents) const {
-  ASSIGN_OR_RETURN(const std::string ca, config::ReadSmallFile(ca_));
+absl::StatusOr<base::RevokedCertificates> CrlFile::Parse() const {
   absl::StatusOr<base::RevokedCertificates> revoked =
-      base::RevokedCertificates::Of(contents, ca);
+      base::RevokedCertificates::Of(lists_, cas_);
   if (revoked.ok()) return revoked;
   return absl::Status(
       revoked.status().code(),
@@ -37,9 +37,21 @@ absl::StatusOr<base::RevokedCertificates> CrlFile::Parse(
 
 std::shared_ptr<const base::RevokedCertificates> CrlFile::Get(
     absl::Duration now, absl::Time wall) {
-  if (const auto news = file_.News(now)) {
+  const auto lists = file_.News(now), cas = ca_.News(now);
+  if (lists || cas) {
+    absl::Status unread;
+    const auto take = [&](const auto& news, std::string& kept) {
+      if (!news) return;
+      if (news->ok()) {
+        kept = **news;
+      } else {
+        unread = news->status();
+      }
+    };
+    take(lists, lists_);
+    take(cas, cas_);
     absl::StatusOr<base::RevokedCertificates> revoked =
-        news->ok() ? Parse(**news) : news->status();
+        unread.ok() ? Parse() : unread;
     if (revoked.ok()) {
       revoked_ = std::make_shared<const base::RevokedCertificates>(
           *std::move(revoked));
@@ -57,9 +69,7 @@ std::shared_ptr<const base::RevokedCertificates> CrlFile::Get(
         "a list in the CRL file {} is out of date since {}: what it lists "
         "stays "
         "denied, and what its CA took back since is not; bring a new one",
-        file_.path(),
-        absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", revoked_->until(),
-                         absl::UTCTimeZone()));
+        file_.path(), base::UtcText(revoked_->until()));
   }
   return revoked_;
 }

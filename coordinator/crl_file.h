@@ -22,7 +22,7 @@ namespace pactrain::coordinator {
 
 class CrlFile {
  public:
-  // `ca`: the file of the CAs, read when a list is.
+  // `ca`: the file of the CAs. A list may come before the CA that signed it.
   // InvalidArgument, or why it cannot be read: begins with the file.
   static absl::StatusOr<std::unique_ptr<CrlFile>> Open(const std::string& path,
                                                        const std::string& ca);
@@ -33,13 +33,16 @@ class CrlFile {
                                                        absl::Time wall);
 
  private:
-  CrlFile(WatchedFile file, std::string ca)
-      : file_(std::move(file)), ca_(std::move(ca)) {}
-  absl::StatusOr<base::RevokedCertificates> Parse(
-      const std::string& contents) const;
+  CrlFile(WatchedFile file, WatchedFile ca)
+      : file_(std::move(file)),
+        ca_(std::move(ca)),
+        lists_(file_.contents()),
+        cas_(ca_.contents()) {}
+  // Of what was read last.
+  absl::StatusOr<base::RevokedCertificates> Parse() const;
 
-  WatchedFile file_;
-  const std::string ca_;
+  WatchedFile file_, ca_;
+  std::string lists_, cas_;  // As they could be read last.
   std::shared_ptr<const base::RevokedCertificates> revoked_;
   absl::Time next_warning_ = absl::InfinitePast();
 };

@@ -1,5 +1,6 @@
 #include "coordinator/crl_file.h"
 
+#include <filesystem>
 #include <fstream>
 
 #include "absl/time/clock.h"
@@ -57,6 +58,21 @@ TEST_F(CrlFileTest, sec_ABadFileLeavesWhatWasReadBefore) {
   EXPECT_THAT(log_.text(),
               HasSubstr("there is no list (PEM 'X509 CRL'); what was read "
                         "before stays in force"));
+}
+
+TEST_F(CrlFileTest, sec_AListMayComeBeforeTheCaThatSignedIt) {
+  Write(ca_.Revoke({}));
+  const std::string cas = folder_ + "/cas.pem";
+  std::filesystem::copy_file(a_.ca, cas);
+  ASSERT_OK_AND_ASSIGN(const auto file, CrlFile::Open(path_, cas));
+  const std::string other_folder = base::MakeTestFolder();
+  const base::TestCa other(other_folder, "the next CA");
+  const base::TlsFiles c = other.Issue("c", "spiffe://pactrain/agent/c");
+  Write(ca_.Revoke({a_}) + other.Revoke({c}));
+  EXPECT_EQ(Look(*file), 0u);
+  EXPECT_THAT(log_.text(), HasSubstr("which is no CA of tls-ca"));
+  std::ofstream(cas, std::ios::app) << std::ifstream(c.ca).rdbuf();
+  EXPECT_EQ(Look(*file), 2u);
 }
 
 TEST_F(CrlFileTest, AListThatIsOutOfDateIsWarnedOfAndCounts) {

@@ -172,8 +172,14 @@ void CoordinatorClient::Keep(const protocol::AuditHead& head) {
   const std::vector<protocol::AuditHead> before = kept;
   protocol::KeepHead(head, kept);
   if (kept == before) return;
+  // Once for each coordinator.
+  const bool new_term =
+      std::none_of(before.begin(), before.end(),
+                   [&](const auto& other) { return other.term == head.term; });
   for (const protocol::AuditHead& other : before) {
-    if (other.term >= head.term || other.number <= head.number) continue;
+    if (!new_term || other.term >= head.term || other.number <= head.number) {
+      continue;
+    }
     LOG_WARN(
         "the coordinator's audit log ends at line {}, and this agent was told "
         "of line {} in term {}: it was cut, or a backup was restored; see "

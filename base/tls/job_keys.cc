@@ -17,15 +17,12 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/tls/tls_files.h"
+#include "base/utc_text.h"
 
 namespace pactrain::base {
 namespace {
 
 constexpr size_t kMaxText = 16384;  // Of a file, with white space around.
-
-std::string TimeText(absl::Time time) {
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
-}
 
 absl::StatusOr<absl::Time> ReadTime(absl::string_view text) {
   absl::Time time;
@@ -47,10 +44,10 @@ std::vector<absl::string_view> LinesOf(absl::string_view text) {
 // With the times of a line.
 std::string WithTimes(std::string text, absl::Time from, absl::Time until) {
   if (from != absl::InfinitePast()) {
-    absl::StrAppend(&text, " from ", TimeText(from));
+    absl::StrAppend(&text, " from ", UtcText(from));
   }
   if (until != absl::InfiniteFuture()) {
-    absl::StrAppend(&text, " until ", TimeText(until));
+    absl::StrAppend(&text, " until ", UtcText(until));
   }
   return text + "\n";
 }
@@ -196,6 +193,7 @@ absl::StatusOr<ChangedKey> ChangeKey(absl::string_view text, absl::Time now,
 absl::Status ReplaceJobKeyFile(const std::string& path,
                                const std::string& text) {
   const std::string fresh = path + ".new";
+  unlink(fresh.c_str());  // Of one that was killed.
   struct stat old = {};
   bool good = stat(path.c_str(), &old) == 0;
   const int fd =

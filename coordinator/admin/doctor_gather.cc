@@ -85,7 +85,7 @@ std::vector<Key> KeysOf(const Command& command, const Variables& variables) {
   }
   // What is no key there, the check of variables says.
   const std::string text = ValueOf(variables, base::kJobKeyVariable);
-  if (base::JobKey::FromText(text).ok()) {
+  if (base::JobKeys::FromText(text).ok()) {
     keys.push_back({base::kJobKeyVariable, 0});
   }
   return keys;

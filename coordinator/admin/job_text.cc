@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/utc_text.h"
 #include "coordinator/admin/table.h"
 #include "protocol/types.h"
 
@@ -135,10 +136,8 @@ std::string SavedOf(const v1::JobAccount& account) {
       "started again counts anew",
       time, (account.dense_bytes() - account.sent_bytes()) * 1e-6,
       account.dense_bytes() * 1e-6,
-      absl::FormatTime(
-          "%Y-%m-%d%ET%H:%M:%SZ",
-          absl::UnixEpoch() + absl::Seconds(account.since_unix_seconds()),
-          absl::UTCTimeZone()));
+      base::UtcText(absl::UnixEpoch() +
+                    absl::Seconds(account.since_unix_seconds())));
 }
 
 std::string RiskOf(const v1::JobState& job) {

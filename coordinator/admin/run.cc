@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/tls/job_keys.h"
+#include "base/utc_text.h"
 #include "config/small_file.h"
 #include "coordinator/admin/audit.h"
 #include "coordinator/admin/cluster_text.h"
@@ -136,13 +137,11 @@ absl::Status RotateKey(const Command& command, std::ostream& out) {
                      absl::string_view(changed.status().message())));
   }
   RETURN_IF_ERROR(base::ReplaceJobKeyFile(path, changed->text));
-  const auto utc = [](absl::Time time) {
-    return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
-  };
+  using base::UtcText;
   out << "changed " << path << ": key/" << changed->new_id
-      << " is taken at once and shown from " << utc(command.at) << ", key/"
-      << changed->old_id << " is taken until " << utc(command.until)
-      << "; bring it to every machine of the job before " << utc(command.at)
+      << " is taken at once and shown from " << UtcText(command.at) << ", key/"
+      << changed->old_id << " is taken until " << UtcText(command.until)
+      << "; bring it to every machine of the job before " << UtcText(command.at)
       << ", and make keys of one job alone of it anew. Daemons read it again "
          "by themselves\n";
   return absl::OkStatus();

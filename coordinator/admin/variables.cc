@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/net.h"
 #include "base/status_macros.h"
-#include "base/tls/job_key.h"
+#include "base/tls/job_keys.h"
 #include "config/environment.h"
 #include "config/field.h"
 #include "config/nearest.h"
@@ -97,7 +97,7 @@ absl::Status DevicePath(const std::string& name, const std::string& value) {
 
 // Never says the value.
 absl::Status JobKeyText(const std::string& name, const std::string& value) {
-  if (base::JobKey::FromText(value).ok()) return absl::OkStatus();
+  if (base::JobKeys::FromText(value).ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       name,
       " is not a job's key; allowed is what pactrain-admin new-key "

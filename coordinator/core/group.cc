@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/utc_text.h"
 #include "base/weakened.h"
 #include "coordinator/core/rank_list.h"
 #include "protocol/local_trainers.h"
@@ -81,8 +82,7 @@ void Group::SendToMembers(const protocol::CoordinatorMessage& message,
 }
 
 std::string Group::Context::TimeText(absl::Duration at) const {
-  return absl::FormatTime("%Y-%m-%d%ET%H:%M:%SZ", epoch + at,
-                          absl::UTCTimeZone());
+  return base::UtcText(epoch + at);
 }
 
 std::string Group::SeatText(const Seats::Seat& seat) const {
@@ -358,6 +358,7 @@ void Group::OnAgentConnected(const Agent& agent, Context& c) {
 void Group::OnAgentDisconnected(const Agent& agent, absl::Duration now) {
   DropWaiting(agent, now);
   waiting_told_.erase(agent.name);
+  revisions_.erase(agent.name);
   seats_.OnAgentDisconnected(agent, now);
 }
 

@@ -37,8 +37,8 @@ struct Options {
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // A stream that is silent this long is closed; > heartbeat_interval.
   absl::Duration agent_timeout = absl::Seconds(3);
-  // A trainer that its agent has not named again this long after a new stream
-  // was opened is gone.
+  // A trainer of whose group its agent has said nothing this long after a new
+  // stream was opened is gone.
   absl::Duration rejoin_timeout = absl::Seconds(3);
   // An agent without a stream for this long does not hold back a new launch.
   absl::Duration gone_after = absl::Seconds(10);

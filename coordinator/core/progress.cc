@@ -20,11 +20,12 @@ void Progress::Add(const std::string& agent, const std::string& site,
   }
   words_[agent] = {report.committed_step, report.committed_count,
                    report.waits_for};
-  failed_attempts_ = std::max(failed_attempts_, report.failed_attempts);
-  for (size_t cause = 0; cause < protocol::kCauses; ++cause) {
-    failed_by_cause_[cause] =
-        std::max(failed_by_cause_[cause], report.failed_by_cause[cause]);
+  // Of one agent, so that they add up. One of the release before tells none.
+  if (report.failed_attempts >= failed_attempts_ &&
+      report.failed_by_cause != protocol::AttemptsByCause{}) {
+    failed_by_cause_ = report.failed_by_cause;
   }
+  failed_attempts_ = std::max(failed_attempts_, report.failed_attempts);
   if (!first_compacted_step_) {
     first_compacted_step_ = report.first_compacted_step;
   }

@@ -36,7 +36,7 @@ class Seats {
  public:
   enum class State {
     kPresent,
-    kAwaited,   // To be named again by its agent since a new stream was opened.
+    kAwaited,   // Its agent has a new stream and is to say who is there.
     kLeft,      // For good.
     kDetached,  // For good, by its own will.
     kKeptOut,   // For good, whatever is said of it.

@@ -47,14 +47,17 @@ void Driver::HearWitness(OpenStream& stream,
   }
   if (stream.agent.empty() || heads.empty()) return;
   const auto trouble = witnesses_.Hear(stream.agent, heads, clock_());
-  if (trouble && trail_.OnRefused({"audit log changed", stream.caller, "",
-                                   trouble->what, trouble->why, ""},
-                                  Now())) {
-    Warn(absl::StrCat("THE AUDIT LOG WAS CHANGED: ", trouble->what, ": ",
-                      trouble->why,
-                      "; see pactrain-admin audit --verify, and who may write "
-                      "to the state directory"));
+  // Not by the filter of refusals, which strangers can fill.
+  if (!trouble || !changed_.IsNews(trouble->what + trouble->why, clock_())) {
+    return;
   }
+  trail_.OnAction(
+      {"audit log changed", stream.caller, "", trouble->what, trouble->why, ""},
+      Now());
+  Warn(absl::StrCat("THE AUDIT LOG WAS CHANGED: ", trouble->what, ": ",
+                    trouble->why,
+                    "; see pactrain-admin audit --verify, and who may write "
+                    "to the state directory"));
 }
 
 void Driver::TellHead(absl::Duration now) {

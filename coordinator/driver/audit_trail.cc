@@ -212,13 +212,11 @@ void AuditTrail::OnAction(AuditEvent event, const Time& now) {
   waiting_.push_back(std::move(event));
 }
 
-bool AuditTrail::OnRefused(AuditEvent event, const Time& now) {
+void AuditTrail::OnRefused(AuditEvent event, const Time& now) {
   const std::string text =
       absl::StrCat(event.kind, "|", event.caller.who, "|", event.caller.serial,
                    "|", event.job, "|", event.what, "|", event.why);
-  if (!refusals_.IsNews(text, now.monotonic)) return false;
-  Add(std::move(event), now);
-  return true;
+  if (refusals_.IsNews(text, now.monotonic)) Add(std::move(event), now);
 }
 
 void AuditTrail::Add(AuditEvent event, const Time& now) {

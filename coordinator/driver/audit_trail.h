@@ -49,9 +49,8 @@ class AuditTrail {
   // Somebody who may does this. Each time is a line, which has to be written
   // before he is answered: it is never left out.
   void OnAction(protocol::AuditEvent event, const Time& now);
-  // Somebody was refused: who tries again and again makes one line. Whether
-  // this is one.
-  bool OnRefused(protocol::AuditEvent event, const Time& now);
+  // Somebody was refused: who tries again and again makes one line.
+  void OnRefused(protocol::AuditEvent event, const Time& now);
 
   // The lines that wait, with one for those that did not fit.
   std::vector<protocol::AuditEvent> Waiting(const Time& now) const;

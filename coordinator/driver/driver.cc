@@ -297,18 +297,13 @@ void Driver::Expel(const std::string& agent,
 absl::Status Driver::Operate(
     const std::function<absl::StatusOr<Effects>(CoordinatorState& state,
                                                 absl::Duration now)>& change,
-    const protocol::Caller& caller, std::optional<protocol::AuditEvent> line) {
+    const protocol::Caller& caller) {
   absl::Status status;
   {
     base::MutexLock lock(&mu_);
     auto effects = change(state_, clock_());
     if (effects.ok()) {
-      if (line) {
-        trail_.OnAction(*std::move(line), Now());
-        WriteAudit();
-      }
-      // Not what the core knows no more: it began anew.
-      if (!read_only_) Run(*std::move(effects), caller);
+      Run(*std::move(effects), caller);
       if (read_only_) {
         status = absl::UnavailableError(
             "the coordinator's journal cannot be written; see its log");

@@ -35,6 +35,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/repeat_filter.h"
 #include "coordinator/core/coordinator_state.h"
 #include "coordinator/driver/audit_trail.h"
 #include "coordinator/driver/witnesses.h"
@@ -134,13 +135,11 @@ class Driver {
   Driver(const Options& options, Journal* journal, Clock clock,
          CoordinatorState state);
 
-  // What an operator wants; OK: it is durable, with `line`, for what has no
-  // record that makes one.
+  // What an operator wants; OK: it is durable, with the lines of its records.
   absl::Status Operate(
       const std::function<absl::StatusOr<Effects>(CoordinatorState& state,
                                                   absl::Duration now)>& change,
-      const protocol::Caller& caller,
-      std::optional<protocol::AuditEvent> line = std::nullopt);
+      const protocol::Caller& caller);
   void Run(Effects effects, const protocol::Caller& caller = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // With the lines of the audit log that wait.
@@ -185,6 +184,7 @@ class Driver {
   mutable base::Mutex mu_;
   base::CondVar stopping_cv_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  base::RepeatFilter changed_ ABSL_GUARDED_BY(mu_){absl::Minutes(10)};
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   CoordinatorState state_ ABSL_GUARDED_BY(mu_);
   Recovered durable_ ABSL_GUARDED_BY(mu_);  // What a restart would find.

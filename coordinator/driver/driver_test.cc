@@ -276,6 +276,9 @@ TEST_F(DriverTest, sec_audit_ALogThatWasCutIsSaidByAnAgentThatWasToldMore) {
   journal_.lines.resize(3);
   journal_.NextTerm();
   Restart();
+  for (int i = 0; i < 100; ++i) {  // Strangers do not drown it.
+    driver_->OnRefused({"call refused", {}, "", absl::StrCat(i), "y", ""});
+  }
   Connect({}, "", {head});
   EXPECT_EQ(driver_->Snapshot().audit_contradicted, 1u);
   driver_->Tick();

@@ -40,7 +40,7 @@ absl::StatusOr<std::string> Driver::Backup(const std::string& name,
           "the coordinator's journal cannot be written; see its log");
     }
     trail_.OnAction({"backup", caller, "", absl::StrCat("backups/", name),
-                     "by an operator", ""},
+                     "asked for by an operator", ""},
                     Now());
     written = Append({}, {});
     if (!written.ok()) Fail(written);
