@@ -125,10 +125,10 @@ TEST_F(RejoinTest, WhoDetachedIsSaidAgainOnEveryStream) {
 
 TEST_F(RejoinTest, HowFarThoseCameWhoLeftIsNeverOlderThanTheReportBeforeIt) {
   Begin();
-  Submit(0, MakeSubmit());
+  Submit(0, OneBucket(10, 50));
   Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
   EXPECT_EQ(x_.Local().report->committed_count, 0u);
-  Submit(1, MakeSubmit());
+  Submit(1, OneBucket(10, 50));
   Deliver();
   x_.to_coordinator.clear();
   Give(x_, CoordinatorConnected{});

@@ -133,6 +133,7 @@ def fails_alone(
         if late:
             MaskKeeper.start = _fails  # type: ignore[method-assign]
     if not grouped:
+        dist.barrier()  # or a rank that fails at once goes while others still connect
         dist.destroy_process_group()
     if own:
         os.environ |= {"RANK": str(talk.rank), "WORLD_SIZE": str(talk.world)}
