@@ -65,7 +65,8 @@ TEST_F(CrlFileTest, sec_AListMayComeBeforeTheCaThatSignedIt) {
   const std::string cas = folder_ + "/cas.pem";
   std::filesystem::copy_file(a_.ca, cas);
   ASSERT_OK_AND_ASSIGN(const auto file, CrlFile::Open(path_, cas));
-  const std::string other_folder = base::MakeTestFolder();
+  const std::string other_folder = folder_ + "/next";
+  ASSERT_TRUE(std::filesystem::create_directory(other_folder));
   const base::TestCa other(other_folder, "the next CA");
   const base::TlsFiles c = other.Issue("c", "spiffe://pactrain/agent/c");
   Write(ca_.Revoke({a_}) + other.Revoke({c}));

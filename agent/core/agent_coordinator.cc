@@ -31,7 +31,7 @@ void AgentState::Impl::On(const CoordinatorConnected&, absl::Duration) {
   outbox_.coordinator_connected = true;
   outbox_.Log("connected to the coordinator");
   for (const auto& [id, group] : groups_) group->ReportAll();
-  for (auto& [group, local] : local_) Tell(local);
+  for (const auto& [group, local] : local_) outbox_.ToCoordinator(local);
 }
 
 void AgentState::Impl::On(const CoordinatorDisconnected& event,

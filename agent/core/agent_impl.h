@@ -103,7 +103,6 @@ class AgentState::Impl {
   const protocol::TrainerLeft* FindLeft(
       const protocol::GroupId& group, const protocol::Digest& attach_id) const;
   void TellChanged();
-  void Tell(protocol::LocalTrainers& local);
   void ForgetGroups();  // Those of which nobody is here, if there are too many.
 
   const Options options_;

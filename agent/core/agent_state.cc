@@ -111,18 +111,9 @@ void AgentState::Impl::TellChanged() {
     protocol::LocalTrainers& local = local_[group];
     local.group = group;
     local.revision = ++revision_;
-    Tell(local);
+    outbox_.ToCoordinator(local);
   }
   if (local_.size() > kMaxHistory) ForgetGroups();
-}
-
-void AgentState::Impl::Tell(protocol::LocalTrainers& local) {
-  // Its generation may have gone on since: what is told later is never older.
-  if (local.report) {
-    GroupState* group = Running(local.group, local.report->generation);
-    if (group != nullptr) local.report = group->MakeReport();
-  }
-  outbox_.ToCoordinator(local);
 }
 
 void AgentState::Impl::ForgetGroups() {

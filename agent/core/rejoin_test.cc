@@ -123,18 +123,6 @@ TEST_F(RejoinTest, WhoDetachedIsSaidAgainOnEveryStream) {
   }
 }
 
-TEST_F(RejoinTest, HowFarThoseCameWhoLeftIsNeverOlderThanTheReportBeforeIt) {
-  Begin();
-  Submit(0, OneBucket(10, 50));
-  Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
-  EXPECT_EQ(x_.Local().report->committed_count, 0u);
-  Submit(1, OneBucket(10, 50));
-  Deliver();
-  x_.to_coordinator.clear();
-  Give(x_, CoordinatorConnected{});
-  EXPECT_EQ(x_.Local().report->committed_count, 1u);
-}
-
 TEST_F(RejoinTest, WhoDetachedIsForgottenWithTheNextGeneration) {
   FailedAfterLoss(protocol::OnShrink::kPause);
   Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});
