@@ -101,6 +101,41 @@ TEST_F(LineageTest, NothingBeginsBesideAStragglerThatHoldsTheState) {
   EXPECT_EQ(Newest().lineage.committed, 7u);
 }
 
+TEST_F(LineageTest, AStragglerIsWaitedForIfItAloneHasTheNewestState) {
+  Start(OnShrink::kContinue);
+  for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "rank 3 left", true);
+  for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "rank 3 left", true);
+  Return("a", 0, 8);
+  for (uint32_t rank : {1, 2, 3}) Return(rank < 2 ? "a" : "b", rank, 7);
+  ASSERT_EQ(Newest().needs_state.size(), 3u);
+  // It came to no step, so nobody took the state.
+  t_.Leave("a", 0, "rank 0 is late", true, {}, /*straggled=*/true);
+  t_.Leave("a", 1, "rank 0 is late", true);
+  Return("a", 1, 7, 2);
+  for (uint32_t rank : {2, 3}) {
+    t_.Leave("b", rank, "rank 0 is late", true);
+    Return("b", rank, 7, 2);
+  }
+  t_.Pass(3600, {"a", "b"});
+  EXPECT_EQ(Newest().number, 2u);
+  Return("a", 0, 8, 2);
+  EXPECT_EQ(Newest().number, 3u);
+  EXPECT_EQ(Newest().lineage.committed, 8u);
+}
+
+TEST_F(LineageTest, NoStragglerIsWaitedForByThoseWhoHaveItsState) {
+  Start(OnShrink::kContinue);
+  t_.Leave("a", 0, "rank 0 is late", true, {}, /*straggled=*/true);
+  t_.Leave("a", 1, "rank 0 is late", true);
+  Return("a", 1, 7);
+  for (uint32_t rank : {2, 3}) {
+    t_.Leave("b", rank, "rank 0 is late", true);
+    Return("b", rank, 7);
+  }
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 3u);
+}
+
 // Its connection told that it died.
 TEST_F(LineageTest, AStragglerThatDiesIsWaitedForNoLonger) {
   Start(OnShrink::kContinue);

@@ -113,9 +113,15 @@ Remains Group::MakeRemains(const Context& c) const {
   remains.on_shrink = generation_->on_shrink;
   remains.ranks = seats_.size();
   remains.detached = seats_.Detached().size();
-  remains.alive = seats_.CountAlive(c.agents);
-  remains.unknown = seats_.CountUnknown(c.agents, ended_at_,
-                                        c.options.regroup_timeout, c.now);
+  // A straggler may be the only one with the state that the generation began
+  // with: the others were still to take it.
+  const auto newest =
+      NewestReturned(membership_.launches(), generation_->lineage.id);
+  const bool lacks = newest && newest->first < generation_->lineage.committed &&
+                     !PT_WEAKENED(StragglersNeverAwaited);
+  remains.alive = seats_.CountAlive(c.agents, lacks);
+  remains.unknown = seats_.CountUnknown(
+      c.agents, ended_at_, c.options.regroup_timeout, c.now, lacks);
   if (const Seats::Seat* seat = seats_.FirstUnseen(c.agents);
       seat != nullptr && seat->silent_since) {
     remains.unseen = absl::StrCat(SeatText(*seat), " is out of sight since ",

@@ -297,20 +297,22 @@ bool Seats::IsHeard(const Seat& seat, const Agents& agents) const {
          agent->connected() && agent->incarnation == member.incarnation;
 }
 
-size_t Seats::CountAlive(const Agents& agents) const {
+size_t Seats::CountAlive(const Agents& agents, bool stragglers) const {
   return std::count_if(seats_.begin(), seats_.end(), [&](const Seat& s) {
-    return IsAwaited(s) && IsHeard(s, agents);
+    return IsAwaited(s, stragglers) && IsHeard(s, agents);
   });
 }
 
 size_t Seats::CountUnknown(const Agents& agents, absl::Duration since,
-                           absl::Duration timeout, absl::Duration now) const {
+                           absl::Duration timeout, absl::Duration now,
+                           bool stragglers) const {
   return std::count_if(seats_.begin(), seats_.end(), [&](const Seat& s) {
     const absl::Duration silent =
         PT_WEAKENED(AbsentFromTheEnd)
             ? since
             : std::max(since, s.silent_since.value_or(since));
-    return IsAwaited(s) && !IsHeard(s, agents) && now - silent < timeout;
+    return IsAwaited(s, stragglers) && !IsHeard(s, agents) &&
+           now - silent < timeout;
   });
 }
 

@@ -133,12 +133,14 @@ class Seats {
   // Ranks that left, and nobody has to take their place: by their own will, or
   // kept out.
   std::set<uint32_t> Detached() const;
-  // Those that are there or alive, as a connected agent tells.
-  size_t CountAlive(const Agents& agents) const;
+  // Those that are there or alive, as a connected agent tells; and those who
+  // were too slow, if they are waited for.
+  size_t CountAlive(const Agents& agents, bool stragglers = false) const;
   // Those that may be alive at an agent that is away, less those who have been
   // silent for `timeout`, counted from `since` at the earliest.
   size_t CountUnknown(const Agents& agents, absl::Duration since,
-                      absl::Duration timeout, absl::Duration now) const;
+                      absl::Duration timeout, absl::Duration now,
+                      bool stragglers = false) const;
   size_t size() const { return own_; }
   const protocol::Member& MemberOf(const Seat& seat) const {
     return members_[seat.member];
@@ -155,8 +157,9 @@ class Seats {
             !PT_WEAKENED(StragglersHoldNothing));
   }
   // A next generation waits for it.
-  bool IsAwaited(const Seat& seat) const {
-    return IsOwn(seat) && MayLive(seat) && seat.state != State::kStraggled;
+  bool IsAwaited(const Seat& seat, bool stragglers = false) const {
+    return IsOwn(seat) && MayLive(seat) &&
+           (stragglers || seat.state != State::kStraggled);
   }
   bool IsHeard(const Seat& seat, const Agents& agents) const;
   // Equal for all attaches of one trainer.

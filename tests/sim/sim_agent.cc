@@ -80,13 +80,14 @@ void SimAgent::WhenOn(std::function<void()> what) {
 void SimAgent::Crash() {
   if (!alive()) return;
   stopped_until_ = {};
-  if (stream_ != 0) last_heard_ = now();
+  if (welcomed_) last_heard_ = now();
   world_->Say([&] { return "agent " + options_.name + " crashes"; });
   state_.reset();
   ++life_;
   peers_.clear();
   network_->Update(*this);
   coordinator_->Break(std::exchange(stream_, 0));
+  welcomed_ = false;
   for (auto& [id, connection] : trainers_) {
     world_->After(LocalDelay(),
                   [t = connection.trainer, number = connection.number] {
@@ -141,7 +142,7 @@ void SimAgent::Dial() {
 }
 
 void SimAgent::BreakStream() {
-  if (stream_ != 0) last_heard_ = now();
+  if (welcomed_) last_heard_ = now();
   coordinator_->Break(stream_);
 }
 
@@ -151,6 +152,7 @@ void SimAgent::OnStreamMessage(uint64_t stream,
   if (stopped()) return WhenOn([=, this] { OnStreamMessage(stream, message); });
   if (const auto* welcome = std::get_if<protocol::Welcome>(&message)) {
     history_ = welcome->history;
+    welcomed_ = true;
   } else if (const auto* mark = std::get_if<protocol::HistoryMark>(&message)) {
     history_ = *mark;
   }
@@ -159,7 +161,9 @@ void SimAgent::OnStreamMessage(uint64_t stream,
 
 void SimAgent::OnStreamClosed(uint64_t stream, const std::string& reason) {
   if (stream != stream_ || !alive()) return;
-  last_heard_ = std::max(last_heard_, now() - absl::Milliseconds(30));
+  if (welcomed_) {
+    last_heard_ = std::max(last_heard_, now() - absl::Milliseconds(30));
+  }
   LoseStream(stream, reason);
 }
 
@@ -167,6 +171,7 @@ void SimAgent::LoseStream(uint64_t stream, const std::string& reason) {
   if (stream != stream_ || !alive()) return;
   if (stopped()) return WhenOn([=, this] { LoseStream(stream, reason); });
   stream_ = 0;
+  welcomed_ = false;
   Handle(agent::CoordinatorDisconnected{reason});
   Dial();
   // The operator does as it says.

@@ -38,10 +38,9 @@ class SimAgent : public PeerEnd, public StreamClient {
   void CutOff(absl::Duration time);
   // As by SIGSTOP and SIGCONT: what comes meanwhile is heard afterwards.
   void Stop(absl::Duration time);
-  // For how long the coordinator has not had a stream of it.
+  // For how long the coordinator has not had a stream of it that it answered.
   absl::Duration unheard_for() const {
-    return stream_ != 0 && !stopped() ? absl::ZeroDuration()
-                                      : now() - last_heard_;
+    return welcomed_ && !stopped() ? absl::ZeroDuration() : now() - last_heard_;
   }
 
   // A trainer connects and says Hello. Returns its id, 0: nobody listens.
@@ -105,6 +104,7 @@ class SimAgent : public PeerEnd, public StreamClient {
   uint64_t life_ = 0;  // Also makes the incarnation.
   std::unique_ptr<agent::AgentState> state_;
   uint64_t stream_ = 0;
+  bool welcomed_ = false;      // On this stream.
   absl::Duration last_heard_;  // By the coordinator.
   absl::Duration cut_until_;
   absl::Duration stopped_until_;

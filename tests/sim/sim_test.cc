@@ -38,10 +38,16 @@ TEST(Simulator, PinnedSeedsStayMended) {
       "more were started again: it refused a living state";
   constexpr const char* kStale =
       "a property that took a stale rank for one that may go on";
+  constexpr const char* kBehind =
+      "a straggler alone had the newest state, and was not waited for";
+  constexpr const char* kHeard =
+      "a property that counted an agent as back before the coordinator heard "
+      "it";
   constexpr Pinned kPinned[] = {
-      {30, kLeft},    {57, kLeft},     {158, kLeft},    {229, kLeft},
-      {416, kLeft},   {457, kLeft},    {546, kLeft},    {4880, kUnseen},
-      {3999, kVoted}, {12670, kLater}, {16455, kLater}, {5131, kStale},
+      {30, kLeft},     {57, kLeft},     {158, kLeft},    {229, kLeft},
+      {416, kLeft},    {457, kLeft},    {546, kLeft},    {4880, kUnseen},
+      {3999, kVoted},  {12670, kLater}, {16455, kLater}, {5131, kStale},
+      {9252, kBehind}, {11872, kHeard},
   };
   for (const Pinned& pinned : kPinned) {
     RunOptions options;
