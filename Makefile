@@ -50,7 +50,7 @@ test:  ## C++ and Python tests, but for the nightly ones; ends with "N passed, N
 scripts-check: build  ## Scripts of all kinds, by torch alone and with PacTrain (SCRIPTS="ema tied": only these); ends with a line of JSON.
 	@$(PYTHON) tests/e2e/python/scripts_check.py $(SCRIPTS)
 
-verify:  ## Format, lint, types, walls, wheel, clang thread-safety, sanitizers where they find most.
+verify:  ## Format, lint, types, layers, wheel, eight mutants, clang thread-safety, sanitizers where they find most.
 	@tools/setup verify
 	@tools/verify
 

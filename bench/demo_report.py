@@ -210,21 +210,16 @@ def plot(path: Path, ddp: Outcome, ours: Outcome, target: float) -> None:
         seconds, accuracy = zip(*outcome.curve, strict=True)
         left.plot(seconds, accuracy, marker="o", markersize=3, label=name, color=color)
     left.axhline(target, color="#cccccc", linewidth=1, zorder=0)
-    for since, mode in zip(ours.mode_seconds, ours.modes, strict=True):
+    # Modes follow one another within seconds: beside their lines the words would overlap.
+    words = [f"{mode['mode']} {mode['codec']} from {since:.1f} s"
+             for since, mode in zip(ours.mode_seconds, ours.modes, strict=True)]  # fmt: skip
+    for since in ours.mode_seconds:
         left.axvline(since, color="#1565c0", linewidth=0.8, linestyle=":", zorder=0)
-        left.annotate(f" {mode['mode']} {mode['codec']}", (since, 0.02), rotation=90,
-                      xycoords=("data", "axes fraction"), fontsize=7, color="#1565c0")  # fmt: skip
+    left.text(0.98, 0.22, "\n".join(words), ha="right", transform=left.transAxes, fontsize=8,
+              color="#1565c0")  # fmt: skip
     left.set_xlabel("training seconds over two 100 Mbps links")
     left.set_ylabel("test accuracy")
     left.legend(frameon=False, loc="lower right")
-    if ours.risks:
-        right_axis = left.twinx()
-        right_axis.plot(*zip(*ours.risks, strict=True), color="#c62828", linewidth=1,
-                        marker=".", label="risk r")  # fmt: skip
-        right_axis.set_ylim(0, max(0.3, 1.2 * max(r for _, r in ours.risks)))
-        right_axis.set_ylabel("share of the batch that quantising costs (r)", color="#c62828",
-                              fontsize=8)  # fmt: skip
-        right_axis.spines["top"].set_visible(False)
     for offset, (outcome, color) in enumerate(((ddp, "#888888"), (ours, "#1565c0"))):
         flat = [b / 1e6 for pair in outcome.link_bytes or [(0, 0), (0, 0)] for b in pair]
         right.bar([i + 0.4 * offset for i in range(4)], flat, width=0.4, color=color)

@@ -54,7 +54,7 @@ def test_a_failure_of_either_fails_it_and_both_are_shown(
 def test_it_passes_if_all_do_and_says_what_each_section_took(tree: Path) -> None:
     done = run(tree, "")
     assert done.returncode == 0, done.stderr
-    for section in ("setup", "build", "tests and verify"):
+    for section in ("setup", "build", "tests and verify", "attacks"):
         assert f"== ci: {section} took " in done.stdout
     assert "ci: failed" not in done.stdout
 

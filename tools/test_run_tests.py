@@ -146,3 +146,17 @@ def test_a_skip_under_a_sanitizer_is_judged_as_elsewhere(
     asked = (bazel / "asked").read_text().splitlines()
     assert {"test", "--config=asan", "//x:y"} <= set(asked)
     assert ("--nocache_test_results" in asked) == ci
+
+
+def test_a_target_that_bazel_leaves_out_is_a_skip(tmp_path: Path) -> None:
+    path = tmp_path / "events.json"
+    left_out = {"reason": "SKIPPED", "description": "Target //x:t_test build was skipped."}
+    path.write_text(
+        "".join(
+            json.dumps({"id": {"targetCompleted": {"label": label}}, "aborted": left_out}) + "\n"
+            for label in ("//x:t_test", "//x:library")
+        )
+    )
+    (count,) = read_build_events(path).values()
+    assert [skip.case for skip in count.skips] == ["//x:t_test"]
+    assert judge_skips(count, [], ci=True).failed == 1

@@ -168,6 +168,17 @@ def plot_scale(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
+def write_page(evidence: Evidence) -> None:
+    path = DOCS / "results.md"
+    path.write_text(page(evidence))
+    print(f"written: {path.relative_to(ROOT)}")
+
+
+def page(evidence: Evidence) -> str:
+    titles = {name: getattr(make, "title", name) for name, make in WORKLOADS.items()}
+    return tables.page(evidence, titles, read_experiments(), read_at_scale())
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="bench.evidence.report",
@@ -181,17 +192,12 @@ def main(argv: list[str]) -> int:
     evidence = read_evidence()
     if options.quick and (status := quick(evidence)) != 0:
         return status
-    titles = {name: getattr(make, "title", name) for name, make in WORKLOADS.items()}
     for workload in evidence.workloads():
         plot(evidence, workload, DOCS / "images" / f"results-{workload}.png")
-    experiments = read_experiments()
-    plot_amounts(Pieces(evidence, experiments), DOCS / "images" / "results-amounts.png")
-    path = DOCS / "results.md"
-    at_scale = read_at_scale()
-    if at_scale.simulated:
-        plot_scale(at_scale.simulated, DOCS / "images" / "results-scale.png")
-    path.write_text(tables.page(evidence, titles, experiments, at_scale))
-    print(f"written: {path.relative_to(ROOT)}")
+    plot_amounts(Pieces(evidence, read_experiments()), DOCS / "images" / "results-amounts.png")
+    if simulated := read_at_scale().simulated:
+        plot_scale(simulated, DOCS / "images" / "results-scale.png")
+    write_page(evidence)
     print(tables.last_line(evidence))
     return 0
 

@@ -18,11 +18,10 @@ def _listed(*command: str) -> Found:
 
 
 def of_machine(prefix: str) -> Found:
-    """Namespaces with this prefix, nft tables, shaped devices and shared memory of PacTrain."""
+    """Namespaces with this prefix, nft tables and shaped devices. (Memory is its processes'.)"""
     namespaces = (line for line in _listed("ip", "netns", "list") if f"ip: {prefix}" in line)
     shaped = (line for line in _listed("tc", "qdisc", "show") if " tbf " in line)
-    memory = (f"/dev/shm/{file.name}" for file in Path("/dev/shm").glob("*pactrain*"))
-    return frozenset((*namespaces, *_listed("nft", "list", "tables"), *shaped, *memory))
+    return frozenset((*namespaces, *_listed("nft", "list", "tables"), *shaped))
 
 
 def of_run(folder: Path) -> Found:

@@ -229,7 +229,7 @@ def find_library() -> Path:
 
     Raises:
       InvalidArgument: PACTRAIN_TRAINER_LIBRARY names no file.
-      PacTrainError: there is none in any of the known places.
+      PacTrainError: there is none in the package.
     """
     named = os.environ.get("PACTRAIN_TRAINER_LIBRARY")
     if named:
@@ -239,17 +239,12 @@ def find_library() -> Path:
                 f"Set it to the path of {LIBRARY_NAME}, or unset it."
             )
         return Path(named)
-    package = Path(__file__).resolve().parent
-    places = [package / "_native" / LIBRARY_NAME]
-    if len(package.parents) > 2:  # .../python_client/src/pactrain of a checkout
-        places.append(package.parents[2] / "bazel-bin" / "trainer" / LIBRARY_NAME)
-    for place in places:
-        if place.is_file():
-            return place
+    place = Path(__file__).resolve().parent / "_native" / LIBRARY_NAME
+    if place.is_file():
+        return place
     raise errors.PacTrainError(
-        f"The trainer library {LIBRARY_NAME} was not found; looked at "
-        + ", ".join(str(place) for place in places)
-        + ".\nBuild it with `make build`, or set PACTRAIN_TRAINER_LIBRARY to its path."
+        f"The trainer library {LIBRARY_NAME} was not found; looked at {place}.\n"
+        "Build it with `make build`, or set PACTRAIN_TRAINER_LIBRARY to its path."
     )
 
 
