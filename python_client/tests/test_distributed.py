@@ -54,6 +54,34 @@ def test_gradients_kept_and_added_to_are_those_of_the_plain_model(wrap, net):
         assert torch.equal(ours.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_a_script_may_give_a_gradient_other_memory(wrap, net, set_to_none):
+    plain = copy.deepcopy(net)
+    wrapped = wrap(net)
+    for scale in (1, 2, 3):
+        inputs = torch.full((4, 6), float(scale))
+        wrapped.ddp.zero_grad(set_to_none)
+        plain.zero_grad(set_to_none)
+        plain(inputs).square().mean().backward()
+        wrapped.step(inputs)
+        for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(ours.grad, theirs.grad)
+            ours.grad.data = ours.grad.data.clamp(-1, 1)
+            theirs.grad.data = theirs.grad.data.clamp(-1, 1)
+
+
+def test_hooks_that_a_script_registers_later_come_before_the_exchange(wrap, net):
+    wrapped = wrap(net)
+
+    def zero(parameter):
+        parameter.grad.zero_()
+
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(zero)
+    wrapped.step()
+    assert not any(parameter.grad.any() for parameter in net.parameters())
+
+
 def test_buckets_are_submitted_while_backward_runs(wrap, net):
     wrapped = wrap(net, bucket_cap_mb=0.0001)  # A bucket per layer or less.
     seen = {}

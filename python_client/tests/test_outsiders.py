@@ -71,6 +71,46 @@ def test_a_model_that_gets_another_type_is_refused(attach, convert):
         attached.step(inputs, sgd(model))
 
 
+def convolutions():
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 2, 3))
+
+
+def to_channels_last(model):
+    model.to(memory_format=torch.channels_last)
+
+
+def transpose(model):
+    weight = model[1].weight
+    weight.data = weight.data.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+@pytest.mark.parametrize("how", [to_channels_last, transpose])
+@pytest.mark.parametrize("own", [False, True])
+def test_another_memory_order_than_when_it_was_attached_is_refused(
+    attach, wrap, own, how
+):
+    model = convolutions()
+    attached = (wrap if own else attach)(model)
+    inputs = torch.ones(1, 3, 8, 8)
+    optimizer = sgd(model)
+    attached.step(inputs, optimizer)
+    how(model)
+    before = values(model)
+    refused = pactrain.RefusedError if own else RuntimeError  # torch's, by a hook.
+    with pytest.raises(refused, match=r"\.weight has its elements in"):
+        attached.step(inputs, optimizer)
+    assert untouched(model, before)
+
+
+def test_a_memory_order_that_it_has_from_the_beginning_is_fine(attach):
+    model = convolutions().to(memory_format=torch.channels_last)
+    attached = attach(model)
+    for _ in range(2):
+        attached.step(torch.ones(1, 3, 8, 8), sgd(model))
+    model.to(memory_format=torch.channels_last)
+    attached.step(torch.ones(1, 3, 8, 8), sgd(model))
+
+
 def test_other_parameters_that_a_load_assigns_are_refused_at_once(attach):
     model = pruned()
     attached = attach(model)

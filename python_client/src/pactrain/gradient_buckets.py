@@ -112,7 +112,7 @@ class FlatBucket:
         else:
             with torch.no_grad():  # A pass that creates a graph has it enabled.
                 view.copy_(gradient)
-            parameter.grad = view
+            parameter.grad = view.detach()
 
     def moved(self, position: int) -> bool:
         """Whether the last step brought it anything but zeros; it needs a gradient."""
@@ -123,14 +123,14 @@ class FlatBucket:
         """Makes the bucket's content everybody's gradient, or zeros.
 
         Not None: scripts look at gradients after a pass, and a GradScaler needs some.
+        A tensor of its own each time: a script may give its `.data` other memory.
         """
         self._gradients = list(self._views)
         if not applied:
             self._buffer.zero_()
         for parameter, view in zip(self._parameters, self._views, strict=True):
-            has_one = parameter.requires_grad or parameter.grad is not None
-            if parameter.grad is not view and has_one:
-                parameter.grad = view
+            if parameter.requires_grad or parameter.grad is not None:
+                parameter.grad = view.detach()
 
 
 class GradientBuckets:
@@ -158,22 +158,27 @@ class GradientBuckets:
         self._missing: list[set[int]] = []  # By bucket; empty: no pass is under way.
         self._next = 0  # The first bucket that is not submitted yet.
         self._last: Future[Tensor] | None = None  # Of the bucket submitted last.
+        self._nodes: list[torch.autograd.graph.Node] = []  # Their hooks live with them.
         self._looks = 0
         self._unreached = [set(range(len(b.names))) for b in self.buckets]  # As yet.
 
     def start(
         self, engine: StepEngine, membership: Membership
     ) -> list[RemovableHandle]:
-        """From now on gradients go to `engine`, until the handles are removed."""
+        """From now on gradients go to `engine`, until the handles are removed.
+
+        As in DDP at the node that adds gradients up: a script's hooks at the parameter
+        run before, whenever they were registered.
+        """
         self._engine = engine
         self._membership = membership
-        return [
-            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                self._hook(bucket, position)
-            )
-            for bucket in self.buckets
-            for position, parameter in enumerate(bucket.parameters())
-        ]
+        handles = []
+        for bucket in self.buckets:
+            for position, parameter in enumerate(bucket.parameters()):
+                node = _accumulator(parameter)
+                self._nodes.append(node)
+                handles.append(node.register_hook(self._hook(bucket, position)))
+        return handles
 
     def begin(self) -> None:
         """Before a forward pass."""
@@ -191,8 +196,8 @@ class GradientBuckets:
         step."""
         self._forward.watch(output, synchronous)
 
-    def _hook(self, bucket: FlatBucket, position: int) -> Callable[[Tensor], None]:
-        def on_gradient(_: Tensor) -> None:
+    def _hook(self, bucket: FlatBucket, position: int) -> Callable[..., None]:
+        def on_gradient(*_: object) -> None:
             is_step = self._forward.is_step()
             if is_step is None and not self._missing:
                 self._refuse(RefusedError(_WHOSE))
@@ -287,6 +292,16 @@ class GradientBuckets:
         self._missing = []
         self._engine.abandon(error)
         raise error
+
+
+def _accumulator(parameter: Tensor) -> torch.autograd.graph.Node:
+    """The node that adds the parameter's gradients up."""
+    with torch.enable_grad():
+        made = parameter.expand_as(parameter).grad_fn
+    assert made is not None
+    node = made.next_functions[0][0]
+    assert node is not None
+    return node
 
 
 def _views(buffer: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from . import storage
+from .errors import RefusedError
 from .masks import MaskSet
 from .parameters import ParameterTable
 from .types import Digest, Digester
@@ -45,16 +46,38 @@ class LayoutCache:
     def __init__(self, table: ParameterTable, digest_of: Digester) -> None:
         self._table = table
         self._digest_of = digest_of
+        # The order of a bucket's elements: DDP's is that of when the model was wrapped.
+        self._strides = {id(p): storage.bucket_strides(p) for _, p in table}
         self._buckets: dict[tuple[object, ...], BucketLayout] = {}
         self._steps: dict[tuple[Digest, ...], StepLayout] = {}
 
     def bucket(self, parameters: Sequence[Tensor], buffer: Tensor) -> BucketLayout:
-        """KeyError: a parameter is not of this model."""
+        """Raises:
+        KeyError: a parameter is not of this model.
+        RefusedError: one has its elements in another order than at the beginning.
+        """
+        for parameter in parameters:
+            self._check_order(parameter)
         key = (*map(id, parameters), buffer.dtype)
         layout = self._buckets.get(key)
         if layout is None:
             layout = self._buckets[key] = self._make(parameters, buffer)
         return layout
+
+    def _check_order(self, parameter: Tensor) -> None:
+        before = self._strides.get(id(parameter))
+        if before is None or parameter.stride() == before:
+            return
+        if parameter.dim() != len(before) or not storage.same_strides(
+            storage.bucket_strides(parameter), before, parameter.shape
+        ):
+            name = self._table.names[self._table.index_of(parameter)]
+            raise RefusedError(
+                f"{name} has its elements in another order (memory format) than when "
+                "the model was attached: gradients would reach the wrong ones.\n"
+                "Convert the model before it is wrapped; or close the session, then "
+                "wrap and attach the model anew."
+            )
 
     def step(self, buckets: Sequence[BucketLayout]) -> StepLayout:
         key = tuple(bucket.digest for bucket in buckets)

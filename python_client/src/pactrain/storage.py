@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +43,16 @@ def bucket_strides(parameter: Tensor) -> tuple[int, ...]:
 
 def same_order(a: Tensor, b: Tensor) -> bool:
     """True if the elements of two tensors of one shape follow each other alike."""
-    strides, others = a.stride(), b.stride()
-    if strides == others:
-        return True
-    return all(
+    return same_strides(a.stride(), b.stride(), a.shape)
+
+
+def same_strides(
+    strides: Sequence[int], others: Sequence[int], shape: Sequence[int]
+) -> bool:
+    """Where a dimension has one element its stride is of no matter."""
+    return strides == others or all(
         stride == other or size == 1
-        for stride, other, size in zip(strides, others, a.shape, strict=True)
+        for stride, other, size in zip(strides, others, shape, strict=True)
     )
 
 
