@@ -283,6 +283,21 @@ TEST_F(Pair, WhatEachParameterKeepsIsReportedOnceOnEachStream) {
   EXPECT_EQ(times_told(), 2);
 }
 
+TEST_F(Pair, TheDevicePathIsReported) {
+  Begin();
+  const auto last = [&] {
+    x_.to_coordinator.clear();
+    Pass(absl::Seconds(1));
+    return std::get<protocol::StepReport>(x_.to_coordinator.back()).device_path;
+  };
+  EXPECT_EQ(last(), std::nullopt);
+  auto path = MakeMessage<wire::DevicePath>(wire::Kind::kDevicePath);
+  path.path = 1;
+  SetText("no driver", path.reason);
+  Give(x_, TrainerMessage{1, path});
+  EXPECT_EQ(last(), (protocol::DevicePath{"torch", "no driver"}));
+}
+
 TEST_F(Pair, TheFirstCompactedStepIsReported) {
   generation_.decision.mode = protocol::Mode::kCompacted;
   generation_.decision.mask_digest = {4, 4};
