@@ -286,9 +286,13 @@ TEST_F(Pair, WhatEachParameterKeepsIsReportedOnceOnEachStream) {
 TEST_F(Pair, TheDevicePathIsReported) {
   Begin();
   const auto last = [&] {
-    x_.to_coordinator.clear();
     Pass(absl::Seconds(1));
-    return std::get<protocol::StepReport>(x_.to_coordinator.back()).device_path;
+    std::optional<protocol::DevicePath> path;
+    for (const protocol::AgentMessage& message : x_.to_coordinator) {
+      const auto* report = std::get_if<protocol::StepReport>(&message);
+      if (report != nullptr) path = report->device_path;
+    }
+    return path;
   };
   EXPECT_EQ(last(), std::nullopt);
   auto path = MakeMessage<wire::DevicePath>(wire::Kind::kDevicePath);

@@ -196,7 +196,7 @@ TEST_F(CommunicatorTest, OneThatNeverOpensIsAborted) {
   *fake_ = {.fault = "open_progress", .rank = 1};
   Open();
   for (int rank : {0, 1}) comms_[rank]->Stop();
-  for (int rank : {0, 1}) EXPECT_EQ(Next(rank).what, Done::kStopped);
+  EXPECT_EQ(Next(1).what, Done::kStopped);
 }
 
 TEST_F(CommunicatorTest, OneThatHangsWhileItIsRevokedOrAbortedIsLeftBehind) {
