@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import random
+import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -166,6 +169,17 @@ def paths_at_random(seed: int) -> Iterator[Counter[str]]:
         yield went
 
 
+def shown(command: list[str]) -> dict[str, Any]:
+    """By agent, once a report has told of a sum by NCCL."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        nodes = {node["agent"]: node["path"] for node in json.loads(said.stdout)["nodePaths"]}
+        if any(int(path["ncclBuckets"]) for path in nodes.values()):
+            return nodes
+    return {}
+
+
 def train_by_nccl(
     talk: Talk,
     kind: str,
@@ -173,10 +187,12 @@ def train_by_nccl(
     without: tuple[int, ...] = (),
     cpus: tuple[int, ...] = (),
     seed: int | None = None,
+    asks: list[str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same, summed by the stand-in for NCCL where ranks share a node, but by ranks
     `without` and by those on `cpus`; and what became of that. `each`: variables of the
-    stand-ins, by rank. `seed`: of paths_at_random()."""
+    stand-ins, by rank. `seed`: of paths_at_random(). `asks`: a command of pactrain-admin, for
+    what it says of the nodes while all are there."""
     for name, values in (each or {}).items():
         os.environ[name] = values[talk.rank]
     queued.use_nccl()
@@ -187,6 +203,9 @@ def train_by_nccl(
         names = ("nccl_buckets", "nccl_fallbacks", "device_path")
         node.update({name: stats.get(f"pactrain/{name}") for name in names})
         node["path"] = str(session.device_path)
+        if asks is not None:
+            node["shown"] = shown(asks) if talk.rank == 0 else {}
+            dist.barrier()
 
     on_cpu = talk.rank in cpus
     chosen = "auto" if on_cpu else "device" if talk.rank in without else "nccl"

@@ -108,6 +108,17 @@ def test_sums_by_nccl_of_two_gpus_have_the_bits_of_the_cpu(by_nccl, launch, on_c
     assert "rank 2 is the only one of its model on this node" in nodes[2]["path"]
 
 
+def test_operators_see_by_node_which_way_gradients_leave_gpus(by_nccl, cluster):
+    job = cluster.new_job()
+    _, nodes = by_nccl(kind="", job=job, asks=cluster.admin("job", job, "--json"))
+    pair, alone = nodes[0]["shown"]["agent-0"], nodes[0]["shown"]["agent-1"]
+    assert pair["name"] == "nccl"
+    assert pair["reason"].startswith("PACTRAIN_DEVICE_PATH asks for it; NCCL 2.29.7")
+    assert alone["name"] == "device"
+    assert "rank 2 is the only one of its model on this node" in alone["reason"]
+    assert alone["ncclFallbacks"] == "1"
+
+
 @pytest.mark.parametrize("together", [3, 4])
 @pytest.mark.parametrize("kind", ["", "zero"])
 def test_sums_by_nccl_of_more_gpus_reach_the_other_node(by_nccl, launch, on_cpu, together, kind):
