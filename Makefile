@@ -145,7 +145,7 @@ chaos: build  ## Real processes killed, stopped, replaced and cut off for DURATI
 attack: build  ## What was tried on PacTrain, beside a job that trains (SHORT=1: half a minute, the live ones; whom they slow is said then, not judged); ends with a line of JSON.
 	@tools/attack $(if $(SHORT),--short)
 
-nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, all mutants, chaos, attack, bench-bytes, bench-tls, observe-check, deploy-check, the demo's goals.
+nightly:  ## All of it, also where something fails: tests, clang and sanitizers over everything, the wheel in an empty Debian, 200,000 simulator seeds, 20,000 of the node reduce, all mutants, chaos, attack, bench-bytes, bench-tls, observe-check, deploy-check, the demo's goals.
 	@tools/nightly
 
 clean:  ## Removes everything that was built or measured here; keeps .venv and the cache of compiled results.

@@ -191,6 +191,9 @@ struct StepReport {
   // Once for each mask set that settled at rank 0, where that is here.
   std::optional<KeepByParameter> keep_by_parameter = {};
 
+  // Of this node's trainers; nothing: all are on CPUs, or do not say.
+  std::optional<DevicePath> device_path = {};
+
   bool operator==(const StepReport&) const = default;
 };
 

@@ -152,6 +152,7 @@ struct Writer {
     if (m.keep_by_parameter) {
       *p.mutable_keep_by_parameter() = ToProto(*m.keep_by_parameter);
     }
+    if (m.device_path) *p.mutable_device_path() = ToProto(*m.device_path);
     for (const StepReport::Noise& noise : m.noise) {
       v1::StepReport::Noise& n = *p.add_noise();
       n.set_step(noise.step);
@@ -407,6 +408,9 @@ absl::StatusOr<StepReport> Read(const v1::StepReport& p,
   }
   if (p.has_keep_by_parameter()) {
     ASSIGN_OR_RETURN(m.keep_by_parameter, FromProto(p.keep_by_parameter()));
+  }
+  if (p.has_device_path()) {
+    ASSIGN_OR_RETURN(m.device_path, FromProto(p.device_path()));
   }
   for (const v1::StepReport::Noise& in : p.noise()) {
     ASSIGN_OR_RETURN(m.noise.emplace_back(), Read(in));

@@ -190,6 +190,15 @@ TEST(ProtoAgent, ABadFieldOfAnAgentIsNamed) {
              ->mutable_keep_by_parameter()
              ->set_others_elements(17);
        }},
+      {"device_path.name", 4,
+       [](P& p) {
+         p.mutable_step_report()->mutable_device_path()->set_name("nccl\n");
+       }},
+      {"device_path.reason", 4,
+       [](P& p) {
+         p.mutable_step_report()->mutable_device_path()->set_reason(
+             std::string(201, 'r'));
+       }},
       {"step_report.failed_by_cause", 4,
        [](P& p) {
          for (int i = 0; i < kMaxCauses; ++i) {

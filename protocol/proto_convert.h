@@ -39,6 +39,8 @@ v1::Decision ToProto(const Decision& decision);
 absl::StatusOr<Decision> FromProto(const v1::Decision& proto);
 v1::KeepByParameter ToProto(const KeepByParameter& keep);
 absl::StatusOr<KeepByParameter> FromProto(const v1::KeepByParameter& proto);
+v1::DevicePath ToProto(const DevicePath& path);
+absl::StatusOr<DevicePath> FromProto(const v1::DevicePath& proto);
 v1::Generation ToProto(const Generation& generation);
 absl::StatusOr<Generation> FromProto(const v1::Generation& proto);
 

@@ -252,6 +252,22 @@ v1::KeepByParameter ToProto(const KeepByParameter& keep) {
   return proto;
 }
 
+v1::DevicePath ToProto(const DevicePath& path) {
+  v1::DevicePath proto;
+  proto.set_name(WriteText(path.name, kMaxMoved));
+  proto.set_reason(WriteText(path.reason, kMaxMoved));
+  proto.set_nccl_buckets(path.nccl_buckets);
+  proto.set_nccl_fallbacks(path.nccl_fallbacks);
+  return proto;
+}
+
+absl::StatusOr<DevicePath> FromProto(const v1::DevicePath& proto) {
+  RETURN_IF_ERROR(CheckMoved("device_path.name", proto.name()));
+  RETURN_IF_ERROR(CheckMoved("device_path.reason", proto.reason()));
+  return DevicePath{proto.name(), proto.reason(), proto.nccl_buckets(),
+                    proto.nccl_fallbacks()};
+}
+
 absl::StatusOr<KeepByParameter> FromProto(const v1::KeepByParameter& proto) {
   KeepByParameter keep;
   RETURN_IF_ERROR(CheckRange("keep_by_parameter.parameters (their number)",

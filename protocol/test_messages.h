@@ -83,6 +83,7 @@ inline std::vector<AgentMessage> AgentMessages() {
                     9000};
   report.failed_by_cause[static_cast<size_t>(Cause::kStall)] = 1;
   report.keep_by_parameter = {{5, 5}, {{"fc.weight", 12, 40}}, 2, 18, 60};
+  report.device_path = {"device", "not by NCCL: rank 1 left", 7, 2};
   return {
       AgentHello{"a",
                  {1, 2},

@@ -193,6 +193,21 @@ absl::Status CheckDecision(const Decision& decision);
 // InvalidArgument: activate_every or pin_from over kMaxOnset, or a pin whose
 // mode does not go with its codec.
 absl::Status CheckOnset(const Onset& onset);
+
+// Which way gradients go from the devices of one node to its agent.
+struct DevicePath {
+  // "torch", "device" or "nccl"; where trainers differ all of them: "cpu,
+  // torch". It and `reason` are printable ASCII, at most kMaxMoved.
+  std::string name;
+  std::string reason;
+  // Since the generation began: buckets that NCCL summed, and times that
+  // gradients went by the host although it was asked for.
+  uint64_t nccl_buckets = 0;
+  uint64_t nccl_fallbacks = 0;
+
+  bool operator==(const DevicePath&) const = default;
+};
+
 // InvalidArgument: not [a-z0-9]([-a-z0-9._]{0,61}[a-z0-9])?; `what` names the
 // field.
 absl::Status CheckName(absl::string_view what, absl::string_view name);

@@ -22,12 +22,13 @@ typedef struct pt_session pt_session;
 /* What of a bucket travels in the open step, or in the one that it would open.
  */
 typedef struct {
-  int32_t packed; /* 1: what a mask keeps; 0: all elements, by pt_submit() */
+  int32_t packed; /* 1: what a mask keeps, or with image_bytes 0 all elements,
+                     where NCCL sums them; 0: all elements, by pt_submit() */
   int32_t
       count_outside;    /* 1: pt_submit_packed() is to be told how many elements
                            outside the mask are not zero (NaN is not) */
   uint64_t kept;        /* elements; of the bucket's if not packed */
-  uint64_t image_bytes; /* of pt_mask_image() */
+  uint64_t image_bytes; /* of pt_mask_image(); 0: there is none */
   pt_digest mask_digest;
 } pt_plan;
 
@@ -36,7 +37,7 @@ typedef struct {
 int pt_plan_bucket(pt_session* session, uint32_t bucket, uint64_t elements,
                    pt_digest bucket_layout, pt_plan* out);
 
-/* The mask of a bucket whose plan is packed, as kernels read it: `image` has
+/* The mask of a bucket whose plan has one, as kernels read it: `image` has
  * room for image_bytes. It is the same as long as mask digest and layout are.
  * PT_INVALID_ARGUMENT: `plan` is not what pt_plan_bucket() says now. */
 int pt_mask_image(pt_session* session, uint32_t bucket, uint64_t elements,
@@ -68,6 +69,7 @@ int pt_reduce(pt_session* session, uint32_t bucket, uint64_t elements,
 
 typedef struct {
   int32_t open;          /* buckets are summed by NCCL, once all are ready */
+  int32_t pending;       /* it may open yet */
   uint64_t taken;        /* buckets that were */
   uint64_t by_host;      /* that were staged and were not */
   double nccl_seconds;   /* in NCCL */
@@ -75,6 +77,18 @@ typedef struct {
   char reason[512];      /* if not open: why; one line */
 } pt_node;
 int pt_node_report(pt_session* session, pt_node* out);
+
+/* Tells the coordinator, for people, which way this rank's gradients go from
+ * its device to the agent, and why: before the first step of each generation,
+ * and when it changes. With PT_DEVICE_NCCL the agent knows whether NCCL sums
+ * them. `reason`: at most 200 bytes of printable ASCII. */
+enum pt_device {
+  PT_DEVICE_CPU = 0,    /* also of who says nothing */
+  PT_DEVICE_TORCH = 1,  /* whole buckets are copied to the host */
+  PT_DEVICE_PACKED = 2, /* what masks keep is packed before */
+  PT_DEVICE_NCCL = 3    /* and summed with the node's other GPUs */
+};
+int pt_device_path(pt_session* session, int32_t path, const char* reason);
 
 /* Whether this process has an NCCL that is used: 0, or not. `text` gets one
  * line, cut to `bytes`: its version and file, or why not. Thread-safe. */
@@ -117,10 +131,10 @@ void pt_cuda_close(pt_cuda* cuda); /* NULL is fine */
  * counted). */
 uint64_t pt_cuda_totals_bytes(uint64_t elements);
 /* Both are enqueued on `stream` (a CUstream) and wait for nothing; addresses
- * are the device's. `image`: pt_mask_image(), copied there. `packed` is in
- * fp32, the rest in the bucket's dtype. PT_INVALID_ARGUMENT: dtype, or 2^31
- * elements and more; PT_INTERNAL: the driver failed, maybe with an earlier
- * call; pt_last_error() says what. */
+ * are the device's. `image`: pt_mask_image(), copied there; 0: all elements are
+ * kept. `packed` is in fp32, the rest in the bucket's dtype.
+ * PT_INVALID_ARGUMENT: dtype, or 2^31 elements and more; PT_INTERNAL: the
+ * driver failed, maybe with an earlier call; pt_last_error() says what. */
 int pt_cuda_compact(const pt_cuda* cuda, uint64_t image, uint64_t elements,
                     int dtype, uint64_t in, int count_outside, uint64_t packed,
                     uint64_t totals, void* stream);

@@ -97,6 +97,7 @@ void NodeReduce::On(Time now, const wire::Close& message) {
   if (epoch_ != 0 && message.epoch != epoch_) return;
   epoch_ = 0;
   opened_ = false;
+  closed_ = true;
   reason_ = message.text;
   if (comm_ != nullptr) comm_->Stop();
   if (!job_.has_value()) return;
@@ -169,6 +170,7 @@ std::vector<NodeReduce::Reply> NodeReduce::TakeReplies(Time now) {
 NodeReduce::Report NodeReduce::report() const {
   Report report = counted_;
   report.open = open();
+  report.pending = !report.open && !closed_;
   if (!report.open) report.reason = reason_;
   return report;
 }

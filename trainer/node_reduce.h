@@ -68,6 +68,7 @@ class NodeReduce {
   // For people and metrics.
   struct Report {
     bool open = false;
+    bool pending = false;       // It may open yet.
     std::string reason;         // Why it is not.
     uint64_t taken = 0;         // Buckets.
     uint64_t by_host = 0;       // Staged ones that went by the host.
@@ -100,6 +101,7 @@ class NodeReduce {
   std::unique_ptr<nccl::Communicator> comm_;
   wire::CollectiveEpoch epoch_ = 0;  // That is open, or opening; 0: none.
   bool opened_ = false;
+  bool closed_ = false;  // By the agent, for good.
   uint32_t rank_ = 0;
   std::string reason_ = "the agent has not opened it yet";
   std::optional<Job> job_;

@@ -29,11 +29,19 @@ class PackedTest : public TestSession {
 
   // What lies in `memory_` by `plan`.
   int SubmitPacked(uint32_t bucket, const pt_plan& plan, uint64_t outside,
-                   bool last) {
-    const pt_packed packed = {.outside = outside, .squares = 0, .path = 0};
+                   bool last, int32_t path = PT_PATH_HOST) {
+    const pt_packed packed = {.outside = outside, .squares = 30, .path = path};
     return pt_submit_packed(session_, bucket, kElements, &plan, &packed,
                             memory_[bucket].data(), PT_FLOAT32, kBucketLayout,
                             last ? 1 : 0, nullptr, &PackedTest::Fill, this);
+  }
+
+  // Of a bucket without a mask.
+  static pt_plan Whole() {
+    pt_plan plan = {};
+    plan.packed = 1;
+    plan.kept = kElements;
+    return plan;
   }
 
   // The kept ones of {1, 2, 3, 4} and {5, 6, 7, 8}.
@@ -199,6 +207,94 @@ TEST_F(PackedTest, ADeviceThatGivesNothingEndsTheSession) {
               HasSubstr("bucket 0 has to be sent whole"));
   EXPECT_THAT(filled_, ElementsAre(0));
   EXPECT_EQ(pt_is_final(session_), 1);
+}
+
+TEST_F(PackedTest, AWholeBucketIsSentAsItIsAndComesBackAsSums) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    const auto submits = a.ReceiveStep();
+    ASSERT_EQ(submits.size(), 2u);
+    EXPECT_EQ(submits[0].mode, PT_FULL);
+    EXPECT_EQ(submits[0].dense, 0);
+    EXPECT_EQ(submits[0].elements, kElements);
+    EXPECT_EQ(submits[0].reduced, 1);
+    EXPECT_EQ(submits[0].squares, 30);
+    EXPECT_EQ(a.slot(submits[0].offset)[2], 3.0f);
+    EXPECT_EQ(submits[1].reduced, 1);
+    EXPECT_EQ(a.slot(submits[1].offset)[2], 0.0f) << "a follower has no data";
+    a.Answer({submits[0]}, 4.0f);
+    a.SendCommitted(submits.back(), Full());
+  });
+  Attach(agent);
+  memory_ = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+  ASSERT_EQ(SubmitPacked(0, Whole(), 0, false, PT_PATH_LEADER), PT_OK);
+  ASSERT_EQ(SubmitPacked(1, Whole(), 0, true, PT_PATH_FOLLOWER), PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
+  EXPECT_EQ(step_.dense, 0);
+  EXPECT_EQ(step_.mode, PT_FULL);
+  EXPECT_THAT(memory_[0], ElementsAre(4, 8, 12, 16));
+  EXPECT_TRUE(filled_.empty());
+}
+
+TEST_F(PackedTest, ADenseAttemptHasAWholeBucketFromTheDeviceAgain) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    EXPECT_EQ(a.ReceiveStep()[0].reduced, 1);
+    a.SendResubmit(7, 2);
+    const auto submits = a.ReceiveStep();
+    EXPECT_EQ(submits[0].dense, 1);
+    EXPECT_EQ(submits[0].reduced, 0);
+    EXPECT_EQ(a.slot(submits[0].offset)[2], 3.0f);
+    a.Answer(submits, 4.0f);
+    a.SendCommitted(submits.back(), Full());
+  });
+  Attach(agent);
+  memory_ = {{10, 20, 30, 40}};  // The node's sum.
+  ASSERT_EQ(SubmitPacked(0, Whole(), 0, true, PT_PATH_LEADER), PT_OK);
+  ASSERT_EQ(pt_wait(session_, &step_), PT_OK) << pt_error_text(session_);
+  EXPECT_EQ(step_.dense, 1);
+  EXPECT_THAT(filled_, ElementsAre(0));
+  EXPECT_THAT(memory_[0], ElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(PackedTest, AWholeBucketIsRefusedWhereAMaskIsInForceAndTheOtherWay) {
+  FakeAgent agent([](FakeAgent& a) { AttachCompacted(a); });
+  Attach(agent);
+  SetMasks();
+  memory_ = {{1, 2, 3, 4}};
+  EXPECT_EQ(SubmitPacked(0, Whole(), 0, true), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("its plan has 2"));
+  pt_plan image = Whole();
+  EXPECT_EQ(pt_mask_image(session_, 0, kElements, kBucketLayout, &image,
+                          memory_[0].data()),
+            PT_INVALID_ARGUMENT);
+  const pt_plan masked = Plan();
+  pt_close(session_);
+  session_ = nullptr;
+  FakeAgent full([](FakeAgent& a) { a.Attach(); });
+  Attach(full);
+  EXPECT_EQ(SubmitPacked(0, masked, 0, true), PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("its plan has 4"));
+  EXPECT_EQ(pt_mask_image(session_, 0, kElements, kBucketLayout, &image,
+                          memory_[0].data()),
+            PT_INVALID_ARGUMENT);
+}
+
+TEST_F(PackedTest, TheDevicePathReachesTheAgentAndOddOnesAreRefused) {
+  FakeAgent agent([](FakeAgent& a) {
+    a.Attach();
+    const auto path = a.Receive<wire::DevicePath>();
+    EXPECT_EQ(path.header.kind, wire::Kind::kDevicePath);
+    EXPECT_EQ(path.path, PT_DEVICE_PACKED);
+    EXPECT_STREQ(path.reason, "asked for");
+  });
+  Attach(agent);
+  EXPECT_EQ(pt_device_path(session_, 4, "x"), PT_INVALID_ARGUMENT);
+  EXPECT_EQ(pt_device_path(session_, 1, "a\nb"), PT_INVALID_ARGUMENT);
+  EXPECT_EQ(pt_device_path(session_, 1, std::string(201, 'x').c_str()),
+            PT_INVALID_ARGUMENT);
+  EXPECT_THAT(pt_error_text(session_), HasSubstr("reason has 201 bytes"));
+  EXPECT_EQ(pt_device_path(session_, PT_DEVICE_PACKED, "asked for"), PT_OK);
 }
 
 TEST_F(PackedTest, WhatFollowsAnotherPlanIsRefused) {

@@ -282,6 +282,7 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
       const trainer::Session& before = *options->previous->impl;
       converted.nccl_version = before.options().nccl_version;
       converted.device = before.options().device;
+      converted.gpu = before.options().gpu;
       nccl = before.nccl();
     } else if (options->nccl != 0) {
       auto found = trainer::nccl::FindSetup();
@@ -294,6 +295,7 @@ int pt_attach(const pt_attach_options* options, pt_session** out,
       converted.nccl_version =
           static_cast<uint32_t>(setup.setup.library->version());
       converted.device = setup.device;
+      converted.gpu = setup.gpu;
       nccl = std::move(setup.setup);
     }
     auto session = std::make_unique<pt_session>();

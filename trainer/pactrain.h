@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 11
+#define PT_ABI_VERSION 12
 
 enum pt_code {
   PT_OK = 0,

@@ -9,6 +9,7 @@
 #include "kernels/cuda/mask_image.h"
 #include "kernels/cuda/shapes.h"
 #include "trainer/abi.h"
+#include "trainer/core/text.h"
 #include "trainer/cuda/device_kernels.h"
 #include "trainer/nccl/library.h"
 
@@ -27,16 +28,20 @@ Bucket ToBucket(uint32_t bucket, uint64_t elements, pt_digest layout) {
   return converted;
 }
 
-pt_plan ToPlan(const Placement& placement, const wire::Decision& decision) {
+// `reduces`: a bucket without a mask is packed, too, since NCCL sums fp32.
+pt_plan ToPlan(const Placement& placement, const wire::Decision& decision,
+               bool reduces) {
   pt_plan plan = {};
   plan.kept = placement.elements;
+  const bool whole = placement.mask == nullptr;
   // Kernels count elements in 32 bits.
-  if (placement.mask == nullptr ||
+  if (placement.dense || (whole && !reduces) ||
       placement.bucket.elements > pactrain::cuda::kMaxElements) {
     plan.kept = placement.bucket.elements;
     return plan;
   }
   plan.packed = 1;
+  if (whole) return plan;
   plan.count_outside = placement.count_outside ? 1 : 0;
   plan.image_bytes = pactrain::cuda::MaskImageBytes(
       static_cast<uint32_t>(placement.bucket.elements));
@@ -98,7 +103,7 @@ int pt_plan_bucket(pt_session* session, uint32_t bucket, uint64_t elements,
     if (out == nullptr) return trainer::Invalid("out is null.\nPass a plan.");
     *out = trainer::ToPlan(
         session->impl->Plan(trainer::ToBucket(bucket, elements, bucket_layout)),
-        session->impl->decision());
+        session->impl->decision(), session->impl->node_report().open);
     return {};
   });
 }
@@ -111,7 +116,8 @@ int pt_mask_image(pt_session* session, uint32_t bucket, uint64_t elements,
     }
     const trainer::Placement placement =
         session->impl->Plan(trainer::ToBucket(bucket, elements, bucket_layout));
-    const pt_plan now = trainer::ToPlan(placement, session->impl->decision());
+    const pt_plan now =
+        trainer::ToPlan(placement, session->impl->decision(), false);
     if (now.packed == 0 || !trainer::IsSame(now, *plan)) {
       return trainer::Invalid(
           "bucket " + std::to_string(bucket) +
@@ -153,12 +159,29 @@ int pt_node_report(pt_session* session, pt_node* out) {
     const trainer::NodeReduce::Report report = session->impl->node_report();
     *out = {};
     out->open = report.open ? 1 : 0;
+    out->pending = report.pending ? 1 : 0;
     out->taken = report.taken;
     out->by_host = report.by_host;
     out->nccl_seconds = report.nccl_seconds;
     out->staged_seconds = report.staged_seconds;
     trainer::CopyText(report.reason, out->reason, sizeof(out->reason));
     return {};
+  });
+}
+
+int pt_device_path(pt_session* session, int32_t path, const char* reason) {
+  return trainer::Run(session, [&]() -> trainer::Error {
+    const std::string words = reason == nullptr ? "" : reason;
+    if (path < PT_DEVICE_CPU || path > PT_DEVICE_NCCL ||
+        words.size() >= pactrain::wire::kMovedBytes ||
+        !trainer::IsPrintable(words)) {
+      return trainer::Invalid(
+          "path is " + std::to_string(path) + ", allowed 0 to 3; reason has " +
+          std::to_string(words.size()) + " bytes, allowed are " +
+          std::to_string(pactrain::wire::kMovedBytes - 1) +
+          " of printable ASCII.\nCorrect them.");
+    }
+    return session->impl->TellDevicePath(static_cast<uint8_t>(path), words);
   });
 }
 
@@ -224,24 +247,28 @@ int pt_cuda_status(char* text, uint64_t bytes) {
 }
 
 int pt_cuda_open(pt_cuda** out) {
-  const auto refuse = [](const cuda::CudaError& error) {
-    trainer::SetLastError(error.text);
-    return PT_REFUSED;
-  };
   if (out == nullptr) return PT_INVALID_ARGUMENT;
   *out = nullptr;
-  auto driver = cuda::Driver::Load();
-  if (auto* error = std::get_if<cuda::CudaError>(&driver)) {
-    return refuse(*error);
-  }
-  auto kernels = cuda::DeviceKernels::Load(
-      std::get<std::shared_ptr<const cuda::Driver>>(std::move(driver)));
-  if (auto* error = std::get_if<cuda::CudaError>(&kernels)) {
-    return refuse(*error);
-  }
-  *out = new pt_cuda{
-      std::get<std::unique_ptr<cuda::DeviceKernels>>(std::move(kernels))};
-  return PT_OK;
+  const trainer::Error opened = trainer::Guarded([&]() -> trainer::Error {
+    const auto refuse = [](const cuda::CudaError& error) {
+      return trainer::Error{.code = pactrain::wire::Code::kRefused,
+                            .text = error.text};
+    };
+    auto driver = cuda::Driver::Load();
+    if (auto* error = std::get_if<cuda::CudaError>(&driver)) {
+      return refuse(*error);
+    }
+    auto kernels = cuda::DeviceKernels::Load(
+        std::get<std::shared_ptr<const cuda::Driver>>(std::move(driver)));
+    if (auto* error = std::get_if<cuda::CudaError>(&kernels)) {
+      return refuse(*error);
+    }
+    *out = new pt_cuda{
+        std::get<std::unique_ptr<cuda::DeviceKernels>>(std::move(kernels))};
+    return {};
+  });
+  if (!opened.ok()) trainer::SetLastError(opened.text);
+  return static_cast<int>(opened.code);
 }
 
 void pt_cuda_close(pt_cuda* cuda) { delete cuda; }

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "trainer/core/text.h"
 #include "trainer/dead_socket.h"
 
 namespace pactrain::trainer {
@@ -167,7 +168,7 @@ Event Session::Resubmit() {
 
 Event Session::Fill(const Placement& placement) {
   Memory& memory = memory_[placement.bucket.index];
-  if (memory.packed.has_value() && placement.mask == nullptr) {
+  if (memory.packed.has_value() && placement.dense) {
     const Event event = Unpack(placement);
     if (event != Event::kNone) return event;
   }
@@ -249,13 +250,18 @@ Placement Session::Plan(const Bucket& bucket) {
   return state_.Plan(bucket);
 }
 
+wire::Digest128 Session::MaskOf(const Placement& placement) const {
+  return placement.mask == nullptr ? wire::Digest128{}
+                                   : state_.decision().mask_digest;
+}
+
 Error Session::SubmitPacked(const Bucket& bucket, Packed packed, void* memory) {
   MutexLock lock(&mu_);
   const Placement plan = state_.Plan(bucket);
-  const bool follows = Same(packed.mask, state_.decision().mask_digest) &&
-                       packed.kept == plan.elements;
+  const bool follows =
+      Same(packed.mask, MaskOf(plan)) && packed.kept == plan.elements;
   // The agent may have made the step dense since.
-  if (plan.mask != nullptr && !follows) {
+  if (!plan.dense && !follows) {
     return Invalid("bucket " + std::to_string(bucket.index) + " is packed to " +
                    std::to_string(packed.kept) + " elements, its plan has " +
                    std::to_string(plan.elements) +
@@ -270,8 +276,8 @@ Error Session::SubmitPacked(const Bucket& bucket, Packed packed, void* memory) {
 bool Session::Stage(const Bucket& bucket, const wire::Digest128& mask,
                     uint64_t kept, const nccl::Buffers& buffers) {
   const Placement plan = state_.Plan(bucket);
-  if (!node_.open() || state_.step_done() || plan.mask == nullptr ||
-      plan.elements != kept || !Same(mask, state_.decision().mask_digest)) {
+  if (!node_.open() || state_.step_done() || plan.dense ||
+      plan.elements != kept || !Same(mask, MaskOf(plan))) {
     return false;
   }
   wire::Staged staged = node_.Stage(Now(), state_.next_step(), state_.attempt(),
@@ -405,6 +411,16 @@ Error Session::TellKeep(const wire::Digest128& mask_digest,
   if (Error error = MakeKeep(mask_digest, parameters, &message); !error.ok()) {
     return error;
   }
+  return Send(message) == Event::kOver ? state_.error() : Error{};
+}
+
+Error Session::TellDevicePath(uint8_t path, const std::string& reason) {
+  MutexLock lock(&mu_);
+  if (state_.over()) return state_.error();
+  wire::DevicePath message = {};
+  message.header = {wire::Kind::kDevicePath, sizeof(message)};
+  message.path = path;
+  SetText(message.reason, reason);
   return Send(message) == Event::kOver ? state_.error() : Error{};
 }
 

@@ -43,13 +43,13 @@ class Session {
   // overlaps `parts` nothing is written before the commit.
   Error Submit(const Bucket& bucket, Parts parts, void* out)
       PACTRAIN_EXCLUDES(mu_);
-  // How a bucket is to be packed if it is submitted next: without a mask not
-  // at all.
+  // How a bucket is to be packed if it is submitted next; without a mask all of
+  // it is, in fp32.
   Placement Plan(const Bucket& bucket) PACTRAIN_EXCLUDES(mu_);
   // A bucket that somebody else has packed.
   struct Packed {
     wire::Digest128 mask = {};
-    uint64_t kept = 0;     // By that mask.
+    uint64_t kept = 0;     // By that mask; zero: all elements.
     uint64_t outside = 0;  // Elements outside it that are not zero.
     double squares = 0;    // Of the kept ones, summed; if not kHost.
     // As Reduce() said of this bucket.
@@ -76,6 +76,9 @@ class Session {
   Error Vote(const TrainerState::VoteOptions& options) PACTRAIN_EXCLUDES(mu_);
   Error TellKeep(const wire::Digest128& mask_digest,
                  const std::vector<ParameterKeep>& parameters)
+      PACTRAIN_EXCLUDES(mu_);
+  // `reason`: printable, fewer than wire::kMovedBytes.
+  Error TellDevicePath(uint8_t path, const std::string& reason)
       PACTRAIN_EXCLUDES(mu_);
   void RequireDense(const std::string& reason) PACTRAIN_EXCLUDES(mu_);
 
@@ -123,6 +126,9 @@ class Session {
   Event Unpack(const Placement& placement) PACTRAIN_REQUIRES(mu_);
   // Writes a bucket into the slot and tells the agent, piece by piece.
   Event Fill(const Placement& placement) PACTRAIN_REQUIRES(mu_);
+  // Of the mask set that it is packed by; zero: by none.
+  wire::Digest128 MaskOf(const Placement& placement) const
+      PACTRAIN_REQUIRES(mu_);
   // Tells the agent that the bucket is staged; false: it goes by the host.
   bool Stage(const Bucket& bucket, const wire::Digest128& mask, uint64_t kept,
              const nccl::Buffers& buffers) PACTRAIN_REQUIRES(mu_);

@@ -17,7 +17,8 @@
 //                             <-    Committed           or Failed
 //   Vote                      ->    (after a layout or mask change)
 //   Keep                      ->    (once for each mask set, by one rank)
-//   Detach                    ->
+//   DevicePath                ->    (before the first step, and when it
+//   changes) Detach                    ->
 //
 // Trainers of one model with a GPU each may sum a bucket among themselves, by
 // NCCL, before it is submitted (a node reduce). The agent says with whom and
@@ -49,7 +50,7 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 10;
+inline constexpr uint32_t kVersion = 11;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
@@ -74,6 +75,7 @@ enum class Kind : uint32_t {
   kStaged = 9,
   kReduced = 10,
   kCollectiveFailed = 11,
+  kDevicePath = 12,
   // agent -> trainer
   kWaiting = 32,
   kAttached = 33,
@@ -159,7 +161,8 @@ struct Hello {
   // 0: it takes part in none.
   uint32_t nccl_version;
   uint32_t pad;
-  char device[kNameBytes];  // With it, the GPU's UUID: "GPU-..." or "MIG-...".
+  char device[kNameBytes];  // With it, the GPU's UUID: "GPU-..." or "MIG-...",
+  char gpu[kNameBytes];     // and its kind: "NVIDIA H100 80GB HBM3".
   char job[kNameBytes];
   char launch[kNameBytes];
   char site[kNameBytes];  // Empty: the agent's. Else it must be the agent's.
@@ -253,6 +256,15 @@ struct Keep {
     uint64_t elements;
     char name[kNameBytes];  // Printable.
   } parameters[kKeepParameters];
+};
+
+// Which way gradients go from this rank's device to the agent, for people. Who
+// says nothing is on a CPU.
+struct DevicePath {
+  Header header;
+  uint8_t path;              // 0 none: a CPU; 1 torch, 2 device, 3 nccl
+  char reason[kMovedBytes];  // Printable.
+  uint8_t pad[6];
 };
 
 struct Detach {

@@ -77,7 +77,7 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
     trainers.back().masks = {member.ranks[i], declared.layout_digest,
                              declared.mask_digest};
     trainers.back().nccl = {member.ranks[i], record->nccl_version,
-                            record->device};
+                            record->device, record->gpu};
   }
   if (complete) return trainers;
   for (const auto& trainer : trainers) {

@@ -199,6 +199,8 @@ void AgentState::Impl::On(const TrainerMessage& event, absl::Duration now) {
   } else if (const auto* keep =
                  std::get_if<protocol::KeepByParameter>(&event.message)) {
     group->OnKeep(*keep);
+  } else if (const auto* path = std::get_if<wire::DevicePath>(&event.message)) {
+    group->OnDevicePath(event.trainer, *path);
   } else {
     OnVote(*record, std::get<wire::Vote>(event.message), *group);
   }

@@ -283,6 +283,25 @@ TEST_F(Pair, WhatEachParameterKeepsIsReportedOnceOnEachStream) {
   EXPECT_EQ(times_told(), 2);
 }
 
+TEST_F(Pair, TheDevicePathIsReported) {
+  Begin();
+  const auto last = [&] {
+    Pass(absl::Seconds(1));
+    std::optional<protocol::DevicePath> path;
+    for (const protocol::AgentMessage& message : x_.to_coordinator) {
+      const auto* report = std::get_if<protocol::StepReport>(&message);
+      if (report != nullptr) path = report->device_path;
+    }
+    return path;
+  };
+  EXPECT_EQ(last(), std::nullopt);
+  auto path = MakeMessage<wire::DevicePath>(wire::Kind::kDevicePath);
+  path.path = 1;
+  SetText("no driver", path.reason);
+  Give(x_, TrainerMessage{1, path});
+  EXPECT_EQ(last(), (protocol::DevicePath{"torch", "no driver"}));
+}
+
 TEST_F(Pair, TheFirstCompactedStepIsReported) {
   generation_.decision.mode = protocol::Mode::kCompacted;
   generation_.decision.mask_digest = {4, 4};

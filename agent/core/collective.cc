@@ -92,6 +92,13 @@ std::string Collective::Unfit(const std::vector<Member>& members) {
           "work",
           member.rank, member.device);
     }
+    if (member.gpu != first->gpu) {
+      return absl::StrFormat(
+          "rank %d is on a GPU of another kind (%s, %s) than rank %d of the "
+          "same node (%s, %s)",
+          member.rank, member.gpu, member.device, first->rank, first->gpu,
+          first->device);
+    }
     const auto twin = std::find_if(
         members.begin(), members.end(),
         [&](const Member& other) { return other.device == member.device; });

@@ -57,6 +57,7 @@ class Collective {
     uint32_t rank = 0;
     uint32_t nccl_version = 0;  // As wire::Hello has it.
     std::string device;
+    std::string gpu = {};
   };
   struct Limits {
     absl::Duration open = absl::Minutes(2);  // From Begin() to the last Opened.

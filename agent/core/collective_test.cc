@@ -283,6 +283,10 @@ TEST(CollectiveUnfitTest, EachReasonNamesWho) {
             "rank 0 has NCCL 2.29.7, rank 1 of the same node 2.26.2");
   EXPECT_EQ(Collective::Unfit({OnGpu(0), {1, kNccl, "GPU-0"}}),
             "ranks 0 and 1 are on one GPU (GPU-0)");
+  EXPECT_EQ(Collective::Unfit(
+                {{0, kNccl, "GPU-0", "A100"}, {1, kNccl, "GPU-1", "H100"}}),
+            "rank 1 is on a GPU of another kind (H100, GPU-1) than rank 0 of "
+            "the same node (A100, GPU-0)");
   EXPECT_THAT(Collective::Unfit({OnGpu(0), {1, kNccl, "MIG-1"}}),
               HasSubstr("rank 1 is on a part of a GPU (MIG-1)"));
 }

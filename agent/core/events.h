@@ -42,7 +42,7 @@ using CollectiveMessage =
 struct TrainerMessage {
   TrainerId trainer = 0;
   std::variant<wire::Submit, wire::Vote, protocol::KeepByParameter,
-               wire::Detach, CollectiveMessage>
+               wire::DevicePath, wire::Detach, CollectiveMessage>
       message;
 };
 

@@ -325,6 +325,23 @@ void GroupState::OnMasks(TrainerId trainer, const MaskState& masks) {
       generation_.group, generation_.number, candidate, false, reason});
 }
 
+void GroupState::OnDevicePath(TrainerId trainer,
+                              const wire::DevicePath& message) {
+  const int index = TrainerIndex(trainer);
+  if (index < 0) return;
+  trainers_[index].path = {.path = message.path,
+                           .reason = GetText(message.reason)};
+}
+
+std::vector<DevicePath> GroupState::Paths() const {
+  std::vector<DevicePath> paths;
+  for (const LocalTrainer& trainer : trainers_) {
+    paths.push_back(trainer.path);
+    paths.back().rank = trainer.rank;
+  }
+  return paths;
+}
+
 void GroupState::OnPrepare(const protocol::Decision& decision,
                            absl::Duration now) {
   const std::string reason = switch_.Prepare(decision, Masks());

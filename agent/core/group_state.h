@@ -30,6 +30,7 @@
 #include "agent/core/ballot.h"
 #include "agent/core/collective.h"
 #include "agent/core/decision_switch.h"
+#include "agent/core/device_paths.h"
 #include "agent/core/events.h"
 #include "agent/core/local_step.h"
 #include "agent/core/options.h"
@@ -64,6 +65,7 @@ class GroupState {
     bool gone = false;       // Nothing is told to it, its slot is not read.
     bool straggler = false;  // The generation ended since it did not submit.
     Collective::Member nccl = {};
+    DevicePath path = {};
   };
   // `trainers`: those of member `me`, by rank. `options` and `outbox` outlive
   // this.
@@ -91,6 +93,7 @@ class GroupState {
     keep_ = keep;
     keep_told_ = false;
   }
+  void OnDevicePath(TrainerId trainer, const wire::DevicePath& message);
   uint64_t open_step() const { return step_; }  // Or the next one.
   // Committed in this generation.
   uint64_t gradient_steps() const { return gradient_steps_; }
@@ -164,6 +167,7 @@ class GroupState {
   // group_state.cc
   int TrainerIndex(TrainerId trainer) const;
   std::vector<MaskState> Masks() const;
+  std::vector<DevicePath> Paths() const;
   // Its first Submit of a step that was refused, or made dense, before it came:
   // only now can the trainer be told.
   void AnswerLate(LocalTrainer& trainer, uint64_t step);

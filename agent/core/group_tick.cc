@@ -186,6 +186,7 @@ protocol::StepReport GroupState::MakeReport() const {
   report.sent_bytes = counters_.sent_bytes;
   report.sent_kept_bytes = counters_.sent_kept_bytes;
   report.sent_dense_bytes = counters_.sent_dense_bytes;
+  report.device_path = PathOfNode(Paths(), collective_);
   return report;
 }
 

@@ -28,6 +28,7 @@ absl::StatusOr<TrainerRecord> Trainers::Check(const wire::Hello& hello) const {
                                record.trainer.launch);
   record.nccl_version = hello.nccl_version;
   record.device = GetText(hello.device);
+  record.gpu = GetText(hello.gpu);
   record.region = RegionOf(record);
   RETURN_IF_ERROR(CheckLaunch(record));
   RETURN_IF_ERROR(CheckMemory(record));

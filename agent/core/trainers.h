@@ -29,6 +29,7 @@ struct TrainerRecord {
   uint32_t rank = 0;
   uint32_t nccl_version = 0;  // As wire::Hello has them.
   std::string device;
+  std::string gpu;
 };
 
 class Trainers {

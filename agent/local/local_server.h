@@ -35,8 +35,9 @@ class LocalEvents {
   // TrainerPacket without those that come first.
   using Message =
       std::variant<wire::Submit, wire::Vote, protocol::KeepByParameter,
-                   wire::Detach, wire::CollectiveId, wire::Opened, wire::Staged,
-                   wire::BucketWord, wire::CollectiveFailed>;
+                   wire::DevicePath, wire::Detach, wire::CollectiveId,
+                   wire::Opened, wire::Staged, wire::BucketWord,
+                   wire::CollectiveFailed>;
   virtual ~LocalEvents() = default;
   virtual void OnHello(uint64_t trainer, const wire::Hello& hello) = 0;
   virtual void OnMessage(uint64_t trainer, const Message& message) = 0;

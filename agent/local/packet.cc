@@ -33,6 +33,7 @@ absl::Status Check(const wire::Hello& hello) {
   RETURN_IF_ERROR(CheckText("Hello.launch", hello.launch));
   RETURN_IF_ERROR(CheckText("Hello.site", hello.site));
   RETURN_IF_ERROR(CheckText("Hello.device", hello.device));
+  RETURN_IF_ERROR(CheckText("Hello.gpu", hello.gpu));
   return CheckText("Hello.model_summary", hello.model_summary);
 }
 
@@ -72,6 +73,12 @@ absl::Status Check(const wire::Keep& keep) {
     RETURN_IF_ERROR(CheckText("Keep.name", keep.parameters[i].name));
   }
   return absl::OkStatus();
+}
+
+absl::Status Check(const wire::DevicePath& path) {
+  RETURN_IF_ERROR(CheckRange("DevicePath.path", path.path, 0, 3));
+  RETURN_IF_ERROR(CheckText("DevicePath.reason", path.reason));
+  return protocol::CheckMoved("DevicePath.reason", path.reason);
 }
 
 absl::Status Check(const wire::Detach&) { return absl::OkStatus(); }
@@ -154,6 +161,8 @@ absl::StatusOr<TrainerPacket> ParseTrainerPacket(
       return Read<wire::Vote>(packet);
     case wire::Kind::kKeep:
       return ReadKeep(packet);
+    case wire::Kind::kDevicePath:
+      return Read<wire::DevicePath>(packet);
     case wire::Kind::kDetach:
       return Read<wire::Detach>(packet);
     case wire::Kind::kAsk:

@@ -18,8 +18,8 @@ namespace pactrain::agent {
 // A wire::Keep comes as what it says, since it is large.
 using TrainerPacket =
     std::variant<wire::Hello, wire::Submit, wire::Vote,
-                 protocol::KeepByParameter, wire::Detach, wire::Ask,
-                 wire::CollectiveId, wire::Opened, wire::Staged,
+                 protocol::KeepByParameter, wire::DevicePath, wire::Detach,
+                 wire::Ask, wire::CollectiveId, wire::Opened, wire::Staged,
                  wire::BucketWord, wire::CollectiveFailed>;
 
 // Checks what can be checked without knowing the trainer: kind, size, that

@@ -141,6 +141,21 @@ TEST(ParseTrainerPacket, sec_RefusesABadKeep) {
                                     HasSubstr("keeps 41 of 40")));
 }
 
+TEST(ParseTrainerPacket, sec_RefusesABadDevicePath) {
+  wire::DevicePath path = {};
+  path.header = {wire::Kind::kDevicePath, sizeof(path)};
+  path.path = 3;
+  std::strcpy(path.reason, "asked for");
+  EXPECT_OK(Parse(path));
+  path.path = 4;
+  ExpectRefused(path, "DevicePath.path is 4");
+  path.path = 1;
+  path.reason[0] = '\x1b';
+  ExpectRefused(path, "DevicePath.reason has 9 bytes, not all printable");
+  std::memset(path.reason, 'x', sizeof(path.reason));
+  ExpectRefused(path, "DevicePath.reason has no NUL");
+}
+
 TEST(ParseTrainerPacket, RefusesWordsThatCannotBePrinted) {
   wire::Vote vote = GoodVote();
   vote.moved[0] = '\x1b';

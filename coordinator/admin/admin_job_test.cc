@@ -156,6 +156,25 @@ TEST_F(AdminTest, ACoordinatorThatIsGoneIsSaidToBeUnreachable) {
   }
 }
 
+TEST_F(AdminTest, WhichWayGradientsGoIsShownByNode) {
+  Form();
+  EXPECT_THAT(Admin({"job", "myjob"}).out,
+              ::testing::Not(HasSubstr("GRADIENTS BY")));
+  protocol::StepReport report;
+  report.group = {"myjob", 0};
+  report.generation = 1;
+  report.device_path = {"device", "not by NCCL: rank 1 left", 12, 3};
+  driver_->OnMessage(streams_[0], report);
+  EXPECT_THAT(
+      Admin({"job", "myjob"}).out,
+      HasSubstr("\nAGENT  GRADIENTS BY  SUMMED BY NCCL  FALLBACKS  WHY\n"
+                "node0  device        12              3          not by NCCL: "
+                "rank 1 left\n"));
+  EXPECT_THAT(Admin({"job", "myjob", "--json"}).out,
+              ::testing::AllOf(HasSubstr("nodePaths"),
+                               HasSubstr("not by NCCL: rank 1 left")));
+}
+
 TEST_F(AdminTest, MasksAndDecisionsOfAJobAreShown) {
   Form();
   EXPECT_EQ(Admin({"masks", "myjob"}).out,

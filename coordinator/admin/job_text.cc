@@ -61,6 +61,19 @@ std::string MembersTable(const v1::Generation& generation) {
   return Table(rows);
 }
 
+// "" where all models are on CPUs.
+std::string PathsTable(const v1::JobState& job) {
+  std::vector<Row> rows = {
+      {"AGENT", "GRADIENTS BY", "SUMMED BY NCCL", "FALLBACKS", "WHY"}};
+  for (const v1::NodePath& node : job.node_paths()) {
+    rows.push_back({node.agent(), node.path().name(),
+                    absl::StrCat(node.path().nccl_buckets()),
+                    absl::StrCat(node.path().nccl_fallbacks()),
+                    node.path().reason()});
+  }
+  return rows.size() == 1 ? "" : absl::StrCat("\n", Table(rows));
+}
+
 // "COMPACTED fp32, version 5: why it was made".
 std::string Made(const v1::Decision& decision) {
   return absl::StrCat(ModeAndCodec(decision), ", version ", decision.version(),
@@ -201,6 +214,7 @@ std::string JobDetails(const v1::JobState& job) {
   std::string text = Table(rows);
   if (job.has_generation()) {
     absl::StrAppend(&text, "\n", MembersTable(job.generation()));
+    absl::StrAppend(&text, PathsTable(job));
   }
   return text;
 }

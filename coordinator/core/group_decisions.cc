@@ -363,6 +363,7 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   s.first_compacted_step = progress_.first_compacted_step();
   s.links = progress_.Links();
   s.paces = progress_.Paces();
+  s.node_paths = progress_.Paths();
   s.pin = pin_;
   s.account = account_.At(c.now, progress_.committed_count());
   s.counted_since = c.epoch + since_;

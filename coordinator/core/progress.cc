@@ -19,7 +19,7 @@ void Progress::Add(const std::string& agent, const std::string& site,
     committed_count_ = std::max(committed_count_, report.committed_count);
   }
   words_[agent] = {report.committed_step, report.committed_count,
-                   report.waits_for};
+                   report.waits_for, report.device_path};
   // Of one agent, so that they add up. One of the release before tells none.
   if (report.failed_attempts >= failed_attempts_ &&
       report.failed_by_cause != protocol::AttemptsByCause{}) {
@@ -87,6 +87,14 @@ std::vector<LinkSnapshot> Progress::Links() const {
   std::vector<LinkSnapshot> all;
   for (const auto& [agent, links] : links_) {
     all.insert(all.end(), links.begin(), links.end());
+  }
+  return all;
+}
+
+std::vector<NodePath> Progress::Paths() const {
+  std::vector<NodePath> all;
+  for (const auto& [agent, word] : words_) {
+    if (word.device_path) all.push_back({agent, *word.device_path});
   }
   return all;
 }

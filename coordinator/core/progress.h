@@ -27,6 +27,7 @@ class Progress {
     uint64_t committed_step = 0;
     uint64_t committed_count = 0;
     std::string waits_for;
+    std::optional<protocol::DevicePath> device_path;
   };
   const Word* Of(const std::string& agent) const;  // Null: nothing yet.
 
@@ -51,6 +52,7 @@ class Progress {
   bool any() const { return !links_.empty(); }
   std::vector<LinkSnapshot> Links() const;
   std::vector<AgentPace> Paces() const;
+  std::vector<NodePath> Paths() const;
 
  private:
   uint64_t committed_step_ = 0;

@@ -43,6 +43,11 @@ struct AgentPace {
   double interval_seconds = 0;  // Above 0.
 };
 
+struct NodePath {
+  std::string agent;
+  protocol::DevicePath path;
+};
+
 struct GroupSnapshot {
   protocol::GroupId group;
   GroupPhase phase = GroupPhase::kWaiting;
@@ -71,6 +76,8 @@ struct GroupSnapshot {
   // As rank 0 told last; null: it has not, or the masks are others by now.
   std::shared_ptr<const protocol::KeepByParameter> keep_by_parameter;
   std::vector<LinkSnapshot> links;
+  // By agent, of the newest generation, where models are on devices.
+  std::vector<NodePath> node_paths;
   std::vector<AgentPace> paces;  // By agent, of those that have reported.
   // Of the time of a step, what trainers wait for the exchange; not measured,
   // or no generation runs: nothing.

@@ -45,6 +45,17 @@ void WriteKeep(const GroupSnapshot& group, const JobTrack& track, double after,
   json.End();
 }
 
+void WritePaths(const GroupSnapshot& group, JsonWriter& json) {
+  json.Key("paths").Array();
+  for (const NodePath& node : group.node_paths) {
+    json.Array().Text(node.agent).Text(node.path.name);
+    json.Number(Number(node.path.nccl_buckets));
+    json.Number(Number(node.path.nccl_fallbacks)).Text(node.path.reason);
+    json.End();
+  }
+  json.End();
+}
+
 void WriteFailed(const GroupSnapshot& group, JsonWriter& json) {
   json.Key("failed").Number(Number(group.failed_attempts_total));
   json.Key("failed_of").Array();

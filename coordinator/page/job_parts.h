@@ -16,6 +16,10 @@ namespace pactrain::coordinator {
 void WriteKeep(const GroupSnapshot& group, const JobTrack& track, double after,
                JsonWriter& json);
 
+// "paths": [agent, which way gradients leave its GPUs, buckets that NCCL
+// summed, fallbacks, why] of nodes with models on GPUs.
+void WritePaths(const GroupSnapshot& group, JsonWriter& json);
+
 // "failed": attempts in all; "failed_of": [cause, how many] of those that were.
 void WriteFailed(const GroupSnapshot& group, JsonWriter& json);
 

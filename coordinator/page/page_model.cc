@@ -309,6 +309,7 @@ void PageModel::WriteAgents(const GroupSnapshot& group,
   json.Key("lost").Array();
   for (const std::string& agent : group.lost_agents) json.Text(agent);
   json.End();
+  WritePaths(group, json);
 }
 
 std::string PageModel::Job(absl::string_view id, uint64_t since) const {

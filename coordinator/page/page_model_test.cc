@@ -292,6 +292,7 @@ TEST_F(PageModelTest, HostileNamesStayText) {
   bad.agents[0].connected = false;
   bad.groups[0].links[0].site = "\"><b>";
   bad.groups[0].keep_by_parameter = Keep("<img src=x onerror=\"alert(1)\">");
+  bad.groups[0].node_paths = {{"a<b>", {"<torch>", "<script>"}}};
   Observe(bad);
   const std::string id = bad.groups[0].group.ToString();
   for (const std::string& shown :
@@ -301,6 +302,17 @@ TEST_F(PageModelTest, HostileNamesStayText) {
     EXPECT_LT(shown.size(), 40'000u);
   }
   EXPECT_THAT(model_.Job(id, 0), Not(HasSubstr("\"gone\"")));
+}
+
+TEST_F(PageModelTest, AJobShowsWhichWayGradientsLeaveGpus) {
+  StateSnapshot there = RunningSnapshot();
+  Observe(there);
+  EXPECT_THAT(model_.Job("train", 0), HasSubstr("\"paths\":[]"));
+  there.groups[0].node_paths = {{"a0", {"device", "rank 1 left", 12, 3}}};
+  Observe(there);
+  EXPECT_THAT(
+      model_.Job("train", 0),
+      HasSubstr("\"paths\":[[\"a0\",\"device\",12,3,\"rank 1 left\"]]"));
 }
 
 TEST_F(PageModelTest, AJobIsToldWhatIsWrongWithItAlone) {

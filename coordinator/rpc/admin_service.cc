@@ -157,6 +157,11 @@ v1::JobState ToProto(const GroupSnapshot& s) {
   if (s.first_compacted_step) {
     proto.set_first_compacted_step(*s.first_compacted_step);
   }
+  for (const NodePath& node : s.node_paths) {
+    v1::NodePath& path = *proto.add_node_paths();
+    path.set_agent(node.agent);
+    *path.mutable_path() = protocol::ToProto(node.path);
+  }
   v1::JobAccount& account = *proto.mutable_account();
   account.set_since_unix_seconds(
       absl::ToDoubleSeconds(s.counted_since - absl::UnixEpoch()));

@@ -140,6 +140,8 @@ class FakeNative:
         self.packed: list[PackedBucket] = []
         self.nccl_open = False
         self.reduced = 0  # Buckets.
+        self.paths: list[tuple[int, str]] = []
+        self.forgoes_nccl = False
         self.dense_steps: set[int] = set()
 
     def enter(self, job: FakeJob, rank: int) -> None:
@@ -195,6 +197,12 @@ class FakeNative:
     def keep(self, mask, parameters):
         self.kept.append((mask, list(parameters)))
 
+    def tell_path(self, number, reason):
+        self.paths.append((number, reason))
+
+    def forgo_nccl(self):
+        self.forgoes_nccl = True
+
     def submit(self, bucket, parts, out, dtype, op, layout, last, parameters):
         assert bucket == len(self._buckets)
         if op == Op.XOR:
@@ -216,7 +224,7 @@ class FakeNative:
     def plan_bucket(self, bucket, elements, layout):
         bits = self._bits(bucket)
         if bits is None or bits.size != elements:
-            return Plan(False, False, elements, 0, NO_DIGEST)
+            return Plan(self.nccl_open, False, elements, 0, NO_DIGEST)
         kept = int(bits.sum())
         mask = self.decision.mask_digest
         return Plan(True, not self.options.gse, kept, elements, mask)
@@ -224,6 +232,11 @@ class FakeNative:
     def mask_image(self, bucket, elements, layout, plan):
         """A byte for each element, unlike the kernels'."""
         return self._bits(bucket)
+
+    def _kept(self, bucket):
+        if bucket.plan.image_bytes == 0:
+            return np.ones(bucket.elements, dtype=bool)
+        return self._bits(bucket.index).astype(bool)
 
     def _bits(self, bucket):
         """Of the masks in force, if they were given and this step is not dense."""
@@ -245,11 +258,11 @@ class FakeNative:
     @property
     def node_report(self):
         reason = "" if self.nccl_open else "it is closed"
-        return NodeReport(self.nccl_open, self.reduced, 0, 0.0, 0.0, reason)
+        return NodeReport(self.nccl_open, False, self.reduced, 0, 0.0, 0.0, reason)
 
     def submit_packed(self, bucket, layout, last, parameters):
         assert bucket.index == len(self._buckets)
-        bits = self._bits(bucket.index).astype(bool)
+        bits = self._kept(bucket)
         values = np.zeros(bucket.elements, dtype=np.float32)
         values[bits] = self._at(bucket.memory, bucket.plan.kept, np.float32)
         self.packed.append(bucket)
@@ -301,7 +314,7 @@ class FakeNative:
             raise self._end()
         for out, values in zip(outs, results, strict=True):
             if isinstance(out, PackedBucket):
-                bits = self._bits(out.index).astype(bool)
+                bits = self._kept(out)
                 sums = values[bits] * np.float32(self.world_size)
                 self._at(out.memory, out.plan.kept, np.float32)[:] = sums
                 continue

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from fake_native import activate
+from fake_native import activate, submitted
 from small_nets import small_net
 
 import pactrain
 from pactrain import device_path, devices
 from pactrain.errors import RefusedError
+from pactrain.packing import Packer
 from pactrain.types import NodePath
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "device"))
@@ -25,6 +26,12 @@ STEPS = 6
 @pytest.fixture(scope="module", autouse=True)
 def device():
     queued.use()
+
+
+def kept_by(image, elements):
+    if image is None:
+        return torch.ones(elements.numel(), dtype=torch.bool, device=elements.device)
+    return image.bool()
 
 
 class TorchKernels:
@@ -42,7 +49,7 @@ class TorchKernels:
         if self.fails:
             raise RuntimeError("cuLaunchKernel: CUDA_ERROR_X (1)\nmore")
         self.packs += 1
-        keep = image.bool()
+        keep = kept_by(image, gradients)
         totals.zero_()
         outside = (gradients[~keep] != 0).sum()
         totals[1::2] = torch.stack([outside, outside * 0])
@@ -51,7 +58,7 @@ class TorchKernels:
     def unpack(self, image, packed, world_size, out, *, stream):
         assert torch.accelerator.current_stream() == stream
         mean = torch.zeros(out.numel(), device=out.device)
-        mean[image.bool()] = packed / world_size
+        mean[kept_by(image, out)] = packed / world_size
         out.copy_(mean)
 
 
@@ -206,6 +213,7 @@ def test_a_wait_that_was_left_out_shows(wrap, monkeypatch, packing, part, left_o
 def nccl(monkeypatch, packing):
     monkeypatch.setenv(device_path.VARIABLE, "nccl")
     monkeypatch.setattr(device_path, "nccl_here", lambda: (True, "NCCL 2.29.7, x.so"))
+    return packing
 
 
 def opened(step, attached):
@@ -224,6 +232,32 @@ def test_what_nccl_sums_trains_as_on_the_cpu(wrap, monkeypatch, nccl):
     assert "nccl (PACTRAIN_DEVICE_PATH asks for it; NCCL 2.29.7" in (
         attached.session.summary()
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_full_steps_are_summed_by_nccl_too(wrap, monkeypatch, nccl, dtype):
+    expected = on_cpu(monkeypatch, wrap, model=small_net().to(dtype))
+    monkeypatch.setenv(device_path.VARIABLE, "nccl")
+    there, attached = train(wrap, "queued", small_net().to(dtype), opened)
+    assert equal(there, expected)
+    whole = [b for b in attached.native.packed if b.plan.image_bytes == 0]
+    assert len(whole) >= 2
+    assert len(attached.native.packed) == submitted(attached.native) >= STEPS
+    assert {bucket.path for bucket in attached.native.packed} == {NodePath.LEADER}
+
+
+def test_a_full_step_that_becomes_dense_has_all_gradients_from_the_device(
+    wrap, monkeypatch, nccl
+):
+    def dense(step, attached):
+        opened(step, attached)
+        native = attached.native
+        native.dense_steps = {native.next_step} if step == 0 else set()
+
+    expected = on_cpu(monkeypatch, wrap, before=dense)
+    monkeypatch.setenv(device_path.VARIABLE, "nccl")
+    there, _ = train(wrap, "queued", before=dense)
+    assert equal(there, expected)
 
 
 def test_a_bucket_is_whole_before_nccl_reads_it(wrap, monkeypatch, nccl):
@@ -245,10 +279,59 @@ def test_while_nccl_is_not_open_buckets_go_by_the_host(wrap, monkeypatch, nccl, 
         there, attached = train(wrap, "queued")
     assert equal(there, expected)
     assert {bucket.path for bucket in attached.native.packed} == {NodePath.HOST}
+    assert all(bucket.plan.image_bytes for bucket in attached.native.packed)
     assert attached.session.stats()["pactrain/device_path"] == 2
     lines = [r.getMessage() for r in caplog.records if "summed by NCCL" in r.msg]
     assert lines == ["gradients are not summed by NCCL: it is closed"]
     assert "device (not by NCCL: it is closed)" in attached.session.summary()
+
+
+def test_without_memory_for_the_sum_a_bucket_goes_by_the_host(
+    wrap, monkeypatch, nccl, caplog
+):
+    reduce = Packer.reduce
+
+    def full(packer, elements, dtype):
+        raise RuntimeError("out of memory: 8 bytes")
+
+    def short(packer, *arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(Packer, "_new", full)
+            return reduce(packer, *arguments)
+
+    def fill(step, attached):
+        opened(step, attached)
+        monkeypatch.setattr(Packer, "reduce", short if step == 3 else reduce)
+
+    expected = on_cpu(monkeypatch, wrap)
+    monkeypatch.setenv(device_path.VARIABLE, "nccl")
+    with caplog.at_level(logging.WARNING, "pactrain"):
+        there, attached = train(wrap, "queued", before=fill)
+    assert equal(there, expected)
+    paths = [bucket.path for bucket in attached.native.packed]
+    assert paths.count(NodePath.HOST) == 1
+    assert attached.session.stats()["pactrain/nccl_fallbacks"] == 1
+    assert "bucket 0 is not summed by NCCL: out of memory" in caplog.text
+
+
+def test_agents_are_told_the_path_once_and_what_it_becomes(wrap, nccl):
+    def fail(step, attached):
+        nccl.fails = step == 4
+
+    _, attached = train(wrap, "queued", before=fail)
+    (before, after) = attached.native.paths
+    assert before == (3, "PACTRAIN_DEVICE_PATH asks for it; NCCL 2.29.7, x.so")
+    assert after[0] == 1
+    assert after[1].startswith("bucket 0 was not packed there: cuLaunchKernel")
+
+
+def test_who_has_given_up_packing_asks_for_no_nccl_when_it_attaches_again(wrap, nccl):
+    def fail(step, attached):
+        assert not attached.native.forgoes_nccl
+        nccl.fails = True
+
+    _, attached = train(wrap, "queued", before=lambda step, a: step or fail(step, a))
+    assert attached.native.forgoes_nccl
 
 
 def test_an_error_of_the_library_keeps_its_type(wrap, nccl):

@@ -239,7 +239,8 @@ def test_missing_pinned_memory_is_said_at_the_start(wrap):
     with (
         queued.pinned_limit(100),
         pytest.raises(
-            pactrain.PacTrainError, match=r"page-locked.*[\d,]+ bytes are wanted"
+            pactrain.PacTrainError,
+            match=r"page-locked.*[\d,]+ bytes are wanted, [\d,]+ are free, and `ulim",
         ),
     ):
         wrap(small_net().to("queued"))
@@ -252,6 +253,24 @@ def test_a_device_that_failed_before_is_said_to_have(wrap):
         pytest.raises(pactrain.PacTrainError, match="before the model was attached"),
     ):
         wrap(model)
+
+
+def test_an_error_from_before_the_first_call_of_a_step_is_said_to_be_so(
+    wrap, monkeypatch
+):
+    wrapped = wrap(small_net().to("queued"))
+    wrapped.step(inputs(0).to("queued"))
+    loss = wrapped.ddp(inputs(1).to("queued")).square().mean()
+
+    def fail(self, streams):
+        raise RuntimeError("an illegal memory access was encountered\nmore")
+
+    monkeypatch.setattr(devices.DeviceCopies, "_follow", fail)
+    with pytest.raises(
+        pactrain.PacTrainError,
+        match="queued:0 failed before gradients were copied to the host: an illegal",
+    ):
+        loss.backward()
 
 
 def test_masks_go_along_with_a_model_that_is_moved():
@@ -365,7 +384,7 @@ def test_a_device_that_fails_in_a_step_ends_the_session(wrap):
 
 
 def test_importing_pactrain_calls_nothing_of_a_device():
-    """Also in a forked child, where CUDA could not be called later."""
+    """Nor pruning, also in a forked child, where CUDA could not be called later."""
     script = (
         "import torch, sys\n"
         "def refuse(*_): raise AssertionError('called')\n"
@@ -373,8 +392,12 @@ def test_importing_pactrain_calls_nothing_of_a_device():
         "    setattr(torch.cuda, name, refuse)\n"
         "for name in ('current_accelerator', 'device_count', 'is_available'):\n"
         "    setattr(torch.accelerator, name, refuse)\n"
+        "import os\n"
         "import pactrain\n"
+        "child = os.fork()\n"
+        "if child: sys.exit(os.waitpid(child, 0)[1] != 0)\n"
         "net = torch.nn.Sequential(torch.nn.Linear(4, 4))\n"
         "pactrain.prune(net, 0.5, exempt=())\n"
+        "os._exit(0)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

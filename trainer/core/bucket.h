@@ -75,6 +75,7 @@ struct Placement {
   uint64_t elements = 0;    // In the slot: kept ones if `mask`, else all.
   Mode mode = Mode::kFull;  // The decision's, or kFull where it does not hold.
   std::shared_ptr<const kernels::MaskPlan> mask;  // Null: all elements.
+  bool dense = false;          // All elements, in an attempt that is DENSE.
   bool count_outside = false;  // Elements outside the mask make a violation.
 
   uint64_t bytes() const { return elements * 4; }
@@ -101,7 +102,7 @@ uint64_t WriteBucket(const Placement& placement, const Parts& parts,
                      uint8_t* slot);
 
 // The same of a bucket whose kept elements lie at `packed`, one after the other
-// in fp32. REQUIRES: placement.mask.
+// in fp32; without a mask all are.
 void WritePacked(const Placement& placement, kernels::TileRange tiles,
                  const void* packed, uint8_t* slot);
 
@@ -110,7 +111,7 @@ void WritePacked(const Placement& placement, kernels::TileRange tiles,
 // dtype; zeros outside the mask.
 void ReadTiles(const Placement& placement, kernels::TileRange tiles,
                const uint8_t* result, uint32_t world_size, void* out);
-// The sums themselves, of what is kept alone. REQUIRES: placement.mask.
+// The sums themselves, of what is kept alone.
 void ReadPacked(const Placement& placement, kernels::TileRange tiles,
                 const uint8_t* result, void* packed);
 // All of them.

@@ -101,6 +101,7 @@ wire::Hello TrainerState::MakeHello() const {
   hello.pin_codec = options_.pin_codec;
   hello.nccl_version = options_.nccl_version;
   SetText(hello.device, options_.device);
+  SetText(hello.gpu, options_.gpu);
   SetText(hello.job, options_.job);
   SetText(hello.launch, options_.launch);
   SetText(hello.site, options_.site);

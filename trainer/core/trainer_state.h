@@ -75,6 +75,7 @@ struct TrainerOptions {
   // As wire::Hello has them; 0: takes part in no node reduce.
   uint32_t nccl_version = 0;
   std::string device;
+  std::string gpu;
   Time attach_timeout = std::chrono::seconds(300);
   bool gse = true;  // False: an element outside the mask makes a step dense.
 };

@@ -123,6 +123,7 @@ Placement TrainerState::PlaceAt(const Bucket& bucket, uint64_t offset,
   placement.bucket = bucket;
   placement.offset = offset;
   placement.elements = bucket.elements;
+  placement.dense = dense;
   if (dense || bucket.op != Op::kSum) return placement;
   const auto mode = static_cast<Mode>(decision_.mode);
   if (Same(decision_.mask_digest, {})) {

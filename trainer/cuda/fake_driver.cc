@@ -109,7 +109,12 @@ int cuDeviceGet(int* device, int ordinal) {
 }
 
 int cuDeviceGetName(char* name, int bytes, int device) {
-  std::snprintf(name, bytes, "Fake %d", device);
+  const char* given = std::getenv("FAKE_GPU_NAME");
+  if (given == nullptr) {
+    std::snprintf(name, bytes, "Fake %d", device);
+  } else {
+    std::snprintf(name, bytes, "%s", given);
+  }
   return Called("cuDeviceGetName");
 }
 

@@ -5,8 +5,10 @@
 // whoever waits bounds the wait, and may leave a thread behind that hangs, with
 // the communicator and its memory.
 //
-// Of a communicator that failed, or was told to stop, no result is used; its
-// memory is not given back, since a peer's kernel may still reach into it.
+// Of a communicator that failed, or was told to stop, no result is used. It is
+// revoked, and keeps its memory: a peer's kernel may still reach into it. One
+// that never opened, or of an NCCL that cannot revoke (before 2.28.7), is
+// aborted, for which NCCL waits for its own kernels and frees its memory.
 //
 // Thread-compatible. A forked child may only destroy it, which does nothing.
 #ifndef PACTRAIN_TRAINER_NCCL_COMMUNICATOR_H_

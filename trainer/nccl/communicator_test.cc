@@ -58,27 +58,29 @@ class CommunicatorTest : public ::testing::Test {
     return reinterpret_cast<Function*>(dlsym(library, name));
   }
 
-  // Two ranks, each with a GPU.
-  void Make() {
+  // Ranks with a GPU each.
+  void Make(int ranks) {
     auto library = Library::Find();
     ASSERT_TRUE(std::holds_alternative<std::shared_ptr<const Library>>(library))
         << std::get<std::string>(library);
     setup_.library = std::get<std::shared_ptr<const Library>>(library);
-    for (int rank = 0; rank < 2; ++rank) {
+    for (int rank = 0; rank < ranks; ++rank) {
       comms_.push_back(
           std::make_unique<Communicator>(setup_, [this] { Wake(); }));
     }
   }
-  void Open() {
-    Make();
+  void Open(int ranks = 2) {
+    Make(ranks);
     comms_[0]->MakeId();
     const Outcome made = Next(0);
     ASSERT_EQ(made.what, Done::kId) << made.text;
-    for (int rank = 0; rank < 2; ++rank) comms_[rank]->Open(made.id, 2, rank);
+    for (int rank = 0; rank < ranks; ++rank) {
+      comms_[rank]->Open(made.id, ranks, rank);
+    }
   }
-  void OpenBoth() {
-    Open();
-    for (int rank = 0; rank < 2; ++rank) {
+  void OpenAll(int ranks = 2) {
+    Open(ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
       const Outcome opened = Next(rank);
       ASSERT_EQ(opened.what, Done::kOpened) << opened.text;
     }
@@ -117,7 +119,7 @@ class CommunicatorTest : public ::testing::Test {
 };
 
 TEST_F(CommunicatorTest, RanksGetTheSumOfAll) {
-  OpenBoth();
+  OpenAll();
   for (int round = 0; round < 3; ++round) {
     for (int rank : {0, 1}) Reduce(rank);
     for (int rank : {0, 1}) {
@@ -129,9 +131,24 @@ TEST_F(CommunicatorTest, RanksGetTheSumOfAll) {
   }
 }
 
+TEST_F(CommunicatorTest, OneToEightRanksGetTheSumOfAll) {
+  for (const int ranks : {1, 3, 8}) {
+    comms_.clear();
+    in_.assign(ranks, {1, 2, 3});
+    out_.assign(ranks, {0, 0, 0});
+    OpenAll(ranks);
+    for (int rank = 0; rank < ranks; ++rank) Reduce(rank);
+    const auto sum = static_cast<float>(ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(Next(rank).what, Done::kReduced) << rank << " of " << ranks;
+      EXPECT_THAT(out_[rank], ElementsAre(sum, 2 * sum, 3 * sum));
+    }
+  }
+}
+
 TEST_F(CommunicatorTest, ACallThatFailsIsSaid) {
   *fake_ = {.fault = "error", .rank = 1};
-  OpenBoth();
+  OpenAll();
   for (int rank : {0, 1}) Reduce(rank);
   const Outcome failed = Next(1);
   EXPECT_EQ(failed.what, Done::kFailed);
@@ -146,7 +163,7 @@ TEST_F(CommunicatorTest, ACallThatFailsIsSaid) {
 
 TEST_F(CommunicatorTest, AnErrorThatComesLateIsSaid) {
   *fake_ = {.fault = "late", .rank = 0};
-  OpenBoth();
+  OpenAll();
   for (int rank : {0, 1}) Reduce(rank);
   EXPECT_THAT(Next(0).text, HasSubstr("remote process exited (6)"));
   for (int rank : {0, 1}) comms_[rank]->Stop();
@@ -157,7 +174,7 @@ TEST_F(CommunicatorTest, WhatIsInProgressForEverCanBeStopped) {
   for (const char* fault : {"progress", "kernel"}) {
     *fake_ = {.fault = fault, .rank = 1};
     comms_.clear();
-    OpenBoth();
+    OpenAll();
     for (int rank : {0, 1}) Reduce(rank);
     for (int rank : {0, 1}) comms_[rank]->Stop();
     for (int rank : {0, 1}) {
@@ -175,9 +192,28 @@ TEST_F(CommunicatorTest, AnOpenThatFailsIsSaid) {
   EXPECT_EQ(Next(0).what, Done::kStopped);
 }
 
+TEST_F(CommunicatorTest, OneThatNeverOpensIsAborted) {
+  *fake_ = {.fault = "open_progress", .rank = 1};
+  Open();
+  for (int rank : {0, 1}) comms_[rank]->Stop();
+  EXPECT_EQ(Next(1).what, Done::kStopped);
+}
+
+TEST_F(CommunicatorTest, OneThatHangsWhileItIsRevokedOrAbortedIsLeftBehind) {
+  *fake_ = {.fault = "revoke", .rank = 1};
+  OpenAll();
+  comms_[1]->Stop();
+  comms_.clear();  // Returns, within its bound.
+  Make(2);
+  comms_[0]->MakeId();
+  comms_[1]->Open(Next(0).id, 2, 1);  // And nobody else does.
+  comms_[1]->Stop();
+  comms_.clear();
+}
+
 TEST_F(CommunicatorTest, OneThatHangsInACallIsLeftBehind) {
   *fake_ = {.fault = "call", .rank = 1};
-  OpenBoth();
+  OpenAll();
   for (int rank : {0, 1}) Reduce(rank);
   for (int rank : {0, 1}) comms_[rank]->Stop();
   EXPECT_EQ(Next(0).what, Done::kStopped);

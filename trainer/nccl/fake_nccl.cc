@@ -1,6 +1,7 @@
 #include "trainer/nccl/fake_nccl.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -217,6 +218,8 @@ int ncclAllReduce(const void* in, void* out, size_t count, int type,
   const uint64_t call = comm->calls++;
   if (comm->Has("error", call)) return kUnhandledCudaError;
   if (comm->Has("call", call)) Hang();
+  if (comm->Has("killed", call)) kill(getpid(), SIGKILL);
+  if (comm->Has("stopped", call)) kill(getpid(), SIGSTOP);
   if (comm->Has("progress", call)) {
     comm->progresses = true;
     return kInProgress;

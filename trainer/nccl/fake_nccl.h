@@ -19,6 +19,8 @@ struct FakeNccl {
   //   kernel    what it launched does not end before it is revoked
   //   revoke    the same, and the call that revokes or aborts does not return
   //   deaf      what it launched never ends
+  //   killed    the process is killed in the call
+  //   stopped   it is stopped there
   //   open      the communicator does not open: an error
   //   open_progress  the same: it is in progress for ever
   std::string fault;

@@ -58,6 +58,7 @@ std::variant<Found, std::string> FindSetup() {
   // "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
   const bool is_part = std::strstr(name, " MIG ") != nullptr;
   found.device = (is_part ? "MIG-" : "GPU-") + UuidText(uuid);
+  found.gpu = name;
   return found;
 }
 

@@ -13,6 +13,7 @@ struct Found {
   Setup setup;
   // "GPU-00010203-...", as nvidia-smi has it; "MIG-..." of a part of one.
   std::string device;
+  std::string gpu;  // Its kind, as the driver names it.
 };
 
 // For the GPU of the context that is current in this thread. The text says, in

@@ -89,6 +89,9 @@ export function jobScreen(id) {
   let told = {}; // What each parameter keeps: it comes only when it changes.
   const slowest = table("Slowest agents", [{ title: "Agent" }, { title: "Site" },
     { title: "Computes", number: true }, { title: "Waits", number: true }], [], "no agent has reported a step");
+  const paths = table("Which way gradients leave GPUs", [{ title: "Agent" }, { title: "By" },
+    { title: "Summed by NCCL", number: true }, { title: "Fallbacks", number: true }, { title: "Why" }], [],
+    "no model is on a GPU");
   const lost = el("p", {});
   const decisions = table("Decisions, newest first",
     [{ title: "Decision", number: true }, { title: "Mode" }, { title: "Mask set" }, { title: "Reason" }], []);
@@ -101,7 +104,7 @@ export function jobScreen(id) {
     heading("Masks"), votes, counts, keep, masks, keepNote, keepOf,
     heading("Steps"), steps, el("p", { class: "note" },
       "Predicted is computing, and the bytes over the slowest link at its best measured rate, less what goes on behind computing. Other waits are not in it. Until FULL was measured it may be several times too long for FULL: few bytes at a time show less than a link carries."),
-    risk, heading("Agents"), lost, slowest, heading("Decisions and faults"), events, decisions);
+    risk, heading("Agents"), lost, slowest, paths, heading("Decisions and faults"), events, decisions);
   const gone = el("p", { class: "hidden" },
     "The coordinator knows no job of this name. It may have ended and been forgotten; ", el("a", { href: "#/" }, "all jobs"), ".");
   const element = el("section", {}, el("p", {}, el("a", { href: "#/" }, "All jobs")), el("h1", {}, id), gone, found);
@@ -154,6 +157,8 @@ export function jobScreen(id) {
     keepOf.update(told.parameters ? keepRows(told) : []);
     masks.update(message.mask_sets.toReversed().map((m) => [clock(m.at), m.digest, percent(m.keep)]));
     slowest.update(message.slowest.map((a) => [a.agent, a.site, seconds(a.compute), seconds(a.wait)]));
+    paths.update(message.paths.map(([agent, path, sums, fallbacks, why]) =>
+      [agent, path, plain(sums, 12), plain(fallbacks, 12), why]));
     text(lost, message.lost.length ? `Without a stream to the coordinator: ${message.lost.join(", ")}.`
       : "No agent of the generation is lost.");
     events.update(message.events.toReversed().map((e) => [clock(e.at), e.kind, e.text]));

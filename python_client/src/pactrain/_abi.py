@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 NO_RANK = 0xFFFFFFFF
 MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"
@@ -104,6 +104,7 @@ class Plan(ctypes.Structure):
 class Node(ctypes.Structure):
     _fields_ = (
         ("open", ctypes.c_int32),
+        ("pending", ctypes.c_int32),
         ("taken", ctypes.c_uint64),
         ("by_host", ctypes.c_uint64),
         ("nccl_seconds", ctypes.c_double),
@@ -403,6 +404,10 @@ def _declare(library: ctypes.CDLL) -> None:
             ],
         ),
         "pt_node_report": (ctypes.c_int, [session, ctypes.POINTER(Node)]),
+        "pt_device_path": (
+            ctypes.c_int,
+            [session, ctypes.c_int32, ctypes.c_char_p],
+        ),
         "pt_nccl_status": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_uint64]),
         "pt_submit_packed": (
             ctypes.c_int,

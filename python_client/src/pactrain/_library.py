@@ -327,6 +327,10 @@ class NativeSession:
         )
         self._enter(options)
 
+    def forgo_nccl(self) -> None:
+        """From the next attach on."""
+        self._options = dataclasses.replace(self._options, nccl=False)
+
     def _enter(self, options: AttachOptions) -> None:
         previous = self._handle
         handle = _attach(options, self._on_waiting, self._advice, previous)
@@ -492,6 +496,11 @@ class NativeSession:
             )
         )
 
+    def tell_path(self, number: int, reason: str) -> None:
+        """For people; see pt_device_path()."""
+        words = _printable(reason)
+        self._check(self._library.pt_device_path(self._open(), number, words))
+
     def submit(
         self,
         bucket: int,
@@ -591,6 +600,7 @@ class NativeSession:
         self._check(self._library.pt_node_report(self._open(), ctypes.byref(out)))
         return NodeReport(
             open=bool(out.open),
+            pending=bool(out.pending),
             taken=out.taken,
             by_host=out.by_host,
             nccl_seconds=out.nccl_seconds,

@@ -26,6 +26,7 @@ from .buffers import BufferSync, mask_buffers
 from .checks import attached_already, check_model, check_shared, unwrap
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .declared import DeclaredModel, declare, refitted_where_possible
+from .device_path import PathTeller
 from .differences import Differences
 from .embedded import advice_on_a_dead_agent, embedded_agent
 from .engine import EngineOptions, StepEngine
@@ -245,6 +246,9 @@ def open_session(
     storage.give_back_memory()
     differences = _differences(parts, meeting)
     engine = _engine(parts, options.slot_bytes, differences)
+    if copies is not None:
+        teller = PathTeller(native, copies.chosen)
+        engine.reporters.append(teller.before_step)
     session = Session(parts, engine, _membership(parts, engine))
     session.at_close(differences.at_end)
     if native.rank == 0:

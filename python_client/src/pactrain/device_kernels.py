@@ -20,8 +20,8 @@ class DeviceKernels:
     """For one device, which is current in the thread that calls.
 
     All is enqueued on `stream`, a torch.Stream; tensors are 1-D, contiguous and of that
-    device. `image` is NativeSession.mask_image(), copied there; `packed` holds the kept
-    elements in fp32.
+    device. `image` is NativeSession.mask_image(), copied there (None: all elements are
+    kept); `packed` holds the kept elements in fp32.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class DeviceKernels:
 
     def pack(
         self,
-        image: Tensor,
+        image: Tensor | None,
         gradients: Tensor,
         packed: Tensor,
         totals: Tensor,
@@ -58,7 +58,7 @@ class DeviceKernels:
         self._check(
             self._library.pt_cuda_compact(
                 self._handle,
-                image.data_ptr(),
+                _address_of(image),
                 gradients.numel(),
                 _DTYPES[gradients.dtype],
                 gradients.data_ptr(),
@@ -71,7 +71,7 @@ class DeviceKernels:
 
     def unpack(
         self,
-        image: Tensor,
+        image: Tensor | None,
         packed: Tensor,
         world_size: int,
         out: Tensor,
@@ -86,7 +86,7 @@ class DeviceKernels:
         self._check(
             self._library.pt_cuda_expand_divide(
                 self._handle,
-                image.data_ptr(),
+                _address_of(image),
                 out.numel(),
                 _DTYPES[out.dtype],
                 packed.data_ptr(),
@@ -139,6 +139,10 @@ def handle_of(stream: torch.Stream) -> int:
             device_type=stream.device_type,
         ).cuda_stream
     )
+
+
+def _address_of(image: Tensor | None) -> int:
+    return 0 if image is None else image.data_ptr()
 
 
 def _last_error(library: ctypes.CDLL) -> str:

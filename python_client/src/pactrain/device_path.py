@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from .device_kernels import DeviceKernels, kernels_of, nccl_here
 from .errors import InvalidArgument, RefusedError
+from .types import Native
 
 VARIABLE = "PACTRAIN_DEVICE_PATH"
 _CHOICES = ("auto", "torch", "device", "nccl")
@@ -38,6 +39,25 @@ class DevicePath:
 
 
 ON_CPU = DevicePath("cpu", "the model is on the CPU")
+
+
+class PathTeller:
+    """Tells the agent which way gradients go, where that is new to it."""
+
+    def __init__(self, native: Native, path: Callable[[], DevicePath]) -> None:
+        self._native = native
+        self._path = path
+        self._told: tuple[int, str] | None = None
+
+    def before_step(self) -> None:
+        """
+        Raises: the session's error, if it is over.
+        """
+        path = self._path()
+        now = (self._native.generation, str(path))
+        if now != self._told:
+            self._native.tell_path(path.number, path.reason)
+            self._told = now
 
 
 def choose(device: torch.device | None, environment: Mapping[str, str]) -> DevicePath:

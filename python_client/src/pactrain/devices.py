@@ -20,7 +20,9 @@ Nothing here is called before a model on an accelerator is attached.
 from __future__ import annotations
 
 import contextlib
+import resource
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -148,7 +150,8 @@ class DeviceCopies:
         except RuntimeError as error:
             raise PacTrainError(
                 f"There is no page-locked host memory for the gradients of this model: "
-                f"{size:,} bytes are wanted ({_first_line(error)}).\nFree memory of "
+                f"{size:,} bytes are wanted, {_free_host_memory()} "
+                f"({_first_line(error)}).\nFree memory of "
                 "the host, raise `ulimit -l` or the container's limit of memory, or "
                 "train fewer ranks on this node."
             ) from error
@@ -160,6 +163,10 @@ class DeviceCopies:
     def path(self) -> DevicePath:
         """As it is now."""
         return self._packer.path
+
+    def chosen(self) -> DevicePath:
+        """The same, whatever became of NCCL."""
+        return self._packer.chosen
 
     @property
     def fallbacks(self) -> int:
@@ -322,7 +329,8 @@ class StagedBucket:
         return [self.host]
 
     def pack(self, native: Native, layout: Digest, dtype: DType) -> PackedBucket | None:
-        """Packs what the masks in force keep on the device; waits until it is here.
+        """Packs what the masks in force keep on the device, and for NCCL whole buckets,
+        too; waits until it is here.
 
         None: all gradients are to be sent, from parts().
 
@@ -332,11 +340,12 @@ class StagedBucket:
         if self._packer is None:
             return None
         with torch.no_grad():
-            packing = self._packer.pack(
+            made = self._packer.pack(
                 native, self._index, layout, self._in_one_piece, self.room
             )
-        if packing is None:
+        if made is None:
             return None
+        packing, packed = made
         self._packing = packing
         with self._failures("while gradients were computed or packed"):
             self._note_arrival()
@@ -345,7 +354,7 @@ class StagedBucket:
             path, squares = NodePath.HOST, 0.0
             if self._packer.reduces:
                 path = self._packer.reduce(
-                    native, self._index, layout, dtype, packing, self.room
+                    native, self._index, layout, dtype, packing, packed, self.room
                 )
                 self._note_arrival()
                 self._wait()
@@ -417,6 +426,15 @@ def _failed(device: torch.device, when: str, error: Exception) -> PacTrainError:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [repr(error)])[0]
+
+
+def _free_host_memory() -> str:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    locked = "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,} bytes"
+    return f"{free:,} are free, and `ulimit -l` allows {locked}"
 
 
 def _aligned(size: int) -> int:

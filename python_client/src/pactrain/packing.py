@@ -23,7 +23,7 @@ class Packing:
 
     plan: Plan
     elements: int  # Of the whole bucket.
-    image: Tensor
+    image: Tensor | None  # None: all elements are kept.
     totals: Tensor
 
     def outside(self) -> int:
@@ -53,7 +53,6 @@ class Packer:
         self.node: NodeReport | None = None  # As of the last bucket.
         self._path = path
         self._nccl_stream = nccl_stream
-        self._packed: Tensor | None = None  # Of the last bucket.
         # What a kernel of NCCL that was given up may still read and write.
         self._left: list[Tensor] = []
         self.fallbacks = 0  # 1 once one could not be packed here.
@@ -71,8 +70,9 @@ class Packer:
         layout: Digest,
         gradients: Callable[[], Tensor],
         host: Tensor,
-    ) -> Packing | None:
-        """Enqueues the packing and the copy into `host` (bytes, 4 for each element).
+    ) -> tuple[Packing, Tensor] | None:
+        """Enqueues the packing and, unless it `reduces`, the copy into `host` (bytes, 4
+        for each element). Returns what it packed, too.
 
         None: the bucket travels as a whole, or cannot be packed here.
         """
@@ -82,6 +82,8 @@ class Packer:
             return None
         plan = native.plan_bucket(bucket, elements, layout)
         if not plan.packed:
+            if self.reduces:
+                self._look(native)
             return None
         try:
             image = self._image(native, bucket, elements, layout, plan)
@@ -95,16 +97,14 @@ class Packer:
                 count_outside=plan.count_outside,
                 stream=self._stream,
             )
-            if self.reduces:
-                self._packed = packed
-            else:
+            if not self.reduces:
                 kept_of(host, plan).copy_(packed, non_blocking=True)
         except PacTrainError:
             raise  # The library's own, which no other way would mend.
         except RuntimeError as error:
-            self._give_up(bucket, error)
+            self._give_up(native, bucket, error)
             return None
-        return Packing(plan, elements, image, totals)
+        return Packing(plan, elements, image, totals), packed
 
     @property
     def path(self) -> DevicePath:
@@ -113,6 +113,11 @@ class Packer:
             return self._path
         why = "no bucket is packed yet" if self.node is None else self.node.reason
         return DevicePath("device", f"not by NCCL: {why}", self._kernels)
+
+    @property
+    def chosen(self) -> DevicePath:
+        """The same, whatever became of NCCL."""
+        return self._path
 
     @property
     def reduces(self) -> bool:
@@ -126,6 +131,7 @@ class Packer:
         layout: Digest,
         dtype: DType,
         packing: Packing,
+        packed: Tensor,
         host: Tensor,
     ) -> NodePath:
         """Sums the bucket with the node's other GPUs, if that can be; enqueues the copy
@@ -133,11 +139,9 @@ class Packer:
 
         REQUIRES: pack() of the bucket has been waited for.
         """
-        assert self._packed is not None
-        packed, self._packed = self._packed, None
         summed, path = packed, NodePath.HOST
         try:
-            summed = torch.empty_like(packed)
+            summed = self._new(packing.plan.kept, torch.float32)
         except RuntimeError as error:  # Nothing was staged: the others go by the host.
             if self.unstaged == 0:
                 logger.warning("bucket %d is not summed by NCCL: %s", bucket, error)
@@ -174,16 +178,22 @@ class Packer:
         except PacTrainError:
             self._left += [packed, summed]  # NCCL may still be at them.
             raise
-        before, self.node = self.node, native.node_report
-        if self.node.open:
+        before = 0 if self.node is None else self.node.by_host
+        now = self._look(native)
+        if not now.open and now.by_host != before:
+            self._left += [packed, summed]
+        return path
+
+    def _look(self, native: Native) -> NodeReport:
+        """What has become of NCCL; says what is new."""
+        before, now = self.node, native.node_report
+        self.node = now
+        if now.open:
             if before is None or not before.open:
                 logger.info("gradients are summed by NCCL on this node")
-            return path
-        if self.node.by_host != (0 if before is None else before.by_host):
-            self._left += [packed, summed]
-        if before is None or before.reason != self.node.reason:
-            logger.warning("gradients are not summed by NCCL: %s", self.node.reason)
-        return path
+        elif not now.pending and (before is None or before.reason != now.reason):
+            logger.warning("gradients are not summed by NCCL: %s", now.reason)
+        return now
 
     def unpack(self, packing: Packing, host: Tensor, world: int, out: Tensor) -> None:
         """Enqueues the copy of the sums in `host`, and the mean into `out`.
@@ -201,7 +211,9 @@ class Packer:
 
     def _image(
         self, native: Native, bucket: int, elements: int, layout: Digest, plan: Plan
-    ) -> Tensor:
+    ) -> Tensor | None:
+        if plan.image_bytes == 0:
+            return None
         if plan.mask_digest != self._masks:
             self._masks = plan.mask_digest
             self._images.clear()
@@ -212,11 +224,12 @@ class Packer:
             self._images[layout] = image
         return image
 
-    def _give_up(self, bucket: int, error: Exception) -> None:
+    def _give_up(self, native: Native, bucket: int, error: Exception) -> None:
         reason = f"bucket {bucket} was not packed there: {str(error).splitlines()[0]}"
         self._path = DevicePath("torch", reason)
         self.fallbacks += 1
         self._images.clear()
+        native.forgo_nccl()
         logger.warning("gradients go by torch from now on: %s", reason)
 
 

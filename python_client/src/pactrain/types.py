@@ -224,6 +224,7 @@ class NodeReport:
     """What the node reduce has come to: pt_node in trainer/device_abi.h."""
 
     open: bool
+    pending: bool  # It may open yet.
     taken: int  # Buckets.
     by_host: int
     nccl_seconds: float
@@ -231,7 +232,7 @@ class NodeReport:
     reason: str  # Why it is not open.
 
 
-NO_NODE = NodeReport(False, 0, 0, 0.0, 0.0, "")
+NO_NODE = NodeReport(False, False, 0, 0, 0.0, 0.0, "")
 
 
 @dataclass(frozen=True)
@@ -309,6 +310,7 @@ class Native(Protocol):
     def keep(
         self, mask_digest: Digest, parameters: Sequence[tuple[str, int, int]]
     ) -> None: ...
+    def tell_path(self, number: int, reason: str) -> None: ...
     def submit(
         self,
         bucket: int,
@@ -337,6 +339,7 @@ class Native(Protocol):
     ) -> NodePath: ...
     @property
     def node_report(self) -> NodeReport: ...
+    def forgo_nccl(self) -> None: ...
     def submit_packed(
         self,
         bucket: PackedBucket,

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,10 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Start]:
-    """launch(cluster, scenario, world, job=..., **arguments) -> Launch"""
+    """launch(cluster, scenario, world, job=..., **arguments) -> Launch
+
+    `places`: agents, by rank; else ranks go to them in order, in equal shares.
+    """
     launches: list[Launch] = []
 
     def start(
@@ -103,12 +106,15 @@ def launch(tmp_path: Path) -> Iterator[Start]:
         world: int = 2,
         job: str | None = None,
         environment: dict[str, str] | None = None,
+        places: Sequence[int] = (),
         **arguments: Any,
     ) -> Launch:
         environments = [
             {**place, **(environment or {})}
             for place in cluster.environments(world, job or cluster.new_job())
         ]
+        for given, node in zip(environments, places, strict=False):
+            given["PACTRAIN_AGENT"] = f"unix:{cluster.socket(node)}"
         store = tmp_path / f"store-{len(launches)}"
         launches.append(Launch(scenario, environments, store, arguments))
         return launches[-1]

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
+import random
+import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import scenarios
 import torch
@@ -19,6 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
 from pactrain import _abi, device_path
+from pactrain.packing import Packer
+from pactrain.types import NodePath
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "device"))
 import queued
@@ -132,13 +141,60 @@ def path(name: str) -> Iterator[None]:
         del os.environ[device_path.VARIABLE]
 
 
+@contextlib.contextmanager
+def paths_at_random(seed: int) -> Iterator[Counter[str]]:
+    """Each bucket of this rank goes by torch, packed by the host for want of memory, or by
+    NCCL where the others' do, too: by the seed. Counts which."""
+    draw, went = random.Random(seed), Counter[str]()
+    pack, reduce = Packer.pack, Packer.reduce
+    full = RuntimeError("the device is full")
+
+    def pack_or_not(packer: Packer, *arguments: Any) -> Any:
+        if draw.random() > 0.2:
+            return pack(packer, *arguments)
+        went["torch"] += 1
+        return None
+
+    def reduce_or_not(packer: Packer, *arguments: Any) -> NodePath:
+        short = draw.random() < 0.2
+        with mock.patch.object(Packer, "_new", side_effect=full) if short else nullcontext():
+            path = reduce(packer, *arguments)
+        went["device" if path == NodePath.HOST else "nccl"] += 1
+        return path
+
+    with (
+        mock.patch.object(Packer, "pack", pack_or_not),
+        mock.patch.object(Packer, "reduce", reduce_or_not),
+    ):
+        yield went
+
+
+def shown(command: list[str]) -> dict[str, Any]:
+    """By agent, once a report has told of a sum by NCCL."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        nodes = {node["agent"]: node["path"] for node in json.loads(said.stdout)["nodePaths"]}
+        if any(int(path["ncclBuckets"]) for path in nodes.values()):
+            return nodes
+    return {}
+
+
 def train_by_nccl(
-    talk: Talk, kind: str, versions: tuple[int, ...] = (), without: tuple[int, ...] = ()
+    talk: Talk,
+    kind: str,
+    each: dict[str, tuple[str, ...]] | None = None,
+    without: tuple[int, ...] = (),
+    cpus: tuple[int, ...] = (),
+    seed: int | None = None,
+    asks: list[str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same, summed by the stand-in for NCCL where ranks share a node, but by ranks
-    `without`; and what became of that. `versions`: of NCCL, by rank."""
-    if versions:
-        os.environ["FAKE_NCCL_VERSION"] = str(versions[talk.rank])
+    `without` and by those on `cpus`; and what became of that. `each`: variables of the
+    stand-ins, by rank. `seed`: of paths_at_random(). `asks`: a command of pactrain-admin, for
+    what it says of the nodes while all are there."""
+    for name, values in (each or {}).items():
+        os.environ[name] = values[talk.rank]
     queued.use_nccl()
     node: dict[str, Any] = {}
 
@@ -147,7 +203,14 @@ def train_by_nccl(
         names = ("nccl_buckets", "nccl_fallbacks", "device_path")
         node.update({name: stats.get(f"pactrain/{name}") for name in names})
         node["path"] = str(session.device_path)
+        if asks is not None:
+            node["shown"] = shown(asks) if talk.rank == 0 else {}
+            dist.barrier()
 
-    with path("device" if talk.rank in without else "nccl"):
-        result = train(talk, queued.NAME, own=True, kind=kind, at_end=look)
-    return result, node
+    on_cpu = talk.rank in cpus
+    chosen = "auto" if on_cpu else "device" if talk.rank in without else "nccl"
+    place = "cpu" if on_cpu else queued.NAME
+    at_random = nullcontext({}) if seed is None else paths_at_random(10 * seed + talk.rank)
+    with path(chosen), at_random as went:
+        result = train(talk, place, own=True, kind=kind, at_end=look)
+    return result, node | went

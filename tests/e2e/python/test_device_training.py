@@ -7,6 +7,8 @@ import pytest
 from device_scenarios import STEPS
 from test_training import values
 
+PAIR = (0, 0, 1)  # Agents of ranks.
+
 
 @pytest.fixture(scope="module", autouse=True)
 def built():
@@ -56,23 +58,24 @@ def test_buckets_that_are_packed_there_give_the_bits_of_the_cpu(cluster, launch,
 
 @pytest.fixture
 def by_nccl(cluster, launch):
-    """Ranks 0 and 1 share a node and have a GPU each, rank 2 is on another node:
-    by_nccl(fault, **arguments) -> what ranks have, equal, and what each says of NCCL."""
+    """Ranks share a node and have a GPU each, and one more is on another node: by_nccl(fault,
+    places, **arguments) -> what ranks have, equal, and what each says of NCCL."""
     if "without nvcc" in device_scenarios.kernels_here():
         pytest.skip("the trainer library was built without nvcc")
     device_scenarios.queued.build_driver()
     device_scenarios.queued.build_nccl()
 
-    def run(fault="", environment=None, **arguments):
+    def run(fault="", environment=None, places=PAIR, **arguments):
         ranks = launch(
             cluster,
             device_scenarios.train_by_nccl,
-            world=3,
+            world=len(places),
+            places=places,
             environment={"FAKE_NCCL": fault, **(environment or {})} if fault else environment,
             **arguments,
         )
         results = values(ranks.finish())
-        assert results[0][0] == results[1][0] == results[2][0]
+        assert all(result == results[0][0] for result, _ in results)
         return results[0][0], [node for _, node in results]
 
     return run
@@ -80,21 +83,20 @@ def by_nccl(cluster, launch):
 
 @pytest.fixture(scope="module")
 def on_cpu(cluster):
-    """The same job on the CPU, once for each kind."""
+    """The same job on the CPU, once for each kind and place."""
     found = {}
 
-    def look(launch, kind):
-        if kind not in found:
-            ranks = launch(
-                cluster, device_scenarios.train, world=3, place="cpu", own=True, kind=kind
-            )
-            found[kind] = values(ranks.finish())[0]
-        return found[kind]
+    def look(launch, kind, places=PAIR):
+        if (kind, places) not in found:
+            how = {"place": "cpu", "own": True, "kind": kind, "places": places}
+            ranks = launch(cluster, device_scenarios.train, world=len(places), **how)
+            found[kind, places] = values(ranks.finish())[0]
+        return found[kind, places]
 
     return look
 
 
-@pytest.mark.parametrize("kind", ["zero", "freeze"])
+@pytest.mark.parametrize("kind", ["", "zero", "freeze"])
 def test_sums_by_nccl_of_two_gpus_have_the_bits_of_the_cpu(by_nccl, launch, on_cpu, kind):
     result, nodes = by_nccl(kind=kind)
     assert result == on_cpu(launch, kind)
@@ -104,6 +106,43 @@ def test_sums_by_nccl_of_two_gpus_have_the_bits_of_the_cpu(by_nccl, launch, on_c
         assert "nccl (PACTRAIN_DEVICE_PATH asks for it; NCCL 2.29.7" in node["path"]
     assert nodes[2]["nccl_buckets"] == 0
     assert "rank 2 is the only one of its model on this node" in nodes[2]["path"]
+
+
+def test_operators_see_by_node_which_way_gradients_leave_gpus(by_nccl, cluster):
+    job = cluster.new_job()
+    _, nodes = by_nccl(kind="", job=job, asks=cluster.admin("job", job, "--json"))
+    pair, alone = nodes[0]["shown"]["agent-0"], nodes[0]["shown"]["agent-1"]
+    assert pair["name"] == "nccl"
+    assert pair["reason"].startswith("PACTRAIN_DEVICE_PATH asks for it; NCCL 2.29.7")
+    assert alone["name"] == "device"
+    assert "rank 2 is the only one of its model on this node" in alone["reason"]
+    assert alone["ncclFallbacks"] == "1"
+
+
+@pytest.mark.parametrize("together", [3, 4])
+@pytest.mark.parametrize("kind", ["", "zero"])
+def test_sums_by_nccl_of_more_gpus_reach_the_other_node(by_nccl, launch, on_cpu, together, kind):
+    """The stand-in adds by rank, as the host does; a real NCCL may not."""
+    places = (0,) * together + (1,)
+    result, nodes = by_nccl(places=places, kind=kind)
+    assert result == on_cpu(launch, kind, places)
+    assert all(node["nccl_buckets"] > 2 for node in nodes[:together])
+    assert nodes[together]["nccl_buckets"] == 0
+
+
+@pytest.mark.parametrize(
+    ("seed", "kind", "fault"),
+    [(1, "zero", ""), (2, "freeze", "late:9:1"), (3, "", "error:9:0"), (4, "", "")],
+)
+def test_paths_that_change_from_bucket_to_bucket_give_the_bits_of_the_cpu(
+    by_nccl, launch, on_cpu, seed, kind, fault
+):
+    result, nodes = by_nccl(fault, kind=kind, seed=seed)
+    assert result == on_cpu(launch, kind)
+    for node in nodes[:2]:
+        assert node["torch"] > 1
+        assert node["device"] > 1
+        assert node["nccl"] == node["nccl_buckets"] > 1
 
 
 @pytest.mark.parametrize(
@@ -139,8 +178,17 @@ def test_a_communicator_that_does_not_open_costs_no_step(by_nccl, launch, on_cpu
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"versions": (22907, 22602, 22907)}, "rank 0 has NCCL 2.29.7, rank 1 of the"),
+        (
+            {"each": {"FAKE_NCCL_VERSION": ("22907", "22602", "22907")}},
+            "rank 0 has NCCL 2.29.7, rank 1 of the",
+        ),
         ({"environment": {"FAKE_GPU": "7"}}, "ranks 0 and 1 are on one GPU (GPU-"),
+        (
+            {"each": {"FAKE_GPU_NAME": ("A", "B", "A")}},
+            "rank 1 is on a GPU of another kind (B, GPU-",
+        ),
+        ({"environment": {"FAKE_GPU_NAME": "A MIG 1g.10gb"}}, "rank 0 is on a part of a GPU (MIG-"),
+        ({"cpus": (1,)}, "rank 0 asks for NCCL, rank 1 of the same node does not: it is on a CPU"),
         ({"without": (1,)}, "rank 0 asks for NCCL, rank 1 of the same node does not"),
     ],
 )
@@ -162,6 +210,26 @@ def test_a_gpu_that_does_not_come_back_from_nccl_ends_its_rank_alone(cluster, la
     assert "the GPU does not come back from NCCL: its kernel is still there" in ranks[1].text
     assert not ranks[0].error
     assert not ranks[2].error
+
+
+@pytest.mark.parametrize("fault", ["killed:3:1", "stopped:3:1"])
+def test_a_trainer_that_is_lost_in_nccl_costs_the_others_that_step(
+    own_cluster, launch, by_nccl, fault
+):
+    """As one on the CPU: in a bounded time they make it anew, and end equal."""
+    ranks = launch(
+        own_cluster,
+        device_scenarios.train_by_nccl,
+        world=3,
+        environment={"FAKE_NCCL": fault, "PACTRAIN_ON_SHRINK": "continue"},
+        places=PAIR,
+        kind="",
+    )
+    others = [ranks.ranks[0], ranks.ranks[2]]
+    ranks.wait_until(lambda: all(rank.value or rank.error for rank in others), 90)
+    (first, node), (second, _) = values(others)
+    assert first == second
+    assert "rank 0 is the only one of its model on this node" in node["path"]
 
 
 def test_a_version_that_hangs_is_refused_at_attach(cluster, launch, by_nccl):
