@@ -103,6 +103,33 @@ def test_a_pin_that_is_not_in_force_in_time_is_told_of(attach, caplog):
     assert "did not come" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("pin", "words"),
+    [
+        ({"pin": "TERNARY 7", "pin_from": 50}, "TERNARY 7 levels, pinned from step 50"),
+        ({"pin": "COMPACTED"}, "COMPACTED fp32, pinned from step 1 on"),
+    ],
+)
+def test_a_pin_that_never_came_is_said_at_the_end(attach, net, pin, words):
+    attached = attach(net, **pin)
+    attached.step()
+    attached.session.close()
+    assert f"NOT REACHED   {words}" in attached.session.summary()
+
+
+def test_a_pin_that_came_is_not_said(attach, net):
+    attached = attach(net, pin="FULL")
+    attached.step()
+    assert "NOT REACHED" not in attached.session.summary()
+
+
+def test_full_from_the_first_step_is_said_to_leave_masks_out_of_force(attach, caplog):
+    attach(pruned(), pin="FULL", pin_from=2)
+    assert "never come in force" not in caplog.text
+    attach(pruned(), pin="FULL")
+    assert "masks never come in force" in caplog.text
+
+
 def test_masks_that_are_declared_are_those_of_weights_loaded_before(attach):
     checkpoint = small_net(9)
     pactrain.prune(checkpoint, 0.5)

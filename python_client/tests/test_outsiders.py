@@ -58,6 +58,15 @@ def test_what_ddp_was_told_to_ignore_is_left_alone(attach):
     attached.step(optimizer=sgd(model))
 
 
+def test_masks_of_what_ddp_was_told_to_ignore_are_said_not_to_act(attach, caplog):
+    model = pruned()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+        model, ["2.weight"]
+    )
+    attach(model)
+    assert "2.weight: pruned, and left alone" in caplog.text
+
+
 @pytest.mark.parametrize("convert", [torch.nn.Module.bfloat16, torch.nn.Module.double])
 def test_a_model_that_gets_another_type_is_refused(attach, convert):
     model = small_net()

@@ -117,6 +117,16 @@ def test_masks_of_after_the_last_step_are_told_from_those_in_force(attach, caplo
     assert shortfalls(session.summary()) == shortfalls(text)
 
 
+def test_masks_that_are_declared_again_at_the_end_are_in_force(attach):
+    net = small_net()
+    prune.l1_unstructured(net[2], "weight", 32)
+    attached = attach(net)
+    to_activation(attached)
+    prune.remove(net[2], "weight")
+    attached.session.close()
+    assert not shortfalls(attached.session.summary())
+
+
 def test_what_the_forward_pass_masks_is_counted_as_pruned(attach):
     net = small_net()
     prune.l1_unstructured(net[2], "weight", 32)

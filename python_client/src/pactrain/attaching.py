@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,12 +39,12 @@ from .hook import connect
 from .mask_choice import Masks, declare_masks, origin_of, uses_gse
 from .mask_keeper import MaskKeeper
 from .mask_source import MaskSource
-from .masks import make_mask_set
+from .masks import make_mask_set, registry
 from .meeting import Meeting
 from .membership import Membership, may_go_on
 from .model_state import ModelState
 from .onset import Onset, onset_from
-from .parameters import ParameterTable
+from .parameters import ParameterTable, some_of
 from .roll_call import call_roll_once
 from .session import (
     Parts,
@@ -54,7 +54,7 @@ from .session import (
 )
 from .shared import Shared
 from .tracking import TrackedSource, TrackingKeeper
-from .types import AttachOptions, OnShrink
+from .types import AttachOptions, Mode, OnShrink
 from .variables import warn_of_unknown
 from .world import MAX_RANKS, init
 from .wrapped import WrappedModel, finds_unused, wrapped_by_torch
@@ -194,6 +194,27 @@ def _alone(
     return session
 
 
+def _say_what_never_acts(
+    model: WrappedModel, masks: Mapping[str, Tensor], onset: Onset
+) -> None:
+    ignored = [
+        name
+        for name, parameter in model.module.named_parameters()
+        if name in model.ignored and registry.get(parameter) is not None
+    ]
+    if ignored:
+        logger.warning(
+            "%s: pruned, and left alone by DistributedDataParallel as it was told "
+            "(parameters to ignore): their masks do not act",
+            some_of(ignored),
+        )
+    if masks and onset.pin_from == 1 and onset.pin_mode == Mode.FULL:
+        logger.warning(
+            "pin='FULL' from the first step on: masks never come in force, and weights "
+            "outside them train.\nGive pin_from=2 or more, or no pin."
+        )
+
+
 def open_session(
     declared: DeclaredModel, config: AttachConfig, meeting: Meeting | None
 ) -> Session:
@@ -215,6 +236,8 @@ def open_session(
         wanted = refitted_where_possible(
             table, source, wanted, declared.origin, config.rank
         )
+    if config.rank == 0:
+        _say_what_never_acts(model, wanted.masks, config.onset)
     if config.onset.from_the_start and settle_steps == 1 and not source.tracks:
         options = replace(
             options,

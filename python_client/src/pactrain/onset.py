@@ -47,13 +47,18 @@ class Onset:
         """For the comparison of all ranks' settings."""
         return self.pin_mode * 16 + self.pin_codec if self.pin_from else 0
 
+    @property
+    def pinned(self) -> str:
+        """In words; empty: nothing."""
+        return f"{self.pin_mode.name} {self.pin_codec.words}" if self.pin_from else ""
+
     def missed(self, step: int, decision: Decision, settled: bool) -> str:
         """What was to be in force for step `step` and is not; empty: nothing."""
         if step == self.pin_from and (decision.mode, decision.codec) != (
             self.pin_mode,
             self.pin_codec,
         ):
-            return f"{self.pin_mode.name} {self.pin_codec.words}, which is pinned,"
+            return f"{self.pinned}, which is pinned,"
         if step == self.activate_at and not settled:
             return "the masks"
         return ""

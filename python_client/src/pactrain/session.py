@@ -231,6 +231,7 @@ class Session:
             counters=self.engine.counters,
             course=self.engine.course,
             reason=self.decision.reason,
+            onset=self._config.onset,
             device_path=str(self.device_path),
             alone=self._lone_gradients.shortfalls(
                 self.engine.course.total.steps, self.engine.counters.failed_steps

@@ -13,6 +13,7 @@ from .course import Course
 from .errors import InvalidArgument
 from .mask_keeper import MaskKeeper
 from .masks import MaskSet, registry
+from .onset import Onset
 from .parameters import ParameterTable
 from .stats import Counters
 
@@ -37,7 +38,7 @@ class MaskAccount:
         return MaskAccount(
             wanted=keeper.wanted_now(),
             active=keeper.active,
-            settled=keeper.settled,
+            settled=keeper.settled or _are_active(keeper),
             moving=keeper.moving,
             words=_mask_words(keeper),
             shortfalls=(
@@ -47,6 +48,12 @@ class MaskAccount:
             ),
             why_outside=keeper.weights.why_outside(),
         )
+
+
+def _are_active(keeper: MaskKeeper) -> bool:
+    """What was declared since the last step is what is in force."""
+    active = keeper.active
+    return active is not None and active.digest == keeper.wanted_now().digest
 
 
 def _mask_words(keeper: MaskKeeper) -> str:
@@ -83,6 +90,7 @@ class Account:
     counters: Counters
     course: Course
     reason: str  # Of the decision in force.
+    onset: Onset
     alone: Sequence[str]  # What is to be said of gradients that were not exchanged.
     device_path: str  # Which way they go to the agent, and why.
 
@@ -91,6 +99,7 @@ class Account:
         return [
             *self.alone,
             *self._masks_not_in_force(),
+            *self._pin_not_in_force(),
             *self.masks.shortfalls,
             *self._weights_outside(),
             *self._failed_steps(),
@@ -106,6 +115,15 @@ class Account:
         return [
             f"masks {masks.wanted} never came into force in {steps:,} steps; {state} "
             f"in force at the end. {self.reason}"
+        ]
+
+    def _pin_not_in_force(self) -> list[str]:
+        steps, pinned = self.course.total.steps, self.onset.pinned
+        if not pinned or not steps or self.course.travelled[pinned]:
+            return []
+        return [
+            f"{pinned}, pinned from step {self.onset.pin_from:,} on, travelled in none "
+            f"of {steps:,} steps. {self.reason}"
         ]
 
     def _weights_outside(self) -> list[str]:
