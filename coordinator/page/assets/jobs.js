@@ -117,9 +117,10 @@ export function jobsScreen() {
       + (message.hidden ? `; ${message.hidden} more are not shown` : ""));
     text(figures.agents, `${message.connected} of ${message.agents} connected`);
     const unknown = all.filter((job) => job.saved_by === "" && job.phase === "running").length;
-    const sure = all.every((job) => job.saved_by === "full");
-    text(figures.time, (sure ? "" : "at least ") + seconds(sum("saved_seconds"))
-      + (unknown ? `; not known of ${unknown}` : ""));
+    const sure = all.every((job) => job.saved_by === "full" || (!job.saved_by && !job.saved_seconds));
+    const saved = sum("saved_seconds");
+    text(figures.time, unknown && !saved ? "not known yet"
+      : (sure ? "" : "at least ") + seconds(saved) + (unknown ? `; not known of ${unknown}` : ""));
     text(figures.bytes, bytes(sum("saved_bytes")));
     text(figures.money, message.price_per_gb
       ? `${money(sum("money"))} at ${money(message.price_per_gb)} per GB`
