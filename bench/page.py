@@ -225,6 +225,7 @@ def job_screen(visit: Visit, job: str) -> None:
     page.locator("figure:has(details)").first.scroll_into_view_if_needed()
     visit.look_once(page, "job-tables")
     page.evaluate("for (const d of document.querySelectorAll('details')) d.open = false")
+    page.evaluate("window.scrollTo(0, 0)")
     visit.look(page, "job")
     page.close()
 

@@ -69,7 +69,7 @@ def savings(visit: Visit, pictures: Path, operator: Callable[..., None]) -> None
     operator(verb="unpin")
     page.locator(".why", has_text="COMPACTED").wait_for(timeout=PATIENCE_MS)
     saves = page.locator("dl.cards > div", has_text="Saves")
-    saves.filter(has_text=re.compile(r"Saves\s*[1-9]")).wait_for(timeout=PATIENCE_MS)
+    saves.filter(has_text=re.compile(r"Saves\s*[1-9][\d.]* (s|min)$")).wait_for(timeout=PATIENCE_MS)
     visit.check("what it saves", lambda: "at least" not in saves.inner_text())
     keep(page, page.locator("figure", has_text="Bytes a second"), pictures, "saves",
          page.locator("h2", has_text="What it saves"))  # fmt: skip

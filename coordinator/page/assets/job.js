@@ -51,8 +51,8 @@ function timeNote(job) {
 
 function figuresOf(message) {
   const job = message.job;
-  const risk = job.risk === null ? "not measured"
-    : `${plain(job.risk)}, ${message.risk_bound} is allowed`;
+  const risk = message.risk_bound === 0 ? "none is allowed"
+    : job.risk === null ? "not measured" : `${plain(job.risk)}, ${message.risk_bound} is allowed`;
   return [
     ["Saves", savedTime(job)], ["In bytes", savedBytes(job)],
     ["Sends", ratio(job.dense_bytes, job.sent_bytes)],

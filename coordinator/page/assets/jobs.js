@@ -40,7 +40,7 @@ function cells() {
 export function savedTime(job) {
   const saved = job.saved_seconds < 0 ? `${seconds(-job.saved_seconds)} lost` : seconds(job.saved_seconds);
   if (job.saved_by === "full") return saved;
-  return job.saved_by || job.saved_seconds > 0 ? `at least ${saved}` : "time not known yet";
+  return job.saved_by || job.saved_seconds > 0 ? `at least ${saved}` : "time not known";
 }
 
 export function savedBytes(job) {
@@ -119,7 +119,7 @@ export function jobsScreen() {
     const unknown = all.filter((job) => job.saved_by === "" && job.phase === "running").length;
     const sure = all.every((job) => job.saved_by === "full" || (!job.saved_by && !job.saved_seconds));
     const saved = sum("saved_seconds");
-    text(figures.time, unknown && !saved ? "not known yet"
+    text(figures.time, unknown && !saved ? "not known"
       : (sure ? "" : "at least ") + seconds(saved) + (unknown ? `; not known of ${unknown}` : ""));
     text(figures.bytes, bytes(sum("saved_bytes")));
     text(figures.money, message.price_per_gb
