@@ -131,9 +131,10 @@ std::string SavedOf(const v1::JobAccount& account) {
       !account.has_saved_seconds()
           ? "time not known (no FULL step was measured, and links show no rate)"
       : account.saved_at_least()
-          ? absl::StrFormat("at least %.1f s (by links' rates; no FULL step was "
-                            "measured)",
-                            account.saved_seconds())
+          ? absl::StrFormat(
+                "at least %.1f s (by links' rates; no FULL step was "
+                "measured)",
+                account.saved_seconds())
           : absl::StrFormat("%.1f s", account.saved_seconds());
   return absl::StrFormat(
       "%s, and %.1f of %.1f MB between sites, since %s; a coordinator that is "

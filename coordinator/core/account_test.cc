@@ -169,6 +169,17 @@ TEST_F(AccountWithoutFull, RatesOfManyBytesSayWhatFullTakesAtLeast) {
   EXPECT_EQ(at_least(), 0) << "no alarm by what was not measured";
 }
 
+// The demo's TERNARY steps, after three in COMPACTED.
+TEST_F(AccountWithoutFull, WhatLargeStepsHaveShownCountsForSmallOnes) {
+  Add("a", 1, 10'000'000, 30'000'000, {{"x", 1, 0, 10'000'000, 0.01}});
+  const double before = saved();
+  EXPECT_GT(before, 0);
+  Add("a", 10, 1'000'000, 300'000'000, {{"x", 2, 0, 11'000'000, 0.01}});
+  EXPECT_EQ(saved_by(), SavedBy::kRates);
+  EXPECT_GT(saved(), before + 10) << "30 MB take 2.7 s, of which 1 s is hidden";
+  EXPECT_LT(saved(), before + 10 * 1.8);
+}
+
 TEST_F(AccountWithoutFull, ARateThatWasNotMeasuredClaimsNothing) {
   Add("a", 10, 10'000'000, 100'000'000, {{"x", 1, 0, 0, 0.01}});
   Add("b", 10, 10'000'000, 100'000'000, {{"x", 1, 0, 1'000'000, 0}});

@@ -85,8 +85,8 @@ void Savings::Add(const protocol::StepReport& report,
   const Steps steps = TakeSteps(report);
   predicted_.reset();
   if (!mode) in_full_ = false;
+  if (steps.count > 0) Learn(report, steps);
   if (!mode || steps.count == 0) return;
-  Learn(report, steps);
   const double wait = report.wait_seconds;
   const double slow_links =
       2 * Seen(LinkSeconds(steps.sent, now), steps.overlap) / steps.count;
@@ -162,7 +162,10 @@ void Savings::Learn(const protocol::StepReport& report, const Steps& steps) {
     }
     const double bytes = steps.sent.at(link.peer_site) / steps.count;
     const double rate = link.goodput_bytes_per_second;
-    if (slope.rtt == 0 || bytes == 0 || rate <= slope.rate) continue;
+    if (slope.rtt == 0 || bytes == 0 || 2 * bytes < slope.bytes) continue;
+    if (bytes > 2 * slope.bytes) slope.rate = 0;  // These show it better.
+    if (rate <= slope.rate) continue;
+    slope.bytes = std::max(slope.bytes, bytes);
     slope.rate = rate;
     slope.byte_seconds =
         std::max(0.0, 1 / rate - Latency(bytes, slope.rtt) / bytes);
@@ -179,8 +182,9 @@ double Savings::LeastOfFull(const Steps& steps) const {
         slope == slopes_.end()
             ? 0
             : std::min(slope->second.byte_seconds, 1 / rate->second);
-    longest = std::max(longest, sent / rate->second +
-                                    (steps.full.at(site) - sent) * byte_seconds);
+    longest =
+        std::max(longest, sent / rate->second +
+                              (steps.full.at(site) - sent) * byte_seconds);
   }
   return longest;
 }
@@ -190,8 +194,7 @@ double Savings::SavedAtLeast(const Steps& steps) const {
       Seen(LeastOfFull(steps), steps.overlap) -
       Seen(LinkSeconds(steps.sent, best_rates_), steps.overlap);
   if (!full_wait_) return least;
-  return std::min(least,
-                  std::max(0.0, steps.count * *full_wait_ - steps.wait));
+  return std::min(least, std::max(0.0, steps.count * *full_wait_ - steps.wait));
 }
 
 SavedBy Savings::saved_by() const {

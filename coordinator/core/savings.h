@@ -17,10 +17,10 @@
 //               steps * (W - w), by mode; below 0: it cost more than FULL.
 //   Few bytes at a time show round trips and not a rate. So of steps before a
 //   FULL one was measured no more counts than what is sure:
-//   slope     = (b / rate - latency) / b, at least 0, of the link's best rate
-//               that was measured in steps of b bytes; latency = a round trip
-//               for each doubling of what TCP begins with, and one
-//               acknowledgement that is put off.
+//   slope     = (b / rate - latency) / b, at least 0 and at most 1 / the best
+//               rate, of the best rate in the steps of most bytes (from half of
+//               the most on); latency = a round trip for each doubling of what
+//               TCP begins with, and one acknowledgement that is put off.
 //   least     = of all links the longest L(sent) + (FULL's - sent) * slope.
 //   saved     = seen(least) - seen(L(sent)); once FULL was measured no more
 //               than steps * (W - wait), which is no loss of these steps.
@@ -96,19 +96,20 @@ class Savings {
   double SavedAtLeast(const Steps& steps) const;
 
   Counted counted_;
-  Rates best_rates_;                         // Measured ones.
+  Rates best_rates_;  // Measured ones.
   // What a link shows of its bytes by themselves.
   struct Slope {
-    double rate = 0;         // The best one in steps of this group.
-    double rtt = 0;          // The least one; 0: not measured.
+    double bytes = 0;  // The most in a step of this group.
+    double rate = 0;   // The best one of such steps.
+    double rtt = 0;    // The least one; 0: not measured.
     double byte_seconds = 0;
   };
   std::map<std::string, Slope> slopes_;      // By peer site.
   std::map<protocol::Mode, Steps> by_mode_;  // But for FULL.
   std::map<protocol::Mode, Steps> before_full_;
-  std::optional<double> full_wait_;          // Seconds of a step.
-  bool in_full_ = false;                     // As of the last report.
-  double since_full_ = 0;                    // Seconds of steps.
+  std::optional<double> full_wait_;  // Seconds of a step.
+  bool in_full_ = false;             // As of the last report.
+  double since_full_ = 0;            // Seconds of steps.
   std::optional<double> alone_;
   std::optional<Predicted> predicted_;
 };

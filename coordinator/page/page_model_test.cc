@@ -55,7 +55,8 @@ TEST_F(PageModelTest, AJobShowsWhatTravelsWhyAndWhatItSaves) {
   for (const char* part :
        {"\"id\":\"train\"", "\"mode\":\"COMPACTED fp32\"",
         "\"saved_bytes\":9000000000", "\"saved_seconds\":120",
-        "\"saved_by\":\"full\"", "\"money\":0.72", "\"keep\":0.1", "\"agents\":2", "\"connected\":2"}) {
+        "\"saved_by\":\"full\"", "\"money\":0.72", "\"keep\":0.1",
+        "\"agents\":2", "\"connected\":2"}) {
     EXPECT_THAT(shown, HasSubstr(part));
   }
 }

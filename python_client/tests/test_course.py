@@ -127,6 +127,13 @@ def test_few_bytes_show_no_rate_and_claim_nothing(course, clock):
     assert course.saved_seconds == 0  # 1000 bytes may take 40 ms as well.
 
 
+def test_what_large_steps_have_shown_counts_for_small_ones(course, clock):
+    step(course, clock, sent=500, submitted=50, seconds=1.0, link_rate=500.0)
+    step(course, clock, sent=10, submitted=50, seconds=0.1, link_rate=501.0)
+    sure = (1 - 0.04) / 500  # Seconds of a byte, by the first step.
+    assert course.saved_seconds == pytest.approx((2000 - 510) * sure)
+
+
 @settings(deadline=None)
 @given(
     st.lists(

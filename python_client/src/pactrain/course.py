@@ -70,7 +70,8 @@ class Course:
         self.first_saving: Point | None = None  # Up to the first step that sent less.
         self.saving = Point()  # Steps that sent less than all in fp32 or bf16.
         self._measured_rate = 0.0  # By the agent; bytes per second.
-        self._byte_seconds = 0.0  # That it is sure of; as savings.h of the coordinator.
+        self._most_bytes = 0  # Of a step: such ones show what a byte takes,
+        self._byte_seconds = 0.0  # at least; as savings.h of the coordinator has it.
         self._fastest_rate = 0.0  # Of a step.
         self.changes = [Change(0, 0.0, what(decision), decision.reason)]
         self.forgotten_changes = 0
@@ -118,10 +119,11 @@ class Course:
         self.points.append(Point(**asdict(step)))
 
     def _measure(self, step: Point, result: StepResult) -> None:
-        if result.link_rate > self._measured_rate and step.sent_bytes:
-            self._measured_rate = result.link_rate
+        rate = self._measured_rate = max(self._measured_rate, result.link_rate)
+        if rate and step.sent_bytes and 2 * step.sent_bytes >= self._most_bytes:
+            self._most_bytes = max(self._most_bytes, step.sent_bytes)
             put_off = _PUT_OFF_SECONDS / step.sent_bytes
-            self._byte_seconds = max(0.0, 1 / result.link_rate - put_off)
+            self._byte_seconds = max(0.0, 1 / rate - put_off)
         if step.exchange_seconds > 0:
             rate = step.sent_bytes / step.exchange_seconds
             self._fastest_rate = max(self._fastest_rate, rate)
