@@ -83,15 +83,19 @@ def pin(
     bed: LoopbackTestbed,
     host: Host,
     cluster: Cluster,
-    pki: Path,
+    pki: Path | None,
     job: str,
     *what: str,
     verb: str = "pin",
 ) -> None:
-    """An operator's word, given on `host`, on what travels; TestbedError if it is refused."""
-    argv = [str(BIN / "pactrain-admin"), verb, job, *what,
-            f"--coordinator={cluster.coordinator}", f"--tls-cert={pki / 'operator.pem'}",
-            f"--tls-key={pki / 'operator.key'}", f"--tls-ca={pki / 'ca.pem'}"]  # fmt: skip
+    """An operator's word, given on `host`, on what travels; TestbedError if it is refused.
+
+    `pki`: as of start_cluster().
+    """
+    argv = [str(BIN / "pactrain-admin"), verb, job, *what, f"--coordinator={cluster.coordinator}"]
+    if pki is not None:
+        argv += [f"--tls-cert={pki / 'operator.pem'}", f"--tls-key={pki / 'operator.key'}",
+                 f"--tls-ca={pki / 'ca.pem'}"]  # fmt: skip
     run(*bed.command(host, argv))
 
 

@@ -124,7 +124,7 @@ def look_at_panels(prometheus: Prometheus, outcome: Outcome, pictures: Path | No
         for panel in board["panels"]:
             lines = []
             for target in panel["targets"]:
-                expr = target["expr"].replace("$training_job", ".*")
+                expr = target["expr"].replace("$training_job", JOB)
                 expr = expr.replace("$__rate_interval", f"{SHORTEST_RANGE}s")
                 for series in prometheus.series(expr, until):
                     lines.append(

@@ -222,8 +222,10 @@ def job_screen(visit: Visit, job: str) -> None:
         lambda: page.locator("table", has_text="Decisions, newest").locator("tbody tr").count() > 0,
     )
     page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
+    page.locator("figure:has(details)").first.scroll_into_view_if_needed()
     visit.look_once(page, "job-tables")
     page.evaluate("for (const d of document.querySelectorAll('details')) d.open = false")
+    page.evaluate("window.scrollTo(0, 0)")
     visit.look(page, "job")
     page.close()
 

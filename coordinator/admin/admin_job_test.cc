@@ -197,8 +197,9 @@ TEST_F(AdminTest, MasksAndDecisionsOfAJobAreShown) {
                         "fc.weight   12    40  30.0 %\n"
                         "(2 others)  18    60  30.0 %\n"));
   EXPECT_THAT(Admin({"job", "myjob"}).out,
-              HasSubstr("time not known (no FULL step was measured), and 2.0 "
-                        "of 3.0 MB between sites, since "));
+              HasSubstr("time not known (no FULL step was measured, and links "
+                        "show no rate), and 2.0 of 3.0 MB between sites, "
+                        "since "));
   const std::string shown = Admin({"decisions", "myjob"}).out;
   EXPECT_THAT(shown, HasSubstr("2        COMPACTED fp32  prepared\n"));
   EXPECT_THAT(shown, HasSubstr("1        FULL fp32       in force\n"));

@@ -141,9 +141,14 @@ std::string KeepTable(const v1::KeepByParameter& keep) {
 
 std::string SavedOf(const v1::JobAccount& account) {
   const std::string time =
-      account.has_saved_seconds()
-          ? absl::StrFormat("%.1f s", account.saved_seconds())
-          : "time not known (no FULL step was measured)";
+      !account.has_saved_seconds()
+          ? "time not known (no FULL step was measured, and links show no rate)"
+      : account.saved_at_least()
+          ? absl::StrFormat(
+                "at least %.1f s (by links' rates; no FULL step was "
+                "measured)",
+                account.saved_seconds())
+          : absl::StrFormat("%.1f s", account.saved_seconds());
   return absl::StrFormat(
       "%s, and %.1f of %.1f MB between sites, since %s; a coordinator that is "
       "started again counts anew",

@@ -98,12 +98,12 @@ void Account::NoteMasks(const protocol::Digest& masks, uint64_t step) {
 
 void Account::Sum(AccountSnapshot& total) const {
   std::optional<double> most;
-  total.saved_known = false;
+  total.saved_by = SavedBy::kNothing;
   for (const auto& [agent, sent] : sent_) {
     total.sent_bytes += sent.frames - sent.frames_before;
     total.kept_bytes += sent.kept - sent.kept_before;
     total.dense_bytes += sent.dense - sent.dense_before;
-    total.saved_known |= sent.savings.is_known();
+    total.saved_by = std::max(total.saved_by, sent.savings.saved_by());
     most = std::max(most, sent.savings.SavedSeconds());
   }
   total.saved_seconds += most.value_or(0);

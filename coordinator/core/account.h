@@ -56,9 +56,9 @@ struct AccountSnapshot {
   double kept_bytes = 0;
   double dense_bytes = 0;
   double saved_seconds = 0;
-  // A FULL step of this generation was measured: without, its steps count for
-  // nothing in saved_seconds.
-  bool saved_known = false;
+  // What this generation's part of saved_seconds is known by: by nothing, it
+  // counts for nothing.
+  SavedBy saved_by = SavedBy::kNothing;
   // What a step in FULL would take now at least, with links as they are and
   // computing; 0: not known (savings.h).
   double full_at_least_seconds = 0;

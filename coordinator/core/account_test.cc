@@ -138,21 +138,62 @@ class AccountOfLinks : public ::testing::Test {
   std::map<std::string, protocol::StepReport> reports;
 };
 
-// Rates of small frames foretold FULL 18 times as long as it then took.
-TEST_F(AccountOfLinks, NothingIsClaimedBeforeFullWasMeasured) {
-  account.BeginGeneration();
-  reports.clear();
-  Compact(2);
-  EXPECT_FALSE(account.At(kStart, 0).saved_known);
-  Add("a", 100, 100, 1000, {{"x", 300, 0, 1, 0}});
-  EXPECT_EQ(saved(), 0);
+// A generation that began with masks, so no FULL step was measured.
+class AccountWithoutFull : public AccountOfLinks {
+ protected:
+  AccountWithoutFull() {
+    account.BeginGeneration();
+    reports.clear();
+    Compact(2);
+  }
+  SavedBy saved_by() { return account.At(kStart, 0).saved_by; }
+};
+
+// These foretold FULL 18 times as long as it then took.
+TEST_F(AccountWithoutFull, RatesOfFewBytesClaimNothing) {
+  EXPECT_EQ(saved_by(), SavedBy::kNothing);
+  Add("a", 100, 100'000, 1'000'000, {{"x", 100'000, 0, 25'000, 0.001}});
+  EXPECT_EQ(saved_by(), SavedBy::kNothing);
+  EXPECT_EQ(saved(), 0) << "1 kB took 40 ms, and so may 10 kB";
   EXPECT_EQ(at_least(), 0);
+}
+
+TEST_F(AccountWithoutFull, RatesOfManyBytesSayWhatFullTakesAtLeast) {
+  Add("a", 10, 10'000'000, 100'000'000, {{"x", 1, 0, 1'000'000, 0.01}});
+  EXPECT_EQ(saved_by(), SavedBy::kRates);
+  // Of the second that a step's megabyte took, 40 ms are put off, and 61 ms are
+  // six round trips; a second of each step is hidden.
+  const double step = 1 + 9 * (1 - 0.101) - 1;
+  EXPECT_NEAR(saved(), 10 * step, 0.1);
+  EXPECT_NEAR(account.At(kStart, 0).mode_predicted_seconds[0], 2 + step, 0.01);
+  EXPECT_EQ(at_least(), 0) << "no alarm by what was not measured";
+}
+
+// The demo's TERNARY steps, after three in COMPACTED.
+TEST_F(AccountWithoutFull, WhatLargeStepsHaveShownCountsForSmallOnes) {
+  Add("a", 1, 10'000'000, 30'000'000, {{"x", 1, 0, 10'000'000, 0.01}});
+  const double before = saved();
+  EXPECT_GT(before, 0);
+  Add("a", 10, 1'000'000, 300'000'000, {{"x", 2, 0, 11'000'000, 0.01}});
+  EXPECT_EQ(saved_by(), SavedBy::kRates);
+  EXPECT_GT(saved(), before + 10) << "30 MB take 2.7 s, of which 1 s is hidden";
+  EXPECT_LT(saved(), before + 10 * 1.8);
+}
+
+TEST_F(AccountWithoutFull, ARateThatWasNotMeasuredClaimsNothing) {
+  Add("a", 10, 10'000'000, 100'000'000, {{"x", 1, 0, 0, 0.01}});
+  Add("b", 10, 10'000'000, 100'000'000, {{"x", 1, 0, 1'000'000, 0}});
+  EXPECT_EQ(saved_by(), SavedBy::kNothing);
+  EXPECT_EQ(saved(), 0) << "nor one without a round trip";
+}
+
+TEST_F(AccountWithoutFull, AMeasuredFullTakesBackWhatRatesClaimedTooMuch) {
+  Add("a", 10, 10'000'000, 100'000'000, {{"x", 1, 0, 1'000'000, 0.01}});
   MeasureFull(3);
-  EXPECT_TRUE(account.At(kStart, 0).saved_known);
-  EXPECT_EQ(saved(), 0) << "of the steps before, nothing is known";
-  Compact(4);
-  Add("a", 10, 100, 1000, {{"x", 400, 0, 1, 0}}, 4);
-  EXPECT_DOUBLE_EQ(saved(), 10) << "3 s less 2 s, whatever the rates say";
+  EXPECT_EQ(saved_by(), SavedBy::kFull);
+  EXPECT_DOUBLE_EQ(saved(), 10 * (3 - 2)) << "of steps that waited for 2 s";
+  MeasureFull(1);
+  EXPECT_DOUBLE_EQ(saved(), 0) << "what nobody measured is no loss";
 }
 
 // A link of 60 kB/s showed 2 minutes lost, and the advice to pin FULL.

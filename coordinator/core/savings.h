@@ -15,12 +15,19 @@
 //               back; FULL sends no fewer).
 //   saved     = the smaller of seen(FULL's bytes) - seen(sent bytes) and
 //               steps * (W - w), by mode; below 0: it cost more than FULL.
-//               Steps before a FULL one was measured count for nothing: small
-//               frames show less than a link carries.
+//   Few bytes at a time show round trips and not a rate. So of steps before a
+//   FULL one was measured no more counts than what is sure:
+//   slope     = (b / rate - latency) / b, at least 0 and at most 1 / the best
+//               rate, of the best rate in the steps of most bytes (from half of
+//               the most on); latency = a round trip for each doubling of what
+//               TCP begins with, and one acknowledgement that is put off.
+//   least     = of all links the longest L(sent) + (FULL's - sent) * slope.
+//   saved     = seen(least) - seen(L(sent)); once FULL was measured no more
+//               than steps * (W - wait), which is no loss of these steps.
 //   alone     = interval - wait, as a moving mean: of all agents' newest ones
 //               the greatest would always be one that was slow by chance.
-//   predicted = alone + seen(bytes of a step); in FULL, as soon as it was
-//               measured, no more than alone + W.
+//   predicted = alone + seen(bytes of a step); in FULL no more than alone + W,
+//               and before it was measured alone + seen(least).
 //   at least  = what FULL takes: alone + the greater of W and twice
 //               the time that links need now for the sent bytes; not known if
 //               FULL was measured more than an hour of steps ago.
@@ -39,6 +46,10 @@
 
 namespace pactrain::coordinator {
 
+// What seconds saved are known by; more is better.
+enum class SavedBy { kNothing, kRates, kFull };
+const char* SavedByName(SavedBy by);  // "", "rates", "full".
+
 class Savings {
  public:
   // `mode`: what all steps since the last report were in; nothing: they were in
@@ -51,8 +62,8 @@ class Savings {
 
   // Nothing: of no step.
   std::optional<double> SavedSeconds() const;
-  // A FULL step was measured.
-  bool is_known() const { return full_wait_.has_value(); }
+  // By rates: no FULL step was measured, and they show what it takes at least.
+  SavedBy saved_by() const;
 
   // Of a step, by the newest report; nothing: not known.
   struct Predicted {
@@ -68,6 +79,7 @@ class Savings {
     double count = 0;
     double wait = 0, overlap = 0;              // Seconds.
     std::map<std::string, double> full, sent;  // Bytes by peer site.
+    void Add(const Steps& other);
   };
   // As counted so far.
   struct Counted {
@@ -79,13 +91,25 @@ class Savings {
   static double LinkSeconds(const std::map<std::string, double>& bytes,
                             const Rates& rates);
   double Saved(const Steps& steps) const;
+  void Learn(const protocol::StepReport& report, const Steps& steps);
+  double LeastOfFull(const Steps& steps) const;  // Seconds of links.
+  double SavedAtLeast(const Steps& steps) const;
 
   Counted counted_;
-  Rates best_rates_;                         // Measured ones.
+  Rates best_rates_;  // Measured ones.
+  // What a link shows of its bytes by themselves.
+  struct Slope {
+    double bytes = 0;  // The most in a step of this group.
+    double rate = 0;   // The best one of such steps.
+    double rtt = 0;    // The least one; 0: not measured.
+    double byte_seconds = 0;
+  };
+  std::map<std::string, Slope> slopes_;      // By peer site.
   std::map<protocol::Mode, Steps> by_mode_;  // But for FULL.
-  std::optional<double> full_wait_;          // Seconds of a step.
-  bool in_full_ = false;                     // As of the last report.
-  double since_full_ = 0;                    // Seconds of steps.
+  std::map<protocol::Mode, Steps> before_full_;
+  std::optional<double> full_wait_;  // Seconds of a step.
+  bool in_full_ = false;             // As of the last report.
+  double since_full_ = 0;            // Seconds of steps.
   std::optional<double> alone_;
   std::optional<Predicted> predicted_;
 };

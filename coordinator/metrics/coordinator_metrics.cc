@@ -168,8 +168,8 @@ constexpr GroupFamily kGroupFamilies[] = {
      "the most; below 0: lost. Of the slowest link, FULL's bytes over its best "
      "measured rate, less what goes on behind computing, less the same of what "
      "was sent; no more than the steps waited less than the fastest of the "
-     "newest FULL steps. Steps before a FULL one was measured in the "
-     "generation count for nothing.",
+     "newest FULL steps. Before a FULL one was measured in the generation, "
+     "what links' rates are sure of without round trips.",
      [](const GroupSnapshot& g) { return g.account.saved_seconds; }},
 };
 

@@ -28,7 +28,7 @@ StateSnapshot SnapshotAt(int turn) {
     group.account.kept_bytes = steps * 4e6;
     group.account.sent_bytes = steps * 4.1e6;
     group.account.saved_seconds = steps * 0.1;
-    group.account.saved_known = true;
+    group.account.saved_by = SavedBy::kFull;
     const double swing = 1 + 0.1 * ((turn * (j + 3)) % 7);
     group.account.mode_interval_seconds = {2, 0.6 * swing, 0};
     group.account.mode_predicted_seconds = {2, 0.5, 0};

@@ -157,7 +157,7 @@ std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
       absl::ToDoubleSeconds(group.counted_since - absl::UnixEpoch()));
   json.Key("saved_bytes").Number(Saved(group));
   json.Key("saved_seconds").Number(group.account.saved_seconds);
-  json.Key("saved_known").Bool(group.account.saved_known);
+  json.Key("saved_by").Text(SavedByName(group.account.saved_by));
   json.Key("dense_bytes").Number(group.account.dense_bytes);
   json.Key("kept_bytes").Number(group.account.kept_bytes);
   json.Key("sent_bytes").Number(group.account.sent_bytes);

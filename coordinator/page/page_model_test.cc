@@ -54,8 +54,9 @@ TEST_F(PageModelTest, AJobShowsWhatTravelsWhyAndWhatItSaves) {
   const std::string shown = model_.Overview(0);
   for (const char* part :
        {"\"id\":\"train\"", "\"mode\":\"COMPACTED fp32\"",
-        "\"saved_bytes\":9000000000", "\"saved_seconds\":120", "\"money\":0.72",
-        "\"keep\":0.1", "\"agents\":2", "\"connected\":2"}) {
+        "\"saved_bytes\":9000000000", "\"saved_seconds\":120",
+        "\"saved_by\":\"full\"", "\"money\":0.72", "\"keep\":0.1",
+        "\"agents\":2", "\"connected\":2"}) {
     EXPECT_THAT(shown, HasSubstr(part));
   }
 }

@@ -37,7 +37,7 @@ inline GroupSnapshot RunningGroup(const std::string& job) {
   g.account.kept_bytes = 1e9;
   g.account.sent_bytes = 1e9;
   g.account.saved_seconds = 120;
-  g.account.saved_known = true;
+  g.account.saved_by = SavedBy::kFull;
   g.links = {{"a0", "a", "b", 1000, 1000, 10e6, 0.02},
              {"b0", "b", "a", 1000, 1000, 10e6, 0.02}};
   g.paces = {{"a0", 0.3, 1}, {"b0", 0.1, 1}};

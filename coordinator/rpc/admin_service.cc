@@ -168,8 +168,9 @@ v1::JobState ToProto(const GroupSnapshot& s) {
   account.set_dense_bytes(s.account.dense_bytes);
   account.set_kept_bytes(s.account.kept_bytes);
   account.set_sent_bytes(s.account.sent_bytes);
-  if (s.account.saved_known) {
+  if (s.account.saved_by != SavedBy::kNothing) {
     account.set_saved_seconds(s.account.saved_seconds);
+    account.set_saved_at_least(s.account.saved_by == SavedBy::kRates);
   }
   proto.set_step_seconds(s.step_seconds);
   if (s.exchange_share) proto.set_exchange_share(*s.exchange_share);

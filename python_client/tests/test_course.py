@@ -121,6 +121,19 @@ def test_what_fast_links_would_have_carried_sooner_is_no_saving(course, clock):
     assert course.saved_seconds == pytest.approx(-3.0)
 
 
+def test_few_bytes_show_no_rate_and_claim_nothing(course, clock):
+    for _ in range(3):
+        step(course, clock, sent=40, submitted=50, seconds=0.04, link_rate=1000.0)
+    assert course.saved_seconds == 0  # 1000 bytes may take 40 ms as well.
+
+
+def test_what_large_steps_have_shown_counts_for_small_ones(course, clock):
+    step(course, clock, sent=500, submitted=50, seconds=1.0, link_rate=500.0)
+    step(course, clock, sent=10, submitted=50, seconds=0.1, link_rate=501.0)
+    sure = (1 - 0.04) / 500  # Seconds of a byte, by the first step.
+    assert course.saved_seconds == pytest.approx((2000 - 510) * sure)
+
+
 @settings(deadline=None)
 @given(
     st.lists(
@@ -144,7 +157,8 @@ def test_full_bytes_are_what_the_agent_says(course, clock, codec):
     for _ in range(2):
         step(course, clock, **sent)
     assert course.saving.dense_bytes == 2000
-    assert course.saved_seconds == pytest.approx(20 - 2)
+    sure = 1 / 100 - 0.04 / 30  # Seconds of a byte.
+    assert course.saved_seconds == pytest.approx((2000 - 60) * sure)
     assert course.first_saving.steps == 1
 
 

@@ -63,7 +63,7 @@ def test_what_is_saved_says_whose_view_it_is_and_who_knows_of_the_whole_job(atta
     course = session.engine.course
     course.saving = Point(steps=2, exchange_seconds=9.0, dense_bytes=1000)
     course.total.sent_bytes = 500
-    course._measured_rate = 1000.0
+    course._measured_rate, course._byte_seconds = 1000.0, 1e-3
     text = session.summary()
     assert "; no saving shows here against FULL fp32: " in text
     assert "This is one rank's view; what the whole job saved" in text

@@ -40,10 +40,19 @@ function keepText({ told, teller, masks }, votes) {
   return `What each parameter keeps was not told by ${teller || "rank 0"}: its masks have not settled, or its library or agent is older than this coordinator.`;
 }
 
+// How the time is known, and how it would be known better.
+function timeNote(job) {
+  if (job.phase !== "running") return "";
+  if (job.saved_by === "full") return " Time is compared with the FULL steps that this generation ran.";
+  const how = job.saved_by ? " No step of this generation ran in FULL, so time is what links' measured rates are sure of: FULL's bytes over them, without round trips. "
+    : " Time is not known: no step of this generation ran in FULL, and so few bytes go in a step that links show round trips and no rate. ";
+  return `${how}To measure it: pactrain-admin pin ${job.id} FULL, for a minute, then pactrain-admin unpin ${job.id}.`;
+}
+
 function figuresOf(message) {
   const job = message.job;
-  const risk = job.risk === null ? "not measured"
-    : `${plain(job.risk)}, ${message.risk_bound} is allowed`;
+  const risk = message.risk_bound === 0 ? "none is allowed"
+    : job.risk === null ? "not measured" : `${plain(job.risk)}, ${message.risk_bound} is allowed`;
   return [
     ["Saves", savedTime(job)], ["In bytes", savedBytes(job)],
     ["Sends", ratio(job.dense_bytes, job.sent_bytes)],
@@ -103,7 +112,7 @@ export function jobScreen(id) {
     heading("Modes"), timeline, perMode,
     heading("Masks"), votes, counts, keep, masks, keepNote, keepOf,
     heading("Steps"), steps, el("p", { class: "note" },
-      "Predicted is computing, and the bytes over the slowest link at its best measured rate, less what goes on behind computing. Other waits are not in it. Until FULL was measured it may be several times too long for FULL: few bytes at a time show less than a link carries."),
+      "Predicted is computing, and the bytes over the slowest link at its best measured rate, less what goes on behind computing. Other waits are not in it. Until a step ran in FULL, its prediction is what FULL takes at least."),
     risk, heading("Agents"), lost, slowest, paths, heading("Decisions and faults"), events, decisions);
   const gone = el("p", { class: "hidden" },
     "The coordinator knows no job of this name. It may have ended and been forgotten; ", el("a", { href: "#/" }, "all jobs"), ".");
@@ -134,8 +143,7 @@ export function jobScreen(id) {
     }
     text(counted, `Counted since ${clock(job.counted)}, when this coordinator first saw the job. `
       + "A coordinator that is started again counts anew: what was saved before is not in it."
-      + (job.saved_known || job.phase !== "running" ? ""
-        : ` Time is compared with steps in FULL, and none was measured in this generation: pactrain-admin pin ${job.id} FULL for a minute, then pactrain-admin unpin ${job.id}, measures some.`));
+      + timeNote(job));
     pairs.forEach(([, value], i) => text(figures.children[i].lastChild, value));
     strip.update(message.timeline, now);
     timeline.update(message.timeline.toReversed().map((p) =>

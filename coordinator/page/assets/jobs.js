@@ -36,11 +36,11 @@ function cells() {
   return row;
 }
 
-// Without a measured FULL step there is nothing to compare with.
+// Without a measured FULL step links' rates say what is sure, if they show any.
 export function savedTime(job) {
   const saved = job.saved_seconds < 0 ? `${seconds(-job.saved_seconds)} lost` : seconds(job.saved_seconds);
-  if (job.saved_known) return saved;
-  return job.saved_seconds ? `${saved} until FULL is measured again` : "time not known: FULL was not measured";
+  if (job.saved_by === "full") return saved;
+  return job.saved_by || job.saved_seconds > 0 ? `at least ${saved}` : "time not known";
 }
 
 export function savedBytes(job) {
@@ -116,10 +116,11 @@ export function jobsScreen() {
     text(figures.jobs, `${running} running${waiting ? `, ${waiting} waiting` : ""}${failed ? `, ${failed} failed` : ""}`
       + (message.hidden ? `; ${message.hidden} more are not shown` : ""));
     text(figures.agents, `${message.connected} of ${message.agents} connected`);
-    const unknown = all.filter((job) => !job.saved_known).length;
+    const unknown = all.filter((job) => job.saved_by === "" && job.phase === "running").length;
+    const sure = all.every((job) => job.saved_by === "full" || (!job.saved_by && !job.saved_seconds));
     const saved = sum("saved_seconds");
-    text(figures.time, unknown && unknown === all.length && !saved ? "not known: FULL was not measured"
-      : seconds(saved) + (unknown ? `; not known of ${unknown}: FULL was not measured` : ""));
+    text(figures.time, unknown && !saved ? "not known"
+      : (sure ? "" : "at least ") + seconds(saved) + (unknown ? `; not known of ${unknown}` : ""));
     text(figures.bytes, bytes(sum("saved_bytes")));
     text(figures.money, message.price_per_gb
       ? `${money(sum("money"))} at ${money(message.price_per_gb)} per GB`

@@ -54,7 +54,7 @@ export function findingList() {
         const rule = ruleOf(f.name);
         return el("li", { class: f.fires ? f.severity : "waits" },
           el("strong", {}, `${severityWord(f)}, ${title(f.name)}: `), f.text, ` (since ${age(f.since, now)}) `,
-          rule ? el("p", {}, el("strong", {}, "What to do: "), rule.do) : null);
+          rule ? el("p", {}, el("strong", {}, "What to do: "), rule.do.replaceAll("JOB", () => f.job || "JOB")) : null);
       })));
   };
   return list;

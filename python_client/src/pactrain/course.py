@@ -13,6 +13,7 @@ from .types import Codec, Decision, Mode, StepResult
 MAX_POINTS = 512
 MAX_CHANGES = 128
 _EXACT = (Codec.FP32, Codec.BF16)
+_PUT_OFF_SECONDS = 0.04  # An acknowledgement, by Linux: few bytes take as long as many.
 
 
 @dataclass
@@ -69,6 +70,8 @@ class Course:
         self.first_saving: Point | None = None  # Up to the first step that sent less.
         self.saving = Point()  # Steps that sent less than all in fp32 or bf16.
         self._measured_rate = 0.0  # By the agent; bytes per second.
+        self._most_bytes = 0  # Of a step: such ones show what a byte takes,
+        self._byte_seconds = 0.0  # at least; as savings.h of the coordinator has it.
         self._fastest_rate = 0.0  # Of a step.
         self.changes = [Change(0, 0.0, what(decision), decision.reason)]
         self.forgotten_changes = 0
@@ -116,7 +119,11 @@ class Course:
         self.points.append(Point(**asdict(step)))
 
     def _measure(self, step: Point, result: StepResult) -> None:
-        self._measured_rate = max(self._measured_rate, result.link_rate)
+        rate = self._measured_rate = max(self._measured_rate, result.link_rate)
+        if rate and step.sent_bytes and 2 * step.sent_bytes >= self._most_bytes:
+            self._most_bytes = max(self._most_bytes, step.sent_bytes)
+            put_off = _PUT_OFF_SECONDS / step.sent_bytes
+            self._byte_seconds = max(0.0, 1 / rate - put_off)
         if step.exchange_seconds > 0:
             rate = step.sent_bytes / step.exchange_seconds
             self._fastest_rate = max(self._fastest_rate, rate)
@@ -138,14 +145,18 @@ class Course:
     @property
     def saved_seconds(self) -> float | None:
         """Of the steps that sent less: what FULL would have taken at `rate`, less what
-        they took. Below 0: they took longer. None: no rate, or nothing was saved from.
+        they took; no more than the bytes spared are sure to have cost. Below 0: they
+        took longer. None: no rate, or nothing was saved from.
 
         What an exchange hides behind computing is in what they took, so this claims no
         more than the coordinator's saved_seconds: the bytes spared over the same rates.
         """
         if not self.rate or not self.saving.steps:
             return None
-        return self.saving.dense_bytes / self.rate - self.saving.exchange_seconds
+        sure = self.saving.saved_bytes * min(self._byte_seconds, 1 / self.rate)
+        return min(
+            self.saving.dense_bytes / self.rate - self.saving.exchange_seconds, sure
+        )
 
     def _decide(self, decision: Decision) -> Change | None:
         now = what(decision)
