@@ -8,7 +8,7 @@ import programs
 
 
 def previous() -> tuple[str, str]:
-    """The folder of the older daemons, and why there is none."""
+    """The folder of the release before, and why there is none."""
     done = subprocess.run(
         [programs.ROOT / "tools/previous"], cwd=programs.ROOT, capture_output=True, text=True
     )
