@@ -101,7 +101,7 @@ def build(tree: Path, folder: Path, target: Path, version: str, glibc: str) -> N
         zipped.parent.mkdir(parents=True, exist_ok=True)
         zipped.write_bytes(gzip.compress(manual.read_bytes(), mtime=0))
         zipped.chmod(0o644)
-    admin = [tree / "bin/pactrain-admin", "completion", "bash"]
+    admin: list[str | Path] = [tree / "bin/pactrain-admin", "completion", "bash"]
     write(folder / COMPLETION, subprocess.check_output(admin, text=True))
     own, others = ((tree / name).read_text() for name in ("LICENSE", "LICENSE-third-party"))
     write(folder / DOCS / "copyright", f"{own}\n{others}")

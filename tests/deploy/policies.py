@@ -35,7 +35,7 @@ def install() -> str | None:
     """Into .cache/deploy; why not, or None."""
     if not (FOLDER / "bin/checkov").exists():
         subprocess.run([sys.executable, "-m", "venv", FOLDER], check=True)
-        pip = [FOLDER / "bin/python", "-m", "pip", "install", "-q", CHECKER]
+        pip: list[str | Path] = [FOLDER / "bin/python", "-m", "pip", "install", "-q", CHECKER]
         done = subprocess.run(pip, capture_output=True, text=True)
         if done.returncode != 0:
             return f"pip has no {CHECKER}: {done.stderr.strip()[-200:]}"
@@ -45,7 +45,7 @@ def install() -> str | None:
 def problems(folder: Path) -> tuple[int, list[str]]:
     """Of all manifests there: how many checks passed, and what is wrong."""
     words = "--framework kubernetes --output json --compact --quiet --soft-fail --skip-download"
-    command = [FOLDER / "bin/checkov", "--directory", folder, *words.split()]
+    command: list[str | Path] = [FOLDER / "bin/checkov", "--directory", folder, *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=render.SECONDS)
     said = json.loads(done.stdout)
     found = {
