@@ -142,7 +142,7 @@ def check_manifests(result: Result, folder: Path) -> None:
 
 def check_guide(result: Result) -> None:
     if not list(images.DIST.glob("*.whl")):
-        return result.skip("guide of three machines: out/dist has no wheel; run make dist")
+        return result.fail("guide of three machines: out/dist has no wheel; run make dist")
     before = len(result.wrong)
     passed = check_pytest(
         result, "tests/dist/test_three_machines.py", "the guide of three machines, word by word"
@@ -152,9 +152,12 @@ def check_guide(result: Result) -> None:
 
 
 def check_upgrade(result: Result) -> None:
-    folder, why = upgrades.previous()
-    if why:
+    why = upgrades.why_none()
+    if why is not None:
         return result.skip(f"upgrade one by one under a job: {why}")
+    folder, wrong = upgrades.previous()
+    if wrong:
+        return result.fail(wrong)
     before = len(result.wrong)
     os.environ["PACTRAIN_TEST_PREVIOUS"] = folder
     passed = check_pytest(
@@ -206,7 +209,7 @@ def main() -> int:
             result, "tests/dist/test_package.py", "Debian package under systemd"
         )
     else:
-        result.skip("Debian package: out/dist has none; run make dist")
+        result.fail("Debian package: out/dist has none; run make dist")
     check_images(result)
     check_guide(result)
     check_upgrade(result)
