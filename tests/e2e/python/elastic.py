@@ -29,7 +29,6 @@ def join() -> Iterator[Join]:
         seed: int,
         sites: str = "site-0:1,site-1:1",
         on_shrink: str = "pause",
-        packages: str = "",
         **arguments: Any,
     ) -> Launch:
         environment = {
@@ -42,7 +41,7 @@ def join() -> Iterator[Join]:
         }
         scenario = membership_scenarios.trained
         words = {"seed": seed, "until": BATCHES, "stops": (STOP,), **arguments}
-        launches.append(Launch(scenario, [environment], None, words, packages))
+        launches.append(Launch(scenario, [environment], None, words))
         return launches[-1]
 
     yield start

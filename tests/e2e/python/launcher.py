@@ -10,10 +10,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -64,7 +63,6 @@ class Launch:
         environments: Sequence[Mapping[str, str]],
         store: Path | None,  # None: the ranks get no process group.
         arguments: Mapping[str, Any],
-        packages: str = "",  # A folder in which ranks find another release of pactrain.
     ) -> None:
         self.ranks = [Rank() for _ in environments]
         self._start = time.monotonic()
@@ -72,15 +70,12 @@ class Launch:
         self._processes = []
         for rank, environment in enumerate(environments):
             ours, theirs = _context.Pipe()
-            # The server has this release imported already.
-            context = multiprocessing.get_context("spawn") if packages else _context
-            process = context.Process(
+            process = _context.Process(
                 target=_run,
                 args=(scenario, rank, len(environments), dict(environment), store,
                       dict(arguments), theirs),
             )  # fmt: skip
-            with _found_first(packages):
-                process.start()
+            process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -147,17 +142,6 @@ class Launch:
             process.join()
         for pipe in self._pipes:
             pipe.close()
-
-
-@contextlib.contextmanager
-def _found_first(folder: str) -> Iterator[None]:
-    """A process that is started meanwhile looks for packages there first."""
-    before = list(sys.path)
-    sys.path[:] = [folder, *before] if folder else before
-    try:
-        yield
-    finally:
-        sys.path[:] = before
 
 
 def _run(
