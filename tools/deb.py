@@ -1,4 +1,5 @@
-"""The Debian package of `make dist`: both daemons, pactrain-admin and their systemd units.
+"""The Debian package of `make dist`: both daemons, pactrain-admin, their systemd units and
+manual pages.
 
 It lies in /usr as the tarball does in its folder, with the same libraries beside it; only
 glibc and systemd are the system's. Settings are conffiles. Nothing is started by
@@ -7,6 +8,7 @@ installing it: the daemons have to be told their places first (docs/deployment.m
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import subprocess
@@ -26,6 +28,7 @@ PLACES = {
 PROGRAMS = "usr/bin"
 LIBRARIES = "usr/lib/pactrain"
 DOCS = "usr/share/doc/pactrain"
+COMPLETION = "usr/share/bash-completion/completions/pactrain-admin"
 
 POSTINST = """#!/bin/sh
 set -e
@@ -93,6 +96,13 @@ def build(tree: Path, folder: Path, target: Path, version: str, glibc: str) -> N
         copy(tree / text, folder / DOCS / text)
     for page in (tree / "docs").glob("*.md"):
         copy(page, folder / DOCS / "docs" / page.name)
+    for manual in (tree / "share/man").rglob("*.[18]"):
+        zipped = folder / "usr" / manual.relative_to(tree).with_name(f"{manual.name}.gz")
+        zipped.parent.mkdir(parents=True, exist_ok=True)
+        zipped.write_bytes(gzip.compress(manual.read_bytes(), mtime=0))
+        zipped.chmod(0o644)
+    admin: list[str | Path] = [tree / "bin/pactrain-admin", "completion", "bash"]
+    write(folder / COMPLETION, subprocess.check_output(admin, text=True))
     own, others = ((tree / name).read_text() for name in ("LICENSE", "LICENSE-third-party"))
     write(folder / DOCS / "copyright", f"{own}\n{others}")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import deb
+import manual
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = ROOT / "out/bin"
@@ -131,8 +132,8 @@ def build_wheel(folder: Path, libraries: Path, licence_texts: str) -> str:
     return platform
 
 
-def fill_tarball(folder: Path, libraries: Path, licence_texts: str) -> None:
-    """Everything for a machine without Python: programs, C++ API, texts."""
+def fill_tarball(folder: Path, libraries: Path, licence_texts: str, version: str) -> None:
+    """Everything for a machine without Python: programs, C++ API, texts, manual pages."""
     folder.mkdir()
     for name in TEXTS:
         if (ROOT / name).is_dir():
@@ -148,6 +149,7 @@ def fill_tarball(folder: Path, libraries: Path, licence_texts: str) -> None:
     place(NATIVE / TRAINER, folder / "lib" / TRAINER)
     for program in PROGRAMS:
         place(BIN / program, folder / "bin" / program, "$ORIGIN/../lib/pactrain")
+    manual.write(folder / "bin", folder / "share/man", version)
 
 
 def pack(folder: Path, target: Path, seconds: int) -> None:
@@ -190,7 +192,7 @@ def main() -> None:
         libraries, folder = work / "lib", work / f"pactrain-{version}"
         licence_texts = place_libraries(libraries)
         platform = build_wheel(work / "python_client", libraries, licence_texts)
-        fill_tarball(folder, libraries, licence_texts)
+        fill_tarball(folder, libraries, licence_texts, version)
         pack(folder, DIST / f"pactrain-{version}-{platform}.tar.gz", seconds)
         glibc = ".".join(platform.split("_")[1:3])
         deb.build(folder, work / "deb", DIST / f"pactrain_{version}_amd64.deb", version, glibc)

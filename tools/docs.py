@@ -20,10 +20,11 @@ import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
+import manual
+
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "out/docs"
 SPHINX = ROOT / ".cache/docs"
-PROGRAMS = ("pactrain-coordinator", "pactrain-agent", "pactrain-admin")
 # Pages that lie elsewhere than in docs/, by their names on the site.
 ELSEWHERE = {
     "README.md": "start",
@@ -52,6 +53,8 @@ def moved(text: str, page: Path) -> str:
         elif place.exists():
             # Of the checkout and the tarball alone.
             return f"{words} (`{name}`)" if words.strip("`") != name else f"`{name}`"
+        # A page is called by its title there, not by its file.
+        words = "" if words == place.name and name else words
         return f"{picture}[{words}]({name or target}{'#' if anchor else ''}{anchor})"
 
     # Of rules for nft, which the site's highlighter does not know.
@@ -59,12 +62,13 @@ def moved(text: str, page: Path) -> str:
 
 
 def programs_page() -> str:
-    text = "# Programs\n\nWhat each says with `--help`.\n"
-    for program in PROGRAMS:
-        command: list[str | Path] = [ROOT / "out/bin" / program, "--help"]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        said = said.replace(f"{ROOT}/out/bin/", "").replace(f"={os.uname().nodename}\n", "\n")
-        text += f"\n## {program}\n\n```text\n{said.strip()}\n```\n"
+    text = "# Programs\n\nWhat each says with `--help`. The packages have it as manual pages.\n"
+    for program in (ROOT / "out/bin" / name for name in manual.SECTIONS):
+        said = manual.help_of(program)
+        text += f"\n## {program.name}\n\n```text\n{said}\n```\n"
+        for command in manual.commands_of(said):
+            said = manual.help_of(program, command)
+            text += f"\n### {program.name} {command}\n\n```text\n{said}\n```\n"
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -20,6 +21,7 @@ DOCS = runpy.run_path(str(ROOT / "tools/docs.py"))
         ("docs/operations.md", "[all](../deploy/kubernetes)", "all (`deploy/kubernetes`)"),
         ("docs/operations.md", "[x](https://example.org/a.md)", "[x](https://example.org/a.md)"),
         ("README.md", "![p](docs/images/demo.png)", "![p](images/demo.png)"),
+        ("docs/upkeep.md", "[operations.md](operations.md#a)", "[](operations.md#a)"),
         ("README.md", "[LICENSE](LICENSE)", "`LICENSE`"),
         ("README.md", "[gone](docs/gone.md)", "[gone](docs/gone.md)"),
     ],
@@ -39,3 +41,13 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
         "a.html: c.html",
         "a.html: no.png",
     ]
+
+
+def test_troubleshooting_quotes_what_daemons_say() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    sources = (p for room in ("agent", "base", "coordinator") for p in (ROOT / room).rglob("*.cc"))
+    # Literals as the compiler joins them.
+    said = "".join(re.sub(r'"\s*\n\s*"', "", source.read_text()) for source in sources)
+    quoted = re.findall(r'"([^"\n]+)"', page)
+    assert len(quoted) > 5
+    assert [text for text in quoted if text not in said] == []

@@ -5,7 +5,8 @@
     package_installs      1: the Debian package was installed, started and removed under systemd
     images_built          images that were built, are small and whose daemons start
     manifests             Kubernetes resources that its own schemas take
-    manifests_invalid     those that they do not take, or that name what no program has
+    manifests_invalid     those that they do not take, that name what no program has, or that break
+                          a rule of the policy checker without meaning to
     docs_warnings         of the documentation site, and links of it that lead nowhere
     guide_steps_failed    docs/three-machines.md, typed on three machines; null: not tried
     upgrade_steps_lost    1: a job lost a step when its daemons became newer one by one
@@ -25,6 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import kubernetes
+import policies
 import programs
 import render
 import units
@@ -108,10 +110,12 @@ def check_manifests(result: Result, folder: Path) -> None:
         return result.skip(f"Kubernetes manifests by Kustomize: {why}")
     files = programs.Files(folder / "etc")
     unknown: set[str] = set()
+    manifests = folder / "manifests"
+    manifests.mkdir()
     for overlay in kubernetes.OVERLAYS:
         text = render.kustomize(kubernetes.FOLDER / overlay)
         everything = kubernetes.resources(text)
-        file = folder / f"{overlay.replace('/', '-')}.yaml"
+        file = manifests / f"{overlay.replace('/', '-')}.yaml"
         file.write_text(text)
         passed, wrong, custom = render.validate(file)
         wrong += kubernetes.problems(everything, files)
@@ -126,11 +130,19 @@ def check_manifests(result: Result, folder: Path) -> None:
         unknown |= custom
     result.skip(f"not validated here, custom resources: {', '.join(sorted(unknown))}")
     result.skip("manifests in a cluster: there is none")
+    why = policies.install()
+    if why is not None:
+        return result.skip(f"policies of manifests: {why}")
+    passed, wrong = policies.problems(manifests)
+    print(f"policies: {passed} checks passed, {len(wrong)} problems", flush=True)
+    for problem in wrong:
+        result.fail(problem)
+    result.manifests_invalid += len(wrong)
 
 
 def check_guide(result: Result) -> None:
     if not list(images.DIST.glob("*.whl")):
-        return result.skip("guide of three machines: out/dist has no wheel; run make dist")
+        return result.fail("guide of three machines: out/dist has no wheel; run make dist")
     before = len(result.wrong)
     passed = check_pytest(
         result, "tests/dist/test_three_machines.py", "the guide of three machines, word by word"
@@ -140,9 +152,12 @@ def check_guide(result: Result) -> None:
 
 
 def check_upgrade(result: Result) -> None:
-    folder, why = upgrades.previous()
-    if why:
+    why = upgrades.why_none()
+    if why is not None:
         return result.skip(f"upgrade one by one under a job: {why}")
+    folder, wrong = upgrades.previous()
+    if wrong:
+        return result.fail(wrong)
     before = len(result.wrong)
     os.environ["PACTRAIN_TEST_PREVIOUS"] = folder
     passed = check_pytest(
@@ -194,7 +209,7 @@ def main() -> int:
             result, "tests/dist/test_package.py", "Debian package under systemd"
         )
     else:
-        result.skip("Debian package: out/dist has none; run make dist")
+        result.fail("Debian package: out/dist has none; run make dist")
     check_images(result)
     check_guide(result)
     check_upgrade(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -141,3 +142,19 @@ def test_the_same_inputs_give_the_same_bytes(tree: Path) -> None:
     command = [sys.executable, ROOT / "tools/dist.py"]
     subprocess.run(command, env=environment, umask=0o027, check=True)
     assert digests() == before
+
+
+def test_manual_pages_say_what_help_says(tree: Path) -> None:
+    for program in (tree / "bin").iterdir():
+        (page,) = (tree / "share/man").glob(f"man?/{program.name}.[18]")
+        shown = page.read_text()
+        flags = re.findall(r"--[a-z-]+", output(program, "--help"))
+        assert flags
+        for flag in flags:
+            assert flag.replace("-", r"\-") in shown
+        assert not re.search(rf"TEXT={os.uname().nodename}\s", shown)
+        # A renderer finds nothing to say against it, where there is one.
+        if shutil.which("groff"):
+            command = ["groff", "-man", "-Tutf8", "-ww", "-z", str(page)]
+            assert subprocess.run(command, capture_output=True, text=True).stderr == ""
+    assert "--force" in (tree / "share/man/man1/pactrain-admin.1").read_text().replace("\\", "")

@@ -71,6 +71,13 @@ def test_installing_starts_nothing_and_makes_users_and_folders(system) -> None:
         *("750", "pactrain-agent", "pactrain")
     ]
     assert "pactrain" in system.run("id -nG pactrain-agent").split()
+    pages = "man1/pactrain-admin.1 man8/pactrain-coordinator.8 man8/pactrain-agent.8"
+    system.run(f"cd /usr/share/man && for page in {pages}; do zcat $page.gz | grep -q '^.TH'; done")
+    completed = (
+        ". /usr/share/bash-completion/completions/pactrain-admin; COMP_CWORD=1; "
+        "COMP_WORDS=(pactrain-admin dra); _pactrain_admin; echo ${COMPREPLY[@]}"
+    )
+    assert system.run(f"bash -c '{completed}'").split() == ["drain"]
 
 
 def test_without_a_key_they_say_once_what_to_give(system) -> None:

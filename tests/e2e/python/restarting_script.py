@@ -23,8 +23,10 @@ def main() -> None:
     folder = Path(sys.argv[1])
     checkpoint = folder / "checkpoint.pt"
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    alone = "PACTRAIN_SITES" in os.environ  # Ranks meet through agents.
+    if not alone:
+        dist.init_process_group("gloo")
+    rank = int(os.environ["RANK"])
     restarted = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
     model = scenarios.mlp()
     optimizer = scenarios.sgd(model)
@@ -36,8 +38,13 @@ def main() -> None:
         state, start = saved["session"], 6
     else:
         pactrain.prune(model, 0.6)
-    ddp = DistributedDataParallel(model)
-    session = pactrain.attach(ddp, state=state)
+    ddp: torch.nn.Module
+    if alone:
+        ddp = pactrain.DistributedDataParallel(model, state=state)
+        session = ddp.session
+    else:
+        ddp = DistributedDataParallel(model)
+        session = pactrain.attach(ddp, state=state)
     first = session.next_step
     generator = torch.Generator().manual_seed(rank)
     for step in range(start, start + scenarios.STEPS):
@@ -62,7 +69,8 @@ def main() -> None:
     }
     (folder / f"{rank}.json").write_text(json.dumps(result))
     session.close()
-    dist.destroy_process_group()
+    if not alone:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

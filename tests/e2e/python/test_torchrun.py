@@ -76,6 +76,20 @@ def test_a_restart_by_torchrun_takes_an_older_checkpoint_up(cluster, tmp_path):
         assert result["first_step"] >= 7  # 6 steps and the agreement before them.
 
 
+def test_with_replace_a_restart_by_torchrun_begins_the_job_anew(own_cluster, tmp_path):
+    """Ranks that may come and go: from their checkpoint, and nobody is waited for."""
+    environment = {
+        "PACTRAIN_AGENT": f"unix:{own_cluster.socket(0)}",
+        "PACTRAIN_JOB_ID": own_cluster.new_job(),
+        "PACTRAIN_SITE": "site-0",
+        "PACTRAIN_SITES": "site-0:2",
+        "PACTRAIN_REPLACE": "1",
+    }
+    one_restart(environment, tmp_path)
+    said = own_cluster.coordinator.child.log.read_text()
+    assert "of 2 ranks replaced it on purpose" in said
+
+
 def test_restarted_ranks_start_daemons_of_their_own(jobs, tmp_path):
     one_restart(jobs.environment(), tmp_path)
     jobs.must_leave_nothing()
