@@ -248,17 +248,20 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
                                 int* exit_code) {
   v1::AgentConfig config = Defaults();
   Flags flags;
+  const config::Program program = {
+      "pactrain-agent",
+      "sums the gradients of this node's trainers with those of all other "
+      "nodes.",
+      "PACTRAIN_AGENT"};
   const bool start = config::Load(
-      {"pactrain-agent",
-       "sums the gradients of this node's trainers with those of all other "
-       "nodes.",
-       "PACTRAIN_AGENT"},
-      argc, argv, config,
+      program, argc, argv, config,
       [&](const config::Settings& settings) {
         return Understand(config, settings, flags);
       },
       exit_code);
   if (!start) return std::nullopt;
+  flags.reload =
+      std::make_shared<config::Reload>(program, argc, argv, Defaults(), config);
   return flags;
 }
 

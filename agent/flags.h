@@ -2,12 +2,14 @@
 #ifndef PACTRAIN_AGENT_FLAGS_H_
 #define PACTRAIN_AGENT_FLAGS_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "agent/driver.h"
 #include "base/metrics/http_server.h"
 #include "base/net.h"
+#include "config/reload.h"
 
 namespace pactrain::agent {
 
@@ -18,6 +20,7 @@ struct Flags {
   std::string log_level;
   int renice = 0;  // LowerNice().
   bool site_given = false;
+  std::shared_ptr<const config::Reload> reload;
 };
 
 // Reads and checks everything that can be checked before anything is opened.

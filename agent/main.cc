@@ -51,10 +51,19 @@ void TellThatWeLive(asio::steady_timer& timer,
   });
 }
 
+void ReloadAtHangups(asio::signal_set& hangups, const config::Reload& reload) {
+  hangups.async_wait([&](const asio::error_code& error, int) {
+    if (error) return;
+    reload();
+    ReloadAtHangups(hangups, reload);
+  });
+}
+
 int Run(const Flags& flags) {
   asio::io_context io(1);
   // From here on a signal waits for the loop: the socket is always removed.
-  asio::signal_set signals(io, SIGINT, SIGTERM);
+  asio::signal_set signals(io, SIGINT, SIGTERM), hangups(io, SIGHUP);
+  ReloadAtHangups(hangups, *flags.reload);
   // Before the driver, which tells the coordinator where it is.
   auto metrics = base::MetricsServer::Start(
       flags.listen_metrics, flags.driver.metrics, {}, flags.metrics);

@@ -25,20 +25,24 @@ class OneLineText : public spdlog::custom_flag_formatter {
 
 }  // namespace
 
-bool InitLog(const std::string& component, const std::string& level) {
+bool SetLogLevel(const std::string& level) {
   const spdlog::level::level_enum parsed = spdlog::level::from_str(level);
   // from_str answers "off" for what it does not know.
   if (parsed == spdlog::level::off) return false;
+  spdlog::default_logger_raw()->set_level(parsed);
+  return true;
+}
+
+bool InitLog(const std::string& component, const std::string& level) {
   auto logger = std::make_shared<spdlog::logger>(
       component, std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_level(parsed);
   logger->flush_on(spdlog::level::debug);
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<OneLineText>('*').set_pattern(
       "%Y-%m-%dT%H:%M:%S.%e %L %n: %*");
   logger->set_formatter(std::move(formatter));
   spdlog::set_default_logger(std::move(logger));
-  return true;
+  return SetLogLevel(level);
 }
 
 }  // namespace pactrain::base

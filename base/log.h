@@ -16,6 +16,8 @@ namespace pactrain::base {
 
 // `level`: debug, info, warn or error; false for any other word.
 bool InitLog(const std::string& component, const std::string& level);
+// The same of a log that runs.
+bool SetLogLevel(const std::string& level);
 
 }  // namespace pactrain::base
 

@@ -35,6 +35,12 @@ Releases CompareReleases(absl::string_view one, absl::string_view other) {
                                             : Releases::kFarApart;
 }
 
+std::string BesideText(absl::string_view one, absl::string_view other) {
+  return CompareReleases(one, other) == Releases::kNeighbours
+             ? "neighbours work together; finish the upgrade"
+             : "they cannot be compared; install the same release everywhere";
+}
+
 std::string FarApartText(absl::string_view one, absl::string_view other) {
   return absl::StrCat(
       "only neighbouring releases work together (the same number before the "

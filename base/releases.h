@@ -24,6 +24,10 @@ enum class Releases {
 
 Releases CompareReleases(absl::string_view one, absl::string_view other);
 
+// Of two that differ and are not kFarApart: what becomes of them, and what to
+// do.
+std::string BesideText(absl::string_view one, absl::string_view other);
+
 // Of two that are kFarApart: why they are refused, and what to do.
 std::string FarApartText(absl::string_view one, absl::string_view other);
 

@@ -78,4 +78,12 @@ bool Load(const Program& program, int argc, const char* const* argv,
   return true;
 }
 
+absl::Status LoadAgain(const Program& program, int argc,
+                       const char* const* argv, Message& config) {
+  ASSIGN_OR_RETURN(const CommandLine line,
+                   ParseCommandLine(program, config, argc, argv));
+  Settings settings(config);
+  return ReadSettings(program, line, settings);
+}
+
 }  // namespace pactrain::config

@@ -24,6 +24,12 @@ bool Load(const Program& program, int argc, const char* const* argv,
           const std::function<absl::Status(const Settings&)>& check,
           int* exit_code);
 
+// The same for a process that runs: nothing is printed or checked beyond the
+// schema, and flags that ask for an answer change nothing.
+// InvalidArgument and errors of files: what Load() would have printed.
+absl::Status LoadAgain(const Program& program, int argc,
+                       const char* const* argv, Message& config);
+
 }  // namespace pactrain::config
 
 #endif  // PACTRAIN_CONFIG_LOAD_H_

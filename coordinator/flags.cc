@@ -273,20 +273,24 @@ std::optional<Flags> ParseFlags(int argc, const char* const* argv,
                                 int* exit_code) {
   v1::CoordinatorConfig config = Defaults();
   Flags flags;
+  const config::Program program = {
+      "pactrain-coordinator",
+      "forms the groups that train together and decides what travels between "
+      "them.",
+      "PACTRAIN_COORDINATOR",
+      "--restore",
+      "Make a state directory of this backup (pactrain-admin backup), and "
+      "exit",
+      &flags.restore};
   const bool start = config::Load(
-      {"pactrain-coordinator",
-       "forms the groups that train together and decides what travels between "
-       "them.",
-       "PACTRAIN_COORDINATOR", "--restore",
-       "Make a state directory of this backup (pactrain-admin backup), and "
-       "exit",
-       &flags.restore},
-      argc, argv, config,
+      program, argc, argv, config,
       [&](const config::Settings& settings) {
         return Understand(config, settings, flags);
       },
       exit_code);
   if (!start) return std::nullopt;
+  flags.reload =
+      std::make_shared<config::Reload>(program, argc, argv, Defaults(), config);
   return flags;
 }
 

@@ -3,12 +3,14 @@
 #ifndef PACTRAIN_COORDINATOR_FLAGS_H_
 #define PACTRAIN_COORDINATOR_FLAGS_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "base/metrics/http_server.h"
 #include "base/net.h"
 #include "base/tls/tls_files.h"
+#include "config/reload.h"
 #include "coordinator/core/options.h"
 
 namespace pactrain::coordinator {
@@ -30,6 +32,7 @@ struct Flags {
   std::string log_level;
   std::string restore;  // A backup to make a state directory of; or empty.
   Options core;
+  std::shared_ptr<const config::Reload> reload;
 };
 
 // Reads and checks everything that can be checked before anything is opened.

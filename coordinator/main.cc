@@ -2,7 +2,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -54,24 +53,35 @@ void AllowManyDescriptors() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Until one of the signals comes; meanwhile tells whoever watches that the
+// The next of the signals; 0: none came within `period`.
+int NextSignal(const sigset_t& signals,
+               const std::optional<std::chrono::microseconds>& period) {
+  if (!period) {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    return signal;
+  }
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(*period);
+  const timespec wait = {seconds.count(), (*period - seconds).count() * 1000};
+  return std::max(0, sigtimedwait(&signals, nullptr, &wait));
+}
+
+// Until a signal comes that ends it; meanwhile tells whoever watches that the
 // driver answers.
-int WaitForSignal(const sigset_t& signals, const Driver& driver) {
+int WaitForSignal(const sigset_t& signals, const Driver& driver,
+                  const config::Reload& reload) {
   const auto period = base::WatchdogPeriod();
   while (true) {
-    int signal = 0;
-    if (!period) {
-      sigwait(&signals, &signal);
+    const int signal = NextSignal(signals, period);
+    if (signal == SIGHUP) {
+      reload();
+    } else if (signal != 0) {
       return signal;
+    } else {
+      driver.Snapshot();  // Its mutex is free, and its state in one piece.
+      base::TellServiceManager("WATCHDOG=1");
     }
-    const auto seconds =
-        std::chrono::duration_cast<std::chrono::seconds>(*period);
-    const timespec wait = {seconds.count(), (*period - seconds).count() * 1000};
-    signal = sigtimedwait(&signals, nullptr, &wait);
-    if (signal > 0) return signal;
-    if (errno != EAGAIN) continue;
-    driver.Snapshot();  // Its mutex is free, and its state in one piece.
-    base::TellServiceManager("WATCHDOG=1");
   }
 }
 
@@ -166,7 +176,7 @@ int Run(const Flags& flags, const sigset_t& signals) {
   if (!base::TellServiceManager("READY=1")) {
     LOG_WARN("the service manager at $NOTIFY_SOCKET could not be told");
   }
-  const int signal = WaitForSignal(signals, **driver);
+  const int signal = WaitForSignal(signals, **driver, *flags.reload);
   base::TellServiceManager("STOPPING=1");
   LOG_INFO("stopping on signal {}; agents carry on", signal);
   board.Stop();
@@ -207,6 +217,7 @@ int main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   return pactrain::coordinator::Run(*flags, signals);
 }

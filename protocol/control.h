@@ -232,6 +232,7 @@ struct Welcome {
   // It takes LocalTrainers. One of the release before does not, and takes
   // ChangesOf() them.
   bool takes_local_trainers = true;
+  std::string version = {};  // Of its software; empty: it did not say.
 };
 
 struct StartGeneration {

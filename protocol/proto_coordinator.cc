@@ -22,6 +22,7 @@ struct Writer {
         static_cast<uint32_t>(absl::ToInt64Milliseconds(m.heartbeat_interval)));
     if (!m.history.empty()) *p.mutable_history() = ToProto(m.history);
     p.set_takes_local_trainers(m.takes_local_trainers);
+    p.set_version(WriteText(m.version, kMaxNameLength));
   }
   void operator()(const HistoryMark& m) { *out.mutable_history() = ToProto(m); }
   void operator()(const StartGeneration& m) {
@@ -71,8 +72,10 @@ absl::StatusOr<CoordinatorMessage> Read(const v1::Welcome& p) {
   RETURN_IF_ERROR(CheckRange("welcome.heartbeat_interval_ms",
                              p.heartbeat_interval_ms(), kMinHeartbeatMs,
                              kMaxHeartbeatMs));
+  RETURN_IF_ERROR(CheckLength("welcome.version", p.version(), kMaxNameLength));
   Welcome m = {p.cluster_id(), p.term(),
                absl::Milliseconds(p.heartbeat_interval_ms())};
+  m.version = p.version();
   m.takes_local_trainers = p.takes_local_trainers();
   if (p.has_history()) {
     ASSIGN_OR_RETURN(m.history, FromProto(p.history()));

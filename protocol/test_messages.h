@@ -137,7 +137,7 @@ inline std::vector<CoordinatorMessage> CoordinatorMessages() {
           EndGeneration{kGroup, 4, "rank 1 left"},
           MakeMark(),
           HistoryMark{{3, 3}, 1, {}, 0, 1, MakeKey(), MakeHead()},
-          Welcome{kCluster, 1, absl::Milliseconds(10)}};
+          Welcome{kCluster, 1, absl::Milliseconds(10), {}, true, "0.2.0"}};
 }
 
 }  // namespace pactrain::protocol

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/releases.h"
 #include "base/rpc/channel.h"
 #include "base/rpc/credentials.h"
 #include "protocol/identity.h"
@@ -213,6 +214,14 @@ void CoordinatorClient::OnWelcome(const protocol::Welcome& welcome) {
   welcome_timer_.cancel();
   LOG_INFO("connected with coordinator {} of cluster {}, term {}",
            options_.address, welcome.cluster_id, welcome.term);
+  if (!welcome.version.empty() && welcome.version != said_release_) {
+    said_release_ = welcome.version;
+    if (welcome.version != options_.hello.version) {
+      LOG_WARN("the coordinator is of release {}, this agent of release {}: {}",
+               welcome.version, options_.hello.version,
+               base::BesideText(welcome.version, options_.hello.version));
+    }
+  }
   HeartbeatLater();
   events_->OnCoordinatorConnected();
 }

@@ -114,6 +114,7 @@ class CoordinatorClient {
   absl::Duration backoff_;
   const absl::Duration started_;
   std::string last_reason_;
+  std::string said_release_;  // The coordinator's, which the log has named.
   absl::Duration last_logged_;
   asio::steady_timer retry_timer_;
   asio::steady_timer welcome_timer_;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/log_capture.h"
 #include "base/mutex.h"
 #include "base/rpc/credentials.h"
 #include "base/status_matchers.h"
@@ -217,6 +218,28 @@ TEST_F(CoordinatorClientTest, ReconnectsWithThePinnedClusterAndItsHistory) {
   const auto hello = std::get<protocol::AgentHello>(next.received()[0]);
   EXPECT_EQ(hello.cluster_id, std::string(32, 'a'));
   EXPECT_EQ(hello.history, MarkOf(3));
+}
+
+TEST_F(CoordinatorClientTest, ACoordinatorOfAnotherReleaseIsLoggedOnce) {
+  base::LogCapture log;
+  protocol::Welcome welcome = WelcomeOf(std::string(32, 'a'), 3);
+  welcome.version = "0.2.0";
+  auto coordinator = std::make_unique<FakeCoordinator>(welcome);
+  const int port = coordinator->port();
+  Connect(port);
+  ASSERT_TRUE(RunUntil([&] { return connected_ == 1; }));
+  EXPECT_TRUE(log.Has(
+      "the coordinator is of release 0.2.0, this agent of release 0.1.0: "
+      "neighbours work together; finish the upgrade"));
+  // Neither the same one again, nor one of the agent's own.
+  for (const char* next : {"0.2.0", "0.1.0"}) {
+    const int before = connected_;
+    coordinator.reset();
+    welcome.version = next;
+    coordinator = std::make_unique<FakeCoordinator>(welcome, port);
+    ASSERT_TRUE(RunUntil([&] { return connected_ > before; }));
+    EXPECT_EQ(log.Count("is of release"), 1) << next;
+  }
 }
 
 TEST_F(CoordinatorClientTest, KeepsWhereTheAuditLogEndedAndSaysSo) {

@@ -170,15 +170,11 @@ Effects CoordinatorState::Told(Effects effects) {
 
 void CoordinatorState::NoteRelease(const protocol::AgentHello& hello,
                                    Effects& effects) const {
-  const base::Releases releases =
-      base::CompareReleases(hello.version, identity_.version);
-  if (identity_.version.empty() || releases == base::Releases::kSame) return;
-  effects.Warn(absl::StrCat(
-      "agent '", hello.agent, "' is of release ", hello.version,
-      ", this coordinator of release ", identity_.version,
-      releases == base::Releases::kNeighbours
-          ? ": neighbours work together; finish the upgrade"
-          : ": they cannot be compared; install the same release everywhere"));
+  if (identity_.version.empty() || hello.version == identity_.version) return;
+  effects.Warn(
+      absl::StrCat("agent '", hello.agent, "' is of release ", hello.version,
+                   ", this coordinator of release ", identity_.version, ": ",
+                   base::BesideText(hello.version, identity_.version)));
 }
 
 void CoordinatorState::OnHello(StreamId stream,
@@ -204,10 +200,11 @@ void CoordinatorState::OnHello(StreamId stream,
     effects.closes.push_back({stream, std::move(status)});
     return;
   }
-  effects.sends.push_back(
-      {stream, protocol::Welcome{identity_.cluster_id, identity_.term,
-                                 options_.heartbeat_interval,
-                                 identity_.history.mark()}});
+  protocol::Welcome welcome = {identity_.cluster_id, identity_.term,
+                               options_.heartbeat_interval,
+                               identity_.history.mark()};
+  welcome.version = identity_.version;
+  effects.sends.push_back({stream, std::move(welcome)});
   effects.Log(absl::StrCat("agent '", hello.agent, "' of site '", hello.site,
                            "' at ", hello.data_address, " connected"));
   if (is_news) NoteRelease(hello, effects);

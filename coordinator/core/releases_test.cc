@@ -78,6 +78,13 @@ TEST_F(ReleasesTest, TheSameOneIsNotTold) {
   EXPECT_THAT(Hello("0.5.0"), Not(Warns("release")));
 }
 
+TEST_F(ReleasesTest, TheAnswerToAHelloNamesItsOwn) {
+  const Effects effects = Hello("0.4.2");
+  ASSERT_FALSE(effects.sends.empty());
+  EXPECT_EQ(std::get<protocol::Welcome>(effects.sends.front().message).version,
+            "0.5.0");
+}
+
 TEST_F(ReleasesTest, WhatIsNoReleaseIsLetInAndTold) {
   const Effects effects = Hello("my build");
   EXPECT_TRUE(effects.closes.empty());

@@ -143,6 +143,22 @@ def test_one_that_hangs_is_started_again(system) -> None:
     assert "watchdog" in system.run(f"journalctl --no-pager -u {unit}").lower()
 
 
+@pytest.mark.parametrize("unit", UNITS)
+def test_settings_are_read_again_while_it_runs(system, unit) -> None:
+    file = f"/etc/pactrain/{unit.removeprefix('pactrain-')}.yaml"
+    process = show(system, unit, "MainPID")
+    system.run(f"cp {file} /tmp/kept; echo 'log-level: debug' >>{file}; systemctl reload {unit}")
+    end = "until journalctl --no-pager -u {} | grep -q 'settings were read again'; do :; done"
+    system.run(end.format(unit))
+    system.run(f"echo 'lisen: x' >>{file}")
+    status, _ = system.try_to_run(f"systemctl reload {unit}")
+    assert status != 0
+    assert "unknown key 'lisen'" in system.run(f"journalctl --no-pager -u {unit}")
+    system.run(f"cp /tmp/kept {file}; systemctl reload {unit}")
+    assert show(system, unit, "MainPID") == process
+    assert show(system, unit, "ActiveState") == "active"
+
+
 def test_a_mistake_in_the_settings_is_said_once(system) -> None:
     file = "/etc/pactrain/coordinator.yaml"
     system.run(f"cp {file} /tmp/kept; echo 'lisen: x' >>{file}")

@@ -45,12 +45,13 @@ def start(manager: Manager, folder: Path, daemon: str) -> subprocess.Popen[bytes
         flags += ["--name=a", "--coordinator=127.0.0.1:1", f"--socket=unix:{folder}/agent.sock"]
     else:
         flags += [f"--state-dir={folder}/state"]
-    return subprocess.Popen(
-        [str(BIN / f"pactrain-{daemon}"), *flags],
-        env={"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "100000"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(
+            [str(BIN / f"pactrain-{daemon}"), *flags],
+            env={"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "100000"},
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
 
 
 @pytest.mark.parametrize("daemon", ["coordinator", "agent"])
@@ -64,6 +65,24 @@ def test_it_says_when_it_is_ready_that_it_lives_and_that_it_stops(folder, daemon
         while (word := manager.told()) == "WATCHDOG=1":
             pass
         assert word == "STOPPING=1"
+        assert process.wait(STOP_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        manager.close()
+
+
+@pytest.mark.parametrize("daemon", ["coordinator", "agent"])
+def test_a_reload_ends_nothing_and_is_logged(folder, daemon):
+    manager = Manager(folder)
+    process = start(manager, folder, daemon)
+    try:
+        assert manager.told() == "READY=1"
+        process.send_signal(signal.SIGHUP)
+        # It lives, and says so each 50 ms.
+        while "the settings were read again" not in (folder / "log").read_text():
+            assert manager.told() == "WATCHDOG=1"
+        process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_SECONDS) == 0
     finally:
         process.kill()

@@ -150,5 +150,6 @@ def test_a_neighbouring_release_is_told_of_and_trains(own_cluster, join):
     program = of_release(BIN / "pactrain-agent", own_cluster.folder, minors_later=1)
     agent.argv = [str(program), *agent.argv[1:]]
     agent.restart()
-    logged(own_cluster.coordinator, "neighbours work together; finish the upgrade")
+    for daemon in (own_cluster.coordinator, agent):
+        logged(daemon, "neighbours work together; finish the upgrade")
     assert equal(values(*pair(join, own_cluster, own_cluster.new_job(), stops=())))
