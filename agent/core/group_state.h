@@ -64,6 +64,7 @@ class GroupState {
     bool gone = false;       // Nothing is told to it, its slot is not read.
     bool straggler = false;  // The generation ended since it did not submit.
     Collective::Member nccl = {};
+    base::Secret seat = {};  // For itself alone; empty: none was told.
   };
   // `trainers`: those of member `me`, by rank. `options` and `outbox` outlive
   // this.

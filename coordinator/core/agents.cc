@@ -44,7 +44,8 @@ absl::StatusOr<Agents::Admission> Agents::Admit(
                           hello.metrics_address,
                           stream,
                           now,
-                          now};
+                          now,
+                          hello.proves};
   by_stream_[stream] = hello.agent;
   return admission;
 }

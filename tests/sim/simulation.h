@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,7 @@ class Simulation {
   void LoseGeneration(const char* kind);
   void LoseDonor(const char* kind);
   void OnGive(size_t index, uint64_t process);
+  void ForgeClaim(const char* kind);
   void Join(const char* kind);
   void JoinAtMember(const char* kind);
   void ChangePin(const char* kind);
@@ -144,6 +146,7 @@ class Simulation {
   bool told_to_replace_ = false;  // By why the last launch could not attach.
   std::vector<Seat> seats_;
   std::vector<std::unique_ptr<SimTrainer>> old_trainers_;
+  std::set<protocol::Digest> forged_;  // Attaches that never were.
   int mask_epoch_ = 0;
   bool finished_ = false;
 };

@@ -24,6 +24,7 @@ const std::vector<Simulation::Kind>& Simulation::Kinds() {
       {"old state directory", &S::RestoreDirectory},
       {"generation never begun", &S::LoseGeneration},
       {"donor lost", &S::LoseDonor},
+      {"forged claim", &S::ForgeClaim},
       {"launch joins", &S::Join},
       {"second launch at an agent", &S::JoinAtMember},
       {"pin", &S::ChangePin},
@@ -228,6 +229,34 @@ void Simulation::OnGive(size_t index, uint64_t process) {
             random_.Between(absl::Seconds(1), absl::Seconds(20)));
     }
   });
+}
+
+// A hostile agent, that may train in this job, says of a trainer that it holds
+// the newest state. It was never there, or has another's name.
+void Simulation::ForgeClaim(const char* kind) {
+  const protocol::Generation* newest = coordinator_->Newest();
+  if (!elastic() || newest == nullptr) return;
+  const Seat& seat = seats_[random_.Below(seats_.size())];
+  SimAgent& agent = *agents_[random_.Below(agents_.size())];
+  protocol::TrainerJoined joined;
+  joined.group = newest->group;
+  protocol::Trainer& trainer = joined.trainer;
+  trainer.rank = seat.rank;
+  trainer.world_size = seat.world_size;
+  trainer.last_attach_id = seat.trainer->attach_id();
+  trainer.attach_id = {random_.Chance(500) ? trainer.last_attach_id.hi : 1,
+                       (uint64_t{1} << 40) + forged_.size()};
+  trainer.launch = seat.launch;
+  trainer.model_digest = {1, 1};
+  trainer.elements = workload_->elements();
+  trainer.on_shrink = on_shrink_;
+  trainer.lineage = {newest->lineage.id, 1'000'000};
+  trainer.resume_step = newest->base_step + 1'000'000;
+  trainer.last_generation = newest->number + random_.Below(2);
+  if (random_.Chance(500)) trainer.proof.bytes.fill(0x77);
+  forged_.insert(trainer.attach_id);
+  world_.CountFault(kind, agent.name());
+  agent.Forge(joined);
 }
 
 // ---- Not faults, but nothing may break by them either ----
