@@ -195,7 +195,8 @@ TEST_F(GrantsRpcTest, sec_AClaimOfAnotherTeamsGenerationIsRefused) {
 // Attack 1 by an agent that may run the job: grants do not stop it.
 TEST_F(GrantsRpcTest, sec_AClaimOfASeatThatItNeverHadIsRefused) {
   lists_.run.push_back("agent/x=vision");
-  SetGrants(lists_);
+  Stop();
+  SetUp();
   a_ = Agent("a");
   b_ = Agent("b");
   a_->SayOfTrainers(Elastic(0));
@@ -227,8 +228,10 @@ TEST_F(GrantsRpcTest, sec_AClaimOfASeatThatItNeverHadIsRefused) {
   claim.trainer.proof = base::ComputeMac(
       told->key, protocol::FieldsOfClaim(claim.group, claim.trainer));
   x->SayOfTrainers(claim);
-  refused = x->Await<protocol::JoinRefused>();
-  ASSERT_TRUE(refused);
+  do {  // The first one is said again with it.
+    refused = x->Await<protocol::JoinRefused>();
+    ASSERT_TRUE(refused);
+  } while (refused->attach_id != claim.trainer.attach_id);
   EXPECT_THAT(refused->reason, HasSubstr("proof is not of that seat's secret"));
   EXPECT_EQ(Vision().phase, GroupPhase::kRunning);
   EXPECT_EQ(Vision().generation->number, 1u);

@@ -159,10 +159,11 @@ void SimAgent::BreakStream() {
   coordinator_->Break(stream_);
 }
 
-void SimAgent::Forge(const protocol::TrainerJoined& joined) {
-  if (stream_ == 0) return;
+bool SimAgent::Forge(const protocol::TrainerJoined& joined) {
+  if (stream_ == 0) return false;
   coordinator_->Send(stream_,
                      protocol::LocalTrainers{joined.group, 0, {joined}, {}, {}});
+  return true;
 }
 
 void SimAgent::OnStreamMessage(uint64_t stream,

@@ -255,8 +255,7 @@ void Simulation::ForgeClaim(const char* kind) {
   trainer.last_generation = newest->number + random_.Below(2);
   if (random_.Chance(500)) trainer.proof.bytes.fill(0x77);
   forged_.insert(trainer.attach_id);
-  world_.CountFault(kind, agent.name());
-  agent.Forge(joined);
+  if (agent.Forge(joined)) world_.CountFault(kind, agent.name());
 }
 
 // ---- Not faults, but nothing may break by them either ----
