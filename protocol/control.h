@@ -77,8 +77,8 @@ struct TrainerJoined {
   // Generation the trainer already belongs to; 0: none. Lets a restarted
   // coordinator take up where the last one stopped.
   uint64_t generation = 0;
-  // Its claim is of a seat that it had. Not on the wire: the coordinator's shell
-  // finds it out by trainer.proof.
+  // Its claim is of a seat that it had. Not on the wire: the coordinator's
+  // shell finds it out by trainer.proof.
   bool proven = false;
 
   bool operator==(const TrainerJoined&) const = default;

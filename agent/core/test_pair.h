@@ -134,8 +134,8 @@ class Pair : public testing::Test {
                                hello,
                                {absl::MakeConstSpan(node->slot, node->bytes),
                                 absl::MakeSpan(node->result, node->bytes)}});
-      Give(*node, protocol::CoordinatorMessage(
-                      protocol::StartGeneration{generation_, KeyOf(3), seats_}));
+      Give(*node, protocol::CoordinatorMessage(protocol::StartGeneration{
+                      generation_, KeyOf(3), seats_}));
     }
     if (!connected) return;
     Give(*nodes_[0], PeerConnected{"y"});

@@ -1,5 +1,5 @@
-// Who is believed: a state counts, and a seat is taken again, where whoever says
-// so shows that it had that seat.
+// Who is believed: a state counts, and a seat is taken again, where whoever
+// says so shows that it had that seat.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -15,15 +15,16 @@ namespace {
 
 std::string Text(const Candidate& candidate) {
   const protocol::Trainer& trainer = candidate.trainer;
-  std::string text = absl::StrCat("rank ", trainer.rank, " (agent '",
-                                  candidate.agent, "', site '", candidate.site,
-                                  "') ");
+  std::string text =
+      absl::StrCat("rank ", trainer.rank, " (agent '", candidate.agent,
+                   "', site '", candidate.site, "') ");
   if (!HasState(candidate)) {
     return absl::StrCat(text, "says that it is one that had a seat before");
   }
   return absl::StrCat(text, "claims a state of lineage ",
                       trainer.lineage.id.Short(), " after ",
-                      trainer.lineage.committed, " steps, of a seat in "
+                      trainer.lineage.committed,
+                      " steps, of a seat in "
                       "generation ",
                       trainer.last_generation);
 }
@@ -64,9 +65,9 @@ std::optional<std::string> Group::WhyUnproven(
 }
 
 // A journal that was lost proves nothing, so what it lacks is believed as it is
-// said. But what is proven goes before it, and no agent is believed alone beside
-// others that hold nothing: that would be a way into a job that is about to
-// begin.
+// said. But what is proven goes before it, and no agent is believed alone
+// beside others that hold nothing: that would be a way into a job that is about
+// to begin.
 std::vector<Membership::Refusal> Group::Unbelieved(const Launch& launch) const {
   std::set<std::string> holding, lacking;
   bool any_proven = false;
@@ -82,11 +83,12 @@ std::vector<Membership::Refusal> Group::Unbelieved(const Launch& launch) const {
     if (!HasState(candidate) || candidate.proven) continue;
     refusals.push_back(
         {candidate,
-         absl::StrCat(Text(candidate),
-                      ", of which the coordinator's journal knows nothing, and ",
-                      any_proven ? "others of its launch prove theirs"
-                                 : "other agents of its launch hold none",
-                      kWhatToDo)});
+         absl::StrCat(
+             Text(candidate),
+             ", of which the coordinator's journal knows nothing, and ",
+             any_proven ? "others of its launch prove theirs"
+                        : "other agents of its launch hold none",
+             kWhatToDo)});
   }
   return refusals;
 }

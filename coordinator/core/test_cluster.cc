@@ -42,9 +42,16 @@ void TestCluster::Connect(const std::string& agent, const std::string& site,
   AgentProcess& process = agents_[agent];
   if (!same_process) process = {site, Id(next_id_++), 0, {}, {}, {}};
   process.stream = next_stream_++;
-  Say(agent, protocol::AgentHello{agent, process.incarnation, site,
-                                  "127.0.0.1:9", "t", "", "", process.history,
-                                  {}, proves});
+  Say(agent, protocol::AgentHello{agent,
+                                  process.incarnation,
+                                  site,
+                                  "127.0.0.1:9",
+                                  "t",
+                                  "",
+                                  "",
+                                  process.history,
+                                  {},
+                                  proves});
 }
 
 void TestCluster::Disconnect(const std::string& agent) {

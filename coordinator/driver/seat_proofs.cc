@@ -11,8 +11,8 @@ namespace {
 base::Secret SecretOf(const base::Secret& cluster,
                       const protocol::GroupId& group, uint64_t generation,
                       const protocol::Digest& attach_id) {
-  return base::ComputeMac(
-      cluster, protocol::FieldsOfSeat(group, generation, attach_id));
+  return base::ComputeMac(cluster,
+                          protocol::FieldsOfSeat(group, generation, attach_id));
 }
 
 bool IsProven(const base::Secret& cluster,
@@ -23,13 +23,11 @@ bool IsProven(const base::Secret& cluster,
       trainer.last_attach_id.hi != trainer.attach_id.hi) {
     return false;
   }
-  const base::Secret secret =
-      SecretOf(cluster, joined.group, trainer.last_generation,
-               trainer.last_attach_id);
+  const base::Secret secret = SecretOf(
+      cluster, joined.group, trainer.last_generation, trainer.last_attach_id);
   return base::IsSameMac(
       trainer.proof,
-      base::ComputeMac(secret,
-                       protocol::FieldsOfClaim(joined.group, trainer)));
+      base::ComputeMac(secret, protocol::FieldsOfClaim(joined.group, trainer)));
 }
 
 }  // namespace

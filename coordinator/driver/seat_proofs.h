@@ -1,4 +1,5 @@
-// Seats' secrets, and the proofs of those that had them (protocol/seat_claim.h).
+// Seats' secrets, and the proofs of those that had them
+// (protocol/seat_claim.h).
 //
 // Pure functions.
 #ifndef PACTRAIN_COORDINATOR_DRIVER_SEAT_PROOFS_H_

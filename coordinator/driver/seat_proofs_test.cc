@@ -100,8 +100,7 @@ TEST(SeatProofsTest, ASeatOfAnotherTrainerIsNoProof) {
   protocol::TrainerJoined joined = Claim();
   joined.trainer.attach_id = {10, 77};
   joined.trainer.proof = base::ComputeMac(
-      SeatsOf("a")[0],
-      protocol::FieldsOfClaim(joined.group, joined.trainer));
+      SeatsOf("a")[0], protocol::FieldsOfClaim(joined.group, joined.trainer));
   EXPECT_FALSE(IsProven(joined));
 }
 

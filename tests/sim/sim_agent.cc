@@ -161,8 +161,8 @@ void SimAgent::BreakStream() {
 
 bool SimAgent::Forge(const protocol::TrainerJoined& joined) {
   if (stream_ == 0) return false;
-  coordinator_->Send(stream_,
-                     protocol::LocalTrainers{joined.group, 0, {joined}, {}, {}});
+  coordinator_->Send(
+      stream_, protocol::LocalTrainers{joined.group, 0, {joined}, {}, {}});
   return true;
 }
 

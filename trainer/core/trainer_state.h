@@ -63,7 +63,7 @@ struct TrainerOptions {
   wire::Digest128 last_attach_id = {};
   uint64_t last_generation = 0;
   std::array<uint8_t, wire::kSeatBytes> seat = {};  // wire::Hello::seat
-  uint8_t on_shrink = 0;  // protocol::OnShrink
+  uint8_t on_shrink = 0;                            // protocol::OnShrink
   // What it would vote before its first step; declared_elements 0: later.
   wire::Digest128 mask_digest = {};
   wire::Digest128 layout_digest = {};
