@@ -93,7 +93,7 @@ class Simulation {
   void LoseGeneration(const char* kind);
   void LoseDonor(const char* kind);
   void OnGive(size_t index, uint64_t process);
-  void ForgeClaim(const char* kind);
+  void ForgeClaim();
   void Join(const char* kind);
   void JoinAtMember(const char* kind);
   void ChangePin(const char* kind);
@@ -117,6 +117,7 @@ class Simulation {
 
   World world_;
   Random& random_;
+  Random forger_;
   const Mutant mutant_;
   std::vector<size_t> agent_of_rank_;
   std::unique_ptr<Workload> workload_;
