@@ -15,8 +15,10 @@
 #include "base/log.h"
 #include "base/net.h"
 #include "base/status_macros.h"
+#include "base/tls/mac.h"
 #include "base/version.h"
 #include "protocol/reach.h"
+#include "protocol/seat_claim.h"
 
 namespace pactrain::agent {
 namespace {
@@ -27,6 +29,14 @@ constexpr absl::Duration kStopLinger = absl::Milliseconds(500);
 // Elements that a thread sums before it looks for more: tens of microseconds.
 constexpr size_t kSumGrain = 16 * 1024;
 constexpr size_t kMaxAuditFile = 64 << 10;  // Bytes.
+
+// Of the seat that the trainer had; empty: it was told no secret of one.
+base::Secret ProofOf(const wire::Hello& hello) {
+  const auto fields = ParseHello(hello);
+  if (!fields.ok() || fields->seat.empty()) return {};
+  return base::ComputeMac(
+      fields->seat, protocol::FieldsOfClaim(fields->group, fields->trainer));
+}
 
 // What a former process of this agent kept of the coordinator's audit log.
 void ReadAuditFile(const std::string& path,
@@ -349,8 +359,10 @@ void Driver::OnReserved(TrainerId trainer, const wire::Hello& hello,
   trainers_.insert(trainer);
   Book(trainer, hello);
   // What it was granted is asked anew: others may have come meanwhile.
-  Handle(TrainerHello{
-      trainer, hello, {buffers.slot->bytes(), buffers.result->bytes()}});
+  Handle(TrainerHello{trainer,
+                      hello,
+                      {buffers.slot->bytes(), buffers.result->bytes()},
+                      ProofOf(hello)});
 }
 
 void Driver::Release(TrainerId trainer) {

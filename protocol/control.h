@@ -60,6 +60,8 @@ struct AgentHello {
   std::string metrics_address = {};
   HistoryMark history = {};  // The newest that it was told in this cluster.
   std::vector<AuditHead> audit = {};  // All that it keeps, the oldest first.
+  // It hands on the secrets of seats. One of the release before does not.
+  bool proves = true;
 };
 
 // Every heartbeat interval.
@@ -67,13 +69,17 @@ struct Heartbeat {
   AuditHead audit = {};  // That it has kept since the last one; empty: none.
 };
 
-// One that is here. What it says of its state is a claim.
+// One that is here. What it says of its state, and of being one that had a seat
+// before, is a claim.
 struct TrainerJoined {
   GroupId group;
   Trainer trainer;
   // Generation the trainer already belongs to; 0: none. Lets a restarted
   // coordinator take up where the last one stopped.
   uint64_t generation = 0;
+  // Its claim is of a seat that it had. Not on the wire: the coordinator's
+  // shell finds it out by trainer.proof.
+  bool proven = false;
 
   bool operator==(const TrainerJoined&) const = default;
 };
@@ -240,6 +246,10 @@ struct StartGeneration {
   // Lets a member show the others that it is one. The same however often the
   // generation is told; filled in by the coordinator's shell.
   base::Secret key = {};
+  // Of the seats of the agent that is told, parallel to its ranks; filled in
+  // there, too. By its own a trainer shows later that it was here. Empty: the
+  // coordinator is of the release before.
+  std::vector<base::Secret> seats = {};
 };
 
 // Why a group has no generation yet, for the waiting trainers' log and errors.

@@ -56,6 +56,7 @@ struct Writer {
     p.set_metrics_address(m.metrics_address);
     if (!m.history.empty()) *p.mutable_history() = ToProto(m.history);
     for (const AuditHead& head : m.audit) *p.add_audit() = ToProto(head);
+    p.set_proves(m.proves);
   }
   void operator()(const Heartbeat& m) {
     v1::Heartbeat& p = *out.mutable_heartbeat();
@@ -79,6 +80,9 @@ struct Writer {
     t.set_replace(m.trainer.replace);
     t.set_last_attach_id(WriteDigest(m.trainer.last_attach_id));
     t.set_last_generation(m.trainer.last_generation);
+    if (const base::Secret& proof = m.trainer.proof; !proof.empty()) {
+      t.set_proof(proof.bytes.data(), proof.bytes.size());
+    }
     if (const Declared& d = m.trainer.declared; d.elements != 0) {
       v1::Declared& out_declared = *t.mutable_declared();
       out_declared.set_layout_digest(WriteDigest(d.layout_digest));
@@ -210,6 +214,7 @@ absl::StatusOr<AgentMessage> Read(const v1::Hello& p) {
   for (const v1::AuditHead& head : p.audit()) {
     ASSIGN_OR_RETURN(m.audit.emplace_back(), FromProto(head));
   }
+  m.proves = p.proves();
   return m;
 }
 
@@ -271,6 +276,9 @@ absl::StatusOr<TrainerJoined> Read(const v1::TrainerJoined& p,
   ASSIGN_OR_RETURN(
       m.trainer.last_attach_id,
       ReadDigest("trainer.last_attach_id", t.last_attach_id(), false));
+  if (!t.proof().empty()) {
+    ASSIGN_OR_RETURN(m.trainer.proof, ReadSecret("trainer.proof", t.proof()));
+  }
   if (t.has_declared()) {
     ASSIGN_OR_RETURN(m.trainer.declared, ReadDeclared(t.declared()));
   }

@@ -29,6 +29,9 @@ struct Writer {
     v1::StartGeneration& p = *out.mutable_start_generation();
     *p.mutable_generation() = ToProto(m.generation);
     p.set_key(m.key.bytes.data(), m.key.bytes.size());
+    for (const base::Secret& seat : m.seats) {
+      p.add_seats(seat.bytes.data(), seat.bytes.size());
+    }
   }
   void operator()(const GroupWaiting& m) {
     v1::GroupWaiting& p = *out.mutable_group_waiting();
@@ -87,6 +90,13 @@ absl::StatusOr<CoordinatorMessage> Read(const v1::StartGeneration& p) {
   StartGeneration m;
   ASSIGN_OR_RETURN(m.generation, FromProto(p.generation()));
   ASSIGN_OR_RETURN(m.key, ReadSecret("start_generation.key", p.key()));
+  RETURN_IF_ERROR(CheckRange("start_generation.seats (their number)",
+                             static_cast<uint64_t>(p.seats_size()), 0,
+                             kMaxTrainersPerAgent));
+  for (const std::string& seat : p.seats()) {
+    ASSIGN_OR_RETURN(m.seats.emplace_back(),
+                     ReadSecret("start_generation.seats", seat));
+  }
   return m;
 }
 

@@ -17,6 +17,7 @@ v1::Member ToProto(const Member& member) {
   for (uint32_t rank : member.ranks) proto.add_ranks(rank);
   for (const Digest& id : member.attach_ids)
     proto.add_attach_ids(WriteDigest(id));
+  proto.set_proves(member.proves);
   return proto;
 }
 
@@ -44,6 +45,7 @@ absl::StatusOr<Member> FromProto(const v1::Member& proto) {
                      ReadDigest("member.attach_ids", id, true));
     member.attach_ids.push_back(attach_id);
   }
+  member.proves = proto.proves();
   return member;
 }
 

@@ -27,7 +27,7 @@ inline Generation MakeGeneration() {
   g.sites = {"x", "y", "z"};
   g.members = {{"a", {1, 1}, "x", "10.0.0.1:5", {2}, {{9, 2}}},
                {"b", {2, 1}, "y", "10.0.0.2:5", {0}, {{9, 0}}},
-               {"c", {3, 1}, "z", "10.0.0.3:5", {1}, {{9, 1}}}};
+               {"c", {3, 1}, "z", "10.0.0.3:5", {1}, {{9, 1}}, true}};
   g.plan.trees = {{{1, 1, 1}}};
   g.decision = {5, Mode::kCompacted, Codec::kBf16, {4, 4}, {5, 5}, "because"};
   g.on_shrink = OnShrink::kPause;
@@ -66,6 +66,7 @@ inline std::vector<AgentMessage> AgentMessages() {
   trainer.onset = {4, 20, Mode::kTernary, Codec::kLevels7};
   trainer.replace = true;
   trainer.last_generation = 9;
+  trainer.proof = MakeKey();
   StepReport report{kGroup,
                     4,
                     80,
@@ -129,7 +130,7 @@ class TrainersOfAgent {
 
 inline std::vector<CoordinatorMessage> CoordinatorMessages() {
   return {Welcome{kCluster, 3, absl::Milliseconds(250), MakeMark()},
-          StartGeneration{MakeGeneration(), MakeKey()},
+          StartGeneration{MakeGeneration(), MakeKey(), {MakeKey()}},
           GroupWaiting{kGroup, "waiting for rank 1 of 2"},
           JoinRefused{kGroup, 1, {7, 8}, "models differ", true},
           Prepare{kGroup, 4, MakeGeneration().decision},

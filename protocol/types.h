@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
+#include "base/secret.h"
 
 namespace pactrain::protocol {
 
@@ -116,6 +117,9 @@ struct Trainer {
   bool replace = false;
   // The newest generation that it was in, if it attaches again; 0: none.
   uint64_t last_generation = 0;
+  // Of what it claims, by the secret of its seat there (seat_claim.h); made by
+  // the agent's shell. Empty: it was told none.
+  base::Secret proof = {};
   bool operator==(const Trainer&) const = default;
 };
 
@@ -127,6 +131,9 @@ struct Member {
   std::string data_address;        // "host:port" of its data plane.
   std::vector<uint32_t> ranks;     // Ascending.
   std::vector<Digest> attach_ids;  // Parallel to `ranks`.
+  // Its trainers are told the secrets of their seats. For the coordinator
+  // alone, and in no digest: agents of the release before do not know it.
+  bool proves = false;
   bool operator==(const Member&) const = default;
 };
 
@@ -181,7 +188,7 @@ struct Generation {
   std::vector<uint32_t> needs_state;  // Ascending; empty without a donor.
   Onset onset = {};                   // Of rank 0.
   bool operator==(const Generation&) const = default;
-  // Over everything above except `decision.reason`.
+  // Over everything above except `decision.reason` and `Member::proves`.
   Digest ComputeDigest() const;
   int SiteOf(int member) const;                    // Index into `sites`.
   std::vector<int> MembersOfSite(int site) const;  // Ascending.

@@ -5,12 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -192,9 +194,13 @@ TEST(AttachTest, GivesWhatTheAgentSaid) {
 TEST(AttachTest, WhoAttachesAgainIsKnownToBeTheSame) {
   FakeAgent agent([](FakeAgent& a) {
     const wire::Hello first = a.Accept();
-    a.SendAttached(FakeAgent::AttachedFor(first));
+    wire::Attached seat = FakeAgent::AttachedFor(first);
+    std::fill(std::begin(seat.seat), std::end(seat.seat), uint8_t{7});
+    a.SendAttached(seat);
     a.Hangup();
     const wire::Hello again = a.Accept();
+    EXPECT_EQ(std::count(std::begin(first.seat), std::end(first.seat), 0), 32);
+    EXPECT_EQ(std::count(std::begin(again.seat), std::end(again.seat), 7), 32);
     EXPECT_EQ(again.last_attach_id.lo, first.attach_id.lo);
     EXPECT_EQ(first.last_generation, 0u);
     EXPECT_EQ(again.last_generation, FakeAgent::AttachedFor(first).generation);

@@ -134,7 +134,9 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   uint64_t process = 0;
   if (from.previous != nullptr) {
     to->last_attach_id = from.previous->impl->attach_id();
-    to->last_generation = from.previous->impl->attached().generation;
+    const wire::Attached& seat = from.previous->impl->attached();
+    to->last_generation = seat.generation;
+    std::copy_n(seat.seat, wire::kSeatBytes, to->seat.begin());
     process = to->last_attach_id.hi;
   }
   if (from.on_shrink < PT_ABORT || from.on_shrink > PT_CONTINUE) {

@@ -61,6 +61,7 @@ inline constexpr size_t kKeepParameters = 100;
 inline constexpr size_t kSlotAlign = 64;  // Bytes; each bucket starts so.
 inline constexpr size_t kCollectiveIdBytes = 128;  // ncclUniqueId
 inline constexpr size_t kCollectiveTextBytes = 512;
+inline constexpr size_t kSeatBytes = 32;  // protocol::StartGeneration::seats
 
 enum class Kind : uint32_t {
   // trainer -> agent
@@ -144,6 +145,7 @@ struct Hello {
   uint64_t committed;  // Gradient steps of that state, or of its checkpoint.
   Digest128 last_attach_id;  // If it attaches again; zero: it does not.
   uint64_t last_generation;  // The newest that it was in; 0: none.
+  uint8_t seat[kSeatBytes];  // As Attached had it there; zero: none.
   // What it would vote before its first step; declared_elements 0: it says so
   // later.
   Digest128 mask_digest;
@@ -191,6 +193,9 @@ struct Attached {
   uint64_t slot_bytes;
   uint64_t result_bytes;
   uint64_t step_deadline_ms;
+  // The secret of this seat: with the next Hello the agent proves by it that
+  // the trainer had it. Not to be logged; zero: there is none.
+  uint8_t seat[kSeatBytes];
   Decision decision;
   char agent[kNameBytes];
   char site[kNameBytes];

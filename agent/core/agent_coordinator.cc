@@ -56,7 +56,8 @@ void AgentState::Impl::On(const protocol::CoordinatorMessage& event,
 }
 
 std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
-    const Generation& generation, int me) {
+    const protocol::StartGeneration& start, int me) {
+  const Generation& generation = start.generation;
   const protocol::Member& member = generation.members[me];
   std::vector<GroupState::LocalTrainer> trainers;
   bool complete = true;
@@ -78,6 +79,7 @@ std::vector<GroupState::LocalTrainer> AgentState::Impl::TrainersOf(
                              declared.mask_digest};
     trainers.back().nccl = {member.ranks[i], record->nccl_version,
                             record->device, record->gpu};
+    if (i < start.seats.size()) trainers.back().seat = start.seats[i];
   }
   if (complete) return trainers;
   for (const auto& trainer : trainers) {
@@ -173,7 +175,7 @@ void AgentState::Impl::On(const protocol::StartGeneration& message,
   }
   const int me = static_cast<int>(it - generation.members.begin());
   ForgetBefore(generation, *it);
-  std::vector<GroupState::LocalTrainer> trainers = TrainersOf(generation, me);
+  std::vector<GroupState::LocalTrainer> trainers = TrainersOf(message, me);
   if (trainers.empty()) return;
   for (const auto& trainer : trainers) {
     TrainerRecord& record = *trainers_.Find(trainer.id);

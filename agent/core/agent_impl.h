@@ -82,7 +82,7 @@ class AgentState::Impl {
   void On(const protocol::EndGeneration& message, absl::Duration now);
   // Its trainers here, by rank; empty if one of them is not there.
   std::vector<GroupState::LocalTrainer> TrainersOf(
-      const protocol::Generation& generation, int me);
+      const protocol::StartGeneration& start, int me);
   void ForgetBefore(const protocol::Generation& generation,
                     const protocol::Member& me);
   GroupState* Running(const protocol::GroupId& group, uint64_t generation);

@@ -152,6 +152,7 @@ void AgentState::Impl::On(const TrainerHello& event, absl::Duration now) {
   }
   record->id = event.trainer;
   record->memory = event.memory;
+  record->trainer.proof = event.proof;
   outbox_.Log(absl::StrCat("rank ", record->trainer.rank, " of ",
                            record->group.ToString(), " attached"));
   Note(protocol::TrainerJoined{record->group, record->trainer, 0});

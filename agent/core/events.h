@@ -31,6 +31,7 @@ struct TrainerHello {
   TrainerId trainer = 0;
   wire::Hello hello;
   TrainerMemory memory;
+  base::Secret proof = {};  // protocol::Trainer::proof
 };
 
 // Of a node reduce; the BucketWord is a Reduced.

@@ -104,6 +104,8 @@ void GroupState::Attach(const LocalTrainer& trainer) {
   attached.result_bytes = trainer.memory.result.size();
   attached.step_deadline_ms =
       static_cast<uint64_t>(absl::ToInt64Milliseconds(options_->step_deadline));
+  std::copy(trainer.seat.bytes.begin(), trainer.seat.bytes.end(),
+            attached.seat);
   attached.decision = ToWire(switch_.in_force());
   SetText(options_->agent, attached.agent);
   SetText(options_->site, attached.site);

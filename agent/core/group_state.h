@@ -66,6 +66,7 @@ class GroupState {
     bool straggler = false;  // The generation ended since it did not submit.
     Collective::Member nccl = {};
     DevicePath path = {};
+    base::Secret seat = {};  // For itself alone; empty: none was told.
   };
   // `trainers`: those of member `me`, by rank. `options` and `outbox` outlive
   // this.

@@ -85,6 +85,26 @@ TEST_F(RejoinTest, OneThatAttachesAgainReplacesItself) {
   EXPECT_EQ(y_.Last<wire::Failed>()->may_rejoin, 1);
 }
 
+TEST_F(RejoinTest, ATrainerIsToldItsSeatsSecretAndItsProofIsSaid) {
+  generation_.on_shrink = protocol::OnShrink::kPause;
+  seats_ = {KeyOf(8)};
+  Begin();
+  ASSERT_NE(x_.Last<wire::Attached>(), nullptr);
+  for (const uint8_t byte : x_.Last<wire::Attached>()->seat) {
+    EXPECT_EQ(byte, 8);
+  }
+  wire::Hello again = MakeHello(0);
+  again.attach_id = {1, 9};
+  again.last_attach_id = MakeHello(0).attach_id;
+  Give(x_, TrainerHello{2,
+                        again,
+                        {absl::MakeConstSpan(x_.slot, kBytes),
+                         absl::MakeSpan(x_.result, kBytes)},
+                        KeyOf(6)});
+  ASSERT_EQ(x_.Local().here.size(), 1u);
+  EXPECT_TRUE(x_.Local().here[0].trainer.proof == KeyOf(6));
+}
+
 TEST_F(RejoinTest, OneThatMayRejoinCanLeaveForGood) {
   FailedAfterLoss(protocol::OnShrink::kPause);
   Give(x_, TrainerMessage{1, MakeMessage<wire::Detach>(wire::Kind::kDetach)});

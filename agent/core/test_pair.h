@@ -134,8 +134,8 @@ class Pair : public testing::Test {
                                hello,
                                {absl::MakeConstSpan(node->slot, node->bytes),
                                 absl::MakeSpan(node->result, node->bytes)}});
-      Give(*node, protocol::CoordinatorMessage(
-                      protocol::StartGeneration{generation_, KeyOf(3)}));
+      Give(*node, protocol::CoordinatorMessage(protocol::StartGeneration{
+                      generation_, KeyOf(3), seats_}));
     }
     if (!connected) return;
     Give(*nodes_[0], PeerConnected{"y"});
@@ -207,6 +207,7 @@ class Pair : public testing::Test {
   Node x_;
   Node y_;
   Node* nodes_[2] = {&x_, &y_};
+  std::vector<base::Secret> seats_;  // That each of them is told.
   protocol::Generation generation_;
   absl::Duration now_ = absl::Seconds(100);
   std::deque<std::pair<Node*, Event>> queue_;

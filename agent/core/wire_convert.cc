@@ -1,5 +1,7 @@
 #include "agent/core/wire_convert.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "protocol/limits.h"
@@ -85,6 +87,7 @@ absl::StatusOr<HelloFields> ParseHello(const wire::Hello& hello) {
   trainer.replace = hello.replace != 0;
   trainer.last_attach_id = FromWire(hello.last_attach_id);
   trainer.last_generation = hello.last_generation;
+  std::copy_n(hello.seat, wire::kSeatBytes, fields.seat.bytes.begin());
   RETURN_IF_ERROR(CheckRange("declared_elements", hello.declared_elements, 0,
                              protocol::kMaxElements));
   RETURN_IF_ERROR(CheckRange("kept_elements", hello.kept_elements, 0,

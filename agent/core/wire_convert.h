@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/secret.h"
 #include "protocol/types.h"
 #include "trainer/wire.h"
 
@@ -56,6 +57,7 @@ struct HelloFields {
   protocol::Trainer trainer;
   std::string site;  // Empty: the agent's.
   uint64_t slot_bytes = 0;
+  base::Secret seat;  // Its trainer's last one; empty: none.
 };
 // InvalidArgument: a field is malformed or over a limit.
 absl::StatusOr<HelloFields> ParseHello(const wire::Hello& hello);

@@ -36,15 +36,10 @@ absl::StatusOr<Agents::Admission> Agents::Admit(
         "agent '", hello.agent, "' would be one more than the ",
         options_.max_agents, " agents that this coordinator takes"));
   }
-  agents_[hello.agent] = {hello.agent,
-                          hello.incarnation,
-                          hello.site,
-                          hello.data_address,
-                          hello.version,
-                          hello.metrics_address,
-                          stream,
-                          now,
-                          now};
+  agents_[hello.agent] = {
+      hello.agent,   hello.incarnation,     hello.site, hello.data_address,
+      hello.version, hello.metrics_address, stream,     now,
+      now,           hello.proves};
   by_stream_[stream] = hello.agent;
   return admission;
 }

@@ -32,6 +32,7 @@ struct Agent {
   StreamId stream = 0;        // 0: none.
   absl::Duration last_heard;  // Of its stream.
   absl::Duration changed_at;  // When the stream was opened or lost.
+  bool proves = false;        // As AgentHello has it.
 
   bool connected() const { return stream != 0; }
 };

@@ -194,7 +194,7 @@ void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
   if (generation_ && seats_.Find(trainer.attach_id) != nullptr) {
     Rejoin(agent, joined, c);
   } else if (joined.generation == 0) {
-    Enlist(agent, trainer, c);
+    Enlist(agent, joined, c);
   } else {
     // Of a generation that is over for us, or that another history formed.
     seats_.Confirm(trainer.attach_id);
@@ -207,10 +207,15 @@ void Group::OnJoined(const Agent& agent, const TrainerJoined& joined,
   }
 }
 
-void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
+void Group::Enlist(const Agent& agent, const TrainerJoined& joined,
                    Context& c) {
-  const Candidate candidate{trainer, agent.name, agent.site,
-                            agent.data_address};
+  const protocol::Trainer& trainer = joined.trainer;
+  const Candidate candidate{trainer, agent.name, agent.site, agent.data_address,
+                            joined.proven};
+  // Before it changes anything.
+  if (const auto unproven = WhyUnproven(candidate)) {
+    return Refuse({{candidate, *unproven}}, c);
+  }
   TakeUpUnknown(candidate, c);
   if (const auto over = WhyOver(candidate, c)) {
     return RefuseOver(candidate, *over, c);
@@ -225,7 +230,7 @@ void Group::Enlist(const Agent& agent, const protocol::Trainer& trainer,
   if (!seats_.Return(trainer.attach_id, c.now) && generation_ &&
       HasState(candidate)) {
     seats_.AddHolder({trainer.rank, trainer.attach_id, agent.name,
-                      agent.incarnation, agent.site});
+                      agent.incarnation, agent.site, agent.proves});
   }
   if (const auto it = detached_.find(trainer.launch); it != detached_.end()) {
     it->second.erase(trainer.rank);

@@ -127,7 +127,8 @@ class Group {
                  Context& c);
   void OnVote(const Agent& agent, const protocol::MaskVote& vote, Context& c);
   void DropWaiting(const Agent& agent, absl::Duration now);
-  void Enlist(const Agent& agent, const protocol::Trainer& trainer, Context& c);
+  void Enlist(const Agent& agent, const protocol::TrainerJoined& joined,
+              Context& c);
   void Refuse(const std::vector<Membership::Refusal>& refusals, Context& c);
   std::string SeatText(const Seats::Seat& seat) const;
   std::string SeatText(uint32_t rank) const;
@@ -140,6 +141,14 @@ class Group {
   // log: attach ids are known to all members.
   bool SpeaksFor(const Agent& agent, const protocol::Digest& attach_id,
                  Context& c) const;
+
+  // claims.cc: who is believed.
+  // Why what it says of a seat and of a state is not; nothing: it is, or says
+  // nothing.
+  std::optional<std::string> WhyUnproven(const Candidate& candidate) const;
+  // Of a launch whose job the journal does not know those whose state does not
+  // count. Empty: all are believed.
+  std::vector<Membership::Refusal> Unbelieved(const Launch& launch) const;
 
   // lineage.cc: whose state the job's is.
   bool IsOver(const protocol::Digest& lineage) const;

@@ -114,6 +114,7 @@ Generation Group::MakeGeneration(const Lineup& lineup, Context& c) const {
     member.incarnation = agent.incarnation;
     member.site = agent.site;
     member.data_address = agent.data_address;
+    member.proves = agent.proves;
     member.ranks.push_back(rank);
     member.attach_ids.push_back(candidate.trainer.attach_id);
     sites.insert(agent.site);

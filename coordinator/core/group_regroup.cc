@@ -48,12 +48,12 @@ void Group::Rejoin(const Agent& agent, const TrainerJoined& joined,
   const protocol::Trainer& trainer = joined.trainer;
   if (ended_ && joined.generation == 0 && elastic()) {
     // Its agent never heard of the generation: it waits for the next one.
-    Enlist(agent, trainer, c);
+    Enlist(agent, joined, c);
     return;
   }
   if (seats_.Confirm(trainer.attach_id)) {
     roster_[trainer.attach_id] = {trainer, agent.name, agent.site,
-                                  agent.data_address};
+                                  agent.data_address, joined.proven};
   }
   if (ended_ && joined.generation == 0) {
     // Its agent never heard of the generation, and it can have no other one.

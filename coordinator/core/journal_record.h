@@ -37,6 +37,7 @@ struct Holder {
   std::string agent;
   protocol::Digest incarnation;
   std::string site;
+  bool proves = false;  // As protocol::Member has it.
   bool operator==(const Holder&) const = default;
 };
 

@@ -16,14 +16,6 @@ using protocol::Lineage;
 
 namespace {
 
-// No job forms so many generations.
-constexpr uint64_t kMaxNumber = uint64_t{1} << 48;
-
-// The generation that the lineage of its state began with; 0: the id tells
-// none.
-uint64_t BegunWith(const protocol::Trainer& trainer) {
-  return trainer.lineage.id.lo < kMaxNumber ? trainer.lineage.id.lo : 0;
-}
 // The newest that it names.
 uint64_t NewestOf(const protocol::Trainer& trainer) {
   return trainer.last_generation < kMaxNumber
@@ -128,6 +120,8 @@ uint64_t Group::NextNumber() const {
   uint64_t newest = generation_ ? generation_->number : 0;
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {
+      // Nobody believed the word of others.
+      if (!HasState(candidate) && !candidate.proven) continue;
       newest = std::max(newest, NewestOf(candidate.trainer));
     }
   }
@@ -266,6 +260,14 @@ void Group::Forget(const std::string& by, Context& c) {
 }
 
 void Group::TryFormUnknown(const Launch& launch, Context& c) {
+  if (const auto unbelieved = Unbelieved(launch); !unbelieved.empty()) {
+    std::vector<Candidate> out;
+    for (const Membership::Refusal& refusal : unbelieved) {
+      out.push_back(refusal.candidate);
+    }
+    membership_.Remove(out);
+    return Refuse(unbelieved, c);
+  }
   const Candidate* newest = nullptr;
   for (const auto& [rank, candidate] : launch.by_rank) {
     if (HasState(candidate) &&

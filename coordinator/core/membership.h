@@ -30,11 +30,20 @@ struct Candidate {
   std::string agent;
   std::string site;
   std::string data_address;  // Of the agent.
+  bool proven = false;       // As TrainerJoined has it.
 };
 
 // Else it is a newcomer, or has not got the state of the last generation.
 inline bool HasState(const Candidate& candidate) {
   return !candidate.trainer.lineage.id.empty();
+}
+
+// No job forms so many generations.
+inline constexpr uint64_t kMaxNumber = uint64_t{1} << 48;
+// The generation that the lineage of its state began with; 0: the id tells
+// none.
+inline uint64_t BegunWith(const protocol::Trainer& trainer) {
+  return trainer.lineage.id.lo < kMaxNumber ? trainer.lineage.id.lo : 0;
 }
 
 struct Launch {

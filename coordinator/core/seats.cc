@@ -70,6 +70,7 @@ void Seats::AddHolder(const Holder& holder) {
   member.agent = holder.agent;
   member.incarnation = holder.incarnation;
   member.site = holder.site;
+  member.proves = holder.proves;
   Add(member, {holder.rank,
                holder.attach_id,
                0,
@@ -85,7 +86,7 @@ std::vector<Holder> Seats::Away() const {
     if (!MayLive(seat)) continue;
     const protocol::Member& member = MemberOf(seat);
     away.push_back({seat.rank, seat.attach_id, member.agent, member.incarnation,
-                    member.site});
+                    member.site, member.proves});
   }
   return away;
 }
@@ -100,6 +101,13 @@ const Seats::Seat* Seats::FindTrainer(const protocol::Digest& attach_id) const {
     if (IsOwn(seat) && TrainerOf(seat.attach_id) == TrainerOf(attach_id)) {
       return &seat;
     }
+  }
+  return nullptr;
+}
+
+const Seats::Seat* Seats::FindAnyOf(const protocol::Digest& attach_id) const {
+  for (const Seat& seat : seats_) {
+    if (TrainerOf(seat.attach_id) == TrainerOf(attach_id)) return &seat;
   }
   return nullptr;
 }

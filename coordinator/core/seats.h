@@ -77,6 +77,8 @@ class Seats {
   const Seat* Find(const protocol::Digest& attach_id) const;
   // The same by any of its attaches.
   const Seat* FindTrainer(const protocol::Digest& attach_id) const;
+  // Nor one that is not of this generation.
+  const Seat* FindAnyOf(const protocol::Digest& attach_id) const;
   // Null: nor one who may hold the state.
   const Seat* FindHolder(const protocol::Digest& attach_id) const;
   // The trainer is (still) there. False: it is not of this generation, or left.

@@ -42,8 +42,16 @@ void TestCluster::Connect(const std::string& agent, const std::string& site,
   AgentProcess& process = agents_[agent];
   if (!same_process) process = {site, Id(next_id_++), 0, {}, {}, {}};
   process.stream = next_stream_++;
-  Say(agent, protocol::AgentHello{agent, process.incarnation, site,
-                                  "127.0.0.1:9", "t", "", "", process.history});
+  Say(agent, protocol::AgentHello{agent,
+                                  process.incarnation,
+                                  site,
+                                  "127.0.0.1:9",
+                                  "t",
+                                  "",
+                                  "",
+                                  process.history,
+                                  {},
+                                  proves});
 }
 
 void TestCluster::Disconnect(const std::string& agent) {
@@ -101,7 +109,8 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
   trainer.declared = declared;
   trainer.onset = onset;
   trainer.replace = replace;
-  trainer.last_generation = last_generation;
+  trainer.last_generation = std::max(last_generation, BegunWith(trainer));
+  trainer.proof = proof;
   if (!lineage.id.empty() || again) {
     trainer.last_attach_id = last_attach_ids_[{launch, rank}];
     if (!trainer.last_attach_id.empty()) {
@@ -110,7 +119,7 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
   }
   last_attach_ids_[{launch, rank}] = trainer.attach_id;
   agents_.at(agent).trainers[rank] = trainer;
-  Say(agent, protocol::TrainerJoined{group, trainer, 0});
+  Say(agent, protocol::TrainerJoined{group, trainer, 0, proven});
 }
 
 void TestCluster::Rejoin(const std::string& agent, uint32_t rank,

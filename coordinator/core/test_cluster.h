@@ -116,6 +116,10 @@ class TestCluster {
   bool again = false;  // A newcomer that was attached before.
   bool replace = false;
   uint64_t last_generation = 0;
+  // As the shell finds it: what they claim is so.
+  bool proven = true;
+  base::Secret proof = {};  // That it was found of.
+  bool proves = true;       // What agents say as they connect.
 
  private:
   void Start();

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "base/tls/mac.h"
 #include "base/version.h"
+#include "coordinator/driver/seat_proofs.h"
 #include "protocol/limits.h"
 
 namespace pactrain::coordinator {
@@ -188,7 +189,8 @@ void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
         effects.Warn(std::string(proven.message()));
         effects.closes.push_back({stream, proven});
       } else {
-        effects = state_.OnMessage(stream, message, now);
+        effects = state_.OnMessage(
+            stream, WithProofs(journal_->cluster_secret(), message), now);
       }
       HearWitness(it->second, message);
       trail_.OnMessage(stream, caller, message, effects, durable_, Now());
@@ -342,6 +344,7 @@ void Driver::Run(Effects effects, const protocol::Caller& caller) {
     if (it != streams_.end()) {
       if (auto* start = std::get_if<protocol::StartGeneration>(&send.message)) {
         start->key = KeyOf(journal_->cluster_secret(), start->generation);
+        TellSeats(journal_->cluster_secret(), it->second.agent, *start);
       } else if (auto* welcome =
                      std::get_if<protocol::Welcome>(&send.message)) {
         Prove(welcome->history);

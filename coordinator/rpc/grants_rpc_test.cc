@@ -6,9 +6,11 @@
 #include "base/log_capture.h"
 #include "base/status_matchers.h"
 #include "base/tls/certificate_facts.h"
+#include "base/tls/mac.h"
 #include "base/tls/test_certs.h"
 #include "coordinator/rpc/test_server.h"
 #include "protocol/proto_convert.h"
+#include "protocol/seat_claim.h"
 #include "protocol/test_messages.h"
 
 namespace pactrain::coordinator {
@@ -77,6 +79,13 @@ protocol::TrainerJoined Joined(const std::string& job, uint32_t rank,
   joined.trainer.attach_id = base::DigestOf(job + std::to_string(rank));
   joined.trainer.model_digest = base::DigestOf("model");
   joined.generation = generation;
+  return joined;
+}
+
+// Of job vision with two ranks that come and go.
+protocol::TrainerJoined Elastic(uint32_t rank) {
+  protocol::TrainerJoined joined = Joined("vision", rank, 2);
+  joined.trainer.on_shrink = protocol::OnShrink::kPause;
   return joined;
 }
 
@@ -181,6 +190,65 @@ TEST_F(GrantsRpcTest, sec_AClaimOfAnotherTeamsGenerationIsRefused) {
   ASSERT_TRUE(x->Await<protocol::StartGeneration>());
   EXPECT_EQ(Vision().phase, GroupPhase::kRunning);
   EXPECT_EQ(Vision().generation->number, 1u);
+}
+
+// Attack 1 by an agent that may run the job: grants do not stop it.
+TEST_F(GrantsRpcTest, sec_AClaimOfASeatThatItNeverHadIsRefused) {
+  lists_.run.push_back("agent/x=vision");
+  Stop();
+  SetUp();
+  a_ = Agent("a");
+  b_ = Agent("b");
+  a_->SayOfTrainers(Elastic(0));
+  b_->SayOfTrainers(Elastic(1));
+  const auto told = a_->Await<protocol::StartGeneration>();
+  ASSERT_TRUE(told);
+  ASSERT_EQ(told->seats.size(), 1u);
+  const auto others = b_->Await<protocol::StartGeneration>();
+  ASSERT_TRUE(others);
+  ASSERT_FALSE(others->seats[0] == told->seats[0]);
+  const protocol::Generation generation = told->generation;
+
+  const auto x = Agent("x");
+  protocol::TrainerJoined claim = Elastic(0);
+  claim.trainer.attach_id = {4, 4};
+  claim.trainer.model_digest = base::DigestOf("another one");
+  claim.trainer.lineage = {generation.lineage.id, 1000};
+  claim.trainer.resume_step = 1000;
+  claim.trainer.last_generation = 1;
+  claim.trainer.last_attach_id = {4, 3};
+  x->SayOfTrainers(claim);
+  auto refused = x->Await<protocol::JoinRefused>();
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->reason,
+              HasSubstr("rank 0 (agent 'x', site 'x') claims a state of"));
+  // All that other members know of a seat, and a proof of what is no secret.
+  claim.trainer.attach_id = {generation.members[0].attach_ids[0].hi, 5};
+  claim.trainer.last_attach_id = generation.members[0].attach_ids[0];
+  claim.trainer.proof = base::ComputeMac(
+      told->key, protocol::FieldsOfClaim(claim.group, claim.trainer));
+  x->SayOfTrainers(claim);
+  do {  // The first one is said again with it.
+    refused = x->Await<protocol::JoinRefused>();
+    ASSERT_TRUE(refused);
+  } while (refused->attach_id != claim.trainer.attach_id);
+  EXPECT_THAT(refused->reason, HasSubstr("proof is not of that seat's secret"));
+  EXPECT_EQ(Vision().phase, GroupPhase::kRunning);
+  EXPECT_EQ(Vision().generation->number, 1u);
+  EXPECT_THAT(Audit(), HasSubstr("join refused|spiffe://pactrain/agent/x|"
+                                 "vision|rank 0 (agent 'x', site 'x') claims"));
+
+  // Who had the seat is believed.
+  protocol::TrainerJoined back = Elastic(0);
+  back.trainer.last_attach_id = back.trainer.attach_id;
+  ++back.trainer.attach_id.lo;
+  back.trainer.last_generation = 1;
+  back.trainer.lineage = {generation.lineage.id, 7};
+  back.trainer.resume_step = 7;
+  back.trainer.proof = base::ComputeMac(
+      told->seats[0], protocol::FieldsOfClaim(back.group, back.trainer));
+  a_->SayOfTrainers(back);
+  EXPECT_TRUE(b_->Await<protocol::EndGeneration>());
 }
 
 TEST_F(GrantsRpcTest, sec_EachSeesAndChangesWhatHeIsGranted) {

@@ -95,7 +95,7 @@ struct Writer {
     for (size_t place = 0; place < away.size(); ++place) {
       const Holder& holder = away[place];
       RETURN_IF_ERROR(
-          db.Prepare("INSERT INTO holders_away VALUES (?,?,?,?,?,?,?,?)")
+          db.Prepare("INSERT INTO holders_away VALUES (?,?,?,?,?,?,?,?,?)")
               .Bind(g.job)
               .Bind(uint64_t{g.model})
               .Bind(uint64_t{place})
@@ -104,6 +104,7 @@ struct Writer {
               .Bind(holder.agent)
               .BindBlob(WriteDigest(holder.incarnation))
               .Bind(holder.site)
+              .Bind(uint64_t{holder.proves})
               .Run());
     }
     return absl::OkStatus();
@@ -367,7 +368,7 @@ absl::Status ReadLineages(Database& db, const GroupId& id,
                       }));
   return db
       .Prepare(
-          "SELECT rank, attach_id, agent, incarnation, site "
+          "SELECT rank, attach_id, agent, incarnation, site, proves "
           "FROM holders_away WHERE job=? AND model=? ORDER BY place")
       .Bind(id.job)
       .Bind(uint64_t{id.model})
@@ -379,7 +380,8 @@ absl::Status ReadLineages(Database& db, const GroupId& id,
           return Damaged(id, incarnation.status().message());
         }
         group.away.push_back({static_cast<uint32_t>(row.Integer(0)), *attach_id,
-                              row.Text(2), *incarnation, row.Text(4)});
+                              row.Text(2), *incarnation, row.Text(4),
+                              row.Integer(5) != 0});
         return absl::OkStatus();
       });
 }

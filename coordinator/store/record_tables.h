@@ -9,7 +9,7 @@
 
 namespace pactrain::coordinator {
 
-inline constexpr int kSchemaVersion = 8;
+inline constexpr int kSchemaVersion = 9;
 // kMigrations[v] brings a database of schema version v to v + 1; version 0 is
 // an empty one.
 extern const char* const kMigrations[kSchemaVersion];

@@ -105,10 +105,15 @@ CREATE TABLE drained (
   force INTEGER NOT NULL) WITHOUT ROWID;
 )sql";
 
+// Whether those who may hold a state were told the secrets of their seats.
+constexpr char kSchema9[] = R"sql(
+ALTER TABLE holders_away ADD COLUMN proves INTEGER NOT NULL DEFAULT 0;
+)sql";
+
 }  // namespace
 
 const char* const kMigrations[kSchemaVersion] = {kSchema1, kSchema2, kSchema3,
                                                  kSchema4, kSchema5, kSchema6,
-                                                 kSchema7, kSchema8};
+                                                 kSchema7, kSchema8, kSchema9};
 
 }  // namespace pactrain::coordinator

@@ -6,11 +6,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/core/wire_convert.h"
+#include "base/tls/mac.h"
+#include "protocol/seat_claim.h"
 
 namespace pactrain::sim {
 
 using agent::TrainerId;
 using protocol::CommitVote;
+
+namespace {
+
+// As the agent's shell makes it.
+base::Secret ProofOf(const wire::Hello& hello) {
+  const auto fields = agent::ParseHello(hello);
+  if (!fields.ok() || fields->seat.empty()) return {};
+  return base::ComputeMac(
+      fields->seat, protocol::FieldsOfClaim(fields->group, fields->trainer));
+}
+
+}  // namespace
 
 SimAgent::SimAgent(World* world, Network* network, SimCoordinator* coordinator,
                    const Options& options)
@@ -144,6 +158,13 @@ void SimAgent::Dial() {
 void SimAgent::BreakStream() {
   if (welcomed_) last_heard_ = now();
   coordinator_->Break(stream_);
+}
+
+bool SimAgent::Forge(const protocol::TrainerJoined& joined) {
+  if (stream_ == 0) return false;
+  coordinator_->Send(
+      stream_, protocol::LocalTrainers{joined.group, 0, {joined}, {}, {}});
+  return true;
 }
 
 void SimAgent::OnStreamMessage(uint64_t stream,
@@ -303,7 +324,7 @@ void SimAgent::OnHello(TrainerId id, const wire::Hello& hello) {
     booked_[trainer.process()] = {connection.trainer, trainer.rank(),
                                   trainer.attach_id(), life_, 0};
   }
-  Handle(agent::TrainerHello{id, hello, memory});
+  Handle(agent::TrainerHello{id, hello, memory, ProofOf(hello)});
 }
 
 void SimAgent::TrainerDied(TrainerId id) {

@@ -34,6 +34,8 @@ class SimAgent : public PeerEnd, public StreamClient {
   void Start();
   void Crash();
   void BreakStream();
+  // It says of a trainer what is not so. False: nobody hears it.
+  bool Forge(const protocol::TrainerJoined& joined);
   // The coordinator cannot be reached, the peers can.
   void CutOff(absl::Duration time);
   // As by SIGSTOP and SIGCONT: what comes meanwhile is heard afterwards.

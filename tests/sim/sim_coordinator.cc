@@ -3,10 +3,22 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/driver/seat_proofs.h"
 
 namespace pactrain::sim {
 
 using coordinator::CoordinatorState;
+
+namespace {
+
+// Of every copy of the journal.
+base::Secret Secret() {
+  base::Secret secret;
+  secret.bytes.fill(0x5e);
+  return secret;
+}
+
+}  // namespace
 
 SimCoordinator::SimCoordinator(World* world,
                                const coordinator::Options& options,
@@ -71,6 +83,11 @@ bool SimCoordinator::Restore(absl::Duration down, absl::Duration time) {
     });
   });
   return true;
+}
+
+const protocol::Generation* SimCoordinator::Newest() const {
+  const auto& groups = directory_.journal.groups;
+  return groups.empty() ? nullptr : &groups.begin()->second.generation;
 }
 
 void SimCoordinator::Crash() {
@@ -141,7 +158,8 @@ void SimCoordinator::Hear(uint64_t stream,
   if (!state_ || streams_.count(stream) == 0) return;
   if (stopped()) return WhenOn([=, this] { Hear(stream, message); });
   world_->Note(10, stream, message.index());
-  Carry(state_->OnMessage(stream, message, world_->now()));
+  Carry(state_->OnMessage(stream, coordinator::WithProofs(Secret(), message),
+                          world_->now()));
 }
 
 void SimCoordinator::Break(uint64_t stream) {
@@ -205,6 +223,10 @@ void SimCoordinator::Carry(coordinator::Effects effects) {
     if (refused != nullptr && watcher_.refused) watcher_.refused(*refused);
     auto it = streams_.find(send.stream);
     if (it == streams_.end()) continue;
+    auto* start = std::get_if<protocol::StartGeneration>(&send.message);
+    if (start != nullptr) {
+      coordinator::TellSeats(Secret(), it->second.client->name(), *start);
+    }
     world_->At(it->second.to_agent.Arrival(world_->now(), Delay()),
                [this, stream = send.stream, message = std::move(send.message)] {
                  auto found = streams_.find(stream);

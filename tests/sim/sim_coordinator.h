@@ -19,6 +19,7 @@ namespace pactrain::sim {
 class StreamClient {
  public:
   virtual ~StreamClient() = default;
+  virtual const std::string& name() const = 0;
   virtual void OnStreamMessage(uint64_t stream,
                                const protocol::CoordinatorMessage& message) = 0;
   virtual void OnStreamClosed(uint64_t stream, const std::string& reason) = 0;
@@ -50,6 +51,8 @@ class SimCoordinator {
   // somebody puts the right one back. False: there is no copy.
   bool Restore(absl::Duration down, absl::Duration time);
   bool alive() const { return state_.has_value(); }
+  // Of the job's that the journal has; null: none.
+  const protocol::Generation* Newest() const;
   // Somebody has yet to put the right copy back.
   bool restored() const { return restored_; }
   // The journal cannot be written for a while.

@@ -46,6 +46,7 @@ void SimTrainer::MakeState(const Claim& claim, absl::Duration patience) {
   o.attach_id = attach_id_;
   o.last_attach_id = seat_id_;
   o.last_generation = generation_;
+  o.seat = seat_;
   o.model_digest = {1, 1};
   o.model_summary = "simulated";
   o.elements = workload_->elements();
@@ -176,6 +177,7 @@ void SimTrainer::OnAttached() {
   generation_ = attached.generation;
   rank_ = attached.rank;
   seat_id_ = attach_id_;
+  std::copy_n(attached.seat, wire::kSeatBytes, seat_.begin());
   reached_ = attached.base_step;
   oracle_->Attached(rank_, generation_, state_->next_step(),
                     attached.world_size);

@@ -4,6 +4,7 @@
 #ifndef PACTRAIN_TESTS_SIM_SIM_TRAINER_H_
 #define PACTRAIN_TESTS_SIM_SIM_TRAINER_H_
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -200,6 +201,7 @@ class SimTrainer {
   const Options options_;
   wire::Digest128 attach_id_ = {};
   wire::Digest128 seat_id_ = {};  // The one of its last generation; zero: none.
+  std::array<uint8_t, wire::kSeatBytes> seat_ = {};  // Its secret.
   const std::function<void(ToAgent)> send_;
   const std::function<void(End)> ended_;
   std::unique_ptr<trainer::TrainerState> state_;

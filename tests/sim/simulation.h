@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,7 @@ class Simulation {
   void LoseGeneration(const char* kind);
   void LoseDonor(const char* kind);
   void OnGive(size_t index, uint64_t process);
+  void ForgeClaim();
   void Join(const char* kind);
   void JoinAtMember(const char* kind);
   void ChangePin(const char* kind);
@@ -115,6 +117,7 @@ class Simulation {
 
   World world_;
   Random& random_;
+  Random forger_;
   const Mutant mutant_;
   std::vector<size_t> agent_of_rank_;
   std::unique_ptr<Workload> workload_;
@@ -144,6 +147,7 @@ class Simulation {
   bool told_to_replace_ = false;  // By why the last launch could not attach.
   std::vector<Seat> seats_;
   std::vector<std::unique_ptr<SimTrainer>> old_trainers_;
+  std::set<protocol::Digest> forged_;  // Attaches that never were.
   int mask_epoch_ = 0;
   bool finished_ = false;
 };

@@ -7,6 +7,12 @@
 
 namespace pactrain::sim {
 
+namespace {
+
+constexpr char kForgedClaim[] = "forged claim";
+
+}  // namespace
+
 const std::vector<Simulation::Kind>& Simulation::Kinds() {
   using S = Simulation;
   static const std::vector<Kind> kinds = {
@@ -52,6 +58,12 @@ void Simulation::PlanFaults() {
     const Kind& kind = *on[random_.Below(on.size())];
     world_.After(random_.Between(Ms(300), faults_end_),
                  [this, &kind] { (this->*kind.run)(kind.name); });
+  }
+  // A matter of its own, so that the others come as they would without it.
+  world_.faults.try_emplace(kForgedClaim, 0);
+  for (uint64_t i = forger_.Below(4); elastic() && i > 0; --i) {
+    world_.After(forger_.Between(Ms(300), faults_end_),
+                 [this] { ForgeClaim(); });
   }
 }
 
@@ -228,6 +240,33 @@ void Simulation::OnGive(size_t index, uint64_t process) {
             random_.Between(absl::Seconds(1), absl::Seconds(20)));
     }
   });
+}
+
+// A hostile agent, that may train in this job, says of a trainer that it holds
+// the newest state. It was never there, or has another's name.
+void Simulation::ForgeClaim() {
+  const protocol::Generation* newest = coordinator_->Newest();
+  if (newest == nullptr) return;
+  const Seat& seat = seats_[forger_.Below(seats_.size())];
+  SimAgent& agent = *agents_[forger_.Below(agents_.size())];
+  protocol::TrainerJoined joined;
+  joined.group = newest->group;
+  protocol::Trainer& trainer = joined.trainer;
+  trainer.rank = seat.rank;
+  trainer.world_size = seat.world_size;
+  trainer.last_attach_id = seat.trainer->attach_id();
+  trainer.attach_id = {forger_.Chance(500) ? trainer.last_attach_id.hi : 1,
+                       (uint64_t{1} << 40) + forged_.size()};
+  trainer.launch = seat.launch;
+  trainer.model_digest = {1, 1};
+  trainer.elements = workload_->elements();
+  trainer.on_shrink = on_shrink_;
+  trainer.lineage = {newest->lineage.id, 1'000'000};
+  trainer.resume_step = newest->base_step + 1'000'000;
+  trainer.last_generation = newest->number + forger_.Below(2);
+  if (forger_.Chance(500)) trainer.proof.bytes.fill(0x77);
+  forged_.insert(trainer.attach_id);
+  if (agent.Forge(joined)) world_.CountFault(kForgedClaim, agent.name());
 }
 
 // ---- Not faults, but nothing may break by them either ----

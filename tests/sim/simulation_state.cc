@@ -1,5 +1,6 @@
 // Who watches over the state that was trained: no generation starts anew beside
-// it, and none goes on with less of it than a living rank holds.
+// it, none goes on with less of it than a living rank holds, and none counts
+// who never had it.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -51,6 +52,14 @@ void Simulation::OnFormed(const protocol::Generation& generation) {
   const SimTrainer* donor = nullptr;
   for (const protocol::Member& member : generation.members) {
     for (size_t i = 0; i < member.ranks.size(); ++i) {
+      if (forged_.contains(member.attach_ids[i])) {
+        return world_.Fail(
+            absl::StrCat("a forged claim counts: rank ", member.ranks[i],
+                         " of generation ", generation.number,
+                         generation.donor == member.ranks[i]
+                             ? ", the donor, was never in the job"
+                             : " was never in the job"));
+      }
       const SimTrainer* trainer = FindTrainer(member.attach_ids[i]);
       if (trainer == nullptr) continue;
       if (generation.donor == member.ranks[i]) donor = trainer;

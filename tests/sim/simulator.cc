@@ -24,6 +24,7 @@ constexpr uint64_t kMostEvents = 2'000'000;
 Simulation::Simulation(const RunOptions& options)
     : world_(options.seed, options.tell),
       random_(world_.random),
+      forger_(Hash({options.seed, 35})),
       mutant_(options.mutant) {
   MakeAgents(options);
   workload_ = std::make_unique<Workload>(

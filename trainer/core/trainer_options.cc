@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "trainer/core/text.h"
@@ -90,6 +91,7 @@ wire::Hello TrainerState::MakeHello() const {
   hello.replace = options_.replace ? 1 : 0;
   hello.last_attach_id = options_.last_attach_id;
   hello.last_generation = options_.last_generation;
+  std::copy(options_.seat.begin(), options_.seat.end(), hello.seat);
   hello.on_shrink = options_.on_shrink;
   hello.mask_digest = options_.mask_digest;
   hello.layout_digest = options_.layout_digest;

@@ -21,6 +21,7 @@
 #ifndef PACTRAIN_TRAINER_CORE_TRAINER_STATE_H_
 #define PACTRAIN_TRAINER_CORE_TRAINER_STATE_H_
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -61,7 +62,8 @@ struct TrainerOptions {
   // Of the session that this one takes the place of; zero: of none.
   wire::Digest128 last_attach_id = {};
   uint64_t last_generation = 0;
-  uint8_t on_shrink = 0;  // protocol::OnShrink
+  std::array<uint8_t, wire::kSeatBytes> seat = {};  // wire::Hello::seat
+  uint8_t on_shrink = 0;                            // protocol::OnShrink
   // What it would vote before its first step; declared_elements 0: later.
   wire::Digest128 mask_digest = {};
   wire::Digest128 layout_digest = {};

@@ -1,0 +1,96 @@
+// Who is believed: a state counts, and a seat is taken again, where whoever
+// says so shows that it had that seat.
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/weakened.h"
+#include "coordinator/core/group.h"
+
+namespace pactrain::coordinator {
+namespace {
+
+std::string Text(const Candidate& candidate) {
+  const protocol::Trainer& trainer = candidate.trainer;
+  std::string text =
+      absl::StrCat("rank ", trainer.rank, " (agent '", candidate.agent,
+                   "', site '", candidate.site, "') ");
+  if (!HasState(candidate)) {
+    return absl::StrCat(text, "says that it is one that had a seat before");
+  }
+  return absl::StrCat(text, "claims a state of lineage ",
+                      trainer.lineage.id.Short(), " after ",
+                      trainer.lineage.committed,
+                      " steps, of a seat in "
+                      "generation ",
+                      trainer.last_generation);
+}
+
+constexpr char kWhatToDo[] =
+    ". Nothing of it was taken or changed. Who has that state saves it and "
+    "starts all ranks again from it, with PACTRAIN_REPLACE=1; else start it as "
+    "a newcomer";
+
+}  // namespace
+
+std::optional<std::string> Group::WhyUnproven(
+    const Candidate& candidate) const {
+  if (PT_WEAKENED(UnprovenClaimsCount)) return std::nullopt;
+  const protocol::Trainer& trainer = candidate.trainer;
+  const Seats::Seat* const seat = seats_.FindAnyOf(trainer.attach_id);
+  // Its agent might as well say that it has left.
+  const bool is_own =
+      seat != nullptr && seats_.MemberOf(*seat).agent == candidate.agent;
+  const char* why = ", and has no proof of it";
+  if (!HasState(candidate)) {
+    if (seat == nullptr || is_own || candidate.proven) return std::nullopt;
+  } else {
+    // What can be believed then is seen when the launch is complete.
+    if (!generation_) return std::nullopt;
+    // Nobody who was there can prove more: that seat was told no secret.
+    const bool was_told = !is_own || seats_.MemberOf(*seat).proves;
+    if (trainer.proof.empty() && !was_told) return std::nullopt;
+    const bool begun = BegunWith(trainer) <= trainer.last_generation;
+    if (candidate.proven && begun) return std::nullopt;
+    if (candidate.proven) {
+      why = ", before that lineage began";
+    } else if (!trainer.proof.empty()) {
+      why = ", and its proof is not of that seat's secret";
+    }
+  }
+  return absl::StrCat(Text(candidate), why, kWhatToDo);
+}
+
+// A journal that was lost proves nothing, so what it lacks is believed as it is
+// said. But what is proven goes before it, and no agent is believed alone
+// beside others that hold nothing: that would be a way into a job that is about
+// to begin.
+std::vector<Membership::Refusal> Group::Unbelieved(const Launch& launch) const {
+  std::set<std::string> holding, lacking;
+  bool any_proven = false;
+  for (const auto& [rank, candidate] : launch.by_rank) {
+    (HasState(candidate) ? holding : lacking).insert(candidate.agent);
+    any_proven = any_proven || (HasState(candidate) && candidate.proven);
+  }
+  for (const std::string& agent : holding) lacking.erase(agent);
+  const bool is_alone = holding.size() == 1 && !lacking.empty();
+  if ((!any_proven && !is_alone) || PT_WEAKENED(UnprovenClaimsCount)) return {};
+  std::vector<Membership::Refusal> refusals;
+  for (const auto& [rank, candidate] : launch.by_rank) {
+    if (!HasState(candidate) || candidate.proven) continue;
+    refusals.push_back(
+        {candidate,
+         absl::StrCat(
+             Text(candidate),
+             ", of which the coordinator's journal knows nothing, and ",
+             any_proven ? "others of its launch prove theirs"
+                        : "other agents of its launch hold none",
+             kWhatToDo)});
+  }
+  return refusals;
+}
+
+}  // namespace pactrain::coordinator
