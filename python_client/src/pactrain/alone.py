@@ -294,7 +294,8 @@ class AloneSession(NullSession):
         self._check_open()
         masks = load_pruned(self._module, self._table, weights)
         if not self._tracks:
-            self.set_masks(masks)
+            self.check_declares("load()")
+            self._source.write_zeros(masks)
         self._weights.mark_all_loaded()
 
     def _check_open(self) -> None:

@@ -85,10 +85,14 @@ class Enforcement:
         self._due: set[int] = set()  # Entries not masked since the last step.
 
     def agree(self, masks: MaskSet) -> None:
-        """Takes values for masks that all ranks have, maybe not in force yet."""
-        if self._agreed is None or self._agreed.digest != masks.digest:
+        """Takes values for masks that all ranks have, maybe not in force yet.
+
+        Weights that were frozen by the same mask stay where they were: others' masks
+        may be new, as a checkpoint's, and until these act frozen weights train, too."""
+        before = self._agreed
+        if before is None or before.digest != masks.digest:
             self._agreed = masks
-            self.take_values()
+            self.take_values([n for n in masks.frozen if not _held(before, masks, n)])
 
     def take_values(self, names: Collection[str] | None = None) -> None:
         """Frozen weights stay where they are now. None: all of them."""
@@ -261,6 +265,14 @@ class Enforcement:
         wanted = self._values[entry.name]
         wanted = wanted if places is None else torch.take(wanted, places)
         return (found != wanted) & ~(found.isnan() & wanted.isnan())
+
+
+def _held(before: MaskSet | None, masks: MaskSet, name: str) -> bool:
+    return (
+        before is not None
+        and name in before.frozen
+        and torch.equal(before.masks[name], masks.masks[name])
+    )
 
 
 def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:

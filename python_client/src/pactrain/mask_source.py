@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 from weakref import WeakKeyDictionary, ref
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from . import averages
 from .errors import InvalidArgument
-from .masks import Declared, is_zero_outside, registry
+from .masks import Declared, is_zero_outside, of_kind, registry
 from .parameters import ParameterTable, some_of
 
 logger = logging.getLogger("pactrain")
@@ -132,6 +132,20 @@ class MaskSource:
                 else:
                     registry.set(parameter, mask, name in declared.frozen)
         self._seen = self._now()
+
+    def write_zeros(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
+        """The same of the zeros of a checkpoint. Frozen weights are not zero, so where
+        it has none their masks stay."""
+        declared = of_kind(masks, kind)
+        frozen = {
+            name: mask
+            for name, parameter in self._table
+            if (mask := registry.get(parameter)) is not None
+            and registry.is_frozen(parameter)
+            and name not in masks
+        }
+        self.write(Declared({**frozen, **masks}, declared.frozen | frozen.keys()))
+        self.mark_changed()
 
     def write_state(self, declared: Declared) -> None:
         """The same of a session's state. What was pruned since is not lost: weights

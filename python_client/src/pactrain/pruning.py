@@ -29,7 +29,7 @@ from .exemptions import (
     reasons_text,
 )
 from .mask_source import MaskSource
-from .masks import Owner, check_kind, named_masks, of_kind, registry
+from .masks import Owner, check_kind, named_masks, registry
 from .parameters import ParameterTable, check_module, shown
 from .ratios import SCOPES, keep_highest
 from .scores import Loss, Scores
@@ -258,7 +258,7 @@ def _take_masks(
     table = ParameterTable(model)
     masks = masks_from_state(table, state)
     follow(model)
-    MaskSource(model, table).write(of_kind(masks, options.kind))
+    MaskSource(model, table).write_zeros(masks, options.kind)
     for _, parameter in table:
         if registry.owner(parameter) is None:
             _zero_outside(parameter)

@@ -337,7 +337,8 @@ class Session:
         self._check_open()
         masks = load_pruned(self._model.module, self._table, weights)
         if not self._source.tracks:
-            self.set_masks(masks)
+            self.check_declares("load()")
+            self._source.write_zeros(masks)
         self.weights_loaded()
 
     def state_dict(self) -> dict[str, Any]:
