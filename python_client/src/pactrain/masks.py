@@ -53,6 +53,7 @@ class Registry:
         self._owners: Any = WeakIdKeyDictionary()
         self._loaded: Any = WeakIdKeyDictionary()
         self._before_state: Any = WeakIdKeyDictionary()
+        self._from_torch: Any = WeakIdKeyDictionary()
         self.changes = 0  # Of which parameter has which mask: set() and remove().
         self.on_set: Callable[[Tensor], None] = lambda parameter: None
 
@@ -86,6 +87,7 @@ class Registry:
         before = self._masks.get(parameter)
         if before is None or not torch.equal(before, kept):
             self._before_state.pop(parameter, None)
+            self._from_torch.pop(parameter, None)
         self._masks[parameter] = kept
         self._loaded.pop(parameter, None)
         self.changes += 1
@@ -98,9 +100,19 @@ class Registry:
     def remove(self, parameter: Tensor) -> None:
         if self._masks.pop(parameter, None) is not None:
             self._before_state.pop(parameter, None)
+            self._from_torch.pop(parameter, None)
         self._loaded.pop(parameter, None)
         self.changes += 1
         self._frozen.pop(parameter, None)
+
+    def set_from_torch(self, parameter: Tensor, mask: Tensor) -> None:
+        """torch.nn.utils.prune had this mask, and may have another one later."""
+        self.set(parameter, mask)
+        self._from_torch[parameter] = True
+
+    def is_from_torch(self, parameter: Tensor) -> bool:
+        """So it is, and no other mask came since."""
+        return parameter in self._from_torch
 
     def mark_loaded(self, parameter: Tensor) -> None:
         """Its values are newer than its mask, until it gets another one."""
