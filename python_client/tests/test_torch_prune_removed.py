@@ -56,6 +56,20 @@ def test_its_masks_stay_and_are_enforced(request, one, caplog):
     assert "not reached" not in caplog.text
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_masks_that_stay_are_no_change_that_was_not_reached(attach, caplog, again):
+    model = small_net()
+    session, train = begun(attach, model)
+    torch_prune.remove(model[2], "weight")
+    train(1)
+    if again:
+        torch_prune.l1_unstructured(model[2], "weight", 0.5)
+        train(1)
+    assert session.masks_settled
+    session.close()
+    assert "not reached" not in caplog.text
+
+
 def test_the_way_out_that_is_told_is_one(caplog):
     model = small_net()
     session, train = begun(None, model)

@@ -81,6 +81,7 @@ class MaskSource:
         Raises:
           InvalidArgument: two masks for one parameter.
         """
+        pending = self.pending
         self._follow_parameters()
         masks: dict[str, Tensor] = {}
         frozen: set[str] = set()
@@ -101,6 +102,8 @@ class MaskSource:
                     frozen.add(name)
             elif name in buffers:
                 masks[name] = self._by_torch[name] = buffers[name] != 0
+        if not pending:  # What reading itself has changed is no news.
+            self._seen = self._now()
         return Declared(masks, frozenset(frozen), frozenset(buffers))
 
     def _keep_permanent(self, buffers: Collection[str]) -> None:

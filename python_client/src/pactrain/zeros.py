@@ -139,7 +139,7 @@ def unmasked(table: ParameterTable, masks: Mapping[str, Tensor]) -> list[str]:
 
 def looks_pruned(weights: Tensor, share: float = NOTABLE) -> bool:
     """At least this share is zero, and not all."""
-    zeros = storage.count(weights.detach() == 0)
+    zeros = weights.numel() - storage.count(weights.detach())
     return share * weights.numel() <= zeros < weights.numel()
 
 
