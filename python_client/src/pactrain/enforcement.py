@@ -386,6 +386,8 @@ def _refitted(
         if name in since or (only_loaded and not loaded):
             continue
         fitting = refit(parameter, mask, loaded and origin != "state" and not given)
+        if fitting is None and registry.is_as_before_load(parameter):
+            continue  # Masks that are not in force yet have weights outside.
         if fitting is None or (given and fitting is not mask):
             unfit.append((name, storage.count((parameter.detach() != 0) & ~mask)))
             registry.mark_loaded(parameter)  # prune() has to begin anew.

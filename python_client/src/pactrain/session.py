@@ -498,6 +498,7 @@ def state_hooks(modules: Iterable[nn.Module]) -> list[RemovableHandle]:
     handles: list[RemovableHandle] = []
     for module in modules:
         handles += (
+            module.register_load_state_dict_pre_hook(_before_load),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_post_hook(after_load),  # type: ignore[no-untyped-call]
             module.register_state_dict_pre_hook(_before_save),  # type: ignore[no-untyped-call]
         )
@@ -509,6 +510,12 @@ def _before_save(module: nn.Module, prefix: str, keep_vars: bool) -> None:
     owners = (registry.owner(p) for p in module._parameters.values() if p is not None)
     for owner in {owner for owner in owners if owner is not None}:
         owner.before_save()
+
+
+def _before_load(module: nn.Module, *arguments: object) -> None:
+    for parameter in module._parameters.values():
+        if parameter is not None and registry.owner(parameter) is not None:
+            registry.note_before_load(parameter)
 
 
 def after_load(module: nn.Module, keys: object) -> None:
