@@ -146,7 +146,7 @@ def test_torch_may_prune_again_what_it_had_pruned(request, one, gse):
 
 def test_masks_that_the_script_declares_after_it_are_not_torchs_to_replace():
     model = small_net()
-    session, train = begun(None, model)
+    _, train = begun(None, model)
     torch_prune.remove(model[2], "weight")
     train(1)
     pactrain.prune(model, 0.75)
