@@ -268,11 +268,10 @@ class Enforcement:
 
 
 def _held(before: MaskSet | None, masks: MaskSet, name: str) -> bool:
-    return (
-        before is not None
-        and name in before.frozen
-        and torch.equal(before.masks[name], masks.masks[name])
-    )
+    if before is None or name not in before.frozen:
+        return False
+    mask, now = before.masks[name], masks.masks[name]
+    return mask.device == now.device and torch.equal(mask, now)  # Else it was moved.
 
 
 def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:
