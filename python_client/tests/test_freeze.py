@@ -4,9 +4,13 @@ import pytest
 import torch
 from fake_native import activate
 from small_nets import small_net
+from test_alone import one_process
 
 import pactrain
 from pactrain.masks import registry
+
+__all__ = ["one_process"]
+pytestmark = pytest.mark.filterwarnings("ignore:.*nothing to exchange")
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -85,6 +89,58 @@ def test_frozen_values_are_those_of_a_later_load(attach):
     loaded = weights(model)
     run(attached, optimizer, 3)
     assert same_outside(model, loaded)
+
+
+def beside_pruned(seed):
+    """Its first and last layer are frozen, the one between is pruned."""
+    model = small_net(seed)
+    pactrain.prune(model, 0.5, exempt=(), exclude=["2.*"], kind="freeze")
+    pactrain.prune(model, 0.5, exempt=(), exclude=["0.*", "4.*"])
+    return model
+
+
+def by_load(model, session, state):
+    model.load_state_dict(state)
+
+
+def by_session(model, session, state):
+    session.load(state)
+
+
+def by_prune(model, session, state):
+    pactrain.prune(model, masks_from=state)
+    model.load_state_dict(state)
+
+
+@pytest.mark.parametrize("one", [False, True], ids=["ranks", "one process"])
+@pytest.mark.parametrize("bring", [by_load, by_session, by_prune])
+def test_frozen_weights_are_a_checkpoints_that_has_its_zeros_elsewhere(
+    request, bring, one
+):
+    model, state = beside_pruned(0), beside_pruned(1).state_dict()
+    held = ~registry.get(model[0].weight)
+    attached = None if one else request.getfixturevalue("attach")(model)
+    session = pactrain.attach(model) if attached is None else attached.session
+    optimizer = OPTIMIZERS["nesterov"](model.parameters())
+
+    def train(steps, version):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            forward = model if attached is None else attached.ddp
+            forward(torch.ones(4, 6)).square().mean().backward()
+            optimizer.step()
+        if attached is not None:
+            activate(attached, version)
+
+    train(3, 1)
+    train(3, 1)
+    bring(model, session, state)
+    train(3, 2)
+    train(3, 2)
+    assert session.state_dict()["frozen"] == ["0.weight", "4.weight"]
+    assert torch.equal(model[0].weight[held], state["0.weight"][held])
+    assert torch.equal(mask(model), state["2.weight"] != 0)
+    assert not model[2].weight[~mask(model)].any()
 
 
 def test_weights_frozen_in_mid_run_keep_the_values_of_the_activation(attach):

@@ -123,3 +123,48 @@ def test_what_an_optimizer_moves_between_its_passes_is_no_copy(attach, one, sear
     with pytest.raises(pactrain.PacTrainError, match="by hand"):
         optimizer.step(closure)
     assert registry.is_loaded(model[2].weight)
+
+
+def in_two_steps(attach, one):
+    """A model that was pruned in mid-run, after its last step; and what trains it."""
+    model = small_net()
+    attached = None if one else attach(model)
+    session = pactrain.attach(model) if one else attached.session
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def train():
+        optimizer.zero_grad()
+        (model if one else attached.ddp)(torch.ones(4, 6)).square().mean().backward()
+        optimizer.step()
+
+    train()
+    train()
+    pactrain.prune(model, 0.5)
+    return model, session, train
+
+
+@worlds
+@pytest.mark.parametrize("after", [0, 1])
+def test_weights_that_go_away_and_come_back_are_no_load(request, one, after):
+    attach = None if one else request.getfixturevalue("attach")
+    model, session, train = in_two_steps(attach, one)
+    mask = registry.get(model[2].weight)
+    for _ in range(after):
+        train()
+    before = copy.deepcopy(model.state_dict())
+    model.load_state_dict(dense())  # An average's, to evaluate it.
+    model.load_state_dict(before)
+    train()
+    assert registry.get(model[2].weight) is mask
+    assert session.stats()["pactrain/keep"] < 1
+
+
+@worlds
+def test_weights_that_do_not_come_back_are_refused(request, one):
+    attach = None if one else request.getfixturevalue("attach")
+    model, _, train = in_two_steps(attach, one)
+    model.load_state_dict(small_net(3).state_dict())
+    model.load_state_dict(dense())
+    with pytest.raises((pactrain.PacTrainError, RuntimeError), match="after prune"):
+        train()
+    assert torch.equal(model[2].weight, dense()[LAYER])

@@ -154,3 +154,40 @@ def test_weights_that_are_rounded_for_a_pass_keep_their_masks(attach, caplog):
         optimizer.step()
     assert kept(model) is mask
     assert caplog.text.count("have many zeros inside the mask") == 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"amount": 0.3},
+        {"amount": 0},
+        {"amount": 0.3, "scope": "global"},
+        {"amount": 0.3, "scope": "erk"},
+        {"amount": 0.3, "method": "random"},
+        {"amount": 0.3, "exempt": ()},
+        {"amount": 0.3, "exempt": (), "scope": "global"},
+    ],
+    ids=str,
+)
+def test_to_prune_by_less_after_a_load_keeps_all_zeros(asked, capfd):
+    state, _ = pruned_more()
+    model = small_net()
+    model.load_state_dict(state)
+    report = pactrain.prune(model, **asked)
+    assert torch.equal(model[2].weight, state[LAYER])
+    assert torch.equal(kept(model), state[LAYER] != 0)
+    assert LAYER not in report.exempt
+    if "exempt" not in asked:
+        assert "What was pruned before stays pruned" in capfd.readouterr().err
+
+
+def test_the_advice_where_zeros_are_beside_weights_of_equal_score_works():
+    model = small_net()
+    with torch.no_grad():
+        model[2].weight.copy_(torch.arange(64).reshape(8, 8) % 2)
+    state = copy.deepcopy(model.state_dict())
+    advice = r"already pruned: prune\(model, masks_from=model.state_dict\(\)\)"
+    with pytest.raises(pactrain.InvalidArgument, match=advice):
+        pactrain.prune(model, 0.3)
+    pactrain.prune(model, masks_from=model.state_dict())
+    assert is_lossless(model, state)

@@ -62,6 +62,7 @@ class AloneSession(NullSession):
         self._module = module
         self._table = table
         self._source = source
+        source.keeps_zeros = gse and not tracks
         self._gse = gse
         self._tracks = tracks
         self._pid = os.getpid()
@@ -154,7 +155,9 @@ class AloneSession(NullSession):
         for _, parameter in old:
             if id(parameter) not in there:
                 registry.detach(parameter)
+        keeps_zeros = self._source.keeps_zeros
         self._source = MaskSource(self._module, self._table)
+        self._source.keeps_zeros = keeps_zeros
         self._source.read()
         if unfit := carry_over(old, self._table):
             logger.warning(
@@ -179,7 +182,7 @@ class AloneSession(NullSession):
 
     def _read_masks(self) -> None:
         self._masks = make_mask_set(self._table, self._source.read(), digest_of)
-        self._source.say_kept(rank=0)
+        self._source.say_removed(rank=0)
         self._activate()
 
     def _check_weights(self, only_loaded: bool = False) -> None:
@@ -294,7 +297,8 @@ class AloneSession(NullSession):
         self._check_open()
         masks = load_pruned(self._module, self._table, weights)
         if not self._tracks:
-            self.set_masks(masks)
+            self.check_declares("load()")
+            self._source.write_zeros(masks)
         self._weights.mark_all_loaded()
 
     def _check_open(self) -> None:

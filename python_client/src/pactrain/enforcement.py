@@ -85,10 +85,14 @@ class Enforcement:
         self._due: set[int] = set()  # Entries not masked since the last step.
 
     def agree(self, masks: MaskSet) -> None:
-        """Takes values for masks that all ranks have, maybe not in force yet."""
-        if self._agreed is None or self._agreed.digest != masks.digest:
+        """Takes values for masks that all ranks have, maybe not in force yet.
+
+        Weights that were frozen by the same mask stay where they were: others' masks
+        may be new, as a checkpoint's, and until these act frozen weights train, too."""
+        before = self._agreed
+        if before is None or before.digest != masks.digest:
             self._agreed = masks
-            self.take_values()
+            self.take_values([n for n in masks.frozen if not _held(before, masks, n)])
 
     def take_values(self, names: Collection[str] | None = None) -> None:
         """Frozen weights stay where they are now. None: all of them."""
@@ -263,6 +267,13 @@ class Enforcement:
         return (found != wanted) & ~(found.isnan() & wanted.isnan())
 
 
+def _held(before: MaskSet | None, masks: MaskSet, name: str) -> bool:
+    if before is None or name not in before.frozen:
+        return False
+    mask, now = before.masks[name], masks.masks[name]
+    return mask.device == now.device and torch.equal(mask, now)  # Else it was moved.
+
+
 def _zeroed(table: ParameterTable, masks: MaskSet) -> list[tuple[str, Tensor, Tensor]]:
     """Name, weights and mask of what has to be zero outside its mask."""
     left_alone = masks.unenforced | masks.frozen
@@ -374,6 +385,8 @@ def _refitted(
         if name in since or (only_loaded and not loaded):
             continue
         fitting = refit(parameter, mask, loaded and origin != "state" and not given)
+        if fitting is None and registry.is_as_before_load(parameter):
+            continue  # Masks that are not in force yet have weights outside.
         if fitting is None or (given and fitting is not mask):
             unfit.append((name, storage.count((parameter.detach() != 0) & ~mask)))
             registry.mark_loaded(parameter)  # prune() has to begin anew.

@@ -105,12 +105,15 @@ def nothing_to_prune(model: nn.Module, exempt: Mapping[str, str]) -> InvalidArgu
 
 
 def _advice(reasons: set[str]) -> str:
+    if TIED in reasons:
+        return (
+            "Prune when training has told the weights apart. Or, where they are "
+            "already pruned: prune(model, masks_from=model.state_dict())."
+        )
     if reasons & {FIRST_AND_LAST, "exempt="}:
         return "Give exempt=() to prune all that is no vector, norm, position or token."
     if reasons & {roles.NORM, roles.POSITIONS, roles.TOKENS}:
         return "Give include=(...) to name what is to be pruned all the same."
-    if TIED in reasons:
-        return "Prune when training has told the weights apart."
     return "Attach it without prune(), or declare masks: apply_masks(model, masks)."
 
 

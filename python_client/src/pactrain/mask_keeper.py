@@ -48,6 +48,7 @@ class MaskKeeper:
     ) -> None:
         self._table = table
         self._source = source
+        source.keeps_zeros = gse
         self._native = native
         self._gse = gse
         self.settle_steps = 1
@@ -194,7 +195,7 @@ class MaskKeeper:
         self._source.write(declared)
         self._look_at_buffers()
         self._take(self._read())
-        self._source.say_kept(self._native.rank)  # sync() has read them, too.
+        self._source.say_removed(self._native.rank)  # sync() has read them, too.
 
     def begin_step(self) -> bool:
         """Looks whether masks were changed since the last step, and weights are where
@@ -233,7 +234,7 @@ class MaskKeeper:
             # A broadcast may have committed another decision since the last step.
             self.obey(self._native.decision)
             self._take(self._read())
-            self._source.say_kept(self._native.rank)
+            self._source.say_removed(self._native.rank)
         if self.weights.loaded:
             self.check_weights(only_loaded=True)
             self._set_newer(self.active is None or not self._inside)

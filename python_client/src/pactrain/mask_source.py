@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 from weakref import WeakKeyDictionary, ref
 
@@ -13,12 +13,22 @@ from torch import Tensor, nn
 
 from . import averages
 from .errors import InvalidArgument
-from .masks import Declared, is_zero_outside, registry
+from .masks import Declared, is_zero_outside, of_kind, registry
 from .parameters import ParameterTable, some_of
 
 logger = logging.getLogger("pactrain")
 
 _PARAMETRIZED = re.compile(r"parametrizations\.(\w+)\.original1?$")
+
+_STAY = (
+    "its masks stay, as pactrain's, so that zeros stay zero.\nTo train them again call "
+    "session.set_masks({}), and, where there are several ranks, close the session and "
+    "attach the model anew."
+)
+_GO = (
+    "its masks are gone, and zeros come back as these weights train.\nTo keep them, "
+    'attach without gse=False and without masks="track".'
+)
 
 _Seen = list[tuple[Tensor, int]]  # Masks, and how often each was written to.
 _Had: TypeAlias = "dict[str, tuple[ref[Tensor], Tensor, bool]]"
@@ -44,7 +54,9 @@ class MaskSource:
         self._forced = False
         self._registered: tuple[int, list[Tensor]] = (-1, [])
         self._by_torch: dict[str, Tensor] = {}  # Masks of torch when read last.
-        self._kept: list[str] = []
+        self._removed: list[str] = []
+        # False: nothing puts weights back where its masks have them at zero.
+        self.keeps_zeros = True
         self._seen = self._now()
 
     @property
@@ -69,12 +81,15 @@ class MaskSource:
         Raises:
           InvalidArgument: two masks for one parameter.
         """
+        pending = self.pending
         self._follow_parameters()
         masks: dict[str, Tensor] = {}
         frozen: set[str] = set()
         buffers = dict(self._buffers())
         self._keep_permanent(buffers)
         for name, parameter in self._table:
+            if name in buffers and registry.is_from_torch(parameter):
+                registry.remove(parameter)  # torch has pruned it again.
             mask = registry.get(parameter)
             if mask is not None and name in buffers:
                 raise InvalidArgument(
@@ -87,11 +102,13 @@ class MaskSource:
                     frozen.add(name)
             elif name in buffers:
                 masks[name] = self._by_torch[name] = buffers[name] != 0
+        if not pending:  # What reading itself has changed is no news.
+            self._seen = self._now()
         return Declared(masks, frozenset(frozen), frozenset(buffers))
 
     def _keep_permanent(self, buffers: Collection[str]) -> None:
         """torch.nn.utils.prune.remove() leaves zeros in the weights, and nothing that
-        keeps them so: from then on the masks are pactrain's."""
+        keeps them so: from then on the masks are pactrain's, where it can."""
         before, self._by_torch = self._by_torch, {}
         for name, parameter in self._table:
             mask = before.get(name)
@@ -100,19 +117,17 @@ class MaskSource:
             if parameter.shape != mask.shape:
                 continue
             if is_zero_outside(parameter, mask):
-                registry.set(parameter, mask)
-                self._kept.append(name)
+                if self.keeps_zeros:
+                    registry.set_from_torch(parameter, mask)
+                self._removed.append(name)
 
-    def say_kept(self, rank: int) -> None:
+    def say_removed(self, rank: int) -> None:
         """Once after each time; rank 0 does."""
-        names, self._kept = self._kept, []
+        names, self._removed = self._removed, []
         if names and rank == 0:
             logger.warning(
-                "torch.nn.utils.prune was removed from %s: its masks stay, as "
-                "pactrain's, so that zeros stay zero.\nTo train them again call "
-                "session.set_masks({}), and, where there are several ranks, close the "
-                "session and attach the model anew.",
-                some_of(names),
+                "torch.nn.utils.prune was removed from %s: %s",
+                *(some_of(names), _STAY if self.keeps_zeros else _GO),
             )
 
     def write(self, declared: Declared) -> None:
@@ -132,6 +147,20 @@ class MaskSource:
                 else:
                     registry.set(parameter, mask, name in declared.frozen)
         self._seen = self._now()
+
+    def write_zeros(self, masks: Mapping[str, Tensor], kind: str = "zero") -> None:
+        """The same of the zeros of a checkpoint. Frozen weights are not zero, so where
+        it has none their masks stay."""
+        declared = of_kind(masks, kind)
+        frozen = {
+            name: mask
+            for name, parameter in self._table
+            if (mask := registry.get(parameter)) is not None
+            and registry.is_frozen(parameter)
+            and name not in masks
+        }
+        self.write(Declared({**frozen, **masks}, declared.frozen | frozen.keys()))
+        self.mark_changed()
 
     def write_state(self, declared: Declared) -> None:
         """The same of a session's state. What was pruned since is not lost: weights

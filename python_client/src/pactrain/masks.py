@@ -24,6 +24,7 @@ from .parameters import ParameterTable, shown, some_of
 from .types import NO_DIGEST, Digest, Digester
 
 KINDS = ("zero", "freeze")
+_SAMPLE = 512
 
 
 class Owner(Protocol):
@@ -53,6 +54,8 @@ class Registry:
         self._owners: Any = WeakIdKeyDictionary()
         self._loaded: Any = WeakIdKeyDictionary()
         self._before_state: Any = WeakIdKeyDictionary()
+        self._from_torch: Any = WeakIdKeyDictionary()
+        self._before_load: Any = WeakIdKeyDictionary()
         self.changes = 0  # Of which parameter has which mask: set() and remove().
         self.on_set: Callable[[Tensor], None] = lambda parameter: None
 
@@ -86,8 +89,10 @@ class Registry:
         before = self._masks.get(parameter)
         if before is None or not torch.equal(before, kept):
             self._before_state.pop(parameter, None)
+            self._from_torch.pop(parameter, None)
         self._masks[parameter] = kept
         self._loaded.pop(parameter, None)
+        self._before_load.pop(parameter, None)
         self.changes += 1
         if frozen:
             self._frozen[parameter] = True
@@ -98,9 +103,20 @@ class Registry:
     def remove(self, parameter: Tensor) -> None:
         if self._masks.pop(parameter, None) is not None:
             self._before_state.pop(parameter, None)
+            self._from_torch.pop(parameter, None)
         self._loaded.pop(parameter, None)
+        self._before_load.pop(parameter, None)
         self.changes += 1
         self._frozen.pop(parameter, None)
+
+    def set_from_torch(self, parameter: Tensor, mask: Tensor) -> None:
+        """torch.nn.utils.prune had this mask, and may have another one later."""
+        self.set(parameter, mask)
+        self._from_torch[parameter] = True
+
+    def is_from_torch(self, parameter: Tensor) -> bool:
+        """So it is, and no other mask came since."""
+        return parameter in self._from_torch
 
     def mark_loaded(self, parameter: Tensor) -> None:
         """Its values are newer than its mask, until it gets another one."""
@@ -112,7 +128,24 @@ class Registry:
     def clear_loaded(self, parameter: Tensor) -> None:
         """Its mask fits its values."""
         self._loaded.pop(parameter, None)
+        self._before_load.pop(parameter, None)
         self._before_state.pop(parameter, None)
+
+    def note_before_load(self, parameter: Tensor) -> None:
+        """Some weights outside its mask, before others come that may be put back."""
+        mask = self.get(parameter)
+        if mask is not None and parameter not in self._loaded:
+            places = storage.some_places(mask, _SAMPLE, value=False)
+            values = torch.take(parameter.detach(), places)
+            self._before_load[parameter] = (places, values)
+
+    def is_as_before_load(self, parameter: Tensor) -> bool:
+        """So they are, as far as was noted."""
+        places, values = self._before_load.get(parameter, (None, None))
+        if places is None:
+            return False
+        now = torch.take(parameter.detach(), places.to(parameter.device))
+        return torch.equal(now, values.to(now))
 
     def note_before_state(self, parameter: Tensor, mask: Tensor) -> None:
         """A session's state has taken the place of this mask, which its values had."""

@@ -29,12 +29,12 @@ from .exemptions import (
     reasons_text,
 )
 from .mask_source import MaskSource
-from .masks import Owner, check_kind, named_masks, of_kind, registry
+from .masks import Owner, check_kind, named_masks, registry
 from .parameters import ParameterTable, check_module, shown
 from .ratios import SCOPES, keep_highest
 from .scores import Loss, Scores
 from .sparsity_report import SparsityReport, report_of
-from .zeros import masks_from_state, refit_loaded
+from .zeros import NOTABLE, looks_pruned, masks_from_state, refit_loaded
 
 METHODS = ("magnitude", "random", "grasp")
 SHARES = ("layers", "model")  # What an amount is a share of.
@@ -215,7 +215,7 @@ def _choose_masks(model: nn.Module, amount: Any, options: PruneOptions) -> _Prun
     choice = choose(model, table, options.selection)
     entries, exempt = choice.chosen, dict(choice.exempt)
     follow(model)
-    make_scores = _scorer(model, entries, options)
+    make_scores = _scorer(model, entries, options, share)
     takes = [True] * len(entries)
     while True:
         entries = list(itertools.compress(choice.chosen, takes))
@@ -258,7 +258,7 @@ def _take_masks(
     table = ParameterTable(model)
     masks = masks_from_state(table, state)
     follow(model)
-    MaskSource(model, table).write(of_kind(masks, options.kind))
+    MaskSource(model, table).write_zeros(masks, options.kind)
     for _, parameter in table:
         if registry.owner(parameter) is None:
             _zero_outside(parameter)
@@ -387,20 +387,25 @@ def share_of(amount: Any) -> float:
 
 
 def _scorer(
-    model: nn.Module, chosen: Entries, options: PruneOptions
+    model: nn.Module, chosen: Entries, options: PruneOptions, share: float
 ) -> Callable[[], Iterator[Scores]]:
     """Gives the scores anew at each call, the same ones."""
     parameters = [parameter for _, parameter in chosen]
     if options.method == "random":
-        return lambda: _checked(chosen, scores.random(parameters, options.seed))
+        return lambda: _checked(chosen, scores.random(parameters, options.seed), share)
     if options.method == "magnitude":
-        return lambda: _checked(chosen, scores.magnitude(parameters))
+        return lambda: _checked(chosen, scores.magnitude(parameters), share)
     assert options.loss is not None
     values = scores.grasp(model, parameters, options.loss, options.batch)
-    return lambda: _checked(chosen, values)
+    return lambda: _checked(chosen, values, share)
 
 
-def _checked(chosen: Entries, values: Iterable[Tensor | Scores]) -> Iterator[Scores]:
+def _checked(
+    chosen: Entries, values: Iterable[Tensor | Scores], share: float
+) -> Iterator[Scores]:
+    """What was pruned before has the lowest scores, whatever its weights are: outside
+    the mask, or, where a checkpoint was loaded and nothing pruned since, its zeros."""
+    enough = min(share or NOTABLE, NOTABLE)
     for (name, parameter), value in zip(chosen, values, strict=True):
         score = Scores.of(value)
         if not all(bool(piece.isfinite().all()) for piece in score()):
@@ -409,7 +414,9 @@ def _checked(chosen: Entries, values: Iterable[Tensor | Scores]) -> Iterator[Sco
                 "be compared.\nPrune before training diverges, or with method='random'."
             )
         before = refit_loaded(parameter)
-        if before is not None:  # Pruned weights go first, whatever their value is.
+        if before is None and looks_pruned(parameter, enough):
+            before = parameter.detach() != 0
+        if before is not None:
             score = score.without(before)
         yield score
 

@@ -338,7 +338,8 @@ class Session:
         self._check_open()
         masks = load_pruned(self._model.module, self._table, weights)
         if not self._source.tracks:
-            self.set_masks(masks)
+            self.check_declares("load()")
+            self._source.write_zeros(masks)
         self.weights_loaded()
 
     def state_dict(self) -> dict[str, Any]:
@@ -498,6 +499,7 @@ def state_hooks(modules: Iterable[nn.Module]) -> list[RemovableHandle]:
     handles: list[RemovableHandle] = []
     for module in modules:
         handles += (
+            module.register_load_state_dict_pre_hook(_before_load),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_post_hook(after_load),  # type: ignore[no-untyped-call]
             module.register_state_dict_pre_hook(_before_save),  # type: ignore[no-untyped-call]
         )
@@ -509,6 +511,12 @@ def _before_save(module: nn.Module, prefix: str, keep_vars: bool) -> None:
     owners = (registry.owner(p) for p in module._parameters.values() if p is not None)
     for owner in {owner for owner in owners if owner is not None}:
         owner.before_save()
+
+
+def _before_load(module: nn.Module, *arguments: object) -> None:
+    for parameter in module._parameters.values():
+        if parameter is not None and registry.owner(parameter) is not None:
+            registry.note_before_load(parameter)
 
 
 def after_load(module: nn.Module, keys: object) -> None:

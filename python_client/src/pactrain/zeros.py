@@ -20,7 +20,7 @@ from .parameters import ParameterTable, plain_name, some_of
 from .roles import is_vector
 
 _NESTED = ("state_dict", "model_state_dict", "model", "module")  # In checkpoints.
-_NOTABLE = 0.1  # Share of zeros that weights do not have by chance.
+NOTABLE = 0.1  # Share of zeros that weights do not have by chance.
 
 logger = logging.getLogger("pactrain")
 
@@ -132,10 +132,15 @@ def unmasked(table: ParameterTable, masks: Mapping[str, Tensor]) -> list[str]:
     for name, parameter in table:
         if name in masks or is_vector(parameter) or name in rewritten:
             continue
-        zeros = storage.count(parameter.detach() == 0)
-        if _NOTABLE * parameter.numel() <= zeros < parameter.numel():
+        if looks_pruned(parameter):
             names.append(name)
     return names
+
+
+def looks_pruned(weights: Tensor, share: float = NOTABLE) -> bool:
+    """At least this share is zero, and not all."""
+    zeros = weights.numel() - storage.count(weights.detach())
+    return share * weights.numel() <= zeros < weights.numel()
 
 
 def refit(weights: Tensor, mask: Tensor, loaded: bool = False) -> Tensor | None:
