@@ -167,7 +167,7 @@ LINKS: dict[str, frozenset[str]] = {
     "base/version": frozenset(),
     "base/weakened": frozenset(),
     "protocol": PURE_LIBRARIES,
-    "config": PURE_LIBRARIES | {"protobuf", "cli11", "yaml_cpp"},
+    "config": PURE_LIBRARIES | {"protobuf", "cli11", "yaml_cpp", "spdlog"},
     "kernels": frozenset(),
     "kernels/cuda": frozenset(),
     "trainer/cuda": frozenset(),
