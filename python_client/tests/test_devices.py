@@ -369,10 +369,11 @@ def test_a_device_that_fails_in_a_step_ends_the_session(wrap):
     wrapped.step(inputs(0).to("queued"))
     loss = wrapped.ddp(inputs(1).to("queued")).square().mean()
 
-    def fail(_):
+    def fail(*_):
         queued.use().queued_break(True)
 
-    hook = model[0].weight.register_post_accumulate_grad_hook(fail)
+    weight = model[0].weight  # The last one: its bucket is on its way before this.
+    hook = weight.expand_as(weight).grad_fn.next_functions[0][0].register_hook(fail)
     try:
         with pytest.raises(
             pactrain.PacTrainError, match="failed while gradients were computed"
