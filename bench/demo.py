@@ -68,7 +68,8 @@ class Demo:
                     )
                 outcome.add(event)
                 if cluster is not None and event["event"] == "accuracy":
-                    outcome.add_risk(event["seconds"], risk(self.bed, self.bed.hosts[1], cluster))
+                    measured = risk(self.bed, self.bed.hosts[1], cluster)
+                    outcome.risk = outcome.risk if measured is None else measured
                 progress.show(event, moved)
             trainers.wait(30)
         progress.end()

@@ -30,7 +30,7 @@ class Outcome:
     accuracy: float = 0.0  # At the end, over all test images.
     curve: list[tuple[float, float]] = field(default_factory=list)  # Seconds, accuracy.
     modes: list[dict[str, Any]] = field(default_factory=list)
-    risks: list[tuple[float, float]] = field(default_factory=list)  # Seconds, r.
+    risk: float | None = None  # r as measured last.
     mode_seconds: list[float] = field(default_factory=list)  # When each of them began.
     link_bytes: list[tuple[int, int]] | None = None
     bucket_bytes: list[int] = field(default_factory=list)  # Of plain DDP.
@@ -53,10 +53,6 @@ class Outcome:
         elif kind == "done":
             self.seconds, self.steps = event["seconds"], event["steps"]
             self.bucket_bytes = event["bucket_bytes"]
-
-    def add_risk(self, seconds: float, risk: float | None) -> None:
-        if risk is not None:
-            self.risks.append((seconds, risk))
 
     @property
     def seconds_per_step(self) -> float:
@@ -123,7 +119,7 @@ def finish(
         "first_compacted_step": first_step(ours.modes, "COMPACTED"),
         "first_ternary_step": first_step(ours.modes, "TERNARY"),
         "modes": ours.modes,
-        "risk": ours.risks[-1][1] if ours.risks else None,
+        "risk": ours.risk,
         "network": "namespaces" if shaped else "loopback",
     }
     print("\n" + "\n".join(table(summary)))

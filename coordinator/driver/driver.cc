@@ -169,7 +169,7 @@ absl::Status Driver::CheckProof(const protocol::AgentMessage& message) const {
       "journal that this one's secret has not proven; restart the agent"));
 }
 
-void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
+void Driver::OnMessage(StreamId stream, protocol::AgentMessage message) {
   {
     base::MutexLock lock(&mu_);
     auto it = streams_.find(stream);
@@ -189,8 +189,8 @@ void Driver::OnMessage(StreamId stream, const protocol::AgentMessage& message) {
         effects.Warn(std::string(proven.message()));
         effects.closes.push_back({stream, proven});
       } else {
-        effects = state_.OnMessage(
-            stream, WithProofs(journal_->cluster_secret(), message), now);
+        message = WithProofs(journal_->cluster_secret(), std::move(message));
+        effects = state_.OnMessage(stream, message, now);
       }
       HearWitness(it->second, message);
       trail_.OnMessage(stream, caller, message, effects, durable_, Now());

@@ -71,7 +71,7 @@ class Driver {
   // `caller` is who the audit log names for what the stream says.
   absl::StatusOr<StreamId> Open(std::shared_ptr<Stream> stream,
                                 const protocol::Caller& caller = {});
-  void OnMessage(StreamId stream, const protocol::AgentMessage& message);
+  void OnMessage(StreamId stream, protocol::AgentMessage message);
   void OnClosed(StreamId stream, const std::string& reason);
   // What the timer does; for tests.
   void Tick();

@@ -108,7 +108,7 @@ absl::Status AgentStream::Handle() {
   }
   // What is refused counts as a message all the same.
   if (Refuses(message)) message = protocol::Heartbeat();
-  driver_->OnMessage(id_, message);
+  driver_->OnMessage(id_, std::move(message));
   return absl::OkStatus();
 }
 

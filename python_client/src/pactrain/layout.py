@@ -52,9 +52,11 @@ class LayoutCache:
         self._steps: dict[tuple[Digest, ...], StepLayout] = {}
 
     def bucket(self, parameters: Sequence[Tensor], buffer: Tensor) -> BucketLayout:
-        """Raises:
-        KeyError: a parameter is not of this model.
-        RefusedError: one has its elements in another order than at the beginning.
+        """The layout of these parameters.
+
+        Raises:
+          KeyError: a parameter is not of this model.
+          RefusedError: one has its elements in another order than at the beginning.
         """
         for parameter in parameters:
             self._check_order(parameter)
