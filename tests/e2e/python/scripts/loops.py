@@ -259,6 +259,8 @@ def clipping(place: Place) -> Any:
         ddp(place.batch(step)).square().mean().backward()
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05))
         nn.utils.clip_grad_value_(model.parameters(), 0.01)
+        for parameter in model.parameters():
+            parameter.grad.data = parameter.grad.data.clamp(-0.005, 0.005)
         optimizer.step()
     return model, norms
 
@@ -299,6 +301,11 @@ def two_models(place: Place) -> Any:
     return makes, judges
 
 
+def _clamp(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.clamp_(-0.01, 0.01)
+
+
 def hooks(place: Place) -> Any:
     """The user's own: on gradients of single weights, and after they were accumulated."""
     model = net()
@@ -311,6 +318,8 @@ def hooks(place: Place) -> Any:
     place.attach(ddp)
     model[4].weight.register_hook(lambda gradient: gradient * 2)
     model[4].register_full_backward_hook(lambda m, before, after: (before[0] * 0.5,))
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(_clamp)
     optimizer = sgd(model)
     for step in range(STEPS):
         train_step(ddp, optimizer, place.batch(step))

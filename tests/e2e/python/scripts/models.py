@@ -70,6 +70,19 @@ def channels_last(place: Place) -> Any:
     return _train(place, conv().to(memory_format=torch.channels_last), inputs)
 
 
+def reordered_later(place: Place) -> Any:
+    """Gradients would reach other weights than those that they are of."""
+    model = conv()
+    ddp = place.wrap(model)
+    place.attach(ddp)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        if step == 4:
+            model.to(memory_format=torch.channels_last)
+        train_step(ddp, optimizer, place.batch(step, (4, 3, 12, 12)))
+    return model
+
+
 def batch_norm(place: Place) -> Any:
     """Every rank has statistics of its own, until all take those of rank 0."""
     model = conv(norm=True)

@@ -74,6 +74,11 @@ _SHARED = (
     "these parameters belong to another model that is attached already. Make one module of "
     "both models, wrap that once and attach it; or close the other session first."
 )
+_REORDERED = (
+    "has its elements in another order (memory format) than when the model was attached: "
+    "gradients would reach the wrong ones. Convert the model before it is wrapped; or close "
+    "the session, then wrap and attach the model anew."
+)
 _ONLY_DENSE = ("dense",)
 _OWN = ("own",)
 _BOTH_OWN = ("own", "own pruned")
@@ -177,6 +182,7 @@ ATTACHED = (
         + _ALONE,
     ),
     Script("channels_last", models.channels_last),
+    Script("channels_last after `attach`", models.reordered_later, refused=_REORDERED),
     Script("BatchNorm", models.batch_norm),
     Script("small buckets, `gradient_as_bucket_view`", models.small_buckets),
     Script("`static_graph`", models.static_graph),
@@ -317,6 +323,7 @@ OWN = (
     ),
     Script("float32 and bfloat16 parameters in one model", models.mixed_types, _OWN),
     Script("channels_last", models.channels_last, _BOTH_OWN),
+    Script("channels_last after wrapping", models.reordered_later, _BOTH_OWN, refused=_REORDERED),
     Script("resume: load before wrapping", resumed.load_before_wrap, _BOTH_OWN, worlds=(2, 2)),
     Script("resume: load after wrapping", resumed.load_after_wrap, _OWN, worlds=(2, 2)),
     Script(
