@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Instead of make: says what it makes, and fails where FAILING has that.
 MAKE = """#!/bin/bash
 echo "made ${@: -1}"
+cat "$GROUPED" >"out/grouped-${@: -1}"
 [[ " $FAILING " != *" ${@: -1} "* ]]
 """
 
@@ -26,11 +27,13 @@ def tree(tmp_path: Path) -> Path:
     for stub, text in (("tools/setup", "#!/bin/bash\n"), ("make", MAKE)):
         (tmp_path / stub).write_text(text)
         (tmp_path / stub).chmod(0o755)
+    (tmp_path / "grouped").write_text("1\n")  # Not the kernel's own setting.
     return tmp_path
 
 
 def run(tree: Path, failing: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PATH": f"{tree}{os.pathsep}{os.environ['PATH']}", "FAILING": failing}
+    env["GROUPED"] = str(tree / "grouped")
     return subprocess.run([tree / ".ci/run"], env=env, capture_output=True, text=True, timeout=60)
 
 
@@ -63,3 +66,15 @@ def test_nothing_is_tested_where_the_build_fails(tree: Path) -> None:
     done = run(tree, "build")
     assert done.returncode != 0
     assert "made test" not in done.stdout
+
+
+@pytest.mark.parametrize(("failing", "before"), [("", "1\n"), ("test", "1\n"), ("", "0\n")])
+def test_low_priority_counts_in_all_sessions_while_it_runs(
+    tree: Path, failing: str, before: str
+) -> None:
+    """Else verify, which has a session of its own, takes half of the machine from the tests."""
+    (tree / "grouped").write_text(before)
+    run(tree, failing)
+    assert (tree / "out/grouped-test").read_text() == "0\n"
+    assert (tree / "out/grouped-verify").read_text() == "0\n"
+    assert (tree / "grouped").read_text() == before

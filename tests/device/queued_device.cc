@@ -293,6 +293,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     Check();
     const Lock lock(mutex);
     HostWaits({&Of(stream), Of(stream).enqueued});
+    Check();
   }
   bool isStreamCapturing(const c10::Stream&) const override {
     return capturing;
@@ -300,6 +301,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     Check();
     if (event != nullptr) HostWaits(*static_cast<Mark*>(event));
+    Check();
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     Check();
@@ -562,6 +564,11 @@ std::uint64_t queued_host_waits(int device) {
 void queued_limit_pinned(std::int64_t bytes) { pinned_limit = bytes; }
 void queued_set_capturing(bool on) { capturing = on; }
 void queued_break(bool on) { broken = on; }
+// Once the first device's default stream comes to it.
+void queued_break_there() {
+  const Lock lock(mutex);
+  Enqueue(QueueOf(0, 0), [] { broken = true; });
+}
 // For work that is not torch's: `run(call)` in this stream of the device of
 // now.
 void queued_enqueue(void* stream, void (*run)(void*), void* call) {

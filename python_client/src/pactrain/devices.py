@@ -123,6 +123,9 @@ def _using(stream: torch.Stream) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.stream(stream)  # type: ignore[arg-type]
 
 
+_AFTER = "after the step, which other ranks have applied"
+
+
 class DeviceCopies:
     """The way of one model's buckets to the host and back.
 
@@ -207,6 +210,19 @@ class DeviceCopies:
     def note(self) -> None:
         """A gradient was accumulated in the stream of now."""
         self._noted[_streams().current_stream(self._device)] = None
+
+    def wait(self, future: Future[Tensor]) -> Tensor:
+        """What the future brings, in the stream of now.
+
+        Raises:
+          PacTrainError: that of the step; the device has failed since.
+        """
+        try:
+            return future.wait()
+        except PacTrainError:
+            raise
+        except RuntimeError as error:
+            raise _failed(self._device, _AFTER, error) from error
 
     def settle(self) -> None:
         """Waits for our stream: futures with an error have nobody wait for it."""
@@ -388,7 +404,7 @@ class StagedBucket:
           PacTrainError: the device has failed.
         """
         with (
-            self._failures("after the step, which other ranks have applied"),
+            self._failures(_AFTER),
             torch.no_grad(),
         ):
             target = self.target.detach()

@@ -198,6 +198,13 @@ class StepEngine:
                 self._fail(step, step.error)
         return future
 
+    def wait(self, future: Future[Tensor]) -> Tensor:
+        """The mean of a bucket that was submitted.
+
+        Raises: the typed error of the step.
+        """
+        return future.wait() if self._copies is None else self._copies.wait(future)
+
     def finish(self) -> None:
         """Waits for the end of the step whose last bucket was submitted, if any.
 

@@ -272,7 +272,7 @@ class GradientBuckets:
             assert self._last is not None
             try:
                 self._engine.finish()
-                self._last.wait()
+                self._engine.wait(self._last)
                 return True
             except PacTrainError as error:
                 if not self._membership.may_go_on(error):
@@ -288,7 +288,7 @@ class GradientBuckets:
         if self._next == len(self.buckets) and self._last is not None:
             with contextlib.suppress(PacTrainError):
                 self._engine.finish()  # The step is on its way: all have it or nobody.
-                self._last.wait()
+                self._engine.wait(self._last)
         self._missing = []
         self._engine.abandon(error)
         raise error

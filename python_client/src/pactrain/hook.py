@@ -67,8 +67,4 @@ def exchange_hook(
 ) -> torch.futures.Future[torch.Tensor]:
     """Returns at once; the future gets the mean over all ranks at the commit."""
     # DDP would hide the text of an exception that is set on its own future.
-    return state.engine.on_bucket(_InPlace(bucket)).then(_result)
-
-
-def _result(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
-    return future.wait()
+    return state.engine.on_bucket(_InPlace(bucket)).then(state.engine.wait)

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE, PATIENCE_SECONDS
 
 from bench.processes import Child
 
 ROOT = Path(__file__).resolve().parents[3]
 # Another build of the daemons can be tested with PACTRAIN_TEST_BIN.
 BIN = Path(os.environ.get("PACTRAIN_TEST_BIN", ROOT / "out" / "bin"))
-READY_SECONDS = 30.0
-STOP_SECONDS = 10.0
 MEMORY_FILE = "/memfd:pactrain"
 
 
@@ -45,7 +44,7 @@ class Daemon:
         self._starts += 1
         log = self._folder / f"{self.name}.{self._starts}.log"
         child = Child(self.name, self.argv, {}, log)
-        line = child.wait_for("listening", READY_SECONDS)
+        line = child.wait_for("listening", PATIENCE_SECONDS)
         self.listening = dict(part.split("=", 1) for part in line.split()[1:])
         return child
 
@@ -81,7 +80,7 @@ class Daemon:
     def wait(self) -> int:
         """Its exit status; -9 if it had to be killed."""
         try:
-            return self.child.process.wait(STOP_SECONDS)
+            return self.child.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
             return self.child.process.wait()
@@ -159,7 +158,7 @@ class Cluster:
             {
                 "PACTRAIN_AGENT": f"unix:{self.socket(rank * len(self.agents) // world)}",
                 "PACTRAIN_JOB_ID": job,
-                "PACTRAIN_ATTACH_TIMEOUT": "30",
+                "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
             }
             for rank in range(world)
         ]

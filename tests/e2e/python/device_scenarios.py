@@ -31,6 +31,7 @@ from pactrain.types import NodePath
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "device"))
 import queued
+from patience import PATIENCE_SECONDS
 
 CHECKPOINT = 6  # Steps.
 STEPS = 12
@@ -171,9 +172,11 @@ def paths_at_random(seed: int) -> Iterator[Counter[str]]:
 
 def shown(command: list[str]) -> dict[str, Any]:
     """By agent, once a report has told of a sum by NCCL."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        said = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+        )
         nodes = {node["agent"]: node["path"] for node in json.loads(said.stdout)["nodePaths"]}
         if any(int(path["ncclBuckets"]) for path in nodes.values()):
             return nodes

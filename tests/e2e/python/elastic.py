@@ -10,6 +10,7 @@ import membership_scenarios
 import pytest
 from daemons import Cluster, Daemon
 from launcher import Launch
+from patience import PATIENCE, PATIENCE_SECONDS
 
 BATCHES = 30
 STOP = 10
@@ -34,7 +35,7 @@ def join() -> Iterator[Join]:
         environment = {
             "PACTRAIN_AGENT": f"unix:{cluster.socket(site)}",
             "PACTRAIN_JOB_ID": job,
-            "PACTRAIN_ATTACH_TIMEOUT": "30",
+            "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
             "PACTRAIN_SITE": f"site-{site}",
             "PACTRAIN_SITES": sites,
             "PACTRAIN_ON_SHRINK": on_shrink,
@@ -74,7 +75,7 @@ def on(*launches: Launch) -> None:
 
 
 def eventually(happened: Callable[[], bool], what: str = "it did not come to that") -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_SECONDS
     while not happened():
         assert time.monotonic() < end, what
         time.sleep(0.05)

@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 from daemons import BIN
-
-END_SECONDS = 30.0
+from patience import PATIENCE, PATIENCE_SECONDS
 
 
 class EmbeddedJobs:
@@ -24,7 +23,7 @@ class EmbeddedJobs:
         return {
             "PACTRAIN_AGENT": "",
             "PACTRAIN_JOB_ID": "",
-            "PACTRAIN_ATTACH_TIMEOUT": "60",
+            "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
             "PACTRAIN_DAEMON_DIR": str(BIN.absolute()),
             "TMPDIR": str(self.folder),
             "GROUP_RANK": str(node),
@@ -57,7 +56,7 @@ class EmbeddedJobs:
 
     def wait_for_end(self) -> bool:
         """Whether wardens and daemons that run now end in time."""
-        end = time.monotonic() + END_SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS
         for pid in self.processes():
             try:
                 fd = os.pidfd_open(pid)

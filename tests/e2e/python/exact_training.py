@@ -22,6 +22,7 @@ import scenarios
 import torch
 import torch.distributed as dist
 import twin
+from patience import PATIENCE_SECONDS
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -37,7 +38,6 @@ GRID = 2.0**16
 # Four summands below it need 6 + 2 + 16 = 24 bits, as many as fp32 has.
 LARGEST = 2.0**6
 HOLD_STEP = 5
-GO_SECONDS = 120.0
 
 
 def on_grid(gradient: torch.Tensor) -> torch.Tensor:
@@ -127,7 +127,7 @@ def hold(folder: Path) -> Callable[[int], None]:
         if step != HOLD_STEP:
             return
         (folder / "held").touch()
-        end = time.monotonic() + GO_SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS
         while not (folder / "go").exists():
             assert time.monotonic() < end, f"{folder / 'go'} did not come"
             time.sleep(0.02)

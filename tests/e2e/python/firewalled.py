@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from daemons import BIN, READY_SECONDS, ROOT
+from daemons import BIN, ROOT
+from patience import PATIENCE, PATIENCE_SECONDS
 
 from bench.processes import Child, Children
 from bench.testbed import Host, Link, NamespaceTestbed
@@ -81,7 +82,7 @@ class Firewalled:
         program = "pactrain-" + name.partition("-")[0]
         argv = [str(BIN / program), "--listen-metrics=127.0.0.1:0", *words, *self.flags(name)]
         child = self._children.start(name, self.bed.command(host, argv), {})
-        child.wait_for("listening", READY_SECONDS)
+        child.wait_for("listening", PATIENCE_SECONDS)
         return child
 
     def socket(self, host: Host) -> Path:
@@ -97,7 +98,7 @@ class Firewalled:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
         )
 
     # What launch() asks of a cluster.
@@ -109,7 +110,7 @@ class Firewalled:
             {
                 "PACTRAIN_AGENT": f"unix:{self.socket(self.hosts[rank * 2 // world])}",
                 "PACTRAIN_JOB_ID": job,
-                "PACTRAIN_ATTACH_TIMEOUT": "60",
+                "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
             }
             for rank in range(world)
         ]

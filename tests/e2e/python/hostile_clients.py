@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 IDLE = 1000
 FLOOD_KEEPS = 200
 FLOOD_PAUSE_SECONDS = 0.002

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 
 
 def main() -> None:

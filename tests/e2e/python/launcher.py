@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE_SECONDS
+
 _context = multiprocessing.get_context("forkserver")
 # DDP imports the last one, and scripts as much again.
 _context.set_forkserver_preload(["scenarios", "scripts_check", "torch._dynamo"])
@@ -100,11 +102,11 @@ class Launch:
             assert self._open, f"all ranks ended before: {self.ranks}"
             self._take(left)
 
-    def wait_said(self, word: Any, seconds: float = 60) -> None:
+    def wait_said(self, word: Any, seconds: float = PATIENCE_SECONDS) -> None:
         """Until every rank has said `word`."""
         self.wait_until(lambda: all(word in r.said for r in self.ranks), seconds)
 
-    def finish(self, seconds: float = 90) -> list[Rank]:
+    def finish(self, seconds: float = PATIENCE_SECONDS) -> list[Rank]:
         """Until every rank has ended."""
         end = time.monotonic() + seconds
         while self._open:

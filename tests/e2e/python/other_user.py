@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from daemons import BIN
+from patience import PATIENCE_SECONDS
 
 NAME = "nobody"
-TIMEOUT_SECONDS = 60.0
 
 
 class OtherUser:
@@ -50,7 +50,7 @@ class OtherUser:
         """What a command says that ends."""
         with self.start(*argv) as process:
             try:
-                return process.communicate(timeout=TIMEOUT_SECONDS)[0]
+                return process.communicate(timeout=PATIENCE_SECONDS)[0]
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise

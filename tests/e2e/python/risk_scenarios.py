@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from launcher import Talk
+from patience import PATIENCE_SECONDS
 from scenarios import steps
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -17,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 import pactrain
 
 ELEMENTS = 1 << 14
-SHOWN_SECONDS = 60.0
 
 
 class Dot(nn.Module):
@@ -48,9 +48,9 @@ def true_risk(mean: torch.Tensor, gradients: torch.Tensor) -> float:
 
 def shown_job(show: Sequence[str]) -> dict[str, Any]:
     """What pactrain-admin says of the job once it knows r."""
-    end = time.monotonic() + SHOWN_SECONDS
+    end = time.monotonic() + PATIENCE_SECONDS
     while True:
-        done = subprocess.run(show, check=True, capture_output=True, timeout=30)
+        done = subprocess.run(show, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
         job: dict[str, Any] = json.loads(done.stdout)
         if "risk" in job:
             return job
@@ -64,7 +64,7 @@ def known_gradients(talk: Talk, pin: Sequence[str], show: Sequence[str]) -> dict
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp)
     if talk.rank == 0:
-        subprocess.run(pin, check=True, timeout=30)
+        subprocess.run(pin, check=True, timeout=PATIENCE_SECONDS)
     risks = []
     for step in steps(session, lambda: session.decision.mode == pactrain.Mode.TERNARY, after=40):
         ternary = session.decision.mode == pactrain.Mode.TERNARY

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from launcher import Talk
+from patience import PATIENCE_SECONDS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -107,7 +108,7 @@ def until_ternary(talk: Talk, amount: float = 0.6, pin: Sequence[str] = ()) -> d
     ddp = DistributedDataParallel(model)
     session = pactrain.attach(ddp)
     if pin and talk.rank == 0:
-        subprocess.run(pin, check=True, timeout=30)
+        subprocess.run(pin, check=True, timeout=PATIENCE_SECONDS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for step in steps(session, lambda: session.decision.mode == pactrain.Mode.TERNARY):
         train_step(ddp, optimizer, batch(talk, step))

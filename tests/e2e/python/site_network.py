@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from daemons import BIN, ROOT, Daemon
+from patience import PATIENCE, PATIENCE_SECONDS
 from test_torchrun import Torchrun
 
 from bench.closing import Closing
@@ -86,7 +87,7 @@ class Site:
         environment = {
             "PACTRAIN_AGENT": f"unix:{self.socket}",
             "PACTRAIN_JOB_ID": job,
-            "PACTRAIN_ATTACH_TIMEOUT": "60",
+            "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
             "PACTRAIN_SITE": self.name,
             "PACTRAIN_SITES": sites,
             "OMP_NUM_THREADS": "1",
@@ -193,12 +194,12 @@ class SiteNetwork(Closing):
             served=", ".join(map(str, served)), ports=", ".join(map(str, dialled))
         )
         argv = self.bed.command(self.host(site), ["nft", "-f", "-"])
-        subprocess.run(argv, input=text, text=True, check=True, timeout=30)
+        subprocess.run(argv, input=text, text=True, check=True, timeout=PATIENCE_SECONDS)
 
     def close(self) -> None:
         for launch in self.launches:
             launch.process.terminate()  # It ends its ranks, too.
-            launch.process.wait(30)
+            launch.process.wait(PATIENCE_SECONDS)
         for daemon in self._daemons:
             daemon.terminate()
         for daemon in self._daemons:

@@ -24,7 +24,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from daemons import ROOT, STOP_SECONDS
+from daemons import ROOT
+from patience import PATIENCE_SECONDS
 from test_sites import clean
 
 from bench.closing import Closing
@@ -33,7 +34,6 @@ from bench.processes import Child
 ADDRESS = "127.0.0.1"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "sinfo")
 PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/usr/local/sbin"])
-WAIT_SECONDS = 120.0
 # A job that is requeued starts again after cred_expire: 120 s by default, 5 s at least.
 CONFIGURATION = """
 ClusterName={name}
@@ -99,8 +99,8 @@ def quiet_port() -> int:
 
 
 def wait_until(happened: Callable[[], bool], what: Callable[[], str]) -> None:
-    """AssertionError with what() if it does not in WAIT_SECONDS."""
-    end = time.monotonic() + WAIT_SECONDS
+    """AssertionError with what() if it does not in PATIENCE_SECONDS."""
+    end = time.monotonic() + PATIENCE_SECONDS
     while not happened():
         assert time.monotonic() < end, what()
         time.sleep(0.05)
@@ -225,7 +225,7 @@ class Slurm(Closing):
             env={**own, **self._environment, **variables},
             capture_output=True,
             text=True,
-            timeout=WAIT_SECONDS,
+            timeout=PATIENCE_SECONDS,
         )
 
     def command(self, *command: str, variables: Mapping[str, str] | None = None) -> str:
@@ -244,6 +244,6 @@ class Slurm(Closing):
         """Kills daemons and jobs."""
         assert self._reaper.stdin is not None
         self._reaper.stdin.close()
-        self._reaper.wait(STOP_SECONDS)
+        self._reaper.wait(PATIENCE_SECONDS)
         for child in self._children:
-            child.process.wait(STOP_SECONDS)
+            child.process.wait(PATIENCE_SECONDS)

@@ -10,12 +10,12 @@ import membership_scenarios
 import pytest
 from daemons import BIN, Cluster
 from launcher import Launch
+from patience import PATIENCE, PATIENCE_SECONDS
 from test_cpp_trainers import FINAL
 from test_membership import wait_until_it_ends
 
 from bench.processes import Child
 
-SECONDS = 90.0
 FLAGS = {"batch": 16, "amount": 0.7}
 STOP = 20  # Batches after which Python's ranks wait for a word.
 
@@ -29,7 +29,7 @@ def place(
     return {
         "PACTRAIN_AGENT": f"unix:{cluster.socket(site)}",
         "PACTRAIN_JOB_ID": job,
-        "PACTRAIN_ATTACH_TIMEOUT": "60",
+        "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
         "PACTRAIN_SITE": f"site-{site}",
         "PACTRAIN_SITES": sites,
         "PACTRAIN_ON_SHRINK": on_shrink,
@@ -72,14 +72,14 @@ def python(digits: Path) -> Iterator[Callable[..., Launch]]:
 
 
 def ended(child: Child) -> dict[str, str]:
-    final = FINAL.search(child.wait_for("parameters ", SECONDS))
+    final = FINAL.search(child.wait_for("parameters ", PATIENCE_SECONDS))
     assert final is not None
-    assert child.process.wait(SECONDS) == 0
+    assert child.process.wait(PATIENCE_SECONDS) == 0
     return final.groupdict()
 
 
 def value(launch: Launch) -> dict[str, Any]:
-    (rank,) = launch.finish(SECONDS)
+    (rank,) = launch.finish(PATIENCE_SECONDS)
     assert not rank.error, rank
     result: dict[str, Any] = rank.value
     return result
@@ -92,7 +92,7 @@ def test_cpp_trainers_continue_without_one_that_is_killed(cluster, cpp):
     places[1] |= {"RANK": "1", "WORLD_SIZE": "2"}
     job = cluster.new_job()
     running = [cpp({**where, "PACTRAIN_JOB_ID": job}, epochs=8) for where in places]
-    running[0].wait_for("epoch 1:", SECONDS)
+    running[0].wait_for("epoch 1:", PATIENCE_SECONDS)
     running[1].process.kill()
     finals = [ended(running[0]), ended(running[2])]
     assert finals[0] == finals[1]
@@ -106,10 +106,10 @@ def test_tracked_masks_outlive_a_cpp_trainer_that_is_killed_and_comes_back(clust
     job = cluster.new_job()
     places = [place(cluster, job, site, "pause") for site in (0, 1)]
     first, second = (cpp(where, epochs=6, track="true") for where in places)
-    first.wait_for("epoch 1:", SECONDS)
+    first.wait_for("epoch 1:", PATIENCE_SECONDS)
     second.process.kill()
     again = cpp(places[1], epochs=6, track="true")
-    last = first.wait_for("epoch 6:", SECONDS)
+    last = first.wait_for("epoch 6:", PATIENCE_SECONDS)
     finals = [ended(first), ended(again)]
     assert finals[0] == finals[1]
     assert finals[0]["outside"] == "0"
@@ -173,7 +173,7 @@ def test_a_rank_whose_optimizer_nobody_can_give_ends_and_pause_does_not_wait_for
     again = cpp(place(cluster, job, 1, "pause"), epochs=2)
     first.tell("on")
     assert value(first)["sizes"] == [1, 2]
-    assert again.process.wait(SECONDS) == 1
+    assert again.process.wait(PATIENCE_SECONDS) == 1
     assert "No C++ rank of generation 2 has the job's state" in again.log.read_text()
 
 

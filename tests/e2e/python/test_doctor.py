@@ -7,6 +7,7 @@ import os
 import subprocess
 
 from daemons import BIN, Cluster
+from patience import PATIENCE_SECONDS
 
 
 def doctor(cluster: Cluster, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -14,7 +15,9 @@ def doctor(cluster: Cluster, *words: str, **variables: str) -> subprocess.Comple
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PACTRAIN_")}
     environment |= {"PACTRAIN_AGENT": f"unix:{cluster.socket(0)}"} | variables
     argv = [str(BIN / "pactrain-admin"), "doctor", *words]
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        argv, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
 
 
 def test_where_all_is_well_there_is_no_problem(cluster):

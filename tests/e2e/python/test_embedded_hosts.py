@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from daemons import BIN
+from patience import PATIENCE_SECONDS
 
 from bench import testbed
 from bench.processes import Children
 from bench.testbed import Link, NamespaceTestbed
 
 SCRIPT = Path(__file__).parent / "hosts_script.py"
-PATIENCE_SECONDS = 120.0
 
 pytestmark = pytest.mark.skipif(
     testbed.why_no_namespaces() is not None, reason=str(testbed.why_no_namespaces())
@@ -60,7 +60,7 @@ class TwoHosts:
         """What pactrain-admin on that host finds out."""
         argv = [str(BIN / "pactrain-admin"), "jobs", f"--coordinator={self.coordinator()}"]
         argv = self.bed.command(host, [*argv, *flags])
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         return done.stdout + done.stderr
 
     def end(self):
@@ -96,7 +96,9 @@ def test_ranks_on_two_hosts_train_by_a_key_of_their_own(two_hosts, jobs, tmp_pat
 
     # sec: neither without a key nor with another one; with it, from the other host.
     other = tmp_path / "other.key"
-    subprocess.run([str(BIN / "pactrain-admin"), "new-key", str(other)], check=True, timeout=60)
+    subprocess.run(
+        [str(BIN / "pactrain-admin"), "new-key", str(other)], check=True, timeout=PATIENCE_SECONDS
+    )
     host = two_hosts.bed.hosts[1]
     assert "is not loopback" in two_hosts.jobs_as_seen_from(host)
     assert "cannot be reached" in two_hosts.jobs_as_seen_from(host, f"--job-key-file={other}")

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-SECONDS = 120.0
 
 
 def run(folder, *arguments):
@@ -20,7 +20,7 @@ def run(folder, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE_SECONDS,
     )
     return ended.returncode, ended.stdout
 

@@ -17,6 +17,7 @@ import scenarios
 from conftest import Start, running
 from daemons import Cluster
 from elastic import eventually
+from patience import PATIENCE_SECONDS
 
 TOKEN = "0123456789abcdef"
 
@@ -25,7 +26,7 @@ def page(daemon: Any, token: str = "") -> str:
     request = urllib.request.Request(f"http://{daemon.listening['metrics']}/metrics")
     if token:
         request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
         text: str = answer.read().decode()
     return text
 
@@ -81,7 +82,7 @@ def with_page() -> Iterator[Cluster]:
 def on_page(cluster: Cluster, job: str) -> dict[str, Any]:
     """What a new viewer of the job's page gets first; {}: the page does not know it."""
     address = f"http://{cluster.coordinator.listening['page']}/events?view=job&job={job}"
-    with urllib.request.urlopen(address, timeout=30) as stream:
+    with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as stream:
         for line in stream:
             if line.startswith(b"data: "):
                 told: dict[str, Any] = json.loads(line[6:])
@@ -156,7 +157,10 @@ def test_a_coordinator_that_is_started_again_says_since_when_it_counts(
     after = on_page(with_page, job)
     assert after["job"]["counted"] > before["job"]["counted"]
     admin = subprocess.run(
-        [*with_page.admin("job", job), "--json"], capture_output=True, text=True, timeout=30
+        [*with_page.admin("job", job), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
     )
     account = json.loads(admin.stdout)["account"]
     assert account["sinceUnixSeconds"] == pytest.approx(after["job"]["counted"], abs=1)
@@ -180,7 +184,9 @@ def test_sec_a_wrong_token_gets_401_and_a_line_in_the_audit_log(guarded: Cluster
                 page(daemon, wrong)
 
     def audit() -> str:
-        done = subprocess.run(guarded.admin("audit"), capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            guarded.admin("audit"), capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        )
         return done.stdout + done.stderr
 
     eventually(lambda: "its bearer token is another one" in audit())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from patience import PATIENCE
 from test_torchrun import HERE, Torchrun
 
 
@@ -12,7 +13,7 @@ def train(kind, cluster, folder):
     """What both ranks left, after two ranks on two sites."""
     environment = {
         "PACTRAIN_JOB_ID": cluster.new_job(),
-        "PACTRAIN_ATTACH_TIMEOUT": "60",
+        "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
         "HF_HUB_OFFLINE": "1",
     }
     agents = [f"unix:{cluster.socket(site)}" for site in (0, 1)]

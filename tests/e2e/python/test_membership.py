@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from daemons import Cluster
 from elastic import BATCHES, STOP, equal, logged, on, pair, stopped, values
+from patience import PATIENCE_SECONDS
 
 # Longer than a trainer waits for a word of its agent: --step-deadline of own_cluster and 2 s.
 SILENT_SECONDS = 6.0 + 2.0 + 2.0
@@ -271,7 +272,7 @@ def test_abort_ends_all_as_ever(own_cluster, join):
 
 def wait_until_it_ends(cluster: Cluster, job: str) -> None:
     """The generation of a job, since somebody wants to join it."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_SECONDS
     command = cluster.admin("job", job)
     while re.search("state +running", subprocess.check_output(command, text=True)):
         assert time.monotonic() < end, "nobody has joined"

@@ -10,11 +10,11 @@ import pytest
 import twin
 from daemons import BIN, Cluster
 from launcher import Launch
+from patience import PATIENCE_SECONDS
 from test_cpp_trainers import FINAL
 
 from bench.processes import Child
 
-SECONDS = 90.0
 SITES = {"PACTRAIN_SITES": "site-0:2,site-1:2"}
 EPOCHS, BATCH = 3, 16  # 69 steps: buffers are synchronised in between, too.
 
@@ -86,10 +86,10 @@ def test_python_and_cpp_trainers_end_with_the_same_bits(
     cluster, start, environments, python, amount
 ):
     running, children = start(environments(cluster), python, amount=amount)
-    finals = [FINAL.search(child.wait_for("parameters ", SECONDS)) for child in children]
-    ranks = running.finish(SECONDS)
+    finals = [FINAL.search(child.wait_for("parameters ", PATIENCE_SECONDS)) for child in children]
+    ranks = running.finish(PATIENCE_SECONDS)
     assert not any(rank.error for rank in ranks), ranks
-    assert [child.process.wait(SECONDS) for child in children] == [0, 0]
+    assert [child.process.wait(PATIENCE_SECONDS) for child in children] == [0, 0]
     digests = [final["digest"] for final in finals] + [r.value["digest"] for r in ranks]
     assert len(set(digests)) == 1, digests
     # Buffers are equal, too.
@@ -105,8 +105,8 @@ def test_python_and_cpp_trainers_end_with_the_same_bits(
 
 def test_both_find_the_masks_that_a_script_makes_by_hand(cluster, start):
     running, children = start(launch_per_site(cluster), (0, 1), track=True)
-    finals = [FINAL.search(child.wait_for("parameters ", SECONDS)) for child in children]
-    ranks = running.finish(SECONDS)
+    finals = [FINAL.search(child.wait_for("parameters ", PATIENCE_SECONDS)) for child in children]
+    ranks = running.finish(PATIENCE_SECONDS)
     assert not any(rank.error for rank in ranks), ranks
     digests = [final["digest"] for final in finals] + [r.value["digest"] for r in ranks]
     assert len(set(digests)) == 1, digests
@@ -118,8 +118,8 @@ def test_both_find_the_masks_that_a_script_makes_by_hand(cluster, start):
 
 def test_cpp_trainers_hold_frozen_weights_as_a_python_rank_0_declared_them(cluster, start):
     running, children = start(launch_per_site(cluster), (0, 1), kind="freeze")
-    finals = [FINAL.search(child.wait_for("parameters ", SECONDS)) for child in children]
-    ranks = running.finish(SECONDS)
+    finals = [FINAL.search(child.wait_for("parameters ", PATIENCE_SECONDS)) for child in children]
+    ranks = running.finish(PATIENCE_SECONDS)
     assert not any(rank.error for rank in ranks), ranks
     assert ranks[0].value["modes"][-1] == "COMPACTED fp32"
     digests = [final["digest"] for final in finals] + [r.value["digest"] for r in ranks]
@@ -129,8 +129,8 @@ def test_cpp_trainers_hold_frozen_weights_as_a_python_rank_0_declared_them(clust
 def test_what_both_languages_pin_comes_in_force_with_the_same_step(cluster, start):
     onset = {"activate_at": 4, "pin": "TERNARY 7", "pin_from": 8}
     running, children = start(launch_per_site(cluster), (0, 1), onset=onset)
-    finals = [FINAL.search(child.wait_for("parameters ", SECONDS)) for child in children]
-    ranks = running.finish(SECONDS)
+    finals = [FINAL.search(child.wait_for("parameters ", PATIENCE_SECONDS)) for child in children]
+    ranks = running.finish(PATIENCE_SECONDS)
     assert not any(rank.error for rank in ranks), ranks
     digests = [final["digest"] for final in finals] + [r.value["digest"] for r in ranks]
     assert len(set(digests)) == 1, digests
@@ -142,8 +142,8 @@ def test_what_both_languages_pin_comes_in_force_with_the_same_step(cluster, star
 
 def test_another_model_in_the_other_language_is_refused_in_words(cluster, start):
     running, children = start(launch_per_site(cluster), (0, 1), classes=11)
-    ranks = running.finish(SECONDS)
-    assert [child.process.wait(SECONDS) for child in children] == [1, 1]
+    ranks = running.finish(PATIENCE_SECONDS)
+    assert [child.process.wait(PATIENCE_SECONDS) for child in children] == [1, 1]
     texts = [rank.text for rank in ranks] + [child.log.read_text() for child in children]
     assert {rank.error for rank in ranks} == {"RefusedError"}
     for text in texts:

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from daemons import BIN, READY_SECONDS
+from daemons import BIN
+from patience import PATIENCE_SECONDS
 
 from bench import testbed
 from bench.processes import Children
@@ -48,7 +49,7 @@ def agent(folder: Path, *flags: str) -> list[str]:
 
 def refusal(argv: list[str]) -> str:
     """What a daemon says that does not start."""
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=READY_SECONDS)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode != 0
     assert "listening" not in done.stdout
     return done.stderr
@@ -79,4 +80,4 @@ def test_insecure_network_in_a_namespace_of_its_own_is_served(tmp_path):
     ):
         argv = bed.command(bed.hosts[0], coordinator(tmp_path, "--insecure-network"))
         child = children.start("coordinator", argv, {})
-        child.wait_for("listening grpc=0.0.0.0:", READY_SECONDS)
+        child.wait_for("listening grpc=0.0.0.0:", PATIENCE_SECONDS)

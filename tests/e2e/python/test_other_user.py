@@ -12,6 +12,7 @@ import scenarios
 from daemons import BIN
 from launcher import Launch
 from other_user import other_user, tcp_ports
+from patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="being another user takes root")
 
@@ -34,7 +35,7 @@ def trained(jobs, tmp_path):
 
 def admin(*words: str) -> str:
     argv = [str(BIN / "pactrain-admin"), *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     return done.stdout + done.stderr
 
 

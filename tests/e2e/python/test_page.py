@@ -14,6 +14,7 @@ import page_scenarios
 import pytest
 from conftest import running
 from daemons import Cluster
+from patience import PATIENCE_SECONDS
 from site_network import certificates as issue
 from site_network import tls_flags
 
@@ -63,7 +64,7 @@ def refused(cluster: Cluster, pki: Path) -> str:
     """What the audit log has of the page's readers."""
     told = subprocess.run(
         cluster.admin("audit", *tls_flags(pki, "operator")),
-        capture_output=True, text=True, timeout=30,
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     return "\n".join(line for line in told.stdout.splitlines() if "page refused" in line)
 

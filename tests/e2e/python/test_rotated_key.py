@@ -12,6 +12,7 @@ import pytest
 import scenarios
 from daemons import BIN, Cluster
 from elastic import logged
+from patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def keyed() -> Iterator[Cluster]:
 
 def jobs(cluster: Cluster, key: Path) -> str:
     command = cluster.admin("jobs", f"--job-key-file={key}")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     return done.stdout + done.stderr
 
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import BIN, STOP_SECONDS
-
-SECONDS = 60.0  # For a datagram; far longer than it takes.
+from daemons import BIN
+from patience import PATIENCE_SECONDS
 
 
 class Manager:
@@ -22,7 +21,7 @@ class Manager:
         self.path = folder / "notify"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(self.path))
-        self._socket.settimeout(SECONDS)
+        self._socket.settimeout(PATIENCE_SECONDS)
 
     def told(self) -> str:
         return self._socket.recv(4096).decode()
@@ -65,7 +64,7 @@ def test_it_says_when_it_is_ready_that_it_lives_and_that_it_stops(folder, daemon
         while (word := manager.told()) == "WATCHDOG=1":
             pass
         assert word == "STOPPING=1"
-        assert process.wait(STOP_SECONDS) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
         process.wait()
@@ -83,7 +82,7 @@ def test_a_reload_ends_nothing_and_is_logged(folder, daemon):
         while "the settings were read again" not in (folder / "log").read_text():
             assert manager.told() == "WATCHDOG=1"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(STOP_SECONDS) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
         process.wait()

@@ -16,6 +16,7 @@ from typing import Any
 
 import hostile_clients
 import pytest
+from patience import PATIENCE_SECONDS
 from site_network import (
     DATA_PORT,
     GRPC_PORT,
@@ -33,7 +34,6 @@ from bench.testbed import Host, run
 SCRIPT = HERE / "exact_training.py"
 VISITED = HERE / "visited_training.py"
 SITES = "a:2,b:2"
-WAIT_SECONDS = 120.0
 FLOOD_SOURCES = 5
 LISTEN = """
 import socket, sys
@@ -116,7 +116,9 @@ def must_have_gone_by_agents(network: SiteNetwork, results: list[Results]) -> No
 
 def reaches(network: SiteNetwork, source: Host, target: Host, port: str) -> bool:
     argv = [sys.executable, "-c", CONNECT, target.address, port, "2"]
-    done = subprocess.run(network.bed.command(source, argv), capture_output=True, timeout=60)
+    done = subprocess.run(
+        network.bed.command(source, argv), capture_output=True, timeout=PATIENCE_SECONDS
+    )
     return done.returncode == 0
 
 
@@ -127,7 +129,7 @@ def test_a_firewall_drops_all_but_the_agents_ports_in_both_directions(network, t
         for host in (a, b, stranger):
             argv = [sys.executable, "-c", LISTEN, host.address]
             child = children.start(host.name, network.bed.command(host, argv), {})
-            ports[host] = child.wait_for("port", WAIT_SECONDS).split()[1]
+            ports[host] = child.wait_for("port", PATIENCE_SECONDS).split()[1]
         # Before b is a site it has no firewall: these listen and are heard.
         assert reaches(network, stranger, b, ports[b])
         assert reaches(network, b, stranger, ports[stranger])
@@ -165,7 +167,7 @@ def flood_agents(network: SiteNetwork, children: Children) -> list[Child]:
                 network.host(site).address, str(DATA_PORT), "none"]  # fmt: skip
         command = network.bed.command(network.stranger, argv)
         floods.append(children.start(f"flood-{site}", command, {}))
-        floods[-1].wait_for("round", WAIT_SECONDS)
+        floods[-1].wait_for("round", PATIENCE_SECONDS)
     return floods
 
 
@@ -267,7 +269,7 @@ def hostile_folder(network: SiteNetwork, folder: Path) -> Path:
 
 
 def wait_until_there(file: Path, launches: list[Torchrun]) -> None:
-    end = time.monotonic() + WAIT_SECONDS
+    end = time.monotonic() + PATIENCE_SECONDS
     while not file.exists():
         assert time.monotonic() < end, "the training did not get so far"
         assert all(launch.process.poll() is None for launch in launches)
@@ -296,7 +298,7 @@ def test_hostile_clients_are_refused_and_change_no_bit(network, one_world, tmp_p
                         str(port), pki]  # fmt: skip
                 argv = network.bed.command(network.stranger, argv)
                 attackers.append(children.start(f"{kind}-{name}", argv, {}))
-                attackers[-1].wait_for("round", WAIT_SECONDS)
+                attackers[-1].wait_for("round", PATIENCE_SECONDS)
         (tmp_path / "go").touch()
         for launch in launches:
             launch.finish()

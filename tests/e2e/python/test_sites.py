@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import site_scenarios
 from daemons import Cluster
+from patience import PATIENCE, PATIENCE_SECONDS
 from test_torchrun import HERE, Torchrun
 
 MULTI_SITE = HERE.parents[2] / "examples" / "multi_site.py"
@@ -49,7 +50,7 @@ def at_site(cluster: Cluster, number: int, job: str, sites: str = SITES) -> dict
     return {
         "PACTRAIN_AGENT": f"unix:{cluster.socket(number)}",
         "PACTRAIN_JOB_ID": job,
-        "PACTRAIN_ATTACH_TIMEOUT": "60",
+        "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
         "PACTRAIN_SITE": f"site-{number}",
         "PACTRAIN_SITES": sites,
         "OMP_NUM_THREADS": "1",
@@ -74,7 +75,7 @@ def torchrun(tmp_path: Path) -> Iterator[Start]:
     yield start
     for launch in started:
         launch.process.terminate()  # It ends its ranks, too.
-        launch.process.wait(30)
+        launch.process.wait(PATIENCE_SECONDS)
 
 
 def test_two_launches_end_with_the_bits_of_one_world(cluster, launch, torchrun, tmp_path):
@@ -125,7 +126,7 @@ class Example:
             )
 
     def wait_for(self, words: str) -> None:
-        end = time.monotonic() + 120  # A hang, however loaded the machine is.
+        end = time.monotonic() + PATIENCE_SECONDS  # A hang, however loaded the machine is.
         while words not in self.log.read_text():
             assert time.monotonic() < end, self.log.read_text()[-3000:]
             assert self.process.poll() is None, self.log.read_text()[-3000:]
@@ -133,7 +134,7 @@ class Example:
 
     def finish(self) -> list[tuple[int, int, float]]:
         """Ranks, epoch and accuracy of each of its lines; it has trained to the end."""
-        status, text = self.process.wait(120), self.log.read_text()
+        status, text = self.process.wait(PATIENCE_SECONDS), self.log.read_text()
         assert status == 0, text[-3000:]
         found = re.findall(r"of (\d), epoch (\d+): .* accuracy (\S+),", text)
         lines = [(int(ranks), int(epoch), float(right)) for ranks, epoch, right in found]
@@ -154,7 +155,7 @@ def example(tmp_path: Path) -> Iterator[Callable[..., Example]]:
     yield start
     for running in started:
         running.process.kill()
-        running.process.wait(30)
+        running.process.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1, signal.SIGUSR2])
@@ -164,7 +165,7 @@ def test_in_the_example_a_site_is_lost_and_comes_back(cluster, example, how):
     stays, lost = (example(place, 6) for place in places)
     lost.wait_for("epoch 2:")
     lost.process.send_signal(how)  # SIGUSR1: by a ValueError; SIGUSR2: sys.exit(3).
-    lost.process.wait(30)
+    lost.process.wait(PATIENCE_SECONDS)
     back = example(places[1], 6)
     assert {ranks for ranks, _, _ in stays.finish()} == {2}
     assert back.finish()[0][1] >= 3
@@ -211,7 +212,7 @@ def test_bare_processes_may_be_sites(cluster, tmp_path):
         for number in (0, 1)
     ]
     try:
-        assert [process.wait(90) for process in running] == [0, 0]
+        assert [process.wait(PATIENCE_SECONDS) for process in running] == [0, 0]
     finally:
         for process in running:
             process.kill()
@@ -233,7 +234,7 @@ def test_lists_of_sites_that_differ_are_shown(cluster, launch):
 
 
 def test_launches_without_a_name_do_not_meet_at_their_agent(cluster, tmp_path):
-    environment = {**at_site(cluster, 0, "", ""), "PACTRAIN_ATTACH_TIMEOUT": "30"}
+    environment = {**at_site(cluster, 0, "", ""), "PACTRAIN_ATTACH_TIMEOUT": PATIENCE}
     own_store = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nproc-per-node=2")
     folders = [tmp_path / name for name in ("one", "other")]
     launches = []
@@ -253,7 +254,7 @@ def test_a_single_process_and_a_single_torchrun_bring_their_daemons(jobs, torchr
     alone = subprocess.run(
         [sys.executable, SCRIPT, tmp_path],
         env={**clean(), **environment},
-        timeout=90,
+        timeout=PATIENCE_SECONDS,
         capture_output=True,
         text=True,
     )

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 from daemons import ROOT, Cluster
-from slurm import WAIT_SECONDS, Job, Slurm, why_no_slurm
+from patience import PATIENCE, PATIENCE_SECONDS
+from slurm import Job, Slurm, why_no_slurm
 from test_sites import MULTI_SITE, SCRIPT, clean
 
 from bench.cluster import free_port
@@ -61,7 +62,7 @@ def at(cluster: Cluster, number: int, job: str) -> dict[str, str]:
         "PACTRAIN_SITES": "site-0:2,site-1:2",
         "PACTRAIN_JOB_ID": job,
         "PACTRAIN_AGENT": f"unix:{cluster.socket(number)}",
-        "PACTRAIN_ATTACH_TIMEOUT": "120",
+        "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
     }
 
 
@@ -136,7 +137,7 @@ def test_bare_processes_wait_for_a_job_that_is_cancelled_and_submitted_again(age
         slurms[1].command("scancel", lost.number)
         lost.finish("CANCELLED")
         assert epochs_of(slurms[1].submit(*submit).finish(), "site-1", "2")[0] >= 3
-        text, _ = bare.communicate(timeout=WAIT_SECONDS)
+        text, _ = bare.communicate(timeout=PATIENCE_SECONDS)
         assert bare.returncode == 0, text
         assert epochs_of(text, "site-0", "0")[0] == 1
     finally:

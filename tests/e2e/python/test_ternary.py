@@ -8,6 +8,7 @@ import subprocess
 import pytest
 import risk_scenarios
 import scenarios
+from patience import PATIENCE_SECONDS
 from test_training import equal_digests, values
 
 
@@ -47,7 +48,10 @@ def test_what_an_operator_pins_travels_at_every_rank(cluster, launch):
         assert result["mode"] == "TERNARY 3 levels"
         assert result["reason"].endswith("pinned to TERNARY 3 levels by an operator")
     shown = subprocess.run(
-        cluster.admin("--json", "job", job), check=True, capture_output=True, timeout=30
+        cluster.admin("--json", "job", job),
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
     )
     history = [decision["codec"] for decision in json.loads(shown.stdout)["history"]]
     assert history[0] == "CODEC_LEVELS3"

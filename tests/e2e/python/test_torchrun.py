@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE, PATIENCE_SECONDS
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[2] / "examples" / "ddp.py"
@@ -41,7 +42,7 @@ class Torchrun:
     def finish(self, well: bool = True) -> str:
         """What it and its ranks wrote, once it has ended (well)."""
         try:
-            status = self.process.wait(180)
+            status = self.process.wait(PATIENCE_SECONDS)
         finally:
             self.process.kill()
         text = self.log.read_text()
@@ -69,7 +70,7 @@ def one_restart(environment, folder):
 def test_a_restart_by_torchrun_takes_an_older_checkpoint_up(cluster, tmp_path):
     environment = {
         "PACTRAIN_AGENT": f"unix:{cluster.socket(0)}",
-        "PACTRAIN_ATTACH_TIMEOUT": "30",
+        "PACTRAIN_ATTACH_TIMEOUT": PATIENCE,
         "PACTRAIN_JOB_ID": "",
     }
     for result in one_restart(environment, tmp_path):
@@ -116,8 +117,11 @@ def test_the_example_needs_nothing_started_also_twice_at_once_and_on_two_nodes(j
 def wait_for_masks(cluster, job):
     """Until the job's gradients travel COMPACTED."""
     asked = cluster.admin("--json", "job", job)
-    end = time.monotonic() + 90
-    while b"MODE_COMPACTED" not in subprocess.run(asked, capture_output=True, timeout=30).stdout:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (
+        b"MODE_COMPACTED"
+        not in subprocess.run(asked, capture_output=True, timeout=PATIENCE_SECONDS).stdout
+    ):
         assert time.monotonic() < end
         time.sleep(0.1)
 

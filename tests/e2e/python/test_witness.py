@@ -9,6 +9,7 @@ from pathlib import Path
 import scenarios
 from daemons import Cluster
 from elastic import eventually, logged
+from patience import PATIENCE_SECONDS
 
 CUT = """
 DELETE FROM audit WHERE number > 4;
@@ -19,7 +20,7 @@ UPDATE audit_ends SET number = 4, hash = (SELECT hash FROM audit WHERE number = 
 
 def audit(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     command = cluster.admin("audit", *words)
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
 
 def kept(cluster: Cluster, agent: int) -> Path:
