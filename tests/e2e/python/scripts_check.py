@@ -36,7 +36,6 @@ from torch import Tensor, nn  # noqa: E402
 import pactrain  # noqa: E402
 
 OUT = ROOT / "out" / "scripts-check.json"
-SECONDS = 180.0  # Of one launch.
 
 
 @dataclass
@@ -138,7 +137,7 @@ def check(cluster: Cluster, script: Script, folder: Path) -> Verdict:
         arguments = {"script": script, "folder": str(folder)}
         with Launch(run_ways, environments, store, arguments) as launched:
             try:
-                ranks = launched.finish(SECONDS)
+                ranks = launched.finish()
             except AssertionError as error:
                 return Verdict("failed", str(error), expected=False)
         dead = [rank for rank in ranks if rank.error]
