@@ -33,7 +33,13 @@ def test_a_batch_that_is_no_count_is_named(tmp_path, batch):
     assert batch in text
 
 
-@pytest.mark.parametrize("script", ["ddp.py", "pruning.py", "multi_site.py"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "multi_site.py",
+        *(pytest.param(script, marks=pytest.mark.nightly) for script in ("ddp.py", "pruning.py")),
+    ],
+)
 def test_a_batch_larger_than_a_ranks_images_is_named(tmp_path, script):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     status, text = run(tmp_path, *launcher, EXAMPLES / script, "--batch=751")

@@ -30,7 +30,13 @@ def plain(cluster, tmp_path_factory):
     return train("plain", cluster, tmp_path_factory.mktemp("plain"))[0]["digests"]
 
 
-@pytest.mark.parametrize("kind", ["accelerate", "lightning", "transformers"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "lightning",
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("accelerate", "transformers")),
+    ],
+)
 def test_a_framework_gives_the_bits_of_plain_torchrun(kind, plain, cluster, tmp_path):
     for result in train(kind, cluster, tmp_path):
         steps = len(result["digests"])

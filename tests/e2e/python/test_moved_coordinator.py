@@ -71,7 +71,7 @@ def moves(cluster: Cluster, by_backup: bool) -> None:
 
 
 @no_mounts
-@pytest.mark.parametrize("by_backup", [True, False])
+@pytest.mark.parametrize("by_backup", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_agents_follow_its_name_under_a_job(own_cluster, join, undisturbed, by_backup):
     wanted = undisturbed()
     hosts = Hosts(own_cluster.folder)

@@ -276,6 +276,7 @@ def wait_until_there(file: Path, launches: list[Torchrun]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.nightly
 def test_hostile_clients_are_refused_and_change_no_bit(network, one_world, tmp_path):
     sites = [network.start_site(name) for name in network.names]
     folder = tmp_path / "hostile"

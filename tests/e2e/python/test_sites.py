@@ -158,7 +158,13 @@ def example(tmp_path: Path) -> Iterator[Callable[..., Example]]:
         running.process.wait(PATIENCE_SECONDS)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGKILL,
+        *(pytest.param(how, marks=pytest.mark.nightly) for how in (signal.SIGUSR1, signal.SIGUSR2)),
+    ],
+)
 def test_in_the_example_a_site_is_lost_and_comes_back(cluster, example, how):
     job = cluster.new_job()
     places = [at_site(cluster, n, job, "site-0:1,site-1:1") for n in (0, 1)]
@@ -185,6 +191,7 @@ def test_in_the_example_a_site_joins(chain, example, tmp_path):
     assert ends[2][0][1] >= 3
 
 
+@pytest.mark.nightly
 def test_launchers_at_all_sites_restart_a_job_that_lost_a_trainer(cluster, torchrun, tmp_path):
     job = cluster.new_job()
     restarts = ("--max-restarts=1", "--monitor-interval=0.1")
@@ -233,6 +240,7 @@ def test_lists_of_sites_that_differ_are_shown(cluster, launch):
     ), ranks
 
 
+@pytest.mark.nightly
 def test_launches_without_a_name_do_not_meet_at_their_agent(cluster, tmp_path):
     environment = {**at_site(cluster, 0, "", ""), "PACTRAIN_ATTACH_TIMEOUT": PATIENCE}
     own_store = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nproc-per-node=2")

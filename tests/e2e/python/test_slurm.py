@@ -211,6 +211,7 @@ def test_a_job_without_agents_brings_its_own_to_each_node(jobs, slurms):
 
 
 @needs_slurm
+@pytest.mark.nightly
 def test_what_runs_without_srun_is_no_rank_of_the_job(slurms):
     show = "python -c 'import pactrain; w = pactrain.init(); print(w.rank, w.world_size)'"
     wrap = f"--wrap={show}; srun --ntasks=2 {show} | sort; srun --interactive {show}"

@@ -91,6 +91,7 @@ def test_with_replace_a_restart_by_torchrun_begins_the_job_anew(own_cluster, tmp
     assert "of 2 ranks replaced it on purpose" in said
 
 
+@pytest.mark.nightly
 def test_restarted_ranks_start_daemons_of_their_own(jobs, tmp_path):
     one_restart(jobs.environment(), tmp_path)
     jobs.must_leave_nothing()
@@ -126,7 +127,9 @@ def wait_for_masks(cluster, job):
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("script", ["ddp.py", "pruning.py"])
+@pytest.mark.parametrize(
+    "script", ["ddp.py", pytest.param("pruning.py", marks=pytest.mark.nightly)]
+)
 def test_an_example_ends_with_the_typed_error_as_it_is(own_cluster, tmp_path, script):
     job = own_cluster.new_job()
     place = {"PACTRAIN_AGENT": f"unix:{own_cluster.socket(0)}", "PACTRAIN_JOB_ID": job}
