@@ -95,6 +95,7 @@ void JobTrack::Observe(const GroupSnapshot& group, double now, bool at_start) {
   began_ = true;
   phase_ = group.phase;
   generation_ = group.generation ? group.generation->number : 0;
+  steps_ = group.committed_total;
   account_ = group.account;
   failed_ = group.failed_attempts_total;
   norm_alarms_ = group.norm_alarms_total;
@@ -110,18 +111,27 @@ void JobTrack::NoteMode(const GroupSnapshot& group, double now, bool at_start) {
     period.reason = Cut(group.in_force->reason);
     period.version = group.in_force->version;
   }
+  const uint64_t generation = group.generation ? group.generation->number : 0;
   const protocol::Decision* first =
       group.generation ? &group.generation->decision : nullptr;
-  if (first != nullptr && group.generation->number != generation_ &&
-      group.in_force && first->version < period.version && !at_start) {
+  if (first != nullptr && generation != generation_ && group.in_force &&
+      first->version < period.version && !at_start) {
     // It was in force for less than a snapshot's time.
     Push(periods_,
          {now, ModeText(first->mode, first->codec), Cut(first->reason),
           first->version, false},
          kMaxEntries);
   }
-  if (periods_.empty() || phase_ != group.phase ||
-      periods_.back().version != period.version) {
+  // Which decision is in force agents tell with their first steps.
+  const bool first_told = !periods_.empty() && periods_.back().before &&
+                          phase_ == group.phase && steps_ == 0 &&
+                          generation == generation_;
+  if (first_told) {
+    period.at = periods_.back().at;
+    period.before = true;
+    periods_.back() = std::move(period);
+  } else if (periods_.empty() || phase_ != group.phase ||
+             periods_.back().version != period.version) {
     Push(periods_, std::move(period), kMaxEntries);
   } else if (period.version == 0) {
     periods_.back().reason = period.reason;  // Who is waited for.

@@ -100,6 +100,7 @@ class JobTrack {
   // As last observed.
   GroupPhase phase_ = GroupPhase::kWaiting;
   uint64_t generation_ = 0;
+  uint64_t steps_ = 0;  // Counted by this coordinator.
   AccountSnapshot account_;
   uint64_t failed_ = 0, norm_alarms_ = 0;
   std::set<std::string> lost_;

@@ -135,6 +135,26 @@ TEST_F(PageModelTest, WhatThePageFindsAtItsStartBeganBeforeThat) {
   EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":false"));
 }
 
+// A journal has decisions, not which one is in force: agents tell it with
+// steps.
+TEST_F(PageModelTest, WhatAgentsTellFirstAfterARestartBeganBeforeItToo) {
+  StateSnapshot running = RunningSnapshot();
+  running.groups[0].generation->decision.version = 1;
+  running.groups[0].in_force->version = 1;
+  running.groups[0].committed_total = 0;
+  Observe(running);
+  running.groups[0].in_force->version = 5;
+  running.groups[0].committed_total = 1;
+  Observe(running);
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":true"));
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"timeline\":[{\"at\":1006,\"before\":true,\"mode\":"
+                        "\"COMPACTED fp32\",\"version\":5,"));
+  running.groups[0].in_force->version = 6;
+  Observe(running);
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":false"));
+}
+
 TEST_F(PageModelTest, PointsAreTheBytesOfTheTimeBetween) {
   Observe(RunningSnapshot());
   const uint64_t seen = model_.tick();
