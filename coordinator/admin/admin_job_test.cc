@@ -3,6 +3,7 @@
 
 #include "coordinator/admin/job_text.h"
 #include "coordinator/admin/test_admin.h"
+#include "coordinator/rpc/admin_service.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -70,6 +71,19 @@ TEST_F(AdminTest, MasksThatMoveAreShownWithTheirRankAndWhatMoved) {
                         "compacted   first at step 42\n"));
   EXPECT_THAT(Admin({"job", "myjob", "--json"}).out,
               HasSubstr("\"firstCompactedStep\":\"42\""));
+}
+
+// As on the page. A job that was started again had no FULL step since.
+TEST(JobDetails, WhatEarlierGenerationsSavedIsSaidWhereThisOnesIsNotKnown) {
+  GroupSnapshot group;
+  group.group = {"myjob", 0};
+  group.generation.emplace();
+  group.account.dense_bytes = 10e6;
+  EXPECT_THAT(JobDetails(ToProto(group)), HasSubstr("time not known"));
+  group.account.saved_seconds = 120;
+  EXPECT_THAT(JobDetails(ToProto(group)), HasSubstr("at least 120.0 s ("));
+  group.account.saved_by = SavedBy::kFull;
+  EXPECT_THAT(JobDetails(ToProto(group)), HasSubstr("saved       120.0 s, "));
 }
 
 TEST(JobDetails, ShowsTheRiskAndItsClippedPartOfARunningJobOnly) {

@@ -145,8 +145,8 @@ std::string SavedOf(const v1::JobAccount& account) {
           ? "time not known (no FULL step was measured, and links show no rate)"
       : account.saved_at_least()
           ? absl::StrFormat(
-                "at least %.1f s (by links' rates; no FULL step was "
-                "measured)",
+                "at least %.1f s (this generation's part by links' rates, if "
+                "they show any; no FULL step of it was measured)",
                 account.saved_seconds())
           : absl::StrFormat("%.1f s", account.saved_seconds());
   return absl::StrFormat(

@@ -84,9 +84,9 @@ std::string ModeText(protocol::Mode mode, protocol::Codec codec) {
                       protocol::CodecName(codec));
 }
 
-void JobTrack::Observe(const GroupSnapshot& group, double now) {
-  NoteMode(group, now);
-  NoteEvents(group, now);
+void JobTrack::Observe(const GroupSnapshot& group, double now, bool at_start) {
+  NoteMode(group, now, at_start);
+  NoteEvents(group, now, at_start);
   NotePaces(group, now);
   if (points_.empty() ||
       now - points_.back().at >= absl::ToDoubleSeconds(kPointEvery)) {
@@ -95,6 +95,7 @@ void JobTrack::Observe(const GroupSnapshot& group, double now) {
   began_ = true;
   phase_ = group.phase;
   generation_ = group.generation ? group.generation->number : 0;
+  steps_ = group.committed_total;
   account_ = group.account;
   failed_ = group.failed_attempts_total;
   norm_alarms_ = group.norm_alarms_total;
@@ -103,25 +104,34 @@ void JobTrack::Observe(const GroupSnapshot& group, double now) {
   keep_ = group.keep_by_parameter;
 }
 
-void JobTrack::NoteMode(const GroupSnapshot& group, double now) {
-  Period period = {now, "", Cut(group.reason), 0};
+void JobTrack::NoteMode(const GroupSnapshot& group, double now, bool at_start) {
+  Period period = {now, "", Cut(group.reason), 0, at_start};
   if (group.in_force) {
     period.mode = ModeText(group.in_force->mode, group.in_force->codec);
     period.reason = Cut(group.in_force->reason);
     period.version = group.in_force->version;
   }
+  const uint64_t generation = group.generation ? group.generation->number : 0;
   const protocol::Decision* first =
       group.generation ? &group.generation->decision : nullptr;
-  if (first != nullptr && group.generation->number != generation_ &&
-      group.in_force && first->version < period.version) {
+  if (first != nullptr && generation != generation_ && group.in_force &&
+      first->version < period.version && !at_start) {
     // It was in force for less than a snapshot's time.
     Push(periods_,
          {now, ModeText(first->mode, first->codec), Cut(first->reason),
-          first->version},
+          first->version, false},
          kMaxEntries);
   }
-  if (periods_.empty() || phase_ != group.phase ||
-      periods_.back().version != period.version) {
+  // Which decision is in force agents tell with their first steps.
+  const bool first_told = !periods_.empty() && periods_.back().before &&
+                          phase_ == group.phase && steps_ == 0 &&
+                          generation == generation_;
+  if (first_told) {
+    period.at = periods_.back().at;
+    period.before = true;
+    periods_.back() = std::move(period);
+  } else if (periods_.empty() || phase_ != group.phase ||
+             periods_.back().version != period.version) {
     Push(periods_, std::move(period), kMaxEntries);
   } else if (period.version == 0) {
     periods_.back().reason = period.reason;  // Who is waited for.
@@ -137,12 +147,15 @@ void JobTrack::NoteMode(const GroupSnapshot& group, double now) {
   }
 }
 
-void JobTrack::NoteEvents(const GroupSnapshot& group, double now) {
+void JobTrack::NoteEvents(const GroupSnapshot& group, double now,
+                          bool at_start) {
   const uint64_t generation = group.generation ? group.generation->number : 0;
   if (generation != generation_ && group.generation) {
     Tell(now, "membership",
-         absl::StrCat("generation ", generation,
-                      " began: ", group.generation->world_size, " ranks at ",
+         absl::StrCat(at_start ? "this coordinator started; " : "",
+                      "generation ", generation,
+                      at_start ? " was there: " : " began: ",
+                      group.generation->world_size, " ranks at ",
                       group.generation->members.size(), " agents of ",
                       group.generation->sites.size(), " sites"));
   }

@@ -49,6 +49,7 @@ class JobTrack {
     std::string mode;  // "COMPACTED fp32"; empty: no generation runs.
     std::string reason;
     uint64_t version = 0;
+    bool before = false;  // It began before `at`, nobody knows when.
   };
   struct MaskSet {
     double at = 0;
@@ -61,7 +62,8 @@ class JobTrack {
     std::string text;
   };
 
-  void Observe(const GroupSnapshot& group, double now);
+  // `at_start`: nobody looked before, so what is there may be old.
+  void Observe(const GroupSnapshot& group, double now, bool at_start = false);
 
   const std::deque<Point>& points() const { return points_; }
   const std::deque<Period>& periods() const { return periods_; }
@@ -77,8 +79,8 @@ class JobTrack {
   uint32_t Grown(uint32_t Point::*counter, double seconds, double now) const;
 
  private:
-  void NoteMode(const GroupSnapshot& group, double now);
-  void NoteEvents(const GroupSnapshot& group, double now);
+  void NoteMode(const GroupSnapshot& group, double now, bool at_start);
+  void NoteEvents(const GroupSnapshot& group, double now, bool at_start);
   void AddPoint(const GroupSnapshot& group, double now);
   void NotePaces(const GroupSnapshot& group, double now);
   void Tell(double now, const char* kind, std::string text);
@@ -98,6 +100,7 @@ class JobTrack {
   // As last observed.
   GroupPhase phase_ = GroupPhase::kWaiting;
   uint64_t generation_ = 0;
+  uint64_t steps_ = 0;  // Counted by this coordinator.
   AccountSnapshot account_;
   uint64_t failed_ = 0, norm_alarms_ = 0;
   std::set<std::string> lost_;

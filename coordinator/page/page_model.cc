@@ -101,7 +101,7 @@ void PageModel::Observe(StateSnapshot snapshot,
   for (const GroupSnapshot& group : snapshot_.groups) {
     here.insert(group.group);
     if (!jobs_.contains(group.group)) jobs_changed_ = tick_;
-    jobs_[group.group].Observe(group, now);
+    jobs_[group.group].Observe(group, now, tick_ == 1);
     // Also where the coordinator has forgotten it.
     for (const std::string& agent : group.lost_agents) {
       connected_.emplace(agent, false);
@@ -143,6 +143,7 @@ std::string PageModel::SummaryOf(const GroupSnapshot& group) const {
       group.in_force ? ModeText(group.in_force->mode, group.in_force->codec)
                      : "");
   json.Key("since").Number(Wall(track.periods().back().at));
+  json.Key("since_before").Bool(track.periods().back().before);
   json.Key("pin").Text(group.pin ? group.pin->ToString() : "");
   json.Key("step").Number(static_cast<double>(group.committed_step));
   json.Key("steps").Number(static_cast<double>(group.committed_total));
@@ -252,6 +253,7 @@ void PageModel::WriteTrack(const JobTrack& track, JsonWriter& json) const {
   for (const JobTrack::Period& period : track.periods()) {
     json.Object();
     json.Key("at").Number(Wall(period.at));
+    json.Key("before").Bool(period.before);
     json.Key("mode").Text(period.mode);
     json.Key("version").Number(static_cast<double>(period.version));
     json.Key("reason").Text(period.reason);

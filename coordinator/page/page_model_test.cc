@@ -104,18 +104,55 @@ TEST_F(PageModelTest, TheTimelineHasEachModeWithItsReason) {
   Observe(RunningSnapshot());
   EXPECT_THAT(
       model_.Job("train", 0),
-      HasSubstr("\"timeline\":[{\"at\":1006,\"mode\":\"FULL fp32\",\"version\":"
-                "1,\"reason\":\"no rank has masks\"},{\"at\":1012,\"mode\":"
-                "\"COMPACTED fp32\",\"version\":2,"));
+      HasSubstr("\"mode\":\"FULL fp32\",\"version\":1,\"reason\":\"no rank has "
+                "masks\"},{\"at\":1012,\"before\":false,\"mode\":\"COMPACTED "
+                "fp32\",\"version\":2,"));
 }
 
 TEST_F(PageModelTest, TheTimelineHasAlsoAFirstModeTooShortToBeSeen) {
+  Observe({});
   StateSnapshot running = RunningSnapshot();
   running.groups[0].generation->decision.version = 1;
   Observe(running);
   EXPECT_THAT(model_.Job("train", 0),
-              HasSubstr("\"timeline\":[{\"at\":1006,\"mode\":\"FULL fp32\","
-                        "\"version\":1,"));
+              HasSubstr("\"timeline\":[{\"at\":1012,\"before\":false,\"mode\":"
+                        "\"FULL fp32\",\"version\":1,"));
+}
+
+// As after a restart: when it began is not in the journal.
+TEST_F(PageModelTest, WhatThePageFindsAtItsStartBeganBeforeThat) {
+  StateSnapshot running = RunningSnapshot();
+  running.groups[0].generation->decision.version = 1;
+  Observe(running);
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":true"));
+  const std::string shown = model_.Job("train", 0);
+  EXPECT_THAT(shown, HasSubstr("\"timeline\":[{\"at\":1006,\"before\":true,"
+                               "\"mode\":\"COMPACTED fp32\""));
+  EXPECT_THAT(shown, HasSubstr("\"this coordinator started; generation 1 was "
+                               "there: 2 ranks"));
+  running.groups[0].in_force->version = 3;
+  Observe(running);
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":false"));
+}
+
+// A journal has decisions, not which one is in force: agents tell it with
+// steps.
+TEST_F(PageModelTest, WhatAgentsTellFirstAfterARestartBeganBeforeItToo) {
+  StateSnapshot running = RunningSnapshot();
+  running.groups[0].generation->decision.version = 1;
+  running.groups[0].in_force->version = 1;
+  running.groups[0].committed_total = 0;
+  Observe(running);
+  running.groups[0].in_force->version = 5;
+  running.groups[0].committed_total = 1;
+  Observe(running);
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":true"));
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"timeline\":[{\"at\":1006,\"before\":true,\"mode\":"
+                        "\"COMPACTED fp32\",\"version\":5,"));
+  running.groups[0].in_force->version = 6;
+  Observe(running);
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":false"));
 }
 
 TEST_F(PageModelTest, PointsAreTheBytesOfTheTimeBetween) {

@@ -168,9 +168,10 @@ v1::JobState ToProto(const GroupSnapshot& s) {
   account.set_dense_bytes(s.account.dense_bytes);
   account.set_kept_bytes(s.account.kept_bytes);
   account.set_sent_bytes(s.account.sent_bytes);
-  if (s.account.saved_by != SavedBy::kNothing) {
+  // Generations before this one may have saved, too.
+  if (s.account.saved_by != SavedBy::kNothing || s.account.saved_seconds != 0) {
     account.set_saved_seconds(s.account.saved_seconds);
-    account.set_saved_at_least(s.account.saved_by == SavedBy::kRates);
+    account.set_saved_at_least(s.account.saved_by != SavedBy::kFull);
   }
   proto.set_step_seconds(s.step_seconds);
   if (s.exchange_share) proto.set_exchange_share(*s.exchange_share);

@@ -8,6 +8,8 @@ const HEIGHT = 190;
 const LEFT = 118; // Twelve letters, as large as a telephone has them.
 const BOTTOM = 24;
 const ROWS = 24; // Of a table: as many moments, evenly chosen.
+const GAP = 20; // Seconds: where nothing was known for longer, a line is broken.
+const LABEL = 120; // Half of an edge's label, as large as a telephone has it.
 
 function y(value, top) {
   return 16 + (HEIGHT - BOTTOM - 16) * (1 - value / top);
@@ -15,14 +17,11 @@ function y(value, top) {
 
 function path(at, values, x, top) {
   let line = "";
-  let pen = "M";
+  let before = -Infinity;
   values.forEach((value, i) => {
-    if (value === null || value === undefined) {
-      pen = "M";
-      return;
-    }
-    line += `${pen}${x(at[i]).toFixed(1)} ${y(Math.min(value, top), top).toFixed(1)}`;
-    pen = "L";
+    if (value === null || value === undefined) return;
+    line += `${at[i] - before > GAP ? "M" : "L"}${x(at[i]).toFixed(1)} ${y(Math.min(value, top), top).toFixed(1)}`;
+    before = at[i];
   });
   return line;
 }
@@ -128,6 +127,11 @@ export function modeStrip() {
   return figure;
 }
 
+// A label's place beside an edge's middle, so that those of a triangle are apart.
+function outwards(x) {
+  return Math.min(Math.max(WIDTH / 2 + 1.35 * (x - WIDTH / 2), LABEL), WIDTH - LABEL);
+}
+
 // Sites on a circle, with the plan's edges; `use` says how full an edge is: {share, labels} or null.
 export function siteGraph() {
   const size = 360;
@@ -149,7 +153,7 @@ export function siteGraph() {
       if (plan.edges.length <= 12) {
         const lineLabels = found === null ? ["not measured"] : found.labels;
         lineLabels.forEach((label, i) => labels.push(svg("text",
-          { class: "edgelabel", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 12 + 33 * i }, label)));
+          { class: "edgelabel", x: outwards((x1 + x2) / 2), y: (y1 + y2) / 2 - 12 + 33 * i }, label)));
       }
     }
     const nodes = [...place].flatMap(([site, [cx, cy]]) => [

@@ -95,12 +95,21 @@ export function clock(at) {
   return new Date(at * 1000).toLocaleTimeString("en-GB");
 }
 
+export function howMany(number, what) {
+  return `${plain(number, 12)} ${what}${number === 1 ? "" : "s"}`;
+}
+
 export function age(since, now) {
   const passed = Math.max(0, now - since);
   if (passed < 60) return "less than a minute";
   if (passed < 3600) return `${Math.floor(passed / 60)} min`;
   const hours = Math.floor(passed / 3600);
   return `${hours} h ${Math.floor((passed % 3600) / 60)} min`;
+}
+
+// A coordinator that was started again does not know when it began.
+export function sinceWhen(since, before, now) {
+  return before ? `since before ${clock(since)}` : `for ${age(since, now)}`;
 }
 
 // "12 times as small"; what was sent may also be larger.

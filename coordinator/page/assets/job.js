@@ -1,8 +1,8 @@
 // One job: why it sends what it sends, what that saves, and who holds it up.
 
 import { bar, lineChart, modeClass, modeStrip } from "/charts.js";
-import { age, bytes, clock, el, percent, plain, ratio, seconds, table, text } from "/dom.js";
-import { savedBytes, savedTime } from "/jobs.js";
+import { bytes, clock, el, howMany, percent, plain, seconds, sinceWhen, table, text } from "/dom.js";
+import { isAlone, savedBytes, savedTime, sendsText, stepText } from "/jobs.js";
 import { findingList, findingsOf, loadRules } from "/warnings.js";
 
 const KEPT = 600; // Points of an hour.
@@ -42,11 +42,13 @@ function keepText({ told, teller, masks }, votes) {
 
 // How the time is known, and how it would be known better.
 function timeNote(job) {
-  if (job.phase !== "running") return "";
+  if (isAlone(job)) return " All its trainers are at one site: nothing goes over a link, so there is nothing to spare.";
   if (job.saved_by === "full") return " Time is compared with the FULL steps that this generation ran.";
-  const how = job.saved_by ? " No step of this generation ran in FULL, so time is what links' measured rates are sure of: FULL's bytes over them, without round trips. "
-    : " Time is not known: no step of this generation ran in FULL, and so few bytes go in a step that links show round trips and no rate. ";
-  return `${how}To measure it: pactrain-admin pin ${job.id} FULL, for a minute, then pactrain-admin unpin ${job.id}.`;
+  if (!job.dense_bytes) return "";
+  const how = job.saved_by ? " No step of this generation ran in FULL, so time is what links' measured rates are sure of: FULL's bytes over them, without round trips."
+    : ` Time ${job.saved_seconds ? "of this generation " : ""}is not known: no step of it ran in FULL, and so few bytes go in a step that links show round trips and no rate.`;
+  return how + (job.phase === "running"
+    ? ` To measure it: pactrain-admin pin ${job.id} FULL, for a minute, then pactrain-admin unpin ${job.id}.` : "");
 }
 
 function figuresOf(message) {
@@ -55,11 +57,11 @@ function figuresOf(message) {
     : job.risk === null ? "not measured" : `${plain(job.risk)}, ${message.risk_bound} is allowed`;
   return [
     ["Saves", savedTime(job)], ["In bytes", savedBytes(job)],
-    ["Sends", ratio(job.dense_bytes, job.sent_bytes)],
+    ["Sends", sendsText(job)],
     ["Bytes before, kept, sent", `${bytes(job.dense_bytes)}, ${bytes(job.kept_bytes)}, ${bytes(job.sent_bytes)}`],
     ["Waits for the exchange", job.share === null ? "not measured" : `${percent(job.share)} of a step`],
-    ["Risk r", risk], ["Step", job.steps ? plain(job.step, 12) : "none yet"],
-    ["Who", `${job.ranks} ranks, ${job.agents} agents, ${job.sites} sites`],
+    ["Risk r", risk], ["Step", stepText(job)],
+    ["Who", `${howMany(job.ranks, "rank")}, ${howMany(job.agents, "agent")}, ${howMany(job.sites, "site")}`],
     ["Failed attempts", failedText(message)],
   ];
 }
@@ -131,7 +133,7 @@ export function jobScreen(id) {
     if (message.gone) return;
     const { job, now } = message;
     keepPoints(message);
-    text(why, `${job.mode || (job.phase === "failed" ? "ended by a fault" : job.phase)}, since ${clock(job.since)}, for ${age(job.since, now)}`
+    text(why, `${job.mode || (job.phase === "failed" ? "ended by a fault" : job.phase)}, ${job.since_before ? "" : `since ${clock(job.since)}, `}${sinceWhen(job.since, job.since_before, now)}`
       + (job.mode && job.pin ? `; pinned to ${job.pin}` : ""));
     why.className = `why ${modeClass(job.mode)}`;
     text(reason, `${job.mode ? "Why: " : ""}${job.reason}.`);
@@ -147,7 +149,7 @@ export function jobScreen(id) {
     pairs.forEach(([, value], i) => text(figures.children[i].lastChild, value));
     strip.update(message.timeline, now);
     timeline.update(message.timeline.toReversed().map((p) =>
-      [clock(p.at), p.mode || "no generation", p.version ? String(p.version) : "", p.reason]));
+      [`${p.before ? "before " : ""}${clock(p.at)}`, p.mode || "no generation", p.version ? String(p.version) : "", p.reason]));
     const known = (value) => (value === null ? "not known" : seconds(value));
     perMode.update(MODES.map((mode, i) => [mode, seconds(message.mode_seconds[i]),
       known(message.step_seconds[i]), known(message.predicted_seconds[i])]));

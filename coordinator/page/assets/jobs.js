@@ -1,6 +1,6 @@
 // The first screen: every job with what it does, what it saves and what is wrong.
 
-import { age, bytes, el, money, percent, plain, ratio, seconds, text } from "/dom.js";
+import { bytes, el, howMany, money, percent, plain, ratio, seconds, sinceWhen, text } from "/dom.js";
 import { findingsOf, severityWord } from "/warnings.js";
 
 const COLUMNS = ["Job", "What travels", "Saves", "Sends", "Step", "What is wrong"];
@@ -24,23 +24,39 @@ function cells() {
     link.setAttribute("href", `#/job/${encodeURIComponent(job.id)}`);
     text(link, job.id);
     text(mode, job.mode || job.phase);
-    text(since, `for ${age(job.since, now)}${job.pin ? `, pinned to ${job.pin}` : ""}`);
+    text(since, `${sinceWhen(job.since, job.since_before, now)}${job.pin ? `, pinned to ${job.pin}` : ""}`);
     text(saves, savedTime(job));
     text(how, savedBytes(job));
-    text(sends, ratio(job.dense_bytes, job.sent_bytes));
+    text(sends, sendsText(job));
     text(keep, job.keep === null ? "no masks" : `keeps ${percent(job.keep)}`);
-    text(step, job.steps ? plain(job.step, 12) : "none yet");
-    text(who, `${job.ranks} ranks, ${job.sites} sites`);
+    text(step, stepText(job));
+    text(who, `${howMany(job.ranks, "rank")}, ${howMany(job.sites, "site")}`);
     showWrong(wrong, job, findings);
   };
   return row;
 }
 
+// All trainers are at one site, so nothing travels that could be spared.
+export function isAlone(job) {
+  return job.sites === 1 && job.dense_bytes === 0;
+}
+
 // Without a measured FULL step links' rates say what is sure, if they show any.
 export function savedTime(job) {
-  const saved = job.saved_seconds < 0 ? `${seconds(-job.saved_seconds)} lost` : seconds(job.saved_seconds);
+  if (isAlone(job)) return "nothing: it has one site";
+  const [saved, least] = job.saved_seconds < 0 ? [`${seconds(-job.saved_seconds)} lost`, "at most"]
+    : [seconds(job.saved_seconds), "at least"];
   if (job.saved_by === "full") return saved;
-  return job.saved_by || job.saved_seconds > 0 ? `at least ${saved}` : "time not known";
+  return job.saved_by || job.saved_seconds ? `${least} ${saved}` : "time not known";
+}
+
+export function sendsText(job) {
+  return isAlone(job) ? "nothing" : ratio(job.dense_bytes, job.sent_bytes);
+}
+
+// Steps are counted from the coordinator's start on, their numbers from the job's.
+export function stepText(job) {
+  return job.steps || job.step ? plain(job.step, 12) : "none yet";
 }
 
 export function savedBytes(job) {
@@ -116,7 +132,7 @@ export function jobsScreen() {
     text(figures.jobs, `${running} running${waiting ? `, ${waiting} waiting` : ""}${failed ? `, ${failed} failed` : ""}`
       + (message.hidden ? `; ${message.hidden} more are not shown` : ""));
     text(figures.agents, `${message.connected} of ${message.agents} connected`);
-    const unknown = all.filter((job) => job.saved_by === "" && job.phase === "running").length;
+    const unknown = all.filter((job) => job.saved_by === "" && job.phase === "running" && !isAlone(job)).length;
     const sure = all.every((job) => job.saved_by === "full" || (!job.saved_by && !job.saved_seconds));
     const saved = sum("saved_seconds");
     text(figures.time, unknown && !saved ? "not known"

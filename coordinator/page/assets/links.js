@@ -6,6 +6,11 @@ import { findingList, findingsOf, loadRules } from "/warnings.js";
 
 const KEPT = 600;
 const CHARTED = 4; // Lines that can be told from each other.
+const EVERY = 6; // Seconds between points.
+
+function slot(at) {
+  return Math.round(at / EVERY);
+}
 
 export function linksScreen() {
   const chosen = el("select", { id: "plan" });
@@ -61,13 +66,15 @@ export function linksScreen() {
         "Nothing was carried in the last hour.");
       chart.replaceChildren(chart.line);
     }
-    const longest = [...histories.values()].map((h) => h.at).sort((a, b) => b.length - a.length)[0] ?? [];
+    // Each has points of its own, while a job uses it.
+    const slots = [...new Set(fullest.flatMap((name) => histories.get(name).at.map(slot)))].sort((a, b) => a - b);
     const columns = {};
     for (const name of fullest) {
-      const { points } = histories.get(name);
-      columns[name] = Array(longest.length - points.length).fill(null).concat(points);
+      const { at, points } = histories.get(name);
+      const by = new Map(at.map((t, i) => [slot(t), points[i]]));
+      columns[name] = slots.map((s) => by.get(s) ?? null);
     }
-    chart.line.update(longest, columns);
+    if (slots.length > 0) chart.line.update(slots.map((s) => s * EVERY), columns);
   }
 
   async function show(message) {

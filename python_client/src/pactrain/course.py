@@ -148,8 +148,9 @@ class Course:
         they took; no more than the bytes spared are sure to have cost. Below 0: they
         took longer. None: no rate, or nothing was saved from.
 
-        What an exchange hides behind computing is in what they took, so this claims no
-        more than the coordinator's saved_seconds: the bytes spared over the same rates.
+        What an exchange hides behind computing is in what they took. The coordinator's
+        saved_seconds is of all agents and compares with FULL as measured, or with what
+        rates are sure of without round trips: it may be more, and less.
         """
         if not self.rate or not self.saving.steps:
             return None

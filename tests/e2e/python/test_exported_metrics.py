@@ -90,6 +90,14 @@ def on_page(cluster: Cluster, job: str) -> dict[str, Any]:
     raise AssertionError("the page hung up")
 
 
+def account_of(cluster: Cluster, job: str) -> dict[str, Any]:
+    """What pactrain-admin has of what the job saves."""
+    argv = [*cluster.admin("job", job), "--json"]
+    admin = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    account: dict[str, Any] = json.loads(admin.stdout)["account"]
+    return account
+
+
 # What a script does not see: rank 0's masks as they go to the others, and what it hears of a
 # switch, or of the end, half a second later.
 BYTES_TOLERANCE, SECONDS_TOLERANCE = 0.1, 3.0
@@ -128,6 +136,10 @@ def test_a_finished_job_has_the_same_figures_in_its_script_in_metrics_and_on_the
         of_script("dense_bytes") / of_script("sent_bytes"), rel=BYTES_TOLERANCE
     )
     assert shown["saved_seconds"] == of_metrics("saved_seconds")
+    account = account_of(with_page, job)
+    assert account.get("savedSeconds", 0) == of_metrics("saved_seconds")
+    assert account["denseBytes"] == shown["dense_bytes"]
+    assert account["sentBytes"] == shown["sent_bytes"]
     assert shown["keep"] == pytest.approx(stats[0]["pactrain/keep"])
     assert shown["counted"] == pytest.approx(of_metrics("counted_since_seconds"), abs=1)
     for mode, seconds in zip(("FULL", "COMPACTED", "TERNARY"), told["mode_seconds"], strict=True):
@@ -152,17 +164,15 @@ def test_a_coordinator_that_is_started_again_says_since_when_it_counts(
     eventually(lambda: on_page(with_page, job).get("job", {}).get("counted", 0) > 0)
     # Told again to the new coordinator.
     eventually(lambda: on_page(with_page, job)["keep_of"]["told"])
+    told = on_page(with_page, job)
+    assert told["timeline"][0]["before"], told["timeline"]
+    assert told["timeline"][0]["mode"] == before["job"]["mode"]
+    assert "this coordinator started; generation 1 was there" in told["events"][0]["text"]
     trained.tell(15)
     trained.finish()
     after = on_page(with_page, job)
     assert after["job"]["counted"] > before["job"]["counted"]
-    admin = subprocess.run(
-        [*with_page.admin("job", job), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
-    account = json.loads(admin.stdout)["account"]
+    account = account_of(with_page, job)
     assert account["sinceUnixSeconds"] == pytest.approx(after["job"]["counted"], abs=1)
 
 

@@ -130,6 +130,25 @@ def test_hostile_names_stay_text_or_are_refused(launch) -> None:
 
 
 @pytest.mark.nightly
+def test_a_job_of_one_site_is_not_advised_to_measure_what_it_cannot_spare(launch) -> None:
+    with running(sites=1, coordinator_flags=["--listen-page=127.0.0.1:0"]) as cluster:
+        place = Place(cluster.coordinator.listening["page"])
+        trained = launch(cluster, page_scenarios.hostile_names, job="alone")
+        trained.wait_said("trained")
+        with browser_context(place) as context:
+            visit = Visit(context, place.root, None)
+            page = visit.open("#/job/alone")
+            saves = page.locator("dl.cards > div", has_text="Saves")
+            visit.check("it saves nothing", lambda: "it has one site" in saves.inner_text())
+            note = page.locator("p.note", has_text="Counted since")
+            visit.check("and why", lambda: "nothing to spare" in note.inner_text())
+            visit.check("it is not advised to pin", lambda: " pin " not in note.inner_text())
+        trained.tell("end")
+        trained.finish()
+    assert visit.outcome.good, visit.outcome.failed
+
+
+@pytest.mark.nightly
 def test_100_jobs_and_1000_agents_are_shown() -> None:
     visit, costs = page_load.check(messages=1)
     assert visit.outcome.good, json.dumps(
