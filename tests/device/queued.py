@@ -79,6 +79,11 @@ def broken() -> Iterator[None]:
         use().queued_break(False)
 
 
+def signal_there(number: int) -> None:
+    """This process gets the signal once the device comes to it in the current stream."""
+    use().queued_signal_there(number)
+
+
 def _module() -> Any:
     module: Any = types.ModuleType(f"torch.{NAME}")
     module.is_available = lambda: True
