@@ -117,6 +117,7 @@ def test_what_is_packed_there_trains_as_on_the_cpu(wrap, monkeypatch, packing, o
     stats = attached.session.stats()
     assert stats["pactrain/device_path"] == 2
     assert stats["pactrain/device_fallbacks"] == 0
+    assert stats["pactrain/device_scratch_bytes"] > 0
 
 
 def test_bfloat16_has_room_for_what_is_kept_in_fp32(wrap, monkeypatch, packing):
