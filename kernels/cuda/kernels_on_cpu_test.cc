@@ -292,32 +292,33 @@ TEST_P(KernelsOnCpuTest, ExpandDivideEqualsTheReference) {
   }
 }
 
-// In a bucket of one element: each kept, and each outside the mask.
+// All of them kept, and all outside the mask.
 TEST(KernelsOnCpu, EveryOddValueIsThatOfTheReference) {
+  const std::vector<uint32_t> bits(std::begin(kSpecial), std::end(kSpecial));
+  const std::vector<uint16_t> narrow = HighHalves(bits);
+  const auto elements = static_cast<uint32_t>(bits.size());
   const on_cpu::Grid grid = {1, kBlockThreads};
-  for (uint8_t kept : {0, 1}) {
-    const MaskPlan plan(&kept, 1);
+  for (uint8_t byte : {0x00, 0xff}) {
+    const std::vector<uint8_t> bitmap((elements + 7) / 8, byte);
+    const MaskPlan plan(bitmap.data(), elements);
     const std::vector<uint32_t> image = MaskImage(plan);
-    const uint32_t* offsets = image.data() + MaskOffsetsAt(1) / 4;
-    for (uint32_t bits : kSpecial) {
-      const std::vector<uint32_t> one = {bits};
-      const std::vector<uint16_t> narrow = HighHalves(one);
-      CheckCompact(grid, plan, image.data(), offsets, one, Floats(one), true, 1,
-                   1);
-      CheckCompact(grid, plan, image.data(), offsets, narrow, Wide(narrow),
-                   true, 1, 1);
-      uint32_t wanted = 0, out = 1;
-      uint16_t wanted16 = 0, out16 = 1;
-      float value = 0;
-      reference::ExpandDivide(plan, AllTiles(plan), Floats(one).data(), 3.0f,
-                              &value);
-      wanted = std::bit_cast<uint32_t>(value);
-      reference::ToBf16(&value, 1, &wanted16);
-      Launch(grid, one.data(), image.data(), offsets, 1, 3.0f, &out);
-      Launch(grid, one.data(), image.data(), offsets, 1, 3.0f, &out16);
-      EXPECT_EQ(out, wanted);
-      EXPECT_EQ(out16, wanted16);
-    }
+    const uint32_t* offsets = image.data() + MaskOffsetsAt(elements) / 4;
+    CheckCompact(grid, plan, image.data(), offsets, bits, Floats(bits), true, 1,
+                 1);
+    CheckCompact(grid, plan, image.data(), offsets, narrow, Wide(narrow), true,
+                 1, 1);
+    std::vector<float> wanted(elements);
+    std::vector<uint16_t> wanted16(elements), out16(elements);
+    std::vector<uint32_t> out(elements);
+    reference::ExpandDivide(plan, AllTiles(plan), Floats(bits).data(), 3.0f,
+                            wanted.data());
+    reference::ToBf16(wanted.data(), elements, wanted16.data());
+    Launch(grid, bits.data(), image.data(), offsets, elements, 3.0f,
+           out.data());
+    Launch(grid, bits.data(), image.data(), offsets, elements, 3.0f,
+           out16.data());
+    EXPECT_EQ(std::memcmp(out.data(), wanted.data(), 4 * elements), 0);
+    EXPECT_EQ(out16, wanted16);
   }
 }
 
