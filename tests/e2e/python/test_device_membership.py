@@ -11,7 +11,7 @@ from elastic import BATCHES, STOP, equal, logged, on, stopped, values
 from patience import PATIENCE_SECONDS
 from test_failures import TYPED
 
-BUCKET = 20  # In one of the first steps: each has several.
+BUCKET = 20  # Of the fourth step: each has five.
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,18 +22,18 @@ def built():
 
 
 @pytest.mark.parametrize(
-    ("where", "path", "at"),
+    ("where", "path", "at", "applied"),  # So many steps are.
     [
-        ("staging", "torch", BUCKET),
-        ("staging", "device", BUCKET),
-        ("exchange", "torch", 4),
-        ("copy", "torch", BUCKET),
-        ("copy", "device", BUCKET),
+        ("staging", "torch", BUCKET, 3),
+        ("staging", "device", BUCKET, 3),
+        ("exchange", "torch", 4, 2),  # Attaching has had two of them.
+        ("copy", "torch", BUCKET, 4),
+        ("copy", "device", BUCKET, 4),
     ],
 )
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_rank_lost_in_a_copy_leaves_a_step_to_all_or_to_none(
-    own_cluster, launch, where, path, at, number
+    own_cluster, launch, where, path, at, applied, number
 ):
     if path == "device" and "without nvcc" in device_scenarios.kernels_here():
         pytest.skip("the trainer library was built without nvcc")
@@ -45,6 +45,7 @@ def test_a_rank_lost_in_a_copy_leaves_a_step_to_all_or_to_none(
     first, last = running.ranks
     running.wait_until(lambda: bool(first.value or first.error), PATIENCE_SECONDS)
     assert first.value["error"] in TYPED, first
+    assert first.value["steps"] == applied
     assert first.value["untouched"]
     assert first.value["cleared"]
     if number == signal.SIGKILL:
