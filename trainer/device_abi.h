@@ -113,8 +113,9 @@ int pt_submit_packed(pt_session* session, uint32_t bucket, uint64_t elements,
                      int dtype, pt_digest bucket_layout, int last,
                      const pt_digest* parameters, pt_fill fill, void* arg);
 
-/* Whether this library's kernels can run on the GPUs of this machine: 0, or why
- * not (trainer/cuda/driver.h has the numbers). `text` gets one line, cut to
+/* Whether this library's kernels can run on the GPU of the thread's current
+ * context, or where it has none on all GPUs of this machine: 0, or why not
+ * (trainer/cuda/driver.h has the numbers). `text` gets one line, cut to
  * `bytes`, which GPUs or why. Opens NVIDIA's driver, which no other call but
  * pt_cuda_open() does, and makes no context. Thread-safe. */
 int pt_cuda_status(char* text, uint64_t bytes);

@@ -24,12 +24,14 @@ using kernels::MaskPlan;
 namespace reference = kernels::reference;
 using on_cpu::Order;
 
-// Numbers mixed with what is easily lost: -0, subnormals, Inf, NaNs.
+// What is easily lost: -0, subnormals, Inf, NaNs, ties of bf16.
+constexpr uint32_t kSpecial[] = {
+    0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x00800001, 0x7f800000,
+    0xff800000, 0x7fc00000, 0xffc12345, 0x7f800001, 0xff812345, 0x7f7fffff,
+    0x3f808000, 0x3f818000, 0x7f800100, 0x0000ffff, 0x00010000, 0x80010000};
+
+// Numbers mixed with those.
 std::vector<uint32_t> RandomBits(std::mt19937& random, size_t elements) {
-  static constexpr uint32_t kSpecial[] = {
-      0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x00800001, 0x7f800000,
-      0xff800000, 0x7fc00000, 0xffc12345, 0x7f800001, 0xff812345, 0x7f7fffff,
-      0x3f808000, 0x3f818000, 0x7f800100, 0x0000ffff};
   std::vector<uint32_t> bits(elements);
   for (uint32_t& b : bits) {
     const uint32_t r = random();
@@ -54,7 +56,7 @@ std::vector<uint8_t> RandomMask(std::mt19937& random, size_t elements,
 template <typename Bits>
 class Buffer {
  public:
-  explicit Buffer(size_t elements, size_t offset = 1)
+  explicit Buffer(size_t elements, size_t offset)
       : storage_(elements + offset + 32, kGuard), offset_(offset) {}
   Buffer(const std::vector<Bits>& bits, size_t offset)
       : Buffer(bits.size(), offset) {
@@ -138,6 +140,9 @@ std::vector<Case> Cases() {
   return cases;
 }
 
+// Memory begins each of so many elements after what a vector load would want.
+constexpr size_t kStarts = 4;
+
 class KernelsOnCpuTest : public ::testing::TestWithParam<Case> {
  protected:
   KernelsOnCpuTest()
@@ -207,9 +212,10 @@ template <typename Bits>
 void CheckCompact(const on_cpu::Grid& grid, const MaskPlan& plan,
                   const uint32_t* words, const uint32_t* offsets,
                   const std::vector<Bits>& bits, const std::vector<float>& wide,
-                  bool count, size_t offset) {
-  Buffer<Bits> in(bits, offset);
-  Buffer<uint32_t> wanted(plan.kept()), out(plan.kept());
+                  bool count, size_t in_offset, size_t out_offset) {
+  Buffer<Bits> in(bits, in_offset);
+  Buffer<uint32_t> wanted(plan.kept(), out_offset);
+  Buffer<uint32_t> out(plan.kept(), out_offset);
   const uint64_t outside =
       reference::CompactAndCount(plan, AllTiles(plan), wide.data(),
                                  reinterpret_cast<float*>(wanted.data()));
@@ -231,14 +237,16 @@ void CheckCompact(const on_cpu::Grid& grid, const MaskPlan& plan,
 
 TEST_P(KernelsOnCpuTest, CompactEqualsTheReference) {
   const std::vector<uint32_t> bits = RandomBits(random_, elements());
-  std::vector<uint16_t> narrow = HighHalves(bits);
+  const std::vector<uint16_t> narrow = HighHalves(bits);
+  size_t start = 0;
   for (Order order : {Order::kForward, Order::kBackward}) {
     for (bool count : {true, false}) {
-      const size_t offset = count ? 1 : 3;
+      const size_t other = kStarts - 1 - start;
       CheckCompact(GridOf(order), plan_, words(), offsets(), bits, Floats(bits),
-                   count, offset);
+                   count, start, other);
       CheckCompact(GridOf(order), plan_, words(), offsets(), narrow,
-                   Wide(narrow), count, offset);
+                   Wide(narrow), count, start, other);
+      start = (start + 1) % kStarts;
     }
   }
 }
@@ -248,23 +256,28 @@ TEST_P(KernelsOnCpuTest, SquaresOfPlainNumbersAreAddedInTheStatedOrder) {
   std::vector<uint32_t> bits(elements());
   std::normal_distribution<float> normal(0, 1e-3f);
   for (uint32_t& b : bits) b = std::bit_cast<uint32_t>(normal(random_));
+  const std::vector<uint16_t> narrow = HighHalves(bits);
   for (Order order : {Order::kForward, Order::kBackward}) {
     CheckCompact(GridOf(order), plan_, words(), offsets(), bits, Floats(bits),
-                 true, 1);
+                 true, 1, 1);
+    CheckCompact(GridOf(order), plan_, words(), offsets(), narrow, Wide(narrow),
+                 true, 1, 1);
   }
 }
 
 TEST_P(KernelsOnCpuTest, ExpandDivideEqualsTheReference) {
   const std::vector<uint32_t> packed = RandomBits(random_, plan_.kept());
   const std::vector<float> values = Floats(packed);
+  size_t start = 0;
   for (uint32_t divisor : {1, 3, 6, 1024}) {
-    Buffer<float> wanted32(elements());
-    Buffer<uint16_t> wanted16(elements());
+    start = (start + 1) % kStarts;
+    Buffer<float> wanted32(elements(), start);
+    Buffer<uint16_t> wanted16(elements(), start);
     reference::ExpandDivide(plan_, AllTiles(plan_), values.data(),
                             static_cast<float>(divisor), wanted32.data());
     reference::ToBf16(wanted32.data(), elements(), wanted16.data());
-    Buffer<uint32_t> in(packed, 1 + divisor % 2), out32(elements());
-    Buffer<uint16_t> out16(elements());
+    Buffer<uint32_t> in(packed, kStarts - 1 - start), out32(elements(), start);
+    Buffer<uint16_t> out16(elements(), start);
     const on_cpu::Grid grid =
         GridOf(divisor % 2 == 0 ? Order::kForward : Order::kBackward);
     Launch(grid, in.data(), words(), offsets(), elements(),
@@ -273,9 +286,39 @@ TEST_P(KernelsOnCpuTest, ExpandDivideEqualsTheReference) {
            static_cast<float>(divisor), out16.data());
     EXPECT_EQ(std::memcmp(out32.data(), wanted32.data(), 4 * elements()), 0);
     EXPECT_EQ(out32.storage(),
-              Buffer<uint32_t>({out32.data(), out32.data() + elements()}, 1)
+              Buffer<uint32_t>({out32.data(), out32.data() + elements()}, start)
                   .storage());
     EXPECT_EQ(out16.storage(), wanted16.storage());
+  }
+}
+
+// All of them kept, and all outside the mask.
+TEST(KernelsOnCpu, EveryOddValueIsThatOfTheReference) {
+  const std::vector<uint32_t> bits(std::begin(kSpecial), std::end(kSpecial));
+  const std::vector<uint16_t> narrow = HighHalves(bits);
+  const auto elements = static_cast<uint32_t>(bits.size());
+  const on_cpu::Grid grid = {1, kBlockThreads};
+  for (uint8_t byte : {0x00, 0xff}) {
+    const std::vector<uint8_t> bitmap((elements + 7) / 8, byte);
+    const MaskPlan plan(bitmap.data(), elements);
+    const std::vector<uint32_t> image = MaskImage(plan);
+    const uint32_t* offsets = image.data() + MaskOffsetsAt(elements) / 4;
+    CheckCompact(grid, plan, image.data(), offsets, bits, Floats(bits), true, 1,
+                 1);
+    CheckCompact(grid, plan, image.data(), offsets, narrow, Wide(narrow), true,
+                 1, 1);
+    std::vector<float> wanted(elements);
+    std::vector<uint16_t> wanted16(elements), out16(elements);
+    std::vector<uint32_t> out(elements);
+    reference::ExpandDivide(plan, AllTiles(plan), Floats(bits).data(), 3.0f,
+                            wanted.data());
+    reference::ToBf16(wanted.data(), elements, wanted16.data());
+    Launch(grid, bits.data(), image.data(), offsets, elements, 3.0f,
+           out.data());
+    Launch(grid, bits.data(), image.data(), offsets, elements, 3.0f,
+           out16.data());
+    EXPECT_EQ(std::memcmp(out.data(), wanted.data(), 4 * elements), 0);
+    EXPECT_EQ(out16, wanted16);
   }
 }
 

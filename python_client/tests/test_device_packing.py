@@ -65,6 +65,7 @@ class TorchKernels:
 @pytest.fixture
 def kernels(monkeypatch):
     made = TorchKernels()
+    monkeypatch.setattr(device_path, "kernels_here", lambda device: (True, ""))
     monkeypatch.setattr(device_path, "WITH_KERNELS", {"queued"})
     monkeypatch.setattr(device_path, "kernels_of", lambda device: made)
     return made
@@ -116,6 +117,7 @@ def test_what_is_packed_there_trains_as_on_the_cpu(wrap, monkeypatch, packing, o
     stats = attached.session.stats()
     assert stats["pactrain/device_path"] == 2
     assert stats["pactrain/device_fallbacks"] == 0
+    assert stats["pactrain/device_scratch_bytes"] > 0
 
 
 def test_bfloat16_has_room_for_what_is_kept_in_fp32(wrap, monkeypatch, packing):
@@ -391,15 +393,21 @@ def test_without_a_driver_the_reason_is_the_librarys(wrap, monkeypatch):
         wrap(small_net().to("queued"))
 
 
-def test_auto_calls_nothing_of_the_driver(wrap, monkeypatch):
+def test_auto_asks_the_driver_once_and_says_why_not(wrap, monkeypatch):
     monkeypatch.delenv(device_path.VARIABLE, raising=False)
+    asked = []
+
+    def too_old(device):
+        asked.append(device)
+        return False, "the driver can do CUDA 12.4"
+
+    monkeypatch.setattr(device_path, "kernels_here", too_old)
     attached = wrap(small_net().to("queued"))
     assert "torch (there are kernels for NVIDIA's" in attached.session.summary()
     attached.session.close()
-
-    def refuse(device):
-        raise AssertionError
+    assert not asked
 
     monkeypatch.setattr(device_path, "WITH_KERNELS", {"queued"})
-    monkeypatch.setattr(device_path, "kernels_of", refuse)
-    assert wrap(small_net().to("queued")).session.device_path.name == "torch"
+    _, attached = train(wrap, "queued")
+    assert asked == [torch.device("queued", 0)]
+    assert "torch (the driver can do CUDA 12.4)" in attached.session.summary()

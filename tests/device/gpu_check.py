@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 PARTS = {  # Seconds that each may take.
-    "facts": 40,
+    "facts": 35,
     "kernels": 90,
     "exchange": 120,
+    "nccl": 50,
     "training": 120,
     "lost_rank": 60,
     "figures": 60,
@@ -185,6 +186,21 @@ def exchange(place: str, package: Path) -> Answer:
     return answer
 
 
+def nccl(place: str, package: Path) -> Answer:
+    """A rank that is alone on its node goes by the host; two GPUs of a node have the bits of
+    the CPU's sum."""
+    answer: Answer = {"wrong": [], "paths": {}}
+    expected = job(package, "cpu", "auto", "exact")
+    compare(answer, expected, package, place, "nccl", "exact")
+    if "skipped" in answer:
+        return answer
+    if (found := devices(place)) < 2:
+        return answer | {"skipped": [f"a sum of two GPUs: there are {found}"]}
+    compare(answer, expected, package, place, "nccl", "node")
+    path = answer["paths"]["node by nccl"]
+    return answer if path == "nccl" else answer | {"failed": [f"two GPUs went by {path}"]}
+
+
 def training(place: str, package: Path) -> Answer:
     """Autocast, GradScaler, accumulation, clipping, a checkpoint: each path as the other."""
     answer: Answer = {"wrong": [], "paths": {}}
@@ -289,13 +305,20 @@ def on(place: str) -> Any:
     return torch.device(place)
 
 
+def devices(place: str) -> int:
+    import torch
+
+    on(place)
+    return torch.accelerator.device_count()
+
+
 def stand_in() -> Any:
-    """Of a checkout: a device and a driver without a GPU."""
+    """Of a checkout: a device, a driver and an NCCL without a GPU."""
     import queued
 
     from pactrain import device_path
 
-    queued.use_driver()
+    queued.use_nccl()
     device_path.WITH_KERNELS.add(queued.NAME)
     return queued
 
@@ -376,10 +399,13 @@ def last_line(rank: subprocess.Popen[str]) -> str:
 
 def start(agents: list[str], rank: int, place: str, path: str, kind: str) -> subprocess.Popen[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PACTRAIN_")}
+    agent = agents[rank]
+    if kind == "node":  # Of two GPUs.
+        agent, place = agents[0], f"{place.partition(':')[0]}:{rank}"
     environment |= {
         "RANK": str(rank),
         "WORLD_SIZE": "2",
-        "PACTRAIN_AGENT": agents[rank],
+        "PACTRAIN_AGENT": agent,
         "PACTRAIN_JOB_ID": "gpu-check",
         "PACTRAIN_DEVICE_PATH": path,
         "PACTRAIN_ON_SHRINK": "abort",
@@ -428,6 +454,8 @@ def train(kind: str, device: Any) -> Answer:
     endless = kind == "endless"
     step = 0
     while step < STEPS or endless:
+        if kind == "node":
+            time.sleep(1)  # NCCL opens beside the steps.
         optimizer.zero_grad()
         run_step(ddp, device, step, exact, scaler)
         if exact:

@@ -79,6 +79,11 @@ def broken() -> Iterator[None]:
         use().queued_break(False)
 
 
+def signal_there(number: int) -> None:
+    """This process gets the signal once the device comes to it in the current stream."""
+    use().queued_signal_there(number)
+
+
 def _module() -> Any:
     module: Any = types.ModuleType(f"torch.{NAME}")
     module.is_available = lambda: True
@@ -155,7 +160,7 @@ def _built(name: str, sources: list[Path], reads: list[Path], arguments: list[st
 def _compile(library: Path, arguments: list[str]) -> None:
     new = library.with_suffix(".new")
     command = ["g++", "-std=c++20", "-O0", "-g0", "-fPIC", "-shared", "-o", str(new), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     if done.returncode:
         sys.stderr.write(done.stderr)
         raise RuntimeError(f"{library.name} was not compiled: {' '.join(command)}")

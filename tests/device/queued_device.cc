@@ -23,7 +23,9 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
+#include <signal.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -568,6 +570,12 @@ void queued_break(bool on) { broken = on; }
 void queued_break_there() {
   const Lock lock(mutex);
   Enqueue(QueueOf(0, 0), [] { broken = true; });
+}
+// This process gets the signal once the current stream comes to it.
+void queued_signal_there(int signal) {
+  const Lock lock(mutex);
+  Enqueue(CurrentQueue({kType, current_device}),
+          [signal] { kill(getpid(), signal); });
 }
 // For work that is not torch's: `run(call)` in this stream of the device of
 // now.

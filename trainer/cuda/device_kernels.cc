@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/mask_image.h"
 #include "kernels/cuda/shapes.h"
@@ -63,6 +64,29 @@ std::variant<Device, CudaError> Look(const Driver& driver, int device) {
     }
   }
   return Device{name.data(), 10 * major + minor};
+}
+
+// All of this machine's, in order; only the thread's where it has a context.
+std::variant<std::vector<int>, CudaError> DevicesToDescribe(
+    const Driver& driver) {
+  const DriverCalls& calls = driver.calls();
+  int current = 0;
+  if (calls.cuCtxGetDevice(&current) == 0) return std::vector<int>{current};
+  int count = 0;
+  if (const int error = calls.cuDeviceGetCount(&count); error != 0) {
+    return CudaError{Reason::kDriverError,
+                     driver.Words("cuDeviceGetCount", error)};
+  }
+  if (count == 0) return CudaError{Reason::kNoDevice, "the driver sees no GPU"};
+  std::vector<int> devices(count);
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    if (const int error = calls.cuDeviceGet(&devices[ordinal], ordinal);
+        error != 0) {
+      return CudaError{Reason::kDriverError,
+                       driver.Words("cuDeviceGet", error)};
+    }
+  }
+  return devices;
 }
 
 CudaError NotBuilt() {
@@ -201,25 +225,15 @@ std::variant<std::string, CudaError> Describe(const char* library,
   const auto loaded = Driver::Load(library);
   if (const auto* error = std::get_if<CudaError>(&loaded)) return *error;
   const Driver& driver = *std::get<std::shared_ptr<const Driver>>(loaded);
-  const DriverCalls& calls = driver.calls();
-  int devices = 0;
-  if (const int error = calls.cuDeviceGetCount(&devices); error != 0) {
-    return CudaError{Reason::kDriverError,
-                     driver.Words("cuDeviceGetCount", error)};
-  }
-  if (devices == 0)
-    return CudaError{Reason::kNoDevice, "the driver sees no GPU"};
+  const auto devices = DevicesToDescribe(driver);
+  if (const auto* error = std::get_if<CudaError>(&devices)) return *error;
   std::string text;
-  for (int ordinal = 0; ordinal < devices; ++ordinal) {
-    int device = 0;
-    if (const int error = calls.cuDeviceGet(&device, ordinal); error != 0) {
-      return CudaError{Reason::kDriverError,
-                       driver.Words("cuDeviceGet", error)};
-    }
+  for (int device : std::get<std::vector<int>>(devices)) {
     const auto found = Look(driver, device);
     if (const auto* error = std::get_if<CudaError>(&found)) return *error;
     const auto& [name, capability] = std::get<Device>(found);
-    const std::string who = "GPU " + std::to_string(ordinal) + ", " + name;
+    // A CUdevice is its number.
+    const std::string who = "GPU " + std::to_string(device) + ", " + name;
     if (auto error = CheckCode(code, driver.version(), capability)) {
       return CudaError{error->reason, who + ": " + error->text};
     }

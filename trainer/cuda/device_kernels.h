@@ -88,9 +88,9 @@ class DeviceKernels {
 std::optional<CudaError> CheckCode(const pactrain::cuda::DeviceCode& code,
                                    int driver_version, int capability);
 
-// What the kernels can do on this machine's GPUs, without touching one: makes
-// no context. In words, one line; or why not, of the first GPU that they cannot
-// use.
+// What the kernels can do on the GPU of this thread's current context, or where
+// it has none on all of this machine's, without touching one: makes no context.
+// In words, one line; or why not, of the first GPU that they cannot use.
 std::variant<std::string, CudaError> Describe(
     const char* library = "libcuda.so.1",
     const pactrain::cuda::DeviceCode& code = pactrain::cuda::EmbeddedCode());

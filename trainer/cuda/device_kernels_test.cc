@@ -249,7 +249,17 @@ TEST(CheckCodeTest, AnOlderDriverOfTheSameMajorRunsMachineCodeAndNoPtx) {
             "the driver can do CUDA 12.9, the kernels need 13.0");
 }
 
+TEST_F(DeviceKernelsTest, DescribingIsOfTheThreadsGpuWhereItHasOne) {
+  fake_->capabilities = {70, 90};  // The last one is the context's.
+  EXPECT_EQ(std::get<std::string>(Describe(kLibrary, kCode)),
+            "GPU 1, Fake 1 (9.0); driver of CUDA 13.0");
+  fake_->capabilities = {90, 70};
+  EXPECT_EQ(ReasonOf(Describe(kLibrary, kCode)), Reason::kNoCode);
+  EXPECT_THAT(fake_->calls, testing::Each(testing::Not("cuModuleLoadData")));
+}
+
 TEST_F(DeviceKernelsTest, DescribingNamesAllGpusAndTouchesNone) {
+  fake_->has_context = false;
   fake_->capabilities = {90, 120};
   EXPECT_EQ(std::get<std::string>(Describe(kLibrary, kCode)),
             "GPU 0, Fake 0 (9.0); GPU 1, Fake 1 (12.0, by PTX); driver of CUDA "
@@ -267,6 +277,7 @@ TEST_F(DeviceKernelsTest, DescribingNamesAllGpusAndTouchesNone) {
   for (const char* call : {"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
                            "cuDeviceGetAttribute"}) {
     *fake_ = FakeDriver();
+    fake_->has_context = false;
     fake_->failing = call;
     fake_->error = 700;
     EXPECT_EQ(ReasonOf(Describe(kLibrary, kCode)), Reason::kDriverError);

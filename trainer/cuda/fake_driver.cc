@@ -31,6 +31,12 @@ int Called(const char* name) {
   return fake.failing == name ? fake.error : 0;
 }
 
+// What tests say to processes that start others.
+int Given(const char* variable, int otherwise) {
+  const char* given = std::getenv(variable);
+  return given == nullptr ? otherwise : std::atoi(given);
+}
+
 using Call = std::function<void()>;
 
 // A kernel with what its parameters point to now, as cuLaunchKernel takes them.
@@ -73,6 +79,7 @@ using pactrain::trainer::cuda::enqueue;
 using pactrain::trainer::cuda::fake;
 using pactrain::trainer::cuda::FakeEnqueue;
 using pactrain::trainer::cuda::FakeQuery;
+using pactrain::trainer::cuda::Given;
 using pactrain::trainer::cuda::Kernel;
 using pactrain::trainer::cuda::kKernels;
 using pactrain::trainer::cuda::query;
@@ -94,7 +101,7 @@ void pactrain_fake_query_by(FakeQuery* function) { query = function; }
 int cuInit(unsigned) { return Called("cuInit"); }
 
 int cuDriverGetVersion(int* version) {
-  *version = fake.version;
+  *version = Given("FAKE_CUDA", fake.version);
   return Called("cuDriverGetVersion");
 }
 
@@ -119,7 +126,7 @@ int cuDeviceGetName(char* name, int bytes, int device) {
 }
 
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
-  const int capability = fake.capabilities.at(device);
+  const int capability = Given("FAKE_CAPABILITY", fake.capabilities.at(device));
   *value = attribute == 75   ? capability / 10
            : attribute == 76 ? capability % 10
                              : -1;
@@ -135,9 +142,7 @@ int cuCtxGetDevice(int* device) {
 // Each process has another GPU, unless it is told which.
 int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
   std::memset(uuid, 0, 16);
-  const char* given = std::getenv("FAKE_GPU");
-  const int number =
-      given == nullptr ? static_cast<int>(getpid()) : std::atoi(given);
+  const int number = Given("FAKE_GPU", static_cast<int>(getpid()));
   std::memcpy(uuid, &number, sizeof(number));
   uuid[15] = static_cast<unsigned char>(device);
   return Called("cuDeviceGetUuid_v2");

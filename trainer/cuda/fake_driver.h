@@ -12,8 +12,8 @@
 namespace pactrain::trainer::cuda {
 
 struct FakeDriver {
-  int version = 13000;
-  std::vector<int> capabilities = {90};  // Of each device.
+  int version = 13000;                   // Or what FAKE_CUDA says.
+  std::vector<int> capabilities = {90};  // Of each device, or FAKE_CAPABILITY.
   bool has_context = true;               // Of the last device.
   // The call that fails, and with what.
   std::string failing;

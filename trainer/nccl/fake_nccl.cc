@@ -123,6 +123,14 @@ void Wait(std::shared_ptr<Communicator> comm, bool deaf, void* stream) {
   Finish(*comm, stream);
 }
 
+void BreaksOff(const Communicator& comm) {
+  if (Settings()->rank != comm.rank) return;
+  const std::string& fault = Settings()->fault;
+  if (fault == "revoke") Hang();
+  if (fault == "killed_in_revoke") kill(getpid(), SIGKILL);
+  if (fault == "stopped_in_revoke") kill(getpid(), SIGSTOP);
+}
+
 std::shared_ptr<Communicator>& Of(Comm comm) {
   return *static_cast<std::shared_ptr<Communicator>*>(comm);
 }
@@ -231,7 +239,8 @@ int ncclAllReduce(const void* in, void* out, size_t count, int type,
   ++comm->jobs;
   const bool deaf = comm->Has("deaf", call);
   if (comm->Has("late", call) || comm->Has("kernel", call) ||
-      comm->Has("revoke", call) || deaf) {
+      comm->Has("revoke", call) || comm->Has("killed_in_revoke", call) ||
+      comm->Has("stopped_in_revoke", call) || deaf) {
     if (comm->Has("late", call)) comm->error = kRemoteError;
     std::thread(Wait, comm, deaf, stream).detach();
     return kSuccess;
@@ -248,14 +257,14 @@ int ncclCommRevoke(Comm handle, int flags) {
   comm.error = kSuccess;
   comm.progresses = false;
   comm.revoked = true;
-  if (Settings()->fault == "revoke" && Settings()->rank == comm.rank) Hang();
+  BreaksOff(comm);
   return kInProgress;
 }
 
 int ncclCommAbort(Comm handle) {
   Communicator& comm = *Of(handle);
   comm.revoked = true;
-  if (Settings()->fault == "revoke" && Settings()->rank == comm.rank) Hang();
+  BreaksOff(comm);
   while (comm.jobs > 0) Nap();
   shm_unlink(comm.name.c_str());
   return kSuccess;

@@ -21,6 +21,7 @@ struct FakeNccl {
   //   deaf      what it launched never ends
   //   killed    the process is killed in the call
   //   stopped   it is stopped there
+  //   killed_in_revoke, stopped_in_revoke  as revoke, where it is then that
   //   open      the communicator does not open: an error
   //   open_progress  the same: it is in progress for ever
   std::string fault;

@@ -409,6 +409,7 @@ def _declare(library: ctypes.CDLL) -> None:
             [session, ctypes.c_int32, ctypes.c_char_p],
         ),
         "pt_nccl_status": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_uint64]),
+        "pt_cuda_status": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_uint64]),
         "pt_submit_packed": (
             ctypes.c_int,
             [

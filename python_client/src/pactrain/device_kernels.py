@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,10 +114,21 @@ def kernels_of(device: torch.device) -> DeviceKernels:
         return DeviceKernels()
 
 
+def kernels_here(device: torch.device) -> tuple[bool, str]:
+    """Whether kernels_of() is likely to give some; which GPU this is, or why not. Loads
+    nothing onto it."""
+    with current(device):
+        return _status(_abi.load_library().pt_cuda_status)
+
+
 def nccl_here() -> tuple[bool, str]:
     """Whether this process has an NCCL that is used; its version, or why not."""
+    return _status(_abi.load_library().pt_nccl_status)
+
+
+def _status(ask: Any) -> tuple[bool, str]:
     text = ctypes.create_string_buffer(512)
-    code = _abi.load_library().pt_nccl_status(text, len(text))
+    code = ask(text, len(text))
     return code == 0, text.value.decode("utf-8", "replace")
 
 

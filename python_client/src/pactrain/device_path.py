@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .device_kernels import DeviceKernels, kernels_of, nccl_here
+from .device_kernels import DeviceKernels, kernels_here, kernels_of, nccl_here
 from .errors import InvalidArgument, RefusedError
 from .types import Native
 
@@ -81,8 +81,11 @@ def choose(device: torch.device | None, environment: Mapping[str, str]) -> Devic
         return DevicePath("torch", f"{VARIABLE} asks for it")
     foreign = device.type not in WITH_KERNELS or torch.version.hip is not None
     why = f"there are kernels for NVIDIA's GPUs alone, and this is {device}"
-    if wanted == "auto":  # Nothing of the driver is called.
-        return DevicePath("torch", why if foreign else _UNPROVEN)
+    if wanted == "auto":
+        if not foreign:
+            usable, words = kernels_here(device)
+            why = _UNPROVEN if usable else words
+        return DevicePath("torch", why)
     if foreign:
         raise _cannot(wanted, why)
     try:

@@ -177,6 +177,11 @@ class DeviceCopies:
         return self._packer.fallbacks
 
     @property
+    def scratch_bytes(self) -> int:
+        """Of the device, that packing asked for in one step; the most."""
+        return self._packer.scratch_bytes
+
+    @property
     def node(self) -> NodeReport | None:
         """Of sums by NCCL, as of the last bucket; None: none was to be summed."""
         return self._packer.node

@@ -57,6 +57,8 @@ class Packer:
         self._left: list[Tensor] = []
         self.fallbacks = 0  # 1 once one could not be packed here.
         self.unstaged = 0  # Buckets that there was no memory for to sum.
+        self.scratch_bytes = 0  # Of the device, asked for in one step; the most.
+        self._asked_bytes = 0
         self._device = device
         self._stream = stream
         self._kernels = path.kernels
@@ -77,6 +79,8 @@ class Packer:
         None: the bucket travels as a whole, or cannot be packed here.
         """
         elements = host.numel() // 4
+        if bucket == 0:
+            self._asked_bytes = 0
         kernels = self._kernels
         if kernels is None or self._path.kernels is None:
             return None
@@ -207,7 +211,11 @@ class Packer:
         self._kernels.unpack(packing.image, packed, world, out, stream=self._stream)
 
     def _new(self, elements: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(elements, dtype=dtype, device=self._device)
+        new = torch.empty(elements, dtype=dtype, device=self._device)
+        self._asked_bytes += new.nbytes
+        masks = sum(image.nbytes for image in self._images.values())
+        self.scratch_bytes = max(self.scratch_bytes, self._asked_bytes + masks)
+        return new
 
     def _image(
         self, native: Native, bucket: int, elements: int, layout: Digest, plan: Plan

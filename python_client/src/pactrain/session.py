@@ -191,6 +191,8 @@ class Session:
         fallbacks = 0 if self._copies is None else self._copies.fallbacks
         values["pactrain/device_path"] = float(self.device_path.number)
         values["pactrain/device_fallbacks"] = float(fallbacks)
+        scratch = 0 if self._copies is None else self._copies.scratch_bytes
+        values["pactrain/device_scratch_bytes"] = float(scratch)
         node = NO_NODE if self._copies is None else self._copies.node or NO_NODE
         unstaged = 0 if self._copies is None else self._copies.unstaged
         values["pactrain/nccl_buckets"] = float(node.taken)

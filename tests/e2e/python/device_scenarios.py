@@ -132,6 +132,17 @@ def train_packed(talk: Talk, place: str, kind: str) -> dict[str, Any]:
     return result | {"launches": driver.pactrain_fake_launches()}
 
 
+def attached_by(talk: Talk, wanted: str) -> str:
+    """Which path a model on a device has, and why, by the stand-in for NVIDIA's driver."""
+    queued.use_driver()
+    os.environ |= {"RANK": str(talk.rank), "WORLD_SIZE": str(talk.world)}
+    with path(wanted):
+        _, session = wrapped(model_of(0).to(queued.NAME), own=True)
+        said = str(session.device_path)
+        session.close()
+    return said
+
+
 @contextlib.contextmanager
 def path(name: str) -> Iterator[None]:
     device_path.WITH_KERNELS.add(queued.NAME)

@@ -9,7 +9,7 @@ from typing import Any
 import membership_scenarios
 import pytest
 from daemons import Cluster, Daemon
-from launcher import Launch
+from launcher import Launch, Scenario
 from patience import PATIENCE, PATIENCE_SECONDS
 
 BATCHES = 30
@@ -30,6 +30,7 @@ def join() -> Iterator[Join]:
         seed: int,
         sites: str = "site-0:1,site-1:1",
         on_shrink: str = "pause",
+        scenario: Scenario = membership_scenarios.trained,
         **arguments: Any,
     ) -> Launch:
         environment = {
@@ -40,7 +41,6 @@ def join() -> Iterator[Join]:
             "PACTRAIN_SITES": sites,
             "PACTRAIN_ON_SHRINK": on_shrink,
         }
-        scenario = membership_scenarios.trained
         words = {"seed": seed, "until": BATCHES, "stops": (STOP,), **arguments}
         launches.append(Launch(scenario, [environment], None, words))
         return launches[-1]

@@ -88,10 +88,10 @@ class Launch:
             with contextlib.suppress(OSError):
                 self._pipes[rank].send(word)
 
-    def kill(self, rank: int) -> None:
+    def kill(self, rank: int, how: signal.Signals = signal.SIGKILL) -> None:
         pid = self._processes[rank].pid
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, how)
 
     def wait_until(self, done: Callable[[], bool], seconds: float) -> None:
         """Until `done` says so; AssertionError if it does not in time."""

@@ -64,6 +64,7 @@ def trained(
     stops: tuple[int, ...] = (),
     sizes: tuple[int, ...] = (),
     lasts: int = scenarios.MOST_STEPS,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Until the job has seen `until` batches, and `sizes`, the last of them for 10 batches; at
     most `lasts` batches of its own. No word about errors.
@@ -76,8 +77,9 @@ def trained(
         model[2] = torch.nn.Linear(32, 32, bias=False)
     if amount:
         pactrain.prune(model, amount)
+    model.to(device)
     ddp = pactrain.DistributedDataParallel(model, bucket_cap_mb=0.002)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=False)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.8)
     place = Place()
     if share:
@@ -92,7 +94,7 @@ def trained(
     ):
         optimizer.zero_grad()
         batches.append(place.batch)
-        ddp(inputs(place.batch, seed)).square().mean().backward()
+        ddp(inputs(place.batch, seed).to(device)).square().mean().backward()
         optimizer.step()
         scheduler.step()
         place.advance(ddp.world.world_size)

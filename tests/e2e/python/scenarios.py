@@ -26,7 +26,7 @@ def digest(model: nn.Module) -> str:
     """Over all parameters, bit for bit."""
     whole = hashlib.sha256()
     for parameter in model.parameters():
-        bits = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
+        bits = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         whole.update(bits.numpy().tobytes())
     return whole.hexdigest()
 
@@ -318,12 +318,18 @@ def diverged(talk: Talk, later: bool) -> dict[str, Any]:
     return {"error": "none", "text": "", "final": False}
 
 
-def interrupted(talk: Talk) -> dict[str, Any]:
+def attached(model: nn.Module) -> tuple[nn.Module, Any]:
+    ddp = DistributedDataParallel(model)
+    return ddp, pactrain.attach(ddp)
+
+
+def interrupted(
+    talk: Talk, wrap: Callable[[nn.Module], tuple[nn.Module, Any]] = attached
+) -> dict[str, Any]:
     """Five steps, a pause in which the test does something, then as many as it says."""
     model = mlp()
     pactrain.prune(model, 0.6)
-    ddp = DistributedDataParallel(model)
-    session = pactrain.attach(ddp)
+    ddp, session = wrap(model)
     optimizer = sgd(model)
     error: pactrain.PacTrainError | None = None
     step, stop = 0, 5

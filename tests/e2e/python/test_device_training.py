@@ -5,6 +5,7 @@ from __future__ import annotations
 import device_scenarios
 import pytest
 from device_scenarios import STEPS
+from patience import PATIENCE_SECONDS
 from test_training import values
 
 PAIR = (0, 0, 1)  # Agents of ranks.
@@ -54,6 +55,22 @@ def test_buckets_that_are_packed_there_give_the_bits_of_the_cpu(cluster, launch,
     launches = packed[0].pop("launches")
     assert packed[1].pop("launches") == launches > STEPS
     assert packed[0] == packed[1] == on_cpu
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({}, "the kernels have run on no GPU yet"),
+        ({"FAKE_CUDA": "12040"}, "GPU 0, Fake 0: the driver can do CUDA 12.4, the kernels need"),
+        ({"FAKE_CAPABILITY": "75"}, "GPU 0, Fake 0: the GPU has compute capability 7.5, the"),
+    ],
+)
+def test_auto_goes_by_torch_and_says_what_the_driver_says(cluster, launch, environment, words):
+    if "without nvcc" in device_scenarios.kernels_here():
+        pytest.skip("the trainer library was built without nvcc")
+    device_scenarios.queued.build_driver()
+    ranks = launch(cluster, device_scenarios.attached_by, environment=environment, wanted="auto")
+    assert all(said.startswith(f"torch ({words}") for said in values(ranks.finish()))
 
 
 @pytest.fixture
@@ -212,7 +229,9 @@ def test_a_gpu_that_does_not_come_back_from_nccl_ends_its_rank_alone(cluster, la
     assert not ranks[2].error
 
 
-@pytest.mark.parametrize("fault", ["killed:3:1", "stopped:3:1"])
+@pytest.mark.parametrize(
+    "fault", ["killed:3:1", "stopped:3:1", "killed_in_revoke:3:1", "stopped_in_revoke:3:1"]
+)
 def test_a_trainer_that_is_lost_in_nccl_costs_the_others_that_step(
     own_cluster, launch, by_nccl, fault
 ):
@@ -226,7 +245,7 @@ def test_a_trainer_that_is_lost_in_nccl_costs_the_others_that_step(
         kind="",
     )
     others = [ranks.ranks[0], ranks.ranks[2]]
-    ranks.wait_until(lambda: all(rank.value or rank.error for rank in others), 90)
+    ranks.wait_until(lambda: all(rank.value or rank.error for rank in others), PATIENCE_SECONDS)
     (first, node), (second, _) = values(others)
     assert first == second
     assert "rank 0 is the only one of its model on this node" in node["path"]
