@@ -103,6 +103,12 @@ TEST_F(BackupTest, NothingIsOverwritten) {
                        HasSubstr("in use by another coordinator")));
 }
 
+TEST_F(BackupTest, ItsPathIsWholeWhereTheStateDirectoryIsNamedFromHere) {
+  ASSERT_OK_AND_ASSIGN(auto journal, Open(std::filesystem::relative(dir_)));
+  ASSERT_OK_AND_ASSIGN(const std::string path, journal->Backup("first"));
+  EXPECT_EQ(path, dir_ + "/backups/first");
+}
+
 TEST_F(BackupTest, ItsNameLeadsNowhereElse) {
   ASSERT_OK_AND_ASSIGN(auto journal, Open(dir_));
   for (const char* name : {"", "a/b", "../journal.db", ".", "first.part"}) {
