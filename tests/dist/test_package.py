@@ -125,11 +125,14 @@ def test_the_trainers_group_may_use_the_socket_and_nobody_else(system) -> None:
 
 
 def test_one_that_hangs_is_started_again(system) -> None:
-    """With a shorter watchdog than ours; a process that is stopped tells nothing."""
+    """With a shorter watchdog than ours; a process that is stopped tells nothing.
+
+    Not too short: on a busy machine one that lives is late by seconds, too.
+    """
     unit = "pactrain-agent"
     system.run(
         f"mkdir -p /run/systemd/system/{unit}.service.d; "
-        f"printf '[Service]\\nWatchdogSec=2s\\nTimeoutAbortSec=1s\\nRestartSec=0\\n' "
+        f"printf '[Service]\\nWatchdogSec=10s\\nTimeoutAbortSec=1s\\nRestartSec=0\\n' "
         f">/run/systemd/system/{unit}.service.d/short.conf; "
         f"systemctl daemon-reload; systemctl restart {unit}"
     )
@@ -171,7 +174,7 @@ def test_a_mistake_in_the_settings_is_said_once(system) -> None:
 
 
 def test_removing_it_stops_it_and_leaves_what_is_the_operators(system) -> None:
-    system.run("dpkg --remove pactrain", seconds=120)
+    system.run("dpkg --remove pactrain")
     for unit in UNITS:
         assert show(system, unit, "LoadState") == "not-found"
     assert "pactrain" not in system.run("cat /proc/[0-9]*/comm")
