@@ -9,7 +9,7 @@
                           a rule of the policy checker without meaning to
     docs_warnings         of the documentation site, and links of it that lead nowhere
     guide_steps_failed    docs/three-machines.md, typed on three machines; null: not tried
-    upgrade_steps_lost    1: a job lost a step when its daemons became newer one by one
+    upgrade_steps_lost    1: a job lost a step when its nodes became newer one by one
     not_run_here          what was not tried, in words
 
 Exit code 1: something is wrong; what could not run is none, and is named.

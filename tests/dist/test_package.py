@@ -70,9 +70,13 @@ def test_installing_starts_nothing_and_makes_users_and_folders(system) -> None:
     assert system.run("stat -c '%a %U %G' /run/pactrain").split() == [
         *("750", "pactrain-agent", "pactrain")
     ]
+    assert system.run("stat -c '%a %U' /var/lib/pactrain").split() == [
+        *("700", "pactrain-coordinator")
+    ]
     assert "pactrain" in system.run("id -nG pactrain-agent").split()
     pages = "man1/pactrain-admin.1 man8/pactrain-coordinator.8 man8/pactrain-agent.8"
     system.run(f"cd /usr/share/man && for page in {pages}; do zcat $page.gz | grep -q '^.TH'; done")
+    system.run("/usr/share/doc/pactrain/tools/certs --help")
     completed = (
         ". /usr/share/bash-completion/completions/pactrain-admin; COMP_CWORD=1; "
         "COMP_WORDS=(pactrain-admin dra); _pactrain_admin; echo ${COMPREPLY[@]}"
@@ -112,6 +116,19 @@ def test_systemd_starts_them_when_they_are_ready_and_watches_them(system) -> Non
     assert "1 connected" in system.run(
         "PACTRAIN_ADMIN_JOB_KEY_FILE=/etc/pactrain/job.key pactrain-admin doctor || true"
     )
+
+
+def test_a_backup_is_restored_by_what_the_page_says(system) -> None:
+    page = (ROOT / "docs/upkeep.md").read_text().split("## Restore a backup")[1]
+    commands = page.split("```sh\n")[1].split("```")[0]
+    admin = "PACTRAIN_ADMIN_JOB_KEY_FILE=/etc/pactrain/job.key pactrain-admin"
+    system.run(
+        f"{admin} backup first; systemctl stop pactrain-coordinator; "
+        "mv /var/lib/pactrain/backups/first /root/2026-01-31"
+    )
+    system.run(f"cd /root; {commands}")
+    system.run(f"until {admin} agents | grep -q connected; do :; done")
+    assert "state restored" in system.run(f"{admin} audit")
 
 
 def test_the_trainers_group_may_use_the_socket_and_nobody_else(system) -> None:
