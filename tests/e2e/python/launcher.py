@@ -77,7 +77,7 @@ class Launch:
             process = _processes_of(package).Process(
                 target=_run,
                 args=(scenario, rank, len(environments), dict(environment), store,
-                      dict(arguments), theirs),
+                      dict(arguments), theirs, package),
             )  # fmt: skip
             with _importing_from(package):
                 process.start()
@@ -174,6 +174,7 @@ def _run(
     store: Path | None,
     arguments: dict[str, Any],
     pipe: Connection,
+    package: Path | None,
 ) -> None:
     """In the child: joins a process group if there is to be one, runs the scenario, tells the
     outcome."""
@@ -184,6 +185,9 @@ def _run(
     torch.set_num_threads(1)
     talk = Talk(rank, world, pipe)
     try:
+        import pactrain
+
+        assert package is None or Path(pactrain.__file__).is_relative_to(package), pactrain
         if store is not None:
             kept = dist.FileStore(str(store), world)
             dist.init_process_group("gloo", store=kept, rank=rank, world_size=world)
