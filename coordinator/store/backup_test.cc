@@ -31,7 +31,8 @@ class BackupTest : public ::testing::Test {
     return t.records();
   }
 
-  const std::string folder_ = base::MakeTestFolder();
+  const std::string folder_ =
+      std::filesystem::path(base::MakeTestFolder()).lexically_normal();
   const std::string dir_ = folder_ + "/state", other_ = folder_ + "/other";
 };
 
