@@ -344,8 +344,9 @@ std::string MistakeOf(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
   std::vector<std::string> flags = FlagsOf(app);
   for (const CLI::App* command : app.get_subcommands()) {
-    const std::vector<std::string> more = FlagsOf(*command);
-    flags.insert(flags.end(), more.begin(), more.end());
+    for (const std::string& flag : FlagsOf(*command)) {
+      if (flag != "--help") flags.push_back(flag);  // Is there already.
+    }
   }
   for (const std::string& word : rest) {
     if (!absl::StartsWith(word, "-")) continue;
