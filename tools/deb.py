@@ -96,6 +96,7 @@ def build(tree: Path, folder: Path, target: Path, version: str, glibc: str) -> N
         copy(tree / text, folder / DOCS / text)
     for page in (tree / "docs").glob("*.md"):
         copy(page, folder / DOCS / "docs" / page.name)
+    copy(tree / "tools/certs", folder / DOCS / "tools/certs", 0o755)
     for manual in (tree / "share/man").rglob("*.[18]"):
         zipped = folder / "usr" / manual.relative_to(tree).with_name(f"{manual.name}.gz")
         zipped.parent.mkdir(parents=True, exist_ok=True)

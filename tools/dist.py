@@ -140,6 +140,8 @@ def fill_tarball(folder: Path, libraries: Path, licence_texts: str, version: str
             shutil.copytree(ROOT / name, folder / name, ignore=NOT_SHIPPED)
         else:
             shutil.copy(ROOT / name, folder)
+    (folder / "tools").mkdir()
+    shutil.copy(ROOT / "tools/certs", folder / "tools")  # Of the texts' commands.
     (folder / "LICENSE-third-party").write_text(licence_texts)
     for header in (path for pattern in HEADERS for path in ROOT.glob(pattern)):
         target = folder / "include" / header.relative_to(ROOT)

@@ -182,7 +182,9 @@ absl::StatusOr<SocketFile> SocketFile::Listen(const std::string& path,
   const int bound = bind(fd.get(), reinterpret_cast<const sockaddr*>(&address),
                          sizeof address);
   umask(mask);
-  if (bound != 0) return Unavailable(path, "bind");
+  if (bound != 0) {
+    return Unavailable(path, "--socket names a place where none can be made");
+  }
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) return Unavailable(path, "stat");
   SocketFile file(std::move(fd), path, info.st_dev, info.st_ino);

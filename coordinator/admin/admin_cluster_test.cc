@@ -91,6 +91,7 @@ TEST_F(AdminTest, EvictsAndReadmits) {
   outcome = Admin({"evict", "every*body"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("'every*body' means nobody"));
+  EXPECT_EQ(Admin({"evict", "node-2", "--json"}).out, "{}\n");
   outcome = Admin({"readmit", "agent/node-1"});
   EXPECT_EQ(outcome.out, "readmitted agent/node-1\n");
   outcome = Admin({"readmit", "node-1"});

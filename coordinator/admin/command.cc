@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,6 +16,7 @@
 #include "base/status_macros.h"
 #include "base/tls/tls_choice.h"
 #include "base/version.h"
+#include "config/nearest.h"
 #include "coordinator/admin/completion.h"
 #include "protocol/identity.h"
 #include "protocol/limits.h"
@@ -331,6 +333,38 @@ absl::StatusOr<Command> Understand(const std::string& name,
   return command;
 }
 
+std::string Meant(const std::string& word,
+                  const std::vector<std::string>& allowed) {
+  const std::string nearest = config::Nearest(word, allowed);
+  return nearest.empty() ? "" : absl::StrCat("did you mean ", nearest, "? ");
+}
+
+// CLI11 names neither the word nor what is allowed.
+std::string MistakeOf(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
+  std::vector<std::string> flags = FlagsOf(app);
+  for (const CLI::App* command : app.get_subcommands()) {
+    for (const std::string& flag : FlagsOf(*command)) {
+      if (flag != "--help") flags.push_back(flag);  // Is there already.
+    }
+  }
+  for (const std::string& word : rest) {
+    if (!absl::StartsWith(word, "-")) continue;
+    const std::string flag = word.substr(0, word.find('='));
+    return absl::StrCat("unknown flag '", flag, "'; ", Meant(flag, flags),
+                        "allowed are ", absl::StrJoin(flags, ", "));
+  }
+  const bool no_command =
+      app.get_subcommands().empty() && error.get_name() == "RequiredError";
+  if (!no_command) return error.what();
+  const std::vector<std::string> commands = CommandsOf(app);
+  return absl::StrCat(rest.empty()
+                          ? ""
+                          : absl::StrCat("'", rest[0], "' is no command; ",
+                                         Meant(rest[0], commands)),
+                      "a command is needed: ", absl::StrJoin(commands, ", "));
+}
+
 }  // namespace
 
 base::TlsNames AdminTlsNames() {
@@ -359,14 +393,7 @@ std::optional<Command> ParseCommand(int argc, const char* const* argv,
   try {
     app.parse(argc, const_cast<char**>(argv));
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) {
-      if (!app.get_subcommands().empty()) return mistake(error.what());
-      // CLI11 names neither the word nor what is allowed.
-      const std::vector<std::string> words = app.remaining();
-      return mistake(absl::StrCat(
-          words.empty() ? "" : absl::StrCat("'", words[0], "' is no command; "),
-          "a command is needed: ", absl::StrJoin(CommandsOf(app), ", ")));
-    }
+    if (error.get_exit_code() != 0) return mistake(MistakeOf(app, error));
     *exit_code = app.exit(error, out, err);  // --help or --version
     return std::nullopt;
   }

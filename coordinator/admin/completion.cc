@@ -4,8 +4,6 @@
 #include "absl/strings/str_join.h"
 
 namespace pactrain::coordinator {
-namespace {
-
 std::vector<std::string> FlagsOf(const CLI::App& app) {
   std::vector<std::string> flags;
   for (const CLI::Option* option : app.get_options()) {
@@ -15,8 +13,6 @@ std::vector<std::string> FlagsOf(const CLI::App& app) {
   }
   return flags;
 }
-
-}  // namespace
 
 std::vector<std::string> CommandsOf(const CLI::App& app) {
   std::vector<std::string> names;

@@ -12,7 +12,10 @@ namespace pactrain::coordinator {
 // Their names.
 std::vector<std::string> CommandsOf(const CLI::App& app);
 
-// A script for bash: commands, their options and fixed values, else files.
+// Its options: "--json".
+std::vector<std::string> FlagsOf(const CLI::App& app);
+
+// A script for bash: commands and their options, else files.
 std::string BashCompletion(const CLI::App& app);
 
 }  // namespace pactrain::coordinator

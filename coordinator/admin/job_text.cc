@@ -82,7 +82,7 @@ std::string Made(const v1::Decision& decision) {
 
 std::string MasksOf(const v1::JobState& job) {
   const v1::MaskProgress& masks = job.masks();
-  const std::string steps = absl::StrCat(masks.settle_steps(), " steps");
+  const std::string steps = Counted(masks.settle_steps(), "step");
   if (masks.steps_unchanged() >= masks.settle_steps()) {
     return absl::StrCat("settled: unchanged for ", steps, " at all ranks");
   }
@@ -173,13 +173,13 @@ std::string JobsTable(const v1::ListJobsResponse& jobs) {
   for (const v1::JobState& job : jobs.jobs()) {
     const v1::Generation& generation = job.generation();
     const bool formed = job.has_generation();
-    rows.push_back({Name(job.group()), job.state(),
-                    formed ? absl::StrCat(generation.number()) : "-",
-                    formed
-                        ? absl::StrCat(generation.members_size(), " agents, ",
-                                       generation.world_size(), " ranks")
-                        : "-",
-                    StepOf(job), InForce(job), PinOf(job)});
+    rows.push_back(
+        {Name(job.group()), job.state(),
+         formed ? absl::StrCat(generation.number()) : "-",
+         formed ? absl::StrCat(Counted(generation.members_size(), "agent"),
+                               ", ", Counted(generation.world_size(), "rank"))
+                : "-",
+         StepOf(job), InForce(job), PinOf(job)});
   }
   return Table(rows);
 }

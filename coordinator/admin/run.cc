@@ -151,6 +151,10 @@ absl::Status RotateKey(const Command& command, std::ostream& out) {
 
 absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
                  std::ostream& err) {
+  // Of a call whose answer says nothing.
+  const auto say = [&](const auto&... words) {
+    out << (command.json ? "{}" : absl::StrCat(words...)) << "\n";
+  };
   if (command.name == "new-key") {
     if (!command.bound_job.empty()) return NewBoundKey(command, out);
     RETURN_IF_ERROR(base::WriteNewJobKey(command.new_file));
@@ -183,8 +187,8 @@ absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
     out << (command.json ? ToJson(done) : DrainedText(command.who, done));
   } else if (command.name == "undrain") {
     RETURN_IF_ERROR(client.Undrain(command.who));
-    out << "undrained " << command.who
-        << ": it takes trainers again; start its launch again\n";
+    say("undrained ", command.who,
+        ": it takes trainers again; start its launch again");
   } else if (command.name == "backup") {
     ASSIGN_OR_RETURN(const v1::BackupResponse done,
                      client.Backup(command.file));
@@ -198,18 +202,18 @@ absl::Status Run(const Command& command, AdminClient& client, std::ostream& out,
   } else if (command.name == "forget") {
     const std::string& job = command.group.job();
     RETURN_IF_ERROR(client.ForgetJob(job));
-    out << "forgot the state of job " << job
-        << ": its next launch begins anew, and who comes back with the old "
-           "state is refused\n";
+    say("forgot the state of job ", job,
+        ": its next launch begins anew, and who comes back with the old "
+        "state is refused");
   } else if (command.name == "evict") {
     RETURN_IF_ERROR(client.Evict(command.who));
-    out << "evicted " << command.who
-        << ": it may do nothing any more, and its ranks leave; to take it "
-           "back: pactrain-admin readmit "
-        << command.who << "\n";
+    say("evicted ", command.who,
+        ": it may do nothing any more, and its ranks leave; to take it back: "
+        "pactrain-admin readmit ",
+        command.who);
   } else if (command.name == "readmit") {
     RETURN_IF_ERROR(client.Readmit(command.who));
-    out << "readmitted " << command.who << "\n";
+    say("readmitted ", command.who);
   } else if (command.name == "watch") {
     return Watch(command, client, out, err);
   } else {

@@ -2,6 +2,7 @@
 #ifndef PACTRAIN_COORDINATOR_ADMIN_TABLE_H_
 #define PACTRAIN_COORDINATOR_ADMIN_TABLE_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@ using Row = std::vector<std::string>;
 
 // Columns two blanks apart; the last one is not padded.
 std::string Table(const std::vector<Row>& rows);
+
+// "1 step", "2 steps".
+std::string Counted(uint64_t number, const std::string& thing);
 
 // Of bytes per second: "9.5 Mbit/s".
 std::string RateText(double rate);

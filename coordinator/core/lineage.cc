@@ -245,9 +245,9 @@ absl::Status Group::CheckForget(const Context& c) const {
   if (alive > 0 && !PT_WEAKENED(ForgottenInSight)) {
     return absl::FailedPreconditionError(
         absl::StrCat("job '", id_.ToString(), "' has ", alive,
-                     " live ranks with its state: end them first, or start its "
-                     "next launch with "
-                     "PACTRAIN_REPLACE=1"));
+                     alive == 1 ? " live rank" : " live ranks",
+                     " with its state: end them first, or start its next "
+                     "launch with PACTRAIN_REPLACE=1"));
   }
   return absl::OkStatus();
 }

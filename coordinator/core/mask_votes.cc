@@ -112,9 +112,10 @@ MaskAgreement MaskVotes::Evaluate(uint64_t step) const {
         absl::StrCat("equal mask sets, not settled yet at ", RankList(young));
   } else {
     result.state = MaskState::kStable;
-    result.reason = absl::StrCat("mask set ", vote.mask_digest.Short(),
-                                 " is equal and settled at all ", votes_.size(),
-                                 " trainers");
+    result.reason = absl::StrCat(
+        "mask set ", vote.mask_digest.Short(), " is equal and settled at ",
+        votes_.size() == 1 ? "the only trainer"
+                           : absl::StrCat("all ", votes_.size(), " trainers"));
   }
   return result;
 }

@@ -97,7 +97,7 @@ class Driver {
   absl::Status Undrain(const std::string& agent,
                        const protocol::Caller& caller);
   // As Journal::Backup(), with a line in the audit log that is in the backup,
-  // too.
+  // too. One that fails leaves another line, which says why.
   absl::StatusOr<std::string> Backup(const std::string& name,
                                      const protocol::Caller& caller);
   // The rules that Evict() has made.
@@ -140,6 +140,8 @@ class Driver {
       const std::function<absl::StatusOr<Effects>(CoordinatorState& state,
                                                   absl::Duration now)>& change,
       const protocol::Caller& caller);
+  // OK: the line is durable.
+  absl::Status Record(protocol::AuditEvent event);
   void Run(Effects effects, const protocol::Caller& caller = {})
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // With the lines of the audit log that wait.

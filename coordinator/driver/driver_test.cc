@@ -59,6 +59,7 @@ class FakeJournal : public Journal {
     return number == 0 || number > lines.size() ? "" : HashOf(number);
   }
   absl::StatusOr<std::string> Backup(const std::string& name) override {
+    if (backup_fails) return absl::AlreadyExistsError("it is there already");
     return "backups/" + name;
   }
 
@@ -69,7 +70,7 @@ class FakeJournal : public Journal {
   // Of an older copy.
   void ForgetHistory() { identity_.history = History({}, {9, 9}); }
 
-  bool full = false;
+  bool full = false, backup_fails = false;
   base::Secret secret = SecretOf(1);
   int appends = 0;
   Recovered kept;
@@ -241,6 +242,14 @@ TEST_F(DriverTest,
     EXPECT_EQ(journal_.lines.back(), "backup");
     EXPECT_EQ(Count(journal_.lines, "backup"), i);
   }
+}
+
+TEST_F(DriverTest, sec_audit_ABackupThatFailedSaysSo) {
+  journal_.backup_fails = true;
+  EXPECT_THAT(driver_->Backup("first", {}),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("already")));
+  EXPECT_THAT(journal_.lines,
+              ElementsAre("coordinator started", "backup", "backup failed"));
 }
 
 TEST_F(DriverTest, sec_audit_WithoutItsLineNothingIsDone) {

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "coordinator/driver/driver.h"
 
 namespace pactrain::coordinator {
@@ -32,6 +33,18 @@ absl::Status Driver::Undrain(const std::string& agent,
 
 absl::StatusOr<std::string> Driver::Backup(const std::string& name,
                                            const protocol::Caller& caller) {
+  const std::string what = absl::StrCat("backups/", name);
+  RETURN_IF_ERROR(
+      Record({"backup", caller, "", what, "asked for by an operator", ""}));
+  auto path = journal_->Backup(name);
+  if (path.ok()) return path;
+  // The call's own error is what matters to whom asked.
+  (void)Record({"backup failed", caller, "", what,
+                std::string(path.status().message()), ""});
+  return path;
+}
+
+absl::Status Driver::Record(protocol::AuditEvent event) {
   absl::Status written;
   {
     base::MutexLock lock(&mu_);
@@ -39,15 +52,12 @@ absl::StatusOr<std::string> Driver::Backup(const std::string& name,
       return absl::UnavailableError(
           "the coordinator's journal cannot be written; see its log");
     }
-    trail_.OnAction({"backup", caller, "", absl::StrCat("backups/", name),
-                     "asked for by an operator", ""},
-                    Now());
+    trail_.OnAction(std::move(event), Now());
     written = Append({}, {});
     if (!written.ok()) Fail(written);
   }
   Deliver();
-  if (!written.ok()) return written;
-  return journal_->Backup(name);
+  return written;
 }
 
 }  // namespace pactrain::coordinator

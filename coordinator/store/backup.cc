@@ -74,13 +74,14 @@ absl::Status Place(const std::string& part, const std::string& path) {
 absl::Status CopyFile(const std::string& from, int to,
                       const std::string& part) {
   const int fd = open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return SystemError(from, "be read");
+  const std::string named = absl::StrCat("--restore: ", from);
+  if (fd < 0) return SystemError(named, "be read");
   const absl::Cleanup closed = [fd] { close(fd); };
   if (ftruncate(to, 0) != 0) return SystemError(part, "be emptied");
   char buffer[1 << 16];
   while (true) {
     const ssize_t got = read(fd, buffer, sizeof buffer);
-    if (got < 0) return SystemError(from, "be read");
+    if (got < 0) return SystemError(named, "be read");
     if (got == 0) return absl::OkStatus();
     for (ssize_t done = 0; done < got;) {
       const ssize_t put = write(to, buffer + done, got - done);
@@ -90,23 +91,25 @@ absl::Status CopyFile(const std::string& from, int to,
   }
 }
 
+absl::Status NoBackup(const std::string& file, absl::string_view why) {
+  return absl::DataLossError(absl::StrCat(
+      "--restore: ", file, " is no backup of a coordinator, or damaged (", why,
+      "): take a file that pactrain-admin backup wrote"));
+}
+
 absl::Status CheckWhole(Database& db, const std::string& file) {
-  const auto damaged = [&](absl::string_view why) {
-    return absl::DataLossError(
-        absl::StrCat(file, " is no backup of a coordinator, or damaged: ", why,
-                     "; take another"));
-  };
   std::string found;
   const absl::Status checked =
       db.Prepare("PRAGMA quick_check(1)").Run([&](const Statement& row) {
         found = row.Text(0);
         return absl::OkStatus();
       });
-  if (absl::IsDataLoss(checked)) return damaged(checked.message());
+  if (absl::IsDataLoss(checked)) return NoBackup(file, checked.message());
   RETURN_IF_ERROR(checked);
-  if (found != "ok") return damaged(found);
+  if (found != "ok") return NoBackup(file, found);
   ASSIGN_OR_RETURN(const uint64_t version, SchemaVersionOf(db));
-  return version == 0 ? damaged("it has no schema version") : absl::OkStatus();
+  return version == 0 ? NoBackup(file, "it has no schema version")
+                      : absl::OkStatus();
 }
 
 // Makes of a copy what goes on where nobody else has been.
@@ -116,10 +119,10 @@ absl::Status GoBeyond(Database& db, const std::string& file,
   RETURN_IF_ERROR(Migrate(db));
   ASSIGN_OR_RETURN(Meta meta, ReadMeta(db));
   if (meta["cluster"] != cluster) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(file, " is a backup of cluster '", meta["cluster"],
-                     "', and this coordinator is told to serve cluster '",
-                     cluster, "': correct --cluster, or take another"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--restore: ", file, " is a backup of cluster '", meta["cluster"],
+        "', and this coordinator is told to serve cluster '", cluster,
+        "': correct --cluster, or take another"));
   }
   uint64_t term = 0, first = 0, newest = 0;
   if (!absl::SimpleAtoi(meta["term"], &term) ||
@@ -162,12 +165,16 @@ absl::Status GoBeyond(Database& db, const std::string& file,
 absl::StatusOr<std::string> WriteBackup(const std::string& dir,
                                         const std::string& name) {
   RETURN_IF_ERROR(protocol::CheckName("FILE", name));
-  const std::string folder = dir + "/backups";
-  ASSIGN_OR_RETURN(const OwnFolder own, OwnFolder::Open(folder));
+  ASSIGN_OR_RETURN(const OwnFolder own, OwnFolder::Open(dir + "/backups"));
+  // Whole, for whoever looks for it from elsewhere; it was found above.
+  std::error_code found;
+  const std::string folder =
+      std::filesystem::absolute(dir + "/backups", found).lexically_normal();
   const std::string path = absl::StrCat(folder, "/", name);
   if (absl::EndsWith(name, kPart)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "FILE: '", name, "': what ends in ", kPart, " is not finished"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("FILE: '", name, "': what ends in ", kPart,
+                     " counts as not finished; give another name"));
   }
   if (std::filesystem::exists(std::filesystem::symlink_status(path))) {
     return absl::AlreadyExistsError(
@@ -217,8 +224,7 @@ absl::Status RestoreBackup(const std::string& file, const std::string& dir,
     const absl::Status one =
         db->Execute("PRAGMA journal_mode=DELETE; PRAGMA synchronous=FULL");
     if (absl::IsDataLoss(one)) {
-      return absl::DataLossError(absl::StrCat(
-          file, " is no backup of a coordinator, or damaged; take another"));
+      return NoBackup(file, one.message());
     }
     RETURN_IF_ERROR(one);
     RETURN_IF_ERROR(GoBeyond(*db, file, cluster));

@@ -31,7 +31,8 @@ class BackupTest : public ::testing::Test {
     return t.records();
   }
 
-  const std::string folder_ = base::MakeTestFolder();
+  const std::string folder_ =
+      std::filesystem::path(base::MakeTestFolder()).lexically_normal();
   const std::string dir_ = folder_ + "/state", other_ = folder_ + "/other";
 };
 
@@ -101,6 +102,12 @@ TEST_F(BackupTest, NothingIsOverwritten) {
   EXPECT_THAT(RestoreBackup(path, dir_, "one"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("in use by another coordinator")));
+}
+
+TEST_F(BackupTest, ItsPathIsWholeWhereTheStateDirectoryIsNamedFromHere) {
+  ASSERT_OK_AND_ASSIGN(auto journal, Open(std::filesystem::relative(dir_)));
+  ASSERT_OK_AND_ASSIGN(const std::string path, journal->Backup("first"));
+  EXPECT_EQ(path, dir_ + "/backups/first");
 }
 
 TEST_F(BackupTest, ItsNameLeadsNowhereElse) {

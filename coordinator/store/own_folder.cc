@@ -20,8 +20,9 @@ namespace {
 
 absl::Status SystemError(const std::string& path, absl::string_view doing) {
   const int error = errno;
-  const std::string text =
-      absl::StrCat(path, ": cannot ", doing, ": ", std::strerror(error));
+  const std::string text = absl::StrCat(
+      "--state-dir: ", path, ": cannot ", doing, ": ", std::strerror(error),
+      "; user ", geteuid(), " needs to own it, with room on its disk");
   return error == ENOSPC ? absl::ResourceExhaustedError(text)
                          : absl::UnavailableError(text);
 }

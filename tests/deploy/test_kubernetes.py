@@ -114,7 +114,7 @@ def test_scraping_asks_what_the_coordinator_serves(files: programs.Files) -> Non
             *(("/metrics", True, 200), (path, True, 200), ("/healthz", False, 200)),
             *(("/metrics", False, 401), (path, False, 401)),
         ):
-            raw = socket.create_connection(("127.0.0.1", int(port[1])), timeout=60)
+            raw = socket.create_connection(("127.0.0.1", int(port[1])), timeout=300)
             with context.wrap_socket(raw, server_hostname=name) as link:
                 connection = http.client.HTTPSConnection(name)
                 connection.sock = link

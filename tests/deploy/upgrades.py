@@ -16,7 +16,7 @@ def why_none() -> str | None:
 
 
 def previous() -> tuple[str, str]:
-    """The folder of the older daemons, and what went wrong."""
+    """The folder of the older daemons and package, and what went wrong."""
     done = subprocess.run(
         [programs.ROOT / "tools/previous"], cwd=programs.ROOT, capture_output=True, text=True
     )

@@ -85,7 +85,7 @@ class Machine:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._shell.wait(timeout=60)
+        self._shell.wait(timeout=300)
 
     def processes(self) -> list[int]:
         command = ["ip", "netns", "pids", self._namespace]

@@ -124,6 +124,14 @@ def test_links_between_its_texts_hold(tree: Path) -> None:
     assert not wrong, wrong
 
 
+def test_what_makes_certificates_is_beside_the_texts_that_name_it(
+    tree: Path, tmp_path: Path
+) -> None:
+    assert "\ntools/certs pki " in (tree / "docs/operations.md").read_text()
+    subprocess.run([tree / "tools/certs", tmp_path, "--coordinator"], check=True)
+    assert (tmp_path / "policy.yaml").is_file()
+
+
 def test_programs_and_only_they_can_be_run(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         modes = {info.filename: info.external_attr >> 16 & 0o777 for info in archive.infolist()}

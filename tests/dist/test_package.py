@@ -70,9 +70,13 @@ def test_installing_starts_nothing_and_makes_users_and_folders(system) -> None:
     assert system.run("stat -c '%a %U %G' /run/pactrain").split() == [
         *("750", "pactrain-agent", "pactrain")
     ]
+    assert system.run("stat -c '%a %U' /var/lib/pactrain").split() == [
+        *("700", "pactrain-coordinator")
+    ]
     assert "pactrain" in system.run("id -nG pactrain-agent").split()
     pages = "man1/pactrain-admin.1 man8/pactrain-coordinator.8 man8/pactrain-agent.8"
     system.run(f"cd /usr/share/man && for page in {pages}; do zcat $page.gz | grep -q '^.TH'; done")
+    system.run("/usr/share/doc/pactrain/tools/certs --help")
     completed = (
         ". /usr/share/bash-completion/completions/pactrain-admin; COMP_CWORD=1; "
         "COMP_WORDS=(pactrain-admin dra); _pactrain_admin; echo ${COMPREPLY[@]}"
@@ -114,6 +118,19 @@ def test_systemd_starts_them_when_they_are_ready_and_watches_them(system) -> Non
     )
 
 
+def test_a_backup_is_restored_by_what_the_page_says(system) -> None:
+    page = (ROOT / "docs/upkeep.md").read_text().split("## Restore a backup")[1]
+    commands = page.split("```sh\n")[1].split("```")[0]
+    admin = "PACTRAIN_ADMIN_JOB_KEY_FILE=/etc/pactrain/job.key pactrain-admin"
+    system.run(
+        f"{admin} backup first; systemctl stop pactrain-coordinator; "
+        "mv /var/lib/pactrain/backups/first /root/2026-01-31"
+    )
+    system.run(f"cd /root; {commands}")
+    system.run(f"until {admin} agents | grep -q connected; do :; done")
+    assert "state restored" in system.run(f"{admin} audit")
+
+
 def test_the_trainers_group_may_use_the_socket_and_nobody_else(system) -> None:
     system.run("useradd --no-create-home --groups pactrain ana; useradd --no-create-home bob")
     asked = system.run("setpriv --reuid ana --regid ana --init-groups python3 /opt/ask.py")
@@ -125,11 +142,14 @@ def test_the_trainers_group_may_use_the_socket_and_nobody_else(system) -> None:
 
 
 def test_one_that_hangs_is_started_again(system) -> None:
-    """With a shorter watchdog than ours; a process that is stopped tells nothing."""
+    """With a shorter watchdog than ours; a process that is stopped tells nothing.
+
+    Not too short: on a busy machine one that lives is late by seconds, too.
+    """
     unit = "pactrain-agent"
     system.run(
         f"mkdir -p /run/systemd/system/{unit}.service.d; "
-        f"printf '[Service]\\nWatchdogSec=2s\\nTimeoutAbortSec=1s\\nRestartSec=0\\n' "
+        f"printf '[Service]\\nWatchdogSec=10s\\nTimeoutAbortSec=1s\\nRestartSec=0\\n' "
         f">/run/systemd/system/{unit}.service.d/short.conf; "
         f"systemctl daemon-reload; systemctl restart {unit}"
     )
@@ -171,7 +191,7 @@ def test_a_mistake_in_the_settings_is_said_once(system) -> None:
 
 
 def test_removing_it_stops_it_and_leaves_what_is_the_operators(system) -> None:
-    system.run("dpkg --remove pactrain", seconds=120)
+    system.run("dpkg --remove pactrain")
     for unit in UNITS:
         assert show(system, unit, "LoadState") == "not-found"
     assert "pactrain" not in system.run("cat /proc/[0-9]*/comm")

@@ -133,7 +133,8 @@ class Account:
 
     def _failed_steps(self) -> list[str]:
         failed = self.counters.failed_steps
-        return [f"{failed:,} steps failed at this rank"] if failed else []
+        steps = "step" if failed == 1 else "steps"
+        return [f"{failed:,} {steps} failed at this rank"] if failed else []
 
     def text(self) -> str:
         """One block, for people."""

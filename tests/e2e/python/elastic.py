@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import membership_scenarios
@@ -20,7 +21,8 @@ Join = Callable[..., Launch]
 
 @pytest.fixture
 def join() -> Iterator[Join]:
-    """join(cluster, job, site, rank, sites=..., **arguments) -> Launch of one rank."""
+    """join(cluster, job, site, rank, sites=..., **arguments) -> Launch of one rank; `package`: by
+    another release's wheel, which lies there."""
     launches: list[Launch] = []
 
     def start(
@@ -31,6 +33,7 @@ def join() -> Iterator[Join]:
         sites: str = "site-0:1,site-1:1",
         on_shrink: str = "pause",
         scenario: Scenario = membership_scenarios.trained,
+        package: Path | None = None,
         **arguments: Any,
     ) -> Launch:
         environment = {
@@ -42,7 +45,7 @@ def join() -> Iterator[Join]:
             "PACTRAIN_ON_SHRINK": on_shrink,
         }
         words = {"seed": seed, "until": BATCHES, "stops": (STOP,), **arguments}
-        launches.append(Launch(scenario, [environment], None, words))
+        launches.append(Launch(scenario, [environment], None, words, package))
         return launches[-1]
 
     yield start

@@ -10,9 +10,10 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -65,6 +66,7 @@ class Launch:
         environments: Sequence[Mapping[str, str]],
         store: Path | None,  # None: the ranks get no process group.
         arguments: Mapping[str, Any],
+        package: Path | None = None,  # Of another release: the folder that has pactrain.
     ) -> None:
         self.ranks = [Rank() for _ in environments]
         self._start = time.monotonic()
@@ -72,12 +74,13 @@ class Launch:
         self._processes = []
         for rank, environment in enumerate(environments):
             ours, theirs = _context.Pipe()
-            process = _context.Process(
+            process = _processes_of(package).Process(
                 target=_run,
                 args=(scenario, rank, len(environments), dict(environment), store,
-                      dict(arguments), theirs),
+                      dict(arguments), theirs, package),
             )  # fmt: skip
-            process.start()
+            with _importing_from(package):
+                process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
@@ -146,6 +149,23 @@ class Launch:
             pipe.close()
 
 
+def _processes_of(package: Path | None) -> Any:
+    """A process of another release is made anew: the server has imported this one's."""
+    return _context if package is None else multiprocessing.get_context("spawn")
+
+
+@contextlib.contextmanager
+def _importing_from(package: Path | None) -> Iterator[None]:
+    """What is spawned meanwhile looks there first."""
+    if package is not None:
+        sys.path.insert(0, str(package))
+    try:
+        yield
+    finally:
+        if package is not None:
+            sys.path.remove(str(package))
+
+
 def _run(
     scenario: Scenario,
     rank: int,
@@ -154,6 +174,7 @@ def _run(
     store: Path | None,
     arguments: dict[str, Any],
     pipe: Connection,
+    package: Path | None,
 ) -> None:
     """In the child: joins a process group if there is to be one, runs the scenario, tells the
     outcome."""
@@ -164,6 +185,9 @@ def _run(
     torch.set_num_threads(1)
     talk = Talk(rank, world, pipe)
     try:
+        import pactrain
+
+        assert package is None or Path(pactrain.__file__).is_relative_to(package), pactrain
         if store is not None:
             kept = dist.FileStore(str(store), world)
             dist.init_process_group("gloo", store=kept, rank=rank, world_size=world)

@@ -1,7 +1,8 @@
-"""Coordinator and agents of two releases beside each other, and changed under a running job.
+"""Two releases beside each other in one job, which becomes newer node by node while it runs.
 
-Run by `make deploy-check`. PACTRAIN_TEST_PREVIOUS names a folder with the daemons of the
-release before (tools/previous); the trainers are of this one.
+Run by `make deploy-check`, as docs/upkeep.md says it: the coordinator first, then each node's
+agent and, with it, the wheel of its launch. PACTRAIN_TEST_PREVIOUS names the folder with the
+release before (tools/previous).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from elastic import (
     STOP,
     equal,
     on,
-    pair,
     values,
 )
 
@@ -32,23 +32,32 @@ def becomes(daemon: Daemon, folder: Path) -> None:
     daemon.restart()
 
 
-@pytest.mark.parametrize("order", [("coordinator", 0, 1), (1, "coordinator", 0)])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_one_by_one_under_a_running_job(own_cluster: Cluster, join, undisturbed, order):
     wanted = undisturbed()
     # An older coordinator refuses what a newer one has written.
     own_cluster.coordinator.kill()
     shutil.rmtree(own_cluster.folder / "state")
-    daemons = {"coordinator": own_cluster.coordinator, **dict(enumerate(own_cluster.agents))}
-    for daemon in daemons.values():
-        becomes(daemon, PREVIOUS)
+    for daemon in (own_cluster.coordinator, *own_cluster.agents):
+        becomes(daemon, PREVIOUS / "bin")
     stops = (STOP // 2, STOP, 2 * STOP)
-    ranks = pair(join, own_cluster, own_cluster.new_job(), stops=stops)
-    for stop, name in zip(stops, order, strict=True):
+    job = own_cluster.new_job()
+    old = {"stops": stops, "package": PREVIOUS / "python"}
+    ranks = [join(own_cluster, job, site, site, **old) for site in (0, 1)]
+    for rank in ranks:
+        rank.wait_said(stops[0])
+    becomes(own_cluster.coordinator, BIN)
+    on(*ranks)
+    for stop, node in zip(stops[1:], order, strict=True):
         for rank in ranks:
             rank.wait_said(stop)
-        becomes(daemons[name], BIN)
-        on(*ranks)
+        ranks[node].kill(0)
+        becomes(own_cluster.agents[node], BIN)
+        ranks[node] = join(own_cluster, job, node, node, stops=stops)
+        on(ranks[1 - node])
     results = values(*ranks)
     assert equal(results)
-    assert [result["batches"] for result in results] == [list(range(BATCHES))] * 2
+    for result, stop in zip((results[node] for node in order), stops[1:], strict=True):
+        assert result["began"] == stop
+        assert result["batches"] == list(range(stop, BATCHES))
     assert results[0]["digest"] == wanted  # So every batch was applied once.
