@@ -66,6 +66,9 @@ class Registry:
             mask = self._masks[parameter] = mask.to(parameter.device)
         return mask
 
+    def has(self, parameter: Tensor) -> bool:
+        return parameter in self._masks
+
     def is_frozen(self, parameter: Tensor) -> bool:
         """True if weights outside the mask keep their values; else they are zero."""
         return parameter in self._frozen

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
+from torch import nn
+
 from . import storage
 from .course import Course
 from .errors import InvalidArgument
 from .mask_keeper import MaskKeeper
 from .masks import MaskSet, registry
 from .onset import Onset
-from .parameters import ParameterTable
+from .parameters import ParameterTable, some_of
 from .stats import Counters
 
 RECORD_VERSION = 1
@@ -45,6 +47,7 @@ class MaskAccount:
                 *keeper.dense_steps.shortfalls(),
                 *keeper.apart,
                 *keeper.weights.shortfalls(),
+                *resting_outside(keeper.module),
             ),
             why_outside=keeper.weights.why_outside(),
         )
@@ -301,6 +304,27 @@ def weights_outside(table: ParameterTable, masks: MaskSet, why: str) -> list[str
         why = why or ": weights were loaded"
         return [f"{what}{why}. prune(model, ...) begins anew with them"]
     return [f"{what}{why}. pactrain.apply_masks(model) sets them to zero"]
+
+
+def resting_outside(module: nn.Module) -> list[str]:
+    """The same of parameters that a session does not have since they need no gradient:
+    LoRA was merged into them, say."""
+    counts = {
+        name: storage.count((parameter.detach() != 0) & ~mask)
+        for name, parameter in module.named_parameters()
+        if not parameter.requires_grad
+        and registry.owner(parameter) is None
+        and (mask := registry.get(parameter)) is not None
+        and not registry.is_frozen(parameter)
+    }
+    names = [name for name, count in counts.items() if count]
+    if not names:
+        return []
+    return [
+        f"{sum(counts.values()):,} weights outside the masks are not zero where masks "
+        f"do not act, since no gradient is needed: {some_of(names)}. "
+        "pactrain.apply_masks(model) sets them to zero"
+    ]
 
 
 def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:
