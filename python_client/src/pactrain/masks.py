@@ -10,9 +10,10 @@ the values they had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -38,6 +39,14 @@ class Owner(Protocol):
     def check_declares(self, call: str) -> None: ...
 
 
+class Plan(Protocol):
+    """Masks that are still to come."""
+
+    @property
+    def parameters(self) -> Sequence[Tensor]: ...
+    def shortfall(self) -> str: ...
+
+
 class Registry:
     """The masks of all parameters of this process, keyed weakly by parameter.
 
@@ -56,6 +65,7 @@ class Registry:
         self._before_state: Any = WeakIdKeyDictionary()
         self._from_torch: Any = WeakIdKeyDictionary()
         self._before_load: Any = WeakIdKeyDictionary()
+        self.plans: WeakSet[Plan] = WeakSet()
         self.changes = 0  # Of which parameter has which mask: set() and remove().
         self.on_set: Callable[[Tensor], None] = lambda parameter: None
 

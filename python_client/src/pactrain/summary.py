@@ -48,6 +48,7 @@ class MaskAccount:
                 *keeper.apart,
                 *keeper.weights.shortfalls(),
                 *resting_outside(keeper.module),
+                *unfinished(keeper.table),
             ),
             why_outside=keeper.weights.why_outside(),
         )
@@ -325,6 +326,13 @@ def resting_outside(module: nn.Module) -> list[str]:
         f"do not act, since no gradient is needed: {some_of(names)}. "
         "pactrain.apply_masks(model) sets them to zero"
     ]
+
+
+def unfinished(table: ParameterTable) -> list[str]:
+    """Of schedules that have masks to come for some of these."""
+    there = {id(parameter) for _, parameter in table}
+    plans = [p for p in registry.plans if not there.isdisjoint(map(id, p.parameters))]
+    return [line for plan in plans if (line := plan.shortfall())]
 
 
 def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:
