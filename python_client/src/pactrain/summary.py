@@ -118,8 +118,12 @@ class Account:
         state = f"{masks.active} are" if masks.active else "none were"
         return [
             f"masks {masks.wanted} never came into force in {steps:,} steps; {state} "
-            f"in force at the end. {self.reason}"
+            f"in force at the end. {self._with_which_steps()}{self.reason}"
         ]
+
+    def _with_which_steps(self) -> str:
+        step = self.onset.activate_at
+        return f"activate_at={step} has them wait for step {step:,}. " if step else ""
 
     def _pin_not_in_force(self) -> list[str]:
         steps, pinned = self.course.total.steps, self.onset.pinned
@@ -145,7 +149,7 @@ class Account:
             ("steps", self._steps()),
             ("travelled", self._travelled()),
             *self._changes(),
-            ("first saving", self._first_saving()),
+            ("sent less", self._first_saving()),
             ("bytes", self._bytes()),
             ("time", self._time()),
             ("gradients by", self.device_path),
@@ -195,10 +199,10 @@ class Account:
     def _first_saving(self) -> str:
         first = self.course.first_saving
         if first is None:
-            return f"none: every step sent all elements. {self.reason}"
+            return f"none did: every step sent all elements. {self.reason}"
         return (
-            f"step {first.steps:,} of this session, {first.seconds:.1f} s after it "
-            "began"
+            f"first in step {first.steps:,} of this session, {first.seconds:.1f} s "
+            "after it began"
         )
 
     def _bytes(self) -> str:
