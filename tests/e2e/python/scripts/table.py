@@ -79,6 +79,11 @@ _REORDERED = (
     "gradients would reach the wrong ones. Convert the model before it is wrapped; or close "
     "the session, then wrap and attach the model anew."
 )
+_RENORMED = (
+    "embedding '0' has max_norm: each forward pass scales the rows that this rank looks up, "
+    "and no other rank's. Make it without max_norm, and scale its rows after each optimizer "
+    "step, at all ranks."
+)
 _ONLY_DENSE = ("dense",)
 _OWN = ("own",)
 _BOTH_OWN = ("own", "own pruned")
@@ -143,6 +148,7 @@ ATTACHED = (
     Script("an optimizer that replaces `p.data`", loops.replaced_data),
     Script("weights updated by hand, without an optimizer", loops.by_hand),
     Script("tied weights", models.tied),
+    Script("an embedding with `max_norm`", models.renormed, refused=_RENORMED),
     Script("LoRA by peft", models.lora, nightly=True),
     Script("layers frozen from the start", models.frozen),
     Script("a layer frozen later, with `find_unused_parameters`", models.frozen_later),
@@ -314,6 +320,7 @@ OWN = (
     Script("LBFGS: several backward passes in a step", loops.lbfgs, _OWN),
     Script("weights updated by hand, without an optimizer", loops.by_hand, _BOTH_OWN),
     Script("tied weights", models.tied, _OWN),
+    Script("an embedding with `max_norm`", models.renormed, _OWN, refused=_RENORMED),
     Script("layers frozen from the start", models.frozen, _OWN),
     Script("a layer frozen later", models.frozen_later, _OWN),
     Script(
