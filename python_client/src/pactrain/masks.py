@@ -10,6 +10,7 @@ the values they had.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,6 +27,8 @@ from .types import NO_DIGEST, Digest, Digester
 
 KINDS = ("zero", "freeze")
 _SAMPLE = 512
+
+logger = logging.getLogger("pactrain")
 
 
 class Owner(Protocol):
@@ -70,8 +73,20 @@ class Registry:
         self.on_set: Callable[[Tensor], None] = lambda parameter: None
 
     def get(self, parameter: Tensor) -> Tensor | None:
-        """Where the parameter is, also after a model was moved with its masks."""
+        """Where the parameter is, also after a model was moved with its masks.
+
+        None, with a warning, once its data have another shape.
+        """
         mask: Tensor | None = self._masks.get(parameter)
+        if mask is not None and mask.shape != parameter.shape:
+            self.remove(parameter)
+            logger.warning(
+                "a parameter of shape %s has shape %s now: its mask is gone. To prune it "
+                "anew call prune() again",
+                tuple(mask.shape),
+                tuple(parameter.shape),
+            )
+            return None
         if mask is not None and mask.device != parameter.device:
             mask = self._masks[parameter] = mask.to(parameter.device)
         return mask
