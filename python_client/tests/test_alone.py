@@ -622,3 +622,15 @@ def test_a_mask_of_another_shape_than_its_parameter_is_gone(caplog):
     train(model)
     session.close()
     assert pactrain.prune(model, 0.5).layers == (("2.weight", 40, 20),)
+
+
+def test_nothing_is_said_of_the_mask_of_a_layer_that_is_frozen_later(caplog):
+    model = pruned()
+    session = pactrain.attach(model)
+    train(model)
+    model[2].requires_grad_(False)
+    train(model)
+    session.close()
+    assert not caplog.text
+    assert registry.get(model[2].weight) is not None
+    assert outside(model) == 0
