@@ -610,3 +610,27 @@ def test_complex_weights_have_masks_without_a_warning(recwarn):
         with torch.no_grad():
             model.mix -= 0.01 * model.mix.grad
     assert not [w for w in recwarn if "complex" in str(w.message)]
+
+
+def test_a_mask_of_another_shape_than_its_parameter_is_gone(caplog):
+    model = pruned()
+    model[2].weight.data = torch.randn(5, 8)  # As structured pruning leaves it.
+    model[2].bias.data = torch.zeros(5)
+    model[4].weight.data = torch.randn(3, 5)
+    session = pactrain.attach(model)
+    assert "a parameter of shape (8, 8) has shape (5, 8) now: its mask is" in caplog.text
+    train(model)
+    session.close()
+    assert pactrain.prune(model, 0.5).layers == (("2.weight", 40, 20),)
+
+
+def test_nothing_is_said_of_the_mask_of_a_layer_that_is_frozen_later(caplog):
+    model = pruned()
+    session = pactrain.attach(model)
+    train(model)
+    model[2].requires_grad_(False)
+    train(model)
+    session.close()
+    assert not caplog.text
+    assert registry.get(model[2].weight) is not None
+    assert outside(model) == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_native import activate, submitted
 from small_nets import gradients, small_net
-from torch import nn
+from torch import Tensor, nn
 
 import pactrain
 from pactrain.types import Op
@@ -52,6 +52,30 @@ def test_gradients_kept_and_added_to_are_those_of_the_plain_model(wrap, net):
     wrapped.step()
     for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
         assert torch.equal(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("keep", [lambda g: g, Tensor.detach, lambda g: g.view(-1)])
+def test_gradients_that_a_script_keeps_stay_as_they_were(wrap, net, keep):
+    plain = copy.deepcopy(net)
+    wrapped = wrap(net)
+    kept = {wrapped.ddp: [], plain: []}
+    for model, lists in kept.items():
+        for step in range(3):
+            model.zero_grad()
+            model(torch.full((4, 6), step + 1.0)).square().mean().backward()
+            lists.append([keep(p.grad) for p in model.parameters()])
+    for ours, theirs in zip(kept[wrapped.ddp], kept[plain], strict=True):
+        assert all(map(torch.equal, ours, theirs))
+
+
+def test_buckets_get_no_other_memory_where_no_gradient_was_kept(wrap, net):
+    wrapped = wrap(net)
+    places = set()
+    for step in range(4):
+        wrapped.ddp.zero_grad(set_to_none=step % 2 == 0)
+        wrapped.step()
+        places.add(net[0].weight.grad.data_ptr())
+    assert len(places) == 1
 
 
 @pytest.mark.parametrize("set_to_none", [False, True])

@@ -212,6 +212,28 @@ def test_sparsity_counts_weights_and_not_masks(attach):
     assert f"{report.outside} weights outside the masks are not zero" in str(report)
 
 
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.filterwarnings("ignore:.*nothing to exchange")
+def test_what_is_merged_into_a_pruned_layer_that_rests_is_said(attach, caplog, wrapped):
+    model = pruned()
+    model[2].requires_grad_(False)
+    session = attach(model).session if wrapped else pactrain.attach(model)
+    with torch.no_grad():
+        model[2].weight += 1  # LoRA's B A.
+    session.close()
+    assert (
+        "not reached: 32 weights outside the masks are not zero where masks do not act, "
+        "since no gradient is needed: 2.weight. pactrain.apply_masks(model) sets"
+    ) in caplog.text
+    report = pactrain.sparsity(model)
+    assert (report.outside, dict((n, k) for n, _, k in report.layers)["2.weight"]) == (
+        32,
+        64,
+    )
+    pactrain.apply_masks(model)
+    assert pactrain.sparsity(model).outside == outside(model) == 0
+
+
 def test_sparsity_of_a_model_without_masks_is_that_of_its_weights():
     model = nn.Linear(4, 4)
     with torch.no_grad():

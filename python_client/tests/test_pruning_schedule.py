@@ -37,6 +37,29 @@ def test_the_last_change_comes_with_the_last_step_and_reaches_the_amount(net):
     assert seen[-1] == 0.5
 
 
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.filterwarnings("ignore:.*nothing to exchange")
+def test_a_schedule_that_training_ends_before_is_said(attach, net, caplog, wrapped):
+    schedule = pactrain.PruningSchedule(net, 0.8, steps=10, every=5, start=2)
+    session = attach(net).session if wrapped else pactrain.attach(net)
+    amounts(schedule, 8)
+    session.close()
+    assert (
+        "not reached: a PruningSchedule was to prune 80.0%: of its 2 changes 1 were made "
+        "(70.0%), as its step() was called 8 times, and the last one is due after 12."
+    ) in caplog.text
+
+
+def test_nothing_is_said_of_a_schedule_that_was_done(net, caplog):
+    schedule = pactrain.PruningSchedule(net, 0.8, steps=4, every=2)
+    with pytest.warns(UserWarning, match="nothing to exchange"):
+        session = pactrain.attach(net)
+    amounts(schedule, 4)
+    session.close()
+    assert schedule.done
+    assert "PruningSchedule" not in caplog.text
+
+
 def test_a_change_waits_until_the_one_before_is_in_force(attach):
     model = small_net()
     attached = attach(model)

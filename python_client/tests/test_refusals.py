@@ -35,6 +35,13 @@ def test_a_sparse_embedding_is_refused(group):
         checks.check_model(ddp, [])
 
 
+def test_an_embedding_that_passes_renorm_is_refused_where_there_are_other_ranks():
+    model = nn.Sequential(nn.Embedding(4, 2, max_norm=1.0))
+    with pytest.raises(pactrain.RefusedError, match="embedding '0' has max_norm"):
+        checks.check_passes(model, 2)
+    checks.check_passes(model, 1)
+
+
 def test_a_model_that_is_not_on_the_cpu_is_refused(group, net):
     ddp = DistributedDataParallel(net)
     ddp.module.to("meta")

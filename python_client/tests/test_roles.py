@@ -35,15 +35,24 @@ POSITIONS = {
     "Decision Transformer": ("embed_timestep",),
     "ViLT, XLM": ("modality_type_embeddings", "lang_embeddings"),
     "others": ("pe", "rpe", "posenc", "pos_enc", "pos_encoding", "rel_bias"),
+    "DAB-DETR": ("refpoint_embed", "anchors"),
     "more": ("relpos", "frame_embs", "spatial_embed", "segment_embeddings"),
 }
 TOKENS = {
     "ViT, DeiT": ("cls_token", "mask_token", "class_token", "dist_token"),
     "DINOv2": ("register_tokens", "reg_token"),
     "SAM": ("mask_tokens", "iou_token"),
-    "DETR": ("query_embed", "object_queries", "query_feat"),
+    "DETR": ("query_embed", "object_queries", "query_feat", "content_queries"),
     "BLIP-2, Perceiver": ("query_tokens", "latents"),
     "prompt tuning": ("prompt_embeddings", "soft_prompt"),
+}
+# Parameters where zero is not nothing.
+RATES = {
+    "Mamba, VMamba": ("A_log", "A_logs", "D", "Ds", "dt_projs_bias"),
+    "S4": ("log_dt", "log_A_real", "inv_A_real", "A_imag"),
+    "RWKV": ("time_decay", "time_first", "time_faaaa"),
+    "DiT, Wan": ("scale_shift_table", "modulation"),
+    "experts": ("bias", "gate_up_proj_bias"),
 }
 # Embeddings of words and bare weights, which are pruned.
 WEIGHTS = (
@@ -51,7 +60,7 @@ WEIGHTS = (
     *("token_embedding", "token_emb", "tokens_embed", "embedding", "embed_in"),
     *("q", "r"),
     *("r_kernel", "weight", "proj", "query", "queries", "segmenter", "posterior"),
-    *("compose", "type", "timed", "lora_A", "relation", "relu_bias", "bias_proj"),
+    *("compose", "type", "timed", "lora_A", "relation", "relu_gate", "bias_proj"),
     *("prompter", "tokenizer", "latent_proj", "open", "rowwise", "relative_gate"),
 )
 
@@ -72,6 +81,15 @@ def test_positions_and_types_are_told_by_their_names(library):
 def test_learned_tokens_and_queries_are_told_by_their_names(library):
     for name in TOKENS[library]:
         assert set(roles_of(name, nn.Embedding(4, 4))) == {roles.TOKENS}, name
+
+
+@pytest.mark.parametrize("library", RATES)
+def test_biases_and_rates_are_told_by_their_names(library):
+    for name in RATES[library]:
+        place = roles.Place(nn.Module(), (), "", name)
+        assert roles.role_of(place) == roles.RATES, name
+    for name in ("dt_projs_weight", "B", "C", "time_maa_w1", "bias_proj", "gate_up_proj"):
+        assert roles.role_of(roles.Place(nn.Module(), (), "", name)) is None, name
 
 
 def test_words_and_weights_have_no_role():
@@ -99,6 +117,7 @@ def test_cpp_trainers_have_the_same_patterns():
     for name, ours in (
         ("kPositions", roles._POSITIONS),
         ("kTokens", roles._TOKENS),
+        ("kRates", roles._RATES),
     ):
         found = re.search(rf"char {name}\[\] =\s*((?:\s*\".*\")+);", text)
         assert found is not None, name

@@ -103,6 +103,13 @@ def test_close_says_that_masks_never_came_into_force(attach, caplog):
     assert "NOT REACHED" in attached.session.summary()
 
 
+def test_a_step_for_masks_that_never_came_is_named(attach):
+    attached = attach(pruned(), activate_at=100)
+    attached.step()
+    (never, *_) = shortfalls(attached.session.summary())
+    assert "activate_at=100 has them wait for step 100." in never
+
+
 def test_masks_of_after_the_last_step_are_told_from_those_in_force(attach, caplog):
     attached = attach(pruned())
     to_activation(attached)

@@ -69,6 +69,8 @@ TEST(PruneTest, WhatIsNoLayerOrCannotBeToldApartIsExempt) {
                             {{"gain", tensor({1, 8, 1, 1})},
                              {"pos_embed", tensor({1, 16, 8})},
                              {"wpe.weight", tensor({16, 8})},
+                             {"ssm.A_log", tensor({16, 8})},
+                             {"experts.up_proj_bias", tensor({4, 8})},
                              {"block.rel_embeddings.weight", tensor({16, 8})},
                              {"block.mask_tokens", tensor({4, 8})},
                              {"stem.weight", tensor({8, 3, 3, 3})},

@@ -24,7 +24,7 @@ from .null_session import NullSession, as_number, no_copy, tracked_error
 from .outsiders import Outsiders
 from .parameters import ParameterTable, some_of
 from .session import STATE_VERSION, state_hooks, unpack_state
-from .summary import weights_outside
+from .summary import resting_outside, unfinished, weights_outside
 from .weight_keeper import WeightKeeper
 from .zeros import load_pruned
 
@@ -359,7 +359,9 @@ class AloneSession(NullSession):
             return []
         why = self._weights.why_outside()
         outside = weights_outside(self._table, self._masks, why)
-        return [*outside, *self._weights.shortfalls()]
+        resting = resting_outside(self._module)
+        plans = unfinished(self._table)
+        return [*outside, *self._weights.shortfalls(), *resting, *plans]
 
     def owns(self, module: nn.Module) -> bool:
         return module is self._module

@@ -23,7 +23,13 @@ from ._library import NativeSession, digest_of
 from .alone import AloneSession, alone
 from .broadcast import broadcast, said_if_long
 from .buffers import BufferSync, mask_buffers
-from .checks import attached_already, check_model, check_shared, unwrap
+from .checks import (
+    attached_already,
+    check_model,
+    check_passes,
+    check_shared,
+    unwrap,
+)
 from .config import AttachConfig, attach_timeout_from, config_from_environment
 from .declared import DeclaredModel, declare, refitted_where_possible
 from .device_path import PathTeller
@@ -148,6 +154,7 @@ def attach(
             onset_from(activate_at, pin, pin_from),
             replace,
         )
+        check_passes(ddp.module, config.world_size)
         declared = declare(wrapped_by_torch(ddp), masks, state, settle)
     config = _with_agent(ddp, config)
     session = open_session(declared, config, meeting)

@@ -100,6 +100,18 @@ def check_inner(module: nn.Module, attached: Sequence[nn.Module]) -> None:
         )
 
 
+def check_passes(module: nn.Module, world_size: int) -> None:
+    """Raises RefusedError if forward passes move weights at each rank alone."""
+    for name, inner in module.named_modules():
+        embeds = isinstance(inner, (nn.Embedding, nn.EmbeddingBag))
+        if embeds and inner.max_norm is not None and world_size > 1:
+            raise RefusedError(
+                f"embedding {name!r} has max_norm: each forward pass scales the rows "
+                "that this rank looks up, and no other rank's.\nMake it without "
+                "max_norm, and scale its rows after each optimizer step, at all ranks."
+            )
+
+
 def _check_settings(ddp: DistributedDataParallel) -> None:
     if ddp.mixed_precision is not None:
         raise RefusedError(

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.utils import _to_kwargs
 
 from .attaching import free_index, launch_token, open_session, process_token
-from .checks import check_inner, unwrap
+from .checks import check_inner, check_passes, unwrap
 from .config import (
     AttachConfig,
     config_from_environment,
@@ -137,6 +137,7 @@ class DistributedDataParallel(nn.Module):
             if wrong is not None:
                 raise wrong
             _check(module)
+            check_passes(module, config.world_size)
             inputs_go_to = _check_torch_arguments(torch_arguments, module)
             buckets = _buckets_of(module, bucket_cap_mb)
             config = dataclasses.replace(

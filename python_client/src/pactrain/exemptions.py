@@ -43,7 +43,7 @@ class Choice:
 
 
 def choose(model: nn.Module, table: ParameterTable, selection: Selection) -> Choice:
-    """Vectors, norms, positions, learned tokens and what the selection says are exempt.
+    """Vectors, all that has a role (roles.py) and what the selection says are exempt.
 
     Raises:
       InvalidArgument: a selection is of another type or names what the model has not,
@@ -112,7 +112,7 @@ def _advice(reasons: set[str]) -> str:
         )
     if reasons & {FIRST_AND_LAST, "exempt="}:
         return "Give exempt=() to prune all that is no vector, norm, position or token."
-    if reasons & {roles.NORM, roles.POSITIONS, roles.TOKENS}:
+    if reasons & {roles.NORM, roles.POSITIONS, roles.TOKENS, roles.RATES}:
         return "Give include=(...) to name what is to be pruned all the same."
     return "Attach it without prune(), or declare masks: apply_masks(model, masks)."
 

@@ -68,11 +68,25 @@ class FlatBucket:
         self._number = number
         self._is_last = is_last
         first = self._parameters[0]
-        self._buffer = torch.zeros(
-            plan.elements, dtype=first.dtype, device=first.device
+        self._place(
+            torch.zeros(plan.elements, dtype=first.dtype, device=first.device)
         )
-        self._views = _views(self._buffer, self._parameters)
+
+    def _place(self, buffer: Tensor) -> None:
+        self._buffer = buffer
+        self._views = _views(buffer, self._parameters)
         self._gradients = list(self._views)  # What is sent.
+        self._users = _users(buffer)
+
+    def begin(self) -> None:
+        """Before a step writes. What the script has kept of the last one's gradients,
+        in a list, say, stays as it is, as with torch's wrapper."""
+        kept = _users(self._buffer) - self._users
+        if kept:
+            grads = [p.grad for p in self._parameters if p.grad is not None]
+            kept -= sum(_shares(grad, self._buffer) for grad in grads)
+        if kept:
+            self._place(torch.zeros_like(self._buffer))
 
     def index(self) -> int:
         return self._number
@@ -210,6 +224,8 @@ class GradientBuckets:
         if not self._missing:
             self._missing = [set(range(len(b.names))) for b in self.buckets]
             self._next = 0
+            for each in self.buckets:
+                each.begin()
             Variable._execution_engine.queue_callback(self._on_end)
         if position not in self._missing[bucket.index()]:
             self._refuse(RefusedError(_TWICE.format(name=bucket.names[position])))
@@ -302,6 +318,17 @@ def _accumulator(parameter: Tensor) -> torch.autograd.graph.Node:
     node = made.next_functions[0][0]
     assert node is not None
     return node
+
+
+def _users(tensor: Tensor) -> int:
+    """How many tensors share its memory."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+def _shares(gradient: Tensor, buffer: Tensor) -> bool:
+    start = buffer.untyped_storage().data_ptr()
+    dense = gradient.layout == torch.strided
+    return dense and gradient.untyped_storage().data_ptr() == start
 
 
 def _views(buffer: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -168,6 +168,10 @@ class MaskKeeper:
         """Ranks did not have equal weights; from this step on they do."""
 
     @property
+    def table(self) -> ParameterTable:
+        return self._table
+
+    @property
     def module(self) -> nn.Module:
         return self._source.module
 

@@ -246,10 +246,9 @@ def carry_over(before: ParameterTable, after: ParameterTable) -> list[str]:
     names = {_place(name): name for name in after.names}
     unfit = []
     rewritten = after.rewritten()
-    there = {id(parameter) for _, parameter in after}
     for old, parameter in before:
         mask, found = registry.get(parameter), after.find(names.get(_place(old), ""))
-        if mask is None or id(parameter) in there:
+        if mask is None or after.is_of_model(parameter):
             continue
         if found is not None and registry.get(found[1]) is not None:
             continue

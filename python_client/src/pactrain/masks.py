@@ -10,9 +10,11 @@ the values they had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -26,6 +28,8 @@ from .types import NO_DIGEST, Digest, Digester
 KINDS = ("zero", "freeze")
 _SAMPLE = 512
 
+logger = logging.getLogger("pactrain")
+
 
 class Owner(Protocol):
     """The session of an attached model, as far as pruning needs it."""
@@ -36,6 +40,14 @@ class Owner(Protocol):
     def weights_loaded(self) -> None: ...
     def before_save(self) -> None: ...
     def check_declares(self, call: str) -> None: ...
+
+
+class Plan(Protocol):
+    """Masks that are still to come."""
+
+    @property
+    def parameters(self) -> Sequence[Tensor]: ...
+    def shortfall(self) -> str: ...
 
 
 class Registry:
@@ -56,15 +68,31 @@ class Registry:
         self._before_state: Any = WeakIdKeyDictionary()
         self._from_torch: Any = WeakIdKeyDictionary()
         self._before_load: Any = WeakIdKeyDictionary()
+        self.plans: WeakSet[Plan] = WeakSet()
         self.changes = 0  # Of which parameter has which mask: set() and remove().
         self.on_set: Callable[[Tensor], None] = lambda parameter: None
 
     def get(self, parameter: Tensor) -> Tensor | None:
-        """Where the parameter is, also after a model was moved with its masks."""
+        """Where the parameter is, also after a model was moved with its masks.
+
+        None, with a warning, once its data have another shape.
+        """
         mask: Tensor | None = self._masks.get(parameter)
+        if mask is not None and mask.shape != parameter.shape:
+            self.remove(parameter)
+            logger.warning(
+                "a parameter of shape %s has shape %s now: its mask is gone. To prune it "
+                "anew call prune() again",
+                tuple(mask.shape),
+                tuple(parameter.shape),
+            )
+            return None
         if mask is not None and mask.device != parameter.device:
             mask = self._masks[parameter] = mask.to(parameter.device)
         return mask
+
+    def has(self, parameter: Tensor) -> bool:
+        return parameter in self._masks
 
     def is_frozen(self, parameter: Tensor) -> bool:
         """True if weights outside the mask keep their values; else they are zero."""

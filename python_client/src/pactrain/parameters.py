@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 from torch import Tensor, nn
@@ -62,10 +62,10 @@ class ParameterTable:
         self,
         module: nn.Module,
         ignored: Collection[str] = (),
-        or_all: bool = False,
+        also: Callable[[Tensor], bool] | None = None,
     ) -> None:
-        """`ignored` are names that DDP leaves alone. `or_all`: all parameters, where
-        none needs a gradient, as in an average of weights.
+        """`ignored` are names that DDP leaves alone. `also` says which are taken that
+        need no gradient; all, where none does, as in an average of weights.
 
         Raises:
           InvalidArgument: no model, none of its parameters needs a gradient, or one has
@@ -73,11 +73,12 @@ class ParameterTable:
         """
         check_module(module)
         self._module = module
-        none_trains = or_all and not any(p.requires_grad for p in module.parameters())
+        none = also is not None and not any(p.requires_grad for p in module.parameters())
         self._items = [
             (name.replace(_COMPILED, ""), parameter)
             for name, parameter in module.named_parameters()
-            if (parameter.requires_grad or none_trains) and name not in ignored
+            if name not in ignored
+            and (parameter.requires_grad or none or (also is not None and also(parameter)))
         ]
         for name, parameter in self._items:
             if is_lazy(parameter) or parameter.is_meta:
@@ -116,6 +117,10 @@ class ParameterTable:
         """
         found = rewritten(self._module)
         return {name: found[id(p)] for name, p in self._items if id(p) in found}
+
+    def is_of_model(self, parameter: Tensor) -> bool:
+        """Whether the model has it by now, though it may need no gradient."""
+        return any(parameter is other for other in self._module.parameters())
 
     def gone(self) -> str:
         """The name of one that the model has no more; empty: there is none."""

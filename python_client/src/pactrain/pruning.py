@@ -327,7 +327,8 @@ def apply_masks(
     the ones it has are used, or the zeros of weights that were pruned elsewhere, or
     more, and loaded since.
 
-    An average of a model (AveragedModel) has the masks that the model has by now.
+    Also of parameters that need no gradient any more, as where LoRA was merged. An
+    average of a model (AveragedModel) has the masks that the model has by now.
 
     Raises:
       InvalidArgument: an unknown name or kind, a wrong shape or value, or the model is
@@ -336,7 +337,7 @@ def apply_masks(
     check_kind(kind)
     check_module(model)
     check_declares(model, "apply_masks()")
-    table = ParameterTable(model, or_all=True)
+    table = ParameterTable(model, also=registry.has)
     if masks is not None:
         for name, mask in named_masks(table, masks).items():
             found = table.find(name)

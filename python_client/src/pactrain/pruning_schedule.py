@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .errors import InvalidArgument
 from .exemptions import Exempt, Names, Selection, choose
@@ -116,6 +116,24 @@ class PruningSchedule:
         self._taken = 0
         self._changes = 0
         self._waited = 0
+        registry.plans.add(self)
+
+    @property
+    def parameters(self) -> Sequence[Tensor]:
+        """Those that it prunes."""
+        return self._parameters
+
+    def shortfall(self) -> str:
+        """What is to be said where training ends now; empty: nothing."""
+        if self._changes == self.total_changes:
+            return ""
+        return (
+            f"a PruningSchedule was to prune {self._amount:.1%}: of its "
+            f"{self.total_changes} changes {self._changes} were made ({self.amount:.1%}),"
+            f" as its step() was called {self._taken:,} times, and the last one is due "
+            f"after {self._start + self._steps:,}. Call it after each optimizer step, "
+            "on all ranks; make the schedule as long as the training"
+        )
 
     @property
     def amount(self) -> float:

@@ -16,6 +16,7 @@ VECTOR = "vector"
 NORM = "norm"
 POSITIONS = "positions"
 TOKENS = "learned tokens"
+RATES = "biases and rates"
 
 # Layers whose weights are weights, whatever the module is called.
 _PLAIN = (
@@ -31,7 +32,7 @@ _WEIGHTED = re.compile(r"linear|conv|dense|atten|block|layer(?!_?norm)|former")
 _NORM_CLASS = re.compile(r"norm(?!al)")
 _NORM_NAME = re.compile(r"norm(?!al)|^(?:ln|bn|gn)(?:_\w*|\d*)$")
 _NORM_LEAF = re.compile(r"norm(?!al)|^(?:gain|gamma)$|(?:^|_)(?:ln|bn|gn)(?:_|\d|$)")
-# trainer/cpp/libtorch/masks.h has the same two; a test compares them.
+# trainer/cpp/libtorch/masks.h has the same three; a test compares them.
 _POSITIONS = re.compile(
     r"(?:^|_)(?:(?:rel|abs)?pos(?:ition(?!_?wise)(?:al|s)?)?(?:_?(?:emb|enc)\w*)?"
     r"|[wr]?pe)(?:_|\d|$)"
@@ -39,13 +40,21 @@ _POSITIONS = re.compile(
     r"|distance|level|scale|seg|segments?|modality|lang)_?(?:attn_)?emb"
     r"|(?:^|_)emb(?:ed)?_time|(?:^|_)(?:rel_)?(?:height|width)_?rel|rel_(?:height|width)"
     r"|(?:^|_)rel(?:ative)?_(?:\w+_)?bias|(?:^|_)r_[wrs]_bias$|attention_biases$"
-    r"|token_type|type_emb|^segment$"
+    r"|token_type|type_emb|^segment$|^(?:ref_?points?|anchors?)(?:_emb\w*)?$"
 )
 _TOKENS = re.compile(
     r"^(?!emb(?:ed)?(?:ding)?s?_)\w*_tokens?$|^latents?$|_latents$"
     r"|(?:^|_)(?:query|queries)_(?:emb|feat)"
-    r"|(?:^|_)(?:object|learned|learnable|latent|decoder|track)_(?:query|queries)$"
+    r"|(?:^|_)(?:object|learned|learnable|latent|decoder|track|content)"
+    r"_(?:query|queries)$"
     r"|(?:^|_)prompts?(?:_?emb\w*)?$"
+)
+# Of parameters themselves, where zero means something else than nothing: of experts'
+# biases, Mamba, S4, RWKV, and what shifts and scales in DiT and Wan.
+_RATES = re.compile(
+    r"(?:^|_)bias(?:es)?$|^log_|_logs?$|^Ds?$|(?:^|_)A_(?:real|imag)$"
+    r"|^time_(?:decay|first|faaaa|maa)$|^scale_shift_table$|^modulation$",
+    re.IGNORECASE,
 )
 
 
@@ -85,7 +94,7 @@ def is_layer(parameter: nn.Parameter, place: Place) -> bool:
 
 
 def role_of(place: Place) -> str | None:
-    """NORM, POSITIONS or TOKENS, else None."""
+    """NORM, POSITIONS, TOKENS or RATES, else None."""
     if isinstance(place.owner, _PLAIN):
         return None
     kind, name, leaf = (
@@ -106,7 +115,9 @@ def role_of(place: Place) -> str | None:
         return NORM
     if any(_POSITIONS.search(text) for text, _ in texts):
         return POSITIONS
-    return TOKENS if any(_TOKENS.search(text) for text in own) else None
+    if any(_TOKENS.search(text) for text in own):
+        return TOKENS
+    return RATES if _RATES.search(leaf) else None
 
 
 def _snake(name: str) -> str:

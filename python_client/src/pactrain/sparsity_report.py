@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from . import storage
 from .mask_source import MaskSource
-from .masks import Declared
+from .masks import Declared, registry
 from .parameters import ParameterTable
 
 
@@ -39,7 +39,7 @@ class SparsityReport:
 
     @property
     def sparsity(self) -> float:
-        """Share of all elements that need a gradient which is not kept."""
+        """Share of `elements` that is not kept."""
         return self.pruned / self.elements
 
     def kind(self, layer: str) -> str:
@@ -66,8 +66,8 @@ class SparsityReport:
 
 
 def sparsity(model: nn.Module) -> SparsityReport:
-    """Of all parameters with two or more dimensions that need a gradient; of all of
-    them, where none does.
+    """Of all parameters with two or more dimensions that need a gradient or have a
+    mask; of all of them, where none does.
 
     Where a parametrization does not keep a parameter's zeros, what it makes is counted.
     Weights are counted: those that are zero, whatever masks say, and of frozen ones
@@ -77,7 +77,7 @@ def sparsity(model: nn.Module) -> SparsityReport:
     Raises:
       InvalidArgument: the model has no parameter.
     """
-    table = ParameterTable(model, or_all=True)
+    table = ParameterTable(model, also=registry.has)
     declared = MaskSource(model, table).read()
     layers = []
     outside = 0

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
+from torch import nn
+
 from . import storage
 from .course import Course
 from .errors import InvalidArgument
 from .mask_keeper import MaskKeeper
 from .masks import MaskSet, registry
 from .onset import Onset
-from .parameters import ParameterTable
+from .parameters import ParameterTable, some_of
 from .stats import Counters
 
 RECORD_VERSION = 1
@@ -45,6 +47,8 @@ class MaskAccount:
                 *keeper.dense_steps.shortfalls(),
                 *keeper.apart,
                 *keeper.weights.shortfalls(),
+                *resting_outside(keeper.module),
+                *unfinished(keeper.table),
             ),
             why_outside=keeper.weights.why_outside(),
         )
@@ -114,8 +118,12 @@ class Account:
         state = f"{masks.active} are" if masks.active else "none were"
         return [
             f"masks {masks.wanted} never came into force in {steps:,} steps; {state} "
-            f"in force at the end. {self.reason}"
+            f"in force at the end. {self._with_which_steps()}{self.reason}"
         ]
+
+    def _with_which_steps(self) -> str:
+        step = self.onset.activate_at
+        return f"activate_at={step} has them wait for step {step:,}. " if step else ""
 
     def _pin_not_in_force(self) -> list[str]:
         steps, pinned = self.course.total.steps, self.onset.pinned
@@ -142,7 +150,7 @@ class Account:
             ("steps", self._steps()),
             ("travelled", self._travelled()),
             *self._changes(),
-            ("first saving", self._first_saving()),
+            ("sent less", self._first_saving()),
             ("bytes", self._bytes()),
             ("time", self._time()),
             ("gradients by", self.device_path),
@@ -192,10 +200,10 @@ class Account:
     def _first_saving(self) -> str:
         first = self.course.first_saving
         if first is None:
-            return f"none: every step sent all elements. {self.reason}"
+            return f"none did: every step sent all elements. {self.reason}"
         return (
-            f"step {first.steps:,} of this session, {first.seconds:.1f} s after it "
-            "began"
+            f"first in step {first.steps:,} of this session, {first.seconds:.1f} s "
+            "after it began"
         )
 
     def _bytes(self) -> str:
@@ -302,6 +310,34 @@ def weights_outside(table: ParameterTable, masks: MaskSet, why: str) -> list[str
         why = why or ": weights were loaded"
         return [f"{what}{why}. prune(model, ...) begins anew with them"]
     return [f"{what}{why}. pactrain.apply_masks(model) sets them to zero"]
+
+
+def resting_outside(module: nn.Module) -> list[str]:
+    """The same of parameters that a session does not have since they need no gradient:
+    LoRA was merged into them, say."""
+    counts = {
+        name: storage.count((parameter.detach() != 0) & ~mask)
+        for name, parameter in module.named_parameters()
+        if not parameter.requires_grad
+        and registry.owner(parameter) is None
+        and (mask := registry.get(parameter)) is not None
+        and not registry.is_frozen(parameter)
+    }
+    names = [name for name, count in counts.items() if count]
+    if not names:
+        return []
+    return [
+        f"{sum(counts.values()):,} weights outside the masks are not zero where masks "
+        f"do not act, since no gradient is needed: {some_of(names)}. "
+        "pactrain.apply_masks(model) sets them to zero"
+    ]
+
+
+def unfinished(table: ParameterTable) -> list[str]:
+    """Of schedules that have masks to come for some of these."""
+    there = {id(parameter) for _, parameter in table}
+    plans = [p for p in registry.plans if not there.isdisjoint(map(id, p.parameters))]
+    return [line for plan in plans if (line := plan.shortfall())]
 
 
 def nonzero_outside(table: ParameterTable, masks: MaskSet) -> int:

@@ -97,20 +97,26 @@ inline constexpr char kPositions[] =
     "spatial|time|timestep|frame|distance|level|scale|seg|segments?|modality|"
     "lang)_?(?:attn_)?emb|(?:^|_)emb(?:ed)?_time|(?:^|_)(?:rel_)?(?:height|"
     "width)_?rel|rel_(?:height|width)|(?:^|_)rel(?:ative)?_(?:\\w+_)?bias|(?:^|"
-    "_)r_[wrs]_bias$|attention_biases$|token_type|type_emb|^segment$";
+    "_)r_[wrs]_bias$|attention_biases$|token_type|type_emb|^segment$|^(?:ref_?"
+    "points?|anchors?)(?:_emb\\w*)?$";
 inline constexpr char kTokens[] =
     "^(?!emb(?:ed)?(?:ding)?s?_)\\w*_tokens?$|^latents?$|_latents$|(?:^|_)(?:"
     "query|queries)_(?:emb|feat)|(?:^|_)(?:object|learned|learnable|latent|"
-    "decoder|track)_(?:query|queries)$|(?:^|_)prompts?(?:_?emb\\w*)?$";
+    "decoder|track|content)_(?:query|queries)$|(?:^|_)prompts?(?:_?emb\\w*)?$";
+inline constexpr char kRates[] =
+    "(?:^|_)bias(?:es)?$|^log_|_logs?$|^Ds?$|(?:^|_)A_(?:real|imag)$|^time_(?:"
+    "decay|first|faaaa|maa)$|^scale_shift_table$|^modulation$";
 inline constexpr char kNorms[] = "(?:^|_)(?:norm|ln|bn)(?:_|\\d|$)|norm\\d*$";
 
 // What is no layer, told by the last two parts of a name: the classes of
 // modules are not known here.
-inline bool IsNormPositionsOrTokens(const std::string& name) {
+inline bool IsNoLayer(const std::string& name) {
   static const std::regex kRoles(
       std::string(kPositions) + "|" + kTokens + "|" + kNorms,
       std::regex::icase);
+  static const std::regex kOwnRoles(kRates, std::regex::icase);
   const size_t dot = name.rfind('.');
+  if (std::regex_search(name.substr(dot + 1), kOwnRoles)) return true;
   if (dot == std::string::npos) return std::regex_search(name, kRoles);
   const size_t before = dot == 0 ? dot : name.rfind('.', dot - 1);
   const size_t first = before == std::string::npos ? 0 : before + 1;
@@ -156,9 +162,9 @@ inline TorchMasks MasksOfZeros(const TorchModel& model) {
 
 // Zeroes the smallest weights of each layer in place and returns the masks.
 // Only parameters with at least two dimensions above 1: not the first and the
-// last of them, no norms, positions and learned tokens, nor those with too many
-// weights of equal size. `amount` is the share of each layer, 0 <= amount
-// < 1. InvalidArgument: out of range, or nothing to prune.
+// last of them, no norms, positions, learned tokens, biases and rates, nor
+// those with too many weights of equal size. `amount` is the share of each
+// layer, 0 <= amount < 1. InvalidArgument: out of range, or nothing to prune.
 inline TorchMasks PruneByMagnitude(const TorchModel& model, double amount) {
   if (!(amount >= 0 && amount < 1)) {
     throw InvalidArgument("amount is " + std::to_string(amount) +
@@ -169,7 +175,7 @@ inline TorchMasks PruneByMagnitude(const TorchModel& model, double amount) {
   std::erase_if(layers, [](const NamedTensor& item) {
     // A layer of one output is a layer: it may be the last.
     const bool gain = internal::IsVector(item.tensor) && item.tensor.dim() != 2;
-    return gain || internal::IsNormPositionsOrTokens(item.name);
+    return gain || internal::IsNoLayer(item.name);
   });
   const at::NoGradGuard no_grad;
   TorchMasks masks;

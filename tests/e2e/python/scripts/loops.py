@@ -378,6 +378,27 @@ def lbfgs(place: Place) -> Any:
     return model
 
 
+def kept_gradients(place: Place) -> Any:
+    """PCGrad: gradients of two tasks are kept in lists, and what conflicts is taken off."""
+    model = net()
+    ddp = place.wrap(model)
+    place.attach(ddp)
+    optimizer = sgd(model)
+    parameters = list(model.parameters())
+    for step in range(STEPS):
+        kept: list[list[Any]] = []
+        for task in range(2):
+            optimizer.zero_grad()
+            outputs = ddp(place.batch(step))[:, 2 * task : 2 * task + 2]
+            (outputs - task).square().mean().backward()
+            kept.append([parameter.grad for parameter in parameters])
+        for parameter, one, other in zip(parameters, *kept, strict=True):
+            conflict = (one * other).sum().clamp(max=0) / other.square().sum().add(1e-12)
+            parameter.grad = one + (1 - conflict) * other
+        optimizer.step()
+    return model
+
+
 class _Replaces(torch.optim.Optimizer):
     """Puts a new tensor in p.data in each step, as some optimizers do."""
 

@@ -195,6 +195,13 @@ def tied(place: Place) -> Any:
     return _train(place, _Tied(), words)
 
 
+def renormed(place: Place) -> Any:
+    """Forward passes scale the rows that a rank looks up, at this rank alone."""
+    torch.manual_seed(0)
+    words = nn.Sequential(nn.Embedding(20, 16, max_norm=1.0), nn.Linear(16, 16), nn.Linear(16, 4))
+    return _train(place, words, lambda step: (place.batch(step) * 10).long().remainder(20))
+
+
 def frozen(place: Place) -> Any:
     """Layers that do not train from the start."""
     model = net()

@@ -79,6 +79,11 @@ _REORDERED = (
     "gradients would reach the wrong ones. Convert the model before it is wrapped; or close "
     "the session, then wrap and attach the model anew."
 )
+_RENORMED = (
+    "embedding '0' has max_norm: each forward pass scales the rows that this rank looks up, "
+    "and no other rank's. Make it without max_norm, and scale its rows after each optimizer "
+    "step, at all ranks."
+)
 _ONLY_DENSE = ("dense",)
 _OWN = ("own",)
 _BOTH_OWN = ("own", "own pruned")
@@ -137,11 +142,13 @@ ATTACHED = (
     ),
     Script("gradient hooks of the user's", loops.hooks),
     Script("`p.grad = None` in mid-step (DINO)", loops.dropped_gradients),
+    Script("PCGrad: lists of `p.grad` of several passes", loops.kept_gradients),
     Script("EMA: `AveragedModel`, and by hand", loops.ema),
     Script("LBFGS: several backward passes in a step", loops.lbfgs),
     Script("an optimizer that replaces `p.data`", loops.replaced_data),
     Script("weights updated by hand, without an optimizer", loops.by_hand),
     Script("tied weights", models.tied),
+    Script("an embedding with `max_norm`", models.renormed, refused=_RENORMED),
     Script("LoRA by peft", models.lora, nightly=True),
     Script("layers frozen from the start", models.frozen),
     Script("a layer frozen later, with `find_unused_parameters`", models.frozen_later),
@@ -308,10 +315,12 @@ OWN = (
     Script("two models that share an encoder", models.shared_encoder, _OWN, refused=_SHARED),
     Script("gradient hooks of the user's", loops.hooks, _OWN),
     Script("`p.grad = None` in mid-step (DINO)", loops.dropped_gradients, _OWN),
+    Script("PCGrad: lists of `p.grad` of several passes", loops.kept_gradients, _BOTH_OWN),
     Script("EMA: `AveragedModel`, and by hand", loops.ema, _BOTH_OWN),
     Script("LBFGS: several backward passes in a step", loops.lbfgs, _OWN),
     Script("weights updated by hand, without an optimizer", loops.by_hand, _BOTH_OWN),
     Script("tied weights", models.tied, _OWN),
+    Script("an embedding with `max_norm`", models.renormed, _OWN, refused=_RENORMED),
     Script("layers frozen from the start", models.frozen, _OWN),
     Script("a layer frozen later", models.frozen_later, _OWN),
     Script(
