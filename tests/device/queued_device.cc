@@ -25,7 +25,6 @@
 #include <c10/util/Exception.h>
 #include <signal.h>
 #include <torch/library.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -571,11 +570,11 @@ void queued_break_there() {
   const Lock lock(mutex);
   Enqueue(QueueOf(0, 0), [] { broken = true; });
 }
-// This process gets the signal once the current stream comes to it.
+// This process gets the signal once the current stream comes to it, and the
+// thread that waits for the stream is the first to: it goes no step further.
 void queued_signal_there(int signal) {
   const Lock lock(mutex);
-  Enqueue(CurrentQueue({kType, current_device}),
-          [signal] { kill(getpid(), signal); });
+  Enqueue(CurrentQueue({kType, current_device}), [signal] { raise(signal); });
 }
 // For work that is not torch's: `run(call)` in this stream of the device of
 // now.

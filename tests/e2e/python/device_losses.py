@@ -40,7 +40,7 @@ def signalled(where: str, at: int, number: signal.Signals) -> Iterator[None]:
         def acts(self: Any, *arguments: Any) -> Any:
             if next(counted) == at:
                 if where == "exchange":
-                    os.kill(os.getpid(), number)
+                    signal.raise_signal(number)  # This thread is the first to stop.
                 else:
                     queued.signal_there(number)
             return act(self, *arguments)
