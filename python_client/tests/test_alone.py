@@ -618,7 +618,7 @@ def test_a_mask_of_another_shape_than_its_parameter_is_gone(caplog):
     model[2].bias.data = torch.zeros(5)
     model[4].weight.data = torch.randn(3, 5)
     session = pactrain.attach(model)
-    assert "a parameter of shape (8, 8) has shape (5, 8) now: its mask is" in caplog.text
+    assert "a parameter of shape (8, 8) has shape (5, 8) now" in caplog.text
     train(model)
     session.close()
     assert pactrain.prune(model, 0.5).layers == (("2.weight", 40, 20),)

@@ -88,7 +88,7 @@ def test_biases_and_rates_are_told_by_their_names(library):
     for name in RATES[library]:
         place = roles.Place(nn.Module(), (), "", name)
         assert roles.role_of(place) == roles.RATES, name
-    for name in ("dt_projs_weight", "B", "C", "time_maa_w1", "bias_proj", "gate_up_proj"):
+    for name in ("dt_projs_weight", "B", "C", "time_maa_w1", "bias_proj"):
         assert roles.role_of(roles.Place(nn.Module(), (), "", name)) is None, name
 
 

@@ -68,9 +68,7 @@ class FlatBucket:
         self._number = number
         self._is_last = is_last
         first = self._parameters[0]
-        self._place(
-            torch.zeros(plan.elements, dtype=first.dtype, device=first.device)
-        )
+        self._place(torch.zeros(plan.elements, dtype=first.dtype, device=first.device))
 
     def _place(self, buffer: Tensor) -> None:
         self._buffer = buffer

@@ -81,8 +81,8 @@ class Registry:
         if mask is not None and mask.shape != parameter.shape:
             self.remove(parameter)
             logger.warning(
-                "a parameter of shape %s has shape %s now: its mask is gone. To prune it "
-                "anew call prune() again",
+                "a parameter of shape %s has shape %s now: its mask is gone. To prune "
+                "it anew call prune() again",
                 tuple(mask.shape),
                 tuple(parameter.shape),
             )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -73,12 +74,13 @@ class ParameterTable:
         """
         check_module(module)
         self._module = module
-        none = also is not None and not any(p.requires_grad for p in module.parameters())
+        if also is not None and not any(p.requires_grad for p in module.parameters()):
+            also = torch.is_tensor  # All.
         self._items = [
             (name.replace(_COMPILED, ""), parameter)
             for name, parameter in module.named_parameters()
             if name not in ignored
-            and (parameter.requires_grad or none or (also is not None and also(parameter)))
+            and (parameter.requires_grad or (also is not None and also(parameter)))
         ]
         for name, parameter in self._items:
             if is_lazy(parameter) or parameter.is_meta:

@@ -129,10 +129,10 @@ class PruningSchedule:
             return ""
         return (
             f"a PruningSchedule was to prune {self._amount:.1%}: of its "
-            f"{self.total_changes} changes {self._changes} were made ({self.amount:.1%}),"
-            f" as its step() was called {self._taken:,} times, and the last one is due "
-            f"after {self._start + self._steps:,}. Call it after each optimizer step, "
-            "on all ranks; make the schedule as long as the training"
+            f"{self.total_changes} changes {self._changes} were made "
+            f"({self.amount:.1%}), as its step() was called {self._taken:,} times, and "
+            f"the last one is due after {self._start + self._steps:,}. Call it after "
+            "each optimizer step, on all ranks, and let it be as long as training"
         )
 
     @property
