@@ -290,12 +290,12 @@ TEST(ParseFlags, TheSampleFileIsAccepted) {
   EXPECT_EQ(outcome.flags->driver.core.site, "a");
 }
 
-TEST(ParseFlags, TheOperationsPageTellsTheDefaults) {
+TEST(ParseFlags, TheSettingsPageTellsTheDefaults) {
   ::testing::internal::CaptureStdout();
   EXPECT_EQ(Parse({"--name=a", "--print-config"}).exit_code, 0);
   std::istringstream printed(::testing::internal::GetCapturedStdout());
   std::stringstream page;
-  page << std::ifstream("docs/operations.md").rdbuf();
+  page << std::ifstream("docs/settings.md").rdbuf();
   int defaults = 0;
   for (std::string line; std::getline(printed, line);) {
     const size_t colon = line.find(": "), end = line.find("  # default");

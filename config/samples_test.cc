@@ -38,8 +38,8 @@ TEST(Samples, NameEverySetting) {
   CheckSample("deploy/pactrain-agent.yaml", agent);
 }
 
-TEST(Operations, NamesEverySetting) {
-  const std::string page = Read("docs/operations.md");
+TEST(SettingsPage, NamesEverySetting) {
+  const std::string page = Read("docs/settings.md");
   for (const Descriptor* settings :
        {v1::CoordinatorConfig::descriptor(), v1::AgentConfig::descriptor()}) {
     for (const FieldDescriptor* field : FieldsOf(*settings)) {

@@ -358,14 +358,14 @@ TEST(Flags, TheSampleFileIsAccepted) {
   EXPECT_EQ(flags->cluster, "prod");
 }
 
-TEST(Flags, TheOperationsPageTellsTheDefaults) {
+TEST(Flags, TheSettingsPageTellsTheDefaults) {
   int exit_code = -1;
   ::testing::internal::CaptureStdout();
   EXPECT_FALSE(Parse({"--print-config"}, &exit_code).has_value());
   EXPECT_EQ(exit_code, 0);
   std::istringstream printed(::testing::internal::GetCapturedStdout());
   std::stringstream page;
-  page << std::ifstream("docs/operations.md").rdbuf();
+  page << std::ifstream("docs/settings.md").rdbuf();
   int defaults = 0;
   for (std::string line; std::getline(printed, line);) {
     const size_t colon = line.find(": "), end = line.find("  # default");

@@ -18,7 +18,7 @@ HEAD = """\
 # Metrics
 
 Made from the programs by `tools/metrics.py`; do not edit. How to scrape them, and what to build
-on them: [operations.md](operations.md#metrics).
+on them: [monitoring.md](monitoring.md).
 
 Label `training_job` is the job's name: Prometheus sets `job` itself. `model` counts the attached
 models of a job from 0. Series of a job come with the job, with zeros from the start, at most 200

@@ -204,7 +204,7 @@ Finding Unknown(const std::string& name) {
   const std::string nearest = config::Nearest(name.substr(kPrefixSize), words);
   return Problem(
       absl::StrCat(name, " is no variable of PacTrain and has no effect"),
-      nearest.empty() ? "unset it; docs/user-guide.md has a table of all"
+      nearest.empty() ? "unset it; docs/environment.md has a table of all"
                       : absl::StrCat("did you mean ", kPrefix, nearest, "?"));
 }
 

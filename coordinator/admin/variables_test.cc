@@ -94,7 +94,7 @@ TEST(CheckVariables, AMalformedValueIsSaidWithWhatIsAllowed) {
 }
 
 TEST(KnownVariables, AreThoseOfTheUsersTable) {
-  std::ifstream page("docs/user-guide.md");
+  std::ifstream page("docs/environment.md");
   ASSERT_TRUE(page);
   std::set<std::string> table;
   const std::regex name("`(PACTRAIN_[A-Z_]+)`");

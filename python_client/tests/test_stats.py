@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pactrain.types import Codec, Mode
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "user-guide.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "session.md"
 
 
 def table():

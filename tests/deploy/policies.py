@@ -21,7 +21,7 @@ ON_PURPOSE = {
         "whoever is held up holds up all ranks of the job",
     ),
     "CKV_K8S_12": ({"Job"}, "what your training needs is yours to say"),
-    "CKV_K8S_13": ({"DaemonSet", "Job"}, "models say how much (docs/operations.md)"),
+    "CKV_K8S_13": ({"DaemonSet", "Job"}, "models say how much (docs/agent-memory.md)"),
     "CKV_K8S_15": ({"StatefulSet", "DaemonSet", "Job"}, "images are named by version"),
     "CKV_K8S_22": ({"Job"}, "scripts write checkpoints"),
     "CKV_K8S_23": ({"DaemonSet"}, "the folder of sockets is root's; it has no capability"),

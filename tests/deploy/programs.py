@@ -34,7 +34,7 @@ def variables(daemon: str) -> set[str]:
 @functools.cache
 def trainers_variables() -> frozenset[str]:
     """Those of the users' table."""
-    guide = (ROOT / "docs/user-guide.md").read_text()
+    guide = (ROOT / "docs/environment.md").read_text()
     rows = [line.split(" | ")[0] for line in guide.splitlines() if line.startswith("| `PACTRAIN_")]
     return frozenset(name for row in rows for name in re.findall(r"`(PACTRAIN_[A-Z_]+)`", row))
 

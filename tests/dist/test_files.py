@@ -127,7 +127,7 @@ def test_links_between_its_texts_hold(tree: Path) -> None:
 def test_what_makes_certificates_is_beside_the_texts_that_name_it(
     tree: Path, tmp_path: Path
 ) -> None:
-    assert "\ntools/certs pki " in (tree / "docs/operations.md").read_text()
+    assert "\ntools/certs pki " in (tree / "docs/beyond-one-machine.md").read_text()
     subprocess.run([tree / "tools/certs", tmp_path, "--coordinator"], check=True)
     assert (tmp_path / "policy.yaml").is_file()
 

@@ -17,7 +17,7 @@ def table() -> set[str]:
     """The names in the first column of the table in the user guide."""
     rows = [
         line.split(" | ")[0]
-        for line in (ROOT / "docs/user-guide.md").read_text().splitlines()
+        for line in (ROOT / "docs/environment.md").read_text().splitlines()
         if line.startswith("| `PACTRAIN_")
     ]
     return {name for row in rows for name in re.findall(r"`(PACTRAIN_[A-Z_]+)`", row)}

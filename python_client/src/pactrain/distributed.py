@@ -412,7 +412,7 @@ def _with_agent(
                 f"PACTRAIN_AGENT is not set, and PACTRAIN_SITES={world.sites_text} has "
                 f"{len(world.sites)} sites; daemons that start by themselves serve one "
                 "site only.\nStart an agent per node of each site, all with one "
-                "coordinator (docs/operations.md), and set PACTRAIN_AGENT at all ranks."
+                "coordinator (docs/daemons.md), and set PACTRAIN_AGENT at all ranks."
             )
         return config.with_launch(launch_of_sites(config.job, world.sites_text))
     if meeting is None:

@@ -34,7 +34,7 @@ def test_script(cluster, tmp_path, script):
 
 
 def test_the_user_guide_has_these_tables():
-    _, *tables = (DOCS / "user-guide.md").read_text().split(HEAD)
+    _, *tables = (DOCS / "scripts.md").read_text().split(HEAD)
     lines = [table.partition("\n\n")[0].splitlines() for table in tables]
     assert lines == [[script.line for script in scripts] for scripts in (ATTACHED, OWN)]
 

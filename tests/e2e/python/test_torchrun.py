@@ -16,7 +16,7 @@ from patience import PATIENCE, PATIENCE_SECONDS
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[2] / "examples" / "ddp.py"
 # torch 2.13 reuses one store over restarts and its Gloo then dials the addresses of dead
-# processes (docs/user-guide.md, Resume).
+# processes (docs/session.md, Resume).
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
