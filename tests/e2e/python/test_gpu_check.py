@@ -33,8 +33,14 @@ def wheel(tmp_path_factory):
     ("part", "paths"),
     [
         ("kernels", None),
-        ("exchange", {"exact by torch": "torch", "exact by device": "device"}),
-        ("nccl", {"exact by nccl": "device", "node by nccl": "nccl"}),
+        pytest.param(
+            *("exchange", {"exact by torch": "torch", "exact by device": "device"}),
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            *("nccl", {"exact by nccl": "device", "node by nccl": "nccl"}),
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_a_part_is_right_where_all_is(wheel, tmp_path, part, paths):
