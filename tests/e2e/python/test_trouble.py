@@ -44,7 +44,7 @@ def test_logs_are_rotated_as_the_page_says(own_cluster, join, undisturbed, tmp_p
     own_cluster.coordinator.terminate()
     own_cluster.coordinator.wait()
     lines = (tmp_path / "coordinator.log").read_text().splitlines()
-    assert "stopping on signal" in lines[-1]
+    assert any("stopping on signal" in line for line in lines), lines
     assert all(re.match(r"\d{4}-\d\d-\d\dT", line) for line in lines), lines
 
 
