@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import SHORT, running
 from daemons import Cluster, Daemon
-from elastic import STOP, equal, logged, on, pair, stopped, values
+from elastic import STOP, equal, eventually, logged, on, pair, stopped, values
 from patience import PATIENCE_SECONDS
 from test_doctor import doctor
 
@@ -88,8 +88,9 @@ def test_training_does_not_notice_a_clock_that_steps(
     assert results[0]["world"].generation == 1
     # All are connected again, and new jobs start.
     assert equal(values(*pair(join, own_cluster, own_cluster.new_job(), stops=())))
-    audit = subprocess.run(own_cluster.admin("audit"), capture_output=True, text=True)
-    assert audit.returncode == 0, audit.stderr
+    # Its certificate may be one of the other day until it looks at the clock again.
+    audit = own_cluster.admin("audit")
+    eventually(lambda: subprocess.run(audit, capture_output=True).returncode == 0)
 
 
 @pytest.mark.parametrize("hours", [1, -1])
