@@ -222,12 +222,8 @@ class DeviceCopies:
         Raises:
           PacTrainError: that of the step; the device has failed since.
         """
-        try:
+        with _failures(self._device, _AFTER):
             return future.wait()
-        except PacTrainError:
-            raise
-        except RuntimeError as error:
-            raise _failed(self._device, _AFTER, error) from error
 
     def settle(self) -> None:
         """Waits for our stream: futures with an error have nobody wait for it."""
@@ -342,7 +338,9 @@ class StagedBucket:
         Raises:
           PacTrainError: the device has failed.
         """
-        with self._failures("while gradients were computed or copied to the host"):
+        with _failures(
+            self._device, "while gradients were computed or copied to the host"
+        ):
             if self._arrived is None:
                 with torch.no_grad():
                     self.copy()
@@ -368,7 +366,7 @@ class StagedBucket:
             return None
         packing, packed = made
         self._packing = packing
-        with self._failures("while gradients were computed or packed"):
+        with _failures(self._device, "while gradients were computed or packed"):
             self._note_arrival()
             self._wait()
             outside = packing.outside() if packing.plan.count_outside else 0
@@ -409,7 +407,7 @@ class StagedBucket:
           PacTrainError: the device has failed.
         """
         with (
-            self._failures(_AFTER),
+            _failures(self._device, _AFTER),
             torch.no_grad(),
         ):
             target = self.target.detach()
@@ -419,22 +417,23 @@ class StagedBucket:
                 assert self._packer is not None
                 self._packer.unpack(self._packing, self.room, world_size, target)
 
-    @contextlib.contextmanager
-    def _failures(self, when: str) -> Iterator[None]:
-        """What the device says in here is said to have come `when`."""
-        try:
-            yield
-        except PacTrainError:
-            raise  # The library's own.
-        except RuntimeError as error:
-            raise _failed(self._device, when, error) from error
-
 
 def _is_captured(device: torch.device) -> bool:
     stream = _streams().current_stream(device)
     if hasattr(stream, "is_capturing"):
         return bool(stream.is_capturing())
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+@contextlib.contextmanager
+def _failures(device: torch.device, when: str) -> Iterator[None]:
+    """What the device says in here is said to have come `when`."""
+    try:
+        yield
+    except PacTrainError:
+        raise  # The library's own.
+    except RuntimeError as error:
+        raise _failed(device, when, error) from error
 
 
 def _failed(device: torch.device, when: str, error: Exception) -> PacTrainError:

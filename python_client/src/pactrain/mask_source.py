@@ -246,9 +246,10 @@ def carry_over(before: ParameterTable, after: ParameterTable) -> list[str]:
     names = {_place(name): name for name in after.names}
     unfit = []
     rewritten = after.rewritten()
+    there = after.ids_of_model()
     for old, parameter in before:
         mask, found = registry.get(parameter), after.find(names.get(_place(old), ""))
-        if mask is None or after.is_of_model(parameter):
+        if mask is None or id(parameter) in there:
             continue
         if found is not None and registry.get(found[1]) is not None:
             continue

@@ -120,13 +120,13 @@ class ParameterTable:
         found = rewritten(self._module)
         return {name: found[id(p)] for name, p in self._items if id(p) in found}
 
-    def is_of_model(self, parameter: Tensor) -> bool:
-        """Whether the model has it by now, though it may need no gradient."""
-        return any(parameter is other for other in self._module.parameters())
+    def ids_of_model(self) -> set[int]:
+        """Of what the model has by now, also of what needs no gradient."""
+        return {id(parameter) for parameter in self._module.parameters()}
 
     def gone(self) -> str:
         """The name of one that the model has no more; empty: there is none."""
-        there = {id(parameter) for parameter in self._module.parameters()}
+        there = self.ids_of_model()
         return next((name for name, p in self._items if id(p) not in there), "")
 
     def index_of(self, parameter: object) -> int:

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-PATIENCE_SECONDS = 300.0
+from patience import PATIENCE_SECONDS
+
 IDLE = 1000
 FLOOD_KEEPS = 200
 FLOOD_PAUSE_SECONDS = 0.002

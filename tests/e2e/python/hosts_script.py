@@ -14,11 +14,10 @@ from pathlib import Path
 import scenarios
 import torch
 import torch.distributed as dist
+from patience import PATIENCE_SECONDS
 from torch.nn.parallel import DistributedDataParallel
 
 import pactrain
-
-PATIENCE_SECONDS = 300.0
 
 
 def main() -> None:
