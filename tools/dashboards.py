@@ -95,7 +95,7 @@ TRAINING = Dashboard(
         Panel("Saved bytes", "bytes", "Against FULL, since the coordinator's start.",
               ((of_job("saved_bytes"), "{{model}}"),), "stat"),
         Panel("Saved time", "s",
-              "Against FULL as docs/monitoring.md says; below 0: lost; 0 until FULL was measured.",
+              "Against FULL (docs/monitoring.md); below 0: lost; 0: not known.",
               ((of_job("saved_seconds"), "{{model}}"),), "stat"),
         Panel("Votes for masks", "short", "Trainers; missing or against: the job stays in FULL.",
               ((of_job("mask_votes"), "{{vote}}"),)),
