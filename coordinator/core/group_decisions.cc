@@ -329,7 +329,7 @@ GroupSnapshot Group::Snapshot(const Context& c) const {
   if (running()) {
     s.phase = GroupPhase::kRunning;
     s.reason = RunningReason(c);
-    s.in_force = decisions_.in_force();
+    if (!in_force_unknown_) s.in_force = decisions_.in_force();
     s.prepared = decisions_.prepared();
     s.exchange_share = progress_.exchange_share();
     s.waits_for = progress_.waits_for();

@@ -343,6 +343,7 @@ TEST_F(DecisionTest, AfterARestartNothingIsDecidedBeforeTheFirstReport) {
   VoteAll(11);
   t_.Advance(absl::Seconds(1));
   EXPECT_EQ(Prepared(), 0);  // It may be in force already.
+  EXPECT_EQ(t_.Snapshot().in_force, std::nullopt);
   ReportAll(2, 12);
   EXPECT_EQ(Prepared(), 0);
   EXPECT_EQ(t_.Snapshot().in_force->mode, Mode::kCompacted);

@@ -53,6 +53,8 @@ struct GroupSnapshot {
   GroupPhase phase = GroupPhase::kWaiting;
   std::string reason;
   std::optional<protocol::Generation> generation;
+  // Nothing: no generation runs, or its agents have not told since the
+  // coordinator's start.
   std::optional<protocol::Decision> in_force;
   std::optional<protocol::Decision> prepared;
   std::vector<protocol::Decision> history;  // Newest first.

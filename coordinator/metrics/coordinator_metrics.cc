@@ -192,18 +192,22 @@ void AddStates(const StateSnapshot& now, Page& page) {
                group.phase == phase ? 1 : 0);
     }
   }
-  page.Start("mode", MetricType::Gauge,
-             "1 for the mode in force; all 0: no generation runs.",
-             GroupLabels({"mode"}));
+  page.Start(
+      "mode", MetricType::Gauge,
+      "1 for the mode in force; all 0: no generation runs, or agents have "
+      "not told yet.",
+      GroupLabels({"mode"}));
   for (const GroupSnapshot& group : now.groups) {
     for (const protocol::Mode mode : kModes) {
       page.Add(ValuesOf(group, {std::string(protocol::ModeName(mode))}),
                group.in_force && group.in_force->mode == mode ? 1 : 0);
     }
   }
-  page.Start("codec", MetricType::Gauge,
-             "1 for the codec in force; all 0: no generation runs.",
-             GroupLabels({"codec"}));
+  page.Start(
+      "codec", MetricType::Gauge,
+      "1 for the codec in force; all 0: no generation runs, or agents have "
+      "not told yet.",
+      GroupLabels({"codec"}));
   for (const GroupSnapshot& group : now.groups) {
     for (int i = 1; i <= static_cast<int>(protocol::kLastCodec); ++i) {
       const auto codec = static_cast<protocol::Codec>(i);

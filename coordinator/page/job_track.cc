@@ -95,7 +95,6 @@ void JobTrack::Observe(const GroupSnapshot& group, double now, bool at_start) {
   began_ = true;
   phase_ = group.phase;
   generation_ = group.generation ? group.generation->number : 0;
-  steps_ = group.committed_total;
   account_ = group.account;
   failed_ = group.failed_attempts_total;
   norm_alarms_ = group.norm_alarms_total;
@@ -124,8 +123,8 @@ void JobTrack::NoteMode(const GroupSnapshot& group, double now, bool at_start) {
   }
   // Which decision is in force agents tell with their first steps.
   const bool first_told = !periods_.empty() && periods_.back().before &&
-                          phase_ == group.phase && steps_ == 0 &&
-                          generation == generation_;
+                          periods_.back().version == 0 &&
+                          phase_ == group.phase && generation == generation_;
   if (first_told) {
     period.at = periods_.back().at;
     period.before = true;
@@ -140,7 +139,10 @@ void JobTrack::NoteMode(const GroupSnapshot& group, double now, bool at_start) {
   std::string digest = group.in_force->mask_digest.ToString();
   if (mask_sets_.empty() || mask_sets_.back().digest != digest) {
     const double keep = group.elements == 0 ? 1 : KeepOf(group);
-    Push(mask_sets_, {now, std::move(digest), keep}, kMaxEntries);
+    Push(mask_sets_,
+         {now, std::move(digest), keep,
+          mask_sets_.empty() && periods_.back().before},
+         kMaxEntries);
   } else if (group.elements > 0) {
     // The decision may have been seen before what its masks keep.
     mask_sets_.back().keep = KeepOf(group);

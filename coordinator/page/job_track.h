@@ -55,6 +55,7 @@ class JobTrack {
     double at = 0;
     std::string digest;  // In hex.
     double keep = 0;
+    bool before = false;  // It was in force before `at`, nobody knows when.
   };
   struct Event {
     double at = 0;
@@ -100,7 +101,6 @@ class JobTrack {
   // As last observed.
   GroupPhase phase_ = GroupPhase::kWaiting;
   uint64_t generation_ = 0;
-  uint64_t steps_ = 0;  // Counted by this coordinator.
   AccountSnapshot account_;
   uint64_t failed_ = 0, norm_alarms_ = 0;
   std::set<std::string> lost_;

@@ -264,6 +264,7 @@ void PageModel::WriteTrack(const JobTrack& track, JsonWriter& json) const {
   for (const JobTrack::MaskSet& masks : track.mask_sets()) {
     json.Object();
     json.Key("at").Number(Wall(masks.at));
+    json.Key("before").Bool(masks.before);
     json.Key("digest").Text(masks.digest, 12);
     json.Key("keep").Number(masks.keep);
     json.End();

@@ -139,17 +139,17 @@ TEST_F(PageModelTest, WhatThePageFindsAtItsStartBeganBeforeThat) {
 // steps.
 TEST_F(PageModelTest, WhatAgentsTellFirstAfterARestartBeganBeforeItToo) {
   StateSnapshot running = RunningSnapshot();
-  running.groups[0].generation->decision.version = 1;
-  running.groups[0].in_force->version = 1;
-  running.groups[0].committed_total = 0;
-  Observe(running);
-  running.groups[0].in_force->version = 5;
-  running.groups[0].committed_total = 1;
+  const auto in_force = std::exchange(running.groups[0].in_force, std::nullopt);
   Observe(running);
   EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":true"));
-  EXPECT_THAT(model_.Job("train", 0),
-              HasSubstr("\"timeline\":[{\"at\":1006,\"before\":true,\"mode\":"
-                        "\"COMPACTED fp32\",\"version\":5,"));
+  running.groups[0].in_force = in_force;
+  running.groups[0].in_force->version = 5;
+  Observe(running);
+  EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":true"));
+  const std::string shown = model_.Job("train", 0);
+  EXPECT_THAT(shown, HasSubstr("\"timeline\":[{\"at\":1006,\"before\":true,"
+                               "\"mode\":\"COMPACTED fp32\",\"version\":5,"));
+  EXPECT_THAT(shown, HasSubstr("\"mask_sets\":[{\"at\":1012,\"before\":true,"));
   running.groups[0].in_force->version = 6;
   Observe(running);
   EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":false"));

@@ -107,6 +107,11 @@ export function age(since, now) {
   return `${hours} h ${Math.floor((passed % 3600) / 60)} min`;
 }
 
+// Of something that a coordinator found at its start.
+export function clockOrBefore({ at, before }) {
+  return `${before ? "before " : ""}${clock(at)}`;
+}
+
 // A coordinator that was started again does not know when it began.
 export function sinceWhen(since, before, now) {
   return before ? `since before ${clock(since)}` : `for ${age(since, now)}`;

@@ -1,7 +1,7 @@
 // One job: why it sends what it sends, what that saves, and who holds it up.
 
 import { bar, lineChart, modeClass, modeStrip } from "/charts.js";
-import { bytes, clock, el, howMany, percent, plain, seconds, sinceWhen, table, text } from "/dom.js";
+import { bytes, clock, clockOrBefore, el, howMany, percent, plain, seconds, sinceWhen, table, text } from "/dom.js";
 import { isAlone, savedBytes, savedTime, sendsText, stepText } from "/jobs.js";
 import { findingList, findingsOf, loadRules } from "/warnings.js";
 
@@ -149,7 +149,7 @@ export function jobScreen(id) {
     pairs.forEach(([, value], i) => text(figures.children[i].lastChild, value));
     strip.update(message.timeline, now);
     timeline.update(message.timeline.toReversed().map((p) =>
-      [`${p.before ? "before " : ""}${clock(p.at)}`, p.mode || "no generation", p.version ? String(p.version) : "", p.reason]));
+      [clockOrBefore(p), p.mode || "no generation", p.version ? String(p.version) : "", p.reason]));
     const known = (value) => (value === null ? "not known" : seconds(value));
     perMode.update(MODES.map((mode, i) => [mode, seconds(message.mode_seconds[i]),
       known(message.step_seconds[i]), known(message.predicted_seconds[i])]));
@@ -165,7 +165,7 @@ export function jobScreen(id) {
     text(keepNote, keepText(told, message.masks));
     keepOf.classList.toggle("hidden", !told.parameters);
     keepOf.update(told.parameters ? keepRows(told) : []);
-    masks.update(message.mask_sets.toReversed().map((m) => [clock(m.at), m.digest, percent(m.keep)]));
+    masks.update(message.mask_sets.toReversed().map((m) => [clockOrBefore(m), m.digest, percent(m.keep)]));
     slowest.update(message.slowest.map((a) => [a.agent, a.site, seconds(a.compute), seconds(a.wait)]));
     paths.update(message.paths.map(([agent, path, sums, fallbacks, why]) =>
       [agent, path, plain(sums, 12), plain(fallbacks, 12), why]));

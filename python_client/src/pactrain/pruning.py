@@ -34,6 +34,7 @@ from .parameters import ParameterTable, check_module, shown
 from .ratios import SCOPES, keep_highest
 from .scores import Loss, Scores
 from .sparsity_report import SparsityReport, report_of
+from .swapped import note_pruned
 from .zeros import NOTABLE, looks_pruned, masks_from_state, refit_loaded
 
 METHODS = ("magnitude", "random", "grasp")
@@ -187,7 +188,7 @@ def prune(
     _declare(model, pruned, options.kind)
     if method == "grasp":
         _share(model, before)
-    report = _report(model, pruned)
+    report = _finished(model, pruned)
     _say(_line(report, pruned, options))
     return report
 
@@ -196,7 +197,7 @@ def prune_by(model: nn.Module, amount: float, options: PruneOptions) -> Sparsity
     """prune() with checked options, by a method that is not collective; silent."""
     pruned = _choose_masks(model, amount, options)
     _declare(model, pruned, options.kind)
-    return _report(model, pruned)
+    return _finished(model, pruned)
 
 
 @dataclass(frozen=True)
@@ -264,7 +265,7 @@ def _take_masks(
             _zero_outside(parameter)
     chosen = [(name, parameter) for name, parameter in table if name in masks]
     pruned = _Pruned(chosen, [masks[name] for name, _ in chosen], {}, asked)
-    report = _report(model, pruned)
+    report = _finished(model, pruned)
     wanted = "" if asked is None else f"{asked:.1%} asked, but "
     _say(
         f"prune: {wanted}masks are taken from masks_from: {report.pruned:,} of the "
@@ -274,8 +275,10 @@ def _take_masks(
     return report
 
 
-def _report(model: nn.Module, pruned: _Pruned) -> SparsityReport:
+def _finished(model: nn.Module, pruned: _Pruned) -> SparsityReport:
+    """What came of it; from now on layers in the place of these are noticed."""
     table = ParameterTable(model)
+    note_pruned(model, table)
     names = [name for name, _ in pruned.chosen]
     report = report_of(table, MaskSource(model, table).read(), names, pruned.exempt)
     for name, _, kept in report.layers:
@@ -345,6 +348,7 @@ def apply_masks(
             registry.set(found[1], mask, kind == "freeze")
         follow(model)
     enforce(model, table, new=masks is not None)
+    note_pruned(model, table)
     if masks is None and not MaskSource(model, table).read().masks:
         logger.warning(
             "apply_masks: model (%s) has no masks, so nothing was done; prune it, or "

@@ -19,6 +19,7 @@ from .masks import MaskSet, registry
 from .optimizer_hook import parameters_of
 from .parameters import ParameterTable, some_of
 from .replaced import ReplacedWeights
+from .swapped import say_swapped
 
 _UNSEEN = (
     "where no step was seen: by torch.autograd.grad, torch.func or an average, say. "
@@ -257,6 +258,7 @@ class WeightKeeper:
     def checked(self, masks: MaskSet, rank: int) -> None:
         """Weights are as they should be, and these are their masks."""
         enforcement.log_unmasked(self._table, masks, rank)
+        say_swapped(self.module, rank)
         self.take_values()
         self.loaded = self.copied = False
 
