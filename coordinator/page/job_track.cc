@@ -109,6 +109,8 @@ void JobTrack::NoteMode(const GroupSnapshot& group, double now, bool at_start) {
     period.mode = ModeText(group.in_force->mode, group.in_force->codec);
     period.reason = Cut(group.in_force->reason);
     period.version = group.in_force->version;
+  } else if (group.phase == GroupPhase::kRunning) {
+    period.mode = "unknown";  // After a restart, until agents tell.
   }
   const uint64_t generation = group.generation ? group.generation->number : 0;
   const protocol::Decision* first =

@@ -142,6 +142,8 @@ TEST_F(PageModelTest, WhatAgentsTellFirstAfterARestartBeganBeforeItToo) {
   const auto in_force = std::exchange(running.groups[0].in_force, std::nullopt);
   Observe(running);
   EXPECT_THAT(model_.Overview(0), HasSubstr("\"since_before\":true"));
+  EXPECT_THAT(model_.Job("train", 0),
+              HasSubstr("\"before\":true,\"mode\":\"unknown\""));
   running.groups[0].in_force = in_force;
   running.groups[0].in_force->version = 5;
   Observe(running);
