@@ -230,11 +230,22 @@ def job_screen(visit: Visit, job: str) -> None:
     page.close()
 
 
+# The second link began later, and its point at 18 is half a second late.
+TWO_LINKS = """import("/charts.js").then(({ aligned }) => aligned(new Map([
+  ["a", { at: [6, 12, 18], points: [1, 2, 3] }],
+  ["b", { at: [18.5, 24], points: [4, 5] }]]), 6))"""
+ALIGNED = {
+    "at": [6, 12, 18, 24],
+    "columns": {"a": [1, 2, 3, None], "b": [None, None, 4, 5]},
+}
+
+
 def links_screen(visit: Visit) -> None:
     page = visit.open("#/links")
     visit.check("sites are drawn", lambda: page.locator("circle.site").count() > 1)
     rows = page.locator("table", has_text="Links, fullest first").locator("tbody tr")
     visit.check("links have rates", lambda: "bit/s" in rows.first.inner_text())
+    visit.check("two links' points share an axis", lambda: page.evaluate(TWO_LINKS) == ALIGNED)
     visit.check("the plan is in words", lambda: page.get_by_text("The plan in force:").count() == 1)
     visit.look(page, "links")
     page.close()

@@ -395,6 +395,7 @@ std::string PageModel::Links(uint64_t since) const {
   json.End();
   const double after = TimeOf(since);
   json.Key("full").Bool(IsAllAfter(since));
+  json.Key("every").Number(absl::ToDoubleSeconds(kPointEvery));
   json.Key("links").Array();
   for (const auto& [direction, link] : links_.links()) {
     json.Object();

@@ -85,6 +85,18 @@ export function lineChart(title, series, show, empty) {
   return figure;
 }
 
+// Lines with points of their own, {at, points}, on one axis in steps of `every` seconds.
+export function aligned(lines, every) {
+  const slot = (t) => Math.round(t / every);
+  const slots = [...new Set([...lines.values()].flatMap(({ at }) => at.map(slot)))].sort((a, b) => a - b);
+  const columns = {};
+  for (const [name, { at, points }] of lines) {
+    const by = new Map(at.map((t, i) => [slot(t), points[i]]));
+    columns[name] = slots.map((s) => by.get(s) ?? null);
+  }
+  return { at: slots.map((s) => s * every), columns };
+}
+
 // A share as a bar, beside the figure that says it.
 export function bar(share) {
   const picture = svg("svg", { viewBox: "0 0 100 10", class: "bar", "aria-hidden": "true", preserveAspectRatio: "none" });

@@ -1,16 +1,11 @@
 // The links between sites: the plan in force as a graph, and what each direction carries.
 
-import { lineChart, siteGraph } from "/charts.js";
+import { aligned, lineChart, siteGraph } from "/charts.js";
 import { el, percent, rate, seconds, table, text } from "/dom.js";
 import { findingList, findingsOf, loadRules } from "/warnings.js";
 
 const KEPT = 600;
 const CHARTED = 4; // Lines that can be told from each other.
-const EVERY = 6; // Seconds between points.
-
-function slot(at) {
-  return Math.round(at / EVERY);
-}
 
 export function linksScreen() {
   const chosen = el("select", { id: "plan" });
@@ -66,15 +61,8 @@ export function linksScreen() {
         "Nothing was carried in the last hour.");
       chart.replaceChildren(chart.line);
     }
-    // Each has points of its own, while a job uses it.
-    const slots = [...new Set(fullest.flatMap((name) => histories.get(name).at.map(slot)))].sort((a, b) => a - b);
-    const columns = {};
-    for (const name of fullest) {
-      const { at, points } = histories.get(name);
-      const by = new Map(at.map((t, i) => [slot(t), points[i]]));
-      columns[name] = slots.map((s) => by.get(s) ?? null);
-    }
-    if (slots.length > 0) chart.line.update(slots.map((s) => s * EVERY), columns);
+    const { at, columns } = aligned(new Map(fullest.map((name) => [name, histories.get(name)])), message.every);
+    if (at.length > 0) chart.line.update(at, columns);
   }
 
   async function show(message) {
