@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/weakened.h"
 #include "protocol/limits.h"
@@ -90,8 +91,9 @@ absl::Status Trainers::CheckMemory(const TrainerRecord& record) const {
   const TrainerRecord* const replaced = FindReplaced(record);
   const size_t others = records_.size() - (replaced != nullptr ? 1 : 0);
   if (others >= static_cast<size_t>(options_.max_trainers)) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "agent %s has %d trainers, its limit", options_.agent, others));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("agent %s has %s, its limit", options_.agent,
+                        base::Counted(others, "trainer")));
   }
   if (options_.max_memory_bytes == 0) return absl::OkStatus();
   uint64_t used = 0;

@@ -104,7 +104,7 @@ TEST(TrainersLimitTest, AnAgentTakesNoMoreTrainersThanItsLimit) {
   trainers.Add(std::move(record));
   EXPECT_THAT(trainers.Check(MakeHello(1)),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("has 1 trainers, its limit")));
+                       HasSubstr("has 1 trainer, its limit")));
   EXPECT_OK(trainers.Check(Again(MakeHello(0))));
 }
 

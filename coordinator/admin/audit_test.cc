@@ -165,8 +165,8 @@ TEST_F(AuditTest, sec_audit_complete) {
   for (const char* line :
        {"agent connected  spiffe://pactrain/agent/a #[0-9A-F]+  agent a of "
         "site x at 127.0.0.1:9\n",
-        "generation formed  coordinator  job myjob  generation 1 of 1 ranks on "
-        "1 agents, launch 'run-1'",
+        "generation formed  coordinator  job myjob  generation 1 of 1 rank on "
+        "1 agent, launch 'run-1'",
         "join  spiffe://pactrain/agent/a #[0-9A-F]+  job myjob  agent a of "
         "site x with ranks 0, generation 1\n",
         "decision  coordinator  job myjob  decision 2: COMPACTED fp32, mask "
@@ -203,7 +203,7 @@ TEST_F(AuditTest, TheChainGoesOnAfterARestart) {
   absl::Status status;
   const std::string text = Audit(&status);
   EXPECT_OK(status);
-  EXPECT_THAT(text, HasSubstr("generation 2 of 1 ranks"));
+  EXPECT_THAT(text, HasSubstr("generation 2 of 1 rank"));
 }
 
 TEST_F(AuditTest, sec_audit_chain) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/counted.h"
 #include "coordinator/admin/doctor.h"
 
 namespace pactrain::coordinator {
@@ -29,10 +30,6 @@ int Count(const Findings& findings, Level level) {
                     [&](const Finding& f) { return f.level == level; }));
 }
 
-std::string Counted(int count, const std::string& what) {
-  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
-}
-
 }  // namespace
 
 bool IsHealthy(const Findings& findings) {
@@ -49,8 +46,8 @@ std::string DoctorText(const Findings& findings) {
     }
   }
   return absl::StrCat(
-      text, Counted(Count(findings, Level::kProblem), "problem"), ", ",
-      Counted(Count(findings, Level::kWarning), "warning"), "\n");
+      text, base::Counted(Count(findings, Level::kProblem), "problem"), ", ",
+      base::Counted(Count(findings, Level::kWarning), "warning"), "\n");
 }
 
 std::string DoctorJson(const Findings& findings) {

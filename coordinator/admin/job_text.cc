@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/counted.h"
 #include "base/utc_text.h"
 #include "coordinator/admin/table.h"
 #include "protocol/types.h"
@@ -82,7 +83,7 @@ std::string Made(const v1::Decision& decision) {
 
 std::string MasksOf(const v1::JobState& job) {
   const v1::MaskProgress& masks = job.masks();
-  const std::string steps = Counted(masks.settle_steps(), "step");
+  const std::string steps = base::Counted(masks.settle_steps(), "step");
   if (masks.steps_unchanged() >= masks.settle_steps()) {
     return absl::StrCat("settled: unchanged for ", steps, " at all ranks");
   }
@@ -176,8 +177,9 @@ std::string JobsTable(const v1::ListJobsResponse& jobs) {
     rows.push_back(
         {Name(job.group()), job.state(),
          formed ? absl::StrCat(generation.number()) : "-",
-         formed ? absl::StrCat(Counted(generation.members_size(), "agent"),
-                               ", ", Counted(generation.world_size(), "rank"))
+         formed ? absl::StrCat(
+                      base::Counted(generation.members_size(), "agent"), ", ",
+                      base::Counted(generation.world_size(), "rank"))
                 : "-",
          StepOf(job), InForce(job), PinOf(job)});
   }

@@ -26,10 +26,6 @@ std::string Table(const std::vector<Row>& rows) {
   return text;
 }
 
-std::string Counted(uint64_t number, const std::string& thing) {
-  return absl::StrCat(number, " ", thing, number == 1 ? "" : "s");
-}
-
 std::string RateText(double rate) {
   const double mbit = rate * 8e-6;
   return absl::StrFormat("%.*f Mbit/s", mbit < 10 ? 1 : 0, mbit);

@@ -13,9 +13,6 @@ using Row = std::vector<std::string>;
 // Columns two blanks apart; the last one is not padded.
 std::string Table(const std::vector<Row>& rows);
 
-// "1 step", "2 steps".
-std::string Counted(uint64_t number, const std::string& thing);
-
 // Of bytes per second: "9.5 Mbit/s".
 std::string RateText(double rate);
 

@@ -246,7 +246,7 @@ TEST(Generation, ABrokenStreamEndsNothing) {
   t.Disconnect("b");
   t.Pass(100, {"a"});
   EXPECT_EQ(t.Snapshot().phase, GroupPhase::kRunning);
-  EXPECT_THAT(t.Snapshot().reason, HasSubstr("no stream from 1 agents ('b')"));
+  EXPECT_THAT(t.Snapshot().reason, HasSubstr("no stream from 1 agent ('b')"));
   t.Connect("b", "y", /*same_process=*/true);
   t.Rejoin("b", 2, 1);
   t.Rejoin("b", 3, 1);

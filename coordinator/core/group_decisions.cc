@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/counted.h"
 #include "base/weakened.h"
 #include "coordinator/core/group.h"
 #include "coordinator/core/policy.h"
@@ -290,7 +291,8 @@ std::string Group::RunningReason(const Context& c) const {
   const std::string restless = RestlessText(c);
   if (!restless.empty()) absl::StrAppend(&text, "; ", restless);
   if (const std::vector<std::string> lost = LostAgents(c); !lost.empty()) {
-    absl::StrAppend(&text, "; no stream from ", lost.size(), " agents ('",
+    absl::StrAppend(&text, "; no stream from ",
+                    base::Counted(lost.size(), "agent"), " ('",
                     absl::StrJoin(lost, "', '"), "'), the generation goes on");
   }
   if (!progress_.waits_for().empty()) {

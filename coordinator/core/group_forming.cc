@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/counted.h"
 #include "base/weakened.h"
 #include "coordinator/core/group.h"
 #include "coordinator/core/planner.h"
@@ -201,9 +202,11 @@ void Group::Form(const Lineup& lineup, Context& c) {
   SendToMembers(StartGeneration{*generation_}, c);
   c.effects.Log(absl::StrCat(
       "job ", id_.ToString(), ": generation ", generation_->number,
-      " of launch '", generation_->launch, "' with ", generation_->world_size,
-      " trainers at ", generation_->members.size(), " agents in ",
-      generation_->sites.size(), " sites from step ", generation_->base_step,
+      " of launch '", generation_->launch, "' with ",
+      base::Counted(generation_->world_size, "trainer"), " at ",
+      base::Counted(generation_->members.size(), "agent"), " in ",
+      base::Counted(generation_->sites.size(), "site"), " from step ",
+      generation_->base_step,
       generation_->donor
           ? absl::StrCat(", with the state of rank ", *generation_->donor,
                          " after ", generation_->lineage.committed, " steps")

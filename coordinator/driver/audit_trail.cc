@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/counted.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -50,8 +51,9 @@ struct LineWriter {
   void operator()(const GenerationFormed& r) {
     const protocol::Generation& g = r.generation;
     Add("generation formed", kCoordinator, g.group,
-        absl::StrCat("generation ", g.number, " of ", g.world_size,
-                     " ranks on ", g.members.size(), " agents, launch '",
+        absl::StrCat("generation ", g.number, " of ",
+                     base::Counted(g.world_size, "rank"), " on ",
+                     base::Counted(g.members.size(), "agent"), ", launch '",
                      g.launch, "', from step ", g.base_step, ", ",
                      g.donor ? "goes on with" : "begins", " lineage ",
                      g.lineage.id.ToString(), " after ", g.lineage.committed,

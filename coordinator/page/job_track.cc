@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/counted.h"
 
 namespace pactrain::coordinator {
 namespace {
@@ -156,12 +157,12 @@ void JobTrack::NoteEvents(const GroupSnapshot& group, double now,
   const uint64_t generation = group.generation ? group.generation->number : 0;
   if (generation != generation_ && group.generation) {
     Tell(now, "membership",
-         absl::StrCat(at_start ? "this coordinator started; " : "",
-                      "generation ", generation,
-                      at_start ? " was there: " : " began: ",
-                      group.generation->world_size, " ranks at ",
-                      group.generation->members.size(), " agents of ",
-                      group.generation->sites.size(), " sites"));
+         absl::StrCat(
+             at_start ? "this coordinator started; " : "", "generation ",
+             generation, at_start ? " was there: " : " began: ",
+             base::Counted(group.generation->world_size, "rank"), " at ",
+             base::Counted(group.generation->members.size(), "agent"), " of ",
+             base::Counted(group.generation->sites.size(), "site")));
   }
   if (!began_) return;
   if (phase_ == GroupPhase::kRunning && group.phase != GroupPhase::kRunning) {
