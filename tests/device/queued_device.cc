@@ -28,12 +28,14 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <tuple>
@@ -59,10 +61,13 @@ struct Queue {
       0;  // That found something to do, not by operators.
 };
 
+using Clock = std::chrono::steady_clock;
+
 // A place in a queue: what was enqueued before it.
 struct Mark {
   Queue* queue = nullptr;
   std::uint64_t until = 0;
+  std::shared_ptr<Clock::time_point> come_to;  // When; null: nobody asks.
 };
 
 struct Block {
@@ -269,11 +274,22 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     delete static_cast<Mark*>(event);
   }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
-              const c10::EventFlag) const override {
+              const c10::EventFlag flag) const override {
     Check();
     const Lock lock(mutex);
     if (*event == nullptr) *event = new Mark;
-    *static_cast<Mark*>(*event) = {&Of(stream), Of(stream).enqueued};
+    std::shared_ptr<Clock::time_point> time;
+    if (flag == c10::EventFlag::BACKEND_DEFAULT) {
+      time = std::make_shared<Clock::time_point>();
+      Enqueue(Of(stream), [time] { *time = Clock::now(); });
+    }
+    *static_cast<Mark*>(*event) = {&Of(stream), Of(stream).enqueued, time};
+  }
+  double elapsedTime(void* from, void* to,
+                     const c10::DeviceIndex) const override {
+    const std::chrono::duration<double, std::milli> between =
+        *static_cast<Mark*>(to)->come_to - *static_cast<Mark*>(from)->come_to;
+    return between.count();
   }
   void block(void* event, const c10::Stream& stream) const override {
     Check();

@@ -223,7 +223,6 @@ def transformers(folder: Path) -> dict[str, Any]:
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if record.add(installed.session, net):
                 control.should_training_stop = control.should_save = control.should_log = True
-                import time
 
     class Reporter(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any, **_: Any) -> None:
