@@ -26,12 +26,12 @@ def rank_main(kind: str, place: str) -> Answer:
     try:
         timed = gpu_step_times.KINDS.get(kind)
         return train(kind, device) if timed is None else timed(device)
-    except PacTrainError as error:
-        first = str(error).splitlines()[0]
-        refused = isinstance(error, RefusedError)
-        return {"error": f"{type(error).__name__}: {first}", "refused": refused}
-    except Exception:
-        return {"error": traceback.format_exc()[-1500:]}
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0][:300]
+        found: Answer = {"error": f"{type(error).__name__}: {first}"}
+        if isinstance(error, PacTrainError):
+            return found | {"refused": isinstance(error, RefusedError)}
+        return found | {"at": traceback.format_tb(error.__traceback__)[-3:]}
 
 
 def train(kind: str, device: Any) -> Answer:

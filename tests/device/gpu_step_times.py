@@ -44,7 +44,7 @@ def beside(device: Any) -> Answer:
     The rank on the CPU takes part in the exchange and measures nothing.
     """
     here = device.type != "cpu"
-    ddp = attached(device, layers=8, wide=8 * width())
+    ddp = attached(device, layers=6, wide=8 * width())
     rows = 64 * width() if here else 4
     alone, together, copies = [], [], CopyTimes(device)
     for _ in steps_of(ddp.session):

@@ -10,6 +10,7 @@
 // with NaNs.
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -567,6 +568,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("native_batch_norm", &BatchNorm);
   library.impl("convolution_overrideable", &Convolution);
   library.impl("convolution_backward_overrideable", &ConvolutionBackward);
+}
+
+// As torch's for other devices, of the operators that tests have.
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
 }
 
 }  // namespace

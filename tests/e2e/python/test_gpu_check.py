@@ -72,6 +72,10 @@ def tried(wheel, tmp_path):
             *("nccl", {"exact by nccl": "device", "node by nccl": "nccl"}),
             marks=pytest.mark.nightly,
         ),
+        pytest.param(
+            *("training", {"resumed by torch": "torch", "mixed by device": "device"}),
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_a_part_is_right_where_all_is(tried, part, paths):
@@ -79,6 +83,11 @@ def test_a_part_is_right_where_all_is(tried, part, paths):
     assert said == "right,", answer
     assert answer.get("paths") == paths
     assert paths or answer["elements"] > 5000
+
+
+@pytest.mark.nightly
+def test_a_lost_rank_gives_the_other_a_typed_error(tried):
+    assert tried("lost_rank")[0] == "right,"
 
 
 def test_figures_are_of_copies_and_kernels(tried):
