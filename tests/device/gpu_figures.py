@@ -94,14 +94,17 @@ def measured(answer: Answer, package: Path, place: str, path: str, kind: str) ->
     """What rank 0 has measured, also put into `answer`; empty if there is nothing."""
     limits = [f"--egress-limit=*={LINK}"] if kind == "link" else []
     said = gpu_job.ranks_of(package, place, path, kind, limits)
+    name = f"{kind} on the CPU" if place == "cpu" else f"{kind} by {path}"
     wrong = [one for one in said if "error" in one]
-    name = f"{kind} by {said[0].get('path', path)}"
-    if not wrong:
-        answer[name] = said[0]
-        return said[0]
-    key = "skipped" if wrong[0].get("refused") else "failed"
-    answer.setdefault(key, []).append(f"{name}: {wrong[0]['error']}")
-    return {}
+    if wrong:
+        key = "skipped" if wrong[0].get("refused") else "failed"
+        answer.setdefault(key, []).append(f"{name}: {wrong[0]['error']}")
+        return {}
+    if said[0]["path"] not in (path, "cpu"):
+        answer.setdefault("failed", []).append(f"{name}: it went by {said[0]['path']}")
+        return {}
+    answer[name] = said[0]
+    return said[0]
 
 
 def below(shares: Answer, goal: float) -> list[str]:

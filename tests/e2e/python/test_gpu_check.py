@@ -113,8 +113,24 @@ def test_steps_at_a_limited_rate_are_measured_beside_those_of_the_cpu(tried):
     said, answer = tried("link")
     assert said in MEASURED, answer
     assert answer["times"].keys() == {"torch", "device"}
-    sent = {answer[f"link by {path}"]["bytes"] for path in ("cpu", "torch", "device")}
+    where = ("on the CPU", "by torch", "by device")
+    sent = {answer[f"link {how}"]["bytes"] for how in where}
     assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "words"),
+    [
+        ({"error": "RefusedError: no", "refused": True}, "skipped", "link by device: Refused"),
+        ({"error": "it hung"}, "failed", "link by device: it hung"),
+        ({"path": "torch", "seconds": 1.0}, "failed", "link by device: it went by torch"),
+    ],
+)
+def test_what_was_not_measured_as_asked_is_no_figure(monkeypatch, said, key, words):
+    monkeypatch.setattr(gpu_figures.gpu_job, "ranks_of", lambda *_: [said])
+    answer = {}
+    assert gpu_figures.measured(answer, Path(), "cuda:0", "device", "link") == {}
+    assert answer[key][0].startswith(words)
 
 
 def test_a_goal_that_is_missed_is_named_beside_its_figure():
