@@ -80,7 +80,7 @@ bench-observe: build  ## What a Prometheus and 200 viewers of the page cost a jo
 	@tools/setup nightly
 	@$(PYTHON) -m bench.observe_cost
 
-gpu-check: dist  ## Packs the wheel and one script into out/gpu-check, and says the command that tries them on a machine with a GPU; ends with a line of JSON.
+gpu-check: dist  ## Packs the wheel and a script into out/gpu-check, and says the command that tries them on a machine with a GPU; ends with a line of JSON.
 	@$(PYTHON) tools/pack_gpu_check.py
 
 deploy-check: dist  ## What deploy/ has: systemd units, the Debian package under a real systemd, images, Kubernetes manifests; ends with a line of JSON.

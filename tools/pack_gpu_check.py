@@ -1,5 +1,5 @@
-"""Puts the wheel and one script into out/gpu-check: what `make gpu-check` is for a machine
-with a GPU. Ends with the command to run there and a line of JSON."""
+"""Puts the wheel and the script with its modules into out/gpu-check: what `make gpu-check` is
+for a machine with a GPU. Ends with the command to run there and a line of JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "tests" / "device" / "gpu_check.py"
+SCRIPT = "gpu_check.py"
+MODULES = sorted((ROOT / "tests" / "device").glob("gpu_*.py"))  # The script is one of them.
 MOST_BYTES = 64 << 20
 
 
@@ -24,7 +25,7 @@ def pack(wheels: Path, folder: Path) -> list[Path]:
         raise SystemExit(f"{wheels} has {len(found)} wheels; one is wanted.\nRun `make dist`.")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    packed = [Path(shutil.copy(file, folder)) for file in (found[0], SCRIPT)]
+    packed = [Path(shutil.copy(file, folder)) for file in (found[0], *MODULES)]
     size = sum(file.stat().st_size for file in packed)
     if size > MOST_BYTES:
         raise SystemExit(f"{folder} has {size:,} bytes; allowed are {MOST_BYTES:,}.")
@@ -32,11 +33,12 @@ def pack(wheels: Path, folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    wheel, script = pack(ROOT / "out" / "dist", ROOT / "out" / "gpu-check")
+    packed = pack(ROOT / "out" / "dist", ROOT / "out" / "gpu-check")
+    wheel = packed[0]
     print(f"Copy {wheel.parent} to a machine with an NVIDIA GPU and torch, and run there:")
-    print(f"  python3 {script.name} {wheel.name}")
-    size = wheel.stat().st_size + script.stat().st_size
-    print(json.dumps({"files": [wheel.name, script.name], "bytes": size}))
+    print(f"  python3 {SCRIPT} {wheel.name}")
+    size = sum(file.stat().st_size for file in packed)
+    print(json.dumps({"files": [file.name for file in packed], "bytes": size}))
     return 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,19 @@ def wheel_in(folder: Path, name: str = "a.whl", size: int = 3) -> Path:
     return folder
 
 
-def test_the_wheel_and_the_script_are_all(tmp_path: Path) -> None:
+def test_the_wheel_and_the_script_with_its_modules_are_all(tmp_path: Path) -> None:
     target = tmp_path / "out"
     wheel_in(target, "old.whl")
     packed = pack(wheel_in(tmp_path / "dist"), target)
-    assert [file.name for file in packed] == ["a.whl", "gpu_check.py"]
+    assert {"a.whl", "gpu_check.py", "gpu_rank.py"} < {file.name for file in packed}
     assert sorted(target.iterdir()) == sorted(packed)
+
+
+def test_the_script_starts_with_nothing_but_what_is_packed(tmp_path: Path) -> None:
+    pack(wheel_in(tmp_path / "dist"), tmp_path / "out")
+    script = [sys.executable, str(tmp_path / "out" / "gpu_check.py"), "--help"]
+    done = subprocess.run(script, env={}, capture_output=True, text=True, timeout=300, check=True)
+    assert "pactrain-VERSION.whl" in done.stdout
 
 
 def test_without_one_wheel_it_says_what_to_do(tmp_path: Path) -> None:

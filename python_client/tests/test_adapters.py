@@ -245,6 +245,18 @@ def test_several_processes_without_ddp_are_refused(frameworks, group, monkeypatc
         callback.on_fit_start(lightning_trainer(pruned()), None)
 
 
+def test_lightning_logs_counters_that_are_tensors_of_the_cpu(frameworks, attach):
+    """Numbers it would copy to the model's device, one by one."""
+    callback, logged = pactrain.lightning.PacTrainCallback(), {}
+    callback.on_fit_start(lightning_trainer(DistributedDataParallel(pruned())), None)
+    callback.on_train_batch_end(None, SimpleNamespace(log_dict=logged.update))
+    assert {name: value.item() for name, value in logged.items()} == pytest.approx(
+        callback.session.stats()
+    )
+    assert all(value.device.type == "cpu" for value in logged.values())
+    callback.session.close()
+
+
 def test_lightning_leaves_the_job_when_fit_ends(frameworks, attach):
     callback = pactrain.lightning.PacTrainCallback()
     for end in (

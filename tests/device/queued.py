@@ -89,6 +89,7 @@ def _module() -> Any:
     module.is_available = lambda: True
     module.is_initialized = lambda: True
     module.device_count = lambda: 2
+    module.device = lambda device: torch.accelerator.device_index(device.index)
     module.current_device = torch._C._accelerator_getDeviceIndex
     module._is_in_bad_fork = lambda: False
     module.get_rng_state = lambda device: torch.get_rng_state()

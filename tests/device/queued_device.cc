@@ -10,6 +10,7 @@
 // with NaNs.
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -28,12 +29,14 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <tuple>
@@ -59,10 +62,13 @@ struct Queue {
       0;  // That found something to do, not by operators.
 };
 
+using Clock = std::chrono::steady_clock;
+
 // A place in a queue: what was enqueued before it.
 struct Mark {
   Queue* queue = nullptr;
   std::uint64_t until = 0;
+  std::shared_ptr<Clock::time_point> come_to;  // When; null: nobody asks.
 };
 
 struct Block {
@@ -269,11 +275,22 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     delete static_cast<Mark*>(event);
   }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
-              const c10::EventFlag) const override {
+              const c10::EventFlag flag) const override {
     Check();
     const Lock lock(mutex);
     if (*event == nullptr) *event = new Mark;
-    *static_cast<Mark*>(*event) = {&Of(stream), Of(stream).enqueued};
+    std::shared_ptr<Clock::time_point> time;
+    if (flag == c10::EventFlag::BACKEND_DEFAULT) {
+      time = std::make_shared<Clock::time_point>();
+      Enqueue(Of(stream), [time] { *time = Clock::now(); });
+    }
+    *static_cast<Mark*>(*event) = {&Of(stream), Of(stream).enqueued, time};
+  }
+  double elapsedTime(void* from, void* to,
+                     const c10::DeviceIndex) const override {
+    const std::chrono::duration<double, std::milli> between =
+        *static_cast<Mark*>(to)->come_to - *static_cast<Mark*>(from)->come_to;
+    return between.count();
   }
   void block(void* event, const c10::Stream& stream) const override {
     Check();
@@ -551,6 +568,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("native_batch_norm", &BatchNorm);
   library.impl("convolution_overrideable", &Convolution);
   library.impl("convolution_backward_overrideable", &ConvolutionBackward);
+}
+
+// As torch's for other devices, of the operators that tests have.
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
+  KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
 }
 
 }  // namespace

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from .adapters import Adapter, require
 
 _Callback: Any = require("lightning", "lightning.pytorch", "pytorch_lightning").Callback
@@ -36,7 +38,9 @@ class PacTrainCallback(Adapter, _Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, *unused: Any, **unused_by_name: Any
     ) -> None:
-        pl_module.log_dict(self.session.stats())
+        # Lightning copies numbers to the model's device, one by one: a wait for each.
+        counters = self.session.stats().items()
+        pl_module.log_dict({name: torch.tensor(value) for name, value in counters})
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: Any) -> None:
         self.session.close()

@@ -1,8 +1,8 @@
 """One training, under plain torchrun and under three frameworks; torchrun starts it.
 
-Usage: framework_script.py KIND FOLDER AGENT...; rank r uses the r-th agent and leaves
-FOLDER/KIND-r.json. What a framework's script has for PacTrain, but for the pruning, is
-marked with <--.
+Usage: framework_script.py KIND PLACE FOLDER AGENT...; rank r uses the r-th agent and leaves
+FOLDER/KIND-r.json. PLACE is cpu, or queued: the device of tests/device. What a framework's
+script has for PacTrain, but for the pruning, is marked with <--.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import framework_device
 import scenarios
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from pactrain.masks import registry
 BATCH = 8
 WORLD = 2
 RANK = int(os.environ["RANK"])
+PLACE = sys.argv[2]
 
 
 class Samples(Dataset[dict[str, Tensor]]):
@@ -56,10 +58,16 @@ class Net(nn.Module):
         return {"loss": self.net(inputs).square().mean()}
 
 
+def placed(model: Net) -> Net:
+    """Where the frameworks find it right: unlike CUDA, the device of tests/device makes new
+    parameters of those that move there, of which an optimizer would not know."""
+    return model if PLACE == "cpu" else model.to(framework_device.here())
+
+
 def pruned() -> Net:
     """Gradients outside the masks are zero from the first step on: when masks begin to
     act depends on the machine, and must not change a bit."""
-    model = Net()
+    model = placed(Net())
     pactrain.prune(model, 0.5)
     for parameter in model.parameters():
         mask = registry.get(parameter)
@@ -74,16 +82,19 @@ class Record:
     def __init__(self) -> None:
         self.digests: list[str] = []
         self.modes: list[str] = []
+        self.places: set[str] = set()
 
     def add(self, session: Any, model: nn.Module, enough: int = 12) -> bool:
         """After each step. True: the last `enough` ones were COMPACTED."""
         self.digests.append(scenarios.digest(model))
         self.modes.append(session.mode)
+        self.places |= {str(parameter.device) for parameter in model.parameters()}
         assert len(self.digests) < scenarios.MOST_STEPS, session.decision
         return self.modes[-enough:] == ["COMPACTED fp32"] * enough
 
     def result(self, session: Any) -> dict[str, Any]:
-        return {**vars(self), "stats": session.stats(), "logged": 0}
+        places = sorted(self.places)
+        return {**vars(self), "places": places, "stats": session.stats(), "logged": 0}
 
 
 def facts(session: Any) -> dict[str, Any]:
@@ -134,15 +145,21 @@ def accelerate(folder: Path) -> dict[str, Any]:
     before = facts(installed.session)
     installed.session.close()
 
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator()  # Where the first one is.
     again = pactrain.accelerate.install(accelerator)
-    model = Net(seed=1)
+    model = placed(Net(seed=1))
     ddp, optimizer, loader = accelerator.prepare(
         model, scenarios.sgd(model), DataLoader(Samples(), BATCH)
     )
     accelerator.load_state(str(folder / "accelerate"))
     accelerator.backward(ddp(**next(iter(loader)))["loss"])
     return {**result, "before": before, "after": facts(again.session)}
+
+
+def lightning_place() -> dict[str, Any]:
+    if PLACE == "cpu":
+        return {"accelerator": "cpu", "strategy": "ddp"}
+    return framework_device.lightning_options()
 
 
 def lightning(folder: Path) -> dict[str, Any]:
@@ -168,8 +185,7 @@ def lightning(folder: Path) -> dict[str, Any]:
 
     def trainer(callbacks: list[Any], **options: Any) -> Trainer:
         return Trainer(
-            accelerator="cpu",
-            strategy="ddp",
+            **lightning_place(),
             devices=WORLD,
             callbacks=callbacks,
             use_distributed_sampler=False,
@@ -192,7 +208,7 @@ def lightning(folder: Path) -> dict[str, Any]:
 
     again = PacTrainCallback()
     second = trainer([again], max_steps=steps + 1, logger=False)
-    second.fit(Module(Net(seed=1)), own_batches(), ckpt_path=folder / "lightning.ckpt")
+    second.fit(Module(placed(Net(seed=1))), own_batches(), ckpt_path=folder / "lightning.ckpt")
     before = facts(pactrain_callback.session)
     return {**result, "before": before, "after": facts(again.session)}
 
@@ -241,16 +257,19 @@ def transformers(folder: Path) -> dict[str, Any]:
     before = facts(installed.session)
     installed.session.close()
 
-    second = trainer(Net(seed=1), max_steps=len(record.digests) + 1)
+    dist.all_reduce(torch.zeros(1))  # Rank 0 has saved.
+    second = trainer(placed(Net(seed=1)), max_steps=len(record.digests) + 1)
     again = pactrain.transformers.install(second)
     second.train(resume_from_checkpoint=True)
     return {**result, "before": before, "after": facts(again.session)}
 
 
 def main() -> None:
-    kind, folder, *agents = sys.argv[1:]
+    kind, _, folder, *agents = sys.argv[1:]
     os.environ["PACTRAIN_AGENT"] = agents[RANK]
     torch.set_num_threads(1)
+    if PLACE != "cpu":
+        framework_device.use()
     result = globals()[kind](Path(folder))
     (Path(folder) / f"{kind}-{RANK}.json").write_text(json.dumps(result))
     # Without it Gloo's threads may end the process with SIGABRT (pytorch issue 190489).

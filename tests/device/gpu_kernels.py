@@ -1,0 +1,110 @@
+"""gpu_check.py's part "kernels": against torch's operators on the same device."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from gpu_place import Answer, Skipped, kernels_on, on
+
+ELEMENTS = 1 << 24  # In a bucket.
+SECONDS = 45
+
+
+def kernels(place: str, package: Path) -> Answer:
+    """Against torch's operators on the same device, over random bits."""
+    import torch
+
+    from pactrain.errors import RefusedError
+
+    device = on(place)
+    try:
+        own = kernels_on(device)
+    except RefusedError as error:
+        raise Skipped(str(error)) from error
+    wrong: list[str] = []
+    checked = 0
+    elements = ELEMENTS if place.startswith("cuda") else 3000
+    end = time.monotonic() + SECONDS
+    rounds = 64 if place.startswith("cuda") else 2
+    for number in range(rounds):
+        dtype = (torch.float32, torch.bfloat16)[number % 2]
+        count = elements - number  # Also what is no whole tile.
+        wrong += check_kernels(own, device, dtype, count, number)
+        checked += count
+        if time.monotonic() > end:
+            break
+    return {"wrong": wrong, "elements": checked}
+
+
+def check_kernels(own: Any, device: Any, dtype: Any, count: int, seed: int) -> list[str]:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    width = torch.int32 if dtype == torch.float32 else torch.int16
+    limits = torch.iinfo(width)
+    bits = torch.randint(limits.min, limits.max + 1, (count,), generator=generator, dtype=width)
+    bits[:6] = 0  # Zeros, and values that are not random.
+    keep = torch.rand(count, generator=generator) < (0, 0.1, 0.5, 1.1)[seed % 4]
+    image = image_of(keep).to(device)
+    bits, keep = bits.to(device), keep.to(device)
+    values = bits.view(dtype)
+    packed = torch.empty(int(keep.sum()), device=device)
+    totals = torch.empty(own.totals_of(count), dtype=torch.int64, device=device)
+    out = torch.empty(count, dtype=dtype, device=device)
+    stream = torch.accelerator.current_stream()
+    own.pack(image, values, packed, totals, count_outside=True, stream=stream)
+    own.unpack(image, packed, 3, out, stream=stream)
+    wide = widened(bits)
+    magnitude = limits.max
+    outside = int((((bits & magnitude) != 0) & ~keep).sum())
+    kept = wide[keep]
+    mean = torch.zeros(count, dtype=torch.int32, device=device)
+    mean[keep] = divided(kept, 3)
+    name = f"{dtype}, {count} elements, seed {seed}"
+    pairs = (
+        ("compact", torch.equal(packed.view(torch.int32), kept)),
+        ("outside", int(totals[1::2].sum()) == outside),
+        ("expand + divide", torch.equal(out.view(width), narrowed(mean, width))),
+    )
+    return [f"{what}: {name}" for what, right in pairs if not right]
+
+
+def widened(bits: Any) -> Any:
+    import torch
+
+    return bits if bits.dtype == torch.int32 else bits.to(torch.int32) << 16
+
+
+def divided(bits: Any, by: int) -> Any:
+    """Bits of fp32, as the CPU divides them: a NaN stays the one that it is, quiet."""
+    import torch
+
+    values = bits.view(torch.float32)
+    quotient = (values / torch.tensor(float(by), device=bits.device)).view(torch.int32)
+    return torch.where(values.isnan(), bits | 0x00400000, quotient)
+
+
+def narrowed(bits: Any, width: Any) -> Any:
+    import torch
+
+    if width == torch.int32:
+        return bits
+    is_nan = bits.view(torch.float32).isnan()
+    rounded = bits + 0x7FFF + (bits >> 16 & 1)
+    return (torch.where(is_nan, bits | 0x00400000, rounded) >> 16).to(torch.int16)
+
+
+def image_of(keep: Any) -> Any:
+    """A mask as kernels read it (kernels/cuda/shapes.h), as bytes."""
+    import numpy as np
+    import torch
+
+    tiles = -(-keep.numel() // 1024)
+    padded = np.zeros(tiles * 1024, dtype=bool)
+    padded[: keep.numel()] = keep.numpy()
+    words = np.packbits(padded, bitorder="little").view(np.uint32)
+    kept = padded.reshape(tiles, 1024).sum(axis=1)
+    offsets = (np.cumsum(kept) - kept).astype(np.uint32)
+    return torch.from_numpy(np.concatenate([words, offsets]).view(np.uint8))
