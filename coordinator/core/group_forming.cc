@@ -188,6 +188,7 @@ void Group::Form(const Lineup& lineup, Context& c) {
   for (const Member& member : generation.members)
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
+  testimony_.Begin(*generation_);
   if (!PT_WEAKENED(GenerationNotJournaled)) {
     c.effects.records.push_back(GenerationFormed{*generation_, {}});
     if (!PT_WEAKENED(LeftBehindNotJournaled)) {

@@ -125,6 +125,12 @@ void SimCoordinator::Forget(const std::string& job) {
   Carry(*std::move(effects));
 }
 
+void SimCoordinator::Expel(const std::string& agent) {
+  if (!state_ || stopped() || disk_full_) return;
+  world_->Say([&] { return "operator: evicts " + agent; });
+  Carry(state_->Expel(agent, std::nullopt, "evicted", world_->now()));
+}
+
 void SimCoordinator::Tick(uint64_t life) {
   if (life != life_ || !state_) return;
   if (stopped()) return WhenOn([=, this] { Tick(life); });

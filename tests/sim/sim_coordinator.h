@@ -62,6 +62,8 @@ class SimCoordinator {
               const std::optional<coordinator::Pin>& pin);
   // As `pactrain-admin forget`; refused while a rank of it is in sight.
   void Forget(const std::string& job);
+  // As `pactrain-admin evict` of an agent that is made anew and readmitted.
+  void Expel(const std::string& agent);
 
   // 0: nobody listens.
   uint64_t Connect(StreamClient* client);

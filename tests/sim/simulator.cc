@@ -25,6 +25,7 @@ Simulation::Simulation(const RunOptions& options)
     : world_(options.seed, options.tell),
       random_(world_.random),
       forger_(Hash({options.seed, 35})),
+      liar_(Hash({options.seed, 31})),
       mutant_(options.mutant) {
   MakeAgents(options);
   workload_ = std::make_unique<Workload>(
