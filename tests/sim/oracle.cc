@@ -18,14 +18,15 @@ void Oracle::Fail(uint32_t rank, uint64_t step, const std::string& what) {
   world_->Fail(absl::StrFormat("rank %d, step %d: %s", rank, step, what));
 }
 
-void Oracle::Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
-                      uint32_t world_size) {
-  // An agent that was stopped hears of it when it is long past.
-  if (generation < newest_generation_ && !world_->any_stopped) {
+void Oracle::Attached(uint64_t process, uint32_t rank, uint64_t generation,
+                      uint64_t base_step, uint32_t world_size) {
+  // Others may hear of a later one before.
+  uint64_t& newest = newest_of_process_[process];
+  if (generation <= newest) {
     Fail(rank, base_step,
-         absl::StrFormat("generation %d after %d", generation,
-                         newest_generation_));
+         absl::StrFormat("generation %d after %d", generation, newest));
   }
+  newest = generation;
   newest_generation_ = std::max(newest_generation_, generation);
   auto [it, first] =
       generations_.try_emplace(generation, Generation{base_step, world_size});

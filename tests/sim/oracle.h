@@ -28,10 +28,10 @@ class Oracle {
   Oracle(World* world, const Workload* workload)
       : world_(world), workload_(workload) {}
 
-  // One attach is told of its generation. Numbers never go back, first steps
-  // are never ones that were used.
-  void Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
-                uint32_t world_size);
+  // One attach of a process is told of its generation. Numbers never go back,
+  // first steps are never ones that were used.
+  void Attached(uint64_t process, uint32_t rank, uint64_t generation,
+                uint64_t base_step, uint32_t world_size);
   // A rank opens a step: all that open it do so under one decision.
   void Opened(uint32_t rank, uint64_t generation, uint64_t step,
               uint64_t decision, const Contribution& contribution);
@@ -83,6 +83,7 @@ class Oracle {
   const Workload* const workload_;
   std::map<uint64_t, Step> steps_;  // By number: used in one generation only.
   std::map<uint64_t, Generation> generations_;
+  std::map<uint64_t, uint64_t> newest_of_process_;
   uint64_t newest_generation_ = 0;
   uint64_t newest_committed_ = 0;
   uint64_t committed_ = 0;

@@ -179,7 +179,7 @@ void SimTrainer::OnAttached() {
   seat_id_ = attach_id_;
   std::copy_n(attached.seat, wire::kSeatBytes, seat_.begin());
   reached_ = attached.base_step;
-  oracle_->Attached(rank_, generation_, state_->next_step(),
+  oracle_->Attached(options_.process, rank_, generation_, state_->next_step(),
                     attached.world_size);
   if (!state_->SetMasks(workload_->MakeMaskSet(own_.mask_epoch)).ok()) {
     world_->Fail("SetMasks after attach failed");
