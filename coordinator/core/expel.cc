@@ -32,8 +32,8 @@ void Group::Expel(const std::string& agent, const std::string& reason,
   testimony_.Forget(agent);
   bool was_member = false, waited = false;
   for (const Candidate& candidate : membership_.DropAgent(agent)) {
-    waited |= seats_.Return(candidate.trainer.attach_id, c.now,
-                            Seats::State::kLeft);
+    waited |=
+        seats_.Return(candidate.trainer.attach_id, c.now, Seats::State::kLeft);
   }
   for (const protocol::Member& member : generation_->members) {
     if (member.agent != agent) continue;

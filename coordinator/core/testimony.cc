@@ -65,9 +65,9 @@ void Testimony::NoteClaim(const Candidate& candidate) {
   // Else its state is the one that it came with.
   const bool got_state = ReachedBy(candidate) >= began_with;
   Word& word = course->words[candidate.agent];
-  word.most.first = std::min(
-      word.most.first,
-      got_state ? trainer.lineage.committed + 1 : began_with.first);
+  word.most.first =
+      std::min(word.most.first,
+               got_state ? trainer.lineage.committed + 1 : began_with.first);
   word.committed = std::max(word.committed, trainer.lineage.committed);
 }
 

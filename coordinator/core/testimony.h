@@ -2,9 +2,9 @@
 // contradicts: a member that lies about its own state, which its seat's secret
 // does not show.
 //
-// A step is committed by the votes of all ranks' agents, and no rank submits the
-// next one before it has applied that. So what an agent says of its own ranks
-// bounds all others, and what two honest agents say never contradicts:
+// A step is committed by the votes of all ranks' agents, and no rank submits
+// the next one before it has applied that. So what an agent says of its own
+// ranks bounds all others, and what two honest agents say never contradicts:
 //   - once it has lost one of them, it votes no more: nobody can have committed
 //     a step after the last one that it voted for;
 //   - a rank that comes back has committed so many gradient steps: nobody can

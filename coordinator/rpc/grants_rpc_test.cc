@@ -278,9 +278,8 @@ TEST_F(GrantsRpcTest, sec_AMemberWhoseClaimTheOthersContradictIsRefused) {
     back.trainer.last_generation = 1;
     back.trainer.lineage = {told[rank].generation.lineage.id, committed};
     back.trainer.resume_step = committed;
-    back.trainer.proof =
-        base::ComputeMac(told[rank].seats[0],
-                         protocol::FieldsOfClaim(back.group, back.trainer));
+    back.trainer.proof = base::ComputeMac(
+        told[rank].seats[0], protocol::FieldsOfClaim(back.group, back.trainer));
     agents[rank]->SayOfTrainers(back);
   };
   come_back(2, 1'000'000'000);

@@ -152,8 +152,8 @@ class Simulation {
   bool told_to_replace_ = false;  // By why the last launch could not attach.
   std::vector<Seat> seats_;
   std::vector<std::unique_ptr<SimTrainer>> old_trainers_;
-  std::set<protocol::Digest> forged_;  // Attaches that never were.
-  std::set<size_t> liars_;                // Agents.
+  std::set<protocol::Digest> forged_;      // Attaches that never were.
+  std::set<size_t> liars_;                 // Agents.
   std::set<protocol::Digest> overstated_;  // Attaches that claim too much.
   int mask_epoch_ = 0;
   bool finished_ = false;
