@@ -359,13 +359,12 @@ wire::Hello SimAgent::Falsified(SimTrainer& trainer, wire::Hello hello) const {
   return hello;
 }
 
+// Of too little it says nothing here: numbers of steps would be given out
+// again, which it alone has to answer for.
 void SimAgent::Falsify(protocol::StepReport& report) const {
-  if (lie_ > 0) {
-    report.committed_step += static_cast<uint64_t>(lie_);
-    report.committed_count += static_cast<uint64_t>(lie_);
-  } else {
-    report.committed_step = report.committed_count = 0;
-  }
+  if (lie_ < 0) return;
+  report.committed_step += static_cast<uint64_t>(lie_);
+  report.committed_count += static_cast<uint64_t>(lie_);
 }
 
 void SimAgent::TrainerDied(TrainerId id) {
