@@ -228,6 +228,7 @@ class SimTrainer {
 
   // Its place and its state.
   uint64_t generation_ = 0;
+  uint64_t instance_ = 0;  // Of it, as the oracle numbers them.
   uint32_t rank_ = 0;
   uint64_t reached_ = 0;  // The step after the last one committed in it.
   // Its own until another one is taken.

@@ -88,6 +88,7 @@ bool Simulation::IsContradicted(const SimTrainer& liar,
 }
 
 void Simulation::OnFormed(const protocol::Generation& generation) {
+  oracle_->Formed(generation);
   if (!elastic()) return;
   std::string roster;
   const SimTrainer* donor = nullptr;
