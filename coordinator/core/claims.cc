@@ -107,7 +107,8 @@ std::optional<std::string> Group::WhyRefuted(const Candidate& candidate) const {
   // It waited as its newest generation was formed, with the state that it says
   // to have still; that one began with the newest state of all.
   const Reached reached = ReachedBy(candidate);
-  if (candidate.trainer.last_generation < generation_->number &&
+  if (candidate.proven &&
+      candidate.trainer.last_generation < generation_->number &&
       seats_.FindTrainer(candidate.trainer.attach_id) != nullptr &&
       (reached.first > generation_->lineage.committed ||
        reached.second > generation_->base_step)) {

@@ -399,6 +399,27 @@ TEST_F(LyingMemberTest, AnOlderSeatProvesNoMoreThanItsTrainerHadThen) {
   EXPECT_EQ(Newest().lineage.committed, 9u);
 }
 
+// They do not say of which generation their seat was.
+TEST_F(LyingMemberTest, TrainersAtAgentsOfTheReleaseBeforeAreNoLiars) {
+  t_.proves = false;
+  StartThree();
+  for (const char* agent : {"a", "b", "c"}) ComeBack(agent, 7);
+  ASSERT_EQ(Newest().number, 2u);
+  t_.Clear();
+  protocol::Trainer back = t_.TrainerOf("c", 3);
+  t_.Leave("c", 3, "it ended", true);
+  back.last_attach_id = back.attach_id;
+  ++back.attach_id.lo;
+  back.lineage.committed = 900;
+  back.last_generation = 0;
+  t_.Say("c", protocol::TrainerJoined{t_.group, back, 0, /*proven=*/false});
+  ComeBack("b", 900);
+  ComeBack("a", 900);
+  EXPECT_FALSE(t_.Got<JoinRefused>("c"));
+  EXPECT_EQ(Newest().number, 3u);
+  EXPECT_EQ(Newest().world_size, 4u);
+}
+
 TEST_F(LyingMemberTest, SeatsAreComparedAlsoByACoordinatorThatWasAway) {
   StartThree();
   t_.RestartCoordinator();
