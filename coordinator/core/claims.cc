@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/weakened.h"
 #include "coordinator/core/group.h"
 
@@ -27,6 +28,12 @@ std::string Text(const Candidate& candidate) {
                       " steps, of a seat in "
                       "generation ",
                       trainer.last_generation);
+}
+
+std::string AgainstText(const Testimony::Words& words) {
+  return absl::StrCat(", and by the word of agent '",
+                      absl::StrJoin(words.against, "', '"),
+                      "' nobody of it can have come so far");
 }
 
 constexpr char kWhatToDo[] =
@@ -91,6 +98,74 @@ std::vector<Membership::Refusal> Group::Unbelieved(const Launch& launch) const {
              kWhatToDo)});
   }
   return refusals;
+}
+
+// A lie that its seat's secret does not show. Agents count, as each speaks for
+// all of its ranks.
+std::optional<std::string> Group::WhyRefuted(const Candidate& candidate) const {
+  if (!HasState(candidate) || PT_WEAKENED(ContradictedClaimsCount)) return {};
+  // It waited as its newest generation was formed, with the state that it says
+  // to have still; that one began with the newest state of all.
+  const Reached reached = ReachedBy(candidate);
+  if (candidate.proven &&
+      candidate.trainer.last_generation < generation_->number &&
+      seats_.FindTrainer(candidate.trainer.attach_id) != nullptr &&
+      (reached.first > generation_->lineage.committed ||
+       reached.second > generation_->base_step)) {
+    return absl::StrCat(Text(candidate), ", and generation ",
+                        generation_->number, ", which it waited for, began ",
+                        "after ", generation_->lineage.committed, kWhatToDo);
+  }
+  const Testimony::Words words = testimony_.On(candidate);
+  if (!words.refuted()) return std::nullopt;
+  return absl::StrCat(Text(candidate), AgainstText(words), kWhatToDo);
+}
+
+bool Group::SettleClaims(Context& c) {
+  std::vector<Membership::Refusal> refuted;
+  std::vector<Candidate> out;
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (const auto why = WhyRefuted(candidate)) {
+        refuted.push_back({candidate, *why});
+        out.push_back(candidate);
+      }
+    }
+  }
+  for (const Candidate& candidate : out) {
+    seats_.Return(candidate.trainer.attach_id, c.now, Seats::State::kKeptOut);
+  }
+  membership_.Remove(out);
+  Refuse(refuted, c);
+  const auto dispute = FirstDispute();
+  const std::string text = dispute ? dispute->text : "";
+  if (!text.empty() && text != dispute_told_) {
+    c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ", text));
+  }
+  dispute_told_ = text;
+  return out.empty() && !(dispute && dispute->is_open);
+}
+
+std::optional<Group::Dispute> Group::FirstDispute() const {
+  const auto newest =
+      NewestReturned(membership_.launches(), generation_->lineage.id);
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, candidate] : launch.by_rank) {
+      if (!HasState(candidate) || ReachedBy(candidate) != newest) continue;
+      const Testimony::Words words = testimony_.On(candidate);
+      if (words.against.empty()) continue;
+      return Dispute{
+          absl::StrCat(
+              Text(candidate), AgainstText(words),
+              words.disputed()
+                  ? ". One of these agents says what is not so, and none is "
+                    "believed alone: nothing is formed. See in their ranks' "
+                    "logs which one, and put it out: pactrain-admin evict AGENT"
+                  : ". The other agents say what it does, and are believed"),
+          words.disputed()};
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace pactrain::coordinator

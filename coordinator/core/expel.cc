@@ -29,7 +29,12 @@ std::string NamesOf(const std::map<std::string, Value>& map) {
 void Group::Expel(const std::string& agent, const std::string& reason,
                   Context& c) {
   if (!generation_) return;
-  bool was_member = false;
+  testimony_.Forget(agent);
+  bool was_member = false, waited = false;
+  for (const Candidate& candidate : membership_.DropAgent(agent)) {
+    waited |=
+        seats_.Return(candidate.trainer.attach_id, c.now, Seats::State::kLeft);
+  }
   for (const protocol::Member& member : generation_->members) {
     if (member.agent != agent) continue;
     for (const protocol::Digest& attach_id : member.attach_ids) {
@@ -37,10 +42,9 @@ void Group::Expel(const std::string& agent, const std::string& reason,
       roster_.erase(attach_id);
     }
   }
-  if (!was_member) return;
-  if (running()) {
+  if (was_member && running()) {
     End(absl::StrCat("agent '", agent, "' is out: ", reason), c);
-  } else {
+  } else if (was_member || waited) {
     TryForm(c);
   }
 }

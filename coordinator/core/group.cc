@@ -48,6 +48,7 @@ Group::Group(const protocol::GroupId& id, const Options& options,
       votes_(recovered.generation.world_size),
       decisions_(recovered),
       in_force_unknown_(true) {
+  testimony_.Begin(recovered.generation);
   if (!recovered.detached_ranks.empty()) detached_at_ = now;
   // Whoever had the state when it began has been in the one before.
   for (const Member& member : recovered.generation.members) {
@@ -141,7 +142,10 @@ void Group::OnLocalTrainers(const Agent& agent,
     newest = local.revision;
   }
   // How far those came who left.
-  if (local.report) OnReport(agent, *local.report, c);
+  if (local.report) {
+    testimony_.NoteReport(agent, *local.report);
+    OnReport(agent, *local.report, c);
+  }
   for (const protocol::TrainerLeft& left : local.left) OnLeft(agent, left, c);
   if (local.revision != 0 && !PT_WEAKENED(UnnamedTrainersStay)) {
     OnUnnamed(agent, local, c);
@@ -224,6 +228,7 @@ void Group::Enlist(const Agent& agent, const TrainerJoined& joined,
     c.effects.Warn(
         absl::StrCat("job ", id_.ToString(), ": ", LaterText(candidate)));
   }
+  if (HasState(candidate)) testimony_.NoteClaim(candidate);
   if (ended_ && !elastic()) seats_.Replace(agent.name, trainer.rank);
   Refuse(membership_.Join(candidate, c.now), c);
   const bool is_member = running() && seats_.FindTrainer(trainer.attach_id);

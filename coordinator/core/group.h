@@ -31,6 +31,7 @@
 #include "coordinator/core/reach.h"
 #include "coordinator/core/seats.h"
 #include "coordinator/core/snapshot.h"
+#include "coordinator/core/testimony.h"
 #include "protocol/control.h"
 
 namespace pactrain::coordinator {
@@ -149,6 +150,19 @@ class Group {
   // Of a launch whose job the journal does not know those whose state does not
   // count. Empty: all are believed.
   std::vector<Membership::Refusal> Unbelieved(const Launch& launch) const;
+  // Why a proven state is not believed: most agents of its generation say
+  // otherwise, or the journal does. Nothing: it may be.
+  std::optional<std::string> WhyRefuted(const Candidate& candidate) const;
+  // The newest state that is claimed, where others say otherwise; open: it is
+  // one's word against another's, so none is gone on from.
+  struct Dispute {
+    std::string text;
+    bool is_open = false;
+  };
+  std::optional<Dispute> FirstDispute() const;
+  // Whose claims are refuted is out, and who differs is named. False: nothing
+  // can be formed by what is left now.
+  bool SettleClaims(Context& c);
 
   // lineage.cc: whose state the job's is.
   bool IsOver(const protocol::Digest& lineage) const;
@@ -279,6 +293,8 @@ class Group {
   // could reach all others.
   std::set<std::string> connected_;
   Unreached unreached_;  // In the newest generation.
+  Testimony testimony_;
+  std::string dispute_told_;
   // Generations one after the other, without a committed step, in which these
   // members did not reach each other.
   std::map<AgentPair, int> apart_;

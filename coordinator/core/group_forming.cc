@@ -189,6 +189,7 @@ void Group::Form(const Lineup& lineup, Context& c) {
   for (const Member& member : generation.members)
     waiting_told_.erase(member.agent);
   generation_ = std::move(generation);
+  testimony_.Begin(*generation_);
   if (!PT_WEAKENED(GenerationNotJournaled)) {
     c.effects.records.push_back(GenerationFormed{*generation_, {}});
     if (!PT_WEAKENED(LeftBehindNotJournaled)) {
@@ -252,8 +253,12 @@ void Group::End(std::string reason, Context& c) {
 }
 
 uint64_t Group::NextStep() const {
-  if (progress_.committed_count() > 0) return progress_.committed_step() + 1;
-  if (progress_.any()) return generation_->base_step;
+  // Nobody commits one before.
+  const uint64_t first = generation_->base_step;
+  if (progress_.committed_count() > 0) {
+    return std::max(first, progress_.committed_step() + 1);
+  }
+  if (progress_.any()) return first;
   return reserved_step_;
 }
 

@@ -179,6 +179,7 @@ void Group::TryRegroup(Context& c) {
     }
   }
   if (!IsAwaited(MakeRemains(c))) {
+    if (!SettleClaims(c)) return;
     KeepOut(unreached_.Settle(), c);
     Part(c);
   }
@@ -329,7 +330,12 @@ std::string Group::RegroupReason(const Context& c) const {
         "generation ", generation_->number,
         " is over; joining its ranks, which come with their next step");
   }
-  return MakeNextLineup(membership_.launches(), MakeRemains(c)).waiting;
+  const Remains remains = MakeRemains(c);
+  if (!IsAwaited(remains)) {
+    const auto dispute = FirstDispute();
+    if (dispute && dispute->is_open) return dispute->text;
+  }
+  return MakeNextLineup(membership_.launches(), remains).waiting;
 }
 
 }  // namespace pactrain::coordinator

@@ -203,7 +203,12 @@ bool Group::NewestLeft(const Context& c) const {
   const auto& needed = generation_->needs_state;
   return std::any_of(left.begin(), left.end(), [&](const Seats::Seat* seat) {
     const auto step = CommittedBy(*seat, c);
-    if (step && (!newest || newest->second <= *step)) return true;
+    // An agent's word alone ends no state that others have.
+    const bool disputed = step && testimony_
+                                      .On(seats_.MemberOf(*seat).agent,
+                                          generation_->number, {0, *step + 1})
+                                      .disputed();
+    if (step && !disputed && (!newest || newest->second <= *step)) return true;
     const bool had_state =
         std::find(needed.begin(), needed.end(), seat->rank) == needed.end();
     return newest && had_state &&

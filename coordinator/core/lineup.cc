@@ -18,10 +18,6 @@ bool IsOf(const Candidate& candidate, const protocol::Digest& lineage) {
   return candidate.trainer.lineage.id == lineage;
 }
 
-Reached ReachedBy(const Candidate& candidate) {
-  return {candidate.trainer.lineage.committed, candidate.trainer.resume_step};
-}
-
 // Within the limits of one generation.
 bool Fits(const std::vector<Candidate>& trainers) {
   std::map<std::string, int> by_agent;
@@ -95,6 +91,10 @@ std::string WaitingText(size_t here, const Remains& remains) {
 }
 
 }  // namespace
+
+Reached ReachedBy(const Candidate& candidate) {
+  return {candidate.trainer.lineage.committed, candidate.trainer.resume_step};
+}
 
 bool IsAwaited(const Remains& remains) {
   return (remains.alive > 0 && !PT_WEAKENED(LivingNotAwaited)) ||

@@ -66,6 +66,7 @@ bool IsAwaited(const Remains& remains);
 // How far a state has come: gradient steps, and the step that comes next, which
 // also tells broadcasts between them.
 using Reached = std::pair<uint64_t, uint64_t>;
+Reached ReachedBy(const Candidate& candidate);
 // The newest state of that lineage among those that wait; nothing: nobody has
 // one.
 std::optional<Reached> NewestReturned(const std::vector<Launch>& waiting,

@@ -109,7 +109,6 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
   trainer.declared = declared;
   trainer.onset = onset;
   trainer.replace = replace;
-  trainer.last_generation = std::max(last_generation, BegunWith(trainer));
   trainer.proof = proof;
   if (!lineage.id.empty() || again) {
     trainer.last_attach_id = last_attach_ids_[{launch, rank}];
@@ -117,6 +116,8 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
       trainer.attach_id.hi = trainer.last_attach_id.hi;
     }
   }
+  trainer.last_generation = std::max(
+      {last_generation, BegunWith(trainer), seated_[trainer.last_attach_id]});
   last_attach_ids_[{launch, rank}] = trainer.attach_id;
   agents_.at(agent).trainers[rank] = trainer;
   Say(agent, protocol::TrainerJoined{group, trainer, 0, proven});
@@ -191,6 +192,9 @@ void TestCluster::Act(Effects effects) {
     if (const auto* formed = std::get_if<GenerationFormed>(&record)) {
       const protocol::Generation& g = formed->generation;
       lineages_[{g.group, g.number}] = g.lineage.id;
+      for (const protocol::Member& member : g.members) {
+        for (const auto& id : member.attach_ids) seated_[id] = g.number;
+      }
     }
     records_.push_back(record);
   }

@@ -128,6 +128,8 @@ class TestCluster {
   std::optional<CoordinatorState> state_;
   Recovered journal_;
   std::map<std::pair<protocol::GroupId, uint64_t>, protocol::Digest> lineages_;
+  // The generation that an attach got its seat in.
+  std::map<protocol::Digest, uint64_t> seated_;
   std::vector<JournalRecord> records_;  // Since the last Clear().
   std::vector<Effects::Alarm> alarms_;
   uint64_t term_ = 1;

@@ -82,9 +82,9 @@ protocol::TrainerJoined Joined(const std::string& job, uint32_t rank,
   return joined;
 }
 
-// Of job vision with two ranks that come and go.
-protocol::TrainerJoined Elastic(uint32_t rank) {
-  protocol::TrainerJoined joined = Joined("vision", rank, 2);
+// Of job vision with ranks that come and go.
+protocol::TrainerJoined Elastic(uint32_t rank, uint32_t world_size = 2) {
+  protocol::TrainerJoined joined = Joined("vision", rank, world_size);
   joined.trainer.on_shrink = protocol::OnShrink::kPause;
   return joined;
 }
@@ -249,6 +249,55 @@ TEST_F(GrantsRpcTest, sec_AClaimOfASeatThatItNeverHadIsRefused) {
       told->seats[0], protocol::FieldsOfClaim(back.group, back.trainer));
   a_->SayOfTrainers(back);
   EXPECT_TRUE(b_->Await<protocol::EndGeneration>());
+}
+
+// A member proves its seat, and says of its state what is not so.
+TEST_F(GrantsRpcTest, sec_AMemberWhoseClaimTheOthersContradictIsRefused) {
+  lists_.run.push_back("agent/x=vision");
+  Stop();
+  SetUp();
+  std::vector<std::unique_ptr<TestAgent>> agents;
+  for (const char* name : {"a", "b", "x"}) {
+    agents.push_back(Agent(name));
+    const auto rank = static_cast<uint32_t>(agents.size() - 1);
+    agents.back()->SayOfTrainers(Elastic(rank, 3));
+  }
+  std::vector<protocol::StartGeneration> told;
+  for (const auto& agent : agents) {
+    const auto start = agent->Await<protocol::StartGeneration>();
+    ASSERT_TRUE(start);
+    told.push_back(*start);
+  }
+  const auto come_back = [&](uint32_t rank, uint64_t committed) {
+    protocol::TrainerJoined back = Elastic(rank, 3);
+    agents[rank]->SayOfTrainers(protocol::TrainerLeft{
+        back.group, rank, back.trainer.attach_id, "its generation ended",
+        /*generation_ended=*/true, /*may_return=*/true});
+    back.trainer.last_attach_id = back.trainer.attach_id;
+    ++back.trainer.attach_id.lo;
+    back.trainer.last_generation = 1;
+    back.trainer.lineage = {told[rank].generation.lineage.id, committed};
+    back.trainer.resume_step = committed;
+    back.trainer.proof = base::ComputeMac(
+        told[rank].seats[0], protocol::FieldsOfClaim(back.group, back.trainer));
+    agents[rank]->SayOfTrainers(back);
+  };
+  come_back(2, 1'000'000'000);
+  come_back(0, 7);
+  come_back(1, 7);
+  const auto refused = agents[2]->Await<protocol::JoinRefused>();
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->reason,
+              AllOf(HasSubstr("rank 2 (agent 'x', site 'x') claims a state of"),
+                    HasSubstr("after 1000000000 steps"),
+                    HasSubstr("by the word of agent 'a', 'b' nobody of it")));
+  const auto start = agents[0]->Await<protocol::StartGeneration>();
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->generation.number, 2u);
+  EXPECT_EQ(start->generation.world_size, 2u);
+  EXPECT_EQ(start->generation.lineage.committed, 7u);
+  EXPECT_THAT(Audit(), HasSubstr("join refused|spiffe://pactrain/agent/x|"
+                                 "vision|rank 2 (agent 'x', site 'x') claims"));
 }
 
 TEST_F(GrantsRpcTest, sec_EachSeesAndChangesWhatHeIsGranted) {

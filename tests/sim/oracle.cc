@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "base/digest.h"
@@ -18,30 +19,49 @@ void Oracle::Fail(uint32_t rank, uint64_t step, const std::string& what) {
   world_->Fail(absl::StrFormat("rank %d, step %d: %s", rank, step, what));
 }
 
-void Oracle::Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
-                      uint32_t world_size) {
-  // An agent that was stopped hears of it when it is long past.
-  if (generation < newest_generation_ && !world_->any_stopped) {
+void Oracle::Formed(const protocol::Generation& generation) {
+  const uint64_t own = generations_.size() + 1;
+  generations_[own] = {generation.base_step, generation.world_size};
+  for (const protocol::Member& member : generation.members) {
+    for (const protocol::Digest& attach_id : member.attach_ids) {
+      formed_[{generation.number, attach_id}] = own;
+    }
+  }
+}
+
+uint64_t Oracle::Attached(uint64_t process, const protocol::Digest& attach_id,
+                          uint32_t rank, uint64_t number, uint64_t base_step,
+                          uint32_t world_size) {
+  const auto formed = formed_.find({number, attach_id});
+  if (formed == formed_.end()) {
     Fail(rank, base_step,
-         absl::StrFormat("generation %d after %d", generation,
-                         newest_generation_));
+         absl::StrFormat("generation %d has no place for it", number));
+    return 0;
   }
-  newest_generation_ = std::max(newest_generation_, generation);
-  auto [it, first] =
-      generations_.try_emplace(generation, Generation{base_step, world_size});
-  if (it->second.base_step != base_step) {
-    Fail(rank, base_step, "ranks of one generation begin at different steps");
+  // Others may hear of a later one before.
+  uint64_t& newest = newest_of_process_[process];
+  if (number <= newest) {
+    Fail(rank, base_step,
+         absl::StrFormat("generation %d after %d", number, newest));
   }
-  if (it->second.world_size != world_size || rank >= world_size) {
-    Fail(rank, base_step, "ranks of one generation count differently");
+  newest = number;
+  Generation& generation = generations_[formed->second];
+  if (generation.base_step != base_step) {
+    Fail(rank, base_step, "begins at another step than its generation");
   }
-  if (first && generation == newest_generation_ && committed_ > 0 &&
+  if (generation.world_size != world_size || rank >= world_size) {
+    Fail(rank, base_step, "counts the ranks of its generation otherwise");
+  }
+  newest_generation_ = std::max(newest_generation_, formed->second);
+  if (!std::exchange(generation.begun, true) &&
+      formed->second == newest_generation_ && committed_ > 0 &&
       base_step <= newest_committed_) {
     Fail(rank, base_step,
          absl::StrFormat("the generation begins at a step up to %d, which was "
                          "committed before",
                          newest_committed_));
   }
+  return formed->second;
 }
 
 void Oracle::Opened(uint32_t rank, uint64_t generation, uint64_t number,

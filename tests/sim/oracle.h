@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "protocol/types.h"
@@ -20,7 +21,7 @@ struct RankState {
   uint64_t chain = 0;
   int applied = 0;
   int mask_epoch = 0;
-  uint64_t lineage = 0;  // The generation that began it without a donor.
+  uint64_t lineage = 0;  // The one that began it without a donor, as below.
 };
 
 class Oracle {
@@ -28,10 +29,15 @@ class Oracle {
   Oracle(World* world, const Workload* workload)
       : world_(world), workload_(workload) {}
 
-  // One attach is told of its generation. Numbers never go back, first steps
-  // are never ones that were used.
-  void Attached(uint32_t rank, uint64_t generation, uint64_t base_step,
-                uint32_t world_size);
+  // A coordinator has formed it. Those of two copies of the journal may give
+  // one number out twice, so each has an id of its own here: 1, 2, 3, ...
+  void Formed(const protocol::Generation& generation);
+  // A process is told of it; returns its id, which the calls below call
+  // `generation`. Its numbers never go back, first steps are never ones that
+  // were used.
+  uint64_t Attached(uint64_t process, const protocol::Digest& attach_id,
+                    uint32_t rank, uint64_t number, uint64_t base_step,
+                    uint32_t world_size);
   // A rank opens a step: all that open it do so under one decision.
   void Opened(uint32_t rank, uint64_t generation, uint64_t step,
               uint64_t decision, const Contribution& contribution);
@@ -66,6 +72,7 @@ class Oracle {
   struct Generation {
     uint64_t base_step = 0;
     uint32_t world_size = 0;
+    bool begun = false;
   };
 
   // Nothing that a rank contributed lies outside of what came back.
@@ -83,6 +90,9 @@ class Oracle {
   const Workload* const workload_;
   std::map<uint64_t, Step> steps_;  // By number: used in one generation only.
   std::map<uint64_t, Generation> generations_;
+  // By number and attach: the newest one that was formed.
+  std::map<std::pair<uint64_t, protocol::Digest>, uint64_t> formed_;
+  std::map<uint64_t, uint64_t> newest_of_process_;
   uint64_t newest_generation_ = 0;
   uint64_t newest_committed_ = 0;
   uint64_t committed_ = 0;

@@ -93,7 +93,7 @@ void SimAgent::WhenOn(std::function<void()> what) {
 
 void SimAgent::Crash() {
   if (!alive()) return;
-  stopped_until_ = {};
+  stopped_until_ = lies_until_ = {};
   if (welcomed_) last_heard_ = now();
   world_->Say([&] { return "agent " + options_.name + " crashes"; });
   state_.reset();
@@ -167,6 +167,13 @@ bool SimAgent::Forge(const protocol::TrainerJoined& joined) {
   return true;
 }
 
+void SimAgent::Lie(int steps, absl::Duration time,
+                   std::function<void(const SimTrainer&)> lied) {
+  lie_ = steps;
+  lies_until_ = now() + time;
+  lied_ = std::move(lied);
+}
+
 void SimAgent::OnStreamMessage(uint64_t stream,
                                const protocol::CoordinatorMessage& message) {
   if (stream != stream_) return;
@@ -205,7 +212,14 @@ void SimAgent::LoseStream(uint64_t stream, const std::string& reason) {
 }
 
 void SimAgent::Do(const agent::SendCoordinator& effect) {
-  if (stream_ != 0) coordinator_->Send(stream_, effect.message);
+  if (stream_ == 0) return;
+  protocol::AgentMessage message = effect.message;
+  auto* const local = std::get_if<protocol::LocalTrainers>(&message);
+  if (lies() && local != nullptr && local->report) {
+    Falsify(*local->report);
+    for (auto& [id, connection] : trainers_) connection.trainer->Betray();
+  }
+  coordinator_->Send(stream_, message);
 }
 
 // ---- Peers ----
@@ -324,7 +338,33 @@ void SimAgent::OnHello(TrainerId id, const wire::Hello& hello) {
     booked_[trainer.process()] = {connection.trainer, trainer.rank(),
                                   trainer.attach_id(), life_, 0};
   }
-  Handle(agent::TrainerHello{id, hello, memory, ProofOf(hello)});
+  const wire::Hello told =
+      lies() ? Falsified(*trainers_.at(id).trainer, hello) : hello;
+  Handle(agent::TrainerHello{id, told, memory, ProofOf(told)});
+}
+
+wire::Hello SimAgent::Falsified(SimTrainer& trainer, wire::Hello hello) const {
+  if (hello.lineage.hi == 0 && hello.lineage.lo == 0) return hello;
+  const auto less = [](uint64_t value, int by) {
+    return value - std::min(value, static_cast<uint64_t>(by));
+  };
+  if (lie_ > 0) {
+    hello.committed += static_cast<uint64_t>(lie_);
+    hello.resume_step += static_cast<uint64_t>(lie_);
+  } else {
+    hello.committed = less(hello.committed, -lie_);
+  }
+  trainer.Betray();
+  lied_(trainer);
+  return hello;
+}
+
+// Of too little it says nothing here: numbers of steps would be given out
+// again, which it alone has to answer for.
+void SimAgent::Falsify(protocol::StepReport& report) const {
+  if (lie_ < 0) return;
+  report.committed_step += static_cast<uint64_t>(lie_);
+  report.committed_count += static_cast<uint64_t>(lie_);
 }
 
 void SimAgent::TrainerDied(TrainerId id) {

@@ -36,6 +36,11 @@ class SimAgent : public PeerEnd, public StreamClient {
   void BreakStream();
   // It says of a trainer what is not so. False: nobody hears it.
   bool Forge(const protocol::TrainerJoined& joined);
+  // As a member that lies: for a while it says of its trainers' states, with
+  // their own proofs, that they have come so many steps farther (or less far)
+  // than they have. `lied` hears of each.
+  void Lie(int steps, absl::Duration time,
+           std::function<void(const SimTrainer&)> lied);
   // The coordinator cannot be reached, the peers can.
   void CutOff(absl::Duration time);
   // As by SIGSTOP and SIGCONT: what comes meanwhile is heard afterwards.
@@ -97,6 +102,9 @@ class SimAgent : public PeerEnd, public StreamClient {
   void Do(const agent::CloseTrainer& effect);
   void Do(const agent::SendCoordinator& effect);
   void Do(const agent::LogLine& effect);
+  bool lies() const { return alive() && now() < lies_until_; }
+  wire::Hello Falsified(SimTrainer& trainer, wire::Hello hello) const;
+  void Falsify(protocol::StepReport& report) const;
   void DeliverNow(const protocol::CommitVote& vote);
 
   World* const world_;
@@ -110,6 +118,9 @@ class SimAgent : public PeerEnd, public StreamClient {
   absl::Duration last_heard_;  // By the coordinator.
   absl::Duration cut_until_;
   absl::Duration stopped_until_;
+  int lie_ = 0;
+  absl::Duration lies_until_;
+  std::function<void(const SimTrainer&)> lied_;
   protocol::HistoryMark history_;  // The newest that it was told.
   // As agent/local/trainer_book.h, by process: survives a crash.
   struct Booked {

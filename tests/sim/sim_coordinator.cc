@@ -43,6 +43,8 @@ void SimCoordinator::Start() {
     return;
   }
   state_ = *std::move(state);
+  known_.clear();
+  if (const auto* newest = Newest()) known_.insert(newest->number);
   state_->SetReadOnly(disk_full_);
   world_->Say([&] {
     return absl::StrCat("coordinator starts, term ", directory_.term);
@@ -123,6 +125,12 @@ void SimCoordinator::Forget(const std::string& job) {
   if (!effects.ok()) return;
   world_->Say([&] { return "operator: forgets " + job; });
   Carry(*std::move(effects));
+}
+
+void SimCoordinator::Expel(const std::string& agent) {
+  if (!state_ || stopped() || disk_full_) return;
+  world_->Say([&] { return "operator: evicts " + agent; });
+  Carry(state_->Expel(agent, std::nullopt, "evicted", world_->now()));
 }
 
 void SimCoordinator::Tick(uint64_t life) {
@@ -213,9 +221,9 @@ void SimCoordinator::Carry(coordinator::Effects effects) {
   }
   for (const auto& record : effects.records) {
     const auto* formed = std::get_if<coordinator::GenerationFormed>(&record);
-    if (formed != nullptr && watcher_.formed) {
-      watcher_.formed(formed->generation);
-    }
+    if (formed == nullptr) continue;
+    if (watcher_.formed) watcher_.formed(formed->generation);
+    known_.insert(formed->generation.number);
   }
   if (IsLost(effects)) return;
   for (auto& send : effects.sends) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "coordinator/core/coordinator_state.h"
@@ -53,6 +54,8 @@ class SimCoordinator {
   bool alive() const { return state_.has_value(); }
   // Of the job's that the journal has; null: none.
   const protocol::Generation* Newest() const;
+  // This process has formed it, or found it to be the newest.
+  bool Knows(uint64_t generation) const { return known_.contains(generation); }
   // Somebody has yet to put the right copy back.
   bool restored() const { return restored_; }
   // The journal cannot be written for a while.
@@ -62,6 +65,8 @@ class SimCoordinator {
               const std::optional<coordinator::Pin>& pin);
   // As `pactrain-admin forget`; refused while a rank of it is in sight.
   void Forget(const std::string& job);
+  // As `pactrain-admin evict` of an agent that is made anew and readmitted.
+  void Expel(const std::string& agent);
 
   // 0: nobody listens.
   uint64_t Connect(StreamClient* client);
@@ -104,6 +109,7 @@ class SimCoordinator {
   std::function<void(const protocol::Generation&)> lose_;
   uint64_t life_ = 0;  // Also makes the id of each opening.
   bool disk_full_ = false;
+  std::set<uint64_t> known_;
   std::optional<coordinator::CoordinatorState> state_;
   uint64_t next_stream_ = 1;
   std::map<uint64_t, Stream> streams_;

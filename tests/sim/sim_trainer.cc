@@ -179,14 +179,15 @@ void SimTrainer::OnAttached() {
   seat_id_ = attach_id_;
   std::copy_n(attached.seat, wire::kSeatBytes, seat_.begin());
   reached_ = attached.base_step;
-  oracle_->Attached(rank_, generation_, state_->next_step(),
-                    attached.world_size);
+  instance_ =
+      oracle_->Attached(options_.process, attach_id(), rank_, generation_,
+                        state_->next_step(), attached.world_size);
   if (!state_->SetMasks(workload_->MakeMaskSet(own_.mask_epoch)).ok()) {
     world_->Fail("SetMasks after attach failed");
   }
   if (todo_) return Settle({});
   if (attached.donor != wire::kNoRank) return BeginToSettle({}, true);
-  own_ = {Hash({99, generation_}), 0, own_.mask_epoch, generation_};
+  own_ = {Hash({99, instance_}), 0, own_.mask_epoch, instance_};
   newcomer_ = false;
   Vote(true);
   OpenNextStep();
@@ -223,7 +224,7 @@ void SimTrainer::FinishStep() {
     } else {
       NoteError(failed);
       if (failed.code == wire::Code::kStepNotApplied) {
-        oracle_->NotApplied(rank_, generation_, step_);
+        oracle_->NotApplied(rank_, instance_, step_);
       }
     }
   }

@@ -119,10 +119,17 @@ class SimTrainer {
   const std::string& waiting() const { return state_->waiting_text(); }
   // Why it ended.
   const std::string& error_text() const { return error_text_; }
-  // It lives and has applied steps, in a state that nothing has replaced yet.
+  // It lives and has applied steps, in a state that nothing has replaced yet,
+  // and its agent says so.
   bool HoldsState() const {
-    return alive_ && own_.applied > 0 && own_.lineage != 0 && !IsDone();
+    return alive_ && own_.applied > 0 && own_.lineage != 0 && !IsDone() &&
+           !betrayed_;
   }
+  // The newest that it was in.
+  uint64_t generation() const { return generation_; }
+  // Its agent says of its state what is not so.
+  void Betray() { betrayed_ = true; }
+  bool betrayed() const { return betrayed_; }
   // It lives and was in a generation, so it may hold a state.
   bool TookPart() const { return alive_ && generation_ != 0 && !IsDone(); }
   const RankState& state() const { return own_; }
@@ -221,11 +228,13 @@ class SimTrainer {
 
   // Its place and its state.
   uint64_t generation_ = 0;
+  uint64_t instance_ = 0;  // Of it, as the oracle numbers them.
   uint32_t rank_ = 0;
   uint64_t reached_ = 0;  // The step after the last one committed in it.
   // Its own until another one is taken.
   RankState own_;
   bool left_in_order_ = false;
+  bool betrayed_ = false;
   std::string error_text_;
 
   trainer::Membership membership_;

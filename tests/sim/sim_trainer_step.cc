@@ -38,7 +38,7 @@ void SimTrainer::OpenStep() {
   told_ = {};
   read_.clear();
   open_ = true;
-  oracle_->Opened(rank_, generation_, step_, state_->decision().version,
+  oracle_->Opened(rank_, instance_, step_, state_->decision().version,
                   contribution_);
   world_->Note(1, rank_, step_);
   SubmitNext();
@@ -109,7 +109,7 @@ void SimTrainer::SubmitLater(absl::Duration delay) {
 
 void SimTrainer::Write(const trainer::Placement& placement) {
   const std::vector<float> data = workload_->BucketData(
-      rank_, generation_, step_, contribution_, placement.bucket.index);
+      rank_, instance_, step_, contribution_, placement.bucket.index);
   const uint64_t outside = trainer::WriteBucket(
       placement, trainer::Parts({{data.data(), data.size()}}), slot_->data());
   // In pieces, of which some bring nothing.
@@ -219,7 +219,7 @@ void SimTrainer::ReportCommit(const trainer::StepReport& report) {
             : protocol::ModeName(static_cast<protocol::Mode>(report.mode)));
   });
   const bool is_message = contribution_.message != nullptr;
-  oracle_->Committed(rank_, generation_, step_, report.next.version,
+  oracle_->Committed(rank_, instance_, step_, report.next.version,
                      is_message ? 0 : own_.chain, buckets);
   reached_ = step_ + 1;
   if (is_message) {

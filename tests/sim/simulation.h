@@ -94,6 +94,7 @@ class Simulation {
   void LoseDonor(const char* kind);
   void OnGive(size_t index, uint64_t process);
   void ForgeClaim();
+  void LieOfState();
   void Join(const char* kind);
   void JoinAtMember(const char* kind);
   void ChangePin(const char* kind);
@@ -110,6 +111,9 @@ class Simulation {
 
   // simulation_state.cc
   void LookForLostState();
+  void PutLiarsOut();
+  bool IsContradicted(const SimTrainer& liar,
+                      const protocol::Generation& generation);
   SimTrainer* FindTrainer(const protocol::Digest& attach_id);
   bool WasLeftBehind(const SimTrainer& holder) const;
   void OnFormed(const protocol::Generation& generation);
@@ -118,6 +122,7 @@ class Simulation {
   World world_;
   Random& random_;
   Random forger_;
+  Random liar_;
   const Mutant mutant_;
   std::vector<size_t> agent_of_rank_;
   std::unique_ptr<Workload> workload_;
@@ -147,7 +152,9 @@ class Simulation {
   bool told_to_replace_ = false;  // By why the last launch could not attach.
   std::vector<Seat> seats_;
   std::vector<std::unique_ptr<SimTrainer>> old_trainers_;
-  std::set<protocol::Digest> forged_;  // Attaches that never were.
+  std::set<protocol::Digest> forged_;      // Attaches that never were.
+  std::set<size_t> liars_;                 // Agents.
+  std::set<protocol::Digest> overstated_;  // Attaches that claim too much.
   int mask_epoch_ = 0;
   bool finished_ = false;
 };

@@ -10,6 +10,7 @@ namespace pactrain::sim {
 namespace {
 
 constexpr char kForgedClaim[] = "forged claim";
+constexpr char kLyingMember[] = "lying member";
 
 }  // namespace
 
@@ -64,6 +65,10 @@ void Simulation::PlanFaults() {
   for (uint64_t i = forger_.Below(4); elastic() && i > 0; --i) {
     world_.After(forger_.Between(Ms(300), faults_end_),
                  [this] { ForgeClaim(); });
+  }
+  world_.faults.try_emplace(kLyingMember, 0);
+  if (elastic() && liar_.Chance(300)) {
+    world_.After(liar_.Between(Ms(300), faults_end_), [this] { LieOfState(); });
   }
 }
 
@@ -267,6 +272,28 @@ void Simulation::ForgeClaim() {
   if (forger_.Chance(500)) trainer.proof.bytes.fill(0x77);
   forged_.insert(trainer.attach_id);
   if (agent.Forge(joined)) world_.CountFault(kForgedClaim, agent.name());
+}
+
+// An agent that trains in this job lies of its own trainers' states, as soon as
+// they are to attach again.
+void Simulation::LieOfState() {
+  const Seat& seat = seats_[liar_.Below(seats_.size())];
+  const size_t a = seat.agent;
+  if (!seat.trainer->HoldsState() || !agents_[a]->alive()) return;
+  const int steps = liar_.Chance(700) ? 1000 : -10;
+  agents_[a]->Lie(steps, liar_.Between(absl::Seconds(1), absl::Seconds(10)),
+                  [this, a, steps](const SimTrainer& trainer) {
+                    world_.CountFault(
+                        kLyingMember,
+                        absl::StrCat(agents_[a]->name(), " says ", steps,
+                                     " steps more of ", trainer.Name()));
+                    liars_.insert(a);
+                    if (steps > 0) overstated_.insert(trainer.attach_id());
+                  });
+  if (liar_.Chance(700)) {
+    world_.After(liar_.Between(Ms(0), Ms(500)),
+                 [this] { LaunchMore(agents_.size()); });
+  }
 }
 
 // ---- Not faults, but nothing may break by them either ----

@@ -2,7 +2,9 @@
 // it, none goes on with less of it than a living rank holds, and none counts
 // who never had it.
 #include <algorithm>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/simulation.h"
 
@@ -24,7 +26,8 @@ bool Simulation::WasLeftBehind(const SimTrainer& holder) const {
   bool left = false;  // All of them.
   const auto look = [&](const SimTrainer& other) {
     const RankState& state = other.state();
-    if (state.lineage != holder.state().lineage || state.applied < farthest) {
+    if (state.lineage != holder.state().lineage || state.applied < farthest ||
+        other.betrayed()) {
       return;
     }
     left = (left || state.applied > farthest) && other.LeftInOrder();
@@ -43,10 +46,49 @@ void Simulation::LookForLostState() {
       std::any_of(seats_.begin(), seats_.end(),
                   [](const Seat& seat) { return seat.trainer->TookPart(); });
   if (!lives && !killing_) coordinator_->Forget("job");
+  PutLiarsOut();
   world_.After(absl::Seconds(10), [this] { LookForLostState(); });
 }
 
+// He does what the waiting are told: the machine is taken away, and comes back
+// as a new one.
+void Simulation::PutLiarsOut() {
+  const bool told =
+      std::any_of(seats_.begin(), seats_.end(), [](const Seat& seat) {
+        return seat.trainer->alive() &&
+               absl::StrContains(seat.trainer->waiting(), "evict AGENT");
+      });
+  if (!told || killing_) return;
+  for (const size_t a : std::exchange(liars_, {})) {
+    for (size_t i = 0; i < seats_.size(); ++i) {
+      if (seats_[i].agent == a && seats_[i].trainer->alive()) KillOne(i);
+    }
+    CrashAgent(nullptr, a);
+    coordinator_->Expel(agents_[a]->name());
+  }
+}
+
+// Somebody at another agent comes back from the generation that this one's
+// claim is of. A coordinator that was started since knows the newest alone.
+bool Simulation::IsContradicted(const SimTrainer& liar,
+                                const protocol::Generation& generation) {
+  if (!coordinator_->Knows(liar.generation())) return false;
+  for (const protocol::Member& member : generation.members) {
+    const auto& ids = member.attach_ids;
+    if (std::count(ids.begin(), ids.end(), liar.attach_id()) > 0) continue;
+    for (const protocol::Digest& attach_id : ids) {
+      const SimTrainer* other = FindTrainer(attach_id);
+      if (other != nullptr && other->HoldsState() &&
+          other->generation() == liar.generation()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 void Simulation::OnFormed(const protocol::Generation& generation) {
+  oracle_->Formed(generation);
   if (!elastic()) return;
   std::string roster;
   const SimTrainer* donor = nullptr;
@@ -74,6 +116,16 @@ void Simulation::OnFormed(const protocol::Generation& generation) {
                             : ", without donor",
                         roster);
   });
+  if (donor != nullptr && overstated_.contains(donor->attach_id())) {
+    if (IsContradicted(*donor, generation)) {
+      return world_.Fail(absl::StrCat(
+          "a claim that others contradict is believed: generation ",
+          generation.number, " goes on from ", donor->Name()));
+    }
+    finished_ = true;  // Nobody could know.
+    return;
+  }
+  if (donor != nullptr && donor->betrayed()) donor = nullptr;
   if (donor != nullptr && WasLeftBehind(*donor)) {
     return world_.Fail(absl::StrCat(
         "the state goes back: generation ", generation.number, " goes on from ",

@@ -19,12 +19,19 @@ constexpr absl::Duration kPatience = absl::Seconds(240);
 // A run has about a hundredth of them.
 constexpr uint64_t kMostEvents = 2'000'000;
 
+// Who is refused for a claim is told so, too, while the others may live.
+bool TellsToReplace(const std::string& error) {
+  return absl::StrContains(error, "PACTRAIN_REPLACE=1") &&
+         !absl::StrContains(error, "Nothing of it was taken");
+}
+
 }  // namespace
 
 Simulation::Simulation(const RunOptions& options)
     : world_(options.seed, options.tell),
       random_(world_.random),
       forger_(Hash({options.seed, 35})),
+      liar_(Hash({options.seed, 31})),
       mutant_(options.mutant) {
   MakeAgents(options);
   workload_ = std::make_unique<Workload>(
@@ -226,8 +233,7 @@ void Simulation::OnTrainerEnd(size_t index, uint64_t process,
       agents_[seats_[index].agent]->TrainerDied(seats_[index].id);
       // Kept out, as it should be.
       if (IsStranded(seats_[index].launch)) return GiveUp(seats_[index].launch);
-      told_to_replace_ |= absl::StrContains(seats_[index].trainer->error_text(),
-                                            "PACTRAIN_REPLACE=1");
+      told_to_replace_ |= TellsToReplace(seats_[index].trainer->error_text());
       return KillLaunch(random_.Between(Ms(100), Ms(600)));
     case SimTrainer::End::kDone:
       seats_[index].done = true;
