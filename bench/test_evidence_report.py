@@ -38,7 +38,8 @@ def piece(method: str, seed: int, arrives: int | None, test: float) -> dict[str,
     curve = [(n, 80.0 if arrives and n >= arrives else 70.0) for n in range(10, 81, 10)]
     return {"workload": "resnet9", "method": method, "seed": seed, "curve": curve, "test": test,
             "bytes_per_element": 1.0, "keep": 1.0, "risk": 0.1, "cpu_seconds": 36.0,
-            "rate_factor": 1.0, "versions": {"torch": "2"}, "machine": "this"}  # fmt: skip
+            "rate_factor": 1.0, "steps_run": 80, "versions": {"torch": "2"},
+            "machine": "this"}  # fmt: skip
 
 
 def evidence(*pieces: dict[str, Any]) -> Evidence:
@@ -165,6 +166,16 @@ def test_one_seed_decides_no_goal() -> None:
         states[count] = {goal.text: goal.met for goal in figures.goals(found)}
     text = "to the target against DDP, mean"
     assert (states[1][text], states[3][text]) == (None, True)
+
+
+def test_a_peer_that_did_not_arrive_counts_with_the_steps_that_it_ran() -> None:
+    row, ours = piece("ddp", 1, 40, 76.0), piece("levels7-0.5", 1, 40, 76.0)
+    found = evidence(row, ours, piece("paper", 1, None, 70.0))
+    in_time = evidence(row, ours, piece("paper", 1, 40, 76.0)).vision_ratio("paper")
+    said = {goal.text: goal.value for goal in figures.goals(found)}
+    assert in_time is not None and found.vision_ratio("paper") is None
+    assert said["against the paper's scheme"].startswith(f"> {2 * in_time:.2f} x, it did not")
+    assert said["against DGC"] == "not run yet"
 
 
 def test_an_upper_bound_needs_two_values() -> None:

@@ -1,4 +1,4 @@
-"""What is trained: a narrow ResNet-9 on CIFAR-10, and a byte-level transformer on text.
+"""What is trained: a narrow ResNet-9 and VGG on CIFAR-10, and a byte-level transformer on text.
 
 A workload gives pre-trained weights, the samples of each worker's micro-batch, a loss and a
 score on held-out data. Pre-training is a stage of its own, made once from a fixed seed and
@@ -78,7 +78,7 @@ def digest_of(*parts: bytes) -> str:
     return whole.hexdigest()[:16]
 
 
-# --- ResNet-9 on CIFAR-10 ---------------------------------------------------------------
+# --- ResNet-9 and VGG on CIFAR-10 ---------------------------------------------------------------
 
 
 def _block(inner: int, outer: int, pool: bool) -> nn.Sequential:
@@ -117,6 +117,27 @@ class ResNet9(nn.Module):
         return result
 
 
+class Vgg(nn.Module):
+    """Simonyan and Zisserman's 8 layers with batch norm: most weights in the last of them."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        outers = [width, 2 * width, 4 * width, 4 * width, 8 * width, 8 * width,
+                  16 * width, 16 * width]  # fmt: skip
+        inners = [3, *outers[:-1]]
+        pooled = (0, 1, 3, 5)
+        self.body = nn.Sequential(
+            *(_block(inner, outer, place in pooled)
+              for place, (inner, outer) in enumerate(zip(inners, outers, strict=True))),
+            nn.AdaptiveMaxPool2d(1), nn.Flatten(),
+        )  # fmt: skip
+        self.head = nn.Linear(16 * width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.body(x))
+        return result
+
+
 def augment(inputs: Tensor, generator: torch.Generator) -> Tensor:
     """One crop of 2 pixels for the batch, each image flipped or not: as cheap as it gets."""
     size = inputs.shape[-1]
@@ -127,8 +148,10 @@ def augment(inputs: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(flips[:, None, None, None], cropped.flip(3), cropped)
 
 
-class Resnet9Cifar(Workload):
-    name, title = "resnet9", "ResNet-9 of 16 to 128 channels on CIFAR-10 (JPEG copy)"
+class Cifar(Workload):
+    """A network on CIFAR-10."""
+
+    network: Callable[[], nn.Module]
     steps, score_unit, target_below = 390, "points", 1.0
     optimizer, rate, weight_decay, clip, batch = "sgd", 0.1, 5e-4, 0.0, 32
     SMOOTHING = 0.1
@@ -148,7 +171,7 @@ class Resnet9Cifar(Workload):
         self._count = len(self._train.labels) - HELD_OUT
 
     def make_model(self) -> nn.Module:
-        return ResNet9().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+        return type(self).network().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(model(inputs), targets, label_smoothing=self.SMOOTHING)
@@ -250,6 +273,16 @@ class Resnet9Cifar(Workload):
                 f"points, {state['cpu_seconds']:.0f} CPU s")  # fmt: skip
         assert state is not None
         return state
+
+
+class Resnet9Cifar(Cifar):
+    name, title = "resnet9", "ResNet-9 of 16 to 128 channels on CIFAR-10 (JPEG copy)"
+    network = ResNet9
+
+
+class VggCifar(Cifar):
+    name, title = "vgg", "VGG of 8 layers, 16 to 256 channels, on CIFAR-10 (JPEG copy)"
+    network = Vgg
 
 
 # --- A byte-level transformer on text -----------------------------------------------------
@@ -372,5 +405,6 @@ class ByteTransformer(Workload):
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     Resnet9Cifar.name: Resnet9Cifar,
+    VggCifar.name: VggCifar,
     ByteTransformer.name: ByteTransformer,
 }
