@@ -77,6 +77,7 @@ struct Writer {
     t.set_resume_step(m.trainer.resume_step);
     t.set_on_shrink(static_cast<v1::OnShrink>(m.trainer.on_shrink));
     *t.mutable_lineage() = ToProto(m.trainer.lineage);
+    t.set_parameters(WriteDigest(m.trainer.parameters));
     t.set_replace(m.trainer.replace);
     t.set_last_attach_id(WriteDigest(m.trainer.last_attach_id));
     t.set_last_generation(m.trainer.last_generation);
@@ -271,6 +272,8 @@ absl::StatusOr<TrainerJoined> Read(const v1::TrainerJoined& p,
                    ReadOnShrink("trainer.on_shrink", t.on_shrink()));
   ASSIGN_OR_RETURN(m.trainer.lineage,
                    ReadLineage("trainer.lineage", t.lineage(), false));
+  ASSIGN_OR_RETURN(m.trainer.parameters,
+                   ReadDigest("trainer.parameters", t.parameters(), false));
   m.trainer.replace = t.replace();
   m.trainer.last_generation = t.last_generation();
   ASSIGN_OR_RETURN(

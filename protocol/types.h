@@ -108,6 +108,9 @@ struct Trainer {
   // Of the state that it holds. Without an id: it holds none of this job, and
   // `committed` is what its checkpoint says.
   Lineage lineage = {};
+  // Over the values of the parameters in that state. Empty: it says none, as an
+  // older client.
+  Digest parameters = {};
   // What it attached with before, if it attaches again; empty: it does not.
   Digest last_attach_id = {};
   Declared declared = {};

@@ -51,8 +51,9 @@ typedef struct {
 } pt_mine;
 
 enum pt_action {
-  PT_ATTACH = 1, /* again, with `lineage`, `committed` and `step` (resume_step)
-                    of the state that this rank holds, for `ms` at most */
+  PT_ATTACH = 1, /* again, with `lineage`, `committed`, `parameters` and `step`
+                    (resume_step) of the state that this rank holds, for `ms` at
+                    most */
   PT_SLEEP,      /* for `ms` */
   PT_EXCHANGE,   /* the XOR of all ranks' `words` 32-bit words at `in` into
                     `out`, a step of its own with layout `layout` */
@@ -65,7 +66,7 @@ typedef struct {
   int32_t action;
   const char* tell; /* for the log; NULL: nothing new */
   int32_t warn;     /* 1: it matters at every rank */
-  pt_digest lineage;
+  pt_digest lineage, parameters;
   uint64_t committed, step;
   uint32_t ms;
   const void* in;

@@ -130,6 +130,7 @@ Error ToOptions(const pt_attach_options& from, TrainerOptions* to) {
   to->resume_step = from.resume_step;
   to->lineage = ToWire(from.lineage);
   to->committed = from.committed;
+  to->parameters = ToWire(from.parameters);
   to->replace = from.replace != 0;
   uint64_t process = 0;
   if (from.previous != nullptr) {

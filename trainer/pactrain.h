@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define PT_ABI_VERSION 12
+#define PT_ABI_VERSION 13
 
 enum pt_code {
   PT_OK = 0,
@@ -84,9 +84,11 @@ typedef struct {
   int32_t on_shrink;          /* pt_on_shrink; equal on all ranks */
   /* Of the state that this rank holds: pt_lineage() of the session in which it
    * got it, zero for none of this job; and the gradient steps in that state, or
-   * in its checkpoint. */
+   * in its checkpoint; and the digest over its parameters' values, which the
+   * coordinator holds against what others of this step say. */
   pt_digest lineage;
   uint64_t committed;
+  pt_digest parameters;
   int32_t replace; /* 1: a complete launch that holds no state begins anew,
                       although ranks with the job's state may live; those end
                       with PT_REPLACED */
@@ -263,9 +265,9 @@ int pt_submit(pt_session* session, uint32_t bucket, const pt_part* parts,
 int pt_wait(pt_session* session, pt_step* out);
 int pt_is_final(const pt_session* session);
 /* 1: the session is over, and attaching again is the way to go on: the ranks
- * have changed, or the agent is gone. Say the lineage and the committed
- * gradient steps of the state that this rank holds, and the step after its last
- * committed one (base step: none) as resume_step. */
+ * have changed, or the agent is gone. Say the lineage, the committed gradient
+ * steps and the parameters' digest of the state that this rank holds, and the
+ * step after its last committed one (base step: none) as resume_step. */
 int pt_may_rejoin(const pt_session* session);
 
 /* A rank's membership in its job; see trainer/membership_abi.h. It needs no

@@ -50,7 +50,7 @@
 
 namespace pactrain::wire {
 
-inline constexpr uint32_t kVersion = 11;
+inline constexpr uint32_t kVersion = 12;
 inline constexpr size_t kMaxMessage =
     8192;                                 // Bytes; larger packets are refused.
 inline constexpr size_t kNameBytes = 64;  // 63 characters and the NUL.
@@ -143,6 +143,7 @@ struct Hello {
   // Of the state that it holds; zero: none of this job.
   Digest128 lineage;
   uint64_t committed;  // Gradient steps of that state, or of its checkpoint.
+  Digest128 parameters;      // Over their values in that state; zero: none.
   Digest128 last_attach_id;  // If it attaches again; zero: it does not.
   uint64_t last_generation;  // The newest that it was in; 0: none.
   uint8_t seat[kSeatBytes];  // As Attached had it there; zero: none.

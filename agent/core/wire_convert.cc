@@ -84,6 +84,7 @@ absl::StatusOr<HelloFields> ParseHello(const wire::Hello& hello) {
       CheckRange("committed", hello.committed, 0, protocol::kMaxStep));
   RETURN_IF_ERROR(CheckRange("replace", hello.replace, 0, 1));
   trainer.lineage = {FromWire(hello.lineage), hello.committed};
+  trainer.parameters = FromWire(hello.parameters);
   trainer.replace = hello.replace != 0;
   trainer.last_attach_id = FromWire(hello.last_attach_id);
   trainer.last_generation = hello.last_generation;

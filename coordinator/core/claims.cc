@@ -36,6 +36,11 @@ std::string AgainstText(const Testimony::Words& words) {
                       "' nobody of it can have come so far");
 }
 
+std::string OtherParametersText(const Testimony::Words& words) {
+  return absl::StrCat(", and agent '", absl::StrJoin(words.against, "', '"),
+                      "' holds other parameters after the same steps");
+}
+
 constexpr char kWhatToDo[] =
     ". Nothing of it was taken or changed. Who has that state saves it and "
     "starts all ranks again from it, with PACTRAIN_REPLACE=1; else start it as "
@@ -107,7 +112,7 @@ std::optional<std::string> Group::WhyRefuted(const Candidate& candidate) const {
   // It waited as its newest generation was formed, with the state that it says
   // to have still; that one began with the newest state of all.
   const Reached reached = ReachedBy(candidate);
-  if (candidate.proven &&
+  if (candidate.proven && generation_ &&
       candidate.trainer.last_generation < generation_->number &&
       seats_.FindTrainer(candidate.trainer.attach_id) != nullptr &&
       (reached.first > generation_->lineage.committed ||
@@ -117,11 +122,40 @@ std::optional<std::string> Group::WhyRefuted(const Candidate& candidate) const {
                         "after ", generation_->lineage.committed, kWhatToDo);
   }
   const Testimony::Words words = testimony_.On(candidate);
-  if (!words.refuted()) return std::nullopt;
-  return absl::StrCat(Text(candidate), AgainstText(words), kWhatToDo);
+  if (words.refuted()) {
+    return absl::StrCat(Text(candidate), AgainstText(words), kWhatToDo);
+  }
+  return WhyOtherwise(candidate);
 }
 
-bool Group::SettleClaims(Context& c) {
+// Ranks of one lineage that have come equally far have equal parameters, bit by
+// bit. So who differs is faulty, or lies.
+Testimony::Words Group::OnParameters(const Candidate& candidate) const {
+  std::set<std::string> with, against;
+  const protocol::Trainer& mine = candidate.trainer;
+  if (mine.parameters.empty() || PT_WEAKENED(OtherParametersCount)) return {};
+  for (const Launch& launch : membership_.launches()) {
+    for (const auto& [rank, other] : launch.by_rank) {
+      const protocol::Trainer& theirs = other.trainer;
+      if (theirs.parameters.empty() || theirs.lineage.id != mine.lineage.id ||
+          ReachedBy(other) != ReachedBy(candidate)) {
+        continue;
+      }
+      (theirs.parameters == mine.parameters ? with : against)
+          .insert(other.agent);
+    }
+  }
+  return {{against.begin(), against.end()}, with.size()};
+}
+
+std::optional<std::string> Group::WhyOtherwise(
+    const Candidate& candidate) const {
+  const Testimony::Words words = OnParameters(candidate);
+  if (!words.refuted()) return std::nullopt;
+  return absl::StrCat(Text(candidate), OtherParametersText(words), kWhatToDo);
+}
+
+bool Group::SettleClaims(const protocol::Digest& lineage, Context& c) {
   std::vector<Membership::Refusal> refuted;
   std::vector<Candidate> out;
   for (const Launch& launch : membership_.launches()) {
@@ -137,7 +171,7 @@ bool Group::SettleClaims(Context& c) {
   }
   membership_.Remove(out);
   Refuse(refuted, c);
-  const auto dispute = FirstDispute();
+  const auto dispute = FirstDispute(lineage);
   const std::string text = dispute ? dispute->text : "";
   if (!text.empty() && text != dispute_told_) {
     c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ", text));
@@ -146,12 +180,24 @@ bool Group::SettleClaims(Context& c) {
   return out.empty() && !(dispute && dispute->is_open);
 }
 
-std::optional<Group::Dispute> Group::FirstDispute() const {
-  const auto newest =
-      NewestReturned(membership_.launches(), generation_->lineage.id);
+std::optional<Group::Dispute> Group::FirstDispute(
+    const protocol::Digest& lineage) const {
+  const auto newest = NewestReturned(membership_.launches(), lineage);
   for (const Launch& launch : membership_.launches()) {
     for (const auto& [rank, candidate] : launch.by_rank) {
       if (!HasState(candidate) || ReachedBy(candidate) != newest) continue;
+      const Testimony::Words parameters = OnParameters(candidate);
+      if (parameters.disputed()) {
+        return Dispute{
+            absl::StrCat(
+                Text(candidate), OtherParametersText(parameters),
+                ". A node computes wrongly or an agent says what is not so, "
+                "and none is believed alone: nothing is formed. Find out "
+                "which one, and put it out: pactrain-admin evict AGENT; or "
+                "start all ranks again from the last checkpoint, with "
+                "PACTRAIN_REPLACE=1"),
+            true};
+      }
       const Testimony::Words words = testimony_.On(candidate);
       if (words.against.empty()) continue;
       return Dispute{

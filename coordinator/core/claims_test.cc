@@ -192,6 +192,35 @@ TEST_F(ClaimsTest, WhatIsProvenGoesBeforeWhatIsNot) {
   EXPECT_EQ(Newest().lineage.committed, 7u);
 }
 
+TEST_F(ClaimsTest, ParametersOfALostJournalAreHeldAgainstEachOther) {
+  t_.on_shrink = OnShrink::kPause;
+  for (const char* agent : {"a", "b", "c"}) t_.Connect(agent, agent);
+  t_.parameters = {6, 6};
+  Return("a", 0, 7, 1, 3);
+  t_.parameters = {5, 5};
+  Return("b", 1, 7, 1, 3);
+  Return("c", 2, 7, 1, 3);
+  EXPECT_THAT(t_.Got<JoinRefused>("a")->reason,
+              HasSubstr("agent 'b', 'c' holds other parameters"));
+  t_.parameters = {};
+  t_.Join("a", 0, 3);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_THAT(Newest().donor, Optional(1u));
+}
+
+TEST_F(ClaimsTest, NorIsOneOfTwoBelievedThere) {
+  t_.on_shrink = OnShrink::kPause;
+  for (const char* agent : {"a", "b"}) t_.Connect(agent, agent);
+  for (uint64_t rank : {0, 1}) {
+    t_.parameters = {rank + 5, 5};
+    Return(rank == 0 ? "a" : "b", rank, 7, 1, 2);
+  }
+  t_.Pass(60, {"a", "b"});
+  EXPECT_FALSE(t_.journal().groups.contains(t_.group));
+  EXPECT_THAT(t_.Got<protocol::GroupWaiting>("a")->reason,
+              HasSubstr("agent 'b' holds other parameters"));
+}
+
 TEST_F(ClaimsTest, AStateOfALostJournalIsBelievedOfAllWhoHoldIt) {
   t_.on_shrink = OnShrink::kPause;
   t_.proven = false;

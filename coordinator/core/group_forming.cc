@@ -284,6 +284,10 @@ std::string Group::WaitingReason(const Context& c) const {
   if (c.read_only)
     return "the coordinator's journal cannot be written; see its log";
   const Seats::Seat* held = Holds(*launch, c);
+  if (held == nullptr && !generation_ && AnyHasState(*launch)) {
+    const auto dispute = FirstDispute(FarthestOf(*launch).trainer.lineage.id);
+    if (dispute && dispute->is_open) return dispute->text;
+  }
   if (held == nullptr) return "forming a generation";
   if (elastic()) return HoldsReason(*held, c);
   return absl::StrCat("waiting for ", SeatText(*held), " of launch '",

@@ -18,6 +18,11 @@ bool IsOf(const Candidate& candidate, const protocol::Digest& lineage) {
   return candidate.trainer.lineage.id == lineage;
 }
 
+// Nobody could hold it against others.
+bool SaysNone(const Candidate& candidate) {
+  return candidate.trainer.parameters.empty();
+}
+
 // Within the limits of one generation.
 bool Fits(const std::vector<Candidate>& trainers) {
   std::map<std::string, int> by_agent;
@@ -152,7 +157,8 @@ NextLineup MakeNextLineup(const std::vector<Launch>& waiting,
         (ReachedBy(c) == newest || PT_WEAKENED(AllOfGenerationCurrent));
     if (!current) {
       lineup.needs_state.push_back(rank);
-    } else if (!lineup.donor) {
+    } else if (!lineup.donor ||
+               (SaysNone(lineup.trainers[*lineup.donor]) && !SaysNone(c))) {
       lineup.donor = rank;
       lineup.lineage = c.trainer.lineage;
     }

@@ -107,6 +107,7 @@ void TestCluster::Join(const std::string& agent, uint32_t rank, uint32_t world,
       rank, world,       Id(next_id_++), launch,  Id(model), "a network",
       100,  resume_step, on_shrink,      lineage, {}};
   trainer.declared = declared;
+  trainer.parameters = parameters;
   trainer.onset = onset;
   trainer.replace = replace;
   trainer.proof = proof;

@@ -113,6 +113,7 @@ class TestCluster {
   protocol::Declared declared;
   protocol::Onset onset;
   protocol::Lineage lineage;
+  protocol::Digest parameters;
   bool again = false;  // A newcomer that was attached before.
   bool replace = false;
   uint64_t last_generation = 0;

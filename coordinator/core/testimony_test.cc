@@ -16,6 +16,7 @@ using protocol::JoinRefused;
 using protocol::OnShrink;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Optional;
 
 // Members that lie of their own seats: the proof is good, and the state is not.
@@ -39,8 +40,15 @@ class LyingMemberTest : public RegroupTest {
     }
     for (uint32_t rank : RanksOf(agent)) Return(agent, rank, next);
   }
+  // All after `next` steps, with these parameters.
+  void ComeBackWith(const std::string& agent, uint64_t parameters,
+                    uint64_t next = 7) {
+    t_.parameters = {parameters, parameters};
+    ComeBack(agent, next);
+    t_.parameters = {};
+  }
   // Rank 3, after so many steps of gradients, and of all.
-  void ComeBackWith(uint64_t committed, uint64_t steps) {
+  void ComeBackAfter(uint64_t committed, uint64_t steps) {
     t_.Leave("c", 3, "it ended", true);
     t_.lineage = {t_.LineageOf(1), committed};
     t_.resume_step = Newest().base_step + steps;
@@ -158,7 +166,7 @@ TEST_F(LyingMemberTest, WhatTheyVotedForMayHaveBeenCommitted) {
   StartThree();
   Die("a", 8);
   Die("b", 7);
-  ComeBackWith(7, 7);
+  ComeBackAfter(7, 7);
   EXPECT_FALSE(t_.Got<JoinRefused>("c"));
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_THAT(Newest().donor, Optional(0u));
@@ -169,7 +177,7 @@ TEST_F(LyingMemberTest, ALaterStepThanAnybodyVotedForIsNoneEither) {
   StartThree();
   Die("a", 7);
   Die("b", 7);
-  ComeBackWith(7, 8);
+  ComeBackAfter(7, 8);
   t_.Advance(absl::Seconds(1));
   EXPECT_TRUE(t_.Got<JoinRefused>("c"));
 }
@@ -259,6 +267,115 @@ TEST_F(LyingMemberTest, ASoleSurvivorIsBelieved) {
   t_.Pass(15, {"c"});
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_EQ(Newest().lineage.committed, 9000u);
+}
+
+TEST_F(LyingMemberTest, OtherParametersThanMostHoldAreNamedAndOut) {
+  StartThree();
+  ComeBackWith("a", 5);
+  ComeBackWith("b", 6);
+  ComeBackWith("c", 5);
+  t_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(t_.Got<JoinRefused>("b"));
+  EXPECT_THAT(
+      t_.Got<JoinRefused>("b")->reason,
+      AllOf(HasSubstr("rank 2 (agent 'b', site 'y') claims a state of"),
+            HasSubstr("after 7 steps, of a seat in generation 1, and agent 'a',"
+                      " 'c' holds other parameters after the same steps"),
+            HasSubstr("Nothing of it was taken")));
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 3u);
+  EXPECT_TRUE(Newest().needs_state.empty());
+}
+
+// The two that come first are no majority of those who are to come.
+TEST_F(LyingMemberTest, ParametersAreComparedWhenAllAreThere) {
+  StartThree();
+  ComeBackWith("b", 6);
+  ComeBackWith("c", 5);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_THAT(Waiting("b"), Not(HasSubstr("parameters")));
+  ComeBackWith("a", 5);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(t_.Got<JoinRefused>("b"));
+  EXPECT_FALSE(t_.Got<JoinRefused>("a"));
+  EXPECT_FALSE(t_.Got<JoinRefused>("c"));
+}
+
+TEST_F(LyingMemberTest, OneDigestAgainstAnotherIsSettledByTheOperator) {
+  Start(OnShrink::kContinue);
+  ComeBackWith("a", 5);
+  t_.parameters = {6, 6};
+  EndAt("b", {2, 3}, 7);
+  t_.Connect("d", "z");
+  t_.parameters = {};
+  t_.Join("d", 0, 1, "newcomers");
+  t_.Pass(3600, {"a", "b", "d"});
+  EXPECT_EQ(Newest().number, 1u);
+  for (const char* agent : {"a", "b", "d"}) {
+    EXPECT_FALSE(t_.Got<JoinRefused>(agent));
+    EXPECT_THAT(Waiting(agent),
+                AllOf(HasSubstr("rank 0 (agent 'a', site 'x') claims"),
+                      HasSubstr("agent 'b' holds other parameters"),
+                      HasSubstr("pactrain-admin evict AGENT")));
+  }
+  Evict("b");
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_THAT(Newest().donor, Optional(0u));
+}
+
+TEST_F(LyingMemberTest, WhoRestartsTheFaultyRanksAsNewcomersGoesOn) {
+  Start(OnShrink::kContinue);
+  ComeBackWith("a", 5);
+  t_.parameters = {6, 6};
+  EndAt("b", {2, 3}, 7);
+  t_.parameters = {};
+  t_.Advance(absl::Seconds(1));
+  ASSERT_EQ(Newest().number, 1u);
+  for (uint32_t rank : {2, 3}) t_.Leave("b", rank, "killed by signal 15");
+  t_.Advance(absl::Seconds(1));
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_THAT(Newest().donor, Optional(0u));
+}
+
+// An agent speaks for its ranks, but not with two tongues.
+TEST_F(LyingMemberTest, OneRankOfAnAgentMayBeTheFaultyOne) {
+  StartThree();
+  for (uint32_t rank : {0, 1}) t_.Leave("a", rank, "it ended", true);
+  t_.parameters = {6, 6};
+  Return("a", 0, 7);
+  t_.parameters = {5, 5};
+  Return("a", 1, 7);
+  ComeBackWith("b", 5);
+  ComeBackWith("c", 5);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_THAT(t_.Got<JoinRefused>("a")->reason,
+              HasSubstr("rank 0 (agent 'a', site 'x') claims"));
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 3u);
+}
+
+TEST_F(LyingMemberTest, OtherParametersAfterOtherStepsAreNoLie) {
+  StartThree();
+  ComeBackWith("a", 5, 7);
+  ComeBackWith("b", 6, 8);
+  ComeBackWith("c", 6, 8);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 4u);
+  EXPECT_EQ(Newest().needs_state.size(), 2u);
+}
+
+// An agent of the release before, or one that hides what it holds.
+TEST_F(LyingMemberTest, WhoSaysNothingOfItsParametersGivesThemToNobody) {
+  StartThree();
+  ComeBack("a", 7);
+  ComeBackWith("b", 5);
+  ComeBackWith("c", 5);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_FALSE(t_.Got<JoinRefused>("a"));
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 4u);
+  EXPECT_THAT(Newest().donor, Optional(2u));
 }
 
 // Who left in order takes its state along, and no more than it had.

@@ -40,6 +40,7 @@ protocol::TrainerJoined Claim() {
   trainer.last_generation = 4;
   trainer.lineage = {{8, 8}, 40};
   trainer.resume_step = 50;
+  trainer.parameters = {3, 3};
   trainer.proof = base::ComputeMac(
       SeatsOf("a")[0], protocol::FieldsOfClaim(joined.group, trainer));
   return joined;
@@ -87,6 +88,8 @@ TEST(SeatProofsTest, AProofHoldsForAllThatItIsOf) {
       [](auto& j) { ++j.trainer.lineage.committed; },
       [](auto& j) { ++j.trainer.resume_step; },
       [](auto& j) { ++j.trainer.model_digest.hi; },
+      [](auto& j) { ++j.trainer.parameters.lo; },
+      [](auto& j) { j.trainer.parameters = {}; },
   };
   for (const auto& change : changes) {
     protocol::TrainerJoined joined = Claim();

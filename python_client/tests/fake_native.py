@@ -21,6 +21,7 @@ from pactrain.types import (
     Decision,
     Digest,
     DType,
+    HeldState,
     Lineage,
     Mode,
     NodePath,
@@ -159,14 +160,15 @@ class FakeNative:
         self._buckets: list[tuple[np.ndarray, DType, Op]] = []
         self._outs: list[int] = []
 
-    def reattach(self, lineage: Lineage, next_step: int, timeout_seconds: float):
+    def reattach(self, held: HeldState, timeout_seconds: float):
         assert timeout_seconds > 0
         self.closed = True
         if self.reattach_errors:
             raise self.reattach_errors.pop(0)
-        self.reports.append((lineage, next_step))
+        self.reports.append((held.lineage, held.next_step))
+        self.said_parameters = held.parameters
         assert self.job.regroup is not None
-        self.job.regroup.arrive(self, lineage, next_step)
+        self.job.regroup.arrive(self, held.lineage, held.next_step)
 
     def _end(self) -> PacTrainError:
         self.is_final = self.may_rejoin = True

@@ -348,7 +348,9 @@ wire::Hello SimAgent::Falsified(SimTrainer& trainer, wire::Hello hello) const {
   const auto less = [](uint64_t value, int by) {
     return value - std::min(value, static_cast<uint64_t>(by));
   };
-  if (lie_ > 0) {
+  if (lie_ == 0) {
+    hello.parameters.lo ^= 1;
+  } else if (lie_ > 0) {
     hello.committed += static_cast<uint64_t>(lie_);
     hello.resume_step += static_cast<uint64_t>(lie_);
   } else {

@@ -38,7 +38,7 @@ class SimAgent : public PeerEnd, public StreamClient {
   bool Forge(const protocol::TrainerJoined& joined);
   // As a member that lies: for a while it says of its trainers' states, with
   // their own proofs, that they have come so many steps farther (or less far)
-  // than they have. `lied` hears of each.
+  // than they have; of 0 steps, other parameters. `lied` hears of each.
   void Lie(int steps, absl::Duration time,
            std::function<void(const SimTrainer&)> lied);
   // The coordinator cannot be reached, the peers can.

@@ -50,10 +50,11 @@ void SimTrainer::MakeState(const Claim& claim, absl::Duration patience) {
   o.model_digest = {1, 1};
   o.model_summary = "simulated";
   o.elements = workload_->elements();
-  o.resume_step = claim.next_step;
+  o.resume_step = claimed_step_ = claim.next_step;
   o.replace = options_.replace;
   o.lineage = {claim.lineage.hi, claim.lineage.lo};
   o.committed = claim.committed;
+  o.parameters = {claim.parameters.hi, claim.parameters.lo};
   o.on_shrink = static_cast<uint8_t>(options_.on_shrink);
   o.gse = options_.gse;
   o.activate_every = workload_->activate_every();

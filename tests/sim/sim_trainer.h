@@ -125,6 +125,8 @@ class SimTrainer {
     return alive_ && own_.applied > 0 && own_.lineage != 0 && !IsDone() &&
            !betrayed_;
   }
+  // After its last committed step, as it said when it attached.
+  uint64_t claimed_step() const { return claimed_step_; }
   // The newest that it was in.
   uint64_t generation() const { return generation_; }
   // Its agent says of its state what is not so.
@@ -160,6 +162,7 @@ class SimTrainer {
     pt_digest lineage = {};  // Zero: none.
     uint64_t committed = 0;
     uint64_t next_step = 0;
+    pt_digest parameters = {};
   };
   void MakeState(const Claim& claim, absl::Duration patience);
   // True: it does not hear this now, but later.
@@ -213,6 +216,7 @@ class SimTrainer {
   const std::function<void(End)> ended_;
   std::unique_ptr<trainer::TrainerState> state_;
   int connection_ = 0;
+  uint64_t claimed_step_ = 0;
   std::shared_ptr<SharedMemory> slot_;
   std::shared_ptr<SharedMemory> result_;
   bool alive_ = true;

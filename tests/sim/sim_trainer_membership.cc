@@ -57,7 +57,7 @@ void SimTrainer::Do(const pt_todo& todo) {
   }
   switch (todo.action) {
     case PT_ATTACH:
-      MakeState({todo.lineage, todo.committed, todo.step},
+      MakeState({todo.lineage, todo.committed, todo.step, todo.parameters},
                 absl::Milliseconds(todo.ms));
       ended_(End::kRejoin);
       break;

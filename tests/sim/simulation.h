@@ -112,6 +112,8 @@ class Simulation {
   // simulation_state.cc
   void LookForLostState();
   void PutLiarsOut();
+  bool HasEqualBeside(const SimTrainer& liar,
+                      const protocol::Generation& generation);
   bool IsContradicted(const SimTrainer& liar,
                       const protocol::Generation& generation);
   SimTrainer* FindTrainer(const protocol::Digest& attach_id);
@@ -154,7 +156,8 @@ class Simulation {
   std::vector<std::unique_ptr<SimTrainer>> old_trainers_;
   std::set<protocol::Digest> forged_;      // Attaches that never were.
   std::set<size_t> liars_;                 // Agents.
-  std::set<protocol::Digest> overstated_;  // Attaches that claim too much.
+  std::set<protocol::Digest> overstated_;  // Attaches that claim too much, and
+  std::set<protocol::Digest> falsified_;   // those with other parameters.
   int mask_epoch_ = 0;
   bool finished_ = false;
 };

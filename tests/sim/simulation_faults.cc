@@ -11,6 +11,7 @@ namespace {
 
 constexpr char kForgedClaim[] = "forged claim";
 constexpr char kLyingMember[] = "lying member";
+constexpr char kFalseParameters[] = "member lies of its parameters";
 
 }  // namespace
 
@@ -67,7 +68,8 @@ void Simulation::PlanFaults() {
                  [this] { ForgeClaim(); });
   }
   world_.faults.try_emplace(kLyingMember, 0);
-  if (elastic() && liar_.Chance(300)) {
+  world_.faults.try_emplace(kFalseParameters, 0);
+  if (elastic() && liar_.Chance(500)) {
     world_.After(liar_.Between(Ms(300), faults_end_), [this] { LieOfState(); });
   }
 }
@@ -280,15 +282,20 @@ void Simulation::LieOfState() {
   const Seat& seat = seats_[liar_.Below(seats_.size())];
   const size_t a = seat.agent;
   if (!seat.trainer->HoldsState() || !agents_[a]->alive()) return;
-  const int steps = liar_.Chance(700) ? 1000 : -10;
+  const bool of_parameters = liar_.Chance(500);
+  const int steps = of_parameters ? 0 : liar_.Chance(700) ? 1000 : -10;
   agents_[a]->Lie(steps, liar_.Between(absl::Seconds(1), absl::Seconds(10)),
                   [this, a, steps](const SimTrainer& trainer) {
                     world_.CountFault(
-                        kLyingMember,
-                        absl::StrCat(agents_[a]->name(), " says ", steps,
-                                     " steps more of ", trainer.Name()));
+                        steps == 0 ? kFalseParameters : kLyingMember,
+                        absl::StrCat(agents_[a]->name(), " says ",
+                                     steps == 0
+                                         ? "other parameters"
+                                         : absl::StrCat(steps, " steps more"),
+                                     " of ", trainer.Name()));
                     liars_.insert(a);
                     if (steps > 0) overstated_.insert(trainer.attach_id());
+                    if (steps == 0) falsified_.insert(trainer.attach_id());
                   });
   if (liar_.Chance(700)) {
     world_.After(liar_.Between(Ms(0), Ms(500)),

@@ -87,6 +87,26 @@ bool Simulation::IsContradicted(const SimTrainer& liar,
   return false;
 }
 
+// Somebody at another agent has come as far, and with other parameters than
+// this one's agent says.
+bool Simulation::HasEqualBeside(const SimTrainer& liar,
+                                const protocol::Generation& generation) {
+  for (const protocol::Member& member : generation.members) {
+    const auto& ids = member.attach_ids;
+    if (std::count(ids.begin(), ids.end(), liar.attach_id()) > 0) continue;
+    for (const protocol::Digest& attach_id : ids) {
+      const SimTrainer* other = FindTrainer(attach_id);
+      if (other != nullptr && other->HoldsState() &&
+          other->state().lineage == liar.state().lineage &&
+          other->state().applied == liar.state().applied &&
+          other->claimed_step() == liar.claimed_step()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 void Simulation::OnFormed(const protocol::Generation& generation) {
   oracle_->Formed(generation);
   if (!elastic()) return;
@@ -124,6 +144,12 @@ void Simulation::OnFormed(const protocol::Generation& generation) {
     }
     finished_ = true;  // Nobody could know.
     return;
+  }
+  if (donor != nullptr && falsified_.contains(donor->attach_id()) &&
+      HasEqualBeside(*donor, generation)) {
+    return world_.Fail(absl::StrCat(
+        "parameters that others contradict are believed: generation ",
+        generation.number, " goes on from ", donor->Name()));
   }
   if (donor != nullptr && donor->betrayed()) donor = nullptr;
   if (donor != nullptr && WasLeftBehind(*donor)) {

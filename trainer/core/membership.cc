@@ -181,6 +181,7 @@ pt_todo Membership::Attach(Time now) {
   pt_todo todo = Todo(PT_ATTACH);
   todo.lineage = held_.lineage;
   todo.committed = held_.committed;
+  if (!Equal(held_.lineage, {})) todo.parameters = mine_.parameters;
   todo.step = held_.next_step;
   todo.ms = static_cast<uint32_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(left).count());

@@ -304,6 +304,7 @@ TEST(MembershipTest, ARankHoldsOnToItsStateUntilTheNewOneIsComplete) {
   EXPECT_EQ(b.todo.action, PT_ATTACH);
   EXPECT_EQ(b.todo.lineage.lo, 5u);
   EXPECT_EQ(b.todo.committed, 4u);
+  EXPECT_EQ(b.todo.parameters.lo, 4u);
   EXPECT_EQ(b.todo.step, 7u);
   a.Done();  // Gives.
   a.GenerationEnds();

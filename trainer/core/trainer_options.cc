@@ -88,6 +88,7 @@ wire::Hello TrainerState::MakeHello() const {
   hello.resume_step = options_.resume_step;
   hello.lineage = options_.lineage;
   hello.committed = options_.committed;
+  hello.parameters = options_.parameters;
   hello.replace = options_.replace ? 1 : 0;
   hello.last_attach_id = options_.last_attach_id;
   hello.last_generation = options_.last_generation;

@@ -58,6 +58,7 @@ struct TrainerOptions {
   // Of the state that it holds; zero: none of this job.
   wire::Digest128 lineage = {};
   uint64_t committed = 0;  // Gradient steps of that state, or of a checkpoint.
+  wire::Digest128 parameters = {};  // Over the values in that state.
   bool replace = false;    // protocol::Trainer::replace
   // Of the session that this one takes the place of; zero: of none.
   wire::Digest128 last_attach_id = {};

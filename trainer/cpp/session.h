@@ -58,6 +58,14 @@ struct SessionOptions {
   Onset onset = {};
 };
 
+// The state with which a rank attaches again.
+struct HeldState {
+  Digest lineage = {};       // Empty: it holds none.
+  uint64_t committed = 0;    // Gradient steps in it.
+  Digest parameters = {};    // Over their values.
+  uint64_t resume_step = 0;  // After its last committed one.
+};
+
 struct Bucket {
   uint32_t bucket = 0;              // 0, 1, 2, ... in order.
   std::vector<pt_part> parts = {};  // Its elements, one after the other.
@@ -94,17 +102,16 @@ class Session {
   }
 
   // Attaches again in the place of what is over, and says how far this rank has
-  // come: `committed` gradient steps in the state of `lineage` (empty: it holds
-  // none), and `resume_step` is the step after its last committed one. What is
-  // over stays open so long: by that the agent knows that this rank lives.
+  // come. What is over stays open so long: by that the agent knows that this
+  // rank lives.
   // Throws as the constructor; then it is as before, and may be attached again.
   // REQUIRES: may_rejoin().
-  void Reattach(const Digest& lineage, uint64_t committed, uint64_t resume_step,
-                std::chrono::milliseconds timeout) {
+  void Reattach(const HeldState& held, std::chrono::milliseconds timeout) {
     pt_attach_options fields = ToC(options_);
-    fields.lineage = lineage.ToC();
-    fields.committed = committed;
-    fields.resume_step = resume_step;
+    fields.lineage = held.lineage.ToC();
+    fields.committed = held.committed;
+    fields.parameters = held.parameters.ToC();
+    fields.resume_step = held.resume_step;
     fields.attach_timeout_ms = static_cast<uint32_t>(timeout.count());
     fields.previous = session_.get();
     fields.declared_elements = 0;  // Masks have changed, or come with a state.
@@ -267,6 +274,7 @@ class Session {
         .on_shrink = static_cast<int32_t>(config.on_shrink),
         .lineage = {},
         .committed = options.committed,
+        .parameters = {},
         .replace = config.replace ? 1 : 0,
         .previous = nullptr,
         .mask_digest = options.declared.mask_digest.ToC(),

@@ -25,6 +25,7 @@ from .types import (
     Decision,
     Digest,
     DType,
+    HeldState,
     Lineage,
     Mode,
     NodePath,
@@ -91,6 +92,7 @@ def _to_options(options: AttachOptions) -> _abi.AttachOptions:
         on_shrink=options.on_shrink,
         lineage=_to_c(options.lineage.id),
         committed=options.lineage.committed,
+        parameters=_to_c(options.parameters),
         replace=int(options.replace),
         mask_digest=_to_c(options.mask_digest),
         layout_digest=_to_c(options.layout_digest),
@@ -308,9 +310,7 @@ class NativeSession:
         """
         return NativeSession(options, on_waiting, advice)
 
-    def reattach(
-        self, lineage: Lineage, next_step: int, timeout_seconds: float
-    ) -> None:
+    def reattach(self, held: HeldState, timeout_seconds: float) -> None:
         """Attaches again in the place of what is over; says how far this rank has come.
 
         What is over stays open so long: by that the agent knows that this rank lives.
@@ -319,8 +319,9 @@ class NativeSession:
         """
         options = dataclasses.replace(
             self._options,
-            lineage=lineage,
-            resume_step=next_step,
+            lineage=held.lineage,
+            parameters=held.parameters,
+            resume_step=held.next_step,
             attach_timeout_ms=round(timeout_seconds * 1000),
             kept_elements=0,
             declared_elements=0,  # Masks have changed, or come with a state.

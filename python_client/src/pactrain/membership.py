@@ -22,7 +22,7 @@ from .engine import StepEngine
 from .errors import PacTrainError
 from .model_state import ModelState
 from .shared import Blob, Shared
-from .types import Digest, DType, Lineage, Native, OnShrink, Op, Part, Progress
+from .types import Digest, DType, HeldState, Lineage, Native, OnShrink, Op, Part, Progress
 
 _now: Callable[[], float] = time.monotonic
 _sleep = time.sleep
@@ -212,7 +212,8 @@ class Membership:
         if todo.action == _abi.ATTACH:
             self._given = None
             lineage = Lineage(_digest(todo.lineage), todo.committed)
-            native.reattach(lineage, todo.step, todo.ms / 1000)
+            held = HeldState(lineage, _digest(todo.parameters), todo.step)
+            native.reattach(held, todo.ms / 1000)
         elif todo.action == _abi.SLEEP:
             _sleep(todo.ms / 1000)
         elif todo.action == _abi.GIVE:

@@ -153,6 +153,15 @@ NO_LINEAGE = Lineage(NO_DIGEST, 0)
 
 
 @dataclass(frozen=True)
+class HeldState:
+    """The state with which a rank attaches again."""
+
+    lineage: Lineage
+    parameters: Digest  # Over their values.
+    next_step: int  # After its last committed one.
+
+
+@dataclass(frozen=True)
 class AttachOptions:
     """The fields of pt_attach_options; `lineage` is of the state it holds."""
 
@@ -172,6 +181,7 @@ class AttachOptions:
     gse: bool
     on_shrink: OnShrink = OnShrink.ABORT
     lineage: Lineage = NO_LINEAGE
+    parameters: Digest = NO_DIGEST
     replace: bool = False
     mask_digest: Digest = NO_DIGEST
     layout_digest: Digest = NO_DIGEST
@@ -348,9 +358,7 @@ class Native(Protocol):
         parameters: Digest | None,
     ) -> None: ...
     def wait(self) -> StepResult: ...
-    def reattach(
-        self, lineage: Lineage, next_step: int, timeout_seconds: float
-    ) -> None: ...
+    def reattach(self, held: HeldState, timeout_seconds: float) -> None: ...
     def detach(self) -> None: ...
     def close(self) -> None: ...
     def close_at_exit(self) -> None: ...
