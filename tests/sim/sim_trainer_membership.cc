@@ -100,6 +100,7 @@ std::vector<uint8_t> SimTrainer::StateBytes(Part part) const {
 
 void SimTrainer::Take(const pt_todo& done) {
   const bool was_newcomer = std::exchange(newcomer_, false);
+  betrayed_ = false;  // All of this generation have this state now.
   if (done.kept == 0 && options_.mutant != Mutant::kKeepOwnState) {
     const RankState before = own_;
     std::memcpy(&own_, done.common, sizeof(own_));
