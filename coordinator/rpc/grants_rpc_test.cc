@@ -252,52 +252,79 @@ TEST_F(GrantsRpcTest, sec_AClaimOfASeatThatItNeverHadIsRefused) {
 }
 
 // A member proves its seat, and says of its state what is not so.
-TEST_F(GrantsRpcTest, sec_AMemberWhoseClaimTheOthersContradictIsRefused) {
-  lists_.run.push_back("agent/x=vision");
-  Stop();
-  SetUp();
-  std::vector<std::unique_ptr<TestAgent>> agents;
-  for (const char* name : {"a", "b", "x"}) {
-    agents.push_back(Agent(name));
-    const auto rank = static_cast<uint32_t>(agents.size() - 1);
-    agents.back()->SayOfTrainers(Elastic(rank, 3));
+// Ranks 0, 1 and 2 of a job that ran, at agents a, b and x.
+class MemberRpcTest : public GrantsRpcTest {
+ protected:
+  void Run() {
+    lists_.run.push_back("agent/x=vision");
+    Stop();
+    SetUp();
+    for (const char* name : {"a", "b", "x"}) {
+      agents_.push_back(Agent(name));
+      const auto rank = static_cast<uint32_t>(agents_.size() - 1);
+      agents_.back()->SayOfTrainers(Elastic(rank, 3));
+    }
+    for (const auto& agent : agents_) {
+      const auto start = agent->Await<protocol::StartGeneration>();
+      ASSERT_TRUE(start);
+      told_.push_back(*start);
+    }
   }
-  std::vector<protocol::StartGeneration> told;
-  for (const auto& agent : agents) {
-    const auto start = agent->Await<protocol::StartGeneration>();
-    ASSERT_TRUE(start);
-    told.push_back(*start);
-  }
-  const auto come_back = [&](uint32_t rank, uint64_t committed) {
+  // With the proof of its seat, after its generation ended.
+  void ComeBack(uint32_t rank, uint64_t committed, uint64_t parameters) {
     protocol::TrainerJoined back = Elastic(rank, 3);
-    agents[rank]->SayOfTrainers(protocol::TrainerLeft{
+    agents_[rank]->SayOfTrainers(protocol::TrainerLeft{
         back.group, rank, back.trainer.attach_id, "its generation ended",
         /*generation_ended=*/true, /*may_return=*/true});
     back.trainer.last_attach_id = back.trainer.attach_id;
     ++back.trainer.attach_id.lo;
     back.trainer.last_generation = 1;
-    back.trainer.lineage = {told[rank].generation.lineage.id, committed};
+    back.trainer.lineage = {told_[rank].generation.lineage.id, committed};
+    back.trainer.parameters = {parameters, 1};
     back.trainer.resume_step = committed;
-    back.trainer.proof = base::ComputeMac(
-        told[rank].seats[0], protocol::FieldsOfClaim(back.group, back.trainer));
-    agents[rank]->SayOfTrainers(back);
-  };
-  come_back(2, 1'000'000'000);
-  come_back(0, 7);
-  come_back(1, 7);
-  const auto refused = agents[2]->Await<protocol::JoinRefused>();
-  ASSERT_TRUE(refused);
-  EXPECT_THAT(refused->reason,
+    back.trainer.proof =
+        base::ComputeMac(told_[rank].seats[0],
+                         protocol::FieldsOfClaim(back.group, back.trainer));
+    agents_[rank]->SayOfTrainers(back);
+  }
+  // Why x was refused, while the others went on without it after 7 steps.
+  std::string WhyXIsOut() {
+    const auto refused = agents_[2]->Await<protocol::JoinRefused>();
+    if (!refused) return "it was not";
+    const auto start = agents_[0]->Await<protocol::StartGeneration>();
+    if (!start || start->generation.number != 2 ||
+        start->generation.world_size != 2 ||
+        start->generation.lineage.committed != 7) {
+      return "the others did not go on";
+    }
+    EXPECT_THAT(Audit(), HasSubstr("join refused|spiffe://pactrain/agent/x|"
+                                   "vision|rank 2 (agent 'x', site 'x') "
+                                   "claims"));
+    return refused->reason;
+  }
+
+ private:
+  std::vector<std::unique_ptr<TestAgent>> agents_;
+  std::vector<protocol::StartGeneration> told_;
+};
+
+TEST_F(MemberRpcTest, sec_AMemberWhoseClaimTheOthersContradictIsRefused) {
+  Run();
+  ComeBack(2, 1'000'000'000, 5);
+  ComeBack(0, 7, 5);
+  ComeBack(1, 7, 5);
+  EXPECT_THAT(WhyXIsOut(),
               AllOf(HasSubstr("rank 2 (agent 'x', site 'x') claims a state of"),
                     HasSubstr("after 1000000000 steps"),
                     HasSubstr("by the word of agent 'a', 'b' nobody of it")));
-  const auto start = agents[0]->Await<protocol::StartGeneration>();
-  ASSERT_TRUE(start);
-  EXPECT_EQ(start->generation.number, 2u);
-  EXPECT_EQ(start->generation.world_size, 2u);
-  EXPECT_EQ(start->generation.lineage.committed, 7u);
-  EXPECT_THAT(Audit(), HasSubstr("join refused|spiffe://pactrain/agent/x|"
-                                 "vision|rank 2 (agent 'x', site 'x') claims"));
+}
+
+TEST_F(MemberRpcTest, sec_AMemberThatWouldGiveOtherParametersIsRefused) {
+  Run();
+  ComeBack(2, 7, 6);
+  ComeBack(0, 7, 5);
+  ComeBack(1, 7, 5);
+  EXPECT_THAT(WhyXIsOut(), HasSubstr("agent 'a', 'b' holds other parameters"));
 }
 
 TEST_F(GrantsRpcTest, sec_EachSeesAndChangesWhatHeIsGranted) {

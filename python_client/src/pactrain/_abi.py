@@ -13,7 +13,7 @@ from typing import Any
 
 from . import errors
 
-ABI_VERSION = 12
+ABI_VERSION = 13
 NO_RANK = 0xFFFFFFFF
 MOVED_BYTES = 200
 LIBRARY_NAME = "libpactrain_trainer.so"

@@ -65,12 +65,13 @@ def trained(
     sizes: tuple[int, ...] = (),
     lasts: int = scenarios.MOST_STEPS,
     device: str = "cpu",
+    fault: bool = False,
 ) -> dict[str, Any]:
     """Until the job has seen `until` batches, and `sizes`, the last of them for 10 batches; at
     most `lasts` batches of its own. No word about errors.
 
     It waits for a word from the test after each number of batches in `stops`, and tells it each
-    new world size that it made a batch with.
+    new world size that it made a batch with. After the first such word its memory has a `fault`.
     """
     model = scenarios.mlp(seed)
     if width != 32:
@@ -103,6 +104,10 @@ def trained(
         if place.batch in stops:
             talk.say(place.batch)
             talk.hear()
+            if fault:
+                with torch.no_grad():
+                    model[0].bias[0] += 1e-3
+                fault = False
     state = [
         value for parameter in model.parameters() for value in optimizer.state[parameter].values()
     ]

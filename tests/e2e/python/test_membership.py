@@ -261,6 +261,43 @@ def test_a_newcomer_has_the_others_bits(chain, join):
     assert results[2]["began"] >= STOP
 
 
+def test_a_rank_with_a_memory_fault_is_named_and_gives_its_state_to_nobody(chain, join):
+    sites, job = "site-0:1,site-1:1,site-2:1", chain.new_job()
+    ranks = [
+        join(chain, job, site, site, sites=sites, on_shrink="continue", fault=site == 0)
+        for site in range(3)
+    ]
+    stopped(*ranks)
+    chain.agents[2].kill()
+    chain.agents[2].restart()
+    on(*ranks)
+    (faulty,) = ranks[0].finish()
+    assert faulty.error == "RefusedError", faulty
+    assert "claims a state of lineage" in faulty.text
+    assert "holds other parameters after the same steps" in faulty.text
+    results = values(*ranks[1:])
+    assert equal(results)
+    assert results[0]["batches"] == list(range(BATCHES))
+    assert results[0]["sizes"] == [3, 2]
+
+
+def test_of_two_ranks_that_differ_none_is_believed_until_one_is_ended(own_cluster, join):
+    job = own_cluster.new_job()
+    faulty, other = (
+        join(own_cluster, job, site, site, on_shrink="continue", fault=site == 0)
+        for site in range(2)
+    )
+    stopped(faulty, other)
+    own_cluster.agents[1].kill()
+    own_cluster.agents[1].restart()
+    on(faulty, other)
+    logged(own_cluster.coordinator, "holds other parameters after the same steps")
+    faulty.kill(0)
+    (result,) = values(other)
+    assert result["batches"] == list(range(BATCHES))
+    assert result["sizes"] == [2, 1]
+
+
 def test_abort_ends_all_as_ever(own_cluster, join):
     ranks = pair(join, own_cluster, own_cluster.new_job(), on_shrink="abort")
     stopped(*ranks)
