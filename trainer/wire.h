@@ -142,8 +142,8 @@ struct Hello {
   uint64_t resume_step;
   // Of the state that it holds; zero: none of this job.
   Digest128 lineage;
-  uint64_t committed;  // Gradient steps of that state, or of its checkpoint.
-  Digest128 parameters;      // Over their values in that state; zero: none.
+  uint64_t committed;    // Gradient steps of that state, or of its checkpoint.
+  Digest128 parameters;  // Over their values in that state; zero: none.
   Digest128 last_attach_id;  // If it attaches again; zero: it does not.
   uint64_t last_generation;  // The newest that it was in; 0: none.
   uint8_t seat[kSeatBytes];  // As Attached had it there; zero: none.

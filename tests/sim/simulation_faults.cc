@@ -284,19 +284,19 @@ void Simulation::LieOfState() {
   if (!seat.trainer->HoldsState() || !agents_[a]->alive()) return;
   const bool of_parameters = liar_.Chance(500);
   const int steps = of_parameters ? 0 : liar_.Chance(700) ? 1000 : -10;
-  agents_[a]->Lie(steps, liar_.Between(absl::Seconds(1), absl::Seconds(10)),
-                  [this, a, steps](const SimTrainer& trainer) {
-                    world_.CountFault(
-                        steps == 0 ? kFalseParameters : kLyingMember,
-                        absl::StrCat(agents_[a]->name(), " says ",
-                                     steps == 0
-                                         ? "other parameters"
-                                         : absl::StrCat(steps, " steps more"),
-                                     " of ", trainer.Name()));
-                    liars_.insert(a);
-                    if (steps > 0) overstated_.insert(trainer.attach_id());
-                    if (steps == 0) falsified_.insert(trainer.attach_id());
-                  });
+  agents_[a]->Lie(
+      steps, liar_.Between(absl::Seconds(1), absl::Seconds(10)),
+      [this, a, steps](const SimTrainer& trainer) {
+        world_.CountFault(
+            steps == 0 ? kFalseParameters : kLyingMember,
+            absl::StrCat(agents_[a]->name(), " says ",
+                         steps == 0 ? "other parameters"
+                                    : absl::StrCat(steps, " steps more"),
+                         " of ", trainer.Name()));
+        liars_.insert(a);
+        if (steps > 0) overstated_.insert(trainer.attach_id());
+        if (steps == 0) falsified_.insert(trainer.attach_id());
+      });
   if (liar_.Chance(700)) {
     world_.After(liar_.Between(Ms(0), Ms(500)),
                  [this] { LaunchMore(agents_.size()); });

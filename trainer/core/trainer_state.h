@@ -59,7 +59,7 @@ struct TrainerOptions {
   wire::Digest128 lineage = {};
   uint64_t committed = 0;  // Gradient steps of that state, or of a checkpoint.
   wire::Digest128 parameters = {};  // Over the values in that state.
-  bool replace = false;    // protocol::Trainer::replace
+  bool replace = false;             // protocol::Trainer::replace
   // Of the session that this one takes the place of; zero: of none.
   wire::Digest128 last_attach_id = {};
   uint64_t last_generation = 0;

@@ -22,7 +22,17 @@ from .engine import StepEngine
 from .errors import PacTrainError
 from .model_state import ModelState
 from .shared import Blob, Shared
-from .types import Digest, DType, HeldState, Lineage, Native, OnShrink, Op, Part, Progress
+from .types import (
+    Digest,
+    DType,
+    HeldState,
+    Lineage,
+    Native,
+    OnShrink,
+    Op,
+    Part,
+    Progress,
+)
 
 _now: Callable[[], float] = time.monotonic
 _sleep = time.sleep
