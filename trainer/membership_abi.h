@@ -75,7 +75,8 @@ typedef struct {
   pt_digest layout;
   /* PT_DONE: how far the donor was. With `kept` 0 the others have made the step
    * that failed: this rank's gradients are void. If `common` is not NULL this
-   * rank takes a state, which lies there until pt_membership_forget(). */
+   * rank takes a state, which lies there until pt_membership_forget(), and with
+   * which its parameters have the digest `parameters`. */
   pt_progress progress;
   int32_t kept;
   const void *common, *own;

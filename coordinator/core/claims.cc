@@ -1,9 +1,12 @@
 // Who is believed: a state counts, and a seat is taken again, where whoever
 // says so shows that it had that seat.
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -36,15 +39,27 @@ std::string AgainstText(const Testimony::Words& words) {
                       "' nobody of it can have come so far");
 }
 
-std::string OtherParametersText(const Testimony::Words& words) {
-  return absl::StrCat(", and agent '", absl::StrJoin(words.against, "', '"),
-                      "' holds other parameters after the same steps");
+// At most eight.
+std::string NamesText(const std::set<std::string>& agents) {
+  constexpr size_t kMost = 8;
+  const auto end =
+      agents.size() > kMost ? std::next(agents.begin(), kMost) : agents.end();
+  const std::string more =
+      agents.size() > kMost
+          ? absl::StrCat(" and ", agents.size() - kMost, " more")
+          : "";
+  return absl::StrCat("agent '", absl::StrJoin(agents.begin(), end, "', '"),
+                      "'", more);
 }
 
 constexpr char kWhatToDo[] =
     ". Nothing of it was taken or changed. Who has that state saves it and "
     "starts all ranks again from it, with PACTRAIN_REPLACE=1; else start it as "
     "a newcomer";
+constexpr char kComputesWrongly[] =
+    ". Nothing of it was taken or changed. Its node computes wrongly (look at "
+    "its memory, or GPU), or its agent says what is not so. Start it again as "
+    "a newcomer, elsewhere";
 
 }  // namespace
 
@@ -107,7 +122,8 @@ std::vector<Membership::Refusal> Group::Unbelieved(const Launch& launch) const {
 
 // A lie that its seat's secret does not show. Agents count, as each speaks for
 // all of its ranks.
-std::optional<std::string> Group::WhyRefuted(const Candidate& candidate) const {
+std::optional<std::string> Group::WhyRefuted(
+    const Candidate& candidate, const std::vector<Launch>& launches) const {
   if (!HasState(candidate) || PT_WEAKENED(ContradictedClaimsCount)) return {};
   // It waited as its newest generation was formed, with the state that it says
   // to have still; that one began with the newest state of all.
@@ -125,42 +141,87 @@ std::optional<std::string> Group::WhyRefuted(const Candidate& candidate) const {
   if (words.refuted()) {
     return absl::StrCat(Text(candidate), AgainstText(words), kWhatToDo);
   }
-  return WhyOtherwise(candidate);
+  if (!IsNewest(candidate, launches)) return std::nullopt;
+  const Likeness likeness = LikenessOf(candidate, launches);
+  if (!likeness.refuted) return std::nullopt;
+  return absl::StrCat(Text(candidate), likeness.text, kComputesWrongly);
 }
 
-// Ranks of one lineage that have come equally far have equal parameters, bit by
-// bit. So who differs is faulty, or lies.
-Testimony::Words Group::OnParameters(const Candidate& candidate) const {
-  std::set<std::string> with, against;
-  const protocol::Trainer& mine = candidate.trainer;
-  if (mine.parameters.empty() || PT_WEAKENED(OtherParametersCount)) return {};
-  for (const Launch& launch : membership_.launches()) {
+// Within one lineage: equal steps make equal states, bit by bit. In a
+// generation whose state both got steps have one number, and none between two
+// numbers is of gradients unless their count says so. Before a new lineage's
+// first gradient step ranks may not have had its broadcasts yet.
+bool Group::AreComparable(const Candidate& a, const Candidate& b) const {
+  const protocol::Trainer& one = a.trainer;
+  const protocol::Trainer& other = b.trainer;
+  if (one.parameters.empty() || other.parameters.empty() ||
+      one.lineage.id != other.lineage.id) {
+    return false;
+  }
+  if (ReachedBy(a) == ReachedBy(b)) return true;
+  const auto began = testimony_.BeganWith(a);
+  if (!began || one.last_generation != other.last_generation ||
+      std::min(ReachedBy(a), ReachedBy(b)) < began->state) {
+    return false;
+  }
+  if (one.resume_step == other.resume_step) return true;
+  return one.lineage.committed == other.lineage.committed &&
+         (one.lineage.committed > began->state.first || began->has_donor);
+}
+
+Group::Likeness Group::LikenessOf(const Candidate& candidate,
+                                  const std::vector<Launch>& launches) const {
+  struct Holders {
+    std::set<std::string> agents;
+    size_t ranks = 0;
+  };
+  using Account = std::pair<uint64_t, protocol::Digest>;
+  const auto account_of = [](const Candidate& c) {
+    return Account{c.trainer.lineage.committed, c.trainer.parameters};
+  };
+  std::map<Account, Holders> accounts;
+  for (const Launch& launch : launches) {
     for (const auto& [rank, other] : launch.by_rank) {
-      const protocol::Trainer& theirs = other.trainer;
-      if (theirs.parameters.empty() || theirs.lineage.id != mine.lineage.id ||
-          ReachedBy(other) != ReachedBy(candidate)) {
-        continue;
-      }
-      (theirs.parameters == mine.parameters ? with : against)
-          .insert(other.agent);
+      if (!HasState(other) || !AreComparable(candidate, other)) continue;
+      Holders& holders = accounts[account_of(other)];
+      holders.agents.insert(other.agent);
+      ++holders.ranks;
     }
   }
-  return {{against.begin(), against.end()}, with.size()};
+  Likeness likeness;
+  const Account own = account_of(candidate);
+  const Holders mine = accounts[own];
+  if (accounts.size() < 2 || PT_WEAKENED(OtherParametersCount)) return likeness;
+  likeness.text = ", and others hold other parameters after the same steps:";
+  for (const auto& [account, holders] : accounts) {
+    absl::StrAppend(&likeness.text, account == own ? " it has " : " ",
+                    account == own ? "" : NamesText(holders.agents),
+                    account == own ? "" : " ", account.second.Short(),
+                    " after ", account.first, ";");
+    if (account == own) continue;
+    // Within the same agents ranks count.
+    const bool same = holders.agents == mine.agents;
+    const size_t most = same ? holders.ranks : holders.agents.size();
+    const size_t own_most = same ? mine.ranks : mine.agents.size();
+    likeness.refuted |= most > own_most;
+    likeness.disputed |= most == own_most;
+  }
+  likeness.text.pop_back();
+  return likeness;
 }
 
-std::optional<std::string> Group::WhyOtherwise(
-    const Candidate& candidate) const {
-  const Testimony::Words words = OnParameters(candidate);
-  if (!words.refuted()) return std::nullopt;
-  return absl::StrCat(Text(candidate), OtherParametersText(words), kWhatToDo);
+bool Group::IsNewest(const Candidate& candidate,
+                     const std::vector<Launch>& launches) {
+  return ReachedBy(candidate) ==
+         NewestReturned(launches, candidate.trainer.lineage.id);
 }
 
-bool Group::SettleClaims(const protocol::Digest& lineage, Context& c) {
+bool Group::SettleClaims(const std::vector<Launch>& launches, Context& c) {
   std::vector<Membership::Refusal> refuted;
   std::vector<Candidate> out;
-  for (const Launch& launch : membership_.launches()) {
+  for (const Launch& launch : launches) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (const auto why = WhyRefuted(candidate)) {
+      if (const auto why = WhyRefuted(candidate, launches)) {
         refuted.push_back({candidate, *why});
         out.push_back(candidate);
       }
@@ -171,7 +232,7 @@ bool Group::SettleClaims(const protocol::Digest& lineage, Context& c) {
   }
   membership_.Remove(out);
   Refuse(refuted, c);
-  const auto dispute = FirstDispute(lineage);
+  const auto dispute = FirstDispute(launches);
   const std::string text = dispute ? dispute->text : "";
   if (!text.empty() && text != dispute_told_) {
     c.effects.Warn(absl::StrCat("job ", id_.ToString(), ": ", text));
@@ -181,26 +242,27 @@ bool Group::SettleClaims(const protocol::Digest& lineage, Context& c) {
 }
 
 std::optional<Group::Dispute> Group::FirstDispute(
-    const protocol::Digest& lineage) const {
-  const auto newest = NewestReturned(membership_.launches(), lineage);
-  for (const Launch& launch : membership_.launches()) {
+    const std::vector<Launch>& launches) const {
+  std::optional<Dispute> settled;
+  for (const Launch& launch : launches) {
     for (const auto& [rank, candidate] : launch.by_rank) {
-      if (!HasState(candidate) || ReachedBy(candidate) != newest) continue;
-      const Testimony::Words parameters = OnParameters(candidate);
-      if (parameters.disputed()) {
+      if (!HasState(candidate) || !IsNewest(candidate, launches)) continue;
+      const Likeness likeness = LikenessOf(candidate, launches);
+      if (likeness.disputed && !likeness.refuted) {
         return Dispute{
             absl::StrCat(
-                Text(candidate), OtherParametersText(parameters),
-                ". A node computes wrongly or an agent says what is not so, "
+                Text(candidate), likeness.text,
+                ". A node computes wrongly, or an agent says what is not so, "
                 "and none is believed alone: nothing is formed. Find out "
-                "which one, and put it out: pactrain-admin evict AGENT; or "
-                "start all ranks again from the last checkpoint, with "
+                "which, and end its ranks, or put it out (pactrain-admin evict "
+                "AGENT), before the others give up (PACTRAIN_ATTACH_TIMEOUT); "
+                "or start all ranks again from the last checkpoint, with "
                 "PACTRAIN_REPLACE=1"),
             true};
       }
       const Testimony::Words words = testimony_.On(candidate);
       if (words.against.empty()) continue;
-      return Dispute{
+      const Dispute dispute = {
           absl::StrCat(
               Text(candidate), AgainstText(words),
               words.disputed()
@@ -209,9 +271,11 @@ std::optional<Group::Dispute> Group::FirstDispute(
                     "logs which one, and put it out: pactrain-admin evict AGENT"
                   : ". The other agents say what it does, and are believed"),
           words.disputed()};
+      if (dispute.is_open) return dispute;
+      if (!settled) settled = dispute;
     }
   }
-  return std::nullopt;
+  return settled;
 }
 
 }  // namespace pactrain::coordinator

@@ -201,7 +201,7 @@ TEST_F(ClaimsTest, ParametersOfALostJournalAreHeldAgainstEachOther) {
   Return("b", 1, 7, 1, 3);
   Return("c", 2, 7, 1, 3);
   EXPECT_THAT(t_.Got<JoinRefused>("a")->reason,
-              HasSubstr("agent 'b', 'c' holds other parameters"));
+              HasSubstr("after the same steps: agent 'b', 'c'"));
   t_.parameters = {};
   t_.Join("a", 0, 3);
   t_.Advance(absl::Seconds(1));
@@ -218,7 +218,20 @@ TEST_F(ClaimsTest, NorIsOneOfTwoBelievedThere) {
   t_.Pass(60, {"a", "b"});
   EXPECT_FALSE(t_.journal().groups.contains(t_.group));
   EXPECT_THAT(t_.Got<protocol::GroupWaiting>("a")->reason,
-              HasSubstr("agent 'b' holds other parameters"));
+              HasSubstr("hold other parameters after the same steps"));
+}
+
+// It need not be one that is in the job.
+TEST_F(ClaimsTest, AnotherLaunchIsNotAskedThere) {
+  t_.on_shrink = OnShrink::kPause;
+  for (const char* agent : {"a", "b", "x"}) t_.Connect(agent, agent);
+  t_.parameters = {6, 6};
+  Return("x", 0, 900, 1, 2, "evil");
+  t_.parameters = {5, 5};
+  Return("a", 0, 7, 1, 2);
+  Return("b", 1, 7, 1, 2);
+  EXPECT_THAT(Newest().donor, Optional(0u));
+  EXPECT_EQ(Newest().lineage.committed, 7u);
 }
 
 TEST_F(ClaimsTest, AStateOfALostJournalIsBelievedOfAllWhoHoldIt) {

@@ -152,23 +152,32 @@ class Group {
   std::vector<Membership::Refusal> Unbelieved(const Launch& launch) const;
   // Why a proven state is not believed: most agents of its generation say
   // otherwise, or the journal does. Nothing: it may be.
-  std::optional<std::string> WhyRefuted(const Candidate& candidate) const;
-  // Of those that wait, at the same step of the same lineage: who says what of
-  // its parameters. Who says nothing of its own is not judged, and is no donor
-  // where somebody does.
-  Testimony::Words OnParameters(const Candidate& candidate) const;
-  // Why its parameters are not believed: most agents hold others.
-  std::optional<std::string> WhyOtherwise(const Candidate& candidate) const;
+  std::optional<std::string> WhyRefuted(
+      const Candidate& candidate, const std::vector<Launch>& launches) const;
+  // What one says of its parameters beside what others say of theirs, who have
+  // come equally far; agents count. Who says nothing is not judged, and is no
+  // donor beside one that does.
+  struct Likeness {
+    bool refuted = false;   // More hold others.
+    bool disputed = false;  // As many do.
+    std::string text;       // Who holds which; empty: all hold the same.
+  };
+  Likeness LikenessOf(const Candidate& candidate,
+                      const std::vector<Launch>& launches) const;
+  bool AreComparable(const Candidate& a, const Candidate& b) const;
+  static bool IsNewest(const Candidate& candidate,
+                       const std::vector<Launch>& launches);
   // The newest state that is claimed, where others say otherwise; open: it is
   // one's word against another's, so none is gone on from.
   struct Dispute {
     std::string text;
     bool is_open = false;
   };
-  std::optional<Dispute> FirstDispute(const protocol::Digest& lineage) const;
+  std::optional<Dispute> FirstDispute(
+      const std::vector<Launch>& launches) const;
   // Whose claims are refuted is out, and who differs is named. False: nothing
   // can be formed by what is left now.
-  bool SettleClaims(const protocol::Digest& lineage, Context& c);
+  bool SettleClaims(const std::vector<Launch>& launches, Context& c);
 
   // lineage.cc: whose state the job's is.
   bool IsOver(const protocol::Digest& lineage) const;
@@ -207,8 +216,6 @@ class Group {
   // The first of the newest generation who may still come; null: nobody.
   const Seats::Seat* FirstMember(const Context& c) const;
   // Where the journal knows no lineage the state that has come farthest wins.
-  // REQUIRES: some of them have one.
-  static const Candidate& FarthestOf(const Launch& launch);
   void TryFormUnknown(const Launch& launch, Context& c);
 
   // group_regroup.cc: ranks that come and go.

@@ -285,7 +285,7 @@ std::string Group::WaitingReason(const Context& c) const {
     return "the coordinator's journal cannot be written; see its log";
   const Seats::Seat* held = Holds(*launch, c);
   if (held == nullptr && !generation_ && AnyHasState(*launch)) {
-    const auto dispute = FirstDispute(FarthestOf(*launch).trainer.lineage.id);
+    const auto dispute = FirstDispute({*launch});
     if (dispute && dispute->is_open) return dispute->text;
   }
   if (held == nullptr) return "forming a generation";

@@ -179,7 +179,7 @@ void Group::TryRegroup(Context& c) {
     }
   }
   if (!IsAwaited(MakeRemains(c))) {
-    if (!SettleClaims(generation_->lineage.id, c)) return;
+    if (!SettleClaims(membership_.launches(), c)) return;
     KeepOut(unreached_.Settle(), c);
     Part(c);
   }
@@ -332,7 +332,7 @@ std::string Group::RegroupReason(const Context& c) const {
   }
   const Remains remains = MakeRemains(c);
   if (!IsAwaited(remains)) {
-    const auto dispute = FirstDispute(generation_->lineage.id);
+    const auto dispute = FirstDispute(membership_.launches());
     if (dispute && dispute->is_open) return dispute->text;
   }
   return MakeNextLineup(membership_.launches(), remains).waiting;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/weakened.h"
 #include "coordinator/core/group.h"
 
@@ -265,20 +264,6 @@ void Group::Forget(const std::string& by, Context& c) {
   TryForm(c);
 }
 
-const Candidate& Group::FarthestOf(const Launch& launch) {
-  const Candidate* newest = nullptr;
-  for (const auto& [rank, candidate] : launch.by_rank) {
-    if (HasState(candidate) &&
-        (newest == nullptr || (candidate.trainer.lineage.committed >
-                                   newest->trainer.lineage.committed &&
-                               !PT_WEAKENED(FirstUnknownLineageWins)))) {
-      newest = &candidate;
-    }
-  }
-  PT_CHECK(newest != nullptr);
-  return *newest;
-}
-
 void Group::TryFormUnknown(const Launch& launch, Context& c) {
   if (const auto unbelieved = Unbelieved(launch); !unbelieved.empty()) {
     std::vector<Candidate> out;
@@ -288,8 +273,16 @@ void Group::TryFormUnknown(const Launch& launch, Context& c) {
     membership_.Remove(out);
     return Refuse(unbelieved, c);
   }
-  const Candidate& newest = FarthestOf(launch);
-  const Lineage lineage = newest.trainer.lineage;
+  const Candidate* newest = nullptr;
+  for (const auto& [rank, candidate] : launch.by_rank) {
+    if (HasState(candidate) &&
+        (newest == nullptr || (candidate.trainer.lineage.committed >
+                                   newest->trainer.lineage.committed &&
+                               !PT_WEAKENED(FirstUnknownLineageWins)))) {
+      newest = &candidate;
+    }
+  }
+  const Lineage lineage = newest->trainer.lineage;
   std::vector<Candidate> others;
   for (const auto& [rank, candidate] : launch.by_rank) {
     if (!HasState(candidate) || candidate.trainer.lineage.id == lineage.id) {
@@ -298,16 +291,16 @@ void Group::TryFormUnknown(const Launch& launch, Context& c) {
     RefuseOver(
         candidate,
         absl::StrCat("rank ", rank, " holds ", Text(candidate.trainer.lineage),
-                     ", and rank ", newest.trainer.rank, " ", Text(lineage),
+                     ", and rank ", newest->trainer.rank, " ", Text(lineage),
                      ", which has come farther"),
         c);
     others.push_back(candidate);
   }
   if (!others.empty()) return membership_.Remove(others);
-  if (!SettleClaims(lineage.id, c)) return;
+  if (!SettleClaims({launch}, c)) return;
   Remains remains;
   remains.lineage = lineage.id;
-  remains.on_shrink = newest.trainer.on_shrink;
+  remains.on_shrink = newest->trainer.on_shrink;
   remains.ranks = launch.world_size();
   const NextLineup next = MakeNextLineup({launch}, remains);
   if (next.lineup) Form(*next.lineup, c);

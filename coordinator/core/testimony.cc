@@ -12,6 +12,7 @@ void Testimony::Begin(const protocol::Generation& generation) {
   course.generation = generation.number;
   course.lineage = generation.lineage;
   course.base_step = generation.base_step;
+  course.has_donor = generation.donor.has_value();
   for (const protocol::Member& member : generation.members) {
     course.attach_ids.insert(member.attach_ids.begin(),
                              member.attach_ids.end());
@@ -36,6 +37,14 @@ const Testimony::Course* Testimony::Find(const Candidate& candidate) const {
                  course->attach_ids.contains(trainer.last_attach_id)
              ? course
              : nullptr;
+}
+
+std::optional<Testimony::Began> Testimony::BeganWith(
+    const Candidate& candidate) const {
+  const Course* const course = Find(candidate);
+  if (course == nullptr) return std::nullopt;
+  return Began{{course->lineage.committed, course->base_step},
+               course->has_donor};
 }
 
 void Testimony::NoteReport(const Agent& agent,

@@ -24,6 +24,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -54,6 +55,12 @@ class Testimony {
     bool refuted() const { return against.size() > with; }
   };
   Words On(const Candidate& candidate) const;
+  // The generation of the candidate's seat; nothing: it is not remembered.
+  struct Began {
+    Reached state;
+    bool has_donor = false;  // Else a lineage began with it.
+  };
+  std::optional<Began> BeganWith(const Candidate& candidate) const;
   // That its ranks in this generation have come so far.
   Words On(const std::string& agent, uint64_t generation,
            const Reached& reached) const;
@@ -68,6 +75,7 @@ class Testimony {
     uint64_t generation = 0;
     protocol::Lineage lineage;  // As it began.
     uint64_t base_step = 0;
+    bool has_donor = false;
     std::set<protocol::Digest> attach_ids;
     std::map<std::string, protocol::Digest> incarnations;
     std::map<std::string, Word> words;  // By agent.

@@ -15,6 +15,7 @@ namespace {
 using protocol::JoinRefused;
 using protocol::OnShrink;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::Optional;
@@ -279,8 +280,9 @@ TEST_F(LyingMemberTest, OtherParametersThanMostHoldAreNamedAndOut) {
   EXPECT_THAT(
       t_.Got<JoinRefused>("b")->reason,
       AllOf(HasSubstr("rank 2 (agent 'b', site 'y') claims a state of"),
-            HasSubstr("after 7 steps, of a seat in generation 1, and agent 'a',"
-                      " 'c' holds other parameters after the same steps"),
+            HasSubstr("after 7 steps, of a seat in generation 1, and others "
+                      "hold other parameters after the same steps: agent 'a', "
+                      "'c' "),
             HasSubstr("Nothing of it was taken")));
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_EQ(Newest().world_size, 3u);
@@ -315,7 +317,8 @@ TEST_F(LyingMemberTest, OneDigestAgainstAnotherIsSettledByTheOperator) {
     EXPECT_FALSE(t_.Got<JoinRefused>(agent));
     EXPECT_THAT(Waiting(agent),
                 AllOf(HasSubstr("rank 0 (agent 'a', site 'x') claims"),
-                      HasSubstr("agent 'b' holds other parameters"),
+                      HasSubstr("other parameters after the same steps: it "
+                                "has 00000000 after 7; agent 'b' 00000000"),
                       HasSubstr("pactrain-admin evict AGENT")));
   }
   Evict("b");
@@ -352,6 +355,115 @@ TEST_F(LyingMemberTest, OneRankOfAnAgentMayBeTheFaultyOne) {
               HasSubstr("rank 0 (agent 'a', site 'x') claims"));
   EXPECT_EQ(Newest().number, 2u);
   EXPECT_EQ(Newest().world_size, 3u);
+}
+
+TEST_F(LyingMemberTest, RanksOfOneAgentCountWhereItIsAmongThemselves) {
+  t_.on_shrink = OnShrink::kContinue;
+  t_.Connect("a", "x");
+  for (uint32_t rank : {0, 1, 2, 3}) t_.Join("a", rank, 4);
+  for (uint32_t rank : {0, 1, 2, 3}) t_.Leave("a", rank, "it ended", true);
+  for (uint32_t rank : {0, 1, 2, 3}) {
+    t_.parameters = {rank == 2 ? 6u : 5u, 5};
+    Return("a", rank, 7);
+  }
+  t_.Advance(absl::Seconds(1));
+  EXPECT_THAT(t_.Got<JoinRefused>("a")->reason, HasSubstr("rank 2 (agent"));
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 3u);
+}
+
+// Each has two against itself, and none of these has more than one.
+TEST_F(LyingMemberTest, OfThreeThatAllDifferNobodyIsOut) {
+  StartThree();
+  ComeBackWith("a", 5);
+  ComeBackWith("b", 6);
+  ComeBackWith("c", 7);
+  t_.Pass(60, {"a", "b", "c"});
+  for (const char* agent : {"a", "b", "c"}) {
+    EXPECT_FALSE(t_.Got<JoinRefused>(agent));
+    EXPECT_THAT(Waiting(agent), HasSubstr("pactrain-admin evict AGENT"));
+  }
+  EXPECT_EQ(Newest().number, 1u);
+}
+
+// Who is behind takes another state, whatever its own was.
+TEST_F(LyingMemberTest, WhoIsBehindIsNotJudged) {
+  StartThree();
+  ComeBackWith("a", 5, 8);
+  ComeBackWith("b", 6, 7);
+  ComeBackWith("c", 7, 7);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_FALSE(t_.Got<JoinRefused>("b"));
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_EQ(Newest().world_size, 4u);
+}
+
+// A number more, without a step of gradients: that would be a broadcast.
+TEST_F(LyingMemberTest, AnotherNumberHidesNoOtherParameters) {
+  StartThree();
+  ComeBackWith("a", 5);
+  ComeBackWith("b", 5);
+  t_.parameters = {6, 6};
+  ComeBackAfter(7, 8);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_THAT(t_.Got<JoinRefused>("c")->reason,
+              HasSubstr("hold other parameters after the same steps"));
+  EXPECT_EQ(Newest().world_size, 3u);
+}
+
+TEST_F(LyingMemberTest, NorAnotherCountOfGradientStepsOfTheSameNumber) {
+  StartThree();
+  ComeBackWith("a", 5);
+  ComeBackWith("b", 5);
+  t_.parameters = {6, 6};
+  ComeBackAfter(8, 7);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_TRUE(t_.Got<JoinRefused>("c"));
+  EXPECT_EQ(Newest().lineage.committed, 7u);
+}
+
+// Its first step is the broadcast of rank 0's parameters.
+TEST_F(LyingMemberTest, BeforeTheFirstGradientStepBroadcastsMayBeMissing) {
+  StartThree();
+  const uint64_t base = Newest().base_step;
+  for (const char* agent : {"a", "b"}) {
+    t_.parameters = {agent[0] == 'a' ? 5u : 6u, 5};
+    const std::vector<uint32_t> ranks =
+        agent[0] == 'a' ? std::vector<uint32_t>{0, 1} : std::vector{2u};
+    for (uint32_t rank : ranks) t_.Leave(agent, rank, "it ended", true);
+    for (uint32_t rank : ranks) {
+      t_.lineage = {t_.LineageOf(1), 0};
+      t_.resume_step = base + (agent[0] == 'a' ? 1 : 0);
+      t_.Join(agent, rank, 4);
+    }
+  }
+  t_.parameters = {5, 5};
+  ComeBackAfter(0, 1);
+  t_.Advance(absl::Seconds(1));
+  EXPECT_FALSE(t_.Got<JoinRefused>("b"));
+  EXPECT_EQ(Newest().number, 2u);
+  EXPECT_THAT(Newest().needs_state, ElementsAre(2u));
+}
+
+TEST_F(LyingMemberTest, AWordThatIsSettledHidesNoOpenDispute) {
+  t_.on_shrink = OnShrink::kContinue;
+  for (const char* agent : {"q", "a", "b"}) t_.Connect(agent, agent);
+  t_.Join("q", 0, 4);
+  t_.Join("a", 1, 4);
+  t_.Join("b", 2, 4);
+  t_.Join("b", 3, 4);
+  t_.Leave("q", 0, "it ended", true);
+  Return("q", 0, 2);
+  for (uint32_t rank : {1, 2, 3}) {
+    t_.Leave(rank == 1 ? "a" : "b", rank, "it ended", true);
+  }
+  for (uint32_t rank : {1, 2, 3}) {
+    t_.parameters = {rank == 1 ? 5u : 6u, 5};
+    Return(rank == 1 ? "a" : "b", rank, 7);
+  }
+  t_.Advance(absl::Seconds(1));
+  EXPECT_EQ(Newest().number, 1u);
+  EXPECT_THAT(Waiting("b"), HasSubstr("hold other parameters"));
 }
 
 TEST_F(LyingMemberTest, OtherParametersAfterOtherStepsAreNoLie) {

@@ -356,13 +356,14 @@ std::string Membership::Misfit() const {
 bool Membership::PlanTransfers() {
   transfers_.clear();
   bool needy[2] = {};
-  uint32_t giver[2] = {kNoRank, kNoRank};  // The first that is current.
+  // The donor, else the first that is current.
+  uint32_t giver[2] = {kNoRank, kNoRank};
   for (uint32_t rank = 0; rank < std::min(there_.world_size, kMaxRanks);
        ++rank) {
     const int kind = BitOf(kinds_, rank) ? PT_CPP : PT_PYTHON;
     if (BitOf(needy_, rank)) {
       needy[kind] = true;
-    } else if (giver[kind] == kNoRank) {
+    } else if (giver[kind] == kNoRank || rank == there_.donor) {
       giver[kind] = rank;
     }
   }
@@ -510,6 +511,7 @@ pt_todo Membership::Done() {
   const bool takes = there_.needs_state != 0 && !equal_;
   pt_todo todo = Todo(PT_DONE);
   todo.progress = progress_;
+  todo.parameters = parameters_;
   todo.kept = takes ? 0 : 1;
   const std::string after =
       " after " + std::to_string(progress_.committed) + " steps";

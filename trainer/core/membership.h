@@ -7,8 +7,8 @@
 // by XOR steps, to which those that have nothing to say add zeros: first what
 // the donor has, who needs state and of which kind each rank is; then, for each
 // state that somebody needs, its size and digest and its bytes in pieces. The
-// model's state comes from the donor; that of optimizers and script from the
-// first current rank of the same kind, since no other kind could read it.
+// model's state comes from the donor; that of optimizers and script from it or
+// else the first current rank of the same kind: no other kind could read it.
 //
 // Invariants: a rank takes a state only of its own lineage and of as many
 // committed steps as its own or more. It holds on to its own, and says so when

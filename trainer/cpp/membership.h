@@ -94,6 +94,7 @@ class Membership {
   void Join() {
     const pt_todo done = Settle({}, nullptr);
     local_->Take(StateOf(done), LocalState::Part::kNewcomer);
+    CheckTaken(done);
     Enter(done);
   }
 
@@ -120,6 +121,7 @@ class Membership {
         Settle(clock_->ProgressAt(session_->next_step()), text.c_str());
     if (done.kept == 0) {
       local_->Take(StateOf(done), LocalState::Part::kWithoutProgram);
+      CheckTaken(done);
       pending_ = StateOf(done);
     }
     Enter(done);
@@ -246,6 +248,17 @@ class Membership {
         std::chrono::duration_cast<std::chrono::milliseconds>(
             std::chrono::steady_clock::now().time_since_epoch())
             .count());
+  }
+
+  // It is what the donor said, before the others of its step, to have.
+  void CheckTaken(const pt_todo& done) const {
+    if (local_->ParameterDigest() == Digest::FromC(done.parameters)) return;
+    ThrowError(PT_RESYNC_REQUIRED,
+               "Rank " + std::to_string(session_->rank()) +
+                   " was given other parameters than rank " +
+                   std::to_string(session_->donor().value_or(PT_NO_RANK)) +
+                   " says that it has.\nStart this rank again.",
+               true);
   }
 
   void Enter(const pt_todo& done) {

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from . import _abi, _library
 from .config import AttachConfig
 from .engine import StepEngine
-from .errors import PacTrainError
+from .errors import PacTrainError, ResyncRequiredError
 from .model_state import ModelState
 from .shared import Blob, Shared
 from .types import (
@@ -120,6 +120,7 @@ class Membership:
             return
         done = self._settle(Progress(0, 0, 0), None)
         self._local.load(*_state(done), newcomer=True, whole=True)
+        self._check(done)
         self._enter(done)
         self._newcomer = False
 
@@ -164,6 +165,7 @@ class Membership:
                 # donor's script has done after it.
                 self._pending = _state(done)
                 self._local.load(*self._pending, newcomer=False, whole=False)
+                self._check(done)
             self._enter(done)
             return bool(done.kept)
         except BaseException as last:
@@ -172,6 +174,14 @@ class Membership:
             self._engine.end(final)
             self._local.drop_gradients()
             raise
+
+    def _check(self, done: _abi.Todo) -> None:
+        """What was taken is what the donor said, before the others of its step, to have."""
+        if self._local.digest(self._native.digest_of) != _digest(done.parameters):
+            raise ResyncRequiredError(
+                f"Rank {self._native.rank} was given other parameters than rank "
+                f"{self._native.donor} says that it has.\nStart this rank again."
+            )
 
     def _enter(self, done: _abi.Todo) -> None:
         progress = done.progress

@@ -274,7 +274,7 @@ def test_a_rank_with_a_memory_fault_is_named_and_gives_its_state_to_nobody(chain
     (faulty,) = ranks[0].finish()
     assert faulty.error == "RefusedError", faulty
     assert "claims a state of lineage" in faulty.text
-    assert "holds other parameters after the same steps" in faulty.text
+    assert "hold other parameters after the same steps" in faulty.text
     results = values(*ranks[1:])
     assert equal(results)
     assert results[0]["batches"] == list(range(BATCHES))
@@ -291,7 +291,7 @@ def test_of_two_ranks_that_differ_none_is_believed_until_one_is_ended(own_cluste
     own_cluster.agents[1].kill()
     own_cluster.agents[1].restart()
     on(faulty, other)
-    logged(own_cluster.coordinator, "holds other parameters after the same steps")
+    logged(own_cluster.coordinator, "hold other parameters after the same steps")
     faulty.kill(0)
     (result,) = values(other)
     assert result["batches"] == list(range(BATCHES))
