@@ -349,7 +349,12 @@ wire::Hello SimAgent::Falsified(SimTrainer& trainer, wire::Hello hello) const {
     return value - std::min(value, static_cast<uint64_t>(by));
   };
   if (lie_ == 0) {
+    // Other parameters, maybe so that they are compared with nobody's.
+    const uint64_t how = hello.attach_id.lo % 4;
     hello.parameters.lo ^= 1;
+    if (how == 1) hello.parameters = {};
+    if (how == 2) ++hello.resume_step;
+    if (how == 3) ++hello.committed;
   } else if (lie_ > 0) {
     hello.committed += static_cast<uint64_t>(lie_);
     hello.resume_step += static_cast<uint64_t>(lie_);

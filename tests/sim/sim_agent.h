@@ -38,9 +38,14 @@ class SimAgent : public PeerEnd, public StreamClient {
   bool Forge(const protocol::TrainerJoined& joined);
   // As a member that lies: for a while it says of its trainers' states, with
   // their own proofs, that they have come so many steps farther (or less far)
-  // than they have; of 0 steps, other parameters. `lied` hears of each.
+  // than they have; of 0 steps, other parameters, none, or others with a number
+  // or a count of steps that is 1 more. `lied` hears of each.
   void Lie(int steps, absl::Duration time,
            std::function<void(const SimTrainer&)> lied);
+  // In a lie of parameters of this attach.
+  static bool SaysItsOwnStep(const protocol::Digest& attach_id) {
+    return attach_id.lo % 4 < 2;
+  }
   // The coordinator cannot be reached, the peers can.
   void CutOff(absl::Duration time);
   // As by SIGSTOP and SIGCONT: what comes meanwhile is heard afterwards.

@@ -88,9 +88,15 @@ bool Simulation::IsContradicted(const SimTrainer& liar,
 }
 
 // Somebody at another agent has come as far, and with other parameters than
-// this one's agent says.
+// this one's agent says. With another number or count only those that come from
+// the same generation can be told: from another one it may be one step ahead.
 bool Simulation::HasEqualBeside(const SimTrainer& liar,
                                 const protocol::Generation& generation) {
+  const bool as_it_is = SimAgent::SaysItsOwnStep(liar.attach_id());
+  if (!as_it_is &&
+      (liar.state().applied == 0 || !coordinator_->Knows(liar.generation()))) {
+    return false;
+  }
   for (const protocol::Member& member : generation.members) {
     const auto& ids = member.attach_ids;
     if (std::count(ids.begin(), ids.end(), liar.attach_id()) > 0) continue;
@@ -99,7 +105,8 @@ bool Simulation::HasEqualBeside(const SimTrainer& liar,
       if (other != nullptr && other->HoldsState() &&
           other->state().lineage == liar.state().lineage &&
           other->state().applied == liar.state().applied &&
-          other->claimed_step() == liar.claimed_step()) {
+          (as_it_is ? other->claimed_step() == liar.claimed_step()
+                    : other->generation() == liar.generation())) {
         return true;
       }
     }
@@ -188,6 +195,11 @@ void Simulation::OnFormed(const protocol::Generation& generation) {
 // somebody who left in order has a newer one.
 void Simulation::OnRefused(const protocol::JoinRefused& refusal) {
   const SimTrainer* refused = FindTrainer(refusal.attach_id);
+  if (refused != nullptr && !refused->betrayed() &&
+      absl::StrContains(refusal.reason, "hold other parameters")) {
+    return world_.Fail(absl::StrCat("honest parameters are refused: ",
+                                    refused->Name(), ": ", refusal.reason));
+  }
   if (!elastic() || refused == nullptr || !refused->HoldsState() ||
       IsStranded(refused->launch()) || WasLeftBehind(*refused)) {
     return;
