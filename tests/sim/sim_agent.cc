@@ -350,11 +350,11 @@ wire::Hello SimAgent::Falsified(SimTrainer& trainer, wire::Hello hello) const {
   };
   if (lie_ == 0) {
     // Other parameters, maybe so that they are compared with nobody's.
-    const uint64_t how = hello.attach_id.lo % 4;
+    const OfParameters how = LieOf({hello.attach_id.hi, hello.attach_id.lo});
     hello.parameters.lo ^= 1;
-    if (how == 1) hello.parameters = {};
-    if (how == 2) ++hello.resume_step;
-    if (how == 3) ++hello.committed;
+    if (how == OfParameters::kNone) hello.parameters = {};
+    if (how == OfParameters::kOtherNumber) ++hello.resume_step;
+    if (how == OfParameters::kOtherCount) ++hello.committed;
   } else if (lie_ > 0) {
     hello.committed += static_cast<uint64_t>(lie_);
     hello.resume_step += static_cast<uint64_t>(lie_);

@@ -42,9 +42,10 @@ class SimAgent : public PeerEnd, public StreamClient {
   // or a count of steps that is 1 more. `lied` hears of each.
   void Lie(int steps, absl::Duration time,
            std::function<void(const SimTrainer&)> lied);
-  // In a lie of parameters of this attach.
-  static bool SaysItsOwnStep(const protocol::Digest& attach_id) {
-    return attach_id.lo % 4 < 2;
+  // How it lies of the parameters of this attach.
+  enum class OfParameters { kOthers, kNone, kOtherNumber, kOtherCount };
+  static OfParameters LieOf(const protocol::Digest& attach_id) {
+    return static_cast<OfParameters>(attach_id.lo % 4);
   }
   // The coordinator cannot be reached, the peers can.
   void CutOff(absl::Duration time);

@@ -89,11 +89,15 @@ bool Simulation::IsContradicted(const SimTrainer& liar,
 
 // Somebody at another agent has come as far, and with other parameters than
 // this one's agent says. With another number or count only those that come from
-// the same generation can be told: from another one it may be one step ahead.
+// the same generation can be told; and who says one step more, with a number
+// that nobody else has, may have made it.
 bool Simulation::HasEqualBeside(const SimTrainer& liar,
                                 const protocol::Generation& generation) {
-  const bool as_it_is = SimAgent::SaysItsOwnStep(liar.attach_id());
-  if (!as_it_is &&
+  const SimAgent::OfParameters how = SimAgent::LieOf(liar.attach_id());
+  const bool same_generation = how == SimAgent::OfParameters::kOtherNumber ||
+                               how == SimAgent::OfParameters::kOtherCount;
+  const bool same_number = how != SimAgent::OfParameters::kOtherNumber;
+  if (same_generation &&
       (liar.state().applied == 0 || !coordinator_->Knows(liar.generation()))) {
     return false;
   }
@@ -102,13 +106,15 @@ bool Simulation::HasEqualBeside(const SimTrainer& liar,
     if (std::count(ids.begin(), ids.end(), liar.attach_id()) > 0) continue;
     for (const protocol::Digest& attach_id : ids) {
       const SimTrainer* other = FindTrainer(attach_id);
-      if (other != nullptr && other->HoldsState() &&
-          other->state().lineage == liar.state().lineage &&
-          other->state().applied == liar.state().applied &&
-          (as_it_is ? other->claimed_step() == liar.claimed_step()
-                    : other->generation() == liar.generation())) {
-        return true;
+      if (other == nullptr || !other->HoldsState() ||
+          other->state().lineage != liar.state().lineage ||
+          other->state().applied != liar.state().applied) {
+        continue;
       }
+      const bool fits =
+          (!same_number || other->claimed_step() == liar.claimed_step()) &&
+          (!same_generation || other->generation() == liar.generation());
+      if (fits) return true;
     }
   }
   return false;
