@@ -15,9 +15,9 @@ from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.times import RATES_MBPS, mean_log, step_time
 from bench.evidence.train import crossing
+from bench.evidence.tuning import Factors, Piece
 from bench.topologies import Topology
 
-Piece = Mapping[str, Any]
 VISION = ("resnet9", "vgg")
 OURS = "levels7-0.5"  # The row of the headline.
 # The same sums as DDP's, so its steps are DDP's. PacTrain's FULL sends the same.
@@ -30,13 +30,14 @@ T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895)
 
 @dataclass
 class Evidence:
-    """All pieces by workload, method and seed; the fixed targets; what is measured beside."""
+    """Each method's pieces of its factor of the rate; the fixed targets; what is measured."""
 
     pieces: Mapping[tuple[str, str, int], Piece]
     targets: Mapping[str, Mapping[str, Any]]
     topologies: Mapping[str, Topology]
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Rate: figures.
     codec_gb_per_s: float = 0.0
+    factors: Factors = field(default_factory=dict)  # Of the rate, where it was tuned.
 
     def seeds(self, workload: str, method: str) -> list[int]:
         method = STEPS_OF.get(method, method)

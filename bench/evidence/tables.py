@@ -255,7 +255,7 @@ class AtScale:
 def page(
     evidence: Evidence, titles: dict[str, str], experiments: Experiments, at_scale: AtScale
 ) -> str:
-    pieces = Pieces(evidence, experiments)
+    pieces = Pieces(experiments)
     compared = scale_tables.compare(at_scale.testbed, at_scale.speeds)
     chain = evidence.topologies["chain"]
     network = NETWORKS["resnet152"]
