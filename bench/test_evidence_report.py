@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from bench.evidence import (
+    accuracy_tables,
     blocks,
     figures,
+    losing,
     many,
     report,
     scale,
@@ -38,7 +40,7 @@ def piece(method: str, seed: int, arrives: int | None, test: float) -> dict[str,
     curve = [(n, 80.0 if arrives and n >= arrives else 70.0) for n in range(10, 81, 10)]
     return {"workload": "resnet9", "method": method, "seed": seed, "curve": curve, "test": test,
             "bytes_per_element": 1.0, "keep": 1.0, "risk": 0.1, "cpu_seconds": 36.0,
-            "rate_factor": 1.0, "steps_run": 80, "versions": {"torch": "2"},
+            "rate_factor": 1.0, "steps": 80, "steps_run": 80, "versions": {"torch": "2"},
             "machine": "this"}  # fmt: skip
 
 
@@ -143,10 +145,31 @@ def test_the_best_powersgd_is_the_soonest_of_those_that_arrived() -> None:
 def test_a_peer_that_is_sooner_is_a_losing_case() -> None:
     found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 60, 75),
                      piece("powersgd1", 1, 20, 75))  # fmt: skip
-    losses = [loss for loss in figures.losing_cases(found) if loss.peer == "powersgd1"]
-    assert {loss.network for loss in losses if loss.topology == "chain"} == set(NETWORKS)
+    every = losing.losing_cases(found)
+    losses = [loss for loss in every if loss.peer == "powersgd1"]
+    assert {o.case.network for o in losses if o.case.topology == "chain"} == set(NETWORKS)
     assert all(loss.ratio < 1 for loss in losses)
-    assert not [loss for loss in figures.losing_cases(found) if loss.peer == "fp16"]
+    assert not [loss for loss in every if loss.peer == "fp16"]
+    assert losing.sooner_words(found).endswith("x.") and "rank 1 " in losing.sooner_words(found)
+
+
+def test_the_short_list_of_losing_cases_drops_none_silently() -> None:
+    peers = [row for row in ROWS if not ROWS[row].ours]
+    found = evidence(piece("levels7-0.5", 1, 60, 75), *(piece(row, 1, 10, 75) for row in peers))
+    losses = [losing.Loss(losing.Case("resnet9", "chain", "vgg19", 100.0), row, "levels7-0.5",
+                          0.9 - n / 50) for n, row in enumerate(peers)]  # fmt: skip
+    lines = losing.short_table(found, losses).splitlines()[2:]
+    assert len(lines) == losing.MOST_LINES < len(peers)
+    assert ROWS[peers[-1]].title in lines[0]
+    assert all(ROWS[row].title in "".join(lines) for row in peers)
+    assert sum(int(line.split("|")[5]) for line in lines) == len(peers)
+    assert losing.short_table(found, []) == losing.NONE
+
+
+def test_no_peer_sooner_and_nothing_run_are_not_the_same() -> None:
+    ddp = piece("ddp", 1, 20, 76)
+    assert "not run yet" in losing.sooner_words(evidence(ddp))
+    assert losing.sooner_words(evidence(ddp, piece("levels7-0.5", 1, 20, 75))).startswith("No peer")
 
 
 def test_goals_that_are_missed_come_first_and_what_was_not_run_says_so() -> None:
@@ -176,6 +199,16 @@ def test_a_peer_that_did_not_arrive_counts_with_the_steps_that_it_ran() -> None:
     assert in_time is not None and found.vision_ratio("paper") is None
     assert said["against the paper's scheme"].startswith(f"> {2 * in_time:.2f} x, it did not")
     assert said["against DGC"] == "not run yet"
+
+
+def test_what_88_percent_costs_is_a_power_law_of_the_curve() -> None:
+    curve = [(10 * n, 100 - 40 / (10 * n) ** 0.5) for n in range(1, 9)]
+    assert accuracy_tables.steps_to(96.0, curve) == pytest.approx(100)
+    assert accuracy_tables.steps_to(96.0, [(10, 80.0), (20, 80.0)]) == float("inf")
+    text = accuracy_tables.accuracy_table(evidence(piece("ddp", 1, 20, 79), piece("fp16", 1, 9, 81)))
+    row, vgg = text.splitlines()[2:]
+    assert "| 79.00 % after 80 steps | 81.00 % (DDP, fp16 hook) | 0.45 |" in row
+    assert "not run yet" in vgg
 
 
 def test_an_upper_bound_needs_two_values() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
-from bench.evidence.times import RATES_MBPS, mean_log, step_time
+from bench.evidence.times import mean_log, step_time
 from bench.evidence.train import crossing
 from bench.evidence.tuning import Factors, Piece
 from bench.topologies import Topology
@@ -38,6 +38,8 @@ class Evidence:
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Rate: figures.
     codec_gb_per_s: float = 0.0
     factors: Factors = field(default_factory=dict)  # Of the rate, where it was tuned.
+    others: Sequence[Piece] = ()  # With factors that were not chosen.
+    starts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # After pre-training.
 
     def seeds(self, workload: str, method: str) -> list[int]:
         method = STEPS_OF.get(method, method)
@@ -263,44 +265,4 @@ def gap_goals(evidence: Evidence) -> list[Goal]:
                           ", the paper's networks on a GPU"),
                           narrow if row == "levels7" or narrow == "not run yet"
                           else f"not run yet on a GPU; {narrow}", met))  # fmt: skip
-    return found
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Where `peer` is to the target sooner than our best row; `ratio` < 1, or None."""
-
-    workload: str
-    peer: str
-    network: str
-    rate: float
-    topology: str
-    best: str
-    ratio: float
-
-
-def losing_cases(evidence: Evidence) -> list[Loss]:
-    """Of all that was run: our best row, which is what a user would take, against each peer."""
-    found = []
-    ours = [*(row for row in ROWS if ROWS[row].ours), "hier_fp32"]  # Which is FULL.
-    peers = [row for row in ROWS if not ROWS[row].ours]
-    for workload in evidence.workloads():
-        for topology in evidence.topologies:
-            for network in NETWORKS:
-                for rate in RATES_MBPS:
-                    for peer in peers:
-                        ratios = {
-                            row: ratio
-                            for row in ours
-                            if (
-                                ratio := evidence.ratio(
-                                    workload, peer, row, [network], rate, topology
-                                )
-                            )
-                        }
-                        if ratios and max(ratios.values()) < 1:
-                            best = max(ratios, key=lambda row: ratios[row])
-                            found.append(
-                                Loss(workload, peer, network, rate, topology, best, ratios[best])
-                            )
     return found

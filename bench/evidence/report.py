@@ -24,7 +24,7 @@ from bench.evidence.figures import Evidence
 from bench.evidence.many import read_many
 from bench.evidence.methods import ROWS
 from bench.evidence.scale_tables import title
-from bench.evidence.steps import read_pieces, read_targets
+from bench.evidence.steps import read_pieces, read_starts, read_targets
 from bench.evidence.workloads import ROOT, WORKLOADS, ByteTransformer
 from bench.topologies import topologies
 
@@ -52,7 +52,8 @@ def read_evidence() -> Evidence:
     rate = float(read_figures("kernels").get("encode7_gb_per_s", 0.0))
     pieces, targets = read_pieces(), read_targets()
     factors = tuning.best_factors(pieces, targets)
-    return Evidence(tuning.taken(pieces, factors), targets, topologies(), measured, rate, factors)
+    taken, others = tuning.split(pieces, factors)
+    return Evidence(taken, targets, topologies(), measured, rate, factors, others, read_starts())
 
 
 def read_at_scale() -> tables.AtScale:

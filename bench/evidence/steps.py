@@ -25,11 +25,12 @@ from bench.evidence import chosen
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
 from bench.evidence.tuning import FACTORS, FIRST_SEED, best_factor
-from bench.evidence.workloads import ROOT, WORKLOADS, Workload
+from bench.evidence.workloads import ROOT, WORKLOADS, Cifar, Workload
 from bench.results import processor
 
 FOLDER = ROOT / "bench" / "results" / "evidence"
 TARGETS = FOLDER / "targets.json"
+STARTS = FOLDER / "starts.json"  # By vision workload: points after pre-training.
 SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
 
@@ -41,6 +42,25 @@ def piece_path(workload: str, method: str, seed: int, rate_factor: float = 1.0) 
 
 def read_targets() -> dict[str, Any]:
     return json.loads(TARGETS.read_text()) if TARGETS.exists() else {}
+
+
+def read_starts() -> dict[str, Any]:
+    return json.loads(STARTS.read_text()) if STARTS.exists() else {}
+
+
+def note_start(workload: Cifar) -> None:
+    """What pre-training reached and took; once."""
+    starts = read_starts()
+    if workload.name in starts:
+        return
+    model = workload.make_model()
+    model.load_state_dict(workload.pretrained(print))
+    starts[workload.name] = {
+        "held_out": workload.score(model, test=False),
+        "test": workload.score(model, test=True),
+        "cpu_seconds": round(workload.pretraining_seconds(), 1),
+    }
+    STARTS.write_text(json.dumps(starts, indent=1) + "\n")
 
 
 def read_pieces(workloads: Iterable[str] = tuple(WORKLOADS)) -> list[dict[str, Any]]:
@@ -114,6 +134,8 @@ def run_workload(
     workload: Workload, methods: Sequence[str], seeds: Sequence[int], tune: bool
 ) -> None:
     """DDP's seeds, the target, then method by method, factors first."""
+    if isinstance(workload, Cifar):
+        note_start(workload)
     if workload.name not in read_targets():
         for seed in seeds:
             run_missing(workload, "ddp", seed, None)

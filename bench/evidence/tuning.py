@@ -50,10 +50,14 @@ def best_factors(
     return {name: factor for name, factor in found.items() if factor is not None}
 
 
-def taken(pieces: Iterable[Piece], factors: Factors) -> dict[Key, Piece]:
-    """Of each method those of its factor, which is 1 where it was not tuned."""
-    return {
-        (p["workload"], p["method"], p["seed"]): p
-        for p in pieces
-        if p["rate_factor"] == factors.get((p["workload"], p["method"]), 1.0)
-    }
+def split(pieces: Iterable[Piece], factors: Factors) -> tuple[dict[Key, Piece], list[Piece]]:
+    """Of each method those of its factor, which is 1 where it was not tuned; and the others."""
+    taken: dict[Key, Piece] = {}
+    others = []
+    for piece in pieces:
+        name = (piece["workload"], piece["method"])
+        if piece["rate_factor"] == factors.get(name, 1.0):
+            taken[(*name, piece["seed"])] = piece
+        else:
+            others.append(piece)
+    return taken, others
