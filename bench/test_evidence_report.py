@@ -28,7 +28,7 @@ from bench.evidence.figures import Evidence, headline, upper95
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.times import COSTS, step_time
-from bench.evidence.workloads import ByteTransformer, Workload
+from bench.evidence.workloads import ROOT, ByteTransformer, Workload
 from bench.topologies import read_topology, topologies
 
 RESNET18 = NETWORKS["resnet18"]
@@ -166,6 +166,15 @@ def test_the_short_list_of_losing_cases_drops_none_silently() -> None:
     assert losing.short_table(found, []) == losing.NONE
 
 
+def test_readme_names_those_who_are_sooner() -> None:
+    names = {
+        ROWS[row].title.split()[0].rstrip(",") for row in losing.sooner(report.read_evidence())
+    }
+    line = next(line for line in (ROOT / "README.md").read_text().splitlines()
+                if "docs/results.md#losing-cases" in line)  # fmt: skip
+    assert {name for name in ("DGC", "PowerSGD", "THC", "TopK-0.1") if name in line} == names
+
+
 def test_no_peer_sooner_and_nothing_run_are_not_the_same() -> None:
     ddp = piece("ddp", 1, 20, 76)
     assert "not run yet" in losing.sooner_words(evidence(ddp))
@@ -205,7 +214,9 @@ def test_what_88_percent_costs_is_a_power_law_of_the_curve() -> None:
     curve = [(10 * n, 100 - 40 / (10 * n) ** 0.5) for n in range(1, 9)]
     assert accuracy_tables.steps_to(96.0, curve) == pytest.approx(100)
     assert accuracy_tables.steps_to(96.0, [(10, 80.0), (20, 80.0)]) == float("inf")
-    text = accuracy_tables.accuracy_table(evidence(piece("ddp", 1, 20, 79), piece("fp16", 1, 9, 81)))
+    text = accuracy_tables.accuracy_table(
+        evidence(piece("ddp", 1, 20, 79), piece("fp16", 1, 9, 81))
+    )
     row, vgg = text.splitlines()[2:]
     assert "| 79.00 % after 80 steps | 81.00 % (DDP, fp16 hook) | 0.45 |" in row
     assert "not run yet" in vgg

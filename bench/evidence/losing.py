@@ -122,17 +122,22 @@ def whole_table(evidence: Evidence, losses: Sequence[Loss]) -> str:
     )
 
 
-def sooner_words(evidence: Evidence) -> str:
-    """For the page's top: who is sooner than the row of the headline, which is said first."""
-    ratios = {row: ratio for row in ROWS if not ROWS[row].ours
+def sooner(evidence: Evidence) -> dict[str, float]:
+    """Peers that beat the headline's row at its figures' place, the worst first: as many times."""
+    ratios = {row: 1 / ratio for row in ROWS if not ROWS[row].ours
               if (ratio := evidence.vision_ratio(row)) is not None and ratio < 1}  # fmt: skip
+    return dict(sorted(ratios.items(), key=lambda item: -item[1]))
+
+
+def sooner_words(evidence: Evidence) -> str:
+    """For the page's top."""
     ours = f'"{title(OURS)}"'
     run = ", ".join(workload for workload in VISION if evidence.seeds(workload, OURS))
     if not run:
         return f"Whether a peer is sooner than {ours} is not known: not run yet."
-    if not ratios:
+    found = sooner(evidence)
+    if not found:
         return f"No peer that was run is sooner at the target than {ours} there."
-    said = ", ".join(f"{title(row)} {1 / ratios[row]:.2f} x"
-                     for row in sorted(ratios, key=lambda row: ratios[row]))  # fmt: skip
+    said = ", ".join(f"{title(row)} {times:.2f} x" for row, times in found.items())
     return (f"**Sooner at the target than {ours}, on the steps of {run} at the paper's shapes, "
             f"100 Mbps, chain of three:** {said}.")  # fmt: skip

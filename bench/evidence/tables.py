@@ -9,7 +9,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.evidence import accuracy_tables, experiment_tables, figures, losing, scale_tables
+from bench.evidence import (
+    accuracy_tables,
+    advice,
+    experiment_tables,
+    figures,
+    losing,
+    scale_tables,
+)
 from bench.evidence.experiment_tables import Experiments, Pieces, table
 from bench.evidence.figures import OURS, VISION, Evidence, Goal
 from bench.evidence.losing import title
@@ -188,7 +195,8 @@ def run_list(evidence: Evidence) -> str:
         target = evidence.targets.get(workload, {})
         of = ", ".join(sorted(target.get("ddp_finals", {})))
         rows.append([workload, f"{len(methods)} of {len(ROWS)}", ", ".join(map(str, seeds)),
-                     str(len(own) + len(untaken)), f"{hours:.2f}", f"{target.get('target', float('nan')):.3f} "
+                     str(len(own) + len(untaken)), f"{hours:.2f}",
+                     f"{target.get('target', float('nan')):.3f} "
                      f"{target.get('unit', '')}, DDP's end less {target.get('below', 0):g}; "
                      f"seeds {of}"])  # fmt: skip
     rows += [
@@ -210,9 +218,9 @@ def tuning_words(evidence: Evidence) -> str:
 PAGE = Path(__file__).with_suffix("").with_name("results.md.in").read_text()
 SECTION = """## {title}
 
-Rate: the best of 0.5, 1 and 2 times the workload's, by held-out scores of the first seed, or not tuned: 1 x.
-Steps to the target; after DDP's steps the test score ({unit}) and what is missing to DDP's; r is the share
-of the batch that a step's error costs.
+Rate: of the workload's own the multiple that was chosen; not tuned: 1 x. Steps to the target;
+after DDP's steps the test score ({unit}) and what is missing to DDP's; r is the share of the
+batch that a step's error costs.
 
 {steps}
 
@@ -225,7 +233,8 @@ Time to the target (steps x seconds, by formula; other topologies at 100 Mbps):
 
 
 def workload_section(evidence: Evidence, workload: str, title: str) -> str:
-    return SECTION.format(title=title, workload=workload, unit=evidence.targets.get(workload, {}).get("unit", ""),
+    unit = evidence.targets.get(workload, {}).get("unit", "")
+    return SECTION.format(title=title, workload=workload, unit=unit,
                           steps=steps_table(evidence, workload),
                           times=tta_table(evidence, workload))  # fmt: skip
 
@@ -269,6 +278,7 @@ def page(
         cases=len(list(losing.cases(evidence))),
         losing_whole=losing.whole_table(evidence, losses),
         accuracy=accuracy_tables.accuracy_table(evidence),
+        advice=advice.lines(evidence),
         workloads="\n".join(workload_section(evidence, w, titles[w]) for w in evidence.workloads()),
         amounts=experiment_tables.amounts_table(pieces),
         criteria=experiment_tables.criteria_table(pieces),

@@ -57,7 +57,7 @@ def split(pieces: Iterable[Piece], factors: Factors) -> tuple[dict[Key, Piece], 
     for piece in pieces:
         name = (piece["workload"], piece["method"])
         if piece["rate_factor"] == factors.get(name, 1.0):
-            taken[(*name, piece["seed"])] = piece
+            taken[name[0], name[1], piece["seed"]] = piece
         else:
             others.append(piece)
     return taken, others
