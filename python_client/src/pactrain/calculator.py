@@ -138,7 +138,8 @@ def slowest_mbps(answer: str) -> float:
     Raises:
       ValueError: no direction was measured.
     """
-    measured = [link["goodputBytesPerSecond"] for link in json.loads(answer)["links"]]
+    links = json.loads(answer)["links"]
+    measured = [float(link["goodputBytesPerSecond"]) for link in links]
     rates = [rate * 8 / PAYLOAD_SHARE / 1e6 for rate in measured if rate > 0]
     if not rates:
         raise ValueError(
@@ -204,7 +205,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--rate-mbps",
         type=_number(0.1, 1e6),
-        help="of the slowest link; default: the coordinator is asked what agents measured",
+        help="of the slowest link; default: what agents measured, by the coordinator",
     )
     parser.add_argument(
         "--coordinator",
