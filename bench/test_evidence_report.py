@@ -99,6 +99,17 @@ def test_a_topology_that_is_wrong_is_refused(tmp_path: Path, text: str, said: st
         read_topology(path)
 
 
+def test_what_dgcs_warm_up_sends_is_charged() -> None:
+    where = RESNET18, topologies()["chain"], 100, 0.0
+    after, cold, ddp = (step_time(n, *where).seconds for n in ("dgc", "dgc_cold", "ddp"))
+    warm = times.mean_step_seconds("dgc", *where, steps=4, planned=40)
+    assert ddp / 2 < warm < ddp
+    assert times.mean_step_seconds("dgc", *where, steps=40, planned=40) == pytest.approx(
+        (4 * warm + 36 * after) / 40
+    )
+    assert times.mean_step_seconds("dgc_cold", *where, steps=40, planned=40) == cold == after
+
+
 def test_a_ratio_is_of_steps_times_seconds_with_paired_seeds() -> None:
     found = evidence(piece("ddp", 1, 40, 76), piece("levels7-0.5", 1, 20, 75.5),
                      piece("ddp", 2, 40, 76))  # fmt: skip
@@ -137,7 +148,7 @@ def test_the_best_powersgd_is_the_soonest_of_those_that_arrived() -> None:
     found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 20, 75),
                      piece("powersgd1", 1, None, 60), piece("powersgd2", 1, 40, 75),
                      piece("powersgd4", 1, 30, 75))  # fmt: skip
-    assert figures.best_powersgd(found) == "powersgd2"
+    assert figures.best_of(found, figures.POWERSGD) == "powersgd2"
     expected = found.vision_ratio("powersgd2")
     assert headline(found)["against"]["powersgd_best"] == pytest.approx(expected, abs=1e-3)
 
@@ -207,7 +218,7 @@ def test_a_peer_that_did_not_arrive_counts_with_the_steps_that_it_ran() -> None:
     said = {goal.text: goal.value for goal in figures.goals(found)}
     assert in_time is not None and found.vision_ratio("paper") is None
     assert said["against the paper's scheme"].startswith(f"> {2 * in_time:.2f} x, it did not")
-    assert said["against DGC"] == "not run yet"
+    assert said["against the best DGC"] == "not run yet"
 
 
 def test_what_88_percent_costs_is_a_power_law_of_the_curve() -> None:

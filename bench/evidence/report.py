@@ -53,7 +53,8 @@ def read_evidence() -> Evidence:
     pieces, targets = read_pieces(), read_targets()
     factors = tuning.best_factors(pieces, targets)
     taken, others = tuning.split(pieces, factors)
-    return Evidence(taken, targets, topologies(), measured, rate, factors, others, read_starts())
+    return Evidence(taken, targets, topologies(), measured, rate,
+                    factors=factors, others=others, starts=read_starts())  # fmt: skip
 
 
 def read_at_scale() -> tables.AtScale:

@@ -18,11 +18,12 @@ from bench.evidence import (
     scale_tables,
 )
 from bench.evidence.experiment_tables import Experiments, Pieces, table
-from bench.evidence.figures import OURS, VISION, Evidence, Goal
+from bench.evidence.figures import LEAST_SEEDS, OURS, VISION, Evidence, Goal
 from bench.evidence.losing import title
 from bench.evidence.methods import ROWS
 from bench.evidence.scale import Speeds
 from bench.evidence.shapes import NETWORKS, Network
+from bench.evidence.steps import SEEDS
 from bench.evidence.times import COSTS, RATES_MBPS, SYSTEMS, Formula, step_time
 from bench.evidence.train import MOST_TIMES
 from bench.evidence.tuning import FACTORS
@@ -215,6 +216,19 @@ def tuning_words(evidence: Evidence) -> str:
     return "; ".join(said)
 
 
+def plan_words(evidence: Evidence) -> str:
+    """What all methods with that many seeds and all factors take, at the mean of what ran."""
+    said = []
+    for seeds in (LEAST_SEEDS, len(SEEDS)):
+        hours = 0.0
+        for workload in evidence.workloads():
+            own = [p for (name, _, _), p in evidence.pieces.items() if name == workload]
+            mean = fmean(piece["cpu_seconds"] for piece in own)
+            hours += mean * len(ROWS) * (seeds + len(FACTORS) - 1) / 3600
+        said.append(f"{hours:.1f} CPU hours with {seeds} seeds")
+    return " and ".join(said)
+
+
 PAGE = Path(__file__).with_suffix("").with_name("results.md.in").read_text()
 SECTION = """## {title}
 
@@ -273,6 +287,7 @@ def page(
         share=f"{network.compute_seconds / bound.seconds:.2f}",
         sooner=losing.sooner_words(evidence),
         tuned=tuning_words(evidence),
+        plan=plan_words(evidence),
         losing=losing.short_table(evidence, losses),
         losses=len(losses),
         cases=len(list(losing.cases(evidence))),
