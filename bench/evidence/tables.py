@@ -286,6 +286,7 @@ def page(
         resnet_compute=short(network.compute_seconds),
         share=f"{network.compute_seconds / bound.seconds:.2f}",
         sooner=losing.sooner_words(evidence),
+        warmed=losing.warmed_words(evidence),
         tuned=tuning_words(evidence),
         plan=plan_words(evidence),
         losing=losing.short_table(evidence, losses),
