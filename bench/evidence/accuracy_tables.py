@@ -27,7 +27,7 @@ def steps_to(goal: float, curve: Curve) -> float:
 def _cost(steps: float, seconds: float) -> str:
     if math.isinf(steps):
         return "never"
-    return f"{steps:,.0f} steps, {steps * seconds / 3600:.1f} CPU hours"
+    return f"{float(f'{steps:.2g}'):,.0f} steps, {steps * seconds / 3600:.1f} CPU hours"
 
 
 def accuracy_table(evidence: Evidence) -> str:
