@@ -143,8 +143,8 @@ def slowest_mbps(answer: str) -> float:
     rates = [rate * 8 / PAYLOAD_SHARE / 1e6 for rate in measured if rate > 0]
     if not rates:
         raise ValueError(
-            "the coordinator knows no link's rate: no job runs over two sites; "
-            "give --rate-mbps"
+            "the coordinator knows no link's rate: no job runs over two sites, or it "
+            "has just begun; give --rate-mbps"
         )
     return min(rates)
 
