@@ -105,9 +105,10 @@ figures:  ## README's and the docs' tables from bench/results; says which are st
 	@tools/setup
 	@$(PYTHON) -m bench.figures
 
-report-steps: build  ## Steps to accuracy of each method by virtual workers, what is missing of them (METHODS=a,b SEEDS=1,2 WORKLOADS=transformer; needs PACTRAIN_DATA).
+report-steps: build  ## Steps to accuracy of each method by virtual workers, what is missing of them (METHODS=a,b SEEDS=1,2 WORKLOADS=transformer TUNE=1; needs PACTRAIN_DATA).
 	@$(PYTHON) -m bench.evidence.steps $(if $(METHODS),--methods=$(METHODS)) \
-	  $(if $(filter command line environment,$(origin SEEDS)),--seeds=$(SEEDS)) $(if $(WORKLOADS),--workloads=$(WORKLOADS))
+	  $(if $(filter command line environment,$(origin SEEDS)),--seeds=$(SEEDS)) $(if $(WORKLOADS),--workloads=$(WORKLOADS)) \
+	  $(if $(TUNE),--tune)
 
 report-experiments: build  ## What amount, criterion, start and noise do, on the transformer; what is missing of it (needs PACTRAIN_DATA).
 	@$(PYTHON) -m bench.evidence.experiments

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from bench.evidence import experiment_tables, experiments, report
 from bench.evidence.experiment_tables import Pieces, Point
 from bench.evidence.experiments import VARIANTS, Noise
-from bench.evidence.figures import Evidence
 from bench.evidence.methods import LAYOUT, Row, Setup
 from bench.evidence.train import Run, risk
 from bench.evidence.workloads import ByteTransformer
@@ -124,12 +123,9 @@ def piece(test: float, **more: Any) -> dict[str, Any]:
 
 
 def test_noise_is_compared_with_the_same_mask_and_equal_seeds() -> None:
-    rows = {("transformer", "exact-0.5", 1): piece(-2.1), ("transformer", "ddp", 1): piece(-2.0)}
-    pieces = Pieces(
-        Evidence(rows, {}, {}),
-        {("noise1-0.5", 1): piece(-2.3), ("noise1-0.5", 2): piece(-9.0),
-         ("noise1-1", 1): piece(-2.1)},
-    )  # fmt: skip
+    pieces = Pieces({("exact-0.5", 1): piece(-2.1), ("ddp", 1): piece(-2.0),
+                     ("noise1-0.5", 1): piece(-2.3), ("noise1-0.5", 2): piece(-9.0),
+                     ("noise1-1", 1): piece(-2.1)})  # fmt: skip
     assert pieces.gaps("noise1-0.5", "exact-0.5") == [pytest.approx(0.2)]
     line = experiment_tables.noise_table(pieces).splitlines()[2]
     assert line == "| 1 | +0.100 (one seed) | +0.200 (one seed) | not run yet |"
@@ -141,7 +137,7 @@ def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_page_has_the_committed_pieces() -> None:
-    pieces = Pieces(report.read_evidence(), report.read_experiments())
+    pieces = Pieces(report.read_experiments())
     page = (report.DOCS / "results.md").read_text()
     for made in (experiment_tables.amounts_table, experiment_tables.criteria_table,
                  experiment_tables.fresh_table, experiment_tables.noise_table):  # fmt: skip

@@ -189,6 +189,7 @@ def test_dgc_keeps_momentum_of_what_waits_and_clips_each_worker() -> None:
     assert float(clipped.max()) == pytest.approx(1.5 / math.sqrt(2))
     stages = [Dgc(Setup([(1,)], 1, steps=400)).density(number) for number in (0, 10, 20, 30, 40)]
     assert stages == [0.25, 0.0625, 0.015625, 0.004, 0.001]
+    assert Dgc(Setup([(1,)], 1, steps=400), cold=True).density(0) == 0.001
 
 
 def test_terngrad_is_ternary_unbiased_and_clips_at_its_sigmas() -> None:

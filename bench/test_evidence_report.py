@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from bench.evidence import (
+    accuracy_tables,
     blocks,
     figures,
+    losing,
     many,
     report,
     scale,
@@ -26,7 +28,7 @@ from bench.evidence.figures import Evidence, headline, upper95
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
 from bench.evidence.times import COSTS, step_time
-from bench.evidence.workloads import ByteTransformer, Workload
+from bench.evidence.workloads import ROOT, ByteTransformer, Workload
 from bench.topologies import read_topology, topologies
 
 RESNET18 = NETWORKS["resnet18"]
@@ -38,7 +40,7 @@ def piece(method: str, seed: int, arrives: int | None, test: float) -> dict[str,
     curve = [(n, 80.0 if arrives and n >= arrives else 70.0) for n in range(10, 81, 10)]
     return {"workload": "resnet9", "method": method, "seed": seed, "curve": curve, "test": test,
             "bytes_per_element": 1.0, "keep": 1.0, "risk": 0.1, "cpu_seconds": 36.0,
-            "rate_factor": 1.0, "steps_run": 80, "versions": {"torch": "2"},
+            "rate_factor": 1.0, "steps": 80, "steps_run": 80, "versions": {"torch": "2"},
             "machine": "this"}  # fmt: skip
 
 
@@ -97,6 +99,17 @@ def test_a_topology_that_is_wrong_is_refused(tmp_path: Path, text: str, said: st
         read_topology(path)
 
 
+def test_what_dgcs_warm_up_sends_is_charged() -> None:
+    where = RESNET18, topologies()["chain"], 100, 0.0
+    after, cold, ddp = (step_time(n, *where).seconds for n in ("dgc", "dgc_cold", "ddp"))
+    warm = times.mean_step_seconds("dgc", *where, steps=4, planned=40)
+    assert ddp / 2 < warm < ddp
+    assert times.mean_step_seconds("dgc", *where, steps=40, planned=40) == pytest.approx(
+        (4 * warm + 36 * after) / 40
+    )
+    assert times.mean_step_seconds("dgc_cold", *where, steps=40, planned=40) == cold == after
+
+
 def test_a_ratio_is_of_steps_times_seconds_with_paired_seeds() -> None:
     found = evidence(piece("ddp", 1, 40, 76), piece("levels7-0.5", 1, 20, 75.5),
                      piece("ddp", 2, 40, 76))  # fmt: skip
@@ -135,7 +148,7 @@ def test_the_best_powersgd_is_the_soonest_of_those_that_arrived() -> None:
     found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 20, 75),
                      piece("powersgd1", 1, None, 60), piece("powersgd2", 1, 40, 75),
                      piece("powersgd4", 1, 30, 75))  # fmt: skip
-    assert figures.best_powersgd(found) == "powersgd2"
+    assert figures.best_of(found, figures.POWERSGD) == "powersgd2"
     expected = found.vision_ratio("powersgd2")
     assert headline(found)["against"]["powersgd_best"] == pytest.approx(expected, abs=1e-3)
 
@@ -143,10 +156,40 @@ def test_the_best_powersgd_is_the_soonest_of_those_that_arrived() -> None:
 def test_a_peer_that_is_sooner_is_a_losing_case() -> None:
     found = evidence(piece("ddp", 1, 20, 76), piece("levels7-0.5", 1, 60, 75),
                      piece("powersgd1", 1, 20, 75))  # fmt: skip
-    losses = [loss for loss in figures.losing_cases(found) if loss.peer == "powersgd1"]
-    assert {loss.network for loss in losses if loss.topology == "chain"} == set(NETWORKS)
+    every = losing.losing_cases(found)
+    losses = [loss for loss in every if loss.peer == "powersgd1"]
+    assert {o.case.network for o in losses if o.case.topology == "chain"} == set(NETWORKS)
     assert all(loss.ratio < 1 for loss in losses)
-    assert not [loss for loss in figures.losing_cases(found) if loss.peer == "fp16"]
+    assert not [loss for loss in every if loss.peer == "fp16"]
+    assert losing.sooner_words(found).endswith("x.") and "rank 1 " in losing.sooner_words(found)
+
+
+def test_the_short_list_of_losing_cases_drops_none_silently() -> None:
+    peers = [row for row in ROWS if not ROWS[row].ours]
+    found = evidence(piece("levels7-0.5", 1, 60, 75), *(piece(row, 1, 10, 75) for row in peers))
+    losses = [losing.Loss(losing.Case("resnet9", "chain", "vgg19", 100.0), row, "levels7-0.5",
+                          0.9 - n / 50) for n, row in enumerate(peers)]  # fmt: skip
+    lines = losing.short_table(found, losses).splitlines()[2:]
+    assert len(lines) == losing.MOST_LINES < len(peers)
+    assert ROWS[peers[-1]].title in lines[0]
+    assert all(ROWS[row].title in "".join(lines) for row in peers)
+    assert sum(int(line.split("|")[5]) for line in lines) == len(peers)
+    assert losing.short_table(found, []) == losing.NONE
+
+
+def test_readme_names_those_who_are_sooner() -> None:
+    names = {
+        ROWS[row].title.split()[0].rstrip(",") for row in losing.sooner(report.read_evidence())
+    }
+    line = next(line for line in (ROOT / "README.md").read_text().splitlines()
+                if "docs/results.md#losing-cases" in line)  # fmt: skip
+    assert {name for name in ("DGC", "PowerSGD", "THC", "TopK-0.1") if name in line} == names
+
+
+def test_no_peer_sooner_and_nothing_run_are_not_the_same() -> None:
+    ddp = piece("ddp", 1, 20, 76)
+    assert "not run yet" in losing.sooner_words(evidence(ddp))
+    assert losing.sooner_words(evidence(ddp, piece("levels7-0.5", 1, 20, 75))).startswith("No peer")
 
 
 def test_goals_that_are_missed_come_first_and_what_was_not_run_says_so() -> None:
@@ -175,7 +218,19 @@ def test_a_peer_that_did_not_arrive_counts_with_the_steps_that_it_ran() -> None:
     said = {goal.text: goal.value for goal in figures.goals(found)}
     assert in_time is not None and found.vision_ratio("paper") is None
     assert said["against the paper's scheme"].startswith(f"> {2 * in_time:.2f} x, it did not")
-    assert said["against DGC"] == "not run yet"
+    assert said["against the best DGC"] == "not run yet"
+
+
+def test_what_88_percent_costs_is_a_power_law_of_the_curve() -> None:
+    curve = [(10 * n, 100 - 40 / (10 * n) ** 0.5) for n in range(1, 9)]
+    assert accuracy_tables.steps_to(96.0, curve) == pytest.approx(100)
+    assert accuracy_tables.steps_to(96.0, [(10, 80.0), (20, 80.0)]) == float("inf")
+    text = accuracy_tables.accuracy_table(
+        evidence(piece("ddp", 1, 20, 79), piece("fp16", 1, 9, 81))
+    )
+    row, vgg = text.splitlines()[2:]
+    assert "| 79.00 % after 80 steps | 81.00 % (DDP, fp16 hook) | 0.45 |" in row
+    assert "not run yet" in vgg
 
 
 def test_an_upper_bound_needs_two_values() -> None:

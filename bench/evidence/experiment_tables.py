@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bench.evidence.experiments import KEEPS, RISKS, VARIANTS
-from bench.evidence.figures import Evidence, Piece, upper95
+from bench.evidence.figures import upper95
 from bench.evidence.methods import ROWS
+from bench.evidence.tuning import Piece
 
-WORKLOAD = "transformer"
 NOT_RUN = "not run yet"
 # Methods whose error of one step is the whole of it (nothing is fed back): of mean 0, and not.
 UNBIASED = ("levels7", "levels3-0.5", "levels7-0.5", "levels7-0.2", "terngrad", "paper")
@@ -26,19 +26,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 @dataclass(frozen=True)
 class Pieces:
-    """Those of the experiments and, under the same names, those of the rows."""
+    """Those of the experiments and of the rows, all at the workload's own rate."""
 
-    evidence: Evidence
-    experiments: Experiments
+    found: Experiments
 
     def of(self, name: str) -> dict[int, Piece]:
-        if name in VARIANTS:
-            return {seed: piece for (own, seed), piece in self.experiments.items() if own == name}
-        return {
-            seed: piece
-            for (workload, own, seed), piece in self.evidence.pieces.items()
-            if (workload, own) == (WORKLOAD, name)
-        }
+        return {seed: piece for (own, seed), piece in self.found.items() if own == name}
 
     def gaps(self, name: str, against: str = "ddp") -> list[float]:
         """Test score of `against` minus that of `name`, of equal seeds: nats that it loses."""

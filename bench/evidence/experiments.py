@@ -2,8 +2,8 @@
 
 (b) amounts by magnitude, exact and in 7 levels; other criteria at 0.8. (d) From random weights,
 masks at once and after the warm-up. (e) The same noise with and without a mask. Each is a row
-like those of methods.py, with pieces of its own in bench/results/evidence/experiments; what is
-there already is not run again.
+like those of methods.py, with pieces of its own in bench/results/evidence/experiments; rows that
+they are compared with are steps.py's, at the workload's own rate. What is there is not run again.
 
   python -m bench.evidence.experiments --seeds=1,2,3
 """
@@ -21,13 +21,14 @@ from torch import Tensor
 
 from bench.evidence import chosen
 from bench.evidence.methods import LAYOUT, ROWS, Agents, Ddp, Method, Row, Setup
-from bench.evidence.steps import FOLDER, run_piece
+from bench.evidence.steps import FOLDER, fix_target, run_missing, run_piece
 from bench.evidence.train import WARM_UP, Run, kept_or_all
 from bench.evidence.workloads import ByteTransformer
 from bench.exchange_layout import all_reduce_bytes
 from pactrain.types import Codec
 
 SEEDS = (1, 2, 3)
+COMPARED = ("ddp", "levels7", "exact-0.5", "levels7-0.5", "exact-0.2", "levels7-0.2")
 PIECES = FOLDER / "experiments"
 KEEPS = (1.0, 0.5, 0.3, 0.2, 0.1)
 FROM_RANDOM = 2  # As many steps as from pre-trained weights.
@@ -131,7 +132,10 @@ def main(argv: list[str]) -> int:
     try:
         names = chosen("names", options.names, VARIANTS)
         workload = ByteTransformer()
+        target = fix_target(workload, SEEDS)
         for seed in (int(seed) for seed in options.seeds.split(",")):
+            for name in COMPARED:
+                run_missing(workload, name, seed, target)
             for name in names:
                 path = piece_path(name, seed)
                 if not path.exists():

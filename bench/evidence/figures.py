@@ -13,30 +13,33 @@ from typing import Any
 
 from bench.evidence.methods import ROWS
 from bench.evidence.shapes import NETWORKS
-from bench.evidence.times import RATES_MBPS, mean_log, step_time
+from bench.evidence.times import mean_log, mean_step_seconds
 from bench.evidence.train import crossing
+from bench.evidence.tuning import Factors, Piece
 from bench.topologies import Topology
 
-Piece = Mapping[str, Any]
 VISION = ("resnet9", "vgg")
 OURS = "levels7-0.5"  # The row of the headline.
 # The same sums as DDP's, so its steps are DDP's. PacTrain's FULL sends the same.
 STEPS_OF = {"hier_fp32": "ddp"}
 LEAST_SEEDS = 3  # Fewer decide no goal.
-POWERSGD = ("powersgd1", "powersgd2", "powersgd4")
+POWERSGD, DGC = ("powersgd1", "powersgd2", "powersgd4"), ("dgc", "dgc_cold")
 # One-sided 95 % of Student's t, by degrees of freedom.
 T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895)
 
 
 @dataclass
 class Evidence:
-    """All pieces by workload, method and seed; the fixed targets; what is measured beside."""
+    """Each method's pieces of its factor of the rate; the fixed targets; what is measured."""
 
     pieces: Mapping[tuple[str, str, int], Piece]
     targets: Mapping[str, Mapping[str, Any]]
     topologies: Mapping[str, Topology]
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Rate: figures.
     codec_gb_per_s: float = 0.0
+    factors: Factors = field(default_factory=dict)  # Of the rate, where it was tuned.
+    others: Sequence[Piece] = ()  # With factors that were not chosen.
+    starts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # After pre-training.
 
     def seeds(self, workload: str, method: str) -> list[int]:
         method = STEPS_OF.get(method, method)
@@ -61,11 +64,16 @@ class Evidence:
     def not_reached(self) -> list[tuple[str, str, int]]:
         return sorted(key for key in self.pieces if self.steps(*key) is None)
 
-    def step_seconds(
-        self, method: str, network: str, rate: float, topology: str = "chain"
-    ) -> float:
-        return step_time(method, NETWORKS[network], self.topologies[topology], rate,
-                         self.codec_gb_per_s).seconds  # fmt: skip
+    def seconds_to(
+        self, workload: str, method: str, seed: int, steps: int,
+        network: str, rate: float, topology: str,
+    ) -> float:  # fmt: skip
+        """Of the first `steps` of a piece, by formula."""
+        planned = self.pieces[workload, STEPS_OF.get(method, method), seed]["steps"]
+        return steps * mean_step_seconds(
+            method, NETWORKS[network], self.topologies[topology], rate, self.codec_gb_per_s,
+            steps, planned,
+        )  # fmt: skip
 
     def ratio(
         self, workload: str, peer: str, ours: str, networks: Sequence[str], rate: float,
@@ -84,8 +92,8 @@ class Evidence:
             if theirs is None or own is None:
                 return None
             ratios += [
-                theirs * self.step_seconds(peer, network, rate, topology)
-                / (own * self.step_seconds(ours, network, rate, topology))
+                self.seconds_to(workload, peer, seed, theirs, network, rate, topology)
+                / self.seconds_to(workload, ours, seed, own, network, rate, topology)
                 for network in networks
             ]  # fmt: skip
         return mean_log(ratios) if ratios else None
@@ -130,16 +138,16 @@ def upper95(values: Sequence[float]) -> float | None:
     return fmean(values) + t * stdev(values) / math.sqrt(len(values))
 
 
-def best_powersgd(evidence: Evidence) -> str | None:
-    """The rank that is fastest to the target at 100 Mbps."""
-    ratios = {rank: evidence.vision_ratio(rank) for rank in POWERSGD}
-    arrived = {rank: ratio for rank, ratio in ratios.items() if ratio is not None}
-    return min(arrived, key=lambda rank: arrived[rank]) if arrived else None
+def best_of(evidence: Evidence, rows: Sequence[str]) -> str | None:
+    """The one that is fastest to the target at 100 Mbps."""
+    ratios = {row: evidence.vision_ratio(row) for row in rows}
+    arrived = {row: ratio for row, ratio in ratios.items() if ratio is not None}
+    return min(arrived, key=lambda row: arrived[row]) if arrived else None
 
 
 def headline(evidence: Evidence) -> dict[str, Any]:
     """The last line of make report."""
-    powersgd = best_powersgd(evidence)
+    powersgd, dgc = best_of(evidence, POWERSGD), best_of(evidence, DGC)
     against = {
         "ddp": evidence.vision_ratio("ddp"),
         # By formula DDP's buckets cost the same; `make bench-exchange` measures both.
@@ -150,7 +158,7 @@ def headline(evidence: Evidence) -> dict[str, Any]:
         "topk0.01": evidence.vision_ratio("topk0.01"),
         "paper": evidence.vision_ratio("paper"),
         "powersgd_best": evidence.vision_ratio(powersgd) if powersgd else None,
-        "dgc": evidence.vision_ratio("dgc"),
+        "dgc": evidence.vision_ratio(dgc) if dgc else None,
         "diloco30": evidence.vision_ratio("diloco30"),
     }
     seeds = {workload: evidence.seeds(workload, OURS) for workload in evidence.workloads()}
@@ -206,8 +214,8 @@ def goals(evidence: Evidence) -> list[Goal]:
         ("against TopK-0.01", "topk0.01", 2, 100.0),
         ("against the paper's scheme", "paper", 3, 100.0),
         ("against hierarchical bf16", "hier_bf16", 3, 100.0),
-        ("against the best PowerSGD", best_powersgd(evidence) or POWERSGD[0], 1.2, 100.0),
-        ("against DGC", "dgc", 1.5, 100.0),
+        ("against the best PowerSGD", best_of(evidence, POWERSGD) or POWERSGD[0], 1.2, 100.0),
+        ("against the best DGC", best_of(evidence, DGC) or DGC[0], 1.5, 100.0),
         ("against DDP at 1 Gbps", "ddp", 2, 1000.0),
     ]
     seeds = min((n for w in VISION if (n := len(evidence.seeds(w, OURS)))), default=0)
@@ -262,44 +270,4 @@ def gap_goals(evidence: Evidence) -> list[Goal]:
                           ", the paper's networks on a GPU"),
                           narrow if row == "levels7" or narrow == "not run yet"
                           else f"not run yet on a GPU; {narrow}", met))  # fmt: skip
-    return found
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Where `peer` is to the target sooner than our best row; `ratio` < 1, or None."""
-
-    workload: str
-    peer: str
-    network: str
-    rate: float
-    topology: str
-    best: str
-    ratio: float
-
-
-def losing_cases(evidence: Evidence) -> list[Loss]:
-    """Of all that was run: our best row, which is what a user would take, against each peer."""
-    found = []
-    ours = [*(row for row in ROWS if ROWS[row].ours), "hier_fp32"]  # Which is FULL.
-    peers = [row for row in ROWS if not ROWS[row].ours]
-    for workload in evidence.workloads():
-        for topology in evidence.topologies:
-            for network in NETWORKS:
-                for rate in RATES_MBPS:
-                    for peer in peers:
-                        ratios = {
-                            row: ratio
-                            for row in ours
-                            if (
-                                ratio := evidence.ratio(
-                                    workload, peer, row, [network], rate, topology
-                                )
-                            )
-                        }
-                        if ratios and max(ratios.values()) < 1:
-                            best = max(ratios, key=lambda row: ratios[row])
-                            found.append(
-                                Loss(workload, peer, network, rate, topology, best, ratios[best])
-                            )
     return found

@@ -119,15 +119,21 @@ class Dgc(Method):
     LAST = 0.001
     WARM_UP = 0.1  # Of the run.
 
-    def __init__(self, setup: Setup, clip: float = 0.0) -> None:
+    def __init__(self, setup: Setup, clip: float = 0.0, cold: bool = False) -> None:
+        """`cold`: without a warm-up."""
         super().__init__(setup)
-        self._clip = clip
+        self._clip, self._cold = clip, cold
         self._momentum: Tensor | None = None
         self._left: Tensor | None = None
 
     def density(self, step: int) -> float:
-        stage = int(step / max(1.0, self.WARM_UP * self.setup.steps) * len(self.DENSITIES))
-        return self.DENSITIES[stage] if stage < len(self.DENSITIES) else self.LAST
+        return self.LAST if self._cold else self.warming_density(step, self.setup.steps)
+
+    @classmethod
+    def warming_density(cls, step: int, steps: int) -> float:
+        """Of a step of a run of `steps`."""
+        stage = int(step / max(1.0, cls.WARM_UP * steps) * len(cls.DENSITIES))
+        return cls.DENSITIES[stage] if stage < len(cls.DENSITIES) else cls.LAST
 
     def exchange(self, gradients: Tensor, step: int) -> tuple[Tensor, float]:
         if self._clip:  # Each worker to its share of the norm.
@@ -368,6 +374,8 @@ ROWS: dict[str, Row] = {
     "topk0.01": _topk(0.01, False),
     "topk0.01ef": _topk(0.01, True),
     "dgc": Row("DGC, density 0.001", lambda setup, kept: Dgc(setup), only="sgd"),
+    "dgc_cold": Row("DGC, density 0.001, no warm-up",
+                    lambda setup, kept: Dgc(setup, cold=True), only="sgd"),
     "powersgd1": _powersgd(1),
     "powersgd2": _powersgd(2),
     "powersgd4": _powersgd(4),

@@ -16,16 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.evidence import scale, tables
+from bench.evidence import scale, tables, tuning
 from bench.evidence.blocks import read_blocks
-from bench.evidence.experiment_tables import Pieces, front, points
+from bench.evidence.experiment_tables import Experiments, Pieces, front, points
 from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
 from bench.evidence.many import read_many
 from bench.evidence.methods import ROWS
 from bench.evidence.scale_tables import title
-from bench.evidence.steps import FOLDER, read_targets
-from bench.evidence.workloads import ROOT, WORKLOADS
+from bench.evidence.steps import read_pieces, read_starts, read_targets
+from bench.evidence.workloads import ROOT, WORKLOADS, ByteTransformer
 from bench.topologies import topologies
 
 DOCS = ROOT / "docs"
@@ -34,19 +34,11 @@ SHOWN = ("ddp", "fp16", "paper", "powersgd4", "topk0.01ef", "diloco30", "levels7
          "levels7-0.5", "levels7-0.2")  # fmt: skip
 
 
-def read_pieces(folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Of the rate as it is; tuning runs are apart."""
-    pieces = {}
-    for path in sorted(folder.glob("*/*.json")):
-        piece = json.loads(path.read_text())
-        if piece["rate_factor"] == 1.0:
-            pieces[piece["workload"], piece["method"], piece["seed"]] = piece
-    return pieces
-
-
-def read_experiments() -> dict[tuple[str, int], dict[str, Any]]:
-    found = (json.loads(path.read_text()) for path in sorted(PIECES.glob("transformer/*.json")))
-    return {(piece["method"], piece["seed"]): piece for piece in found}
+def read_experiments() -> Experiments:
+    """With the transformer's rows at its own rate, which is the experiments'."""
+    found = [json.loads(path.read_text()) for path in sorted(PIECES.glob("transformer/*.json"))]
+    rows = (p for p in read_pieces([ByteTransformer.name]) if p["rate_factor"] == 1.0)
+    return {(piece["method"], piece["seed"]): piece for piece in (*found, *rows)}
 
 
 def read_figures(name: str) -> dict[str, Any]:
@@ -58,7 +50,11 @@ def read_evidence() -> Evidence:
     measured = {rate: found for rate in ("100mbit", "500mbit", "1gbit")
                 if (found := read_figures(f"exchange-{rate}"))}  # fmt: skip
     rate = float(read_figures("kernels").get("encode7_gb_per_s", 0.0))
-    return Evidence(read_pieces(FOLDER), read_targets(), topologies(), measured, rate)
+    pieces, targets = read_pieces(), read_targets()
+    factors = tuning.best_factors(pieces, targets)
+    taken, others = tuning.split(pieces, factors)
+    return Evidence(taken, targets, topologies(), measured, rate,
+                    factors=factors, others=others, starts=read_starts())  # fmt: skip
 
 
 def read_at_scale() -> tables.AtScale:
@@ -194,7 +190,7 @@ def main(argv: list[str]) -> int:
         return status
     for workload in evidence.workloads():
         plot(evidence, workload, DOCS / "images" / f"results-{workload}.png")
-    plot_amounts(Pieces(evidence, read_experiments()), DOCS / "images" / "results-amounts.png")
+    plot_amounts(Pieces(read_experiments()), DOCS / "images" / "results-amounts.png")
     if simulated := read_at_scale().simulated:
         plot_scale(simulated, DOCS / "images" / "results-scale.png")
     write_page(evidence)

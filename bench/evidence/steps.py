@@ -2,7 +2,8 @@
 
 What is there already is not run again, so the command may be stopped and go on. DDP comes
 first; when all its seeds are there the target is fixed in targets.json, once and for all,
-and only then other methods run. Pieces lie in bench/results/evidence.
+and only then other methods run. Pieces lie in bench/results/evidence. `--tune` runs each method
+with half and twice the rate as well, on the first seed; other seeds run with the best of them.
 
   python -m bench.evidence.steps --workloads=transformer --methods=ddp,levels7-0.5 --seeds=1,2,3
 """
@@ -14,7 +15,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ import torch
 from bench.evidence import chosen
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
-from bench.evidence.workloads import ROOT, WORKLOADS, Workload
+from bench.evidence.tuning import FACTORS, FIRST_SEED, best_factor
+from bench.evidence.workloads import ROOT, WORKLOADS, Cifar, Workload
 from bench.results import processor
 
 FOLDER = ROOT / "bench" / "results" / "evidence"
 TARGETS = FOLDER / "targets.json"
+STARTS = FOLDER / "starts.json"  # By vision workload: points after pre-training.
 SEEDS = (1, 2, 3, 4, 5)
 SAY_SECONDS = 30.0
 
@@ -39,6 +42,31 @@ def piece_path(workload: str, method: str, seed: int, rate_factor: float = 1.0) 
 
 def read_targets() -> dict[str, Any]:
     return json.loads(TARGETS.read_text()) if TARGETS.exists() else {}
+
+
+def read_starts() -> dict[str, Any]:
+    return json.loads(STARTS.read_text()) if STARTS.exists() else {}
+
+
+def note_start(workload: Cifar) -> None:
+    """What pre-training reached and took; once."""
+    starts = read_starts()
+    if workload.name in starts:
+        return
+    model = workload.make_model()
+    model.load_state_dict(workload.pretrained(print))
+    starts[workload.name] = {
+        "held_out": workload.score(model, test=False),
+        "test": workload.score(model, test=True),
+        "cpu_seconds": round(workload.pretraining_seconds(), 1),
+    }
+    STARTS.write_text(json.dumps(starts, indent=1) + "\n")
+
+
+def read_pieces(workloads: Iterable[str] = tuple(WORKLOADS)) -> list[dict[str, Any]]:
+    """Of all methods, seeds and factors of the rate."""
+    paths = (path for name in workloads for path in sorted((FOLDER / name).glob("*.json")))
+    return [json.loads(path.read_text()) for path in paths]
 
 
 def fix_target(workload: Workload, seeds: Sequence[int]) -> float:
@@ -94,20 +122,34 @@ def fits(workload: Workload, method: str) -> bool:
     return ROWS[method].only in ("", workload.optimizer)
 
 
-def run_workload(
-    workload: Workload, methods: Sequence[str], seeds: Sequence[int], factor: float
+def run_missing(
+    workload: Workload, method: str, seed: int, target: float | None, factor: float = 1.0
 ) -> None:
-    """DDP's seeds, the target, then the others seed by seed."""
+    path = piece_path(workload.name, method, seed, factor)
+    if not path.exists():
+        run_piece(Run(workload, method, seed, target, factor), path)
+
+
+def run_workload(
+    workload: Workload, methods: Sequence[str], seeds: Sequence[int], tune: bool
+) -> None:
+    """DDP's seeds, the target, then method by method, factors first."""
+    if isinstance(workload, Cifar):
+        note_start(workload)
+    if workload.name not in read_targets():
+        for seed in seeds:
+            run_missing(workload, "ddp", seed, None)
+    target = fix_target(workload, seeds)
     for method in ["ddp", *(m for m in methods if m != "ddp")]:
         if not fits(workload, method):
             print(f"{workload.name}: {method} goes with {ROWS[method].only} only; left out")
             continue
-        target = None if method == "ddp" else fix_target(workload, seeds)
+        for factor in FACTORS if tune else ():
+            run_missing(workload, method, FIRST_SEED, target, factor)
+        own = [p for p in read_pieces([workload.name]) if p["method"] == method]
+        best = best_factor(own, target) or 1.0
         for seed in seeds:
-            path = piece_path(workload.name, method, seed, factor)
-            if not path.exists():
-                run_piece(Run(workload, method, seed, target, factor), path)
-    fix_target(workload, seeds)
+            run_missing(workload, method, seed, target, best)
 
 
 def main(argv: list[str]) -> int:
@@ -119,7 +161,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--methods", default=",".join(ROWS))
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
-    parser.add_argument("--rate-factor", type=float, default=1.0)
+    parser.add_argument(
+        "--tune", action="store_true", help=f"rates times {FACTORS} on seed {FIRST_SEED}"
+    )
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     try:
@@ -127,7 +171,7 @@ def main(argv: list[str]) -> int:
         methods = chosen("methods", options.methods, ROWS)
         for name in workloads:
             seeds = [int(seed) for seed in options.seeds.split(",")]
-            run_workload(WORKLOADS[name](), methods, seeds, options.rate_factor)
+            run_workload(WORKLOADS[name](), methods, seeds, options.tune)
     except (FileNotFoundError, ValueError) as error:
         print(f"report-steps: {error}", file=sys.stderr)
         return 2

@@ -9,14 +9,24 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.evidence import experiment_tables, figures, scale_tables
+from bench.evidence import (
+    accuracy_tables,
+    advice,
+    experiment_tables,
+    figures,
+    losing,
+    scale_tables,
+)
 from bench.evidence.experiment_tables import Experiments, Pieces, table
-from bench.evidence.figures import OURS, VISION, Evidence, Goal
+from bench.evidence.figures import LEAST_SEEDS, OURS, VISION, Evidence, Goal
+from bench.evidence.losing import title
 from bench.evidence.methods import ROWS
 from bench.evidence.scale import Speeds
 from bench.evidence.shapes import NETWORKS, Network
+from bench.evidence.steps import SEEDS
 from bench.evidence.times import COSTS, RATES_MBPS, SYSTEMS, Formula, step_time
 from bench.evidence.train import MOST_TIMES
+from bench.evidence.tuning import FACTORS
 from bench.exchange_layout import model_shapes
 from bench.figure_blocks import TITLES as MEASURED_TITLES
 from bench.figure_blocks import short
@@ -32,14 +42,6 @@ SAME = {"ddp-gloo": "ddp", "fp16": "fp16", "powersgd1": "powersgd1", "powersgd4"
 MEASURED_RATES = {"100mbit": 100.0, "500mbit": 500.0, "1gbit": 1000.0}
 
 
-def title(method: str) -> str:
-    return (
-        "site-hierarchical all-reduce, fp32 (PacTrain's FULL)"
-        if method == "hier_fp32"
-        else ROWS[method].title
-    )
-
-
 def goal_table(goals: Sequence[Goal]) -> str:
     """The missed first, then what was not run, then the met."""
     order = {False: 0, None: 1, True: 2}
@@ -49,29 +51,6 @@ def goal_table(goals: Sequence[Goal]) -> str:
                   for g in sorted(goals, key=lambda g: order[g.met])])  # fmt: skip
 
 
-def losing_table(evidence: Evidence) -> str:
-    """By workload, topology and peer: where, and how much sooner the peer is there."""
-    groups: dict[tuple[str, str, str], list[figures.Loss]] = {}
-    for loss in figures.losing_cases(evidence):
-        groups.setdefault((loss.workload, loss.topology, loss.peer), []).append(loss)
-    if not groups:
-        return "None among what was run."
-    rows = []
-    for (workload, topology, peer), losses in sorted(groups.items()):
-        where = []
-        for rate in RATES_MBPS:
-            networks = [NETWORKS[loss.network].title for loss in losses if loss.rate == rate]
-            if networks:
-                every = "all four" if len(networks) == len(NETWORKS) else ", ".join(networks)
-                where.append(f"{rate:g} Mbps: {every}")
-        worst = min(losses, key=lambda loss: loss.ratio)
-        rows.append([workload, topology, title(peer), "; ".join(where),
-                     f"{1 / worst.ratio:.2f} x ({title(worst.best)})"])  # fmt: skip
-    return table(
-        ["steps of", "topology", "sooner is", "where", "by up to (our best row there)"], rows
-    )
-
-
 def steps_table(evidence: Evidence, workload: str) -> str:
     """Of every row; `below DDP` after DDP's steps, by equal seeds."""
     rows = []
@@ -79,7 +58,7 @@ def steps_table(evidence: Evidence, workload: str) -> str:
     for method in ROWS:
         seeds = evidence.seeds(workload, method)
         if not seeds:
-            rows.append([ROWS[method].title, *[NOT_RUN] * 6])
+            rows.append([ROWS[method].title, *[NOT_RUN] * 8])
             continue
         pieces = [evidence.pieces[workload, method, seed] for seed in seeds]
         steps = [evidence.steps(workload, method, seed) for seed in seeds]
@@ -101,16 +80,21 @@ def steps_table(evidence: Evidence, workload: str) -> str:
         gap = f"{fmean(gaps):.3f}" if gaps else "-"
         if upper is not None:
             gap += f" (95 %: <= {upper:.3f})"
+        factor = evidence.factors.get((workload, method))
         rows.append([ROWS[method].title, f"{pieces[0]['bytes_per_element']:.3g}",
-                     f"{pieces[0]['keep']:.2f}", said, more, gap,
-                     f"{fmean(risks):.2g}" if risks else "-"])  # fmt: skip
+                     f"{pieces[0]['keep']:.2f}",
+                     "not tuned" if factor is None else f"{factor:g} x", said, more,
+                     f"{fmean(piece['test'] for piece in pieces):.3f}",
+                     gap, f"{fmean(risks):.2g}" if risks else "-"])  # fmt: skip
     head = [
         "method",
         "bytes per element",
         "kept",
+        "rate",
         "steps to the target",
         "of DDP's",
-        "test score below DDP",
+        "test score",
+        "below DDP",
         "r",
     ]
     return table(head, rows)
@@ -207,11 +191,13 @@ def run_list(evidence: Evidence) -> str:
         own = {key: piece for key, piece in evidence.pieces.items() if key[0] == workload}
         methods = {method for _, method, _ in own}
         seeds = sorted({seed for _, _, seed in own})
-        hours = sum(piece["cpu_seconds"] for piece in own.values()) / 3600
+        untaken = [piece for piece in evidence.others if piece["workload"] == workload]
+        hours = sum(piece["cpu_seconds"] for piece in (*own.values(), *untaken)) / 3600
         target = evidence.targets.get(workload, {})
         of = ", ".join(sorted(target.get("ddp_finals", {})))
         rows.append([workload, f"{len(methods)} of {len(ROWS)}", ", ".join(map(str, seeds)),
-                     str(len(own)), f"{hours:.2f}", f"{target.get('target', float('nan')):.3f} "
+                     str(len(own) + len(untaken)), f"{hours:.2f}",
+                     f"{target.get('target', float('nan')):.3f} "
                      f"{target.get('unit', '')}, DDP's end less {target.get('below', 0):g}; "
                      f"seeds {of}"])  # fmt: skip
     rows += [
@@ -220,11 +206,35 @@ def run_list(evidence: Evidence) -> str:
     return table(["workload", "methods", "seeds", "pieces", "CPU hours", "target"], rows)
 
 
+def tuning_words(evidence: Evidence) -> str:
+    """Of which workloads rates were tuned, and how many took the set's ends."""
+    said = []
+    for workload in evidence.workloads():
+        own = [factor for (name, _), factor in evidence.factors.items() if name == workload]
+        ends = ", ".join(f"{own.count(end)} took {end:g} x" for end in (min(FACTORS), max(FACTORS)))
+        said.append(f"{workload}: {len(own)} methods tuned" + (f", of which {ends}" if own else ""))
+    return "; ".join(said)
+
+
+def plan_words(evidence: Evidence) -> str:
+    """What all methods with that many seeds and all factors take, at the mean of what ran."""
+    said = []
+    for seeds in (LEAST_SEEDS, len(SEEDS)):
+        hours = 0.0
+        for workload in evidence.workloads():
+            own = [p for (name, _, _), p in evidence.pieces.items() if name == workload]
+            mean = fmean(piece["cpu_seconds"] for piece in own)
+            hours += mean * len(ROWS) * (seeds + len(FACTORS) - 1) / 3600
+        said.append(f"{hours:.1f} CPU hours with {seeds} seeds")
+    return " and ".join(said)
+
+
 PAGE = Path(__file__).with_suffix("").with_name("results.md.in").read_text()
 SECTION = """## {title}
 
-Steps to the target; what remains below DDP on the test set after DDP's steps; r is the share
-of the batch that a step's error costs.
+Rate: of the workload's own the multiple that was chosen; not tuned: 1 x. Steps to the target;
+after DDP's steps the test score ({unit}) and what is missing to DDP's; r is the share of the
+batch that a step's error costs.
 
 {steps}
 
@@ -237,7 +247,9 @@ Time to the target (steps x seconds, by formula; other topologies at 100 Mbps):
 
 
 def workload_section(evidence: Evidence, workload: str, title: str) -> str:
-    return SECTION.format(title=title, workload=workload, steps=steps_table(evidence, workload),
+    unit = evidence.targets.get(workload, {}).get("unit", "")
+    return SECTION.format(title=title, workload=workload, unit=unit,
+                          steps=steps_table(evidence, workload),
                           times=tta_table(evidence, workload))  # fmt: skip
 
 
@@ -255,12 +267,13 @@ class AtScale:
 def page(
     evidence: Evidence, titles: dict[str, str], experiments: Experiments, at_scale: AtScale
 ) -> str:
-    pieces = Pieces(evidence, experiments)
+    pieces = Pieces(experiments)
     compared = scale_tables.compare(at_scale.testbed, at_scale.speeds)
     chain = evidence.topologies["chain"]
     network = NETWORKS["resnet152"]
     bound = step_time(OURS, network, chain, 100.0, evidence.codec_gb_per_s)
     not_reached = evidence.not_reached()
+    losses = losing.losing_cases(evidence)
     versions = sorted({f"torch {p['versions']['torch']}" for p in evidence.pieces.values()})
     machines = sorted({p["machine"] for p in evidence.pieces.values()})
     return PAGE.format(
@@ -272,7 +285,16 @@ def page(
         resnet_bound=short(bound.bound),
         resnet_compute=short(network.compute_seconds),
         share=f"{network.compute_seconds / bound.seconds:.2f}",
-        losing=losing_table(evidence),
+        sooner=losing.sooner_words(evidence),
+        warmed=losing.warmed_words(evidence),
+        tuned=tuning_words(evidence),
+        plan=plan_words(evidence),
+        losing=losing.short_table(evidence, losses),
+        losses=len(losses),
+        cases=len(list(losing.cases(evidence))),
+        losing_whole=losing.whole_table(evidence, losses),
+        accuracy=accuracy_tables.accuracy_table(evidence),
+        advice=advice.lines(evidence),
         workloads="\n".join(workload_section(evidence, w, titles[w]) for w in evidence.workloads()),
         amounts=experiment_tables.amounts_table(pieces),
         criteria=experiment_tables.criteria_table(pieces),

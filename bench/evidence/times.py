@@ -10,10 +10,12 @@ PacTrain's at an agent's core, as `make bench-kernels` measured it, while the li
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from bench.evidence.methods import Dgc
 from bench.evidence.plan import coded_sums
 from bench.evidence.shapes import Network
 from bench.exchange_layout import (
@@ -47,6 +49,7 @@ class Cost:
     powersgd: int = 0
     period: int = 1
     levels: int = 0
+    warms_up: bool = False  # As DGC does: `keep` is what it sends after that.
 
     def element_bits(self, rate_mbps: float) -> float:
         if not self.levels:
@@ -67,7 +70,8 @@ COSTS: dict[str, Cost] = {
     "topk0.1ef": Cost("gather", 64, 0.1, touched=44),
     "topk0.01": Cost("gather", 64, 0.01, touched=32),
     "topk0.01ef": Cost("gather", 64, 0.01, touched=44),
-    "dgc": Cost("gather", 64, 0.001, touched=60),
+    "dgc": Cost("gather", 64, Dgc.LAST, touched=60, warms_up=True),
+    "dgc_cold": Cost("gather", 64, Dgc.LAST, touched=60),
     "powersgd1": Cost("ring", powersgd=1, touched=36),
     "powersgd2": Cost("ring", powersgd=2, touched=36),
     "powersgd4": Cost("ring", powersgd=4, touched=36),
@@ -113,7 +117,27 @@ def step_time(
     name: str, network: Network, topology: Topology, asked_mbps: float, codec_gb_per_s: float
 ) -> StepTime:
     """`codec_gb_per_s`: fp32 that one core encodes; 0: not measured here, then not charged."""
+    return _step_time(COSTS[name], network, topology, asked_mbps, codec_gb_per_s)
+
+
+def mean_step_seconds(
+    name: str, network: Network, topology: Topology, asked_mbps: float, codec_gb_per_s: float,
+    steps: int, planned: int,
+) -> float:  # fmt: skip
+    """Of the first `steps` of a run of `planned`: what warms up sends more at first."""
+    where = network, topology, asked_mbps, codec_gb_per_s
     cost = COSTS[name]
+    if not cost.warms_up:
+        return _step_time(cost, *where).seconds
+    counts = Counter(Dgc.warming_density(step, planned) for step in range(steps))
+    whole = sum(count * _step_time(replace(cost, keep=density), *where).seconds
+                for density, count in counts.items())  # fmt: skip
+    return whole / steps
+
+
+def _step_time(
+    cost: Cost, network: Network, topology: Topology, asked_mbps: float, codec_gb_per_s: float
+) -> StepTime:
     rate = topology.rate(asked_mbps)
     sent = link_bytes(cost, network, topology, rate)
     bound = bound_seconds(sent, rate)

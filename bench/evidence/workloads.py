@@ -231,6 +231,10 @@ class Cifar(Workload):
         weights: dict[str, Tensor] = state["model"]
         return weights
 
+    def pretraining_seconds(self) -> float:
+        """Of a processor; once it is done."""
+        return float(torch.load(self.pretrain_path(), weights_only=True)["cpu_seconds"])
+
     def _pretrain(
         self, path: Path, state: dict[str, Any] | None, say: Callable[[str], None]
     ) -> dict[str, Any]:

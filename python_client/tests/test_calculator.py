@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pactrain import calculator
@@ -74,6 +76,21 @@ def test_what_is_out_of_range_is_refused(
     with pytest.raises(SystemExit):
         calculator.main(argv)
     assert said in capsys.readouterr().err
+
+
+def links(*goodputs: float) -> str:
+    return json.dumps({"links": [{"goodputBytesPerSecond": g} for g in goodputs]})
+
+
+def test_the_slowest_direction_that_was_measured_counts() -> None:
+    found = calculator.slowest_mbps(links(24e6, 11.95e6, 0.0))
+    assert found == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("answer", [links(), links(0.0)])
+def test_links_that_nobody_measured_are_said(answer: str) -> None:
+    with pytest.raises(ValueError, match="give --rate-mbps"):
+        calculator.slowest_mbps(answer)
 
 
 def test_the_codec_is_timed_with_the_clock_given() -> None:

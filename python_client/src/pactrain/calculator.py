@@ -2,16 +2,20 @@
 
 Times the codec on this machine and predicts, by bytes on the busiest link, a step of
 plain DDP and of what would take its place. A prediction of time alone: docs/results.md
-says how many steps each takes to the same accuracy.
+says how many steps each takes to the same accuracy, and where PowerSGD and DGC, which
+are not predicted here, were sooner.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -25,6 +29,8 @@ PACKED_ABOVE_MBPS = 400.0
 LOCAL_STEPS = 30
 WORTH = 1.05  # Plain DDP stays where nothing is faster by more.
 FAR_FROM_COMPUTE = 3.0  # A step of so many times the compute still waits for links.
+_ADMIN = Path(__file__).resolve().parent / "_native" / "pactrain-admin"
+_ANSWER_SECONDS = 30
 _BLOCK = 1 << 16
 _BLOCKS = 32
 
@@ -126,6 +132,45 @@ def encode_rate(now: Callable[[], float] = time.thread_time) -> float:
     return _BLOCK * _BLOCKS / (now() - start)
 
 
+def slowest_mbps(answer: str) -> float:
+    """Of `pactrain links --json`: the slowest direction's rate, headers included.
+
+    Raises:
+      ValueError: no direction was measured.
+    """
+    links = json.loads(answer)["links"]
+    measured = [float(link["goodputBytesPerSecond"]) for link in links]
+    rates = [rate * 8 / PAYLOAD_SHARE / 1e6 for rate in measured if rate > 0]
+    if not rates:
+        raise ValueError(
+            "the coordinator knows no link's rate: no job runs over two sites, or it "
+            "has just begun; give --rate-mbps"
+        )
+    return min(rates)
+
+
+def ask_rate(coordinator: str) -> float:
+    """Of the links that agents measured; empty: the coordinator of the variables.
+
+    Raises:
+      ValueError: it cannot be asked, or has none.
+    """
+    named = [f"--coordinator={coordinator}"] if coordinator else []
+    try:
+        done = subprocess.run(
+            [_ADMIN, "links", "--json", *named],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"{error}; give --rate-mbps") from error
+    if done.returncode != 0:
+        raise ValueError(f"{done.stderr.strip()}; or give --rate-mbps")
+    return slowest_mbps(done.stdout)
+
+
 def _sites(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4}){1,31}", text):
         raise argparse.ArgumentTypeError(
@@ -160,8 +205,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--rate-mbps",
         type=_number(0.1, 1e6),
-        required=True,
-        help="of the slowest link; `pactrain doctor` shows what agents measured",
+        help="of the slowest link; default: what agents measured, by the coordinator",
+    )
+    parser.add_argument(
+        "--coordinator",
+        default="",
+        metavar="HOST:PORT",
+        help="that is asked; default, and keys, as for `pactrain links`",
     )
     parser.add_argument("--compute-ms", type=_number(0, 1e7), default=0.0)
     parser.add_argument("--keep", type=_number(0.001, 1), default=0.5)
@@ -169,10 +219,17 @@ def main(argv: Sequence[str]) -> int:
         "--core", action="store_true", help="sites meet in a core without agents"
     )
     options = parser.parse_args(argv)
+    rate_mbps = options.rate_mbps
+    if rate_mbps is None:
+        try:
+            rate_mbps = ask_rate(options.coordinator)
+        except ValueError as error:
+            parser.error(str(error))
+        print(f"the slowest link that agents measured: {rate_mbps:.1f} Mbps")
     job = Job(
         int(options.elements),
         options.sites,
-        options.rate_mbps,
+        rate_mbps,
         options.compute_ms / 1e3,
         options.keep,
         options.core,

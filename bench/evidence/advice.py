@@ -1,0 +1,73 @@
+"""When it helps, when it hurts, what to use instead, with the figures of the page. Pure."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from bench.evidence.figures import OURS, Evidence
+from bench.evidence.losing import title
+from bench.evidence.shapes import NETWORKS, Network
+from bench.evidence.times import COSTS, FORWARD_SHARE, RATES_MBPS, link_bytes
+from bench.exchange_layout import PAYLOAD_SHARE
+from bench.topologies import Topology
+
+BEYOND_RATES = "cluster"  # The topology whose links have a rate of their own.
+
+
+def ddp_enough_gbps(network: Network, topology: Topology) -> float:
+    """The rate of links from which plain DDP's exchange is over when backward is."""
+    sent = link_bytes(COSTS["ddp"], network, topology, RATES_MBPS[0])
+    return sent * 8 / PAYLOAD_SHARE / ((1 - FORWARD_SHARE) * network.compute_seconds) / 1e9
+
+
+def fast_links(evidence: Evidence) -> str:
+    enough = {n.title: ddp_enough_gbps(n, evidence.topologies["chain"]) for n in NETWORKS.values()}
+    least, most = (pick(enough, key=lambda name: enough[name]) for pick in (min, max))
+    return (f"- **Fast links:** from {enough[least]:.0f} Gbps ({least}) to {enough[most]:.0f} "
+            f"({most}) on, plain DDP's step is all compute by formula. Use it there, and for "
+            "networks that compute longer for each weight.")  # fmt: skip
+
+
+def ten_gbps(evidence: Evidence) -> str:
+    """What halves bytes by hand against our row, where links are fast."""
+    topology = evidence.topologies[BEYOND_RATES]
+    said = []
+    for workload in evidence.workloads():
+        ratios = [evidence.ratio(workload, "ddp", method, list(NETWORKS), 0.0, BEYOND_RATES)
+                  for method in ("fp16", OURS)]  # fmt: skip
+        if None not in ratios:
+            said.append(f"{ratios[0]:.2f} x and {ratios[1]:.2f} x ({workload}'s steps)")
+    return (f"- **{topology.layout.own_mbps / 1e3:g} Gbps:** torch's fp16 hook, which needs no "
+            f"agents, and 7 levels at keep 0.5 are as soon as this at the target, against DDP: "
+            f"{'; '.join(said) or 'not run yet'}.")  # fmt: skip
+
+
+def masks(evidence: Evidence) -> str:
+    said = []
+    for workload in evidence.workloads():
+        for keep in ("0.5", "0.2"):
+            gaps = [evidence.gaps(workload, f"{row}-{keep}") for row in ("exact", "levels7")]
+            if all(gaps):
+                said.append(f"{fmean(gaps[0]):.3f} of {fmean(gaps[1]):.3f} at keep {keep} "
+                            f"({workload})")  # fmt: skip
+    return ("- **Masks or levels:** of what 7 levels lose to DDP on the test set the mask alone, "
+            f"sent exactly, loses {'; '.join(said) or 'not run yet'}. Without a mask 7 levels "
+            "send about twice the bytes of keep 0.5.")  # fmt: skip
+
+
+def unsynchronised(evidence: Evidence) -> str:
+    said = []
+    for workload in evidence.workloads():
+        for method in ("local30", "diloco30"):
+            if evidence.seeds(workload, method):
+                mean = evidence.mean_steps(workload, method)
+                steps = "does not arrive" if mean is None else f"takes {mean:.0f} steps"
+                said.append(f"{title(method)} {steps} ({workload})")
+        if said and (own := evidence.mean_steps(workload, OURS)):
+            said.append(f"7 levels at keep 0.5 {own:.0f}")
+    return ("- **Steps may be unsynchronised:** 30 own steps send 1.6 times what 7 levels at keep "
+            f"0.5 send. To the target: {', '.join(said) or 'not run yet'}.")  # fmt: skip
+
+
+def lines(evidence: Evidence) -> str:
+    return "\n".join(of(evidence) for of in (fast_links, ten_gbps, masks, unsynchronised))

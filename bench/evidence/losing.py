@@ -1,0 +1,151 @@
+"""Where a peer is sooner at the target than the best of our rows, and the tables of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bench.evidence.experiment_tables import table
+from bench.evidence.figures import OURS, VISION, Evidence
+from bench.evidence.methods import ROWS
+from bench.evidence.shapes import NETWORKS
+from bench.evidence.times import RATES_MBPS, mean_log, step_time
+from bench.topologies import Topology
+
+MOST_LINES = 12
+NONE = "None among what was run."
+
+
+def title(method: str) -> str:
+    return (
+        "site-hierarchical all-reduce, fp32 (PacTrain's FULL)"
+        if method == "hier_fp32"
+        else ROWS[method].title
+    )
+
+
+def rates_of(topology: Topology) -> Sequence[float]:
+    """That are asked of it; one, where its links have a rate of their own."""
+    return (topology.layout.own_mbps,) if topology.layout.own_mbps else RATES_MBPS
+
+
+@dataclass(frozen=True)
+class Case:
+    workload: str
+    topology: str
+    network: str
+    rate: float
+
+    def words(self) -> str:
+        return (f"{NETWORKS[self.network].title} at {self.rate:g} Mbps, {self.topology}, "
+                f"steps of {self.workload}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`peer` is to the target sooner than our best row; `ratio` < 1: of their times."""
+
+    case: Case
+    peer: str
+    best: str
+    ratio: float
+
+
+def cases(evidence: Evidence) -> Iterator[Case]:
+    for workload in evidence.workloads():
+        for name, topology in evidence.topologies.items():
+            for network in NETWORKS:
+                for rate in rates_of(topology):
+                    yield Case(workload, name, network, rate)
+
+
+def losing_cases(evidence: Evidence) -> list[Loss]:
+    """Of all that was run: our best row, which is what a user would take, against each peer."""
+    found = []
+    ours = [*(row for row in ROWS if ROWS[row].ours), "hier_fp32"]  # Which is FULL.
+    peers = [row for row in ROWS if not ROWS[row].ours]
+    for case in cases(evidence):
+        for peer in peers:
+            where = [case.network], case.rate, case.topology
+            ratios = {
+                row: ratio
+                for row in ours
+                if (ratio := evidence.ratio(case.workload, peer, row, *where)) is not None
+            }
+            if ratios and max(ratios.values()) < 1:
+                best = max(ratios, key=lambda row: ratios[row])
+                found.append(Loss(case, peer, best, ratios[best]))
+    return found
+
+
+def short_table(evidence: Evidence, losses: Sequence[Loss]) -> str:
+    """A line for each peer, the worst first; what is over is one line."""
+    if not losses:
+        return NONE
+    peers = {loss.peer: [other for other in losses if other.peer == loss.peer] for loss in losses}
+    worst = {peer: min(own, key=lambda loss: loss.ratio) for peer, own in peers.items()}
+    ordered = sorted(worst, key=lambda peer: worst[peer].ratio)
+    late = {(workload, method) for workload, method, _ in evidence.not_reached()}
+    rows = []
+    for peer in ordered[:MOST_LINES]:
+        first = worst[peer]
+        missed = [w for w in evidence.workloads() if (w, peer) in late]
+        rows.append([title(peer), f"{1 / first.ratio:.2f} x", first.case.words(),
+                     title(first.best), str(len(peers[peer])), ", ".join(missed)])  # fmt: skip
+    if left := ordered[MOST_LINES:]:
+        del rows[-1]
+        left.insert(0, ordered[MOST_LINES - 1])
+        rows.append([", ".join(map(title, left)), f"at most {1 / worst[left[0]].ratio:.2f} x",
+                     "below", "", str(sum(len(peers[peer]) for peer in left)), ""])  # fmt: skip
+    return table(["use instead", "sooner by up to", "there", "than our best row, which is",
+                  "cases", "never arrives with"], rows)  # fmt: skip
+
+
+def whole_table(evidence: Evidence, losses: Sequence[Loss]) -> str:
+    """By workload, topology and peer."""
+    groups: dict[tuple[str, str, str], list[Loss]] = {}
+    for loss in losses:
+        groups.setdefault((loss.case.workload, loss.case.topology, loss.peer), []).append(loss)
+    rows = []
+    for (workload, topology, peer), own in sorted(groups.items()):
+        where = []
+        for rate in rates_of(evidence.topologies[topology]):
+            networks = [NETWORKS[o.case.network].title for o in own if o.case.rate == rate]
+            if networks:
+                every = "all four" if len(networks) == len(NETWORKS) else ", ".join(networks)
+                where.append(f"{rate:g} Mbps: {every}")
+        worst = min(own, key=lambda loss: loss.ratio)
+        rows.append([workload, topology, title(peer), "; ".join(where),
+                     f"{1 / worst.ratio:.2f} x ({title(worst.best)})"])  # fmt: skip
+    return table(
+        ["steps of", "topology", "sooner is", "where", "by up to (our best row there)"], rows
+    )
+
+
+def sooner(evidence: Evidence) -> dict[str, float]:
+    """Peers that beat the headline's row at its figures' place, the worst first: as many times."""
+    ratios = {row: 1 / ratio for row in ROWS if not ROWS[row].ours
+              if (ratio := evidence.vision_ratio(row)) is not None and ratio < 1}  # fmt: skip
+    return dict(sorted(ratios.items(), key=lambda item: -item[1]))
+
+
+def sooner_words(evidence: Evidence) -> str:
+    """For the page's top."""
+    ours = f'"{title(OURS)}"'
+    run = ", ".join(workload for workload in VISION if evidence.seeds(workload, OURS))
+    if not run:
+        return f"Whether a peer is sooner than {ours} is not known: not run yet."
+    found = sooner(evidence)
+    if not found:
+        return f"No peer that was run is sooner at the target than {ours} there."
+    said = ", ".join(f"{title(row)} {times:.2f} x" for row, times in found.items())
+    return (f"**Sooner at the target than {ours}, on the steps of {run} at the paper's shapes, "
+            f"100 Mbps, chain of three:** {said}.")  # fmt: skip
+
+
+def warmed_words(evidence: Evidence) -> str:
+    """DGC's later steps against ours: what a long run would show."""
+    where = evidence.topologies["chain"], RATES_MBPS[0], evidence.codec_gb_per_s
+    ratios = [step_time(OURS, network, *where).seconds / step_time("dgc", network, *where).seconds
+              for network in NETWORKS.values()]  # fmt: skip
+    return f"{mean_log(ratios):.2f}"

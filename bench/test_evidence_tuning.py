@@ -1,0 +1,89 @@
+"""Whose rate is chosen how, and what is run with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.evidence import steps, tuning
+from bench.evidence.tuning import best_factor
+from bench.evidence.workloads import ByteTransformer
+
+TARGET = {"w": {"target": -2.0}}
+
+
+def piece(
+    factor: float, scores: list[float], seed: int = 1, method: str = "m", test: float = 0.0
+) -> dict[str, Any]:
+    """Evaluated every 10 steps; DDP's are 20."""
+    curve = [[10 * (n + 1), score] for n, score in enumerate(scores)]
+    return {"workload": "w", "method": method, "seed": seed, "rate_factor": factor, "steps": 20,
+            "curve": curve, "test": test}  # fmt: skip
+
+
+def test_the_fewest_steps_to_the_target_win_whatever_the_test_set_says() -> None:
+    found = [piece(0.5, [-3, -3, -2, -2], test=9.0), piece(1.0, [-3, -2, -2, -1], test=5.0),
+             piece(2.0, [-2, -2, -2.5, -3], test=-9.0)]  # fmt: skip
+    assert best_factor(found, -2.0) == 2.0
+
+
+def test_of_equal_steps_the_better_score_after_ddps_steps_wins_then_the_nearest_to_1() -> None:
+    found = [piece(0.5, [-2, -1.9]), piece(1.0, [-2, -1.8]), piece(2.0, [-2, -1.7])]
+    assert best_factor(found, -2.0) == 2.0
+    assert best_factor([piece(f, [-2, -1.8]) for f in (0.5, 1.0, 2.0)], -2.0) == 1.0
+
+
+def test_where_none_arrives_the_end_decides_and_what_broke_never_wins() -> None:
+    found = [piece(0.5, [-3, -2.4]), piece(1.0, [-3, -2.5]), piece(2.0, [-3, float("nan")])]
+    assert best_factor(found, -2.0) == 0.5
+
+
+def test_no_factor_is_chosen_before_all_are_run_on_the_first_seed() -> None:
+    found = [piece(1.0, [-2, -2]), piece(2.0, [-2, -2]), piece(0.5, [-2, -2], seed=2)]
+    assert best_factor(found, -2.0) is None
+
+
+def test_of_each_method_the_pieces_of_its_factor_are_taken() -> None:
+    tuned = [piece(f, [-2, -2 + f], seed) for f in tuning.FACTORS for seed in (1, 2)]
+    alone = [piece(1.0, [-2, -2], method="n"), piece(2.0, [-1, -1], method="n")]
+    factors = tuning.best_factors([*tuned, *alone], TARGET)
+    assert factors == {("w", "m"): 2.0}
+    taken, others = tuning.split([*tuned, *alone], factors)
+    assert {name: p["rate_factor"] for name, p in taken.items()} == {
+        ("w", "m", 1): 2.0, ("w", "m", 2): 2.0, ("w", "n", 1): 1.0
+    }  # fmt: skip
+    assert len(others) == 5
+
+
+class Stub(ByteTransformer):
+    def __init__(self) -> None:
+        pass
+
+
+def test_tuning_runs_all_factors_once_and_later_seeds_with_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "FOLDER", tmp_path)
+    monkeypatch.setattr(steps, "TARGETS", tmp_path / "targets.json")
+    ran: list[tuple[str, int, float]] = []
+
+    def make(workload: Any, method: str, seed: int, target: float | None, factor: float) -> Any:
+        ran.append((method, seed, factor))
+        return piece(factor, [-3, -2 - abs(factor - 2)], seed, method) | {"workload": "transformer"}
+
+    def keep(run: Any, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(run))
+
+    monkeypatch.setattr(steps, "Run", make)
+    monkeypatch.setattr(steps, "run_piece", keep)
+    steps.run_workload(Stub(), ["ddp", "fp16"], [1, 2], tune=True)
+    assert ran == [("ddp", 1, 1.0), ("ddp", 2, 1.0), ("ddp", 1, 0.5), ("ddp", 1, 2.0),
+                   ("ddp", 2, 2.0), ("fp16", 1, 0.5), ("fp16", 1, 1.0), ("fp16", 1, 2.0),
+                   ("fp16", 2, 2.0)]  # fmt: skip
+    ran.clear()
+    steps.run_workload(Stub(), ["fp16"], [1, 2, 3], tune=False)
+    assert ran == [("ddp", 3, 2.0), ("fp16", 3, 2.0)]
