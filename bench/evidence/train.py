@@ -15,7 +15,7 @@ import copy
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -250,12 +250,15 @@ class Run:
     def _track_average(self) -> None:
         """Of weights and buffers; it forgets faster at first."""
         share = min(EMA, self._step / (self._step + 9))
-        pairs = zip(
-            self._average.state_dict().values(), self._model.state_dict().values(), strict=True
-        )
-        for average, value in pairs:
-            if average.is_floating_point():
-                average.lerp_(value, 1 - share)
+
+        def values(model: nn.Module) -> Iterator[Tensor]:
+            yield from model.parameters()
+            yield from model.buffers()
+
+        with torch.no_grad():
+            for average, value in zip(values(self._average), values(self._model), strict=True):
+                if average.is_floating_point():
+                    average.lerp_(value, 1 - share)
 
     def result(self) -> dict[str, Any]:
         elements = self._weights.numel()
@@ -289,7 +292,7 @@ class Run:
             "target": self.target,
             "first weights": self._begins,
             "device": self._device.type,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
         }
 
     def state(self) -> dict[str, Any]:
