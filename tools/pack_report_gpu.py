@@ -93,8 +93,8 @@ def pack(data: str, target: Path, names: Sequence[str] = DATA) -> list[str]:
             packed.append(name)
             for file in own:
                 shutil.copy(file, target / "data")
-        elif not packed and name == list(images)[-1]:
-            raise SystemExit(f"{target} would have {size:,} bytes; allowed are {MOST_BYTES:,}.")
+    if not packed:
+        raise SystemExit(f"{target} would have {size:,} bytes; allowed are {MOST_BYTES:,}.")
     return packed
 
 

@@ -24,7 +24,7 @@ from bench.evidence import chosen
 from bench.evidence.methods import ROWS
 from bench.evidence.train import Run
 from bench.evidence.workloads import OUT, ROOT, WORKLOADS, Workload, keep_state
-from bench.results import processor
+from bench.machine import processor
 
 FOLDER = ROOT / "bench" / "results" / "evidence"
 TARGETS = FOLDER / "targets.json"  # Of workloads that have none beside their pieces.
