@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from bench import data
-from bench.evidence import gpu, gpu_workloads, steps, workloads
+from bench.evidence import figures, gpu, gpu_tables, gpu_workloads, steps, tables, workloads
+from bench.evidence.figures import Evidence
 from bench.evidence.gpu_workloads import ImageFolder
 from bench.evidence.methods import ROWS
 from bench.evidence.networks import ResNet9, Vgg19, resnet18, resnet152
@@ -25,6 +26,7 @@ from bench.evidence.shapes import NETWORKS
 from bench.evidence.train import Run
 from bench.evidence.workloads import Cifar, Place, Stopped
 from bench.test_evidence_experiments import Regression
+from bench.topologies import topologies
 
 
 def write_cifar(folder: Path, name: str = "cifar10", classes: int = 10) -> None:
@@ -282,3 +284,66 @@ def test_each_row_runs_on_a_device_and_mixes_no_tensors_with_the_hosts(cifar: Pa
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found) == set(ROWS) - {"thc"}
     assert max(max(differences) for differences in found.values()) < 1e-3
+
+
+def piece(workload: str, method: str, seed: int, test: float) -> dict[str, Any]:
+    curve = [(10 * n, 80.0) for n in range(1, 9)]
+    return {"workload": workload, "method": method, "seed": seed, "curve": curve, "test": test,
+            "bytes_per_element": 1.0, "keep": 1.0, "risk": 0.1, "cpu_seconds": 36.0,
+            "seconds": 18.0, "rate_factor": 1.0, "steps_run": 80, "versions": {"torch": "2"},
+            "machine": "a GPU"}  # fmt: skip
+
+
+def evidence(*pieces: dict[str, Any]) -> Evidence:
+    targets = {p["workload"]: {"target": 75.0, "ddp_finals": {"1": 76.0}, "below": 1.0,
+                               "unit": "points"} for p in pieces}  # fmt: skip
+    found = {(str(p["workload"]), str(p["method"]), int(p["seed"])): p for p in pieces}
+    return Evidence(found, targets, topologies(), {}, 2.8)
+
+
+def test_what_ran_on_a_gpu_has_its_section_and_step_times_of_its_own_shapes() -> None:
+    found = evidence(piece("vgg19-cifar10", "ddp", 1, 90), piece("vgg19-cifar10", "fp16", 1, 90),
+                     piece("vgg19-cifar10", "levels7-0.5", 1, 89))  # fmt: skip
+    text = tables.page(found, gpu_workloads.TITLES, {}, tables.AtScale())
+    part = text[text.index("## The paper's networks on a GPU") :]
+    assert (
+        "| VGG19 on CIFAR-10 (JPEG copy) | 20.0 M | 3 | 1 | 0.01 | 75.00 points | a GPU |" in part
+    )
+    assert "## VGG19 on CIFAR-10 (JPEG copy)" in part
+    assert "not run yet: `python3 -m bench.evidence.gpu --workloads=resnet18-cifar10`" in part
+    ratio = found.ratio("vgg19-cifar10", "ddp", "fp16", ["vgg19"], 100)
+    assert f"{ratio:.2f} x" in part
+    assert {loss.network for loss in figures.losing_cases(found)} <= {"vgg19"}
+
+
+def accuracy_goal(gaps: dict[str, list[float]]) -> tuple[str, bool | None]:
+    pieces = [piece(w, method, seed, 90 - (gap if method != "ddp" else 0))
+              for w, own in gaps.items() for seed, gap in enumerate(own)
+              for method in ("ddp", "levels7-0.5")]  # fmt: skip
+    goal = gpu_tables.accuracy_goals(evidence(*pieces))[0]
+    return goal.value, goal.met
+
+
+def test_the_accuracy_goal_is_met_when_each_of_the_papers_networks_is_within() -> None:
+    small, names = [0.1, 0.12, 0.14], ("resnet18-cifar10", "vgg19-cifar100", "resnet152-cifar10")
+    assert accuracy_goal(dict.fromkeys(names, small))[1] is True
+    assert accuracy_goal(dict.fromkeys(names[:2], small))[1] is None
+    assert accuracy_goal(dict.fromkeys(names, small[:2]))[1] is None
+    value, met = accuracy_goal(dict.fromkeys(names, small) | {"vgg19-cifar10": [0.9, 0.9, 0.8]})
+    assert met is False
+    assert "VGG19 on CIFAR-10 (JPEG copy) 0.87 points, at most 0.96 (95 %, 3 seeds)" in value
+
+
+def test_a_wide_spread_is_undecided_with_three_seeds_and_missed_with_five() -> None:
+    assert accuracy_goal({"vgg19-cifar10": [0.0, 0.4, 0.8]})[1] is None
+    assert accuracy_goal({"vgg19-cifar10": [0.0, 0.4, 0.8, 0.0, 0.8]})[1] is False
+
+
+def test_seven_levels_alone_are_judged_on_both_kinds_of_networks() -> None:
+    def met(narrow: float, real: float) -> bool | None:
+        found = [piece(w, method, seed, 90 - (gap + seed / 100 if method != "ddp" else 0))
+                 for w, gap in (("resnet9", narrow), ("vgg19-cifar10", real))
+                 for seed in range(3) for method in ("ddp", "levels7")]  # fmt: skip
+        return gpu_tables.accuracy_goals(evidence(*found))[2].met
+
+    assert [met(0, 0), met(0, 1), met(1, 0)] == [True, False, False]

@@ -21,6 +21,7 @@ from bench.evidence.blocks import read_blocks
 from bench.evidence.experiment_tables import Pieces, front, points
 from bench.evidence.experiments import PIECES
 from bench.evidence.figures import Evidence
+from bench.evidence.gpu_workloads import TITLES as ON_GPU
 from bench.evidence.many import read_many
 from bench.evidence.methods import ROWS
 from bench.evidence.scale_tables import title
@@ -37,7 +38,7 @@ SHOWN = ("ddp", "fp16", "paper", "powersgd4", "topk0.01ef", "diloco30", "levels7
 def read_pieces(folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     """Of the rate as it is; tuning runs are apart."""
     pieces = {}
-    for path in sorted(folder.glob("*/*.json")):
+    for path in sorted(folder.glob("*/*-*.json")):  # A target lies beside them.
         piece = json.loads(path.read_text())
         if piece["rate_factor"] == 1.0:
             pieces[piece["workload"], piece["method"], piece["seed"]] = piece
@@ -175,7 +176,7 @@ def write_page(evidence: Evidence) -> None:
 
 
 def page(evidence: Evidence) -> str:
-    titles = {name: getattr(make, "title", name) for name, make in WORKLOADS.items()}
+    titles = {name: getattr(make, "title", name) for name, make in WORKLOADS.items()} | ON_GPU
     return tables.page(evidence, titles, read_experiments(), read_at_scale())
 
 
