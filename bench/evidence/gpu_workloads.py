@@ -140,7 +140,8 @@ def decode(path: Path, size: int) -> data.Bytes:
             fitted = ImageOps.fit(image.convert("RGB"), (size, size))
     except OSError as error:
         raise ValueError(f"{path} is no image that can be read: {error}") from error
-    return np.asarray(fitted).transpose(2, 0, 1)
+    pixels: data.Bytes = np.asarray(fitted).transpose(2, 0, 1)
+    return pixels
 
 
 def names_of(folder: Path) -> list[str]:

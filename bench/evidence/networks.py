@@ -112,7 +112,8 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Identity() if same else _conv(inner, outer, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.body(x) + self.shortcut(x)).relu_()
+        result: Tensor = (self.body(x) + self.shortcut(x)).relu_()
+        return result
 
 
 class ResNet(nn.Module):
@@ -148,9 +149,8 @@ def _start(model: nn.Module) -> None:
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if isinstance(module, ResidualBlock):
-            last = module.body[-1]
-            assert isinstance(last, nn.Sequential)
-            nn.init.zeros_(last[1].weight)
+            *_, norm = (m for m in module.body.modules() if isinstance(m, nn.BatchNorm2d))
+            nn.init.zeros_(norm.weight)
 
 
 def resnet18(classes: int = 10) -> ResNet:

@@ -46,7 +46,7 @@ class Place:
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - it does not change.
     until: float = math.inf
 
-    def check_time(self, keep: Callable[[], None], what: str) -> None:
+    def check_time(self, keep: Callable[[], object], what: str) -> None:
         """Stopped, after keep(): time is over."""
         if time.monotonic() > self.until:
             keep()
@@ -131,7 +131,7 @@ class Vision(Workload):
     SMOOTHING = 0.1
     # Pixels of each epoch of pre-training. Smaller than those trained on later: weights that
     # have seen the same images at 32 pixels leave nothing to reach.
-    EPOCH_SIZES = (16,) * 8 + (24,) * 4
+    EPOCH_SIZES: tuple[int, ...] = (16,) * 8 + (24,) * 4
     PRETRAIN_BATCH, PEAK, WARM_UP_EPOCHS = 128, 0.2, 2
 
     @abstractmethod
@@ -177,7 +177,7 @@ class Vision(Workload):
         model.eval()
         right = 0
         with torch.inference_mode():
-            for part in torch.arange(first, first + count).split(self.SCORED):
+            for part in torch.split(torch.arange(first, first + count), self.SCORED):
                 inputs, labels = self.read(test, part, self.SIZE)
                 answer = model(inputs.contiguous(memory_format=torch.channels_last)).argmax(1)
                 right += int((answer == labels).sum())
